@@ -202,7 +202,10 @@ fn functions_that_the_daemon_cannot_bind_are_reported_with_the_command() {
     };
     let bind = format!("echo {} >/sys/bus/pci/drivers/erdma/bind", FUNCTIONS[0]);
     let usual = checked(":");
-    assert!(usual.contains("the daemon binds the driver when"), "{usual}");
+    assert!(
+        usual.contains("the daemon binds the driver when"),
+        "{usual}"
+    );
     for (change, words) in [
         (
             "mount --bind /sys/bus/pci/drivers /sys/bus/pci/drivers; \

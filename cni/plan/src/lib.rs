@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Plans: lists of operations from an observed state to the state that an attachment's record describes. This crate is
-//! pure: it never reads or changes a kernel. A plan is empty if nothing remains to do. A restore is a plan towards the
-//! recorded host state.
+//! Plans: lists of operations from an observed state to the state in an attachment's record. This crate is pure: it
+//! never reads or changes a kernel. A plan is empty if nothing remains to do. A restore is a plan towards the recorded
+//! host state.
 //!
 //! | module | owns |
 //! |---|---|
@@ -10,8 +10,7 @@
 //! | `attach`, `routing` | the operations that move a pod's devices into the pod |
 //! | `other_interfaces` | routes and rules of the pod's interfaces that other plugins made |
 //! | `children` | the removal of children of several rails, by one deletion |
-//! | `detach`, [`given_up`] | the operations that restore devices to the host, and attributes that could not be
-//! restored |
+//! | `detach`, [`given_up`] | the operations that restore devices to the host, and attributes that could not be restored |
 //! | `leftovers` | the removal of objects that the pod made on its devices |
 //! | `function` | virtual functions: their settings and their drivers |
 //! | `rdma_name` | the names of RDMA devices, which pods can change |
@@ -70,7 +69,7 @@ pub enum Obstacle {
         /// The name.
         name: InterfaceName,
     },
-    /// The parent of a child is down: the child could not be set up.
+    /// The parent of a child is down, so the child could not be set up.
     #[error("{parent} is down: set it up on the host, so that pods can share it")]
     ParentDown {
         /// The netdev's name on the host.
@@ -137,7 +136,7 @@ pub enum Obstacle {
         /// The sub-device.
         sub_device: String,
     },
-    /// Netdevs of the pod beside the rail, which another plugin may have moved there.
+    /// Netdevs of the pod that are not rails. Another plugin may have moved them there from the host.
     #[error(
         "{links}, as a netdev of the host that another plugin moved: a DEL that finds it again removes it; to keep it, move it \
          to the host"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Finds a recorded device again: under another name, with another index, in the pod or back on the host.
+//! Finds a recorded device again, in the pod or on the host. Its name and index may have changed.
 
 use super::Obstacle;
 use attachments::{Attachment, Rail, Shared, Sibling};
@@ -10,7 +10,7 @@ use rdma_netns::{Child, Device, Link, LinkType, NetnsSide, Observed, Origin, Rdm
 pub(super) enum Located<'a, T> {
     /// The device is in this namespace.
     At(NetnsSide, &'a T),
-    /// The device does not exist: a virtual netdev ends with its namespace, and a VF can be removed.
+    /// The device does not exist any more: a virtual netdev ends with its namespace, and a VF can be removed.
     Gone,
 }
 
@@ -56,8 +56,7 @@ pub(super) fn link<'a>(
     }
 }
 
-/// Returns true if the driver of `device` makes netdevs. Drivers that pass the device through to a virtual machine make
-/// none.
+/// Returns true if the driver of `device` makes netdevs. Drivers that pass the device to a virtual machine make none.
 fn has_netdev_driver(device: &Device) -> bool {
     device.driver.is_some() && !device.is_passed_through()
 }
@@ -68,10 +67,10 @@ fn is_sibling(rail: &Rail, side: NetnsSide, link: &Link) -> bool {
     side == NetnsSide::Host && rail.siblings.iter().any(is_it)
 }
 
-/// Returns true if `link` is certainly not the netdev recorded as `host_link`, although both are of the function
-/// `device`: the pod can have moved the recorded netdev elsewhere. `link` has another port, or another index and
-/// another burnt-in address. The burnt-in address does not count for a virtual function or sub-function, because it
-/// changes whenever the driver makes the netdev again.
+/// Returns true if `link` is certainly not the netdev recorded as `host_link`, although both belong to the function
+/// `device`. The pod can have moved the recorded netdev elsewhere. `link` is another netdev if it has another port, or
+/// if both its index and its burnt-in address differ. The burnt-in address of a virtual function or sub-function is
+/// ignored, because it changes whenever the driver makes the netdev again.
 fn is_another(host_link: &Link, link: &Link, device: Option<&Device>) -> bool {
     let ports = host_link.port_name.as_ref().zip(link.port_name.as_ref());
     let is_physical = |it: &Device| it.physical_function.is_none() && it.address.bus() == "pci";
@@ -87,9 +86,9 @@ fn is_another(host_link: &Link, link: &Link, device: Option<&Device>) -> bool {
             && addresses.is_some_and(|(own, other)| own != other)
 }
 
-/// Counts the traits that `link` shares with `host_link`, to distinguish several netdevs of one PCI function. Each
-/// trait is uncertain: a pod can change the first two and, with igbvf, the burnt-in address, and a move changes an
-/// index that is taken.
+/// Counts the properties that `link` and `host_link` have in common, to distinguish several netdevs of one PCI
+/// function. Each property is uncertain: a pod can change the first two and, with igbvf, the burnt-in address; a move
+/// changes an index that is taken.
 fn resemblance(rail: &Rail, host_link: &Link, link: &Link) -> usize {
     let traits = [
         link.name == host_link.name || link.name == rail.pod_name,
@@ -100,7 +99,7 @@ fn resemblance(rail: &Rail, host_link: &Link, link: &Link) -> usize {
     traits.into_iter().filter(|fits| *fits).count()
 }
 
-/// Returns true if `link`, which no hardware identifies, is the netdev recorded as `host_link`.
+/// Returns true if `link`, a netdev without hardware, is the netdev recorded as `host_link`.
 fn is_virtual_host_link(
     rail: &Rail,
     host_link: &Link,
@@ -125,8 +124,8 @@ fn is_virtual_host_link(
     traits.into_iter().filter(|fits| *fits).count() >= 2
 }
 
-/// Returns true if `link` of the host has the index and the origin of the virtual netdev `host_link`: the pod itself
-/// moved the netdev to the host, under another name and with another address.
+/// Returns true if `link`, a netdev of the host, has the index and the origin of the virtual netdev `host_link`. The
+/// pod has then moved the netdev to the host itself, under another name and with another address.
 fn is_changed(host_link: &Link, link: &Link) -> bool {
     let is_virtual = host_link.parent.is_none() && link.parent.is_none();
     is_virtual
@@ -136,10 +135,10 @@ fn is_changed(host_link: &Link, link: &Link) -> bool {
         && link.origin == host_link.origin
 }
 
-/// Returns true if `link` lies on the netdev on which `host_link` lay, or is the other end of its pair. Without this
-/// check a pod could delete the rail, and make another netdev with the rail's index, name and hardware address, which
-/// leads into the pod. The kernel also reports another origin after a move of the lower netdev. Therefore a lower
-/// netdev that has left the host proves nothing.
+/// Returns true if `link` lies on the same netdev as `host_link` did, or is the other end of the same pair. Otherwise a
+/// pod could delete the rail, and make another netdev with the rail's index, name and hardware address that leads into
+/// the pod. After a move of the lower netdev the kernel reports another origin, so the origin is ignored if the lower
+/// netdev has left the host.
 fn has_origin(
     rail: &Rail,
     host_link: &Link,
@@ -154,7 +153,7 @@ fn has_origin(
     }
     let known = match side {
         NetnsSide::Host => recorded,
-        // not recorded yet: the pod's namespace has another number on the host
+        // not recorded yet: the pod's namespace has another number than on the host
         NetnsSide::Pod => rail.pod_origin.unwrap_or(Origin {
             netns: link.origin.map_or(recorded.netns, |it| it.netns),
             ..recorded
@@ -163,8 +162,8 @@ fn has_origin(
     link.origin == Some(known)
 }
 
-/// Finds the pod's child of a netdev that stayed on the host. The pod can have renamed the child, and can have made
-/// other children of the same parent only from outside.
+/// Finds the pod's child of a shared netdev. The pod can have renamed the child. The pod cannot make other children of
+/// the parent itself; only a program outside can.
 pub(super) fn child<'a>(rail: &Rail, shared: &Shared, observed: &'a Observed) -> Option<&'a Link> {
     let links = observed.pod.iter().flat_map(|pod| &pod.links);
     // the kernel does not report a lower index that equals the child's own index, which an IPoIB child can have got in
@@ -180,8 +179,8 @@ pub(super) fn child<'a>(rail: &Rail, shared: &Shared, observed: &'a Observed) ->
     children.max_by_key(|link| rail.pod_index == Some(link.index))
 }
 
-/// Finds the pod's IPoIB child on the host: before its move to the pod, or after the end of the pod's namespace has
-/// returned it, as `dev7` or by its name in the pod.
+/// Finds the pod's IPoIB child on the host. The child is there before its move to the pod. It returns there when the
+/// pod's namespace ends, with the name `dev7` or its name in the pod.
 pub(super) fn child_on_host<'a>(
     rail: &Rail,
     shared: &Shared,
@@ -217,8 +216,8 @@ pub fn rdma_anywhere<'a>(rail: &Rail, observed: &'a Observed) -> Option<&'a Rdma
     }
 }
 
-/// Finds the RDMA device that was `host_device` on the host. `others` are records of this boot whose devices are not
-/// restored yet.
+/// Finds the RDMA device whose host state was `host_device`. `others` are records of this boot whose devices are not
+/// restored.
 pub(super) fn rdma<'a>(
     host_device: &RdmaDevice,
     others: &[Attachment],
@@ -247,7 +246,7 @@ pub(super) fn rdma<'a>(
         let mut devices = rails.filter_map(|rail| rail.rdma.as_ref());
         devices.any(|it| it.name == *name && !is_it(it))
     };
-    // the kernel reports no index of an RDMA device in another namespace: any device of erdma may be it
+    // the kernel reports no index of an RDMA device in another namespace, so any erdma device may be the right one
     let has_makers = !pairing::makers(&observed.devices).is_empty();
     let can_be_it = |name: &String| {
         let is_unseen = || seen().all(|(_, it)| it.name != *name);

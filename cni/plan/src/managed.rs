@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Attributes that a network manager removed after the restore.
 //!
-//! A manager that sees a netdev come back without an address regards it as new: it removes all addresses and routes,
-//! and sets the netdev up by its own profile. If the manager meanwhile finds an address that `rdma-cni` has restored,
-//! it leaves the netdev to the other program (NetworkManager, `recheck_assume_connection()` of
-//! `src/core/nm-manager.c`), and the addresses that it has removed stay missing.
+//! When a netdev comes back without an address, a manager treats it as new: it removes all addresses and routes, and
+//! sets the netdev up by its own profile. If `rdma-cni` restores an address meanwhile, the manager leaves the netdev to
+//! the other program when it finds this address (NetworkManager, `recheck_assume_connection()` of
+//! `src/core/nm-manager.c`). The addresses that the manager has removed before then stay missing.
 
 use attachments::{Attachment, Stage};
 use rdma_netns::{Address, Link, Observed, Route};
 
-/// Returns true if a netdev of these `rails` has an address that only DEL restores after a network manager removed it. The
-/// kernel makes automatic addresses again. A DHCP client requests a new lease.
+/// Returns true if a netdev of these `rails` has an address that only DEL can restore after a network manager removed
+/// it. Automatic addresses do not count, because the kernel makes them again; nor do a DHCP client's, which requests a
+/// new lease.
 pub fn has_to_outlast(attachment: &Attachment, rails: &[usize]) -> bool {
     let mut host_links = host_links(attachment, rails);
     host_links.any(|link| set(link).next().is_some() && !is_leased(link))
 }
 
-/// Returns true if a network manager removed addresses or routes of such a netdev since the observation `then`, just
-/// after the restore. A netdev with a new address does not count: its manager has set it up. A route with another
+/// Returns true if a network manager has removed addresses or routes of these netdevs since `then`, the observation
+/// just after the restore. Ignores a netdev with a new address, because its manager has set it up. A route with another
 /// metric counts as present.
 pub fn taken_away(
     attachment: &Attachment,

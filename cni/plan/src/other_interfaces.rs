@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Interfaces of the pod that other plugins made. Replies from an interface's address must leave by that interface. In
-//! the main table a rail's route attracts replies to the rail's network from any address, because it is more specific
-//! than a default route. Programs that read only the main table (UCX) need the route. Rules divert the attracted
-//! replies, and nothing else.
+//! Interfaces of the pod that other plugins made. A reply from an interface's address must leave by this interface. In
+//! the main table, a rail's route attracts all replies to the rail's network, because it is more specific than a
+//! default route. Programs that read only the main table (UCX) need this route. Rules therefore send only the affected
+//! replies to a table of the interface.
 
 use super::{draft::LinkPlanner, routing};
 use attachments::{Attachment, OtherInterface, Rail};
@@ -13,22 +13,23 @@ use rdma_netns::{
 };
 use std::{cmp::Reverse, net::IpAddr};
 
-/// The priority of the main table's rule (`fib_default_rules_init()`, `net/ipv4/fib_rules.c`): a rule with a higher
-/// number only matters for packets without a route in the main table.
+/// Priority of the main table's rule (`fib_default_rules_init()`, `net/ipv4/fib_rules.c`). A rule with a higher number
+/// applies only to packets for which the main table has no route.
 const MAIN_PRIORITY: u32 = 32766;
 
-/// Priority of the diverting rules: just before the main table, which they correct, and behind rules of other programs,
+/// Priority of the diverting rules: just before the main table, which they correct, and after other programs' rules,
 /// such as rules by mark.
 const PRIORITY: u32 = MAIN_PRIORITY - 1;
 
 /// Maximum number of a pod's interfaces, and of the addresses of each, that get rules.
 const MOST: usize = 64;
 
-/// Maximum number of a pod's routes within a rail's network that are copied. A network with more routes is skipped.
+/// Maximum number of routes within a rail's network that are copied from the pod. If the pod has more, the network is
+/// skipped.
 const MOST_ROUTES: usize = 256;
 
-/// Returns the pod's interfaces whose packets a rail's route can attract, or that have routes within its network. The
-/// result has no rules and routes yet, because they depend on the rails' addresses.
+/// Returns the pod's interfaces whose packets a rail's route can attract, or that have routes within a rail's network.
+/// The interfaces have no rules and routes yet, because these depend on the rails' addresses.
 pub(super) fn of_pod(attachment: &Attachment, observed: &Observed) -> Vec<OtherInterface> {
     let is_rail = |link: &&Link| {
         let pod = observed.pod.as_ref();
@@ -46,10 +47,10 @@ pub(super) fn of_pod(attachment: &Attachment, observed: &Observed) -> Vec<OtherI
     links.take(MOST).map(interface).collect()
 }
 
-/// Plans the rules and routes of the pod's other interfaces for the addresses and routes of the rails. For each network
-/// to which a rail has a route in the main table, an interface gets its most specific route that leads there, and a
-/// rule for each of its addresses. The pod's routes within the network are copied too, because they are more specific
-/// than the rail's.
+/// Plans rules and routes of the pod's other interfaces, from the addresses and routes of the rails. For each network
+/// to which a rail has a route in the main table, an interface gets two things: its most specific route that leads
+/// there, and a rule for each of its addresses. The pod's routes within the network are copied too, because they are
+/// more specific than the rail's route.
 pub fn divert(attachment: &mut Attachment, observed: &Observed) {
     let Some(pod) = &observed.pod else {
         return;
@@ -153,13 +154,13 @@ fn is_link_local(ip: IpAddr) -> bool {
     }
 }
 
-/// Returns true if replies from `address` to other networks are possible for the pod's whole life.
+/// Returns true if the pod can send replies from `address` to other networks for its whole life.
 fn is_lasting(address: &Address) -> bool {
     let is_local = is_link_local(address.ip) || address.ip.is_loopback();
     !(is_local || address.temporary || address.dad_failed)
 }
 
-/// Returns the routes of `link` in the main table that no router advertisement or timer replaces.
+/// Returns the routes of `link` in the main table, except routes that a router advertisement or a timer can replace.
 fn ways(link: &Link) -> impl Iterator<Item = &Route> {
     let lasts = |it: &&Route| {
         it.table == MAIN_TABLE
@@ -171,8 +172,8 @@ fn ways(link: &Link) -> impl Iterator<Item = &Route> {
     link.routes.iter().filter(lasts)
 }
 
-/// Returns the operations that remain for the pod's other interfaces. Omits interfaces that are down, gone, or without
-/// their address.
+/// Returns the remaining operations for the pod's other interfaces. Leaves out interfaces that are down, gone, or
+/// without their recorded address.
 pub fn attach_other_interfaces(attachment: &Attachment, observed: &Observed) -> Vec<Op> {
     let mut ops = vec![];
     let Some(pod) = &observed.pod else {
@@ -207,8 +208,8 @@ pub fn attach_other_interfaces(attachment: &Attachment, observed: &Observed) -> 
     ops
 }
 
-/// Removes the rules and routes of the pod's other interfaces. The pod's routes are not observed, so a missing route is
-/// no error.
+/// Removes the rules and routes of the pod's other interfaces. The pod's routes are not observed, so removing a missing
+/// route must be no error.
 pub(super) fn detach(attachment: &Attachment, observed: &Observed) -> Vec<Op> {
     let Some(pod) = &observed.pod else {
         return vec![];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The names of RDMA devices. A pod with `NET_ADMIN` can rename its own RDMA devices, and in shared mode any.
+//! The names of RDMA devices. A pod with `NET_ADMIN` can rename its own RDMA devices, and in shared mode all of them.
 
 use attachments::{Attachment, Attribute};
 use rdma_netns::{NetnsSide, Observed, Op, RdmaDevice};
@@ -27,10 +27,10 @@ pub fn renamed<'a>(
     ops
 }
 
-/// Returns the operation that restores the name of `device`, which is at `side` and recorded as `host_device`. If
+/// Returns the operation that restores the name of `device`, which is at `side` and was recorded as `host_device`. If
 /// another device has the name now, `device` first gets a temporary name, so that two devices can exchange names.
-/// `None`: `device` has its name, is another device, or the name was `given_up`. A device that its driver made again
-/// has another index, and a name from udev.
+/// `None`: `device` has its name or is another device, or the name was `given_up`. A device whose driver was bound
+/// again has another index, and gets its name from udev.
 pub(super) fn restore(
     host_device: &RdmaDevice,
     (at, device): (NetnsSide, &RdmaDevice),

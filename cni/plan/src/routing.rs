@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Decides which route the pod uses. Rails' routes get metrics behind the pod's own, and each rail and each other
-//! interface of the pod gets a table, so that a reply leaves by the interface that has its address.
+//! Chooses the pod's routes. Rails' routes get higher metrics than the pod's own. Each rail and each other interface of
+//! the pod gets a table, so that a reply leaves by the interface that has its address.
 
 use super::{Obstacle, other_interfaces};
 use attachments::{Attachment, DesiredLink};
@@ -11,13 +11,13 @@ use rdma_netns::{
 };
 use std::{collections::BTreeSet, net::IpAddr};
 
-/// Priority of the rails' rules: before the main table (32766), and behind rules that other programs put first.
+/// Priority of the rails' rules: before the main table (32766), and after rules that other programs put first.
 const RULE_PRIORITY: u32 = 1000;
 
-/// Returns `desired` with the metrics, tables and rules that `routing` requires.
+/// Returns `desired` with the metrics, tables and rules of the setting `routing`.
 ///
-/// A rail's route gets a higher metric than other routes to the same destination. So the pod's own default route stays
-/// in use, and the kernel does not merge the two into one route with several next hops.
+/// A rail's route gets a higher metric than other routes to the same destination. So the pod keeps using its own
+/// default route, and the kernel does not merge the two into one route with several next hops.
 pub fn routed(
     attachment: &Attachment,
     observed: &Observed,
@@ -45,9 +45,9 @@ pub fn routed(
     desired
 }
 
-/// Chooses the tables of a new attachment: one for each rail from `routing.tableBase` on, and above these one for each
-/// other interface of the pod. If one of these tables is in use in the pod, or belongs to one of `others` in the same
-/// pod, which may have no routes in it yet, all tables are chosen above that one.
+/// Chooses the tables of a new attachment, from `routing.tableBase` on: one for each rail, then one for each other
+/// interface of the pod. A table is taken if the pod uses it, or if `others`, attachments of the same pod, have it;
+/// these may have no routes in it yet. If a chosen table is taken, all tables are chosen above the taken ones.
 ///
 /// # Errors
 /// No table number above the used ones is free.
@@ -113,8 +113,8 @@ pub(super) fn other_links<'a>(
     links.filter(move |link| !is_rail(link))
 }
 
-/// Sets a metric on the routes that the kernel makes for the addresses, and drops desired routes that would duplicate
-/// the kernel's.
+/// Sets a metric on the routes that the kernel makes for the addresses. Removes desired routes that would duplicate
+/// these.
 fn connect(rail: &mut DesiredLink, present: &[Route], metric: u32) {
     for address in &mut rail.addresses {
         let Some(route) = connected(address) else {
@@ -126,7 +126,7 @@ fn connect(rail: &mut DesiredLink, present: &[Route], metric: u32) {
     let connected: Vec<Route> = rail.addresses.iter().filter_map(connected).collect();
     let gateways = &rail.gateways;
     rail.routes.retain(|route| {
-        // a route with IPAM's own router had no gateway in IPAM's answer
+        // a route to IPAM's own router has no gateway in IPAM's answer
         let is_direct = route.gateway.is_none_or(|it| gateways.contains(&it));
         let is_double =
             |it: &Route| is_direct && route.table == MAIN_TABLE && it.same_destination(route);
@@ -148,8 +148,8 @@ pub fn connected(address: &Address) -> Option<Route> {
     })
 }
 
-/// Raises the metrics of `routes` above the metrics of `present` routes. All routes to one destination are raised by
-/// the same amount, so that their order and intended multipath routes are kept.
+/// Raises the metrics of `routes` above the metrics of `present` routes. All routes to a destination are raised by the
+/// same amount, to keep their order and intended multipath routes.
 fn raise_metrics(routes: &mut [Route], present: &[Route], behind: u32) {
     let before = routes.to_vec();
     for route in routes {
@@ -175,10 +175,10 @@ pub(super) fn metric(route: &Route) -> u32 {
     route.metric.unwrap_or(route.default_metric())
 }
 
-/// Fills the rail's own `table`: all routes of the rail, its gateway as the default route, and a rule for each of its
-/// addresses. The routes of the main table stay, for programs that read only that table.
+/// Fills the rail's own `table` with all routes of the rail, and its gateway as the default route. Adds a rule for each
+/// of its addresses. The main table keeps its routes, for programs that read only the main table.
 fn give_table(rail: &mut DesiredLink, table: u32) {
-    // routes that the NIC had in this table on the host stay
+    // keep the routes that the NIC had in this table on the host
     let kept: Vec<Route> = rail
         .routes
         .iter()
@@ -248,7 +248,7 @@ fn give_table(rail: &mut DesiredLink, table: u32) {
         .collect();
 }
 
-/// Returns the rules of `pod` that lead packets from the addresses of `link` to a table, as a rail's rules do.
+/// Returns the rules of `pod` that lead packets from the addresses of `link` to a table, like a rail's rules.
 pub fn rules_of(link: &Link, pod: &Namespace) -> Vec<Rule> {
     let is_its = |rule: &&Rule| {
         let mut addresses = link.addresses.iter();

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Plans how the host's other netdevs keep their default routers. The kernel drops every advertised default router of a
-//! namespace when a program sets `forwarding` of one netdev, even to the same value. The kernel keeps the default
-//! routers of netdevs whose `accept_ra` is 2 (`addrconf_fixup_forwarding()`, `net/ipv6/addrconf.c`;
-//! `__rt6_purge_dflt_routers()`, `net/ipv6/route.c`). On a netdev that does not forward, 2 has the effect of 1
-//! (`ipv6_accept_ra()`, `include/net/ipv6.h`).
+//! Plans how other netdevs of the host keep their default routers. When a program sets `forwarding` of one netdev, even
+//! to its present value, the kernel drops every advertised default router of the namespace. It keeps those of netdevs
+//! whose `accept_ra` is 2 (`addrconf_fixup_forwarding()`, `net/ipv6/addrconf.c`; `__rt6_purge_dflt_routers()`,
+//! `net/ipv6/route.c`). On a netdev without forwarding, 2 has the same effect as 1 (`ipv6_accept_ra()`,
+//! `include/net/ipv6.h`).
 
 use super::RailPlan;
 use attachments::Spared;
@@ -17,8 +17,8 @@ pub fn drops_routers(op: &Op) -> bool {
     matches!(op, Op::Link { at: NetnsSide::Host, change: LinkChange::Sysctl { key, value }, .. } if key == "ipv6/forwarding" && *value != 0)
 }
 
-/// Returns the netdevs of the host that lose default routers by `plans`. A netdev that accepts no advertisement is left
-/// out: its routers are a network manager's, and the kernel drops only routers that it has added itself.
+/// Returns the host's netdevs that would lose default routers by `plans`. Leaves out netdevs that accept no
+/// advertisements: a network manager set their routers, and the kernel drops only routers that it has added itself.
 pub fn to_spare(plans: &[RailPlan], observed: &Observed) -> Vec<Spared> {
     if !plans.iter().flatten().flatten().any(drops_routers) {
         return vec![];
@@ -49,7 +49,7 @@ pub fn spare_no_more(spared: &[Spared]) -> impl Iterator<Item = Op> {
     spared.iter().map(|it| set(it, it.accept_ra))
 }
 
-/// Returns those `spared` netdevs that still have the temporary value, under their present names.
+/// Returns those `spared` netdevs that still have the temporary value, with their present names.
 pub fn still_spared(spared: &[Spared], observed: &Observed) -> Vec<Spared> {
     let present = |it: &Spared| {
         let link = observed.host.link_by_index(it.index)?;

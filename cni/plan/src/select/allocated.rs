@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Selects the devices that kubelet allocated.
 //!
-//! A shared resource includes all devices of a node, and pods must run even if one device cannot be attached. A device
-//! whose kind allows no shared netdev is used by its character device only. A device that is down is left out as long
-//! as there is another one.
+//! An id of a shared resource can include all devices of a node. A pod must run even if one of them cannot be attached.
+//! A device without a shareable netdev is used by its character device only. A device that is down is left out if there
+//! is another device.
 
 use super::{Chosen, Remark, SelectError, bare, by_address, check_holders, host_use::Naming};
 use crate::allocation::{self, Allotment, Meaning};
@@ -13,8 +13,8 @@ use rdma_netns::{Link, LinkType, NetnsSide, Observed, RdmaMode};
 use rdma_resources::Sharing;
 use std::collections::BTreeSet;
 
-/// Returns the netdevs to attach. Two devices can be ports of one bond, which is returned once. Of shared devices, only
-/// those that the pod has chosen are returned.
+/// Returns the netdevs to attach. If two devices are ports of one bond, returns the bond once. Of shared devices,
+/// returns only those that the pod has chosen.
 pub(super) fn choose<'a>(
     conf: &Conf,
     meanings: &[Meaning],
@@ -75,7 +75,7 @@ pub(super) fn choose<'a>(
 }
 
 impl<'a> Chosen<'a> {
-    /// Returns the netdev `parent`, which the resource names: the device's netdev, or a VLAN of it.
+    /// Returns the netdev `parent` of the resource's `parents` setting: the device's netdev, or a VLAN on it.
     ///
     /// # Errors
     /// `parent` does not exist, or belongs to another device.
@@ -110,8 +110,8 @@ struct Shared {
 }
 
 impl Shared {
-    /// Returns true if the pod's `rails` include `found`, which is the next NIC. Another port of an earlier NIC is not
-    /// counted.
+    /// Returns true if the pod's choice `rails` includes `found`, the next NIC. A further port of an earlier NIC has no
+    /// number of its own.
     fn is_chosen(
         &mut self,
         rails: Option<&BTreeSet<usize>>,
@@ -136,15 +136,16 @@ impl Shared {
     }
 }
 
-/// Returns true if the device stays on the host, with its RDMA device, for all pods.
+/// Returns true if the device and its RDMA device stay on the host for all pods.
 fn is_shared(mode: Mode, allotment: &Allotment, observed: &Observed) -> bool {
     mode != Mode::Move
         && allotment.sharing == Sharing::Shared
         && observed.rdma_mode == Some(RdmaMode::Shared)
 }
 
-/// Returns true if pods get children of allocated InfiniBand netdevs. The default is false: programs on InfiniBand need
-/// no IP address. `"mode": "share"` requests a child of any netdev, unless only Ethernet has that `child`.
+/// Returns true if pods get children of allocated InfiniBand netdevs. The default is false, because programs on
+/// InfiniBand need no IP address. `"mode": "share"` requests a child of any netdev, unless the configured `child` is
+/// one for Ethernet only.
 fn wants_ipoib(conf: &Conf) -> bool {
     let is_asked = match &conf.child {
         Some(ChildConf::Ipoib { .. }) => true,
@@ -154,8 +155,8 @@ fn wants_ipoib(conf: &Conf) -> bool {
     is_asked || conf.pkey.is_some()
 }
 
-/// Returns the RDMA device of `allotment`, with the reason why no netdev is shared, if its queue pairs work without a
-/// netdev.
+/// Returns the RDMA device of `allotment` with the reason why no netdev is shared, if the device's queue pairs work
+/// without a netdev.
 ///
 /// # Errors
 /// The port is Ethernet, and has no GIDs without a netdev.

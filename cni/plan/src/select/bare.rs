@@ -6,8 +6,8 @@ use attachments::{Attachment, Rail};
 use network_conf::Conf;
 use rdma_netns::{Device, DeviceAddress, LinkType, Observed, RdmaDevice};
 
-/// Returns the rail of a drop-in's device that has no netdev in any namespace: an InfiniBand port without IPoIB. Only
-/// its RDMA device moves, as with Mellanox's rdma-cni.
+/// Returns the rail of a drop-in's device that has no netdev in any namespace: an InfiniBand port without IPoIB. As
+/// with Mellanox's rdma-cni, only its RDMA device moves.
 pub(super) fn rail(
     conf: &Conf,
     address: &DeviceAddress,
@@ -28,7 +28,7 @@ pub(super) fn rail(
     }))
 }
 
-/// Returns the reason why no netdev of the device at `address` can be attached: none is on the host or in the pod.
+/// Returns the reason why the device at `address` cannot be attached: neither the host nor the pod has a netdev of it.
 pub(super) fn refusal(address: &DeviceAddress, observed: &Observed) -> SelectError {
     match observed.device(address) {
         None => SelectError::NotFound(address.to_string()),
@@ -43,7 +43,7 @@ pub(super) fn refusal(address: &DeviceAddress, observed: &Observed) -> SelectErr
     }
 }
 
-/// Returns the error for `rdma`, which pods share: its Ethernet port has no GIDs, so that a pod cannot use it.
+/// Returns the error for the shared RDMA device `rdma`: its Ethernet port has no GIDs, so that pods cannot use it.
 pub(super) fn no_gids(
     address: &DeviceAddress,
     rdma: &RdmaDevice,

@@ -54,12 +54,12 @@ pub enum SelectError {
         /// The attachment that has the device.
         holder: String,
     },
-    /// The device exists, but its netdev is in another namespace than the host's and the pod's.
+    /// The device exists, but its netdev is neither in the host's nor in the pod's namespace.
     #[error(
         "{0} is in use: its netdev is neither on the host nor in this pod, and no record of rdma-cni names its pod"
     )]
     Elsewhere(DeviceAddress),
-    /// The netdev to which a resource attaches its pods does not exist.
+    /// The netdev in a resource's `parents`, to which its pods are attached, does not exist.
     #[error(
         "pods with {resource} are attached to {parent}, and neither is that {netdev} nor a VLAN of it on this node: \
          set the VLAN up (ip link add link {netdev} name {parent} type vlan id ID), or correct parents of the \
@@ -81,7 +81,7 @@ pub enum SelectError {
         /// The reason, and the next step.
         reason: String,
     },
-    /// The netdev's name is not UTF-8. The record could not contain it.
+    /// The netdev's name is not UTF-8, so a record cannot contain it.
     #[error(
         "the name of netdev number {0} is not UTF-8, so a restore could not set it again: rename the netdev"
     )]
@@ -106,7 +106,7 @@ pub enum SelectError {
          `rdma system set netns exclusive` at boot (module option ib_core netns_mode=0)"
     )]
     WrongMode(RdmaMode),
-    /// A pod with a child sees the RDMA device in shared mode only.
+    /// In exclusive mode, a pod with a child does not see the RDMA device of the parent.
     #[error(
         "{0} cannot be shared: the RDMA subsystem is in exclusive mode, in which a pod does not \
          see the RDMA device of a netdev that stays on the host; set `rdma system set netns \
@@ -132,7 +132,7 @@ pub enum SelectError {
     /// The pod has an interface of that name.
     #[error("interface {0} exists in the pod already")]
     NameTaken(InterfaceName),
-    /// The configuration sets attributes of a virtual function that this plugin does not set up.
+    /// The configuration sets attributes of a virtual function that this attachment does not set up.
     #[error("{fields}: {link} cannot be set up so: {why}")]
     CannotSetUp {
         /// The fields of the configuration.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The host's own use of a device. A device that the host uses stays, unless the configuration names it literally with
-//! `mode` `move`. A shared device stays on the host anyway: a name, or a pattern of names, selects it.
+//! Uses of a device by the host. A device that the host uses is not moved, unless the configuration names it literally
+//! with `mode` `move`. A shared device stays on the host anyway, so a name or a pattern of names selects it.
 
 use super::SelectError;
 use network_conf::{Mode, selector::Selector};
@@ -44,7 +44,8 @@ impl<'a> HostUse<'a> {
         }
     }
 
-    /// Returns the reason why a selector that does not name `link` literally ignores it, if it does.
+    /// Returns the reason why a selector that does not name `link` literally must ignore it. `None`: there is no
+    /// reason.
     pub(super) fn passes_over(
         &self,
         naming: Naming,
@@ -71,8 +72,8 @@ impl<'a> HostUse<'a> {
         refusal(naming, mode, &link.name, self.need(link, rdma))
     }
 
-    /// Returns an error if `rdma` must not be moved. Its netdev is not considered: an earlier plugin of the chain moved
-    /// the netdev, or there is none.
+    /// Returns an error if `rdma` must not be moved. Ignores its netdev: an earlier plugin of the chain moved the
+    /// netdev, or there is none.
     pub(super) fn rdma_movable(
         &self,
         naming: Naming,
@@ -96,7 +97,7 @@ impl<'a> HostUse<'a> {
         self.uplinks.get(&link.index).map(ToString::to_string)
     }
 
-    /// Describes `link`'s role as a port: of a bridge, an Open vSwitch, a bond or a netdev that it accelerates; or as
+    /// Describes `link`'s role as a port of a bridge, an Open vSwitch, a bond or a netdev that it accelerates, or as
     /// the netdev that a port accelerates.
     fn port(&self, link: &Link) -> Option<String> {
         if let Some(port) = self.host.accelerator_of(link) {
@@ -114,9 +115,9 @@ impl<'a> HostUse<'a> {
         Some(format!("it is a port of {name}"))
     }
 
-    /// Describes a VLAN or the like of the host that lies on `link`. The upper netdev stays on the host, and would work
-    /// through a pod's netdev (`vlan_device_event()`, `net/8021q/vlan.c`). An IPoIB child ends when the RDMA device
-    /// moves.
+    /// Describes an upper netdev of the host, such as a VLAN, that lies on `link`. The upper netdev would stay on the
+    /// host and send through a pod's netdev (`vlan_device_event()`, `net/8021q/vlan.c`). An IPoIB child would be
+    /// removed when the RDMA device moves.
     fn above(&self, link: &Link) -> Option<String> {
         let mut links = self.host.links.iter();
         let above = links.find(|it| it.lower == Some(link.index) && it.index != link.index)?;
@@ -125,7 +126,7 @@ impl<'a> HostUse<'a> {
     }
 }
 
-/// Returns the error for `name` if there is a reason `why` the host needs it, and the configuration does not force the
+/// Returns the error for `name` if the host needs it for the reason `why`, and the configuration does not force the
 /// move.
 fn refusal(naming: Naming, mode: Mode, name: &str, why: Option<String>) -> Result<(), SelectError> {
     let remedy = match (naming, mode) {

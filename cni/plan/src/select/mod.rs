@@ -50,7 +50,7 @@ struct Selection<'a> {
     passed_over: Vec<String>,
 }
 
-/// Returns the devices that `choice` names, if that is known without observing the kernel's devices.
+/// Returns the devices that `choice` names, if they are known without an observation of the kernel's devices.
 pub fn named(choice: &Choice<'_>) -> Option<BTreeSet<DeviceAddress>> {
     match choice {
         Choice::Address(address) => Some(BTreeSet::from([(*address).clone()])),
@@ -66,15 +66,16 @@ pub fn named(choice: &Choice<'_>) -> Option<BTreeSet<DeviceAddress>> {
     }
 }
 
-/// Returns the existing devices that kubelet allocated, also by RDMA devices' names. `observed` need have no ports.
+/// Returns those devices allocated by kubelet that exist, also devices that are named by RDMA device. `observed` may be
+/// without ports.
 pub fn allocated_devices(meanings: &[Meaning], observed: &Observed) -> BTreeSet<DeviceAddress> {
     let allotments = allocation::devices(meanings, &observed.devices).unwrap_or_default();
     allotments.into_iter().map(|it| it.address).collect()
 }
 
-/// Returns the hardware of the RDMA devices that `selectors` can match: by their own names, and by the matching
-/// netdevs. `None`: only ports show which RDMA device one of the netdevs has. `observed` may be without ports
-/// otherwise, because no hardware has a macvlan or the like as its port.
+/// Returns the hardware of the RDMA devices that `selectors` can match, by the RDMA devices' names and by matching
+/// netdevs. `None`: only ports show the RDMA device of one of the netdevs. Otherwise `observed` may be without ports,
+/// because no hardware has a macvlan or another virtual netdev as its port.
 pub fn selected(
     conf: &Conf,
     selectors: &[Selector],
@@ -100,7 +101,8 @@ pub fn selected(
     (!has_unknown).then_some(devices)
 }
 
-/// Notes in `observed` which InfiniBand hardware that patterns of `choice` match manages NVLink, and is no network.
+/// Records in `observed` which InfiniBand hardware that patterns of `choice` match manages NVLink, and so is no network
+/// device.
 pub fn ask_for_rails<K: Kernel>(kernel: &K, choice: &Choice<'_>, observed: &mut Observed) {
     let Choice::Selectors(selectors) = choice else {
         return;
@@ -259,8 +261,7 @@ fn rail(
     }
 }
 
-/// Returns the netdevs of `host` for which `is_sibling` is true. Netdevs whose name is no text are left out, because a
-/// record cannot contain them.
+/// Returns the netdevs of `host` that `is_sibling` accepts, without those whose names are not UTF-8, as in a record.
 fn siblings(host: &Namespace, is_sibling: &dyn Fn(&Link) -> bool) -> Vec<Sibling> {
     let links = host.links.iter();
     links
@@ -275,7 +276,7 @@ fn siblings(host: &Namespace, is_sibling: &dyn Fn(&Link) -> bool) -> Vec<Sibling
 /// Returns the RDMA device of `link`, whichever namespace the link is in.
 fn rdma_of<'a>(host: &'a Namespace, link: &Link) -> Option<&'a RdmaDevice> {
     if link.is_representor() {
-        // the representor's RDMA port belongs to the physical function's RDMA device, which must stay
+        // a representor's RDMA port belongs to the physical function's RDMA device, which must stay on the host
         return None;
     }
     host.rdma_of(link)
@@ -295,7 +296,7 @@ fn by_address<'a>(
     }
     for (side, namespace) in places {
         let links = namespace.links_of(address, &observed.host).into_iter();
-        // a PF in switchdev mode has representors too: RDMA uses the netdev that is its port
+        // a PF in switchdev mode also has representors: select the netdev that is the RDMA device's port
         let link = links.min_by_key(|link| {
             let is_port = namespace
                 .rdma
@@ -327,8 +328,7 @@ impl<'a> Chosen<'a> {
     }
 }
 
-/// Returns an error if another attachment has a device at `address`. A device on the host counts too, because an
-/// interrupted DEL may have left it half restored.
+/// Returns an error if another attachment has a device at `address`, also one that an interrupted DEL left on the host.
 fn check_holders(address: &DeviceAddress, others: &[Attachment]) -> Result<(), SelectError> {
     let holds = |rail: &&Rail| {
         rail.host_link
@@ -437,15 +437,15 @@ fn by_selectors<'a>(
     })
 }
 
-/// Returns the reason why patterns ignore `link`, whose hardware is no network.
+/// Returns the reason why patterns ignore `link`, if its hardware is no network device.
 fn no_rail(naming: Naming, observed: &Observed, link: &Link) -> Option<String> {
     let device = observed.device(link.parent.as_ref()?)?;
     let why = device.no_rail().filter(|_| naming != Naming::Literal);
     why.map(str::to_owned)
 }
 
-/// Returns true if the network requires RDMA, and `link` is a virtual netdev on another one (such as a VLAN) without an
-/// RDMA device. Patterns ignore such netdevs: `bond*` does not select `bond0.100`.
+/// Returns true if the network requires RDMA, and `link` is a virtual netdev (such as a VLAN) on another netdev,
+/// without an RDMA device. Patterns ignore such netdevs: `bond*` does not select `bond0.100`.
 fn is_plain_upper(conf: &Conf, observed: &Observed, link: &Link) -> bool {
     conf.require_rdma
         && link.parent.is_none()
@@ -471,7 +471,7 @@ fn places(observed: &Observed) -> impl Iterator<Item = (NetnsSide, &Namespace)> 
         .filter_map(|side| Some((side, observed.at(side)?)))
 }
 
-/// Returns a sorting key that orders `eth10` behind `eth9`, so that rails have the order in which people number NICs.
+/// Returns a sorting key by which `eth10` comes after `eth9`, so that rails have the order of the NICs' numbers.
 fn natural(name: &str) -> Vec<(bool, u64, String)> {
     let mut parts: Vec<(bool, u64, String)> = vec![];
     for c in name.chars() {

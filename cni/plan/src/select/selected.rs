@@ -4,7 +4,7 @@
 use attachments::Rail;
 
 /// The rails of a plan, and its remarks. One ADD plans several times, and logs only the remarks of the plan that it
-/// applies.
+/// executes.
 #[derive(Debug)]
 pub struct Selected {
     /// The rails, in order.

@@ -11,7 +11,8 @@ use rdma_netns::{
 use rdma_resources::Sharing;
 use std::iter::once;
 
-/// Returns the bond that has the host's netdev `link` as a port. Returns `link` itself without a bond, and in mode `move`.
+/// Returns the bond with the host's netdev `link` as a port. Returns `link` itself if there is no bond, or in mode
+/// `move`.
 pub(super) fn bond_of<'a>(
     mode: Mode,
     host: &'a Namespace,
@@ -25,8 +26,8 @@ pub(super) fn bond_of<'a>(
     }
 }
 
-/// Returns the reason why `link`, with the RDMA device `rdma`, is shared and not moved, if it is. `sharing` is
-/// kubelet's answer, if known: several pods may have the device, or only one.
+/// Returns the reason why `link`, with the RDMA device `rdma`, is shared instead of moved. `None`: it is moved.
+/// `sharing` is kubelet's answer, if known: several pods may have the device, or only one.
 pub(super) fn reason(
     mode: Mode,
     sharing: Option<Sharing>,
@@ -93,7 +94,7 @@ pub(super) fn shared(
     Ok(Shared::of(link, child))
 }
 
-/// Returns the kind of `link`'s child in the pod, or the reason why there is none.
+/// Returns the kind of the pod's child of `link`, or the reason why there can be no child.
 fn child(conf: &Conf, link: &Link) -> Result<Child, &'static str> {
     let ipoib = match (link.link_type, conf.child) {
         (LinkType::Ether, None) => {
@@ -128,8 +129,8 @@ fn child(conf: &Conf, link: &Link) -> Result<Child, &'static str> {
     Ok(Child::Ipoib { pkey, mode })
 }
 
-/// Returns true if connected mode is possible (`IPOIB_CM_SUPPORTED()`, `drivers/infiniband/ulp/ipoib/ipoib.h`). A child
-/// has a queue pair of its parent's kind.
+/// Returns true if the netdev supports connected mode (`IPOIB_CM_SUPPORTED()`, `drivers/infiniband/ulp/ipoib/ipoib.h`).
+/// A child's queue pair has the same type as its parent's.
 fn takes_connections(link: &Link) -> bool {
     const IPOIB_FLAGS_RC: u8 = 0x80;
     link.mac
@@ -138,7 +139,7 @@ fn takes_connections(link: &Link) -> bool {
         .is_some_and(|flags| flags & IPOIB_FLAGS_RC != 0)
 }
 
-/// Refuses to move netdevs that would not work in a pod, or that the host would miss.
+/// Refuses to move a netdev that would not work in a pod, or that the host needs.
 pub(super) fn movable(
     observed: &Observed,
     (link, rdma): (&Link, Option<&RdmaDevice>),
@@ -204,7 +205,7 @@ pub(super) fn movable(
     }
 }
 
-/// Returns true if the netdev of `rail` was moved into a pod, and lies on `link` of the host.
+/// Returns true if `rail`'s netdev was moved into a pod and lies on `link`, a netdev of the host.
 fn lies_on(rail: &Rail, link: &Link) -> bool {
     let Some(host_link) = &rail.host_link else {
         return false;
@@ -213,8 +214,8 @@ fn lies_on(rail: &Rail, link: &Link) -> bool {
     host_link.lower.is_some() && host_link.origin.is_some_and(is_on_it)
 }
 
-/// Refuses to move a netdev together with another one that lies on it. DEL of the lower one changes the origin by which
-/// the upper one differs from a netdev that the pod made.
+/// Refuses to move a netdev together with another one that lies on it. DEL distinguishes the upper netdev from netdevs
+/// that the pod made by its origin, which a move of the lower netdev changes.
 pub(super) fn apart(rails: &[Rail]) -> Result<(), SelectError> {
     let mut moved = rails.iter().filter_map(|rail| rail.host_link.as_ref());
     let below = moved.find_map(|link| Some((link, rails.iter().find(|it| lies_on(it, link))?)));
@@ -227,8 +228,8 @@ pub(super) fn apart(rails: &[Rail]) -> Result<(), SelectError> {
     }
 }
 
-/// Refuses `link` with the RDMA device `rdma`, which kubelet gives to one pod, while another pod has a child of `link`,
-/// or of another netdev of the RDMA device. Such a netdev cannot be moved, and is shared by one pod only.
+/// Refuses `link` with the RDMA device `rdma` if kubelet gives it to one pod only, and another pod has a child of
+/// `link` or of another netdev of the RDMA device. Such a netdev cannot be moved, so a single pod gets a child of it.
 pub(super) fn alone(
     (link, rdma): (&Link, Option<&RdmaDevice>),
     others: &[Attachment],
