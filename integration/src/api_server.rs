@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Stand-in for Kubernetes' API server where none can run: it keeps objects by their paths, over TLS, for one daemon.
-//! It checks no object and sends no events. Tests on a control plane show which objects the API server accepts.
+//! Substitute for Kubernetes' API server if none can run. It stores objects by their paths, over TLS, for one daemon.
+//! It validates no object and sends no events. Tests with a control plane show which objects the API server accepts.
 
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use serde_json::{Value, json};
@@ -151,7 +151,7 @@ impl ApiServer {
         self.objects().by_path.get(path).cloned()
     }
 
-    /// From now on it refuses taints with this effect, as a release that does not know it.
+    /// Refuses taints with this effect from now on, like a release that does not know the effect.
     pub fn refuse_effect(&self, effect: &'static str) {
         self.objects().unknown_effect = Some(effect);
     }

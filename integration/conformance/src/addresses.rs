@@ -109,7 +109,7 @@ pub fn a_metric_is_that_of_the_prefix_route(node: &Node<'_, impl Kernel>) {
     }
 }
 
-/// Adding an address again changes nothing. An address that was removed and added again is seen as before.
+/// Adding an address again changes nothing. An address that was removed and added again is reported as before.
 pub fn what_was_added_is_seen(node: &Node<'_, impl Kernel>) {
     node.make(up("nic0", true));
     let wanted = [

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Macvlan children of a host netdev, made in the pod. Not every kernel that these rules are tried
-//! on has ipvlan.
+//! Macvlan children of a host netdev, made in the pod. Not every kernel under test has ipvlan.
 
 use crate::{Node, ops::*};
 use nix::errno::Errno;
@@ -10,7 +9,7 @@ const PASSTHRU: Child = Child::Macvlan {
     mode: MacvlanMode::Passthru,
 };
 
-/// The child is down, and lies on no netdev of the host but its parent.
+/// The child is down, and its only lower netdev on the host is its parent.
 pub fn made_in_the_pod_with_a_mac_of_its_own(node: &Node<'_, impl Kernel>) {
     let before = node.observe().host.links;
     let parent = node.host("nic0");
@@ -44,7 +43,7 @@ pub fn made_in_the_pod_with_a_mac_of_its_own(node: &Node<'_, impl Kernel>) {
     assert_eq!((parent.lower, parent.child), (None, None));
 }
 
-/// A name that a netdev of the host has is free in the pod.
+/// A child in the pod can have the name of a netdev of the host.
 pub fn a_name_is_taken_in_the_pod_alone(node: &Node<'_, impl Kernel>) {
     let before = node.host("nic1");
     node.make(add_child("nic0", BRIDGE, "nic1"));
@@ -94,7 +93,7 @@ pub fn it_has_a_carrier_while_its_parent_is_up(node: &Node<'_, impl Kernel>) {
     }
 }
 
-/// One that is gone is no error; what is no virtual netdev stays.
+/// Removing a missing netdev is no error. A netdev that is not virtual is not removed.
 pub fn it_ends_by_hand(node: &Node<'_, impl Kernel>) {
     node.make(add_child("nic0", BRIDGE, "rdma0"));
     node.make(remove_link(POD, "rdma0"));
@@ -103,8 +102,8 @@ pub fn it_ends_by_hand(node: &Node<'_, impl Kernel>) {
     assert_eq!(node.refused(remove_link(POD, "lo")), Errno::EOPNOTSUPP);
 }
 
-/// The deletion removes just the pod's netdevs of the group. A group without netdevs is no error. Group 0 is
-/// everybody's.
+/// The deletion removes only the pod's netdevs of the group. A group without netdevs is no error. The kernel refuses
+/// group 0, the default group of all netdevs.
 pub fn a_group_ends_by_one_deletion(node: &Node<'_, impl Kernel>) {
     let group = |link: &str, number| setting(POD, link, LinkSetting::Group, number);
     for (parent, child, number) in [
@@ -142,8 +141,8 @@ pub fn it_stays_linked_when_its_parent_moves(node: &Node<'_, impl Kernel>) {
     assert_eq!(node.pod("rdma0").lower, Some(node.host("nic0").index));
 }
 
-/// And it works through it, whosever that is. `NETDEV_UNREGISTER` of a move is passed over
-/// (`macvlan_device_event()`, `drivers/net/macvlan.c`).
+/// The upper netdev still sends through the moved one, in whatever namespace that is: it ignores the
+/// `NETDEV_UNREGISTER` of a move (`macvlan_device_event()`, `drivers/net/macvlan.c`).
 pub fn it_stays_when_its_parent_leaves_its_namespace(node: &Node<'_, impl Kernel>) {
     node.make(add_child("nic0", BRIDGE, "rdma0"));
     node.make(into_pod("nic0", "nic0"));

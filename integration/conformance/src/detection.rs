@@ -11,7 +11,7 @@ fn tentative(node: &Node<'_, impl Kernel>) -> Vec<String> {
     tentative.map(|it| it.ip.to_string()).collect()
 }
 
-/// The kernel makes the address of the netdev's hardware address (RFC 4291, appendix A), with its route.
+/// The kernel derives the address from the netdev's hardware address (RFC 4291, appendix A), and adds its route.
 pub fn up_makes_the_link_local_address(node: &Node<'_, impl Kernel>) {
     node.make(up("nic0", true));
     let link = node.wait("nic0", |link| !link.addresses.is_empty());
@@ -53,7 +53,7 @@ pub fn detection_takes_its_time(node: &Node<'_, impl Kernel>) {
     assert_eq!(given(&node.settle("nic0")), ["fd00::7/64", "fd00::6/64"]);
 }
 
-/// `optimistic_dad` is off unless somebody turns it on; then detection takes the flag away.
+/// `optimistic_dad` is off by default; detection then clears the flag.
 pub fn optimistic_is_dropped_in_silence(node: &Node<'_, impl Kernel>) {
     node.up("nic0");
     for (setting, flags) in [(0, 0), (1, IFA_F_OPTIMISTIC)] {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! GID tables: when an address has its GID, and who sees it.
+//! GID tables: the time at which an address gets its GID, and the namespaces that see it.
 
 use crate::{Node, ops::*};
 use rdma_netns::{Gid, GidKind, Kernel, LinkChange, Op};
@@ -25,7 +25,7 @@ fn set_up(node: &Node<'_, impl Kernel>) {
     }
 }
 
-/// The GIDs of [`ADDRESSES`] on `rxe0`, once as many of them are there: soon.
+/// Returns the GIDs of [`ADDRESSES`] on `rxe0`, as soon as the table has this number of them.
 #[track_caller]
 fn wait(node: &Node<'_, impl Kernel>, in_pod: bool, count: usize) -> Vec<Gid> {
     for _ in 0..500 {
@@ -48,8 +48,8 @@ fn has_no_table(node: &Node<'_, impl Kernel>, in_pod: bool) {
     assert_eq!(error.source.kind(), io::ErrorKind::NotFound, "{error}");
 }
 
-/// `enum_netdev_ipv4_ips()`, `drivers/infiniband/core/roce_gid_mgmt.c`. Of a device that is on the
-/// host the pod sees none.
+/// `enum_netdev_ipv4_ips()`, `drivers/infiniband/core/roce_gid_mgmt.c`. The pod sees no GIDs of a device that is on the
+/// host.
 pub fn a_childs_gids_are_in_its_parents_table(node: &Node<'_, impl Kernel>) {
     node.make(add_child("nic0", BRIDGE, "rdma0"));
     let table = || node.kernel.gids(None, "rxe0", 1).expect("a table");
@@ -65,7 +65,7 @@ pub fn a_childs_gids_are_in_its_parents_table(node: &Node<'_, impl Kernel>) {
     wait(node, false, 0);
 }
 
-/// `is_eth_port_of_netdev_filter()`: those of all upper devices, not only of the next ones.
+/// `is_eth_port_of_netdev_filter()`: the addresses of all upper devices, and not only of the direct ones.
 pub fn those_of_a_vlans_child_are_in_the_table_of_its_lower(node: &Node<'_, impl Kernel>) {
     (node.add_vlan)("nic0", 7);
     node.make(up("nic0.7", true));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Ipvlan children of a host netdev, made in the pod, on a kernel that has ipvlan.
+//! Ipvlan children of a host netdev, made in the pod, on a kernel with ipvlan.
 
 use crate::{Node, ops::*};
 use nix::errno::Errno;
@@ -27,7 +27,7 @@ pub fn it_has_its_parents_mac_for_good(node: &Node<'_, impl Kernel>) {
     assert_eq!(node.refused(mac), Errno::EOPNOTSUPP);
 }
 
-/// All children of a netdev have the mode of the last one (`ipvlan_set_port_mode()`).
+/// All children of a netdev have the mode of the child that was made last (`ipvlan_set_port_mode()`).
 pub fn all_have_one_mode(node: &Node<'_, impl Kernel>) {
     let modes = [IpvlanMode::L3, IpvlanMode::L3s, IpvlanMode::L2];
     for (mode, called) in modes.into_iter().zip(["rdma0", "rdma1", "rdma2"]) {

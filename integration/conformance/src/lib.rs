@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Rules for what a kernel does with each change. [`suite!`] makes a test of each rule, for one implementation of
-//! [`Kernel`]: the real one in network namespaces (`rdma-netns/tests/kernel`) and in the lab (`rdma-netns/tests/rdma`),
-//! and the fake one (`integration/fake-kernel/tests/rules`). Where the two differ, the fake is wrong.
+//! Rules of a kernel's behaviour for each change. [`suite!`] makes a test of each rule for one implementation of
+//! [`Kernel`]: the real kernel in network namespaces (`rdma-netns/tests/kernel`) and in the lab
+//! (`rdma-netns/tests/rdma`), and the fake kernel (`integration/fake-kernel/tests/rules`). If the results differ, the
+//! fake kernel is wrong.
 //!
-//! A rule that only one of them can be asked for stays with its tests: what the fake has for tests
-//! of what is built on it, and what only the real kernel has.
+//! A rule for only one implementation is in that implementation's own tests.
 //!
 //! | module | owns |
 //! |---|---|
-//! | [`node`] | what a rule is tried on |
-//! | [`ops`] | changes, in few words |
+//! | [`node`] | the node on which a rule is tested |
+//! | [`ops`] | short constructors of changes |
 //! | [`links`], [`moves`], [`addresses`], [`detection`], [`routes`], [`children`], [`rules`] | the rules |
-//! | [`rdma`], [`gids`], [`ipvlan`], [`vlan`], [`smc`] | the rules of what the lab has: RDMA devices, ipvlan, VLANs, SMC |
+//! | [`rdma`], [`gids`], [`ipvlan`], [`vlan`], [`smc`] | rules that need the lab: RDMA devices, ipvlan, VLANs, SMC |
 
 pub mod addresses;
 pub mod children;
@@ -31,8 +31,8 @@ pub mod vlan;
 pub use node::Node;
 pub use rdma_netns::Kernel;
 
-/// A test for each rule: `suite!(with_node)`, where `with_node` runs a rule on a new [`Node`];
-/// `suite!(rdma: with_node)` those of what the lab has, on a [`Node`] with RDMA devices.
+/// Makes a test of each rule. `suite!(with_node)`: `with_node` runs a rule on a new [`Node`]. `suite!(rdma:
+/// with_node)`: the rules that need the lab, on a [`Node`] with RDMA devices.
 #[macro_export]
 macro_rules! suite {
     (rdma: $with_node:path) => {

@@ -47,7 +47,7 @@ pub fn a_move_resets_settings_to_those_of_the_namespace(node: &Node<'_, impl Ker
     assert_eq!(node.host("nic0").sysctls, before);
 }
 
-/// Makes the changes that take `nic0` of the host to `wanted`, addresses and routes aside.
+/// Makes the changes that lead from the host's `nic0` to `wanted`, except for addresses and routes.
 fn set(node: &Node<'_, impl Kernel>, wanted: &Link) {
     let (at, link) = (HOST, || name("nic0"));
     let now = node.host("nic0");
@@ -94,7 +94,7 @@ fn set(node: &Node<'_, impl Kernel>, wanted: &Link) {
     }
 }
 
-/// And what it takes can be set again. The index stays too, where it is free.
+/// Attributes that the move resets can be set again. A free index stays the same.
 pub fn a_move_keeps_the_other_things(node: &Node<'_, impl Kernel>) {
     let bare = |link: Link| Link {
         addresses: vec![],

@@ -6,9 +6,9 @@ use nix::errno::Errno;
 use rdma_netns::{Kernel, Link, Observed, Op};
 use std::time::Duration;
 
-/// A host with two Ethernet netdevs, `nic0` and `nic1`, which are down, have a cable in them, an
-/// MTU of 1500 and nothing else; and an empty pod. Where RDMA is tried, the subsystem is in
-/// exclusive mode, and they have the devices `rxe0` and `rxe1`, and are up.
+/// A host with two Ethernet netdevs, `nic0` and `nic1`, and an empty pod. The netdevs are down, have a cable and an MTU
+/// of 1500, and no other settings. For RDMA rules the subsystem is in exclusive mode, and the netdevs are up and have
+/// the devices `rxe0` and `rxe1`.
 pub struct Node<'a, K: Kernel> {
     /// The kernel that is asked.
     pub kernel: &'a K,
@@ -64,8 +64,7 @@ impl<K: Kernel> Node<'_, K> {
         Errno::from_raw(errno.unwrap_or_else(|| panic!("not by the kernel: {error}")))
     }
 
-    /// Returns true if the kernel does not make the change. It serves rules in which its own answer is reported in
-    /// other words.
+    /// Returns true if the kernel refuses the change. For rules in which the kernel's error has another text.
     pub fn is_refused(&self, op: Op) -> bool {
         self.kernel.execute(&op, Some(self.pod)).is_err()
     }
@@ -89,8 +88,7 @@ impl<K: Kernel> Node<'_, K> {
         self.wait(name, |link| link.addresses.iter().all(|it| !it.tentative))
     }
 
-    /// Takes the host's `nic0` up, with an address of each family that can be used, and without one
-    /// of its own.
+    /// Sets the host's `nic0` up, with a usable address of each family and without link-local addresses.
     #[track_caller]
     pub fn addressed(&self) {
         self.make(ops::sysctl("nic0", "ipv6/addr_gen_mode", 1));
@@ -101,8 +99,7 @@ impl<K: Kernel> Node<'_, K> {
         self.settle("nic0");
     }
 
-    /// Takes the host's netdev `name` up, and waits for its link-local address, which the kernel
-    /// makes some time after that.
+    /// Sets the host's netdev `name` up, and waits for the link-local address that the kernel adds some time later.
     #[track_caller]
     pub fn up(&self, name: &str) {
         self.make(ops::up(name, true));

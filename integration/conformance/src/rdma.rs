@@ -16,7 +16,7 @@ fn device(namespace: Option<Namespace>) -> RdmaDevice {
     found.next().expect("rxe0")
 }
 
-/// With its number, its GUID and its character devices, and back as it was.
+/// A move keeps number, GUID and character devices, there and back.
 pub fn in_exclusive_mode_one_namespace_sees_it(node: &Node<'_, impl Kernel>) {
     let before = device(Some(node.observe().host));
     node.make(move_rdma("rxe0", HOST, POD));

@@ -99,9 +99,9 @@ pub fn the_default_metric_is_told_as_none(node: &Node<'_, impl Kernel>) {
     assert_eq!(metrics, [None, None]);
 }
 
-/// Linux tells two IPv6 routes with one destination and metric as one with two next hops,
-/// which `rdma_netns` takes apart again. One whose netdev goes down is there, dead, as long as the
-/// other is alive (`fib6_ifdown()`, `net/ipv6/route.c`).
+/// Linux reports two IPv6 routes with one destination and metric as one route with two next hops; `rdma_netns`
+/// separates them again. A route whose netdev goes down stays, dead, while the other route is alive (`fib6_ifdown()`,
+/// `net/ipv6/route.c`).
 pub fn ipv6_routes_of_two_netdevs_are_two(node: &Node<'_, impl Kernel>) {
     node.addressed();
     node.make(up("nic1", true));

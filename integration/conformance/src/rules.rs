@@ -18,7 +18,8 @@ fn seen(node: &Node<'_, impl Kernel>) -> Vec<Rule> {
     node.observe().pod.expect("the pod").rules
 }
 
-/// IPv4 first, each by its priority, and then the oldest. Neither twice nor gone is an error.
+/// IPv4 rules come first, ordered by priority and then by age. Adding a rule twice, or removing a missing one, is no
+/// error.
 pub fn there_once_and_gone_once_in_the_kernels_order(node: &Node<'_, impl Kernel>) {
     assert_eq!(seen(node), []);
     let by = |table, rule: Rule| Rule { table, ..rule };

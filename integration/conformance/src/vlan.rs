@@ -13,8 +13,8 @@ fn set_mac(mac: &HardwareAddress) -> Op {
     }
 }
 
-/// `vlan_dev_init()`, `net/8021q/vlan_dev.c`; the address is inherited while it is up, and when it goes up, for as long as nobody
-/// sets one (`vlan_dev_inherit_address()`).
+/// `vlan_dev_init()`, `net/8021q/vlan_dev.c`. A VLAN inherits the address while it is up, and when it goes up, unless
+/// an address was set (`vlan_dev_inherit_address()`).
 pub fn it_has_its_lowers_mac_and_mtu(node: &Node<'_, impl Kernel>) {
     node.make(up("nic0", false));
     node.make(mtu(HOST, "nic0", 1400));
@@ -38,8 +38,8 @@ pub fn it_has_its_lowers_mac_and_mtu(node: &Node<'_, impl Kernel>) {
     assert_eq!(node.host("nic0.7").mtu, 1300);
 }
 
-/// `vlan_dev_open()`; `vlan_device_event()`, `net/8021q/vlan.c`: all of a netdev's VLANs are set up with it, those as
-/// well that were set down by themselves.
+/// `vlan_dev_open()`; `vlan_device_event()`, `net/8021q/vlan.c`: all VLANs of a netdev are set up with it, also VLANs
+/// that were set down separately.
 pub fn it_is_up_and_down_with_its_lower(node: &Node<'_, impl Kernel>) {
     node.make(up("nic0", false));
     (node.add_vlan)("nic0", 7);
@@ -54,8 +54,8 @@ pub fn it_is_up_and_down_with_its_lower(node: &Node<'_, impl Kernel>) {
     assert!(!node.host("nic0.7").carrier);
 }
 
-/// The child behaves as one of any netdev. A child of another VLAN of the same netdev can be of another kind: each VLAN
-/// has its own receive handler.
+/// The child behaves like a child of any netdev. A child of another VLAN of the same netdev can be of another kind,
+/// because each VLAN has its own receive handler.
 pub fn a_child_of_it_has_its_carrier_and_ends_with_it(node: &Node<'_, impl Kernel>) {
     (node.add_vlan)("nic0", 7);
     node.make(up("nic0.7", true));
@@ -80,8 +80,8 @@ pub fn a_child_of_it_has_its_carrier_and_ends_with_it(node: &Node<'_, impl Kerne
     node.pod("rdma1");
 }
 
-/// And it is up and down with it nevertheless: `NETDEV_UNREGISTER` of a move is passed over, and no event asks for the
-/// namespace (`vlan_device_event()`, `net/8021q/vlan.c`).
+/// The VLAN still goes up and down with its lower netdev: it ignores the `NETDEV_UNREGISTER` of a move, and events do
+/// not depend on the namespace (`vlan_device_event()`, `net/8021q/vlan.c`).
 pub fn it_stays_when_its_lower_leaves_its_namespace(node: &Node<'_, impl Kernel>) {
     (node.add_vlan)("nic0", 7);
     node.make(up("nic0.7", true));

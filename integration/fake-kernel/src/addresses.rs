@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! IP addresses: their order, duplicate address detection, and the prefix routes that come
-//! and go with them.
+//! IP addresses: their order, duplicate address detection, and the prefix routes that are added and removed with them.
 
 use crate::{
     links::Netdev,
@@ -35,9 +34,8 @@ impl World {
         }
     }
 
-    /// Takes an address away, with its prefix route and the routes that have it as source
-    /// (`fib_del_ifaddr()`, `cleanup_prefix_route()`). An IPv4 primary takes its secondaries
-    /// along (`promote_secondaries` is off).
+    /// Removes an address, its prefix route and the routes with this source (`fib_del_ifaddr()`,
+    /// `cleanup_prefix_route()`). Removing an IPv4 primary also removes its secondaries (`promote_secondaries` is off).
     pub(crate) fn remove_address(
         &mut self,
         netns: NetnsId,
@@ -67,8 +65,8 @@ impl World {
         Ok(())
     }
 
-    /// Tells neighbours of an address, if they look for any by this netdev. Whether it has the
-    /// address is not asked: a packet socket sends what it is given.
+    /// Announces an address to neighbours, if this netdev uses neighbour discovery. Does not check that the netdev has
+    /// the address, because a packet socket sends any packet.
     pub(crate) fn announce(
         &mut self,
         netns: NetnsId,
@@ -83,7 +81,7 @@ impl World {
         Ok(())
     }
 
-    /// Adds the prefix routes and the link-local address of a netdev that goes up or gets IPv6 back, and starts the
+    /// Adds the prefix routes and the link-local address of a netdev that goes up or gets IPv6 back. Starts the
     /// detection of its tentative addresses.
     pub(crate) fn start_addresses(&mut self, netns: NetnsId, link: &str) -> Result<(), Refusal> {
         let detection = self.detection;
@@ -107,9 +105,8 @@ impl World {
 }
 
 impl Netdev {
-    /// Primaries stand before secondaries, which are those of a subnet that is there
-    /// already (`__inet_insert_ifa()`, `net/ipv4/devinet.c`). Of an address that is there,
-    /// only metric and lifetime change (`inet_rtm_newaddr()`).
+    /// Primaries come before secondaries; a secondary's subnet is already present (`__inet_insert_ifa()`,
+    /// `net/ipv4/devinet.c`). Of an existing address only metric and lifetime change (`inet_rtm_newaddr()`).
     fn add_ipv4(&mut self, address: &Address) -> Result<(), Refusal> {
         let addresses = &mut self.link.addresses;
         if let Some(present) = addresses.iter_mut().find(|a| a.same_as(address)) {
@@ -189,7 +186,7 @@ impl Netdev {
         Ok(())
     }
 
-    /// The newest of a scope stands first, and link-local behind global ones
+    /// The newest address of a scope comes first, and link-local addresses come after global ones
     /// (`ipv6_link_dev_addr()`, `net/ipv6/addrconf.c`).
     fn insert_ipv6(&mut self, mut address: Address, detection: u32) {
         let probes = self
@@ -219,9 +216,8 @@ impl Netdev {
         }
     }
 
-    /// The address that the kernel makes for every netdev that is up
-    /// (`addrconf_addr_gen()`), unless `addr_gen_mode` is 1 (none) or it is a bond's port
-    /// (`IFF_NO_ADDRCONF`).
+    /// The address that the kernel adds to every netdev that is up (`addrconf_addr_gen()`), unless `addr_gen_mode` is 1
+    /// (none) or the netdev is a bond's port (`IFF_NO_ADDRCONF`).
     fn link_local(&self) -> Option<Address> {
         let wants = self.has_ipv6()
             && self.link.master.is_none()
@@ -255,8 +251,8 @@ impl Netdev {
     }
 }
 
-/// The route that comes with an address: none for an IPv4 host address
-/// (`fib_add_ifaddr()`), and none where the address says so.
+/// Returns the route that the kernel adds with an address. IPv4 host addresses (`fib_add_ifaddr()`), and addresses with
+/// the flag, have none.
 fn prefix_route(address: &Address) -> Option<Route> {
     if address.flags & IFA_F_NOPREFIXROUTE != 0 {
         return None;
@@ -273,7 +269,8 @@ fn prefix_route(address: &Address) -> Option<Route> {
     Some(route)
 }
 
-/// Returns true if both are IPv4 and in one subnet, by the other ends where there are any (`inet_ifa_match()`).
+/// Returns true if both are IPv4 addresses of one subnet. Of an address with another end, the other end counts
+/// (`inet_ifa_match()`).
 fn same_subnet(one: &Address, other: &Address) -> bool {
     let subnet = |it: &Address| network(it.peer.unwrap_or(it.ip), it.prefix);
     one.ip.is_ipv4()

@@ -9,12 +9,10 @@ use rdma_netns::{Address, InterfaceName, LinkChange, NetnsSide, Op};
 use std::net::IpAddr;
 
 impl World {
-    /// Plugs in the bond `bond<number>` (number below 100), up, with
+    /// Plugs in the bond `bond<number>` (number below 100), which is up, with
     ///
-    /// - its ports `eth<2 * number>` and `eth<2 * number + 1>`, which are the two functions of
-    ///   `0000:<number + 1>:00`,
-    /// - the RDMA device `mlx5_bond_<number>`, which is the first function's and whose netdev is
-    ///   told as the first port,
+    /// - its ports `eth<2 * number>` and `eth<2 * number + 1>`, the two functions of `0000:<number + 1>:00`,
+    /// - the first function's RDMA device `mlx5_bond_<number>`, which reports the first port as its netdev,
     /// - the addresses `10.<number>.0.1/16` and `fd00:<number>::1/64`.
     pub fn plug_bond(&mut self, number: u8) {
         let bond = format!("bond{number}");
@@ -47,9 +45,8 @@ impl World {
         (0..self.detection).for_each(|_| self.pass_time());
     }
 
-    /// `ip link set dev PORT master BOND`: it has the hardware address of the first port from
-    /// then on, and no link-local address (`bond_enslave()`,
-    /// `drivers/net/bonding/bond_main.c`).
+    /// `ip link set dev PORT master BOND`: the port gets the hardware address of the first port, and loses its
+    /// link-local address (`bond_enslave()`, `drivers/net/bonding/bond_main.c`).
     pub fn enslave(&mut self, port: &str, bond: &str) {
         let found = |name| self.position(HOST, name).expect("a netdev of the host");
         let (port, bond) = (found(port), found(bond));

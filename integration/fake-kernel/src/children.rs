@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Macvlan and ipvlan netdevs, and what they have from the netdev that they lie on.
+//! Macvlan and ipvlan netdevs, and the properties that they inherit from their lower netdev.
 
 use crate::{
     links::Netdev,
@@ -12,8 +12,8 @@ use rdma_netns::{
 };
 
 impl World {
-    /// `ip link add link PARENT name NAME netns NS`: in `netns` at once, of a netdev of the host.
-    /// It has no carrier while its parent is down, but can be set up nevertheless.
+    /// `ip link add link PARENT name NAME netns NS`: makes a child of a host netdev directly in `netns`. The child has
+    /// no carrier while its parent is down, but can be set up.
     pub(crate) fn add_child(
         &mut self,
         netns: NetnsId,
@@ -55,7 +55,7 @@ impl World {
         Ok(())
     }
 
-    /// `ip link add link LOWER name NAME type macvlan mode bridge`, in the namespace of `lower`, as its owner does it.
+    /// `ip link add link LOWER name NAME type macvlan mode bridge`, in the namespace of `lower`.
     pub fn add_macvlan(&mut self, netns: NetnsId, lower: &str, name: &InterfaceName) {
         let position = self
             .position(netns, lower)
@@ -75,11 +75,9 @@ impl World {
         }
     }
 
-    /// EINVAL where the parent is not Ethernet, where its packets are smaller than a macvlan's
-    /// shall be, or where a passthru child is or shall be not the only one
-    /// (`macvlan_common_newlink()`, `drivers/net/macvlan.c`); EBUSY where somebody else takes
-    /// the parent's frames: a bond, a bridge, children of the other kind
-    /// (`netdev_rx_handler_register()`, `net/core/dev.c`).
+    /// EINVAL if the parent is not Ethernet, if its MTU is smaller than the macvlan's, or if a passthru child would not
+    /// be the only child (`macvlan_common_newlink()`, `drivers/net/macvlan.c`). EBUSY if a bond, a bridge or children
+    /// of the other kind already receive the parent's frames (`netdev_rx_handler_register()`, `net/core/dev.c`).
     fn can_bear(&self, position: usize, child: Child, mtu: u32) -> Result<(), Refusal> {
         let (id, parent) = (self.netdevs[position].id, &self.netdevs[position].link);
         if mtu < 68 {
@@ -103,8 +101,8 @@ impl World {
         Ok(())
     }
 
-    /// `ip link del`; one that is gone already is no error. A netdev of hardware has no
-    /// `dellink` and stays: EOPNOTSUPP (`rtnl_delete_link()`). IPoIB's stays, too, and says nothing
+    /// `ip link del`; a missing netdev is no error. A hardware netdev has no `dellink`, so the kernel returns
+    /// EOPNOTSUPP (`rtnl_delete_link()`). For IPoIB's main netdev it returns success, and removes nothing
     /// (`ipoib_del_child_link()`).
     pub(crate) fn remove_link(&mut self, netns: NetnsId, link: &str) -> Result<(), Refusal> {
         let Ok(position) = self.position(netns, link) else {
@@ -121,7 +119,7 @@ impl World {
         Ok(())
     }
 
-    /// All netdevs of the group or none. The kernel refuses group 0, which all are in that are in no other.
+    /// Removes all netdevs of the group, or none. The kernel refuses group 0, the default group.
     pub(crate) fn remove_group(&mut self, netns: NetnsId, group: u32) -> Result<(), Refusal> {
         let is_of_it = |it: &Netdev| {
             let own = it.link.settings.get(&LinkSetting::Group);
@@ -142,7 +140,7 @@ impl World {
         Ok(())
     }
 
-    /// After netdevs were removed: removes all netdevs above them, and frees the ports of a removed bond.
+    /// After the removal of netdevs: removes all netdevs above them, and releases the ports of a removed bond.
     pub(crate) fn reap(&mut self) {
         let mut before = 0;
         while before != self.netdevs.len() {
@@ -170,8 +168,8 @@ impl World {
         self.netdevs.iter().position(|netdev| netdev.id == id)
     }
 
-    /// Returns true if a cable is in the netdev and, if it lies on another one, that one has a carrier. For IPoIB the
-    /// cable is in the port, and the netdev must be in its partition.
+    /// Returns true if the netdev has a cable and its lower netdev, if there is one, has a carrier. For IPoIB the port
+    /// needs the cable, and the netdev must be in its partition.
     pub(crate) fn has_medium(&self, position: usize) -> bool {
         let below = self.below(position);
         if self.netdevs[position].link.ipoib.is_some() {
@@ -190,8 +188,8 @@ impl World {
             .is_none_or(|(child, below)| fits(child, mtu, &self.netdevs[below].link))
     }
 
-    /// Gives children and VLANs what they have from the netdev `id`, which has changed: carrier, hardware
-    /// address, number, MTU (`macvlan_device_event()`, `ipvlan_device_event()`, `vlan_device_event()`).
+    /// Updates children and VLANs after a change of the netdev `id`: carrier, hardware address, number, MTU
+    /// (`macvlan_device_event()`, `ipvlan_device_event()`, `vlan_device_event()`).
     pub(crate) fn tell_children(&mut self, id: u64) {
         let Some(parent) = self.netdevs.iter().find(|netdev| netdev.id == id) else {
             return;
@@ -222,7 +220,7 @@ impl World {
             }
         }
         for (netns, name, mtu) in resized {
-            // it is no larger than its parent, and not too small, as its parent is not
+            // it is at most the parent's MTU, and not too small, because the parent's is not
             let _ = self.set_mtu(netns, &name, mtu);
         }
         for vlan in vlans {

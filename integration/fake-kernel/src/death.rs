@@ -5,7 +5,7 @@ use crate::world::{HOST, World};
 use rdma_netns::{InterfaceName, NetnsId};
 
 impl World {
-    /// A namespace lives as long as a path or a descriptor leads to it.
+    /// A namespace exists as long as a path or a descriptor leads to it.
     pub(crate) fn end_if_unused(&mut self, id: NetnsId) {
         let has_path = self.paths.values().any(|other| *other == Some(id));
         let unused = |n: &crate::world::Netns| n.id == id && n.descriptors == 0;
@@ -14,13 +14,12 @@ impl World {
         }
     }
 
-    /// `cleanup_net()` lets ib_core's `rdma_dev_exit_net()` go first, which returns RDMA
-    /// devices, then `default_device_exit_batch()` (`net/core/dev.c`): physical netdevs
-    /// return, down, under the name that they had in there, or `dev<index>` where that is
-    /// taken; virtual ones are destroyed, but for IPoIB's.
+    /// `cleanup_net()` first calls ib_core's `rdma_dev_exit_net()`, which returns RDMA devices, then
+    /// `default_device_exit_batch()` (`net/core/dev.c`). Physical netdevs return down, with their name in the
+    /// namespace, or `dev<index>` if it is taken. Virtual netdevs are destroyed, except for IPoIB's.
     fn end(&mut self, id: NetnsId) {
         for position in 0..self.hcas.len() {
-            // one with a sub-device is waited for, in no namespace that anybody sees
+            // a device with a sub-device waits for it, in no visible namespace
             if self.hcas[position].netns == id && !self.has_sub_devices(self.hcas[position].index) {
                 self.relocate_rdma(position, HOST);
             }
@@ -58,8 +57,8 @@ impl World {
         self.relocate(position, HOST, name);
     }
 
-    /// The function at `address` goes, with its netdevs and RDMA devices, wherever those
-    /// are: `sriov_numvfs` was written, or somebody pulled it out.
+    /// Removes the function at `address`, with its netdevs and RDMA devices in all namespaces, as after a write to
+    /// `sriov_numvfs` or an unplug.
     pub fn unplug(&mut self, address: &str) {
         self.functions
             .retain(|function| &*function.address != address);
@@ -79,14 +78,13 @@ impl World {
         self.refresh_gids();
     }
 
-    /// Marks the present state as what the node's set-up makes at every boot.
+    /// Marks the present state as the state after the node's set-up at every boot.
     pub fn switch_on(&mut self) {
         self.switched_on = None;
         self.switched_on = Some(Box::new(self.clone()));
     }
 
-    /// Everything as it was when the node was switched on, but for the boot's id.
-    /// Namespaces get the ids again that those of the boot before had.
+    /// Restores the state at the node's boot, with another boot id. Namespaces get the ids of the previous boot again.
     pub fn reboot(&mut self) {
         let Some(image) = self.switched_on.take() else {
             return;

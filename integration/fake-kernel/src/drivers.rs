@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Drivers that are taken off functions and bound to them, and what udev does after that.
+//! Drivers that are unbound and bound, and udev's renames afterwards.
 
 use crate::world::{HOST, Refusal, World};
 use nix::errno::Errno;
@@ -14,8 +14,8 @@ pub(crate) struct Renaming {
 }
 
 impl World {
-    /// The driver of the function at `address` is taken off it, and `driver` bound to it, which makes no netdev:
-    /// `driver_override`, `unbind` and `bind` were written.
+    /// Unbinds the driver of the function at `address`, and binds `driver`, which makes no netdev: writes to
+    /// `driver_override`, `unbind` and `bind`.
     pub fn bind(&mut self, address: &str, driver: Option<&str>) {
         let mut functions = self.functions.iter_mut();
         if let Some(function) = functions.find(|function| &*function.address == address) {
@@ -25,7 +25,7 @@ impl World {
         self.lose_devices_of(address);
     }
 
-    /// From now on udev calls the netdev of the function at `address` `name`, as it does at once.
+    /// Makes udev rename the netdev of the function at `address` to `name`, now and after each later bind.
     ///
     /// # Errors
     /// The function has no netdev on the host, or the name is taken.
@@ -48,7 +48,7 @@ impl World {
         self.bind_driver(address, driver)
     }
 
-    /// The devices that the function was plugged in with are made again, on the host.
+    /// Makes the devices again, on the host, with which the function was plugged in.
     pub(crate) fn bind_driver(
         &mut self,
         address: &DeviceAddress,
@@ -95,7 +95,7 @@ impl World {
         self.renaming = left;
         let due: Vec<Renaming> = due;
         for Renaming { function, .. } in due {
-            // one that is taken, or that is gone by now, has the kernel's name
+            // a name that is taken, or whose netdev is gone, stays the kernel's
             let _ = self.rename_by_udev(&function);
         }
     }
@@ -110,8 +110,8 @@ impl World {
         self.rename_link(HOST, &present, &name)
     }
 
-    /// The node GUID and the port GUID of a function whose driver is being bound: what its physical function has set,
-    /// else its firmware's own (`sriov_restore_guids()`, `drivers/net/ethernet/mellanox/mlx5/core/sriov.c`).
+    /// Returns node GUID and port GUID of a function whose driver is being bound: the values that its physical function
+    /// has set, or else its firmware's (`sriov_restore_guids()`, `drivers/net/ethernet/mellanox/mlx5/core/sriov.c`).
     pub(crate) fn guids_of(&self, address: Option<&DeviceAddress>, own: u64) -> [u64; 2] {
         let settings = address.and_then(|it| self.vfs.get(it));
         if let Some(stuck) = self.stuck_guids {

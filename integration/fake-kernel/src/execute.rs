@@ -6,8 +6,8 @@ use nix::errno::Errno;
 use rdma_netns::{InterfaceName, LinkChange, NetnsId, NetnsSide, Op};
 
 impl World {
-    /// Makes the one change `op`; `pod` is the namespace that it may name. Tests use it
-    /// for what people and pods do on their own, too.
+    /// Executes the change `op`. `pod` is the namespace that it may name. Tests also use it for changes by
+    /// administrators and pods.
     pub fn execute(&mut self, op: &Op, pod: Option<NetnsId>) -> Result<(), Refusal> {
         let done = self.make(op, pod);
         self.refresh_gids();

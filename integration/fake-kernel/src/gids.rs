@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! GID tables: every address of an RDMA port's netdev, and of what lies on it, has a place
-//! there (`drivers/infiniband/core/roce_gid_mgmt.c`, `cache.c`). In whichever namespace the
-//! netdev is, in exclusive mode as well: who sees the table is another question.
+//! GID tables: each address of an RDMA port's netdev, and of its upper netdevs, has an entry
+//! (`drivers/infiniband/core/roce_gid_mgmt.c`, `cache.c`). The namespace of the netdev does not matter, also in
+//! exclusive mode; it only determines who sees the table.
 
 use crate::{hca::Hca, links::Netdev, world::World};
 use rdma_netns::{Address, Gid, GidKind, GidTable, NetnsId, RdmaMode};
@@ -10,15 +10,14 @@ use std::{
     net::{IpAddr, Ipv6Addr},
 };
 
-/// An address that has GIDs, by [`Netdev::id`]. Two netdevs with one address have each their
-/// own.
+/// An address with GIDs, by [`Netdev::id`]. If two netdevs have the same address, each has its own GIDs.
 type Owner = (u64, IpAddr);
 
 /// The table of a port.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Table {
     places: Vec<Option<Place>>,
-    /// Addresses that came when there was no room. They are not tried again.
+    /// Addresses for which the table had no room. The kernel does not try them again.
     missed: BTreeSet<Owner>,
 }
 
@@ -46,8 +45,8 @@ impl Table {
         self.missed.retain(|owner| owners.contains(owner));
     }
 
-    /// The first free place below `size` (`find_gid()`). Where there is none only the kernel's
-    /// log tells; the address is set nevertheless.
+    /// Returns the first free entry below `size` (`find_gid()`). If there is none, the kernel sets the address
+    /// nevertheless, and only logs this.
     fn add(&mut self, owner: Owner, kind: GidKind, size: usize, hidden: u32) {
         self.places.resize(size.max(self.places.len()), None);
         let free = self.places[..size].iter_mut().find(|place| place.is_none());
@@ -67,8 +66,8 @@ impl Table {
 }
 
 impl World {
-    /// The GID table of a port as `netns` sees it; none: it sees no such device, or the device
-    /// has no such port. Each look brings what is hidden nearer ([`World::gid_delay`]).
+    /// Returns the GID table of a port as `netns` sees it. `None`: the namespace sees no such device, or the device has
+    /// no such port. Each call shortens the delay of hidden GIDs ([`World::gid_delay`]).
     pub fn gids(&mut self, netns: NetnsId, device: &str, port: u32) -> Option<GidTable> {
         self.refresh_gids();
         let shared = self.rdma_mode == Some(RdmaMode::Shared);
@@ -105,7 +104,7 @@ impl World {
         Some(GidTable { size, gids })
     }
 
-    /// Brings all tables up to date with the addresses that there are.
+    /// Updates all tables from the present addresses.
     pub(crate) fn refresh_gids(&mut self) {
         let (size, hidden) = (self.gid_table_size as usize, self.gid_delay);
         for position in 0..self.hcas.len() {
@@ -137,7 +136,7 @@ impl World {
         }
     }
 
-    /// The netdev whose addresses count: the port's own, or the bond that this is a port of.
+    /// Returns the netdev whose addresses count: the port's own, or its bond.
     fn gid_root(&self, hca: &Hca) -> Option<u64> {
         let own = self.netdevs.iter().find(|n| Some(n.id) == hca.netdev)?;
         let Some(master) = own.link.master else {
@@ -152,7 +151,7 @@ impl World {
     }
 }
 
-/// Returns the IP address that the GID of `address` stands for: the other end of an IPv4 address that has one
+/// Returns the IP address for the GID of `address`: an IPv4 address with another end has a GID of the other end
 /// (`inetaddr_event()`).
 fn gid_of(address: &Address) -> IpAddr {
     match address.ip {

@@ -12,8 +12,8 @@ use rdma_netns::{
     RdmaMode, SubDevice, rdma::RdmaPort,
 };
 
-/// `IB_UVERBS_MAJOR` and `IB_UVERBS_BASE_MINOR` (`drivers/infiniband/core/uverbs_main.c`);
-/// umad has the same major and counts from 0.
+/// `IB_UVERBS_MAJOR` and `IB_UVERBS_BASE_MINOR` (`drivers/infiniband/core/uverbs_main.c`). umad has the same major
+/// number, and minor numbers from 0.
 const MAJOR: u32 = 231;
 const UVERBS_BASE: u32 = 192;
 
@@ -36,11 +36,11 @@ pub(crate) struct Hca {
     pub(crate) movable: bool,
     /// Its port is InfiniBand's.
     pub(crate) infiniband: bool,
-    /// Its port has an IPoIB netdev, which the kernel makes and unmakes with it.
+    /// Its port has an IPoIB netdev, which the kernel makes and removes together with it.
     pub(crate) ipoib: bool,
     /// The partitions that its port is in.
     pub(crate) partitions: Vec<Pkey>,
-    /// Numbers of its character devices, and how many observations udev still needs.
+    /// Numbers of its character devices, and the number of observations until udev has made their nodes.
     pub(crate) uverbs: u32,
     pub(crate) umad: Option<u32>,
     pub(crate) udev: u32,
@@ -52,14 +52,14 @@ pub(crate) struct Hca {
 #[derive(Clone, Debug)]
 pub(crate) struct SubHca {
     name: String,
-    /// The index of the RDMA device that it is a part of.
+    /// Index of the RDMA device of which it is a sub-device.
     of: u32,
     umad: u32,
 }
 
 impl World {
-    /// `rdma dev add NAME type SMI parent DEVICE`, by a pod or the host: made in the host's namespace
-    /// (`ib_alloc_device()`), with the reference to the other one that `must_not_be_held()` looks for.
+    /// `rdma dev add NAME type SMI parent DEVICE`, by a pod or the host: the sub-device is made in the host's namespace
+    /// (`ib_alloc_device()`). It holds the reference that `must_not_be_held()` checks.
     pub fn add_sub_device(&mut self, name: &str, parent: &str) {
         let hca = self.hcas.iter().find(|it| it.name == parent);
         let of = hca.expect("an RDMA device").index;
@@ -68,7 +68,7 @@ impl World {
         self.sub_devices.push(SubHca { name, of, umad });
     }
 
-    /// `rdma dev delete DEVICE`. What waited for it in a namespace that ended goes on
+    /// `rdma dev delete DEVICE`. Afterwards the parent that waited in an ended namespace continues
     /// (`wait_for_completion(&device->unreg_completion)`).
     pub(crate) fn delete_sub_device(&mut self, name: &str, at: NetnsId) -> Result<(), Refusal> {
         let is_seen = at == HOST || self.rdma_mode == Some(RdmaMode::Shared);
@@ -101,10 +101,9 @@ impl World {
         seen.filter_map(shown).collect()
     }
 
-    /// `rdma dev set DEVICE netns NS`, by a caller inside `from`: ENODEV where the device
-    /// is not in the caller's namespace, EOPNOTSUPP in shared mode and for a driver that
-    /// cannot let its users go (`ib_device_set_netns_put()`, `rdma_dev_change_netns()`,
-    /// `drivers/infiniband/core/device.c`).
+    /// `rdma dev set DEVICE netns NS`, by a caller inside `from`. ENODEV: the device is not in the caller's namespace.
+    /// EOPNOTSUPP: in shared mode, and for a driver that cannot disassociate its users (`ib_device_set_netns_put()`,
+    /// `rdma_dev_change_netns()`, `drivers/infiniband/core/device.c`).
     pub(crate) fn move_rdma(
         &mut self,
         device: &str,
@@ -133,7 +132,7 @@ impl World {
         Ok(())
     }
 
-    /// `rdma dev set DEVICE name NAME`: by any bytes, which are no other device's, in whatever namespace that is
+    /// `rdma dev set DEVICE name NAME`. The name may have any bytes, but must be unique over all namespaces
     /// (`ib_device_rename()`, `drivers/infiniband/core/device.c`).
     pub(crate) fn rename_rdma(
         &mut self,
@@ -151,8 +150,8 @@ impl World {
         Ok(())
     }
 
-    /// The move: every in-kernel client lets go of the device and takes it again, so that
-    /// its character devices get the lowest free numbers, and its IPoIB netdev is another.
+    /// The move: every in-kernel client removes and adds the device, so that its character devices get the lowest free
+    /// numbers, and it gets a new IPoIB netdev.
     pub(crate) fn relocate_rdma(&mut self, position: usize, to: NetnsId) {
         let uverbs = self.free_uverbs(Some(position));
         let umad = self.free_umad(Some(position));
@@ -197,8 +196,8 @@ impl World {
             .unwrap_or_default()
     }
 
-    /// `ipoib_remove_one()` and `ipoib_add_one()`: a new netdev, called `ib%d`, down, with another queue pair in its
-    /// hardware address.
+    /// `ipoib_remove_one()` and `ipoib_add_one()`: a new netdev with the name `ib%d`, down, with another queue pair in
+    /// its hardware address.
     pub(crate) fn remake_ipoib(&mut self, position: usize) {
         let guid = self.hcas[position].port_guid;
         let netns = match self.ipoib_follows_rdma {
@@ -253,9 +252,8 @@ impl World {
         HardwareAddress(bytes)
     }
 
-    /// The RDMA devices that `netns` sees: all in shared mode, else its own. A port's
-    /// netdev is reported only if both are there (`fill_port_info()`,
-    /// `drivers/infiniband/core/nldev.c`).
+    /// Returns the RDMA devices that `netns` sees: all in shared mode, otherwise its own. A port's netdev is reported
+    /// only if it is in the same namespace (`fill_port_info()`, `drivers/infiniband/core/nldev.c`).
     pub(crate) fn rdma_in(&self, netns: NetnsId) -> Vec<RdmaDevice> {
         let shared = self.rdma_mode == Some(RdmaMode::Shared);
         let seen = self.hcas.iter().filter(|hca| shared || hca.netns == netns);
@@ -264,7 +262,7 @@ impl World {
         devices
     }
 
-    /// The RDMA device of the hardware at `address`, as it is seen where it is.
+    /// Returns the RDMA device of the hardware at `address`, as seen in its own namespace.
     pub fn rdma_device(&self, address: &DeviceAddress) -> Option<RdmaDevice> {
         let mut hcas = self.hcas.iter();
         let hca = hcas.find(|hca| hca.parent.as_ref() == Some(address))?;
@@ -305,8 +303,7 @@ impl World {
         }
     }
 
-    /// Switches the mode; to exclusive only where no other namespace is
-    /// (`rdma_compatdev_set()`).
+    /// Changes the mode. Exclusive mode is possible only without other namespaces (`rdma_compatdev_set()`).
     pub fn set_rdma_mode(&mut self, mode: RdmaMode) -> Result<(), Refusal> {
         let changes = self.rdma_mode != Some(mode);
         if changes && self.namespaces.iter().any(|netns| netns.id != HOST) {

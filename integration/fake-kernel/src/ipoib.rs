@@ -17,11 +17,11 @@ pub(crate) const DATAGRAM_MTU: u32 = 2044;
 /// `IPOIB_CM_MTU`
 pub(crate) const CONNECTED_MTU: u32 = 65520;
 
-/// The first byte of a hardware address, if its queue pair takes connections (`IPOIB_FLAGS_RC`). mlx5's own queue pairs,
-/// which IPoIB is accelerated by, take none (`ipoib_cm_dev_init()` is not called for them).
+/// First byte of a hardware address whose queue pair accepts connections (`IPOIB_FLAGS_RC`). mlx5's accelerated queue
+/// pairs accept none (`ipoib_cm_dev_init()` is not called for them).
 pub(crate) const TAKES_CONNECTIONS: u8 = 0x80;
 
-/// Returns the attributes of a new netdev: each one wants to be a full member (`ipoib_ndo_init()`).
+/// Returns the attributes of a new netdev, which requests full membership (`ipoib_ndo_init()`).
 pub(crate) fn fresh(pkey: Pkey) -> Ipoib {
     Ipoib {
         pkey: pkey.full(),
@@ -31,7 +31,7 @@ pub(crate) fn fresh(pkey: Pkey) -> Ipoib {
 }
 
 impl World {
-    /// The subnet manager has put the port of the RDMA device into these partitions.
+    /// Sets the partitions in which the subnet manager has put the RDMA device's port.
     pub fn set_partitions(&mut self, device: &str, partitions: &[Pkey]) {
         let mut hcas = self.hcas.iter_mut();
         if let Some(hca) = hcas.find(|hca| hca.name == device) {
@@ -39,7 +39,7 @@ impl World {
         }
     }
 
-    /// The RDMA device's port as one that mlx5 accelerates: its netdev has datagram mode alone.
+    /// Makes the RDMA device's port one that mlx5 accelerates: its netdev supports only datagram mode.
     pub fn accelerate_ipoib(&mut self, device: &str) {
         let netdev = self.hcas.iter().find(|hca| hca.name == device);
         let id = netdev.and_then(|hca| hca.netdev);
@@ -53,14 +53,14 @@ impl World {
         Some(hcas.find(|hca| hca.name == device)?.partitions.clone())
     }
 
-    /// The RDMA device whose port the netdev is of, or lies on.
+    /// Returns the RDMA device whose port belongs to the netdev or to its lower netdev.
     fn hca_of(&self, position: usize) -> Option<&Hca> {
         let parent = self.below(position).unwrap_or(position);
         let id = self.netdevs[parent].id;
         self.hcas.iter().find(|hca| hca.netdev == Some(id))
     }
 
-    /// `ipoib_pkey_dev_check_presence()`: without its partition in the port's table a netdev goes up, and has no carrier.
+    /// `ipoib_pkey_dev_check_presence()`: if the port's table lacks its partition, a netdev goes up without a carrier.
     pub(crate) fn is_in_partition(&self, position: usize) -> bool {
         let Some(ipoib) = self.netdevs[position].link.ipoib else {
             return true;

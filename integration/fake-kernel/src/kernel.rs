@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The seam: a world behind [`rdma_netns::Kernel`], and what can go wrong at it.
+//! The fake implementation of [`rdma_netns::Kernel`] with a world behind it, and its faults.
 
 use crate::{
     snapshot::Snapshot,
@@ -44,8 +44,8 @@ pub enum Verdict {
     DieAfter,
 }
 
-/// The payload of the panic that stands for SIGKILL. It unwinds, so that descriptors are
-/// closed and locks end as they do with a process.
+/// The payload of the panic that simulates SIGKILL. It unwinds, so that descriptors are closed and locks end, as with a
+/// killed process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Died;
 
@@ -84,7 +84,7 @@ pub struct FakePod {
 }
 
 impl FakeKernel {
-    /// The kernel of `world`, which is what the node has after every reboot.
+    /// The kernel of `world`, which is also the node's state after every reboot.
     pub fn new(mut world: World) -> Self {
         world.switch_on();
         let state = State {
@@ -128,12 +128,13 @@ impl FakeKernel {
         state.dead = false;
     }
 
-    /// Asks `script` what becomes of each change; it may do something to the world first.
+    /// Calls `script` for each change to decide its outcome. `script` may change the world first.
     pub fn intercept(&self, script: impl FnMut(&mut World, Step<'_>) -> Verdict + Send + 'static) {
         self.lock().script = Some(Box::new(script));
     }
 
-    /// Asks `blindness` whether an observation fails, counted from 1; it may do something to the world first.
+    /// Calls `blindness` with the number of each observation, from 1, to decide whether it fails. It may change the
+    /// world first.
     pub fn blind(
         &self,
         blindness: impl FnMut(&mut World, usize) -> Option<Errno> + Send + 'static,
@@ -141,12 +142,12 @@ impl FakeKernel {
         self.lock().blindness = Some(Box::new(blindness));
     }
 
-    /// Adds a network manager to the node, which does `something` whenever a process pauses.
+    /// Adds a network manager to the node, which runs `something` whenever a process pauses.
     pub fn manage(&self, something: impl FnMut(&mut World) + Send + 'static) {
         self.lock().manager = Some(Box::new(something));
     }
 
-    /// Does `something` in each pause of a process from now on, counted from 1. The kernel can be used in it.
+    /// Runs `something` in each pause of a process from now on, with the pause's number from 1. It can use the kernel.
     pub fn meanwhile(&self, something: impl FnMut(usize) + Send + 'static) {
         let mut state = self.lock();
         state.meanwhile = Some(Box::new(something));
@@ -163,7 +164,7 @@ impl FakeKernel {
         self.lock().observations
     }
 
-    /// The RDMA devices whose ports were asked for since the process began.
+    /// The RDMA devices whose ports were queried since the process began.
     pub fn answered(&self) -> Vec<String> {
         self.lock().answered.iter().cloned().collect()
     }
@@ -228,7 +229,7 @@ impl Kernel for FakeKernel {
             });
         }
         let mut observed = state.world.observe(pod.map(|pod| pod.id));
-        // drivers that can have made devices without a parent are observed with these devices
+        // drivers that may have made devices without a parent are observed together with these devices
         let parentless = observed
             .devices
             .iter()

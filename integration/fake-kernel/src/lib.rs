@@ -1,28 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A fake kernel: a small world of namespaces, netdevs and RDMA devices in memory, with the
-//! kernel's rules, for tests of what is built on [`rdma_netns::Kernel`].
+//! A fake kernel: a small world of namespaces, netdevs and RDMA devices in memory, with the kernel's rules, for tests
+//! of code that uses [`rdma_netns::Kernel`].
 //!
-//! It is no record of expected calls: the fake does or refuses each request as Linux would,
-//! and tests observe the outcome. Every rule stands where it is kept,
-//! with the place in the kernel that it is from; `tests/` has one test for each, and the crate
-//! `conformance` the tests that the real kernel has to pass as well.
+//! It has no list of expected calls. It executes or refuses each request like Linux, and tests observe the outcome.
+//! Each rule names its source in the kernel. `tests/` has a test of each rule, and the crate `conformance` has the
+//! tests that the real kernel must pass too.
 //!
 //! | module | owns |
 //! |---|---|
-//! | [`world`] | namespaces and paths, who is in which |
+//! | [`world`] | namespaces, their paths and their content |
 //! | `vfs` | virtual functions, as their physical function has them |
 //! | `drivers` | drivers that are bound again, and udev's names |
-//! | [`nic`], `bonds` | hardware to furnish a world with |
+//! | [`nic`], `bonds` | hardware to put into a world |
 //! | `links`, `children`, `ipoib`, `vlans`, `addresses`, `probe`, `routes`, `rules`, `hca`, `gids`, `smc` | the rules |
 //! | `death` | the end of a namespace, unplugging, reboot |
-//! | `observe`, `execute` | the two halves of the seam |
-//! | [`kernel`] | the seam itself, and what can go wrong at it |
-//! | [`snapshot`] | a whole world as text, to be compared |
+//! | `observe`, `execute` | the two parts of the trait |
+//! | [`kernel`] | the implementation of the trait, and its faults |
+//! | [`snapshot`] | a whole world as text, for comparison |
 //!
-//! What it does not have: packets, routers and their advertisements, bonds' LACP, the default
-//! GIDs that the kernel makes of a hardware address.
-//! Time passes by observation: duplicate address detection ends after some of them. A pause of the
-//! seam is over at once.
+//! Not modelled: packets, routers and their advertisements, bonds' LACP, and the default GIDs that the kernel derives
+//! from a hardware address. Time passes by observations: duplicate address detection ends after some of them. A pause
+//! ends at once.
 
 mod addresses;
 mod bonds;

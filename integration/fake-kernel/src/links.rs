@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Netdevs: what a move, up, down and the other settings do to them.
+//! Netdevs: the effects of a move, of up and down, and of other settings.
 
 use crate::{
     children::is_routed,
@@ -40,7 +40,7 @@ pub(crate) struct Netdev {
 }
 
 impl Netdev {
-    /// Returns true if the netdev is a device of its own, and `ip link add` did not make it.
+    /// Returns true if the netdev is a hardware device, which `ip link add` did not make.
     pub(crate) fn is_physical(&self) -> bool {
         matches!(self.link.kind.as_deref(), None | Some("ipoib")) && !self.is_ipoib_child()
     }
@@ -49,7 +49,7 @@ impl Netdev {
         self.link.mtu >= IPV6_MIN_MTU && self.link.sysctls.get("ipv6/disable_ipv6") == Some(&0)
     }
 
-    /// All that a netdev loses when IPv6 goes: down, a small MTU, `disable_ipv6`
+    /// Removes the netdev's IPv6 state: when it goes down, with a small MTU, and with `disable_ipv6`
     /// (`addrconf_ifdown()`, `net/ipv6/addrconf.c`).
     fn lose_ipv6(&mut self) {
         self.link.addresses.retain(|address| address.ip.is_ipv4());
@@ -78,7 +78,7 @@ impl World {
         id
     }
 
-    /// Sets a setting of `link`, as its owner does in sysfs, by ethtool or by attaching a program.
+    /// Sets a setting of `link`, as an administrator would in sysfs, by ethtool or by attaching a program.
     pub fn set_device_setting(
         &mut self,
         netns: NetnsId,
@@ -101,9 +101,8 @@ impl World {
         link.map(|it| it.settings.clone()).unwrap_or_default()
     }
 
-    /// `ip link set dev LINK netns NS name NAME`. Into another namespace only where name
-    /// and alternative names are free; the index is kept unless taken
-    /// (`__dev_change_net_namespace()`, `net/core/dev.c`).
+    /// `ip link set dev LINK netns NS name NAME`. In the other namespace, name and alternative names must be free. The
+    /// index is kept if it is free (`__dev_change_net_namespace()`, `net/core/dev.c`).
     pub(crate) fn move_link(
         &mut self,
         from: NetnsId,
@@ -136,8 +135,8 @@ impl World {
         Ok(())
     }
 
-    /// The move itself: the netdev is closed, unregistered and registered again, so that
-    /// `inetdev_destroy()` and `addrconf_ifdown()` take all that IPv4 and IPv6 had.
+    /// The move itself: the netdev is closed, unregistered and registered again. `inetdev_destroy()` and
+    /// `addrconf_ifdown()` remove its IPv4 and IPv6 state.
     pub(crate) fn relocate(&mut self, position: usize, to: NetnsId, name: InterfaceName) {
         let index = self.index_in(to, Some(self.netdevs[position].link.index));
         let sysctls = settings(&self.defaults(to), &self.netdevs[position].link);
@@ -156,8 +155,8 @@ impl World {
         let _ = self.take_along(id, false);
     }
 
-    /// `dev_change_name()`: EBUSY while up before Linux 6.2, EEXIST where the name is
-    /// taken, by an alternative name as well.
+    /// `dev_change_name()`: EBUSY while the netdev is up (before Linux 6.2); EEXIST if the name is taken, also by an
+    /// alternative name.
     pub(crate) fn rename_link(
         &mut self,
         netns: NetnsId,
@@ -178,9 +177,9 @@ impl World {
         Ok(())
     }
 
-    /// Down flushes IPv6 addresses and routes, but for those that another netdev has a part
-    /// of, and keeps IPv4 addresses (`fib_disable_ip()`, `addrconf_ifdown()`). Up brings the prefix routes of what is
-    /// there and the link-local address.
+    /// Down removes IPv6 addresses and all routes, except routes that another netdev shares, and keeps IPv4 addresses
+    /// (`fib_disable_ip()`, `addrconf_ifdown()`). Up adds the prefix routes of the present addresses, and the
+    /// link-local address.
     pub(crate) fn set_up(&mut self, netns: NetnsId, link: &str, up: bool) -> Result<(), Refusal> {
         let position = self.position(netns, link)?;
         let medium = self.has_medium(position);
@@ -210,8 +209,8 @@ impl World {
         self.take_along(id, up)
     }
 
-    /// Takes up or down the netdevs that go with the netdev `id`: its VLANs (`vlan_device_event()`, `NETDEV_UP`,
-    /// `NETDEV_DOWN`), and its IPoIB children, in whichever namespace they are (`ipoib_open()`, `ipoib_stop()`).
+    /// Sets netdevs up or down together with the netdev `id`: its VLANs (`vlan_device_event()`, `NETDEV_UP`,
+    /// `NETDEV_DOWN`), and its IPoIB children, in all namespaces (`ipoib_open()`, `ipoib_stop()`).
     fn take_along(&mut self, id: u64, up: bool) -> Result<(), Refusal> {
         let goes_along = |link: &Link| link.is_vlan() || link.ipoib.is_some();
         let lies_on_it = self.netdevs.iter().filter(|it| it.below == Some(id));
@@ -223,8 +222,8 @@ impl World {
         with_it.try_for_each(|(netns, name)| self.set_up(netns, &name, up))
     }
 
-    /// Below 1280 the netdev has no IPv6 any more, settings included; back above it has
-    /// the namespace's defaults (`addrconf_notify()`, `NETDEV_CHANGEMTU`).
+    /// Below an MTU of 1280 the netdev has no IPv6 and no IPv6 settings. Above it, IPv6 returns with the namespace's
+    /// default settings (`addrconf_notify()`, `NETDEV_CHANGEMTU`).
     pub(crate) fn set_mtu(&mut self, netns: NetnsId, link: &str, mtu: u32) -> Result<(), Refusal> {
         let defaults = self.defaults(netns);
         let position = self.position(netns, link)?;
@@ -265,9 +264,9 @@ impl World {
         self.start_addresses(netns, link)
     }
 
-    /// An ipvlan child takes none (it has no `ndo_set_mac_address`), a passthru one gives it to
-    /// its parent. IPoIB takes a hardware address only with the present queue pair and subnet prefix
-    /// (`ipoib_check_lladdr()`, `drivers/infiniband/ulp/ipoib/ipoib_main.c`).
+    /// An ipvlan child refuses a hardware address (it has no `ndo_set_mac_address`); a passthru child passes it to its
+    /// parent. IPoIB accepts only an address with the present queue pair and subnet prefix (`ipoib_check_lladdr()`,
+    /// `drivers/infiniband/ulp/ipoib/ipoib_main.c`).
     pub(crate) fn set_mac(
         &mut self,
         netns: NetnsId,
@@ -341,7 +340,7 @@ impl World {
         Ok(())
     }
 
-    /// A setting of a protocol that the netdev does not have has no file.
+    /// There is no file for a setting of a protocol that the netdev lacks.
     pub(crate) fn set_sysctl(
         &mut self,
         netns: NetnsId,
@@ -378,7 +377,7 @@ fn untouched_settings() -> DeviceSettings {
     settings
 }
 
-/// A namespace's settings for a netdev: without IPv6 where its MTU is too small.
+/// Returns a namespace's default settings for a netdev, without IPv6 if its MTU is too small.
 fn settings(defaults: &Sysctls, link: &Link) -> Sysctls {
     let mut settings = defaults.clone();
     if link.mtu < IPV6_MIN_MTU {

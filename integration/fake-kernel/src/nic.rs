@@ -67,7 +67,7 @@ impl Nic {
         nic
     }
 
-    /// An InfiniBand port; its IPoIB netdev is the kernel's own, called `ib%d`.
+    /// An InfiniBand port. The kernel makes its IPoIB netdev, with the name `ib%d`.
     pub fn infiniband(address: &str, rdma: &str) -> Self {
         let mut nic = Self::physical(address, "ib", rdma);
         nic.link.link_type = LinkType::Infiniband;
@@ -84,13 +84,13 @@ impl Nic {
         nic
     }
 
-    /// With a GUID of its firmware's own; 0: it has none until its physical function sets one.
+    /// With this GUID in its firmware; 0: no GUID until its physical function sets one.
     pub fn with_guid(mut self, guid: u64) -> Self {
         self.guid = Some(guid);
         self
     }
 
-    /// A port that manages NVLink's switches, as its vital product data tells.
+    /// A port that manages NVLink's switches, according to its vital product data.
     pub fn nvlink_manager(address: &str, rdma: &str) -> Self {
         let mut nic = Self::infiniband(address, rdma);
         if let Some(function) = &mut nic.function {
@@ -117,7 +117,7 @@ impl Nic {
         }
     }
 
-    /// With a soft RDMA device on top of it, as rxe makes one.
+    /// With a software RDMA device on it, like rxe.
     pub fn with_soft_rdma(mut self, rdma: &str) -> Self {
         self.rdma = Some(rdma.to_owned());
         self
@@ -129,8 +129,7 @@ impl Nic {
         self
     }
 
-    /// Without a netdev: an InfiniBand port where ib_ipoib is not loaded, a function whose driver
-    /// makes none.
+    /// Without a netdev: an InfiniBand port without ib_ipoib, or a function whose driver makes none.
     pub fn without_netdev(mut self) -> Self {
         self.has_netdev = false;
         self
@@ -163,7 +162,7 @@ impl Nic {
     }
 }
 
-/// The GUID of the first RDMA device that has none of its own.
+/// The GUID of the first RDMA device without a GUID of its own.
 const FIRST_GUID: u64 = 0x1000;
 
 fn device_address(text: &str) -> DeviceAddress {
@@ -206,9 +205,9 @@ impl World {
         self.make_devices(nic);
     }
 
-    /// Plugs an eRDMA NIC in: the virtio function at `address` has the netdev `link`, `erdma` the RDMA device, whose
-    /// GUID is made of the netdev's address. The driver sets its function as the parent (Alibaba's own), or none
-    /// (mainline's).
+    /// Plugs in an eRDMA NIC: the virtio function at `address` has the netdev `link`; `erdma` has the RDMA device,
+    /// whose GUID derives from the netdev's address. The driver sets its function as the parent (Alibaba's own driver),
+    /// or none (mainline's).
     pub fn plug_erdma(
         &mut self,
         address: &str,

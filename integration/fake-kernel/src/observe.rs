@@ -62,7 +62,7 @@ impl World {
         }
     }
 
-    /// Returns the netdev that `link` of the namespace `id` lies on. IPoIB does not report it.
+    /// Returns the lower netdev of `link` in the namespace `id`. The kernel reports none for IPoIB.
     fn origin(&self, id: NetnsId, link: &Link) -> Option<Origin> {
         let is_it = |it: &&Netdev| it.netns == id && it.link.index == link.index;
         let below = self.netdevs.iter().find(is_it)?.below?;
@@ -103,7 +103,7 @@ impl World {
         functions.collect()
     }
 
-    /// So many seconds pass: lifetimes come nearer to their ends, and what has reached it goes
+    /// Lets this number of seconds pass: lifetimes become shorter, and expired addresses and routes are removed
     /// (`check_lifetime()`, `net/ipv4/devinet.c`; `addrconf_verify_rtnl()`, `net/ipv6/addrconf.c`).
     pub fn pass_seconds(&mut self, seconds: u64) {
         self.clock += seconds;
@@ -130,7 +130,7 @@ impl World {
         Duration::from_secs(self.clock)
     }
 
-    /// Time passes: duplicate address detections and udev come nearer to their ends.
+    /// Lets time pass: duplicate address detections and udev come closer to their ends.
     pub fn pass_time(&mut self) {
         for netdev in &mut self.netdevs {
             if !netdev.link.carrier {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The wire, as far as probes go: who has an address, and who is about to take it.
+//! The wire, for probes: other machines that have an address, or are about to take it.
 
 use crate::world::World;
 use nix::errno::Errno;
@@ -13,8 +13,7 @@ use std::net::IpAddr;
 const OTHER: [u8; 6] = [0x0c, 0x42, 0xa1, 0, 0xff, 0xfe];
 
 impl World {
-    /// Asks for all addresses at once. An owner of the address answers, and so does
-    /// another machine that probes for it.
+    /// Probes all addresses at once. A machine answers if it has the address, or is probing for it.
     pub(crate) fn probe(
         &mut self,
         netns: NetnsId,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Routes: which the kernel takes, and in which order it tells them.
+//! Routes: which ones the kernel accepts, and the order in which it reports them.
 
 use crate::{
     addresses::network,
@@ -73,9 +73,9 @@ impl World {
         Ok(())
     }
 
-    /// A route of a netdev that is down is dead, and is there while it is one with a route of a
-    /// netdev that is up: both IPv6, by a gateway, for one destination with one metric
-    /// (`fib6_ifdown()`, `rt6_qualify_for_ecmp()`, `net/ipv6/route.c`).
+    /// A route of a netdev that is down is dead. It stays while it is a next hop of one IPv6 route together with a
+    /// route of a netdev that is up: by a gateway, for the same destination and metric (`fib6_ifdown()`,
+    /// `rt6_qualify_for_ecmp()`, `net/ipv6/route.c`).
     pub(crate) fn flush_dead_routes(&mut self) {
         let mut netdevs = self.netdevs.iter();
         if netdevs.all(|it| it.link.up || it.link.routes.is_empty()) {
@@ -95,8 +95,8 @@ impl World {
         }
     }
 
-    /// Returns true if `gateway` is on the netdev's link: by `onlink`, as a link-local address, or by a route of that
-    /// netdev without a gateway.
+    /// Returns true if `gateway` is reachable on the netdev's link: by `onlink`, as a link-local address, or by a route
+    /// of this netdev without a gateway.
     fn reaches(&self, position: usize, gateway: IpAddr, route: &Route) -> bool {
         let link = &self.netdevs[position].link;
         if matches!(gateway, IpAddr::V6(ip) if ip.is_unicast_link_local()) || route.onlink {

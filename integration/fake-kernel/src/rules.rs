@@ -6,8 +6,8 @@ use nix::errno::Errno;
 use rdma_netns::{NetnsId, Rule};
 
 impl World {
-    /// `ip rule add`; one that is there already is no error. Rules of one priority stand in the
-    /// order of their creation (`fib_nl_newrule()`, `net/core/fib_rules.c`), IPv4 before IPv6.
+    /// `ip rule add`; an existing rule is no error. Rules of one priority are in the order of their creation
+    /// (`fib_nl_newrule()`, `net/core/fib_rules.c`), IPv4 before IPv6.
     pub(crate) fn add_rule(&mut self, netns: NetnsId, rule: &Rule) -> Result<(), Refusal> {
         let rules = self.rules_mut(netns)?;
         if !rules.contains(rule) {
@@ -23,7 +23,7 @@ impl World {
         Ok(())
     }
 
-    /// The rules of a namespace, but for the three that every one has.
+    /// Returns the rules of a namespace, without the three default rules.
     pub fn rules(&self, netns: NetnsId) -> &[Rule] {
         let found = self.namespaces.iter().find(|n| n.id == netns);
         found.map_or(&[], |n| &n.rules)

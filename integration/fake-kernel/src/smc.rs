@@ -20,13 +20,13 @@ const MAX_LINKS: u8 = 2;
 /// SMC of a kernel that has it.
 #[derive(Clone, Debug, Default)]
 pub struct Smc {
-    /// True if the kernel has `net.smc.tcp2smc`, as only some of Alibaba Cloud's have.
+    /// True if the kernel has `net.smc.tcp2smc`, like some of Alibaba Cloud's kernels.
     pub has_tcp2smc: bool,
     /// True if the kernel is older than `net.smc.smcr_max_links_per_lgr`.
     pub lacks_max_links: bool,
     /// `compat_mode` of the erdma driver; none: it is not loaded.
     pub erdma_compat: Option<bool>,
-    /// RDMA devices that it passes over, as mainline's does with iWARP's (`smc_ib_add_dev()`).
+    /// RDMA devices that the kernel's SMC ignores, as mainline ignores iWARP devices (`smc_ib_add_dev()`).
     pub ignores: Vec<String>,
     /// The user EIDs of the node.
     pub ueids: Vec<String>,
@@ -68,8 +68,8 @@ impl World {
         names.filter(|it| !smc.ignores.contains(it)).collect()
     }
 
-    /// Processes of `netns` have `count` connections over `device` open from now on; 0: they have
-    /// closed them.
+    /// Sets the number of open connections that processes of `netns` have over `device` from now on to `count`; 0:
+    /// none.
     pub fn hold_connections(&mut self, netns: NetnsId, device: &str, count: u32) {
         let held = &mut self.smc_of(netns).expect("a namespace").held;
         held.retain(|held| held.device != device);
@@ -80,8 +80,8 @@ impl World {
         }
     }
 
-    /// Panics if processes have SMC connections over `device` open. On Linux, a program that moves the device waits
-    /// until they have closed them (`smc_smcr_terminate_all()`, `net/smc/smc_core.c`): in state D, without an end.
+    /// Panics if processes have SMC connections over `device` open. On Linux, a program that moves the device waits in
+    /// state D, without a limit, until they are closed (`smc_smcr_terminate_all()`, `net/smc/smc_core.c`).
     pub(crate) fn must_not_be_held(&self, device: &str) {
         let mut held = self.namespaces.iter().flat_map(|n| &n.smc.held);
         if let Some(HeldConnections { count, .. }) = held.find(|held| held.device == device) {
@@ -89,9 +89,9 @@ impl World {
         }
     }
 
-    /// `smc_pnet -a ID -I NETDEV -D DEVICE -P PORT`, for a netdev or device that need not be there;
-    /// what is there already is no error. One entry per netdev name and per device name, whatever
-    /// the port; ports in the initial namespace only (`smc_pnet_enter()`, `net/smc/smc_pnet.c`).
+    /// `smc_pnet -a ID -I NETDEV -D DEVICE -P PORT`. The netdev or device need not exist. An existing entry is no
+    /// error. There is one entry for each netdev name and each device name, whatever the port. Entries of ports are
+    /// possible in the initial namespace only (`smc_pnet_enter()`, `net/smc/smc_pnet.c`).
     pub(crate) fn add_pnet(&mut self, netns: NetnsId, entry: &PnetEntry) -> Result<(), Refusal> {
         self.has_smc()?;
         if netns != HOST && entry.rdma.is_some() {
@@ -112,15 +112,15 @@ impl World {
         Ok(())
     }
 
-    /// `smc_pnet -d ID`: all of that id in the namespace (`smc_pnet_remove_by_pnetid()`); none is
-    /// no error.
+    /// `smc_pnet -d ID`: removes all entries with this id in the namespace (`smc_pnet_remove_by_pnetid()`). A missing
+    /// id is no error.
     pub(crate) fn remove_pnet(&mut self, netns: NetnsId, id: &PnetId) -> Result<(), Refusal> {
         self.smc_of(netns)?.pnet.retain(|entry| entry.name != *id);
         Ok(())
     }
 
-    /// `smcr ueid add UEID`; one that is there already is no error. A full table says ERANGE
-    /// (`smc_clc_ueid_add()`, `net/smc/smc_clc.c`).
+    /// `smcr ueid add UEID`; an existing EID is no error. A full table returns ERANGE (`smc_clc_ueid_add()`,
+    /// `net/smc/smc_clc.c`).
     pub(crate) fn add_ueid(&mut self, ueid: &str) -> Result<(), Refusal> {
         self.has_smc()?;
         let other = |c: char| !matches!(c, 'A'..='Z' | '0'..='9' | '.' | '-');
@@ -145,7 +145,7 @@ impl World {
         Ok(())
     }
 
-    /// `smcr ueid del UEID`; one that is gone already is no error.
+    /// `smcr ueid del UEID`; a missing EID is no error.
     pub(crate) fn remove_ueid(&mut self, ueid: &str) -> Result<(), Refusal> {
         if let Some(smc) = &mut self.smc {
             smc.ueids.retain(|other| other != ueid);

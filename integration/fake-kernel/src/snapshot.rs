@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A whole world as text: a line for each thing, so that a difference can be read.
+//! A whole world as text, one line for each object, so that differences are readable.
 
 use crate::world::{HOST, World};
 use rdma_netns::{HardwareAddress, LinkType, Namespace};
@@ -60,7 +60,7 @@ impl Snapshot {
         Self { lines }
     }
 
-    /// Without the numbers of devices and the order that they make, which a detour may change.
+    /// Leaves out the numbers of devices, and the order by these numbers, which a move there and back may change.
     pub fn without_numbers(&self) -> Self {
         let kept = self.lines.iter();
         let kept = kept.filter(|line| !line.contains(" index ") && !line.contains(" node "));
@@ -69,7 +69,7 @@ impl Snapshot {
         Self { lines }
     }
 
-    /// The lines that only one of both has, `-` for those of `self`.
+    /// Returns the lines that only one of the two has, with `-` for lines of `self`.
     pub fn differences(&self, other: &Self) -> Vec<String> {
         let only = |one: &Self, other: &Self, sign: char| -> Vec<String> {
             let lines = one.lines.iter().filter(|line| !other.lines.contains(line));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Virtual functions: what their physical function sets of them, as mlx5 does it
-//! (`drivers/net/ethernet/mellanox/mlx5/core/esw/legacy.c`; `drivers/infiniband/hw/mlx5/ib_virt.c`): none of it changes
+//! Virtual functions: the settings that their physical function makes, like mlx5
+//! (`drivers/net/ethernet/mellanox/mlx5/core/esw/legacy.c`; `drivers/infiniband/hw/mlx5/ib_virt.c`). No setting changes
 //! the function's netdev.
 
 use crate::world::{HOST, Refusal, World};
@@ -10,7 +10,7 @@ use rdma_netns::{
     VfVlan,
 };
 
-/// Returns the settings of a function of a port of `link_type` that nobody has set up.
+/// Returns the default settings of a function of a port of `link_type`.
 pub(crate) fn untouched(link_type: LinkType) -> Vec<VfSetting> {
     if link_type == LinkType::Infiniband {
         return vec![

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! VLANs of the host's netdevs, and what they have from the netdev that they lie on.
+//! VLANs of the host's netdevs, and the properties that they inherit from their lower netdev.
 
 use crate::{
     nic::Nic,
@@ -8,8 +8,8 @@ use crate::{
 use nix::errno::Errno;
 
 impl World {
-    /// `ip link add link LOWER name LOWER.ID type vlan id ID`, on the host: with the hardware address and the MTU
-    /// of LOWER, and down (`register_vlan_dev()`, `net/8021q/vlan.c`; `vlan_dev_init()`, `vlan_dev.c`).
+    /// `ip link add link LOWER name LOWER.ID type vlan id ID`, on the host. The VLAN is down, and has the hardware
+    /// address and the MTU of LOWER (`register_vlan_dev()`, `net/8021q/vlan.c`; `vlan_dev_init()`, `vlan_dev.c`).
     pub fn add_vlan(&mut self, lower: &str, id: u16) {
         let name = format!("{lower}.{id}");
         self.plug(Nic::virtual_link(&name, "vlan"));
@@ -22,8 +22,8 @@ impl World {
         (link.lower, link.mac, link.mtu) = (Some(lower.index), lower.mac, lower.mtu);
     }
 
-    /// Before the netdev at `position` goes up: a VLAN takes the present hardware address of the netdev that it lies on.
-    /// ENETDOWN where that is down (`vlan_dev_open()`, `net/8021q/vlan_dev.c`).
+    /// Called before the netdev at `position` goes up: a VLAN inherits its lower netdev's present hardware address.
+    /// ENETDOWN if the lower netdev is down (`vlan_dev_open()`, `net/8021q/vlan_dev.c`).
     pub(crate) fn open_vlan(&mut self, position: usize) -> Result<(), Refusal> {
         let below = self.below(position);
         let Some(below) = below.filter(|_| self.netdevs[position].link.is_vlan()) else {
@@ -36,7 +36,7 @@ impl World {
         Ok(())
     }
 
-    /// Returns true if the netdev `id` lies on the netdev `root`, directly or with others between them.
+    /// Returns true if the netdev `root` is below the netdev `id`, directly or indirectly.
     pub(crate) fn lies_on(&self, id: u64, root: u64) -> bool {
         let below = |id: u64| self.netdevs.iter().find(|it| it.id == id)?.below;
         std::iter::successors(below(id), |id| below(*id)).any(|it| it == root)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Namespaces, the paths that lead to them, and who is in which.
+//! Namespaces, their paths, and the devices in them.
 
 use crate::{
     drivers::Renaming,
@@ -55,7 +55,7 @@ pub(crate) fn refuse<T>(errno: Errno, sentence: &'static str) -> Result<T, Refus
 pub struct World {
     /// `rdma system`; none: ib_core is not loaded.
     pub rdma_mode: Option<RdmaMode>,
-    /// Linux 6.2 and later rename a netdev that is up (`IFF_LIVE_RENAME_OK` is gone).
+    /// True for Linux 6.2 and later, which renames a netdev that is up (`IFF_LIVE_RENAME_OK` was removed).
     pub renames_while_up: bool,
     /// Number of observations after which duplicate address detection ends. On Linux it takes one to two seconds.
     pub detection: u32,
@@ -63,23 +63,23 @@ pub struct World {
     pub udev: u32,
     /// Addresses that another host on every link has: detection finds them.
     pub duplicates: Vec<IpAddr>,
-    /// Addresses that another host on every link is probing for, too. The probe receives each of them once:
-    /// then the other one has given way.
+    /// Addresses for which another host on every link is also probing. Probes receive each of them once; then the other
+    /// host has given up the address.
     pub probing: Vec<IpAddr>,
-    /// Addresses that another host takes while ADD sets them: ADD receives each of them once,
-    /// when all is set.
+    /// Addresses that another host takes while ADD sets them. ADD receives each of them once, after it has set all
+    /// addresses.
     pub taken_late: Vec<IpAddr>,
-    /// Addresses that probes asked for on the wire: one element for each probe of all netdevs.
+    /// Addresses that were probed on the wire: one element for each probe of all netdevs.
     pub probed: Vec<Vec<(InterfaceName, IpAddr)>>,
     /// Neighbours that the host knows.
     pub neighbours: Vec<Neighbour>,
     /// Number of places in a GID table.
     pub gid_table_size: u32,
-    /// True if an address has a GID of RoCE v1, too, before that of RoCE v2.
+    /// True if an address also has a GID of RoCE v1, before its GID of RoCE v2.
     pub gids_of_roce_v1: bool,
     /// Number of reads of a table that do not show a new GID yet. On Linux it takes 11 to 58 ms.
     pub gid_delay: u32,
-    /// Announcements to neighbours, in order: a hardware address, and the IP address that it has.
+    /// Announcements to neighbours, in order: hardware address and IP address.
     pub announced: Vec<(HardwareAddress, IpAddr)>,
     /// SMC of the kernel; none: it has none, as Debian's 7.2.
     pub smc: Option<Smc>,
@@ -89,13 +89,13 @@ pub struct World {
     pub untold_of_vfs: Vec<VfSettingKind>,
     /// Drivers that fail when they are bound.
     pub broken_drivers: Vec<String>,
-    /// The GUIDs that functions' firmware goes on with, whatever is set of them.
+    /// The GUIDs that functions' firmware keeps, whatever is set.
     pub stuck_guids: Option<[u64; 2]>,
-    /// Linux 5.13 and later return an IPoIB child to the host when its namespace ends (`netns_refund` of
-    /// `ipoib_link_ops`), and destroy it before.
+    /// Linux 5.13 and later returns an IPoIB child to the host when its namespace ends (`netns_refund` of
+    /// `ipoib_link_ops`). Earlier kernels destroy the child.
     pub returns_ipoib_children: bool,
-    /// The IPoIB netdev that a moved RDMA device gets is in its namespace, as from Linux 6.17 on
-    /// (commit f1208b05574f, `ipoib_add_port()`). Before it is on the host.
+    /// True if the new IPoIB netdev of a moved RDMA device is in the device's namespace (Linux 6.17 and later, commit
+    /// f1208b05574f, `ipoib_add_port()`). Before, it is on the host.
     pub ipoib_follows_rdma: bool,
     /// Seconds since the boot.
     pub(crate) clock: u64,
@@ -125,7 +125,7 @@ pub(crate) struct Netns {
     pub(crate) id: NetnsId,
     /// `net.ipv{4,6}.conf.default`: what a netdev gets that comes.
     pub(crate) defaults: Sysctls,
-    /// Open descriptors; a namespace ends with the last of these and of its paths.
+    /// Open descriptors. A namespace ends with the last of its descriptors and paths.
     pub(crate) descriptors: u32,
     pub(crate) rules: Vec<Rule>,
     pub(crate) smc: Settings,
@@ -226,8 +226,8 @@ impl World {
         world
     }
 
-    /// Makes a pod's namespace at `path`. Its inode may have been another's, its cookie
-    /// not (`net_gen_cookie()`, `net/core/net_namespace.c`).
+    /// Makes a pod's namespace at `path`. An earlier namespace may have had the same inode, but never the same cookie
+    /// (`net_gen_cookie()`, `net/core/net_namespace.c`).
     pub fn create_namespace(&mut self, path: impl AsRef<Path>) -> NetnsId {
         let taken = |inode: u64| self.namespaces.iter().any(|n| n.id.inode == inode);
         let inode = (HOST.inode..).find(|inode| !taken(*inode));
@@ -254,8 +254,7 @@ impl World {
         self.paths.insert(path.as_ref().to_owned(), None);
     }
 
-    /// `ip netns del`: takes the path away. The namespace ends with it, unless a process
-    /// has it open.
+    /// `ip netns del`: removes the path. The namespace ends, unless a process has it open.
     pub fn unmount(&mut self, path: impl AsRef<Path>) {
         if let Some(Some(id)) = self.paths.remove(path.as_ref()) {
             self.end_if_unused(id);
@@ -280,7 +279,7 @@ impl World {
         links
     }
 
-    /// Where the RDMA device `name` is; the host's namespace in shared mode.
+    /// Returns the namespace of the RDMA device `name`; in shared mode the host's.
     pub fn place_of_rdma(&self, name: &str) -> Option<NetnsId> {
         let hca = self.hcas.iter().find(|hca| hca.name == name)?;
         Some(hca.netns)
@@ -311,9 +310,9 @@ impl World {
             .expect("a namespace has fewer netdevs than there are numbers")
     }
 
-    /// `wanted` if it is free, else one above all. (`dev_new_index()` counts on; here the
-    /// indices of netdevs that left are given again, so that one may find its own taken when
-    /// it returns to the host. On Linux that takes an `ip link add index N`.)
+    /// Returns `wanted` if the index is free, otherwise one above all. (`dev_new_index()` counts up. Here, indexes of
+    /// netdevs that left are assigned again, so that a netdev may find its index taken when it returns to the host. On
+    /// Linux this needs an `ip link add index N`.)
     pub(crate) fn index_in(&self, netns: NetnsId, wanted: Option<u32>) -> u32 {
         let own = || self.netdevs.iter().filter(|netdev| netdev.netns == netns);
         let highest = own().map(|netdev| netdev.link.index).max().unwrap_or(0);

@@ -40,7 +40,7 @@ fn pod_address(text: &str) -> Op {
 fn a_bonds_and_its_childrens_addresses_have_the_first_free_places() {
     let (mut world, pod) = shared();
     let mut expected = vec![gid(1, "10.0.0.1", "bond0"), gid(2, "fd00::1", "bond0")];
-    // 0 and 3 are link-local ones, of the bond and of the child
+    // 0 and 3 are link-local addresses of the bond and of the child
     assert_eq!(gids(&mut world, HOST), expected);
     make(&mut world, pod_address("10.0.0.5/16"));
     make(&mut world, pod_address("fd00::5/64"));
@@ -109,7 +109,7 @@ fn the_other_end_of_an_ipv4_address_has_the_gid() {
         },
     );
     assert_eq!(of_child(&mut world), ["10.1.0.5"]);
-    // it is a primary of its own, and the address stays the source of its routes
+    // it is a separate primary, and the address stays the source of its routes
     assert_eq!(world.link(pod, "rdma0").unwrap().routes, routes);
     assert!(routes.iter().any(|it| it.source == "10.1.0.5".parse().ok()));
 }

@@ -22,7 +22,7 @@ fn rename(from: &str, to: &str) -> Op {
     }
 }
 
-/// `netif_carrier_off()` of a driver; a netdev that is down tells of no carrier.
+/// `netif_carrier_off()` of a driver. A netdev that is down reports no carrier.
 #[test]
 fn a_carrier_is_there_with_the_cable_and_up() {
     let (mut world, _) = addressed();

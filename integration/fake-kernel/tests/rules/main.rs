@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The kernel's rules, one test for each. The tests in `suite` also run on the real kernel, by the
-//! same code; the others need what not every machine's namespace has, or hold rules of the fake alone.
+//! The kernel's rules, one test for each. The tests in `suite` also run on the real kernel, with the same code. The
+//! others need objects that not every machine has, or test rules of the fake kernel only.
 
 mod addresses;
 mod bonds;
@@ -36,7 +36,7 @@ fn exclusive() -> (World, NetnsId) {
     world(RdmaMode::Exclusive)
 }
 
-/// `eth0`, up, with an address of each family whose detection has ended.
+/// Sets `eth0` up, with an address of each family after detection has ended.
 fn addressed() -> (World, NetnsId) {
     let (mut world, pod) = exclusive();
     make(&mut world, up("eth0", true));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! SMC's settings: kernels that have not all of them, and connections that are held.
+//! SMC's settings: kernels that lack some of them, and open connections.
 
 use super::*;
 use fake_kernel::{FakeKernel, Smc};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! ADD and DEL of pods with different numbers of rails, in turn: what more rails cost, beside peers that do the same job
-//! once for each rail.
+//! ADD and DEL of pods with different numbers of rails, alternating. Shows the cost of more rails, in comparison with
+//! peers that do the job once for each rail.
 
 use super::{
     figures,

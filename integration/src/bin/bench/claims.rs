@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon as a DRA driver, beside a real API server on the same machine (`RDMA_KUBERNETES`): claims of all NICs of
-//! a node, prepared one after the other, held, and released.
+//! The daemon as a DRA driver with a real API server on the same machine (`RDMA_KUBERNETES`): claims of all NICs of a
+//! node are prepared one after the other, kept, and released.
 
 use super::daemon::p50_and_p99;
 use integration::{ControlPlane, Daemon, Machine, kubelet::ClaimManager, machine::Nic};

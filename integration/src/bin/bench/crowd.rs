@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Cost of many pods that start at once, and then end at once: pods per second, waiting time of one, and its processor
-//! time with its IPAM plugin's.
+//! Cost of many pods that start at once and then end at once: pods per second, waiting time of one pod, and processor
+//! time including its IPAM plugin's.
 
 use super::{
     figures, rails,
@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Numbers of pods and of repetitions: the waiting time of one pod needs as many figures as there are pods at once.
+/// Numbers of pods and of repetitions. The waiting time of one pod needs as many samples as there are pods at once.
 const CROWDS: [(usize, usize); 3] = [(1, 16), (16, 4), (100, 2)];
 const RAILS: [u32; 2] = [1, 8];
 const VERBS: [&str; 2] = ["ADD", "DEL"];
