@@ -7,10 +7,8 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | `links`, `children`, `ipoib`, `addresses`, `routes`, `rules`, `sysctls` | one rtnetlink object each: parsing and
-//! requests |
-//! | `device_settings`, `ethtool`, `kind_data`, `bpf`, `xdp` | settings of a netdev in sysfs, of its driver and of its
-//! kind, and BPF programs |
+//! | `links`, `children`, `ipoib`, `addresses`, `routes`, `rules`, `sysctls` | one rtnetlink object each: parsing and requests |
+//! | `device_settings`, `ethtool`, `kind_data`, `bpf`, `xdp` | settings of a netdev in sysfs, of its driver and of its kind, and BPF programs |
 //! | `vfs` | virtual functions, as their physical function has them |
 //! | `drivers` | unbinding and binding of drivers |
 //! | `announce` | announcements of an address to neighbours |

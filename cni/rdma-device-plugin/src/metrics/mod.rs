@@ -12,17 +12,14 @@
 //! | `rdma_device_plugin_reloads_total` | `outcome` | configurations read again |
 //! | `rdma_device_plugin_prepare_seconds` | `outcome` | histogram: duration of preparing a claim |
 //! | `rdma_device_plugin_claims` | `resource` | prepared claims |
-//! | `rdma_device_plugin_slices_kept` | | 1: the node's ResourceSlices are up to date; absent if claims serve no
-//! resource |
+//! | `rdma_device_plugin_slices_kept` | | 1: the node's ResourceSlices are up to date; absent if claims serve no resource |
 //! | `rdma_device_plugin_refused_pods_total` | `resource`, `outcome` (`deleted`, `kept`, `failed`) | pods whose containers may not start |
 //! | `rdma_device_plugin_capacity` | `resource` | ids advertised |
 //! | `rdma_device_plugin_healthy` | `resource` | healthy ids |
 //! | `rdma_device_plugin_allocated` | `resource` | ids that kubelet has allocated to containers |
 //! | `rdma_device_plugin_chained` | | 1: the runtime would call `rdma-cni`; absent if the chain is not kept |
-//! | `rdma_device_plugin_nic_without_ipv6` | `device`, `netdev` | 1: pods' IPv6 addresses derive from this NIC, and it
-//! has none |
-//! | `rdma_device_plugin_scrape_complete` | `part` (`holders`, `counters`, `reports`) | 0: kubelet, or a device, did not answer in
-//! time; the metrics that depend on it are missing |
+//! | `rdma_device_plugin_nic_without_ipv6` | `device`, `netdev` | 1: pods' IPv6 addresses derive from this NIC, and it has none |
+//! | `rdma_device_plugin_scrape_complete` | `part` (`holders`, `counters`, `reports`) | 0: kubelet, or a device, did not answer in time; the metrics that depend on it are missing |
 //! | `rdma_device_info` | `device`, `address`, `driver`, `numa_node` | 1 |
 //! | `rdma_device_switch_info` | `device`, `netdev`, `switch`, `switch_port` | 1; absent without `lldp` |
 //! | `rdma_device_healthy` | `device` | 1: as reported to kubelet |
@@ -38,8 +35,7 @@
 //! | `rdma_erdma_driver_problem` | `problem` | 1: problem that keeps the driver from its required mode |
 //! | `rdma_pod_smcr` | `namespace`, `pod`, `state`, `reason` | 1: a pod that requests SMC-R |
 //! | `rdma_pod_handles`, `rdma_pod_objects`, `…_limit` | `device`, `pod`, `namespace`, `container` | use of a device by a container with `limits`, and its limit |
-//! | `rdma_hw_<counter>_total` | `device`, `port` (`pod`, `namespace`, `container`) | of `ports/N/hw_counters`; without
-//! `_total` for a value that can shrink |
+//! | `rdma_hw_<counter>_total` | `device`, `port` (`pod`, `namespace`, `container`) | of `ports/N/hw_counters`; without `_total` for a value that can shrink |
 //!
 //! The fabric watch has metrics of its own (`fabric`), labelled by `device`: `rdma_fabric_requests_total` also by `result`
 //! (`answered`, `lost`), the histogram `rdma_fabric_answer_seconds`, `rdma_fabric_unreachable`, `rdma_fabric_peers`, and
