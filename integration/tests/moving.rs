@@ -77,7 +77,7 @@ fn a_route_by_several_netdevs_is_reported_and_given_up() {
         .invoke("ADD", "a", pod.path())
         .input(&configuration)
         .run();
-    let told = "(10.8.0.0/16, 10.9.0.0/16), which will not come back";
+    let told = "(10.8.0.0/16, 10.9.0.0/16) permanently in the move";
     assert!(added.stderr.contains(told), "{added}");
     let deleted = node
         .invoke("DEL", "a", pod.path())

@@ -82,7 +82,7 @@ fn a_rail_comes_home_whose_lower_netdev_somebody_moved() {
 #[test]
 fn a_netdev_is_not_moved_while_the_nic_below_is_in_another_namespace() {
     const WORDS: &str =
-        "eth1 cannot be moved into a pod: it lies on a netdev of another network namespace";
+        "eth1 cannot be moved into a pod: its lower netdev is in another network namespace";
     let node = Node::with_macvlan();
     let (pod, elsewhere) = (node.pod("pod"), node.pod("elsewhere"));
     let rails = moved(&node, "rails", &["eth1"]);

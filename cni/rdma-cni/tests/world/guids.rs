@@ -337,7 +337,7 @@ fn what_cannot_have_a_guid_is_refused_by_name_and_reason() {
         ),
         (
             both,
-            "guid: eth2 cannot be set up so: it is one of several rails",
+            "guid: eth2 cannot be set up so: the pod has several rails",
         ),
     ] {
         let message = node.add(&pod, &config).must_fail(7);
@@ -370,7 +370,7 @@ fn a_partition_is_the_subnet_managers_and_refused_where_there_is_none() {
     };
     for mode in ["move", "share"] {
         let message = node.add(&pod, &ethernet(mode)).must_fail(7);
-        let expected = "pkey: eth2 cannot be set up so: it is no InfiniBand netdev, and only";
+        let expected = "pkey: eth2 cannot be set up so: the netdev is not InfiniBand, so";
         assert!(message.contains(expected), "{message}");
         must_be_as_before(&node, &before, mode);
     }

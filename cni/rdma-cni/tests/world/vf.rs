@@ -326,7 +326,7 @@ fn what_is_no_function_of_ours_is_refused_by_name_and_reason() {
         ),
         (
             both,
-            "vlan, mac, trust: eth2 cannot be set up so: it is one of several rails",
+            "vlan, mac, trust: eth2 cannot be set up so: the pod has several rails",
         ),
     ] {
         let message = node.add(&pod, &config).must_fail(7);
@@ -348,7 +348,8 @@ fn a_physical_function_whose_name_is_no_text_is_refused() {
     node.kernel.with(|world| world.execute(&op, None).unwrap());
     let before = node.snapshot();
     let message = node.add(&pod, &config).must_fail(7);
-    let reason = "eth2 cannot be set up so: the name of its physical function's netdev is no text";
+    let reason =
+        "eth2 cannot be set up so: the name of its physical function's netdev is not UTF-8";
     assert!(message.contains(reason), "{message}");
     node.must_be(&before, reason);
     node.add(&pod, &node.one_rail()).must_succeed();

@@ -212,7 +212,7 @@ fn an_address_that_cannot_be_set_is_refused_by_name() {
         (shared, "mac: eth2 cannot be set up so: pods get children"),
         (
             several,
-            "mac: eth2 cannot be set up so: it is one of several rails",
+            "mac: eth2 cannot be set up so: the pod has several rails",
         ),
     ] {
         let message = with_args(&node, "ADD", &pod, &config, OF_ARGS).must_fail(7);

@@ -18,8 +18,7 @@ use std::{
 
 const LIST: &str = "etc/cni/net.d/10-flannel.conflist";
 const WITHHELD: &str = "rdma-cni is not added to the chain: no RDMA NIC of this node has a global IPv6 address, from \
-                        which chain.plugin.ipam derives pods' addresses (ens1 (mlx5_0)): nothing was changed in the \
-                        network's list";
+                        which chain.plugin.ipam derives pods' addresses (ens1 (mlx5_0)): the network's list was not changed";
 
 /// A node with one NIC, whose netdev is in this namespace.
 struct Hindered {

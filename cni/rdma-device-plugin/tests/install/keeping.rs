@@ -245,8 +245,7 @@ fn remains_of_a_disabled_chain_are_reported_until_they_are_removed() {
         .command(env!("CARGO_BIN_EXE_rdma-device-plugin").as_ref());
     command.args(["--metrics-address", "127.0.0.1:0"]);
     let off = Daemon::start(&mut command);
-    let left = "chain is not configured, but install has put rdma-cni into 10-flannel.conflist, and uninstall \
-                has not taken it out";
+    let left = "chain is not configured, but install added rdma-cni to 10-flannel.conflist, and uninstall has not removed it";
     off.says(left);
     becomes(&off, 200, left);
     // it is none of its business nevertheless

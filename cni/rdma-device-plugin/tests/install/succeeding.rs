@@ -64,7 +64,7 @@ fn a_newer_installs_entry_stays_until_another_daemon_leads() {
     let written = fs::metadata(node.path(LIST)).expect("the list").ino();
     thread::sleep(A_WHILE);
     assert_eq!(mtu(&node), Some(4200));
-    old.says("another configuration of rdma-cni than this daemon has");
+    old.says("another entry of rdma-cni than this daemon's configuration has");
     let now = fs::metadata(node.path(LIST)).expect("the list").ino();
     assert_eq!(now, written, "it was written meanwhile");
     // a network that writes its list again gets the newest one, too
@@ -74,7 +74,7 @@ fn a_newer_installs_entry_stays_until_another_daemon_leads() {
     thread::sleep(A_WHILE);
     assert_eq!(mtu(&node), Some(4200));
     assert_eq!(
-        new.count("another configuration of rdma-cni than this daemon has"),
+        new.count("another entry of rdma-cni than this daemon's configuration has"),
         0
     );
     // the new one does not come up: who leads says what is in the list
@@ -97,5 +97,5 @@ fn an_install_in_another_file_is_the_newest_one_too() {
     };
     thread::sleep(A_WHILE);
     assert!(of_ours());
-    old.says("another configuration of rdma-cni than this daemon has");
+    old.says("another entry of rdma-cni than this daemon's configuration has");
 }
