@@ -21,128 +21,29 @@ use std::{
 
 const AT: NetnsSide = NetnsSide::Host;
 
-type Kind = fn(&Op) -> bool;
+type Kind = fn(&LinkChange) -> bool;
 
-/// Operations that a kernel may refuse on the host, with their number for `eth2`.
+/// Changes of a netdev that a kernel may refuse on the host, with their number for `eth2`.
 const KINDS: [(&str, Kind, usize); 9] = [
-    (
-        "MAC",
-        |op| {
-            matches!(
-                op,
-                Op::Link {
-                    change: LinkChange::Mac(_),
-                    ..
-                }
-            )
-        },
-        1,
-    ),
-    (
-        "MTU",
-        |op| {
-            matches!(
-                op,
-                Op::Link {
-                    change: LinkChange::Mtu(_),
-                    ..
-                }
-            )
-        },
-        1,
-    ),
-    (
-        "queue",
-        |op| {
-            matches!(
-                op,
-                Op::Link {
-                    change: LinkChange::TxQueueLen(_),
-                    ..
-                }
-            )
-        },
-        1,
-    ),
-    (
-        "flag",
-        |op| {
-            matches!(
-                op,
-                Op::Link {
-                    change: LinkChange::Flag(_, _),
-                    ..
-                }
-            )
-        },
-        1,
-    ),
-    (
-        "alias",
-        |op| {
-            matches!(
-                op,
-                Op::Link {
-                    change: LinkChange::Alias(_),
-                    ..
-                }
-            )
-        },
-        1,
-    ),
+    ("MAC", |it| matches!(it, LinkChange::Mac(_)), 1),
+    ("MTU", |it| matches!(it, LinkChange::Mtu(_)), 1),
+    ("queue", |it| matches!(it, LinkChange::TxQueueLen(_)), 1),
+    ("flag", |it| matches!(it, LinkChange::Flag(_, _)), 1),
+    ("alias", |it| matches!(it, LinkChange::Alias(_)), 1),
     (
         "name",
-        |op| {
-            matches!(
-                op,
-                Op::Link {
-                    change: LinkChange::AltName { present: true, .. },
-                    ..
-                }
-            )
-        },
+        |it| matches!(it, LinkChange::AltName { present: true, .. }),
         1,
     ),
-    (
-        "sysctl",
-        |op| {
-            matches!(
-                op,
-                Op::Link {
-                    change: LinkChange::Sysctl { .. },
-                    ..
-                }
-            )
-        },
-        4,
-    ),
-    (
-        "address",
-        |op| {
-            matches!(
-                op,
-                Op::Link {
-                    change: LinkChange::AddAddress(_),
-                    ..
-                }
-            )
-        },
-        2,
-    ),
-    (
-        "route",
-        |op| {
-            matches!(
-                op,
-                Op::Link {
-                    change: LinkChange::AddRoute(_),
-                    ..
-                }
-            )
-        },
-        2,
-    ),
+    ("sysctl", |it| matches!(it, LinkChange::Sysctl { .. }), 4),
+    ("address", |it| matches!(it, LinkChange::AddAddress(_)), 2),
+    ("route", |it| matches!(it, LinkChange::AddRoute(_)), 2),
 ];
+
+/// Returns true if the operation is a change of a netdev of this kind.
+fn is(op: &Op, kind: Kind) -> bool {
+    matches!(op, Op::Link { change, .. } if kind(change))
+}
 
 fn notes(node: &Node) -> Vec<Note> {
     given_up::read(&node.state.path().join("state")).unwrap()
@@ -205,7 +106,7 @@ fn spoil(node: &Node, pod: &Pod) {
 
 #[test]
 fn any_one_kind_is_given_up_and_reported() {
-    for (what, is_it, count) in KINDS {
+    for (what, kind, count) in KINDS {
         for dies in [false, true] {
             let node = Node::new(RdmaMode::Exclusive);
             let before = node.snapshot();
@@ -216,14 +117,16 @@ fn any_one_kind_is_given_up_and_reported() {
             node.kernel.begin();
             node.kernel.intercept(move |_, step| {
                 let on_rail = format!("{} ", step.op).contains("eth2 ");
-                match is_it(step.op) && (on_rail || format!("{}", step.op).contains("conf/eth2/")) {
+                match is(step.op, kind)
+                    && (on_rail || format!("{}", step.op).contains("conf/eth2/"))
+                {
                     true => Verdict::Refuse(Errno::EPERM),
                     false => Verdict::Proceed,
                 }
             });
             node.del(&pod, &node.two_rails()).must_succeed();
             let tries = node.kernel.journal();
-            let tries = tries.iter().filter(|op| is_it(op)).count();
+            let tries = tries.iter().filter(|op| is(op, kind)).count();
             assert!(tries >= 3, "{what}: {tries}, in every round on the host");
             node.kernel.begin();
             assert_eq!(node.records(), [""; 0], "{what}");
@@ -391,16 +294,11 @@ fn a_gateway_that_is_not_reachable_any_more() {
 /// Place, name and RDMA device are mandatory.
 #[test]
 fn what_is_mandatory_keeps_the_record() {
-    let kinds: [(&str, Kind); 3] = [
+    type Mandatory = fn(&Op) -> bool;
+    let kinds: [(&str, Mandatory); 3] = [
         ("place", |op| matches!(op, Op::MoveLink { .. })),
         ("name", |op| {
-            matches!(
-                op,
-                Op::Link {
-                    change: LinkChange::Rename(_),
-                    ..
-                }
-            )
+            is(op, |it| matches!(it, LinkChange::Rename(_)))
         }),
         ("RDMA device", |op| matches!(op, Op::MoveRdma { .. })),
     ];
@@ -427,14 +325,14 @@ fn what_is_mandatory_keeps_the_record() {
     }
 }
 
-/// Refuses what `is_it` of `eth2` as long as the machine has no memory, which is `times` times.
-fn without_memory(node: &Node, is_it: Kind, times: usize) {
+/// Refuses changes of this kind of `eth2`, the first `times` of them, for lack of memory.
+fn without_memory(node: &Node, kind: Kind, times: usize) {
     node.kernel.begin();
     let mut refused = 0;
     node.kernel.intercept(move |_, step| {
         let text = format!("{} ", step.op);
         let on_rail = text.contains("eth2 ") || text.contains("conf/eth2/");
-        match is_it(step.op) && on_rail && refused < times {
+        match is(step.op, kind) && on_rail && refused < times {
             true => {
                 refused += 1;
                 Verdict::Refuse(Errno::ENOMEM)
@@ -447,11 +345,11 @@ fn without_memory(node: &Node, is_it: Kind, times: usize) {
 /// The first DEL waits for memory, and then reports the missing attribute. The next DEL does without it.
 #[test]
 fn a_machine_without_memory_keeps_a_pod_for_one_del() {
-    for (what, is_it, _) in KINDS {
+    for (what, kind, _) in KINDS {
         let node = Node::new(RdmaMode::Exclusive);
         let before = node.snapshot();
         let pod = spoilt(&node);
-        without_memory(&node, is_it, 15);
+        without_memory(&node, kind, 15);
         node.del(&pod, &node.two_rails()).must_succeed();
         assert_eq!(notes(&node), [], "{what}");
         node.kernel.with(|world| world.unmount(&pod.netns));
@@ -461,12 +359,12 @@ fn a_machine_without_memory_keeps_a_pod_for_one_del() {
         let pod = node.pod("b");
         node.add(&pod, &node.two_rails()).must_succeed();
         spoil(&node, &pod);
-        without_memory(&node, is_it, usize::MAX);
+        without_memory(&node, kind, usize::MAX);
         let message = node.del(&pod, &node.two_rails()).must_fail(107);
         assert!(message.contains("Cannot allocate memory"), "{message}");
         assert!(node.record_of(&pod).exists(), "{what}");
         assert_eq!(notes(&node), [], "{what}");
-        without_memory(&node, is_it, usize::MAX);
+        without_memory(&node, kind, usize::MAX);
         node.del(&pod, &node.two_rails()).must_succeed();
         assert_eq!(node.records(), [""; 0], "{what}");
         let notes = notes(&node);
@@ -488,15 +386,7 @@ fn a_del_that_did_not_begin_was_no_try() {
     let (code, message) = node.del_within(&pod, &node.two_rails(), Duration::ZERO);
     assert_eq!(code, 11, "{message}");
     drop(file);
-    let is_mtu = |op: &Op| {
-        matches!(
-            op,
-            Op::Link {
-                change: LinkChange::Mtu(_),
-                ..
-            }
-        )
-    };
+    let is_mtu: Kind = |it| matches!(it, LinkChange::Mtu(_));
     for expected in [Some(107), None] {
         without_memory(&node, is_mtu, usize::MAX);
         let del = node.del(&pod, &node.two_rails());
