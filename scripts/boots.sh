@@ -50,6 +50,7 @@ in_full erdma-removed 'integration/lab_erdma_removed' --tier erdma --exclusive -
 in_full erdma-roce 'integration/lab_erdma_(roce|smc)' --tier erdma --exclusive --erdma-roce --timeout 600
 in_full cluster-two-nodes 'integration/lab_two_nodes' --tier full --shared --memory 4096 --timeout 2400
 in_full cluster-erdma 'integration/lab_cluster_erdma' --tier erdma --shared --memory 4096 --timeout 900
+in_full cluster-mlx5 'integration/lab_cluster_migration' --tier mlx5 --shared --memory 4096 --timeout 1800
 in_full cluster-1.37 'integration/lab_cluster' --tier full --shared --memory 4096 --timeout 2400
 in_full cluster-claims 'integration/lab_claims' --tier full --shared --memory 4096 --timeout 1500
 in_full cluster-claims-1.36 'integration/lab_claims' --tier full --shared --memory 4096 --timeout 1500
@@ -123,7 +124,12 @@ make_for() {
 			RDMA_COREDNS=$(integration/coredns/build)
 			export RDMA_COREDNS
 		}
-		[[ ${RDMA_TEST_FULL-} != 1 && $1 != cluster-two-nodes ]] || {
+		[[ $1 != cluster-mlx5 ]] || {
+			integration/runtimes/build shared-device-plugin >/dev/null
+			RDMA_SHARED_DEVICE_PLUGIN=$(integration/runtimes/build shared-device-plugin)
+			export RDMA_SHARED_DEVICE_PLUGIN
+		}
+		[[ ${RDMA_TEST_FULL-} != 1 && $1 != cluster-@(two-nodes|mlx5) ]] || {
 			integration/helm/build >/dev/null
 			RDMA_HELM=$(integration/helm/build)
 			export RDMA_HELM
@@ -170,6 +176,10 @@ cannot_boot() {
 		integration/kubernetes/build --check "$(kubernetes_of "$1")" || return 0
 		[[ $1 != cluster-two-nodes ]] || {
 			integration/coredns/build --check || return 0
+			integration/helm/build --check || return 0
+		}
+		[[ $1 != cluster-mlx5 ]] || {
+			integration/runtimes/build --check shared-device-plugin || return 0
 			integration/helm/build --check || return 0
 		}
 		# the charts' test, which the other runtimes' machines do not run

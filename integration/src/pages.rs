@@ -15,9 +15,7 @@ pub struct Block {
 /// The blocks of a page of the repository, in their order.
 #[track_caller]
 pub fn blocks(page: &str) -> Vec<Block> {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(page);
-    let text = fs::read_to_string(&file).unwrap_or_else(|error| panic!("{file:?}: {error}"));
-    let text = text.replace("\\\n", " ");
+    let text = read(page).replace("\\\n", " ");
     let mut heading = "";
     let mut blocks = vec![];
     // every other piece is a block of code
@@ -48,6 +46,38 @@ pub fn commands(page: &str, heading: &str, program: &str) -> Vec<String> {
     let commands: Vec<String> = blocks.into_iter().flat_map(|it| it.lines).collect();
     assert!(!commands.is_empty(), "{page}, {heading}: no {program}");
     commands
+}
+
+/// The blocks below a heading of a page that a shell can run: there are some. The others hold fields of YAML.
+#[track_caller]
+pub fn shell(page: &str, heading: &str) -> Vec<Block> {
+    let mut blocks = blocks(page);
+    blocks.retain(|block| block.heading == heading && !block.lines[0].ends_with(':'));
+    assert!(!blocks.is_empty(), "{page}: no commands below {heading}");
+    blocks
+}
+
+/// The cells of each row of the table below `header`, a line of the page, without their backquotes.
+#[track_caller]
+pub fn rows(page: &str, header: &str) -> Vec<Vec<String>> {
+    let text = read(page);
+    let table = text.split(&format!("{header}\n")).nth(1);
+    let table = table.unwrap_or_else(|| panic!("{page}: no table {header}"));
+    let rows = table.lines().skip(1).take_while(|it| it.starts_with('|'));
+    let cells = |row: &str| {
+        let row = row.trim_matches(['|', ' ']);
+        row.split(" | ")
+            .map(|it| it.trim_matches('`').to_owned())
+            .collect()
+    };
+    rows.map(cells).collect()
+}
+
+/// The text of a page of the repository.
+#[track_caller]
+fn read(page: &str) -> String {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(page);
+    fs::read_to_string(&file).unwrap_or_else(|error| panic!("{file:?}: {error}"))
 }
 
 /// Returns true if the first program that the block calls is `program`.

@@ -152,27 +152,9 @@ fn succeeded(line: &str, output: Output) -> String {
     String::from_utf8(output.stdout).expect("programs print UTF-8")
 }
 
-/// The page's blocks below a heading that are commands.
-#[track_caller]
-fn section(heading: &str) -> Vec<Block> {
-    let mut blocks = pages::blocks(PAGE);
-    blocks.retain(|block| block.heading == heading && !block.lines[0].ends_with(':'));
-    assert!(!blocks.is_empty(), "{PAGE}: {heading}");
-    blocks
-}
-
-/// The rows of the page's table of plugins: NAMESPACE, NAME and VALUES of each.
-fn plugins() -> Vec<[String; 3]> {
-    let page = text(PAGE);
-    let table = page.split("| from | NAMESPACE | NAME | VALUES |\n").nth(1);
-    let rows = table.expect("a table").lines().skip(1);
-    let rows = rows.take_while(|line| line.starts_with('|')).map(|line| {
-        let cells: Vec<&str> = line.split(" | ").skip(1).collect();
-        let cells = cells.iter().map(|it| it.trim_matches(['`', '|', ' ']));
-        let cells: Vec<String> = cells.map(str::to_owned).collect();
-        cells.try_into().expect("three cells")
-    });
-    rows.collect()
+/// The rows of the page's table of plugins: name, NAMESPACE, NAME and VALUES of each.
+fn plugins() -> Vec<Vec<String>> {
+    pages::rows(PAGE, "| from | NAMESPACE | NAME | VALUES |")
 }
 
 /// Another plugin's DaemonSet, on both nodes, with a label of its pods.
@@ -230,7 +212,10 @@ pub(super) fn a_node_goes_to_ours_and_back(cluster: &mut ControlPlane) {
     }
     let plugins = plugins();
     assert_eq!(plugins.len(), 4);
-    for (number, [namespace, name, values]) in plugins.iter().enumerate() {
+    for (number, cells) in plugins.iter().enumerate() {
+        let [_, namespace, name, values] = &cells[..] else {
+            panic!("four cells: {cells:?}");
+        };
         assert_eq!(namespace, "kube-system");
         let names = [
             ("NAMESPACE", namespace.as_str()),
@@ -248,7 +233,7 @@ pub(super) fn a_node_goes_to_ours_and_back(cluster: &mut ControlPlane) {
         ];
         let types = |heading: &str| {
             eprintln!("{name}: {heading}");
-            section(heading)
+            pages::shell(PAGE, heading)
                 .iter()
                 .map(|it| operator.types(it))
                 .collect::<String>()
@@ -332,7 +317,7 @@ pub(super) fn what_the_erdma_controller_leaves_goes(cluster: &mut ControlPlane) 
     cluster.apply("apply -f -", &device.to_string());
     cluster.kubectl("-n kube-system create configmap eni-config --from-literal=eni_conf={}");
     let operator = Operator::new(cluster, &[]);
-    let [check, finish] = &section("The eRDMA controller")[..] else {
+    let [check, finish] = &pages::shell(PAGE, "The eRDMA controller")[..] else {
         panic!("two blocks");
     };
     assert_eq!(operator.types(check), "{}");
@@ -360,7 +345,7 @@ pub(super) fn a_policys_section_is_put_back(cluster: &mut ControlPlane) {
     cluster.apply("apply -f -", &policy.to_string());
     cluster.kubectl("label node rdma-1 aliyun.accelerator/rdma-");
     let operator = Operator::new(cluster, &[]);
-    let [check, migrate, undo] = &section("NVIDIA's network operator")[..] else {
+    let [check, migrate, undo] = &pages::shell(PAGE, "NVIDIA's network operator")[..] else {
         panic!("three blocks");
     };
     let theirs = "nvidia-network-operator";
@@ -412,7 +397,7 @@ pub(super) fn the_binary_of_rdma_cni_is_put_back(cluster: &mut ControlPlane) {
         ("name", "rdma-cni"),
     );
     let (before, files) = (state(cluster, "kube-rdma-cni-ds"), operator.files());
-    let blocks = section("rdma-cni");
+    let blocks = pages::shell(PAGE, "rdma-cni");
     let [
         check,
         leave,

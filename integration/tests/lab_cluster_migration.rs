@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+//! In the lab, a real cluster of one node whose NICs k8s-rdma-shared-dev-plugin serves: `scripts/test --full lab
+//! cluster-mlx5`. The operator types the commands of `docs/drop-in.md`, from the check to the undone end. The other
+//! plugin's program and DaemonSet, control plane, kubelet, container runtime, the daemon's image, mlx5_core and its
+//! provider are real. The card is a model.
+
+use integration::{
+    Cluster, Netns,
+    cluster::claims::{PLACES, PODS},
+    container_runtime::{
+        Pod, TOOLS,
+        installed::{Files, records},
+    },
+    control_plane::nodes::NODE,
+    lab::uverbs,
+    mlx5_card::{Mlx5Card, NETDEVS, RDMA},
+    pages,
+};
+use std::{env, fs, path::Path};
+
+const PAGE: &str = "docs/drop-in.md";
+const RESOURCE: &str = "rdma/hca";
+
+/// The directory of the other plugin's program and manifest (`integration/runtimes/build shared-device-plugin`).
+const PROGRAMS: &str = "RDMA_SHARED_DEVICE_PLUGIN";
+
+/// The other plugin's configuration, in the form of its own example.
+const CONFIG: &str = r#"{
+  "periodicUpdateInterval": 300,
+  "configList": [{
+    "resourceName": "hca",
+    "rdmaHcaMax": 63,
+    "selectors": {"vendors": ["15b3"], "drivers": ["mlx5_core"]}
+  }]
+}"#;
+
+/// The other plugin's image has Alpine's complete list.
+const PCI_IDS: &str = "15b3  Mellanox Technologies\n\t1017  MT27800 Family [ConnectX-5]\n\
+                       C 02  Network controller\n\t00  Ethernet controller\n";
+
+/// Both functions, up.
+fn card() -> Mlx5Card {
+    let card = Mlx5Card::new("shared");
+    for (netdev, rdma) in NETDEVS.into_iter().zip(RDMA) {
+        card.host.ip(&format!("link set dev {netdev} up"));
+        card.has_state(&card.host, rdma, "ACTIVE");
+    }
+    card
+}
+
+/// The other plugin's ConfigMap and its own DaemonSet, whose program the node has instead of its image.
+fn shared_device_plugin(cluster: &Cluster<Mlx5Card>, name: &str) {
+    let programs = env::var(PROGRAMS).expect(PROGRAMS);
+    let manifest = fs::read_to_string(Path::new(&programs).join("daemonset.yaml"));
+    let manifest = manifest.expect("the plugin's manifest");
+    fs::write("/run/pci.ids", PCI_IDS).expect("written");
+    let image = "image: ghcr.io/mellanox/k8s-rdma-shared-dev-plugin\n";
+    let (mounts, volumes) = ("        volumeMounts:\n", "      volumes:\n");
+    for text in [name, image, mounts, volumes] {
+        assert!(manifest.contains(text), "{text}: {manifest}");
+    }
+    let manifest = manifest
+        .replace(
+            image,
+            &format!("image: {TOOLS}\n        command: [/programs/k8s-rdma-shared-dp]\n"),
+        )
+        .replace(
+            mounts,
+            &format!(
+                "{mounts}          - {{ name: programs, mountPath: /programs }}\n          \
+                 - {{ name: ids, mountPath: /usr/share/hwdata/pci.ids }}\n"
+            ),
+        )
+        .replace(
+            volumes,
+            &format!(
+                "{volumes}        - {{ name: programs, hostPath: {{ path: {programs} }} }}\n        \
+                 - {{ name: ids, hostPath: {{ path: /run/pci.ids }} }}\n"
+            ),
+        );
+    cluster.types(&format!(
+        "kubectl -n kube-system create configmap rdma-devices --from-literal=config.json='{CONFIG}'"
+    ));
+    cluster.types(&format!("kubectl apply -f - <<'EOF'\n{manifest}\nEOF"));
+    cluster.types(&format!(
+        "kubectl -n kube-system rollout status ds/{name} --timeout=5m"
+    ));
+    // the page's config.json
+    cluster.types(
+        "kubectl -n kube-system get cm rdma-devices -o jsonpath='{.data.config\\.json}' >config.json",
+    );
+}
+
+/// A user's pod, which a controller makes again after its eviction.
+fn job(cluster: &Cluster<Mlx5Card>) {
+    cluster.types(&format!(
+        "kubectl apply -f - <<'EOF'\napiVersion: apps/v1\nkind: StatefulSet\nmetadata: {{ name: job }}\nspec:\n  \
+         serviceName: job\n  selector: {{ matchLabels: {{ app: job }} }}\n  template:\n    \
+         metadata: {{ labels: {{ app: job }} }}\n    spec:\n      terminationGracePeriodSeconds: 1\n      containers:\n      \
+         - name: main\n        image: {TOOLS}\n        command: [sleep, \"1000000\"]\n        \
+         resources: {{ limits: {{ {RESOURCE}: 1 }} }}\nEOF"
+    ));
+}
+
+/// The user's pod has the device files of both NICs, and `others`. The provider opens both devices.
+#[track_caller]
+fn has_both_nics(pod: &Pod, others: &[&str]) {
+    let nodes = pod.main().rdma_nodes();
+    let names: Vec<&str> = nodes.iter().map(|it| it.0.as_str()).collect();
+    for rdma in RDMA {
+        assert!(nodes.contains(&uverbs(rdma)), "{rdma}: {nodes:?}");
+        let shown = pod.main().sh(&format!("ibv_devinfo -d {rdma}"));
+        assert!(shown.contains("PORT_ACTIVE"), "{shown}");
+    }
+    let mut rest: Vec<&str> = names
+        .into_iter()
+        .filter(|it| !it.starts_with("uverbs"))
+        .collect();
+    rest.sort_unstable();
+    assert_eq!(rest, others);
+}
+
+#[test]
+fn a_node_goes_from_the_shared_device_plugin_to_ours_and_back() {
+    let mut cluster = Cluster::with(card);
+    let host = Netns::own();
+    let rows = pages::rows(PAGE, "| from | NAMESPACE | NAME | VALUES |");
+    let row = rows.iter().find(|it| it[0] == "k8s-rdma-shared-dev-plugin");
+    let [_, namespace, name, values] = &row.expect("the plugin's row")[..] else {
+        panic!("four cells: {row:?}");
+    };
+    let types = |cluster: &Cluster<Mlx5Card>, heading: &str| {
+        let mut output = String::new();
+        for line in pages::shell(PAGE, heading).iter().flat_map(|it| &it.lines) {
+            let line = line
+                .replace("NAMESPACE", namespace)
+                .replace("VALUES", values);
+            output += &cluster.types(&line.replace("NAME", name).replace("NODE", NODE));
+        }
+        output
+    };
+
+    shared_device_plugin(&cluster, name);
+    cluster.until("the node has the other plugin's ids", |it| {
+        it.allocatable(RESOURCE).as_deref() == Some("63")
+    });
+    job(&cluster);
+    let theirs = ["rdma_cm", "umad0", "umad1"];
+    has_both_nics(&cluster.pod("job-0"), &theirs);
+    let (files, links) = (Files::below(&PLACES), host.ip("-d -br link"));
+    cluster.says("a pod runs by the other plugin");
+
+    assert_eq!(types(&cluster, "Check"), "");
+    types(&cluster, "Prepare");
+    types(&cluster, "Migrate a node");
+    cluster.until("the node has our ids", |it| {
+        it.allocatable(RESOURCE).as_deref() == Some("63")
+    });
+    let shown = types(&cluster, "Verify a node");
+    assert!(shown.contains(r#""rdma/hca":"63""#), "{shown}");
+    has_both_nics(&cluster.pod("job-0"), &["rdma_cm"]);
+    cluster.says("the same pod runs by ours");
+
+    types(&cluster, "Undo a node");
+    types(&cluster, "Undo all");
+    has_both_nics(&cluster.pod("job-0"), &theirs);
+    assert!(records().is_empty(), "{:?}", records());
+    Files::below(&PLACES).assert_as(&files, &["/var/run/cdi"]);
+    cluster.says("the pod runs by the other plugin again");
+
+    cluster.types("kubectl delete statefulset job");
+    cluster.until("the pod is gone", |it| it.look_at_all(PODS).is_empty());
+    assert_eq!(host.ip("-d -br link"), links);
+}
