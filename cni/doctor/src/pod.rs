@@ -275,7 +275,7 @@ mod tests {
         for (index, expected) in [
             (
                 1,
-                "wrong: fe80::1 is link-local, and reaches its own network alone",
+                "wrong: fe80::1 is link-local, and reaches only its own network",
             ),
             (
                 2,

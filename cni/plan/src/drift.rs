@@ -22,7 +22,7 @@ pub fn describe(op: &Op, observed: &Observed) -> String {
             name,
             ..
         } => format!("{name} is not in the pod"),
-        Op::AddChild { parent, .. } => format!("the pod has lost its child of {parent}"),
+        Op::AddChild { parent, .. } => format!("the pod's child of {parent} is missing"),
         Op::RemoveGroup { group } => format!("netdevs of group {group} are in the pod"),
         Op::Link { at, link, change } => describe_change(change, (*at, link), observed),
         Op::SetDeviceSetting { link, key, .. } => format!("{key} of {link} differs"),
@@ -66,8 +66,8 @@ fn describe_change(
     let present = observed.at(at).and_then(|namespace| namespace.link(link));
     match change {
         LinkChange::Remove => match at {
-            NetnsSide::Host => format!("{link} is still on the host, and has to be removed"),
-            NetnsSide::Pod => format!("{link} is still in the pod, and has to be removed"),
+            NetnsSide::Host => format!("{link} is still on the host, and must be removed"),
+            NetnsSide::Pod => format!("{link} is still in the pod, and must be removed"),
         },
         LinkChange::Rename(name) => format!("{name} is called {link} now"),
         LinkChange::Up(up) => format!("{link} is {}", if *up { "down" } else { "up" }),

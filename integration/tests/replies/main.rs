@@ -77,11 +77,11 @@ fn a_way_of_another_interface_that_is_gone_is_drift() {
         ),
         (
             "route del default table 1001",
-            "eth0 lacks its route to 0.0.0.0/0 in table 1001",
+            "eth0 has lost its route to 0.0.0.0/0 in table 1001",
         ),
         (
             "-6 route flush table 1001",
-            "eth0 lacks its route to ::/0 in table 1001",
+            "eth0 has lost its route to ::/0 in table 1001",
         ),
     ] {
         let machine = Machine::new(Primary::Routed, 1);

@@ -16,9 +16,11 @@ pub(super) enum CgroupError {
         "{0:?} is no hierarchy of cgroup version 2 with the controller rdma (CONFIG_CGROUP_RDMA of the kernel)"
     )]
     NoController(PathBuf),
-    #[error("it is in no cgroup of version 2 below one that kubelet made for a pod, but in {0:?}")]
+    #[error(
+        "the process is not in a version 2 cgroup below a pod's cgroup of kubelet, but in {0:?}"
+    )]
     NotOfPod(String),
-    #[error("it is in the runtime's own cgroup, as the process of a virtual machine is (Kata)")]
+    #[error("the process is in the runtime's own cgroup, as with a virtual machine (Kata)")]
     OfRuntime,
     #[error("the kernel's boot id cannot be read: {0}")]
     Boot(#[source] io::Error),
@@ -162,7 +164,7 @@ mod tests {
         ] {
             let error = refused(of_process);
             assert!(
-                error.starts_with("it is in no cgroup of version 2 below"),
+                error.starts_with("the process is not in a version 2 cgroup below"),
                 "{error}"
             );
         }

@@ -166,7 +166,7 @@ fn connected_drift(rail: &Rail, desired: &DesiredLink, namespace: &Namespace) ->
             ..
         },
     )| {
-        format!("{name} lacks its route to {destination}/{prefix} with metric {metric}")
+        format!("{name} has lost its route to {destination}/{prefix} with metric {metric}")
     };
     connected.filter(is_missing).map(words).collect()
 }

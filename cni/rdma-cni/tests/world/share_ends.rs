@@ -222,7 +222,11 @@ fn a_namespace_that_is_kept_alive_keeps_its_leases() {
     node.del(&other, &config).must_succeed();
     node.kernel.with(|world| world.unmount(&other.netns));
     let message = node.del(&pod, &config).must_fail(107);
-    for word in ["10.0.0.7", "still configured", "kept alive"] {
+    for word in [
+        "10.0.0.7",
+        "still configured",
+        "keeps its pod's namespace alive",
+    ] {
         assert!(message.contains(word), "{message}");
     }
     assert_eq!(leases.held(), ["a@rdma0"]);

@@ -151,7 +151,7 @@ fn remedy_for(status: &ChainStatus) -> (String, Cure) {
             (later, Cure::Time)
         }
         status => {
-            let now = "delete it, so that its network is made again".to_owned();
+            let now = "delete the pod, so that its network is set up again".to_owned();
             let is_called = matches!(status, ChainStatus::Called(_));
             (
                 now,

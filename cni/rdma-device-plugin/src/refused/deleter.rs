@@ -170,7 +170,7 @@ async fn request_deletion(
 
 /// Writes the event. Returns its time by the API server's clock.
 async fn write_event(client: &Client, name: &PodName, pod: &Pod, why: &str) -> Result<String> {
-    let message = format!("deleted so that another one is made: {why}");
+    let message = format!("deleted, so that its controller creates another pod: {why}");
     let event = Event {
         pod: name,
         uid: Some(&pod.uid),
