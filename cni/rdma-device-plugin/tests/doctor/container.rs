@@ -130,7 +130,7 @@ fn a_network_file_that_leads_out_of_the_container_is_not_judged() {
     symlink("/opt/net/05-net.conflist", link).expect("a link");
     let container = Container::of(&host, &root, true);
     let (_, output, _) = container.doctor(&[]);
-    assert!(!output.contains("take it away"), "{output}");
+    assert!(!output.contains("or remove it"), "{output}");
     let unseen = container.unseen();
     let is_it = |it: &Unseen| it.what == "the network configuration" && it.why.contains("05-net");
     assert!(unseen.iter().any(is_it), "{unseen:?}");
