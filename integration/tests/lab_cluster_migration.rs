@@ -38,9 +38,10 @@ const CONFIG: &str = r#"{
 const PCI_IDS: &str = "15b3  Mellanox Technologies\n\t1017  MT27800 Family [ConnectX-5]\n\
                        C 02  Network controller\n\t00  Ethernet controller\n";
 
-/// Both functions, up.
+/// Both functions, up. The other plugin takes only devices that have a `umad` device file.
 fn card() -> Mlx5Card {
     let card = Mlx5Card::new("shared");
+    card.host.run("modprobe ib_umad");
     for (netdev, rdma) in NETDEVS.into_iter().zip(RDMA) {
         card.host.ip(&format!("link set dev {netdev} up"));
         card.has_state(&card.host, rdma, "ACTIVE");
@@ -85,6 +86,8 @@ fn shared_device_plugin(cluster: &Cluster<Mlx5Card>, name: &str) {
     cluster.types(&format!(
         "kubectl -n kube-system rollout status ds/{name} --timeout=5m"
     ));
+    let log = cluster.types(&format!("kubectl -n kube-system logs ds/{name}"));
+    eprintln!("{log}");
     // the page's config.json
     cluster.types(
         "kubectl -n kube-system get cm rdma-devices -o jsonpath='{.data.config\\.json}' >config.json",

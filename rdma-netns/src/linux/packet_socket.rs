@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Packet sockets, by which ARP and neighbour discovery go.
+//! Packet sockets: ARP and the questions of neighbour discovery go by them. Advertisements go by a raw IPv6 socket.
 
 use nix::{
     libc,

@@ -147,7 +147,7 @@ impl Reconciler {
         loop {
             let record = Record::read(&self.state_dir).unwrap_or_else(|error| {
                 self.warn_once(format!(
-                    "cannot read whether lists have an entry of {TYPE}: {error}"
+                    "it is unknown whether lists have an entry of {TYPE}: {error}"
                 ));
                 None
             });

@@ -86,7 +86,7 @@ impl Preparer {
             return Ok(record);
         }
         let failed =
-            |error: RequestError| anyhow!("what claim {claim} was allocated is not known: {error}");
+            |error: RequestError| anyhow!("cannot read the allocation of claim {claim}: {error}");
         let api = Api::new(&self.account).map_err(|error| failed(error.into()))?;
         let ClaimName {
             namespace, name, ..
@@ -203,7 +203,7 @@ impl Preparer {
         let claims = Claims::new(&self.state_dir);
         let done = tokio::task::spawn_blocking(move || work(&claims)).await;
         let done = done.map_err(|error| unprepared(claim, error))?;
-        done.map_err(|error| anyhow!("what claim {claim} is given cannot be recorded: {error}"))
+        done.map_err(|error| anyhow!("cannot access the record of claim {claim}: {error}"))
     }
 
     /// Resolves the allocated devices, and waits for absent ones.

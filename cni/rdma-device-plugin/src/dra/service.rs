@@ -56,7 +56,7 @@ impl Service {
                 },
                 Err(error) => {
                     let error = error.to_string();
-                    log::warn!("cannot prepare claim {claim}: {error}");
+                    log::warn!("{error}");
                     NodePrepareResourceResponse {
                         devices: vec![],
                         error,
@@ -124,7 +124,7 @@ impl api::dra_plugin_server::DraPlugin for Service {
             let error = match self.preparer.unprepare(&claim).await {
                 Ok(()) => String::new(),
                 Err(error) => {
-                    log::warn!("cannot unprepare claim {claim}: {error}");
+                    log::warn!("{error}");
                     error.to_string()
                 }
             };

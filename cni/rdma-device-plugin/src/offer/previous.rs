@@ -50,7 +50,7 @@ impl PreviousOffers {
         match Published::read(state_dir) {
             Ok(published) => published.map_or_else(Self::default, |it| Self::of_published(&it)),
             Err(error) => {
-                log::warn!("cannot read earlier offers: {error}");
+                log::warn!("earlier offers are not used: {error}");
                 Self::default()
             }
         }

@@ -198,7 +198,7 @@ fn a_pod_that_is_started_meanwhile_keeps_the_plugin() {
     let output = node.run("uninstall", &[]);
     let error = refused(&output);
     assert!(
-        error.contains("but not the binaries: these pods got devices meanwhile: ml/trainer-1"),
+        error.contains("and the binaries stay: these pods got devices meanwhile: ml/trainer-1"),
         "{error}"
     );
     assert_eq!(node.read("etc/cni/net.d/10-flannel.conflist"), FLANNEL);

@@ -284,7 +284,7 @@ fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<(u32, Option<Said>)>> {
             Err(Errno::ENETDOWN | Errno::EINTR) => continue,
             Err(error) => return Err(error.into()),
         };
-        // the address of an IPoIB netdev's packet is longer, and none of the questions is about it
+        // an IPoIB netdev's address does not fit, so its packets have no MAC; none of the questions is about them
         let Some(from) = from.as_ref().map(LinkAddr::as_ref) else {
             continue;
         };
