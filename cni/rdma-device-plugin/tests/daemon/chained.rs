@@ -154,7 +154,7 @@ fn a_runtime_that_reads_no_directories_any_more_is_found_out() {
     assert!(why.contains("cbr0 without rdma-cni"), "{why}");
     node.node
         .daemon
-        .says("the runtime does not call the plugins in the directory of network cbr0");
+        .says("the runtime no longer calls the plugins in the directory of network cbr0");
     let is_back = || list().contains("rdma-cni") && !path("state/detected/ADD@cbr0").exists();
     assert!(wait::within(wait::PATIENCE, is_back), "{}", list());
 }
@@ -186,7 +186,7 @@ fn a_pod_whose_network_was_made_without_the_chain_does_not_start() {
     let why = node.refuses("rdma/hca", "3");
     assert!(why.contains("default/trainer-0"), "{why}");
     assert!(why.contains("cbr0 without rdma-cni"), "{why}");
-    assert!(why.contains("delete it"), "{why}");
+    assert!(why.contains("delete the pod"), "{why}");
     node.node.daemon.says(
         "rdma/hca: 3 of default/trainer-0, container container0: must not start: the network of",
     );
