@@ -10,6 +10,9 @@ use std::{
     time::Duration,
 };
 
+/// Longest time until a report becomes void, seconds: the longest interval, and 180.
+const LONGEST: u64 = 3600 + 180;
+
 /// States of a node's rails, which are void some time after the watch's end.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -40,7 +43,8 @@ impl Report {
         let report: Option<Self> = file::read(&path(state_dir))?;
         let now = seconds_since_boot().unwrap_or(u64::MAX);
         let boot_id = Linux::new().boot_id().unwrap_or_default();
-        let report = report.filter(|it| it.until > now && it.boot_id == boot_id);
+        let left = |it: &Self| it.until.saturating_sub(now);
+        let report = report.filter(|it| (1..=LONGEST).contains(&left(it)) && it.boot_id == boot_id);
         Ok(report.unwrap_or_default())
     }
 
@@ -83,6 +87,13 @@ mod tests {
         assert_eq!(read(), states());
         let over = Report::new(states(), Duration::ZERO);
         over.write(directory.path()).expect("written");
+        assert_eq!(read(), []);
+        // no watch writes this
+        let endless = Report {
+            until: u64::MAX,
+            ..report.clone()
+        };
+        endless.write(directory.path()).expect("written");
         assert_eq!(read(), []);
         let other = Report {
             boot_id: "of another boot".to_owned(),

@@ -65,6 +65,26 @@ struct Watched {
     asked: VecDeque<(Target, Option<Duration>)>,
     /// Reason why the last request was not sent.
     not_asked: Option<&'static str>,
+    /// Requests in a row that were not sent, also for want of peers.
+    unsent: u32,
+}
+
+impl Watched {
+    /// Counts a request that was not sent. After [`LOST`] in a row the verdict ends: nothing is known of the rail.
+    fn miss(&mut self) {
+        self.unsent += 1;
+        if self.unsent >= LOST {
+            self.judge = Judge::default();
+            self.asked.clear();
+        }
+    }
+
+    /// Returns true if a peer answered in the last interval.
+    fn is_answered(&self) -> bool {
+        let mut last = self.asked.iter().rev().take(REQUESTS);
+        let is_asked = self.unsent == 0 && !self.targets.is_empty();
+        is_asked && last.any(|(_, time)| time.is_some())
+    }
 }
 
 /// End of a request.
@@ -120,6 +140,7 @@ impl Watch {
                     turn: 0,
                     asked: VecDeque::new(),
                     not_asked: None,
+                    unsent: 0,
                 },
             });
         }
@@ -164,7 +185,9 @@ impl Watch {
     }
 
     /// Returns the indexes of the rails that send a request in this interval, in the order of sending.
-    pub(super) fn round(&self) -> Vec<usize> {
+    pub(super) fn round(&mut self) -> Vec<usize> {
+        let alone = self.rails.iter_mut().filter(|it| it.targets.is_empty());
+        alone.for_each(|rail| (0..REQUESTS).for_each(|_| rail.miss()));
         let rails = (0..self.rails.len()).filter(|it| !self.rails[*it].targets.is_empty());
         let rails: Vec<usize> = rails.collect();
         rails.repeat(REQUESTS)
@@ -188,9 +211,11 @@ impl Watch {
             Outcome::Lost => None,
             Outcome::NotAsked(why) => {
                 rail.not_asked = Some(why);
+                rail.miss();
                 return None;
             }
         };
+        rail.unsent = 0;
         rail.judge.take(time.is_some());
         let last = rail.turn.wrapping_sub(1) % rail.targets.len().max(1);
         if let Some(target) = rail.targets.get(last) {
@@ -267,11 +292,11 @@ impl Watch {
         self.percent > 0 && unreachable <= (rails * usize::from(self.percent) / 100).max(1)
     }
 
-    /// Returns true if the silence is the rail's own: it reaches none of so many peers that they are not all dead, or others
-    /// of two or more dead ones answer another rail of this node. One dead node is no evidence.
+    /// Returns true if the silence is the rail's own: the rail reaches none of at least 12 peers; or it reaches none of at
+    /// least two, and another rail of this node is answered. One dead node is no evidence.
     fn is_at_fault(&self, rail: &Watched) -> bool {
         let peers = rail.targets.len();
-        let reaches = |it: &Watched| !it.judge.is_unreachable && it.judge.last != 0;
+        let reaches = |it: &Watched| !it.judge.is_unreachable && it.is_answered();
         let is_enough = peers >= LOST as usize || peers > 1 && self.rails.iter().any(reaches);
         rail.judge.is_unreachable && is_enough
     }
@@ -367,6 +392,49 @@ mod tests {
         // in the namespace of a pod
         watch.has(vec![]);
         assert!(watch.round().is_empty() && watch.target(0).is_none());
+    }
+
+    /// A rail that cannot send requests, or has no peers, is not unhealthy for ever.
+    #[test]
+    fn a_verdict_ends_without_requests() {
+        let node = |it: usize| vec![rail(0, &[&format!("10.0.1.{it}")])];
+        for has_peers in [true, false] {
+            let mut watch = watch(vec![rail(0, &["10.0.0.1"])], (0..20).map(node).collect());
+            lose(&mut watch, 0);
+            watch.take_unreachable(&listed(&watch));
+            assert!(watch.states()[0].is_unhealthy);
+            if !has_peers {
+                while !watch.listed(vec![]) {}
+            }
+            for turn in 0..6 {
+                assert!(watch.states()[0].is_unhealthy, "{turn}");
+                for rail in watch.round() {
+                    watch.take(rail, Outcome::NotAsked("no-route"));
+                }
+            }
+            let state = watch.states().remove(0);
+            assert!(!state.is_unhealthy && !state.is_unreachable);
+        }
+    }
+
+    /// An answer of an earlier interval, or of one without requests, is no evidence for dead rails elsewhere.
+    #[test]
+    fn another_rail_is_answered_in_the_last_interval() {
+        let own = || vec![rail(0, &["10.0.0.1"]), rail(1, &["10.1.0.1"])];
+        let node = |it: usize| [0, 1].map(|rail| self::rail(rail, &[&format!("10.{rail}.1.{it}")]));
+        for (later, is_in_doubt) in [
+            (vec![Outcome::Lost], true),
+            (vec![Outcome::Lost; 2], false),
+            (vec![Outcome::NotAsked("no-route")], false),
+        ] {
+            let mut watch = watch(own(), (0..3).map(|it| node(it).to_vec()).collect());
+            lose(&mut watch, 0);
+            for outcome in [vec![ANSWER], later].concat() {
+                watch.target(1);
+                watch.take(1, outcome);
+            }
+            assert_eq!(watch.is_in_doubt(), is_in_doubt);
+        }
     }
 
     /// The own ConfigMap of a watch, as node 7 of the list of nodes with unreachable rails.
