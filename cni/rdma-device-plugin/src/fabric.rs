@@ -42,6 +42,10 @@ pub fn run(arguments: &Arguments) -> Result<(), FabricError> {
         interval: arguments.interval,
         percent: arguments.unhealthy_percent,
         runtime: runtime()?,
+        before: Report::read(&arguments.state_dir).unwrap_or_else(|error| {
+            log::warn!("the verdicts of the earlier watch do not count: {error}");
+            Report::default()
+        }),
     };
     let figures = metrics::Fabric::new(arguments.interval);
     runtime()?.block_on(async {

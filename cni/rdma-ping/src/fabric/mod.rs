@@ -131,6 +131,8 @@ pub struct Fabric {
     pub percent: u8,
     /// Runtime for requests to the API server.
     pub runtime: Runtime,
+    /// Report of this node's earlier watch.
+    pub before: Report,
 }
 
 /// A running watch.
@@ -157,16 +159,23 @@ impl Fabric {
         let seed = hash(&self.account.node);
         let mut running = Running {
             settings: self,
-            watch: Watch::new(seed, self.percent),
+            watch: Watch::new(seed, self.percent, 2 * (LIST + self.interval)),
             tell,
             begin: Instant::now(),
             previous: Duration::ZERO,
             published: None,
             list_at: Duration::ZERO,
         };
+        let mut before = Some(&self.before.rails);
         loop {
             match rails() {
-                Ok(rails) => running.watch.has(rails),
+                Ok(rails) => {
+                    running.watch.has(rails);
+                    before
+                        .take()
+                        .into_iter()
+                        .for_each(|it| running.watch.had(it));
+                }
                 Err(problem) => running.tell(Event::Problem(problem)),
             }
             running.follow();
@@ -201,8 +210,10 @@ impl<T: FnMut(Event<'_>)> Running<'_, T> {
             if is_due {
                 self.watch.begin_list();
                 while !self.watch.listed(account.list(&self.watch.groups()).await?) {}
-                if self.watch.is_in_doubt() {
-                    self.watch.take_unreachable(&account.unreachable().await?);
+                let now = self.begin.elapsed();
+                if self.watch.is_in_doubt(now) {
+                    let nodes = account.unreachable().await?;
+                    self.watch.take_unreachable(&nodes, now);
                 }
             }
             Ok::<_, kubernetes_api::RequestError>(())

@@ -5,6 +5,7 @@
 use super::{FabricRail, choice::hash, watch::Peer};
 use crate::arguments::is_link_local;
 use kubernetes_api::{Client, Method, RequestError};
+use rdma_netns::linux::seconds_since_boot;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -14,6 +15,8 @@ const PREFIX: &str = "rdma-fabric-";
 const GROUP: &str = "rdma-fabric-group";
 /// Label of nodes with unreachable rails.
 const UNREACHABLE: &str = "rdma-fabric-unreachable";
+/// Key of the number that changes while the node's watch lives and a rail is unreachable.
+const RENEWAL: &str = "renewal";
 /// Most rails of a node that others read.
 const MOST_RAILS: usize = 64;
 
@@ -35,7 +38,7 @@ impl Account {
         format!("/api/v1/namespaces/{}/configmaps", self.namespace)
     }
 
-    /// Writes the ConfigMap of this node. If nothing has changed, the API server stores nothing.
+    /// Writes the ConfigMap of this node. If nothing has changed, and no rail is unreachable, the API server stores nothing.
     ///
     /// # Errors
     /// The API server does not answer, or refuses.
@@ -45,7 +48,8 @@ impl Account {
         rails: &[FabricRail],
     ) -> Result<(), RequestError> {
         let node = (&*self.node, self.node_uid.as_deref());
-        let object = object(node, &self.namespace, group, rails);
+        let renewal = seconds_since_boot().unwrap_or_default();
+        let object = object(node, &self.namespace, group, rails, renewal);
         let collection = self.collection();
         let path = format!("{collection}/{PREFIX}{}", self.node);
         match self.client.ask(Method::PUT, &path, Some(&object)).await {
@@ -85,13 +89,15 @@ impl Account {
     }
 }
 
-/// Returns the ConfigMap of the node with this name and UID.
+/// Returns the ConfigMap of the node with this name and UID, with `renewal` if a rail is unreachable.
 fn object(
     (node, uid): (&str, Option<&str>),
     namespace: &str,
     group: u32,
     rails: &[FabricRail],
+    renewal: u64,
 ) -> Value {
+    let mut data = json!({"rails": json!(rails).to_string()});
     let mut metadata = json!({
         "name": format!("{PREFIX}{node}"),
         "namespace": namespace,
@@ -99,6 +105,7 @@ fn object(
     });
     if rails.iter().any(|it| it.is_unreachable) {
         metadata["labels"][UNREACHABLE] = json!("true");
+        data[RENEWAL] = json!(renewal.to_string());
     }
     if let Some(uid) = uid {
         let owner = json!({"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid});
@@ -108,7 +115,7 @@ fn object(
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": metadata,
-        "data": {"rails": json!(rails).to_string()},
+        "data": data,
     })
 }
 
@@ -121,10 +128,12 @@ fn peer(object: &Value) -> Option<Peer> {
     for rail in &mut rails {
         rail.addresses.retain(|it| !is_link_local(*it));
     }
+    let renewal = object["data"][RENEWAL].as_str();
     Some(Peer {
         node: node.to_owned(),
         hash: hash(node),
         rails,
+        renewal: renewal.and_then(|it| it.parse().ok()).unwrap_or(0),
     })
 }
 
@@ -144,12 +153,12 @@ mod tests {
 
     #[test]
     fn a_config_map_comes_back_and_another_one_is_no_node() {
-        let mut object = object(("node-1", Some("0-1")), "kube-system", 17, &[rail()]);
+        let mut object = object(("node-1", Some("0-1")), "kube-system", 17, &[rail()], 5);
         assert_eq!(object["metadata"]["labels"][GROUP], "17");
         assert_eq!(object["metadata"]["ownerReferences"][0]["uid"], "0-1");
         let found = peer(&object).expect("a node");
         assert_eq!((found.hash, found.rails), (hash("node-1"), vec![rail()]));
-        assert_eq!(found.node, "node-1");
+        assert_eq!((&*found.node, found.renewal), ("node-1", 0));
         assert_eq!(object["metadata"]["labels"][UNREACHABLE], Value::Null);
         let lost = FabricRail {
             is_unreachable: true,
@@ -160,9 +169,11 @@ mod tests {
             "kube-system",
             17,
             std::slice::from_ref(&lost),
+            5,
         );
         assert_eq!(marked["metadata"]["labels"][UNREACHABLE], "true");
-        assert_eq!(peer(&marked).expect("a node").rails, [lost]);
+        let found = peer(&marked).expect("a node");
+        assert_eq!((found.rails, found.renewal), (vec![lost], 5));
         // a link-local address names no netdev
         object["data"]["rails"] =
             json!([{"resource": "rdma/hca", "number": 0, "device": "mlx5_0", "addresses": ["fe80::1", "10.0.0.1"]}])

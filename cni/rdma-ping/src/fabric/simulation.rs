@@ -91,6 +91,7 @@ fn run(works: impl Fn(u64, usize, usize, usize) -> bool, loss: u64, jumps: bool)
             node: String::new(),
             hash: hash(node),
             rails,
+            renewal: 0,
         })
     };
     let mut config_maps: Vec<_> = (0..NODES).map(|it| config_map(it, rails(it))).collect();
@@ -98,7 +99,7 @@ fn run(works: impl Fn(u64, usize, usize, usize) -> bool, loss: u64, jumps: bool)
     for node in 0..NODES {
         members[group(hash(node)) as usize].push(node);
     }
-    let watch = |node: usize| Watch::new(hash(node), PERCENT);
+    let watch = |node: usize| Watch::new(hash(node), PERCENT, Duration::from_secs(1200));
     let mut nodes: Vec<Watch> = (0..NODES).map(watch).collect();
     // rounds of the next lists after a verdict
     let mut soon = vec![0; NODES];
@@ -134,11 +135,12 @@ fn run(works: impl Fn(u64, usize, usize, usize) -> bool, loss: u64, jumps: bool)
                         break;
                     }
                 }
-                if node.is_in_doubt() {
+                let now = Duration::from_secs(30 * round);
+                if node.is_in_doubt(now) {
                     let list = published.iter().map(|it| config_maps[*it].clone());
                     let list: Vec<Arc<Peer>> = list.collect();
                     run.checks = [run.checks[0] + 1, run.checks[1].max(list.len())];
-                    node.take_unreachable(&list);
+                    node.take_unreachable(&list, now);
                     let states = node.states().into_iter().enumerate();
                     for (rail, _) in states.filter(|it| it.1.is_unhealthy) {
                         unhealthy.insert((number, rail));

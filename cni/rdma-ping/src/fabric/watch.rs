@@ -6,7 +6,12 @@ use super::{
     choice::{cluster, group, groups, mix, order, wanted_next},
 };
 use crate::rails::common;
-use std::{collections::VecDeque, net::IpAddr, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    net::IpAddr,
+    sync::Arc,
+    time::Duration,
+};
 
 /// Requests of each rail in an interval.
 const REQUESTS: usize = 2;
@@ -24,6 +29,14 @@ pub(super) struct Peer {
     /// Hash of the node's name.
     pub(super) hash: u64,
     pub(super) rails: Vec<FabricRail>,
+    /// Number that the node's watch changes at each of its lists while a rail of the node is unreachable.
+    pub(super) renewal: u64,
+}
+
+impl Peer {
+    fn unreachable(&self) -> usize {
+        self.rails.iter().filter(|it| it.is_unreachable).count()
+    }
 }
 
 /// Verdict on a rail.
@@ -110,14 +123,21 @@ pub(super) struct Watch {
     /// Largest share of the cluster's rails that may be unreachable for a rail to become unhealthy, percent. 0: none becomes
     /// unhealthy.
     percent: u8,
+    /// Time after which an unreachable rail does not count, if the node's watch did not renew its ConfigMap: the node is off.
+    patience: Duration,
+    /// Renewals of nodes with unreachable rails, with the times at which they were first listed, by the nodes' hashes.
+    renewals: BTreeMap<u64, (u64, Duration)>,
 }
 
 impl Watch {
-    /// Returns the watch of the node whose name has this hash, with the largest share of unreachable rails.
-    pub(super) fn new(seed: u64, percent: u8) -> Self {
+    /// Returns the watch of the node whose name has this hash, with the largest share of unreachable rails, and the time
+    /// after which a node's unreachable rails do not count without a renewal.
+    pub(super) fn new(seed: u64, percent: u8, patience: Duration) -> Self {
         Self {
             seed,
             percent,
+            patience,
+            renewals: BTreeMap::new(),
             wanted: 1,
             list: 0,
             peers: vec![],
@@ -143,6 +163,21 @@ impl Watch {
                     unsent: 0,
                 },
             });
+        }
+    }
+
+    /// Takes the verdicts of this node's earlier watch, without its evidence.
+    pub(super) fn had(&mut self, states: &[RailState]) {
+        for state in states.iter().filter(|it| it.is_unreachable) {
+            let mut rails = self.rails.iter_mut();
+            if let Some(rail) = rails.find(|it| it.rail.device == state.device) {
+                rail.judge = Judge {
+                    last: 0,
+                    requests: LOST,
+                    is_unreachable: true,
+                    is_unhealthy: state.is_unhealthy && self.percent > 0,
+                };
+            }
         }
     }
 
@@ -256,20 +291,36 @@ impl Watch {
     }
 
     /// Returns true if a rail of this node can become unhealthy, by the peers of the last list: few of their rails are
-    /// unreachable. Without this, all nodes would read the list of unreachable rails when all of them are.
-    pub(super) fn is_in_doubt(&self) -> bool {
-        let rails = self.peers.iter().flat_map(|it| &it.rails);
-        let unreachable = rails.clone().filter(|it| it.is_unreachable).count();
+    /// unreachable. Without this, all nodes would read the list of unreachable rails when all of them are. `now` is a time of
+    /// any clock that does not jump.
+    pub(super) fn is_in_doubt(&mut self, now: Duration) -> bool {
+        let unreachable = self.unreachable(&self.peers.clone(), now);
+        let rails = self.peers.iter().map(|it| it.rails.len()).sum();
         let is_new = |it: &Watched| !it.judge.is_unhealthy && self.is_at_fault(it);
-        self.rails.iter().any(is_new) && self.has_room(unreachable, rails.count())
+        self.rails.iter().any(is_new) && self.has_room(unreachable, rails)
+    }
+
+    /// Returns the number of unreachable rails of `nodes`, without those of other nodes that did not renew them.
+    fn unreachable(&mut self, nodes: &[Arc<Peer>], now: Duration) -> usize {
+        let mut unreachable = 0;
+        for node in nodes.iter().filter(|it| it.unreachable() > 0) {
+            let news = (node.renewal, now);
+            let known = self.renewals.entry(node.hash).or_insert(news);
+            if known.0 != node.renewal {
+                *known = news;
+            }
+            if node.hash == self.seed || now.saturating_sub(known.1) < self.patience {
+                unreachable += node.unreachable();
+            }
+        }
+        unreachable
     }
 
     /// Takes the nodes with unreachable rails, with this one, and decides which own rails become unhealthy: those of which
     /// the list has the verdict, if the list is short enough. A rail whose verdict was published later is counted here, or
     /// counts these: together they are never more than the share.
-    pub(super) fn take_unreachable(&mut self, nodes: &[Arc<Peer>]) {
-        let rails = nodes.iter().flat_map(|it| &it.rails);
-        let unreachable = rails.filter(|it| it.is_unreachable).count();
+    pub(super) fn take_unreachable(&mut self, nodes: &[Arc<Peer>], now: Duration) {
+        let unreachable = self.unreachable(nodes, now);
         let peers: usize = self.peers.iter().map(|it| it.rails.len()).sum();
         if !self.has_room(unreachable, cluster(peers, self.wanted) + self.rails.len()) {
             return;
@@ -317,235 +368,4 @@ fn asked((target, time): &(Target, Option<Duration>)) -> Asked {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn rail(number: usize, addresses: &[&str]) -> FabricRail {
-        let addresses = addresses.iter().map(|it| it.parse().expect("an address"));
-        FabricRail {
-            resource: "rdma/hca".to_owned(),
-            number,
-            device: format!("mlx5_{number}"),
-            addresses: addresses.collect(),
-            is_unreachable: false,
-        }
-    }
-
-    const ANSWER: Outcome = Outcome::Answered(Duration::from_micros(250));
-
-    fn watch(rails: Vec<FabricRail>, peers: Vec<Vec<FabricRail>>) -> Watch {
-        let mut watch = Watch::new(7, 10);
-        watch.has(rails);
-        let peers = (0..).zip(peers);
-        let peers: Vec<_> = peers
-            .map(|(hash, rails)| {
-                let node = format!("node-{hash}");
-                Arc::new(Peer { node, hash, rails })
-            })
-            .collect();
-        while !watch.listed(peers.clone()) {}
-        watch
-    }
-
-    /// A rail has a peer's rail of its number and family; the node itself is no peer.
-    #[test]
-    fn rails_meet_their_own_number_and_family() {
-        let own = vec![rail(0, &["fd00::1", "10.0.0.1"]), rail(1, &["10.1.0.1"])];
-        let peers = (0..8).map(|it| {
-            let number = (it % 2) as usize;
-            vec![rail(number, &[&format!("10.{number}.0.{}", it + 10)])]
-        });
-        let mut watch = watch(own, peers.collect());
-        // peer 7 is this node
-        let counts: Vec<usize> = watch.states().iter().map(|it| it.peers).collect();
-        assert_eq!(counts, [4, 3]);
-        assert_eq!(watch.round(), [0, 1, 0, 1]);
-        for _ in 0..8 {
-            let (from, to) = watch.target(1).expect("a peer");
-            assert_eq!(from.to_string(), "10.1.0.1");
-            assert!(to.to_string().starts_with("10.1.0."), "{to}");
-        }
-    }
-
-    /// A cluster of two nodes is judged by its one other node. A request that was not sent judges nothing.
-    #[test]
-    fn twelve_losses_are_unreachable_and_two_answers_end_it() {
-        let mut watch = watch(
-            vec![rail(0, &["10.0.0.1"])],
-            vec![vec![rail(0, &["10.0.0.2"])]],
-        );
-        for _ in 0..11 {
-            assert_eq!(watch.take(0, Outcome::Lost), None);
-            assert_eq!(watch.take(0, Outcome::NotAsked("no-route")), None);
-        }
-        assert_eq!(watch.states()[0].not_asked.as_deref(), Some("no-route"));
-        assert_eq!(watch.take(0, Outcome::Lost), Some(true));
-        assert_eq!(watch.take(0, ANSWER), None);
-        // the same rail with another address
-        watch.has(vec![rail(0, &["10.0.0.3"])]);
-        assert_eq!(
-            watch.target(0).map(|it| it.0.to_string()).as_deref(),
-            Some("10.0.0.3")
-        );
-        assert!(watch.states()[0].is_unreachable);
-        assert_eq!(watch.take(0, ANSWER), Some(false));
-        // in the namespace of a pod
-        watch.has(vec![]);
-        assert!(watch.round().is_empty() && watch.target(0).is_none());
-    }
-
-    /// A rail that cannot send requests, or has no peers, is not unhealthy for ever.
-    #[test]
-    fn a_verdict_ends_without_requests() {
-        let node = |it: usize| vec![rail(0, &[&format!("10.0.1.{it}")])];
-        for has_peers in [true, false] {
-            let mut watch = watch(vec![rail(0, &["10.0.0.1"])], (0..20).map(node).collect());
-            lose(&mut watch, 0);
-            watch.take_unreachable(&listed(&watch));
-            assert!(watch.states()[0].is_unhealthy);
-            if !has_peers {
-                while !watch.listed(vec![]) {}
-            }
-            for turn in 0..6 {
-                assert!(watch.states()[0].is_unhealthy, "{turn}");
-                for rail in watch.round() {
-                    watch.take(rail, Outcome::NotAsked("no-route"));
-                }
-            }
-            let state = watch.states().remove(0);
-            assert!(!state.is_unhealthy && !state.is_unreachable);
-        }
-    }
-
-    /// An answer of an earlier interval, or of one without requests, is no evidence for dead rails elsewhere.
-    #[test]
-    fn another_rail_is_answered_in_the_last_interval() {
-        let own = || vec![rail(0, &["10.0.0.1"]), rail(1, &["10.1.0.1"])];
-        let node = |it: usize| [0, 1].map(|rail| self::rail(rail, &[&format!("10.{rail}.1.{it}")]));
-        for (later, is_in_doubt) in [
-            (vec![Outcome::Lost], true),
-            (vec![Outcome::Lost; 2], false),
-            (vec![Outcome::NotAsked("no-route")], false),
-        ] {
-            let mut watch = watch(own(), (0..3).map(|it| node(it).to_vec()).collect());
-            lose(&mut watch, 0);
-            for outcome in [vec![ANSWER], later].concat() {
-                watch.target(1);
-                watch.take(1, outcome);
-            }
-            assert_eq!(watch.is_in_doubt(), is_in_doubt);
-        }
-    }
-
-    /// The own ConfigMap of a watch, as node 7 of the list of nodes with unreachable rails.
-    fn listed(watch: &Watch) -> Vec<Arc<Peer>> {
-        let (node, rails) = ("node-7".to_owned(), watch.own());
-        vec![Arc::new(Peer {
-            node,
-            hash: 7,
-            rails,
-        })]
-    }
-
-    fn lose(watch: &mut Watch, rail: usize) {
-        for _ in 0..LOST {
-            watch.target(rail);
-            watch.take(rail, Outcome::Lost);
-        }
-    }
-
-    /// One dead node is no evidence, nor are two without an answer to another rail.
-    #[test]
-    fn the_peers_are_not_dead_if_they_answer_another_rail_or_are_twelve() {
-        for (peers, other_rail_is_answered, is_unhealthy) in [
-            (1, true, false),
-            (2, false, false),
-            (2, true, true),
-            (11, false, false),
-            (12, false, true),
-        ] {
-            let own = vec![rail(0, &["10.0.0.1"]), rail(1, &["10.1.0.1"])];
-            let peer =
-                |it: usize| [0, 1].map(|rail| self::rail(rail, &[&format!("10.{rail}.1.{it}")]));
-            // one of the nodes is this one
-            let nodes = if peers > 7 { peers + 1 } else { peers };
-            let mut watch = watch(own, (0..nodes).map(|it| peer(it).to_vec()).collect());
-            if other_rail_is_answered {
-                watch.target(1);
-                watch.take(1, ANSWER);
-            }
-            let before = listed(&watch);
-            lose(&mut watch, 0);
-            watch.take_unreachable(&before);
-            assert!(!watch.states()[0].is_unhealthy, "not published yet");
-            assert_eq!(watch.is_in_doubt(), is_unhealthy, "{peers}");
-            watch.take_unreachable(&listed(&watch));
-            assert_eq!(watch.states()[0].is_unhealthy, is_unhealthy, "{peers}");
-            assert!(!watch.states()[1].is_unhealthy);
-            assert!(!watch.is_in_doubt());
-            watch.take(0, ANSWER);
-            watch.take(0, ANSWER);
-            assert!(!watch.states()[0].is_unhealthy);
-        }
-    }
-
-    /// One rail, or a tenth of the cluster's.
-    #[test]
-    fn a_larger_share_of_unreachable_rails_changes_no_health() {
-        let peer = |it: usize| vec![rail(0, &[&format!("10.0.1.{it}")])];
-        let others = |number: usize| {
-            (100..).take(number).map(|hash| {
-                let rails = vec![FabricRail {
-                    is_unreachable: true,
-                    ..rail(0, &[])
-                }];
-                Arc::new(Peer {
-                    node: String::new(),
-                    hash,
-                    rails,
-                })
-            })
-        };
-        for (nodes, unreachable, is_unhealthy) in
-            [(15, 0, true), (15, 1, false), (30, 2, true), (30, 3, false)]
-        {
-            let mut watch = watch(vec![rail(0, &["10.0.0.1"])], (0..nodes).map(peer).collect());
-            lose(&mut watch, 0);
-            let list = listed(&watch).into_iter().chain(others(unreachable));
-            watch.take_unreachable(&list.collect::<Vec<_>>());
-            assert_eq!(
-                watch.states()[0].is_unhealthy,
-                is_unhealthy,
-                "{nodes} {unreachable}"
-            );
-        }
-    }
-
-    /// The page shows each peer once, the last one first.
-    #[test]
-    fn the_last_peers_are_kept() {
-        let peer = |it: usize| vec![rail(0, &[&format!("10.0.1.{it}")])];
-        let mut watch = watch(vec![rail(0, &["10.0.0.1"])], (0..4).map(peer).collect());
-        let mut addresses = vec![];
-        for number in 0..6 {
-            addresses.insert(0, watch.target(0).expect("a peer").1);
-            watch.take(0, if number == 5 { Outcome::Lost } else { ANSWER });
-        }
-        let asked = watch.states().remove(0).asked;
-        let found: Vec<_> = asked.iter().map(|it| it.address).collect();
-        assert_eq!(found, addresses[..4]);
-        let times: Vec<_> = asked.iter().map(|it| it.seconds).collect();
-        assert_eq!(times[..2], [None, Some(0.00025)]);
-        assert_eq!(
-            asked[0].node,
-            format!(
-                "node-{}",
-                addresses[0]
-                    .to_string()
-                    .rsplit('.')
-                    .next()
-                    .expect("a number")
-            )
-        );
-    }
-}
+mod tests;

@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Verdicts of one watch.
+
+use super::*;
+
+fn rail(number: usize, addresses: &[&str]) -> FabricRail {
+    let addresses = addresses.iter().map(|it| it.parse().expect("an address"));
+    FabricRail {
+        resource: "rdma/hca".to_owned(),
+        number,
+        device: format!("mlx5_{number}"),
+        addresses: addresses.collect(),
+        is_unreachable: false,
+    }
+}
+
+const PATIENCE: Duration = Duration::from_secs(1200);
+const NOW: Duration = Duration::ZERO;
+const ANSWER: Outcome = Outcome::Answered(Duration::from_micros(250));
+
+fn watch(rails: Vec<FabricRail>, peers: Vec<Vec<FabricRail>>) -> Watch {
+    let mut watch = Watch::new(7, 10, PATIENCE);
+    watch.has(rails);
+    let peers = (0..).zip(peers);
+    let peers: Vec<_> = peers
+        .map(|(hash, rails)| {
+            let node = format!("node-{hash}");
+            Arc::new(Peer {
+                node,
+                hash,
+                rails,
+                renewal: 0,
+            })
+        })
+        .collect();
+    while !watch.listed(peers.clone()) {}
+    watch
+}
+
+/// A rail has a peer's rail of its number and family; the node itself is no peer.
+#[test]
+fn rails_meet_their_own_number_and_family() {
+    let own = vec![rail(0, &["fd00::1", "10.0.0.1"]), rail(1, &["10.1.0.1"])];
+    let peers = (0..8).map(|it| {
+        let number = (it % 2) as usize;
+        vec![rail(number, &[&format!("10.{number}.0.{}", it + 10)])]
+    });
+    let mut watch = watch(own, peers.collect());
+    // peer 7 is this node
+    let counts: Vec<usize> = watch.states().iter().map(|it| it.peers).collect();
+    assert_eq!(counts, [4, 3]);
+    assert_eq!(watch.round(), [0, 1, 0, 1]);
+    for _ in 0..8 {
+        let (from, to) = watch.target(1).expect("a peer");
+        assert_eq!(from.to_string(), "10.1.0.1");
+        assert!(to.to_string().starts_with("10.1.0."), "{to}");
+    }
+}
+
+/// A cluster of two nodes is judged by its one other node. A request that was not sent judges nothing.
+#[test]
+fn twelve_losses_are_unreachable_and_two_answers_end_it() {
+    let mut watch = watch(
+        vec![rail(0, &["10.0.0.1"])],
+        vec![vec![rail(0, &["10.0.0.2"])]],
+    );
+    for _ in 0..11 {
+        assert_eq!(watch.take(0, Outcome::Lost), None);
+        assert_eq!(watch.take(0, Outcome::NotAsked("no-route")), None);
+    }
+    assert_eq!(watch.states()[0].not_asked.as_deref(), Some("no-route"));
+    assert_eq!(watch.take(0, Outcome::Lost), Some(true));
+    assert_eq!(watch.take(0, ANSWER), None);
+    // the same rail with another address
+    watch.has(vec![rail(0, &["10.0.0.3"])]);
+    assert_eq!(
+        watch.target(0).map(|it| it.0.to_string()).as_deref(),
+        Some("10.0.0.3")
+    );
+    assert!(watch.states()[0].is_unreachable);
+    assert_eq!(watch.take(0, ANSWER), Some(false));
+    // in the namespace of a pod
+    watch.has(vec![]);
+    assert!(watch.round().is_empty() && watch.target(0).is_none());
+}
+
+/// A rail that cannot send requests, or has no peers, is not unhealthy for ever.
+#[test]
+fn a_verdict_ends_without_requests() {
+    let node = |it: usize| vec![rail(0, &[&format!("10.0.1.{it}")])];
+    for has_peers in [true, false] {
+        let mut watch = watch(vec![rail(0, &["10.0.0.1"])], (0..20).map(node).collect());
+        lose(&mut watch, 0);
+        watch.take_unreachable(&listed(&watch), NOW);
+        assert!(watch.states()[0].is_unhealthy);
+        if !has_peers {
+            while !watch.listed(vec![]) {}
+        }
+        for turn in 0..6 {
+            assert!(watch.states()[0].is_unhealthy, "{turn}");
+            for rail in watch.round() {
+                watch.take(rail, Outcome::NotAsked("no-route"));
+            }
+        }
+        let state = watch.states().remove(0);
+        assert!(!state.is_unhealthy && !state.is_unreachable);
+    }
+}
+
+/// An answer of an earlier interval, or of one without requests, is no evidence for dead rails elsewhere.
+#[test]
+fn another_rail_is_answered_in_the_last_interval() {
+    let own = || vec![rail(0, &["10.0.0.1"]), rail(1, &["10.1.0.1"])];
+    let node = |it: usize| [0, 1].map(|rail| self::rail(rail, &[&format!("10.{rail}.1.{it}")]));
+    for (later, is_in_doubt) in [
+        (vec![Outcome::Lost], true),
+        (vec![Outcome::Lost; 2], false),
+        (vec![Outcome::NotAsked("no-route")], false),
+    ] {
+        let mut watch = watch(own(), (0..3).map(|it| node(it).to_vec()).collect());
+        lose(&mut watch, 0);
+        for outcome in [vec![ANSWER], later].concat() {
+            watch.target(1);
+            watch.take(1, outcome);
+        }
+        assert_eq!(watch.is_in_doubt(NOW), is_in_doubt);
+    }
+}
+
+/// The own ConfigMap of a watch, as node 7 of the list of nodes with unreachable rails.
+fn listed(watch: &Watch) -> Vec<Arc<Peer>> {
+    let (node, rails) = ("node-7".to_owned(), watch.own());
+    vec![Arc::new(Peer {
+        node,
+        hash: 7,
+        rails,
+        renewal: 0,
+    })]
+}
+
+fn lose(watch: &mut Watch, rail: usize) {
+    for _ in 0..LOST {
+        watch.target(rail);
+        watch.take(rail, Outcome::Lost);
+    }
+}
+
+/// One dead node is no evidence, nor are two without an answer to another rail.
+#[test]
+fn the_peers_are_not_dead_if_they_answer_another_rail_or_are_twelve() {
+    for (peers, other_rail_is_answered, is_unhealthy) in [
+        (1, true, false),
+        (2, false, false),
+        (2, true, true),
+        (11, false, false),
+        (12, false, true),
+    ] {
+        let own = vec![rail(0, &["10.0.0.1"]), rail(1, &["10.1.0.1"])];
+        let peer = |it: usize| [0, 1].map(|rail| self::rail(rail, &[&format!("10.{rail}.1.{it}")]));
+        // one of the nodes is this one
+        let nodes = if peers > 7 { peers + 1 } else { peers };
+        let mut watch = watch(own, (0..nodes).map(|it| peer(it).to_vec()).collect());
+        if other_rail_is_answered {
+            watch.target(1);
+            watch.take(1, ANSWER);
+        }
+        let before = listed(&watch);
+        lose(&mut watch, 0);
+        watch.take_unreachable(&before, NOW);
+        assert!(!watch.states()[0].is_unhealthy, "not published yet");
+        assert_eq!(watch.is_in_doubt(NOW), is_unhealthy, "{peers}");
+        watch.take_unreachable(&listed(&watch), NOW);
+        assert_eq!(watch.states()[0].is_unhealthy, is_unhealthy, "{peers}");
+        assert!(!watch.states()[1].is_unhealthy);
+        assert!(!watch.is_in_doubt(NOW));
+        watch.take(0, ANSWER);
+        watch.take(0, ANSWER);
+        assert!(!watch.states()[0].is_unhealthy);
+    }
+}
+
+/// One rail, or a tenth of the cluster's.
+#[test]
+fn a_larger_share_of_unreachable_rails_changes_no_health() {
+    let peer = |it: usize| vec![rail(0, &[&format!("10.0.1.{it}")])];
+    let others = |number: usize| {
+        (100..).take(number).map(|hash| {
+            let rails = vec![FabricRail {
+                is_unreachable: true,
+                ..rail(0, &[])
+            }];
+            Arc::new(Peer {
+                node: String::new(),
+                hash,
+                rails,
+                renewal: 0,
+            })
+        })
+    };
+    for (nodes, unreachable, is_unhealthy) in
+        [(15, 0, true), (15, 1, false), (30, 2, true), (30, 3, false)]
+    {
+        let mut watch = watch(vec![rail(0, &["10.0.0.1"])], (0..nodes).map(peer).collect());
+        lose(&mut watch, 0);
+        let list = listed(&watch).into_iter().chain(others(unreachable));
+        watch.take_unreachable(&list.collect::<Vec<_>>(), NOW);
+        assert_eq!(
+            watch.states()[0].is_unhealthy,
+            is_unhealthy,
+            "{nodes} {unreachable}"
+        );
+    }
+}
+
+/// A node that was switched off does not use up the share of 15 rails.
+#[test]
+fn unreachable_rails_that_are_not_renewed_do_not_count() {
+    let peer = |hash: usize, renewal: u64| {
+        let address = format!("10.0.1.{hash}");
+        let is_unreachable = hash == 3;
+        let rails = vec![FabricRail {
+            is_unreachable,
+            ..rail(0, &[&address])
+        }];
+        let (node, hash) = (String::new(), hash as u64);
+        Arc::new(Peer {
+            node,
+            hash,
+            rails,
+            renewal,
+        })
+    };
+    for (is_renewed, is_unhealthy) in [(true, false), (false, true)] {
+        let mut watch = watch(vec![rail(0, &["10.0.0.1"])], vec![]);
+        for minutes in [0, 10, 20] {
+            let renewal = if is_renewed { minutes } else { 0 };
+            let peers = (0..15).map(|it| peer(it, renewal));
+            while !watch.listed(peers.clone().collect()) {}
+            lose(&mut watch, 0);
+            let now = Duration::from_secs(60 * minutes);
+            assert!(watch.is_in_doubt(now));
+            let other = peers.filter(|it| it.hash == 3);
+            let nodes: Vec<_> = listed(&watch).into_iter().chain(other).collect();
+            watch.take_unreachable(&nodes, now);
+            let expected = is_unhealthy && minutes == 20;
+            assert_eq!(watch.states()[0].is_unhealthy, expected, "{minutes}");
+        }
+    }
+}
+
+/// A roll-out of the watch makes no dead rail healthy, unless no rail is to become unhealthy any more.
+#[test]
+fn a_verdict_outlives_its_watch() {
+    let rails = || vec![rail(0, &["10.0.0.1"]), rail(1, &["10.1.0.1"])];
+    let node = |it: usize| vec![rail(0, &[&format!("10.0.1.{it}")])];
+    let mut before = watch(rails(), (0..20).map(node).collect());
+    lose(&mut before, 0);
+    before.take_unreachable(&listed(&before), NOW);
+    for (percent, is_unhealthy) in [(10, true), (0, false)] {
+        let mut watch = Watch::new(7, percent, PATIENCE);
+        watch.has(rails());
+        watch.had(&before.states());
+        let states = watch.states();
+        assert_eq!(states[0].is_unhealthy, is_unhealthy);
+        assert!(states[0].is_unreachable && !states[1].is_unreachable);
+        assert_eq!(watch.take(0, ANSWER), None);
+        assert_eq!(watch.take(0, ANSWER), Some(false));
+        assert!(!watch.states()[0].is_unhealthy);
+    }
+}
+
+/// The page shows each peer once, the last one first.
+#[test]
+fn the_last_peers_are_kept() {
+    let peer = |it: usize| vec![rail(0, &[&format!("10.0.1.{it}")])];
+    let mut watch = watch(vec![rail(0, &["10.0.0.1"])], (0..4).map(peer).collect());
+    let mut addresses = vec![];
+    for number in 0..6 {
+        addresses.insert(0, watch.target(0).expect("a peer").1);
+        watch.take(0, if number == 5 { Outcome::Lost } else { ANSWER });
+    }
+    let asked = watch.states().remove(0).asked;
+    let found: Vec<_> = asked.iter().map(|it| it.address).collect();
+    assert_eq!(found, addresses[..4]);
+    let times: Vec<_> = asked.iter().map(|it| it.seconds).collect();
+    assert_eq!(times[..2], [None, Some(0.00025)]);
+    assert_eq!(
+        asked[0].node,
+        format!(
+            "node-{}",
+            addresses[0]
+                .to_string()
+                .rsplit('.')
+                .next()
+                .expect("a number")
+        )
+    );
+}
