@@ -19,6 +19,7 @@ use crate::{
 use anyhow::{Result, bail};
 use conflist::TYPE;
 use dra::Claims;
+use rdma_ping::fabric::Report;
 use rdma_resources::limited::{CGROUPS, LimitedContainers};
 use std::{
     path::{Path, PathBuf},
@@ -255,6 +256,7 @@ fn take_chain_away(arguments: &Uninstall) -> Result<Option<String>> {
     let done = binaries::take(&bin_dir, &state_dir, &record)?;
     done.iter().for_each(|line| println!("{line}"));
     evidence::remove(&state_dir)?;
+    Report::remove(&state_dir)?;
     Record::remove(&state_dir)?;
     record::unlock_for_good(lock, &state_dir)?;
     Ok(None)

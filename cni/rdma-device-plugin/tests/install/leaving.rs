@@ -282,6 +282,20 @@ fn labels_of_the_node_go_with_the_rest() {
     assert!(!file.exists() && check());
 }
 
+/// The report of the fabric watch, and what a killed watch left beside it.
+#[test]
+fn the_report_of_the_fabric_watch_goes_with_the_rest() {
+    let node = Node::with_list(FLANNEL);
+    plugin(&node, "");
+    node.install();
+    fs::create_dir(node.path("state/fabric")).expect("made");
+    for name in ["rails.json", ".rails.json.new"] {
+        node.machine.write(&format!("state/fabric/{name}"), "{}");
+    }
+    said(&node.run("uninstall", &[]));
+    assert!(!node.path("state/fabric").exists());
+}
+
 /// The device information for Multus is removed last, too: the state directory has the list of these files.
 #[test]
 fn device_information_goes_with_the_rest() {

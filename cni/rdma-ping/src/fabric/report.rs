@@ -6,10 +6,13 @@ use rdma_netns::{Kernel, Linux, linux::seconds_since_boot};
 use rdma_resources::{FileError, file};
 use serde::{Deserialize, Serialize};
 use std::{
+    fs, io,
     path::{Path, PathBuf},
     time::Duration,
 };
 
+/// Directory below the state directory, the only one of the node that the watch's container may write.
+const DIRECTORY: &str = "fabric";
 /// Longest time until a report becomes void, seconds: the longest interval, and 180.
 const LONGEST: u64 = 3600 + 180;
 
@@ -55,11 +58,25 @@ impl Report {
     pub fn write(&self, state_dir: &Path) -> Result<(), FileError> {
         file::replace(&path(state_dir), self, 0o644).map(drop)
     }
+
+    /// Removes the reports' directory.
+    ///
+    /// # Errors
+    /// It cannot be removed.
+    pub fn remove(state_dir: &Path) -> Result<(), FileError> {
+        let directory = state_dir.join(DIRECTORY);
+        match fs::remove_dir_all(&directory) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(FileError::new("remove", &directory, error))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
-/// Returns the file's path. Its directory is the only one of the node that the watch's container may write.
+/// Returns the file's path.
 fn path(state_dir: &Path) -> PathBuf {
-    state_dir.join("fabric/rails.json")
+    state_dir.join(DIRECTORY).join("rails.json")
 }
 
 #[cfg(test)]
