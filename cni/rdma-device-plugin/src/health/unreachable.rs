@@ -9,8 +9,8 @@ use std::{collections::BTreeSet, path::Path, sync::Arc, time::Duration};
 use tokio::{sync::watch, time::Instant};
 
 /// Reason why the devices are unhealthy.
-const REASON: &str =
-    "it reaches no rail of other nodes, which reach each other (rdma-device-plugin fabric)";
+const REASON: &str = "it reaches no rail of other nodes, which reach each other: check cable, switch port and VLAN \
+                      (rdma-device-plugin fabric)";
 
 /// Interval of readings.
 const INTERVAL: Duration = Duration::from_secs(10);

@@ -113,6 +113,25 @@ fn report(machine: &Machine, patience: Duration) {
     report.write(&machine.path("state")).expect("written");
 }
 
+/// A watch starts from the report of the earlier one. The made-up node has no peers, so the verdict ends after 12 turns.
+#[test]
+fn a_verdict_stays_when_the_watch_starts_again() {
+    let node = Running::with(HCA).listed("rdma/hca", 1000);
+    let api = ApiServer::start();
+    report(&node.machine, Duration::from_secs(600));
+    let _watch = Daemon::start(watch(&node.machine, &api).arg("--unhealthy-percent=10"));
+    let is_unreachable = || Some(rails(&api)?[0]["unreachable"] == true);
+    wait::until("it is published", || is_unreachable() == Some(true));
+    let is_unhealthy = || {
+        let report = Report::read(&node.machine.path("state")).expect("a report");
+        let first = report.rails.first().filter(|it| it.peers == 0);
+        first.map(|it| it.is_unhealthy)
+    };
+    wait::until("the new watch reports it", || is_unhealthy() == Some(true));
+    wait::until("it ends", || is_unhealthy() == Some(false));
+    wait::until("it is withdrawn", || is_unreachable() == Some(false));
+}
+
 /// The daemon follows the watch's report with `fabric` alone, and only until the report is void.
 #[test]
 fn the_watch_makes_a_rail_unhealthy_while_it_lives() {
@@ -138,7 +157,7 @@ fn the_watch_makes_a_rail_unhealthy_while_it_lives() {
     ));
     let page = daemon.get("/");
     for text in [
-        "it reaches no rail of other nodes, which reach each other",
+        "it reaches no rail of other nodes, which reach each other: check cable, switch port and VLAN",
         "<b class=\"bad\">unreachable</b></td><td>31</td><td>node-&lt;7&gt; <b class=\"bad\">lost</b></td>",
         "<b class=\"ok\">reachable</b></td><td>31</td><td>node-8 0.31 ms</td>",
     ] {
