@@ -2,17 +2,23 @@
 //! Keeps the limits of pods' use of RDMA devices ([`rdma_resources::limited`]): lifts them when a pod's limited containers
 //! have ended, which no DEL does for pods of the host's network, and sets them for devices that come back.
 
-use crate::{node::Node, watch::Watch};
+use crate::{
+    node::Node,
+    watch::{Watch, until},
+};
 use rdma_resources::LimitedContainers;
-use std::sync::Arc;
-use tokio::{sync::watch, task::spawn_blocking};
+use std::{sync::Arc, time::Duration};
+use tokio::{sync::watch, task::spawn_blocking, time::Instant};
+
+/// Interval of attempts after an error.
+const RETRY: Duration = Duration::from_secs(10);
 
 /// Keeps the limits of `containers` until the daemon ends.
 pub(crate) async fn keep(containers: LimitedContainers, mut node: watch::Receiver<Arc<Node>>) {
     let mut last = None;
     loop {
         // before the look, which else would miss a change
-        let mut changes = Watch::new(containers.watched());
+        let mut changes = armed(&containers);
         let all = containers.clone();
         let settled = spawn_blocking(move || {
             let error = all.settle().err().map(|error| error.to_string());
@@ -29,14 +35,32 @@ pub(crate) async fn keep(containers: LimitedContainers, mut node: watch::Receive
             });
             [error, outlasting]
         });
-        let Ok(sentences) = settled.await else { return };
+        let sentences = settled.await.unwrap_or_else(|panic| {
+            let error = format!("cannot keep the limits of RDMA devices: {panic}");
+            [Some(error), None]
+        });
+        let retry = sentences[0].is_some().then(|| Instant::now() + RETRY);
         if last.as_ref() != Some(&sentences) {
             sentences.iter().flatten().for_each(|it| log::warn!("{it}"));
             last = Some(sentences);
         }
         tokio::select! {
             () = changes.changed() => {}
+            () = until(retry) => {}
             changed = node.changed() => if changed.is_err() { return },
         }
+    }
+}
+
+/// Watches the containers, those too that were recorded before the watch of their directory began.
+fn armed(containers: &LimitedContainers) -> Watch {
+    let mut paths = containers.watched();
+    loop {
+        let armed = Watch::new(paths.iter().cloned().collect());
+        let now = containers.watched();
+        if now == paths {
+            return armed;
+        }
+        paths = now;
     }
 }

@@ -134,7 +134,7 @@ fn own(path: &Path, mode: u32) -> io::Result<Held> {
 
 /// Time limit for another process's lock. The holder observes the hardware and writes one file. The limit is short,
 /// because the waiting process may hold the node's lock, for which every other change waits.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Waits for a limited time until no other process holds the lock file at `path`. So a process that is stopped, or that
 /// waits for a driver, delays no pod's end. Dropping the result releases the lock.

@@ -14,7 +14,7 @@ use crate::{FileError, RdmaLimits, file};
 use cni_protocol::lock::{self, Held};
 use serde::{Deserialize, Serialize};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt::Write as _,
     fs::{self, File, OpenOptions},
     io::{self, Write as _},
@@ -24,10 +24,10 @@ use std::{
 /// Root of the host's hierarchy of cgroup version 2.
 pub const CGROUPS: &str = "/sys/fs/cgroup";
 
-/// Format that this version writes. A newer one is ignored.
+/// Format that this version writes. A newer one is an error.
 pub const FORMAT: u32 = 1;
 
-/// Error of a device that has gone since (`ENODEV`).
+/// Error of a device, or of a kernel's file, that has gone since (`ENODEV`).
 const NO_DEVICE: i32 = 19;
 
 /// A limited container.
@@ -54,6 +54,14 @@ pub struct LimitedContainer {
 /// A container with the path of its record.
 type Recorded = (PathBuf, LimitedContainer);
 
+/// The containers that have processes, or may have, and the others.
+struct Found {
+    living: Vec<Recorded>,
+    ended: Vec<Recorded>,
+    /// First error of a record, or of a container's cgroup.
+    done: Result<(), FileError>,
+}
+
 /// The limited containers of a node.
 #[derive(Clone, Debug)]
 pub struct LimitedContainers {
@@ -70,16 +78,18 @@ impl LimitedContainers {
         }
     }
 
-    /// Limits the pod of the container with this id of the runtime, and records the container before. A lower limit,
-    /// of another container of the pod, stays.
+    /// Limits the pod of the container with this id of the runtime, and records the container before. The lowest limit
+    /// of the pod's living containers applies.
     ///
     /// # Errors
-    /// The record or the limits cannot be written.
+    /// The record or the limits cannot be written, or another process holds the lock.
     pub fn limit(&self, id: &str, container: &LimitedContainer) -> Result<(), FileError> {
         let _lock = self.lock()?;
         let path = self.root.join(format!("{}.json", file::file_name(id)));
         file::replace(&path, container, 0o600)?;
-        self.set(container, |line| lowered(line, container.limits))
+        let mut living = self.read().living;
+        living.push((path, container.clone()));
+        self.set(&living, &container.pod_cgroup)
     }
 
     /// Lifts the limits of each pod whose limited containers have ended, and forgets these containers. Limits those of
@@ -88,7 +98,7 @@ impl LimitedContainers {
     /// A container is not forgotten if its pod's cgroup was gone before ([`outlasting`](Self::outlasting)).
     ///
     /// # Errors
-    /// Some limit or record cannot be written; the others are.
+    /// Some limit or record cannot be read or written; the others are. Another process holds the lock.
     pub fn settle(&self) -> Result<(), FileError> {
         self.lift(|_| false)
     }
@@ -96,8 +106,20 @@ impl LimitedContainers {
     /// Lifts the limits of all pods, and forgets their containers.
     ///
     /// # Errors
-    /// Same as [`settle`](Self::settle).
+    /// Same as [`settle`](Self::settle), or the hierarchy that has the limits is not mounted here.
     pub fn lift_all(&self) -> Result<(), FileError> {
+        let boot = boot_id()?;
+        let Found { living, ended, .. } = self.read();
+        let has_limits = living.iter().chain(&ended).any(|it| it.1.boot_id == boot);
+        if has_limits && !self.is_hierarchy() {
+            let words = "it is not the host's hierarchy of cgroup version 2, and pods have limits of RDMA devices there; \
+                         mount it, or reboot the node";
+            return Err(FileError::new(
+                "use",
+                &self.cgroups,
+                io::Error::other(words),
+            ));
+        }
         self.lift(|_| true)
     }
 
@@ -106,61 +128,92 @@ impl LimitedContainers {
         if !self.root.exists() || !self.is_hierarchy() {
             return Ok(());
         }
+        let boot = boot_id()?;
         let _lock = self.lock()?;
-        let (mut living, mut ended) = self.living_and_ended();
+        let Found {
+            mut living,
+            mut ended,
+            mut done,
+        } = self.read();
         ended.extend(living.extract_if(.., |it| has_ended(it)));
-        let mut done = Ok(());
         for (path, container) in &ended {
-            let is_shared = |it: &Recorded| it.1.pod_cgroup == container.pod_cgroup;
-            let lifted = match living.iter().any(is_shared) || !of_this_boot(container) {
-                true => Ok(()),
-                false if self.has_gone(container) => continue,
-                false => self.set(container, lifted),
+            let set = match container.boot_id == boot {
+                true if self.has_gone(container) => continue,
+                true => self.set(&living, &container.pod_cgroup),
+                false => Ok(()),
             };
-            done = done.and(lifted.and_then(|()| file::remove(path).map(drop)));
+            done = done.and(set.and_then(|()| file::remove(path).map(drop)));
         }
         for (_, container) in &living {
-            done = done.and(self.set(container, |line| lowered(line, container.limits)));
+            done = done.and(self.set(&living, &container.pod_cgroup));
         }
         done
     }
 
     /// Returns the pods with a limited container that lives, in their order.
     pub fn pods(&self) -> Vec<LimitedContainer> {
-        let (living, _) = self.living_and_ended();
-        let pods = living
-            .into_iter()
-            .map(|(_, it)| (it.pod_cgroup.clone(), it));
+        let living = self.read().living.into_iter();
+        let pods = living.map(|(_, it)| (it.pod_cgroup.clone(), it));
         pods.collect::<BTreeMap<_, _>>().into_values().collect()
     }
 
     /// Returns the containers whose pod's cgroup went with its limits, since the node booted.
     pub fn outlasting(&self) -> Vec<LimitedContainer> {
-        let (_, ended) = self.living_and_ended();
-        let ended = ended.into_iter().map(|(_, it)| it);
-        let outlasting = |it: &LimitedContainer| of_this_boot(it) && self.has_gone(it);
-        ended.filter(outlasting).collect()
+        let boot = boot_id().ok();
+        let ended = self.read().ended.into_iter().map(|(_, it)| it);
+        let is_outlasting =
+            |it: &LimitedContainer| boot.as_ref() == Some(&it.boot_id) && self.has_gone(it);
+        ended.filter(is_outlasting).collect()
     }
 
-    /// Returns the paths in which a change asks for [`settle`](Self::settle).
-    pub fn watched(&self) -> Vec<PathBuf> {
-        let (living, _) = self.living_and_ended();
+    /// Returns the paths in which a change asks for [`settle`](Self::settle), in their order.
+    pub fn watched(&self) -> BTreeSet<PathBuf> {
+        let living = self.read().living;
         let events = living.iter().map(|(_, it)| self.events(it));
-        [self.root.clone()].into_iter().chain(events).collect()
+        events.chain([self.root.clone()]).collect()
     }
 
-    /// Returns the containers that have processes, and the others.
-    fn living_and_ended(&self) -> (Vec<Recorded>, Vec<Recorded>) {
-        let entries = fs::read_dir(&self.root).into_iter().flatten().flatten();
-        let records = entries.filter_map(|entry| {
-            let path = entry.path();
-            let container = file::read_record(&path, FORMAT).ok().flatten()?;
-            Some((path, container))
-        });
-        records.partition(|(_, container)| {
-            let events = fs::read_to_string(self.events(container)).unwrap_or_default();
-            events.lines().any(|line| line == "populated 1")
-        })
+    /// Reads the records. A container has ended if the kernel says that it has no process, or has no such cgroup.
+    fn read(&self) -> Found {
+        let mut found = Found {
+            living: Vec::new(),
+            ended: Vec::new(),
+            done: Ok(()),
+        };
+        let entries = match fs::read_dir(&self.root) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                found.done = Err(FileError::new("read", &self.root, error));
+                return found;
+            }
+            entries => entries.into_iter().flatten().flatten(),
+        };
+        let paths = entries.map(|entry| entry.path());
+        for path in paths.filter(|it| it.extension().is_some_and(|it| it == "json")) {
+            let read = match file::read_record(&path, FORMAT) {
+                Ok(None) => Ok(()),
+                Ok(Some(container)) => {
+                    let lives = self.lives(&container);
+                    match lives {
+                        Ok(false) => found.ended.push((path, container)),
+                        _ => found.living.push((path, container)),
+                    }
+                    lives.map(drop)
+                }
+                Err(error) => Err(error),
+            };
+            found.done = found.done.and(read);
+        }
+        found
+    }
+
+    fn lives(&self, container: &LimitedContainer) -> Result<bool, FileError> {
+        let events = self.events(container);
+        match fs::read_to_string(&events) {
+            Ok(text) => Ok(text.lines().any(|line| line == "populated 1")),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) if error.raw_os_error() == Some(NO_DEVICE) => Ok(false),
+            Err(error) => Err(FileError::new("read", &events, error)),
+        }
     }
 
     fn events(&self, container: &LimitedContainer) -> PathBuf {
@@ -175,16 +228,19 @@ impl LimitedContainers {
     }
 
     fn has_gone(&self, container: &LimitedContainer) -> bool {
-        self.is_hierarchy() && !self.cgroups.join(&container.pod_cgroup).exists()
+        let cgroup = self.cgroups.join(&container.pod_cgroup);
+        self.is_hierarchy() && cgroup.try_exists().is_ok_and(|exists| !exists)
     }
 
-    /// Writes the line that `change` returns for each line of the pod's `rdma.max`.
-    fn set(
-        &self,
-        container: &LimitedContainer,
-        change: impl Fn(&str) -> Option<String>,
-    ) -> Result<(), FileError> {
-        let path = self.cgroups.join(&container.pod_cgroup).join("rdma.max");
+    /// Gives the pod the lowest limits that its containers among `living` have, for each device.
+    fn set(&self, living: &[Recorded], pod: &Path) -> Result<(), FileError> {
+        let lower = |one: Option<u32>, other: Option<u32>| one.into_iter().chain(other).min();
+        let of_pod = living.iter().filter(|it| it.1.pod_cgroup == pod);
+        let limits = of_pod.fold(RdmaLimits::default(), |lowest, (_, it)| RdmaLimits {
+            handles: lower(lowest.handles, it.limits.handles),
+            objects: lower(lowest.objects, it.limits.objects),
+        });
+        let path = self.cgroups.join(pod).join("rdma.max");
         let present = fs::read_to_string(&path);
         let present = present.map_err(|source| FileError::new("read", &path, source))?;
         let write = |line: String| {
@@ -192,18 +248,24 @@ impl LimitedContainers {
             let mut file = OpenOptions::new().append(true).open(&path)?;
             file.write_all(line.as_bytes())
         };
-        for line in present.lines().filter_map(change) {
-            match write(line) {
-                Err(error) if error.raw_os_error() == Some(NO_DEVICE) => {}
-                written => written.map_err(|source| FileError::new("write", &path, source))?,
-            }
+        let mut done = Ok(());
+        for line in present.lines().filter_map(|it| changed(it, limits)) {
+            let written = match write(line) {
+                // the device has gone; without the file, the cgroup has
+                Err(error) if error.raw_os_error() == Some(NO_DEVICE) && path.exists() => Ok(()),
+                written => written.map_err(|source| FileError::new("write", &path, source)),
+            };
+            done = done.and(written);
         }
-        Ok(())
+        done
     }
 
     fn lock(&self) -> Result<Held, FileError> {
-        let open = || fs::create_dir_all(&self.root).and_then(|()| File::open(&self.root));
-        lock::hold(&self.root, open).map_err(|source| FileError::new("lock", &self.root, source))
+        let lock = || {
+            fs::create_dir_all(&self.root)?;
+            lock::wait(File::open(&self.root)?, file::PATIENCE)
+        };
+        lock().map_err(|source| FileError::new("lock", &self.root, source))
     }
 }
 
@@ -211,40 +273,26 @@ impl LimitedContainers {
 ///
 /// # Errors
 /// It cannot be read.
-pub fn boot_id() -> io::Result<String> {
-    fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|id| id.trim().to_owned())
+pub fn boot_id() -> Result<String, FileError> {
+    let path = Path::new("/proc/sys/kernel/random/boot_id");
+    let id = fs::read_to_string(path).map_err(|source| FileError::new("read", path, source))?;
+    Ok(id.trim().to_owned())
 }
 
-fn of_this_boot(container: &LimitedContainer) -> bool {
-    boot_id().is_ok_and(|id| id == container.boot_id)
-}
-
-/// Returns the line that lowers a device's limits in `present`, such as `mlx5_0 hca_handle=5 hca_object=max`, to
-/// `limits`. `None`: none is higher.
-fn lowered(present: &str, limits: RdmaLimits) -> Option<String> {
-    changed(present, |name, now| {
-        let limit = match name {
-            "hca_handle" => limits.handles,
-            "hca_object" => limits.objects,
-            _ => None,
-        };
-        // max is no number
-        let is_lower = |limit: &u32| !now.parse().is_ok_and(|now: u32| now <= *limit);
-        limit.filter(is_lower).map(|it| it.to_string())
-    })
-}
-
-/// Returns the line that takes a device's limits in `present` away. `None`: it has none.
-fn lifted(present: &str) -> Option<String> {
-    changed(present, |_, now| (now != "max").then(|| "max".to_owned()))
-}
-
-fn changed(present: &str, to: impl Fn(&str, &str) -> Option<String>) -> Option<String> {
+/// Returns the line that changes a device's limits in `present`, such as `mlx5_0 hca_handle=5 hca_object=max`, to
+/// `limits`. `None`: it has them.
+fn changed(present: &str, limits: RdmaLimits) -> Option<String> {
     let mut words = present.split_whitespace();
     let device = words.next()?;
     let mut line = device.to_owned();
     for (name, now) in words.filter_map(|word| word.split_once('=')) {
-        if let Some(limit) = to(name, now) {
+        let limit = match name {
+            "hca_handle" => limits.handles,
+            "hca_object" => limits.objects,
+            _ => continue,
+        };
+        let limit = limit.map_or_else(|| "max".to_owned(), |it| it.to_string());
+        if limit != now {
             let _ = write!(line, " {name}={limit}");
         }
     }
@@ -328,19 +376,21 @@ mod tests {
         let node = Node::new();
         let limited = "mlx5_0 hca_handle=max hca_object=3 \n\
                        mlx5_1 hca_handle=9 hca_object=max \n";
+        let of_one = "mlx5_1 hca_handle=max hca_object=3";
         node.write("a/rdma.max", NONE);
         let one = node.start("a", "one", 3);
         assert_eq!(node.added("a", NONE), "mlx5_0 hca_object=3");
         node.write("a/rdma.max", limited);
         node.start("a", "two", 5);
-        assert_eq!(node.added("a", limited), "mlx5_1 hca_object=5");
+        assert_eq!(node.added("a", limited), of_one);
         assert_eq!(node.containers.pods().len(), 1);
 
         // a device without a limit is another one since
         node.write("a/rdma.max", NONE);
         node.end("a", "two");
         node.settle();
-        assert_eq!(node.added("a", NONE), "mlx5_0 hca_object=3");
+        // for the ended one and for the living one, as the file is not the kernel's
+        assert_eq!(node.added("a", NONE), "mlx5_0 hca_object=3".repeat(2));
         assert_eq!(node.containers.pods(), [one]);
 
         node.write("a/rdma.max", limited);
@@ -378,6 +428,63 @@ mod tests {
     }
 
     #[test]
+    fn a_pods_limit_is_raised_to_that_of_the_containers_that_live() {
+        let low = "mlx5_0 hca_handle=max hca_object=4 \n";
+        let raised = "mlx5_0 hca_object=1000";
+        let node = Node::new();
+        node.write("a/rdma.max", NONE);
+        node.start("a", "init", 4);
+        node.write("a/rdma.max", low);
+        node.end("a", "init");
+        // whether the hook comes first or the daemon
+        node.start("a", "main", 1000);
+        assert_eq!(node.added("a", low), raised);
+        node.settle();
+        assert_eq!(node.added("a", low), raised.repeat(2));
+        assert!(!node.root.path().join("state/limited/init.json").exists());
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_an_error_and_ends_no_limit() {
+        let node = Node::new();
+        let low = "mlx5_0 hca_handle=max hca_object=3 \n";
+        for pod in ["a", "b"] {
+            node.write(&format!("{pod}/rdma.max"), low);
+        }
+        node.start("a", "one", 3);
+        node.start("b", "two", 3);
+        node.end("b", "two");
+        let events = node.root.path().join("cgroup/pods/a/one/cgroup.events");
+        fs::remove_file(&events).expect("removed");
+        fs::create_dir(&events).expect("made");
+        let error = node.containers.settle().expect_err("a directory");
+        assert!(error.to_string().contains("one/cgroup.events"), "{error}");
+        assert_eq!(node.added("a", low), "");
+        assert_eq!(node.added("b", low), "mlx5_0 hca_object=max");
+
+        fs::remove_dir(&events).expect("removed");
+        node.settle();
+        assert_eq!(node.added("a", low), "mlx5_0 hca_object=max");
+        let limited = node.root.path().join("state/limited");
+        fs::write(limited.join("three.new"), "{").expect("written");
+        node.settle();
+        fs::write(limited.join("three.json"), "{").expect("written");
+        let error = node.containers.settle().expect_err("no record");
+        assert!(error.to_string().contains("three.json"), "{error}");
+    }
+
+    #[test]
+    fn a_process_that_holds_the_lock_stops_no_other_one() {
+        let node = Node::new();
+        node.write("a/rdma.max", NONE);
+        let container = node.start("a", "one", 3);
+        let _held = node.containers.lock().expect("free");
+        let error = node.containers.settle().expect_err("held");
+        assert!(error.to_string().contains("lock"), "{error}");
+        assert_eq!(node.containers.pods(), [container]);
+    }
+
+    #[test]
     fn where_the_hosts_cgroups_are_not_mounted_nothing_is_forgotten() {
         let node = Node::new();
         node.write("a/rdma.max", NONE);
@@ -387,5 +494,7 @@ mod tests {
         node.settle();
         assert!(node.root.path().join("state/limited/one.json").exists());
         assert_eq!(node.containers.outlasting(), []);
+        let error = node.containers.lift_all().expect_err("not mounted");
+        assert!(error.to_string().contains("mount it, or reboot"), "{error}");
     }
 }

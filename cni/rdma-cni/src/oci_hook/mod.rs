@@ -88,7 +88,7 @@ impl State {
     }
 
     /// Returns the record of the container in these cgroups.
-    fn record(&self, cgroups: Cgroups, limits: RdmaLimits) -> io::Result<LimitedContainer> {
+    fn record(&self, cgroups: Cgroups, limits: RdmaLimits) -> Result<LimitedContainer, FileError> {
         Ok(LimitedContainer {
             format: FORMAT,
             boot_id: boot_id()?,
@@ -138,7 +138,7 @@ fn set(arguments: &[String], stdin: &mut dyn Read) -> Result<(), HookError> {
 fn limit(state: &State, state_dir: &Path, limits: RdmaLimits) -> Result<(), CgroupError> {
     let root = Path::new(CGROUPS);
     let cgroups = prepare(root, &cgroup(&state.pid.to_string())?, &cgroup("self")?)?;
-    let record = state.record(cgroups, limits).map_err(CgroupError::Boot)?;
+    let record = state.record(cgroups, limits)?;
     Ok(LimitedContainers::new(state_dir, root).limit(&state.id, &record)?)
 }
 

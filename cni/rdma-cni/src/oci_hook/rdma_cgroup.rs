@@ -5,7 +5,7 @@ use rdma_netns::RdmaCgroup;
 use rdma_resources::FileError;
 use std::{
     ffi::OsStr,
-    fs, io,
+    fs,
     path::{Component, Path, PathBuf},
 };
 
@@ -22,8 +22,6 @@ pub(super) enum CgroupError {
     NotOfPod(String),
     #[error("the process is in the runtime's own cgroup, as with a virtual machine (Kata)")]
     OfRuntime,
-    #[error("the kernel's boot id cannot be read: {0}")]
-    Boot(#[source] io::Error),
     #[error(transparent)]
     File(#[from] FileError),
 }
