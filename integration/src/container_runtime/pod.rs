@@ -54,9 +54,11 @@ pub struct PodSpec {
 impl PodSpec {
     /// A pod without containers.
     pub fn new(name: &str) -> Self {
+        let digits = name.bytes().flat_map(|it| [it >> 4, it & 15]);
+        let uid = digits.filter_map(|it| char::from_digit(it.into(), 16));
         Self {
             name: name.to_owned(),
-            uid: format!("uid-of-{name}"),
+            uid: uid.collect(),
             host_network: false,
             annotations: vec![],
             containers: vec![],

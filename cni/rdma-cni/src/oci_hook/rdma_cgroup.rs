@@ -82,7 +82,11 @@ pub(super) fn prepare(
 /// `kubepods-burstable-podUID.slice` (`GetPodContainerName()`, `pkg/kubelet/cm/pod_container_manager_linux.go`).
 fn is_of_pod(name: &OsStr) -> bool {
     let name = name.to_string_lossy();
-    name.starts_with("pod") || name.contains("-pod")
+    let name = name.strip_suffix(".slice").unwrap_or(&name);
+    let of_systemd = || name.rsplit_once("-pod").map(|(_, uid)| uid);
+    let uid = name.strip_prefix("pod").or_else(of_systemd);
+    let is_of_uid = |it: u8| it.is_ascii_hexdigit() || b"-_".contains(&it);
+    uid.is_some_and(|it| !it.is_empty() && it.bytes().all(is_of_uid))
 }
 
 /// Gives the children of the cgroup the controller.
@@ -107,11 +111,11 @@ mod tests {
     /// The hook's `/proc/self/cgroup`.
     const HOOK: &str = "0::/system.slice/containerd.service\n";
 
-    /// A hierarchy with the cgroup `/kubepods/podone`. Files keep what was written, as the kernel's do not.
+    /// A hierarchy with the cgroup `/kubepods/pod1a-0b`. Files keep what was written, as the kernel's do not.
     fn tree() -> TempDir {
         let root = tempfile::tempdir().expect("a directory");
         let at = |name: &str| root.path().join(name);
-        fs::create_dir_all(at("kubepods/podone")).expect("made");
+        fs::create_dir_all(at("kubepods/pod1a-0b")).expect("made");
         fs::write(at("cgroup.controllers"), "cpu memory rdma\n").expect("written");
         fs::write(at("cgroup.subtree_control"), "cpu rdma\n").expect("written");
         fs::write(at("kubepods/cgroup.subtree_control"), "cpu\n").expect("written");
@@ -121,20 +125,20 @@ mod tests {
     #[test]
     fn the_pods_cgroup_gets_the_controller() {
         let root = tree();
-        let of_process = "1:name=systemd:/other\n0::/kubepods/podone/c1\n";
+        let of_process = "1:name=systemd:/other\n0::/kubepods/pod1a-0b/c1\n";
         let found = prepare(root.path(), of_process, HOOK).expect("found");
         let expected = |container: &str, pod: &str| Cgroups {
             container: container.into(),
             pod: pod.into(),
         };
-        assert_eq!(found, expected("kubepods/podone/c1", "kubepods/podone"));
+        assert_eq!(found, expected("kubepods/pod1a-0b/c1", "kubepods/pod1a-0b"));
         // only where it is missing
         let written = |name: &str| fs::read_to_string(root.path().join(name)).expect("a file");
         assert_eq!(written("kubepods/cgroup.subtree_control"), "+rdma");
         assert_eq!(written("cgroup.subtree_control"), "cpu rdma\n");
 
         // crun makes a cgroup of its own below systemd's scope
-        let slice = "kubepods.slice/kubepods-podone.slice";
+        let slice = "kubepods.slice/kubepods-pod1a_0b.slice";
         let scope = format!("{slice}/crio-c1.scope/container");
         for parent in ["kubepods.slice", slice] {
             let path = root.path().join(parent);
@@ -154,10 +158,12 @@ mod tests {
         };
         for of_process in [
             "0::/\n",
-            "0::/../podone/c1\n",
-            "0::/kubepods/podone\n",
+            "0::/../pod1a-0b/c1\n",
+            "0::/kubepods/pod1a-0b\n",
             "0::/k8s.io/c1\n",
-            "11:rdma:/kubepods/podone/c1\n",
+            "0::/machine.slice/podman-1a.scope/c1\n",
+            "0::/kubepods/pod/c1\n",
+            "11:rdma:/kubepods/pod1a-0b/c1\n",
             "",
         ] {
             let error = refused(of_process);
@@ -167,17 +173,17 @@ mod tests {
             );
         }
         assert!(refused(HOOK).contains("runtime's own cgroup"));
-        let error = refused("0::/kubepods/gone/podtwo/c1\n");
+        let error = refused("0::/kubepods/gone/pod2c/c1\n");
         assert!(error.contains("gone/cgroup.subtree_control"), "{error}");
         let controllers = root.path().join("cgroup.controllers");
         for text in ["cpu memory\n", ""] {
             fs::write(&controllers, text).expect("written");
-            assert!(refused("0::/kubepods/podone/c1\n").contains("with the controller rdma"));
+            assert!(refused("0::/kubepods/pod1a-0b/c1\n").contains("with the controller rdma"));
         }
         // version 1
         fs::remove_file(&controllers).expect("removed");
         assert!(
-            refused("0::/kubepods/podone/c1\n").contains("is no hierarchy of cgroup version 2")
+            refused("0::/kubepods/pod1a-0b/c1\n").contains("is no hierarchy of cgroup version 2")
         );
     }
 }
