@@ -195,8 +195,8 @@ fn mounts(places: &Paths) -> Vec<String> {
     if let Some(cgroups) = &places.cgroups {
         want(
             writable(cgroups),
-            "the limits of pods' use of RDMA devices end only at DEL, so that the kernel can crash when a device goes \
-             after a pod of the host's network",
+            "the daemon cannot lift the limits of pods with hostNetwork; after such a pod ends, the kernel can crash \
+             when an RDMA device is removed",
         );
     }
     want(

@@ -430,7 +430,8 @@ fn takes_it_off(file: &'static str) {
     assert_eq!(container.image, installed.daemon().image);
     let bin_dir = uninstall.cni_bin_dir.unwrap_or(BIN_DIR.into());
     let conf_dir = uninstall.cni_conf_dir.unwrap_or(CONF_DIR.into());
-    let directories = [&bin_dir, &conf_dir, &uninstall.state_dir];
+    let cgroups = PathBuf::from("/sys/fs/cgroup");
+    let directories = [&bin_dir, &conf_dir, &uninstall.state_dir, &cgroups];
     let mut needed = on_the_node(directories.into_iter().chain(&uninstall.node_features));
     needed.insert("/run/netns".into(), ("/run/netns".into(), true));
     if file == UNINSTALL[1] {
