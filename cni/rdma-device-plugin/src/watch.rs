@@ -118,20 +118,21 @@ async fn drain(events: &mut EventStream<[u8; BUFFER]>) {
 
 /// Watches `path`, or the nearest existing directory above it.
 fn arm(events: &EventStream<[u8; BUFFER]>, path: &Path) -> io::Result<()> {
-    let mut mask = WatchMask::CREATE
+    let mask = WatchMask::CREATE
         | WatchMask::MOVED_TO
         | WatchMask::MOVED_FROM
         | WatchMask::DELETE
         | WatchMask::CLOSE_WRITE
         | WatchMask::DELETE_SELF
         | WatchMask::MOVE_SELF;
-    if path.is_file() {
-        // the kernel writes files of cgroups
-        mask |= WatchMask::MODIFY;
-    }
     let mut ancestors = path.ancestors();
     let mut below: Option<&Path> = None;
     while let Some(ancestor) = ancestors.next() {
+        let mask = match ancestor.ends_with("cgroup.events") {
+            // the kernel's file, which nobody closes
+            true => mask | WatchMask::MODIFY,
+            false => mask,
+        };
         match events.watches().add(ancestor, mask) {
             // the next component may have been made before this one was watched
             Ok(_) if below.is_some_and(Path::exists) => {
@@ -162,7 +163,7 @@ impl std::fmt::Debug for Watch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
+    use std::{fs, io::Write};
 
     async fn heard(watch: &mut Watch) -> bool {
         tokio::time::timeout(Duration::from_secs(60), watch.changed())
@@ -210,6 +211,25 @@ mod tests {
             changes += 1;
         }
         assert!((1..10).contains(&changes), "{changes} of a thousand events");
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_file_is_read_when_its_writer_has_closed_it_and_a_cgroups_at_once() {
+        let root = tempfile::tempdir().expect("a directory");
+        for (name, is_heard) in [("conf.yaml", false), ("cgroup.events", true)] {
+            let path = root.path().join(name);
+            fs::write(&path, "").expect("written");
+            let mut watch = Watch::new(vec![path.clone()]);
+            let mut file = fs::OpenOptions::new()
+                .append(true)
+                .open(&path)
+                .expect("open");
+            file.write_all(b"populated 0\n").expect("written");
+            let change = tokio::time::timeout(Duration::from_millis(200), watch.changed()).await;
+            assert_eq!(change.is_ok(), is_heard, "{name}");
+            drop(file);
+            assert!(heard(&mut watch).await, "{name} was closed");
+        }
     }
 
     #[tokio::test(flavor = "current_thread")]
