@@ -137,8 +137,13 @@ fn a_pod_is_limited_on_new_devices_and_until_its_container_ends() {
     running.daemon.signal(Signal::SIGHUP);
     wait::until("the device is limited", || has("mlx5_0 hca_object=3"));
 
-    machine.write(&max, LIMITED);
+    // an error, whose end is no event
+    fs::remove_file(machine.path(&max)).expect("removed");
     machine.write(&events, "populated 0\nfrozen 0\n");
+    running.daemon.says("poda/rdma.max\": No such file");
+    // the daemon has read all events of the write
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    machine.write(&max, LIMITED);
     wait::until("the limit is lifted", || has("mlx5_0 hca_object=max"));
     let record = machine.path("state/limited/c1.json");
     wait::until("it is forgotten", || !record.exists());
