@@ -5,7 +5,7 @@
 //! provider are real. The card is a model.
 
 use integration::{
-    Cluster, Netns,
+    Cluster, Netns, Snapshot,
     cluster::claims::{PLACES, PODS},
     container_runtime::{
         Pod, TOOLS,
@@ -150,10 +150,10 @@ fn a_node_goes_from_the_shared_device_plugin_to_ours_and_back() {
     cluster.until("the node has the other plugin's ids", |it| {
         it.allocatable(RESOURCE).as_deref() == Some("63")
     });
+    let (files, before) = (Files::below(&PLACES), Snapshot::of(&host));
     job(&cluster);
     let theirs = ["rdma_cm", "umad0", "umad1"];
     has_both_nics(&cluster.pod("job-0"), &theirs);
-    let (files, links) = (Files::below(&PLACES), host.ip("-d -br link"));
     cluster.says("a pod runs by the other plugin");
 
     assert_eq!(types(&cluster, "Check"), "");
@@ -176,5 +176,5 @@ fn a_node_goes_from_the_shared_device_plugin_to_ours_and_back() {
 
     cluster.types("kubectl delete statefulset job");
     cluster.until("the pod is gone", |it| it.look_at_all(PODS).is_empty());
-    assert_eq!(host.ip("-d -br link"), links);
+    before.assert_restored(&host);
 }
