@@ -140,8 +140,8 @@ pub fn settled<K: Kernel>(
     attachments.map(is_settled).collect()
 }
 
-/// Returns true for each of `pods`, in order, that lives. A pod is an attachment and the expected path of its
-/// namespace. A pod whose namespace exists but cannot be opened counts as living, and keeps its devices.
+/// Returns for each of `pods`, in order, true if it lives. Each has an attachment and its namespace's expected
+/// path. A pod whose namespace exists but cannot be opened counts as living, and keeps its devices.
 fn living<K: Kernel>(kernel: &K, boot_id: &str, pods: &[(&Attachment, &Path)]) -> Vec<bool> {
     let is_of_boot = |(it, _): &(&Attachment, &Path)| it.boot_id == boot_id;
     let of_boot = pods.iter().filter(|pod| is_of_boot(pod));

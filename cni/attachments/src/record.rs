@@ -76,8 +76,8 @@ pub struct Attachment {
     /// the machine prevents.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub tried: bool,
-    /// Indexes of netdevs in the pod that the last DEL named, because they may belong to the host. The next DEL removes
-    /// them.
+    /// Indexes of the pod's netdevs that the last DEL reported as possibly the host's. The next DEL removes the
+    /// netdevs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub named: Vec<u32>,
     /// Mode of the RDMA subsystem at ADD.
@@ -155,7 +155,7 @@ pub struct Rail {
     /// chain put the netdev into the pod, and also restores it.
     #[serde(rename = "home", default, skip_serializing_if = "Option::is_none")]
     pub host_link: Option<Link>,
-    /// Host settings of the netdev that rtnetlink does not report. None if the netdev stays on the host.
+    /// The netdev's host settings that rtnetlink does not report. None if the netdev stays on the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_settings: Option<DeviceSettings>,
     /// Current owner of the devices.

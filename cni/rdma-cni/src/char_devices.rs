@@ -14,7 +14,7 @@ use std::path::Path;
 /// A container would get another device than the promised one.
 #[derive(Debug, thiserror::Error)]
 pub enum CharDeviceError {
-    /// The CDI entry of a device that the pod's containers get by name could not be written.
+    /// `rdma-cni` could not write the CDI entry by which the pod's containers get a device.
     #[error("the CDI entry of RDMA device {rdma} cannot be updated after its move: {source}")]
     Entry {
         /// The RDMA device.

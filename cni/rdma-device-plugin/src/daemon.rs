@@ -340,7 +340,7 @@ impl Daemon {
         }
     }
 
-    /// If this daemon is the leader, writes the files of `node` for the chain and the runtime.
+    /// Publishes `node`'s files to the CNI chain and container runtime, if this daemon leads.
     async fn publish(&mut self, node: &Arc<Node>) {
         self.publish_at = None;
         if self.role.borrow().leads && !self.publisher.publish(node.clone()).await {

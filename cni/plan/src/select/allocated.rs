@@ -143,9 +143,8 @@ fn is_shared(mode: Mode, allotment: &Allotment, observed: &Observed) -> bool {
         && observed.rdma_mode == Some(RdmaMode::Shared)
 }
 
-/// Returns true if pods get children of allocated InfiniBand netdevs. The default is false, because programs on
-/// InfiniBand need no IP address. `"mode": "share"` requests a child of any netdev, unless the configured `child` is
-/// one for Ethernet only.
+/// Returns true if pods get children of allocated InfiniBand netdevs: with `pkey`, with a `child` of type `ipoib`, or
+/// with `"mode": "share"` and no `child`. The default is false, because programs on InfiniBand need no IP address.
 fn wants_ipoib(conf: &Conf) -> bool {
     let is_asked = match &conf.child {
         Some(ChildConf::Ipoib { .. }) => true,

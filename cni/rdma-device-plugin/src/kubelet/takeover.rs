@@ -11,13 +11,13 @@
 //! So no client may have the name when the old stream ends. A failed registration removes the client of the name
 //! (`connectClient` → `deregisterClient`), but keeps the endpoint: the new plugin therefore makes a registration fail.
 //! When the other daemon is gone, the plugin registers again through another socket, so that kubelet will notice the
-//! plugin's own end. The earlier stream stays open, because its end would disconnect the new client. Kubelet no longer
-//! uses the earlier stream.
+//! plugin's own end. The plugin's first stream stays open, because its end would disconnect the new client. Kubelet
+//! no longer uses it.
 //!
 //! | kubelet | failed registration | another registration |
 //! |---|---|---|
 //! | to 1.24 | not made: kubelet does not request options, and would accept it as a plugin | not made |
-//! | 1.25 to 1.36 | as above | as above |
+//! | 1.25 to 1.36 | made | made |
 //! | 1.37 | at another socket: changes nothing | a second client; both end with the daemon |
 
 use super::{
