@@ -357,7 +357,7 @@ mod tests {
             ),
             (
                 configured("FromClaim", json!([]), json!({"mode": "share"})),
-                "the parameters of claim default/a for driver hca.rdma are wrong: mode: is for a DeviceClass",
+                "the parameters of claim default/a for driver hca.rdma are wrong: mode: is allowed only in a DeviceClass",
             ),
         ] {
             let error = claim(json!([config])).expect_err(words).to_string();
@@ -370,11 +370,11 @@ mod tests {
         let mut another = object(json!([]));
         another["metadata"]["uid"] = json!("u-2");
         for (claim, words) in [
-            (another, "is another one now"),
+            (another, "was replaced"),
             (object(json!([])), "no device of driver hca.rdma in pool n"),
             (object(json!("text")), "no device of driver"),
             (json!({"metadata": {"uid": "u-1"}}), "no device of driver"),
-            (json!(null), "is another one now"),
+            (json!(null), "was replaced"),
         ] {
             let error = Claim::read(&claim, &name(), "hca.rdma", "n").expect_err(words);
             assert!(error.to_string().contains(words), "{error}");

@@ -260,7 +260,7 @@ mod tests {
             let of_claim = Parameters::read(&parameters, Source::Claim, Parameters::default());
             let wrong = of_claim.expect_err("a claim may not").to_string();
             assert!(
-                wrong.starts_with(&format!("{name}: is for a DeviceClass to say")),
+                wrong.starts_with(&format!("{name}: is allowed only in a DeviceClass")),
                 "{wrong}"
             );
         }

@@ -211,7 +211,7 @@ pub(super) fn are_deleted_by_the_daemon_of_their_node(cluster: &mut ControlPlane
     node.refuses(APPS.len());
     let first = Instant::now();
     node.daemon
-        .says("default/bare cannot start, and is not deleted: no controller");
+        .says("default/bare cannot start, and is not deleted: it has no controller");
     node.daemon
         .says("default/static cannot start, and is not deleted: it is a static pod");
     node.daemon.says(OWN_NODE);

@@ -296,7 +296,7 @@ mod tests {
         assert_eq!(tried, [FUNCTION, "0000:41:02.0"]);
         for words in [
             "Input/output error",
-            "dmesg has what the driver said",
+            "see dmesg for the driver's messages",
             "the same goes for 0000:41:02.0",
         ] {
             assert!(reported.contains(words), "{reported}");
@@ -344,7 +344,7 @@ mod tests {
         };
         for (state, words) in [
             (unknown, "devices_deferred cannot be read"),
-            (unbound, "the driver was unbound by hand"),
+            (unbound, "an administrator unbound the driver"),
             (read_only, "Read-only file system"),
         ] {
             let mut bindings = Bindings::default();

@@ -184,9 +184,9 @@ mod tests {
             ("i-* erdma_0 erdma_1", "two words"),
             ("erdma_0 i-*", "start with an instance's id"),
             ("i- erdma_0", "start with an instance's id"),
-            ("i-* erdma_0/", "names and patterns"),
-            ("i-* /erdma_0", "names and patterns"),
-            ("i-*: erdma_0", "names and patterns"),
+            ("i-* erdma_0/", "neither a name nor a pattern"),
+            ("i-* /erdma_0", "neither a name nor a pattern"),
+            ("i-*: erdma_0", "neither a name nor a pattern"),
             ("i-* erdma_[0", "without an end"),
         ] {
             let error = text.parse::<Exposed>().expect_err(text);

@@ -144,7 +144,7 @@ pub(super) fn virtual_functions_are_claimed(cluster: &mut ControlPlane) {
             .kubelet
             .prepare(&another)
             .error
-            .contains("is another one now")
+            .contains("was replaced")
     );
     another["metadata"]["name"] = json!("nothing");
     assert!(driver.kubelet.prepare(&another).error.contains("not found"));
@@ -186,7 +186,7 @@ fn numbers_are_followed(driver: &Driver, prepared: &NodePrepareResourceResponse,
     machine.without_number(nic.number);
     daemon.signal(Signal::SIGHUP);
     wait::until("nothing is given without the NIC", || given().is_none());
-    daemon.says(&format!("has no {} ({}) any more", nic.rdma, nic.address));
+    daemon.says(&format!("lost {} ({})", nic.rdma, nic.address));
     machine.number(nic, 5);
     daemon.signal(Signal::SIGHUP);
     wait::until("it has another number", || {

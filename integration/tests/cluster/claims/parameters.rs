@@ -31,7 +31,7 @@ pub(super) fn are_read(cluster: &mut ControlPlane, driver: &Driver) {
         (
             false,
             json!({"mode": "share"}),
-            "mode: is for a DeviceClass to say",
+            "mode: is allowed only in a DeviceClass",
         ),
         (
             false,
