@@ -294,7 +294,10 @@ mod tests {
                 6,
                 "wrong: 10.0.0.1 is the node's or another's; the pod's packets would have this source address",
             ),
-            (9, "wrong: this index has no GID (7 of 128 entries are used)"),
+            (
+                9,
+                "wrong: this index has no GID (7 of 128 entries are used)",
+            ),
         ] {
             assert_eq!(hit(&table, index, &rail(), &owners), expected);
         }

@@ -161,7 +161,8 @@ fn fewer_devices_than_required_are_missing() {
     let (_, reason, message) = condition(&node(&four, &NICS, &NICS[..1], &[]));
     assert_eq!(reason, "DeviceGone");
     assert!(
-        message.ends_with("is no longer on this node; rdma/hca has 2 devices, and require requires 4"),
+        message
+            .ends_with("is no longer on this node; rdma/hca has 2 devices, and require requires 4"),
         "{message}"
     );
     let (is_missing, ..) = condition(&node(&json!(2), &NICS, &NICS, &[]));
