@@ -296,7 +296,7 @@ fn conflicts_are_reported_and_what_is_configured_is_left_alone() {
     let line = running
         .daemon()
         .line(&format!("{}: not configured: ", scene.erdma.rdma(0)));
-    assert!(line.contains("10.0.0.6 is on eth0 already"), "{line}");
+    assert!(line.contains("10.0.0.6 is already on eth0"), "{line}");
     running.daemon().says(&format!(
         "{}: left alone: {} is a port of bond9",
         scene.erdma.rdma(1),

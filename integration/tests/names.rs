@@ -60,7 +60,7 @@ fn a_netdev_whose_own_name_is_no_text_is_not_attached() {
         let call = node.invoke("ADD", "a", pod.path());
         let text = call.input(&configuration).run().failure().text();
         assert!(
-            text.contains("is no text") && text.contains("rename it"),
+            text.contains("is not UTF-8") && text.contains("rename the netdev"),
             "{text}"
         );
         assert!(node.records().is_empty());
