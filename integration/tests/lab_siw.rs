@@ -37,7 +37,7 @@ fn a_rail_with_siw_is_refused_in_words_and_the_host_is_as_before() {
     let mut smc_r = required.clone();
     smc_r["smcr"] = "on".into();
     for (configuration, words) in [
-        (&required, ["siw0", "cannot be moved"]),
+        (&required, ["siw0", "the driver supports no move"]),
         (&smc_r, ["siw0", "SMC does not use"]),
     ] {
         let call = node.invoke("ADD", "a", pod.path());

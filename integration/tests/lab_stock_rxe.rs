@@ -20,7 +20,7 @@ fn a_driver_that_cannot_move_is_reported_with_a_remedy_and_the_host_is_as_before
     configuration["requireRdma"] = true.into();
     let call = node.invoke("ADD", "a", pod.path());
     let text = call.input(&configuration).run().error(102);
-    for words in ["stock0", "driver", "cannot be moved"] {
+    for words in ["stock0", "the driver supports no move"] {
         assert!(text.contains(words), "{words:?} is missing: {text}");
     }
     before.assert_restored(&node.host);
