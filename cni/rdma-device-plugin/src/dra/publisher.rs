@@ -68,9 +68,9 @@ enum Failure {
     #[error("the API server's answer is no {0}")]
     Other(&'static str),
     #[error(
-        "the API server takes the node's ResourceSlices without their field {field}, so that they would say \
-         something else: there are none; serve the resources by the device plugin (take dra out of the \
-         configuration), or bring the cluster to Kubernetes 1.36"
+        "the API server drops the field {field} of the node's ResourceSlices, so the daemon publishes none; serve \
+         the resources by the device plugin (remove dra from the configuration), or upgrade the cluster to \
+         Kubernetes 1.36"
     )]
     Dropped { field: String },
     #[error("the API server dropped taints of devices")]
