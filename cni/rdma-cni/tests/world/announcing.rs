@@ -3,7 +3,7 @@
 
 use crate::{
     leases::{Leases, link_of},
-    node::{Node, Pod, address, name, settle},
+    node::{Node, Pod, address, host_change, name, settle},
 };
 use fake_kernel::Verdict;
 use nix::errno::Errno;
@@ -40,11 +40,7 @@ const LEASED: [(&str, &str); 4] = [
 #[test]
 fn each_address_is_announced_once() {
     let node = Node::new(RdmaMode::Exclusive);
-    let link_local = Op::Link {
-        at: NetnsSide::Host,
-        link: name("eth2"),
-        change: LinkChange::AddAddress(address("fe80::77/64")),
-    };
+    let link_local = host_change("eth2", LinkChange::AddAddress(address("fe80::77/64")));
     node.change(None, &link_local);
     node.kernel.with(settle);
     let pod = node.pod("a");

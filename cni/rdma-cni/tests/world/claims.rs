@@ -5,7 +5,7 @@
 use crate::{
     kubelet::{Cluster, address, record as attached},
     leases::bonds,
-    node::{Pod, furnished, name},
+    node::{Pod, furnished, host_change},
 };
 use dra::{
     AttachmentParameters, ClaimName, Claims, Prepared, Record, cdi,
@@ -18,9 +18,7 @@ use integration::{
 };
 use network_conf::{ChildConf, Mode, RoutingFields};
 use nix::errno::Errno;
-use rdma_netns::{
-    Kernel, LinkChange, NetnsSide, Op, RdmaDevice, RdmaMode, VfSetting, VfVlan, child::MacvlanMode,
-};
+use rdma_netns::{Kernel, LinkChange, RdmaDevice, RdmaMode, VfSetting, VfVlan, child::MacvlanMode};
 use rdma_resources::{CharNode, Sharing, grant::GrantedDevice};
 use serde_json::{Value, json};
 use std::{fs, path::PathBuf};
@@ -193,16 +191,8 @@ fn a_bonds_rdma_in_software_is_given_as_soon_as_its_pod_has_a_network() {
     world.plug(Nic::virtual_link("bond6", "bond").with_soft_rdma("rxe_bond6"));
     world.enslave("eth6", "bond6");
     for link in ["eth6", "bond6"] {
-        let (at, link) = (NetnsSide::Host, name(link));
         world
-            .execute(
-                &Op::Link {
-                    at,
-                    link,
-                    change: LinkChange::Up(true),
-                },
-                None,
-            )
+            .execute(&host_change(link, LinkChange::Up(true)), None)
             .unwrap();
     }
     let cluster = Cluster::with(world);

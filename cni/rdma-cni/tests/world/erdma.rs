@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! eRDMA: a NIC of two functions, and the RDMA device with or without its function as parent.
 
-use crate::node::{Node, name, settle};
+use crate::node::{Node, host_change, settle};
 use fake_kernel::World;
-use rdma_netns::{LinkChange, NetnsSide, Op, RdmaMode};
+use rdma_netns::{LinkChange, RdmaMode};
 use serde_json::{Value, json};
 
 /// Two NICs in the layout that `has_parent` says.
@@ -18,12 +18,7 @@ pub(crate) fn node(mode: RdmaMode, has_parent: bool) -> Node {
         world.plug_erdma(&virtio, link, (&erdma, &rdma), has_parent);
     }
     for link in ["eth1", "eth2"] {
-        let (at, link) = (NetnsSide::Host, name(link));
-        let set_up = Op::Link {
-            at,
-            link,
-            change: LinkChange::Up(true),
-        };
+        let set_up = host_change(link, LinkChange::Up(true));
         world.execute(&set_up, None).expect("set up");
     }
     settle(&mut world);

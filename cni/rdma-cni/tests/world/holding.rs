@@ -3,7 +3,7 @@
 
 use crate::{
     leases::Leases,
-    node::{Node, configure, name, settle},
+    node::{Node, configure, host_change, name, settle},
 };
 use fake_kernel::{Nic, Verdict, World};
 use integration::wait::PATIENCE;
@@ -110,11 +110,7 @@ fn a_name_that_is_taken_on_the_host_is_waited_for() {
         .kernel
         .with(|world| world.link(netns, "rdma0").is_some_and(|link| link.up));
     assert!(intact, "{:?}", node.snapshot());
-    let rename = Op::Link {
-        at: NetnsSide::Host,
-        link: name("eth2"),
-        change: LinkChange::Rename(name("dummy0")),
-    };
+    let rename = host_change("eth2", LinkChange::Rename(name("dummy0")));
     node.change(None, &rename);
     node.del(&pod, &node.two_rails()).must_succeed();
     let differences = before.differences(&node.snapshot());

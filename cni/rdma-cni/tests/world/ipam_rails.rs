@@ -3,9 +3,9 @@
 
 use crate::{
     leases::{Leases, bonds, run_named},
-    node::{Node, name, route},
+    node::{Node, host_change, route},
 };
-use rdma_netns::{LinkChange, NetnsSide, Op, RdmaMode};
+use rdma_netns::{LinkChange, RdmaMode};
 use serde_json::{Value, json};
 
 /// Returns `field` of each configuration in the calls `what`.
@@ -20,11 +20,10 @@ fn with_router() -> Leases {
     let leases = Leases::new(2);
     leases.node.change(
         None,
-        &Op::Link {
-            at: NetnsSide::Host,
-            link: name("bond0"),
-            change: LinkChange::AddRoute(route("172.16.0.0/12", "10.0.0.254")),
-        },
+        &host_change(
+            "bond0",
+            LinkChange::AddRoute(route("172.16.0.0/12", "10.0.0.254")),
+        ),
     );
     leases
 }
@@ -264,14 +263,7 @@ fn status_minds_no_pod_that_shares() {
     let config = leases.config(json!({}));
     node.add(&node.pod("a"), &config).must_succeed();
     node.run("STATUS", None, &config).must_succeed();
-    node.change(
-        None,
-        &Op::Link {
-            at: NetnsSide::Host,
-            link: name("bond0"),
-            change: LinkChange::Up(false),
-        },
-    );
+    node.change(None, &host_change("bond0", LinkChange::Up(false)));
     let message = node.run("STATUS", None, &config).must_fail(50);
     assert!(message.contains("bond0 is down"), "{message}");
 }

@@ -4,7 +4,7 @@
 use crate::{
     kubelet::{Cluster, every},
     leases::{Leases, has_link, link_of},
-    node::{Answer, Node, Pod, name, settle},
+    node::{Answer, Node, Pod, host_change, name, settle},
 };
 use fake_kernel::{Nic, World, world::HOST};
 use rdma_netns::{
@@ -44,12 +44,7 @@ pub(crate) fn world(rdma: RdmaMode, mode: IpoibMode) -> World {
 }
 
 fn up(link: &str) -> Op {
-    let (at, link) = (NetnsSide::Host, name(link));
-    Op::Link {
-        at,
-        link,
-        change: LinkChange::Up(true),
-    }
+    host_change(link, LinkChange::Up(true))
 }
 
 /// Leases and a configuration of a child of `ib0`, with `fields`.
@@ -300,11 +295,7 @@ fn check_reports_the_state_of_a_child() {
     );
     changed(node, &pod, mode(at, "rdma0", Datagram));
     // its parent takes it down with it, and its addresses
-    let down = |up| Op::Link {
-        at: NetnsSide::Host,
-        link: name("ib0"),
-        change: LinkChange::Up(up),
-    };
+    let down = |up| host_change("ib0", LinkChange::Up(up));
     node.change(None, &down(false));
     let message = told();
     assert!(message.contains("ib0 is down"), "{message}");

@@ -4,10 +4,10 @@
 
 use crate::{
     gate::alone,
-    node::{Node, Pod, name, settle},
+    node::{Node, Pod, host_change, settle},
 };
 use fake_kernel::{Nic, Snapshot, World};
-use rdma_netns::{Link, LinkChange, NetnsSide, Op, RdmaMode};
+use rdma_netns::{Link, LinkChange, RdmaMode};
 use serde_json::{Value, json};
 use std::{
     fs,
@@ -66,16 +66,8 @@ pub(crate) fn bonds(count: u8) -> World {
     let mut world = World::new(Some(RdmaMode::Shared));
     (0..count).for_each(|number| world.plug_bond(number));
     world.plug(Nic::physical("0000:3b:00.0", "eth8", "mlx5_8"));
-    let (at, link) = (NetnsSide::Host, name("eth8"));
     world
-        .execute(
-            &Op::Link {
-                at,
-                link,
-                change: LinkChange::Up(true),
-            },
-            None,
-        )
+        .execute(&host_change("eth8", LinkChange::Up(true)), None)
         .unwrap();
     settle(&mut world);
     world

@@ -189,6 +189,15 @@ pub(crate) fn name(text: &str) -> InterfaceName {
     InterfaceName::try_from(text).unwrap()
 }
 
+/// A change of a netdev on the host.
+pub(crate) fn host_change(link: &str, change: LinkChange) -> Op {
+    Op::Link {
+        at: NetnsSide::Host,
+        link: name(link),
+        change,
+    }
+}
+
 pub(crate) fn mac(text: &str) -> HardwareAddress {
     text.parse().unwrap()
 }

@@ -3,7 +3,7 @@
 //! alive by a descriptor.
 
 use crate::{
-    node::{Node, Pod, mac, name, settle},
+    node::{Node, Pod, host_change, mac, name, settle},
     wrapped::Wrapped,
 };
 use fake_kernel::{Nic, World};
@@ -358,11 +358,7 @@ fn a_rail_that_came_home_is_not_bound_anew_by_the_next_try() {
     node.add(&pod, &config).must_succeed();
     node.change(
         None,
-        &Op::Link {
-            at: NetnsSide::Host,
-            link: name("ens1np0"),
-            change: LinkChange::Rename(name("eth3")),
-        },
+        &host_change("ens1np0", LinkChange::Rename(name("eth3"))),
     );
     let message = node.del(&pod, &config).must_fail(107);
     assert!(message.contains("eth3"), "{message}");

@@ -3,7 +3,7 @@
 
 use crate::{
     leases::{bonds, has_link, link_of},
-    node::{Node, configure, name, settle},
+    node::{Node, configure, host_change, name, settle},
 };
 use fake_kernel::{Nic, World};
 use rdma_netns::{Child, IpvlanMode, LinkChange, MacvlanMode, NetnsSide, Op};
@@ -107,15 +107,7 @@ fn team() -> World {
         world.enslave(port, "team0");
     }
     for link in ["team0", "eth9"] {
-        let (at, link) = (NetnsSide::Host, name(link));
-        let done = world.execute(
-            &Op::Link {
-                at,
-                link,
-                change: LinkChange::Up(true),
-            },
-            None,
-        );
+        let done = world.execute(&host_change(link, LinkChange::Up(true)), None);
         done.unwrap_or_else(|refusal| panic!("{refusal}"));
     }
     configure(&mut world, "team0", 6);

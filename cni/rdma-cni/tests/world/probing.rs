@@ -3,7 +3,7 @@
 
 use crate::{
     leases::{Leases, bonds, install},
-    node::{Node, Pod, mac, name},
+    node::{Node, Pod, host_change, mac},
 };
 use attachments::given_up;
 use fake_kernel::{Nic, Verdict};
@@ -313,12 +313,7 @@ fn nobody_is_probed_where_that_is_off_or_no_address_is_given() {
 fn without_a_carrier_the_pod_starts() {
     let mut world = bonds(1);
     world.plug(Nic::physical("0000:5e:00.0", "eth9", "mlx5_9"));
-    let (at, link) = (NetnsSide::Host, name("eth9"));
-    let up = Op::Link {
-        at,
-        link,
-        change: LinkChange::Up(true),
-    };
+    let up = host_change("eth9", LinkChange::Up(true));
     world.execute(&up, None).unwrap();
     world.cable("eth9", false).unwrap();
     let network = Network::on(Node::with(world), 1);
@@ -337,11 +332,10 @@ fn without_a_carrier_the_pod_starts() {
 fn an_address_of_the_parent_is_no_childs() {
     let network = Network::new(1);
     let node = &network.node;
-    let own = Op::Link {
-        at: NetnsSide::Host,
-        link: name("bond0"),
-        change: LinkChange::AddAddress(crate::node::address("10.0.0.70/16")),
-    };
+    let own = host_change(
+        "bond0",
+        LinkChange::AddAddress(crate::node::address("10.0.0.70/16")),
+    );
     node.change(None, &own);
     let pod = node.pod("a");
     node.add(&pod, &network.config(json!({}))).must_succeed();

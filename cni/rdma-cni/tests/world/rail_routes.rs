@@ -3,10 +3,10 @@
 
 use crate::{
     leases::{Leases, answer, link_of},
-    node::{Node, Pod, name, route},
+    node::{Node, Pod, host_change, route},
     routing::with_primary,
 };
-use rdma_netns::{Link, LinkChange, NetnsSide, Op, RdmaMode, Route, link::MAIN_TABLE};
+use rdma_netns::{Link, LinkChange, RdmaMode, Route, link::MAIN_TABLE};
 use serde_json::{Value, json};
 
 /// Gateway and metric, with the default for none, of a netdev's routes to `destination`.
@@ -146,15 +146,7 @@ fn kept_routes_of_several_next_hops_stay_such() {
             for (destination, metric) in [("::/0", None), ("2001:db8::/32", Some(50))] {
                 let mut route = route(destination, gateway);
                 route.metric = metric;
-                let (at, link) = (NetnsSide::Host, name("eth2"));
-                node.change(
-                    None,
-                    &Op::Link {
-                        at,
-                        link,
-                        change: LinkChange::AddRoute(route),
-                    },
-                );
+                node.change(None, &host_change("eth2", LinkChange::AddRoute(route)));
             }
         }
         let mut config = match rails {

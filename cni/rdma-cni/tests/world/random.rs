@@ -2,7 +2,7 @@
 //! Whatever happens to three pods, four devices and, where RDMA devices are shared, a bond, in
 //! whatever order: finally everything is on the host. Each history is made from a number, and can be had again by it.
 
-use crate::node::{Answer, Node, Pod, address, mac, name, settle};
+use crate::node::{Answer, Node, Pod, address, host_change, mac, name, settle};
 use attachments::{Attachment, Phase, Store, store::Record};
 use fake_kernel::{Nic, Verdict, world::HOST};
 use nix::errno::Errno;
@@ -77,16 +77,8 @@ impl History {
             node.kernel.with(|world| {
                 world.plug_bond(0);
                 for (link, _) in DEVICES {
-                    let (at, link) = (NetnsSide::Host, name(link));
                     world
-                        .execute(
-                            &Op::Link {
-                                at,
-                                link,
-                                change: LinkChange::Up(true),
-                            },
-                            None,
-                        )
+                        .execute(&host_change(link, LinkChange::Up(true)), None)
                         .unwrap();
                 }
                 settle(world);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Rails that are on the host, or were never elsewhere, while their record stays: other owners have them.
 
-use crate::node::{Node, Pod, name};
+use crate::node::{Node, Pod, host_change, name};
 use fake_kernel::Verdict;
 use nix::errno::Errno;
 use rdma_netns::{InterfaceName, LinkChange, NetnsSide, Op, RdmaMode};
@@ -53,11 +53,7 @@ fn move_link(link: &InterfaceName, from: NetnsSide, name: &InterfaceName) -> Op 
 }
 
 fn rename(link: &str, to: &str) -> Op {
-    Op::Link {
-        at: NetnsSide::Host,
-        link: name(link),
-        change: LinkChange::Rename(name(to)),
-    }
+    host_change(link, LinkChange::Rename(name(to)))
 }
 
 /// DEL fails (107), as somebody has the name `eth3`, and changes no driver.
@@ -172,14 +168,7 @@ fn a_rail_that_came_home_keeps_what_its_next_owner_sets() {
         },
     );
     node.change(None, &rename("eth2", "storage0"));
-    node.change(
-        None,
-        &Op::Link {
-            at: NetnsSide::Host,
-            link: name("storage0"),
-            change: LinkChange::Mtu(1400),
-        },
-    );
+    node.change(None, &host_change("storage0", LinkChange::Mtu(1400)));
     let owned = node.snapshot();
     node.del(&pod, &config).must_fail(107);
     assert_eq!(owned.differences(&node.snapshot()), [] as [&str; 0]);

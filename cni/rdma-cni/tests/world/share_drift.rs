@@ -3,7 +3,7 @@
 
 use crate::{
     leases::{Leases, link_of},
-    node::{Node, Pod, name},
+    node::{Node, Pod, host_change, name},
 };
 use fake_kernel::Verdict;
 use rdma_netns::{Child, IpvlanMode, LinkChange, NetnsSide, Op, Route, Rule, link::MAIN_TABLE};
@@ -155,14 +155,7 @@ fn check_sees_what_became_of_rails_and_routes() {
     drift(
         json!({}),
         |node, _| {
-            node.change(
-                None,
-                &Op::Link {
-                    at: NetnsSide::Host,
-                    link: name("bond1"),
-                    change: LinkChange::Up(false),
-                },
-            );
+            node.change(None, &host_change("bond1", LinkChange::Up(false)));
         },
         &["bond1 is down"],
     );

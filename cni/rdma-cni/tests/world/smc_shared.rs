@@ -3,7 +3,7 @@
 
 use crate::{
     leases::Leases,
-    node::{Node, Pod, address, name, settle},
+    node::{Node, Pod, address, host_change, settle},
     smc::{ask, entry, id_of, one_rail_with_smc, record, seen},
 };
 use fake_kernel::{Verdict, World};
@@ -155,14 +155,7 @@ fn a_check_does_not_fail_by_a_later_pods_address() {
     let check = || leases.check(&first, &config, &result);
     check().must_succeed();
     let of_host = address("10.50.0.9/24");
-    node.change(
-        None,
-        &Op::Link {
-            at: NetnsSide::Host,
-            link: name("bond0"),
-            change: LinkChange::AddAddress(of_host),
-        },
-    );
+    node.change(None, &host_change("bond0", LinkChange::AddAddress(of_host)));
     let message = check().must_fail(999);
     assert!(
         message.contains("SMC-R of rdma0") && message.contains("bond0 on the host"),

@@ -2,7 +2,7 @@
 //! Other netdevs of the host, which the restoring of a rail would change: those whose `accept_ra` is 2 for the moment in
 //! which a rail is set to forward, so that the host keeps its default routers, and those of the same ipvlan port.
 
-use crate::node::{Node, Pod, name, route};
+use crate::node::{Node, Pod, host_change, name, route};
 use attachments::{Attachment, given_up};
 use fake_kernel::{Verdict, World, world::HOST};
 use nix::errno::Errno;
@@ -16,14 +16,13 @@ const ACCEPT_RA: &str = "ipv6/accept_ra";
 const FORWARDING: &str = "ipv6/forwarding";
 
 fn set(link: &str, key: &str, value: i32) -> Op {
-    Op::Link {
-        at: NetnsSide::Host,
-        link: name(link),
-        change: LinkChange::Sysctl {
+    host_change(
+        link,
+        LinkChange::Sysctl {
             key: key.to_owned(),
             value,
         },
-    }
+    )
 }
 
 /// The host forwards by `eth2` with a value that is not its default, and has a default router by `eth3`, which pod `a` does not get.
@@ -35,16 +34,8 @@ fn node() -> (Node, Pod) {
         protocol: PROTOCOL_RA,
         ..route("::/0", "fe80::1")
     };
-    let (at, link) = (NetnsSide::Host, name("eth3"));
     let route = default;
-    node.change(
-        None,
-        &Op::Link {
-            at,
-            link,
-            change: LinkChange::AddRoute(route),
-        },
-    );
+    node.change(None, &host_change("eth3", LinkChange::AddRoute(route)));
     let pod = node.pod("a");
     node.add(&pod, &rail(&node, "eth2")).must_succeed();
     (node, pod)

@@ -5,7 +5,7 @@ use crate::{
     claims,
     kubelet::{Cluster, every, record},
     leases::{Leases, answer, bonds, has_link, link_of},
-    node::{Node, Pod, name, settle},
+    node::{Node, Pod, host_change, name, settle},
 };
 use fake_kernel::{Verdict, World, world::HOST};
 use nix::errno::Errno;
@@ -112,12 +112,7 @@ fn any_change_of_add_is_refused() {
 fn a_nic_is_not_moved_away_below_a_vlan_that_a_pod_shares() {
     let mut world = bonds(0);
     world.add_vlan("eth8", 100);
-    let (at, link) = (NetnsSide::Host, name("eth8.100"));
-    let up = Op::Link {
-        at,
-        link,
-        change: LinkChange::Up(true),
-    };
+    let up = host_change("eth8.100", LinkChange::Up(true));
     world.execute(&up, None).unwrap();
     settle(&mut world);
     let node = Node::with(world);
@@ -139,11 +134,7 @@ fn a_vlan_that_is_removed_below_its_pods_fails_no_del() {
     let (pod, other) = (node.pod("a"), node.pod("b"));
     let config = by_name(&leases);
     let result = node.add(&pod, &config).must_succeed();
-    let remove = Op::Link {
-        at: NetnsSide::Host,
-        link: name("bond0.100"),
-        change: LinkChange::Remove,
-    };
+    let remove = host_change("bond0.100", LinkChange::Remove);
     node.kernel
         .with(|world| world.execute(&remove, None).unwrap());
     assert!(!has_link(node, &pod, "rdma0"));

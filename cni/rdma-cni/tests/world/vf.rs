@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Virtual functions that their physical function sets up while a pod has them: sriov-cni's fields.
 
+use crate::node::host_change;
 use crate::node::{Node, Pod, mac, name};
 use attachments::{Attribute, given_up};
 use fake_kernel::{Verdict, world::HOST};
@@ -81,6 +82,18 @@ fn has(node: &Node, address: &str, expected: &[VfSetting]) {
     for setting in expected {
         assert!(settings.contains(setting), "{setting}: {settings:?}");
     }
+}
+
+/// Returns true if the operation sets up a virtual function: a setting of its PF, or the MAC address of its netdev.
+pub(crate) fn sets_up_function(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::SetVf { .. }
+            | Op::Link {
+                change: LinkChange::Mac(_),
+                ..
+            }
+    )
 }
 
 fn set(node: &Node, setting: VfSetting) {
@@ -217,12 +230,7 @@ fn a_physical_function_can_have_another_name_by_then() {
     let (pod, config) = (node.pod("a"), one_rail_set_up(&node));
     let before = settings(&node, "0000:3b:00.2");
     node.add(&pod, &config).must_succeed();
-    let (at, link) = (NetnsSide::Host, name("ens1np0"));
-    let op = Op::Link {
-        at,
-        link,
-        change: LinkChange::Rename(name("other")),
-    };
+    let op = host_change("ens1np0", LinkChange::Rename(name("other")));
     node.kernel.with(|world| world.execute(&op, None).unwrap());
     node.del(&pod, &config).must_succeed();
     assert_eq!(settings(&node, "0000:3b:00.2"), before);
@@ -340,11 +348,7 @@ fn what_is_no_function_of_ours_is_refused_by_name_and_reason() {
 fn a_physical_function_whose_name_is_no_text_is_refused() {
     let node = Node::new(RdmaMode::Exclusive);
     let (pod, config) = (node.pod("a"), one_rail_set_up(&node));
-    let op = Op::Link {
-        at: NetnsSide::Host,
-        link: name("ens1np0"),
-        change: LinkChange::Rename(InterfaceName::of_index(2)),
-    };
+    let op = host_change("ens1np0", LinkChange::Rename(InterfaceName::of_index(2)));
     node.kernel.with(|world| world.execute(&op, None).unwrap());
     let before = node.snapshot();
     let message = node.add(&pod, &config).must_fail(7);
@@ -386,15 +390,5 @@ fn what_an_earlier_plugin_has_put_into_the_pod_is_its_to_set_up() {
     node.must_be(&before, "refused");
     // of the whole attachment, and that plugin's to read
     node.add(&pod, &config).must_succeed();
-    let is_set = |op: &Op| {
-        matches!(
-            op,
-            Op::SetVf { .. }
-                | Op::Link {
-                    change: LinkChange::Mac(_),
-                    ..
-                }
-        )
-    };
-    assert!(!node.kernel.journal().iter().any(is_set));
+    assert!(!node.kernel.journal().iter().any(sets_up_function));
 }

@@ -2,7 +2,7 @@
 //! Hardware addresses that pods ask for by `CNI_ARGS`.
 
 use crate::node::{Answer, Node, Pod, mac, name};
-use rdma_netns::{LinkChange, Op, RdmaMode, VfSetting};
+use rdma_netns::{Op, RdmaMode, VfSetting};
 use serde_json::{Value, json};
 
 const OF_FIELD: &str = "02:00:00:00:00:01";
@@ -170,17 +170,10 @@ fn behind_another_plugin_the_arguments_are_that_ones() {
     for address in [OF_ARGS, "no address"] {
         with_args(&node, "ADD", &pod, &config, address).must_succeed();
         let journal = node.kernel.journal();
-        let is_set = |op: &Op| {
-            matches!(
-                op,
-                Op::SetVf { .. }
-                    | Op::Link {
-                        change: LinkChange::Mac(_),
-                        ..
-                    }
-            )
-        };
-        assert!(!journal.iter().any(is_set), "{journal:?}");
+        assert!(
+            !journal.iter().any(crate::vf::sets_up_function),
+            "{journal:?}"
+        );
         node.del(&pod, &config).must_succeed();
     }
 }
