@@ -85,9 +85,7 @@ fn report(arguments: &Arguments) -> impl FnMut(&[RailState]) + use<> {
         Ok(()) => drop(failed.ends()),
         Err(error) => {
             let line = format!("the daemon cannot know of unhealthy rails: {error}");
-            if failed.is_news(&line) {
-                log::warn!("{line}");
-            }
+            failed.warn(&line);
         }
     }
 }

@@ -15,6 +15,13 @@ impl LogOnce {
         is_news
     }
 
+    /// Logs `sentence` as a warning, unless it is the last sentence.
+    pub(crate) fn warn(&mut self, sentence: &str) {
+        if self.is_news(sentence) {
+            log::warn!("{sentence}");
+        }
+    }
+
     /// Ends the problem, so that it is logged again when it returns. Returns true if there was a problem.
     pub(crate) fn ends(&mut self) -> bool {
         self.0.take().is_some()

@@ -146,7 +146,7 @@ impl Reconciler {
         let mut watch = Watch::new(vec![record::path(&self.state_dir)]);
         loop {
             let record = Record::read(&self.state_dir).unwrap_or_else(|error| {
-                self.warn_once(format!(
+                self.warned.warn(&format!(
                     "it is unknown whether lists have an entry of {TYPE}: {error}"
                 ));
                 None
@@ -156,7 +156,7 @@ impl Reconciler {
             let mut status = ChainStatus::Off;
             if !left.is_empty() {
                 status = ChainStatus::Left(left);
-                self.warn_once(status.to_string());
+                self.warned.warn(&status.to_string());
             }
             self.status.send_replace(status);
             tokio::select! {
@@ -217,7 +217,7 @@ impl Reconciler {
             Ok(turn) => turn,
             Err(error) => {
                 let status = ChainStatus::NotCalled(error.to_string());
-                self.warn_once(status.to_string());
+                self.warned.warn(&status.to_string());
                 self.status.send_replace(status);
                 return Some(Duration::from_secs(1));
             }
@@ -307,7 +307,7 @@ impl Reconciler {
         }
         match &turn.status {
             status @ (ChainStatus::NotCalled(_) | ChainStatus::Withheld(_)) => {
-                self.warn_once(status.to_string());
+                self.warned.warn(&status.to_string());
             }
             status => {
                 if *self.status.borrow() != *status || self.warned.is_something() {
@@ -335,13 +335,6 @@ impl Reconciler {
                 chain.conf.conf_dir,
                 self.changes.len()
             );
-        }
-    }
-
-    /// Logs a sentence unless it was the last one.
-    fn warn_once(&mut self, sentence: String) {
-        if self.warned.is_news(&sentence) {
-            log::warn!("{sentence}");
         }
     }
 

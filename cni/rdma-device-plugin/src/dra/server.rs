@@ -182,9 +182,7 @@ impl Socket {
             }
             Err(error) => {
                 let line = format!("{:?} was removed, and cannot be made: {error}", self.path);
-                if self.reported.is_news(&line) {
-                    log::warn!("{line}");
-                }
+                self.reported.warn(&line);
                 false
             }
         }

@@ -55,9 +55,7 @@ pub(crate) fn read(state_dir: &Path, is_on: bool, failed: &mut LogOnce) -> Devic
         }
         Err(error) => {
             let line = format!("the verdicts of the fabric watch do not count: {error}");
-            if failed.is_news(&line) {
-                log::warn!("{line}");
-            }
+            failed.warn(&line);
             vec![]
         }
     };

@@ -96,9 +96,7 @@ impl Fabric {
             }
             Event::NotAsked(device, error) => {
                 let line = format!("{device} sends no requests: {error}");
-                if state.not_asked.is_news(&line) {
-                    log::warn!("{line}");
-                }
+                state.not_asked.warn(&line);
             }
             Event::Verdict(device, true) => {
                 log::warn!(
