@@ -141,7 +141,7 @@ fn reload_devices(node: &SharedNode) {
 fn a_pod_has_as_many_objects_as_its_resource_allows() {
     let node = SharedNode::of(LIMITED, 8);
     install(&node);
-    // nobody could lift its limits
+    // without a record neither DEL nor the daemon could lift its limits
     let records = node.node.path("state/limited");
     fs::write(&records, "").expect("written");
     let unrecorded = with_pingpong(

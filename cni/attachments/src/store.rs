@@ -205,8 +205,8 @@ impl Store {
         }
     }
 
-    /// Removes files that killed processes left, for one network or for all: an unfinished record without a writer, and
-    /// a lock file without a record that nobody holds. Remains that this call cannot remove are left to the next verb.
+    /// Removes files that killed processes left, for one network or for all: unfinished records without a writer, and
+    /// lock files that have no record and no holder. The next verb retries files that this call cannot remove.
     /// `own` is the caller's attachment, whose lock the caller holds. Returns the attachments that have a record, like
     /// [`Store::keys`].
     pub fn sweep(&self, network: Option<&str>, own: Option<&Key>) -> Result<Vec<Key>, StoreError> {

@@ -129,7 +129,7 @@ fn arm(events: &EventStream<[u8; BUFFER]>, path: &Path) -> io::Result<()> {
     let mut below: Option<&Path> = None;
     while let Some(ancestor) = ancestors.next() {
         let mask = match ancestor.ends_with("cgroup.events") {
-            // the kernel's file, which nobody closes
+            // the kernel reports its changes of this file as MODIFY only
             true => mask | WatchMask::MODIFY,
             false => mask,
         };

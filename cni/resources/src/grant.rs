@@ -61,7 +61,7 @@ pub struct GrantedDevice {
     pub address: DeviceAddress,
     /// Name of the RDMA device at Allocate.
     pub rdma: String,
-    /// Netdev of which pods get children, if the resource has `parents`: the device's own netdev, its bond, or a VLAN
+    /// Parent of the pods' child netdevs, if the resource has `parents`: the device's own netdev, its bond, or a VLAN
     /// of one of these.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<String>,

@@ -85,8 +85,8 @@ pub struct HookArguments {
 }
 
 impl HookArguments {
-    /// Reads the arguments. `None`: one of them is another argument, there are no limits, or nobody could lift those of
-    /// RDMA devices, as there is no state directory.
+    /// Reads the arguments. Returns `None` if an argument is unknown, if there are no limits, or if limits of RDMA
+    /// devices have no state directory: DEL and the daemon could not lift these.
     pub fn of(arguments: &[String]) -> Option<Self> {
         let mut all = Self::default();
         let number = |text: &str| {

@@ -41,7 +41,7 @@ pub struct Resource {
     /// Devices of the ids.
     #[serde(flatten)]
     pub devices: Devices,
-    /// For each device whose resource has `parents`, the netdev of which pods get children: the device's own netdev,
+    /// The parent of the pods' child netdevs, for each device whose resource has `parents`: the device's own netdev,
     /// its bond, or a VLAN of one of these.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub parents: BTreeMap<DeviceAddress, String>,

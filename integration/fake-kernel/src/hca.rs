@@ -52,7 +52,7 @@ pub(crate) struct Hca {
 #[derive(Clone, Debug)]
 pub(crate) struct SubHca {
     name: String,
-    /// Index of the RDMA device of which it is a sub-device.
+    /// Index of its parent RDMA device.
     of: u32,
     umad: u32,
 }

@@ -254,8 +254,8 @@ impl Chosen {
         candidates.min().map(|(_, index)| index)
     }
 
-    /// Returns the rank of a device; the smallest is best. The criteria in order: not chosen yet; least used; near
-    /// accelerators, of which one has no NIC yet; order of the list.
+    /// Returns the rank of a device; the smallest is best. The criteria in order: fewest choices; least used; shortest
+    /// distance to accelerators; fewest NICs of the least served near accelerator; order of the list.
     fn rank(
         &self,
         candidate: &Candidate<'_>,

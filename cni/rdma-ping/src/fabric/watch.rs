@@ -74,7 +74,7 @@ struct Watched {
     targets: Vec<Target>,
     /// Number of the next request.
     turn: usize,
-    /// The last [`LOST`] peers that were asked, with the times of their answers, the last one at the end.
+    /// The peers of the last [`LOST`] requests, oldest first, with the times of their answers.
     asked: VecDeque<(Target, Option<Duration>)>,
     /// Reason why the last request was not sent.
     not_asked: Option<&'static str>,
@@ -316,9 +316,9 @@ impl Watch {
         unreachable
     }
 
-    /// Takes the nodes with unreachable rails, with this one, and decides which own rails become unhealthy: those of which
-    /// the list has the verdict, if the list is short enough. A rail whose verdict was published later is counted here, or
-    /// counts these: together they are never more than the share.
+    /// Takes the list of nodes with unreachable rails, which includes this node, and decides which own rails become
+    /// unhealthy: each own rail that the list has, if the list is short enough. Of two nodes that publish a verdict at
+    /// the same time, at least one has the other's rail in its list, so that both together observe the share.
     pub(super) fn take_unreachable(&mut self, nodes: &[Arc<Peer>], now: Duration) {
         let unreachable = self.unreachable(nodes, now);
         let peers: usize = self.peers.iter().map(|it| it.rails.len()).sum();

@@ -5,7 +5,7 @@
 
 use super::{Mac, function::Function};
 
-/// The group of the slow protocols, of which LACP is the first.
+/// The multicast address of the slow protocols, to which LACP belongs (IEEE 802.3, annex 57A).
 const SLOW_PROTOCOLS: Mac = [0x01, 0x80, 0xc2, 0, 0, 2];
 /// Their Ethernet type, and LACP's subtype and version.
 const LACP: [u8; 4] = [0x88, 0x09, 1, 1];
