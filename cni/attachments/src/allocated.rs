@@ -20,19 +20,20 @@ impl fmt::Display for Id {
     }
 }
 
-/// The part of kubelet's allocation that is for one rail's device.
+/// Kubelet's allocation of one rail's device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Allocated {
-    /// The ids of the device.
+    /// The ids by which kubelet allocated the device.
     pub ids: Vec<Id>,
     /// True if a container gets the device by its CDI name.
     #[serde(default)]
     pub cdi: bool,
-    /// The character devices, at the time of Allocate, that containers get by the RDMA device's CDI name.
+    /// The character devices that containers get by the RDMA device's CDI name, as the daemon observed them at
+    /// Allocate.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub by_name: Vec<CharNode>,
-    /// The character devices, at the time of Allocate, that containers get by path.
+    /// The character devices that containers get by path, as the daemon observed them at Allocate.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub by_path: Vec<CharNode>,
 }

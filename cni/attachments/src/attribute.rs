@@ -1,42 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Optional attributes of a netdev on the host.
+//! Attributes of a netdev on the host that a restore can do without.
 
 use rdma_netns::{LinkChange, LinkFlag, LinkSetting, Op, Route, VfSettingKind};
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
-/// An attribute of a netdev on the host, which is restored if possible. Namespace, name and RDMA device are not
-/// attributes: a netdev counts as restored only with these three.
+/// An attribute of a netdev on the host. A restore restores it if possible, and reports it otherwise. Namespace, name
+/// and RDMA device are not attributes: a restore without them fails.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Attribute {
-    /// The hardware address. A VF's PF can have set it.
+    /// The hardware address. It may be impossible to restore if the PF of a VF has set it.
     Mac,
     /// The broadcast address.
     Broadcast,
-    /// The MTU. A lower device can have limited it.
+    /// The MTU. It may be impossible to restore if a lower netdev limits it.
     Mtu,
     /// The transmit queue length.
     TxQueueLen,
-    /// A numeric setting of rtnetlink.
+    /// A numeric setting that rtnetlink reports.
     LinkSetting(LinkSetting),
-    /// A setting of [`rdma_netns::DeviceSettings`]: key and recorded value.
+    /// A setting of [`rdma_netns::DeviceSettings`]: its key and its recorded value.
     DeviceSetting(String, String),
     /// The send mode of an IPoIB netdev: datagram or connected.
     IpoibMode,
-    /// The flag by which an IPoIB netdev ignores multicast groups that programs join (`umcast`).
+    /// The flag `umcast` of an IPoIB netdev. With it, the netdev ignores multicast groups that programs join.
     Umcast,
-    /// A flag.
+    /// A flag of the netdev.
     Flag(LinkFlag),
-    /// A setting of a virtual function that its physical function sets.
+    /// A setting of a virtual function. Its physical function makes the setting.
     Vf(VfSettingKind),
-    /// The rebound driver of the function. The driver reads GUIDs when it is bound.
+    /// A new bind of the function's driver. The driver reads GUIDs only when it is bound.
     Rebound,
     /// The alias.
     Alias,
-    /// An alternative name. Another netdev can have it by now.
+    /// An alternative name. It may be impossible to restore if another netdev has it now.
     AltName(String),
-    /// The name of the RDMA device, which another RDMA device may have now.
+    /// The name of the RDMA device. It may be impossible to restore if another RDMA device has it now.
     RdmaName(String),
     /// A setting by its key in [`rdma_netns::link::SYSCTLS`].
     Sysctl(String),
@@ -44,16 +44,16 @@ pub enum Attribute {
     Up,
     /// An address, with the length of its prefix.
     Address(IpAddr, u8),
-    /// A route. Its gateway can be unreachable by now.
+    /// A route. It may be impossible to restore if its gateway is unreachable now.
     Route(Box<Route>),
-    /// A route that the record describes only in part, so that `rdma-cni` does not set it again.
+    /// A route. The record has only a part of the route, so `rdma-cni` does not set the route again.
     UnkeptRoute(Box<Route>),
-    /// The netdev itself: the pod deleted it, and `rdma-cni` cannot create it again.
+    /// The netdev itself. The pod deleted it, and `rdma-cni` cannot create it again.
     Netdev,
 }
 
 impl Attribute {
-    /// Returns the attribute that `op` restores. `None`: the operation is mandatory.
+    /// Returns the attribute that `op` restores. Returns `None` if the operation is mandatory.
     pub fn of(op: &Op) -> Option<Self> {
         let attribute = match op {
             Op::Link { change, .. } => match change {

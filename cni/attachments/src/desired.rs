@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Desired state of a rail's netdev in the pod: kept from the host, or assigned by IPAM.
+//! Desired state of a rail's netdev in the pod. The netdev keeps the addresses and routes from the host, or IPAM
+//! assigns them.
 
 use network_conf::{Dad, Ipv6};
 use rdma_netns::{
@@ -14,20 +15,22 @@ use std::net::IpAddr;
 pub struct DesiredLink {
     /// Addresses, in order.
     pub addresses: Vec<Address>,
-    /// Routes, those on the link first.
+    /// Routes. Routes to destinations on the link come first.
     pub routes: Vec<Route>,
     /// Rules that lead to the rail's own table.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<Rule>,
-    /// Routers of the addresses' networks, as IPAM names them.
+    /// Routers of the addresses' networks, from IPAM's result.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gateways: Vec<IpAddr>,
 }
 
 impl DesiredLink {
-    /// Returns the addresses and routes of the netdev on the host that the pod may keep for its whole life. Leaves out
-    /// addresses that the pod's kernel makes itself (`ipv6`), addresses that change within days, and routes that need a
-    /// left-out address. No program in the pod renews a lease.
+    /// Returns the addresses and routes of the netdev on the host that the pod may keep for its whole life. Leaves out:
+    ///
+    /// - addresses that the pod's kernel makes itself (`ipv6`)
+    /// - addresses that change within days, because no program in the pod renews a lease
+    /// - routes that need an omitted address
     pub fn kept(host_link: &Link, ipv6: Ipv6) -> Self {
         let lasts = |address: &&Address| {
             !address.automatic || (!ipv6.accept_ra && address.names_a_network())
@@ -55,7 +58,7 @@ impl DesiredLink {
         }
     }
 
-    /// Sets the duplicate address detection of `ipv6` on all IPv6 addresses.
+    /// Sets the mode of duplicate address detection in `ipv6` on all IPv6 addresses.
     pub fn with_detection(mut self, ipv6: Ipv6) -> Self {
         let flag = match ipv6.dad {
             Dad::Off => IFA_F_NODAD,

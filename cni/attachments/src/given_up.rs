@@ -6,8 +6,8 @@
 //! <stateDir>/given-up/<netdev>.json
 //! ```
 //! `doctor` reports an attribute while the netdev lacks it in this boot. `rdma-cni` removes the file when it restores
-//! the netdev completely, or when another pod gets the netdev in its present state. An attachment that gets its own
-//! netdev again, as in the second try of an ADD, does not count as another pod.
+//! the netdev completely, or when another pod gets the netdev in its present state. It keeps the file when the same
+//! attachment gets the netdev again, as in the second try of an ADD.
 
 use crate::{attribute::Attribute, record::Attachment, store::StoreError};
 use cni_protocol::state_file;
@@ -19,18 +19,18 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A netdev that is back on the host, but not fully restored.
+/// A netdev that is back on the host without some of its recorded attributes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Note {
     /// Boot id of the boot in which the netdev returned.
     pub boot_id: String,
-    /// The pod that had the netdev, for people.
+    /// The pod that had the netdev, as text for messages.
     pub holder: String,
     /// The netdev in its recorded host state.
     #[serde(rename = "home")]
     pub host_link: Link,
-    /// Time of the record's observation, as [`rdma_netns::Observed::at`].
+    /// Time of the observation in the record, as in [`rdma_netns::Observed::at`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_at: Option<u64>,
     /// The attributes that the netdev lacks.
@@ -42,13 +42,13 @@ pub struct Note {
 pub struct Lack {
     /// The attribute.
     pub attribute: Attribute,
-    /// The reason, as a sentence with the refused change.
+    /// The reason, as a sentence that names the refused change.
     pub why: String,
 }
 
 impl Lack {
-    /// Returns true if `rdma-cni` tried to restore the attribute. Returns false for a netdev that is gone, and for a
-    /// route that the record describes only in part.
+    /// Returns true if `rdma-cni` tried to restore the attribute. It cannot try in two cases: the netdev does not exist
+    /// any more, or the record has only a part of a route.
     pub fn was_tried(&self) -> bool {
         !matches!(
             self.attribute,
@@ -57,7 +57,8 @@ impl Lack {
     }
 }
 
-/// Returns the note about the netdev recorded as `host_link`, if an earlier try of the same `attachment` wrote it.
+/// Returns the note about the netdev that is recorded as `host_link`. Returns `None` if no earlier try of the same
+/// `attachment` wrote such a note.
 pub fn earlier(root: &Path, attachment: &Attachment, host_link: &Link) -> Option<Note> {
     let text = state_file::read(&path(root, &host_link.name)).ok()?;
     let note: Note = serde_json::from_slice(&text).ok()?;
@@ -65,8 +66,8 @@ pub fn earlier(root: &Path, attachment: &Attachment, host_link: &Link) -> Option
     is_own.then_some(note)
 }
 
-/// Removes the notes of other attachments about the netdevs of `attachment`. The new pod's record takes the netdevs'
-/// present state as the host state.
+/// Removes the notes that other attachments wrote about the netdevs of `attachment`. The notes are obsolete: the record
+/// of `attachment` has the netdevs' present state as their host state.
 pub fn forget(root: &Path, attachment: &Attachment) {
     let host_links = attachment
         .rails
@@ -82,7 +83,7 @@ pub fn forget(root: &Path, attachment: &Attachment) {
     }
 }
 
-/// Returns all notes in the order of the netdevs' names. Ignores files that are no notes.
+/// Returns all notes, in the order of the netdevs' names. Ignores files that contain no note.
 pub fn read(root: &Path) -> Result<Vec<Note>, StoreError> {
     let directory = directory(root);
     let names = state_file::names(&directory);
@@ -107,7 +108,7 @@ fn path(root: &Path, netdev: &InterfaceName) -> PathBuf {
 /// Writes `note`.
 ///
 /// # Errors
-/// It cannot be written.
+/// The file cannot be written.
 pub fn write(root: &Path, note: &Note) -> Result<(), StoreError> {
     let path = path(root, &note.host_link.name);
     let write = || {
@@ -120,7 +121,7 @@ pub fn write(root: &Path, note: &Note) -> Result<(), StoreError> {
 /// Removes the note about `netdev`.
 ///
 /// # Errors
-/// It cannot be removed.
+/// The file cannot be removed.
 pub fn remove(root: &Path, netdev: &InterfaceName) -> Result<(), StoreError> {
     file::remove(&path(root, netdev)).map(drop)
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Records of attachments. `rdma-cni` writes them. `rdma-device-plugin` reads them for health, for metrics, and before it
-//! removes anything from the node.
+//! Records of attachments. `rdma-cni` writes them. `rdma-device-plugin` reads them for health and metrics, and before
+//! it removes an installation from the node.
 //!
 //! | module | owns |
 //! |---|---|

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The variables of libraries for a container's RDMA devices and GIDs, from kubelet's allocation. ADD leaves out shared
-//! NICs that are down or that the pod did not select, although kubelet gave their character devices to a container.
+//! Variables that tell libraries which RDMA devices and GIDs a container has, from kubelet's allocation. Some shared
+//! NICs are not among these devices, although kubelet gave their character devices to the container: ADD attaches no
+//! NIC that is down, or that the pod did not select.
 
 use crate::{Attachment, Id, Rail};
 use rdma_netns::Kernel;
@@ -10,18 +11,18 @@ use rdma_resources::{
     nccl::{Port, Undecided},
 };
 
-/// Port of a device whose port is unknown.
+/// Port number if the port of a device is unknown.
 const FIRST_PORT: u32 = 1;
 
 /// A rail of a pod.
 type PodRail<'a> = (&'a Attachment, &'a Rail);
 
-/// What kubelet allocated to the containers that get a file.
+/// Kubelet's allocation to containers, for which a file with variables is written.
 #[derive(Debug)]
 pub struct Allocation<'a, K> {
     /// The kernel.
     pub kernel: &'a K,
-    /// Attachments of the pod; none with `hostNetwork`.
+    /// Attachments of the pod. A pod with `hostNetwork` has none.
     pub attachments: Vec<&'a Attachment>,
     /// Allocated ids, with their devices.
     pub ids: Vec<(Id, &'a [GrantedDevice])>,
@@ -32,13 +33,13 @@ pub struct Allocation<'a, K> {
 pub struct Variables {
     /// Names and values.
     pub all: Vec<(&'static str, String)>,
-    /// Reason why NCCL gets no GID.
+    /// Reason why NCCL gets no GID variables.
     pub undecided: Option<Undecided>,
 }
 
 impl<K: Kernel> Allocation<'_, K> {
-    /// Returns the variables of `file`. `port` returns the number of a device's first port, and true for InfiniBand.
-    /// `attaches` returns true for a resource whose devices ADD attaches.
+    /// Returns the variables of `file`. `port` returns the number of a device's first port, and true for an InfiniBand
+    /// port. `attaches` returns true for a resource whose devices ADD attaches.
     pub fn variables(
         &self,
         file: LibraryFile,
@@ -55,7 +56,7 @@ impl<K: Kernel> Allocation<'_, K> {
                     Err(why) => undecided = Some(why),
                 }
             }
-            // an empty list would select all devices
+            // leave out the variable: UCX would use all devices if the list were empty
             LibraryFile::Ucx if devices.is_empty() => {}
             LibraryFile::Ucx => {
                 let ports = devices.iter().map(|(name, port)| format!("{name}:{port}"));
@@ -65,8 +66,8 @@ impl<K: Kernel> Allocation<'_, K> {
         Variables { all, undecided }
     }
 
-    /// Returns `NCCL_IB_HCA` with exactly these `devices`. Without devices, returns a value that excludes all allocated
-    /// devices.
+    /// Returns the value of `NCCL_IB_HCA` that selects exactly these `devices`. If there are no devices, the value
+    /// excludes all allocated devices.
     fn nccl_devices(&self, devices: &[(String, u32)]) -> String {
         if devices.is_empty() {
             let allocated = self.ids.iter().flat_map(|(_, devices)| *devices);
@@ -89,8 +90,9 @@ impl<K: Kernel> Allocation<'_, K> {
         self.rails().filter(move |(_, rail)| ids(rail).any(is_own))
     }
 
-    /// Returns the RDMA devices of the allocated ids, each with its port: first the devices of rails, in rail order,
-    /// then the devices that need no rail. A pod without rails (`hostNetwork`) gets all allocated devices.
+    /// Returns the RDMA devices of the allocated ids, each with its port. First are the devices of rails, in the order
+    /// of the rails. Then follow the devices that need no rail. For a pod without rails (`hostNetwork`), returns all
+    /// allocated devices.
     fn devices(
         &self,
         first_port: impl Fn(&Id, &GrantedDevice) -> Option<(u32, bool)>,
@@ -119,7 +121,7 @@ impl<K: Kernel> Allocation<'_, K> {
                     continue;
                 }
                 let (port, is_infiniband) = first_port(id, device).unwrap_or((FIRST_PORT, false));
-                // InfiniBand devices have rails only with IPoIB
+                // an InfiniBand device has a rail only if it has an IPoIB netdev
                 let by_verbs_alone = is_infiniband && !has_ipoib;
                 if by_verbs_alone || !is_attached(&id.resource) {
                     devices.push((device.rdma.clone(), port));
@@ -129,10 +131,10 @@ impl<K: Kernel> Allocation<'_, K> {
         devices
     }
 
-    /// Returns NCCL's variables for the GIDs of the allocated ids' rails.
+    /// Returns NCCL's GID variables for the rails of the allocated ids.
     ///
     /// # Errors
-    /// No value is right on all rails.
+    /// No single value is right for all rails.
     fn gids(&self) -> Result<Vec<(&'static str, String)>, Undecided> {
         let mut ports: Vec<((String, u32), Port)> = vec![];
         for (attachment, rail) in self.own_rails() {
@@ -140,7 +142,7 @@ impl<K: Kernel> Allocation<'_, K> {
                 continue;
             };
             let own = rail.gids.iter().map(|it| it.gid);
-            // two VLANs of one NIC
+            // two rails can be VLANs of one NIC
             if let Some((_, known)) = ports.iter_mut().find(|(other, _)| *other == port) {
                 known.own.extend(own);
                 continue;
@@ -165,12 +167,12 @@ impl<K: Kernel> Allocation<'_, K> {
     }
 }
 
-/// Returns the allocated ids of `rail`.
+/// Returns the ids by which kubelet allocated `rail`.
 fn ids(rail: &Rail) -> impl Iterator<Item = &Id> {
     rail.allocated.iter().flat_map(|it| &it.ids)
 }
 
-/// Returns the RDMA device of `rail` with its used port.
+/// Returns the RDMA device of `rail`, with the port that the rail uses.
 fn port(rail: &Rail) -> Option<(String, u32)> {
     let rdma = rail.rdma.as_ref()?;
     let of_gid = rail.gids.first().map(|gid| gid.port);

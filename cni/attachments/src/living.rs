@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The attachments of the node: their records, and whether their pods live.
+//! The attachments of the node, and the check whether their pods are alive.
 
 use crate::{
     record::{Attachment, Key, Phase, Rail},
@@ -9,7 +9,7 @@ use rdma_netns::{Kernel, OpenPodError};
 use std::{borrow::Borrow, net::IpAddr, path::Path};
 
 impl Store {
-    /// Returns the attachments whose pods live, or on which a verb works.
+    /// Returns the attachments whose pods are alive, and the attachments for which a CNI command is running.
     ///
     /// # Errors
     /// The directory cannot be read.
@@ -27,7 +27,8 @@ impl Store {
         Ok(records.into_iter().zip(settled).filter_map(lives).collect())
     }
 
-    /// Returns the records of the boot `boot_id` whose devices are not restored yet. The pods may be running or gone.
+    /// Returns the records of the boot `boot_id` whose devices are not restored yet. Does not check whether their pods
+    /// are alive.
     ///
     /// # Errors
     /// The directory cannot be read.
@@ -37,7 +38,7 @@ impl Store {
         Ok(records)
     }
 
-    /// Returns the readable records, without rails that other owners may have.
+    /// Returns the readable records. Leaves out rails that other attachments may use.
     fn good(&self) -> Result<Vec<Attachment>, StoreError> {
         let keys = self.keys(None)?;
         let good = keys.iter().filter_map(|key| match self.record(key) {
@@ -47,8 +48,8 @@ impl Store {
         Ok(good.collect())
     }
 
-    /// Returns the other attachments of the same boot. The boot's last attachment removes node settings that several
-    /// attachments share.
+    /// Returns the other attachments of the same boot. Attachments can share node settings, and only the last
+    /// attachment of the boot removes them.
     ///
     /// # Errors
     /// The directory cannot be read.
@@ -58,14 +59,14 @@ impl Store {
         Ok(others)
     }
 
-    /// Returns the pod's other attachments that may have netdevs in the pod. They include attachments whose ADD is
-    /// running or was killed, and attachments whose DEL has not yet returned a netdev to the host.
+    /// Returns the pod's other attachments that may have netdevs in the pod. Such an attachment may be incomplete: its
+    /// ADD is running or was killed, or its DEL has not yet returned a netdev to the host.
     ///
     /// # Errors
     /// The directory cannot be read.
     pub fn of_same_pod(&self, attachment: &Attachment) -> Result<Vec<Attachment>, StoreError> {
         let keys = self.keys(None)?;
-        // a node has many pods, and a pod few attachments
+        // read only the records that can match: a node has many pods, but a pod has few attachments
         let keys = keys
             .iter()
             .filter(|it| it.container == attachment.key.container);
@@ -84,8 +85,7 @@ impl Store {
         Ok(others.filter(is_of_pod).collect())
     }
 
-    /// Returns the keys of records that cannot be read. Nothing is known about their pods, or about node settings that
-    /// they use.
+    /// Returns the keys of records that cannot be read. Their pods and node settings are unknown.
     ///
     /// # Errors
     /// The directory cannot be read.
@@ -95,7 +95,7 @@ impl Store {
         Ok(keys)
     }
 
-    /// Returns true if another attachment whose pod lives has the address `ip`.
+    /// Returns true if another attachment, whose pod is alive, has the address `ip`.
     pub fn is_given_to_another<K: Kernel>(
         &self,
         kernel: &K,
@@ -113,19 +113,21 @@ impl Store {
         settled(kernel, &attachment.boot_id, &others).contains(&true)
     }
 
-    /// Returns the record of `key`. Returns an unreadable record as corrupt, so that verbs of other pods can continue.
+    /// Returns the record of `key`. If the file cannot be read, the record counts as corrupt: CNI commands of other
+    /// pods must be able to continue.
     pub fn record(&self, key: &Key) -> Record {
         let record = self.load(key);
         record.unwrap_or_else(|error| Record::Corrupt(error.to_string()))
     }
 
-    /// Returns true while an ADD or DEL of the attachment runs and has not restored its devices.
+    /// Returns true while an ADD or DEL of the attachment is running and the devices are not restored.
     fn is_busy(&self, attachment: &Attachment, boot_id: &str) -> bool {
         attachment.is_away(boot_id) && self.is_at_work(&attachment.key)
     }
 }
 
-/// Returns true for each of `attachments`, in order, that is settled: its ADD has answered, and its pod lives.
+/// Returns one value for each of `attachments`, in order. The value is true if the attachment is settled: its ADD has
+/// answered and its pod is alive.
 pub fn settled<K: Kernel>(
     kernel: &K,
     boot_id: &str,
@@ -140,8 +142,9 @@ pub fn settled<K: Kernel>(
     attachments.map(is_settled).collect()
 }
 
-/// Returns for each of `pods`, in order, true if it lives. Each has an attachment and its namespace's expected
-/// path. A pod whose namespace exists but cannot be opened counts as living, and keeps its devices.
+/// Returns one value for each of `pods`, in order. The value is true if the pod is alive. A pod is an attachment and
+/// the expected path of its namespace. If the namespace exists but cannot be opened, the pod counts as alive, and keeps
+/// its devices.
 fn living<K: Kernel>(kernel: &K, boot_id: &str, pods: &[(&Attachment, &Path)]) -> Vec<bool> {
     let is_of_boot = |(it, _): &(&Attachment, &Path)| it.boot_id == boot_id;
     let of_boot = pods.iter().filter(|pod| is_of_boot(pod));
@@ -163,19 +166,19 @@ fn living<K: Kernel>(kernel: &K, boot_id: &str, pods: &[(&Attachment, &Path)]) -
 }
 
 impl Attachment {
-    /// Returns true if the attachment changed devices or node settings in the boot `boot_id`, and they are not
-    /// restored. A reboot restores all of them.
+    /// Returns true if the attachment changed devices or node settings in the boot `boot_id`, and no restore has undone
+    /// the changes. A reboot undoes all of them.
     pub fn is_away(&self, boot_id: &str) -> bool {
         self.boot_id == boot_id && self.phase != Phase::Restored
     }
 
-    /// Returns true if the attachment's ADD has answered and its pod lives.
+    /// Returns true if the attachment's ADD has answered and its pod is alive.
     pub fn is_settled<K: Kernel>(&self, kernel: &K, boot_id: &str) -> bool {
         settled(kernel, boot_id, &[self]) == [true]
     }
 
-    /// Returns true if the attachment's pod lives. The pod's namespace is expected at `netns`. A namespace that cannot
-    /// be opened counts as living.
+    /// Returns true if the attachment's pod is alive. `netns` is the expected path of the pod's namespace. A pod whose
+    /// namespace cannot be opened counts as alive.
     pub fn lives<K: Kernel>(&self, kernel: &K, netns: &Path, boot_id: &str) -> bool {
         living(kernel, boot_id, &[(self, netns)]) == [true]
     }

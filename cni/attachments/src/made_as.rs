@@ -8,23 +8,23 @@ use std::hash::Hasher;
 
 const PREFIX: &str = "rdma-";
 
-/// Number of hexadecimal digits that identify the attachment. Two more digits contain the rail's index.
+/// Number of hexadecimal digits in a name that identify the attachment. Two more digits are the rail's index.
 const DIGITS: usize = 8;
 
-/// Returns the unique host name for the child of rail `index`.
+/// Returns the unique name for the child of rail `index`, which it has on the host.
 pub(crate) fn made_as(key: &Key, index: usize) -> Option<InterfaceName> {
     InterfaceName::try_from(format!("{}{index:02x}", of_attachment(key))).ok()
 }
 
-/// Returns the common prefix of the names of an attachment's children. Every version of this plugin must use the same
-/// prefix, because another version may have to find the children.
+/// Returns the common prefix of the names of an attachment's children. All versions of this plugin must use the same
+/// prefix: a later or earlier version may have to find the children.
 fn of_attachment(key: &Key) -> String {
     let mut hasher = FnvHasher::default();
     hasher.write(format!("{}/{}@{}", key.network, key.container, key.interface).as_bytes());
     format!("{PREFIX}{:0DIGITS$x}", hasher.finish() as u32)
 }
 
-/// Returns true if `name` has the format of a child's name, but belongs to none of the attachments in `keys`.
+/// Returns true if `name` has the form of a child's name, but no attachment in `keys` has such a child.
 pub fn is_orphaned_child(name: &str, keys: &[Key]) -> bool {
     let digits = name.strip_prefix(PREFIX).unwrap_or_default();
     let is_hexadecimal = |it: u8| matches!(it, b'0'..=b'9' | b'a'..=b'f');

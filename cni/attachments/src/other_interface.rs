@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 /// attract packets from this interface's addresses to the rail's network. Rules before the main table therefore send
 /// these packets to a table of the interface.
 ///
-/// ADD adds the rules before the routes, and DEL removes the routes before the rules. So DEL need not read the pod's
-/// routes: while a rule is present, its table may have routes.
+/// ADD adds the rules before the routes, and DEL removes the routes before the rules. A table therefore has routes only
+/// while its rule exists, and DEL need not read the pod's routes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OtherInterface {
     /// The interface's name at ADD.
@@ -18,7 +18,8 @@ pub struct OtherInterface {
     pub index: u32,
     /// The routing table of this interface. No other attachment uses it.
     pub table: u32,
-    /// The rules that select the table: one for each pair of an address of the interface and a network of a rail.
+    /// The rules that select the table. There is one rule for each pair of an address of the interface and a network of
+    /// a rail.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<Rule>,
     /// The interface's routes in its own table, and in the tables of the attachment's other interfaces.
@@ -27,7 +28,7 @@ pub struct OtherInterface {
 }
 
 impl OtherInterface {
-    /// Returns the interface in `pod`, under any name.
+    /// Returns the interface in `pod`. It may have another name now.
     pub fn link<'a>(&self, pod: &'a Namespace) -> Option<&'a Link> {
         pod.link_by_index(self.index)
             .or_else(|| pod.link(&self.name))

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The record of an attachment: the pod's devices, and their host state. A restore needs no other data.
+//! The record of an attachment: the pod's devices, and their host state. A restore reads no other file.
 
 use crate::{
     allocated::Allocated, desired::DesiredLink, made_as::made_as, other_interface::OtherInterface,
@@ -19,20 +19,19 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The format of the record. A reader refuses a record with a higher format, because it would not see all fields.
-///
-/// Raise the number if a reader of the present format, without knowing a new field, would fail to remove or restore
-/// something. There are no readers of earlier formats.
+/// The format of the record. A reader refuses a record with a higher format, because it would miss fields that it does
+/// not know. Raise the number with a new field if readers without the field would fail to remove or restore an object.
+/// No program reads earlier formats.
 pub const FORMAT: u32 = 10;
 
-/// The identity of an attachment: CNI's triple.
+/// The identity of an attachment: network, container and interface, as in CNI.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Key {
     /// The network's name.
     pub network: String,
     /// The container id.
     pub container: String,
-    /// `CNI_IFNAME`
+    /// The value of `CNI_IFNAME`.
     pub interface: InterfaceName,
 }
 
@@ -50,58 +49,59 @@ impl fmt::Display for Key {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Attachment {
-    /// [`FORMAT`]
+    /// Format of the record ([`FORMAT`]).
     pub format: u32,
     /// The attachment's identity.
     pub key: Key,
     /// `namespace/name` of the Kubernetes pod, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<String>,
-    /// `CNI_ARGS` of ADD, for the IPAM plugin's DEL.
+    /// Value of `CNI_ARGS` at ADD. The IPAM plugin gets it at DEL.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub args: Option<String>,
-    /// Boot id of ADD. After a reboot all devices are on the host.
+    /// Boot id at ADD. A reboot returns all devices to the host.
     pub boot_id: String,
-    /// Time of the observation that the record contains, as [`Observed::at`]. Lifetimes of addresses and routes count
-    /// from this time.
+    /// Time of the recorded observation, in the form of [`Observed::at`]. Lifetimes of addresses and routes begin at
+    /// this time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_at: Option<u64>,
-    /// `CNI_NETNS` of ADD.
+    /// Value of `CNI_NETNS` at ADD.
     pub netns: PathBuf,
-    /// The namespace at `netns`.
+    /// Identity of the namespace at `netns`.
     pub netns_id: NetnsId,
     /// Progress of the attachment.
     pub phase: Phase,
-    /// True after a restore that did not finish. The next restore gives up attributes that only a temporary state of
-    /// the machine prevents.
+    /// True after a restore that failed. The next restore then gives up attributes that a temporary state of the
+    /// machine prevents.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub tried: bool,
-    /// Indexes of the pod's netdevs that the last DEL reported as possibly the host's. The next DEL removes the
-    /// netdevs.
+    /// Indexes of the pod's netdevs that the last DEL did not remove, because they might belong to the host. It
+    /// reported them. The next DEL removes them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub named: Vec<u32>,
     /// Mode of the RDMA subsystem at ADD.
     pub rdma_mode: Option<RdmaMode>,
-    /// `mtu`
+    /// Value of the setting `mtu`, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u32>,
     /// Duplicate address detection of IPv6 addresses in the pod.
     pub dad: Dad,
     /// True if the pod accepts router advertisements.
     pub accept_ra: bool,
-    /// `routing`; without tables if the record has none.
+    /// Value of the setting `routing`. It has no tables if the record does not contain the setting.
     #[serde(default = "without_tables")]
     pub routing: Routing,
-    /// Addresses of rails in the result.
+    /// Setting that determines the addresses of rails in the result of ADD.
     #[serde(default, rename = "resultIPs")]
     pub result_ips: ResultIps,
-    /// Type of the IPAM plugin that assigned the addresses. ADD records it before it calls the plugin.
+    /// Type of the IPAM plugin that assigns the addresses. ADD writes the type into the record before it calls the
+    /// plugin.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ipam: Option<String>,
-    /// `rebindDriver`
+    /// Setting `rebindDriver`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub rebind_driver: bool,
-    /// The pod's SMC-R set-up. None: SMC-R was not requested.
+    /// The pod's SMC-R set-up. `None`: the pod did not request SMC-R.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub smc: Option<Smc>,
     /// The rails, in order.
@@ -109,10 +109,10 @@ pub struct Attachment {
     /// Netdevs of the host that a restore changed temporarily.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub spared: Vec<Spared>,
-    /// The pod's other interfaces, which are not rails, with the tables that they need because of the rails.
+    /// The pod's interfaces that are not rails, with the routing tables that they need beside the rails.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub other_interfaces: Vec<OtherInterface>,
-    /// The network configuration of ADD, for the IPAM plugin's DEL.
+    /// The network configuration at ADD. The IPAM plugin gets it at DEL.
     pub config: Map<String, Value>,
 }
 
@@ -123,18 +123,18 @@ fn without_tables() -> Routing {
     }
 }
 
-/// Progress of an attachment into the pod or back.
+/// Progress of an attachment, to the pod or back to the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Phase {
-    /// ADD is under way, or was killed.
+    /// ADD is running, or was killed.
     Attaching,
     /// ADD has answered: the pod has its devices.
     Attached,
-    /// A verb is restoring the devices to the host, or it failed or was killed during the restore.
+    /// A CNI command is restoring the devices to the host. This phase remains if the command fails or is killed.
     Detaching,
-    /// The devices are restored, and another pod may have them. Addresses of [`ipam`](Attachment::ipam) may still be
-    /// held.
+    /// The devices are restored, and another pod may get them. The addresses of [`ipam`](Attachment::ipam) may still be
+    /// reserved.
     #[serde(rename = "home")]
     Restored,
 }
@@ -151,60 +151,62 @@ impl fmt::Display for Phase {
 pub struct Rail {
     /// Name of the netdev in the pod.
     pub pod_name: InterfaceName,
-    /// The netdev's host state, if this plugin moved the netdev. If `shared` is `None` too, an earlier plugin of the
-    /// chain put the netdev into the pod, and also restores it.
+    /// The netdev's host state, if this plugin moved the netdev. If this field and `shared` are both `None`, an earlier
+    /// plugin of the chain put the netdev into the pod, and that plugin also restores it.
     #[serde(rename = "home", default, skip_serializing_if = "Option::is_none")]
     pub host_link: Option<Link>,
-    /// The netdev's host settings that rtnetlink does not report. None if the netdev stays on the host.
+    /// The netdev's host settings that rtnetlink does not report. `None`: the netdev stays on the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_settings: Option<DeviceSettings>,
     /// Current owner of the devices.
     #[serde(default, skip_serializing_if = "Stage::is_pods")]
     pub stage: Stage,
-    /// Routes over the host's netdev that a move removes, and that `rdma-cni` cannot set again.
+    /// Routes through the netdev on the host that `rdma-cni` cannot set again. The kernel removes them with the move.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unkept_routes: Vec<Route>,
-    /// The netdev that stays on the host, if the pod has a child of this netdev.
+    /// The netdev that stays on the host. `None`: the pod has no child netdev for this rail.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared: Option<Shared>,
-    /// Settings that the physical function makes for the virtual function while the pod has it. `host_link` contains
-    /// the settings before.
+    /// Settings of the virtual function that the physical function makes while a pod has the virtual function. The
+    /// settings from before are in `host_link`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub vf: Vec<VfSetting>,
-    /// The driver that is bound to the function again, so that it adopts the GUIDs in `vf`.
+    /// The driver of the function, if it must be bound again to adopt new GUIDs. ADD and the restore bind it again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub driver: Option<String>,
     /// True if the rail has an RDMA device and no netdev.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub bare: bool,
-    /// Other netdevs of the same PCI function, so that a restore does not confuse them with the rail's netdev. With
-    /// `shared`: the host's netdevs that lay on the shared netdev at ADD.
+    /// Other netdevs of the same PCI function. By this list, a restore does not confuse them with the rail's netdev.
+    /// For a rail with `shared`: the netdevs of the host that lay on top of the shared netdev at ADD.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub siblings: Vec<Sibling>,
-    /// Index of the netdev in the pod, if no hardware address on a bus identifies the netdev.
+    /// Index of the netdev in the pod. `None`: the netdev is identified by its PCI function or auxiliary device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_index: Option<u32>,
-    /// The lower netdev of the rail's netdev, as seen from the pod, if no hardware address identifies the netdev.
+    /// The lower netdev of the rail's netdev, as the pod sees it. `None`: the rail's netdev is identified by its PCI
+    /// function or auxiliary device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_origin: Option<Origin>,
-    /// The addresses, routes and rules that ADD sets, as soon as they are known.
+    /// The addresses, routes and rules that ADD sets. Empty until ADD knows them.
     #[serde(default, rename = "given")]
     pub assigned: DesiredLink,
-    /// True if the rail holds no address: IPAM refused one, or ADD did not call IPAM. False if ADD was killed.
+    /// True if IPAM certainly reserved no address for the rail: IPAM refused, or ADD did not call IPAM. False after a
+    /// killed ADD, because IPAM may then have reserved an address.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ipam_refused: bool,
     /// The RDMA device in its host state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rdma: Option<RdmaDevice>,
-    /// Kubelet's allocation for this rail. None: the configuration names the devices.
+    /// Kubelet's allocation for this rail. `None`: the configuration names the rail's device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocated: Option<Allocated>,
-    /// The GIDs of the addresses, once they exist.
+    /// The GIDs of the rail's addresses. Empty until the kernel has made them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gids: Vec<RailGid>,
 }
 
-/// A netdev that stays on the host, and the pod's child of this netdev.
+/// A netdev that stays on the host, and its child netdev that the pod gets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Shared {
@@ -212,35 +214,35 @@ pub struct Shared {
     pub parent: InterfaceName,
     /// The netdev's index on the host.
     pub parent_index: u32,
-    /// The netdev's MTU in bytes, which limits the child's.
+    /// The netdev's MTU in bytes, which limits the child's MTU.
     pub parent_mtu: u32,
-    /// The netdev's PCI function or auxiliary device; a bond has none.
+    /// The netdev's PCI function or auxiliary device. A bond has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<DeviceAddress>,
     /// The kind of the pod's child netdev.
     pub child: Child,
-    /// Name under which an IPoIB child is created on the host. The name stays as the child's alias, because the child
-    /// returns to the host when the pod's namespace ends.
+    /// Name of an IPoIB child on the host, where `rdma-cni` makes it. The child keeps the name as its alias, because
+    /// the kernel returns the child to the host when the pod's namespace ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub made_as: Option<InterfaceName>,
 }
 
-/// Index of the RoCE v2 GID that a program names to send from an address.
+/// Index of a RoCE v2 GID. A program that sends from an address needs the index of this address's GID.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RailGid {
     /// The address.
     pub address: IpAddr,
-    /// The GID of the address, in 128 bits.
+    /// The address's GID (128 bits).
     pub gid: Ipv6Addr,
     /// Port of the RDMA device, from 1.
     pub port: u32,
-    /// Index in the port's table (`NCCL_IB_GID_INDEX`, `-x` of perftest).
+    /// Index in the port's GID table, the value for `NCCL_IB_GID_INDEX` and for `-x` of perftest.
     pub index: u32,
 }
 
-/// A netdev of the host that shares the PCI function of a rail's netdev (the other port, a representor), or that lies
-/// on a shared netdev.
+/// A netdev of the host of one of two kinds: it has the same PCI function as a rail's netdev (the other port, a
+/// representor), or it lies on top of a shared netdev.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sibling {
     /// Name on the host.
@@ -250,7 +252,7 @@ pub struct Sibling {
 }
 
 impl Attachment {
-    /// Returns the record of `rails`, which are in the state `observed`, for the pod's namespace at a path.
+    /// Returns the record of `rails` in the state `observed`, for an attachment to the pod's namespace.
     pub fn new(
         key: Key,
         (netns, netns_id): (&Path, NetnsId),
@@ -293,8 +295,8 @@ impl Attachment {
         }
     }
 
-    /// Returns the routing table of rail `index`. `None`: `routing.tableBase` is not set, or an earlier plugin put the
-    /// netdev into the pod.
+    /// Returns the routing table of rail `index`. Returns `None` if `routing.tableBase` is not set, or if an earlier
+    /// plugin put the netdev into the pod.
     pub fn table(&self, index: usize) -> Option<u32> {
         let base = Some(self.routing.table_base).filter(|base| *base != 0)?;
         let is_ours = self.rails.get(index)?.is_ours();
@@ -304,14 +306,14 @@ impl Attachment {
             .map(|index| base + index)
     }
 
-    /// Returns true if the RDMA devices are moved into the pod.
+    /// Returns true if ADD moves the RDMA devices into the pod.
     pub fn moves_rdma(&self) -> bool {
         self.rdma_mode == Some(RdmaMode::Exclusive)
     }
 
-    /// Returns true if the attachment changes the host: it moves a netdev or RDMA device, binds a driver, or changes
-    /// SMC-R's tables. An IPoIB child also changes the host, because the child is created there. Returns false for
-    /// other children of netdevs that stay on the host.
+    /// Returns true if the attachment changes the host: it moves a netdev or an RDMA device, binds a driver, changes
+    /// SMC-R's tables, or has an IPoIB child, which `rdma-cni` makes on the host. Other children of netdevs that stay on
+    /// the host change nothing there.
     pub fn changes_host(&self) -> bool {
         let is_child = |rail: &Rail| {
             rail.shared.is_some()
@@ -324,7 +326,7 @@ impl Attachment {
         !are_children || self.smc.is_some()
     }
 
-    /// Returns the `ipv6` of the attachment's configuration.
+    /// Returns the setting `ipv6` of the attachment's configuration.
     pub fn ipv6(&self) -> Ipv6 {
         Ipv6 {
             dad: self.dad,
@@ -332,21 +334,21 @@ impl Attachment {
         }
     }
 
-    /// Returns kubelet's allocation for the rail whose RDMA device had the host state `rdma`.
+    /// Returns kubelet's allocation for the rail with the RDMA device `rdma`. `rdma` is its host state.
     pub fn allocated_with(&self, rdma: &RdmaDevice) -> Option<&Allocated> {
         let mut rails = self.rails.iter();
         let rail = rails.find(|rail| rail.rdma.as_ref() == Some(rdma))?;
         rail.allocated.as_ref()
     }
 
-    /// Returns the seconds between the recorded observation and `observed`, or 0 if unknown. After a reboot the
-    /// difference is meaningless, but nothing is left to restore.
+    /// Returns the seconds between the recorded observation and `observed`. Returns 0 if one of the times is unknown.
+    /// After a reboot the result is meaningless, but then no device needs a restore.
     pub fn age(&self, observed: &Observed) -> u64 {
         let times = self.observed_at.zip(observed.at);
         times.map_or(0, |(then, now)| now.saturating_sub(then))
     }
 
-    /// Returns the addresses that moved netdevs have on the host.
+    /// Returns the addresses that the moved netdevs had on the host.
     pub fn away(&self) -> impl Iterator<Item = IpAddr> {
         let host_links = self.rails.iter().filter_map(|rail| rail.host_link.as_ref());
         let addresses = host_links.flat_map(|host_link| &host_link.addresses);
@@ -361,13 +363,13 @@ impl Attachment {
         self.rails.iter().flat_map(devices).flatten().collect()
     }
 
-    /// Returns the virtual functions that their physical functions set up for the pod.
+    /// Returns the virtual functions whose physical functions made settings for the pod.
     pub fn vfs(&self) -> BTreeSet<DeviceAddress> {
         let rails = self.rails.iter().filter(|rail| !rail.vf.is_empty());
         rails.filter_map(|rail| rail.device().cloned()).collect()
     }
 
-    /// Returns the holder of the attachment's devices, for people.
+    /// Returns the holder of the attachment's devices, as text for messages.
     pub fn holder(&self) -> String {
         match &self.pod {
             Some(pod) => format!("pod {pod}, {}", self.key),
@@ -389,8 +391,8 @@ impl Shared {
         }
     }
 
-    /// Returns true if `link`, a netdev of the host, is the parent. The index is not enough: after the parent is gone,
-    /// another netdev can get its index.
+    /// Returns true if `link`, a netdev of the host, is the parent. An equal index is not enough, because another
+    /// netdev can get the index of a deleted parent.
     pub fn is_of(&self, link: &Link) -> bool {
         let same = link.parent == self.device;
         link.index == self.parent_index
@@ -423,20 +425,20 @@ impl Rail {
         }
     }
 
-    /// Returns the rail's name for people: the netdev's name on the host.
+    /// Returns the rail's name for messages: the netdev's name on the host.
     pub fn name(&self) -> &InterfaceName {
         let host_link = self.host_link.as_ref().map(|host_link| &host_link.name);
         let parent = self.shared.as_ref().map(|shared| &shared.parent);
         host_link.or(parent).unwrap_or(&self.pod_name)
     }
 
-    /// Returns true if this plugin brings the netdev into the pod, and no earlier plugin of the chain did.
+    /// Returns true if this plugin brings the netdev into the pod, and false if an earlier plugin of the chain did.
     pub fn is_ours(&self) -> bool {
         self.host_link.is_some() || self.shared.is_some()
     }
 
-    /// Returns the port of the RDMA device to which the rail's InfiniBand netdev belongs; `None`: the netdev is not of
-    /// InfiniBand.
+    /// Returns the port of the RDMA device to which the rail's InfiniBand netdev belongs. Returns `None` if the netdev
+    /// is not an InfiniBand netdev.
     pub fn infiniband_port(&self) -> Option<u32> {
         let host_link = self.host_link.as_ref();
         let moved = host_link.filter(|it| it.link_type == LinkType::Infiniband);
@@ -448,7 +450,7 @@ impl Rail {
         Some(port.number)
     }
 
-    /// Returns the driver that a restore binds again, and that a restore may therefore find unbound.
+    /// Returns the driver that a restore must bind again. The driver may be unbound when the restore begins.
     pub fn rebound_driver(&self) -> Option<&String> {
         match &self.stage {
             Stage::Rebinding { driver, .. } => Some(driver),
@@ -463,7 +465,7 @@ impl Rail {
         shared.is_some_and(|it| matches!(it.child, Child::Ipoib { .. }))
     }
 
-    /// Returns the hardware address that the rail's physical function sets.
+    /// Returns the hardware address that the physical function sets for the rail's virtual function.
     pub fn vf_mac(&self) -> Option<&HardwareAddress> {
         self.vf.iter().find_map(|setting| match setting {
             VfSetting::Mac(mac) => Some(mac),
@@ -471,13 +473,14 @@ impl Rail {
         })
     }
 
-    /// Returns the netdev in the pod.
+    /// Returns the rail's netdev in the pod.
     pub fn in_pod<'a>(&self, observed: &'a Observed) -> Option<&'a Link> {
         let pod = observed.pod.as_ref().filter(|_| !self.bare);
         pod?.link(&self.pod_name)
     }
 
-    /// Returns the netdev on the host, in its recorded or present state.
+    /// Returns the rail's netdev on the host: a moved netdev in its recorded state, or a shared netdev in its present
+    /// state.
     pub fn on_host<'a>(&'a self, observed: &'a Observed) -> Option<&'a Link> {
         let shared = self.shared.as_ref();
         let parent = shared.and_then(|it| observed.host.link_by_index(it.parent_index));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! SMC-R set-up of a pod, and the parts of it that are removed with the pod.
+//! SMC-R set-up of a pod. Its parts are removed with the pod.
 
 use rdma_netns::{
     NetnsSide,
@@ -8,26 +8,26 @@ use rdma_netns::{
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The part of the record that is about SMC-R.
+/// The SMC-R part of a record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Smc {
     /// SMC-R status of the pod's interfaces together.
     pub state: SmcStatus,
-    /// The reason why SMC-R is off, or why some interfaces lack it.
+    /// The reason why SMC-R is off, or why some interfaces have no SMC-R.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// The interfaces that have SMC-R.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub interfaces: Vec<Carried>,
-    /// The pnet entries that this plugin has added; other records can have equal entries.
+    /// The pnet entries that this plugin has added. Other attachments' records can contain equal entries.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub entries: Vec<PlacedEntry>,
-    /// Entries of other programs that have this plugin's pnet id. Removing the id also removes these entries, and the
-    /// plugin then adds them again.
+    /// Pnet entries of other programs that have this plugin's pnet id. The kernel removes them together with this
+    /// plugin's entries. The plugin then adds them again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub returning: Vec<PlacedEntry>,
-    /// The user EID that this plugin has added; other records can have the same EID.
+    /// The user EID that this plugin has added. Other attachments' records can contain the same EID.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ueid: Option<String>,
     /// True if this plugin set `net.smc.tcp2smc` in the pod.
@@ -44,7 +44,7 @@ pub struct Smc {
 pub enum SmcStatus {
     /// SMC-R is set up for one or more interfaces.
     Active,
-    /// SMC-R is not set up; the pod's connections use TCP.
+    /// SMC-R is not set up. The pod's connections use TCP.
     Off,
 }
 
@@ -58,15 +58,15 @@ impl fmt::Display for SmcStatus {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Carried {
-    /// Name in the pod.
+    /// Name of the interface in the pod.
     pub interface: String,
-    /// The pnet id that netdev and RDMA port share.
+    /// The pnet id that the netdev and the RDMA port have in common.
     pub pnet_id: PnetId,
     /// The RDMA device.
     pub rdma_device: String,
     /// The RDMA device's port, from 1.
     pub port: u8,
-    /// The predicted protocol of its connections.
+    /// The protocol that the kernel will probably use for the interface's connections.
     pub by: Fit,
 }
 
@@ -74,12 +74,12 @@ pub struct Carried {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Fit {
-    /// SMC-Rv1: between machines on one link.
+    /// SMC-Rv1. It connects machines on one link.
     V1,
     /// SMC-Rv2.
     V2,
-    /// The driver chooses the device's GID. An iWARP device, such as erdma's, has one GID, which does not contain an IP
-    /// address.
+    /// SMC-R with the GID that the driver chooses. An iWARP device, such as an eRDMA device, has only one GID, and this
+    /// GID does not contain an IP address.
     Device,
 }
 
@@ -108,13 +108,13 @@ impl Smc {
         }
     }
 
-    /// Returns true if there are settings to remove.
+    /// Returns true if there are SMC-R settings to remove.
     pub fn is_set(&self) -> bool {
         let has_entries = !self.entries.is_empty() || !self.returning.is_empty();
         has_entries || self.ueid.is_some() || self.tcp2smc || self.max_links.is_some()
     }
 
-    /// Returns true if the pod uses node-wide settings, which other pods can share.
+    /// Returns true if the pod uses settings of the whole node. Other pods can share them.
     pub fn has_nodes(&self) -> bool {
         self.ueid.is_some() || self.entries.iter().any(|it| it.at == NetnsSide::Host)
     }

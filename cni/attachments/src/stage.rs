@@ -4,29 +4,29 @@
 use crate::record::Attachment;
 use serde::{Deserialize, Serialize};
 
-/// Owner of a rail's devices. The stage determines which attributes are restored, and whether the driver may be bound
-/// again.
+/// Owner of a rail's devices. The stage determines the attributes that a restore sets, and whether a restore may bind
+/// the driver again.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Stage {
-    /// The pod has the devices, in whatever namespace the pod has put them. While ADD is [running or was
-    /// killed](crate::Phase::Attaching), the devices may still be on the host.
+    /// The pod has the devices, in its own namespace or in a namespace into which the pod has moved them. While ADD is
+    /// [running or was killed](crate::Phase::Attaching), the devices may still be on the host.
     #[default]
     Pod,
-    /// The pod has the devices until the driver of their function is bound again.
+    /// The pod still has the devices. They return to the host when the driver of their function is bound again.
     Rebinding {
-        /// Index on the host of the netdev that the driver will make again. A rebind removes upper netdevs in other
-        /// namespaces. 0: the devices are in a namespace that is neither the host's nor the pod's.
+        /// Index of the netdev on the host, which the driver will make again. 0: the devices are neither in the host's
+        /// namespace nor in the pod's. Binding the driver again removes upper netdevs in other namespaces.
         index: u32,
         /// The driver.
         driver: String,
     },
-    /// The host has the devices since their driver was bound again. A driver is bound again only once. Missing
-    /// attributes are then restored.
+    /// The host has the devices, because their driver was bound again. A driver is bound again only once. A further
+    /// restore sets the attributes that are missing.
     Rebound,
-    /// The devices are free for other pods. They are on the host, restored as far as the kernel allowed, and a verb has
-    /// waited for network managers. The verb failed because of another rail. No later verb restores attributes of these
-    /// devices.
+    /// The devices are on the host, restored as far as the kernel allowed. Other pods may get them. The CNI command
+    /// that restored them has waited for network managers, and then failed because of another rail. No later command
+    /// sets attributes of these devices.
     Returned,
 }
 
@@ -37,7 +37,7 @@ impl Stage {
 }
 
 impl Attachment {
-    /// Returns the record without [returned](Stage::Returned) rails, which other pods may use.
+    /// Returns the record without [returned](Stage::Returned) rails. Other pods may use the devices of these rails.
     pub fn without_returned(mut self) -> Self {
         self.rails.retain(|rail| rail.stage != Stage::Returned);
         self

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The `Deserializer` of a field.
+//! The `Deserializer` for a field.
 
 use crate::{Field, Wrong, field::one_of};
 use serde::{
@@ -17,7 +17,7 @@ type Result<T> = std::result::Result<T, Wrong>;
 impl<'de> Deserializer<'de> for Field<'de> {
     type Error = Wrong;
 
-    /// Passes any value to the visitor, without the rules of this crate.
+    /// Passes a value of any type to the visitor. The rules of this crate do not apply to this value.
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
         let read = match self.object {
             Some(object) => object.deserialize_any(visitor),
@@ -128,7 +128,8 @@ impl<'de> SeqAccess<'de> for Elements<'de> {
     }
 }
 
-/// The fields of an object for serde: first unknown names, then all names of the structure, even if they have no value.
+/// The fields of an object, for serde. Unknown names come first. All names of the structure follow, including names
+/// without a value.
 struct Members<'a>(Peekable<IntoIter<(&'a str, Field<'a>)>>);
 
 impl<'de> MapAccess<'de> for Members<'de> {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A value of a configuration, with its path.
+//! A value of a configuration, together with its path.
 
 use crate::{Wrong, line::escaped};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 
-/// A value of a configuration, or the path of a missing one.
+/// A value of a configuration. A missing value has only its path.
 #[derive(Clone, Debug)]
 pub struct Field<'a> {
     pub(crate) value: Option<&'a Value>,
@@ -26,7 +26,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// Returns the field with names that match regardless of case, as in Go's decoder.
+    /// Returns this field, with member names that match in any case, as in Go's decoder.
     pub fn any_case(self) -> Self {
         Self {
             any_case: true,
@@ -34,7 +34,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// Returns the field with names that match exactly.
+    /// Returns this field, with member names that match only exactly.
     pub fn exact_case(self) -> Self {
         Self {
             any_case: false,
@@ -42,22 +42,22 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// Returns the path, such as `resourceList[1]`.
+    /// Returns the path of the value, such as `resourceList[1]`.
     pub fn place(&self) -> &str {
         &self.place
     }
 
-    /// Reports whether the field has a value. `null` is none.
+    /// Returns true if the field has a value. `null` counts as no value.
     pub fn is_there(&self) -> bool {
         self.value.is_some() || self.object.is_some()
     }
 
-    /// Returns the value. None: the field is missing, or is the whole configuration.
+    /// Returns the value. Returns `None` for a missing field, and for the whole configuration.
     pub fn value(&self) -> Option<&'a Value> {
         self.value
     }
 
-    /// Returns the value as JSON in one line ([`json`](crate::json)). None: the field is missing.
+    /// Returns the value as JSON in one line ([`json`](crate::json)). Returns `None` for a missing field.
     pub fn json(&self) -> Option<String> {
         let object = || serde_json::to_string(self.object?).ok();
         self.value
@@ -66,22 +66,22 @@ impl<'a> Field<'a> {
             .map(escaped)
     }
 
-    /// Reports whether the value is a list.
+    /// Returns true if the value is a list.
     pub fn is_list(&self) -> bool {
         self.value.is_some_and(Value::is_array)
     }
 
-    /// Reports whether the value is an object.
+    /// Returns true if the value is an object.
     pub fn is_object(&self) -> bool {
         self.object.is_some()
     }
 
-    /// Reports whether this object has the member `name`, which may be `null`.
+    /// Returns true if this object has the member `name`. The member may be `null`.
     pub fn has(&self, name: &str) -> bool {
         self.object.is_some_and(|object| object.contains_key(name))
     }
 
-    /// Returns the member `name` of this object, or its path.
+    /// Returns the member `name` of this object. A missing member has only its path.
     pub fn at(&self, name: &'a str) -> Self {
         let found = self.object.and_then(|object| {
             let folded = || object.iter().find(|(key, _)| self.is(key, name));
@@ -97,7 +97,7 @@ impl<'a> Field<'a> {
         self.child(found, place)
     }
 
-    /// Returns element `index` of this list.
+    /// Returns the element `index` of this list.
     pub fn element(&self, index: usize) -> Self {
         let element = self.value.and_then(|value| value.get(index));
         self.child(element, format!("{}[{index}]", self.place).into())
@@ -112,7 +112,10 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// Returns the member `name`, which must be an object or missing.
+    /// Returns the member `name`.
+    ///
+    /// # Errors
+    /// The member has a value that is no object.
     pub fn object(&self, name: &'a str) -> Result<Self, Wrong> {
         let field = self.at(name);
         match field.is_there() && !field.is_object() {
@@ -121,7 +124,10 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// Returns the elements of this list, which may be missing. Any other value is an error.
+    /// Returns the elements of this list. Returns none if the list is missing.
+    ///
+    /// # Errors
+    /// The value is no list.
     pub fn list(&self) -> Result<Vec<Self>, Wrong> {
         match self.value {
             None => Ok(Vec::new()),
@@ -130,7 +136,10 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// Returns the elements of the list `name`, which may be missing. Elements that are not objects are an error.
+    /// Returns the elements of the list `name`. Returns none if the list is missing.
+    ///
+    /// # Errors
+    /// The value is no list, or an element is no object.
     pub fn objects(&self, name: &'a str) -> Result<Vec<Self>, Wrong> {
         let elements = self.at(name).list()?;
         match elements.iter().find(|element| !element.is_object()) {
@@ -139,18 +148,20 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// Reads the value as a `T`. The error has the path of the value, or of a value in it.
+    /// Reads the value as a `T`. The error contains the path of the value, or of the wrong value inside it.
     pub fn read<T: DeserializeOwned>(&self) -> Result<T, Wrong> {
         T::deserialize(self.clone()).map_err(|wrong| self.placed(wrong))
     }
 
-    /// Reads the member `name` as a `T`. None: the member is missing.
+    /// Reads the member `name` as a `T`. Returns `None` if the member is missing.
     pub fn get<T: DeserializeOwned>(&self, name: &'a str) -> Result<Option<T>, Wrong> {
         self.at(name).read()
     }
 
-    /// Reads the string `name`, and returns its value from `choices`. None: the member is missing. Other strings are
-    /// an error.
+    /// Reads the string `name`, and returns its value from `choices`. Returns `None` if the member is missing.
+    ///
+    /// # Errors
+    /// The string is not in `choices`.
     pub fn choice<T: Copy>(
         &self,
         name: &'a str,
@@ -166,7 +177,7 @@ impl<'a> Field<'a> {
         })
     }
 
-    /// Checks each of `items`, which were read from this list, with its element's field.
+    /// Checks each of `items` together with the field of its element. `items` were read from this list.
     pub fn each<T, U>(
         &self,
         items: Vec<T>,
@@ -178,7 +189,7 @@ impl<'a> Field<'a> {
             .collect()
     }
 
-    /// Returns the names of this object that `known` does not have.
+    /// Returns the member names of this object that `known` does not contain.
     pub fn unknown(&self, known: &[&str]) -> Vec<&'a str> {
         let names = self
             .object
@@ -190,17 +201,18 @@ impl<'a> Field<'a> {
             .collect()
     }
 
-    /// Returns an error that the value is not what it `must` be. The error's text ends with the value.
+    /// Returns an error for this value, with the rule `must` that the value breaks. The error's text ends with the
+    /// value.
     pub fn wrong(&self, must: impl Into<String>) -> Wrong {
         self.placed(Wrong::must(must))
     }
 
-    /// Returns the error that the value cannot be used. `sentence` is the whole text.
+    /// Returns an error for this value. `sentence` is the error's whole text.
     pub fn refused(&self, sentence: impl Into<String>) -> Wrong {
         self.placed(Wrong::sentence(sentence))
     }
 
-    /// Adds this field's path and value to a `wrong` without a path.
+    /// Adds this field's path and value to the error `wrong`, if the error has no path.
     pub(crate) fn placed(&self, wrong: Wrong) -> Wrong {
         match wrong.place.is_empty() {
             false => wrong,
@@ -212,7 +224,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// Reports whether `key` matches `name` under the field's rule of case.
+    /// Returns true if `key` matches `name` under this field's rule for upper and lower case.
     fn is(&self, key: &str, name: &str) -> bool {
         key == name || (self.any_case && key.eq_ignore_ascii_case(name))
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Types of field values.
+//! Types for values of fields.
 
 use serde::{
     Deserialize, Deserializer,
@@ -37,7 +37,7 @@ impl<const MIN: u32, const MAX: u32> Visitor<'_> for Range<MIN, MAX> {
     }
 }
 
-/// A list of strings. The value may be a list, one string, or missing.
+/// A list of strings. The value may be a list or one string. A missing value is an empty list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Texts(pub Vec<String>);
 
@@ -70,14 +70,15 @@ impl<'de> Deserialize<'de> for AbsolutePath {
     }
 }
 
-/// Parses numbers such as `5` or `0-3`. None: the text has another form, or the range is empty.
+/// Parses a number such as `5`, or a range such as `0-3`. Returns `None` if the text has another form, or if the range
+/// is empty.
 pub fn range(text: &str) -> Option<RangeInclusive<u32>> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let range = first.parse().ok()?..=last.parse().ok()?;
     (!range.is_empty()).then_some(range)
 }
 
-/// Reads a string and parses it. If the string is missing or `parse` returns none, the error says that the value must
+/// Reads a string and parses it. If the string is missing or `parse` returns `None`, the error says that the value must
 /// be `expected`.
 pub fn parsed<'de, D: Deserializer<'de>, T>(
     deserializer: D,
@@ -87,7 +88,7 @@ pub fn parsed<'de, D: Deserializer<'de>, T>(
     optional(deserializer, expected, parse)?.ok_or_else(|| must_be(expected))
 }
 
-/// Reads an optional string and parses it. If `parse` returns none, the error says that the value must be `expected`.
+/// Reads an optional string and parses it. If `parse` returns `None`, the error says that the value must be `expected`.
 pub fn optional<'de, D: Deserializer<'de>, T>(
     deserializer: D,
     expected: &str,

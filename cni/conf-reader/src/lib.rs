@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reads configurations into types that derive `Deserialize`. The error about a wrong value has the value's path and a
-//! plain sentence: `resources[1].count: must be a whole number from 1 to 5000, and is "many"`. All three programs of
-//! this project read their configurations with this crate.
+//! Reads configurations into types that derive `Deserialize`. The error for a wrong value contains the value's path
+//! and a plain sentence: `resources[1].count: must be a whole number from 1 to 5000, and is "many"`. All three
+//! programs of this project read their configurations with this crate.
 //!
 //! | module | owns |
 //! |---|---|
@@ -13,11 +13,11 @@
 //!
 //! Two rules differ from `serde_json`:
 //!
-//! - `null` means that there is no value, as for Go's decoders. A structure reads all of its fields, even if the
-//!   configuration lacks them: an `Option` becomes `None`, and any other type is an error about the missing value.
-//!   `#[serde(default)]` has no effect.
-//! - If several values are wrong, the error is about the first field in the structure's order. An unknown field that is
-//!   not allowed comes before all others.
+//! - `null` counts as no value, as in Go's decoders. A structure reads all of its fields, even if the configuration
+//!   lacks them: an `Option` becomes `None`, and for any other type the missing value is an error. `#[serde(default)]`
+//!   has no effect.
+//! - If several values are wrong, the error is about the first wrong field in the structure's order. An unknown field
+//!   that is not allowed precedes all other fields.
 
 mod deserializer;
 pub mod field;

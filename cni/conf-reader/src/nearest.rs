@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The known name that is nearest to a misspelt one.
+//! Search for the known name that is most similar to a misspelt name.
 
-/// Largest edit distance, letters.
+/// Largest edit distance between the two names, letters.
 const MOST_EDITS: usize = 2;
 
-/// Returns the name in `known` with the smallest edit distance to `name`. The distance is at most two inserted,
-/// deleted, replaced or exchanged letters, and less than half of the known name's length. Ignores case.
+/// Returns the name in `known` with the smallest edit distance to `name`. The edit distance counts inserted,
+/// deleted, replaced and exchanged letters, without regard to case. Returns `None` if it is above two, or at
+/// least half of the known name's length.
 pub fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
     let name = name.to_lowercase();
     let edits = |known: &str| strsim::osa_distance(&name, &known.to_lowercase());
@@ -14,7 +15,7 @@ pub fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
     near.min_by_key(|(edits, _)| *edits).map(|(_, it)| it)
 }
 
-/// Returns the problem of the field `name`, which is none of `known`.
+/// Returns the text of the error for the field `name`, which is not in `known`.
 pub fn not_known(name: &str, known: &[&str]) -> String {
     match nearest(name, known) {
         Some(it) => format!("not known: did you mean {it}?"),

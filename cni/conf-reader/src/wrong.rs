@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The error of a wrong value.
+//! The error for a wrong value.
 
 use crate::{nearest::not_known, one_line};
 use serde::de::{self, Expected, Unexpected};
@@ -8,18 +8,18 @@ use std::fmt;
 /// A value that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wrong {
-    /// Path of the value, such as `resourceList[1].resourceName`. Empty: not yet known.
+    /// Path of the value, such as `resourceList[1].resourceName`. Empty: the path is not known yet.
     pub place: String,
-    /// Rule that the value breaks, or its defect, and what to do.
+    /// Rule that the value breaks, or a sentence with the problem and the next step.
     pub problem: String,
     /// The value as JSON. `None`: the value is missing.
     pub value: Option<String>,
-    /// True if the problem is the whole text, without the value.
+    /// True if `problem` is the whole text of the error, without the value.
     pub says_all: bool,
 }
 
 impl Wrong {
-    /// Returns the error that the value at `place` cannot be used. `sentence` is the whole text.
+    /// Returns an error for the value at `place`. `sentence` is the error's whole text.
     pub fn of(place: impl Into<String>, sentence: impl Into<String>) -> Self {
         Self {
             place: place.into(),
@@ -27,7 +27,7 @@ impl Wrong {
         }
     }
 
-    /// Returns an error whose `problem` is a rule. Its text appends the value.
+    /// Returns an error whose `problem` is a rule. The error's text appends the value.
     pub(crate) fn must(problem: impl Into<String>) -> Self {
         Self {
             place: String::new(),
@@ -37,7 +37,7 @@ impl Wrong {
         }
     }
 
-    /// Returns an error whose `problem` is the whole text.
+    /// Returns an error whose `problem` is the error's whole text.
     pub(crate) fn sentence(problem: impl Into<String>) -> Self {
         Self {
             says_all: true,
@@ -59,8 +59,8 @@ impl fmt::Display for Wrong {
 
 impl std::error::Error for Wrong {}
 
-/// Converts the errors of `Deserialize` implementations. For an invalid value, the text says what it "must be". Any
-/// other error is taken as the whole text.
+/// Converts the errors of `Deserialize` implementations. For an invalid value, the text says what the value "must be".
+/// For any other error, its message becomes the whole text.
 impl de::Error for Wrong {
     fn custom<T: fmt::Display>(problem: T) -> Self {
         Self::sentence(problem.to_string())

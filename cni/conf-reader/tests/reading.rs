@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Values that `conf-reader` reads, and its messages about values that it refuses. The programs' tests pin the messages of
-//! their own fields.
+//! Tests of values that `conf-reader` reads, and of its messages for wrong values. The programs' tests check the
+//! messages of their own fields.
 
 use conf_reader::{AbsolutePath, Field, Number, Texts, Wrong};
 use serde::Deserialize;
@@ -104,7 +104,7 @@ fn errors_are_reported_by_place() {
             json!({"name": "a", "level": 1}),
             "level: not known; the fields here are name, mode, ports, logFile, tags, verbose",
         ),
-        // the first field of the structure, not of the object
+        // the order is that of the structure's fields, and not that of the object
         (
             json!({"verbose": 0, "mode": 1, "name": "a"}),
             "mode: must be a text, and is 1",
@@ -119,7 +119,7 @@ fn names_as_gos_decoder_takes_them() {
     let value = json!({"NAME": "a", "Mode": "fast", "mode": "verySafe", "more": 1});
     let root = Field::root(value.as_object().expect("an object")).any_case();
     assert_eq!(root.get("name"), Ok(Some("a".to_owned())));
-    // the name as it is written in the structure comes first
+    // if the object has the name in several cases, the exact name takes precedence
     assert_eq!(root.get("mode"), Ok(Some(Mode::VerySafe)));
     assert_eq!(root.unknown(&["name", "mode"]), ["more"]);
     assert!(!root.has("name") && root.has("NAME"));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The runtime's call of our plugin.
+//! Search for the file from which a runtime calls our plugin.
 
 use crate::{Choice, Directory, Obstacle, Position, Runtime, TYPE, follow, pick, placement};
 use std::collections::BTreeSet;
@@ -15,10 +15,11 @@ pub struct Called {
     pub by_others: bool,
 }
 
-/// Returns the call of our plugin by `runtime`. `placed` are the files to which this project has added its entry.
+/// Returns the file from which `runtime` calls our plugin. `placed` are the files to which this project has added its
+/// entry.
 ///
 /// # Errors
-/// The runtime does not call our plugin, for the reason given.
+/// The reason why the runtime does not call our plugin.
 pub fn called(
     directory: &Directory,
     runtime: &Runtime,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The files of the CNI directory and of the networks' own directories, read once.
+//! The files of the CNI directory and of the networks' own directories. They are read once.
 //!
 //! Since version 1.3, libcni appends the plugins of `<network>/*.conf`, sorted by name, to the plugins of the network's
 //! list (`NetworkPluginConfsFromFiles()`, `libcni/conf.go`). Earlier versions ignore such directories.
@@ -7,10 +7,10 @@
 use crate::{Broken, list::is_network_name};
 use std::{fs, io, path::Path};
 
-/// Extensions that a runtime reads. This crate ignores all other files.
+/// Extensions of the files that a runtime reads. This crate ignores all other files.
 const EXTENSIONS: [&str; 3] = [".conf", ".conflist", ".json"];
 
-/// Extension that libcni reads in a network's own directory.
+/// Extension of the files that libcni reads in a network's own directory.
 const PLUGIN: &str = ".conf";
 
 /// Largest size of a file that containerd reads, bytes.
@@ -21,20 +21,20 @@ const LARGEST: u64 = 2 * 1024 * 1024;
 pub struct File {
     /// Name below the directory. For a file in a network's own directory: `cbr0/10-tuning.conf`.
     pub name: String,
-    /// Content of the file, or the reason why it is unknown.
+    /// Content of the file, or the reason why the runtime cannot use it.
     pub text: Result<String, Broken>,
 }
 
-/// The files that a runtime reads, in its order.
+/// The files that a runtime reads, in the runtime's order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Directory {
     files: Vec<File>,
-    /// Files of networks' own directories.
+    /// Files in networks' own directories.
     plugins: Vec<File>,
 }
 
 impl Directory {
-    /// Returns a directory with the `files` that a runtime reads.
+    /// Returns a directory with these `files`, which a runtime reads.
     pub fn new(files: Vec<File>) -> Self {
         let is_plugin = |file: &File| file.name.contains('/');
         let (mut plugins, mut files): (Vec<_>, Vec<_>) = files.into_iter().partition(is_plugin);
@@ -46,11 +46,11 @@ impl Directory {
         Self { files, plugins }
     }
 
-    /// Reads the directory at `path`. `None`: the directory does not exist.
+    /// Reads the directory at `path`. Returns `None` if the directory does not exist. A file that cannot be read is no
+    /// error, because runtimes treat it differently: its [`File`] contains the reason.
     ///
     /// # Errors
-    /// The directory cannot be read. A file that cannot be read is no error, because runtimes differ in this case: its
-    /// [`File`] contains the reason.
+    /// The directory cannot be read.
     pub fn read(path: &Path) -> io::Result<Option<Self>> {
         let entries = match fs::read_dir(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -60,7 +60,7 @@ impl Directory {
         for entry in entries {
             let entry = entry?;
             let name = entry.file_name().to_string_lossy().into_owned();
-            // libcni follows links to a network's own directory
+            // a network's own directory can be a link, which libcni follows
             if is_network_name(&name) && entry.path().is_dir() {
                 add_plugins(&entry.path(), &name, &mut files);
             }
@@ -76,12 +76,12 @@ impl Directory {
         &self.files
     }
 
-    /// Returns the files of the directory, and then the files of networks' own directories.
+    /// Returns the files of the directory, followed by the files of networks' own directories.
     pub fn all(&self) -> impl Iterator<Item = &File> {
         self.files.iter().chain(&self.plugins)
     }
 
-    /// Returns the files of the directory of `network`, in libcni's order.
+    /// Returns the files in the own directory of `network`, in libcni's order.
     pub fn plugins_of(&self, network: &str) -> impl Iterator<Item = &File> {
         let is_its = move |file: &&File| {
             let directory = file.name.split_once('/').map(|(directory, _)| directory);
@@ -95,8 +95,8 @@ impl Directory {
         self.all().find(|file| file.name == name)
     }
 
-    /// Returns the directory without the files for which `leave` returns true. Keeps files of networks' own
-    /// directories.
+    /// Returns the directory without the files for which `leave` returns true. All files in networks' own directories
+    /// remain.
     pub(crate) fn without(&self, leave: impl Fn(&File) -> bool) -> Self {
         let files = self.files.iter().filter(|file| !leave(file));
         Self {
@@ -106,8 +106,8 @@ impl Directory {
     }
 }
 
-/// Adds the files of the directory of `network`. Ignores a directory that cannot be read or was deleted, because the
-/// network's list does not depend on it.
+/// Adds the files in the own directory of `network`. Ignores a directory that cannot be read or was deleted, because
+/// the network works without it.
 fn add_plugins(path: &Path, network: &str, files: &mut Vec<File>) {
     for entry in fs::read_dir(path).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -117,8 +117,8 @@ fn add_plugins(path: &Path, network: &str, files: &mut Vec<File>) {
     }
 }
 
-/// Adds the file at `path`, unless it was deleted after its directory was read. Adds a dangling link as unreadable. A
-/// runtime fails at such a link, unless only this container lacks the link's target.
+/// Adds the file at `path`. Adds nothing if the file was deleted after its directory was read. Adds a dangling link as
+/// an unreadable file: a runtime fails at such a link, but the target may also be missing only in this container.
 fn add(path: &Path, name: String, files: &mut Vec<File>) {
     match read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound && path.is_symlink() => {
@@ -136,7 +136,7 @@ fn add(path: &Path, name: String, files: &mut Vec<File>) {
     }
 }
 
-/// Reads a file's text. The inner error says why a runtime cannot use the file.
+/// Reads a file's text. The inner error is the reason why a runtime cannot use the file.
 fn read(path: &Path) -> io::Result<Result<String, Broken>> {
     let found = fs::metadata(path)?;
     if !found.is_file() {

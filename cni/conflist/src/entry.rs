@@ -5,16 +5,17 @@ use crate::{TYPE, programs::ipam};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 
-/// The capability by which containerd and CRI-O pass the pod's annotations. An annotation can request SMC-R for a pod.
+/// Capability of an entry: containerd and CRI-O then pass the pod's annotations. By an annotation a pod can request
+/// SMC-R.
 pub const ANNOTATIONS: &str = "io.kubernetes.cri.pod-annotations";
 
-/// Field of an entry that attaches nothing. Such an entry only records that the runtime called it.
+/// Field of a detecting entry. Such an entry attaches nothing. It only records that the runtime called it.
 pub const DETECT: &str = "detect";
 
-/// A resource that no pod can request.
+/// Name of a resource that no pod can request.
 const UNUSED_RESOURCE: &str = "rdma-cni.invalid/none";
 
-/// The object that is added to a list.
+/// Our plugin's entry: the object that the daemon adds to a list.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry(Map<String, Value>);
 
@@ -25,8 +26,8 @@ impl Default for Entry {
 }
 
 impl Entry {
-    /// Returns an entry with these fields, and [`TYPE`] as its `type`. The entry requests the pod's annotations, unless
-    /// its `capabilities` exclude them.
+    /// Returns an entry with these fields, and with [`TYPE`] as its `type`. The entry requests the pod's annotations,
+    /// unless its `capabilities` exclude them.
     pub fn new(fields: Map<String, Value>) -> Self {
         let mut entry = Map::from_iter([("type".to_owned(), TYPE.into())]);
         entry.extend(fields.into_iter().filter(|(name, _)| name != "type"));
@@ -38,24 +39,25 @@ impl Entry {
         Self(entry)
     }
 
-    /// Returns an entry with exactly these fields. An earlier version may have written an entry without the default
-    /// fields.
+    /// Returns an entry with exactly these fields and no defaults. An earlier version may have written an entry without
+    /// the default fields.
     pub fn as_it_is(fields: Map<String, Value>) -> Self {
         Self(fields)
     }
 
-    /// Returns an entry that attaches nothing, and records each call in the `stateDir` of this entry.
+    /// Returns a detecting entry: it attaches nothing, and records each call in the `stateDir` of this entry.
     pub fn detecting(&self) -> Self {
         let mut entry = Map::from_iter([("type".to_owned(), TYPE.into())]);
         entry.insert(DETECT.to_owned(), Value::Bool(true));
-        // a version without `detect` asks kubelet for this resource, gets none, and attaches nothing
+        // a version that does not know `detect` asks kubelet for this resource: kubelet has allocated none, so it
+        // attaches nothing
         entry.insert("resources".to_owned(), json!([UNUSED_RESOURCE]));
         let state_dir = self.0.get("stateDir").cloned();
         entry.extend(state_dir.map(|it| ("stateDir".to_owned(), it)));
         Self(entry)
     }
 
-    /// Returns the text of a file that has only this entry.
+    /// Returns the text of a file that contains only this entry.
     pub fn text(&self) -> String {
         format!("{:#}\n", self.value())
     }
@@ -65,7 +67,7 @@ impl Entry {
         &self.0
     }
 
-    /// Returns the entry with `name` set to `value`, if `name` is missing or `null`.
+    /// Returns the entry with `name` set to `value`. Does not change an existing value other than `null`.
     pub fn or(mut self, name: &str, value: Value) -> Self {
         let field = self.0.entry(name).or_insert(Value::Null);
         if field.is_null() {

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The fields of our entry and of its `ipam`. `rdma-cni` and `rdma-ipam` ignore unknown fields, as the CNI
-//! specification requires. In the daemon's configuration, any unknown field is an error. In an entry that an
-//! administrator wrote, an unknown field is an error only if its name resembles a known one.
+//! specification requires. The daemon reports mistakes:
+//!
+//! - In the daemon's configuration, any unknown field is an error.
+//! - In an entry that an administrator wrote, an unknown field is an error only if its name resembles a known name.
 
 use crate::{IPAM, entry::DETECT};
 use cni_protocol::{Command, ConfError, Environment};
@@ -11,18 +13,18 @@ use rdma_ipam::conf::{FIELDS, Plan, RANGE_FIELDS, ROUTE_FIELDS};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-/// Fields that a runtime, or the daemon, writes.
+/// Fields that a runtime or the daemon writes. Users do not write them.
 const NOT_THE_USERS: [&str; 5] = ["type", "name", "cniVersion", "prevResult", DETECT];
 
-/// Unknown fields that are an error.
+/// Determines which unknown fields are errors.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Unknown {
     All,
-    /// Unknown fields that resemble a known one.
+    /// Unknown fields whose names resemble a known name.
     Misspelt,
 }
 
-/// Checks `chain.plugin`. `whole` is the object that `rdma-cni` gets; it was read without an error.
+/// Checks `chain.plugin`. `whole` is the object that `rdma-cni` gets. It was read without an error.
 ///
 /// # Errors
 /// An unknown field, an `ipam` without `type`, or a value that `rdma-ipam` refuses.
@@ -31,7 +33,7 @@ pub fn check(plugin: &Field<'_>, whole: &Map<String, Value>) -> Result<(), Wrong
     ipam(whole).map_err(|error| plugin.refused(error.to_string()))
 }
 
-/// The first misspelt field of `entry`, or its `ipam` without `type`.
+/// Returns the error for the first misspelt field of `entry`, or for an `ipam` without `type`.
 pub fn misspelt(entry: &Map<String, Value>) -> Option<Wrong> {
     known_fields(&Field::root(entry), Unknown::Misspelt).err()
 }
@@ -63,7 +65,7 @@ pub fn ipam(entry: &Map<String, Value>) -> Result<(), ConfError> {
     }
 }
 
-/// The IPAM plugin that `entry` names.
+/// Returns the type of the IPAM plugin in `entry`.
 fn kind<'a>(entry: &Field<'a>) -> Option<&'a str> {
     let kind = entry.at("ipam").at("type").value()?.as_str();
     kind.filter(|it| !it.is_empty())
@@ -79,7 +81,7 @@ fn known_fields(entry: &Field<'_>, unknown: Unknown) -> Result<(), Wrong> {
             "is missing: it names the IPAM plugin, as rdma-ipam; leave ipam out for none";
         return Err(ipam.at("type").refused(sentence));
     }
-    // another IPAM plugin may have fields of its own beside ipam, as calico-ipam has
+    // another IPAM plugin may have fields outside of `ipam`, as calico-ipam has
     let is_foreign = kind.is_some_and(|it| it != IPAM);
     let beside = if is_foreign {
         Unknown::Misspelt
@@ -110,7 +112,7 @@ fn known_fields(entry: &Field<'_>, unknown: Unknown) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// Refuses a field whose name is not among `names`; `unknown` says which unknown names are refused.
+/// Returns an error for a field whose name is not among `names`. `unknown` determines which unknown names are errors.
 fn known(object: &Field<'_>, names: &[&str], unknown: Unknown) -> Result<(), Wrong> {
     let others = object.unknown(names).into_iter();
     let mut others = others.filter(|it| !NOT_THE_USERS.contains(it));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! CNI's configuration directory (`/etc/cni/net.d`): the file that a runtime uses, and `rdma-cni`'s entry in this file.
+//! CNI's configuration directory (`/etc/cni/net.d`): which file a runtime uses, and `rdma-cni`'s entry in this file.
 //!
 //! | module | owns |
 //! |---|---|
@@ -14,8 +14,7 @@
 //! | [`programs`] | the programs that a configuration names, and the missing ones |
 //! | [`plan`] | the changes that make the runtime call our plugin, or stop calling it |
 //!
-//! Only [`directory`] accesses the disk, and only for reading. Edits change the text of a file: all bytes outside our
-//! entry are kept.
+//! Only [`directory`] accesses the disk, and only for reading. Edits preserve all bytes of a file outside our entry.
 
 pub mod call;
 pub mod directory;
@@ -42,7 +41,7 @@ pub use programs::Programs;
 /// The `type` values of our plugin: its own name, and `rdma`, the name of the plugin that it can replace.
 pub const TYPES: [&str; 2] = [TYPE, "rdma"];
 
-/// The IPAM plugin that `install` copies together with ours.
+/// Type of the IPAM plugin that `install` copies together with our plugin.
 const IPAM: &str = "rdma-ipam";
 
 /// The `type` of the entries that this project adds.

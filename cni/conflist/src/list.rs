@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One list: its plugins, and its text with our entry added or removed.
+//! One list: its plugins, and its text after our entry was added or removed.
 //!
-//! Our entry is the last one, so that the plugins before it get the result that they expect. DEL calls the plugins from
-//! last to first, so the rails are restored before the pod's own network is removed.
+//! Our entry is the last one, so earlier plugins get the result that they expect. At DEL the runtime calls the plugins
+//! from last to first, so `rdma-cni` restores the rails before another plugin removes the pod's own network.
 
 use crate::{
     Entry, TYPE, TYPES,
@@ -26,15 +26,15 @@ pub enum Broken {
     /// A required field is missing.
     #[error("{field} is missing{}", extension(field))]
     Missing {
-        /// `name`, `plugins`
+        /// Name of the field: `name` or `plugins`.
         field: String,
     },
     /// A field has an invalid value.
     #[error("{field} {problem}")]
     Value {
-        /// `plugins[1].type`
+        /// Full name of the field, such as `plugins[1].type`.
         field: String,
-        /// `must be a text`
+        /// The problem, such as `must be a text`.
         problem: &'static str,
     },
     /// The file is larger than containerd reads.
@@ -51,7 +51,8 @@ pub enum Broken {
     },
 }
 
-/// Returns advice about the extension, by which runtimes distinguish lists from single configurations.
+/// Returns advice about the file's extension, because runtimes distinguish lists from single configurations by the
+/// extension.
 fn extension(field: &str) -> &'static str {
     match field {
         "plugins" => " (a file with one plugin ends with .conf)",
@@ -60,10 +61,10 @@ fn extension(field: &str) -> &'static str {
     }
 }
 
-/// The reason why a list that runtimes can use cannot be edited.
+/// The reason why the daemon cannot edit a list that runtimes can use.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// A field is repeated.
+    /// An object has a field twice.
     #[error("{place} has {field:?} twice; leave one of them")]
     Twice {
         /// Path of the object: `the list`, `plugins[0]`.
@@ -77,7 +78,7 @@ pub enum Refused {
         SUPPORTED.map(SpecVersion::as_str).join(", ")
     )]
     Version {
-        /// `is 0.2.0`, `is missing`
+        /// The problem: `is 0.2.0` or `is missing`.
         version: String,
     },
     /// The network's name is invalid.
@@ -86,7 +87,7 @@ pub enum Refused {
         /// The name in the list.
         name: String,
     },
-    /// Removing our plugin would leave no plugin.
+    /// Without our plugin, the list would have no plugin.
     #[error("{TYPE} is the only plugin of the list, and a list needs one; remove the file")]
     Alone,
 }
@@ -109,12 +110,12 @@ struct Element<'a> {
     raw: &'a RawValue,
 }
 
-/// The position of our entry.
+/// Position of our entry in a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Position {
-    /// Index in the list.
+    /// Our entry is the plugin with this index in the list.
     Plugin(usize),
-    /// Index of the plugin that calls ours (Multus' `delegates`).
+    /// Our entry is a delegate of the plugin with this index (Multus' `delegates`).
     Delegate(usize),
 }
 
@@ -149,7 +150,7 @@ impl<'a> List<'a> {
             field: field.to_owned(),
         };
         let members = Members::parse(text).map_err(syntax)?;
-        // `Members` does not check numbers and strings
+        // `Members` does not check numbers and strings, so the whole text is parsed once
         serde_json::from_str::<Value>(text).map_err(syntax)?;
         let name = text_of(members.get("name"), "name")?.ok_or_else(|| missing("name"))?;
         let version = text_of(members.get("cniVersion"), "cniVersion")?;
@@ -199,8 +200,8 @@ impl<'a> List<'a> {
         &self.name
     }
 
-    /// Returns true if this list was made from `single`: both have the same name and version, and `single` is the
-    /// list's first plugin.
+    /// Returns true if this project made the list from `single`: both have the same name and version, and `single` is
+    /// the list's first plugin.
     pub(crate) fn is_of(&self, single: &Single<'_>) -> bool {
         let first = self.elements.first().map(|it| object(it.raw));
         self.name == single.name()
@@ -208,9 +209,9 @@ impl<'a> List<'a> {
             && first.as_ref() == Some(single.configuration())
     }
 
-    /// Returns the version of the CNI specification that the runtime uses for the plugins: the latest version that both
-    /// the list and this program support, as in libcni's `NetworkConfFromBytes` since version 1.2. `None`: the list has
-    /// no version.
+    /// Returns the version of the CNI specification with which the runtime calls the plugins. This is the latest
+    /// version that both the list and this program support, as in libcni's `NetworkConfFromBytes` since version 1.2.
+    /// Returns `None` if the list has no version.
     pub fn version(&self) -> Option<&str> {
         let all = self.version.iter().chain(&self.versions);
         let known = all.filter_map(|it| Some((SpecVersion::parse(it)?, it.as_str())));
@@ -218,7 +219,7 @@ impl<'a> List<'a> {
         latest.map(|(_, text)| text).or(self.version.as_deref())
     }
 
-    /// Reports whether libcni 1.3 or later appends the plugins of the network's own directory.
+    /// Returns true if libcni 1.3 or later appends the plugins of the network's own directory.
     pub fn reads_directory(&self) -> bool {
         !self.only_inlined
     }
@@ -228,13 +229,13 @@ impl<'a> List<'a> {
         self.elements.iter().map(|element| element.kind.as_str())
     }
 
-    /// Returns the network that Multus calls (`clusterNetwork`): a path or a name.
+    /// Returns the network that Multus calls (`clusterNetwork`), as a path or a name.
     pub(crate) fn cluster_network(&self) -> Option<String> {
         let mut elements = self.elements.iter();
         elements.find_map(|element| cluster_network(&object(element.raw)))
     }
 
-    /// Returns our entry: in the list, or among the delegates of Multus.
+    /// Returns our entry, which is in the list itself or among the delegates of Multus.
     pub fn ours(&self) -> Option<Ours> {
         let direct = self.elements.iter().enumerate().find_map(|(index, it)| {
             let is_ours = TYPES.contains(&it.kind.as_str());
@@ -259,7 +260,7 @@ impl<'a> List<'a> {
         Some(object(self.elements[first].raw))
     }
 
-    /// Returns true if our plugin has another type than [`TYPE`], or is a delegate of Multus.
+    /// Returns true if the list calls our plugin under another type than [`TYPE`], or as a delegate of Multus.
     pub(crate) fn is_called_otherwise(&self) -> bool {
         let mut elements = self.elements.iter();
         elements.any(|it| {
@@ -269,9 +270,9 @@ impl<'a> List<'a> {
         })
     }
 
-    /// Returns the text with `entry` as the last plugin. If the list already has our plugin, `update` replaces its
-    /// configuration by `entry` and removes duplicates; without `update` the text is not changed. `None`: the text
-    /// needs no change.
+    /// Returns the text with `entry` as the last plugin. If the list already has our plugin, the result depends on
+    /// `update`. With `update`, `entry` replaces its configuration, and duplicates are removed. Without `update`, the
+    /// text stays unchanged. Returns `None` if the text needs no change.
     ///
     /// # Errors
     /// The list cannot be edited, or the chain would not work with our plugin.
@@ -303,7 +304,7 @@ impl<'a> List<'a> {
         self.check()?;
         let last = self.elements.len() - 1;
         let at = self.span(last);
-        // the new element is separated like the one before it
+        // the new element has the same separator as the element before it
         let before = self.text[..at.start]
             .trim_end_matches([' ', '\t', '\r', '\n'])
             .len();
@@ -312,10 +313,10 @@ impl<'a> List<'a> {
         Ok(Some(self.replaced(vec![(at.end..at.end, &new)])))
     }
 
-    /// Returns the text without the entries of type [`TYPE`]. `None`: the list has no such entry.
+    /// Returns the text without the entries of type [`TYPE`]. Returns `None` if the list has no such entry.
     ///
     /// # Errors
-    /// The list would have no plugin left, or cannot be edited.
+    /// The list would have no plugin, or cannot be edited.
     pub fn without(&self) -> Result<Option<String>, Refused> {
         let ours: Vec<_> = self.elements_named(TYPE).collect();
         if ours.is_empty() {
@@ -370,7 +371,8 @@ impl<'a> List<'a> {
         elements.filter_map(move |(index, it)| (it.kind == kind).then_some(index))
     }
 
-    /// Returns the layout (line breaks and spaces) of the element at `index`, or without an index of some element.
+    /// Returns the layout (line breaks and spaces) of the element at `index`. Without an index, returns the layout of
+    /// any element.
     fn style(&self, index: Option<usize>) -> Style {
         let index = index.unwrap_or_else(|| usize::from(self.elements.len() > 1));
         let at = self.span(index);
@@ -381,7 +383,7 @@ impl<'a> List<'a> {
         span(self.text, self.elements[index].raw)
     }
 
-    /// Returns the range of the element at `index`, including the comma before it. The element must not be the first.
+    /// Returns the range of the element at `index`, with the comma before it. The element must not be the first.
     fn cut(&self, index: usize) -> Range<usize> {
         self.span(index - 1).end..self.span(index).end
     }
@@ -396,7 +398,7 @@ impl<'a> List<'a> {
     }
 }
 
-/// Reports whether `name` is valid as a network's name (libcni's `ValidateNetworkName`).
+/// Returns true if `name` is a valid network name (libcni's `ValidateNetworkName`).
 pub(crate) fn is_network_name(name: &str) -> bool {
     let mut letters = name.chars();
     letters
@@ -418,8 +420,7 @@ pub(crate) fn text_of(raw: Option<&RawValue>, field: &str) -> Result<Option<Stri
         .map_err(|_| wrong(field, "must be a text"))
 }
 
-/// Returns true if a field is true by the rules of `readBool` in `NetworkConfFromBytes()`, or if libcni refuses its
-/// value.
+/// Returns true if libcni reads the field as true (`readBool` in `NetworkConfFromBytes()`), or refuses its value.
 fn is_true(raw: &RawValue) -> bool {
     match serde_json::from_str(raw.get()) {
         Ok(Value::Bool(value)) => value,
@@ -428,7 +429,7 @@ fn is_true(raw: &RawValue) -> bool {
     }
 }
 
-/// Returns the object in `raw`, which was parsed as one before.
+/// Returns the object in `raw`, which an earlier step parsed as an object.
 fn object(raw: &RawValue) -> Map<String, Value> {
     serde_json::from_str(raw.get()).unwrap_or_default()
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The members of a JSON object in the order of the text. Repeated names are kept. Each value has its position in the
+//! The members of a JSON object in the order of the text, with repeated names. Each value has its position in the
 //! text.
 
 use serde::{
@@ -19,7 +19,7 @@ impl<'a> Members<'a> {
         serde_json::from_str(text)
     }
 
-    /// Returns the value of `name`. If the name is repeated, returns the last value, which runtimes use.
+    /// Returns the value of `name`. If the name is repeated, returns the last value, as runtimes do.
     pub(crate) fn get(&self, name: &str) -> Option<&'a RawValue> {
         let found = self.0.iter().rfind(|(key, _)| key == name);
         found.map(|(_, value)| *value)
@@ -35,7 +35,7 @@ impl<'a> Members<'a> {
     }
 }
 
-/// Returns the position of `part` in `text`. `part` must be parsed from `text`.
+/// Returns the position of `part` in `text`. `part` must come from parsing `text`.
 pub(crate) fn span(text: &str, part: &RawValue) -> Range<usize> {
     let start = part.get().as_ptr() as usize - text.as_ptr() as usize;
     start..start + part.get().len()

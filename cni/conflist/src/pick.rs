@@ -3,14 +3,14 @@
 //!
 //! All runtimes read `.conf`, `.conflist` and `.json`, sorted by name, including hidden files.
 //!
-//! - containerd (go-cni's `loadFromConfDir`, `max_conf_num` 1) uses the first file. If the first file is broken, no pod
-//!   gets a network.
-//! - CRI-O (ocicni's `loadNetworks`) skips broken files. It uses the first of the other files or, with
-//!   `cni_default_network`, the first file of that network. CRI-O also skips a file with a plugin whose binary is
-//!   missing, which this module does not check.
+//! - containerd (go-cni's `loadFromConfDir`, `max_conf_num` 1) uses the first file. If this file is broken, no pod gets
+//!   a network.
+//! - CRI-O (ocicni's `loadNetworks`) skips broken files, and uses the first of the others. With `cni_default_network`
+//!   it uses the first file of that network. CRI-O also skips a file with a plugin whose binary is missing. This module
+//!   does not check binaries.
 //! - podman's CNI backend (`loadNetworks()` of containers/common, `libnetwork/cni`) and nerdctl (`pkg/netutil`) read
-//!   all files, skip broken ones, and use the network that the container names. podman reads only `.conflist`, and uses
-//!   the first file of a network.
+//!   all files, skip broken files, and use the network that the container names. podman reads only `.conflist`, and
+//!   uses the first file of a network.
 
 use crate::{
     Directory, File,
@@ -19,7 +19,7 @@ use crate::{
 };
 use std::fmt;
 
-/// A container runtime, and its rule for choosing a network.
+/// A container runtime, with its rule for choosing a network.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Runtime {
     /// containerd.
@@ -27,10 +27,10 @@ pub enum Runtime {
     Containerd,
     /// CRI-O.
     Crio {
-        /// `cni_default_network`
+        /// Value of `cni_default_network`.
         network: Option<String>,
     },
-    /// podman with its CNI backend, or nerdctl: each container names its network.
+    /// podman with its CNI backend, or nerdctl. Each container names its network.
     Named {
         /// Name of the network that gets our entry.
         network: String,
@@ -38,7 +38,7 @@ pub enum Runtime {
 }
 
 impl Runtime {
-    /// Returns the name of the network, if the runtime chooses by name.
+    /// Returns the name of the network, if the runtime chooses the network by name.
     pub fn network(&self) -> Option<&str> {
         match self {
             Self::Containerd => None,
@@ -53,16 +53,16 @@ impl Runtime {
 pub struct Pick {
     /// The runtime's choice.
     pub choice: Choice,
-    /// Unused files, in order.
+    /// Files that the runtime does not use, in order.
     pub skipped: Vec<Skipped>,
 }
 
 /// A runtime's choice.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Choice {
-    /// No file: pods wait for a network.
+    /// The runtime has no file to use, so pods wait for a network.
     None,
-    /// The runtime stops at a broken file: pods wait for a network.
+    /// The runtime stops at a broken file, so pods wait for a network.
     Blocked {
         /// Name of the file.
         file: String,
@@ -76,17 +76,17 @@ pub enum Choice {
 /// The file that a runtime uses.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Picked {
-    /// Name below the directory.
+    /// Name of the file below the directory.
     pub file: String,
     /// Name of the network.
     pub network: String,
     /// Types of the plugins, in order.
     pub types: Vec<String>,
-    /// True if the file has one plugin's configuration and no list.
+    /// True if the file has one plugin's configuration instead of a list.
     pub single: bool,
     /// Our entry, if the file has one.
     pub ours: Option<Ours>,
-    /// Network that Multus calls from this file: a path or a name.
+    /// Network that Multus calls from this file, as a path or a name.
     pub cluster_network: Option<String>,
     /// True if a runtime with libcni 1.3 or later also calls plugins of the network's own directory.
     pub reads_directory: bool,
@@ -95,9 +95,9 @@ pub struct Picked {
 /// A file that a runtime does not use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Skipped {
-    /// Name below the directory.
+    /// Name of the file below the directory.
     pub file: String,
-    /// Reason.
+    /// Reason why the runtime does not use the file.
     pub why: Skip,
 }
 
@@ -106,9 +106,9 @@ pub struct Skipped {
 pub enum Skip {
     /// The file is broken.
     Broken(Broken),
-    /// The file belongs to another network than the configured one.
+    /// The runtime uses another network. This file belongs to the named network.
     OtherNetwork(String),
-    /// An earlier file is used.
+    /// The runtime uses an earlier file.
     Later,
 }
 
@@ -156,17 +156,17 @@ pub fn pick(directory: &Directory, runtime: &Runtime) -> Pick {
     Pick { choice, skipped }
 }
 
-/// Returns the list whose plugins are called after Multus, or `picked` without Multus. If `clusterNetwork` is set,
-/// Multus reads the file of that network at each call (`getNetDelegate` in its `k8sclient.go`). A value that is a path
-/// names a file. A value that is a name can also mean an object of the cluster. A name is therefore followed only to a
-/// list that already has our entry, because our plugin must not be called twice.
+/// Returns the list whose plugins Multus finally calls. Without Multus, returns `picked`. With `clusterNetwork`, Multus
+/// reads the file of that network at each call (`getNetDelegate` in its `k8sclient.go`). A value that is a path names a
+/// file. A value that is a name can also mean an object of the cluster. So this function follows a name only to a list
+/// that already has our entry. Otherwise a runtime could call our plugin twice.
 pub fn follow(directory: &Directory, picked: Picked) -> Picked {
     let Some(network) = &picked.cluster_network else {
         return picked;
     };
     let read = |file: &File| {
         let read = Picked::read(&file.name, file.text.as_deref().ok()?).ok();
-        // Multus does not read the list beside a single configuration
+        // Multus does not read the list that this project made from a single configuration
         let read = read.filter(|it| !it.single)?;
         // Multus calls the plugins of this list with its own libcni
         Some(Picked {
@@ -188,7 +188,7 @@ impl Picked {
     /// Parses the file named `file`.
     ///
     /// # Errors
-    /// No runtime would use the file.
+    /// The reason why no runtime would use the file.
     pub fn read(file: &str, text: &str) -> Result<Self, Broken> {
         let file = file.to_owned();
         if file.ends_with(".conflist") {
@@ -210,14 +210,14 @@ impl Picked {
             single: true,
             ours: single.ours(),
             cluster_network: single.cluster_network(),
-            // `ConfFromFile()` reads no directory
+            // `ConfFromFile()` does not read the network's own directory
             reads_directory: false,
             file,
         })
     }
 }
 
-/// Returns the network's name. CRI-O names a network without a name after its file.
+/// Returns the network's name. If the configuration has no name, returns the file's name, as CRI-O does.
 fn named(name: &str, file: &str) -> String {
     match name.is_empty() {
         true => file.to_owned(),

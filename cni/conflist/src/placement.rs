@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The place of our entry: the network's list, or a file of ours in the network's own directory.
+//! Place of our entry: the network's list, or our file in the network's own directory.
 //!
-//! The directory needs a runtime that calls its plugins at ADD **and** at DEL. libcni's cache of a pod's network
-//! (`cacheAdd()`, `libcni/api.go`) does not show this, because it contains the text of the list without the appended
-//! plugins. For the same reason CRI-O does not call the directory's plugins at DEL: it loads the network from the cache
-//! (`loadNetworkFromCache()`, ocicni 0.4.3). Therefore only a call is evidence. The real entry stays in the list
-//! meanwhile, and our file in the directory has an entry that attaches nothing and records each verb ([`DETECT`]).
+//! The network's own directory works only with a runtime that calls its plugins at ADD **and** at DEL. libcni's cache
+//! of a pod's network (`cacheAdd()`, `libcni/api.go`) contains the text of the list without the appended plugins. So
+//! the cache does not show whether the runtime calls them. CRI-O does not call them at DEL, because it loads the
+//! network from this cache (`loadNetworkFromCache()`, ocicni 0.4.3). Therefore only recorded calls are evidence.
+//! Without evidence, the real entry stays in the list. Our file in the directory then has an entry that attaches
+//! nothing and records each verb ([`DETECT`]).
 
 use crate::{
     Change, Directory, Entry, Picked, TYPES, entry::DETECT, list::List, plan::Obstacle,
@@ -14,22 +15,23 @@ use crate::{
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 
-/// The configured position of our entry.
+/// Configured place of our entry.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Placement {
-    /// The network's list.
+    /// Our entry is in the network's list.
     #[default]
     List,
-    /// The network's own directory.
+    /// Our entry is in the network's own directory.
     Directory,
-    /// The network's own directory if the runtime is known to call its plugins, or else the list.
+    /// Our entry is in the network's own directory if the runtime is known to call the directory's plugins. Otherwise
+    /// it is in the list.
     Auto {
-        /// Networks whose directories the runtime has read at ADD and at DEL.
+        /// Networks whose own directories the runtime has read at ADD and at DEL.
         read: BTreeSet<String>,
     },
 }
 
-/// Name of our file in a network's directory. A runtime calls the plugins there in the order of their names.
+/// Name of our file in a network's own directory. A runtime calls the directory's plugins in the order of their names.
 const FILE: &str = "99-rdma-cni.conf";
 
 /// Returns the path of our file for `network`, below the directory of the lists.
@@ -37,7 +39,7 @@ pub fn file_of(network: &str) -> String {
     format!("{network}/{FILE}")
 }
 
-/// Reports whether `file` is named like our file in a network's directory.
+/// Returns true if `file` has the name of our file in a network's own directory.
 pub fn is_ours(file: &str) -> bool {
     file.rsplit_once('/').is_some_and(|(_, name)| name == FILE)
 }
@@ -51,8 +53,8 @@ pub struct InDirectory {
     pub configuration: Map<String, Value>,
 }
 
-/// Returns our entries in the directory of the picked network, in the order of the calls. Returns none if the runtime
-/// does not read the directory. Leaves out entries with `detect`.
+/// Returns our entries in the own directory of the picked network, in the order of the calls. Returns none if the
+/// runtime does not read the directory. Omits entries with `detect`.
 pub fn in_directory(directory: &Directory, picked: &Picked) -> impl Iterator<Item = InDirectory> {
     let files = directory.plugins_of(&picked.network);
     let files = files.filter(|_| picked.reads_directory);
@@ -67,18 +69,18 @@ pub fn in_directory(directory: &Directory, picked: &Picked) -> impl Iterator<Ite
     })
 }
 
-/// The entries that a network needs.
+/// The entries that a network should have.
 pub(crate) enum Wanted {
-    /// The entry in the list only.
+    /// The entry is only in the list.
     List,
-    /// The entry in the list, and a detecting entry in the directory.
+    /// The entry is in the list, and a detecting entry is in the directory.
     Detection,
-    /// The entry in the directory only.
+    /// The entry is only in the directory.
     Directory,
 }
 
 impl Placement {
-    /// Returns the entries for the list that the runtime uses.
+    /// Returns the entries that the network of `picked`, the list that the runtime uses, should have.
     pub(crate) fn wanted(&self, picked: &Picked) -> Result<Wanted, Obstacle> {
         let network = &picked.network;
         Ok(match self {
@@ -96,8 +98,8 @@ impl Placement {
     }
 }
 
-/// Returns the change that writes `entry` to our file for the network, or that removes the file if there is no `entry`.
-/// `placed` are the files that belong to this project.
+/// Returns the change that writes `entry` to our file for the network. Without an `entry`, returns the change that
+/// removes our file. `placed` are the files that belong to this project.
 pub(crate) fn put(
     directory: &Directory,
     picked: &Picked,
@@ -124,8 +126,8 @@ pub(crate) fn put(
     }))
 }
 
-/// Plans the move of the entry to the directory. The file is written before the list is changed, so that pods that
-/// start in between get rails.
+/// Plans the move of the entry from the list to the directory. The file is written before the list is changed, so a pod
+/// that starts between the two changes still gets rails.
 pub(crate) fn put_in_directory(
     directory: &Directory,
     picked: &Picked,
@@ -147,8 +149,8 @@ pub(crate) fn put_in_directory(
     Ok(changes)
 }
 
-/// Returns changes that remove our files from the directories of networks that are no longer used. `placed` also lists
-/// files that were never written.
+/// Returns the changes that remove our files from the own directories of networks that are no longer used. `placed` may
+/// also list files that were never written.
 pub(crate) fn stale(picked: &Picked, placed: &BTreeSet<String>) -> Vec<Change> {
     let used = (!picked.single).then(|| file_of(&picked.network));
     let ours = placed.iter().filter(|file| is_ours(file));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The changes of the directory. Pure: (directory, entry, placement) → changes.
+//! Plans the changes of the CNI directory. This module is pure: (directory, entry, placement) → changes.
 
 use crate::{
     Directory, Entry, IPAM, TYPE,
@@ -14,14 +14,14 @@ use std::{collections::BTreeSet, path::PathBuf};
 /// One change of the directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Writes a file, which may exist already.
+    /// Writes a file, and replaces an existing file.
     Write {
         /// Name of the file.
         file: String,
         /// New text of the whole file.
         text: String,
-        /// The file from which the text was made. The new file gets its mode and owner. For a file in a network's own
-        /// directory, this is the list.
+        /// The file from which the text was made. The new file gets this file's mode and owner. For a file in a
+        /// network's own directory, this is the network's list.
         like: String,
     },
     /// Removes a file.
@@ -31,7 +31,7 @@ pub enum Change {
     },
 }
 
-/// The reason why the runtime cannot be made to call our plugin.
+/// The reason why the daemon cannot make the runtime call our plugin.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Obstacle {
     /// The directory has no network configuration.
@@ -40,14 +40,14 @@ pub enum Obstacle {
          install again then"
     )]
     Empty,
-    /// No network has the configured name.
+    /// No network has the configured name, by which the runtime chooses a network.
     #[error(
         "no network in the directory is named {network:?} (networks there: {}); create it (podman network \
          create, nerdctl network create), or correct chain.network, and run install again",
         listed(.names)
     )]
     NoNetwork {
-        /// Configured name.
+        /// The configured name.
         network: String,
         /// Names of the existing networks.
         names: Vec<String>,
@@ -78,17 +78,18 @@ pub enum Obstacle {
         /// Reason.
         why: &'static str,
     },
-    /// A program of the list is missing in all known plugin directories of the runtime.
+    /// A program that the list names is missing in all plugin directories that this project knows. So the runtime uses
+    /// other directories.
     #[error("{file} names {}, {}", Names(.programs), Elsewhere(.dirs))]
     Elsewhere {
-        /// Name of the file.
+        /// Name of the file with the list.
         file: String,
-        /// Types without a program.
+        /// Plugin types that have no program.
         programs: BTreeSet<String>,
         /// Plugin directories.
         dirs: Vec<PathBuf>,
     },
-    /// A program of our entry is missing.
+    /// A program that our entry needs is missing.
     #[error("{} not in {}, where the runtime looks for plugins; {}", is(.programs), Dirs(.dirs), remedy(.programs))]
     Gone {
         /// Missing programs.
@@ -104,14 +105,14 @@ pub enum Obstacle {
     Unseen {
         /// Plugin directories.
         dirs: Vec<PathBuf>,
-        /// Reason.
+        /// Reason why the directories cannot be read.
         why: String,
     },
 }
 
 impl Obstacle {
-    /// Returns true if the obstacle concerns programs. The runtime may then be unable to call our plugin, even if the
-    /// list has the entry.
+    /// Returns true if the obstacle is a missing program. The runtime may then be unable to call our plugin, even if
+    /// the list has the entry.
     pub fn is_of_programs(&self) -> bool {
         matches!(
             self,
@@ -119,14 +120,14 @@ impl Obstacle {
         )
     }
 
-    /// Returns true if our plugin's program is missing. Every pod then fails if a list has the entry.
+    /// Returns true if our plugin's program is missing. Then every pod fails if its list has our entry.
     pub fn is_ours_gone(&self) -> bool {
         matches!(self, Self::Gone { programs, .. } if programs.contains(TYPE))
     }
 }
 
-/// Returns advice about missing programs of the entry. `install` copies the two programs of this project; any other
-/// program must be installed by its provider.
+/// Returns advice about missing programs of the entry. `install` copies this project's two programs. The provider of
+/// any other program must install it.
 fn remedy(programs: &BTreeSet<String>) -> String {
     let (ours, theirs): (Vec<&String>, Vec<&String>) = programs
         .iter()
@@ -151,18 +152,18 @@ fn is(programs: &BTreeSet<String>) -> String {
     format!("{} {verb}", Names(programs))
 }
 
-/// The changes, and their outcome.
+/// Planned changes, and the obstacle that prevents our plugin from being called.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
-    /// Changes, in this order. After them the runtime calls our plugin ([`called`](crate::called)), unless there is an
-    /// obstacle.
+    /// Changes, in order. Without an obstacle, the runtime calls our plugin after these changes
+    /// ([`called`](crate::called)).
     pub changes: Vec<Change>,
-    /// The reason why our plugin cannot be added.
+    /// The reason why the daemon cannot add our plugin.
     pub obstacle: Option<Obstacle>,
 }
 
 impl Change {
-    /// Returns the replacement of `file` by `text`.
+    /// Returns the change that replaces the text of `file` by `text`.
     pub(crate) fn rewrite(file: &str, text: String) -> Self {
         Self::Write {
             file: file.to_owned(),
@@ -172,12 +173,12 @@ impl Change {
     }
 }
 
-/// Plans the changes that make the runtime call our plugin with `entry`. `placed` are the files in which this project
-/// has added its entry. In any other file, the entry belongs to the file's author. If a program that the list or
-/// `entry` needs is missing, the plan is empty.
+/// Plans the changes that make the runtime call our plugin with `entry`. `placed` are the files to which this project
+/// has added its entry. In any other file, the entry belongs to the file's author. The plan is empty if a program is
+/// missing that the list or `entry` needs.
 ///
-/// `placement` does not apply to a single plugin's configuration, which has no directory: the list beside it belongs to
-/// this project.
+/// `placement` does not apply to a single plugin's configuration: it has no own directory, and the list beside it
+/// belongs to this project.
 pub fn attach(
     directory: &Directory,
     runtime: &Runtime,
@@ -198,7 +199,7 @@ pub fn attach(
         Choice::Blocked { file, why } => Err(Obstacle::Broken { file, why }),
         Choice::None => Err(nothing(&others, runtime, &choice.skipped)),
     };
-    // remove a list whose single configuration is deleted or no longer used
+    // removes our list if its single configuration was deleted or is no longer used
     let mut changes: Vec<_> = directory
         .files()
         .iter()
@@ -242,7 +243,7 @@ pub fn lacking(
     if !programs.is_empty() {
         return Some(Obstacle::Gone { programs, dirs });
     }
-    // Multus, then the list that it calls
+    // first Multus' own list, then the list that Multus calls
     let last = in_use(directory, first.clone());
     [first, last].into_iter().find_map(|picked| {
         let file = directory.file(&picked.file)?;
@@ -285,8 +286,8 @@ pub fn detach(directory: &Directory, placed: &BTreeSet<String>) -> (Vec<Change>,
     (changes, obstacles)
 }
 
-/// Returns the file whose plugins the runtime finally calls. For a list that this project made, returns the single
-/// plugin's file from which the list is made.
+/// Returns the file whose plugins the runtime finally calls. If this project made the file from a single plugin's
+/// configuration, returns the configuration's file.
 fn in_use(directory: &Directory, picked: Picked) -> Picked {
     let picked = follow(directory, picked);
     let source = directory.files().iter().find_map(|file| {
@@ -297,7 +298,7 @@ fn in_use(directory: &Directory, picked: Picked) -> Picked {
     source.unwrap_or(picked)
 }
 
-/// Plans our entry in the used file, or in the directory of its network.
+/// Plans our entry in the file that the runtime uses, or in the own directory of this file's network.
 fn put(
     directory: &Directory,
     picked: &Picked,
@@ -328,8 +329,8 @@ fn put(
         return placement::put_in_directory(directory, picked, (&list, entry), placed);
     }
     let text = match update && is_theirs && list.own().is_some() {
-        // another program has added our plugin since: its entry stays, and ours is removed, since two calls would
-        // conflict
+        // another program has added our plugin meanwhile: its entry stays, and ours is removed, because two calls
+        // would conflict
         true => list.without(),
         false => list.with(entry, update),
     };
@@ -341,13 +342,13 @@ fn put(
     };
     match placement::put(directory, picked, detecting.as_ref(), placed) {
         Ok(change) => changes.extend(change),
-        // only the detecting entry failed, and the list works without it
+        // only the detecting entry failed: the list works without it
         Err(_) => debug_assert!(detecting.is_some()),
     }
     Ok(changes)
 }
 
-/// Plans our entry in a list beside the single configuration `text`.
+/// Plans a list with our entry beside the file of the single configuration `text`.
 fn put_beside(
     directory: &Directory,
     picked: &Picked,
@@ -361,7 +362,7 @@ fn put_beside(
     let single = Single::parse(text).map_err(|why| broken(file, why))?;
     let list = single::list_name(file);
     let present = directory.file(&list).and_then(|it| it.text.as_deref().ok());
-    // keep plugins that other programs appended to our list, except for our own plugin
+    // keeps plugins that other programs appended to our list
     let parsed = present.and_then(|text| List::parse(text).ok());
     let parsed = parsed.filter(|it| it.is_of(&single) && !it.is_called_otherwise());
     let (like, text) = match parsed {
@@ -379,7 +380,7 @@ fn put_beside(
     }))
 }
 
-/// Returns the obstacle of a directory without a usable file.
+/// Returns the obstacle for a directory in which the runtime uses no file.
 fn nothing(others: &Directory, runtime: &Runtime, skipped: &[Skipped]) -> Obstacle {
     if let Runtime::Named { network } = runtime {
         let names = skipped.iter().filter_map(|it| match &it.why {

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The programs that a configuration names, and the runtime's plugin directories that have them.
 //!
-//! A runtime searches these directories for a plugin by its `type` (`CNI_PATH`; containerd's `bin_dirs`, CRI-O's
-//! `plugin_dirs`), and uses the first match. A plugin finds its IPAM plugin in the same way. If none of the directories
-//! has an earlier plugin of the network, the runtime uses other directories. It would not find our plugin either, and
+//! A runtime searches its plugin directories for a plugin by its `type` (`CNI_PATH`; containerd's `bin_dirs`, CRI-O's
+//! `plugin_dirs`), and uses the first match. A plugin finds its IPAM plugin in the same way. If a known directory lacks
+//! an earlier plugin of the network, the runtime uses other directories. It would then not find our plugin there, and
 //! every pod of the node would fail.
 
 use crate::TYPES;
 use serde_json::Value;
 use std::{collections::BTreeSet, fmt, path::PathBuf};
 
-/// IPAM types that are not programs: the plugin in the first column implements them itself.
+/// IPAM types that have no program, because the plugin in the first column implements them itself.
 const BUILT_IN: [(&str, &str); 2] = [
     // `cni/network/network.go` of Azure/azure-container-networking: the plugin asks its own service
     ("azure-vnet", "azure-cns"),
@@ -18,7 +18,7 @@ const BUILT_IN: [(&str, &str); 2] = [
     ("antrea", "antrea"),
 ];
 
-/// The current content of the runtime's plugin directories.
+/// Programs in the runtime's plugin directories.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Programs {
     /// Directories, in the order in which the runtime searches them.
@@ -28,7 +28,7 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// Reports whether `name` exists. Returns true if the names are unknown.
+    /// Returns true if the program `name` exists, or if the names are unknown.
     pub fn has(&self, name: &str) -> bool {
         let names = self.names.as_ref();
         names.map_or(true, |names| names.contains(name))
@@ -40,8 +40,8 @@ impl Programs {
     }
 }
 
-/// Returns the types in `text`, a list or a single configuration: plugins, their IPAM plugins, and delegates of Multus.
-/// Leaves out our own types.
+/// Returns the types of plugins, IPAM plugins and delegates of Multus in `text`. `text` is a list or a single
+/// configuration. Omits our own types.
 pub fn named(text: &str) -> BTreeSet<String> {
     let mut types = BTreeSet::new();
     if let Ok(whole) = serde_json::from_str(text) {
@@ -72,7 +72,7 @@ fn collect(value: &Value, types: &mut BTreeSet<String>) {
     }
 }
 
-/// Prints names as in `flannel and portmap`.
+/// Prints names, such as `flannel and portmap`.
 pub(crate) struct Names<'a>(pub &'a BTreeSet<String>);
 
 impl fmt::Display for Names<'_> {
@@ -86,7 +86,7 @@ impl fmt::Display for Names<'_> {
     }
 }
 
-/// Prints the advice for finding the right directories.
+/// Prints advice for finding the plugin directories of the runtime.
 pub(crate) struct Elsewhere<'a>(pub &'a [PathBuf]);
 
 impl fmt::Display for Elsewhere<'_> {
@@ -102,7 +102,7 @@ impl fmt::Display for Elsewhere<'_> {
     }
 }
 
-/// Prints directories as in `"/opt/cni/bin" or "/usr/lib/cni"`.
+/// Prints directories, such as `"/opt/cni/bin" or "/usr/lib/cni"`.
 pub(crate) struct Dirs<'a>(pub &'a [PathBuf]);
 
 impl fmt::Display for Dirs<'_> {

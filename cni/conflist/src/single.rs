@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A file with one plugin's configuration (`.conf`, `.json`), and the list that is made from it.
+//! A file with one plugin's configuration (`.conf`, `.json`), and the list that this project makes from it.
 //!
-//! The file stays unchanged. The list is written beside the file. The list's name sorts just before the file's, so that
-//! the runtime uses the list: `10-net.conf`, `10-net+rdma-cni.conflist`.
+//! The file stays unchanged. The list is a new file beside it. The list's name sorts just before the file's name, so
+//! the runtime uses the list: for `10-net.conf`, the list is `10-net+rdma-cni.conflist`.
 
 use crate::{
     Entry, TYPES,
@@ -12,7 +12,7 @@ use crate::{
 };
 use serde_json::{Map, Value};
 
-/// Suffix of a list that was made from a single configuration.
+/// Suffix of a list that this project made from a single configuration.
 pub const SUFFIX: &str = "+rdma-cni.conflist";
 
 /// The configuration of one plugin.
@@ -70,12 +70,12 @@ impl<'a> Single<'a> {
         &self.configuration
     }
 
-    /// Returns the network that Multus calls (`clusterNetwork`): a path or a name.
+    /// Returns the network that Multus calls (`clusterNetwork`), as a path or a name.
     pub(crate) fn cluster_network(&self) -> Option<String> {
         cluster_network(&self.configuration)
     }
 
-    /// Returns our plugin's entry: this configuration itself, or a delegate of Multus.
+    /// Returns our plugin's entry, which is this configuration itself or a delegate of Multus.
     pub fn ours(&self) -> Option<Ours> {
         if TYPES.contains(&self.kind.as_str()) {
             return Some(Ours {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The layout of a list: new text gets the layout of its neighbour.
+//! The layout of JSON text in a list. A new element gets the layout of the element next to it.
 
 use serde::Serialize;
 use serde_json::{
@@ -11,21 +11,21 @@ use std::io;
 /// The layout of an element of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Style {
-    /// One member in each line.
+    /// Each member is on its own line.
     Lines {
         /// Line break: `\n` or `\r\n`.
         newline: &'static str,
         /// Indentation of the line on which the element starts.
         indent: String,
-        /// Additional indentation for each level.
+        /// Additional indentation for each level of nesting.
         unit: String,
     },
-    /// All members in one line, with spaces after `:` and `,`.
+    /// All members are on one line, with spaces after `:` and `,`.
     Spaced {
         /// True if there are spaces inside the braces.
         padded: bool,
     },
-    /// All members in one line, without spaces.
+    /// All members are on one line, without spaces.
     Compact,
 }
 
@@ -52,7 +52,7 @@ impl Style {
         }
     }
 
-    /// Returns the text of `value` in this layout. The first line is not indented.
+    /// Returns the text of `value` in this layout. The first line has no indentation.
     pub(crate) fn write(&self, value: &Value) -> String {
         match self {
             Self::Compact => written(value, CompactFormatter),

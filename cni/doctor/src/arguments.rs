@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The command line.
+//! Command line of `doctor`.
 
 use super::pod::Question;
 use clap::{Args, Subcommand};
@@ -54,29 +54,30 @@ pub(super) enum Command {
     Pod(Question),
 }
 
-/// Places of the node's files in the installation's record (`install.json`).
+/// Paths in the installation's record (`install.json`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Installed {
     /// Directory of the network configurations.
     pub conf_dir: Option<PathBuf>,
-    /// Directories of CNI plugins, in the runtime's order.
+    /// Directories of CNI plugins, in the runtime's search order.
     pub bin_dirs: Vec<PathBuf>,
-    /// Name of the network that has the entry, if the runtime uses networks by name.
+    /// Name of the network that has the entry. `None`: the runtime does not select networks by
+    /// name.
     pub network: Option<String>,
 }
 
-/// Places of the node's files.
+/// Paths of the node's files that `doctor` reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Paths {
-    /// The host's file system; all other paths are below it.
+    /// Root of the host's file system. All other paths are relative to it.
     pub root: PathBuf,
-    /// Network configurations.
+    /// Directory of the network configurations.
     pub conf_dir: PathBuf,
-    /// Directories of plugins' programs, in the runtime's order.
+    /// Directories of CNI plugins, in the runtime's search order.
     pub bin_dirs: Vec<PathBuf>,
-    /// Name of the network; none: the one that the runtime uses for pods.
+    /// Name of the network; `None`: the network that the runtime uses for pods.
     pub network: Option<String>,
-    /// `stateDir`; none: as the configuration has it.
+    /// State directory of `rdma-cni`; `None`: `stateDir` of the configuration.
     pub state_dir: Option<PathBuf>,
     /// Kubelet's directory.
     pub kubelet_dir: PathBuf,
@@ -103,7 +104,8 @@ impl Arguments {
         below(&self.root, state_dir)
     }
 
-    /// Returns the paths from the options, else from `installed`, else the defaults.
+    /// Returns the paths. For each path, the option precedes `installed`, and `installed` precedes
+    /// the default.
     pub(super) fn paths(&self, installed: Installed) -> Paths {
         let default = Paths::default();
         let chosen = Some(self.cni_bin_dir.clone()).filter(|it| !it.is_empty());
@@ -120,12 +122,13 @@ impl Arguments {
     }
 }
 
-/// The host's `path`, where its file system is at `root`.
+/// Returns the path by which this program reaches the host's `path`. `root` is the root of the
+/// host's file system.
 pub(super) fn below(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").unwrap_or(path))
 }
 
-/// A directory of the host: it is joined to its root.
+/// Parses a directory of the host. Refuses a relative path.
 pub(super) fn absolute(text: &str) -> Result<PathBuf, &'static str> {
     match text.starts_with('/') {
         true => Ok(text.into()),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The observed state of the node, as plain data: the only input of [`examine`](super::examine).
+//! Observed state of the node, as plain data. It is the only input of [`examine`](super::examine).
 
 use attachments::{Attachment, Key, given_up::Note};
 use lldp::{Neighbour, Seen, Switches, joined};
@@ -13,63 +13,63 @@ use std::{
     path::PathBuf,
 };
 
-/// A node at one moment.
+/// State of a node at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct Facts {
-    /// The version of this program.
+    /// Version of this program.
     pub version: String,
-    /// `/proc/sys/kernel/osrelease`
+    /// Release of the kernel, from `/proc/sys/kernel/osrelease`.
     pub release: String,
-    /// Parts that could not be observed.
+    /// Parts of the node that could not be observed, with the errors.
     pub unseen: Vec<Unseen>,
     /// Parts that the container of this program cannot observe.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub hidden: BTreeSet<Part>,
-    /// Kernel modules that matter here, by name.
+    /// State of the kernel modules that RDMA in pods may need, by name.
     pub modules: BTreeMap<String, ModuleState>,
-    /// Settings of the RDMA subsystem's mode at boot; the last one counts.
+    /// Settings of the RDMA subsystem's mode at boot. The last setting takes effect.
     pub boot_modes: Vec<BootMode>,
     /// Rule by which udev names RDMA devices; `None`: the devices have the kernel's names.
     pub naming: Option<Naming>,
-    /// The kernel's rdma controller.
+    /// State of the kernel's rdma controller.
     pub rdma_cgroup: RdmaCgroup,
-    /// Pods whose cgroup went with its limits of RDMA devices.
+    /// Names of pods whose limits of RDMA objects point to freed memory in the kernel.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub limits_left: Vec<String>,
-    /// Conditions of GPUDirect; none: the node has no accelerators.
+    /// Prerequisites of GPUDirect. `None`: the node has no accelerators.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpudirect: Option<GpuDirect>,
-    /// Netdevs, RDMA devices and the hardware behind them.
+    /// Netdevs, RDMA devices and their hardware.
     pub observed: Option<Observed>,
-    /// The modes of bonds (`802.3ad`), by their names.
+    /// Mode of each bond, such as `802.3ad`, by the bond's name.
     pub bond_modes: BTreeMap<String, String>,
-    /// GID tables of the RDMA devices on the host.
+    /// GID tables of the RDMA devices in the host's namespace.
     pub gids: Vec<PortGids>,
-    /// State of SMC; none: the kernel has none, or has not loaded it.
+    /// State of SMC; `None`: the kernel has no SMC, or has not loaded its module.
     pub smc: Option<SmcState>,
-    /// Network configuration of the runtime.
+    /// Network configuration that the runtime uses.
     pub chain: Chain,
-    /// Programs that the chain needs.
+    /// Programs that the runtime needs for this network.
     pub binaries: Vec<Binary>,
     /// Kubelet's pod-resources socket.
     pub pod_resources: Option<Socket>,
     /// Container runtimes on the node.
     pub runtimes: Vec<Runtime>,
-    /// The daemon.
+    /// Sockets and files of the daemon.
     pub daemon: Daemon,
-    /// Switches that the daemon has heard by LLDP.
+    /// Switches that the daemon received by LLDP.
     #[serde(skip_serializing_if = "is_empty")]
     pub switches: Switches,
     /// Records of attachments.
     pub records: Vec<Record>,
-    /// Records that were set aside because they could not be read.
+    /// Unreadable records, which were renamed.
     pub aside: Vec<PathBuf>,
-    /// Why records of claims cannot be read, by record.
+    /// One sentence for each unreadable record of a claim, with the reason.
     pub unreadable_claims: Vec<String>,
-    /// Netdevs that returned to the host and lack an attribute.
+    /// Notes on netdevs that returned to the host and lack an attribute.
     pub given_up: Vec<Note>,
-    /// Leases of the IPAM plugin, if its directory has host-local's format.
+    /// Leases of the IPAM plugin. Empty if the plugin's directory does not have host-local's format.
     pub leases: Vec<Lease>,
     /// Attachments in libcni's cache, as file names `network-container-interface`. `None`: there is no such cache.
     pub cached: Option<BTreeSet<String>>,
@@ -79,22 +79,22 @@ pub struct Facts {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Unseen {
-    /// The part.
+    /// Description of the part.
     pub what: String,
-    /// The system's answer.
+    /// Error of the system.
     pub why: String,
 }
 
-/// Reason why a part of the node is unseen: it is not mounted in this program's container.
+/// Reason for a part of the node that is not mounted in this program's container.
 pub const NOT_MOUNTED: &str = "not visible from here";
 
-/// Why netdevs are unseen.
+/// Reason why this program cannot observe the host's netdevs.
 pub const ANOTHER_NETNS: &str = "this program does not run in the host's network namespace";
 
 impl Unseen {
-    /// Returns the remedy; none: the reason names it.
+    /// Returns the remedy. `None`: the reason names the remedy.
     pub fn remedy(&self) -> Option<&'static str> {
-        // EPERM, EACCES
+        // messages of EPERM and EACCES
         let is_denied = ["(os error 1)", "(os error 13)"]
             .iter()
             .any(|it| self.why.contains(it));
@@ -108,19 +108,19 @@ impl Unseen {
     }
 }
 
-/// A part of the node that may be invisible in a container. Nothing of an invisible part is reported as missing.
+/// Part of the node that a container may not see. `doctor` does not report missing objects of such a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Part {
-    /// Modules that could be loaded.
+    /// Kernel modules that are not loaded.
     Modules,
     /// Settings of the RDMA subsystem's mode at boot.
     Boot,
-    /// Rules of udev for names of RDMA devices.
+    /// udev rules that name RDMA devices.
     Naming,
     /// Network configurations.
     Chain,
-    /// Programs of plugins.
+    /// Programs of CNI plugins.
     Programs,
     /// Leases of IPAM plugins.
     Leases,
@@ -128,17 +128,17 @@ pub enum Part {
     Runtimes,
 }
 
-/// A kernel module.
+/// State of a kernel module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ModuleState {
-    /// Loaded, or built into the kernel.
+    /// The module is loaded, or built into the kernel.
     Loaded,
-    /// Not loaded, and loadable.
+    /// The module is not loaded, and can be loaded.
     Available,
     /// The kernel has no such module.
     Missing,
-    /// Not loaded; unknown if it can be.
+    /// The module is not loaded. It is unknown whether it can be loaded.
     Unknown,
 }
 
@@ -148,111 +148,111 @@ pub enum ModuleState {
 pub struct BootMode {
     /// File of the setting.
     pub file: PathBuf,
-    /// The mode.
+    /// Mode that the file sets.
     pub mode: RdmaMode,
 }
 
-/// The udev rule by which RDMA devices get their names.
+/// udev rule that names RDMA devices.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Naming {
-    /// The rule's file.
+    /// File of the rule.
     pub file: PathBuf,
-    /// `NAME_FALLBACK`, `NAME_KERNEL`…
+    /// Policy of the rule, such as `NAME_FALLBACK` or `NAME_KERNEL`.
     pub policy: String,
 }
 
-/// The GID table of one port.
+/// GID table of one port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PortGids {
-    /// The RDMA device's name.
+    /// Name of the RDMA device.
     pub device: String,
-    /// Number, from 1.
+    /// Number of the port, from 1.
     pub port: u32,
-    /// The table.
+    /// GID table of the port.
     pub table: GidTable,
 }
 
-/// The directory of network configurations, and the runtime's choice among them.
+/// Directory of network configurations, and the runtime's choice in it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct Chain {
-    /// The directory.
+    /// Directory of network configurations.
     pub directory: PathBuf,
     /// Name of the network to examine, if the caller gave one. `None`: the network that the runtime uses for pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network: Option<String>,
-    /// The network that the runtime uses; `None`: the directory has no usable network.
+    /// Network that the runtime uses; `None`: the directory has no usable network.
     pub picked: Option<Picked>,
-    /// The broken file at which the runtime stops.
+    /// Broken file that prevents the runtime from using any network.
     pub blocked: Option<Skipped>,
-    /// Files that come before, or instead, and cannot be used.
+    /// Unusable files. The runtime would use them, if they were usable, before or instead of the picked network.
     pub skipped: Vec<Skipped>,
 }
 
-/// The network that the runtime uses.
+/// Network that the runtime uses.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct Picked {
     /// File of the network.
     pub file: PathBuf,
-    /// `name`
+    /// Name of the network (`name`).
     pub network: String,
-    /// `cniVersion`
+    /// CNI version of the list (`cniVersion`).
     pub cni_version: String,
-    /// The plugins' types, in order.
+    /// Types of the plugins, in the order of the list.
     pub plugins: Vec<String>,
-    /// Index of the first plugin that is, or calls, this plugin.
+    /// Index of the first plugin that is `rdma-cni`, or that calls it.
     pub place: Option<usize>,
-    /// True if that plugin calls it (Multus).
+    /// True if the plugin at `place` calls `rdma-cni` (Multus).
     pub delegated: bool,
-    /// True if it is in the network's own directory, which libcni reads since 1.3.
+    /// True if the entry is in the network's own directory, which libcni reads since 1.3.
     pub in_directory: bool,
-    /// This plugin's configuration, as the runtime passes it.
+    /// Configuration of `rdma-cni`, as the runtime passes it.
     pub ours: Option<Map<String, Value>>,
-    /// Fields of further entries of `rdma-cni` in the list. A correct list has only one entry.
+    /// Fields of further entries of `rdma-cni`, which a correct list does not have.
     pub again: Vec<Map<String, Value>>,
 }
 
-/// A file that cannot be used.
+/// Configuration file that the runtime cannot use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Skipped {
-    /// The file.
+    /// Path of the file.
     pub file: PathBuf,
-    /// Why.
+    /// Reason why the runtime cannot use the file.
     pub why: String,
 }
 
-/// A program in the CNI directory of programs.
+/// Program in a directory of CNI plugins.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Binary {
-    /// Path, also of an absent program.
+    /// Path of the program, which may not exist.
     pub path: PathBuf,
     /// State of the file.
     #[serde(flatten)]
     pub state: BinaryState,
 }
 
-/// State of a program.
+/// State of a program file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "camelCase")]
 pub enum BinaryState {
     /// The file does not exist.
     Absent,
-    /// The path is no executable file.
+    /// The path is not an executable file.
     NotExecutable,
-    /// The program exists. As the program belongs to another project, its version is irrelevant.
+    /// The program exists. It belongs to another project, so its version does not matter.
     There,
-    /// The program exists, and reported its version.
+    /// The program exists and reported its version.
     Version {
-        /// Output after `--version`.
+        /// Version in the output of `--version`.
         version: String,
     },
-    /// The program exists, and did not report its version.
+    /// The program exists and did not report its version.
     Mute {
-        /// Reason.
+        /// Reason why the program did not report a version.
         why: String,
     },
 }
@@ -261,9 +261,9 @@ pub enum BinaryState {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Socket {
-    /// Path.
+    /// Path of the socket.
     pub path: PathBuf,
-    /// Reason why no server answers at the socket. `None`: a server answers.
+    /// Reason why no server responds at the socket. `None`: a server responds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub silent: Option<String>,
 }
@@ -272,29 +272,29 @@ pub struct Socket {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Runtime {
-    /// `containerd`
+    /// Name of the runtime, such as `containerd`.
     pub name: String,
     /// CRI socket of the runtime.
     pub socket: Socket,
-    /// Memory that its containers can lock, bytes (`Max locked memory`, soft).
+    /// Memory that the runtime's containers can lock, in bytes (`Max locked memory`, soft limit).
     #[serde(default)]
     pub memlock: Memlock,
 }
 
-/// A limit.
+/// Limit of locked memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Memlock {
-    /// The runtime's process was not found.
+    /// Unknown, because the runtime's process was not found.
     #[default]
     Unknown,
     /// No limit.
     Unlimited,
-    /// Bytes.
+    /// Limit in bytes.
     Bytes(u64),
 }
 
-/// `rdma-device-plugin`
+/// Sockets and files of `rdma-device-plugin`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct Daemon {
@@ -302,9 +302,9 @@ pub struct Daemon {
     pub sockets: Vec<Socket>,
     /// Content of the daemon's `resources.json`.
     pub published: Option<Published>,
-    /// The reason why that cannot be read.
+    /// Reason why `resources.json` cannot be read.
     pub unreadable: Option<String>,
-    /// Time since that last changed, seconds.
+    /// Time since the last change of `resources.json`, in seconds.
     pub age: u64,
 }
 
@@ -312,30 +312,30 @@ pub struct Daemon {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum Record {
-    /// Readable record.
+    /// A readable record.
     Good {
-        /// The attachment.
+        /// Attachment of the record.
         attachment: Box<Attachment>,
-        /// True if its pod lives.
+        /// True if the attachment's pod is running.
         lives: bool,
-        /// True if a verb works on the attachment.
+        /// True if a verb of `rdma-cni` is running for the attachment.
         #[serde(default)]
         busy: bool,
-        /// Time since it was written, seconds.
+        /// Time since `rdma-cni` wrote the record, in seconds.
         #[serde(default)]
         age: u64,
-        /// One sentence for each child in the pod whose mode has changed since ADD.
+        /// One sentence for each child netdev in the pod whose mode has changed since ADD.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         changed_children: Vec<String>,
     },
-    /// Unreadable record.
+    /// An unreadable record.
     Corrupt {
         /// Attachment of the record.
         key: Key,
-        /// Why not.
+        /// Reason why the record cannot be read.
         why: String,
     },
-    /// Record of a later version.
+    /// A record of a later version.
     Newer {
         /// Attachment of the record.
         key: Key,
@@ -344,15 +344,15 @@ pub enum Record {
     },
 }
 
-/// A lease in host-local's directory.
+/// Lease of an address in host-local's directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Lease {
-    /// The address.
+    /// Address of the lease.
     pub address: IpAddr,
     /// Container that has the lease.
     pub container: String,
-    /// Interface of the container, if the lease has one.
+    /// Interface of the container. `None`: the lease names no interface.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,
 }
@@ -362,14 +362,14 @@ fn is_empty(switches: &Switches) -> bool {
 }
 
 impl Facts {
-    /// The state of a module.
+    /// Returns the state of the module `name`.
     pub fn module(&self, name: &str) -> ModuleState {
         let state = self.modules.get(name).copied();
         state.unwrap_or(ModuleState::Unknown)
     }
 
-    /// Returns the switches of the node's rails, by the name of the bond, RDMA device or netdev. A bond on two switches
-    /// has both.
+    /// Returns the switches of the node's rails, by name of the bond, RDMA device or netdev. A bond with ports on two
+    /// switches has two switches.
     pub fn switches_of_rails(&self) -> BTreeMap<String, String> {
         let mut rails: BTreeMap<String, Vec<&Seen>> = BTreeMap::new();
         for (address, seen) in &self.switches.0 {
@@ -388,7 +388,7 @@ impl Facts {
         rails.into_iter().filter_map(switch).collect()
     }
 
-    /// The attachments whose records can be read.
+    /// Returns the attachments of the readable records.
     pub fn attachments(&self) -> impl Iterator<Item = &Attachment> {
         self.records.iter().filter_map(|record| match record {
             Record::Good { attachment, .. } => Some(&**attachment),
@@ -396,7 +396,7 @@ impl Facts {
         })
     }
 
-    /// The attachments whose pods live, or that a verb is at work on.
+    /// Returns the attachments whose pods are running, or for which a verb is running.
     pub fn living(&self) -> Vec<Attachment> {
         let living = self.records.iter().filter_map(|record| match record {
             Record::Good {

@@ -30,13 +30,13 @@ use std::{
     process::ExitCode,
 };
 
-/// Exit codes of a run.
+/// Exit codes of `doctor`.
 const ERRORS: u8 = 1;
 const NOT_SEEN: u8 = 2;
 
-/// Runs `doctor`. `ping` runs `rdma-device-plugin ARGUMENTS` and returns its exit code. The report is written to
-/// `output`. If there is no report, `errors` gets one sentence. The options in `arguments` override the record
-/// `installed`. A record that cannot be read is reported as unseen with its error, and the defaults are used.
+/// Runs `doctor`. Writes the report to `output`, or one sentence to `errors` if there is no report. `ping` runs
+/// `rdma-device-plugin ARGUMENTS` and returns its exit code. Options in `arguments` override the installation's
+/// record, `installed`. If this record cannot be read, reports it as unseen with its error, and uses the defaults.
 pub fn run<E: Display>(
     arguments: &Arguments,
     installed: Result<Installed, E>,
@@ -94,17 +94,17 @@ fn of_pod(
     }
 }
 
-/// The kernel of the host whose file system is at `root`.
+/// Returns the kernel interface for the host whose file system has its root at `root`.
 fn kernel(root: &Path) -> Linux {
     Linux::with_roots(root.join("sys"), root.join("dev"))
 }
 
-/// Returns the findings as text for people.
+/// Formats the findings as text.
 pub fn report(facts: &Facts, findings: &[Finding]) -> String {
     report::text(facts, findings)
 }
 
-/// Returns the exit code.
+/// Returns the exit code for `findings`. With `strict`, warnings count as errors.
 pub fn code(facts: &Facts, findings: &[Finding], strict: bool) -> u8 {
     let worst = findings.iter().map(|it| it.severity).max();
     let bad = match strict {
@@ -124,7 +124,7 @@ fn print(text: &str, code: u8, output: &mut dyn Write, errors: &mut dyn Write) -
         .and_then(|()| output.flush());
     match written {
         Ok(()) => ExitCode::from(code),
-        // the reader has ended
+        // ignores a broken pipe: the program that reads the output has ended
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::from(code),
         Err(error) => {
             let _ = writeln!(

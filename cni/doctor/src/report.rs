@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Prints the findings as text. Each group has one line `ok`. Each warning and each error has a line of its own, with a
+//! Prints the findings as text. Each group has one line `ok`. Each warning and each error has a separate line with its
 //! remedy.
 
 use super::{
@@ -9,10 +9,10 @@ use super::{
 use conf_reader::one_line;
 use std::fmt::Write as _;
 
-/// Column of the findings.
+/// Column in which findings begin.
 const INDENT: usize = 18;
 
-/// Columns of the screen.
+/// Number of columns of the output.
 const WIDTH: usize = 100;
 
 pub(super) fn text(facts: &Facts, findings: &[Finding]) -> String {
@@ -57,11 +57,11 @@ pub(super) fn text(facts: &Facts, findings: &[Finding]) -> String {
     text
 }
 
-/// Appends `words` to the line, and continues in column `indent` of the next line when the line is full. A word that is
-/// longer than a line is not split.
+/// Appends `words` to the line. If the line is full, continues in column `indent` of the next line. A word that is
+/// longer than a line remains whole.
 fn push_wrapped(text: &mut String, words: &str, indent: usize) {
     let mut column = indent;
-    // parts of the words come from others: a NIC's name, a file's text
+    // makes the text one line, because parts of it come from outside: a NIC's name, a file's text
     for (index, word) in one_line(words).split(' ').enumerate() {
         let length = word.chars().count();
         if index > 0 && column + 1 + length > WIDTH {

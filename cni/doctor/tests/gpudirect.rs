@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The doctor on the described tree of a node with a GPU.
+//! Runs `doctor` on the sysfs tree of a node with a GPU.
 
 use doctor::{Paths, examine, gather};
 use fake_kernel::{FakeKernel, Nic, World};
@@ -12,7 +12,7 @@ fn write(root: &Path, file: &str, text: &str) {
     fs::write(path, text).expect("written");
 }
 
-/// Returns `doctor`'s findings about GPUs' memory on a node with one mlx5 NIC and the files below `root`.
+/// Returns `doctor`'s findings about GPU memory on a node with one mlx5 NIC and the files below `root`.
 fn said(root: &Path) -> Vec<String> {
     let mut world = World::new(Some(RdmaMode::Shared));
     world.plug(Nic::physical("0000:3b:00.0", "ens1", "mlx5_0"));

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The files for nodes under `conf/node` say what docs/node.md promises: to the doctor, and to
-//! systemd.
+//! Tests that `doctor` and systemd read the node files in `conf/node` as docs/node.md promises.
 
 use doctor::{Paths, examine, gather};
 use fake_kernel::{FakeKernel, World};
@@ -15,7 +14,8 @@ fn conf() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../conf/node")
 }
 
-/// A node with `files` of `conf/node` below its `/etc`, each with the directory it goes to.
+/// Returns a node that has `files` of `conf/node` below its `/etc`. Each file is given with its
+/// target directory.
 fn node(files: &[(&str, &str)]) -> tempfile::TempDir {
     let root = tempfile::tempdir().expect("a directory");
     for (file, directory) in files {
@@ -51,10 +51,10 @@ fn option_and_unit_each_make_a_node_exclusive_at_boot() {
         let reports = |text: &str| findings.iter().any(|it| it.what.contains(text));
         assert!(!reports("after the next boot"), "{findings:?}");
     }
-    // a unit that is there, and not enabled
+    // the unit is installed, but not enabled
     let root = node(&[(unit, "systemd/system")]);
     assert_eq!(gathered(root.path()).boot_modes, []);
-    // as `systemctl enable` does
+    // the link that `systemctl enable` makes
     let wants = root.path().join("etc/systemd/system/sysinit.target.wants");
     fs::create_dir(&wants).expect("made");
     let own = Path::new("/etc").join(unit);
@@ -82,7 +82,7 @@ fn module_lists_name_modules_alone() {
     let mut names = vec![];
     for file in ["rdma.conf", "rdma-smc.conf"] {
         let text = fs::read_to_string(conf().join("modules-load.d").join(file)).expect("a list");
-        // `#` and `;` begin comments (modules-load.d(5))
+        // lines that begin with `#` or `;` are comments (modules-load.d(5))
         let lines = text.lines().filter(|line| !line.starts_with(['#', ';']));
         names.extend(lines.map(str::to_owned));
     }
@@ -92,7 +92,7 @@ fn module_lists_name_modules_alone() {
     );
 }
 
-/// Returns systemd's complaints about a unit.
+/// Returns true if systemd accepts the unit, and systemd's warnings.
 fn verify(unit: &Path) -> (bool, String) {
     let output = Command::new("systemd-analyze")
         .args(["verify", "--man=no"])
@@ -107,7 +107,7 @@ fn verify(unit: &Path) -> (bool, String) {
 fn systemd_takes_the_unit() {
     let unit = conf().join("systemd/system/rdma-netns-exclusive.service");
     assert_eq!(verify(&unit), (true, String::new()));
-    // a wrong unit has complaints
+    // systemd warns about a wrong unit
     let text = fs::read_to_string(&unit).expect("a unit");
     let directory = tempfile::tempdir().expect("a directory");
     let broken = directory.path().join("broken.service");

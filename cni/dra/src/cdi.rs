@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! CDI specification of a claim: one file, with one device for each of the claim's requests. A container that uses a
+//! CDI specification of a claim: one file with one device for each request of the claim. A container that uses a
 //! request gets all devices that were allocated for this request.
 
 use crate::{
@@ -15,17 +15,17 @@ use rdma_resources::{
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
-/// CDI class of all claims' devices; the vendor is the driver.
+/// CDI class of the devices of all claims. The CDI vendor is the driver.
 const CLASS: &str = "claim";
 
-/// Returns the full CDI name of `request` of the claim `uid`: `hca.rdma/claim=<uid>-<request>`.
+/// Returns the full CDI name of `request` of the claim `uid`, such as `hca.rdma/claim=<uid>-<request>`.
 pub fn full_name(driver: &str, uid: &str, request: &str) -> String {
     format!("{driver}/{CLASS}={}", name(uid, request))
 }
 
-/// Returns the claim's UID in a name that [`full_name`] made for `driver`.
+/// Returns the claim's UID in `full_name`. Returns `None` if [`full_name`] did not make this name for `driver`.
 pub fn uid<'a>(driver: &str, full_name: &'a str) -> Option<&'a str> {
-    /// Length of a UUID.
+    /// Length of a UUID in characters.
     const UID: usize = 36;
     let (kind, name) = full_name.split_once('=')?;
     let (vendor, class) = kind.split_once('/')?;
@@ -38,22 +38,22 @@ fn name(uid: &str, request: &str) -> String {
     format!("{uid}-{request}")
 }
 
-/// Returns the path of the file of the claim `uid`.
+/// Returns the path of the specification of the claim `uid`.
 pub(crate) fn path(directory: &Path, uid: &str) -> PathBuf {
     directory.join(format!("rdma-device-plugin-claim-{uid}.json"))
 }
 
-/// Variable with the pod's rails, equal for all requests of a claim.
+/// Environment variable with the pod's rails. It has the same value for all requests of a claim.
 const RAILS: &str = "RDMA_RAILS";
 
-/// Returns true if the CDI specification at `path` contains the character devices of `record`. Ignores other content,
-/// such as the path of mounted files, because a daemon of another version may have written it during an upgrade.
+/// Returns true if the CDI specification at `path` has the character devices of `record`. Ignores other content, such
+/// as the paths of mounted files: during an upgrade, a daemon of another version may have written the specification.
 pub(crate) fn gives(path: &Path, record: &Record) -> bool {
     let there: Option<Value> = file::read(path).ok().flatten();
     there.is_some_and(|it| char_devices(&it) == char_devices(&specification(record, path)))
 }
 
-/// Returns the name of each device of a specification, with path and numbers of its character devices.
+/// Returns the name of each device in a specification, with the paths and numbers of its character devices.
 fn char_devices(specification: &Value) -> Vec<(&Value, Vec<[&Value; 3]>)> {
     fn list(value: &Value) -> impl Iterator<Item = &Value> {
         value.as_array().into_iter().flatten()
@@ -66,13 +66,13 @@ fn char_devices(specification: &Value) -> Vec<(&Value, Vec<[&Value; 3]>)> {
     devices.collect()
 }
 
-/// Returns the directory of library files in `files`, the directory of a claim. It is mounted in containers at
-/// [`MOUNTED`].
+/// Returns the directory of the library files in `files`, which is the directory of a claim. Containers mount the
+/// library files at [`MOUNTED`].
 pub(crate) fn libraries(files: &Path) -> PathBuf {
     files.join("libraries")
 }
 
-/// Returns the path of the metadata of `request` in `files`, the directory of a claim.
+/// Returns the path of the metadata of `request` in `files`, which is the directory of a claim.
 pub(crate) fn metadata(files: &Path, request: &Request) -> PathBuf {
     files
         .join("metadata")
@@ -87,7 +87,7 @@ fn mount(from: &Path, to: &str) -> Value {
     })
 }
 
-/// Returns the content of the file; `files` is the directory of the claim's files.
+/// Returns the content of the specification. `files` is the directory of the claim's files.
 pub fn specification(record: &Record, files: &Path) -> Value {
     let present = record.files_of_one_pod();
     let has_file = |request: &Request, file: LibraryFile| {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The parts of a ResourceClaim that a driver needs.
+//! Parts of a ResourceClaim that a DRA driver needs.
 
 use crate::parameters::{Parameters, Source};
 use conf_reader::Wrong;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::fmt;
 
-/// Annotation of a claim that a template made (`PodResourceClaimAnnotation` in `resource/v1/types.go`).
+/// Annotation of a claim that was made from a template (`PodResourceClaimAnnotation` in `resource/v1/types.go`).
 const POD_CLAIM: &str = "resource.kubernetes.io/pod-claim-name";
 
 /// Identity of a claim.
@@ -17,11 +17,11 @@ pub struct ClaimName {
     pub namespace: String,
     /// Name within the namespace.
     pub name: String,
-    /// UID, which distinguishes claims of one name.
+    /// UID, which distinguishes claims with the same name.
     pub uid: String,
 }
 
-/// Formats `default/trainer-rdma-x7z9k`.
+/// Formats the claim as `default/trainer-rdma-x7z9k`.
 impl fmt::Display for ClaimName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.namespace, self.name)
@@ -29,35 +29,35 @@ impl fmt::Display for ClaimName {
 }
 
 impl ClaimName {
-    /// Returns true if its UID can be part of a file's name.
+    /// Returns true if the claim's UID can be part of a file name.
     pub fn has_plain_uid(&self) -> bool {
         is_plain(&self.uid)
     }
 }
 
-/// Returns true if `uid` is a UUID, the form of the API server, and not a path.
+/// Returns true if `uid` has the form of a UUID, as the API server makes it, and cannot be a path.
 pub(crate) fn is_plain(uid: &str) -> bool {
     let inner = |it: u8| it.is_ascii_alphanumeric() || it == b'-';
     !uid.is_empty() && uid.len() <= 128 && uid.bytes().all(inner)
 }
 
-/// Allocation of a claim by one driver.
+/// The part of a claim's allocation that belongs to one driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// Results of the driver, in the order of the allocation.
+    /// Allocation results of the driver, in the order of the allocation.
     pub results: Vec<AllocationResult>,
     /// Pods that may use the claim.
     pub pods: Vec<PodReference>,
-    /// Name of the claim in its pod; `None`: no template made the claim.
+    /// Name of the claim in its pod; `None`: the claim was not made from a template.
     pub pod_claim: Option<String>,
 }
 
-/// One allocated device.
+/// Allocation result: one allocated device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AllocationResult {
     /// Request of the claim, without the name of a subrequest.
     pub request: String,
-    /// Request with its subrequest, if any: `nic/fast`.
+    /// Request with the name of its subrequest if it has one, such as `nic/fast`.
     pub full_request: String,
     /// Name of the pool.
     pub pool: String,
@@ -65,10 +65,10 @@ pub struct AllocationResult {
     pub device: String,
     /// Share id, which distinguishes several allocations of the device.
     pub share: Option<String>,
-    /// True for administrative access (`adminAccess`) to a device, which other claims may have too. This access does
-    /// not count as an allocation.
+    /// True for administrative access (`adminAccess`). Other claims may have the device at the same time, and the
+    /// device does not count as allocated.
     pub is_admins: bool,
-    /// Parameters of the claim and its class.
+    /// Parameters of the claim and of its class for this device.
     pub parameters: Parameters,
 }
 
@@ -84,10 +84,10 @@ pub struct PodReference {
 /// Reason why a claim cannot be prepared.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClaimError {
-    /// A newer claim has the name now.
+    /// A newer claim has the name of the requested claim.
     #[error("claim {claim} was replaced (uid {found:?}, not {:?}): its pod was created for the earlier claim", claim.uid)]
     Another {
-        /// The requested claim.
+        /// Claim that kubelet requested.
         claim: ClaimName,
         /// UID of the newer claim.
         found: String,
@@ -102,7 +102,7 @@ pub enum ClaimError {
         /// Pool of the node.
         pool: String,
     },
-    /// The parameters of the claim or its class are wrong.
+    /// A parameter of the claim or of its class is wrong.
     #[error("the parameters of claim {claim} for driver {driver} are wrong: {wrong}")]
     Parameters {
         /// The claim.
@@ -112,7 +112,7 @@ pub enum ClaimError {
         /// The wrong field.
         wrong: Box<Wrong>,
     },
-    /// Two requests have parameters that conflict for the pod.
+    /// Two requests of the claim differ in parameters that apply to the whole pod.
     #[error(
         "requests {} and {} of claim {claim} have different parameters other than rails: a pod is attached only \
          once; set the same parameters in both", requests[0], requests[1]
@@ -120,16 +120,16 @@ pub enum ClaimError {
     Contradiction {
         /// The claim.
         claim: ClaimName,
-        /// The requests.
+        /// Names of the two requests.
         requests: Box<[String; 2]>,
     },
 }
 
 impl Claim {
-    /// Reads the devices of pool `pool` that `driver` allocated, from `object`, the claim `name` in the API server.
+    /// Reads the devices of `pool` that `driver` allocated to a claim. `object` is the claim `name` in the API server.
     ///
     /// # Errors
-    /// Another claim has the name, or the claim has no device from `pool`.
+    /// Another claim has the name, the claim has no device from `pool`, or its parameters are wrong.
     pub fn read(
         object: &Value,
         name: &ClaimName,
@@ -211,29 +211,30 @@ impl AllocationResult {
     }
 }
 
-/// Returns a request without the name of a subrequest: kubelet uses it alone (`BaseRequestRef`).
+/// Returns the request without the name of a subrequest. Kubelet uses only the request's name (`BaseRequestRef`).
 fn base(request: &str) -> &str {
     request.split('/').next().unwrap_or_default()
 }
 
-/// Parameters with the requests that they apply to.
+/// Parameters, and the requests to which they apply.
 struct Configured<'a> {
     source: Source,
-    /// Requests; empty: all.
+    /// Names of the requests; empty: all requests.
     requests: Vec<&'a str>,
     parameters: &'a Value,
 }
 
 impl Configured<'_> {
-    /// Returns true if the parameters apply to `request`. Parameters of a request apply to all its subrequests.
+    /// Returns true if the parameters apply to `request`. The parameters of a request also apply to all its
+    /// subrequests.
     fn is_for(&self, request: &str) -> bool {
         let is_it = |it: &&str| *it == request || *it == base(request);
         self.requests.is_empty() || self.requests.iter().any(is_it)
     }
 }
 
-/// Returns the parameters of `driver` in `config`. Parameters of classes come first, because parameters of claims
-/// override them.
+/// Returns the parameters of `driver` in `config`. The parameters of classes come first, because the parameters of
+/// claims override them.
 fn configured<'a>(config: &'a Value, driver: &str) -> Vec<Configured<'a>> {
     let own = list(config).filter(|it| it["opaque"]["driver"] == driver);
     let of = |it: &'a Value| Configured {
@@ -302,8 +303,8 @@ mod tests {
         assert_eq!(pods, ["a"]);
     }
 
-    /// Parameters of a claim override those of its class, and later ones override earlier ones. Parameters of another
-    /// subrequest do not apply.
+    /// Parameters of a claim override parameters of its class, and later parameters override earlier ones. Parameters
+    /// of another subrequest do not apply.
     #[test]
     fn parameters_are_those_of_the_request() {
         let result = |request: &str| json!({"request": request, "driver": "hca.rdma", "pool": "n", "device": request});

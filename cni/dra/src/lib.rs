@@ -3,8 +3,8 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | [`pool`] | devices of a node's pool, with taints by their health: pure |
-//! | [`slices`] | ResourceSlices of the pool, and the plan of their changes: pure |
+//! | [`pool`] | devices of a node's pool, with taints that show their health: pure |
+//! | [`slices`] | ResourceSlices of the pool, and a plan of their changes: pure |
 //! | [`claim`] | allocation of a claim in the API server: pure |
 //! | [`parameters`] | parameters of the attachment of a claim's pod: pure |
 //! | [`metadata`] | metadata of a claim's devices for programs in containers: pure |
@@ -13,12 +13,12 @@
 //! | [`status`] | status of a claim's devices, from its record: pure |
 //! | [`cdi`] | CDI specification of a claim, from its record: pure |
 //!
-//! A claim is prepared before its first pod has a network, and attaching the network may change device numbers. The
-//! daemon therefore first writes the record. The CDI specification is written when the numbers are final: for a pod
-//! with rails, in its ADD. A runtime makes no container without the specification, so no container starts without its
-//! rails.
+//! The daemon prepares a claim before the claim's first pod has a network. Device numbers may still change when ADD
+//! attaches the network. The daemon therefore first writes only the record. The CDI specification follows when the
+//! numbers are final: for a pod with rails, ADD writes it. A runtime creates no container without the specification, so
+//! no container starts without its rails.
 //!
-//! The callers access the API server, kubelet and the kernel.
+//! This crate accesses neither the API server, nor kubelet, nor the kernel. Its callers do.
 
 pub mod cdi;
 pub mod claim;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Metadata of a claim's devices for programs in containers, in the format of all DRA drivers (KEP-5304, "DRA device
-//! metadata in containers" in Kubernetes' documentation). Pure.
+//! metadata in containers" in Kubernetes' documentation). This module has no I/O.
 
 use crate::{
     record::{Record, Request},
@@ -10,25 +10,25 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::fmt::Write;
 
-/// Directory of all drivers' files in a container (`ContainerDir` in `api/metadata/types.go` of
-/// `k8s.io/dynamic-resource-allocation` 0.37).
+/// Directory in a container that contains the metadata files of all drivers (`ContainerDir` in `api/metadata/types.go`
+/// of `k8s.io/dynamic-resource-allocation` 0.37).
 const DIRECTORY: &str = "/var/run/kubernetes.io/dra-device-attributes";
 
 /// Versions of the format, the newest first. A reader uses the first version that it supports.
 const VERSIONS: [&str; 2] = ["v1beta1", "v1alpha1"];
 
-/// Names in a request's metadata that only the API server knows.
+/// Names in the metadata of a request that only the API server knows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MetadataNames {
-    /// Request with its subrequest, if any: `nic/fast`.
+    /// Request with the name of its subrequest if it has one, such as `nic/fast`.
     pub request: String,
-    /// Name of the claim in its pod; `None`: no template made the claim.
+    /// Name of the claim in its pod; `None`: the claim was not made from a template.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_claim: Option<String>,
 }
 
-/// Returns the path of the file of `request` in a container.
+/// Returns the path in a container of the metadata file of `request`.
 pub(crate) fn path(record: &Record, request: &Request, names: &MetadataNames) -> String {
     let claim = match &names.pod_claim {
         Some(name) => format!("resourceclaimtemplates/{name}"),
@@ -38,7 +38,7 @@ pub(crate) fn path(record: &Record, request: &Request, names: &MetadataNames) ->
     format!("{DIRECTORY}/{claim}/{request}/{driver}-metadata.json")
 }
 
-/// Returns the content of the file of `request`: one object for each version.
+/// Returns the content of the metadata file of `request`: one object for each version.
 pub(crate) fn text(record: &Record, request: &Request, names: &MetadataNames) -> String {
     let own = record.devices.iter();
     let own = own.filter(|it| it.request == request.name);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Parameters of a pod's attachment in a claim or in its class: the `opaque` parameters of this driver.
+//! Parameters of a pod's attachment. A claim or its class contains them, as `opaque` parameters of this driver.
 
 use cni_protocol::ConfError;
 use conf_reader::{Field, Number, Wrong, not_known};
@@ -15,21 +15,21 @@ pub const API_VERSION: &str = "hca.rdma/v1alpha1";
 /// Value of `kind`.
 pub const KIND: &str = "AttachmentParameters";
 
-/// Source of parameters.
+/// Kind of object that contains the parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Source {
-    /// A DeviceClass, which the cluster's operator has made.
+    /// A DeviceClass, which the cluster's operator makes.
     Class,
     /// The claim itself.
     Claim,
 }
 
-/// Parameters of one device of a claim.
+/// Parameters for one device of a claim.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Parameters {
-    /// `rails`: selected NICs of a device with several; `None`: all.
+    /// `rails`: selected NICs of a device with several NICs; `None`: all NICs.
     pub rails: Option<BTreeSet<usize>>,
-    /// Parameters that all rails of a pod share.
+    /// Parameters that apply to all rails of a pod.
     pub attachment: AttachmentParameters,
 }
 
@@ -37,24 +37,24 @@ pub struct Parameters {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AttachmentParameters {
-    /// `mtu` of the netdevs in the pod, in bytes; `None`: by the chain's configuration.
+    /// `mtu` of the netdevs in the pod, in bytes; `None`: the chain's configuration decides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u32>,
-    /// `smcr`: whether RDMA may carry the pod's TCP connections; `None`: by its annotation.
+    /// `smcr`: true if SMC-R may carry the pod's TCP connections; `None`: the pod's annotation decides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub smcr: Option<bool>,
-    /// `mode`, only in a class: netdevs are moved or shared. `None`: the chain's configuration decides.
+    /// `mode`, allowed only in a class: `rdma-cni` moves netdevs, or shares them. `None`: the chain's configuration
+    /// decides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
-    /// `child`, only in a class: the kind of the pod's child of a shared netdev; `None`: the chain's configuration
-    /// decides.
+    /// `child`, allowed only in a class: the kind of the pod's child netdev on a shared NIC. `None`: the chain's
+    /// configuration decides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub child: Option<ChildConf>,
-    /// `vf`, only in a class: settings of a virtual function while the pod has it.
+    /// `vf`, allowed only in a class: settings of a virtual function that apply while the pod has it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub vf: Vec<VfSetting>,
-    /// `routing`: metrics and tables of the routes in the pod. For fields that are not set, the chain's configuration
-    /// decides.
+    /// `routing`: metrics and tables of the routes in the pod. For a missing field, the chain's configuration decides.
     #[serde(default, skip_serializing_if = "RoutingFields::is_empty")]
     pub routing: RoutingFields,
 }
@@ -81,7 +81,7 @@ struct Object {
     vf: Option<IgnoredAny>,
 }
 
-/// The fields of the objects in the parameters. `vf` is without addresses, as a class is for many pods.
+/// Names of the fields of each object in the parameters. `vf` has no addresses, because many pods use one class.
 const NAMES: [(&str, &[&str]); 3] = [
     ("child", &["type", "mode"]),
     ("routing", &["metric", "tableBase"]),
@@ -101,7 +101,7 @@ const NAMES: [(&str, &[&str]); 3] = [
 ];
 
 impl Parameters {
-    /// Reads `parameters` from `source`. They override fields of `before`.
+    /// Reads `parameters` from an object of the kind `source`. These parameters override fields of `before`.
     ///
     /// # Errors
     /// A field is wrong, unknown, or not allowed in a claim.
@@ -176,7 +176,7 @@ impl Parameters {
     }
 }
 
-/// Converts the error of a network configuration's field.
+/// Converts an error about a field of the network configuration.
 fn converted(error: ConfError) -> Wrong {
     match error {
         ConfError::Value {
@@ -241,7 +241,7 @@ mod tests {
         };
         let claim = claim.expect("parameters");
         assert_eq!(claim, expected);
-        // the record has the same form
+        // the record contains the parameters in the same form
         let text = serde_json::to_string(&claim.attachment).expect("JSON");
         let read: AttachmentParameters = serde_json::from_str(&text).expect("parameters");
         assert_eq!(read, claim.attachment);
@@ -266,7 +266,7 @@ mod tests {
         }
     }
 
-    /// Routing tables belong to the pod's own namespace.
+    /// A claim may set routing tables, because they affect only the pod's namespace.
     #[test]
     fn fields_that_concern_only_the_pod_are_for_claims_too() {
         for fields in [

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Records of a node's claims: `<stateDir>/claims/<uid>.json`. The daemon writes them, and `rdma-cni` updates them when
-//! a pod gets or loses its network. Each change also updates the claim's CDI specification. The specification is
-//! written after the record and removed before it, so it never contains more than the record.
+//! Records of a node's claims: `<stateDir>/claims/<uid>.json`. The daemon writes a record, and `rdma-cni` updates it
+//! when it attaches or detaches a pod's network.
+//!
+//! Each change also updates the claim's CDI specification: the specification is written after the record, and removed
+//! before the record. It therefore never contains a device that is not in the record.
 
 use crate::{
     cdi, metadata,
@@ -20,10 +22,10 @@ use std::{
 /// Result of checking the claims.
 #[derive(Debug, Default)]
 pub struct Check {
-    /// Records of claims whose NICs got other numbers, disappeared or came back, and of claims whose specification was
-    /// outdated.
+    /// Records of two kinds: records of claims whose NICs got other numbers, disappeared or came back; and records
+    /// whose CDI specification was outdated.
     pub changed: Vec<Record>,
-    /// Claims that could not be read or written.
+    /// Errors of claims that could not be read or written.
     pub failed: Vec<FileError>,
 }
 
@@ -32,18 +34,18 @@ pub struct Check {
 pub enum Removed {
     /// The claim was not prepared.
     Nothing,
-    /// The record and the specification are removed.
+    /// The record and the CDI specification were removed.
     Record,
-    /// The specification is removed; the record was unreadable and is renamed.
+    /// The CDI specification was removed. The record could not be read, and was renamed.
     Aside(Unreadable),
 }
 
 /// A record that could not be read.
 #[derive(Debug)]
 pub struct Unreadable {
-    /// New path of the file.
+    /// New path of the renamed file.
     pub file: PathBuf,
-    /// Reason.
+    /// Reason why the record could not be read.
     pub why: FileError,
 }
 
@@ -54,19 +56,19 @@ pub struct Claims {
 }
 
 impl Claims {
-    /// Returns the records in the state directory.
+    /// Returns the records in the state directory `state_dir`.
     pub fn new(state_dir: &Path) -> Self {
         Self {
             root: state_dir.join("claims"),
         }
     }
 
-    /// Returns their directory, which may not exist yet.
+    /// Returns the directory of the records, which may not exist yet.
     pub fn directory(&self) -> &Path {
         &self.root
     }
 
-    /// Reads all records. Returns also the errors of unreadable ones.
+    /// Reads all records. Also returns the errors of records that cannot be read.
     pub fn all(&self) -> (Vec<Record>, Vec<FileError>) {
         let mut uids = self.uids();
         uids.sort();
@@ -80,7 +82,7 @@ impl Claims {
         (records, unreadable)
     }
 
-    /// Reads the record of the claim `uid`. `None`: the claim is not prepared.
+    /// Reads the record of the claim `uid`. Returns `None` if the claim is not prepared.
     ///
     /// # Errors
     /// The record cannot be read, is of a later version, or belongs to another claim.
@@ -95,7 +97,7 @@ impl Claims {
         }
     }
 
-    /// Writes `record`, and its CDI specification if the numbers are final.
+    /// Writes `record`. Also writes the claim's CDI specification if the devices' numbers are final.
     ///
     /// # Errors
     /// A file cannot be written.
@@ -104,10 +106,12 @@ impl Claims {
         self.put(record)
     }
 
-    /// Updates a claim that is prepared again in the boot `boot_id`, and returns its record. Keeps numbers that a pod's
-    /// network has updated, and reads the others by `now`. `None`: the claim is not prepared.
+    /// Updates a claim that the daemon prepares again in the boot `boot_id`, and returns its record. `now` returns a
+    /// NIC's present character devices. Keeps the numbers if ADD updates them. Returns `None` if the claim is not
+    /// prepared.
     ///
-    /// One of the files cannot be read or written.
+    /// # Errors
+    /// A file cannot be read or written.
     pub fn again(
         &self,
         uid: &str,
@@ -127,10 +131,12 @@ impl Claims {
         Ok(Some(record))
     }
 
-    /// Records that a pod of the claim `uid` has its network: `rails`, the sandbox `container`, and the library
-    /// `files`. `now` returns the character devices of its NICs. Returns true if the claim exists.
+    /// Records that the network of a pod of the claim `uid` is attached. Stores the pod's `rails`, its sandbox
+    /// `container`, and its library `files`. `now` returns a NIC's present character devices. Returns true if the claim
+    /// exists.
     ///
-    /// One of the files cannot be read or written.
+    /// # Errors
+    /// A file cannot be read or written.
     pub fn joined(
         &self,
         uid: &str,
@@ -152,12 +158,12 @@ impl Claims {
         Ok(true)
     }
 
-    /// Updates the specifications of claims of the boot `boot_id` by the inventory that `observe` returns. A claim with
-    /// absent NICs has no specification until they are back. If nothing changes, takes no lock, because locking is an
-    /// event for watchers of the directory.
+    /// Updates the CDI specifications of the claims of the boot `boot_id`. `observe` returns the inventory. A claim
+    /// with absent NICs has no specification until the NICs are back. Takes no lock if nothing changes, because locking
+    /// is an event for watchers of the directory.
     ///
     /// # Errors
-    /// The observation or the lock failed.
+    /// `observe` failed, or the directory cannot be locked.
     pub fn check<E: From<FileError>>(
         &self,
         boot_id: &str,
@@ -180,7 +186,7 @@ impl Claims {
             return Ok(check);
         }
         let _lock = self.lock()?;
-        // under the lock no other change comes between this observation and the records
+        // observe while the directory is locked, so that the records match this observation
         let inventory = observe()?;
         for uid in due {
             let followed = self.read(&uid).and_then(|record| {
@@ -196,14 +202,15 @@ impl Claims {
         Ok(check)
     }
 
-    /// Returns the records that were prepared for the pod `uid`, and the errors of unreadable ones.
+    /// Returns the records of the claims that the daemon prepared for the pod with the UID `uid`. Also returns the
+    /// errors of records that cannot be read.
     pub fn of_pod(&self, uid: &str) -> (Vec<Record>, Vec<FileError>) {
         let (mut records, unreadable) = self.all();
         records.retain(|it| it.pods.contains(uid));
         (records, unreadable)
     }
 
-    /// Records that the sandbox `container` no longer has its network. Continues after an error, and returns the first
+    /// Records that the network of the sandbox `container` is detached. Continues after an error, and returns the first
     /// error.
     ///
     /// # Errors
@@ -214,7 +221,7 @@ impl Claims {
             let has_it = |record: Option<Record>| {
                 record.is_some_and(|record| record.networks.contains(container))
             };
-            // an unreadable record is reported below
+            // keep a record that cannot be read: this function returns its error below
             self.read(uid).map_or(true, has_it)
         });
         if uids.is_empty() {
@@ -239,8 +246,9 @@ impl Claims {
         left.into_iter().collect()
     }
 
-    /// Removes the record and the specification of the claim `uid`. Renames a record that cannot be read. Removes its
-    /// specification from `cdi_dir`, and from the directory in the record if it can be determined.
+    /// Removes the record and the CDI specification of the claim `uid`. If the record cannot be read, renames it. The
+    /// specification of such a record is removed from `cdi_dir`, and from the recorded directory if this can still be
+    /// determined.
     ///
     /// # Errors
     /// A file cannot be removed or renamed.
@@ -287,7 +295,7 @@ impl Claims {
         Ok(removed)
     }
 
-    /// Returns the paths of renamed unreadable records.
+    /// Returns the paths of records that could not be read and were renamed.
     pub fn aside(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(&self.root).into_iter().flatten().flatten();
         let paths = entries.map(|entry| entry.path());
@@ -298,7 +306,7 @@ impl Claims {
         aside
     }
 
-    /// Returns the UIDs of the claims.
+    /// Returns the UIDs of the claims with a record.
     fn uids(&self) -> Vec<String> {
         let entries = fs::read_dir(&self.root).into_iter().flatten().flatten();
         let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
@@ -310,7 +318,8 @@ impl Claims {
     fn put(&self, record: &Record) -> Result<(), FileError> {
         let uid = &record.claim.uid;
         let specification = cdi::path(&record.cdi_dir, uid);
-        // removed first: a crash leaves no number that may be another device's by now
+        // remove the specification first: after a crash, a specification must not have a number that now belongs to
+        // another device
         if !record.is_final() || !cdi::gives(&specification, record) {
             file::remove(&specification)?;
         }
@@ -340,7 +349,7 @@ impl Claims {
         Ok(())
     }
 
-    /// Syncs the directory, so that names are on the disk too.
+    /// Writes the directory to the disk (`fsync`), with the names of its files.
     fn settle(&self) -> Result<(), FileError> {
         let synced = File::open(&self.root).and_then(|it| it.sync_all());
         synced.map_err(|error| FileError::new("write", &self.root, error))
@@ -350,7 +359,7 @@ impl Claims {
         file::lock(&self.root.join("lock"))
     }
 
-    /// Returns the directory of the claim's files that its specification mounts.
+    /// Returns the directory of the files that containers of the claim mount.
     fn files(&self, uid: &str) -> PathBuf {
         self.root.join(uid)
     }
@@ -360,10 +369,11 @@ impl Claims {
     }
 }
 
-/// Suffix of a renamed unreadable record.
+/// Suffix of the file name of a record that could not be read.
 const ASIDE: &str = "corrupt";
 
-/// Returns `record` of the boot `boot_id` with its NICs as in `inventory`. `None`: no file needs a change.
+/// Returns `record` with the state of its NICs in `inventory`. Returns `None` if no file needs a change, or if the
+/// record is from another boot than `boot_id`.
 fn followed(record: Record, boot_id: &str, inventory: &Inventory) -> Option<Record> {
     if record.boot_id != boot_id || !record.is_begun() {
         return None;
@@ -373,7 +383,8 @@ fn followed(record: Record, boot_id: &str, inventory: &Inventory) -> Option<Reco
     (followed != record || !has_specification(&followed)).then_some(followed)
 }
 
-/// Returns true if the specification of `record` is up to date, or correctly absent.
+/// Returns true if the CDI specification of `record` is up to date. While the numbers are not final, no specification
+/// must exist.
 fn has_specification(record: &Record) -> bool {
     let path = cdi::path(&record.cdi_dir, &record.claim.uid);
     match record.is_final() {
@@ -382,7 +393,7 @@ fn has_specification(record: &Record) -> bool {
     }
 }
 
-/// Removes the file at `path`, and the unfinished file of a killed writer.
+/// Removes the file at `path`, and the temporary file for it that a killed process may have left.
 fn remove_all(path: PathBuf) -> Result<(), FileError> {
     file::remove(&path)?;
     file::remove(&file::unfinished(&path)).map(drop)

@@ -1,51 +1,51 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The configuration of the bring-up and of the driver.
+//! Configuration of the bring-up and of the driver.
 
 use ipnetwork::Ipv4Network;
 use rdma_netns::HardwareAddress;
 use serde::Deserialize;
 use std::{fmt, net::Ipv4Addr, str::FromStr};
 
-/// Default of `jumboFrameMTU`, bytes: the default of Alibaba Cloud's agent.
+/// Default of `jumboFrameMTU` in bytes, which Alibaba Cloud's agent also uses.
 const JUMBO_MTU: u32 = 8500;
 
-/// Base address of an ECS instance's metadata service.
+/// Base URL of an ECS instance's metadata service.
 pub const METADATA: &str = "http://100.100.100.200";
 
 /// Name of the driver (`DRV_MODULE_NAME`, `drivers/infiniband/hw/erdma`).
 pub const DRIVER: &str = "erdma";
 
-/// The mode of the eRDMA driver.
+/// Mode of the eRDMA driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum DriverMode {
     /// Mode for the kernel's own RDMA stack, with `rdma_cm` and SMC-R.
     Default,
-    /// Mode that is compatible with RoCE (`compat_mode`).
+    /// Mode in which the device behaves like a RoCE device (`compat_mode`).
     Compat,
     /// Mode for the RDMA stack of MLNX_OFED.
     Ofed,
 }
 
-/// The configuration of a bring-up.
+/// Configuration of the bring-up.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BringUp {
-    /// `jumboFrameMTU`, bytes, for NICs that support it.
+    /// Value of `jumboFrameMTU` in bytes, for NICs that support it.
     pub mtu: u32,
-    /// Base address of the metadata service, such as `http://100.100.100.200`.
+    /// Base URL of the metadata service, such as `http://100.100.100.200`.
     pub metadata: String,
-    /// Configured addresses, for which the daemon sends no request to the metadata service.
+    /// Addresses of NICs in the configuration. The daemon does not query the metadata service for these NICs.
     pub addresses: Vec<NicAddress>,
 }
 
-/// The address of a NIC.
+/// Address of a NIC.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NicAddress {
     /// MAC address of the NIC.
     pub mac: HardwareAddress,
-    /// Address, with the length of its network's prefix.
+    /// Address, with the prefix length of its network.
     pub address: Ipv4Network,
-    /// Router of the network.
+    /// Router of the network; `None`: the network has none.
     pub gateway: Option<Ipv4Addr>,
 }
 
@@ -60,7 +60,7 @@ impl Default for BringUp {
 }
 
 impl DriverMode {
-    /// All modes.
+    /// All modes of the driver.
     pub const ALL: [Self; 3] = [Self::Default, Self::Compat, Self::Ofed];
 
     /// Returns the mode's name in configurations.

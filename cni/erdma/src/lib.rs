@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! eRDMA NICs: the mode of their driver, and the bring-up of unconfigured NICs. `rdma-device-plugin`
-//! names the NICs and calls this crate.
+//! eRDMA NICs: the mode of their driver, and the bring-up of unconfigured NICs. `rdma-device-plugin` selects the NICs
+//! and calls this crate.
 //!
 //! | module | owns |
 //! |---|---|
 //! | [`bring_up`] | bring-up of unconfigured NICs |
 //! | [`driver`] | the driver's mode, and the change to the configured one |
-//! | [`instance`] | the instance's id, stored for the next start |
+//! | [`instance`] | the instance's id, stored for the daemon's next start |
 //! | [`metadata`] | the cloud's metadata service |
-//! | [`conf`] | the configuration of both |
+//! | [`conf`] | the configuration of bring-up and driver |
 
 pub mod bring_up;
 pub mod conf;
@@ -25,7 +25,7 @@ pub struct Nic {
     pub rdma: String,
     /// PCI function of the RDMA device.
     pub address: DeviceAddress,
-    /// Netdev, if it is in this program's namespace.
+    /// Name of the netdev; `None`: it is not in this program's namespace.
     pub netdev: Option<String>,
     /// MAC address of the netdev, by which the cloud identifies the NIC.
     pub mac: Option<HardwareAddress>,

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One HTTP/1.1 request on a new connection: to the API server over TLS, to the cloud's metadata service over TCP, or
-//! to a daemon's probe socket. The caller connects, and limits the time.
+//! to a daemon's probe socket. The caller makes the connection, and limits the time.
 //!
-//! The client has no redirects, proxies or connection pools, because each of them could send a token to another server.
+//! The client supports no redirects, proxies or connection pools, because each of them could send a token to another
+//! server.
 
 pub use hyper::{
     Method, Request, StatusCode, Uri,
@@ -18,7 +19,7 @@ use tokio::{
     task::JoinSet,
 };
 
-/// There is no response, or it is malformed.
+/// The client got no response, or a malformed response.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
     /// The connection broke, or the response is not HTTP.
@@ -29,7 +30,7 @@ pub enum HttpError {
     TooLong(usize),
 }
 
-/// A response, whose body is still to come. Dropping it closes the connection.
+/// A response whose body is still unread. Dropping it closes the connection.
 #[derive(Debug)]
 pub struct Response {
     /// Status code.
@@ -51,7 +52,7 @@ where
     let (mut sender, driver) = http1::handshake(TokioIo::new(stream)).await?;
     let mut connection = JoinSet::new();
     connection.spawn(async move {
-        // the sender and the body report the connection's error
+        // the sender and the body also report the connection's error
         let _ = driver.await;
     });
     let response = sender
@@ -65,7 +66,7 @@ where
 }
 
 impl Response {
-    /// Returns the next part of the body. None: the body is complete. The future is cancel-safe.
+    /// Returns the next part of the body. Returns `None` at the end of the body. The future is cancel-safe.
     ///
     /// # Errors
     /// The connection broke.

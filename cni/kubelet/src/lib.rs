@@ -7,8 +7,8 @@
 //! | `device_plugin` | the daemon; kubelet for `Registration` | kubelet; the daemon for `Registration` |
 //! | `dra`, `dra_health`, `plugin_registration` | the daemon | kubelet |
 //!
-//! Without the feature `device-plugin`, the crate contains only the client of pod-resources, on a runtime with one
-//! thread, because a CNI plugin starts for every pod.
+//! Without the feature `device-plugin`, the crate contains only the client of pod-resources. This client runs on a
+//! tokio runtime with one thread, because a CNI plugin starts for every pod.
 
 pub mod pod_resources;
 
@@ -21,11 +21,11 @@ pub mod pod_resources;
 pub mod device_plugin {
     tonic::include_proto!("v1beta1");
 
-    /// Version of the interface, for the registration.
+    /// Version of the interface that the daemon passes at registration.
     pub const VERSION: &str = "v1beta1";
     /// `Device.health` of a device that can be allocated.
     pub const HEALTHY: &str = "Healthy";
-    /// `Device.health` of a device that exists and cannot be allocated.
+    /// `Device.health` of a device that exists but cannot be allocated.
     pub const UNHEALTHY: &str = "Unhealthy";
 }
 
@@ -34,7 +34,8 @@ pub mod device_plugin {
 pub mod dra {
     tonic::include_proto!("k8s.io.kubelet.pkg.apis.dra.v1");
 
-    /// Version of the interface, for the registration (`DRAPluginService` in kubelet's package of the interface).
+    /// Version of the interface that the daemon passes at registration (`DRAPluginService` in kubelet's package of the
+    /// interface).
     pub const VERSION: &str = "v1.DRAPlugin";
 }
 
@@ -46,8 +47,8 @@ pub mod dra {
 pub mod dra_health {
     include!(concat!(env!("OUT_DIR"), "/dra-health/v1.rs"));
 
-    /// Version of the interface, for the registration (`DRAResourceHealthService` in kubelet's package of the
-    /// interface).
+    /// Version of the interface that the daemon passes at registration (`DRAResourceHealthService` in kubelet's package
+    /// of the interface).
     pub const VERSION: &str = "v1.DRAResourceHealth";
 }
 

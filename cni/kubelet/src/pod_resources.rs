@@ -27,17 +27,17 @@ use v1::{
     pod_resources_lister_client::PodResourcesListerClient,
 };
 
-/// Largest response, bytes: the limit of kubelet's own clients (`podresources.MaxMessageSize`, 16 MiB). A list has
-/// all pods of the node.
+/// Largest response, bytes: the limit of kubelet's own clients (`podresources.MaxMessageSize`, 16 MiB). A response to
+/// `List` has all pods of the node.
 const LARGEST_ANSWER: usize = 16 << 20;
 
-/// Pause before a request is repeated after a brief failure.
+/// Pause after a brief failure, before the client repeats the request.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// A request to kubelet failed. [`Self::passes`] reports whether the failure is temporary.
+/// A request to kubelet failed. [`Self::passes`] returns true if the failure is temporary.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
-    /// Nothing answers at the socket.
+    /// No process listens at the socket.
     #[error("kubelet does not answer at {socket:?}: {source}")]
     Away {
         /// Path of the socket.
@@ -53,7 +53,7 @@ pub enum AskError {
         /// Reason.
         source: io::Error,
     },
-    /// Kubelet refused.
+    /// Kubelet refused the request.
     #[error("kubelet at {socket:?} answered {}: {}", status.code(), status.message())]
     Refused {
         /// Path of the socket.
@@ -69,15 +69,15 @@ pub enum AskError {
         /// Time limit.
         limit: Duration,
     },
-    /// The client cannot run.
+    /// The client's runtime cannot start.
     #[error("cannot start the runtime of a gRPC call: {0}")]
     Runtime(std::io::Error),
 }
 
 impl AskError {
-    /// Returns true if a later request can succeed, because kubelet restarts, is busy, or exceeded the time limit. When
-    /// kubelet ends, its socket file stays until kubelet makes it again at its start. A path without a socket is
-    /// therefore a permanent failure.
+    /// Returns true if a later request can succeed: kubelet is restarting, is busy, or exceeded the time limit. A path
+    /// without a socket is a permanent failure: when kubelet ends, its socket file remains until kubelet makes it again
+    /// at its next start.
     pub fn passes(&self) -> bool {
         match self {
             Self::Away { .. } | Self::Silent { .. } | Self::Runtime(_) => true,
@@ -90,14 +90,15 @@ impl AskError {
     }
 }
 
-/// Returns the devices that kubelet allocated to the pod's containers. `None`: kubelet does not know the pod (yet).
+/// Returns the devices that kubelet allocated to the pod's containers. Returns `None` if kubelet does not know the pod
+/// (yet).
 ///
-/// The client first calls `Get` for the pod. If `Get` is switched off in kubelet, the client calls `List`. If kubelet
-/// is unavailable because it restarts, or limits the rate of requests (100 a second,
-/// `pkg/kubelet/apis/grpc/ratelimit.go`), the client repeats the request until `limit`.
+/// The client first calls `Get` for the pod. If `Get` is switched off in kubelet, the client calls `List`. The client
+/// repeats the request until `limit` in two cases: kubelet is unavailable because it is restarting, or kubelet limits
+/// the rate of requests (100 a second, `pkg/kubelet/apis/grpc/ratelimit.go`).
 ///
-/// The result includes only those init containers that are restartable (sidecars). Kubelet does not report the others,
-/// whose devices are also allocated to later containers.
+/// The result includes restartable init containers (sidecars). Kubelet does not report other init containers, because
+/// it allocates their devices again to later containers.
 pub async fn of_pod(
     socket: &Path,
     namespace: &str,
@@ -107,8 +108,8 @@ pub async fn of_pod(
     retry(socket, limit, || get_or_list(socket, namespace, name)).await
 }
 
-/// Repeats a request until `limit`, if kubelet is unavailable or limits the rate. If `limit` interrupts a request, the
-/// error is kubelet's answer to the previous request.
+/// Repeats a request until `limit` while kubelet is unavailable or limits the rate. If `limit` ends during a request,
+/// returns kubelet's error for the previous request.
 async fn retry<T, A: Future<Output = Result<T, AskError>>>(
     socket: &Path,
     limit: Duration,
@@ -158,7 +159,7 @@ async fn get_or_list(
     }
 }
 
-/// Reports whether the failure can end within moments, so that the request is repeated.
+/// Returns true if the failure can end within moments. The client then repeats the request.
 fn is_brief(error: &AskError) -> bool {
     match error {
         AskError::Away { .. } => true,
@@ -170,7 +171,7 @@ fn is_brief(error: &AskError) -> bool {
     }
 }
 
-/// Checks that a process listens at the socket, without a request.
+/// Checks that a process listens at the socket. Sends no request.
 pub fn probe_blocking(socket: &Path, limit: Duration) -> Result<(), AskError> {
     blocking(within(socket, limit, async {
         let stream = UnixStream::connect(socket).await;
@@ -178,7 +179,8 @@ pub fn probe_blocking(socket: &Path, limit: Duration) -> Result<(), AskError> {
     }))
 }
 
-/// Like [`of_pod`], but for a program without a tokio runtime. The runtime ends before the function returns.
+/// Returns the devices like [`of_pod`], for a program without a tokio runtime. The function's own runtime ends before
+/// the function returns.
 pub fn of_pod_blocking(
     socket: &Path,
     namespace: &str,
@@ -201,7 +203,7 @@ pub async fn all(socket: &Path, limit: Duration) -> Result<Vec<PodResources>, As
     within(socket, limit, list_all(socket)).await
 }
 
-/// Like [`all`], but repeats the request until `limit` if kubelet is unavailable or limits the rate.
+/// Returns the devices like [`all`]. Repeats the request until `limit` if kubelet is unavailable or limits the rate.
 pub async fn all_patiently(socket: &Path, limit: Duration) -> Result<Vec<PodResources>, AskError> {
     retry(socket, limit, || list_all(socket)).await
 }
@@ -259,7 +261,7 @@ fn away(socket: &Path, source: io::Error) -> AskError {
     AskError::NoSocket { socket, source }
 }
 
-/// Returns the error number of the system, which tonic wraps in "transport error".
+/// Returns the system's error number, which tonic wraps in "transport error".
 fn system_error(error: TransportError) -> io::Error {
     let mut cause: &dyn Error = &error;
     loop {
@@ -286,7 +288,7 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_millis(200);
 
-    /// Returns the error of a kubelet that returns `answers` and then never answers.
+    /// Returns the client's error if kubelet returns `answers` and then never answers again.
     fn error_after(answers: &[fn() -> AskError]) -> AskError {
         let asked = Cell::new(0);
         let question = || {
@@ -324,7 +326,7 @@ mod tests {
     fn a_socket_that_came_meanwhile_is_not_missing() {
         let cases: [&[fn() -> AskError]; 3] = [&[], &[no_socket], &[too_often, no_socket]];
         for answers in cases {
-            // this thread may be late for the last question
+            // this thread can be late, so the limit may end before the last answer
             let is_silent = |_| matches!(error_after(answers), AskError::Silent { .. });
             assert!((0..5).any(is_silent), "{} answers", answers.len());
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Address, CA and token of the API server. The address is in the container's environment. CA and token are in files,
-//! which kubelet replaces while the program runs, so each request reads them again.
+//! Address, CA and token for requests to the API server. The address comes from the container's environment, CA and
+//! token from files. Kubelet replaces these files while the program runs, so each request reads them again.
 
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use serde::Deserialize;
@@ -16,13 +16,13 @@ pub const DIRECTORY: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 const HOST: &str = "KUBERNETES_SERVICE_HOST";
 const PORT: &str = "KUBERNETES_SERVICE_PORT";
 
-/// Largest size of a token or CA file, bytes. Both normally have a few KB.
+/// Largest size of a token or CA file, bytes. These files normally have a few KB.
 const LONGEST: u64 = 256 * 1024;
 
-/// The pod has no access to the API server.
+/// Reason why the program has no access to the API server.
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
-    /// The program does not run in a pod, or its environment was cleared.
+    /// A variable is missing or wrong: the program does not run in a pod, or its environment was cleared.
     #[error("{name} is not set as in a pod{}", .found.as_ref().map(|it| format!(": {it:?}")).unwrap_or_default())]
     Environment {
         /// Name of the variable.
@@ -43,15 +43,15 @@ pub enum AccessError {
     Content {
         /// Path of the file.
         file: PathBuf,
-        /// Defect, such as `has no certificate`.
+        /// The problem, such as `has no certificate`.
         problem: &'static str,
     },
-    /// The token is not bound to a pod.
+    /// The token names no node, for example because it is not bound to a pod.
     #[error("the token does not name its node, as tokens do since Kubernetes 1.30")]
     NoNode,
 }
 
-/// The address of the API server, and the directory with `token` and `ca.crt`.
+/// Address of the API server, and the directory with `token` and `ca.crt`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Access {
     pub(crate) host: String,
@@ -59,7 +59,7 @@ pub struct Access {
     directory: PathBuf,
 }
 
-/// The fields of a token that name its pod and node. Kubernetes 1.30 and later sets the node
+/// Fields of a token that name its pod and node. Kubernetes sets the node since 1.30
 /// (`ServiceAccountTokenPodNodeInfo`).
 #[derive(Deserialize)]
 struct Claims {
@@ -91,7 +91,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Returns the identity in `token`. `None`: `token` is not a service account's token.
+    /// Returns the identity in `token`. Returns `None` if `token` is no service account's token.
     pub fn of_token(token: &str) -> Option<Self> {
         let claims = BASE64_URL_SAFE_NO_PAD
             .decode(token.split('.').nth(1)?)
@@ -118,16 +118,17 @@ impl Identity {
 }
 
 impl Access {
-    /// Returns the access of this process' pod: address from the environment, files in `directory`.
+    /// Returns the access for the pod in which this process runs. The address comes from the environment, CA and token
+    /// from files in `directory`.
     ///
     /// # Errors
-    /// The environment is not a pod's.
+    /// The environment is not that of a pod.
     pub fn of_pod(directory: &Path) -> Result<Self, AccessError> {
         let get = |name| env::var(name).ok();
         Self::new(get(HOST), get(PORT), directory)
     }
 
-    /// Does the same with the values of the two variables.
+    /// Returns the access like [`Self::of_pod`], with the given values of the two variables.
     fn new(
         host: Option<String>,
         port: Option<String>,
@@ -163,10 +164,11 @@ impl Access {
         }
     }
 
-    /// Returns the pod and node in the token. Only the API server decides which permissions the token has.
+    /// Returns the pod and the node that the token names. Does not verify the token, because only the API server
+    /// decides what the token permits.
     ///
     /// # Errors
-    /// There is no token, or it is not a service account's token.
+    /// There is no token, or it is no service account's token.
     pub fn identity(&self) -> Result<Identity, AccessError> {
         let file = || self.directory.join("token");
         Identity::of_token(&self.token()?)
@@ -179,7 +181,7 @@ impl Access {
         Ok((read(&file)?, file))
     }
 
-    /// Returns host and port as in `[fd00::1]:443`.
+    /// Returns host and port, such as `[fd00::1]:443`.
     pub(crate) fn authority(&self) -> String {
         match self.host.contains(':') {
             true => format!("[{}]:{}", self.host, self.port),
@@ -286,7 +288,7 @@ mod tests {
         assert_eq!(identity.node.as_deref(), Some("rdma-1"));
         assert_eq!(identity.node_uid.as_deref(), Some("1"));
         assert_eq!(identity.pod.as_deref(), Some("ack-rdma-dp-ds-x"));
-        // tokens of Kubernetes before 1.30, and tokens without a pod
+        // tokens of Kubernetes before 1.30 name no node, and some tokens name no pod
         let (_directory, access) = with_token(&token(r#"{"kubernetes.io":{"namespace":"x"}}"#));
         assert_eq!(access.identity().expect("claims"), Identity::default());
         for nonsense in ["opaque", "a.b.c", "head.e30.sign"] {

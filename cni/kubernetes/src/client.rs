@@ -33,7 +33,8 @@ use tokio_rustls::{
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
-/// Content type of a patch that merges lists by keys of Kubernetes' types; for instance, a node's conditions by `type`.
+/// Content type of a strategic merge patch. The API server merges lists by keys that depend on the type, for example a
+/// node's conditions by `type`.
 const STRATEGIC_MERGE: HeaderValue =
     HeaderValue::from_static("application/strategic-merge-patch+json");
 
@@ -55,7 +56,7 @@ impl Client {
         }
     }
 
-    /// Returns the address and the credentials.
+    /// Returns the API server's address and the credentials.
     pub fn access(&self) -> &Access {
         &self.access
     }
@@ -64,7 +65,7 @@ impl Client {
     /// body of a PATCH is a strategic merge patch.
     ///
     /// # Errors
-    /// There is no token, no answer within the limit, or the API server refuses.
+    /// There is no token, the API server does not answer within the limit, or it refuses.
     pub async fn ask(
         &self,
         method: Method,
@@ -76,11 +77,11 @@ impl Client {
         self.object(end, response).await
     }
 
-    /// Opens the watch at `path`. The time limit applies until the response begins, and not to the events. TCP
-    /// keepalive detects within a minute that the API server is gone.
+    /// Opens the watch at `path`. The time limit applies until the response begins. It does not apply to the events.
+    /// TCP keepalive detects within a minute that the API server is unreachable.
     ///
     /// # Errors
-    /// There is no token, no answer within the limit, or the API server refuses.
+    /// There is no token, the API server does not answer within the limit, or it refuses.
     pub async fn watch(&self, path: &str) -> Result<Watch, RequestError> {
         let end = Instant::now() + self.limit;
         let response = self.open(end, Method::GET, path, None).await?;
@@ -111,14 +112,14 @@ impl Client {
         self.until(end, opened).await
     }
 
-    /// Returns the object that a response has.
+    /// Returns the JSON object in a response.
     async fn object(&self, end: Instant, response: Response) -> Result<Value, RequestError> {
         let status = response.status;
         let whole = async { response.whole(LONGEST).await.map_err(io::Error::other) };
         read(status, &self.until(end, whole).await?)
     }
 
-    /// Waits for the API server until `end`.
+    /// Waits for the result of `request` until `end`.
     async fn until<T>(
         &self,
         end: Instant,
@@ -160,14 +161,15 @@ impl Client {
         request.map_err(|error| RequestError::Garbage(format!("{path}: {error}")))
     }
 
-    /// Returns a new TLS configuration for a request. Requests are rare, and the CA can be replaced between them.
+    /// Returns a new TLS configuration for each request, because kubelet can replace the CA. Requests are rare, so this
+    /// costs little.
     fn config(&self) -> Result<ClientConfig, RequestError> {
         let (text, file) = self.access.certificates()?;
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(text.as_bytes()) {
             let certificate = certificate
                 .map_err(|_| content(file.clone(), "has a certificate that cannot be read"))?;
-            // an unusable certificate among several is harmless
+            // ignores an unusable certificate: another one may be usable
             let _ = roots.add(certificate);
         }
         if roots.is_empty() {

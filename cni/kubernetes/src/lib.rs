@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A client of Kubernetes' API server for a program in a pod. The client sends JSON over HTTP/1.1 and TLS, and
-//! authenticates by the token of the service account.
+//! A client of Kubernetes' API server for a program in a pod. The client sends JSON over HTTP/1.1 and TLS. Its
+//! credential is the token of the service account.
 //!
 //! | module | owns |
 //! |---|---|

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reasons why there is no usable response.
+//! Reasons why a request has no usable response.
 
 use crate::access::AccessError;
 use std::{fmt, io};
@@ -7,16 +7,16 @@ use std::{fmt, io};
 /// Largest response, bytes. An object has at most 1.5 MiB, which is etcd's limit.
 pub(crate) const LONGEST: usize = 2 * 1024 * 1024;
 
-/// A request failed or was refused.
+/// Reason why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
-    /// The pod has no usable address, CA or token.
+    /// The program has no usable address, CA or token.
     #[error(transparent)]
     Access(#[from] AccessError),
-    /// Nothing answers at the address, or the answer is not HTTP.
+    /// No program answers at the address, or the answer is not HTTP.
     #[error("the API server at {authority} does not answer: {source}")]
     Unreachable {
-        /// `10.96.0.1:443`
+        /// Host and port, such as `10.96.0.1:443`.
         authority: String,
         /// Reason.
         source: io::Error,
@@ -34,13 +34,14 @@ pub enum RequestError {
 pub struct Refusal {
     /// HTTP status code.
     pub code: u16,
-    /// Reason, such as `NotFound`, `Conflict` or `Forbidden`. Empty: a server in between answered.
+    /// Reason, such as `NotFound`, `Conflict` or `Forbidden`. Empty: the response is from a server between this
+    /// program and the API server.
     pub reason: String,
-    /// Message for people.
+    /// Message of the API server, written for people.
     pub message: String,
 }
 
-/// Prints `pods "a" not found (404 NotFound)`.
+/// Prints the message with reason and code: `pods "a" not found (404 NotFound)`.
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {

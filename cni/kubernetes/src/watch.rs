@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A watch: a stream of events, each one JSON object in a line, until the API server closes the stream.
+//! A watch: a stream of events that lasts until the API server closes it. Each event is one JSON object in one line.
 
 use crate::refusal::{LONGEST, RequestError};
 use http_client::Response;
@@ -9,19 +9,19 @@ use serde_json::Value;
 #[derive(Debug)]
 pub struct Watch {
     response: Response,
-    /// Received bytes that are not yet returned as events.
+    /// Received bytes that [`Watch::next`] has not returned as events yet.
     lines: Lines,
 }
 
-/// Received bytes. The last line may be incomplete.
+/// Received bytes, split into lines. The last line may be incomplete.
 #[derive(Clone, Debug, Default)]
 pub struct Lines(pub Vec<u8>);
 
 impl Lines {
-    /// Removes the next event and returns it. None: the line is incomplete.
+    /// Removes the next event and returns it. Returns `None` if the line is incomplete.
     ///
     /// # Errors
-    /// The line is not JSON, or it is longer than the limit.
+    /// The line is not JSON, or is longer than the limit.
     pub fn event(&mut self) -> Result<Option<Value>, RequestError> {
         if let Some(end) = self.0.iter().position(|it| *it == b'\n') {
             let line: Vec<u8> = self.0.drain(..=end).collect();
@@ -41,11 +41,11 @@ impl Watch {
         Self { response, lines }
     }
 
-    /// Returns the next event. `None`: the API server has ended the watch, which it does regularly. The future is
-    /// cancel-safe: dropping it loses no event.
+    /// Returns the next event. Returns `None` if the API server has ended the watch, which it does regularly. The
+    /// future is cancel-safe: dropping it loses no event.
     ///
     /// # Errors
-    /// The connection is broken, or the line is not JSON or too long.
+    /// The connection is broken, the line is not JSON, or the line is too long.
     pub async fn next(&mut self) -> Result<Option<Value>, RequestError> {
         loop {
             if let Some(event) = self.lines.event()? {

@@ -14,7 +14,7 @@ pub(crate) const GROUPS: [[u8; 6]; 3] = [
     [0x01, 0x80, 0xc2, 0x00, 0x00, 0x00],
 ];
 
-/// Length of an Ethernet header: destination, source, type.
+/// Length of an Ethernet header (destination, source, type), bytes.
 const HEADER: usize = 14;
 
 /// Types of TLVs (IEEE 802.1AB, table 8-1).
@@ -25,7 +25,7 @@ const TTL: u8 = 3;
 const PORT_DESCRIPTION: u8 = 4;
 const SYSTEM_NAME: u8 = 5;
 
-/// Types of identifiers that are not text: hardware address and network address (tables 8-2 and 8-3).
+/// Kinds of identifiers that are no text: first hardware address, then network address (tables 8-2 and 8-3).
 const CHASSIS_KINDS: [u8; 2] = [4, 5];
 const PORT_KINDS: [u8; 2] = [3, 4];
 
@@ -60,7 +60,7 @@ pub fn parse(frame: &[u8]) -> Result<Neighbour, Malformed> {
     let ttl = mandatory(TTL)?.first_chunk();
     let ttl = u16::from_be_bytes(*ttl.ok_or(Malformed("has a TTL of less than two bytes"))?);
     let (mut name, mut description) = (None, None);
-    // the TLV at the end is optional; padding of Ethernet may follow it
+    // the end TLV is optional, and Ethernet padding may follow it
     while !rest.is_empty() {
         match tlv(&mut rest)? {
             (END, []) => break,
@@ -91,7 +91,8 @@ fn tlv<'a>(rest: &mut &'a [u8]) -> Result<(u8, &'a [u8]), Malformed> {
     Ok((kind as u8, value))
 }
 
-/// Returns an identifier as text. `value` is its kind and up to 255 bytes.
+/// Returns an identifier as text. `value` is the identifier's kind and up to 255 bytes. The next argument has the kinds
+/// that are no text.
 fn identifier(value: &[u8], [mac, network]: [u8; 2]) -> Result<String, Malformed> {
     let text = match value {
         [kind, address @ ..] if *kind == mac && address.len() == 6 => {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Switches that a node's NICs are connected to, from received LLDP frames (IEEE 802.1AB). This node sends no frames.
+//! The switches to which a node's NICs are connected, from received LLDP frames (IEEE 802.1AB). The daemon sends no
+//! frames.
 //!
 //! | module | content |
 //! |---|---|
@@ -9,7 +10,7 @@
 //! | `table` | age of the neighbours |
 //! | `switches` | the neighbours at one time, and their file |
 //!
-//! LLDP has no authentication, so all data are unverified input. Texts that the parsers return are printable ASCII.
+//! LLDP has no authentication, so received data are unverified. The parsers return only texts in printable ASCII.
 
 mod frame;
 mod listener;
@@ -25,16 +26,16 @@ pub use table::{Port, Table};
 
 use serde::{Deserialize, Serialize};
 
-/// Longest text of a neighbour in bytes (IEEE 802.1AB, 8.5.2 and 8.5.6).
+/// Length of the longest text of a neighbour, bytes (IEEE 802.1AB, 8.5.2 and 8.5.6).
 const LONGEST_TEXT: usize = 255;
 
-/// The port of another device at the other end of a cable.
+/// The device and port at the other end of a NIC's cable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Neighbour {
     /// Identifier of the device.
     pub chassis: String,
-    /// Identifier of its port. `chassis` and `port_id` together identify the neighbour.
+    /// Identifier of the device's port. `chassis` and `port_id` together identify the neighbour.
     pub port_id: String,
     /// System name of the device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -42,12 +43,12 @@ pub struct Neighbour {
     /// Description of the port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// Seconds for which the information holds; 0: the neighbour has ended.
+    /// Seconds for which the data are valid. 0 means that the neighbour ceases to send.
     pub ttl: u16,
 }
 
 impl Neighbour {
-    /// Returns the name of the switch: its system name, or its chassis identifier.
+    /// Returns the name of the switch: its system name, or without one its chassis identifier.
     pub fn switch(&self) -> &str {
         self.name.as_deref().unwrap_or(&self.chassis)
     }
@@ -60,14 +61,14 @@ impl Neighbour {
         description.unwrap_or(&self.port_id)
     }
 
-    /// Returns true if both are the same port.
+    /// Returns true if both values describe the same port of the same device.
     fn is_same_port(&self, other: &Self) -> bool {
         (&self.chassis, &self.port_id) == (&other.chassis, &other.port_id)
     }
 }
 
-/// Returns `bytes` as printable ASCII without white space at its ends, and with `?` for all other bytes. `None`: the
-/// text is empty or too long.
+/// Returns `bytes` as printable ASCII, without white space at its ends. Replaces all other bytes by `?`. Returns `None`
+/// if the text is empty or too long.
 fn printable(bytes: &[u8]) -> Option<String> {
     if bytes.len() > LONGEST_TEXT {
         return None;

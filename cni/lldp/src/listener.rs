@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Sockets that receive LLDP frames, one for each netdev. They send nothing.
 //!
-//! Each socket is bound to its netdev for two reasons. An inactive port of a bond delivers frames only to such sockets
-//! (`bond_should_deliver_exact_match()`, `drivers/net/bonding/bond_main.c`). And frames of other netdevs, such as a
-//! pod's, do not fill the socket's buffer.
+//! Each socket is bound to its netdev for two reasons. First, an inactive port of a bond delivers frames only to bound
+//! sockets (`bond_should_deliver_exact_match()`, `drivers/net/bonding/bond_main.c`). Second, frames of other netdevs,
+//! such as a pod's, cannot fill the socket's buffer.
 
 use crate::{
     Neighbour,
@@ -25,16 +25,18 @@ use std::{
     os::fd::{AsRawFd, OwnedFd, RawFd},
 };
 
-/// Maximum length of a frame that is read. A longer frame is cut off, and the parser then rejects it.
+/// Maximum length of a frame in bytes. The kernel cuts off a longer frame. The parser then rejects it.
 const LONGEST_FRAME: usize = 2048;
 
-/// Size of a socket's buffer in bytes. A few frames fit, which is enough because a neighbour sends one frame in 30 s.
+/// Size of a socket's buffer in bytes. It has space for a few frames, which suffices because a neighbour sends one
+/// frame in 30 s.
 const BUFFER: usize = 16 * 1024;
 
-/// Maximum number of frames of a netdev that one call reads, so that many frames do not keep the caller busy.
+/// Maximum number of frames of one netdev that one call reads. Without this limit, many frames could keep the caller
+/// busy.
 const MOST_FRAMES: usize = 16;
 
-/// Receiver of LLDP frames. Its descriptor becomes readable when a frame arrives or a socket ends.
+/// Receiver of LLDP frames. Its descriptor becomes readable when a frame arrives, or when a socket loses its netdev.
 #[derive(Debug)]
 pub struct Listener {
     epoll: Epoll,
@@ -42,10 +44,10 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Returns a receiver without netdevs.
+    /// Returns a receiver that listens to no netdev.
     ///
     /// # Errors
-    /// The system has no descriptor left.
+    /// The process has no free descriptor.
     pub fn new() -> io::Result<Self> {
         Ok(Self {
             epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?,
@@ -54,8 +56,8 @@ impl Listener {
     }
 
     /// Listens to exactly these netdevs. Returns the netdevs for which this fails, with the reasons. Call this function
-    /// again after changes of netdevs: the socket of a netdev that was removed or left the namespace receives nothing
-    /// any more, even if the netdev returns. A netdev that only goes down keeps its socket.
+    /// again after every change of netdevs: when a netdev is removed or leaves the namespace, its socket receives
+    /// nothing any more, even if the netdev returns. A netdev that goes down keeps its socket.
     pub fn follow(&mut self, netdevs: &BTreeSet<&str>) -> Vec<(String, io::Error)> {
         self.sockets
             .retain(|name, socket| netdevs.contains(name.as_str()) && is_bound(socket, name));
@@ -80,7 +82,7 @@ impl Listener {
         Ok(socket)
     }
 
-    /// Reads waiting frames. Returns the netdevs with their neighbours; malformed frames are discarded.
+    /// Reads pending frames, and discards malformed frames. Returns the netdevs with the neighbours that they received.
     pub fn receive(&mut self) -> Vec<(String, Neighbour)> {
         let mut events = [EpollEvent::empty(); 64];
         let count = self.epoll.wait(&mut events, EpollTimeout::ZERO);
@@ -102,26 +104,26 @@ impl AsRawFd for Listener {
     }
 }
 
-/// Reads frames of a socket.
+/// Returns the neighbours in the frames that the socket has received.
 fn frames(socket: &OwnedFd) -> Vec<Neighbour> {
     let mut heard = vec![];
     let mut frame = [0; LONGEST_FRAME];
     for _ in 0..MOST_FRAMES {
         match recv(socket.as_raw_fd(), &mut frame, MsgFlags::empty()) {
             Ok(length) => heard.extend(parse(&frame[..length])),
-            // none is left, or the netdev went down
+            // no frame is pending, or the netdev went down
             Err(_) => break,
         }
     }
     heard
 }
 
-/// Returns true if the socket receives from the netdev that has this name at present. The kernel unbinds the socket if
+/// Returns true if the socket receives from the netdev that has this name at present. The kernel unbinds a socket when
 /// its netdev is removed or leaves the namespace (`packet_notifier()`, `net/packet/af_packet.c`).
 fn is_bound(socket: &OwnedFd, netdev: &str) -> bool {
     let mut bound = address_of(-1);
     let mut length = size_of_val(&bound) as libc::socklen_t;
-    // SAFETY: both pointers are to memory that lives until the call returns; `length` is the size of the first.
+    // SAFETY: both pointers are to memory that lives until the call returns; `length` is the size of the first one.
     let outcome =
         unsafe { libc::getsockname(socket.as_raw_fd(), (&raw mut bound).cast(), &raw mut length) };
     let now = if_nametoindex(netdev).map(u32::cast_signed);
@@ -141,9 +143,9 @@ fn address_of(index: i32) -> libc::sockaddr_ll {
     }
 }
 
-/// Opens a socket that receives LLDP frames of the netdev `index` and no others.
+/// Opens a socket that receives only LLDP frames of the netdev `index`.
 fn bound(index: u32) -> io::Result<OwnedFd> {
-    // no protocol until it is bound to the netdev: it receives nothing
+    // without a protocol, the socket receives nothing until it is bound to the netdev
     let socket = socket(
         AddressFamily::Packet,
         SockType::Raw,
@@ -161,7 +163,8 @@ fn bound(index: u32) -> io::Result<OwnedFd> {
             mr_alen: group.len() as u16,
             mr_address: address,
         };
-        // SAFETY: the pointer is to memory that lives until the call returns, with its size; the descriptor is open.
+        // SAFETY: the pointer is to memory of the stated size that lives until the call returns; the descriptor is
+        // open.
         let outcome = unsafe {
             libc::setsockopt(
                 socket.as_raw_fd(),
@@ -174,7 +177,7 @@ fn bound(index: u32) -> io::Result<OwnedFd> {
         Errno::result(outcome)?;
     }
     let netdev = address_of(index);
-    // SAFETY: as above.
+    // SAFETY: the pointer is to memory of the stated size that lives until the call returns; the descriptor is open.
     let outcome = unsafe {
         libc::bind(
             socket.as_raw_fd(),

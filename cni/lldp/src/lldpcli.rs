@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Parser of the output of `lldpcli -f json0 show neighbors` and `-f json`.
 //!
-//! `json0` always uses lists of objects, and has a text in the field `value`. `json` replaces a list of one element by
-//! the element, writes a text without `value`, and uses names of netdevs and systems as field names.
+//! `json0` always uses lists of objects, and has each text in a field `value`. `json` differs in three ways: it
+//! replaces a list of one element by this element, writes a text without `value`, and uses names of netdevs and
+//! systems as field names.
 
 use crate::{Neighbour, printable};
 use serde_json::Value;
 
-/// Returns pairs of a netdev and a neighbour. A netdev with several neighbours is returned several times. Leaves out
-/// neighbours without identifiers.
+/// Returns pairs of a netdev and one of its neighbours. Omits neighbours without identifiers.
 ///
 /// # Errors
-/// The text is not JSON, or has no `lldp` as lldpd writes it.
+/// The text is not JSON, or has no `lldp` in lldpd's format.
 pub fn neighbours(text: &str) -> Result<Vec<(String, Neighbour)>, String> {
     let output: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
     let lldp = one(&output["lldp"]);
@@ -37,8 +37,8 @@ fn one(value: &Value) -> &Value {
     list(value).first().unwrap_or(&Value::Null)
 }
 
-/// Returns the netdevs of an element with their fields. The element is one netdev with its name in `name`, or has a
-/// field for each netdev.
+/// Returns the netdevs of an element with their fields. The element is one netdev with its name in `name`, or an
+/// object with a field for each netdev.
 fn interfaces(element: &Value) -> Vec<(String, &Value)> {
     match (&element["name"], element) {
         (Value::String(name), _) => vec![(name.clone(), element)],
@@ -55,7 +55,7 @@ fn interfaces(element: &Value) -> Vec<(String, &Value)> {
 fn neighbour(interface: &Value) -> Option<Neighbour> {
     let chassis = one(&interface["chassis"]);
     let port = one(&interface["port"]);
-    // without a system name, json has the chassis's fields here; otherwise the name is the only field
+    // json without a system name has the chassis's fields directly; with a system name, this name is the only field
     let (name, chassis) = match chassis.as_object()?.iter().next()? {
         (name, fields) if text(&chassis["id"]).is_none() => (printable(name.as_bytes()), fields),
         _ => (text(&chassis["name"]), chassis),
@@ -69,7 +69,7 @@ fn neighbour(interface: &Value) -> Option<Neighbour> {
     })
 }
 
-/// Returns a text, in the field `value` or without it.
+/// Returns a text. It is in the field `value`, or is the value itself.
 fn text(value: &Value) -> Option<String> {
     let text = match one(value) {
         Value::Object(fields) => fields.get("value")?,
@@ -90,7 +90,7 @@ mod tests {
         neighbour
     }
 
-    /// Output of lldpd 1.0.16 on a node with two NICs.
+    /// The texts are the output of lldpd 1.0.16 on a node with two NICs.
     #[test]
     fn both_formats_of_lldpd_are_read() {
         for text in [

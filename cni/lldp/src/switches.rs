@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The neighbours at one time, and their file. A later daemon reads the file for netdevs that are in pods.
+//! The neighbours at one time, and the file with them. A later daemon needs the file, because it cannot receive the
+//! frames of netdevs that are in pods.
 
 use crate::Neighbour;
 use rdma_netns::{DeviceAddress, Function, Inventory};
@@ -10,27 +11,27 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A neighbour, as last heard.
+/// A neighbour, with the netdev that last received its frame.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Seen {
-    /// Netdev that heard it.
+    /// Name of the netdev that received the neighbour's frame.
     pub netdev: String,
     /// The neighbour.
     #[serde(flatten)]
     pub neighbour: Neighbour,
-    /// True if the netdev is not in the host's namespace now, so that the daemon cannot hear its neighbour.
+    /// True if the netdev is not on the host at present: the daemon cannot receive its frames.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_away: bool,
 }
 
-/// Neighbours by the function of the netdev that heard them.
+/// Neighbours by the PCI function or auxiliary device whose netdev received their frames.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Switches(pub BTreeMap<DeviceAddress, Seen>);
 
 impl Switches {
-    /// Reads the file in `state_dir`; empty without a file.
+    /// Reads the file in `state_dir`. Returns no neighbours if the file does not exist.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -38,7 +39,7 @@ impl Switches {
         Ok(file::read(&path(state_dir))?.unwrap_or_default())
     }
 
-    /// Writes the file in `state_dir`, or removes it if there is no neighbour. Returns true if something changed.
+    /// Writes the file in `state_dir`. Removes the file if there is no neighbour. Returns true if the file changed.
     ///
     /// # Errors
     /// The file cannot be written or removed.
@@ -50,7 +51,8 @@ impl Switches {
     }
 
     /// Returns the neighbours of the NIC with the function at `address`. A bond has the neighbours of all its ports. A
-    /// virtual function has those of its physical function, because only the physical function receives LLDP frames.
+    /// virtual function has the neighbours of its physical function, because only the physical function receives LLDP
+    /// frames.
     pub fn of<'a>(&'a self, address: &DeviceAddress, inventory: &Inventory) -> Vec<&'a Seen> {
         let functions = functions(address, inventory).into_iter();
         functions.filter_map(|it| self.0.get(&it)).collect()
@@ -81,8 +83,8 @@ fn bond(function: &Function) -> Option<&str> {
         .filter(|_| netdev.taken_by.is_none())
 }
 
-/// Returns the texts of `part`, in the order of switches and ports; equal neighbouring texts are combined. Two ports of
-/// a bond may be on two switches. `None`: there is no neighbour.
+/// Returns the texts that `part` selects, in the order of switches and ports, joined to one text. Equal texts that
+/// follow each other occur once. Returns `None` if there is no neighbour.
 pub fn joined<'a>(seen: &[&'a Seen], part: impl Fn(&'a Neighbour) -> &'a str) -> Option<String> {
     let mut neighbours: Vec<&Neighbour> = seen.iter().map(|it| &it.neighbour).collect();
     neighbours.sort_by_key(|it| (it.switch(), it.port()));

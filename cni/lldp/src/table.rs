@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Stores the neighbours and their age. The caller provides the time.
+//! The neighbours and their age. The caller passes the time.
 //!
-//! A netdev keeps its neighbour until the neighbour says that it ends, its TTL expires, or the netdev loses its
-//! carrier. Until then, other neighbours on this netdev are ignored. So two agents behind one port do not alternate,
-//! and a pod whose virtual function sends LLDP does not replace the switch.
+//! A netdev keeps its neighbour until one of three events: the neighbour announces that it stops, its TTL expires, or
+//! the netdev loses its carrier. Until then, the table ignores other neighbours on this netdev. So two agents behind
+//! one port do not alternate, and a pod whose virtual function sends LLDP does not replace the switch.
 
 use crate::{Neighbour, Seen, Switches, switches::functions};
 use rdma_netns::{DeviceAddress, Inventory, LinkType};
@@ -12,18 +12,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A netdev of the host that can hear LLDP.
+/// A netdev of the host that can receive LLDP frames.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
     /// Name.
     pub netdev: String,
-    /// True if it has carrier.
+    /// True if the netdev has carrier.
     pub has_carrier: bool,
 }
 
 impl Port {
-    /// Returns the netdevs of the RDMA NICs in `inventory`, by function. A virtual function has its physical function's
-    /// netdev.
+    /// Returns the netdevs of the RDMA NICs in `inventory`, by function. A virtual function has the netdev of its
+    /// physical function.
     pub fn all(inventory: &Inventory) -> BTreeMap<DeviceAddress, Self> {
         let with_rdma = inventory.functions.iter().filter(|it| !it.hcas.is_empty());
         let functions = with_rdma.flat_map(|it| functions(&it.device.address, inventory));
@@ -43,9 +43,10 @@ impl Port {
 #[derive(Clone, Debug)]
 struct Entry {
     seen: Seen,
-    /// Time at which its TTL expires. `None`: its netdev is away, or the time cannot be represented.
+    /// Time at which the neighbour's TTL expires. `None`: the netdev is not on the host, or the time cannot be
+    /// represented.
     until: Option<Instant>,
-    /// True if another neighbour replaces it at once.
+    /// True if the next neighbour on this netdev replaces this one at once.
     is_doubtful: bool,
 }
 
@@ -71,8 +72,8 @@ pub struct Table {
 }
 
 impl Table {
-    /// Returns a table with the neighbours of an earlier daemon. Their TTL begins again. The first neighbour from a new
-    /// frame replaces them.
+    /// Returns a table with the neighbours of an earlier daemon. Their TTL begins again. A new frame on the same netdev
+    /// replaces such a neighbour at once.
     pub fn restored(switches: &Switches, now: Instant) -> Self {
         let entry = |(address, seen): (&DeviceAddress, &Seen)| {
             let mut entry = Entry::new(&seen.netdev, seen.neighbour.clone(), now);
@@ -85,8 +86,8 @@ impl Table {
         }
     }
 
-    /// Updates the netdevs from `inventory`. Keeps the last neighbour of a netdev in a pod; its TTL begins again when
-    /// the netdev returns. Removes neighbours of functions that are no longer on the node.
+    /// Updates the netdevs from `inventory`. A netdev that is in a pod keeps its last neighbour. The neighbour's TTL
+    /// begins again when the netdev returns. Removes neighbours of functions that the node no longer has.
     pub fn follow(&mut self, inventory: &Inventory, now: Instant) {
         self.ports = Port::all(inventory);
         self.entries
@@ -108,12 +109,12 @@ impl Table {
         }
     }
 
-    /// Returns the names of the netdevs that can hear LLDP.
+    /// Returns the names of the netdevs that can receive LLDP frames.
     pub fn netdevs(&self) -> BTreeSet<&str> {
         self.ports.values().map(|it| it.netdev.as_str()).collect()
     }
 
-    /// Takes a neighbour that `netdev` has heard.
+    /// Updates the table with a neighbour whose frame `netdev` has received.
     pub fn hear(&mut self, netdev: &str, neighbour: Neighbour, now: Instant) {
         let ports = self.ports.iter().filter(|(_, it)| it.netdev == netdev);
         for (address, _) in ports {
@@ -130,8 +131,8 @@ impl Table {
         }
     }
 
-    /// Stores all neighbours that another LLDP agent of the node heard `age` ago. Uses the first neighbour of each
-    /// netdev. Removes the neighbours of other netdevs on the host.
+    /// Updates the table with all neighbours whose frames another LLDP agent of the node received `age` ago. Uses the
+    /// first neighbour of each netdev. Removes the neighbours of other netdevs on the host.
     pub fn take(&mut self, all: &[(String, Neighbour)], age: Duration, now: Instant) {
         for (address, port) in &self.ports {
             let first = all.iter().find(|(netdev, _)| *netdev == port.netdev);
@@ -148,13 +149,13 @@ impl Table {
         }
     }
 
-    /// Removes neighbours whose TTL is over.
+    /// Removes neighbours whose TTL has expired.
     pub fn expire(&mut self, now: Instant) {
         self.entries
             .retain(|_, it| it.until.is_none_or(|until| until > now));
     }
 
-    /// Returns the time of the next end of a TTL.
+    /// Returns the time at which the next TTL expires.
     pub fn deadline(&self) -> Option<Instant> {
         self.entries.values().filter_map(|it| it.until).min()
     }

@@ -43,7 +43,7 @@ fn neighbour(switch: &str, ttl: u16) -> Neighbour {
     }
 }
 
-/// Returns a table of [`one`] that has heard `leaf1` with a TTL of 120 s at `now`.
+/// Returns a table of [`one`] that has received `leaf1` with a TTL of 120 s at `now`.
 fn heard(now: Instant) -> Table {
     let mut table = Table::default();
     table.follow(&one(true), now);
@@ -101,7 +101,7 @@ fn a_netdev_in_a_pod_keeps_its_neighbour() {
     let seen = table.switches().0.remove(&address(FIRST)).expect("kept");
     assert!(seen.is_away && seen.netdev == "ens1");
     assert_eq!(table.netdevs(), BTreeSet::new());
-    // a later daemon knows it, too
+    // a later daemon reads the neighbour from the file
     let directory = tempfile::tempdir().expect("a directory");
     assert!(table.switches().write(directory.path()).expect("written"));
     let read = Switches::read(directory.path()).expect("read");
@@ -109,7 +109,7 @@ fn a_netdev_in_a_pod_keeps_its_neighbour() {
     let mut later = Table::restored(&read, now);
     later.follow(&inventory(&[function(FIRST, &[])]), now);
     assert_eq!(later.switches(), read);
-    // it returns under another name, and hears another switch
+    // the netdev returns under another name, and receives another switch's frame
     let back = inventory(&[function(FIRST, &[netdev("eth0", json!({}))])]);
     later.follow(&back, now);
     assert_eq!(later.deadline(), Some(now + seconds(120)));
@@ -165,7 +165,7 @@ fn a_bond_has_the_switches_of_both_ports_and_a_virtual_function_its_physical_one
             crate::joined(&seen, Neighbour::switch).as_deref(),
             Some("leaf1,leaf2")
         );
-        // in the order of the switches
+        // sorted by the names of the switches
         assert_eq!(
             crate::joined(&seen, Neighbour::port).as_deref(),
             Some("Ethernet9,Ethernet1")

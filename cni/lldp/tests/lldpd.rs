@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The receiver with lldpd on the other side of a veth pair.
+//! Tests the receiver on one end of a veth pair, with lldpd on the other end.
 
 use integration::{Manager, Netns, wait};
 use lldp::{Listener, Neighbour};
 use nix::sched::{CloneFlags, setns};
 use std::{collections::BTreeSet, fs::File, thread};
 
-/// A node and a switch with a cable between them.
+/// Returns the namespaces of a node and of a switch, with a veth pair between them.
 fn cabled() -> (Netns, Netns) {
     let (node, switch) = (Netns::new("node"), Netns::new("switch"));
     cable(&node, &switch);
@@ -41,11 +41,11 @@ fn follow(listener: &mut Listener, netdevs: &[&str]) -> usize {
         .len()
 }
 
-/// Waits for a neighbour of `ens1` that `is` accepts.
+/// Waits until `ens1` has received the frame of a neighbour for which `is` returns true.
 #[track_caller]
 fn hears(listener: &mut Listener, what: &str, is: impl Fn(&Neighbour) -> bool) {
     wait::until(what, || {
-        // as a daemon does that follows the netdevs: a socket that is bound stays
+        // a daemon also calls this repeatedly: a bound socket stays
         assert_eq!(follow(listener, ENS1), 0);
         let heard = listener.receive();
         assert!(heard.iter().all(|(netdev, _)| netdev == "ens1"));
@@ -84,7 +84,7 @@ fn a_netdev_that_is_down_for_a_while_or_made_again_is_heard_again() {
         let is_leaf = |it: &Neighbour| it.switch() == "leaf1" && it.ttl > 0;
         hears(&mut listener, "leaf1", is_leaf);
         node.ip("link set ens1 down");
-        // reads its end
+        // receives the frame by which the neighbour announces that it stops
         listener.receive();
         node.ip("link set ens1 up");
         hears(&mut listener, "leaf1 behind the netdev that is up", is_leaf);
@@ -113,7 +113,7 @@ fn a_netdev_that_was_in_a_pod_is_heard() {
         let is_leaf = |it: &Neighbour| it.switch() == "leaf1" && it.ttl > 0;
         hears(&mut listener, "leaf1", is_leaf);
         node.ip(&format!("link set ens1 netns {}", pod.name()));
-        // a daemon that hears of the netdev only after its return
+        // the daemon may learn of the move only after the netdev has returned
         pod.ip(&format!("link set ens1 netns {}", node.name()));
         node.ip("link set ens1 up");
         assert_eq!(follow(&mut listener, ENS1), 0);

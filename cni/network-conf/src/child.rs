@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `child`: the netdev that a pod gets on a shared netdev.
+//! Field `child`: the netdev that a pod gets on a shared netdev.
 
 use cni_protocol::ConfError;
 use conf_reader::Field;
@@ -9,23 +9,23 @@ use rdma_netns::{
 };
 use serde::{Deserialize, Serialize};
 
-/// `child`. If it is missing, the shared netdev determines the type.
+/// Value of `child`. Without this field, the shared netdev determines the kind of child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub enum ChildConf {
     /// A macvlan child of an Ethernet netdev.
     Macvlan {
-        /// `bridge`, `private` or `vepa`.
+        /// Mode: `bridge`, `private` or `vepa`.
         mode: MacvlanMode,
     },
     /// An ipvlan child of an Ethernet netdev.
     Ipvlan {
-        /// `l2`.
+        /// Mode: `l2`.
         mode: IpvlanMode,
     },
-    /// A child of an IPoIB netdev, in the partition `pkey` if there is one.
+    /// A child of an IPoIB netdev. Its partition is `pkey`, if the configuration has `pkey`.
     Ipoib {
-        /// Mode of sending. `None`: the mode of the shared netdev.
+        /// Send mode. `None`: the send mode of the shared netdev.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         mode: Option<IpoibMode>,
     },
@@ -44,7 +44,7 @@ const KINDS: [(&str, Kind); 3] = [
     ("ipoib", Kind::Ipoib),
 ];
 
-/// Modes of a macvlan that a configuration can request.
+/// Macvlan modes that a configuration can request.
 const MACVLAN_MODES: [(&str, MacvlanMode); 4] = [
     ("bridge", MacvlanMode::Bridge),
     ("private", MacvlanMode::Private),
@@ -58,7 +58,7 @@ const IPVLAN_MODES: [(&str, IpvlanMode); 3] = [
     ("l3s", IpvlanMode::L3s),
 ];
 
-/// Reads `child` of `file`. The default mode of a macvlan is `bridge`, of an ipvlan `l2`.
+/// Reads `child` of `file`. The default mode is `bridge` for a macvlan, and `l2` for an ipvlan.
 ///
 /// # Errors
 /// A value is wrong, or RDMA does not work with the child.

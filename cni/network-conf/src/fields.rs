@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The names of all fields that a user can write, for programs that report other names as mistakes. A plugin itself
-//! ignores unknown fields, as the CNI specification requires.
+//! Names of all fields that a user can write. Programs use the names to report unknown fields as mistakes. A plugin
+//! itself ignores unknown fields, as the CNI specification requires.
 
 /// The fields of a network configuration.
 pub const TOP: &[&str] = &[

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `ibKubernetesEnabled`, a field of ib-sriov-cni. ib-kubernetes assigns a GUID to each pod of the network, and
-//! requests that the subnet manager adds the GUID to the partition of `pkey`. It reports both in the pod's annotation,
-//! which Multus passes to plugins (`getNetConfNetns()`, `cmd/ib-sriov-cni/main.go` of
-//! k8snetworkplumbingwg/ib-sriov-cni).
+//! Field `ibKubernetesEnabled` of ib-sriov-cni. The controller ib-kubernetes assigns a GUID to each pod of the network,
+//! and requests that the subnet manager adds the GUID to the partition of `pkey`. The controller writes the GUID and
+//! its state into the pod's annotation, which Multus passes to plugins (`getNetConfNetns()`, `cmd/ib-sriov-cni/main.go`
+//! of k8snetworkplumbingwg/ib-sriov-cni).
 
 use crate::Conf;
 use conf_reader::{Field, Wrong};
 
-/// Key in `args.cni`. Its value becomes [`CONFIGURED`].
+/// Key in `args.cni`. ib-kubernetes sets its value to [`CONFIGURED`].
 const STATE: &str = "mellanox.infiniband.app";
 
 const CONFIGURED: &str = "configured";
@@ -27,7 +27,7 @@ pub enum IbKubernetes {
 /// The reason why a pod of ib-kubernetes cannot be attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IbKubernetesError {
-    /// ib-kubernetes may configure the pod later.
+    /// ib-kubernetes has not configured the pod yet, but may do so later.
     #[error(
         "ibKubernetesEnabled: ib-kubernetes, which serves networks of type ib-sriov, has not configured the pod yet: \
          args.cni has no \"{STATE}\": \"{CONFIGURED}\""

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The network configuration from standard input. Every known field is checked before the first change. Unknown fields
-//! are stored in [`Conf::raw`] and are otherwise ignored.
+//! The network configuration from standard input. The plugin checks every known field before the first change, and
+//! ignores unknown fields. [`Conf::raw`] has them.
 
 pub mod child;
 pub mod fields;
@@ -33,7 +33,7 @@ use std::{
     path::PathBuf,
 };
 
-/// State directory of `rdma-cni`, unless `stateDir` names another one.
+/// Default state directory of `rdma-cni`. The field `stateDir` overrides it.
 pub const STATE_DIR: &str = "/var/lib/cni/rdma-cni";
 
 /// A checked network configuration.
@@ -41,10 +41,10 @@ pub const STATE_DIR: &str = "/var/lib/cni/rdma-cni";
 pub struct Conf {
     /// Fields that every plugin's configuration has.
     pub network: Network,
-    /// True if the plugin is installed and configured as `rdma`, the name of the plugin that it replaces. It then moves
-    /// only RDMA devices, and requires exclusive mode.
+    /// True if the plugin is installed and configured as `rdma`, the name of the plugin that it replaces. A drop-in
+    /// moves only RDMA devices, and requires exclusive mode.
     pub drop_in: bool,
-    /// Which devices to attach; ADD needs it. Only a drop-in can have none.
+    /// The devices to attach. ADD requires them. Only a drop-in can have `None`.
     pub devices: Option<Devices>,
     /// `podResourcesSocket`
     pub pod_resources_socket: PathBuf,
@@ -52,7 +52,7 @@ pub struct Conf {
     pub mode: Mode,
     /// `child`
     pub child: Option<ChildConf>,
-    /// `vlan`, `mac`, `spoofchk`, `guid` and their like
+    /// Settings by `vlan`, `mac`, `spoofchk`, `guid` and similar fields.
     pub vf: Vec<VfSetting>,
     /// `ibKubernetesEnabled`
     pub ib_kubernetes: IbKubernetes,
@@ -60,82 +60,85 @@ pub struct Conf {
     pub pkey: Option<Pkey>,
     /// `routing`
     pub routing: Routing,
-    /// `resultIPs`; `None`: see [`Conf::result_ips`].
+    /// Value of `resultIPs`. `None`: the default applies ([`Conf::result_ips`]).
     result_ips: Option<ResultIps>,
     /// `interfaceName`
     pub interface_name: NamePattern,
-    /// True if `interfaceName` can be read. GC and DEL go on without it.
+    /// True if `interfaceName` can be read. GC and DEL continue without this field.
     pub names_are_known: bool,
-    /// `CNI_IFNAME`, where the verb is about an attachment.
+    /// Value of `CNI_IFNAME`, if the verb refers to one attachment.
     pub attachment: Option<InterfaceName>,
     /// `requireRdma`
     pub require_rdma: bool,
-    /// `rebindDriver`: DEL binds the drivers of moved functions again.
+    /// Value of `rebindDriver`: DEL binds the drivers of moved functions again.
     pub rebind_driver: bool,
-    /// `ipam.type`, where addresses are delegated.
+    /// Value of `ipam.type`, if an IPAM plugin assigns addresses.
     pub ipam: Option<String>,
-    /// `probe`: addresses are probed on the wire before they are used.
+    /// Value of `probe`: ADD probes addresses on the wire before it uses them.
     pub probe: bool,
     /// `ipv6`
     pub ipv6: Ipv6,
-    /// `mtu`, bytes.
+    /// Value of `mtu`, bytes.
     pub mtu: Option<u32>,
     /// `podAnnotations`
     pub pod_annotations: PodAnnotations,
-    /// Names of the pod's arguments that `podArguments` does not allow.
+    /// Names of arguments that the pod has set, but that `podArguments` does not allow.
     pub unheard_arguments: Vec<&'static str>,
-    /// The pod's choice of its shared NICs ([`Conf::chosen_by_pod`]); `None`: all.
+    /// Numbers of the shared NICs that the pod has chosen ([`Conf::chosen_by_pod`]). `None`: the pod gets all of its
+    /// NICs.
     pub rails: Option<BTreeSet<usize>>,
-    /// `smcr`, `smcUeid`
+    /// Values of `smcr` and `smcUeid`.
     pub smc: Smc,
     /// `stateDir`
     pub state_dir: PathBuf,
-    /// `detect`: ADD and DEL attach nothing, and record in the state directory that the runtime called this entry.
+    /// Value of `detect`: ADD and DEL attach nothing. They record in the state directory that the runtime called this
+    /// entry.
     pub detect: bool,
-    /// The configuration as it came.
+    /// The configuration as it was read, with unknown fields.
     pub raw: Map<String, Value>,
 }
 
-/// Choice of devices.
+/// The source of the devices to attach.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Devices {
-    /// `runtimeConfig.deviceID`, else `deviceID`.
+    /// Address from `runtimeConfig.deviceID`, or else from `deviceID`.
     Address(DeviceAddress),
-    /// `devices`
+    /// Selectors from `devices`.
     Selectors(Vec<Selector>),
-    /// `resources`: kubelet's allocation of these resources to the pod, in this order.
+    /// Names from `resources`. The pod gets the devices that kubelet allocated of these resources, in the order of the
+    /// names.
     Resources(Vec<String>),
 }
 
-/// `mode`
+/// Value of `mode`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Mode {
-    /// Shares bonds, ports of bonds, devices that kubelet gives to several pods, and devices that are shared already.
+    /// Shares bonds, ports of bonds, devices that kubelet gives to several pods, and devices that pods already share.
     /// Moves all other devices.
     #[default]
     Auto,
-    /// The netdev goes into the pod.
+    /// Moves the netdev into the pod.
     Move,
-    /// The pod gets a child of the netdev, which stays on the host.
+    /// Gives the pod a child of the netdev, which stays on the host.
     Share,
 }
 
-/// `resultIPs`: whether the rails' addresses and routes are in the result's `ips` and `routes`.
+/// Value of `resultIPs`: whether the result's `ips` and `routes` contain the rails' addresses and routes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ResultIps {
     /// The rails' addresses are in the result.
     #[default]
     All,
-    /// The rails' addresses are only in `rails` and in the record. In the result they would cause two problems: CRI-O
-    /// treats every address in the result as one of the pod's own, and CHECK of the reference plugins expects every
-    /// address on its own interface (`ValidateExpectedInterfaceIPs()`, containernetworking/plugins
+    /// The rails' addresses are only in `rails` and in the record. Addresses in the result would cause two problems:
+    /// CRI-O treats every address in the result as one of the pod's own, and CHECK of the reference plugins expects
+    /// every address on its own interface (`ValidateExpectedInterfaceIPs()`, containernetworking/plugins
     /// `pkg/ip/utils_linux.go`).
     None,
 }
 
-/// `ipv6`
+/// Value of `ipv6`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ipv6 {
     /// `dad`
@@ -148,21 +151,21 @@ pub struct Ipv6 {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Dad {
-    /// No detection: the address was assigned, and is usable at once.
+    /// The kernel does no detection: the address is usable at once, because IPAM assigned it.
     #[default]
     Off,
-    /// The address is usable while detection goes on.
+    /// The kernel does the detection, and the address is usable during the detection.
     Optimistic,
-    /// ADD waits for the end of detection.
+    /// ADD waits until the detection has ended.
     Wait,
 }
 
-/// `interfaceName`: `%d` stands for the rail's number.
+/// Value of `interfaceName`. `%d` stands for the rail's number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamePattern(String);
 
 impl Conf {
-    /// The devices to attach, which ADD cannot do without.
+    /// Returns the devices to attach. Returns an error if the configuration has none, because ADD requires devices.
     pub fn required_devices(&self) -> Result<&Devices, ConfError> {
         self.devices.as_ref().ok_or(ConfError::Missing {
             field: "deviceID",
@@ -171,7 +174,8 @@ impl Conf {
         })
     }
 
-    /// Returns an error for an ADD of the drop-in as the first plugin, because no earlier plugin has moved the netdev.
+    /// Returns an error if ADD calls the drop-in as the first plugin, because no earlier plugin has then moved the
+    /// netdev.
     pub fn check_drop_in(&self) -> Result<(), ConfError> {
         match self.drop_in && self.network.prev_result.is_none() {
             true => Err(ConfError::Missing {
@@ -184,8 +188,8 @@ impl Conf {
     }
 
     /// Returns `resultIPs`. The default depends on the plugin's place in the list. The first plugin reports the rails'
-    /// addresses as the pod's. A later plugin leaves them out, because an earlier plugin has reported the pod's
-    /// addresses.
+    /// addresses as the pod's addresses. A later plugin does not report them, because an earlier plugin has reported
+    /// the pod's addresses.
     pub fn result_ips(&self) -> ResultIps {
         let default = match self.network.prev_result {
             Some(_) => ResultIps::None,
@@ -194,14 +198,14 @@ impl Conf {
         self.result_ips.unwrap_or(default)
     }
 
-    /// Sets the name of the attachment, `interface` (`CNI_IFNAME`), if the verb has one.
+    /// Sets the attachment's `interface` (`CNI_IFNAME`), if the verb has one.
     pub fn of_attachment(mut self, interface: Option<&InterfaceName>) -> Self {
         self.attachment = interface.cloned();
         self
     }
 
-    /// Returns the pod-side name of `rail`, one of `count` rails. A single rail of the list's first plugin gets the
-    /// name that the runtime gives to the attachment.
+    /// Returns the name in the pod of rail number `rail`, one of `count` rails. The only rail of the list's first
+    /// plugin gets the name that the runtime gives to the attachment.
     pub fn pod_name(&self, rail: usize, count: usize) -> Option<InterfaceName> {
         let is_first = self.network.prev_result.is_none();
         match &self.attachment {
@@ -215,7 +219,7 @@ impl Conf {
         self.raw.get("interfaceName").is_none_or(Value::is_null)
     }
 
-    /// Returns the name of an attachment without netdev: `CNI_IFNAME`, else the first rail's.
+    /// Returns the name for an attachment without a netdev: `CNI_IFNAME`, or without it the name of the first rail.
     pub fn attachment_name(&self) -> Option<InterfaceName> {
         let given = self.attachment.clone();
         given.or_else(|| self.interface_name.name(0))
@@ -237,7 +241,8 @@ impl Conf {
         Self::read(raw, &BTreeMap::new(), &mut Mistakes::refused())
     }
 
-    /// Reads a configuration with the `CNI_ARGS` in `args`. A wrong value that `mistakes` ignores counts as missing.
+    /// Reads a configuration with the `CNI_ARGS` in `args`. If `mistakes` ignores a wrong value, the field counts as
+    /// missing.
     ///
     /// # Errors
     /// A value is wrong, and `mistakes` does not ignore it.
@@ -309,8 +314,8 @@ impl Conf {
     }
 }
 
-/// Returns true if the configuration sets the level debug for k8snetworkplumbingwg's rdma-cni, and `log` has no
-/// `level`.
+/// Returns true if `args.cni.debug` is true and `log` has no `level`. `debug` is a field of k8snetworkplumbingwg's
+/// rdma-cni.
 fn debug(file: &Field<'_>) -> Result<bool, Wrong> {
     let debug: Option<bool> = file.object("args")?.at("cni").get("debug")?;
     let has_level = file.object("log")?.at("level").is_there();
@@ -320,7 +325,7 @@ fn debug(file: &Field<'_>) -> Result<bool, Wrong> {
 const ON_OFF: [(&str, bool); 2] = [("on", true), ("off", false)];
 
 fn devices(file: &Field<'_>) -> Result<Option<Devices>, Wrong> {
-    // a wrong value is reported even if it has no effect
+    // reads `resources` first: a wrong value is an error even if another field takes precedence
     let resources = resources::parse(file)?;
     let runtime = file.object("runtimeConfig")?;
     for field in [runtime.at("deviceID"), file.at("deviceID")] {
@@ -346,7 +351,7 @@ fn interface_name(file: &Field<'_>) -> Result<NamePattern, Wrong> {
     let pattern = file
         .get("interfaceName")?
         .map_or_else(NamePattern::default, NamePattern);
-    // the longest possible name: no node has a thousand rails
+    // 999 makes the longest name, because no node has a thousand rails
     match pattern.try_name(999) {
         Ok(_) => Ok(pattern),
         Err(error) => Err(file.at("interfaceName").wrong(error.to_string())),
@@ -360,17 +365,17 @@ impl Default for NamePattern {
 }
 
 impl NamePattern {
-    /// Returns the text with which all its names begin.
+    /// Returns the text with which all names of the pattern begin.
     pub fn prefix(&self) -> &str {
         self.0.split("%d").next().unwrap_or_default()
     }
 
-    /// The pod-side name of `rail`.
+    /// Returns the name in the pod of rail number `rail`.
     pub fn name(&self, rail: usize) -> Option<InterfaceName> {
         self.try_name(rail).ok()
     }
 
-    /// Returns true if several rails get different names.
+    /// Returns true if the pattern gives different names to several rails.
     pub fn counts(&self) -> bool {
         self.0.contains("%d")
     }

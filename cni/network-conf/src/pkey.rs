@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `pkey`: the partition of an IPoIB child. For a function that moves, the field has ib-sriov-cni's meaning:
-//! ib-kubernetes requests that the subnet manager adds the pod's GUID to this partition (`README.md` of
-//! k8snetworkplumbingwg/ib-sriov-cni), and `rdma-cni` sets nothing.
+//! Field `pkey`: the partition of an IPoIB child. For a virtual function that moves, `rdma-cni` sets no partition.
+//! ib-kubernetes then requests, as for ib-sriov-cni, that the subnet manager adds the pod's GUID to this partition
+//! (`README.md` of k8snetworkplumbingwg/ib-sriov-cni).
 
 use conf_reader::{Field, Wrong};
 use rdma_netns::Pkey;
 
-/// Reads the field. An empty string counts as missing, as for Go's decoders.
+/// Reads the field. An empty string counts as a missing field, as in Go's decoders.
 ///
 /// # Errors
 /// The value is wrong.

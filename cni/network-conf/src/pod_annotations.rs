@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `podAnnotations`: the properties of its attachment that a pod may choose, and the pod's choices.
+//! Field `podAnnotations`: the properties of an attachment that the pod may choose by annotations, and the pod's
+//! choices.
 
 use crate::{Conf, smc::ANNOTATIONS};
 use cni_protocol::ConfError;
@@ -26,7 +27,8 @@ pub struct PodAnnotations {
 /// Largest number of rails in a pod.
 const RAILS: u32 = 1000;
 
-/// Maximum number of characters of a wrong value in an error, because the error becomes a Kubernetes event.
+/// Maximum number of characters of a wrong value that an error shows, because kubelet copies the error into a
+/// Kubernetes event.
 const SHOWN: usize = 200;
 
 impl Choice {
@@ -82,7 +84,7 @@ impl PodAnnotations {
 }
 
 impl Conf {
-    /// Returns the configuration with the pod's choices. `None`: the pod has no allowed choice.
+    /// Returns the configuration with the pod's choices. Returns `None` if the pod has made no choice that is allowed.
     ///
     /// # Errors
     /// A value is wrong.
@@ -110,7 +112,7 @@ fn mtu(value: &Value) -> Result<u32, ConfError> {
 /// Parses a list such as `0-3,6`.
 fn rails(value: &Value) -> Result<BTreeSet<usize>, ConfError> {
     let few = |text: &str| range(text.trim()).filter(|it| *it.end() < RAILS);
-    // limit the work: a pod may have 256 KiB of annotations, and each range may name all rails
+    // limits the work: a pod may have 256 KiB of annotations, and each range may name all rails
     let text = value.as_str();
     let text = text.filter(|it| it.split(',').count() <= RAILS as usize);
     let ranges: Option<Vec<_>> = text.and_then(|it| it.split(',').map(few).collect());
@@ -182,7 +184,7 @@ mod tests {
             let expected = format!("the pod's annotation {name}: {value} is not valid: must be");
             assert!(message.starts_with(&expected), "{message}");
         }
-        // 40 million rails: the message must not be as long as the annotation
+        // the annotation names 40 million rails; the error must be short nevertheless
         let many = "0-999,".repeat(40_000) + "0";
         let error = chosen(&json!({"hca.rdma/rails": many})).expect_err("too many");
         assert!(error.to_string().len() < 400);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `resources`: names of the resources that kubelet allocates.
+//! Field `resources`: names of the resources that kubelet allocates.
 
 use super::Devices;
 use conf_reader::{Field, Wrong};
 use serde_json::Value;
 
-/// Resources of a configuration that names none: the names that clusters use.
+/// Resources of a configuration that names none. Clusters commonly use these names.
 const DEFAULT: [&str; 2] = ["rdma/hca", "aliyun/erdma"];
 
 /// Largest length of a name's part before the slash, bytes (`validation.IsDNS1123Subdomain`,
@@ -18,7 +18,7 @@ pub(super) fn by_default() -> Devices {
     Devices::Resources(DEFAULT.map(str::to_owned).into())
 }
 
-/// Reads the configured names. `None`: no names are configured.
+/// Reads the configured names. Returns `None` if no names are configured.
 pub(super) fn parse(file: &Field<'_>) -> Result<Option<Vec<String>>, Wrong> {
     let field = file.at("resources");
     let list = field.list()?;
@@ -43,7 +43,7 @@ pub(super) fn parse(file: &Field<'_>) -> Result<Option<Vec<String>>, Wrong> {
     Ok(Some(names))
 }
 
-/// Reports whether `text` is valid as the name of a resource (`IsExtendedResourceName`,
+/// Returns true if `text` is a valid name of a resource (`IsExtendedResourceName`,
 /// `k8s.io/kubernetes/pkg/apis/core/v1/helper`).
 fn is_resource_name(text: &str) -> bool {
     let Some((prefix, name)) = text.split_once('/') else {
@@ -59,7 +59,8 @@ fn is_resource_name(text: &str) -> bool {
         && framed(name, |b| b.is_ascii_alphanumeric(), |b| b"-_.".contains(&b))
 }
 
-/// Returns true if `text` begins and ends with bytes of `outer`, and otherwise has only bytes of `outer` and `inner`.
+/// Returns true if the first and last byte of `text` are accepted by `outer`, and the bytes between them by
+/// `outer` or `inner`.
 fn framed(text: &str, outer: impl Fn(u8) -> bool, inner: impl Fn(u8) -> bool) -> bool {
     let bytes = text.as_bytes();
     let ends = [bytes.first(), bytes.last()];

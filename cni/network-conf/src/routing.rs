@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `routing`: metrics and tables of the rails' routes in the pod.
+//! Field `routing`: metrics and tables of the rails' routes in the pod.
 
 use conf_reader::{Field, Number, Wrong};
 use serde::{Deserialize, Serialize};
 
-/// `routing`
+/// Value of `routing`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Routing {
-    /// `metric`: metric of connected routes and of routes from IPAM. A route gets a higher metric if another route to
-    /// the same destination has this one or a higher one.
+    /// `metric`: the metric of connected routes and of routes from IPAM. A route gets a higher metric if another route
+    /// to the same destination has this metric or a higher one.
     pub metric: u32,
     /// `tableBase`: routing table of rail 0. 0: neither rails nor other interfaces of the pod get tables.
     pub table_base: u32,
@@ -24,7 +24,7 @@ impl Default for Routing {
     }
 }
 
-/// The fields of a `routing` object. For a missing field, a less specific configuration decides.
+/// The fields of a `routing` object. Missing fields get their values from a more general configuration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RoutingFields {
@@ -39,7 +39,7 @@ pub struct RoutingFields {
 /// Number of tables above `tableBase` that rails may need.
 const MOST_RAILS: u32 = 1000;
 
-/// Number of `RT_TABLE_LOCAL`, the kernel's highest table (`include/uapi/linux/rtnetlink.h`).
+/// Number of `RT_TABLE_LOCAL`, the highest table that the kernel itself uses (`include/uapi/linux/rtnetlink.h`).
 const LOCAL_TABLE: u32 = 255;
 
 impl RoutingFields {
@@ -49,7 +49,7 @@ impl RoutingFields {
     /// A value is wrong.
     pub fn parse(file: &Field<'_>) -> Result<Self, Wrong> {
         let routing = file.object("routing")?;
-        // higher metrics are left for routes of lower preference
+        // higher metrics are left for routes that must be raised above others
         let metric: Option<Number<0, { i32::MAX as u32 }>> = routing.get("metric")?;
         let table_base: Option<Number<0, { u32::MAX - MOST_RAILS }>> = routing.get("tableBase")?;
         let table_base = table_base.map(|it| it.0);
@@ -64,12 +64,12 @@ impl RoutingFields {
         })
     }
 
-    /// Reports whether no field is set.
+    /// Returns true if no field is set.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Returns these fields; missing ones are taken from `other`.
+    /// Returns these fields. `other` provides missing fields.
     pub fn over(self, other: Routing) -> Routing {
         Routing {
             metric: self.metric.unwrap_or(other.metric),

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `devices`: the selection of the node's netdevs and RDMA devices.
+//! Field `devices`: the selection of the node's netdevs and RDMA devices.
 
 use conf_reader::{Field, Wrong};
 use glob::{MatchOptions, Pattern};
 use rdma_netns::{InterfaceName, Link, LinkType, Observed, RdmaDevice};
 
-/// One selector. A device has to match all keys.
+/// One selector. A device must match all keys of the selector.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Selector {
     /// Text of the selector in the configuration, for messages.
@@ -18,10 +18,10 @@ pub struct Selector {
     link_type: Option<LinkType>,
 }
 
-/// A netdev that is matched against a selector, with its hardware.
+/// A netdev with its hardware, to be compared with a selector.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate<'a> {
-    /// Observed state, which has the netdev's functions.
+    /// Observed state. It has the functions of the netdev.
     pub observed: &'a Observed,
     /// Netdev, with its name on the host.
     pub link: &'a Link,
@@ -31,18 +31,18 @@ pub struct Candidate<'a> {
 
 const KEYS: [&str; 6] = ["netdev", "rdma", "pci", "driver", "vendor", "linkType"];
 
-/// Options for hexadecimal numbers: case is ignored.
+/// Options for matching hexadecimal numbers: upper and lower case are equal.
 const HEXADECIMAL: MatchOptions = MatchOptions {
     case_sensitive: false,
     require_literal_separator: false,
     require_literal_leading_dot: false,
 };
 
-/// Characters that make a text a pattern.
+/// Characters that make a value a pattern.
 const WILD: [char; 3] = ['*', '?', '['];
 
 impl Selector {
-    /// Reads one element of `devices`.
+    /// Parses one element of `devices`.
     pub(crate) fn parse(field: &Field<'_>) -> Result<Self, Wrong> {
         if let Some(key) = field.unknown(&KEYS).first() {
             let keys = KEYS.join(", ");
@@ -71,8 +71,8 @@ impl Selector {
         })
     }
 
-    /// Returns true if `candidate` matches all keys. Of a NIC with several functions, one must match. A sub-function
-    /// also matches by the driver of its PCI function.
+    /// Returns true if `candidate` matches all keys. A NIC with several functions matches if one function matches. A
+    /// sub-function also matches by the driver of its PCI function.
     pub fn matches(&self, candidate: Candidate<'_>) -> bool {
         let Candidate {
             observed,
@@ -130,26 +130,26 @@ impl Selector {
                 .is_none_or(|link_type| link.link_type == link_type)
     }
 
-    /// Reports whether the selector has the key `rdma`, and `name` matches it.
+    /// Returns true if the selector has the key `rdma`, and `name` matches the key's value.
     pub fn fits_rdma(&self, name: &str) -> bool {
         self.rdma
             .as_ref()
             .is_some_and(|pattern| pattern.matches(name))
     }
 
-    /// Returns the netdev's name, if the key `netdev` is not a pattern.
+    /// Returns the netdev's name if the value of the key `netdev` is no pattern.
     pub fn literal_netdev(&self) -> Option<InterfaceName> {
         InterfaceName::try_from(self.netdev.as_ref()?.as_str())
             .ok()
             .filter(|name| !name.contains(WILD))
     }
 
-    /// Reports whether the selector has a key with names or addresses.
+    /// Returns true if the selector has a key with names or addresses.
     pub fn has_names(&self) -> bool {
         self.netdev.is_some() || self.rdma.is_some() || self.pci.is_some()
     }
 
-    /// Returns true if the selector names one particular device. It is then an error if no device matches.
+    /// Returns true if the selector names one particular device. ADD fails if no device matches such a selector.
     pub fn is_literal(&self) -> bool {
         [&self.netdev, &self.rdma, &self.pci]
             .into_iter()

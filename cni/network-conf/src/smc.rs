@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `smcr` and `smcUeid`: the use of SMC-R for a pod's TCP connections, and the pod's own annotation.
+//! Fields `smcr` and `smcUeid`, and the pod's own annotation: the use of SMC-R for a pod's TCP connections.
 
 use cni_protocol::ConfError;
 use conf_reader::{Field, Wrong, json};
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Key in `runtimeConfig` under which runtimes with this capability pass the pod's annotations.
+/// Key of the pod's annotations in `runtimeConfig`. Runtimes with this capability pass them.
 pub(super) const ANNOTATIONS: &str = "io.kubernetes.cri.pod-annotations";
 
 /// Annotation by which a pod requests or refuses SMC-R.
@@ -15,39 +15,39 @@ const ANNOTATION: &str = "network.alibabacloud.com/erdma-smcr";
 /// Largest length of a user EID, bytes: `SMC_MAX_EID_LEN` (`net/smc/smc_clc.h`).
 const LONGEST_UEID: usize = 32;
 
-/// `smcr`, `smcUeid` and the pod's annotation.
+/// Values of `smcr` and `smcUeid`, and the pod's annotation.
 #[derive(Clone, Debug)]
 pub struct Smc {
     /// `smcr`
     pub smcr: Smcr,
     /// `smcUeid`, if it is valid.
     pub ueid: Option<String>,
-    /// `smcUeid`, if it is invalid. This is an error only for pods that get devices.
+    /// Value of `smcUeid`, if it is invalid. An invalid value is an error only for pods that get devices.
     wrong_ueid: Option<Value>,
-    /// The pod's annotation, which is checked only for pods that get devices.
+    /// The pod's annotation. It is checked only for pods that get devices.
     annotation: Annotation,
 }
 
-/// `smcr`
+/// Value of `smcr`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Smcr {
     /// No pod gets SMC-R.
     Off,
-    /// Every pod gets SMC-R, unless the pod refuses it. A pod that cannot have SMC-R does not start.
+    /// Every pod gets SMC-R, except pods that refuse it. A pod for which SMC-R is not possible does not start.
     On,
-    /// Pods that request it by annotation get SMC-R, as far as possible.
+    /// Pods that request SMC-R by annotation get it if possible.
     Annotation,
 }
 
-/// The SMC-R requirement of a pod.
+/// The requirement of a pod for SMC-R: without SMC-R, with it if possible, or only with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SmcRequirement {
-    /// SMC-R is not set up.
+    /// ADD does not set SMC-R up.
     None,
-    /// SMC-R is set up if possible.
+    /// ADD sets SMC-R up if possible.
     Requested,
-    /// SMC-R is set up, or ADD fails.
+    /// ADD sets SMC-R up, or fails.
     Required,
 }
 
@@ -56,7 +56,7 @@ enum Annotation {
     Absent,
     Yes,
     No,
-    /// Any other value.
+    /// The annotation has a value other than "true" and "false".
     Wrong(Value),
 }
 
@@ -75,7 +75,8 @@ impl Smc {
         })
     }
 
-    /// Returns settings without SMC-R, for DEL and GC with an invalid configuration. Both use the record instead.
+    /// Returns settings without SMC-R. DEL and GC use them if the configuration is invalid, because they read SMC-R
+    /// settings from the record.
     pub(super) fn off() -> Self {
         Self {
             smcr: Smcr::Off,
@@ -85,11 +86,11 @@ impl Smc {
         }
     }
 
-    /// Returns the pod's requirement. A pod may refuse SMC-R although the configuration has `on`.
+    /// Returns the pod's requirement. A pod may refuse SMC-R even if the configuration has `on`.
     ///
     /// # Errors
-    /// The annotation is neither "true" nor "false", or the kernel would refuse `smcUeid`. Neither is checked if SMC-R
-    /// is off for all pods.
+    /// The annotation is neither "true" nor "false", or the kernel would refuse `smcUeid`. If SMC-R is off for all
+    /// pods, this function does not check these values.
     pub fn requirement(&self) -> Result<SmcRequirement, ConfError> {
         self.check_ueid()?;
         let requirement = match (self.smcr, &self.annotation) {
@@ -108,8 +109,8 @@ impl Smc {
         Ok(requirement)
     }
 
-    /// Returns an error if `smcUeid` is invalid, unless SMC-R is off for all pods. DEL and GC need no check, because
-    /// they use the record.
+    /// Returns an error if `smcUeid` is invalid. Returns no error if SMC-R is off for all pods. DEL and GC need no
+    /// check, because they use the record.
     pub fn check_ueid(&self) -> Result<(), ConfError> {
         match &self.wrong_ueid {
             Some(value) if self.smcr != Smcr::Off => Err(ConfError::Value {
@@ -124,8 +125,8 @@ impl Smc {
         }
     }
 
-    /// Returns the settings for a pod whose claim requests (`wanted`) or refuses SMC-R. The pod's annotation overrides
-    /// the claim.
+    /// Returns the settings for a pod whose claim requests SMC-R (`wanted` is true) or refuses it. The pod's annotation
+    /// overrides the claim.
     pub fn or_by_claim(self, wanted: bool) -> Self {
         let annotation = match (self.annotation, wanted) {
             (Annotation::Absent, true) => Annotation::Yes,
@@ -135,7 +136,7 @@ impl Smc {
         Self { annotation, ..self }
     }
 
-    /// Returns true if the pod's annotation requests SMC-R, and SMC-R is not off for all pods.
+    /// Returns true if the pod's annotation requests SMC-R, and the configuration allows SMC-R.
     pub fn is_asked_by_pod(&self) -> bool {
         self.smcr != Smcr::Off && self.annotation == Annotation::Yes
     }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Settings of a virtual function while a pod has it. The fields are sriov-cni's, with the same meanings
-//! (`docs/configuration-reference.md` of k8snetworkplumbingwg/sriov-cni), and ib-sriov-cni's `guid` (`README.md` and
-//! `pkg/sriov/sriov.go` of k8snetworkplumbingwg/ib-sriov-cni). An empty text counts as missing, as for Go's decoders.
+//! Settings that a virtual function has while a pod has it. The fields have the names and meanings of sriov-cni's
+//! fields (`docs/configuration-reference.md` of k8snetworkplumbingwg/sriov-cni) and of ib-sriov-cni's `guid`
+//! (`README.md` and `pkg/sriov/sriov.go` of k8snetworkplumbingwg/ib-sriov-cni). An empty text counts as a missing
+//! field, as in Go's decoders.
 
 use crate::{
     ON_OFF,
@@ -24,7 +25,7 @@ const PROTOCOLS: [(&str, VlanProtocol); 2] = [
     ("802.1ad", VlanProtocol::Service),
 ];
 
-/// The fields that a kind of setting is written in.
+/// Returns the names of the fields that contain settings of `kind`.
 pub fn fields(kind: VfSettingKind) -> &'static str {
     match kind {
         VfSettingKind::Vlan => "vlan",
@@ -57,7 +58,7 @@ pub fn parse(file: &Field<'_>, arguments: &PodArguments<'_>) -> Result<Vec<VfSet
     Ok(settings.into_iter().flatten().collect())
 }
 
-/// Returns `settings`, and the settings in `others` of all other kinds.
+/// Returns `settings`, and the settings in `others` whose kinds `settings` lacks.
 pub fn over(settings: Vec<VfSetting>, others: Vec<VfSetting>) -> Vec<VfSetting> {
     let mut all = settings;
     for other in others {
@@ -100,7 +101,7 @@ fn vlan(file: &Field<'_>) -> Result<Option<VfVlan>, Wrong> {
     }
 }
 
-/// Reads the hardware address from the same places and in the same order as sriov-cni (`CmdAdd()`,
+/// Reads the hardware address from the same fields and in the same order as sriov-cni (`CmdAdd()`,
 /// `pkg/cnicommands/cni.go`). Multus passes an address as `MAC` in `CNI_ARGS`, which all plugins of a list get. It also
 /// passes the address in `runtimeConfig` if the network has the capability `mac` (`delegateAdd()`,
 /// `pkg/multus/multus.go`).
@@ -118,7 +119,7 @@ fn mac(file: &Field<'_>, arguments: &PodArguments<'_>) -> Result<Option<Hardware
     chosen(file, arguments, Argument::Mac, of_args, address)
 }
 
-/// Reads one GUID for the node and for the port, as ib-sriov-cni does.
+/// Reads one GUID, which applies to the node and to the port, as in ib-sriov-cni.
 fn guid(file: &Field<'_>, arguments: &PodArguments<'_>) -> Result<Option<Guid>, Wrong> {
     let misplaced = file.at("infinibandGUID");
     if misplaced.value().is_some_and(|it| *it != "") {
@@ -135,8 +136,8 @@ fn guid(file: &Field<'_>, arguments: &PodArguments<'_>) -> Result<Option<Guid>, 
     })
 }
 
-/// Returns the first existing value of `runtimeConfig`, `of_args` (from `CNI_ARGS`), the field `args`, and the
-/// network's own field. If the pod may choose the value, its own choice comes first.
+/// Returns the first existing value of these: `runtimeConfig`, `of_args` (from `CNI_ARGS`), the field `args`, the
+/// network's own field. The first three contain the pod's choices, and count only if the pod may choose.
 fn chosen<T>(
     file: &Field<'_>,
     arguments: &PodArguments<'_>,
@@ -149,7 +150,7 @@ fn chosen<T>(
         false => vec![],
     };
     places.push(file.at(argument.name()));
-    // a wrong value is reported even if it has no effect
+    // reads all values first: a wrong value is an error even if another value takes precedence
     let mut read = places.iter().map(read).collect::<Result<Vec<_>, _>>()?;
     read.insert(1, of_args);
     Ok(read.into_iter().flatten().next())
@@ -165,8 +166,8 @@ fn address(field: &Field<'_>) -> Result<Option<HardwareAddress>, Wrong> {
 
 const ONE_ADDRESS: &str = "must be the hardware address of one netdev, as 02:00:00:00:00:01";
 
-/// Reads the hardware address of an Ethernet netdev, which is not all zeros and no group address. Accepts the formats
-/// of Go's `net.ParseMAC`, like sriov-cni: with colons, with hyphens, or two bytes between dots.
+/// Parses the hardware address of an Ethernet netdev. Rejects zero and group addresses. Accepts the formats of Go's
+/// `net.ParseMAC`, like sriov-cni: with colons, with hyphens, or two bytes between dots.
 fn one_address(text: &str) -> Option<HardwareAddress> {
     let pairs: Vec<&str> = text.split('.').collect();
     let with_colons = match &pairs[..] {
@@ -203,7 +204,7 @@ fn rates(file: &Field<'_>) -> Result<Option<VfRates>, Wrong> {
     Ok(Some(VfRates { min, max }))
 }
 
-/// A word in upper or lower case.
+/// Reads a word in upper or lower case.
 fn word<T: Copy>(file: &Field<'_>, name: &str, choices: &[(&str, T)]) -> Result<Option<T>, Wrong> {
     let field = file.at(name);
     match field.read::<Option<String>>()? {
@@ -213,7 +214,7 @@ fn word<T: Copy>(file: &Field<'_>, name: &str, choices: &[(&str, T)]) -> Result<
                 .iter()
                 .filter(|(word, _)| text.eq_ignore_ascii_case(word));
             let found = found.next().map(|(_, choice)| *choice);
-            // the error names the accepted words
+            // `choice` returns the error, which names the accepted words
             found.map_or_else(|| file.choice(name, choices), |it| Ok(Some(it)))
         }
         None => Ok(None),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The exact message for each wrong value, and the result of each right one. Each line of `messages/*.txt` that is
-//! not indented is a configuration; its `CNI_ARGS` are those of the environment. The lines below it have:
+//! Tests the exact message for each wrong value, and the result of each right value. Each line of `messages/*.txt`
+//! without indentation is a configuration. Its `CNI_ARGS` are those of the environment. The lines below it have:
 //!
 //! - the error of ADD, or `taken: ` and the settings that differ from the defaults
 //! - after `DEL: ` and `GC: `, the error of these verbs, or the settings with which they continue although ADD fails
@@ -47,7 +47,7 @@ fn said(input: &str) -> Vec<String> {
     said
 }
 
-/// Returns the configuration with a version and a name, unless it sets them. `null` removes them.
+/// Returns the configuration `input`. Adds a version and a name if they are missing. `null` removes them.
 fn conf(input: &str) -> Map<String, Value> {
     let value: Value = serde_json::from_str(input).unwrap_or_else(|e| panic!("{input}: {e}"));
     let mut conf = value.as_object().expect(input).clone();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Resolves kubelet's allocation to the devices of a pod: first the ids, then the devices of each id. Pure; `rdma-cni`
-//! asks kubelet and reads the files.
+//! Resolves kubelet's allocation to the devices of a pod: first the ids, then the devices of each id. This module is
+//! pure: its callers query kubelet and read the files.
 
 use attachments::{Allocated, Id};
 use dra::{AttachmentParameters, Prepared, Record, cdi};
@@ -9,24 +9,26 @@ use rdma_netns::{Device, DeviceAddress};
 use rdma_resources::{CharNode, Grant, Published, Sharing, grant::GrantedDevice};
 use std::collections::BTreeMap;
 
-/// The devices of an id.
+/// The devices to which an id of kubelet's allocation leads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Meaning {
-    /// The id.
+    /// The id that kubelet allocated.
     pub id: Id,
-    /// Number of pods that may have the devices: one or several.
+    /// The sharing mode: one pod or several pods may use the devices.
     pub sharing: Sharing,
-    /// The devices.
+    /// The devices of the id.
     pub devices: Named,
-    /// The netdev to which the pod is attached, for each device whose resource has a `parents` setting.
+    /// The netdev to which the pod is attached, by device. Has an entry for each device whose resource has a `parents`
+    /// setting.
     pub parents: BTreeMap<DeviceAddress, String>,
-    /// The recorded access of containers to the devices.
+    /// The access to the devices that containers got, from the id's grant.
     pub given: Vec<Given>,
-    /// The claim through which the devices were allocated. None: kubelet's device plugins allocated them.
+    /// The claim through which the scheduler allocated the devices. `None`: kubelet allocated the devices through a
+    /// device plugin.
     pub claim: Option<AllocatingClaim>,
 }
 
-/// A claim through which devices were allocated.
+/// A claim through which the scheduler allocated devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AllocatingClaim {
     /// The claim's uid.
@@ -51,46 +53,46 @@ pub struct ClaimDevice {
 pub enum Named {
     /// Addresses of the devices.
     Addresses(Vec<DeviceAddress>),
-    /// Name of an RDMA device.
+    /// Name of the RDMA device, for an id that names only this device.
     Rdma(String),
 }
 
-/// The access of a container to a device.
+/// The access to a device that a container got.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Given {
     /// The device.
     pub address: DeviceAddress,
     /// True if the container gets the device by its CDI name.
     pub cdi: bool,
-    /// Character devices of the device at Allocate.
+    /// Character devices that the device had when the daemon answered Allocate.
     pub char_devices: Vec<CharNode>,
 }
 
-/// A device at one netdev, with all its allocated ids.
+/// A device with its netdev, and with all ids by which kubelet allocated the device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allotment {
     /// The device.
     pub address: DeviceAddress,
-    /// The netdev to which the pod is attached: the device's own netdev, its bond, or a VLAN of one of these. `None`:
-    /// the device's own netdev or its bond.
+    /// The netdev to which the pod is attached: the device's own netdev, its bond, or a VLAN on one of these. `None`:
+    /// no VLAN, so the device's own netdev or its bond.
     pub parent: Option<String>,
-    /// Number of pods that may have the device: one or several.
+    /// The sharing mode: one pod or several pods may use the device.
     pub sharing: Sharing,
-    /// The part of kubelet's allocation for the record.
+    /// Resource, ids and containers' access, for the attachment's record.
     pub allocated: Allocated,
 }
 
 /// An id that leads to no device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AllocationError {
-    /// The id is not recorded, and names no device itself.
+    /// No file of the daemon describes the id, and the id's own text names no device.
     #[error(
         "the device of {0}, which kubelet allocated to this pod, is unknown: rdma-device-plugin has no record of it \
          in stateDir (granted/, resources.json); check that the daemon runs on this node with the same state \
          directory, and that the resource is one of the daemon's"
     )]
     Unrecorded(Id),
-    /// The recorded id has no device.
+    /// A file of the daemon describes the id, but lists no device for it.
     #[error(
         "{0}, which kubelet allocated to this pod, has no device: check the resource in rdma-device-plugin's \
          configuration"
@@ -107,7 +109,8 @@ pub enum AllocationError {
 }
 
 /// Returns the ids of `resources` that the pod's containers have, in the order of `resources` and without duplicates.
-/// Several containers can have the same id. Kubelet lists a resource once for each NUMA node.
+/// Duplicates occur for two reasons: several containers can have the same id, and kubelet lists a resource once for
+/// each NUMA node.
 pub fn ids(pod: &PodResources, resources: &[String]) -> Vec<Id> {
     let devices = || pod.containers.iter().flat_map(|it| &it.devices);
     let mut found: Vec<Id> = vec![];
@@ -128,8 +131,8 @@ pub fn ids(pod: &PodResources, resources: &[String]) -> Vec<Id> {
     found
 }
 
-/// Returns the claims' devices that the pod's containers use, without duplicates. Leaves out devices of other drivers,
-/// whose CDI names have another format.
+/// Returns the devices of claims that the pod's containers use, without duplicates. Omits devices of other DRA drivers,
+/// because their CDI names have another format.
 pub fn claims(pod: &PodResources) -> Vec<ClaimDevice> {
     let resources = pod.containers.iter().flat_map(|it| &it.dynamic_resources);
     let mut found: Vec<ClaimDevice> = vec![];
@@ -146,7 +149,7 @@ pub fn claims(pod: &PodResources) -> Vec<ClaimDevice> {
     found
 }
 
-/// Returns the devices with which a claim was prepared.
+/// Returns the devices that a claim's record lists as prepared.
 pub fn of_record(record: &Record) -> impl Iterator<Item = ClaimDevice> {
     record.devices.iter().map(|device| ClaimDevice {
         driver: record.driver.clone(),
@@ -155,7 +158,7 @@ pub fn of_record(record: &Record) -> impl Iterator<Item = ClaimDevice> {
     })
 }
 
-/// Returns the id of a device of a claim.
+/// Returns an id for the claim's prepared `device`.
 pub fn id_of(record: &Record, device: &Prepared) -> Id {
     Id {
         resource: device.resource.clone(),
@@ -163,7 +166,7 @@ pub fn id_of(record: &Record, device: &Prepared) -> Id {
     }
 }
 
-/// Resolves a claim's device by the claim's record. `None`: the device belongs to none of `resources`.
+/// Resolves a claim's device by the claim's record. Returns `None` if the device belongs to none of `resources`.
 pub fn of_claim(device: &ClaimDevice, record: &Record, resources: &[String]) -> Option<Meaning> {
     let is_it = |it: &&Prepared| it.device == device.device && resources.contains(&it.resource);
     let prepared = record.devices.iter().find(is_it)?;
@@ -173,7 +176,7 @@ pub fn of_claim(device: &ClaimDevice, record: &Record, resources: &[String]) -> 
         sharing: prepared.sharing,
         devices: Named::Addresses(addresses.collect()),
         parents: parents(&prepared.nics),
-        // after a move the claim's own specification is updated
+        // empty: after a move, `rdma-cni` updates the claim's own CDI specification
         given: vec![],
         claim: Some(AllocatingClaim {
             uid: device.uid.clone(),
@@ -182,8 +185,11 @@ pub fn of_claim(device: &ClaimDevice, record: &Record, resources: &[String]) -> 
     })
 }
 
-/// Resolves `id` to its devices: from its grant, else from the resource that the daemon published, else from the id's
-/// own text.
+/// Resolves `id` to its devices, by the first of these sources that has the id:
+///
+/// 1. the id's grant
+/// 2. the resource that the daemon published
+/// 3. the id's own text
 pub fn meaning(
     id: &Id,
     grant: Option<Grant>,
@@ -227,7 +233,7 @@ pub fn meaning(
         return Ok(of(Sharing::Exclusive, devices, vec![]));
     }
     match id.id.rsplit_once('/') {
-        // the eRDMA controller's form of an id: RDMA device and number
+        // the eRDMA controller's ids consist of RDMA device and number
         Some((rdma, number)) if is_name(rdma) && is_number(number) => {
             Ok(of(Sharing::Shared, Named::Rdma(rdma.to_owned()), vec![]))
         }
@@ -250,9 +256,8 @@ fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
 }
 
-/// Returns the devices of `meanings`, each once for each netdev to which the pod is attached. They are ordered by
-/// resource, then by address, so that rails always get the same numbers. `devices` are the node's devices that have an
-/// RDMA device.
+/// Returns the devices of `meanings`. Returns a device once for each of its parent netdevs. The order is by resource,
+/// then by address, so a rail always gets the same number. `devices` are the node's devices that have an RDMA device.
 pub fn devices(
     meanings: &[Meaning],
     devices: &[Device],
@@ -294,7 +299,7 @@ impl Allotment {
 
     fn add(&mut self, meaning: &Meaning) {
         if meaning.sharing == Sharing::Shared {
-            // a device that one resource shares cannot be exclusive in another
+            // a device that is shared by one of its resources cannot be exclusive
             self.sharing = Sharing::Shared;
         }
         self.allocated.ids.push(meaning.id.clone());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Plans the move from the host into the pod.
+//! Plans the move of an attachment's devices from the host into the pod.
 
 use super::{
     Obstacle,
@@ -16,8 +16,9 @@ use rdma_netns::{Child, Ipoib, IpoibMode, Link, LinkType, NetnsSide, Observed, O
 /// `IPV6_MIN_MTU` (`include/uapi/linux/ipv6.h`): the kernel removes IPv6 from a netdev with a smaller MTU.
 const IPV6_MIN_MTU: u32 = 1280;
 
-/// Returns the operations that remain until every rail is in the pod in its `desired` state, rail by rail. The
-/// operations for the pod's other interfaces come first, so that no rail's route diverts their replies.
+/// Returns the operations that are still necessary to move every rail into the pod in its `desired` state, rail by
+/// rail. Operations for the pod's other interfaces precede them. Otherwise replies from these interfaces could leave
+/// through a rail.
 pub fn attach(
     attachment: &Attachment,
     observed: &Observed,
@@ -27,7 +28,7 @@ pub fn attach(
     for (index, rail) in attachment.rails.iter().enumerate() {
         let desired = desired.get(index);
         for op in attach_rail(attachment, rail, observed, desired)? {
-            // ports of one RDMA device move it once
+            // several ports of one RDMA device need only one move
             if !ops.contains(&op) {
                 ops.push(op);
             }
@@ -36,7 +37,7 @@ pub fn attach(
     Ok(ops)
 }
 
-/// Returns the operations that remain for one rail.
+/// Returns the operations that are still necessary for one rail.
 pub fn attach_rail(
     attachment: &Attachment,
     rail: &Rail,
@@ -51,8 +52,8 @@ pub fn attach_rail(
     }
     let moved = move_rdma(attachment, rail, observed, &mut ops)?;
     match (&rail.host_link, &rail.shared) {
-        // the kernel makes the IPoIB netdev again: on the host, from Linux 6.17 on in the pod; the plan continues after
-        // the next observation
+        // after the move the kernel makes a new IPoIB netdev: since Linux 6.17 in the pod, before 6.17 on the host;
+        // the plan continues after the next observation
         (Some(host_link), _) if moved && host_link.link_type == LinkType::Infiniband => {}
         (Some(host_link), _) => {
             let draft = placed(rail, host_link, observed, &mut ops)?;
@@ -79,14 +80,14 @@ pub fn attach_rail(
     Ok(ops)
 }
 
-/// Plans the settings that the physical function makes for a virtual function before the function moves. Drivers adopt
-/// another hardware address only when the function restarts, and GUIDs only when the driver is bound. Returns true if
-/// the driver is bound again; the plan then continues after the new devices are observed.
+/// Plans the settings that the physical function makes for the virtual function, before the virtual function moves.
+/// Drivers adopt a new hardware address only when the virtual function restarts, and new GUIDs only when the driver is
+/// bound. Returns true if the plan binds the driver again. The plan then continues after the new devices are observed.
 fn set_up(rail: &Rail, host_link: &Link, observed: &Observed, ops: &mut Vec<Op>) -> bool {
     let Some(function) = Function::of(host_link, observed) else {
         return false;
     };
-    // before the move, settings that the driver does not report were made
+    // in this case ADD has already made the settings that the driver does not report
     let is_moved = matches!(
         locate::link(rail, host_link, observed),
         Ok(Located::At(NetnsSide::Pod, _))
@@ -130,7 +131,7 @@ fn move_rdma(
     }
 }
 
-/// Plans the move of the netdev recorded as `host_link` into the pod, under its pod-side name.
+/// Plans the move of the netdev recorded as `host_link` into the pod, under its name in the pod.
 fn placed<'a>(
     rail: &Rail,
     host_link: &Link,
@@ -149,7 +150,7 @@ fn placed<'a>(
     Ok(draft)
 }
 
-/// Returns an error if another netdev than `present` has the rail's name in the pod.
+/// Returns an error if a netdev other than `present` has the rail's name in the pod.
 fn check_name(rail: &Rail, present: Option<&Link>, observed: &Observed) -> Result<(), Obstacle> {
     let pod = observed.pod.as_ref();
     let named = pod.and_then(|pod| pod.link(&rail.pod_name));
@@ -163,13 +164,16 @@ fn check_name(rail: &Rail, present: Option<&Link>, observed: &Observed) -> Resul
     }
 }
 
-/// Returns the parent of a child with `mtu`. Returns an obstacle if the parent cannot have such a child.
+/// Returns the parent on which the plan makes a child with `mtu`.
+///
+/// # Errors
+/// The reason why the parent cannot have this child.
 pub fn bearer<'a>(shared: &Shared, mtu: u32, observed: &'a Observed) -> Result<&'a Link, Obstacle> {
     let Some(parent) = observed.host.link_by_index(shared.parent_index) else {
         let device = shared.parent.to_string();
         return Err(Obstacle::Vanished { device });
     };
-    // the mode and partition of an IPoIB child determine its MTU
+    // an IPoIB child gets its MTU from its mode and partition
     let is_limit = !matches!(shared.child, Child::Ipoib { .. });
     if is_limit && mtu > parent.mtu {
         return Err(Obstacle::MtuTooLarge {
@@ -185,7 +189,7 @@ pub fn bearer<'a>(shared: &Shared, mtu: u32, observed: &'a Observed) -> Result<&
     Ok(parent)
 }
 
-/// Plans a child of the netdev that stays on the host.
+/// Plans a child in the pod. Its parent is the netdev of `shared`, which stays on the host.
 fn share(
     attachment: &Attachment,
     rail: &Rail,
@@ -208,7 +212,7 @@ fn share(
                     LinkPlanner::child(NetnsSide::Host, shared.child, parent, (made_as, mtu), ops)
                 }
             };
-            // identifies the child after its namespace has ended
+            // the alias identifies the child after the pod's namespace has ended
             draft.alias(Some(made_as));
             draft.relocate(NetnsSide::Pod, &rail.pod_name);
             draft
@@ -228,14 +232,14 @@ fn share(
 enum Mtu {
     Exactly(u32),
     AtMost(u32),
-    /// The kernel chooses the MTU for the mode.
+    /// The kernel chooses the MTU by the mode.
     Any,
 }
 
 impl Mtu {
-    /// Returns the desired MTU of an IPoIB child with the send mode `mode`. It is the parent's MTU if parent and child
-    /// have the same mode. In datagram mode the broadcast group of the partition limits the MTU after the netdev has
-    /// joined the group (`ipoib_mcast_carrier_on_task()`, `drivers/infiniband/ulp/ipoib/ipoib_multicast.c`).
+    /// Returns the desired MTU of an IPoIB child with the send mode `mode`: the parent's MTU if parent and child have
+    /// the same mode. In datagram mode the broadcast group of the partition limits the MTU, once the netdev has joined
+    /// the group (`ipoib_mcast_carrier_on_task()`, `drivers/infiniband/ulp/ipoib/ipoib_multicast.c`).
     fn of_ipoib_child(attachment: &Attachment, mode: IpoibMode, parent: &Link) -> Self {
         let is_alike = parent.ipoib.is_some_and(|it| it.mode == mode);
         let mtu = attachment.mtu.or(Some(parent.mtu).filter(|_| is_alike));
@@ -246,7 +250,7 @@ impl Mtu {
         }
     }
 
-    /// Returns the largest possible MTU.
+    /// Returns the largest MTU that the kernel can choose, bytes.
     fn limit(self) -> u32 {
         match self {
             Self::Exactly(mtu) | Self::AtMost(mtu) => mtu,
@@ -255,17 +259,17 @@ impl Mtu {
     }
 }
 
-/// The lower layer of the netdev in the pod.
+/// The netdev from which the pod's netdev gets its link type and its limits.
 struct Medium<'a> {
-    /// The moved netdev in its host state, or the parent on the host.
+    /// The moved netdev in its host state; for a child, the parent on the host.
     origin: &'a Link,
     mtu: Mtu,
-    /// The IPoIB attributes, if the netdev is of InfiniBand.
+    /// The IPoIB attributes, if the netdev's link type is InfiniBand.
     ipoib: Option<Ipoib>,
 }
 
 impl<'a> Medium<'a> {
-    /// Describes a `child` of `parent`. `mtu` is used if the parent limits the child's MTU.
+    /// Returns the medium of a `child` of `parent`. `mtu` applies if the parent limits the child's MTU.
     fn of_child(attachment: &Attachment, child: Child, parent: &'a Link, mtu: u32) -> Self {
         let (mtu, ipoib) = match child {
             Child::Macvlan { .. } | Child::Ipvlan { .. } => (Mtu::Exactly(mtu), None),
@@ -280,7 +284,7 @@ impl<'a> Medium<'a> {
     }
 }
 
-/// Plans settings, state, addresses and routes of a netdev in the pod.
+/// Plans settings, the state up or down, addresses and routes of a netdev in the pod.
 fn configure(
     attachment: &Attachment,
     rail: &Rail,
@@ -304,7 +308,7 @@ fn configure(
         draft.mac(mac);
     }
     if let Some(Ipoib { mode, umcast, .. }) = ipoib {
-        // before the MTU, because the mode changes the MTU
+        // the mode precedes the MTU, because the kernel changes the MTU with the mode
         draft.ipoib_mode(mode);
         draft.umcast(umcast);
     }
@@ -323,8 +327,8 @@ fn configure(
         }
     }
     if attachment.rails.len() > 1 {
-        // if rails share one segment, each rail must answer only for its own addresses: otherwise a peer sends frames
-        // to another rail, whose RDMA device drops them
+        // rails can share one Ethernet segment: each rail must then answer ARP only for its own addresses; otherwise a
+        // peer sends frames to another rail, whose RDMA device drops them
         draft.sysctl("ipv4/arp_ignore", 1);
         draft.sysctl("ipv4/arp_announce", 2);
     }

@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Removal of children of several rails by one deletion.
+//! Removal of the children of several rails by one deletion.
 
 use crate::RailPlan;
 use rdma_netns::{InterfaceName, Link, LinkChange, LinkSetting, NetnsSide, Observed, Op};
 use std::collections::BTreeSet;
 
-/// First netdev group (`IFLA_GROUP`) to try for the children of several rails, so that one deletion removes them:
-/// `RDMA` in ASCII. If another netdev of the pod has this group, the plan tries the next number.
+/// First netdev group (`IFLA_GROUP`) that a plan tries for the children of several rails. One deletion removes all
+/// netdevs of a group. The number is `RDMA` in ASCII. If another netdev of the pod has this group, the plan tries the
+/// next number.
 const CHILD_GROUP: u32 = 0x5244_4d41;
 
-/// Maximum number of netdevs in one removal. The kernel removes some thousands of netdevs in a second, and meanwhile no
+/// Maximum number of netdevs in one removal. The kernel removes some thousands of netdevs per second, and meanwhile no
 /// other program can change a netdev.
 const BATCH: usize = 512;
 
-/// Limits the rails' plans so that together they remove at most one batch of netdevs. Returns true if a plan was cut. A
-/// pod can make as many netdevs on its rails as its memory allows, and other verbs wait for the node's lock meanwhile.
+/// Limits the rails' plans: together they remove at most one batch of netdevs. Returns true if it shortened a plan. A
+/// pod can make as many netdevs on its rails as its memory allows, and other verbs wait for the node's lock during the
+/// removal.
 pub fn limit_to_batch(plans: &mut [RailPlan]) -> bool {
     let mut removed = 0;
     let mut is_limited = false;
@@ -32,9 +34,9 @@ pub fn limit_to_batch(plans: &mut [RailPlan]) -> bool {
     is_limited
 }
 
-/// Returns operations that remove all children of `plans` in one deletion. One deletion waits once for the last
-/// references to the netdevs; separate deletions wait once for each netdev. Returns no operations for fewer than two
-/// children. The operations first put the children into a netdev group that no other netdev of the pod has.
+/// Returns the operations that remove all children of `plans` by one deletion. For each deletion the kernel waits once
+/// for the last references to netdevs, so one deletion is faster than several. The operations first put the children
+/// into a netdev group that no other netdev of the pod has. Returns no operations if there are fewer than two children.
 pub fn children_together(plans: &[RailPlan], observed: &Observed) -> Vec<Op> {
     let Some(pod) = &observed.pod else {
         return vec![];
@@ -117,7 +119,7 @@ mod tests {
         ];
         let links = [("eth0", 0), ("rdma0", 0), ("rdma1", 0)];
         assert_eq!(planned(&plans, &links), expected);
-        // a verb was killed between the two operations
+        // the runtime killed a verb after its first operation
         let links = [("eth0", 0), ("rdma0", CHILD_GROUP), ("rdma1", 0)];
         assert_eq!(planned(&plans, &links), expected[1..]);
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The planned state of a netdev after the operations so far. Each step adds an operation only if it changes something,
-//! and models the kernel's side effects.
+//! Planned state of a netdev after the operations so far. Each step adds an operation only if the operation changes the
+//! state. Each step also models the kernel's side effects.
 
 use super::function::Function;
 use attachments::Attribute;
@@ -11,10 +11,10 @@ use rdma_netns::{
 };
 use std::collections::BTreeMap;
 
-/// Placeholder for the MTU that the kernel chooses: larger than any.
+/// Placeholder for an MTU that the kernel chooses. The value is larger than any MTU.
 const UNKNOWN_MTU: u32 = u32::MAX;
 
-/// Bytes of an IPoIB hardware address before the port's GUID.
+/// Length of the part of an IPoIB hardware address before the port's GUID, bytes.
 const IPOIB_OWN: usize = 12;
 
 pub(super) struct LinkPlanner<'a> {
@@ -34,18 +34,18 @@ impl<'a> LinkPlanner<'a> {
         }
     }
 
-    /// Leaves these attributes unchanged from now on.
+    /// Makes later steps leave these attributes unchanged.
     pub(super) fn give_up(&mut self, attributes: &[Attribute]) {
         self.given_up.extend_from_slice(attributes);
     }
 
-    /// Adds a change of the netdev. Returns false if its attribute was given up.
+    /// Adds a change of the netdev. Returns false if `given_up` contains the changed attribute.
     fn set(&mut self, change: LinkChange) -> bool {
         let (at, link) = (self.at, self.name());
         self.push(Op::Link { at, link, change })
     }
 
-    /// Adds an operation. Returns false if its attribute was given up.
+    /// Adds an operation. Returns false if `given_up` contains the changed attribute.
     fn push(&mut self, op: Op) -> bool {
         let attribute = Attribute::of(&op);
         let is_given_up = attribute.is_some_and(|it| self.given_up.contains(&it));
@@ -55,7 +55,7 @@ impl<'a> LinkPlanner<'a> {
         !is_given_up
     }
 
-    /// Plans a new child of `parent`, made at `at`.
+    /// Plans a new child of `parent`, which the kernel makes in the namespace `at`.
     pub(super) fn child(
         at: NetnsSide,
         child: Child,
@@ -93,13 +93,13 @@ impl<'a> LinkPlanner<'a> {
         }
     }
 
-    /// Returns true if the kernel refuses IPv6 addresses on the netdev.
+    /// Returns true if the kernel would refuse IPv6 addresses on the netdev.
     pub(super) fn is_ipv6_disabled(&self) -> bool {
         self.link.sysctls.get("ipv6/disable_ipv6") == Some(&1)
     }
 
-    /// Plans the move to the other namespace. The kernel then sets the netdev down, and removes addresses, routes and
-    /// settings.
+    /// Plans the move to the other namespace. The kernel sets the netdev down during the move, and removes its
+    /// addresses, routes and settings.
     pub(super) fn relocate(&mut self, to: NetnsSide, name: &InterfaceName) {
         if self.at == to {
             return;
@@ -116,7 +116,7 @@ impl<'a> LinkPlanner<'a> {
         forget(&mut self.link);
     }
 
-    /// Plans another name. Sets the netdev down first, because kernels before 6.2 cannot rename a netdev that is up.
+    /// Plans another name. Sets the netdev down first, because kernels before 6.2 refuse to rename a netdev that is up.
     pub(super) fn rename(&mut self, name: &InterfaceName) {
         if self.link.name == *name {
             return;
@@ -126,7 +126,7 @@ impl<'a> LinkPlanner<'a> {
         self.link.name = name.clone();
     }
 
-    /// Plans the state up or down. The kernel removes IPv6 addresses and all routes of a netdev that goes down.
+    /// Plans the state up or down. When a netdev goes down, the kernel removes its IPv6 addresses and all its routes.
     pub(super) fn up(&mut self, up: bool) {
         if self.link.up == up {
             return;
@@ -141,7 +141,7 @@ impl<'a> LinkPlanner<'a> {
         }
     }
 
-    /// Plans the send mode of an IPoIB netdev. The kernel then sets the largest MTU of the mode.
+    /// Plans the send mode of an IPoIB netdev. The kernel also sets the MTU to the largest MTU of the mode.
     pub(super) fn ipoib_mode(&mut self, mode: IpoibMode) {
         let Some(ipoib) = self.link.ipoib.filter(|it| it.mode != mode) else {
             return;
@@ -158,7 +158,7 @@ impl<'a> LinkPlanner<'a> {
         }
     }
 
-    /// Plans an MTU of `mtu` if the present one is larger.
+    /// Plans the MTU `mtu` if the present MTU is larger.
     pub(super) fn mtu_at_most(&mut self, mtu: u32) {
         if self.link.mtu > mtu {
             self.mtu(mtu);
@@ -171,13 +171,13 @@ impl<'a> LinkPlanner<'a> {
         }
     }
 
-    /// Plans the hardware address. Sets the netdev down first, because some drivers refuse a new address while it is
-    /// up.
+    /// Plans the hardware address. Sets the netdev down first, because some drivers refuse a new address on a netdev
+    /// that is up.
     pub(super) fn mac(&mut self, mac: &HardwareAddress) {
         let mut mac = mac.clone();
         if self.link.link_type == LinkType::Infiniband && self.link.mac.0.len() == mac.0.len() {
-            // only the port GUID at the end of the address can be set: the kernel chooses queue pair and subnet prefix
-            // of a new netdev (`ipoib_check_lladdr()`, `ipoib_main.c`)
+            // the kernel accepts only a change of the port GUID, at the end of the address: queue pair and subnet
+            // prefix of a new netdev are the kernel's choice (`ipoib_check_lladdr()`, `ipoib_main.c`)
             let own = mac.0.len().min(IPOIB_OWN);
             mac.0[..own].copy_from_slice(&self.link.mac.0[..own]);
         }
@@ -189,7 +189,7 @@ impl<'a> LinkPlanner<'a> {
         self.link.mac = mac;
     }
 
-    /// Plans the broadcast address. None: not recorded.
+    /// Plans the broadcast address. `None`: the record has no broadcast address.
     pub(super) fn broadcast(&mut self, mac: Option<&HardwareAddress>) {
         let differs = |mac: &&HardwareAddress| self.link.broadcast.as_ref() != Some(*mac);
         if let Some(mac) = mac.filter(differs).cloned() {
@@ -229,7 +229,7 @@ impl<'a> LinkPlanner<'a> {
         }
     }
 
-    /// Plans the settings of the virtual function by its physical function.
+    /// Plans the settings of the virtual function that its physical function makes.
     pub(super) fn vf<'b>(
         &mut self,
         function: &Function<'_>,
@@ -275,7 +275,7 @@ impl<'a> LinkPlanner<'a> {
         }
     }
 
-    /// Plans IPv4 addresses in order. Plans IPv6 addresses in reverse order, because the kernel lists the newest one
+    /// Plans IPv4 addresses in order, and IPv6 addresses in reverse order. The kernel lists the newest IPv6 address
     /// first (`ipv6_link_dev_addr()`, `net/ipv6/addrconf.c`).
     pub(super) fn addresses<'b>(
         &mut self,
@@ -289,7 +289,7 @@ impl<'a> LinkPlanner<'a> {
 
     fn address(&mut self, desired: &Address) {
         let is_same = |present: &Address| {
-            // the kernel removes IFA_F_OPTIMISTIC when detection ends
+            // the kernel removes IFA_F_OPTIMISTIC when duplicate address detection ends
             (present.flags ^ desired.flags) & !IFA_F_OPTIMISTIC == 0
                 && present.metric == desired.metric
                 // the kernel derives the scope of an IPv6 address itself
@@ -299,8 +299,8 @@ impl<'a> LinkPlanner<'a> {
         let present = self.link.address(desired);
         if !present.is_some_and(is_same) {
             if self.at == NetnsSide::Host && present.is_none() && desired.ip.is_ipv6() {
-                // duplicate detection ran on the host already; and a route can have the address as source only after a
-                // detection
+                // add the address without duplicate address detection: the detection already ran on the host, and a
+                // route can use the address as source only after it
                 let flags = desired.flags & !IFA_F_OPTIMISTIC | IFA_F_NODAD;
                 self.set(LinkChange::AddAddress(Address {
                     flags,
@@ -325,7 +325,7 @@ impl<'a> LinkPlanner<'a> {
     }
 }
 
-/// Clears the state that a netdev loses when it moves to another namespace.
+/// Clears the state that the kernel removes when a netdev moves to another namespace.
 fn forget(link: &mut Link) {
     link.up = false;
     link.addresses.clear();

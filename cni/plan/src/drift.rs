@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Describes a missing operation as a deviation, for CHECK.
+//! Describes deviations for CHECK, by the operations that a plan still has.
 
 use super::locate;
 use attachments::{Attachment, Rail};
@@ -151,7 +151,7 @@ fn describe_change(
     }
 }
 
-/// Describes the children in the pod whose mode differs from the mode at ADD, a sentence for each. A pod with
+/// Describes the children in the pod whose mode is not the mode that ADD set, one sentence for each. A pod with
 /// `NET_ADMIN` can change the mode (`macvlan_changelink()`, `drivers/net/macvlan.c`; `ipvlan_nl_changelink()`,
 /// `drivers/net/ipvlan/ipvlan_main.c`).
 pub fn of_children(attachment: &Attachment, observed: &Observed) -> Vec<String> {
@@ -160,7 +160,7 @@ pub fn of_children(attachment: &Attachment, observed: &Observed) -> Vec<String> 
 }
 
 fn of_child(rail: &Rail, observed: &Observed) -> Option<String> {
-    // leaves out IPoIB children: their partition cannot change, and the plan restores their mode
+    // omits IPoIB children: a pod cannot change their partition, and the plan restores their mode
     let shared = rail.shared.as_ref().filter(|_| !rail.has_ipoib_child())?;
     let link = locate::child(rail, shared, observed)?;
     let (found, made) = (link.child?, shared.child);
@@ -179,7 +179,7 @@ fn of_child(rail: &Rail, observed: &Observed) -> Option<String> {
     }
 }
 
-/// Returns the present value of the setting `setting` for virtual function `number` of `pf`.
+/// Returns the present value of `setting` for virtual function `number` of `pf`.
 fn present_of_vf<'a>(
     observed: &'a Observed,
     pf: &str,
@@ -191,7 +191,7 @@ fn present_of_vf<'a>(
     function.setting(setting.kind())
 }
 
-/// Returns true if `present` has the destination, table and gateway of `desired`. Other attributes may differ.
+/// Returns true if `present` and `desired` have the same destination, table and gateway. Other attributes may differ.
 fn replaces(present: &Route, desired: &Route) -> bool {
     present.same_destination(desired) && present.gateway == desired.gateway
 }

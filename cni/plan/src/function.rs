@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A virtual function of a record: the settings that its physical function makes, and its driver. The driver adopts
-//! GUIDs only when it is bound (mlx5 reads them once, `mlx5_ib_init_node_data()`, `drivers/infiniband/hw/mlx5/main.c`).
+//! A virtual function of a record: the settings that its physical function makes, and its driver. The driver adopts new
+//! GUIDs only when it is bound. For example, mlx5 reads the GUIDs once (`mlx5_ib_init_node_data()`,
+//! `drivers/infiniband/hw/mlx5/main.c`).
 
 use super::{locate, locate::Located};
 use attachments::{Attachment, Phase, Rail, Stage};
@@ -10,13 +11,13 @@ use rdma_netns::{Guid, Link, NetnsSide, Observed, Op, Vf, VfSetting, VfSettingKi
 pub(super) struct Function<'a> {
     /// Recorded state.
     known: &'a Vf,
-    /// Present state, if the physical function reports it.
+    /// Present state. `None`: the physical function does not report it.
     present: Option<&'a Vf>,
 }
 
 impl<'a> Function<'a> {
-    /// Returns the function whose netdev was recorded as `host_link`. `None`: the attachment changed no setting of the
-    /// function.
+    /// Returns the virtual function whose netdev was recorded as `host_link`. Returns `None` if the attachment changed
+    /// no setting of the function.
     pub(super) fn of(host_link: &'a Link, observed: &'a Observed) -> Option<Self> {
         let known = host_link.vf.as_ref()?;
         let present = host_link.parent.as_ref();
@@ -29,7 +30,7 @@ impl<'a> Function<'a> {
         self.present.is_some()
     }
 
-    /// Returns the recorded settings.
+    /// Returns the settings that the function had before ADD.
     pub(super) fn before(&self) -> impl Iterator<Item = &'a VfSetting> + use<'a> {
         self.known.settings.iter()
     }
@@ -39,14 +40,14 @@ impl<'a> Function<'a> {
         self.before().any(|it| it.guid().is_some())
     }
 
-    /// Returns true if the function's driver reports settings of `kind`. A plan makes unreported settings once, without
-    /// comparing.
+    /// Returns true if the physical function's driver reports settings of `kind`. A plan sets an unreported setting
+    /// once, because it cannot compare it.
     pub(super) fn reports(&self, kind: VfSettingKind) -> bool {
         self.present.is_none_or(|vf| vf.setting(kind).is_some())
     }
 
-    /// Returns the operations for the `desired` settings that the function does not have. A setting that the physical
-    /// function does not report always needs an operation.
+    /// Returns the operations for the `desired` settings that the function lacks. A setting that the physical function
+    /// does not report always has an operation.
     pub(super) fn lacks<'b>(&self, desired: impl Iterator<Item = &'b VfSetting>) -> Vec<Op> {
         let is_missing = |it: &&VfSetting| self.present.is_none_or(|vf| !vf.settings.contains(it));
         let vf = self.present.unwrap_or(self.known);
@@ -58,15 +59,15 @@ impl<'a> Function<'a> {
         desired.filter(is_missing).map(op).collect()
     }
 
-    /// Returns true if a restore sets the GUID of `kind` to another value than the pod's value in `rail`.
+    /// Returns true if a restore changes the GUID of `kind`: the pod's value in `rail` differs from the recorded value.
     pub(super) fn gets_back(&self, rail: &Rail, kind: VfSettingKind) -> bool {
         let mut before = self.before().filter(|it| it.kind() == kind);
         before.any(|it| !rail.vf.contains(it))
     }
 }
 
-/// Returns true if `op` makes a setting that the function's driver does not report. No observation shows the result of
-/// such an operation.
+/// Returns true if `op` changes a setting that the driver of the physical function does not report. No later
+/// observation shows the result of this operation.
 pub fn is_unreported(op: &Op, observed: &Observed) -> bool {
     let Op::SetVf {
         pf,
@@ -81,16 +82,16 @@ pub fn is_unreported(op: &Op, observed: &Observed) -> bool {
     function.is_some_and(|vf| vf.setting(setting.kind()).is_none())
 }
 
-/// Returns the operation that makes the driver of `rail`'s function adopt the configured GUIDs, while the function is
-/// on the host. `None`: the driver has adopted them.
+/// Returns the operation by which the driver of `rail`'s function, on the host, adopts the configured GUIDs. Returns
+/// `None` if the driver has adopted them.
 pub(super) fn takes_over(rail: &Rail, host_link: &Link, observed: &Observed) -> Option<Op> {
     rebind(rail, host_link, observed, |setting, own| {
         setting.guid() != Some(own)
     })
 }
 
-/// Returns the operation that removes the pod's GUIDs from the function of `rail` on the host, for the kinds of GUID
-/// that `is_to_go` accepts. `None`: the function has no such GUID.
+/// Returns the operation by which the function of `rail`, on the host, loses the pod's GUIDs. `is_to_go` selects the
+/// kinds of GUIDs. Returns `None` if the function has no pod's GUID of these kinds.
 pub(super) fn gives_back(
     rail: &Rail,
     host_link: &Link,
@@ -102,8 +103,8 @@ pub(super) fn gives_back(
     })
 }
 
-/// Returns the operation that binds the driver of `rail`'s function again. `is_due` decides for each of the pod's
-/// settings, together with the function's present GUID.
+/// Returns the operation that binds the driver of `rail`'s function again. `is_due` decides this for each GUID that ADD
+/// set: its arguments are this GUID and the function's present GUID.
 fn rebind(
     rail: &Rail,
     host_link: &Link,
@@ -126,18 +127,17 @@ fn rebind(
     (is_any_due && present == Some(&driver)).then_some(Op::RebindDriver { device, driver })
 }
 
-/// Index of a rail in its record, and the index and driver for its [`Stage::Rebinding`].
+/// Index of a rail in its record; index and driver for the rail's [`Stage::Rebinding`].
 pub type Rebind = (usize, u32, String);
 
-/// Returns the rails whose drivers must be bound again before their devices become free for other pods. There are two
-/// cases:
+/// Returns the rails whose drivers must be bound again before other pods may get the devices. There are two cases:
 ///
-/// - the rail is `home`, but netdevs in unseen namespaces may lie on its netdev;
-/// - as the last resort, the rail is in a namespace that is neither the host's nor the pod's: the driver makes new
+/// - The rail is `home`, but its netdev may have upper netdevs in namespaces that `rdma-cni` cannot see.
+/// - The rail is neither on the host nor in the pod. Binding the driver again is the last resort: the driver makes new
 ///   devices on the host.
 ///
-/// The function must pass `alone()`. Empty without `rebindDriver`: a function that returned when its namespace ended
-/// can already have another owner without a record.
+/// In both cases, binding must affect no other devices (`alone()`). Returns no rails if `rebindDriver` is off: a
+/// function that returned to the host when its namespace ended can already have another owner, which has no record.
 pub fn rebinds(
     attachment: &Attachment,
     others: &[Attachment],
@@ -145,7 +145,7 @@ pub fn rebinds(
     home: &[usize],
     is_last_resort: bool,
 ) -> Vec<Rebind> {
-    // a killed ADD may have moved nothing
+    // a killed ADD may not have moved any device
     if !attachment.rebind_driver || attachment.phase == Phase::Attaching {
         return vec![];
     }
@@ -168,7 +168,8 @@ pub fn rebinds(
     rebinds.collect()
 }
 
-/// Returns true if the driver of `rail`'s function was bound again, after its [`Stage::Rebinding`] was recorded.
+/// Returns true if the driver of `rail`'s function was bound again after [`Stage::Rebinding`] was recorded for the
+/// rail.
 pub fn is_rebound(rail: &Rail, observed: &Observed) -> bool {
     let (Stage::Rebinding { index, .. }, Some(host_link)) = (&rail.stage, &rail.host_link) else {
         return false;
@@ -177,11 +178,12 @@ pub fn is_rebound(rail: &Rail, observed: &Observed) -> bool {
     matches!(located, Ok(Located::At(NetnsSide::Host, link)) if link.index != *index)
 }
 
-/// Returns the driver of `rail`'s function, if binding it again affects no devices except the rail's. `None` for
+/// Returns the driver of `rail`'s function, if only the rail's devices are affected when the driver is bound again.
+/// Returns `None` for
 /// - a device of one of `others`, the records of this boot whose devices are not restored;
 /// - a function with further netdevs, virtual functions or sub-functions;
 /// - a netdev whose RDMA device can belong to another function, as with erdma: the kernel would wait for that RDMA
-///   device forever.
+///   device for ever.
 fn alone<'a>(rail: &Rail, others: &[Attachment], observed: &'a Observed) -> Option<&'a str> {
     let address = rail.device()?;
     let device = observed.device(address)?;
@@ -200,8 +202,8 @@ fn alone<'a>(rail: &Rail, others: &[Attachment], observed: &'a Observed) -> Opti
     driver.filter(|_| !has_more && !is_paired && !is_theirs)
 }
 
-/// Returns the operation that binds the driver of `rail` again, if its [`Stage::Rebinding`] has `index`, the index of
-/// the netdev on the host. Index 0: the netdev is in another namespace.
+/// Returns the operation that binds the driver of `rail` again. Returns `None` if the rail has no [`Stage::Rebinding`]
+/// with `index`, the index of the netdev on the host. Index 0 means that the netdev is in another namespace.
 pub(super) fn bind_anew(rail: &Rail, index: u32) -> Option<Op> {
     let Stage::Rebinding {
         index: recorded,
@@ -214,8 +216,8 @@ pub(super) fn bind_anew(rail: &Rail, index: u32) -> Option<Op> {
     (*recorded == index).then_some(Op::RebindDriver { device, driver })
 }
 
-/// Returns the operation that binds a driver to `rail`'s function, if the function has none. The driver is missing if
-/// it refused, or if a verb was killed between unbind and bind.
+/// Returns the operation that binds a driver to `rail`'s function, if the function has no driver. There are two
+/// reasons: the driver refused the function, or the runtime killed a verb between unbind and bind.
 pub(super) fn bind(rail: &Rail, observed: &Observed) -> Option<Op> {
     let (device, driver) = rail.device().zip(rail.rebound_driver().cloned())?;
     let is_bound = observed.device(device)?.driver.is_some();
@@ -223,8 +225,8 @@ pub(super) fn bind(rail: &Rail, observed: &Observed) -> Option<Op> {
     (!is_bound).then_some(Op::BindDriver { device, driver })
 }
 
-/// Returns true if the devices of rebound functions are on the host under their recorded names. Udev renames them
-/// shortly after the kernel has made them.
+/// Returns true if the devices of rebound functions are on the host under their recorded names. The kernel makes the
+/// devices under other names, and udev renames them shortly afterwards.
 pub fn are_named(attachment: &Attachment, observed: &Observed) -> bool {
     let rails = attachment.rails.iter();
     let mut rebound = rails.filter(|it| it.rebound_driver().is_some());

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Attributes that a netdev on the host still lacks.
+//! Recorded attributes that a netdev on the host still lacks.
 
 use super::missing_of;
 use attachments::{Attribute, given_up::Note};
 use rdma_netns::{Guid, Link, Observed, VfSetting};
 
-/// Returns the recorded reasons for those attributes that the netdev of `note` still lacks, one sentence for each.
+/// Returns the reasons in the record why attributes could not be restored: one sentence for each attribute that the
+/// netdev of `note` still lacks.
 pub fn left<'a>(note: &'a Note, observed: &Observed) -> Vec<&'a str> {
     let missing = missing(note, observed);
     let left = note.lacks.iter();
@@ -46,7 +47,7 @@ pub fn missing(note: &Note, observed: &Observed) -> Vec<Attribute> {
     missing.chain(rebound).chain(unkept).collect()
 }
 
-/// Returns true if the function of `link` has another GUID than the recorded one.
+/// Returns true if the virtual function of `link` has a GUID that differs from the recorded GUID.
 fn keeps_guids(host_link: &Link, link: &Link, observed: &Observed) -> bool {
     let mut devices = observed.host.rdma.iter();
     let device = devices.find(|it| it.parent.is_some() && it.parent == link.parent);

@@ -10,19 +10,21 @@ use rdma_netns::{Link, LinkChange, NetnsSide, Observed, Op, RdmaDevice};
 use std::slice;
 
 /// Returns the pod's children of its shared netdevs that belong neither to this attachment nor to `of_pod`, the pod's
-/// other attachments. The DEL of the pod's primary interface (`eth0`) ends the pod and removes these children, because
-/// they would receive other pods' frames as long as the namespace exists. A pod with `NET_ADMIN` can make a macvlan of
-/// the host's netdev: it makes a macvlan of its own child (`macvlan_common_newlink()`, `drivers/net/macvlan.c`).
+/// other attachments. The DEL of the pod's primary interface (`eth0`) ends the pod and removes these children.
+/// Otherwise they would receive other pods' frames as long as the namespace exists. A pod with `NET_ADMIN` can make a
+/// macvlan of the host's netdev: it makes a macvlan of its own child (`macvlan_common_newlink()`,
+/// `drivers/net/macvlan.c`).
 ///
-/// If another plugin moved a netdev of the host into the pod, a child may be this netdev. It is returned together with
-/// the child. CNI's host-device stores the host's name in the alias of a moved netdev, and the kernel usually keeps its
-/// index.
+/// A returned child can be a netdev of the host that another plugin moved into the pod. Then the second value of the
+/// pair is the netdev's host name or its index on the host: CNI's host-device stores the host name of a moved netdev in
+/// its alias, and the kernel usually keeps the index of a moved netdev.
 pub(super) fn siblings<'a>(
     attachment: &'a Attachment,
     of_pod: &[Attachment],
     observed: &'a Observed,
 ) -> impl Iterator<Item = (&'a Link, Option<&'a Sibling>)> {
-    // other plugins' netdevs stay after a failed ADD, and after DEL of one network, because the pod lives on
+    // after a failed ADD, and after DEL of another interface, the pod continues to run and keeps the netdevs of other
+    // plugins
     let ends = attachment.phase != Phase::Attaching && &*attachment.key.interface == "eth0";
     let links = observed.pod.iter().filter(move |_| ends);
     let is_on = |rail: &Rail, link: &Link| {
@@ -50,7 +52,7 @@ pub(super) fn siblings<'a>(
     })
 }
 
-/// Returns a sentence for each of the pod's other children that stay in the pod because they may belong to the host.
+/// Returns one sentence for each child that stays in the pod because it may belong to the host.
 pub fn left_in_pod(attachment: &Attachment, others: &Others, observed: &Observed) -> Vec<String> {
     let siblings = siblings(attachment, &others.of_pod, observed);
     let sentences = siblings.filter_map(|(link, hosts)| {
@@ -63,8 +65,8 @@ pub fn left_in_pod(attachment: &Attachment, others: &Others, observed: &Observed
     sentences.collect()
 }
 
-/// Returns the indexes in the pod of the netdevs that ADD put there for `attachments`. After a rail has left the pod,
-/// another netdev can get the rail's name and index.
+/// Returns the indexes in the pod of the netdevs that ADD put into the pod for `attachments`. Excludes another netdev
+/// that has got the name and index of a rail that left the pod.
 pub(super) fn rails_in_pod(attachments: &[Attachment], observed: &Observed) -> Vec<u32> {
     let rails = attachments.iter().flat_map(|it| &it.rails);
     let indexes = rails.filter_map(|rail| {
@@ -81,9 +83,9 @@ pub(super) fn rails_in_pod(attachments: &[Attachment], observed: &Observed) -> V
     indexes.collect()
 }
 
-/// Deletes the sub-devices of an RDMA device that is not back on the host. The pod made the sub-devices, because ADD
-/// moves no device that has some. A move of the RDMA device waits until its sub-devices are gone, even when the
-/// namespace ends.
+/// Deletes the sub-devices of an RDMA device that has not returned to the host. The pod made these sub-devices, because
+/// ADD refuses to move an RDMA device that has sub-devices. The kernel moves the RDMA device only after its sub-devices
+/// are deleted, even when the namespace ends.
 pub(super) fn sub_devices(
     host_device: &RdmaDevice,
     located: &Result<Located<'_, RdmaDevice>, Obstacle>,
@@ -102,10 +104,11 @@ pub(super) fn sub_devices(
     ops.collect()
 }
 
-/// Removes the pod's netdevs that lie on `link`, the netdev of a rail. Most kinds of upper netdevs stay in the pod when
-/// `link` leaves, and still send and receive through `link` (`macvlan_device_event()`, `drivers/net/macvlan.c`;
-/// `vlan_device_event()`, `net/8021q/vlan.c`). A bridge or bond releases `link`. Netdevs of other rails stay: their own
-/// plans move them to the host. ADD refuses a rail that lies on another rail.
+/// Removes the pod's netdevs whose lower netdev is `link`, the netdev of a rail. Most kinds of upper netdevs stay in
+/// the pod when `link` leaves, and still send and receive through `link` (`macvlan_device_event()`,
+/// `drivers/net/macvlan.c`; `vlan_device_event()`, `net/8021q/vlan.c`). A bridge or bond releases `link`. This plan
+/// does not remove netdevs of other rails, because their own plans move them to the host. ADD refuses a rail whose
+/// lower netdev is another rail.
 pub(super) fn uppers(
     attachment: &Attachment,
     (side, link): (NetnsSide, &Link),
@@ -123,8 +126,8 @@ pub(super) fn uppers(
         })
 }
 
-/// Returns true if `op` sets the mode or flags of an ipvlan port, and the host has another child of this port. Mode and
-/// flags apply to all children of a port (`ipvlan_nl_changelink()`, `drivers/net/ipvlan/ipvlan_main.c`).
+/// Returns true if `op` sets the mode or flags of an ipvlan port, and the host has another child of the same port. Mode
+/// and flags apply to all children of a port (`ipvlan_nl_changelink()`, `drivers/net/ipvlan/ipvlan_main.c`).
 pub fn is_of_others(op: &Op, observed: &Observed) -> bool {
     let Op::SetDeviceSetting { link, key, .. } = op else {
         return false;

@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Attributes that a network manager removed after the restore.
+//! Attributes that a network manager removed after `rdma-cni` restored them.
 //!
-//! When a netdev comes back without an address, a manager treats it as new: it removes all addresses and routes, and
-//! sets the netdev up by its own profile. If `rdma-cni` restores an address meanwhile, the manager leaves the netdev to
-//! the other program when it finds this address (NetworkManager, `recheck_assume_connection()` of
-//! `src/core/nm-manager.c`). The addresses that the manager has removed before then stay missing.
+//! When a netdev returns without an address, a manager treats it as new: the manager removes all addresses and routes,
+//! and sets up the netdev by its own profile. If `rdma-cni` restores an address meanwhile, the manager finds this
+//! address and stops managing the netdev (NetworkManager, `recheck_assume_connection()` of `src/core/nm-manager.c`).
+//! The manager does not restore the addresses that it removed before.
 
 use attachments::{Attachment, Stage};
 use rdma_netns::{Address, Link, Observed, Route};
 
 /// Returns true if a netdev of these `rails` has an address that only DEL can restore after a network manager removed
-/// it. Automatic addresses do not count, because the kernel makes them again; nor do a DHCP client's, which requests a
-/// new lease.
+/// it. Ignores automatic addresses, because the kernel makes them again. Ignores addresses of DHCP clients, because the
+/// client requests a new lease.
 pub fn has_to_outlast(attachment: &Attachment, rails: &[usize]) -> bool {
     let mut host_links = host_links(attachment, rails);
     host_links.any(|link| set(link).next().is_some() && !is_leased(link))
 }
 
 /// Returns true if a network manager has removed addresses or routes of these netdevs since `then`, the observation
-/// just after the restore. Ignores a netdev with a new address, because its manager has set it up. A route with another
-/// metric counts as present.
+/// just after the restore. Ignores a netdev with a new address, because its manager has set it up. A route that now has
+/// another metric does not count as removed.
 pub fn taken_away(
     attachment: &Attachment,
     rails: &[usize],
@@ -41,7 +41,7 @@ fn host_links<'a>(
     ours.filter_map(|rail| rail.host_link.as_ref())
 }
 
-/// Returns the addresses that the kernel did not make by itself.
+/// Returns the addresses that a program set. Omits addresses that the kernel made.
 fn set(link: &Link) -> impl Iterator<Item = &Address> {
     link.addresses.iter().filter(|it| !it.automatic)
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Interfaces of the pod that other plugins made. A reply from an interface's address must leave by this interface. In
-//! the main table, a rail's route attracts all replies to the rail's network, because it is more specific than a
-//! default route. Programs that read only the main table (UCX) need this route. Rules therefore send only the affected
-//! replies to a table of the interface.
+//! Interfaces of the pod that other plugins made. A reply from an interface's address must leave through this
+//! interface. In the main table, a rail's route to its network attracts all replies to that network, because the route
+//! is more specific than a default route. Programs that read only the main table (UCX) need this route. So rules send
+//! only the affected replies to a table of the interface.
 
 use super::{draft::LinkPlanner, routing};
 use attachments::{Attachment, OtherInterface, Rail};
@@ -13,23 +13,23 @@ use rdma_netns::{
 };
 use std::{cmp::Reverse, net::IpAddr};
 
-/// Priority of the main table's rule (`fib_default_rules_init()`, `net/ipv4/fib_rules.c`). A rule with a higher number
-/// applies only to packets for which the main table has no route.
+/// Priority of the main table's rule (`fib_default_rules_init()`, `net/ipv4/fib_rules.c`). The kernel evaluates a rule
+/// with a higher number only for packets for which the main table has no route.
 const MAIN_PRIORITY: u32 = 32766;
 
-/// Priority of the diverting rules: just before the main table, which they correct, and after other programs' rules,
-/// such as rules by mark.
+/// Priority of the rules for other interfaces. They directly precede the main table's rule, because they correct its
+/// result. They follow the rules of other programs, such as rules by firewall mark.
 const PRIORITY: u32 = MAIN_PRIORITY - 1;
 
-/// Maximum number of a pod's interfaces, and of the addresses of each, that get rules.
+/// Maximum number of a pod's interfaces that get rules, and maximum number of addresses of each interface.
 const MOST: usize = 64;
 
-/// Maximum number of routes within a rail's network that are copied from the pod. If the pod has more, the network is
-/// skipped.
+/// Maximum number of routes within a rail's network that the plan copies from the pod. If the pod has more routes
+/// within a network, this network gets no rules.
 const MOST_ROUTES: usize = 256;
 
 /// Returns the pod's interfaces whose packets a rail's route can attract, or that have routes within a rail's network.
-/// The interfaces have no rules and routes yet, because these depend on the rails' addresses.
+/// [`divert`] plans their rules and routes later, from the rails' addresses.
 pub(super) fn of_pod(attachment: &Attachment, observed: &Observed) -> Vec<OtherInterface> {
     let is_rail = |link: &&Link| {
         let pod = observed.pod.as_ref();
@@ -48,9 +48,11 @@ pub(super) fn of_pod(attachment: &Attachment, observed: &Observed) -> Vec<OtherI
 }
 
 /// Plans rules and routes of the pod's other interfaces, from the addresses and routes of the rails. For each network
-/// to which a rail has a route in the main table, an interface gets two things: its most specific route that leads
-/// there, and a rule for each of its addresses. The pod's routes within the network are copied too, because they are
-/// more specific than the rail's route.
+/// to which a rail has a route in the main table, the plan adds
+///
+/// - a rule for each address of the interface;
+/// - the interface's most specific route to the network;
+/// - copies of the pod's routes within the network, because they are more specific than the rail's route.
 pub fn divert(attachment: &mut Attachment, observed: &Observed) {
     let Some(pod) = &observed.pod else {
         return;
@@ -95,7 +97,7 @@ pub fn divert(attachment: &mut Attachment, observed: &Observed) {
                 let copy = Route {
                     table,
                     protocol: PROTOCOL_STATIC,
-                    // the rule selects the source address
+                    // no source: the rule selects by source address
                     source: None,
                     ..route.clone()
                 };
@@ -108,7 +110,7 @@ pub fn divert(attachment: &mut Attachment, observed: &Observed) {
     }
 }
 
-/// Returns the networks to which the rails have routes in the main table.
+/// Returns the networks to which rails have routes in the main table.
 fn networks(rails: &[Rail]) -> Vec<IpNetwork> {
     let mut networks = vec![];
     for given in rails.iter().map(|rail| &rail.assigned) {
@@ -130,7 +132,7 @@ fn networks(rails: &[Rail]) -> Vec<IpNetwork> {
     networks
 }
 
-/// Returns a rule for each address of the link that no rule of another program selects.
+/// Returns a rule for each address of `link`. Omits an address that a rule of another program selects.
 fn rules(link: &Link, network: IpNetwork, table: u32, pod: &Namespace) -> Vec<Rule> {
     let is_free = |ip: IpAddr| {
         let mut rules = pod.rules.iter();
@@ -154,13 +156,13 @@ fn is_link_local(ip: IpAddr) -> bool {
     }
 }
 
-/// Returns true if the pod can send replies from `address` to other networks for its whole life.
+/// Returns true if the pod has `address` for its whole life, and can send replies to other networks from it.
 fn is_lasting(address: &Address) -> bool {
     let is_local = is_link_local(address.ip) || address.ip.is_loopback();
     !(is_local || address.temporary || address.dad_failed)
 }
 
-/// Returns the routes of `link` in the main table, except routes that a router advertisement or a timer can replace.
+/// Returns the routes of `link` in the main table. Omits routes that a router advertisement or a timer can replace.
 fn ways(link: &Link) -> impl Iterator<Item = &Route> {
     let lasts = |it: &&Route| {
         it.table == MAIN_TABLE
@@ -172,8 +174,8 @@ fn ways(link: &Link) -> impl Iterator<Item = &Route> {
     link.routes.iter().filter(lasts)
 }
 
-/// Returns the remaining operations for the pod's other interfaces. Leaves out interfaces that are down, gone, or
-/// without their recorded address.
+/// Returns the operations that are still necessary for the pod's other interfaces. Omits interfaces that are down,
+/// that no longer exist, or that lack their recorded address.
 pub fn attach_other_interfaces(attachment: &Attachment, observed: &Observed) -> Vec<Op> {
     let mut ops = vec![];
     let Some(pod) = &observed.pod else {
@@ -208,8 +210,8 @@ pub fn attach_other_interfaces(attachment: &Attachment, observed: &Observed) -> 
     ops
 }
 
-/// Removes the rules and routes of the pod's other interfaces. The pod's routes are not observed, so removing a missing
-/// route must be no error.
+/// Removes the rules and routes of the pod's other interfaces. The pod's routes are not observed, so the plan removes
+/// recorded routes without knowing whether they exist. The execution ignores a missing route.
 pub(super) fn detach(attachment: &Attachment, observed: &Observed) -> Vec<Op> {
     let Some(pod) = &observed.pod else {
         return vec![];

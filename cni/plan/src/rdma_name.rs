@@ -28,9 +28,12 @@ pub fn renamed<'a>(
 }
 
 /// Returns the operation that restores the name of `device`, which is at `side` and was recorded as `host_device`. If
-/// another device has the name now, `device` first gets a temporary name, so that two devices can exchange names.
-/// `None`: `device` has its name or is another device, or the name was `given_up`. A device whose driver was bound
-/// again has another index, and gets its name from udev.
+/// another device has the recorded name, `device` first gets a temporary name, so two devices can exchange their
+/// names. Returns `None` if
+/// - `device` has its recorded name;
+/// - the name was `given_up`;
+/// - `device` is not the recorded device. A device has another index after its driver was bound again, and udev names
+///   it.
 pub(super) fn restore(
     host_device: &RdmaDevice,
     (at, device): (NetnsSide, &RdmaDevice),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Chooses the pod's routes. Rails' routes get higher metrics than the pod's own. Each rail and each other interface of
-//! the pod gets a table, so that a reply leaves by the interface that has its address.
+//! Chooses the pod's routes. Rails' routes get higher metrics than the pod's own routes. Each rail and each other
+//! interface of the pod gets a table, so a reply leaves through the interface that has the reply's source address.
 
 use super::{Obstacle, other_interfaces};
 use attachments::{Attachment, DesiredLink};
@@ -11,13 +11,14 @@ use rdma_netns::{
 };
 use std::{collections::BTreeSet, net::IpAddr};
 
-/// Priority of the rails' rules: before the main table (32766), and after rules that other programs put first.
+/// Priority of the rails' rules. The kernel evaluates these rules before the main table's rule (32766), and after rules
+/// of other programs with smaller numbers.
 const RULE_PRIORITY: u32 = 1000;
 
 /// Returns `desired` with the metrics, tables and rules of the setting `routing`.
 ///
-/// A rail's route gets a higher metric than other routes to the same destination. So the pod keeps using its own
-/// default route, and the kernel does not merge the two into one route with several next hops.
+/// A rail's route gets a higher metric than other routes to the same destination, for two reasons: the pod continues to
+/// use its own default route, and the kernel does not merge both routes into one with several next hops.
 pub fn routed(
     attachment: &Attachment,
     observed: &Observed,
@@ -28,11 +29,11 @@ pub fn routed(
         let metric = attachment.routing.metric;
         connect(rail, &present, metric);
         for route in &mut rail.routes {
-            // IPAM's routes have no metric
+            // routes from IPAM have no metric
             if attachment.ipam.is_some() && route.metric.is_none() && metric != 0 {
                 route.metric = Some(metric);
             }
-            // in the form that the kernel reports
+            // the kernel reports no metric for a route with the default metric
             route.metric = route.metric.filter(|it| *it != route.default_metric());
         }
         raise_metrics(&mut rail.routes, &present, metric);
@@ -46,11 +47,11 @@ pub fn routed(
 }
 
 /// Chooses the tables of a new attachment, from `routing.tableBase` on: one for each rail, then one for each other
-/// interface of the pod. A table is taken if the pod uses it, or if `others`, attachments of the same pod, have it;
-/// these may have no routes in it yet. If a chosen table is taken, all tables are chosen above the taken ones.
+/// interface of the pod. A table is taken if the pod uses it, or if it is in a record of `others`, attachments of the
+/// same pod. If one of the chosen tables is taken, the function chooses only tables above all taken tables.
 ///
 /// # Errors
-/// No table number above the used ones is free.
+/// Too few table numbers are free above the taken tables.
 pub fn choose_tables(
     attachment: &mut Attachment,
     observed: &Observed,
@@ -113,8 +114,8 @@ pub(super) fn other_links<'a>(
     links.filter(move |link| !is_rail(link))
 }
 
-/// Sets a metric on the routes that the kernel makes for the addresses. Removes desired routes that would duplicate
-/// these.
+/// Sets a metric on the routes that the kernel makes for the rail's addresses. Removes desired routes that would
+/// duplicate the kernel's routes.
 fn connect(rail: &mut DesiredLink, present: &[Route], metric: u32) {
     for address in &mut rail.addresses {
         let Some(route) = connected(address) else {
@@ -126,7 +127,7 @@ fn connect(rail: &mut DesiredLink, present: &[Route], metric: u32) {
     let connected: Vec<Route> = rail.addresses.iter().filter_map(connected).collect();
     let gateways = &rail.gateways;
     rail.routes.retain(|route| {
-        // a route to IPAM's own router has no gateway in IPAM's answer
+        // a route to IPAM's own router has no gateway in IPAM's result
         let is_direct = route.gateway.is_none_or(|it| gateways.contains(&it));
         let is_double =
             |it: &Route| is_direct && route.table == MAIN_TABLE && it.same_destination(route);
@@ -175,10 +176,11 @@ pub(super) fn metric(route: &Route) -> u32 {
     route.metric.unwrap_or(route.default_metric())
 }
 
-/// Fills the rail's own `table` with all routes of the rail, and its gateway as the default route. Adds a rule for each
-/// of its addresses. The main table keeps its routes, for programs that read only the main table.
+/// Fills `table`, the rail's own table, with all routes of the rail and a default route through the rail's gateway.
+/// Adds a rule for each address of the rail. The main table also has the rail's routes, for programs that read only the
+/// main table.
 fn give_table(rail: &mut DesiredLink, table: u32) {
-    // keep the routes that the NIC had in this table on the host
+    // keeps the routes that the NIC had in the same table on the host
     let kept: Vec<Route> = rail
         .routes
         .iter()
@@ -188,7 +190,7 @@ fn give_table(rail: &mut DesiredLink, table: u32) {
     let mut routes: Vec<Route> = vec![];
     let mut push = |route: Route| {
         let is_there = |it: &Route| {
-            // the kernel merges routes by several gateways into one route with several next hops
+            // the kernel merges routes through several gateways into one route with several next hops
             let same_way = it.gateway.is_none() || it.gateway == route.gateway;
             it.same_destination(&route) && it.metric == route.metric && same_way
         };
@@ -248,7 +250,7 @@ fn give_table(rail: &mut DesiredLink, table: u32) {
         .collect();
 }
 
-/// Returns the rules of `pod` that lead packets from the addresses of `link` to a table, like a rail's rules.
+/// Returns the rules of `pod` that send packets from the addresses of `link` to a table, as the rules of a rail do.
 pub fn rules_of(link: &Link, pod: &Namespace) -> Vec<Rule> {
     let is_its = |rule: &&Rule| {
         let mut addresses = link.addresses.iter();
@@ -257,7 +259,7 @@ pub fn rules_of(link: &Link, pod: &Namespace) -> Vec<Rule> {
     pod.rules.iter().filter(is_its).cloned().collect()
 }
 
-/// Returns the rule that leads packets from `address` to `table`.
+/// Returns the rule that sends packets from `address` to `table`.
 pub(super) fn source_rule(address: IpAddr, table: u32) -> Rule {
     Rule {
         from: address,

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Plans how other netdevs of the host keep their default routers. When a program sets `forwarding` of one netdev, even
-//! to its present value, the kernel drops every advertised default router of the namespace. It keeps those of netdevs
-//! whose `accept_ra` is 2 (`addrconf_fixup_forwarding()`, `net/ipv6/addrconf.c`; `__rt6_purge_dflt_routers()`,
-//! `net/ipv6/route.c`). On a netdev without forwarding, 2 has the same effect as 1 (`ipv6_accept_ra()`,
-//! `include/net/ipv6.h`).
+//! Plans how the host's other netdevs keep their default routers.
+//!
+//! When a program writes `forwarding` of one netdev, even its present value, the kernel drops every advertised default
+//! router of the namespace. The kernel keeps the default routers of netdevs whose `accept_ra` is 2
+//! (`addrconf_fixup_forwarding()`, `net/ipv6/addrconf.c`; `__rt6_purge_dflt_routers()`, `net/ipv6/route.c`). So the
+//! plan sets `accept_ra` to 2 before the change, and restores it afterwards. On a netdev without forwarding, 2 has the
+//! same effect as 1 (`ipv6_accept_ra()`, `include/net/ipv6.h`).
 
 use super::RailPlan;
 use attachments::Spared;
@@ -12,13 +14,13 @@ use rdma_netns::{LinkChange, NetnsSide, Observed, Op, link::PROTOCOL_RA};
 const ACCEPT_RA: &str = "ipv6/accept_ra";
 const EVEN_IF_FORWARDING: i32 = 2;
 
-/// Returns true if the kernel drops the host's default routers with `op`.
+/// Returns true if the kernel drops the host's default routers when it executes `op`.
 pub fn drops_routers(op: &Op) -> bool {
     matches!(op, Op::Link { at: NetnsSide::Host, change: LinkChange::Sysctl { key, value }, .. } if key == "ipv6/forwarding" && *value != 0)
 }
 
-/// Returns the host's netdevs that would lose default routers by `plans`. Leaves out netdevs that accept no
-/// advertisements: a network manager set their routers, and the kernel drops only routers that it has added itself.
+/// Returns the host's netdevs that would lose default routers by `plans`. Omits netdevs that accept no router
+/// advertisements: a network manager set their default routers, and the kernel drops only routers from advertisements.
 pub fn to_spare(plans: &[RailPlan], observed: &Observed) -> Vec<Spared> {
     if !plans.iter().flatten().flatten().any(drops_routers) {
         return vec![];
@@ -49,7 +51,7 @@ pub fn spare_no_more(spared: &[Spared]) -> impl Iterator<Item = Op> {
     spared.iter().map(|it| set(it, it.accept_ra))
 }
 
-/// Returns those `spared` netdevs that still have the temporary value, with their present names.
+/// Returns the netdevs of `spared` that still have the temporary value, with their present names.
 pub fn still_spared(spared: &[Spared], observed: &Observed) -> Vec<Spared> {
     let present = |it: &Spared| {
         let link = observed.host.link_by_index(it.index)?;
@@ -62,7 +64,7 @@ pub fn still_spared(spared: &[Spared], observed: &Observed) -> Vec<Spared> {
     spared.iter().filter_map(present).collect()
 }
 
-/// Replaces the temporary values of `spared` in `observed` by the recorded ones.
+/// Replaces the temporary values of `spared` in `observed` by the recorded values.
 pub fn without_spared(spared: &[Spared], observed: &mut Observed) {
     for it in still_spared(spared, observed) {
         let mut links = observed.host.links.iter_mut();

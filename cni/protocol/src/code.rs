@@ -3,7 +3,7 @@
 
 use crate::{ConfError, EnvironmentError};
 
-/// The plugin does not support the `cniVersion`, or this version does not have the verb.
+/// The plugin does not support the `cniVersion`, or this version of the specification lacks the verb.
 pub const INCOMPATIBLE_VERSION: u32 = 1;
 /// The plugin does not support a field's value.
 pub const UNSUPPORTED_FIELD: u32 = 2;
@@ -15,13 +15,13 @@ pub const IO: u32 = 5;
 pub const UNDECODABLE: u32 = 6;
 /// The network configuration is invalid.
 pub const CONFIGURATION: u32 = 7;
-/// The failure is temporary: the runtime should try again.
+/// The failure is temporary. The runtime should try again.
 pub const TRY_LATER: u32 = 11;
-/// STATUS: ADD would fail.
+/// Result of STATUS: ADD would fail.
 pub const NOT_AVAILABLE: u32 = 50;
-/// STATUS: ADD would fail, and running pods may have limited connectivity.
+/// Result of STATUS: ADD would fail, and running pods may have limited connectivity.
 pub const LIMITED: u32 = 51;
-/// CHECK found a difference, or the plugin has a defect. The reference plugins use the same code.
+/// CHECK found a difference, or the plugin has a defect. The reference plugins use this code too.
 pub const INTERNAL: u32 = 999;
 
 impl ConfError {

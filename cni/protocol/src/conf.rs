@@ -10,7 +10,7 @@ use conf_reader::{AbsolutePath, Field, Wrong, json, one_line};
 use serde_json::{Map, Value};
 use std::path::PathBuf;
 
-/// The checked fields that every plugin of a network has.
+/// The checked fields that the configuration of every plugin has.
 #[derive(Clone, Debug)]
 pub struct Network {
     /// `cniVersion`
@@ -19,9 +19,10 @@ pub struct Network {
     pub name: String,
     /// `log`
     pub log: Log,
-    /// `prevResult`, unchanged.
+    /// Value of `prevResult`, unchanged.
     pub prev_result: Option<Value>,
-    /// `cni.dev/valid-attachments`, for GC. `None`: the runtime passed no list, so every attachment may be valid.
+    /// Value of `cni.dev/valid-attachments`, for GC. `None`: the runtime passed no list, so every attachment counts as
+    /// valid.
     pub valid_attachments: Option<Vec<ValidAttachment>>,
 }
 
@@ -30,32 +31,32 @@ pub struct Network {
 pub struct Log {
     /// `level`
     pub level: log::LevelFilter,
-    /// `file`, which gets the log in addition to standard error.
+    /// File to which the plugin writes the log in addition to standard error.
     pub file: Option<PathBuf>,
 }
 
-/// An attachment that the runtime still has.
+/// An attachment that the runtime lists as valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ValidAttachment {
     /// Container id.
     pub container: String,
-    /// `CNI_IFNAME`
+    /// Value of `CNI_IFNAME`.
     pub interface: String,
 }
 
-/// A defect of the network configuration.
+/// An error in the network configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfError {
     /// Standard input is not a JSON object.
     #[error("the network configuration on standard input is not a JSON object: {0}")]
     NotJson(String),
-    /// Standard input is a CNI list and not one plugin's configuration.
+    /// Standard input is a whole CNI list, instead of one plugin's configuration.
     #[error(
         "standard input is a whole list: give one entry of its plugins, with the list's cniVersion and name in it \
          (jq '{{cniVersion, name}} + .plugins[N]' FILE, N from 0)"
     )]
     List,
-    /// `cniVersion` is missing, which means 0.1.0 (specification, section 1).
+    /// `cniVersion` is missing. A missing version means 0.1.0 (specification, section 1).
     #[error(
         "cniVersion is missing, which means 0.1.0: a runtime copies it from the list to each entry; supported are \
          {supported}",
@@ -68,7 +69,7 @@ pub enum ConfError {
     /// The verb does not exist in the configuration's version.
     #[error("cniVersion {version} has no {verb}: it came with {since}")]
     Verb {
-        /// `cniVersion`
+        /// The configuration's `cniVersion`.
         version: SpecVersion,
         /// The verb, as in `CNI_COMMAND`.
         verb: &'static str,
@@ -139,8 +140,8 @@ pub fn version_text(raw: &Map<String, Value>) -> &str {
 }
 
 impl Network {
-    /// Checks the fields that every plugin has. DEL and GC ignore wrong values, except for `name` and, for GC, the list
-    /// of valid attachments ([`Mistakes`]).
+    /// Checks the fields that every plugin has. DEL and GC ignore wrong values, but not of `name`. GC does not ignore
+    /// a wrong list of valid attachments either ([`Mistakes`]).
     ///
     /// # Errors
     /// A value is wrong, and the verb of `mistakes` does not ignore it.
@@ -159,7 +160,8 @@ impl Network {
         })
     }
 
-    /// Returns an error if the configuration's version is older than `since`, the first version with `verb`.
+    /// Returns an error if the configuration's version is older than `since`. `since` is the first version that has
+    /// `verb`.
     pub fn since(&self, verb: &'static str, since: SpecVersion) -> Result<(), ConfError> {
         match self.version {
             version if version >= since => Ok(()),
@@ -171,7 +173,7 @@ impl Network {
         }
     }
 
-    /// Returns `prevResult`, or an error if the configuration has none.
+    /// Returns `prevResult`. Returns an error if the configuration has none.
     pub fn required_prev_result(&self) -> Result<&Value, ConfError> {
         self.prev_result.as_ref().ok_or(ConfError::Missing {
             field: "prevResult",
@@ -236,8 +238,8 @@ fn prev_result(file: &Field<'_>) -> Result<Option<Value>, Wrong> {
 /// (containernetworking/cni issue 1101).
 const VALID_ATTACHMENTS: [&str; 2] = ["cni.dev/valid-attachments", "cni.dev/attachments"];
 
-/// Returns the runtime's list of valid attachments. `null` means an empty list: Go marshals a nil slice as `null`,
-/// which CRI-O sends when it starts on a node without pods.
+/// Returns the runtime's list of valid attachments. `null` counts as an empty list: Go marshals a nil slice as `null`,
+/// and CRI-O sends `null` when it starts on a node without pods.
 fn valid_attachments(file: &Field<'_>) -> Result<Option<Vec<ValidAttachment>>, Wrong> {
     for name in VALID_ATTACHMENTS {
         let field = file.at(name);

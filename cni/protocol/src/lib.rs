@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The CNI protocol: a plugin reads its environment and standard input, and prints one JSON object. All plugins of this
-//! project use this crate, which has no code for devices or addresses.
+//! project use this crate. It has no code for devices or addresses.
 //!
 //! | module | owns |
 //! |---|---|
@@ -11,7 +11,7 @@
 //! | [`result`] | the result of ADD, in the format of the configuration's version |
 //! | [`version`], [`code`] | versions and error codes of the specification |
 //! | [`lock`] | file locks with a time limit |
-//! | [`state_file`] | files of the state directories, opened safely whatever stands at their path |
+//! | [`state_file`] | files of the state directories, opened safely even if another kind of file is at their path |
 //! | [`room`] | the check of STATUS that a directory is writable |
 //! | [`run`] | one run of another program, with a deadline |
 //! | [`logging`] | the log on standard error, and in a file |

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The log: standard error always, and a file if one is configured.
+//! The log on standard error, and in a file if the configuration names a file.
 
 use crate::{Environment, conf::Log};
 use conf_reader::one_line;
@@ -20,7 +20,7 @@ struct Both {
 impl Write for Both {
     fn write(&mut self, text: &[u8]) -> io::Result<usize> {
         io::stderr().write_all(text)?;
-        // a full disk must not make a pod fail
+        // a failed write, for example on a full disk, must not fail a pod's ADD
         let _ = self.file.write_all(text);
         Ok(text.len())
     }
@@ -30,8 +30,8 @@ impl Write for Both {
     }
 }
 
-/// Starts logging. Each line begins with `program` and its context: verb, container, pod. A process logs each warning
-/// once, because a verb repeats its steps while it waits.
+/// Starts logging. Each line begins with `program` and its context: verb, container, pod. A verb repeats its steps
+/// while it waits, so a process logs each warning only once.
 pub fn start(program: &'static str, settings: &Log, environment: &Environment) {
     let context = context(environment);
     let warnings = Mutex::new(BTreeSet::new());
@@ -51,7 +51,7 @@ pub fn start(program: &'static str, settings: &Log, environment: &Environment) {
         OpenOptions::new()
             .append(true)
             .create(true)
-            // opening a named pipe without a reader would block
+            // without this flag, opening a named pipe without a reader would block
             .custom_flags(O_NONBLOCK)
             .open(path)
             .map_err(|error| (path, error))
@@ -64,7 +64,7 @@ pub fn start(program: &'static str, settings: &Log, environment: &Environment) {
         Some(Err(failed)) => Some(failed),
         None => None,
     };
-    // a second call in one process, as in tests, has no effect
+    // only the first call in a process has an effect; tests make several
     let _ = builder.try_init();
     if let Some((path, error)) = failed {
         log::warn!("log.file: cannot open {path:?}: {error}");

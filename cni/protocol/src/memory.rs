@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The allocator of a plugin's process. It replaces musl's allocator, which maps and unmaps pages all the time. It uses
-//! a lock of its own instead of musl's mutex, which took a sixth of the time that an ADD spends outside the kernel.
+//! The allocator of a plugin's process. It replaces musl's allocator, which constantly maps and unmaps pages. Its lock
+//! replaces musl's mutex, which took a sixth of the time that an ADD spends outside the kernel.
 
 use dlmalloc::Dlmalloc;
 use nix::{
@@ -13,16 +13,17 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-/// Step in which the heap grows, in bytes. An ADD of a few rails needs one step. Untouched pages use no memory.
+/// Step in which the heap grows, bytes. An ADD of a few rails needs one step. Pages that the process does not touch use
+/// no memory.
 const GRANULARITY: usize = 512 << 10;
 
-/// Heap that an ADD of one rail uses, bytes.
+/// Size of the heap that an ADD of one rail uses, bytes.
 const HEAP: usize = 144 << 10;
 
-/// Stack that an ADD of one rail uses, bytes.
+/// Size of the stack that an ADD of one rail uses, bytes.
 const STACK: usize = 44 << 10;
 
-/// An allocator for `#[global_allocator]`. The standard library's lock needs no allocation.
+/// An allocator for `#[global_allocator]`. Its lock is the standard library's, which needs no allocation.
 pub struct Memory(Mutex<Dlmalloc>);
 
 impl Memory {
@@ -52,7 +53,7 @@ unsafe impl GlobalAlloc for Memory {
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: as above.
+        // SAFETY: the layout's size and alignment are valid ones.
         unsafe { self.heap().calloc(layout.size(), layout.align()) }
     }
 
@@ -62,7 +63,7 @@ unsafe impl GlobalAlloc for Memory {
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: as above.
+        // SAFETY: the caller got the pointer from this allocator, with this layout.
         unsafe {
             self.heap()
                 .realloc(pointer, layout.size(), layout.align(), size)
@@ -70,18 +71,18 @@ unsafe impl GlobalAlloc for Memory {
     }
 }
 
-/// Requests that the kernel maps all pages for an ADD by two calls. Otherwise, the first access to each page causes a
-/// fault; the faults took a twelfth of an ADD's time. Linux before 5.14 has no `MADV_POPULATE_WRITE`: the call fails,
-/// and the pages are mapped one by one.
+/// Makes the kernel map all pages that an ADD needs, by two calls. Otherwise the first access to each page causes a
+/// fault. These faults took a twelfth of an ADD's time. Linux before 5.14 has no `MADV_POPULATE_WRITE`: the call fails,
+/// and the kernel maps the pages one by one.
 pub fn populate() {
-    // the block is freed at once, so that the next allocations use it
+    // freed at once, so the next allocations use the block's pages
     let heap = Vec::<u8>::with_capacity(HEAP);
     have_pages(heap.as_ptr(), HEAP);
     let here = 0_u8;
     have_pages((&raw const here).wrapping_sub(STACK), STACK);
 }
 
-/// Maps all whole pages of `length` bytes from `start` on.
+/// Makes the kernel map all whole pages of the `length` bytes from `start` on.
 fn have_pages(start: *const u8, length: usize) {
     let page = page_size();
     let before = start.addr().next_multiple_of(page) - start.addr();
@@ -118,7 +119,7 @@ mod tests {
             pages.resize(pages.capacity(), 1);
             faults() - before
         };
-        // the first and the last page are covered only in part
+        // the block contains only a part of the first and the last page
         assert!(touched(true) <= 8, "{}", touched(true));
         assert!(touched(false) >= 50, "{}", touched(false));
     }

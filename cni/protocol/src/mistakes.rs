@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Treatment of wrong values. Most verbs refuse a configuration with a wrong value. DEL and GC ignore wrong values that
-//! they do not need, so that a typing error does not prevent the deletion of every pod of the node.
+//! Treatment of wrong values in a configuration. Most verbs return an error for a wrong value. DEL and GC ignore wrong
+//! values of fields that they do not need. Otherwise a typing error would prevent the deletion of every pod of the
+//! node.
 
 use crate::{Command, ConfError};
 
-/// The wrong values of one configuration that a verb has ignored.
+/// The wrong values in one configuration that a verb has ignored.
 #[derive(Debug)]
 pub struct Mistakes {
     command: Option<Command>,
@@ -12,7 +13,7 @@ pub struct Mistakes {
 }
 
 impl Mistakes {
-    /// Returns a collection that ignores no wrong value: the first one is an error.
+    /// Returns a collection that ignores nothing: the first wrong value is an error.
     pub fn refused() -> Self {
         Self {
             command: None,
@@ -32,7 +33,7 @@ impl Mistakes {
     /// `default`.
     ///
     /// # Errors
-    /// Returns the error of `read` if the verb does not ignore it.
+    /// The error of `read`, if the verb does not ignore it.
     pub fn or<T, E: Into<ConfError>>(
         &mut self,
         read: Result<T, E>,
@@ -47,10 +48,10 @@ impl Mistakes {
         }
     }
 
-    /// Like [`Mistakes::or`], but only for DEL: GC needs the field, and does not ignore a wrong value.
+    /// Returns the value like [`Mistakes::or`], but ignores a wrong value only for DEL, because GC needs the field.
     ///
     /// # Errors
-    /// Returns the error of `read` if the verb does not ignore it.
+    /// The error of `read`, if the verb does not ignore it.
     pub fn or_for_del<T, E: Into<ConfError>>(
         &mut self,
         read: Result<T, E>,
@@ -62,7 +63,7 @@ impl Mistakes {
         }
     }
 
-    /// Reports whether the verb ignored the value of `field`. `field` is the full name.
+    /// Returns true if the verb ignored the value of `field`. `field` is the field's full name.
     pub fn has(&self, field: &str) -> bool {
         let is_it = |error: &ConfError| matches!(error, ConfError::Value { field: name, .. } if name == field);
         self.passed_over.iter().any(is_it)

@@ -18,17 +18,17 @@ pub struct RailResult {
     pub mtu: u32,
     /// `CNI_NETNS`
     pub sandbox: String,
-    /// PCI address or auxiliary device.
+    /// PCI address, or name of the auxiliary device.
     pub device: Option<String>,
-    /// Objects with `address`, and optionally `gateway`.
+    /// Addresses: objects with `address`, and optionally `gateway`.
     pub ips: Vec<Value>,
-    /// Objects with `dst`, and optionally `gw` and the route attributes of 1.1.0.
+    /// Routes: objects with `dst`, and optionally `gw` and the route attributes of version 1.1.0.
     pub routes: Vec<Value>,
     /// `dns`
     pub dns: Option<Value>,
 }
 
-/// Returns `previous` with `rails` appended. Existing values of `previous` are unchanged.
+/// Returns the result `previous` with `rails` appended. Existing values of `previous` stay unchanged.
 pub fn extend(previous: Option<&Value>, version: SpecVersion, rails: &[RailResult]) -> Value {
     let mut result = match previous {
         Some(Value::Object(object)) => object.clone(),
@@ -57,7 +57,7 @@ pub fn extend(previous: Option<&Value>, version: SpecVersion, rails: &[RailResul
     Value::Object(result)
 }
 
-/// Appends `value` to the list `name`, and returns its index.
+/// Appends `value` to the list `name` of `result`, and returns its index.
 fn append(result: &mut Map<String, Value>, name: &str, value: Value) -> usize {
     let list = result.entry(name).or_insert(Value::Null);
     if !list.is_array() {
@@ -81,7 +81,7 @@ fn interface(rail: &RailResult, version: SpecVersion) -> Value {
     interface
 }
 
-/// Returns an address of `ips` in the format of `version`.
+/// Returns an element of `ips` in the format of `version`.
 pub fn address(ip: &Value, version: SpecVersion) -> Value {
     let mut ip = ip.clone();
     if let Some(object) = ip.as_object_mut() {
@@ -103,7 +103,7 @@ pub fn route(route: &Value, version: SpecVersion) -> Value {
     route
 }
 
-/// Adds `addresses`, each with its network's router, to the pod's interface `name`.
+/// Adds `addresses` to the pod's interface `name`, each with the router of its network.
 pub fn add_addresses(
     result: &mut Value,
     name: &str,
@@ -138,7 +138,7 @@ pub struct Interface<'a> {
     pub mac: Option<&'a str>,
     /// `mtu`
     pub mtu: Option<u32>,
-    /// Addresses with prefix lengths, bits.
+    /// Addresses, with the lengths of their prefixes in bits.
     pub addresses: Vec<(IpAddr, u8)>,
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One run of another program. The program ends at its deadline, or when this process ends.
+//! One run of another program. This process kills the program at its deadline. The kernel kills the program when this
+//! process ends.
 
 use nix::{
     errno::Errno,
@@ -16,9 +17,9 @@ use std::{
 
 const POLL: Duration = Duration::from_micros(500);
 
-/// Runs `program` with `input` on its standard input. Returns its exit status and standard output. The program is
-/// killed at `deadline`. The kernel also kills it when this process dies, because an IPAM ADD that outlives its DEL
-/// would reserve an address for a deleted pod.
+/// Runs `program` with `input` on its standard input. Returns its exit status and standard output. Kills the program at
+/// `deadline`. The kernel also kills the program when this process ends. Otherwise an IPAM ADD could outlive its DEL,
+/// and would then lease an address to a deleted pod.
 ///
 /// # Errors
 /// The program cannot be started, or it did not end before `deadline` ([`io::ErrorKind::TimedOut`]).
@@ -38,9 +39,10 @@ pub fn until(
     let mut child = program.spawn()?;
     let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
     let input = input.to_vec();
-    // do not join the thread: a child of the plugin can keep standard input open without reading
+    // the thread is not joined: it may never end, because a child of the plugin can keep standard input open without
+    // reading
     let writer = thread::Builder::new().spawn(move || {
-        // a plugin that ends without reading its input reports the reason in its result
+        // a plugin may end without reading its input: its result has the reason
         let _ = stdin.map(|mut stdin| stdin.write_all(&input));
     });
     let ended = writer
@@ -91,10 +93,10 @@ fn read(stdout: Option<ChildStdout>, deadline: Instant) -> io::Result<Vec<u8>> {
 mod tests {
     use super::*;
 
-    /// Time limit for programs that hang.
+    /// Time limit for programs that do not end.
     const LIMIT: Duration = Duration::from_millis(300);
 
-    /// Time limit for programs that end by themselves on a busy machine.
+    /// Time limit for programs that end by themselves, even on a busy machine.
     const PATIENCE: Duration = Duration::from_secs(60);
 
     /// Runs `script` with `input`, and returns its outcome and its duration.
@@ -115,7 +117,7 @@ mod tests {
         let (ended, took) = run(script, input, LIMIT);
         let kind = ended.expect_err("it does not end by itself").kind();
         assert_eq!(kind, io::ErrorKind::TimedOut, "{script}");
-        // poll() rounds to milliseconds
+        // poll() rounds its timeout to milliseconds
         let limit = LIMIT - Duration::from_millis(1);
         assert!(
             took >= limit && took < LIMIT * 50,
@@ -123,7 +125,7 @@ mod tests {
         );
     }
 
-    /// Returns more bytes than a pipe holds, which is 64 KiB.
+    /// Returns more than 64 KiB, the capacity of a pipe.
     fn large() -> Vec<u8> {
         vec![b' '; 1 << 20]
     }
@@ -152,7 +154,7 @@ mod tests {
         must_time_out("exec >&-; exec sleep 20", &large());
     }
 
-    /// The child of the shell inherits standard input and outlives the shell.
+    /// The shell's child inherits standard input and outlives the shell.
     #[test]
     fn a_shell_that_waits_for_another_program_is_ended() {
         must_time_out("sleep 20; true", &large());

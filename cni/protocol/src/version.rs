@@ -6,9 +6,9 @@ use std::fmt;
 /// A supported version of the CNI specification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SpecVersion {
-    /// 0.3.0: `ips[].version`, no CHECK.
+    /// 0.3.0: has `ips[].version`, and lacks CHECK.
     V0_3_0,
-    /// 0.3.1: the same formats as 0.3.0.
+    /// 0.3.1: has the same formats as 0.3.0.
     V0_3_1,
     /// 0.4.0: adds CHECK.
     V0_4_0,
@@ -39,7 +39,7 @@ impl SpecVersion {
         }
     }
 
-    /// Returns the supported version named `text`, or none.
+    /// Returns the supported version with the text `text`. Returns `None` for any other text.
     pub fn parse(text: &str) -> Option<Self> {
         SUPPORTED
             .into_iter()

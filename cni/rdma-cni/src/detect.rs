@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `detect`: an entry without devices that records each call by the runtime. The daemon puts this entry into the
-//! network's own directory to find out whether the runtime calls plugins of the directory (`conflist::placement`). If
-//! the call cannot be recorded, the pod starts nevertheless, and the daemon leaves the list unchanged.
+//! Field `detect` of an entry without devices. Such an entry records each call by the runtime. The daemon puts it into
+//! the network's own directory to find out whether the runtime calls the directory's plugins (`conflist::placement`).
+//! If `rdma-cni` cannot record the call, the pod still starts, and the daemon does not change the list.
 
 use cni_protocol::{Command, Environment, result};
 use network_conf::Conf;
@@ -9,10 +9,10 @@ use rdma_netns::Kernel;
 use serde_json::Value;
 use std::{fs::File, io, path::Path};
 
-/// Default directory of libcni's cached results.
+/// Default directory in which libcni caches results.
 const RESULT_CACHE: &str = "/var/lib/cni/results";
 
-/// Returns the reply to the runtime, if any.
+/// Returns the reply to the runtime. Returns `None` for verbs without a reply.
 pub(crate) fn answer<K: Kernel>(
     kernel: &K,
     conf: &Conf,
@@ -27,7 +27,7 @@ pub(crate) fn answer<K: Kernel>(
         }
         _ => false,
     };
-    // a call by hand is no sign of the runtime
+    // a call without a pod's name is a person's, and shows nothing about the runtime
     if is_noted && environment.pod().is_some() {
         let verb = environment.command.as_str();
         if let Err(error) = note(conf, verb) {
@@ -41,18 +41,18 @@ pub(crate) fn answer<K: Kernel>(
     (environment.command == Command::Add).then(result)
 }
 
-/// Returns true if the pod's namespace exists, so that this DEL ends a running pod. After a reboot CRI-O's GC calls DEL
-/// for pods of the previous boot, whose namespaces are gone.
+/// Returns true if the pod's namespace exists. Then this DEL ends a running pod. After a reboot, CRI-O's GC also calls
+/// DEL for pods of the previous boot, whose namespaces no longer exist.
 fn has_namespace<K: Kernel>(kernel: &K, environment: &Environment) -> bool {
     let target = environment.target.as_ref();
     let netns = target.and_then(|it| it.netns.as_ref());
     netns.is_some_and(|it| kernel.open_pod(it).is_ok())
 }
 
-/// Returns true if libcni has cached a result of ADD (`getCacheFilePath()`, `libcni/api.go`). With a cached result this
-/// DEL ends a running pod; without a cached result it ends a failed start. The difference matters with CRI-O: at a
-/// pod's end CRI-O calls the cached list, which lacks the directory's plugins; after a failed start CRI-O calls the
-/// list with these plugins. DEL receives the result itself only since version 0.4.0.
+/// Returns true if libcni has cached a result of ADD (`getCacheFilePath()`, `libcni/api.go`). Then this DEL ends a
+/// running pod. Otherwise it ends a failed start. The difference matters with CRI-O: at a pod's end, CRI-O calls the
+/// cached list, which lacks the directory's plugins. After a failed start, it calls the list with these plugins. This
+/// function reads the cache because the runtime passes the result to DEL only since CNI version 0.4.0.
 fn is_cached(conf: &Conf, environment: &Environment) -> bool {
     let Some(target) = &environment.target else {
         return false;
@@ -62,7 +62,7 @@ fn is_cached(conf: &Conf, environment: &Environment) -> bool {
     Path::new(RESULT_CACHE).join(name).is_file()
 }
 
-/// Writes the record of the call, if the daemon has created the directory for it.
+/// Writes the record of the call if the daemon's directory for such records exists.
 fn note(conf: &Conf, verb: &str) -> io::Result<()> {
     let name = format!("{verb}@{}", conf.network.name);
     match File::create_new(conf.state_dir.join("detected").join(name)) {

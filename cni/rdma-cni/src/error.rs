@@ -15,19 +15,19 @@ use plan::{Obstacle, select::SelectError};
 use rdma_netns::{ObserveError, OpenPodError};
 use smcr::apply::SmcError;
 
-/// A verb's failure.
+/// The error with which a verb fails.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The environment.
+    /// The environment is invalid.
     #[error(transparent)]
     Environment(#[from] EnvironmentError),
-    /// The output of a verb that changes nothing could not be written.
+    /// The output could not be written. The verb changed nothing.
     #[error("cannot write the answer to standard output: {0}")]
     Output(std::io::Error),
-    /// `CNI_NETNS`
+    /// The namespace at `CNI_NETNS` cannot be opened.
     #[error("CNI_NETNS: {0}")]
     Netns(#[from] OpenPodError),
-    /// The configuration.
+    /// The configuration is invalid.
     #[error(transparent)]
     Conf(#[from] ConfError),
     /// The data from ib-kubernetes are wrong.
@@ -36,87 +36,87 @@ pub enum Error {
     /// Kubelet's allocation cannot be read.
     #[error(transparent)]
     Kubelet(#[from] KubeletError),
-    /// The devices.
+    /// The devices cannot be selected.
     #[error(transparent)]
     Select(#[from] SelectError),
-    /// ADD for an attachment that exists.
+    /// ADD was called for an attachment that exists already.
     #[error("{0} is attached already; it needs a DEL before another ADD")]
     Exists(String),
-    /// The state directory; nothing was changed.
+    /// The state directory cannot be used. The verb changed nothing.
     #[error("{0}; nothing was changed")]
     State(#[from] StoreError),
-    /// The state directory failed during a restore.
+    /// The state directory failed during a restore, so the restore is incomplete.
     #[error("{0}; the restore is incomplete, and the record stays: try again")]
     Unfinished(StoreError),
-    /// The verb is done, but its record could not be removed, or the removal could not be synced to disk.
+    /// The verb has done its work, but it could not remove its record, or could not sync the removal to disk.
     #[error("everything is back on the host, but {0}")]
     Forget(StoreError),
-    /// The record is of a later version, and is left unchanged.
+    /// A later version wrote the record. This version leaves the record unchanged.
     #[error(
         "the record of {key} has format {format}, which a newer rdma-cni wrote: use that rdma-cni"
     )]
     Newer {
-        /// The record's attachment.
+        /// Key of the record.
         key: Key,
-        /// The record's format.
+        /// Format of the record.
         format: u64,
     },
     /// GC found a record that cannot be read.
     #[error("its record cannot be read ({0}): DEL restores its devices to the host")]
     Unreadable(String),
-    /// GC could not determine which leases the IPAM plugin must keep.
+    /// GC could not determine the addresses that the IPAM plugin must keep.
     #[error("{0}; therefore GC did not call the IPAM plugin")]
     Unasked(StoreError),
     /// The kernel's state could not be read.
     #[error(transparent)]
     Observe(#[from] ObserveError),
-    /// No plan is possible; nothing was changed.
+    /// An obstacle makes every plan impossible. The verb changed nothing.
     #[error(transparent)]
     Obstacle(#[from] Obstacle),
-    /// SMC-R failed; nothing was changed.
+    /// SMC-R failed. The verb changed nothing.
     #[error("{0}; nothing was changed")]
     Smc(#[from] SmcError),
     /// ADD failed before its first change, and its record could not be removed.
     #[error("{error}; in addition, its record could not be removed and stays until DEL: {left}")]
     Recorded {
-        /// Why ADD failed.
+        /// Reason why ADD failed.
         error: Box<Error>,
-        /// Reason why the record is still there.
+        /// Reason why the record could not be removed.
         left: StoreError,
     },
-    /// IPAM failed; no device is affected.
+    /// IPAM failed. No device is affected.
     #[error(transparent)]
     Ipam(#[from] IpamError),
     /// ADD failed after its first change.
     #[error("{cause}; {}", outcome(left, given_up, held))]
     Add {
-        /// Reason.
+        /// Reason why ADD failed.
         cause: Cause,
-        /// The devices that are not restored.
+        /// The devices that ADD could not restore.
         left: Option<Box<Incomplete>>,
-        /// Attributes that the restored devices lack, one sentence per attribute.
+        /// Attributes that the restored devices lack, one sentence for each.
         given_up: Box<[String]>,
-        /// Reason why addresses may still be assigned.
+        /// Reason why IPAM may still have addresses assigned to the pod.
         held: Option<Box<IpamError>>,
     },
     /// The restore is incomplete.
     #[error("restoring is incomplete: {0}")]
     Incomplete(#[from] Incomplete),
-    /// The devices are restored, but addresses are not released.
+    /// The devices are restored, but the addresses could not be released.
     #[error("devices are back on the host, but addresses may still be held: {0}")]
     Release(IpamError),
-    /// CHECK found differences.
+    /// CHECK found differences, one sentence for each.
     #[error("{}", .0.join("; "))]
     Drift(Vec<String>),
-    /// STATUS: ADD would fail.
+    /// Result of STATUS: ADD would fail.
     #[error("ADD cannot work: {}", reasons.join("; "))]
     NotReady {
-        /// True if the IPAM plugin reports that running pods are affected too (code 51).
+        /// True if running pods are affected too: the IPAM plugin reported code 51.
         limited: bool,
-        /// Reasons, a sentence each.
+        /// Reasons, one sentence for each.
         reasons: Vec<String>,
     },
-    /// An error of one of several attachments.
+    /// The error of one attachment. A verb can handle several attachments.
     #[error("{key}: {source}")]
     Of {
         /// The attachment.
@@ -124,7 +124,7 @@ pub enum Error {
         /// The attachment's error.
         source: Box<Error>,
     },
-    /// Several attachments, each with its error.
+    /// The errors of several attachments.
     #[error("{}", each(.0))]
     Several(Vec<Error>),
 }
@@ -132,7 +132,7 @@ pub enum Error {
 /// Reason why ADD failed after its first change.
 #[derive(Debug, thiserror::Error)]
 pub enum Cause {
-    /// A change failed.
+    /// A change or an observation failed.
     #[error(transparent)]
     Apply(#[from] ApplyError),
     /// A container of the pod would get another device than kubelet promised.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Notes about attributes that netdevs lack after their restore to the host.
+//! Notes about attributes that restored netdevs lack.
 
 use crate::apply::{GivenUp, Restored};
 use attachments::{
@@ -15,13 +15,13 @@ use std::path::Path;
 /// Maximum number of names in a message.
 const MAX_NAMED: usize = 8;
 
-/// Maximum number of routes in a netdev's note.
+/// Maximum number of routes in the note of one netdev.
 const MAX_NOTED: usize = 100;
 
-/// `RTPROT_BOOT`: the protocol of iproute2's routes by default.
+/// `RTPROT_BOOT`: the default protocol of iproute2's routes.
 const PROTOCOL_BOOT: u8 = 3;
 
-/// Records which attributes each restored netdev lacks. Removes the note of a netdev that lacks nothing. Returns all
+/// Notes which attributes each restored netdev lacks. Removes the note of a netdev that lacks none. Returns all
 /// missing attributes.
 pub fn note(root: &Path, attachment: &Attachment, restored: &Restored) -> Vec<Lack> {
     let mut lacks = vec![];
@@ -67,7 +67,7 @@ pub fn note(root: &Path, attachment: &Attachment, restored: &Restored) -> Vec<La
         lacks.extend(note.lacks.iter().cloned());
         let done = match note.lacks.is_empty() {
             true => remove(root, &host_link.name),
-            // while one rail is awaited, all others are checked again
+            // the note is unchanged: while the verb waits for one rail, it checks the other rails again and again
             false if note.lacks == before => Ok(()),
             false => write(root, &note),
         };
@@ -81,8 +81,8 @@ pub fn note(root: &Path, attachment: &Attachment, restored: &Restored) -> Vec<La
     lacks
 }
 
-/// Returns the routes of a netdev that its move removes permanently. Routes of a routing daemon are left out, because
-/// the daemon sets them again.
+/// Returns the routes of a netdev that the kernel removes permanently when the netdev moves. Omits routes of a routing
+/// daemon, because the daemon sets them again.
 pub fn routes_of(netdev: u32, observed: &Observed) -> Vec<Route> {
     let by_hand = [PROTOCOL_KERNEL, PROTOCOL_BOOT, PROTOCOL_STATIC];
     let routes = observed.host.unkept_by(netdev);
@@ -90,7 +90,7 @@ pub fn routes_of(netdev: u32, observed: &Observed) -> Vec<Route> {
     routes.take(MAX_NOTED).cloned().collect()
 }
 
-/// Describes the routes that a move removes. `None`: there are no such routes.
+/// Describes the routes that a move removes. Returns `None` if there are no such routes.
 pub fn routes(unkept: &[Route]) -> Option<String> {
     let destinations: Vec<String> = unkept.iter().map(destination).collect();
     let named = some(&destinations)?;
@@ -99,7 +99,7 @@ pub fn routes(unkept: &[Route]) -> Option<String> {
     ))
 }
 
-/// Returns the first of `names`, and the number of the others; `None`: there are no names.
+/// Returns the first names of `names`, and the number of the remaining names. Returns `None` if there are no names.
 pub fn some(names: &[String]) -> Option<String> {
     let mut named: Vec<String> = names.iter().take(MAX_NAMED).cloned().collect();
     if names.len() > MAX_NAMED {
@@ -112,7 +112,7 @@ fn destination(route: &Route) -> String {
     format!("{}/{}", route.destination, route.prefix)
 }
 
-/// Returns the routes of `rail` that its move removed, if the rail was moved.
+/// Returns the routes that `rail` lost by its move. Returns none if the rail was not moved.
 fn unkept(rail: &Rail) -> impl Iterator<Item = Lack> {
     let routes = rail.unkept_routes.iter();
     routes.map(|route| Lack {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Delegation to an IPAM plugin (CNI specification, section 4): once per rail, with the
-//! rail's name in the pod as `CNI_IFNAME` and its netdev on the host as `master`.
+//! Delegation to an IPAM plugin (CNI specification, section 4). `rdma-cni` calls the plugin once for each rail, with
+//! the rail's name in the pod as `CNI_IFNAME` and its netdev on the host as `master`.
 
 mod built_in;
 mod error;
@@ -23,11 +23,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Time limit of one call. The reference `dhcp` tries for about a minute.
+/// Time limit of one call. The reference plugin `dhcp` tries for about a minute.
 pub const LIMIT: Duration = Duration::from_secs(90);
 
-/// Returns the current time for limits of IPAM calls. Processes run by the real clock, and not by
-/// [`rdma_netns::Kernel::now`].
+/// Returns the current time, for time limits of IPAM calls. IPAM programs take real time, so this is not
+/// [`rdma_netns::Kernel::now`], which tests control.
 #[expect(
     clippy::disallowed_methods,
     reason = "an IPAM plugin is a process, which no fake kernel can hurry"
@@ -36,7 +36,7 @@ pub fn now() -> Instant {
     Instant::now()
 }
 
-/// An IPAM plugin that was found.
+/// An IPAM plugin whose program was found.
 #[derive(Debug)]
 pub struct Ipam<'a> {
     name: &'a str,
@@ -48,8 +48,9 @@ pub struct Ipam<'a> {
     later: Option<&'a Rails>,
 }
 
-/// The IPAM calls of one verb, one for each rail. The built-in IPAM syncs all its files in one step at the end of the
-/// calls, because `rdma-cni` uses no address before this step. An IPAM program syncs its files in each call.
+/// The IPAM calls of one verb, one for each rail. The built-in IPAM syncs all its files in one step after the calls,
+/// which is possible because `rdma-cni` uses no address before this step. An IPAM program syncs its files in each
+/// call.
 #[derive(Debug, Default)]
 pub struct Rails(Deferred);
 
@@ -66,7 +67,7 @@ impl Rails {
 /// The answer of an IPAM plugin to ADD.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answer {
-    /// Desired state for the kernel.
+    /// Desired state of the rail's netdev.
     pub desired: DesiredLink,
     /// `ips`, unchanged.
     pub ips: Vec<Value>,
@@ -77,7 +78,7 @@ pub struct Answer {
 }
 
 impl<'a> Ipam<'a> {
-    /// Finds the plugin `name` in `CNI_PATH`. The plugin gets `config` on standard input.
+    /// Finds the plugin `name` in `CNI_PATH`. Its calls get `config` on standard input.
     pub fn find(
         name: &'a str,
         environment: &'a Environment,
@@ -95,7 +96,7 @@ impl<'a> Ipam<'a> {
         })
     }
 
-    /// Sets a common `deadline` for all calls, instead of [`LIMIT`] for each call.
+    /// Sets a common `deadline` for all calls, in place of [`LIMIT`] for each call.
     pub fn until(self, deadline: Instant) -> Self {
         Self {
             deadline: Some(deadline),
@@ -103,7 +104,7 @@ impl<'a> Ipam<'a> {
         }
     }
 
-    /// Makes the calls part of `rails`.
+    /// Makes the calls share the syncs of `rails`.
     pub fn among(self, rails: &'a Rails) -> Self {
         Self {
             later: Some(rails),
@@ -111,8 +112,8 @@ impl<'a> Ipam<'a> {
         }
     }
 
-    /// Requests addresses for the rail `pod_name`. `master` is the rail's netdev on the host; the netdev may be in the
-    /// pod by now.
+    /// Requests addresses for the rail `pod_name`. `master` describes the rail's netdev in its host state. The netdev
+    /// itself may already be in the pod.
     pub fn add(&self, pod_name: &str, master: &Master<'_>) -> Result<Answer, IpamError> {
         let config = master.handed_on(self.config);
         let args = self.environment.all.get("CNI_ARGS");
@@ -123,14 +124,15 @@ impl<'a> Ipam<'a> {
         Answer::parse(self.name, &output)
     }
 
-    /// Calls DEL or CHECK for the rail `pod_name`: releases its addresses, or checks that they are held.
+    /// Calls DEL or CHECK for the rail `pod_name`. DEL releases the rail's addresses, CHECK checks that the rail has
+    /// them.
     pub fn rail(&self, command: Command, rail: RailCall<'_>) -> Result<(), IpamError> {
         let netns = rail.netns.unwrap_or_default();
         let variables = [
             ("CNI_CONTAINERID", rail.container),
             ("CNI_NETNS", netns),
             ("CNI_IFNAME", rail.pod_name),
-            // the attachment's own arguments: in GC and recovery, the environment belongs to another pod
+            // the attachment's own arguments: in GC and recovery the environment belongs to another pod
             ("CNI_ARGS", rail.args.unwrap_or_default()),
         ];
         let mut config = self.config.clone();
@@ -142,7 +144,7 @@ impl<'a> Ipam<'a> {
         self.call(command, &variables, &config).map(drop)
     }
 
-    /// Forwards GC, with the valid attachments under their rails' names.
+    /// Calls GC. The valid attachments have their rails' names.
     pub fn gc(&self, valid: &[ValidAttachment]) -> Result<(), IpamError> {
         let valid = valid
             .iter()
@@ -153,7 +155,7 @@ impl<'a> Ipam<'a> {
         self.call(Command::Gc, &[], &config).map(drop)
     }
 
-    /// Forwards STATUS, with the rail's `master` if there is one.
+    /// Calls STATUS, with the rail's `master` if it is known.
     pub fn status(&self, master: Option<&Master<'_>>) -> Result<(), IpamError> {
         let config = match master {
             Some(master) => master.handed_on(self.config),
@@ -216,10 +218,10 @@ impl<'a> Ipam<'a> {
     }
 }
 
-/// Returns the path of the plugin `name`, in the first directory of `CNI_PATH` that has it.
+/// Returns the path of the plugin `name` in the first directory of `CNI_PATH` that contains it.
 ///
 /// # Errors
-/// `CNI_PATH` has no such program.
+/// No directory of `CNI_PATH` contains the program.
 pub fn program(name: &str, environment: &Environment) -> Result<PathBuf, IpamError> {
     let mut places = environment
         .path
@@ -288,25 +290,25 @@ impl Answer {
     }
 }
 
-/// The rail whose addresses are released or checked.
+/// The rail whose addresses IPAM releases or checks.
 #[derive(Clone, Copy, Debug)]
 pub struct RailCall<'a> {
-    /// Container id of the attachment; in GC it differs from the environment's.
+    /// Container id of the attachment. In GC and recovery it is not the environment's container id.
     pub container: &'a str,
-    /// `CNI_NETNS`, if the namespace still exists.
+    /// Value of `CNI_NETNS`, if the namespace still exists.
     pub netns: Option<&'a str>,
-    /// `CNI_ARGS` of the attachment's ADD.
+    /// Value of `CNI_ARGS` at the attachment's ADD.
     pub args: Option<&'a str>,
     /// The rail's name in the pod.
     pub pod_name: &'a str,
     /// The netdev's name on the host.
     pub master: &'a str,
-    /// The rail's addresses that another machine was found to have.
+    /// Addresses of the rail that a probe found on another machine.
     pub conflicts: &'a [IpAddr],
 }
 
-/// Parses an address with a prefix length. `ipnetwork` would also accept `10.0.0.1` and `10.0.0.1/255.0.0.0`, which an
-/// IPAM plugin must not return.
+/// Parses an address with a prefix length. `ipnetwork` would also accept `10.0.0.1` and `10.0.0.1/255.0.0.0`, but an
+/// IPAM plugin must return a prefix length.
 fn prefix(text: &str) -> Option<(IpAddr, u8)> {
     let (address, length) = text.split_once('/')?;
     let address: IpAddr = address.parse().ok()?;
@@ -315,8 +317,8 @@ fn prefix(text: &str) -> Option<(IpAddr, u8)> {
     Some((network.ip(), network.prefix()))
 }
 
-/// Parses a route. A route without a gateway gets the gateway of an address of its family, as the reference plugins do
-/// (`ipam.ConfigureIface`).
+/// Parses a route. A route without a gateway gets the gateway of an address of the same family, as in the reference
+/// plugins (`ipam.ConfigureIface`).
 fn route(value: &Value, gateways: &[IpAddr]) -> Option<Route> {
     let (address, length) = prefix(value["dst"].as_str()?)?;
     let network = ipnetwork::IpNetwork::new(address, length).ok()?.network();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Determines the devices that kubelet allocated to a pod. Kubelet reports the ids; the daemon's files contain their
-//! devices.
+//! Determines the devices that kubelet allocated to a pod. Kubelet reports the ids. The daemon's files contain the
+//! devices of each id.
 
 use attachments::Id;
 use cni_protocol::Environment;
@@ -11,8 +11,8 @@ use plan::allocation::{self, AllocationError, Meaning};
 use rdma_resources::{FileError, Grants, Published};
 use std::{cell::OnceCell, io::ErrorKind, time::Duration};
 
-/// Time limit for kubelet's answer, over all tries. The pod's sandbox waits for this answer. After a failure kubelet
-/// retries the sandbox.
+/// Time limit for kubelet's answer, for all tries together. The pod's sandbox waits meanwhile. After a failure kubelet
+/// creates the sandbox again.
 const LIMIT: Duration = Duration::from_secs(2);
 
 /// Reason why kubelet's allocation is not available.
@@ -25,7 +25,7 @@ pub enum KubeletError {
          devices"
     )]
     Nameless,
-    /// Kubelet could not be asked.
+    /// Kubelet did not answer, or refused the request.
     #[error("{source}{}", if source.passes() { "; try again" } else { REMEDY })]
     Ask {
         /// Reason.
@@ -37,9 +37,9 @@ pub enum KubeletError {
          try again. A pod of another program needs deviceID or devices"
     )]
     Unknown {
-        /// The socket.
+        /// Path of kubelet's socket.
         socket: std::path::PathBuf,
-        /// Namespace and name.
+        /// Namespace and name of the pod.
         pod: String,
     },
     /// A file of the daemon cannot be read.
@@ -58,8 +58,8 @@ const ALLOCATE_AGAIN: &str = "; rdma-device-plugin writes this file: delete the 
 const REMEDY: &str = "; set podResourcesSocket to kubelet's, or name the devices by deviceID or \
                       devices";
 
-/// Returns the pod's ids of `resources` and their devices, in the order of `resources`. The ids come from device
-/// plugins or from claims.
+/// Returns the pod's ids of `resources` with their devices, in the order of `resources`. The ids are those of device
+/// plugins or of claims.
 pub fn allocated(
     conf: &Conf,
     environment: &Environment,
@@ -100,20 +100,20 @@ pub fn allocated(
 }
 
 /// Returns the claims that the daemon prepared for the pod. Kubelet's answer lacks claims that only init containers
-/// use, except for sidecars.
+/// use. It has the claims of sidecars.
 fn prepared_for(environment: &Environment, claims: &Claims) -> Vec<Record> {
     let Some(uid) = environment.args.get("K8S_POD_UID") else {
         return vec![];
     };
     let (records, unreadable) = claims.of_pod(uid);
     for error in unreadable {
-        // ADD cannot write the CDI specification without the claim's record, so its containers do not start
+        // ADD needs the claim's record to write the CDI specification: without it the claim's containers do not start
         log::warn!("pod {uid}: {error}; containers with this claim do not start");
     }
     records
 }
 
-/// Asks kubelet for the pod's resources.
+/// Queries kubelet for the pod's resources.
 fn pod(conf: &Conf, environment: &Environment) -> Result<PodResources, KubeletError> {
     let name = |key: &str| environment.args.get(key).filter(|text| !text.is_empty());
     let (Some(namespace), Some(name)) = (name("K8S_POD_NAMESPACE"), name("K8S_POD_NAME")) else {
@@ -128,7 +128,7 @@ fn pod(conf: &Conf, environment: &Environment) -> Result<PodResources, KubeletEr
         })
 }
 
-/// Resolves the ids. Reads the published resources only if an id has no grant.
+/// Resolves the ids to devices. Reads the published resources only if an id has no grant.
 fn meanings(conf: &Conf, ids: &[Id]) -> Result<Vec<Meaning>, KubeletError> {
     let grants = Grants::new(&conf.state_dir);
     let published = OnceCell::new();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Standard input, output and environment of the process, and the real kernel.
+//! Passes standard input, output and environment of the process, and the real kernel, to the
+//! library.
 
 use cni_protocol::{Input, memory::Memory, state_file};
 use rdma_netns::Linux;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Refuses to move an RDMA device while a process has an SMC connection over it. The kernel would wait in the move
-//! until the connection ends. The wait has no limit, and the waiting process cannot be killed
+//! until the connection ends. This wait has no limit, and no signal ends the waiting process
 //! (`smc_smcr_terminate_all()`, `net/smc/smc_core.c`; measured in docs/dev/lab.md).
 
 use plan::Obstacle;
 use rdma_netns::{Kernel, NetnsSide, Op};
 
-/// Returns an obstacle if `ops` would move an RDMA device over which a process has SMC connections. Reads the
+/// Returns an obstacle if `ops` would move an RDMA device over which a process has SMC connections. Queries the
 /// connections only if `ops` has moves and the kernel has SMC.
 pub fn check<K: Kernel>(kernel: &K, pod: Option<&K::Pod>, ops: &[Op]) -> Result<(), Obstacle> {
     let moves = ops.iter().filter_map(|op| match op {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `pkey`: the InfiniBand partition of a child. The child's port must be a member of the partition. The subnet manager
-//! sets the partition of a function that moves.
+//! Field `pkey`: the InfiniBand partition of a child. The child's port must be a member of the partition. For a virtual
+//! function that moves, the subnet manager sets the partition.
 
 use crate::{error::Error, verb::Node};
 use attachments::{Attachment, Rail, is_orphaned_child};
@@ -10,12 +10,11 @@ use rdma_netns::{Child, Kernel, LinkChange, LinkType, NetnsSide, Observed, Op, P
 
 const NO_PARTITION: &str = "the netdev is not InfiniBand, so it has no partitions";
 
-/// Returns an error if a rail has a `pkey` but no partitions, or if a child's port is not in the partition. The kernel
-/// would create such a child, but the child would never have a carrier (`ipoib_ib_dev_open()`,
-/// `drivers/infiniband/ulp/ipoib/ipoib_ib.c`).
+/// Checks the partitions of children. The kernel accepts a child whose port is not in the partition, but the child
+/// never has a carrier (`ipoib_ib_dev_open()`, `drivers/infiniband/ulp/ipoib/ipoib_ib.c`).
 ///
 /// # Errors
-/// A rail is no InfiniBand netdev, or its port is not in the partition.
+/// The configuration has `pkey`, and a rail is no InfiniBand netdev, or the port of a child is not in the partition.
 pub fn check<K: Kernel>(kernel: &K, conf: &Conf, rails: &[Rail]) -> Result<(), Error> {
     let Some(pkey) = conf.pkey else {
         return Ok(());
@@ -59,7 +58,7 @@ fn check_port<K: Kernel>(kernel: &K, pkey: Pkey, rail: &Rail) -> Result<(), Erro
     }))
 }
 
-/// Logs who sets the partition of functions that move.
+/// Logs which program sets the partition of functions that move.
 pub fn log(conf: &Conf, attachment: &Attachment) {
     let moves = attachment.rails.iter().any(|it| it.shared.is_none());
     if let Some(pkey) = conf.pkey.filter(|_| moves) {
@@ -70,8 +69,8 @@ pub fn log(conf: &Conf, attachment: &Attachment) {
     }
 }
 
-/// Removes IPoIB children that are on the host and have no record. Such a child returns late if a process keeps the
-/// pod's namespace open until after DEL. The caller holds the node's lock.
+/// Removes IPoIB children that are on the host and have no record. The kernel returns such a child after DEL if a
+/// process kept the pod's namespace open during DEL. The caller holds the node's lock.
 pub fn remove_orphans<K: Kernel>(node: &Node<'_, K>, observed: &Observed) -> Result<(), Error> {
     let ipoib = observed.host.links.iter();
     let ipoib = ipoib.filter(|it| matches!(it.child, Some(Child::Ipoib { .. })));

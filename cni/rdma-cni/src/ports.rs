@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! ipvlan ports of shared netdevs: all children of one netdev have the same mode, the port's.
+//! Warns about changed modes of ipvlan ports. All children of one netdev have the mode of the netdev's port.
 
 use crate::verb::{Node, teardown};
 use attachments::{Attachment, Shared};
 use plan::drift;
 use rdma_netns::{Child, Kernel};
 
-/// Logs a warning if the mode of an ipvlan port differs from the mode in its children's records. Another program has
-/// changed the mode, and the new child changes it back for all children.
+/// Logs a warning if the mode of an ipvlan port differs from the mode in the records of its children: another program
+/// has changed the mode. The new child changes it back for all children.
 pub(crate) fn report<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &Attachment,

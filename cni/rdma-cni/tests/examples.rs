@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The examples under `conf/` are what the plugin takes.
+//! Tests that the plugin accepts the examples in `conf/`.
 
 use network_conf::Conf;
 use serde_json::Value;
@@ -23,7 +23,7 @@ fn every_example_is_a_valid_configuration() {
             if plugin["type"] != "rdma-cni" && plugin["type"] != "rdma" {
                 continue;
             }
-            // as a runtime hands it to the plugin
+            // adds the fields that a runtime passes to the plugin
             let mut input = plugin.as_object().unwrap().clone();
             input.insert("name".into(), list["name"].clone());
             input.insert("cniVersion".into(), list["cniVersion"].clone());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Access to the API server with the token of this node's daemon. Only opt-in features use it: claims, events and the
-//! node's condition.
+//! Access to the API server with the token of this node's daemon. Only opt-in features of the daemon send requests:
+//! claims, events and the node's condition.
 
 use crate::node::Node;
 use kubernetes_api::{Access, AccessError, Client};
@@ -43,7 +43,7 @@ impl Api {
     }
 }
 
-/// Waits for `time`. Returns false at once when the sender of `node` is gone, and true after `time` otherwise.
+/// Waits for `time`, then returns true. Returns false as soon as the sender of `node` is dropped.
 pub(crate) async fn is_followed_for(node: &mut watch::Receiver<Arc<Node>>, time: Duration) -> bool {
     let end = Instant::now() + time;
     loop {

@@ -40,7 +40,7 @@ async fn report(arguments: &Arguments) -> Result<String> {
         .with_procfs(&arguments.procfs)
         .with_records(&arguments.state_dir);
     let inventory = hardware.observe()?;
-    // the state that the daemon would observe at its start
+    // determine health by the same sources as the daemon does at its start
     let reporters = watch::Sender::new(parsed.conf.reporters.clone());
     let mut health = health::Watch::still(&arguments.sysfs, &arguments.state_dir)
         .with_reporters(reporters.subscribe());
@@ -67,7 +67,7 @@ async fn report(arguments: &Arguments) -> Result<String> {
         needs_kubelet: true,
     });
     let status = chain.map(|it| it.status(|| ipv6_prerequisite::blocker_now(&parents)));
-    // the status names these NICs
+    // a `Withheld` status already names these NICs
     let is_withheld = matches!(status, Some(ChainStatus::Withheld(_)));
     remarks.extend(ipv6_prerequisite::remark(&lacking).filter(|_| !is_withheld));
     let (driver, change) =
@@ -84,8 +84,8 @@ async fn report(arguments: &Arguments) -> Result<String> {
     Ok(text)
 }
 
-/// Discovers the NICs. Queries the metadata service only if the result depends on its answer. If the service does not
-/// answer, also returns the reason.
+/// Discovers the eRDMA NICs. Queries the metadata service only if the selection of NICs depends on the instance's id.
+/// Also returns the reason if the service does not answer.
 async fn discovery(
     erdma: &Erdma,
     inventory: &Inventory,

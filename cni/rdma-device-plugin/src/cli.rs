@@ -281,8 +281,8 @@ pub struct Uninstall {
     pub check: bool,
 }
 
-/// Parses an address and a port. The address may be in brackets in either family: a manifest that takes the
-/// address from the node does not know the family.
+/// Parses an address and a port. Also accepts an IPv4 address in brackets: a manifest that inserts the node's address
+/// into brackets does not know whether the address is IPv4 or IPv6.
 fn address(text: &str) -> Result<SocketAddr, AddrParseError> {
     let bracketed = text
         .strip_prefix('[')

@@ -10,7 +10,7 @@ use std::{
 };
 use tokio::sync::mpsc;
 
-/// Delay between a change and reading the file: an editor writes in several steps.
+/// Delay between a change of the file and the daemon's read. An editor writes a file in several steps.
 const SETTLED: Duration = Duration::from_millis(100);
 
 /// An observed file.
@@ -21,12 +21,13 @@ pub struct Watched {
     last: Option<Fingerprint>,
 }
 
-/// Identity of the file's content: another one means a change.
+/// Identity of the file's content: its path, its numbers and its times. The fingerprint differs after each change of
+/// the content.
 type Fingerprint = (PathBuf, [u64; 3], [i64; 2]);
 
 impl Watched {
-    /// Watches the file, its directory and the file's real path. If a ConfigMap is mounted, kubelet changes the file by
-    /// replacing a symbolic link in the directory.
+    /// Watches the file, its directory and the file that a symbolic link leads to. Kubelet updates a mounted ConfigMap
+    /// by replacing a symbolic link in the directory.
     pub fn new(path: &Path) -> Self {
         let mut watched = vec![path.to_owned()];
         watched.extend(path.parent().map(Path::to_owned));
@@ -39,7 +40,7 @@ impl Watched {
         }
     }
 
-    /// Sends a signal after each change of the file. Changes of other files in the directory are ignored.
+    /// Sends a signal after each change of the file. Ignores changes of other files in the directory.
     pub async fn notify(mut self, signals: mpsc::Sender<Signal>) {
         loop {
             self.watch.changed().await;

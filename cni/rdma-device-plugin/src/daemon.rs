@@ -50,21 +50,22 @@ use tokio::{
     time::Instant,
 };
 
-/// Time limit at the daemon's end for a reload of the eRDMA driver.
+/// Longest time for which an ending daemon waits until its reload of the eRDMA driver is complete.
 const DRIVER_RELOAD_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Time within which another daemon releases leadership; afterwards this daemon serves kubelet without leadership.
+/// Longest time for which a starting daemon waits until another daemon releases leadership. After this time the daemon
+/// registers with kubelet without being the leader.
 const LEADER_RELEASE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Interval of attempts to publish.
+/// Interval between attempts to publish the node's files after a failure.
 const PUBLISH_RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Remark on a file whose `chain` differs from the one in force.
+/// Remark for a configuration file whose `chain` differs from the `chain` that the daemon applies.
 const CHAIN_CHANGED: &str = "chain of the file has changed: it takes effect when this daemon restarts, \
                            so that the nodes change one after the other (run kubectl rollout restart, unless a \
                            checksum of the DaemonSet does that)";
 
-/// Remark on a file whose `dra` differs from the one in force.
+/// Remark for a configuration file whose `dra` differs from the `dra` that the daemon applies.
 const DRA_CHANGED: &str = "dra of the file has changed: it takes effect when this daemon restarts";
 
 /// A running daemon.
@@ -80,44 +81,44 @@ pub struct Daemon {
     publish_at: Option<Instant>,
     signals: mpsc::Receiver<Signal>,
     watchers: JoinSet<()>,
-    /// This daemon's entry for other daemons; `None`: daemons cannot see each other.
+    /// Entry by which other daemons on the node detect this daemon. `None`: the daemons cannot detect each other.
     presence: Option<Arc<Presence>>,
     role: watch::Receiver<Role>,
-    /// Progress for probes.
+    /// Progress of the daemon's loop, which the probes report.
     progress: Progress,
-    /// Tasks of the one leader of a node.
+    /// Tasks that run only in the daemon that leads the node.
     leader: Leader,
     /// Loader of the eRDMA driver, locked during a reload.
     loader: AnyLoader,
-    /// Previous offers.
+    /// Devices that each resource offered last.
     previous: PreviousOffers,
-    /// Status of our plugin in the chain.
+    /// Status of `rdma-cni` in the chain.
     chain: watch::Sender<ChainStatus>,
-    /// Devices that were last observed unhealthy.
+    /// Devices that were unhealthy at the last observation.
     unhealthy: Unhealthy,
-    /// Thresholds of devices' errors.
+    /// Error thresholds of devices, as configured.
     errors: watch::Sender<Vec<ErrorThreshold>>,
     /// Names of the health reporters that judge devices.
     reporters: watch::Sender<Vec<String>>,
-    /// Starts an observation in the health task, so that this loop does not wait for a device's firmware.
+    /// Requests an observation from the health task. Only the health task waits for a device's firmware.
     observe: Arc<Notify>,
     /// Latest state of the eRDMA NICs.
     erdma: Arc<Report>,
-    /// Latest switches of the NICs.
+    /// Latest switch of each NIC, from LLDP.
     switches: Arc<Switches>,
     remarks: Vec<String>,
-    /// Last error of a new configuration, which is logged once.
+    /// Last error of a changed configuration file. The daemon logs an error once.
     refused: Option<String>,
 }
 
 impl Daemon {
-    /// Returns this daemon's entry for other daemons. Drop the entry last, after all streams have ended: another daemon
-    /// then takes over the registration with kubelet.
+    /// Returns the entry by which other daemons detect this daemon. Drop the entry last, after all streams to kubelet
+    /// have ended: another daemon then registers with kubelet.
     pub fn presence(&self) -> Option<Arc<Presence>> {
         self.presence.clone()
     }
 
-    /// Serves until SIGTERM or SIGINT.
+    /// Runs the daemon until SIGTERM or SIGINT.
     ///
     /// # Errors
     /// A task that observes the node has ended.
@@ -180,7 +181,8 @@ impl Daemon {
                         ));
                     }
                 },
-                // a restart is better than missing changes; the log has the reason
+                // end the daemon: without this watcher it would miss changes. Kubelet restarts the container. The
+                // watcher has logged the reason.
                 Some(_) = self.watchers.join_next() => {
                     break Err(anyhow!(
                         "cannot follow the node's changes any more: a task that watches has ended"
@@ -200,7 +202,7 @@ impl Daemon {
         stop(plugins.into_values(), End::Daemon).await;
         self.leader.stop().await;
         self.watchers.shutdown().await;
-        // a driver that is being unloaded is loaded again first, because no other daemon may follow
+        // wait until the eRDMA driver is loaded again: no other daemon would load it
         if let Some(loader) = self.loader.take() {
             let free = tokio::task::spawn_blocking(move || drop(loader.lock()));
             let _ = tokio::time::timeout(DRIVER_RELOAD_TIMEOUT, free).await;
@@ -219,7 +221,7 @@ impl Daemon {
         );
     }
 
-    /// Reacts when another daemon comes or goes.
+    /// Starts or ends leadership after another daemon started or ended.
     async fn change_role(&mut self) {
         let role = *self.role.borrow_and_update();
         match role.leads {
@@ -234,14 +236,14 @@ impl Daemon {
         }
     }
 
-    /// Returns the devices that are unhealthy now. Starts the task that reports later changes as signals.
+    /// Returns the devices that are unhealthy now. Starts the task that sends a signal for each later change of health.
     fn follow_health(&mut self, inventory: &Inventory) -> Unhealthy {
         let (watch, remarks) =
             health::Watch::open(&self.arguments.sysfs, &self.arguments.state_dir);
         let state_dir: Arc<Path> = self.arguments.state_dir.as_path().into();
         let node = self.node.subscribe();
         let is_on = node.borrow().conf.fabric;
-        // kubelet's first list has the verdicts from before this daemon
+        // read the last verdicts of the fabric watch, so that the first list for kubelet includes them
         let unreachable = unreachable::read(&state_dir, is_on, &mut LogOnce::default());
         let unreachable = watch::Sender::new(unreachable);
         let mut watch = watch
@@ -284,7 +286,7 @@ impl Daemon {
             Signal::Observed(hardware, health) => (inventory, self.unhealthy) = (hardware, health),
             Signal::Erdma(report) => self.erdma = Arc::new(report),
             Signal::Switches(switches) => self.switches = switches,
-            // the result of the observation arrives as a separate signal
+            // the health task observes the hardware, and sends the result as a separate signal
             Signal::Hardware => return self.observe.notify_one(),
             Signal::Configuration => conf = self.reload(conf),
             Signal::Reload => {
@@ -295,11 +297,11 @@ impl Daemon {
         self.take(conf, inventory).await;
     }
 
-    /// Returns the new configuration, or the present one if the new one is wrong.
+    /// Returns the changed configuration. Returns `present` if the changed file has an error.
     fn reload(&mut self, present: Arc<Conf>) -> Arc<Conf> {
         let parsed = self.arguments.conf().map(|mut parsed| {
-            // keep the present chain: a wrong one would reach the lists of all nodes at once, so it takes effect only
-            // with the roll-out
+            // keep the present chain until the DaemonSet is rolled out: a wrong chain would otherwise be written to the
+            // CNI lists of all nodes at once
             let other = std::mem::replace(&mut parsed.conf.chain, present.chain.clone());
             if other != parsed.conf.chain {
                 parsed.remarks.push(CHAIN_CHANGED.to_owned());
@@ -340,7 +342,7 @@ impl Daemon {
         }
     }
 
-    /// Publishes `node`'s files to the CNI chain and container runtime, if this daemon leads.
+    /// Writes the files of `node` for `rdma-cni` and the container runtime, if this daemon leads.
     async fn publish(&mut self, node: &Arc<Node>) {
         self.publish_at = None;
         if self.role.borrow().leads && !self.publisher.publish(node.clone()).await {
@@ -348,7 +350,8 @@ impl Daemon {
         }
     }
 
-    /// Plans the offers and advertises them. Writes the chain's files before kubelet sees the offers.
+    /// Plans the offers and advertises them to kubelet. First writes the files for `rdma-cni`, which a pod with these
+    /// offers needs.
     async fn take(&mut self, conf: Arc<Conf>, inventory: Arc<Inventory>) {
         let erdma = Side {
             discovery: discover(&conf.erdma, &inventory, self.erdma.instance.as_deref()),
@@ -411,7 +414,7 @@ impl Daemon {
         }
         let (names, plugins): (Vec<_>, Vec<_>) = gone.into_iter().unzip();
         stop(plugins.into_iter(), End::Withdrawn).await;
-        // the last list of a plugin counted, too
+        // remove the metrics after the plugins have ended, because the metrics count the plugins' last lists
         for name in names {
             self.metrics.withdrawn(name.as_str());
         }
@@ -421,13 +424,13 @@ impl Daemon {
     }
 }
 
-/// Stops plugins in parallel.
+/// Stops `plugins` in parallel, and waits until all have ended.
 async fn stop(plugins: impl Iterator<Item = Plugin>, why: End) {
     let mut ending: JoinSet<()> = plugins.map(|plugin| plugin.stop(why)).collect();
     while ending.join_next().await.is_some() {}
 }
 
-/// Sends `value` if it differs from the last one.
+/// Sends `value` if it differs from the last sent value.
 fn send_if_other<T: Clone + PartialEq>(sender: &watch::Sender<T>, value: &T) {
     sender.send_if_modified(|last| {
         let is_other = last != value;

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Device information for Multus, which copies it into a pod's `network-status`. KubeVirt and app-netutil read it
-//! there. Each id of an exclusive device has one file (Device Information Specification 1.1.0 of the Network Plumbing
-//! Working Group, sections 3.1.3 and 4.1).
+//! Device information for Multus. Multus copies it into a pod's annotation `network-status`, from which KubeVirt and
+//! app-netutil read it. Each id of an exclusive device has one file (Device Information Specification 1.1.0 of the
+//! Network Plumbing Working Group, sections 3.1.3 and 4.1).
 //!
 //! Other device plugins have files in the same directory, and a file does not name the program that wrote it. The
-//! daemon therefore records its files before it writes them, so that a later daemon can remove the files of a killed
-//! one.
+//! daemon therefore records the paths of its files before it writes them. After a crash, the next daemon removes the
+//! recorded files.
 //!
-//! The specification requires a device plugin to delete its files when it stops. This daemon keeps the files while it
-//! is replaced, because kubelet does not call Allocate again for a pod with a new sandbox. The daemon removes a file
-//! when the device is gone. `uninstall` and `--release` remove all files.
+//! The specification requires a device plugin to delete its files when it stops. This daemon keeps the files during an
+//! update, because kubelet does not call Allocate again for a pod with a new sandbox. The daemon removes a file when
+//! the device is gone. `uninstall` and `--release` remove all files.
 
 use crate::offer::Offer;
 use rdma_netns::{DeviceAddress, Inventory};
@@ -47,21 +47,22 @@ struct Pci {
     pf_pci_address: Option<String>,
 }
 
-/// Paths of the daemon's files.
+/// Paths of the files that the daemon wrote.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     files: BTreeSet<PathBuf>,
 }
 
 impl Record {
-    /// Reads the record of the state directory. Ignores paths with names that the daemon does not use: a user without
-    /// root on the node may write to this directory, but `uninstall` removes recorded files as root.
+    /// Reads the record in the state directory. Ignores paths whose file names do not have the daemon's form: a user
+    /// without root on the node may be able to write to the state directory, but `uninstall` removes recorded files as
+    /// root.
     fn read(path: &Path) -> Result<Option<Self>, FileError> {
         let record: Option<Self> = file::read(path)?;
         Ok(record.map(Self::ours))
     }
 
-    /// Keeps the paths that can be the daemon's by their names: `rdma-nic-0000:3b:00.0-device.json`.
+    /// Keeps only paths whose file name has the daemon's form, such as `rdma-nic-0000:3b:00.0-device.json`.
     #[must_use]
     pub fn ours(mut self) -> Self {
         self.files.retain(|path| {
@@ -90,8 +91,8 @@ fn is_named_as_ours(path: &Path) -> bool {
     path.is_absolute() && address.is_some_and(|it| it.bus() == "pci")
 }
 
-/// Returns the files for `offers`, by name. Shared devices have no file, nor do sub-functions, for which the
-/// specification has no type.
+/// Returns the files for `offers`, by name. Shared devices have no file. Sub-functions have no file either, because the
+/// specification has no type for them.
 pub fn files<'a>(
     offers: impl IntoIterator<Item = &'a Offer>,
     inventory: &Inventory,
@@ -105,7 +106,7 @@ pub fn files<'a>(
         let function = inventory.function(&device.address);
         let physical = function.and_then(|it| it.device.physical_function.as_ref());
         let address = device.address.to_string();
-        // named as in the working group's library (`pkg/utils` of network-attachment-definition-client)
+        // form the name like the working group's library (`pkg/utils` of network-attachment-definition-client)
         let name = format!("{}-{address}{ENDING}", offer.name).replace('/', "-");
         let pci = Pci {
             pci_address: address,
@@ -156,14 +157,14 @@ pub fn write(
     Ok(is_news)
 }
 
-/// Returns true if a file of ours exists.
+/// Returns true if one of the recorded files exists.
 pub fn is_there(state_dir: &Path) -> bool {
     let record = Record::read(&state_dir.join(RECORD));
     let record = record.ok().flatten().unwrap_or_default();
     record.files().any(Path::exists)
 }
 
-/// Removes our files and their record. Returns the number of removed files.
+/// Removes the recorded files and the record. Returns the number of removed files.
 ///
 /// # Errors
 /// A file cannot be removed, or the record cannot be read.
@@ -180,7 +181,8 @@ pub fn remove(state_dir: &Path) -> Result<usize, FileError> {
     Ok(removed)
 }
 
-/// Removes the file at `path`, and the unfinished file of a killed process. Returns true if the file existed.
+/// Removes the file at `path`, and its temporary file, which a killed process may have left. Returns true if the file
+/// at `path` existed.
 fn take_away(path: &Path) -> Result<bool, FileError> {
     file::remove(&file::unfinished(path))?;
     file::remove(path)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `rdma-device-plugin fabric`: the fabric watch, which runs in a pod of its own. The daemon's container may not open
-//! `/dev/infiniband/rdma_cm`; the watch's container gets this device by the resource `rdma/connection-manager`.
+//! `rdma-device-plugin fabric`: the fabric watch, which runs in a separate pod. It needs `/dev/infiniband/rdma_cm`,
+//! which the daemon's container may not open. The container of the fabric watch gets this device by the resource
+//! `rdma/connection-manager`.
 
 use crate::{
     api::Api, cli::Fabric as Arguments, hardware::Hardware, log_once::LogOnce, metrics,
@@ -24,7 +25,7 @@ pub enum FabricError {
     System(#[from] io::Error),
 }
 
-/// Watches until SIGTERM or SIGINT. The watch has a thread of its own, beside the thread for metrics and probes.
+/// Watches the fabric until SIGTERM or SIGINT. Runs the watch on one thread, and metrics and probes on another thread.
 ///
 /// # Errors
 /// The pod has no access to the API server, or an address or socket cannot be bound.
@@ -77,7 +78,7 @@ pub fn run(arguments: &Arguments) -> Result<(), FabricError> {
     })
 }
 
-/// Returns a function that writes the states of the rails for the daemon.
+/// Returns a function that writes the states of rails to the file that the daemon reads.
 fn report(arguments: &Arguments) -> impl FnMut(&[RailState]) + use<> {
     let (state_dir, mut failed) = (arguments.state_dir.clone(), LogOnce::default());
     let patience = metrics::patience(arguments.interval);
@@ -124,7 +125,8 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// The number is the NIC's place in its resource, also while a pod has another NIC.
+    /// A rail's number is its NIC's index in the resource. While a pod has another NIC of the resource, the number
+    /// stays the same.
     #[test]
     fn rails_are_numbered_by_their_resource() {
         let nic = |number: u32| {

@@ -21,10 +21,10 @@ pub struct Hardware {
     sysfs: PathBuf,
     dev: PathBuf,
     procfs: PathBuf,
-    /// State directory of the records of pods' devices; `None`: records are not read.
+    /// State directory of the records of pods' devices. `None`: the daemon reads no records.
     state_dir: Option<PathBuf>,
     memory: Arc<Mutex<Memory>>,
-    /// Limits the threads that wait for the accelerators' driver to one, so that a hanging driver blocks only one
+    /// Permit for the one thread that waits for the accelerators' driver. If the driver hangs, it blocks only this
     /// thread.
     driver: Arc<Semaphore>,
 }
@@ -32,11 +32,11 @@ pub struct Hardware {
 /// Knowledge about devices from earlier observations.
 #[derive(Debug, Default)]
 struct Memory {
-    /// The kernel's users of devices. The daemon remembers a user after its end: NFS closes idle connections, and a
-    /// resource's devices must not change each time.
+    /// Kernel users of each device, such as NFS. The daemon remembers users that have ended: NFS closes idle
+    /// connections, and the devices of a resource would otherwise change each time.
     storage: BTreeMap<DeviceAddress, Vec<String>>,
-    /// The last known function of each RDMA device, by name. A device without a parent in sysfs is matched by its
-    /// netdev only, and the netdev may be in a pod.
+    /// Last known function of each RDMA device, by the device's name. Some RDMA devices have no parent in sysfs. The
+    /// daemon finds their function only by the netdev, and the netdev may be in a pod.
     functions: BTreeMap<String, DeviceAddress>,
     gpudirect: GpuDirectReader,
 }
@@ -57,8 +57,8 @@ impl Memory {
         }
     }
 
-    /// Pairs unpaired RDMA devices with their last known function. If there is none, uses the function in the record of
-    /// a pod's rail.
+    /// Pairs each RDMA device without a known function with its last known function, or otherwise with the function in
+    /// the record of a pod's rail.
     fn pair(&mut self, inventory: &mut Inventory, rails: impl FnOnce() -> Vec<PodRails>) {
         let names: Vec<String> = inventory
             .unpaired
@@ -149,7 +149,7 @@ impl Hardware {
         Ok(inventory)
     }
 
-    /// Observes which devices exist. Does not query ports, so it does not wait for a device's firmware.
+    /// Observes which devices exist. Reads no ports, because a read of a port waits for the device's firmware.
     ///
     /// # Errors
     /// sysfs cannot be read.
@@ -214,7 +214,7 @@ impl Hardware {
         Ok(tokio::task::spawn_blocking(names).await?)
     }
 
-    /// Returns true if the character device `name` in `/dev/infiniband` has the numbers `major`, `minor`.
+    /// Returns true if `/dev/infiniband` has the character device `name` with the numbers `major` and `minor`.
     pub fn has_node(&self, name: &str, major: u32, minor: u32) -> bool {
         fs::metadata(self.dev.join("infiniband").join(name)).is_ok_and(|found| {
             found.file_type().is_char_device()

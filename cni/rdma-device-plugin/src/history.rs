@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Recent events for users: changes of devices' health, and errors and warnings of the log.
-//!
-//! The history is limited in size, is kept in memory only, and begins with the daemon's start. The log is persistent.
+//! Recent events for users: changes of devices' health, and the log's errors and warnings. The history is in memory
+//! only, has a limited size, and begins with the daemon's start.
 
 use crate::offer::{Gone, Unhealthy};
 use conf_reader::one_line;
@@ -14,14 +13,14 @@ use std::{
     time::SystemTime,
 };
 
-/// Number of kept changes of health.
+/// Number of health changes that the history keeps.
 pub const CHANGES: usize = 100;
-/// Number of kept lines of the log.
+/// Number of log lines that the history keeps.
 pub const LINES: usize = 50;
-/// Maximum number of devices that are listed by name if several change at once for one reason, such as all virtual
+/// Maximum number of devices that one change lists by name. Several devices can change together, such as all virtual
 /// functions of a NIC.
 pub const NAMED: usize = 4;
-/// Number of kept characters of a reason or a line.
+/// Number of characters of a reason or a line that the history keeps.
 pub const LONGEST: usize = 400;
 
 /// Shared history; clones refer to one history.
@@ -31,14 +30,14 @@ pub struct History(Arc<Mutex<Kept>>);
 #[derive(Debug)]
 struct Kept {
     since: SystemTime,
-    /// Unhealthy devices, including those that are gone.
+    /// Unhealthy devices, including devices that are gone.
     known: Sick,
     changes: VecDeque<Change>,
     lines: VecDeque<Line>,
 }
 
-/// Name and fault of each unhealthy device, by address, because an RDMA device can disappear and come back with another
-/// name.
+/// Name and fault of each unhealthy device. The key is the address, because an RDMA device can disappear and come back
+/// with another name.
 type Sick = BTreeMap<DeviceAddress, (String, String)>;
 
 /// Devices that became unhealthy or healthy.
@@ -50,7 +49,7 @@ pub struct Change {
     pub devices: Vec<String>,
     /// Number of further devices.
     pub more: usize,
-    /// Reason if they are unhealthy; `None`: healthy again.
+    /// Reason why the devices are unhealthy. `None`: they are healthy again.
     pub reason: Option<String>,
 }
 
@@ -63,7 +62,7 @@ pub struct Line {
     pub is_error: bool,
     /// Text of the line.
     pub text: String,
-    /// Number of repetitions in a row.
+    /// Number of successive repetitions of the line.
     pub times: usize,
 }
 
@@ -79,22 +78,23 @@ impl Default for History {
 }
 
 impl History {
-    /// Returns the time when the history began.
+    /// Returns the start time of the history.
     pub fn since(&self) -> SystemTime {
         self.kept().since
     }
 
-    /// Returns the changes of health, the last one first.
+    /// Returns the changes of health, the latest first.
     pub fn changes(&self) -> Vec<Change> {
         self.kept().changes.iter().rev().cloned().collect()
     }
 
-    /// Returns errors and warnings, the last one first.
+    /// Returns errors and warnings, the latest first.
     pub fn lines(&self) -> Vec<Line> {
         self.kept().lines.iter().rev().cloned().collect()
     }
 
-    /// Records the state of devices at the time `at`: unhealthy devices, and devices that are gone from their bus.
+    /// Records the state of devices at the time `at`. `unhealthy` are the unhealthy devices, and `gone` are devices
+    /// that disappeared from their bus.
     pub fn follow<'a>(
         &self,
         inventory: &Inventory,
@@ -168,7 +168,7 @@ impl History {
     }
 }
 
-/// Formats `0000:3b:00.0 (mlx5_0)`, as [`Gone`] does.
+/// Formats a device as `0000:3b:00.0 (mlx5_0)`, like [`Gone`].
 fn called(inventory: &Inventory, address: &DeviceAddress) -> String {
     let function = inventory.function(address);
     match function.and_then(|it| it.hcas.first()) {
@@ -192,14 +192,14 @@ fn cut(text: &str) -> String {
     cut
 }
 
-/// A logger that also keeps errors and warnings.
+/// Logger that also records errors and warnings in a [`History`].
 pub struct Recorder<L> {
     log: L,
     history: History,
 }
 
 impl<L> Recorder<L> {
-    /// Wraps `log` and records in `history`.
+    /// Returns a logger that passes lines to `log`, and records errors and warnings in `history`.
     pub fn new(log: L, history: History) -> Self {
         Self { log, history }
     }
@@ -269,7 +269,8 @@ mod tests {
         assert_eq!(history.changes()[2].devices.len(), NAMED);
     }
 
-    /// A device that has lost its RDMA device has another name.
+    /// The history identifies a device by its address, because the device's name changes when its RDMA device
+    /// disappears.
     #[test]
     fn a_device_is_identified_by_its_address() {
         let history = History::default();

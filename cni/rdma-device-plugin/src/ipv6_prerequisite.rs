@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Checks that NICs have the addresses from which `rdma-ipam` derives pods' addresses with `from: parent`. If a NIC of
-//! a pod has no such address, the pod does not start (104). If all NICs of a node lack such an address, the daemon does
-//! not add the plugin to the chain.
+//! Checks that NICs have the IPv6 addresses from which `rdma-ipam` derives pods' addresses with `from: parent`. A pod
+//! whose NIC has no such address does not start (error 104). If all NICs of a node lack such an address, the daemon
+//! does not add `rdma-cni` to the chain.
 
 use crate::{
     conf::{Chain, Conf},
@@ -13,17 +13,18 @@ use ::erdma::instance;
 use rdma_netns::{Inventory, Kernel, Link, Linux, ObserveError};
 use std::{collections::BTreeSet, fmt, net::IpAddr, path::Path};
 
-/// A NIC whose IPv6 prefix pods' addresses are derived from.
+/// NIC from whose IPv6 prefix `rdma-ipam` derives pods' addresses.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Parent {
     /// Name of the RDMA device.
     pub rdma: String,
-    /// Name of the netdev, which may be a port of a bond, or of the resource's parent netdev.
+    /// Name of the NIC's netdev, which may be a port of a bond. For a resource with `parents`: name of the parent
+    /// netdev.
     pub netdev: String,
 }
 
-/// Returns true if `chain.plugin.ipam` requires an IPv6 address on each NIC. With the family `both`, a NIC needs an
-/// address of each family.
+/// Returns true if `chain.plugin.ipam` requires an IPv6 address on each NIC. The family `both` requires an address of
+/// each family.
 fn is_required(chain: &Chain) -> bool {
     let ipam = chain.entry.fields().get("ipam");
     let ipam = |key: &str| ipam.and_then(|it| it.get(key)?.as_str());
@@ -58,8 +59,8 @@ pub fn parents(chain: Option<&Chain>, offers: &[Offer], inventory: &Inventory) -
     parents.into_iter().collect()
 }
 
-/// Returns the NICs of this node that need an IPv6 address. Used by programs other than the daemon. Reads sysfs only if
-/// addresses are required.
+/// Returns the NICs of this node that need an IPv6 address. For programs that do not have the daemon's offers. Reads
+/// sysfs only if the configuration requires addresses.
 ///
 /// # Errors
 /// sysfs cannot be read.
@@ -79,19 +80,19 @@ pub fn of_node(
     Ok(parents(conf.chain.as_ref(), &offers, &inventory))
 }
 
-/// Returns the NICs without an IPv6 address, with the netdev that should have it; for a port this is its bond. Leaves
-/// out netdevs that are not in `links`, because they are in pods.
+/// Returns the NICs that lack an IPv6 address, each with the netdev that should have the address. For a port of a bond,
+/// the bond should have it. Ignores a NIC whose netdev is not in `links`, because the netdev is in a pod.
 pub fn without_ipv6(parents: &[Parent], links: &[Link]) -> Vec<Parent> {
     let lacking = parents
         .iter()
         .filter_map(|parent| lacks(parent, links).flatten());
-    // the ports of a bond, once
+    // a set: the ports of one bond become one entry
     let lacking: BTreeSet<Parent> = lacking.collect();
     lacking.into_iter().collect()
 }
 
-/// Returns the netdev without an address. Inner `None`: the netdev has an address. Outer `None`: the daemon cannot see
-/// the netdev.
+/// Returns the netdev if it lacks an IPv6 address. The inner value is `None` if the netdev has an address. The outer
+/// value is `None` if the daemon cannot see the netdev.
 fn lacks(parent: &Parent, links: &[Link]) -> Option<Option<Parent>> {
     let own = links.iter().find(|it| *it.name == *parent.netdev)?;
     let master = links.iter().find(|it| Some(it.index) == own.master);
@@ -104,8 +105,8 @@ fn lacks(parent: &Parent, links: &[Link]) -> Option<Option<Parent>> {
     }))
 }
 
-/// Returns the reason not to add `rdma-cni` to the chain: NICs need an IPv6 address, and all of them lack it. `None`: a
-/// NIC has an address, or may have one.
+/// Returns the reason not to add `rdma-cni` to the chain: some NICs need an IPv6 address, and all of them lack one.
+/// Returns `None` if at least one NIC has an address, or may have one in a pod.
 pub fn blocker(parents: &[Parent], links: &[Link]) -> Option<String> {
     let lack = |parent| matches!(lacks(parent, links), Some(Some(_)));
     if parents.is_empty() || !parents.iter().all(lack) {
@@ -120,12 +121,12 @@ pub fn blocker(parents: &[Parent], links: &[Link]) -> Option<String> {
     ))
 }
 
-/// Returns the reason of [`blocker`] for this node at present. Reads the kernel's state only if there are parents.
+/// Returns the reason of [`blocker`] at present. Reads the kernel's netdevs only if `parents` is not empty.
 pub fn blocker_now(parents: &[Parent]) -> Option<String> {
     blocker(parents, &links_for(parents))
 }
 
-/// Returns those `parents` that lack an address at present. Reads the kernel's state only if there are parents.
+/// Returns the `parents` that lack an address at present. Reads the kernel's netdevs only if `parents` is not empty.
 pub async fn lacking(parents: Vec<Parent>) -> Vec<Parent> {
     if parents.is_empty() {
         return Vec::new();
@@ -136,7 +137,7 @@ pub async fn lacking(parents: Vec<Parent>) -> Vec<Parent> {
         .unwrap_or_default()
 }
 
-/// Returns this node's netdevs, or none without parents or if they cannot be read.
+/// Returns this node's netdevs. Returns an empty list if `parents` is empty, or if the kernel's netdevs cannot be read.
 fn links_for(parents: &[Parent]) -> Vec<Link> {
     if parents.is_empty() {
         return Vec::new();
@@ -148,17 +149,17 @@ fn links_for(parents: &[Parent]) -> Vec<Link> {
     })
 }
 
-/// Formats `bond0 (mlx5_bond_0)`.
+/// Formats a NIC as `bond0 (mlx5_bond_0)`.
 impl fmt::Display for Parent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ({})", self.netdev, self.rdma)
     }
 }
 
-/// Setting for NICs that have only IPv4 addresses.
+/// Advice for NICs that have only IPv4 addresses.
 const FAMILY: &str = "if pods need only IPv4 addresses, set chain.plugin.ipam.family to ipv4";
 
-/// Returns the sentence about NICs without an IPv6 address, if there are any.
+/// Returns a sentence about the NICs without an IPv6 address. `None`: `lacking` is empty.
 pub fn remark(lacking: &[Parent]) -> Option<String> {
     let have = match lacking {
         [] => return None,

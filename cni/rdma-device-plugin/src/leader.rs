@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tasks of the leader, one of a node's daemons ([`peers`](crate::peers)). The leader keeps `rdma-cni` in the chain,
-//! maintains eRDMA NICs, writes the node's labels and condition, reports pods' rails, and serves metrics and probes.
+//! Tasks of the leader, which is one of a node's daemons ([`peers`](crate::peers)). The leader keeps `rdma-cni` in the
+//! chain, maintains eRDMA NICs, writes the node's labels and condition, reports pods' rails, and answers requests for
+//! metrics and probes.
 
 use crate::{
     chain::{self, ChainStatus},
@@ -24,26 +25,26 @@ const PROC: &str = "/proc";
 /// File with the node's host name. Kubelet sets the same name in a container with `hostNetwork`.
 const HOSTNAME: &str = "/proc/sys/kernel/hostname";
 
-/// Interval of attempts to bind an address in use.
+/// Interval between attempts to bind an address that another program uses.
 const ADDRESS_AGAIN: Duration = Duration::from_secs(5);
 
-/// The leader's tasks, while this daemon leads.
+/// Leadership of this daemon, and the leader's tasks.
 #[derive(Default)]
 pub struct Leader {
-    /// Task that waits for the lock.
+    /// Task that waits for the leader's lock.
     status: JoinSet<io::Result<Lead>>,
     tasks: Option<LeaderTasks>,
     elected: Option<Lead>,
-    /// Tasks that are ending after this daemon retired.
+    /// Tasks that have not ended yet after this daemon gave up leadership.
     ending: JoinSet<()>,
 }
 
 /// Event for the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// This daemon has the lock, and can lead.
+    /// This daemon has the leader's lock, and can lead.
     Elected,
-    /// A task has ended, which does not happen while this daemon leads.
+    /// A task of the leader has ended. This happens only after a failure.
     Ended,
 }
 
@@ -56,7 +57,8 @@ struct LeaderTasks {
 }
 
 impl Leader {
-    /// Waits for the lock in the background, unless it is held or awaited already.
+    /// Starts a task that waits for the leader's lock. Does nothing if this daemon has the lock, or already waits for
+    /// it.
     pub fn campaign(&mut self, state_dir: &Path) {
         if self.tasks.is_none() && self.elected.is_none() && self.status.is_empty() {
             let state_dir = state_dir.to_owned();
@@ -65,7 +67,7 @@ impl Leader {
         }
     }
 
-    /// Waits until this daemon has the lock. The call can be cancelled and repeated.
+    /// Waits until this daemon has the leader's lock. The caller can cancel and repeat the call.
     pub async fn elected(&mut self) {
         if self.elected.is_some() {
             return;
@@ -80,7 +82,7 @@ impl Leader {
         }
     }
 
-    /// Waits for an event. The call can be cancelled and repeated.
+    /// Waits for an event. The caller can cancel and repeat the call.
     pub async fn event(&mut self) -> Event {
         match &mut self.tasks {
             Some(tasks) => {
@@ -94,7 +96,7 @@ impl Leader {
         }
     }
 
-    /// Returns true if this daemon leads, or waits for the lock.
+    /// Returns true if this daemon leads, or waits for the leader's lock.
     pub fn is_up(&self) -> bool {
         self.tasks.is_some() || self.elected.is_some() || !self.status.is_empty()
     }
@@ -173,8 +175,8 @@ impl Leader {
         }
     }
 
-    /// Stops being the leader: closes the address at once. The other tasks end after their current step, in the
-    /// background.
+    /// Gives up leadership. Closes the address for metrics at once. The other tasks end in the background after their
+    /// current step.
     pub async fn retire(&mut self) {
         self.status.shutdown().await;
         self.elected = None;
@@ -189,7 +191,7 @@ impl Leader {
         }
     }
 
-    /// Stops all tasks at once. The lock stays with this value.
+    /// Stops all tasks at once. Keeps the leader's lock until this value is dropped.
     pub async fn stop(&mut self) {
         self.status.shutdown().await;
         if let Some(mut tasks) = self.tasks.take() {
@@ -200,7 +202,8 @@ impl Leader {
     }
 }
 
-/// Serves metrics. If the address cannot be bound, retries, and does not stop the daemon: pods are more important.
+/// Listens for requests for metrics. Retries if the address cannot be bound. A failure does not end the daemon, because
+/// pods need the daemon and not its metrics.
 fn serve(
     arguments: &Arguments,
     node: watch::Receiver<Arc<Node>>,

@@ -51,7 +51,7 @@ pub mod report;
 pub mod signals;
 pub mod watch;
 
-/// Returns an error of the system as `cannot start: …`, for `what` the program was about to do.
+/// Returns a function that converts an I/O error to the message `cannot {what}: {error}`.
 pub fn cannot(what: &str) -> impl Fn(std::io::Error) -> anyhow::Error {
     move |error| anyhow::anyhow!("cannot {what}: {error}")
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Observes the switches of the node's NICs ([`lldp`](mod@::lldp)), and sends changes as signals. Without `lldp` in the
-//! configuration, waits for a configuration with `lldp`.
+//! Observes the switches of the node's NICs ([`lldp`](mod@::lldp)), and sends each change as a signal. Does nothing
+//! while the configuration has no `lldp`.
 
 use crate::{
     conf::Lldp,
@@ -22,13 +22,14 @@ use tokio::{
     sync::{mpsc, watch},
 };
 
-/// Minimum interval between two readings, so that many frames or changes do not keep the daemon busy.
+/// Minimum interval between two readings. Many frames or changes would otherwise keep the daemon busy.
 const APART: Duration = Duration::from_secs(2);
 
-/// Interval of attempts to listen to all netdevs. Also covers netdevs that disappeared without an event.
+/// Interval between attempts to listen to all netdevs. An attempt also detects netdevs that disappeared without an
+/// event.
 const AGAIN: Duration = Duration::from_secs(30);
 
-/// Source of the neighbours.
+/// Source of LLDP neighbours.
 enum Source {
     Off,
     Listen(AsyncFd<Listener>),
@@ -38,12 +39,12 @@ enum Source {
 struct FileSource {
     path: PathBuf,
     watch: Watch,
-    /// Neighbours in the last file content that could be read, and the content's time. `None`: no content could be read
-    /// yet; the neighbours of an earlier daemon are kept until their TTL ends.
+    /// Neighbours in the last readable content of the file, and the time of this content. `None`: the daemon has not
+    /// yet read any content, and keeps the neighbours that an earlier daemon received until their TTL ends.
     content: Option<(Vec<(String, Neighbour)>, SystemTime)>,
 }
 
-/// Follows the switches until the node's sender or the receiver of signals is dropped.
+/// Observes the switches until the sender of `node` or the receiver of `signals` is dropped.
 pub(crate) async fn follow(mut node: watch::Receiver<Arc<Node>>, signals: mpsc::Sender<Signal>) {
     let first = node.borrow().clone();
     let mut sent = first.switches.clone();
@@ -105,7 +106,7 @@ impl Source {
         }
     }
 
-    /// Waits until the source has something, at `earliest` at the soonest.
+    /// Waits until the source has news. Returns at `earliest` or later.
     async fn ready(&mut self, earliest: Instant) {
         if let Self::Off = self {
             return std::future::pending().await;
@@ -124,7 +125,7 @@ impl Source {
         }
     }
 
-    /// Brings the table up to date. Returns the reason if neighbours can be missing.
+    /// Updates the table. Returns a reason if neighbours may be missing from the table.
     async fn update(
         &mut self,
         table: &mut Table,
@@ -172,7 +173,7 @@ impl FileSource {
     }
 }
 
-/// Reads lldpd's output, and the time when it was written.
+/// Reads the output of lldpd. Also returns the time when lldpd wrote it.
 fn content(path: &Path) -> Result<(Vec<(String, Neighbour)>, SystemTime), String> {
     let text = state_file::read_linked(path).map_err(|error| error.to_string())?;
     let written = path.metadata().and_then(|it| it.modified());
@@ -199,7 +200,7 @@ fn log_changes(before: &Switches, now: &Switches) {
 }
 
 fn register(listener: Listener) -> io::Result<AsyncFd<Listener>> {
-    // SAFETY: a listener owns its descriptor, which stays open and unchanged for its whole life.
+    // SAFETY: a listener owns its descriptor, which stays open and unchanged as long as the listener exists.
     let registered = unsafe { AsyncFd::register_with_interest(listener, Interest::READABLE) };
     Ok(registered?)
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Logs a lasting problem once: retries usually fail for the same reason.
+//! Logs a lasting problem once, although each retry fails for the same reason.
 
-/// Last logged problem that has not ended.
+/// Last logged problem, until it ends.
 #[derive(Debug, Default)]
 pub(crate) struct LogOnce(Option<String>);
 
@@ -15,14 +15,14 @@ impl LogOnce {
         is_news
     }
 
-    /// Logs `sentence` as a warning, unless it is the last sentence.
+    /// Logs `sentence` as a warning if it differs from the last sentence.
     pub(crate) fn warn(&mut self, sentence: &str) {
         if self.is_news(sentence) {
             log::warn!("{sentence}");
         }
     }
 
-    /// Ends the problem, so that it is logged again when it returns. Returns true if there was a problem.
+    /// Marks the problem as ended: [`LogOnce`] logs it again if it returns. Returns true if there was a problem.
     pub(crate) fn ends(&mut self) -> bool {
         self.0.take().is_some()
     }

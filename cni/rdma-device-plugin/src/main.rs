@@ -34,7 +34,7 @@ fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {
-            // no output is left for a failure to print
+            // ignore the error: no output is left on which to report it
             let _ = error.print();
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
@@ -68,7 +68,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// Runs `ping` with the arguments that `doctor` makes.
+/// Runs `ping` with a command line from `doctor`.
 fn ping(line: Vec<OsString>) -> ExitCode {
     match Arguments::try_parse_from(line).map(|it| it.command) {
         Ok(Some(Command::Ping(arguments))) => {
@@ -76,7 +76,7 @@ fn ping(line: Vec<OsString>) -> ExitCode {
         }
         Ok(_) => ExitCode::FAILURE,
         Err(error) => {
-            // no output is left for a failure to print
+            // ignore the error: no output is left on which to report it
             let _ = error.print();
             ExitCode::from(2)
         }
@@ -107,11 +107,11 @@ fn start_log(level: log::LevelFilter, history: History) {
         })
         .build();
     log::set_max_level(log.filter());
-    // no other logger is set
+    // cannot fail: this program sets no other logger
     let _ = log::set_boxed_logger(Box::new(Recorder::new(log, history)));
 }
 
-/// Serves all resources on one thread. Work that may wait for the disk or a lock runs on other threads, which end when
+/// Runs the daemon on one thread. Work that may wait for the disk or a lock runs on further threads, which end when
 /// idle.
 fn serve(arguments: Arguments, metrics: Metrics) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -125,7 +125,7 @@ fn serve(arguments: Arguments, metrics: Metrics) -> anyhow::Result<()> {
             Ok(signals) => signals,
             Err(error) => return (Err(error), None),
         };
-        // waiting for the devices can be interrupted
+        // a signal ends the daemon while it still waits for devices
         let started = tokio::select! {
             () = signals.end() => return (Ok(()), None),
             started = Daemon::start(arguments, metrics) => started,

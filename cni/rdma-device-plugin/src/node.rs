@@ -10,7 +10,7 @@ use ::lldp::Switches;
 use rdma_netns::Inventory;
 use std::{collections::BTreeMap, sync::Arc};
 
-/// State of the node at one time. Tasks hold it as a `tokio::sync::watch::Receiver<Arc<Node>>`.
+/// State of the node at one time. Tasks receive each new state by a `tokio::sync::watch::Receiver<Arc<Node>>`.
 #[derive(Clone, Debug)]
 pub struct Node {
     /// Configuration.
@@ -23,11 +23,11 @@ pub struct Node {
     pub offers: Vec<Offer>,
     /// Offer of the connection manager, for the fabric watch.
     pub manager: Option<Offer>,
-    /// Devices that resources had and the node no longer has, by the resources' names.
+    /// Devices of resources that the node no longer has, by resource name.
     pub gone: BTreeMap<String, Vec<Gone>>,
-    /// eRDMA NICs.
+    /// Discovery and state of the eRDMA NICs.
     pub erdma: Side,
-    /// Switches of the NICs; empty without `lldp`.
+    /// Switches of the NICs; empty if the configuration has no `lldp`.
     pub switches: Arc<Switches>,
 }
 
@@ -40,7 +40,7 @@ impl Node {
             .find(|offer| offer.name.as_str() == resource)
     }
 
-    /// Returns the offers that device plugins serve, without those that claims serve.
+    /// Returns the offers of device plugins. Leaves out the offers that are allocated by claims.
     pub fn advertised(&self) -> impl Iterator<Item = &Offer> {
         self.offers
             .iter()
@@ -49,19 +49,19 @@ impl Node {
     }
 }
 
-/// Reason for the daemon to plan again; any task can send it.
+/// Reason why the daemon must plan again. Any task can send a signal.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Signal {
-    /// Everything may have changed.
+    /// Configuration and hardware may have changed.
     Reload,
     /// The configuration may have changed.
     Configuration,
-    /// Devices may have come, gone or been renumbered.
+    /// Devices may have appeared, disappeared or changed their numbers.
     Hardware,
-    /// New state of the hardware and its unhealthy devices.
+    /// New state of the hardware, with the unhealthy devices.
     Observed(Arc<Inventory>, Unhealthy),
     /// New state of the eRDMA NICs.
     Erdma(Report),
-    /// Other switches of the NICs.
+    /// New switches of the NICs.
     Switches(Arc<Switches>),
 }

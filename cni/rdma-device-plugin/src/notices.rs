@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Warnings about a node on which pods start, but lack something. `--check-config` and the log print these warnings
-//! among the remarks. `/readyz` prints them after its answer. `doctor` derives the same warnings from the node's files.
+//! Warnings about a node where pods start, but without a device or a network. `--check-config` and the log print them
+//! among the remarks, and `/readyz` prints them after its answer. `doctor` derives the same warnings from the node's
+//! files.
 
 use crate::{conf::Conf, offer::Offer};
 use ::erdma::driver;
@@ -13,8 +14,8 @@ pub fn notices(conf: &Conf, offers: &[Offer], inventory: &Inventory) -> Vec<Stri
     unattached.into_iter().chain(no_manager).collect()
 }
 
-/// Finds offered resources that the chain does not attach: `chain.plugin.resources` lists other resources, or the
-/// daemon started before these were offered.
+/// Returns a warning about offered resources that the chain does not attach. There are two causes:
+/// `chain.plugin.resources` lists other resources, or the daemon offered these resources only after its start.
 fn unattached(conf: &Conf, offers: &[Offer]) -> Option<String> {
     let chain = conf.chain.as_ref()?;
     let names = chain.unattached(offers.iter().map(|it| &it.name));
@@ -34,7 +35,7 @@ fn unattached(conf: &Conf, offers: &[Offer]) -> Option<String> {
     })
 }
 
-/// Finds a missing `/dev/infiniband/rdma_cm` although it would work with an offered device.
+/// Returns a warning if `/dev/infiniband/rdma_cm` is missing although an offered device could use it.
 fn no_connection_manager(offers: &[Offer], inventory: &Inventory) -> Option<String> {
     let manager = inventory.connection_manager.as_ref();
     let mut devices = offers.iter().flat_map(|it| &it.devices);
@@ -48,7 +49,7 @@ fn no_connection_manager(offers: &[Offer], inventory: &Inventory) -> Option<Stri
     })
 }
 
-/// Formats `rdma/a is` or `rdma/a, rdma/b are`.
+/// Joins names and verb: `rdma/a is` or `rdma/a, rdma/b are`.
 fn are(names: &[&str]) -> String {
     let verb = if names.len() == 1 { "is" } else { "are" };
     format!("{} {verb}", names.join(", "))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon's reads of RDMA ports, from a directory tree in place of `/sys`. `integration/fuzz` runs them on hostile
-//! input.
+//! The daemon's functions that read RDMA ports. They read a directory tree instead of `/sys`. `integration/fuzz` runs
+//! them on hostile input.
 
 use crate::{
     health::{error_files, ports},
@@ -12,16 +12,16 @@ use std::path::{Path, PathBuf};
 /// Content of the files of an RDMA device's ports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortFiles {
-    /// States that change without an event, by file.
+    /// Port states that change without an event, by file.
     pub states: Vec<(PathBuf, String)>,
-    /// Error counters, each with the value at which it stops.
+    /// Error counters, each with the value at which the counter stops.
     pub errors: Vec<(u64, u64)>,
     /// Names and values of metrics, for each port.
     pub metrics: Vec<Vec<(String, u64)>>,
 }
 
-/// Reads the files of the RDMA device `rdma` at `address`, below `sysfs`. Reads only those error counters that are in
-/// `named`.
+/// Reads the port files of the RDMA device `rdma` at `address`, below `sysfs`. Of the error counters, reads only those
+/// with a name in `named`.
 pub fn port_files(sysfs: &Path, address: DeviceAddress, rdma: &str, named: &[String]) -> PortFiles {
     let errors = error_files::read(sysfs, &vec![(address, rdma.to_owned())], named);
     let metrics = counters::read(sysfs, rdma).into_iter().map(|port| {

@@ -3,13 +3,15 @@
 //!
 //! | file below `<stateDir>/daemons` | held (flock) by |
 //! |---|---|
-//! | `<number>-<name>.daemon` | that daemon, as long as it runs; a newer one has a higher number |
+//! | `<number>-<name>.daemon` | one daemon, as long as it runs; a newer daemon has a higher number |
 //! | `lead.lock` | the leader |
 //!
-//! The newest daemon is the leader. Only the leader manages the chain's lists, eRDMA NICs and their driver, the files
-//! for the chain and the runtime, and the address for metrics. When a newer daemon appears, the earlier leader ends
-//! these tasks and then releases `lead.lock`, and the newer daemon takes the lock. A lock ends with its process. If the
-//! new daemon dies, the earlier daemon becomes the leader again.
+//! The newest daemon is the leader. Only the leader manages the chain's lists, the eRDMA NICs and their driver, the
+//! files for the chain and the runtime, and the address for metrics.
+//!
+//! When a newer daemon appears, the earlier leader stops these tasks and then releases `lead.lock`. The newer daemon
+//! takes the lock. The kernel releases the locks of a process that ends. If the new daemon dies, the earlier daemon
+//! therefore becomes the leader again.
 
 use crate::watch::Watch;
 use cni_protocol::{
@@ -29,11 +31,12 @@ use tokio::{sync::watch, task::JoinSet};
 /// Suffix of a daemon's file.
 const SUFFIX: &str = ".daemon";
 
-/// Delay between the event that a killed process's file was closed, and the release of the file's lock (`__fput` in
-/// `fs/file_table.c`).
+/// Delay between two actions of the kernel after a process was killed: the kernel first sends the event that the
+/// process' file was closed, and then releases the file's lock (`__fput` in `fs/file_table.c`).
 const AFTER_AN_EVENT: Duration = Duration::from_millis(100);
 
-/// Intervals of attempts to lock: first the short one, later the long one for a lock that is held for long.
+/// Intervals between attempts to lock. The daemon uses the short interval at first, and the long interval while another
+/// process keeps the lock.
 const TRIES: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(1)];
 
 /// Role of a daemon among the daemons of its node.
@@ -46,14 +49,14 @@ pub struct Role {
 }
 
 impl Role {
-    /// Role of a daemon that is not announced.
+    /// Role of a daemon that other daemons cannot detect.
     pub const ALONE: Self = Self {
         leads: true,
         is_alone: true,
     };
 }
 
-/// File of a daemon.
+/// File by which other daemons detect a daemon.
 #[derive(Clone, Debug)]
 struct Place {
     directory: PathBuf,
@@ -61,7 +64,7 @@ struct Place {
 }
 
 impl Place {
-    /// Returns the names of the other running daemons' files, the oldest first. Removes the files of killed daemons.
+    /// Returns the file names of the other running daemons, the oldest first. Removes the files of killed daemons.
     fn others(&self) -> Vec<String> {
         let entries = fs::read_dir(&self.directory)
             .into_iter()
@@ -72,7 +75,7 @@ impl Place {
         let mut others: Vec<_> = names
             .filter(is_other)
             .filter(|name| is_alive(&self.directory.join(name)))
-            // a daemon that is still starting
+            // ignore the hidden file of a daemon that is still starting
             .filter(|name| !name.starts_with('.'))
             .collect();
         others.sort();
@@ -88,7 +91,7 @@ impl Place {
     }
 }
 
-/// Announcement of a running daemon; dropping it removes its file.
+/// Announcement of a running daemon. Dropping this value removes the daemon's file.
 #[derive(Debug)]
 pub struct Presence {
     place: Place,
@@ -97,7 +100,7 @@ pub struct Presence {
 }
 
 impl Presence {
-    /// Announces this daemon to others with the same state directory.
+    /// Announces this daemon to other daemons with the same state directory.
     ///
     /// # Errors
     /// The directory is not writable.
@@ -111,7 +114,8 @@ impl Presence {
             directory,
             file_name: String::new(),
         };
-        // the name decides between two daemons that start at the same moment
+        // if two daemons start at the same moment and choose the same number, the order of their names decides which is
+        // newer
         let newest = place.others().pop().unwrap_or_default();
         let newest: u64 = newest
             .split('-')
@@ -120,7 +124,7 @@ impl Presence {
             .parse()
             .unwrap_or(0);
         place.file_name = format!("{:010}-{name}{SUFFIX}", newest.saturating_add(1));
-        // locked before it is visible
+        // lock the file before other daemons can see it
         let hidden = place.directory.join(format!(".{}", place.file_name));
         let make = || {
             OpenOptions::new()
@@ -138,8 +142,8 @@ impl Presence {
         })
     }
 
-    /// Announces this daemon, and observes the others in a task of `watchers`. `None`: the state directory is unusable,
-    /// so other daemons would not be noticed.
+    /// Announces this daemon, and observes the other daemons in a task of `watchers`. Returns `None` if the state
+    /// directory is unusable. This daemon then cannot detect other daemons.
     pub fn announce_and_follow(
         state_dir: &Path,
         watchers: &mut JoinSet<()>,
@@ -159,7 +163,7 @@ impl Presence {
         }
     }
 
-    /// Returns the unique name of this daemon on the node: eight hexadecimal digits.
+    /// Returns the unique name of this daemon on the node. The name has eight hexadecimal digits.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -169,7 +173,7 @@ impl Presence {
         self.place.role()
     }
 
-    /// Returns true if `name` is the name of a running daemon, including this one.
+    /// Returns true if a daemon with the name `name` runs. The name may be this daemon's own name.
     pub fn runs(&self, name: &str) -> bool {
         let ending = format!("-{name}{SUFFIX}");
         name == self.name
@@ -180,13 +184,13 @@ impl Presence {
                 .any(|other| other.ends_with(&ending))
     }
 
-    /// Sends changes of the role to `role`.
+    /// Sends changes of this daemon's role to `role`.
     pub fn follow(&self, role: watch::Sender<Role>) -> impl Future<Output = ()> + Send + use<> {
         let place = self.place.clone();
         let mut watch = Watch::new(vec![place.directory.clone()]);
         async move {
             loop {
-                // also at first: another daemon may have come before the watch
+                // first check without an event: another daemon may have started before this watch existed
                 for wait in [Duration::ZERO, AFTER_AN_EVENT] {
                     tokio::time::sleep(wait).await;
                     let now = place.role();
@@ -204,7 +208,7 @@ impl Drop for Presence {
     }
 }
 
-/// Lock of the leader.
+/// The leader's lock.
 #[derive(Debug)]
 pub struct Lead {
     _held: Held,
@@ -217,7 +221,8 @@ impl Lead {
     /// The file cannot be made or locked.
     pub async fn wait(state_dir: &Path) -> io::Result<Self> {
         let path = make(state_dir)?.join("lead.lock");
-        // open once only: each close of a file that was open for writing is an event for watchers of the directory
+        // open the file only once: each close of a file that was open for writing is an event for watchers of the
+        // directory
         let file = lock::open(&path)?;
         let mut tried = 0;
         loop {
@@ -239,12 +244,12 @@ fn make(state_dir: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// Returns true if a process holds the file. Otherwise the file is removed.
+/// Returns true if a process holds the file's lock. Otherwise removes the file.
 fn is_alive(path: &Path) -> bool {
     let Ok(file) = state_file::open(path) else {
         return false;
     };
-    // shared: concurrent checks must not look like a daemon
+    // use a shared lock: a second daemon that makes this check at the same time must not find the file locked
     match file.try_lock_shared() {
         Err(TryLockError::WouldBlock) => true,
         Err(TryLockError::Error(_)) => false,
@@ -289,7 +294,7 @@ mod tests {
         following.abort();
     }
 
-    /// Files of a daemon that was killed before it was visible.
+    /// A daemon is killed before other daemons can detect it. The next daemon removes its files.
     #[test]
     fn files_of_a_killed_daemon_are_removed() {
         let state = tempfile::tempdir().expect("a directory");
@@ -304,7 +309,7 @@ mod tests {
         assert!(left.iter().all(|path| !path.exists()));
     }
 
-    /// A daemon that came between the observation and the watch.
+    /// A daemon detects another daemon that started between the first check and the watch.
     #[tokio::test(flavor = "current_thread")]
     async fn a_daemon_before_the_watch_is_noticed() {
         let state = tempfile::tempdir().expect("a directory");

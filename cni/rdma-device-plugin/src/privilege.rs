@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Checks the daemon's capabilities and mounts, and describes the effect of each missing one. The daemon needs no
-//! privileged container: two capabilities, a few mounts and the host's network namespace suffice. It needs one more
-//! capability for counters of devices inside pods, and three more for loading the eRDMA driver.
+//! privileged container. It needs two capabilities, a few mounts and the host's network namespace. Counters of devices
+//! inside pods need one more capability, and loading the eRDMA driver needs three more.
 
 use crate::{
     chain::record::Record,
@@ -13,7 +13,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Bit of `CapEff` (`include/uapi/linux/capability.h`), name, and the loss without it.
+/// Bit of `CapEff` (`include/uapi/linux/capability.h`), name of the capability, and effect of its absence.
 const CAPABILITIES: [(u32, &str, &str); 3] = [
     (
         11,
@@ -55,14 +55,14 @@ const LOADING: [(u32, &str, &str); 3] = [
     ),
 ];
 
-/// Capability for listening to LLDP.
+/// Capability for receiving LLDP frames.
 const LISTENING: (u32, &str, &str) = (
     13,
     "CAP_NET_RAW",
     "no LLDP frame is received, and the NICs' switches are unknown",
 );
 
-/// Directories that are mounted into the daemon's container.
+/// Directories that the daemon's container mounts.
 #[derive(Clone, Debug)]
 pub struct Paths {
     /// Kubelet's directory: `/var/lib/kubelet`.
@@ -77,24 +77,24 @@ pub struct Paths {
     pub dev: PathBuf,
     /// Directory of pods' namespaces: `/run/netns`.
     pub netns_dir: PathBuf,
-    /// Cache of libcni: `/var/lib/cni/results`; `None`: the chain is not kept.
+    /// Cache of libcni: `/var/lib/cni/results`; `None`: the daemon does not manage the chain.
     pub cni_cache: Option<PathBuf>,
-    /// Directory of lists: `/etc/cni/net.d`; `None`: the chain is not kept.
+    /// Directory of CNI lists: `/etc/cni/net.d`; `None`: the daemon does not manage the chain.
     pub cni_conf: Option<PathBuf>,
-    /// Directories of plugins: `/opt/cni/bin`; empty: nothing was installed.
+    /// Directories of CNI plugins: `/opt/cni/bin`; empty: no plugin is installed.
     pub cni_bins: Vec<PathBuf>,
-    /// The host's cgroups: `/sys/fs/cgroup`; `None`: no resource has limits.
+    /// The host's cgroups: `/sys/fs/cgroup`; `None`: no resource limits its pods.
     pub cgroups: Option<PathBuf>,
-    /// True if the eRDMA driver may be loaded.
+    /// True if the daemon may load the eRDMA driver.
     pub loads_driver: bool,
-    /// True if the daemon listens to LLDP.
+    /// True if the daemon listens to LLDP frames.
     pub listens: bool,
 }
 
 /// Directory of pods' namespaces.
 const NETNS: &str = "/run/netns";
 
-/// Returns the missing capabilities and mounts for this configuration ([`report`]).
+/// Returns the missing capabilities and mounts for `conf` ([`report`]).
 pub fn missing(arguments: &Arguments, conf: &Conf) -> Vec<String> {
     let record = Record::read(&arguments.state_dir).ok().flatten();
     let chain = conf.chain.as_ref();
@@ -115,7 +115,8 @@ pub fn missing(arguments: &Arguments, conf: &Conf) -> Vec<String> {
     })
 }
 
-/// Returns one sentence for each missing capability or mount, with the effect. Empty: nothing is missing.
+/// Returns one sentence for each missing capability or mount. The sentence names the effect. Returns an empty list if
+/// nothing is missing.
 pub fn report(places: &Paths) -> Vec<String> {
     let mut missing = match fs::read_to_string("/proc/thread-self/status") {
         Ok(status) => match effective(&status) {
@@ -130,7 +131,7 @@ pub fn report(places: &Paths) -> Vec<String> {
     missing
 }
 
-/// Parses the effective set in a thread's `status`.
+/// Parses the effective capability set in a thread's `status`.
 fn effective(status: &str) -> Option<u64> {
     let set = status
         .lines()
@@ -138,7 +139,7 @@ fn effective(status: &str) -> Option<u64> {
     u64::from_str_radix(set.trim(), 16).ok()
 }
 
-/// Returns the losses without the capabilities missing in `set`.
+/// Returns one sentence for each required capability that is missing in `set`.
 fn capabilities(set: u64, places: &Paths) -> Vec<String> {
     let loading = LOADING.iter().filter(|_| places.loads_driver);
     let listening = [LISTENING].iter().filter(|_| places.listens);
@@ -248,9 +249,11 @@ fn absent(path: &Path, error: &io::Error) -> String {
     }
 }
 
-/// Checks that the daemon runs in the host's network namespace. A PCI function has an empty `net` if all its netdevs
-/// are in other namespaces. If `net` is empty for all functions, the daemon is not in the host's namespace. A netdev of
-/// any other device proves that it is: all RDMA NICs can be in pods while the node's own NIC is a virtio or USB device.
+/// Checks that the daemon runs in the host's network namespace. All RDMA NICs can be in pods, so the check looks for
+/// any netdev with a device, such as a virtio or USB NIC. Such a netdev proves the host's namespace.
+///
+/// Without such a netdev, the check reads the PCI functions. A function has an empty directory `net` if all its netdevs
+/// are in other namespaces. The check fails if `net` is empty for all functions.
 fn host_namespace(sysfs: &Path) -> Result<(), String> {
     let here = fs::read_dir(sysfs.join("class/net"));
     let mut here = here.into_iter().flatten().flatten();
@@ -276,7 +279,7 @@ fn host_namespace(sysfs: &Path) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    /// Makes all required directories.
+    /// Makes all required directories below `root`.
     fn places(root: &Path) -> Paths {
         for directory in [
             "kubelet/device-plugins",
@@ -385,7 +388,7 @@ mod tests {
         }
     }
 
-    /// Returns the losses of a daemon that loads the driver, or listens to LLDP.
+    /// Returns the sentences for a daemon with the capabilities `set`.
     fn lost(set: u64, loads_driver: bool, listens: bool) -> Vec<String> {
         let root = tempfile::tempdir().expect("a directory");
         let places = Paths {
@@ -435,7 +438,7 @@ mod tests {
             // struct __user_cap_header_struct of _LINUX_CAPABILITY_VERSION_3, and its data
             let header = [0x2008_0522_u32, 0];
             let none = [0_u32; 6];
-            // SAFETY: both are of the sizes that this version has.
+            // SAFETY: header and data have the sizes that this version requires.
             let outcome = unsafe {
                 nix::libc::syscall(nix::libc::SYS_capset, header.as_ptr(), none.as_ptr())
             };

@@ -6,10 +6,10 @@ use ::erdma::bring_up::release;
 use anyhow::{Result, bail};
 use rdma_netns::Linux;
 
-/// Restores the NICs, and prints the result for each.
+/// Restores the NICs, and prints the result for each NIC.
 ///
 /// # Errors
-/// The release is incomplete.
+/// A NIC could not be restored, or a file could not be removed.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let kernel = Linux::with_roots(&arguments.sysfs, &arguments.dev);
     let released = release(&kernel, &arguments.state_dir)?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Signals of the daemon. As a container's first process, the daemon must handle signals from its start on, because the
-//! kernel ignores them by default for such a process (`pid_namespaces(7)`).
+//! Signals of the daemon. A container's first process must install handlers at its start: the kernel ignores a signal
+//! without a handler for such a process (`pid_namespaces(7)`).
 
 use std::io;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -13,7 +13,7 @@ pub struct Signals {
     hangup: Signal,
 }
 
-/// Meaning of a signal.
+/// Request that a signal makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
     /// SIGTERM or SIGINT.
@@ -26,7 +26,7 @@ impl Signals {
     /// Installs the handlers.
     ///
     /// # Errors
-    /// The system refuses it.
+    /// The kernel refuses a handler.
     pub fn taken() -> io::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
@@ -45,7 +45,7 @@ impl Signals {
         }
     }
 
-    /// Waits for a signal to end.
+    /// Waits for SIGTERM or SIGINT.
     pub async fn end(&mut self) {
         while self.next().await != Received::End {}
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Waits for changes in directories and files through inotify, without activity at rest. If the kernel has no instance or
-//! watch left for this user (EMFILE, ENOSPC: `inotify_init(2)`, `inotify_add_watch(2)`), it reports a change every second.
+//! Waits for changes in directories and files by inotify. An idle watch uses no CPU time. If the kernel has no instance
+//! or watch left for this user (EMFILE, ENOSPC: `inotify_init(2)`, `inotify_add_watch(2)`), [`Watch`] reports a change
+//! every second.
 
 use inotify::{EventStream, Inotify, WatchMask};
 use std::{
@@ -17,23 +18,23 @@ use tokio::{
 };
 use tokio_stream::{Stream, StreamExt};
 
-/// Size of the buffer for some dozen events; further ones are read in turn.
+/// Size of the buffer in bytes, enough for some dozen events. [`Watch`] reads further events with the next read.
 const BUFFER: usize = 4096;
 
-/// Interval of reports without events.
+/// Interval at which [`Watch`] reports a change for paths without events.
 const WITHOUT_EVENTS: Duration = Duration::from_secs(1);
 
 /// Watched files and directories, which need not exist yet.
 pub struct Watch {
-    /// `None`: the kernel had no instance left.
+    /// Event stream. `None`: the kernel had no inotify instance left.
     events: Option<EventStream<[u8; BUFFER]>>,
     paths: Vec<PathBuf>,
-    /// True after it was logged that a path has no events.
+    /// True if the log already has the line that a path has no events.
     lacks_events: bool,
 }
 
 impl Watch {
-    /// Watches `paths`, or the nearest existing directory above a missing one.
+    /// Watches `paths`. For a missing path, watches its nearest existing ancestor directory.
     pub fn new(paths: Vec<PathBuf>) -> Self {
         let mut watch = Self {
             events: None,
@@ -44,7 +45,8 @@ impl Watch {
         watch
     }
 
-    /// Waits for an event in one of the paths. Returns once for all pending events. The content need not differ.
+    /// Waits for an event in one of the paths. Returns once for all pending events. An event does not prove that the
+    /// content changed.
     pub async fn changed(&mut self) {
         let heard = async {
             if let Some(events) = &mut self.events {
@@ -57,14 +59,14 @@ impl Watch {
             tokio::time::sleep(WITHOUT_EVENTS).await;
         };
         match self.lacks_events {
-            // an event and the interval's end have the same effect
+            // report a change after an event, or at the latest after the interval
             true => drop(tokio::time::timeout(WITHOUT_EVENTS, heard).await),
             false => heard.await,
         }
         self.arm();
     }
 
-    /// Counts the changes, forever.
+    /// Increments `changes` after each change, forever.
     pub async fn count(mut self, changes: watch::Sender<u64>) {
         loop {
             self.changed().await;
@@ -72,8 +74,8 @@ impl Watch {
         }
     }
 
-    /// Watches every path again, because a directory that was removed and made again needs a new watch. Does not affect
-    /// existing watches.
+    /// Adds a watch for every path, because a directory that was removed and made again needs a new watch. Existing
+    /// watches do not change.
     fn arm(&mut self) {
         let armed = self.try_to_arm();
         match &armed {
@@ -99,7 +101,7 @@ impl Watch {
     }
 }
 
-/// Waits until `at`; forever if it is `None`.
+/// Waits until `at`. `None` means forever.
 pub(crate) async fn until(at: Option<Instant>) {
     match at {
         Some(at) => sleep_until(at).await,
@@ -107,7 +109,7 @@ pub(crate) async fn until(at: Option<Instant>) {
     }
 }
 
-/// Reads all pending events. Each unread event would cause another observation.
+/// Reads all pending events, because each unread event would cause another observation.
 async fn drain(events: &mut EventStream<[u8; BUFFER]>) {
     poll_fn(|context| {
         while let Poll::Ready(Some(Ok(_))) = Pin::new(&mut *events).poll_next(context) {}
@@ -116,7 +118,7 @@ async fn drain(events: &mut EventStream<[u8; BUFFER]>) {
     .await;
 }
 
-/// Watches `path`, or the nearest existing directory above it.
+/// Watches `path`. If `path` is missing, watches its nearest existing ancestor directory.
 fn arm(events: &EventStream<[u8; BUFFER]>, path: &Path) -> io::Result<()> {
     let mask = WatchMask::CREATE
         | WatchMask::MOVED_TO
@@ -129,12 +131,12 @@ fn arm(events: &EventStream<[u8; BUFFER]>, path: &Path) -> io::Result<()> {
     let mut below: Option<&Path> = None;
     while let Some(ancestor) = ancestors.next() {
         let mask = match ancestor.ends_with("cgroup.events") {
-            // the kernel reports its changes of this file as MODIFY only
+            // the kernel reports its own changes of `cgroup.events` only by MODIFY
             true => mask | WatchMask::MODIFY,
             false => mask,
         };
         match events.watches().add(ancestor, mask) {
-            // the next component may have been made before this one was watched
+            // another program may have made the next path component before this ancestor was watched
             Ok(_) if below.is_some_and(Path::exists) => {
                 ancestors = path.ancestors();
                 below = None;
@@ -179,7 +181,7 @@ mod tests {
         for _ in 0..3 {
             fs::create_dir_all(&directory).expect("made");
             assert!(heard(&mut watch).await, "the directory was made");
-            // reads all events of the creation
+            // read all events that the creation of the file caused
             while tokio::time::timeout(Duration::from_millis(50), watch.changed())
                 .await
                 .is_ok()
@@ -195,7 +197,8 @@ mod tests {
         }
     }
 
-    /// Many events at once, as a program makes them that writes a directory's files again and again.
+    /// Many events together are reported as one change. A program causes many events if it writes the files of a
+    /// directory repeatedly.
     #[tokio::test(flavor = "current_thread")]
     async fn simultaneous_events_are_one_change() {
         let directory = tempfile::tempdir().expect("a directory");

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! arm64's release binaries and image, on an amd64 machine: their architecture, the image that a node selects, and
-//! their start under QEMU's emulation of one process (Debian's `qemu-user`). `scripts/build --arch all` has to have
-//! made `dist/`; `scripts/test arm64` does.
+//! Tests of arm64's release binaries and image on an amd64 machine: their architecture, the image that a node selects,
+//! and their start under QEMU's emulation of one process (Debian's `qemu-user`).
 //!
-//! QEMU starts no further program: the kernel would have to, and cannot execute arm64's. The program that `install`
-//! calls is therefore a script that calls QEMU.
+//! `scripts/test arm64` runs these tests after `scripts/build --arch all` has made `dist/`. The emulated program cannot
+//! start another arm64 program: the amd64 kernel cannot execute it. The program that `install` calls is therefore a
+//! script that calls QEMU.
 
 use integration::{Machine, machine::Nic, oci::Archive};
 use serde_json::{Value, json};
@@ -60,14 +60,14 @@ fn words(output: &Output) -> String {
     format!("{out}{error}")
 }
 
-/// `readelf`'s words on a binary.
+/// Returns the output of `readelf` for a binary.
 fn elf(binary: &Path) -> String {
     let mut readelf = Command::new("readelf");
     readelf.args(["--wide", "--file-header", "--segments", "--sections"]);
     done(readelf.arg(binary))
 }
 
-/// The image of both architectures, as `scripts/image` makes it, in `directory`.
+/// Makes the image of both architectures in `directory` by `scripts/image`.
 fn image_of_both(directory: &Path) -> PathBuf {
     let archive = directory.join("image.oci.tar");
     let mut image = Command::new(root().join("scripts/image"));
@@ -76,7 +76,7 @@ fn image_of_both(directory: &Path) -> PathBuf {
     archive
 }
 
-/// The image's root file system on an arm64 node, and what is started in it.
+/// Root file system of the image on an arm64 node, and the program that a runtime starts in it.
 struct OnANode {
     directory: TempDir,
     entry_point: String,
@@ -98,8 +98,8 @@ impl OnANode {
         }
     }
 
-    /// Returns the command that runs `words` under the emulator, with only the image, these directories of the node,
-    /// and the emulator with its libraries, which is no part of a node.
+    /// Returns the command that runs `words` under the emulator. The program sees the image, the node's directories
+    /// `mounts`, and the emulator with its libraries. On a real node it would not see the emulator.
     fn command(&self, words: &[&str], mounts: &[&Path]) -> Command {
         let mut command = Command::new("bwrap");
         command.args(["--die-with-parent", "--clearenv", "--tmpfs", "/"]);
@@ -158,7 +158,7 @@ fn a_node_takes_the_image_of_its_architecture() {
             let elf = elf(&unpacked.join("usr/bin").join(name));
             assert!(elf.contains(machine), "{name} of {architecture}: {elf}");
         }
-        // CRI-O's library chooses the same
+        // CRI-O's library chooses the same image
         let copied = directory.path().join(format!("{architecture}.copied"));
         let mut skopeo = Command::new("skopeo");
         skopeo.args(["--override-arch", architecture, "--insecure-policy", "copy"]);
@@ -221,7 +221,7 @@ fn the_daemon_sees_a_node_as_amd64s_does() {
     assert_eq!(seen, ask(Command::new(dist().join("rdma-device-plugin"))));
 }
 
-/// A node with a network and a kubelet.
+/// Returns a node with a CNI network and a kubelet socket.
 fn node_with_a_network() -> Machine {
     let machine = Machine::with(&[NIC]);
     for directory in ["opt/cni/bin", "etc/cni/net.d", "kubelet/pod-resources"] {
@@ -240,7 +240,7 @@ fn program(path: &Path, text: &str) {
     fs::set_permissions(path, Permissions::from_mode(0o755)).expect("a mode");
 }
 
-/// `install` or `uninstall` by this program.
+/// Adds the arguments of `install` or `uninstall` to `command`.
 fn installer(mut command: Command, verb: &str, machine: &Machine) -> Command {
     command.arg(verb);
     for (flag, below) in [

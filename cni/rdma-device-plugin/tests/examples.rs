@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The examples under `conf/device-plugin/` are what the daemon takes, and give what they say.
+//! Tests of the examples under `conf/device-plugin/`: the daemon accepts them, and they have the
+//! offers that they promise.
 
 use rdma_device_plugin::{
     conf::Conf,
@@ -33,13 +34,13 @@ fn folder() -> PathBuf {
     root().join("../../conf/device-plugin")
 }
 
-/// Returns the offers with the example on the node `layout`, and true if they have CDI names.
+/// Returns the offers of the example on the node `layout`, and true if containers get CDI names.
 fn offered(example: &str, layout: &str) -> (Vec<Offer>, bool) {
     let parsed = Conf::read(&folder().join(example)).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(parsed.remarks, [] as [&str; 0], "{example}");
     let node = root().join("tests/nodes").join(layout).join("node.json");
     let node: Inventory = cases::read_as(&node);
-    // on another instance than the one that an example names
+    // an instance id that no example names
     let found = discover(&parsed.conf.erdma, &node, Some("i-other"));
     let hidden = found.hidden_addresses();
     let (offers, mut remarks) = offers(
@@ -129,7 +130,7 @@ fn bonds_are_shared_by_all() {
         first: "0",
         sharing: Shared,
         devices: &["0000:3b:00.0", "0000:5e:00.0"],
-        // the bonds are on two nodes, and an id has both
+        // empty: the bonds are on two NUMA nodes, and each id has both bonds
         on_nodes: &[],
     };
     gives("10-shared-bonds.yaml", "lacp-bonds", false, &[given]);
@@ -213,7 +214,7 @@ fn exposed_erdma_nics_go_together() {
         first: "erdma_1/0",
         sharing: Shared,
         devices: &["0000:00:16.0", "0000:00:17.0"],
-        // they are on two nodes, and an id has both
+        // empty: the NICs are on two NUMA nodes, and each id has both NICs
         on_nodes: &[],
     };
     gives(

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! node-feature-discovery itself reads the file of labels: its source "local", which its worker has them from
-//! (`integration/nfd`).
+//! Tests that node-feature-discovery itself reads the label file: its source "local", from which its worker
+//! has labels (`integration/nfd`).
 
 use integration::{Daemon, Machine, kubelet::DeviceManager, machine::Nic, wait};
 use std::{collections::BTreeMap, env, fs, process::Command};
 
-/// Only directory that it reads.
+/// Only directory that this source reads.
 const DIRECTORY: &str = "etc/kubernetes/node-feature-discovery/features.d";
 
-/// Returns the labels that it derives from the machine's files: the directory above them is its root.
+/// Returns the labels that the source derives from the machine's files. It runs with the machine's directory
+/// as root.
 fn labels(machine: &Machine) -> BTreeMap<String, String> {
     let output = Command::new("chroot")
         .arg(machine.path(""))
@@ -37,7 +38,7 @@ fn nfd_has_the_labels_of_the_file() {
     fs::copy(program, machine.path("local")).expect("copied");
     let directory = machine.path(DIRECTORY);
     fs::create_dir_all(&directory).expect("made");
-    // as a daemon leaves it that is killed while it writes
+    // an unfinished file of a daemon that was killed while it wrote
     let unfinished = format!("{DIRECTORY}/.rdma-device-plugin.new");
     machine.write(&unfinished, "feature.node.kubernetes.io/rdma-nics.cou");
     assert_eq!(labels(&machine), BTreeMap::new());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `scripts/release push` into a registry, crane's own, and what an operator without internet access does with a release
-//! by `docs/deploy.md`. The scripts of the clone build crane and Helm if the lab's cache has none.
+//! Tests of `scripts/release push` into a registry (crane's own), and of an operator's steps without internet access
+//! according to `docs/deploy.md`. The scripts of the clone build crane and Helm if the lab's cache does not have them.
 
 mod clone;
 
@@ -17,11 +17,11 @@ use tempfile::TempDir;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// A registry in the memory of a process, which ends with this.
+/// A registry in the memory of a process. Dropping this value ends the process.
 struct Registry {
     process: Child,
     crane: PathBuf,
-    /// Address and port.
+    /// Address and port of the registry.
     address: String,
 }
 
@@ -56,7 +56,7 @@ impl Drop for Registry {
     }
 }
 
-/// Runs the script of `integration/`, and returns the path of the program that it built.
+/// Runs a script of `integration/`. Returns the path of the program that the script built.
 #[track_caller]
 fn program(clone: &Clone, words: &[&str]) -> PathBuf {
     let mut command = Command::new(clone.path().join("integration").join(words[0]));
@@ -70,7 +70,7 @@ fn done(command: &mut Command) -> String {
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
-/// A release of stand-ins that end in `text`, for the registry's `team`.
+/// Makes a release of stand-ins that end in `text`, for the project `team` of the registry.
 #[track_caller]
 fn built(clone: &Clone, registry: &Registry, text: &str) -> TempDir {
     let (binaries, output) = (stand_ins(text), tempfile::tempdir().expect("a directory"));
@@ -87,8 +87,8 @@ fn push(clone: &Clone, registry: &Registry, directory: &TempDir) -> Output {
     clone.release(&["push", directory, &format!("{}/team", registry.address)])
 }
 
-/// The registry has the archive's image of both architectures by the archive's digest, and a chart that names it. A second
-/// push changes nothing, and one of other bytes is refused.
+/// The registry has the archive's image of both architectures under the archive's digest, and a chart that names this
+/// image. A second push of the same bytes changes nothing, and a push of other bytes is refused.
 #[test]
 fn a_version_is_pushed_once() {
     let clone = Clone::new();
@@ -141,8 +141,8 @@ fn a_version_is_pushed_once() {
     assert!(said(&other).contains(&why), "{}", said(&other));
 }
 
-/// The page's commands: the release is built where there is internet access, with stand-ins for the binaries, and its
-/// files alone are checked and rendered elsewhere. Helm installs on a cluster in `integration/cluster`.
+/// Runs the commands of the page. The release is built with internet access, with stand-ins for the binaries. Its files
+/// are then checked and rendered in another directory. `integration/cluster` tests Helm's installation on a cluster.
 #[test]
 fn a_release_is_enough_without_internet_access() {
     let clone = Clone::new();
@@ -163,7 +163,7 @@ fn a_release_is_enough_without_internet_access() {
         &format!("{line} --binaries {}", binaries.path().display()),
     );
 
-    // the files alone, elsewhere
+    // only the files of the release are in the other directory
     let elsewhere = tempfile::tempdir().expect("a directory");
     let made = clone.path().join("dist/release").join(VERSION);
     fs::rename(made, elsewhere.path().join(VERSION)).expect("moved");
@@ -186,7 +186,7 @@ fn a_release_is_enough_without_internet_access() {
     assert!(!damaged.status.success(), "{}", said(&damaged));
 }
 
-/// `line` as typed into a shell in `directory`, with Helm.
+/// Returns the command that runs `line` in a shell in `directory`, with Helm.
 fn command(clone: &Clone, directory: &Path, line: &str) -> Command {
     let helm = program(clone, &["helm/build"]);
     let helm = helm.parent().expect("a directory").display();
@@ -197,7 +197,7 @@ fn command(clone: &Clone, directory: &Path, line: &str) -> Command {
     command
 }
 
-/// Runs `line` as typed into a shell in `directory`, with Helm. It must succeed. Returns its standard output.
+/// Runs `line` in a shell in `directory`, with Helm. The command must succeed. Returns its standard output.
 #[track_caller]
 fn shell(clone: &Clone, directory: &Path, line: &str) -> String {
     done(&mut command(clone, directory, line))

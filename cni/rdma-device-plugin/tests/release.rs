@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `scripts/release`: a version is written everywhere, and what is published is whole and the same each time.
+//! Tests of `scripts/release`: it writes a version into all files, and its output is complete and the same each time.
 
 mod clone;
 
@@ -11,7 +11,7 @@ use std::{
     process::Command,
 };
 
-/// A file of the clone.
+/// Returns the text of a file of the clone.
 fn text(clone: &Clone, path: &str) -> String {
     let file = clone.path().join(path);
     fs::read_to_string(file).unwrap_or_else(|error| panic!("{path}: {error}"))
@@ -86,8 +86,8 @@ fn a_run_without_a_new_version_changes_nothing() {
     assert_eq!(said(&status.output().expect("run")), "");
 }
 
-/// The text of a release: a paragraph or item is one line, whose links lead from anywhere. Of another version than the
-/// tree's, or without text, there is none.
+/// The release notes have one line for each paragraph or item, and absolute links. There are no notes for another
+/// version than the tree's, or for a version without text.
 #[test]
 fn the_notes_are_the_changelogs_section() {
     let clone = Clone::new();
@@ -124,7 +124,7 @@ fn the_notes_are_the_changelogs_section() {
     );
 }
 
-/// The files in the directory with their bytes.
+/// Returns the files in the directory with their content.
 fn files(directory: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let entries = fs::read_dir(directory).expect("a directory");
     let paths = entries.map(|entry| entry.expect("an entry").path());

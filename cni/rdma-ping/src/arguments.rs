@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The options of `rdma-device-plugin ping`.
+//! Options of `rdma-device-plugin ping`.
 
 use crate::peer::{Place, is_name};
 use clap::Args;
@@ -7,10 +7,10 @@ use kubernetes_api::access;
 use network_conf::STATE_DIR;
 use std::{net::IpAddr, path::PathBuf, str::FromStr, time::Duration};
 
-/// Shortest time between two requests of one pair of rails.
+/// Shortest time between two requests for one pair of rails.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 
-/// `ping`
+/// Options of `ping`.
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
     /// Addresses of rails, pods of this node (NAMESPACE/NAME), or one node. Of a pod the command pings all rails; of a
@@ -64,7 +64,7 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// The connection manager's device.
+    /// Returns the path of the connection manager's device.
     pub(crate) fn manager(&self) -> PathBuf {
         self.dev.join("infiniband/rdma_cm")
     }
@@ -77,7 +77,7 @@ pub enum Target {
     Address(IpAddr),
     /// All rails of the pod `namespace/name`.
     Pod(String),
-    /// Rails of the node.
+    /// The rails of this node.
     Node(String),
 }
 
@@ -98,7 +98,7 @@ impl FromStr for Target {
     }
 }
 
-/// Returns true for an address that names no netdev by itself.
+/// Returns true for a link-local address. Such an address does not show the netdev to use.
 pub(crate) fn is_link_local(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => address.is_link_local(),
@@ -106,7 +106,7 @@ pub(crate) fn is_link_local(address: IpAddr) -> bool {
     }
 }
 
-/// Returns true for a DNS subdomain (RFC 1123), which is no part of an address.
+/// Returns true for a DNS subdomain (RFC 1123) that is not an IPv4 address.
 fn is_node(text: &str) -> bool {
     let is_inner = |it: u8| it.is_ascii_lowercase() || it.is_ascii_digit();
     let is_label = |it: &str| {
@@ -121,7 +121,7 @@ fn is_node(text: &str) -> bool {
 
 fn pod(text: &str) -> Result<String, &'static str> {
     match text.split('/').collect::<Vec<_>>()[..] {
-        // a namespace is a DNS label, which an address is not
+        // a namespace is a DNS label, and an address is not a DNS label
         [namespace, name]
             if !namespace.is_empty() && !namespace.contains(['.', ':']) && !name.is_empty() =>
         {
@@ -141,7 +141,7 @@ fn name(text: &str) -> Result<String, &'static str> {
 fn seconds(text: &str) -> Result<Duration, &'static str> {
     let seconds = text.parse().ok();
     let time = seconds.and_then(|it| Duration::try_from_secs_f64(it).ok());
-    // the kernel counts milliseconds in 32 bits
+    // the kernel has 32 bits for the time in milliseconds
     time.filter(|it| (Duration::from_millis(1)..=Duration::from_secs(3600)).contains(it))
         .ok_or("must be a number of seconds from 0.001 to 3600")
 }

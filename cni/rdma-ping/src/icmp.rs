@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One ICMP echo, which distinguishes an RDMA fault from a network fault.
+//! Sends one ICMP echo request. Its answer shows whether the fault is in RDMA or in the network.
 
 use nix::{
     errno::Errno,
@@ -17,15 +17,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Echo request of ICMP (RFC 792) and its answer's type.
+/// Types of ICMP's echo request and echo reply (RFC 792).
 const IPV4: (u8, u8) = (8, 0);
-/// Echo request of ICMPv6 (RFC 4443) and its answer's type.
+/// Types of ICMPv6's echo request and echo reply (RFC 4443).
 const IPV6: (u8, u8) = (128, 129);
 
-/// Payload of an echo request, which identifies its answer.
+/// Payload of an echo request. The reply to the request has the same payload.
 const PAYLOAD: &[u8; 16] = b"rdma-device-plug";
 
-/// Returns true if `to` answers an echo request from `source` within `timeout`, in the calling thread's namespace.
+/// Sends an echo request from `source` in the calling thread's namespace. Returns true if `to` answers within
+/// `timeout`.
 ///
 /// # Errors
 /// The kernel refuses the socket (`CAP_NET_RAW`) or the request.
@@ -61,7 +62,7 @@ pub(crate) fn answers(source: Option<IpAddr>, to: IpAddr, timeout: Duration) -> 
         }
         match recv(socket.as_raw_fd(), &mut packet, MsgFlags::MSG_DONTWAIT) {
             Ok(length) if is_answer(&packet[..length], family, answer, id) => return Ok(true),
-            // "host unreachable" (EHOSTUNREACH), from the gateway or from this kernel, is an error of the socket
+            // EHOSTUNREACH: the gateway or this kernel reports "host unreachable" as an error of the socket
             Ok(_) | Err(Errno::EAGAIN | Errno::EINTR) => {}
             Err(Errno::EHOSTUNREACH | Errno::ENETUNREACH | Errno::ECONNREFUSED) => {
                 return Ok(false);
@@ -71,7 +72,7 @@ pub(crate) fn answers(source: Option<IpAddr>, to: IpAddr, timeout: Duration) -> 
     }
 }
 
-/// An echo request with its checksum, which the kernel makes itself for ICMPv6.
+/// Returns an echo request with its checksum. For ICMPv6 the kernel computes the checksum.
 fn message(kind: u8, id: [u8; 2]) -> Vec<u8> {
     let header = [kind, 0, 0, 0, id[0], id[1], 0, 1];
     let mut message = [&header[..], PAYLOAD].concat();
@@ -80,7 +81,7 @@ fn message(kind: u8, id: [u8; 2]) -> Vec<u8> {
     message
 }
 
-/// The Internet checksum (RFC 1071) of an even number of bytes.
+/// Returns the Internet checksum (RFC 1071) of an even number of bytes.
 fn checksum(bytes: &[u8]) -> u16 {
     let words = bytes
         .chunks_exact(2)
@@ -90,8 +91,8 @@ fn checksum(bytes: &[u8]) -> u16 {
     !((folded + (folded >> 16)) as u16)
 }
 
-/// Returns true if `packet` is the answer `kind` to the message with `id`. A raw IPv4 socket also receives the IP
-/// header.
+/// Returns true if `packet` has the type `kind` and answers the request with `id`. On a raw IPv4 socket, the packet
+/// begins with the IP header.
 fn is_answer(packet: &[u8], family: AddressFamily, kind: u8, id: [u8; 2]) -> bool {
     let header = match (family, packet.first()) {
         (AddressFamily::Inet, Some(first)) => usize::from(first & 0xf) * 4,

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `rdma-device-plugin ping`: pings rails over RDMA. The peer needs no program ([`rdma_netns::sidr`]). The command
-//! reads the kernel and the records of pods, and changes nothing.
+//! `rdma-device-plugin ping`: sends RDMA requests to rails. The peer needs no program ([`rdma_netns::sidr`]). The command
+//! reads the kernel's state and the records of pods, and changes nothing.
 //!
 //! | module | owns |
 //! |---|---|
-//! | `arguments` | the options |
-//! | `rails` | the rails of the node and of its pods |
-//! | `nodes` | the rails of nodes |
-//! | `exchange` | the requests |
-//! | `icmp` | one ICMP echo, which tells an RDMA fault from a network fault |
-//! | `wires` | swapped cables |
+//! | `arguments` | options of the command |
+//! | `rails` | rails of the node and of its pods |
+//! | `nodes` | rails of nodes, from the API server |
+//! | `exchange` | sending of the requests |
+//! | `icmp` | one ICMP echo request, which distinguishes an RDMA fault from a network fault |
+//! | `wires` | detection of swapped cables |
 //! | `peer`, `list` | the other pod of `--exchange`, and its list of rails |
-//! | `statistics` | the figures of a pair of rails |
-//! | `output` | lines, matrix and JSON |
+//! | `statistics` | figures of a pair of rails |
+//! | `output` | output as lines, matrix and JSON |
 //! | [`fabric`] | `rdma-device-plugin fabric`: the watch over the fabric |
 
 mod arguments;
@@ -48,7 +48,7 @@ use std::{
     time::Instant,
 };
 
-/// The command cannot ping.
+/// Reason why the command cannot send requests.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error(transparent)]
@@ -84,8 +84,8 @@ enum Failure {
     Ping(io::Error),
 }
 
-/// Pings the targets, and writes answers to `output`. Returns exit code 0 if each request was answered. On an error,
-/// writes one sentence to `errors` and returns exit code 1.
+/// Sends requests to the targets, and writes the answers to `output`. Returns exit code 0 if each request was answered. On
+/// an error, writes one sentence to `errors` and returns exit code 1.
 pub fn run(
     arguments: &Arguments,
     output: &mut (dyn Write + Send),
@@ -120,7 +120,8 @@ fn ping(arguments: &Arguments, output: &mut (dyn Write + Send)) -> Result<bool, 
         Ok(Sandbox { rails, .. }) if rails.is_empty() => Err(Failure::NoRails(pod.to_owned())),
         Ok(Sandbox { netns, rails }) => {
             let mut rails: Vec<Rail> = rails.into_iter().map(Rail::from).collect();
-            // without permission to enter the namespace, swapped cables are not detected
+            // ignore the error: without the permission to enter the namespace, the command does not detect swapped
+            // cables
             let _ = netns.run(|| Rail::identify(&mut rails));
             Ok((netns, rails))
         }
@@ -151,7 +152,8 @@ fn ping(arguments: &Arguments, output: &mut (dyn Write + Send)) -> Result<bool, 
     })?
 }
 
-/// Pings each rail of the other pod of `place` from each own rail. Returns true if rails of the same name reach each other.
+/// Sends requests from each own rail to each rail of the other pod of `place`. Returns true if rails with the same name
+/// reach each other.
 fn with_the_other_pod(
     arguments: &Arguments,
     place: &Place,
@@ -165,7 +167,7 @@ fn with_the_other_pod(
     }
     let list = List::of(arguments.name.as_deref(), &rails);
     let listener = place.listen().map_err(Failure::Exchange)?;
-    // the other pod can arrive late, and then pings
+    // wait for the other pod's requests: it may arrive late, and sends its requests only then
     let requests = (arguments.interval + arguments.timeout) * arguments.count.saturating_add(2);
     let patience = arguments.exchange_timeout + requests;
     let known = Others::default();
@@ -188,8 +190,8 @@ fn with_the_other_pod(
     Ok(is_good)
 }
 
-/// Pings, from each rail of this node, the rail of `node` with the same number. Returns true if all of these pairs
-/// reach each other.
+/// Sends requests from each rail of this node to the rail of `node` with the same number. Returns true if the
+/// two rails of each pair reach each other.
 fn with_node(
     arguments: &Arguments,
     node: &str,
@@ -228,20 +230,21 @@ fn with_node(
     both.ping(arguments, &devices, output)
 }
 
-/// The rails of this node or pod, and the rails of the other node or pod.
+/// The rails of both ends: this node or pod, and the other node or pod.
 struct Both<'a> {
-    /// The names of the two.
+    /// Names of this node or pod, and of the other one.
     names: [&'a str; 2],
     own: &'a [Rail],
     others: &'a [Rail],
-    /// Returns true for two rails of one network, which must reach each other.
+    /// Returns true if an own rail and a rail of the other end are on one network. They must then reach each other.
     is_same: &'a dyn Fn(&Rail, &Rail) -> bool,
-    /// True if both sides are nodes, whose rails pods may have.
+    /// True if both ends are nodes. Pods may then have some of the rails.
     are_nodes: bool,
 }
 
 impl Both<'_> {
-    /// Pings, and writes the table. Returns true if each own rail reaches the other side's rail with the same number.
+    /// Sends the requests, and writes the table. Returns true if each own rail reaches the other end's rail with the
+    /// same number.
     fn ping(
         &self,
         arguments: &Arguments,
@@ -288,8 +291,8 @@ fn write(output: &mut (dyn Write + Send), text: &str) -> Result<(), Failure> {
     written.and_then(|()| output.flush()).map_err(Failure::Ping)
 }
 
-/// Pings `peers` from the calling thread's namespace, which is `here`. Returns true if all requests were
-/// answered.
+/// Sends requests to `peers` from the calling thread's namespace. `here` are the rails of this namespace. Returns true
+/// if all requests were answered.
 fn exchange(
     arguments: &Arguments,
     here: Here,
@@ -363,7 +366,7 @@ fn exchange(
     Ok(outcomes.iter().all(Outcome::is_good))
 }
 
-/// Returns the rail of `--from`, with only that address if `--from` is an address.
+/// Returns the rail that `--from` names. If `--from` is an address, the returned rail has only this address.
 fn named(own: Vec<Rail>, from: &str) -> Result<Vec<Rail>, Failure> {
     let netdevs: Vec<&str> = own.iter().map(|it| &*it.netdev).collect();
     let rails = netdevs.join(", ");
@@ -389,7 +392,7 @@ mod tests {
         arguments: Arguments,
     }
 
-    /// The exit code, standard output and standard error of `ping` with these arguments.
+    /// Returns the exit code, standard output and standard error of `ping` with `arguments`.
     fn pinged(arguments: &[&str]) -> (ExitCode, String, String) {
         let state = tempfile::tempdir().expect("a directory");
         let directory = state.path().to_str().expect("UTF-8");

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The rails of nodes, by the ResourceSlices that their daemons publish for claims.
+//! Rails of nodes, from the ResourceSlices that the nodes' daemons publish for claims.
 
 use crate::rails::Rail;
 use kubernetes_api::{Access, AccessError, Client, Method, RequestError, access::Identity};
 use serde_json::Value;
 use std::{io, net::IpAddr, path::Path, time::Duration};
 
-/// ResourceSlices since Kubernetes 1.34.
+/// API path of ResourceSlices since Kubernetes 1.34.
 const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
-/// Longest time of a request.
+/// Time limit of a request.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// The rails of a node are not known.
+/// Reason why the rails of a node are unknown.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NodeError {
     #[error(
@@ -30,16 +30,16 @@ pub(crate) enum NodeError {
     NoRails(String),
 }
 
-/// A NIC of a node's slices.
+/// A NIC in a node's ResourceSlices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NodeRail {
-    /// Resource, and number of the NIC in it. Nodes with the same set-up have the same numbers.
+    /// Resource of the NIC, and the NIC's index in it. Nodes with the same set-up have the same indices.
     pub(crate) place: (String, i64),
-    /// The netdev, or the bond that it is a port of, with its addresses.
+    /// Netdev of the NIC with its addresses. If the netdev is a port of a bond: the bond.
     pub(crate) rail: Rail,
 }
 
-/// The own node, and another one.
+/// Rails of this node and of another node.
 pub(crate) struct Nodes {
     pub(crate) name: String,
     pub(crate) own: Vec<NodeRail>,
@@ -50,7 +50,7 @@ impl Nodes {
     /// Reads the rails of this pod's node and of `node` from the API server. `directory` has the pod's token.
     ///
     /// # Errors
-    /// The API server refuses access, or has no rails of one of the nodes.
+    /// The API server refuses access, or has no rails of one of the two nodes.
     pub(crate) fn read(directory: &Path, node: &str) -> Result<Self, NodeError> {
         let access = Access::of_pod(directory)?;
         let name = access
@@ -76,14 +76,14 @@ impl Nodes {
         Ok(Self { name, own, others })
     }
 
-    /// Returns the place of `own`, a rail of this node.
+    /// Returns the resource and the index of `own`, a rail of this node.
     pub(crate) fn place(&self, own: &Rail) -> Option<&(String, i64)> {
         let found = self.own.iter().find(|it| it.rail.netdev == own.netdev);
         found.map(|it| &it.place)
     }
 }
 
-/// Returns the rails of `node` from a list of slices. A NIC of several resources is returned once.
+/// Returns the rails of `node` from a list of ResourceSlices. A NIC of several resources is returned once.
 fn rails_of(list: &Value, node: &str) -> Vec<NodeRail> {
     let slices = list["items"].as_array().into_iter().flatten();
     let slices = slices.filter(|it| it["spec"]["nodeName"] == node);
@@ -164,7 +164,7 @@ mod tests {
             [
                 ("rdma/hca", 0, "ens0", &[address("fd00::7")][..]),
                 ("rdma/hca", 1, "bond0", &[address("fd00:1::7")][..]),
-                // one that lost its address is a failure, and not left out
+                // keep a rail without an address, because a lost address is a fault that `ping` must report
                 ("rdma/hca", 2, "ens2", &[]),
             ]
         );

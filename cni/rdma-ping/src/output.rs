@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The result as lines, as a matrix and as JSON.
+//! Formats the result as lines, as a matrix and as JSON.
 
 use crate::{
     exchange::{Outcome, PeerRail},
@@ -33,7 +33,7 @@ pub(crate) fn line(output: &mut dyn Write, round: u32, outcome: &Outcome) -> io:
     output.flush()
 }
 
-/// ` by mlx5_0 port 1, 10.0.0.1`
+/// Describes the own end of the requests, such as ` by mlx5_0 port 1, 10.0.0.1`.
 fn by(outcome: &Outcome) -> String {
     let Some((local, device)) = &outcome.local else {
         return String::new();
@@ -46,7 +46,7 @@ fn by(outcome: &Outcome) -> String {
     )
 }
 
-/// Returns the figures of each pair, and the possible reasons of silent pairs.
+/// Returns the figures of each pair, and possible reasons why requests were not answered.
 pub(crate) fn summary(outcomes: &[Outcome]) -> String {
     let mut text = String::new();
     for outcome in outcomes {
@@ -69,8 +69,9 @@ fn name(outcome: &Outcome) -> String {
     from.map_or_else(|| to.clone(), |from| format!("{from} to {to}"))
 }
 
-/// Returns a table with own rails as rows and the peers' rails as columns. A cell contains the median time, and the
-/// share of answers if some are missing. Possible reasons of unanswered pairs follow.
+/// Returns a table with own rails as rows and the peers' rails as columns. A cell contains the median time. If answers
+/// are missing, it also contains the share of answers. Below the table are possible reasons why requests were not
+/// answered.
 pub(crate) fn matrix(outcomes: &[Outcome]) -> String {
     let mut rows: Vec<&str> = vec![];
     let mut columns: Vec<&str> = vec![];
@@ -103,7 +104,8 @@ pub(crate) fn matrix(outcomes: &[Outcome]) -> String {
     text
 }
 
-/// Returns the table of [`matrix`] for the rails of two pods, and those own rails that the other pod does not have.
+/// Returns the table of [`matrix`] for the rails of two pods. Also names the own rails that do not exist in the other
+/// pod.
 pub(crate) fn exchanged(own: &str, other: &str, outcomes: &[Outcome], alone: &[&str]) -> String {
     let mut text = format!("rails of {own} (rows) to rails of {other} (columns), median times\n");
     text.push_str(&matrix(outcomes));
@@ -125,7 +127,7 @@ fn cell(outcome: &Outcome) -> String {
     }
 }
 
-/// The cells in columns of equal width.
+/// Formats the cells in columns of equal width.
 fn columns_of(table: &[Vec<String>]) -> String {
     let width = |column: usize| {
         let cells = table.iter().filter_map(|row| row.get(column));
@@ -142,7 +144,8 @@ fn columns_of(table: &[Vec<String>]) -> String {
     text
 }
 
-/// Returns a possible reason for unanswered requests. `None`: all requests were answered, or no answer is required.
+/// Returns a possible reason for requests without an answer. Returns `None` if all requests were answered, or if the
+/// rails of the pair need not reach each other.
 fn reason(outcome: &Outcome) -> Option<String> {
     let reason = fault(outcome)?;
     let rail = outcome.pair.rail.as_ref();
@@ -157,7 +160,7 @@ fn reason(outcome: &Outcome) -> Option<String> {
     }
 }
 
-/// Returns a fault that explains requests without an answer.
+/// Returns a fault that explains why requests were not answered.
 fn fault(outcome: &Outcome) -> Option<String> {
     if !outcome.pair.is_required {
         return None;
@@ -230,7 +233,8 @@ pub(crate) fn json(outcomes: &[Outcome]) -> Value {
     json!({ "pairs": pairs })
 }
 
-/// Returns the document of [`json()`] for the rails of two pods, with those own rails that the other pod does not have.
+/// Returns the document of [`json()`] for the rails of two pods. It also contains the own rails that do not exist in
+/// the other pod.
 pub(crate) fn exchanged_json(
     own: &str,
     other: &str,
@@ -328,7 +332,7 @@ mod tests {
         });
         of_node.icmp = Some(Ok(false));
         assert!(has_hint(&of_node));
-        // the node has the rail
+        // the answer to ICMP proves that the node has the rail
         of_node.icmp = Some(Ok(true));
         assert!(!has_hint(&of_node));
         of_node.icmp = Some(Ok(false));
@@ -340,7 +344,7 @@ mod tests {
         assert!(!has_hint(&of_node));
     }
 
-    /// Rails of different names may be in networks of their own.
+    /// Rails with different names may be in different networks.
     #[test]
     fn other_rails_need_no_answer() {
         let mut all = [

@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The other pod of `--exchange`. Both pods listen on the same TCP port of the pod network. Each sends its [`List`], a
-//! line of JSON, to a client with an address of the other pod. The client keeps its connection while it pings, and then
-//! sends the line `done`. The server keeps its rails until this line arrives. It closes connections of clients with
-//! other addresses. Pods of one cluster reach each other without address translation, so the addresses are reliable.
+//! The other pod of `--exchange`. Both pods listen on the same TCP port of the pod network, and each pod is a client of
+//! the other.
+//!
+//! 1. The server sends its [`List`], one line of JSON. It closes connections of clients whose address is not the other
+//!    pod's.
+//! 2. The client keeps the connection while it sends RDMA requests, and then sends the line `done`.
+//! 3. The server keeps its rails until this line arrives.
+//!
+//! Pods of one cluster reach each other without address translation, so a client's address proves which pod it is.
 
 use crate::list::List;
 use std::{
@@ -19,21 +24,21 @@ use std::{
 
 /// Longest list, in bytes.
 const LONGEST: usize = 64 * 1024;
-/// Most clients at the same time. Further ones are closed.
+/// Largest number of simultaneous clients. The server closes further connections.
 const MOST_CLIENTS: usize = 16;
-/// Time for one connection, and for one list.
+/// Time limit for one connection, and for one list.
 const STEP: Duration = Duration::from_secs(5);
-/// Between two tries.
+/// Pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(500);
-/// Last line of a client.
+/// Last line that a client sends.
 const END: &[u8] = b"done\n";
 
-/// Meeting point of the two pods.
+/// Address or Service, and port, by which the two pods find each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// Name of a headless Service, or the other pod's address.
     name: String,
-    /// TCP port of both.
+    /// TCP port on which both pods listen.
     port: u16,
 }
 
@@ -55,7 +60,7 @@ impl FromStr for Place {
 }
 
 impl Place {
-    /// Listens on the port for IPv6 and IPv4, if the kernel supports them.
+    /// Listens on the port for IPv6 and IPv4, if the kernel supports both.
     pub(crate) fn listen(&self) -> io::Result<TcpListener> {
         TcpListener::bind((Ipv6Addr::UNSPECIFIED, self.port))
             .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, self.port)))
@@ -81,7 +86,7 @@ pub(crate) enum MeetError {
     NoList { peer: SocketAddr, why: String },
 }
 
-/// The other pod, which keeps its rails until this is dropped.
+/// The other pod. It keeps its rails until this value is dropped.
 pub(crate) struct Peer {
     pub(crate) list: List,
     connection: TcpStream,
@@ -89,12 +94,12 @@ pub(crate) struct Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // a failure means that the peer is gone, and does not wait
+        // ignore the error: a peer that has ended does not wait
         let _ = self.connection.write_all(END);
     }
 }
 
-/// Addresses of the other pod, as a resolver last had them.
+/// Addresses of the other pod, from the last answer of the resolver.
 #[derive(Clone, Default)]
 pub(crate) struct Others(Arc<Mutex<Vec<IpAddr>>>);
 
@@ -105,17 +110,17 @@ impl Others {
 
     /// Returns true if `client` has one of the other pod's addresses.
     fn have(&self, client: &TcpStream) -> bool {
-        // an IPv6 socket has IPv4 clients at mapped addresses
+        // on an IPv6 socket, IPv4 clients have mapped addresses
         let address = client.peer_addr().map(|it| it.ip().to_canonical());
         address.is_ok_and(|it| self.addresses().contains(&it))
     }
 }
 
-/// Connects to the other pod of `place`, an address that is not in `own`, and reads its list. Stores its addresses in
-/// `others`.
+/// Connects to the other pod of `place`, and reads its list. `own` are the addresses of this pod. Stores the other
+/// pod's addresses in `others`.
 ///
 /// # Errors
-/// No pod answers in time, or the answer is no list.
+/// No pod answers in time, or the answer is not a list.
 pub(crate) fn meet(
     place: &Place,
     own: &[IpAddr],
@@ -150,7 +155,7 @@ pub(crate) fn meet(
     }
 }
 
-/// The line that `peer` sends, and the connection.
+/// Connects to `peer`, and returns the line that it sends, and the connection.
 fn list_of(peer: SocketAddr) -> io::Result<(Vec<u8>, TcpStream)> {
     let mut connection = TcpStream::connect_timeout(&peer, STEP)?;
     connection.set_write_timeout(Some(STEP))?;
@@ -164,10 +169,10 @@ fn list_of(peer: SocketAddr) -> io::Result<(Vec<u8>, TcpStream)> {
     }
 }
 
-/// Reads until a newline, the end of the stream, or `longest`.
+/// Reads until a newline, until the end of the stream, or until `longest` bytes were read.
 ///
 /// # Errors
-/// The kernel's, or `TimedOut`.
+/// An error of the kernel, or `TimedOut` after `until`.
 fn read_line(stream: &mut TcpStream, longest: usize, until: Instant) -> io::Result<Vec<u8>> {
     let mut line = vec![];
     let mut part = [0; 4096];
@@ -191,11 +196,12 @@ fn read_line(stream: &mut TcpStream, longest: usize, until: Instant) -> io::Resu
     Ok(line)
 }
 
-/// Sends the own list to other pods.
+/// Sends this pod's list to other pods.
 pub(crate) struct Server(Receiver<()>);
 
 impl Server {
-    /// Serves the list to `others` until the process ends. Closes a connection that takes longer than `patience`.
+    /// Sends the list to the clients in `others` until the process ends. Closes a connection that takes longer than
+    /// `patience`.
     pub(crate) fn start(
         listener: TcpListener,
         list: &List,
@@ -209,18 +215,18 @@ impl Server {
         let (done, is_done) = mpsc::channel();
         let serve = move || {
             for mut client in listener.incoming().flatten() {
-                // one reference is the loop's own
+                // one reference belongs to this loop, and one to each client
                 if Arc::strong_count(&line) > MOST_CLIENTS || !others.have(&client) {
                     continue;
                 }
                 let (line, done) = (Arc::clone(&line), done.clone());
-                // a client without a thread tries again
+                // ignore the error: a client without a thread tries again
                 let _ = thread::Builder::new().spawn(move || {
                     let until = Instant::now() + patience;
                     client.set_write_timeout(Some(STEP))?;
                     client.write_all(&line)?;
                     if read_line(&mut client, END.len(), until)? == END {
-                        // the receiver may be gone already
+                        // ignore the error: the receiver may be dropped
                         let _ = done.send(());
                     }
                     io::Result::Ok(())
@@ -256,7 +262,7 @@ mod tests {
         List::of(Some(name), &[])
     }
 
-    /// A server for clients of this host.
+    /// Returns a server for clients of this host.
     fn server(listener: TcpListener, name: &str) -> (Server, Others) {
         let others = Others::default();
         *others.addresses() = vec![Ipv4Addr::LOCALHOST.into()];
@@ -268,7 +274,7 @@ mod tests {
         Instant::now() + Duration::from_millis(100)
     }
 
-    /// The error of a client whose peer sends `bytes` and closes.
+    /// Returns the client's error for a peer that sends `bytes` and closes the connection.
     fn refused(bytes: &'static [u8]) -> String {
         let listener = listener();
         let place = place(&listener);
@@ -303,7 +309,7 @@ mod tests {
         }
     }
 
-    /// A scanner that connects and closes is not the other pod.
+    /// A scanner connects and closes the connection. The server must not take it for the other pod.
     #[test]
     fn a_client_that_only_closes_is_not_done() {
         let listener = listener();
@@ -315,7 +321,7 @@ mod tests {
         assert!(server.wait(Instant::now() + STEP));
     }
 
-    /// Any pod of the network can connect, and stay.
+    /// Any pod of the network can connect, and keep the connection open.
     #[test]
     fn a_stranger_gets_no_list_takes_no_place_and_ends_nothing() {
         let listener = listener();
@@ -326,7 +332,7 @@ mod tests {
             let mut client = TcpStream::connect((&*place.name, place.port)).expect("connected");
             let _ = client.write_all(END);
             let line = read_line(&mut client, LONGEST, Instant::now() + STEP);
-            // the server closes before it reads
+            // the server closes the connection before it reads
             assert_eq!(line.unwrap_or_default(), b"");
             client
         };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The rails of the node and of its pods.
+//! Rails of the node and of its pods.
 
 use crate::arguments::is_link_local;
 use attachments::pods::PodRail;
@@ -24,11 +24,11 @@ use std::{
 pub(crate) struct Rail {
     /// Name of the netdev in its namespace.
     pub(crate) netdev: String,
-    /// Name of the RDMA device. None: the record of a pod has none.
+    /// Name of the RDMA device. `None`: the record of the pod has none.
     pub(crate) device: Option<String>,
-    /// Addresses, without link-local ones, IPv6 first.
+    /// Addresses of the netdev, IPv6 addresses first. Leaves out link-local addresses.
     pub(crate) addresses: Vec<IpAddr>,
-    /// Hardware address on Ethernet, if known.
+    /// Hardware address of an Ethernet netdev, if known.
     pub(crate) mac: Option<HardwareAddress>,
 }
 
@@ -52,10 +52,10 @@ impl Rail {
         }
     }
 
-    /// Sets the hardware address of each of `rails`, from the calling thread's namespace.
+    /// Sets the hardware address of each of `rails`. Reads the addresses in the calling thread's namespace.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel refuses the query.
     pub(crate) fn identify(rails: &mut [Self]) -> io::Result<()> {
         let macs = macs()?;
         for rail in rails {
@@ -72,41 +72,42 @@ impl Rail {
             || address.is_some_and(|it| self.addresses.contains(&it))
     }
 
-    /// Returns the rail's first address of the family of `other`.
+    /// Returns the rail's first address of the same family as `other`.
     pub(crate) fn address_for(&self, other: IpAddr) -> Option<IpAddr> {
         of_family(&self.addresses, other)
     }
 
-    /// Returns an address of this rail and one of `other`, both of one family.
+    /// Returns an address of this rail and an address of `other`, both of the same family.
     pub(crate) fn addresses_to(&self, other: &Self) -> Option<(IpAddr, IpAddr)> {
         common(&self.addresses, &other.addresses)
     }
 }
 
-/// Returns the first of `addresses` of the family of `other`.
+/// Returns the first of `addresses` that has the family of `other`.
 fn of_family(addresses: &[IpAddr], other: IpAddr) -> Option<IpAddr> {
     let mut addresses = addresses.iter().copied();
     addresses.find(|it| it.is_ipv4() == other.is_ipv4())
 }
 
-/// Returns the first pair of `own` and `others` of one family.
+/// Returns an address of `own` and an address of `others`: the first pair with one family.
 pub(crate) fn common(own: &[IpAddr], others: &[IpAddr]) -> Option<(IpAddr, IpAddr)> {
     let mut others = others.iter();
     others.find_map(|it| Some((of_family(own, *it)?, *it)))
 }
 
-/// The rails of the calling thread's namespace.
+/// RDMA devices and rails of the calling thread's namespace.
 #[derive(Default)]
 pub(crate) struct Here {
-    /// The RDMA devices that it sees, by index; empty without an RDMA subsystem.
+    /// RDMA devices that the namespace sees, by index. Empty if the kernel has no RDMA subsystem.
     pub(crate) devices: BTreeMap<u32, Device>,
-    /// Rails, by the names of the netdevs.
+    /// Rails in the order of their netdevs' names.
     pub(crate) rails: Vec<Rail>,
 }
 
 impl Here {
-    /// Reads the RDMA devices. The rails are the netdevs of their ports, and pods' children of shared NICs. A child is
-    /// a netdev with an address for which the connection manager at `manager` finds a GID of the devices.
+    /// Reads the RDMA devices and the rails. Rails are the netdevs of the devices' ports, and the child netdevs that
+    /// pods have on shared NICs. A netdev counts as such a child netdev if the connection manager at `manager` finds a
+    /// GID of the devices for one of its addresses.
     pub(crate) fn read(manager: &Path) -> io::Result<Self> {
         let Some(mut nldev) = Nldev::open()? else {
             return Ok(Self::default());
@@ -128,7 +129,7 @@ impl Here {
         let devices = devices_of(found);
         for (netdev, addresses) in netdevs {
             let mut rail = Rail::new(netdev, None, addresses);
-            // a node without the connection manager is reported with the first request
+            // ignore the error: the first request reports a missing connection manager
             let device = |it: &IpAddr| sidr::device_of(manager, *it).ok().flatten();
             let index = rail.addresses.iter().find_map(device);
             let device = index.and_then(|it| devices.get(&it));
@@ -140,7 +141,7 @@ impl Here {
         Ok(Self { devices, rails })
     }
 
-    /// Reads the RDMA devices; `rails` are known.
+    /// Reads the RDMA devices. `rails` are already known.
     pub(crate) fn of(rails: Vec<Rail>) -> io::Result<Self> {
         let found = match Nldev::open()? {
             Some(mut nldev) => nldev.devices().map_err(io::Error::other)?,
@@ -159,7 +160,7 @@ fn devices_of(found: Vec<DeviceInfo>) -> BTreeMap<u32, Device> {
     found.into_iter().map(device).collect()
 }
 
-/// The addresses of each netdev but `lo`.
+/// Returns the addresses of each netdev except `lo`.
 pub(crate) fn addresses() -> io::Result<BTreeMap<String, Vec<IpAddr>>> {
     let mut addresses: BTreeMap<String, Vec<IpAddr>> = BTreeMap::new();
     for interface in getifaddrs()? {
@@ -179,7 +180,7 @@ pub(crate) fn addresses() -> io::Result<BTreeMap<String, Vec<IpAddr>>> {
     Ok(addresses)
 }
 
-/// The hardware addresses of Ethernet netdevs.
+/// Returns the hardware addresses of Ethernet netdevs, by name.
 fn macs() -> io::Result<BTreeMap<String, HardwareAddress>> {
     let mac = |it: InterfaceAddress| {
         let link = it.address?;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The figures of one pair of rails.
+//! Figures of one pair of rails.
 
 use serde::Serialize;
 use std::{fmt, time::Duration};
 
-/// Answer times, in milliseconds.
+/// Figures of answer times, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Times {
     pub(crate) min: f64,
@@ -14,11 +14,11 @@ pub(crate) struct Times {
 }
 
 impl Times {
-    /// Returns the figures of `times`; `None`: there was no answer.
+    /// Returns the figures of `times`, or `None` if there was no answer.
     pub(crate) fn of(times: &[Duration]) -> Option<Self> {
         let mut times = times.to_vec();
         times.sort();
-        // the smallest time that at least `percent` of all do not exceed
+        // the smallest time that at least `percent` of the times do not exceed
         let at = |percent: usize| {
             let rank = (times.len() * percent).div_ceil(100).max(1);
             milliseconds(times[rank - 1])
@@ -47,7 +47,7 @@ impl fmt::Display for Times {
     }
 }
 
-/// The time in milliseconds, with microseconds behind the point.
+/// Returns the time in milliseconds, with microseconds after the decimal point.
 pub(crate) fn milliseconds(time: Duration) -> f64 {
     time.as_micros() as f64 / 1000.0
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Detects swapped cables: on the network of an own rail, ARP or neighbour discovery is answered by a rail of the peer
-//! with another number. These requests need no route, so they also find rails of other networks.
+//! Detects swapped cables. The module sends ARP requests or neighbour solicitations on the network of an own rail. The
+//! cables are swapped if a rail of the peer with another number answers there. Such requests need no route, and
+//! therefore also find rails of other networks.
 
 use crate::exchange::{Outcome, PeerRail};
 use rdma_netns::{HardwareAddress, InterfaceName, Linux, Question, probe::Sign};
@@ -9,19 +10,20 @@ use std::{
     thread::{self, ScopedJoinHandle},
 };
 
-/// A rail, and the peer's rail of the same number, which does not answer.
+/// A pair of rails without an answer: an own rail, and the peer's rail with the same number.
 struct Silent {
-    /// Index of the outcome.
+    /// Index of the pair's outcome.
     at: usize,
-    /// Own netdev.
+    /// Netdev of the own rail.
     netdev: InterfaceName,
     /// Address of the peer's rail.
     address: IpAddr,
     rail: PeerRail,
 }
 
-/// Adds the swapped rail to each of `outcomes` that is unanswered because of a swap. Probes from the calling thread's
-/// namespace, which needs `CAP_NET_RAW`; without it, adds no rail.
+/// Finds the outcomes whose requests have no answer because of swapped cables. Sets the swapped rail in each of them.
+/// Sends probes from the calling thread's namespace. This requires `CAP_NET_RAW`. Without the capability, no rail is
+/// set.
 pub(crate) fn compare(outcomes: &mut [Outcome]) {
     let mut silent: Vec<Silent> = vec![];
     for (at, Outcome { pair, times, .. }) in outcomes.iter().enumerate() {
@@ -50,7 +52,7 @@ pub(crate) fn compare(outcomes: &mut [Outcome]) {
                 let answer = |it: &Silent| heard(&kernel, &netdev, it.address);
                 silent.iter().map(answer).collect::<Vec<_>>()
             };
-            // without a thread the rail counts as not heard
+            // if no thread starts, the rail counts as not answering
             thread::Builder::new().spawn_scoped(scope, ask).ok()
         };
         let wires: Vec<Option<ScopedJoinHandle<'_, _>>> = silent.iter().map(of_wire).collect();
@@ -77,17 +79,19 @@ fn heard(kernel: &Linux, netdev: &InterfaceName, address: IpAddr) -> Option<Hard
     conflicts.find(|it| it.sign == Sign::Has).map(|it| it.by)
 }
 
-/// Returns the peer's rail that is on the network of `own` in place of the expected rail, if the expected rail is on
-/// that rail's network. `heard` contains for each network and each rail's address the machine that answers. One
-/// direction alone is no swap, because rails have other numbers on a node that lacks a NIC. A rail that is also on its
-/// own network is not swapped: the network connects both.
+/// Returns the peer's rail with which the expected rail of `own` was swapped. `heard` is the hardware address that
+/// answers on each own rail's network for the address of each of the peer's rails.
+///
+/// Two rails are swapped only if each is on the other's network. On a node that lacks a NIC, the other rails have other
+/// numbers, and only one of two rails is on the other's network. A rail that is also on its own network is not swapped,
+/// because one network then connects both rails.
 fn swapped(
     rails: &[&PeerRail],
     heard: &[Vec<Option<HardwareAddress>>],
     own: usize,
 ) -> Option<usize> {
     let at = |wire: usize, rail: usize| heard.get(wire)?.get(rail)?.as_ref();
-    // a kernel answers ARP for an address of another netdev, too (`arp_ignore` of 0)
+    // compare the hardware address: a kernel also answers ARP for an address of another netdev (`arp_ignore` of 0)
     let has =
         |rail: usize, mac: &HardwareAddress| rails[rail].mac.as_ref().is_none_or(|it| it == mac);
     let is_at = |wire: usize, rail: usize| at(wire, rail).is_some_and(|mac| has(rail, mac));
@@ -118,7 +122,8 @@ mod tests {
         }
     }
 
-    /// The rail in place of each own one, where `heard[wire][rail]` is the last byte of who answers.
+    /// Returns the swapped rail for each own rail. `heard[wire][rail]` is the last byte of the hardware address that
+    /// answers.
     fn all(rails: &[PeerRail], heard: &[&[Option<u8>]]) -> Vec<Option<usize>> {
         let rails: Vec<&PeerRail> = rails.iter().collect();
         let row = |row: &&[Option<u8>]| row.iter().map(|it| it.map(mac)).collect();
@@ -132,14 +137,14 @@ mod tests {
     fn a_swapped_rail_is_the_one_that_answers_in_place_of_another() {
         for is_known in [true, false] {
             let rails = [0, 1, 2].map(|it| rail(it, "b", is_known));
-            // neighbour discovery: each netdev answers for its own addresses
+            // with neighbour discovery, each netdev answers only for its own addresses
             let nd: [&[Option<u8>]; 3] = [
                 &[None, Some(1), None],
                 &[Some(0), None, None],
                 &[None, None, None],
             ];
             assert_eq!(all(&rails, &nd), [Some(1), Some(0), None]);
-            // one network, and a rail without its cable
+            // all rails are on one network, and one rail has no cable
             let flat: [&[Option<u8>]; 3] = [
                 &[None, Some(1), Some(2)],
                 &[None, Some(1), Some(2)],
@@ -148,15 +153,15 @@ mod tests {
             assert_eq!(all(&rails, &flat), [None; 3]);
             assert_eq!(all(&rails, &[&[None; 3], &[None; 3], &[]]), [None; 3]);
         }
-        // this node lacks the NIC of wire 1: its rails 1 and 2 are on the wires 2 and 3
+        // this node lacks the NIC of wire 1, so its rails 1 and 2 are on the wires 2 and 3
         let rails = [1, 2].map(|it| rail(it, "b", true));
         let shifted: [&[Option<u8>]; 2] = [&[None, Some(2)], &[None, None]];
         assert_eq!(all(&rails, &shifted), [None; 2]);
-        // ARP: the netdev on the wire answers for the addresses of both
+        // with ARP, the netdev on the wire answers for the addresses of both netdevs
         let rails = [0, 1].map(|it| rail(it, "b", true));
         let arp: [&[Option<u8>]; 2] = [&[Some(1), Some(1)], &[Some(0), Some(0)]];
         assert_eq!(all(&rails, &arp), [Some(1), Some(0)]);
-        // RDMA is silent for another reason
+        // the cables are right: RDMA gets no answer for another reason
         let right: [&[Option<u8>]; 2] = [&[Some(0), None], &[None, Some(1)]];
         assert_eq!(all(&rails, &right), [None; 2]);
     }

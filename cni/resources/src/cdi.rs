@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! CDI entries (Container Device Interface, specification 0.5). A container that requests a device by its CDI name gets
-//! the character devices in the device's entry. The runtime reads the entry when it creates the container, after the
-//! chain's ADD. If a move changes the devices' numbers, ADD can therefore still update the entry.
+//! the character devices in the device's entry.
 //!
-//! The module has one file, with one entry for each device. It ignores files of other vendors.
+//! The runtime reads the entry when it creates the container, after the chain's ADD. If a move changes the devices'
+//! numbers, ADD can therefore still update the entry.
+//!
+//! This project has one CDI file, with one entry for each device. This module ignores files of other vendors.
 
 use crate::{CharNode, FileError, file};
 use rdma_netns::DeviceAddress;
@@ -13,7 +15,7 @@ use std::path::{Path, PathBuf};
 /// Vendor and class of all entries.
 pub const KIND: &str = "rdma-device-plugin/rdma";
 
-/// The entry of the connection manager's device, `/dev/infiniband/rdma_cm`.
+/// Name of the entry for the connection manager's device, `/dev/infiniband/rdma_cm`.
 pub const CONNECTION_MANAGER: &str = "rdma_cm";
 
 /// The first version of CDI in which a name may start with a digit, as a PCI address does.
@@ -31,7 +33,7 @@ pub struct Cdi {
 pub struct Entry {
     /// Address of the device, or [`CONNECTION_MANAGER`].
     pub name: String,
-    /// Character devices. Each has the same path in the container.
+    /// Character devices. Their path in the container equals their path on the node.
     pub nodes: Vec<CharNode>,
 }
 
@@ -41,7 +43,8 @@ pub fn full_name(entry: &str) -> String {
 }
 
 impl Cdi {
-    /// Returns the file in the CDI directory. A lock in the state directory ensures one writer at a time.
+    /// Returns the CDI file in the CDI directory `directory`. A lock in the state directory allows only one process to
+    /// write at a time.
     pub fn new(directory: &Path, state_dir: &Path) -> Self {
         Self {
             path: directory.join("rdma-device-plugin-rdma.json"),
@@ -49,17 +52,18 @@ impl Cdi {
         }
     }
 
-    /// Replaces all entries. Returns true if the file changed.
-    ///
-    /// Calls `entries` under the lock, so that its numbers are not older than those of a concurrent move.
+    /// Replaces all entries. Returns true if the file changed. Calls `entries` while the file is locked: a move cannot
+    /// change device numbers between `entries` and the write.
     pub fn write(&self, entries: impl FnOnce() -> Vec<Entry>) -> Result<bool, FileError> {
         let _lock = file::lock(&self.lock)?;
         self.put(entries().iter().map(Entry::json).collect())
     }
 
-    /// Updates the entry of `device` with the character devices `nodes`. The entry keeps its kinds of devices. A
-    /// missing entry is created with the kinds of `promised`: the daemon may have written the file while the device was
-    /// away in a move. Does nothing if both entry and `promised` are missing. Returns true if the file changed.
+    /// Updates the entry of `device` with the character devices `nodes`. Returns true if the file changed.
+    /// - An existing entry keeps its kinds of devices.
+    /// - A missing entry is made with the kinds of `promised`: the daemon may have written the file during the device's
+    ///   move.
+    /// - Nothing changes if there is neither an entry nor `promised`.
     pub fn renumber(
         &self,
         device: &DeviceAddress,
@@ -74,13 +78,13 @@ impl Cdi {
         }
     }
 
-    /// Reports whether the file exists.
+    /// Returns true if the file exists.
     pub fn is_there(&self) -> bool {
         self.path.exists()
     }
 
-    /// Writes the entries that have devices. The CDI specification allows neither an entry without an edit nor a file
-    /// without entries.
+    /// Writes the entries that have devices. Removes the file if no entry has a device: the CDI specification allows no
+    /// entry without an edit, and no file without entries.
     fn put(&self, mut devices: Vec<Value>) -> Result<bool, FileError> {
         devices.retain(|entry| !kinds(entry).is_empty());
         if devices.is_empty() {
@@ -101,8 +105,8 @@ impl Entry {
     }
 }
 
-/// Returns the entries of `content`, with the entry of `device` updated like in [`Cdi::renumber`]. Does not change
-/// other devices' entries. `None`: no update is needed.
+/// Returns the entries of `content` after the update of [`Cdi::renumber`] for `device`. Entries of other devices do not
+/// change. Returns `None` if no update is needed.
 pub fn renumbered(
     content: &Value,
     device: &DeviceAddress,
@@ -128,7 +132,8 @@ pub fn renumbered(
     Some(devices)
 }
 
-/// Returns a character device for a container's edits. Its path is the same in the container as on the node.
+/// Returns a character device in the form of CDI's container edits. Its path in the container equals its path on the
+/// node.
 pub fn device_node(node: &CharNode) -> Value {
     json!({
         "path": format!("/dev/infiniband/{}", node.name),
@@ -175,13 +180,13 @@ mod tests {
         serde_json::from_slice(&fs::read(file).expect("the spec")).expect("JSON")
     }
 
-    /// Readers run while the daemon and moves write.
+    /// Readers run while the daemon and moves write the file.
     #[test]
     fn readers_see_the_file_whole_while_it_is_written() {
         const ENTRIES: u32 = 64;
         let directory = tempfile::tempdir().expect("a directory");
         let cdi = Cdi::new(&directory.path().join("cdi"), directory.path());
-        // all entries of one version have the same number
+        // all entries of one write have the same minor number
         let version = |minor: u32| {
             let entries = (0..ENTRIES).map(|number| Entry {
                 name: format!("0000:3b:00.{number:x}"),
@@ -211,7 +216,7 @@ mod tests {
         std::thread::scope(|scope| {
             let readers = versions.each_ref().map(|it| scope.spawn(move || read(it)));
             let end = Instant::now() + Duration::from_secs(30);
-            // a reader may wait for a CPU
+            // wait: a reader may not have got a CPU yet
             let is_behind = || versions.iter().any(|it| it.load(Ordering::Relaxed) < 2);
             for minor in 1.. {
                 let is_running = readers.iter().all(|it| !it.is_finished());
@@ -298,7 +303,7 @@ mod tests {
             cdi.write(|| vec![entry(vec![node("rdma_cm", 0)])])
                 .expect("written")
         );
-        // the runtime refuses a file without an entry, and an entry without a device
+        // the runtime refuses a file without entries, and a file with an entry without devices
         assert!(cdi.write(|| vec![entry(vec![])]).expect("written"));
         let left: Vec<_> = fs::read_dir(&cdi_dir)
             .expect("a directory")

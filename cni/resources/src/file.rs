@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Small JSON files, read and replaced as a whole.
+//! Small JSON files, which are read and replaced as a whole.
 
 pub use cni_protocol::state_file::FileError;
 use cni_protocol::{
@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-/// Returns the file's content; `None` if the file does not exist.
+/// Returns the file's content. Returns `None` if the file does not exist.
 ///
 /// # Errors
 /// The file cannot be read, or its content is no `T`.
@@ -30,7 +30,7 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, FileError> {
         .map_err(|error| FileError::new("read", path, error.into()))
 }
 
-/// Reads the record in the file. None: the file does not exist.
+/// Reads the record in the file. Returns `None` if the file does not exist.
 ///
 /// # Errors
 /// The file cannot be read, or [`parse_record`] fails.
@@ -41,11 +41,11 @@ pub fn read_record<T: DeserializeOwned>(path: &Path, newest: u32) -> Result<Opti
     }
 }
 
-/// Parses `text`, the content of the file `path`. A record of a format above `newest` is refused, regardless of its
-/// other content: it is never read in part.
+/// Parses `text`, the content of the file `path`. Refuses a record whose format is above `newest`, even if the rest can
+/// be parsed: the reader would miss the fields that it does not know.
 ///
 /// # Errors
-/// The text is no `T`, or the format is newer.
+/// The text is no `T`, or the format is above `newest`.
 pub fn parse_record<T: DeserializeOwned>(
     text: &[u8],
     path: &Path,
@@ -65,10 +65,10 @@ pub fn parse_record<T: DeserializeOwned>(
     parse().map_err(failed("read", path))
 }
 
-/// Replaces the file, unless it has this content already. Returns true if it was replaced.
+/// Replaces the file if it has another content. Returns true if the file was replaced.
 ///
-/// No reader searches for files with the temporary file's suffix. All writers in all containers use the same temporary
-/// name, and lock it. The next writer reuses the temporary file of a killed one.
+/// The writers of all containers use one temporary file, and lock it. The next writer reuses the temporary file of a
+/// killed writer. Readers ignore files with the suffix of temporary files.
 ///
 /// # Errors
 /// The directory cannot be made, or the file cannot be written.
@@ -79,10 +79,10 @@ pub fn replace<T: Serialize>(path: &Path, content: &T, mode: u32) -> Result<bool
     replace_text(path, &text, mode)
 }
 
-/// Replaces a file of any text, as [`replace`] does.
+/// Replaces a file by the text `text`, like [`replace`].
 ///
 /// # Errors
-/// Same as [`replace`].
+/// The errors of [`replace`].
 pub fn replace_text(path: &Path, text: &[u8], mode: u32) -> Result<bool, FileError> {
     let failed = |source| FileError::new("write", path, source);
     if state_file::read(path).is_ok_and(|present| present == text) {
@@ -110,9 +110,9 @@ pub fn remove(path: &Path) -> Result<bool, FileError> {
     }
 }
 
-/// Returns the file name for the name of a resource or an id. Replaces `/`, which separates a prefix or a device from
-/// the rest. The result does not begin with a dot. If two names get the same file name, the file's content
-/// distinguishes them.
+/// Returns a file name for the name of a resource or an id. Replaces `/`, which is in names of resources and in ids.
+/// The result does not begin with a dot. Two names can have the same file name. The content of the file shows to which
+/// name it belongs.
 pub(crate) fn file_name(name: &str) -> String {
     let name = name.replace('/', "@").replace("..", "@@");
     state_file::file_name(&name).into_owned()
@@ -123,24 +123,25 @@ pub fn unfinished(path: &Path) -> PathBuf {
     path.with_extension("new")
 }
 
-/// Opens or creates the file at `path`, as soon as no other writer holds it. Dropping the result releases it.
+/// Waits until no other writer holds the lock of the file at `path`. Then opens or makes the file. Dropping the result
+/// releases the lock.
 fn own(path: &Path, mode: u32) -> io::Result<Held> {
     let open = || state_file::renew(path, mode);
-    // the former holder has renamed the file, and readers see it
+    // open a new file if the earlier lock holder has renamed the file, which readers then see
     let held = lock::hold(path, open)?;
     held.set_permissions(Permissions::from_mode(mode))?;
     Ok(held)
 }
 
-/// Time limit for another process's lock. The holder observes the hardware and writes one file. The limit is short,
-/// because the waiting process may hold the node's lock, for which every other change waits.
+/// Longest time to wait for a lock of another process. Its holder observes the hardware and writes one file. The limit
+/// is short, because the waiting process may hold the node's lock, for which all other changes wait.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Waits for a limited time until no other process holds the lock file at `path`. So a process that is stopped, or that
-/// waits for a driver, delays no pod's end. Dropping the result releases the lock.
+/// Locks the file at `path`. Waits at most `PATIENCE` for another process: the holder may be stopped, or may wait for
+/// a driver, and must not delay the end of a pod. Dropping the result releases the lock.
 ///
 /// # Errors
-/// The file cannot be made, or another process holds it all the time.
+/// The file cannot be made, or another process holds the lock until the time limit.
 pub fn lock(path: &Path) -> Result<Held, FileError> {
     let lock = || {
         fs::create_dir_all(path.parent().unwrap_or(Path::new("/")))?;
@@ -154,13 +155,14 @@ mod tests {
     use super::*;
     use std::{fs::File, os::unix::fs::MetadataExt, thread};
 
-    /// All containers' daemons have the same process id.
+    /// The daemons of all containers have the same process id. A name with the process id would therefore not be
+    /// unique.
     #[test]
     fn two_writers_do_not_write_into_one_file() {
         const LENGTHS: [usize; 2] = [20_000, 50];
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("a.json");
-        // temporary file of a killed writer, longer than the next content
+        // a killed writer left a temporary file that is longer than the next content
         fs::write(path.with_extension("new"), vec![b'x'; 100_000]).expect("written");
         let write = |length: usize| {
             for round in 0..40 {
@@ -194,7 +196,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("a.new");
         let file = own(&path, 0o600).expect("free");
-        // the same open file, as a child has it until it is another program
+        // a forked child has the same open file until it runs another program
         let _forked = file.try_clone().expect("one more descriptor");
         drop(file);
         let next = File::open(path).expect("the file");

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The devices that one Allocate granted for an id. The chain attaches exactly these devices. Before a container
+//! Grants: the devices that Allocate granted for an id. `rdma-cni` attaches exactly these devices. Before a container
 //! starts, the daemon checks that its character devices still have the granted numbers.
 //!
-//! A grant stays valid after the daemon ends and after a reboot, because kubelet does not allocate again what is in its
-//! checkpoint. The next grant of the same id replaces it.
+//! A grant stays valid after the daemon ends and after a reboot, because kubelet does not call Allocate again for ids
+//! in its checkpoint. The next grant of the same id replaces the grant.
 
 use crate::{CharNode, ContainerLimits, FileError, Sharing, file};
 use cni_protocol::state_file;
@@ -16,8 +16,8 @@ use std::{
     time::SystemTime,
 };
 
-/// The format that this version writes. A reader refuses a newer format ([`file::read_record`]), because a newer grant
-/// can mean another netdev.
+/// Format that this version writes. A reader refuses a newer format ([`file::read_record`]), because a newer grant may
+/// name another netdev.
 pub const FORMAT: u32 = 2;
 
 /// The grants of a node.
@@ -26,34 +26,35 @@ pub struct Grants {
     root: PathBuf,
 }
 
-/// The devices of an id, and how the container gets them.
+/// The devices that Allocate granted for an id, and how the container gets them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Grant {
-    /// Format, see [`FORMAT`].
+    /// Format of the grant ([`FORMAT`]).
     pub format: u32,
     /// Name of the resource.
     pub resource: String,
     /// Id that kubelet allocated.
     pub id: String,
-    /// Number of pods that can have the devices.
+    /// Number of pods that may use the devices: one or several.
     pub sharing: Sharing,
     /// True if the container gets the devices by CDI names, false if by path.
     pub cdi: bool,
-    /// True if the node's chain contained `rdma-cni` at Allocate. The pod's network must then be made with `rdma-cni`.
+    /// True if the node's chain contained `rdma-cni` at Allocate. A container with the id may then start only if
+    /// `rdma-cni` has attached the pod's network.
     #[serde(default)]
     pub chained: bool,
-    /// True if Allocate promised the container an entry with its pod's rails ([`container`](crate::container)).
+    /// True if Allocate promised the container a CDI entry with its pod's rails ([`container`](crate::container)).
     #[serde(default, rename = "told")]
     pub promises_rails: bool,
-    /// Limits that Allocate promised the container by the same entry.
+    /// Limits that Allocate promised the container in the CDI entry of its rails.
     #[serde(flatten)]
     pub limits: ContainerLimits,
     /// Granted devices.
     pub devices: Vec<GrantedDevice>,
 }
 
-/// Granted device.
+/// A granted device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GrantedDevice {
@@ -62,7 +63,7 @@ pub struct GrantedDevice {
     /// Name of the RDMA device at Allocate.
     pub rdma: String,
     /// Parent of the pods' child netdevs, if the resource has `parents`: the device's own netdev, its bond, or a VLAN
-    /// of one of these.
+    /// of the netdev or the bond.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<String>,
     /// Granted character devices.
@@ -70,7 +71,7 @@ pub struct GrantedDevice {
 }
 
 impl Grant {
-    /// Reports whether the grant has one of these devices.
+    /// Returns true if the grant has one of the devices at `addresses`.
     pub fn has_any(&self, addresses: &BTreeSet<&DeviceAddress>) -> bool {
         let mut devices = self.devices.iter();
         devices.any(|device| addresses.contains(&device.address))
@@ -85,7 +86,7 @@ impl Grants {
         }
     }
 
-    /// Reads the grant of `id`. `None`: `id` was never granted.
+    /// Reads the grant of `id`. Returns `None` if `id` was never granted.
     ///
     /// # Errors
     /// The grant cannot be read, or a newer daemon wrote it.
@@ -103,7 +104,7 @@ impl Grants {
             .collect()
     }
 
-    /// Writes the grant. Sets the file's modification time to the present time, even if the content is the same.
+    /// Writes the grant. Sets the file's modification time to the present time, even if the content is unchanged.
     pub fn write(&self, grant: &Grant) -> Result<(), FileError> {
         let path = self.path(&grant.resource, &grant.id);
         if file::replace(&path, grant, 0o600)? {
@@ -116,7 +117,7 @@ impl Grants {
         now().map_err(|source| FileError::new("write", &path, source))
     }
 
-    /// Returns the time at which `id` was last granted. None: the time is unknown.
+    /// Returns the time when `id` was last granted, or `None` if the time is unknown.
     pub fn given_at(&self, resource: &str, id: &str) -> Option<SystemTime> {
         let found = fs::metadata(self.path(resource, id));
         found.and_then(|it| it.modified()).ok()
@@ -172,7 +173,7 @@ mod tests {
         assert_eq!(grants.read("rdma/hca", "1").expect("read"), None);
     }
 
-    /// Its fields can differ, and stand for another netdev.
+    /// A grant of a newer format can have other fields, which name another netdev.
     #[test]
     fn a_grant_of_a_newer_format_is_refused_as_one() {
         let directory = tempfile::tempdir().expect("a directory");
@@ -206,7 +207,7 @@ mod tests {
         }
         let entries = std::fs::read_dir(directory.path()).expect("a directory");
         assert_eq!(entries.count(), 1, "something was written beside the state");
-        // an id with the same file name
+        // another id that has the same file name
         assert_eq!(
             grants.read("aliyun/erdma", "erdma_0@3").expect("read"),
             None

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A container's limits that a CDI entry cannot set, and the runtime's hook that sets them: `rdma-cni oci-hook`.
+//! Limits of a container that CDI cannot set, and the runtime's hook that sets them: `rdma-cni oci-hook`.
 
 use crate::Memlock;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
-/// First argument by which `rdma-cni` is the hook.
+/// First argument with which the runtime runs `rdma-cni` as the hook.
 pub const HOOK: &str = "oci-hook";
 
 const MEMLOCK: &str = "--memlock=";
@@ -14,10 +14,10 @@ const HANDLES: &str = "--rdma-handles=";
 const OBJECTS: &str = "--rdma-objects=";
 const STATE_DIR: &str = "--state-dir=";
 
-/// Limits that the hook sets.
+/// Limits of a container that the hook sets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContainerLimits {
-    /// Limit of locked memory; `None`: the runtime's.
+    /// Limit of locked memory. `None`: the runtime's limit stays.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memlock: Option<Memlock>,
     /// Limits of the rdma cgroup.
@@ -28,33 +28,33 @@ pub struct ContainerLimits {
 /// Limits of a pod's use of each RDMA device (`Documentation/admin-guide/cgroup-v2.rst`, RDMA).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RdmaLimits {
-    /// Number of open contexts (`hca_handle`); `None`: no limit.
+    /// Maximum number of open contexts (`hca_handle`). `None`: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handles: Option<u32>,
-    /// Total number of queue pairs, memory regions, completion queues and other objects (`hca_object`). `None`: no
-    /// limit.
+    /// Maximum total number of queue pairs, memory regions, completion queues and other objects (`hca_object`). `None`:
+    /// no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub objects: Option<u32>,
 }
 
 impl RdmaLimits {
-    /// Largest limit that the kernel takes (`rdmacg_parse_limits()`, `kernel/cgroup/rdma.c`).
+    /// Largest limit that the kernel accepts (`rdmacg_parse_limits()`, `kernel/cgroup/rdma.c`).
     pub const MOST: u32 = i32::MAX as u32;
 
-    /// Reports whether neither is limited.
+    /// Returns true if neither contexts nor objects have a limit.
     pub fn is_empty(self) -> bool {
         self == Self::default()
     }
 }
 
 impl ContainerLimits {
-    /// Reports whether the hook has nothing to set.
+    /// Returns true if the hook has no limit to set.
     pub fn is_empty(self) -> bool {
         self == Self::default()
     }
 
-    /// Returns the limits of a container with both resources: the higher limit of locked memory, and the lower limits
-    /// of RDMA devices.
+    /// Returns the limits of a container with two resources: the higher one of the limits of locked memory, and the
+    /// lower one of the limits of RDMA devices.
     #[must_use]
     pub fn with(self, other: Self) -> Self {
         let lower = |one: Option<u32>, two: Option<u32>| one.into_iter().chain(two).min();
@@ -75,18 +75,21 @@ impl ContainerLimits {
     }
 }
 
-/// Arguments of the hook, as [`Hook::json`] writes them.
+/// Arguments of the hook, in the form that [`Hook::json`] writes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HookArguments {
-    /// Limits that it sets.
+    /// Limits that the hook sets.
     pub limits: ContainerLimits,
-    /// State directory for its record of the container, without which it limits no use of RDMA devices.
+    /// State directory in which the hook records the container. Without a state directory, the hook sets no limits of
+    /// RDMA devices.
     pub state_dir: Option<PathBuf>,
 }
 
 impl HookArguments {
-    /// Reads the arguments. Returns `None` if an argument is unknown, if there are no limits, or if limits of RDMA
-    /// devices have no state directory: DEL and the daemon could not lift these.
+    /// Parses the arguments. Returns `None` in three cases:
+    /// - an argument is unknown
+    /// - there are no limits
+    /// - there are limits of RDMA devices and no state directory: DEL and the daemon could not lift such limits
     pub fn of(arguments: &[String]) -> Option<Self> {
         let mut all = Self::default();
         let number = |text: &str| {
@@ -110,7 +113,7 @@ impl HookArguments {
     }
 }
 
-/// The hook of a container, with its limits.
+/// The hook of a container, with the limits that it sets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Hook {
@@ -118,14 +121,15 @@ pub struct Hook {
     program: PathBuf,
     #[serde(flatten)]
     limits: ContainerLimits,
-    /// State directory, if it records the container there ([`limited`](crate::limited)).
+    /// State directory in which the hook records the container ([`limited`](crate::limited)). `None`: the hook does not
+    /// record it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     state_dir: Option<PathBuf>,
 }
 
 impl Hook {
-    /// Returns the hook by which `rdma-cni` in the directory `plugins` sets the limits. If RDMA devices are limited,
-    /// the hook also records the container in `state_dir`.
+    /// Returns the hook that runs `rdma-cni` of the directory `plugins` and sets the limits. If RDMA devices are
+    /// limited, the hook also records the container in `state_dir`.
     pub fn new(plugins: &Path, limits: ContainerLimits, state_dir: &Path) -> Self {
         let is_recorded = !limits.rdma.is_empty();
         Self {
@@ -135,8 +139,9 @@ impl Hook {
         }
     }
 
-    /// Returns the hook in the format of CDI (`hooks` of `containerEdits`). The runtime calls it when the container's
-    /// process exists but does not execute its program yet (`createRuntime`, OCI runtime specification, `config.md`).
+    /// Returns the hook in the format of CDI (`hooks` of `containerEdits`). The runtime calls the hook after it has
+    /// made the container's process, and before this process executes its program (`createRuntime`, OCI runtime
+    /// specification, `config.md`).
     pub fn json(&self) -> Value {
         let words = ["rdma-cni", HOOK].map(str::to_owned).into_iter();
         let state_dir = self.state_dir.iter();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Files that `rdma-device-plugin` writes for `rdma-cni` and the runtime. Kubelet passes only ids to the chain, and the
-//! daemon may be down when a pod starts. The daemon therefore stores the ids' devices in the state directory.
+//! daemon may be down when a pod starts. The daemon therefore stores the devices of each id in the state directory.
 //!
 //! | module | file | written by | read by |
 //! |---|---|---|---|
@@ -10,9 +10,9 @@
 //! | [`container`] | `<CDI directory>/rdma-device-plugin-container.json`, `<stateDir>/containers/<resource>/<id>/` | the daemon | the runtime; libraries in the container |
 //! | [`limited`] | `<stateDir>/limited/<container id>.json`: the cgroups of a container with limits, and its pod | the hook | both |
 //!
-//! [`hook`] contains a container's limits, and the hook that sets them. [`memlock`] is the limit of locked memory.
-//!
-//! [`nccl`] computes the variables by which NCCL chooses the right GID.
+//! - [`hook`] contains a container's limits, and the hook that sets them.
+//! - [`memlock`] is the limit of locked memory.
+//! - [`nccl`] computes the variables by which NCCL chooses the right GID.
 //!
 //! Every file is replaced by a rename, so a reader never sees an incomplete file.
 
@@ -38,20 +38,20 @@ pub use published::{Published, Resource};
 use rdma_netns::CharDevice;
 use serde::{Deserialize, Serialize};
 
-/// The number of pods that can have an id's devices.
+/// Number of pods that may use an id's devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Sharing {
-    /// Shared: several ids have the same devices, and a pod gets a child of the node's netdev.
+    /// Shared: several ids have the same devices, and each pod gets a child netdev on the node's netdev.
     Shared,
     /// Exclusive: one id has the devices.
     Exclusive,
 }
 
-/// A character device of a container, with the name and number that it had when it was observed.
+/// A character device of a container, with the name and number that the daemon observed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct CharNode {
-    /// Name below `/dev/infiniband`: `uverbs0`.
+    /// Name below `/dev/infiniband`, such as `uverbs0`.
     pub name: String,
     /// Major number.
     pub major: u32,

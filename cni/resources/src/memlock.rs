@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The limit of locked memory of a container's processes.
+//! Limit of locked memory of a container's processes.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::fmt;
 
-/// A limit of locked memory. A larger one is greater.
+/// A limit of locked memory. The order is by size: a larger limit is greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "Value", into = "Value")]
 pub enum Memlock {
@@ -18,7 +18,7 @@ pub enum Memlock {
 const UNLIMITED: &str = "unlimited";
 
 impl Memlock {
-    /// Returns the limit in bytes; `None`: there is none.
+    /// Returns the limit in bytes. Returns `None` for no limit.
     pub fn bytes(self) -> Option<u64> {
         match self {
             Self::Bytes(bytes) => Some(bytes),
@@ -26,7 +26,7 @@ impl Memlock {
         }
     }
 
-    /// Parses a limit in its displayed form. `None`: `limit` is no limit.
+    /// Parses a limit in the form in which `Display` prints it. Returns `None` if `limit` has another form.
     pub(crate) fn of_text(limit: &str) -> Option<Self> {
         let bytes = limit.parse::<u64>().map(Value::from);
         Self::try_from(bytes.unwrap_or_else(|_| limit.into())).ok()

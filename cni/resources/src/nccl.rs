@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The GID with which NCCL sends, and the variables that make NCCL choose a GID of the pod.
+//! The GID with which NCCL sends, and the variables that make NCCL choose a GID of the pod. If no variable sets the
+//! index, NCCL chooses a GID by address family, address range and RoCE version (`ncclIbGetGidIndex()` and
+//! `ncclUpdateGidIndex()` in NCCL's `src/transport/net_ib.cc`, since 2.21).
 //!
-//! Without a pinned index, NCCL chooses a GID by address family, address range and RoCE version (`ncclIbGetGidIndex()`
-//! and `ncclUpdateGidIndex()` in NCCL's `src/transport/net_ib.cc`, since 2.21). NCCL ignores network namespaces: if a
-//! table has addresses of the node and of several pods, NCCL chooses the first one that fits.
+//! NCCL ignores network namespaces. If a table has addresses of the node and of several pods, NCCL chooses the first
+//! address that matches, even if the address is not the pod's.
 
 use rdma_netns::{Gid, GidKind, GidTable};
 use std::{collections::BTreeSet, fmt, net::Ipv6Addr};
@@ -17,20 +18,20 @@ pub enum Family {
     Ipv6,
 }
 
-/// The criteria of NCCL's choice.
+/// The criteria by which NCCL chooses a GID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// `NCCL_IB_ADDR_FAMILY`
+    /// Value of `NCCL_IB_ADDR_FAMILY`.
     pub family: Family,
-    /// `NCCL_IB_ADDR_RANGE`. None: all addresses.
+    /// Value of `NCCL_IB_ADDR_RANGE`. `None`: all addresses match.
     pub range: Option<Range>,
 }
 
-/// The GIDs with a common prefix.
+/// The range of GIDs that have a common prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
     gid: Ipv6Addr,
-    /// Length of the prefix in bits, 1 to 128. For IPv4 addresses at least [`MAPPED_BITS`] + 1.
+    /// Length of the prefix in bits, 1 to 128. For IPv4 addresses, at least [`MAPPED_BITS`] + 1.
     bits: u32,
 }
 
@@ -42,18 +43,18 @@ const MAPPED_BITS: u32 = 96;
 pub struct Port {
     /// RDMA device.
     pub device: String,
-    /// Index of the GID to send with: the GID of the first address, or the InfiniBand port's own GID. `None`: the GID
-    /// does not exist.
+    /// Index of the GID with which the port sends: the GID of the first address, or the InfiniBand port's own GID.
+    /// `None`: the GID does not exist.
     pub index: Option<u32>,
     /// RoCE v2 GIDs of the pod's addresses, in the order of the addresses. Empty for an InfiniBand port, which NCCL
     /// recognizes by its link layer.
     pub own: Vec<Ipv6Addr>,
     /// All GIDs of a port that the pod shares with the node and other pods, or the reason why they are unknown. `None`:
-    /// the RDMA device was moved, so all its GIDs are the pod's.
+    /// ADD moved the RDMA device, so all its GIDs belong to the pod.
     pub shared: Option<Result<GidTable, String>>,
 }
 
-/// No setting of NCCL is right on all ports.
+/// No value of NCCL's variables selects a GID of the pod on all ports.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "NCCL gets no GID: no GID index is right on all of its rails ({indexes}), and by address {why}; its own choice is \
@@ -87,8 +88,8 @@ impl fmt::Display for Family {
 }
 
 impl Range {
-    /// Returns the smallest range that contains all `gids`, which have one family. `None`: there are no GIDs, or only
-    /// the range of the whole family contains them.
+    /// Returns the smallest range that contains all `gids`. All `gids` have one family. Returns `None` if there are no
+    /// GIDs, or if only the range of the whole family contains them.
     fn around(gids: &[Ipv6Addr]) -> Option<Self> {
         let gid = *gids.first()?;
         let all = match Family::of(gid) {
@@ -121,8 +122,9 @@ impl fmt::Display for Range {
 }
 
 impl Choice {
-    /// Returns the index that NCCL chooses from `table`, with its default RoCE version 2 (`NCCL_IB_ROCE_VERSION_NUM`).
-    /// NCCL starts with index 0, whatever its GID, and then prefers better ones.
+    /// Returns the index that NCCL chooses from `table`, with NCCL's default RoCE version 2
+    /// (`NCCL_IB_ROCE_VERSION_NUM`). NCCL starts with index 0, even if its GID does not match, and then prefers better
+    /// GIDs.
     pub fn of(&self, table: &GidTable) -> u32 {
         let gid_at = |index| table.gids.iter().find(|gid| gid.index == index);
         let mut taken = (0, gid_at(0));
@@ -135,8 +137,8 @@ impl Choice {
         taken.0
     }
 
-    /// Returns true if NCCL prefers `candidate` to `taken` (`ncclUpdateGidIndex()`). `None`: an index without a GID,
-    /// which NCCL reads as zeros without a version.
+    /// Returns true if NCCL prefers `candidate` to `taken` (`ncclUpdateGidIndex()`). `None` means an index without a
+    /// GID, from which NCCL reads zeros without a version.
     fn prefers(&self, candidate: Option<&Gid>, taken: Option<&Gid>) -> bool {
         let ip = |gid: Option<&Gid>| gid.map_or(Ipv6Addr::UNSPECIFIED, |gid| gid.ip);
         let fits = |ip| Family::of(ip) == self.family && self.range.is_none_or(|it| it.has(ip));
@@ -153,16 +155,17 @@ impl Choice {
     }
 }
 
-/// Does the same as NCCL's `validGid()`: false for zeros and link-local GIDs.
+/// Returns the result of NCCL's `validGid()`: false for zeros and link-local GIDs.
 fn is_valid(gid: Ipv6Addr) -> bool {
     !gid.is_unspecified() && gid.segments()[..4] != [0xfe80, 0, 0, 0]
 }
 
-/// Returns the variables by which NCCL sends with a GID of the pod on all `ports`: the index if it is the same on all
-/// ports, or else the criteria of NCCL's choice. Returns nothing if there are no ports.
+/// Returns the variables by which NCCL sends with a GID of the pod on all `ports`. If all ports have the same index,
+/// the variable is the index. Otherwise the variables are the criteria of NCCL's choice. Returns no variables if there
+/// are no ports.
 ///
 /// # Errors
-/// Neither an index nor criteria are right on all ports.
+/// Neither an index nor criteria are right for all ports.
 pub fn variables(ports: &[Port]) -> Result<Vec<(&'static str, String)>, Undecided> {
     let Some(first) = ports.first() else {
         return Ok(vec![]);
@@ -192,7 +195,7 @@ pub fn variables(ports: &[Port]) -> Result<Vec<(&'static str, String)>, Undecide
 }
 
 /// Returns the criteria by which NCCL chooses a GID of the pod on all `ports`. Tries the family of the first address,
-/// then the other family. Uses the smallest possible address range, to exclude as many foreign GIDs as possible.
+/// then the other family. Uses the smallest possible address range: it excludes most GIDs of other owners.
 ///
 /// # Errors
 /// The reason why the family of the first address fails.
@@ -224,7 +227,7 @@ fn choice(ports: &[Port]) -> Result<Choice, String> {
 /// Checks that NCCL chooses a GID of the pod on `port`, even after other pods have added GIDs.
 ///
 /// # Errors
-/// The wrong GID that NCCL chooses, or would choose after other pods have added GIDs.
+/// The wrong GID that NCCL chooses now, or would choose after other pods have added GIDs.
 fn check(choice: &Choice, port: &Port) -> Result<(), String> {
     let Some(table) = &port.shared else {
         return Ok(());

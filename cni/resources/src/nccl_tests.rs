@@ -3,7 +3,7 @@
 use super::*;
 use serde_json::{Value, json};
 
-/// Returns a table of RoCE v1 and v2 GIDs, as mlx5 has them: two indexes for each address.
+/// Returns a table of RoCE v1 and v2 GIDs, as mlx5 has them: each address has two indexes.
 fn table(addresses: &[&str]) -> GidTable {
     let gids = addresses.iter().enumerate().flat_map(|(place, ip)| {
         let gid = |index: usize, kind: &str| json!({"index": index, "ip": ip, "kind": kind});
@@ -16,7 +16,7 @@ fn table(addresses: &[&str]) -> GidTable {
     serde_json::from_value(json!({"size": 256, "gids": gids})).expect("a table")
 }
 
-/// Returns a port with `addresses` in its table. The pod has those at the indexes `own`.
+/// Returns a port with `addresses` in its table. The addresses at the indexes `own` belong to the pod.
 fn port(device: &str, addresses: &[&str], own: &[usize]) -> Port {
     let first = own.first().map(|place| 2 * *place as u32 + 1);
     let own = own.iter().map(|place| addresses[*place].parse());
@@ -56,11 +56,11 @@ fn nccl_takes_the_first_of_the_family_and_range_with_roce_v2() {
         (&usual, Family::Ipv6, range("fd00:a0::5", 128), 7),
         (&usual, Family::Ipv6, range("fd00:a0::4", 126), 7),
         (&usual, Family::Ipv6, range("fd00:b0::", 32), 9),
-        // nothing fits: NCCL chooses index 0 in any case
+        // no GID matches: NCCL then chooses index 0
         (&usual, Family::Ipv4, range("::ffff:10.1.0.0", 112), 0),
         (&["fe80::1", "fd00::1"], Family::Ipv4, None, 0),
         (&[], Family::Ipv6, None, 0),
-        // NCCL checks neither family nor range of index 0
+        // NCCL does not check the family and the range of index 0
         (&["fd00::1", "fd00::2"], Family::Ipv6, None, 1),
         (
             &["fd00::1", "fd00::2"],
@@ -84,7 +84,7 @@ fn nccl_takes_the_first_of_the_family_and_range_with_roce_v2() {
     }
 }
 
-/// Returns ports with RoCE v2 only, as soft-RoCE has them.
+/// The ports have only RoCE v2 GIDs, as soft-RoCE has.
 #[test]
 fn the_first_place_is_left_for_a_routed_address_only_where_it_is_none() {
     let choice = Choice {
@@ -116,7 +116,7 @@ fn an_index_that_all_ports_have_is_pinned() {
     assert_eq!(lines(&[]), Ok(String::new()));
 }
 
-/// The usual case of a shared NIC: pods have addresses of its prefix.
+/// The usual case of a shared NIC: pods have addresses of the NIC's prefix.
 #[test]
 fn if_the_nodes_address_comes_first_only_the_reason_is_reported() {
     let one = ["fe80::1", "fd00:a0::1", "fd00:a0::5"];
@@ -132,7 +132,7 @@ fn if_the_nodes_address_comes_first_only_the_reason_is_reported() {
 
 #[test]
 fn a_range_of_the_pods_addresses_without_an_earlier_one_is_reported() {
-    // the range of the pods differs from the node's
+    // the pods' addresses have another prefix than the node's addresses
     let one = ["fe80::1", "fd00:a0::1", "fd77::8:5"];
     let two = [
         "fe80::2",
@@ -149,7 +149,8 @@ fn a_range_of_the_pods_addresses_without_an_earlier_one_is_reported() {
                 .to_owned()
         )
     );
-    // IPv4 by the second address of each port: by the first ones the node's GID comes first
+    // the IPv4 address is the second address of each port; with the family of the first addresses, NCCL chooses the
+    // node's GID
     let one = [
         "fe80::1",
         "fd00:a0::1",
@@ -168,7 +169,7 @@ fn a_range_of_the_pods_addresses_without_an_earlier_one_is_reported() {
     );
 }
 
-/// Any range with the pod's GIDs of both rails has another pod's GID too.
+/// Every range with the pod's GIDs of both rails also contains a GID of another pod.
 #[test]
 fn another_pods_address_that_comes_first_is_not_taken_for_the_pods() {
     let one = ["fe80::1", "fd77::8:4", "fd77::8:5"];
@@ -179,7 +180,7 @@ fn another_pods_address_that_comes_first_is_not_taken_for_the_pods() {
         why.contains("take fd77::8:4 at index 3 of mlx5_0, which is not the pod's"),
         "{why}"
     );
-    // that pod has ended: the next pod's GID gets the free index
+    // the other pod has ended, and the next pod's GID gets the free index
     if let Some(Ok(table)) = &mut ports[0].shared {
         table.gids.retain(|gid| gid.ip.segments()[6..8] != [8, 4]);
     }
@@ -190,7 +191,7 @@ fn another_pods_address_that_comes_first_is_not_taken_for_the_pods() {
         ),
         "{why}"
     );
-    // a moved device has no GIDs of others
+    // a moved device has no GIDs of other pods in its table
     ports[0].shared = None;
     assert!(lines(&ports).is_ok());
 }

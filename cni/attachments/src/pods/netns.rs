@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The current sandbox of a pod of this node, by its records.
+//! Finds the current sandbox of a pod of this node by the pod's records.
 
 use super::{PodRail, netns_seen};
 use crate::{
@@ -12,18 +12,18 @@ use std::{cmp::Reverse, io, path::PathBuf};
 /// The pod's namespace cannot be found or opened.
 #[derive(Debug, thiserror::Error)]
 pub enum PodNetnsError {
-    /// The namespace exists, and cannot be opened.
+    /// The namespace exists, but cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
     /// The records cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The store has no record that names the pod.
+    /// The store has no record of the pod.
     #[error(
         "{state_dir:?} has no record of pod {pod}: the pod has no rails of this plugin, or --state-dir is wrong"
     )]
     NoRecord {
-        /// `namespace/name`
+        /// The pod, as `namespace/name`.
         pod: String,
         /// Directory with the records.
         state_dir: PathBuf,
@@ -31,14 +31,14 @@ pub enum PodNetnsError {
     /// The pod has ended.
     #[error("the network namespace of pod {pod} is gone from {path:?}")]
     Gone {
-        /// `namespace/name`
+        /// The pod, as `namespace/name`.
         pod: String,
-        /// Recorded path of the namespace.
+        /// Path of the pod's namespace in the record.
         path: PathBuf,
     },
 }
 
-/// A pod's network namespace, and its rails by all networks.
+/// A pod's network namespace, and the pod's rails of all networks.
 #[derive(Debug)]
 pub struct Sandbox {
     /// The namespace.
@@ -47,8 +47,8 @@ pub struct Sandbox {
     pub rails: Vec<PodRail>,
 }
 
-/// Opens the current sandbox of `pod` (`namespace/name`). Records and namespaces of earlier pods with this name may
-/// still exist: the newest record determines the sandbox.
+/// Opens the current sandbox of `pod` (`namespace/name`), which has the newest record. Records and namespaces of
+/// earlier pods with this name may still exist.
 ///
 /// # Errors
 /// See [`PodNetnsError`].
@@ -56,7 +56,7 @@ pub fn open(pod: &str, store: &Store) -> Result<Sandbox, PodNetnsError> {
     let attachments = attachments(pod, store)?;
     let mut gone = None;
     for attachment in newest_first(&attachments) {
-        // a container may see the namespace at another path than the recorded one
+        // inside a container, the path of the namespace can differ from the recorded path
         match Netns::open(&netns_seen(attachment.netns.clone(), attachment.netns_id)) {
             Ok(netns) if netns.id() == attachment.netns_id => {
                 let of_sandbox = attachments.iter().filter(|it| it.netns_id == netns.id());
@@ -106,8 +106,8 @@ mod tests {
     use serde_json::json;
     use std::path::Path;
 
-    /// Writes a record of pod `default/web` with one rail, named as the container, in the namespace of this test or
-    /// another one.
+    /// Writes a record of pod `default/web` with one rail, which has the container's name. If `alive` is true, the
+    /// record's namespace is this test's namespace. Otherwise it is another one.
     fn record(store: &Store, container: &str, netns: &Netns, alive: bool, observed_at: u64) {
         let id = netns.id();
         let record = json!({

@@ -8,9 +8,9 @@ use std::net::IpAddr;
 /// A pod's rails.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodRails {
-    /// `namespace/name` of the pod, else the container's id.
+    /// `namespace/name` of the pod. If the name is unknown: the container's id.
     pub pod: String,
-    /// `attaching`, `attached`, `detaching`
+    /// Progress of the attachment: `attaching`, `attached` or `detaching`.
     pub phase: String,
     /// The rails, in order.
     pub rails: Vec<PodRail>,
@@ -21,15 +21,15 @@ pub struct PodRails {
 pub struct PodRail {
     /// Name of the netdev in the pod.
     pub name: String,
-    /// The netdev on the host: the moved netdev, or the parent of the pod's child.
+    /// The netdev on the host: the moved netdev, or the parent of the pod's child netdev.
     pub host_netdev: Option<String>,
     /// True if the netdev stays on the host.
     pub shared: bool,
     /// The RDMA device.
     pub rdma: Option<String>,
-    /// The PCI functions or auxiliary devices of the rail, the RDMA device's first.
+    /// The PCI functions or auxiliary devices of the rail. The function of the RDMA device comes first.
     pub devices: Vec<DeviceAddress>,
-    /// The addresses in the pod, without link-local ones.
+    /// The rail's addresses in the pod. Omits link-local addresses.
     pub addresses: Vec<RailAddress>,
 }
 
@@ -43,7 +43,7 @@ pub struct RailAddress {
     pub gid_index: Option<u32>,
 }
 
-/// Returns the rails of all pods, by the records of this boot, in the order of the pods' names.
+/// Returns the rails of all pods, from the records of this boot, in the order of the pods' names.
 pub fn rails(store: &Store, boot_id: &str) -> Vec<PodRails> {
     let records = super::records(store, boot_id);
     let mut pods: Vec<PodRails> = records.iter().map(PodRails::from).collect();
@@ -164,7 +164,7 @@ mod tests {
         assert_eq!(addresses, ["fd00::7 Some(5)", "192.0.2.7 None"]);
     }
 
-    /// Records as `rdma-cni` has them in its own tests.
+    /// The records are those of `rdma-cni`'s own tests.
     #[test]
     fn what_rdma_cni_writes_is_understood() {
         let record = |name: &str| {

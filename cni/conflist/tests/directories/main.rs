@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The file that a runtime uses, and the changes of a directory.
+//! Tests of the file that a runtime uses, and of changes of the directory.
 
 mod attaching;
 mod picking;

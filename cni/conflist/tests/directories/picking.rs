@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The file that a runtime uses.
+//! Tests of the file that a runtime uses.
 
 use crate::{FLANNEL, TERWAY, crio, directory};
 use conflist::{
@@ -98,7 +98,7 @@ fn files_are_read_as_a_runtime_reads_them() {
     fs::write(path.join("20-binary.conf"), b"\xff").expect("written");
     fs::write(path.join("30-text.conflist"), FLANNEL).expect("written");
     std::os::unix::fs::symlink(path, path.join("40-link.conf")).expect("linked");
-    // of another part of the file system, which a container has not
+    // the link's target is in a part of the file system that a container does not have
     std::os::unix::fs::symlink("/nowhere/net.conf", path.join("50-link.conf")).expect("linked");
     fs::write(path.join("note.txt"), "").expect("written");
     let read = Directory::read(path).expect("read").expect("there");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The programs that a list names, and those that our entry needs.
+//! Tests of the programs that a list names, and of those that our entry needs.
 
 use crate::{directory, present, set};
 use conflist::{Entry, Placement, Programs, Runtime, plan, programs::named};
@@ -70,7 +70,7 @@ fn nothing_is_put_in_while_a_program_is_missing_that_the_list_names() {
         let why = why.to_string();
         assert!(words.iter().all(|it| why.contains(it)), "{why}");
     }
-    // Multus is there, and what it calls is not
+    // Multus exists, but a plugin that it calls does not
     let mut names = without(&["portmap"]).names.expect("names");
     names.insert("multus-shim".into());
     let dir = PathBuf::from("/opt/cni/bin");
@@ -84,7 +84,7 @@ fn nothing_is_put_in_while_a_program_is_missing_that_the_list_names() {
             .starts_with("20-bridge.conflist names portmap"),
         "{why}"
     );
-    // a container without the directory says nothing of what is in it
+    // in a container without the directory, its programs are unknown
     let unseen = Programs {
         names: Err("it is not mounted".into()),
         ..present(&[])
@@ -106,7 +106,7 @@ fn the_programs_are_those_that_a_runtime_and_plugins_search() {
             "azure-bridge.conflist",
             &["azure-vnet", "azure-vnet-ipam", "portmap"][..],
         ),
-        // its IPAM is no program
+        // the IPAM of these plugins is no program
         ("azure-overlay.conflist", &["azure-vnet", "portmap"]),
         (
             "calico.conflist",
@@ -122,12 +122,12 @@ fn the_programs_are_those_that_a_runtime_and_plugins_search() {
     ] {
         assert_eq!(named(&corpus(file)), set(types), "{file}");
     }
-    // Multus may look for them elsewhere
+    // with `binDir`, Multus may search another directory
     let text = corpus("multus.conf").replacen('{', r#"{"binDir":"/opt/multus","#, 1);
     assert_eq!(named(&text), set(&["multus"]));
 }
 
-/// `install` copies our two programs; the cluster's IPAM plugin comes from its owner.
+/// `install` copies our two programs. Another IPAM plugin must come from its provider.
 #[test]
 fn a_missing_program_of_the_entry_names_its_own_remedy() {
     let fields = serde_json::json!({"ipam": {"type": "whereabouts"}});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Checks whether the runtime calls this plugin, and whether the programs for the call exist.
+//! Checks whether the runtime calls `rdma-cni`, and whether the programs that the list names exist.
 
 use super::{
     super::facts::{BinaryState, Facts, ModuleState, Part, Picked, Skipped},
@@ -10,12 +10,13 @@ use conflist::fields;
 use network_conf::{Conf, Smcr};
 use serde_json::{Map, Value};
 
-/// The capability by which a runtime hands over a pod's annotations.
+/// Capability by which a runtime passes a pod's annotations to a plugin.
 const ANNOTATIONS: &str = "io.kubernetes.cri.pod-annotations";
 
 const INSTALL: &str = "rdma-device-plugin install puts it there (docs/install.md)";
 
-/// Returns the checked configuration, if the runtime calls this plugin with a valid one.
+/// Returns the checked configuration. `None`: the runtime does not call `rdma-cni`, or the configuration is
+/// invalid.
 pub(super) fn examine(facts: &Facts, findings: &mut Findings<'_>) -> Option<Conf> {
     let conf = configuration(facts, findings);
     binaries(facts, conf.is_some(), findings);
@@ -169,7 +170,7 @@ fn chained(picked: &Picked, place: usize, findings: &mut Findings<'_>) {
             "move its entry behind the others",
         );
     }
-    // ADD reports a wrong version
+    // ignores a wrong version, because ADD reports it
     let is_known = SpecVersion::parse(&picked.cni_version).is_some();
     if is_known && picked.cni_version != "1.1.0" {
         let before_0_4 = picked.cni_version.starts_with("0.3.");
@@ -182,7 +183,7 @@ fn chained(picked: &Picked, place: usize, findings: &mut Findings<'_>) {
     }
 }
 
-/// Returns true if ADD regards both configurations as one attachment (`verb/add/second_call.rs` of `rdma-cni`).
+/// Returns true if ADD treats both configurations as one attachment (`verb/add/second_call.rs` of `rdma-cni`).
 fn asks_for_the_same(one: &Conf, other: &Conf) -> bool {
     one.devices == other.devices && one.interface_name == other.interface_name
 }
@@ -200,7 +201,7 @@ fn annotations(facts: &Facts, conf: &Conf, findings: &mut Findings<'_>) {
     let remedy = format!("\"capabilities\": {{ \"{ANNOTATIONS}\": true }}");
     match conf.raw.contains_key("smcr") {
         true => findings.warning(what, remedy),
-        // the configuration does not name it
+        // ignores the missing module, because the configuration does not request SMC-R
         false if facts.module("smc") == ModuleState::Missing => {}
         false => findings.advice(what, format!("{remedy}, where pods need SMC-R")),
     }

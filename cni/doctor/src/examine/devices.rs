@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Judges RDMA devices, their netdevs and ports, and bonds, regardless of the configuration.
+//! Examines RDMA devices, their netdevs and ports, and bonds. The result does not depend on the configuration.
 
 use super::{
     super::facts::{Facts, ModuleState},
@@ -12,14 +12,14 @@ use rdma_netns::{
     pairing::{self, ERDMA, is_erdma_function},
 };
 
-/// `IB_PORT_ACTIVE` (`include/rdma/ib_verbs.h`)
+/// State of an active port: `IB_PORT_ACTIVE` (`include/rdma/ib_verbs.h`).
 const ACTIVE: u8 = 4;
 
-/// Drivers that pass a function through to a program or a virtual machine. Such a function has no netdev.
+/// Drivers that let a program or a virtual machine use a PCI function directly. Such a function has no netdev.
 const PASSED_ON: [&str; 3] = ["vfio-pci", "uio_pci_generic", "igb_uio"];
 
-/// Drivers whose RDMA devices can move: these drivers can take a device back from programs that have it open
-/// (`disassociate_ucontext`, `drivers/infiniband/hw/*`). The kernel refuses to move devices of other drivers.
+/// Drivers that can remove a device from programs that have it open (`disassociate_ucontext`,
+/// `drivers/infiniband/hw/*`). The kernel moves devices of these drivers, and refuses to move devices of other drivers.
 const MOVABLE: [&str; 7] = [
     "bnxt_en",
     "erdma",
@@ -63,13 +63,13 @@ pub(super) fn examine(facts: &Facts, findings: &mut Findings<'_>) {
     }
 }
 
-/// Returns true if `name` is a usual name of an rxe or siw device.
+/// Returns true if `name` is a usual name of an rxe or siw device (RDMA in software).
 pub(super) fn is_soft(name: &str) -> bool {
     ["rxe", "siw"].iter().any(|soft| name.starts_with(soft))
 }
 
-/// Returns the number of RDMA devices, in all namespaces, that have no parent in sysfs and that functions of `driver`
-/// have made.
+/// Returns the number of RDMA devices without a parent in sysfs that functions of `driver` have made, in all
+/// namespaces.
 fn parentless(driver: &str, observed: &Observed) -> usize {
     if driver != ERDMA {
         return 0;
@@ -80,13 +80,13 @@ fn parentless(driver: &str, observed: &Observed) -> usize {
     paired.count() + unpaired.count()
 }
 
-/// Functions that could have an RDMA device, and have none.
+/// Reports functions that could have an RDMA device, but have none.
 fn drivers(facts: &Facts, observed: &Observed, findings: &mut Findings<'_>) {
     for (driver, module) in RDMA_DRIVERS {
         let is_bare =
             |device: &&Device| device.driver.as_deref() == Some(driver) && device.rdma.is_empty();
         let bare = observed.devices.iter().filter(is_bare);
-        // a port of a bond: the bond's RDMA device is another function's
+        // ignores ports of a bond: the bond's RDMA device belongs to the function of another port
         let bare = bare.filter(|device| {
             let links = observed.host.links_of(&device.address, &observed.host);
             links.iter().all(|link| link.master.is_none())
@@ -114,7 +114,7 @@ fn drivers(facts: &Facts, observed: &Observed, findings: &mut Findings<'_>) {
     }
 }
 
-/// eRDMA functions without a driver, which have no RDMA device either.
+/// Reports eRDMA functions without a driver, which have no RDMA device either.
 fn unbound(facts: &Facts, observed: &Observed, findings: &mut Findings<'_>) {
     let is_unbound = |it: &&Device| {
         it.driver.is_none() && is_erdma_function(it.vendor.as_deref(), it.device.as_deref())
@@ -139,7 +139,7 @@ fn unbound(facts: &Facts, observed: &Observed, findings: &mut Findings<'_>) {
     }
 }
 
-/// The RDMA devices of the host's namespace.
+/// Reports the RDMA devices of the host's namespace.
 fn here(observed: &Observed, findings: &mut Findings<'_>) {
     let host = &observed.host;
     let mut active = vec![];
@@ -169,7 +169,7 @@ fn here(observed: &Observed, findings: &mut Findings<'_>) {
             .is_some_and(|device| device.physical_function.is_some());
         match (is_active, link.up) {
             (true, _) => active.push(label),
-            // a virtual function that waits for its pod
+            // a virtual function is down until it is in a pod
             (false, false) if is_virtual => waiting += 1,
             (false, false) => findings.warning(
                 format!("{label} is down"),
@@ -199,7 +199,7 @@ fn here(observed: &Observed, findings: &mut Findings<'_>) {
     }
 }
 
-/// Returns the netdevs of an RDMA device without its VLANs. A bond comes before its ports.
+/// Returns the netdevs of an RDMA device, without VLANs. A bond precedes its ports.
 fn netdevs<'a>(host: &'a Namespace, device: &RdmaDevice) -> Vec<&'a Link> {
     let mut links: Vec<&Link> = host.links.iter().collect();
     links.retain(|link| {
@@ -246,7 +246,7 @@ fn bonds(facts: &Facts, observed: &Observed, findings: &mut Findings<'_>) {
     }
 }
 
-/// Reports devices that are in no known namespace.
+/// Reports devices that are in a namespace that this program does not know.
 fn away(facts: &Facts, observed: &Observed, findings: &mut Findings<'_>) {
     let holds = |attachment: &Attachment, device: &Device| {
         attachment.rails.iter().any(|rail| {
@@ -275,13 +275,13 @@ fn away(facts: &Facts, observed: &Observed, findings: &mut Findings<'_>) {
         let is_recorded = facts.attachments().any(|it| holds(it, device));
         match living.iter().any(|it| holds(it, device)) {
             true => held += 1,
-            // `records` reports it
+            // `records` reports a device with a record
             false if is_recorded => {}
             false => lost.push(format!("{} ({})", device.rdma.join(", "), device.address)),
         }
     }
     let is_here = |name: &String| observed.host.rdma.iter().any(|it| it.name == *name);
-    // without a function that can make parentless devices, this one is a software device in another namespace
+    // without functions that make devices without a parent, this device is a software device of another namespace
     let has_makers = !pairing::makers(&observed.devices).is_empty();
     for name in observed.unpaired.iter().filter(|name| !is_here(name)) {
         let holds = |attachment: &Attachment| {
@@ -301,7 +301,7 @@ fn away(facts: &Facts, observed: &Observed, findings: &mut Findings<'_>) {
     if held > 0 {
         findings.ok(format!("{} in pods", count(held, "device")));
     }
-    // in shared mode a device without a netdev is reported already
+    // nothing to report in shared mode: `here` reports a device without a netdev
     if !lost.is_empty() && observed.rdma_mode == Some(RdmaMode::Exclusive) {
         findings.warning(
             format!(
@@ -320,7 +320,8 @@ pub(super) fn is_immovable(device: &RdmaDevice) -> bool {
     device.parent.is_none() && device.name.starts_with("siw")
 }
 
-/// Reports RDMA devices that cannot be moved into a pod, and RDMA devices whose driver may be unable to move them.
+/// Reports RDMA devices that no driver version can move into a pod, and RDMA devices whose driver may be unable to move
+/// them.
 fn immovable(observed: &Observed, findings: &mut Findings<'_>) {
     let names = |is: &dyn Fn(&RdmaDevice) -> bool| {
         let found = observed.host.rdma.iter().filter(|device| is(device));
@@ -330,7 +331,7 @@ fn immovable(observed: &Observed, findings: &mut Findings<'_>) {
     let is_soft = |device: &RdmaDevice| device.parent.is_none() && is_soft(&device.name);
     let is_doubtful = |device: &RdmaDevice| {
         let function = device.parent.as_ref().and_then(|it| observed.device(it));
-        // the maker of parentless devices is erdma
+        // ignores functions that make devices without a parent: their driver is erdma
         let function = function.filter(|it| it.rdma_functions.is_empty());
         let driver = function.and_then(|function| function.driver.as_deref());
         driver.is_some_and(|driver| !MOVABLE.contains(&driver))

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Judges whether RDMA devices can register the memory of the node's accelerators.
+//! Examines whether RDMA devices can register the memory of the node's accelerators.
 
 use super::{super::facts::Facts, Findings, devices::is_soft, some};
 use rdma_netns::{
@@ -32,7 +32,8 @@ pub(super) fn examine(facts: &Facts, findings: &mut Findings<'_>) {
             )),
         }
     }
-    // CUDA's "GPUDirect RDMA", "Supported Systems", and NCCL's "Troubleshooting"
+    // sources: "Supported Systems" in NVIDIA's "GPUDirect RDMA" for CUDA, and "Troubleshooting" in
+    // NCCL's documentation
     let slowed = [
         (
             &gpudirect.translated,
@@ -59,7 +60,7 @@ pub(super) fn examine(facts: &Facts, findings: &mut Findings<'_>) {
     }
 }
 
-/// Returns a device that has made the RDMA device of `device`.
+/// Returns a device that has made the RDMA device of `device`, or `device` itself.
 fn maker<'a>(device: &'a Device, observed: &'a Observed) -> &'a Device {
     let made_by = device.rdma_functions.first();
     made_by

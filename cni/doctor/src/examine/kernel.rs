@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Examines modules, the mode of the RDMA subsystem now and at the next boot, and udev's names.
+//! Examines kernel modules, the mode of the RDMA subsystem now and at the next boot, and udev's
+//! names.
 
 use super::{
     super::facts::{Facts, ModuleState, Part},
@@ -20,10 +21,11 @@ pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, findings: &mut Finding
     naming(facts, conf, findings);
 }
 
-/// The oldest kernel that this was run on, in the lab.
+/// Oldest kernel on which this project's tests ran in the lab.
 const OLDEST: (u32, u32) = (5, 10);
 
-/// `release` is `5.10.0-46-amd64`, `4.18.0-553.el8_10.x86_64`.
+/// Checks the kernel's version in `release`, such as `5.10.0-46-amd64` or
+/// `4.18.0-553.el8_10.x86_64`.
 fn release(release: &str, findings: &mut Findings<'_>) {
     let mut numbers = release.split(['.', '-', '+']).map(str::parse);
     let (Some(Ok(major)), Some(Ok(minor))) = (numbers.next(), numbers.next()) else {
@@ -143,7 +145,7 @@ fn mode(facts: &Facts, conf: Option<&Conf>, findings: &mut Findings<'_>) {
     } else {
         findings.ok(format!("RDMA netns mode {mode}"));
     }
-    // `pods` reports rails that do not fit the mode
+    // `pods` reports rails that do not work in this mode
     if conf.is_some_and(|conf| conf.drop_in) && mode == RdmaMode::Shared {
         findings.error(
             "the RDMA subsystem is in shared mode, and type \"rdma\" moves RDMA devices",

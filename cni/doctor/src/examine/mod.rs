@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Derives findings from facts. Pure: the same facts always have the same findings.
+//! Derives findings from facts. Pure: equal facts have equal findings.
 //!
-//! | module | judges |
+//! | module | examines |
 //! |---|---|
 //! | `kernel` | modules, the mode of the RDMA subsystem, udev's names |
 //! | `devices` | RDMA devices, their netdevs and ports, bonds |
 //! | `gpudirect` | registration of accelerators' memory |
-//! | `chain` | the runtime's call of this plugin, programs |
+//! | `chain` | whether the runtime calls `rdma-cni`; programs |
 //! | `pods` | the outcome of an ADD: devices, GIDs, addresses, MTU, SMC-R |
 //! | `services` | kubelet, the daemon, the runtime |
 //! | `switches` | cables between NICs and switches |
-//! | `records` | records, leases, leftovers |
+//! | `records` | records, leases, files of killed processes |
 
 mod chain;
 mod devices;
@@ -25,16 +25,16 @@ use super::facts::Facts;
 use serde::Serialize;
 use std::fmt;
 
-/// A defect, or a confirmation, of one part of the node.
+/// A defect of one part of the node, or the confirmation that this part has no defect.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// Part of the node.
+    /// Part of the node that has the defect.
     pub group: Group,
     /// Severity of the finding.
     pub severity: Severity,
-    /// Description, with the place.
+    /// Description of the defect, with its place.
     pub what: String,
-    /// Remedy; `None`: nothing needs to be done.
+    /// Remedy; `None`: no action is necessary.
     #[serde(rename = "do", skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
 }
@@ -43,17 +43,18 @@ pub struct Finding {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// Right.
+    /// The part has no defect.
     Ok,
-    /// Good to know.
+    /// Information only.
     Note,
-    /// Something is worse than it could be, or will fail in some case.
+    /// The node is slower than it could be, or pods fail in some cases.
     Warning,
-    /// Some pod will fail, or go without RDMA.
+    /// At least one pod fails, or runs without RDMA.
     Error,
 }
 
-/// Returns the number of `findings` of each of the severities, as `1 error, 2 warnings`. `None`: there are no findings.
+/// Returns the number of `findings` of each severity, such as `1 error, 2 warnings`. `None`: there are no findings of
+/// these severities.
 pub fn counted(findings: &[Finding], severities: &[(Severity, &str)]) -> Option<String> {
     let of = |(severity, noun): &(Severity, &str)| {
         let number = findings
@@ -70,7 +71,7 @@ pub fn counted(findings: &[Finding], severities: &[(Severity, &str)]) -> Option<
     (!parts.is_empty()).then(|| parts.join(", "))
 }
 
-/// Part of the node, in the order of dependence.
+/// Part of the node. A later part depends on the earlier parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Group {
@@ -80,7 +81,7 @@ pub enum Group {
     Devices,
     /// The configuration.
     Chain,
-    /// Outcome of an ADD.
+    /// The outcome of an ADD.
     Pods,
     /// Kubelet, the daemon, the runtime.
     Services,
@@ -112,7 +113,7 @@ impl fmt::Display for Group {
     }
 }
 
-/// Returns the findings of `facts` by group, the worst of a group first.
+/// Returns the findings of `facts` by group. Within a group, the worst finding is first.
 pub fn examine(facts: &Facts) -> Vec<Finding> {
     let mut all = vec![];
     let conf = chain::examine(facts, &mut Findings::new(Group::Chain, &mut all));
@@ -155,12 +156,12 @@ impl<'a> Findings<'a> {
         self.add(Severity::Error, what.into(), Some(remedy.into()));
     }
 
-    /// A note with something that can be done.
+    /// Adds a note with a remedy.
     fn advice(&mut self, what: impl Into<String>, remedy: impl Into<String>) {
         self.add(Severity::Note, what.into(), Some(remedy.into()));
     }
 
-    /// Adds an error of `rdma-cni` as a finding. The error's text after the last semicolon becomes the remedy.
+    /// Adds an error of `rdma-cni` as a finding. The remedy is the error's text after the last semicolon.
     fn refusal(&mut self, severity: Severity, error: &impl fmt::Display) {
         let text = error.to_string();
         let (what, remedy) = match text.rsplit_once("; ") {
@@ -180,7 +181,7 @@ impl<'a> Findings<'a> {
     }
 }
 
-/// Returns as many names as fit in a line: `a, b and 3 more`.
+/// Joins as many names as fit in a line, such as `a, b and 3 more`.
 fn some(names: &[String]) -> String {
     const MOST: usize = 4;
     match names {
@@ -194,7 +195,7 @@ fn some(names: &[String]) -> String {
     }
 }
 
-/// `1 pod`, `2 pods`
+/// Formats a number with its noun, such as `1 pod` or `2 pods`.
 fn count(number: usize, noun: &str) -> String {
     match number {
         1 => format!("1 {noun}"),
@@ -202,7 +203,7 @@ fn count(number: usize, noun: &str) -> String {
     }
 }
 
-/// Formats the age for people.
+/// Formats an age, such as `100 s ago`.
 fn ago(seconds: u64) -> String {
     match seconds {
         0..120 => format!("{seconds} s ago"),

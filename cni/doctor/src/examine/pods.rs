@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The outcome of an ADD according to `rdma-cni`'s own selection: devices that can be attached, addresses and GIDs of
-//! the rails.
+//! Predicts the outcome of an ADD with the selection code of `rdma-cni`: devices that ADD can attach, addresses and
+//! GIDs of the rails.
 
 use super::{
     super::facts::{Facts, PortGids},
@@ -21,7 +21,7 @@ use rdma_resources::published;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Smallest MTU of IPv6 (RFC 8200, section 5), bytes.
+/// Smallest MTU that IPv6 allows, in bytes (RFC 8200, section 5).
 const IPV6_MTU: u32 = 1280;
 
 pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, findings: &mut Findings<'_>) {
@@ -34,11 +34,12 @@ pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, findings: &mut Finding
     for choice in choices(conf, facts) {
         match select::rails(conf, &choice, observed, &others) {
             Ok(found) => rails.extend(found.rails.into_iter().map(|it| (it.name().clone(), it))),
-            // a device that a pod has is no defect of the node
+            // ignores a device that a pod has, because this is no defect of the node
             Err(SelectError::InUse { .. } | SelectError::Elsewhere(_)) => {}
-            // `kernel` reports it
+            // ignores the mode and a missing subsystem, which `kernel` reports
             Err(SelectError::NoSubsystem | SelectError::WrongMode(_)) => {}
-            // at ADD runtimeConfig names the device; the address here may be an example
+            // ignores a missing device: at ADD runtimeConfig names the device, and the configured address may be an
+            // example
             Err(SelectError::NotFound(_)) if matches!(choice, Choice::Address(_)) => {}
             Err(error) if errors.contains(&error) => {}
             Err(error) => errors.push(error),
@@ -85,12 +86,12 @@ pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, findings: &mut Finding
     user_eid(facts, conf, findings);
 }
 
-/// Choices of devices that an ADD can have.
+/// Returns the ways in which an ADD can choose its devices.
 fn choices<'a>(conf: &'a Conf, facts: &Facts) -> Vec<Choice<'a>> {
     match &conf.devices {
         Some(Devices::Address(address)) => vec![Choice::Address(address)],
         Some(Devices::Selectors(selectors)) => vec![Choice::Selectors(selectors)],
-        // the device comes with each ADD
+        // unknown: each ADD gets the device in its configuration
         Some(Devices::Resources(_)) if conf.takes_device_id() => vec![],
         Some(Devices::Resources(names)) => {
             let published = facts.daemon.published.iter();
@@ -105,7 +106,7 @@ fn choices<'a>(conf: &'a Conf, facts: &Facts) -> Vec<Choice<'a>> {
     }
 }
 
-/// Meanings of a resource's ids, without duplicates.
+/// Returns the meanings of a resource's ids, without duplicates.
 fn meanings(name: &str, resource: &published::Resource) -> Vec<Meaning> {
     let each: Vec<(&str, &Vec<_>)> = match &resource.devices {
         published::Devices::Every(devices) => vec![("0", devices)],
@@ -134,7 +135,7 @@ fn meanings(name: &str, resource: &published::Resource) -> Vec<Meaning> {
     .collect()
 }
 
-/// Reports a refusal, with a remedy if its text has none.
+/// Reports why ADD would fail. Adds a remedy if the error's text has none.
 fn refused(error: &SelectError, findings: &mut Findings<'_>) {
     let remedy = match error {
         SelectError::NotFound(_) => {
@@ -157,7 +158,7 @@ fn refused(error: &SelectError, findings: &mut Findings<'_>) {
     findings.error(what, remedy);
 }
 
-/// Reports pods that see RDMA devices beside their own.
+/// Reports that pods see RDMA devices in addition to their own.
 fn isolation(observed: &Observed, rails: &[&Rail], findings: &mut Findings<'_>) {
     let moved = rails
         .iter()
@@ -175,7 +176,7 @@ fn isolation(observed: &Observed, rails: &[&Rail], findings: &mut Findings<'_>) 
     }
 }
 
-/// Reports netdevs that cannot have the pods' children.
+/// Reports netdevs that cannot be the parents of pods' child netdevs.
 fn bearers(conf: &Conf, observed: &Observed, rails: &[&Rail], findings: &mut Findings<'_>) {
     let mut down = vec![];
     for shared in rails.iter().filter_map(|rail| rail.shared.as_ref()) {
@@ -203,7 +204,7 @@ fn bearers(conf: &Conf, observed: &Observed, rails: &[&Rail], findings: &mut Fin
     }
 }
 
-/// Reports ports on which a pod's address does not become a RoCE v2 GID.
+/// Reports ports whose GID table would get no RoCE v2 GID for a pod's address.
 fn gids(facts: &Facts, observed: &Observed, rail: &Rail, findings: &mut Findings<'_>) {
     let is_ether = rail
         .on_host(observed)
@@ -217,7 +218,7 @@ fn gids(facts: &Facts, observed: &Observed, rail: &Rail, findings: &mut Findings
         table,
     } in &facts.gids
     {
-        // iWARP has one GID, which is no address
+        // ignores iWARP: its one GID is no address
         if *device != rdma.name || table.size <= 1 {
             continue;
         }
@@ -243,7 +244,7 @@ fn gids(facts: &Facts, observed: &Observed, rail: &Rail, findings: &mut Findings
     }
 }
 
-/// Reports a GID table that is nearly full. Each address of a pod that shares the netdev needs an entry.
+/// Reports a GID table that is nearly full. Each address of a pod that shares the netdev needs an entry of the table.
 fn room(device: &str, port: u32, table: &GidTable, findings: &mut Findings<'_>) {
     let (used, size) = (table.used(), table.size);
     let remedy = "limit the pods of this resource on the node (rdmaHcaMax), or give pods their own devices (VFs)";
@@ -294,8 +295,8 @@ enum Family {
     Ipv6,
 }
 
-/// Returns the address families that rdma-ipam derives from the parents. `None`: rdma-ipam derives no address from
-/// them.
+/// Returns the address families in which rdma-ipam derives pods' addresses from the parents' addresses. `None`:
+/// rdma-ipam derives none.
 fn families(conf: &Conf) -> Option<&'static [Family]> {
     let ipam = conf.raw.get("ipam")?;
     let text = |field: &str| ipam.get(field).and_then(Value::as_str);
@@ -309,8 +310,8 @@ fn families(conf: &Conf) -> Option<&'static [Family]> {
     })
 }
 
-/// Reports parents without a prefix for addresses. Leaves out a parent in a pod, which has no prefix now and cannot be
-/// a rail of another pod.
+/// Reports parents without a prefix from which rdma-ipam could derive addresses. Omits a parent that is in a pod: it
+/// has no prefix at this time, and cannot be a rail of another pod.
 fn parents(conf: &Conf, observed: &Observed, rails: &[&Rail], findings: &mut Findings<'_>) {
     let Some(families) = families(conf) else {
         return;
@@ -354,7 +355,7 @@ fn parents(conf: &Conf, observed: &Observed, rails: &[&Rail], findings: &mut Fin
     }
 }
 
-/// SMC-Rv2 is agreed on by an EID.
+/// Reports a missing user EID. Two hosts use SMC-Rv2 only if they have a common EID.
 fn user_eid(facts: &Facts, conf: &Conf, findings: &mut Findings<'_>) {
     let Some(smc) = &facts.smc else {
         return;

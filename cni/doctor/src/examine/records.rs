@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Checks records, leases, and remains of killed processes.
+//! Checks records, leases, and files that killed processes left.
 
 use super::{
     super::facts::{Facts, Lease, Record},
@@ -10,8 +10,8 @@ use network_conf::Conf;
 use rdma_netns::{NetnsSide, Observed, RdmaMode};
 use std::collections::BTreeSet;
 
-/// Time in seconds after which a record still waits for the release of its addresses without a reason. The runtime
-/// calls DEL again after five minutes.
+/// Time in seconds after which a record should no longer wait for the release of its addresses. The runtime repeats DEL
+/// after five minutes.
 const PATIENCE: u64 = 600;
 
 const RECOVERY: &str = "the next ADD on this node restores its devices; to cause an ADD, delete a pod with RDMA, so \
@@ -89,7 +89,7 @@ pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, findings: &mut Finding
     smc(facts, conf, findings);
 }
 
-/// Reports netdevs that are back on the host, but not fully restored.
+/// Reports netdevs that returned to the host, but were not fully restored.
 fn given_up(facts: &Facts, findings: &mut Findings<'_>) {
     let Some(observed) = &facts.observed else {
         return;
@@ -114,7 +114,7 @@ fn given_up(facts: &Facts, findings: &mut Findings<'_>) {
     }
 }
 
-/// A record whose pod is gone, or whose verb was killed.
+/// Reports a record whose pod has ended, or whose verb was killed.
 fn stale(
     facts: &Facts,
     attachment: &Attachment,
@@ -168,7 +168,7 @@ fn stale(
     }
 }
 
-/// Describes how a device still differs from its host state after its pod has ended.
+/// Describes how a device differs from its host state after its pod has ended. `None`: the device does not differ.
 fn left(attachment: &Attachment, rail: &Rail, observed: &Observed) -> Option<String> {
     let exclusive = observed.rdma_mode == Some(RdmaMode::Exclusive);
     let rdma = rail
@@ -200,7 +200,7 @@ fn left(attachment: &Attachment, rail: &Rail, observed: &Observed) -> Option<Str
     }
 }
 
-/// Addresses that no attachment has.
+/// Reports leases of addresses that no attachment has.
 fn leases(facts: &Facts, conf: Option<&Conf>, findings: &mut Findings<'_>) {
     let Some(conf) = conf.filter(|_| !facts.leases.is_empty()) else {
         return;
@@ -227,8 +227,8 @@ fn leases(facts: &Facts, conf: Option<&Conf>, findings: &mut Findings<'_>) {
         })
     };
     let is_idle = |lease: &&Lease| {
-        // only the runtime knows whether attachments of other plugins exist; its cache may be elsewhere, and an empty
-        // directory may have been made by kubelet for a pod that mounts it
+        // checks leases of other plugins only against the runtime's cache; an empty cache directory does not count:
+        // kubelet may have made it for a pod that mounts it, while the runtime's cache is at another path
         let is_known = facts.cached.as_ref().is_some_and(|it| !it.is_empty());
         let can_be_judged = is_rails(lease) || is_known;
         can_be_judged && !known.contains(lease.container.as_str()) && !is_cached(lease)
@@ -247,13 +247,14 @@ fn leases(facts: &Facts, conf: Option<&Conf>, findings: &mut Findings<'_>) {
     }
 }
 
-/// Entries of the host that no record has whose attachment is not restored yet.
+/// Reports the host's pnet entries and user EIDs that no attachment uses: they are in no record whose devices are still
+/// away from the host.
 fn smc(facts: &Facts, conf: Option<&Conf>, findings: &mut Findings<'_>) {
     let Some(smc) = &facts.smc else {
         return;
     };
     let observed = facts.observed.as_ref();
-    // an unknown boot counts as the record's
+    // if the boot id is unknown, the record counts as one of this boot
     let is_away = |attachment: &Attachment| {
         attachment.is_away(observed.map_or(&attachment.boot_id, |it| &it.boot_id))
     };

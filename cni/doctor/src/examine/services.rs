@@ -40,7 +40,7 @@ pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, findings: &mut Finding
     let is_without_kubelet = facts.pod_resources.as_ref().is_some_and(is_away);
     let daemon_is_there = facts.daemon.published.is_some() || !facts.daemon.sockets.is_empty();
     match conf.and_then(|conf| conf.devices.as_ref()) {
-        // a daemon without kubelet has nothing to do
+        // a node without kubelet needs no daemon
         Some(Devices::Resources(_)) if is_without_kubelet && !daemon_is_there => {}
         Some(Devices::Resources(names)) if !conf.is_some_and(Conf::takes_device_id) => {
             daemon(facts, names, findings);
@@ -156,7 +156,8 @@ fn daemon(facts: &Facts, names: &[String], findings: &mut Findings<'_>) {
     }
 }
 
-/// Pods whose limits of RDMA devices the kernel keeps in freed memory ([`rdma_resources::limited`]).
+/// Reports pods whose limits of RDMA objects point to freed memory in the kernel
+/// ([`rdma_resources::limited`]).
 fn limits_left(facts: &Facts, findings: &mut Findings<'_>) {
     if !facts.limits_left.is_empty() {
         findings.warning(
@@ -169,7 +170,7 @@ fn limits_left(facts: &Facts, findings: &mut Findings<'_>) {
     }
 }
 
-/// Advertised devices that the node does not have.
+/// Reports advertised devices that no longer exist on the node.
 fn gone(facts: &Facts, published: &Published, findings: &mut Findings<'_>) {
     let Some(observed) = &facts.observed else {
         return;
@@ -194,17 +195,17 @@ fn gone(facts: &Facts, published: &Published, findings: &mut Findings<'_>) {
     }
 }
 
-/// `rdma/a is`, `rdma/a, rdma/b are`
+/// Joins names and a verb: `rdma/a is` or `rdma/a, rdma/b are`.
 fn are(names: &[String]) -> String {
     let verb = if names.len() == 1 { "is" } else { "are" };
     format!("{} {verb}", some(names))
 }
 
-/// Returns the resource in a socket's name.
+/// Returns the resource whose name is in the file name of a socket.
 fn resource(path: &Path) -> String {
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
     let name = name.strip_prefix("rdma-device-plugin-").unwrap_or(&name);
-    // the rest of the name is the daemon's own
+    // the rest of the file name identifies the daemon
     let name = name.split(['~', '@']).next().unwrap_or(name);
     name.replacen('_', "/", 1)
 }

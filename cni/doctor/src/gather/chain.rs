@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The network configuration that the runtime uses, and the programs that it names.
+//! Observes the network configuration that the runtime uses, and the programs that it names.
 
 use super::{
     super::{
@@ -20,14 +20,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Time limit of a program's `--version`.
+/// Time limit for a program's `--version`.
 const LIMIT: Duration = Duration::from_secs(2);
 
-/// Programs of this project, which report their versions.
+/// Programs of this project. They report their version.
 const OURS: [&str; 3] = ["rdma-cni", "rdma-ipam", "rdma"];
 
-/// Returns which file of the directory the runtime uses. `None`: the directory has a link whose target is visible only
-/// to the runtime.
+/// Returns the runtime's choice in the directory of network configurations. `None`: the directory has a link whose
+/// target only the runtime can see.
 pub(super) fn read(view: &mut View, paths: &Paths, runtimes: &[Runtime]) -> Option<Chain> {
     let conf_dir = &paths.conf_dir;
     let read = Directory::read(&view.path(conf_dir));
@@ -73,7 +73,7 @@ pub(super) fn read(view: &mut View, paths: &Paths, runtimes: &[Runtime]) -> Opti
         return None;
     }
     if let Choice::Picked(found) = choice {
-        // as the installer does
+        // follows an entry into its network's own directory, as `install` does
         let found = conflist::follow(&directory, found);
         let mut in_directory = conflist::placement::in_directory(&directory, &found)
             .filter(|_| found.ours.is_none())
@@ -105,7 +105,7 @@ fn picked(conf_dir: &Path, text: &str, found: conflist::Picked) -> Picked {
     let parsed = List::parse(text).ok();
     let version = match parsed.as_ref().and_then(List::version) {
         Some(version) => version,
-        // a file with one plugin's configuration
+        // the file has the configuration of a single plugin
         None => list["cniVersion"].as_str().unwrap_or_default(),
     };
     let place = found.ours.as_ref().map(|ours| ours.place);
@@ -135,7 +135,7 @@ fn picked(conf_dir: &Path, text: &str, found: conflist::Picked) -> Picked {
     }
 }
 
-/// Returns the configuration with the fields that the runtime adds (`buildOneConfig()`, `libcni/api.go`).
+/// Adds the fields that the runtime adds to the configuration (`buildOneConfig()`, `libcni/api.go`).
 fn injected(mut ours: Map<String, Value>, network: &str, version: &str) -> Map<String, Value> {
     ours.insert("name".to_owned(), json!(network));
     if !version.is_empty() {
@@ -144,7 +144,7 @@ fn injected(mut ours: Map<String, Value>, network: &str, version: &str) -> Map<S
     ours
 }
 
-/// The programs of all plugins of the chain, and this project's own.
+/// Returns the programs of all plugins in the list, and the programs of this project.
 pub(super) fn binaries(
     view: &mut View,
     bin_dirs: &[PathBuf],
@@ -155,7 +155,7 @@ pub(super) fn binaries(
     let mut names: Vec<&str> = types.map(String::as_str).collect();
     names.extend(conf.and_then(|conf| conf.ipam.as_deref()));
     names.push("rdma-cni");
-    // check the program if it exists, because `rdma-cni` or another plugin may call it
+    // checks `rdma-ipam` only if it exists; `rdma-cni` or another plugin may call it
     let mut places = bin_dirs.iter();
     names.extend(Some("rdma-ipam").filter(|name| places.any(|dir| view.has(dir.join(name)))));
     names.sort_unstable();
@@ -190,7 +190,7 @@ fn state(path: &Path, ours: bool) -> BinaryState {
     }
 }
 
-/// Reads the version of the program at `path` from its `--version` (`rdma-cni 0.1.0`).
+/// Reads the version of the program at `path` from the output of its `--version`, such as `rdma-cni 0.1.0`.
 fn version(path: &Path) -> BinaryState {
     let mut program = Command::new(path);
     program.arg("--version").env_clear().stderr(Stdio::null());
@@ -234,7 +234,8 @@ mod tests {
         path
     }
 
-    /// A child that another thread is just starting can still have a new file open for writing.
+    /// Returns the state of a new program. Tries again while the file is open for writing in a child process that
+    /// another thread has just forked.
     fn settled(path: &Path, ours: bool) -> BinaryState {
         loop {
             match state(path, ours) {
@@ -282,7 +283,7 @@ mod tests {
         );
     }
 
-    /// The runtime sees what is behind it, and takes that.
+    /// The target is outside the given root. The runtime sees and uses it, so `doctor` does not judge the link.
     #[test]
     fn a_link_that_leads_out_of_another_root_is_not_judged() {
         let root = tempfile::tempdir().expect("a directory");
@@ -309,7 +310,7 @@ mod tests {
         }
     }
 
-    /// libcni takes the latest of both fields, and ours has it in its configuration.
+    /// The list has two version fields. libcni uses the latest version in them, and passes it to `rdma-cni`.
     #[test]
     fn the_version_is_the_latest_that_the_list_has() {
         let root = tempfile::tempdir().expect("a directory");

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Observes the node, and changes nothing. A part that cannot be observed is reported, and the other parts are observed
-//! nevertheless.
+//! Observes the node, and changes nothing. If `doctor` cannot observe a part, it reports this part and observes the
+//! others.
 //!
 //! | module | observes |
 //! |---|---|
 //! | `view` | files below the host's root |
-//! | `system` | modules, the mode at boot, udev |
+//! | `system` | kernel modules, the mode at boot, udev |
 //! | `chain` | the network configuration, programs |
 //! | `services` | sockets, limits, the daemon |
 //! | `records` | records, leases |
@@ -107,8 +107,8 @@ pub fn gather<K: Kernel>(kernel: &K, paths: &Paths) -> Facts {
     }
 }
 
-/// Adds to `observed` the settings of netdevs that rtnetlink does not report, and the changed set-up of virtual
-/// functions in `notes`.
+/// Adds two kinds of settings to `observed`: settings of netdevs that rtnetlink does not report, and the changed
+/// settings of the virtual functions in `notes`.
 fn tell_netdevs<K: Kernel>(kernel: &K, notes: &[Note], observed: Option<&mut Observed>) {
     let Some(observed) = observed else {
         return;

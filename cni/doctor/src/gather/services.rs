@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Facts about the servers at sockets, the memory that containers can lock, and the daemon's published resources.
+//! Observes sockets, the memory that containers can lock, and the daemon's published resources.
 
 use super::{
     super::facts::{Daemon, Memlock, Runtime, Socket},
@@ -15,10 +15,10 @@ use std::{
     time::Duration,
 };
 
-/// Time limit of an answer.
+/// Time limit for the answer at a socket.
 const LIMIT: Duration = Duration::from_secs(1);
 
-/// Runtimes, the process that containers inherit their limits from, and the CRI socket.
+/// Container runtimes: name, name of the process from which containers inherit their limits, and CRI socket.
 const RUNTIMES: [(&str, &str, &str); 4] = [
     (
         "containerd",
@@ -34,10 +34,10 @@ const RUNTIMES: [(&str, &str, &str); 4] = [
     ("cri-dockerd", "dockerd", "/run/cri-dockerd.sock"),
 ];
 
-/// Prefix of the daemon's sockets (`rdma-device-plugin`, `kubelet::socket::file_name`).
+/// Prefix of the daemon's socket files (`kubelet::socket::file_name` of `rdma-device-plugin`).
 const SOCKETS: &str = "rdma-device-plugin-";
 
-/// Returns kubelet's socket, if `rdma-cni` queries kubelet for the devices of every pod, or of an ADD without a device.
+/// Returns kubelet's socket. Returns `None` if `rdma-cni` does not query kubelet with this configuration.
 pub(super) fn pod_resources(
     view: &View,
     kubelet_dir: &Path,
@@ -70,7 +70,7 @@ pub(super) fn runtimes(view: &mut View) -> Vec<Runtime> {
     found
 }
 
-/// Returns the limit of locked memory of the process called `name`. Ignores processes that start or end meanwhile.
+/// Returns the limit of locked memory of the process `name`. Ignores processes that start or end during the search.
 fn memlock(view: &mut View, name: &str) -> Memlock {
     let processes = view.names("/proc").unwrap_or_default();
     let mut processes = processes.iter().filter(|it| it.parse::<u32>().is_ok());
@@ -85,7 +85,7 @@ fn memlock(view: &mut View, name: &str) -> Memlock {
     limit(&limits.unwrap_or_default())
 }
 
-/// The soft limit in the table of `/proc/PID/limits` (`proc_pid_limits()`, `fs/proc/base.c`).
+/// Parses the soft limit of locked memory in the table of `/proc/PID/limits` (`proc_pid_limits()`, `fs/proc/base.c`).
 pub(super) fn limit(limits: &str) -> Memlock {
     let mut lines = limits.lines();
     let line = lines.find_map(|line| line.strip_prefix("Max locked memory"));
@@ -98,7 +98,7 @@ pub(super) fn limit(limits: &str) -> Memlock {
 }
 
 pub(super) fn daemon(view: &mut View, kubelet_dir: &Path, state_dir: &Path) -> Daemon {
-    // sockets of resources; and of a driver's registration, if resources are served by claims
+    // the sockets of resources; with claims also the driver's registration socket
     let directories = ["device-plugins", "plugins_registry"].map(|it| kubelet_dir.join(it));
     let mut sockets = vec![];
     for directory in directories {
@@ -122,13 +122,13 @@ pub(super) fn daemon(view: &mut View, kubelet_dir: &Path, state_dir: &Path) -> D
     }
 }
 
-/// Returns the switches that the daemon has heard.
+/// Returns the switches that the daemon received by LLDP.
 pub(super) fn switches(view: &mut View, state_dir: &Path) -> Switches {
     let read = Switches::read(&view.path(state_dir));
     view.keep("the NICs' switches", read).unwrap_or_default()
 }
 
-/// Returns the pods whose limits of RDMA devices the kernel keeps without their cgroup.
+/// Returns the pods whose limits of RDMA objects point to freed memory in the kernel.
 pub(super) fn limits_left(view: &View, state_dir: &Path) -> Vec<String> {
     let cgroups = view.path(CGROUPS);
     let pods = LimitedContainers::new(&view.path(state_dir), &cgroups).outlasting();
@@ -136,7 +136,7 @@ pub(super) fn limits_left(view: &View, state_dir: &Path) -> Vec<String> {
     names.collect()
 }
 
-/// Connects to the host's socket.
+/// Connects to the host's socket at `path`.
 fn socket(view: &View, path: &Path) -> Socket {
     let answer = pod_resources::probe_blocking(&view.path(path), LIMIT);
     let silent = answer.err().map(|error| match error {
@@ -179,7 +179,7 @@ mod tests {
         let path = root.path().join("a.sock");
         let listener = UnixListener::bind(&path).expect("bound");
         assert_eq!(socket(&view, Path::new("/a.sock")).silent, None);
-        // a program that another test starts may have it open still, between fork and exec
+        // shuts down the socket itself: a program that another test starts may have it open between fork and exec
         shutdown(listener.as_raw_fd(), Shutdown::Both).expect("shut down");
         drop(listener);
         let silent = socket(&view, Path::new("/a.sock")).silent;

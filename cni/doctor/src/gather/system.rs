@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Modules, the mode of the RDMA subsystem at boot, udev's names, bonds.
+//! Observes kernel modules, the mode of the RDMA subsystem at boot, udev's names, and bonds.
 
 use super::{
     super::facts::{BootMode, ModuleState, Naming},
@@ -15,7 +15,7 @@ use std::{
 /// the same name in later directories (`modprobe.d(5)`, `udev(7)`).
 const ABOVE: [&str; 5] = ["/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib"];
 
-/// Modules, and their paths in sysfs if they are built into the kernel.
+/// Kernel modules, each with its path in sysfs if it is built into the kernel.
 const MODULES: [(&str, &str); 5] = [
     ("ib_core", "class/infiniband"),
     ("ib_uverbs", "class/infiniband_verbs"),
@@ -52,15 +52,15 @@ pub(super) fn modules(view: &mut View) -> BTreeMap<String, ModuleState> {
         .collect()
 }
 
-/// The module that a line is about: `kernel/drivers/infiniband/core/ib_core.ko.xz: …`.
+/// Returns the module of a line of `modules.dep`, such as `kernel/drivers/infiniband/core/ib_core.ko.xz: …`.
 pub(super) fn module(line: &str) -> Option<String> {
     let file = line.split(':').next()?.rsplit('/').next()?;
     let (name, _) = file.split_once(".ko")?;
     Some(name.replace('-', "_"))
 }
 
-/// Returns the settings of the mode, in the order in which they apply: module options by file name, then the kernel's
-/// command line, then units that start at boot.
+/// Returns the settings of the mode in the order in which they apply: module options by file name, the kernel's command
+/// line, units that systemd starts at boot.
 pub(super) fn boot_modes(view: &mut View) -> Vec<BootMode> {
     let mut found = vec![];
     for (path, text) in files(view, "modprobe.d", ".conf") {
@@ -90,7 +90,7 @@ pub(super) fn boot_modes(view: &mut View) -> Vec<BootMode> {
     found
 }
 
-/// The mode that a line of `modprobe.d` sets: `options ib_core netns_mode=0`.
+/// Returns the mode that a line of `modprobe.d` sets, such as `options ib_core netns_mode=0`.
 pub(super) fn option(line: &str) -> Option<RdmaMode> {
     let mut words = line.split_ascii_whitespace();
     if words.next() != Some("options") || words.next()?.replace('-', "_") != "ib_core" {
@@ -101,7 +101,7 @@ pub(super) fn option(line: &str) -> Option<RdmaMode> {
         .next_back()
 }
 
-/// Parses `netns_mode`, which says whether devices are shared (`drivers/infiniband/core/device.c`).
+/// Parses the value of `netns_mode`, which says whether devices are shared (`drivers/infiniband/core/device.c`).
 fn mode(value: &str) -> Option<RdmaMode> {
     match value {
         "0" | "n" | "N" => Some(RdmaMode::Exclusive),
@@ -110,7 +110,7 @@ fn mode(value: &str) -> Option<RdmaMode> {
     }
 }
 
-/// The mode that a unit's command sets: `rdma system set netns exclusive`.
+/// Returns the mode that a command of a systemd unit sets, such as `rdma system set netns exclusive`.
 pub(super) fn unit(text: &str) -> Option<RdmaMode> {
     let commands = text.lines().filter(|line| line.starts_with("Exec"));
     let mut modes = commands.filter_map(|line| {
@@ -134,7 +134,8 @@ pub(super) fn naming(view: &mut View) -> Option<Naming> {
     rules.next_back()
 }
 
-/// Returns the policy by which a line of a udev rule renames devices: `PROGRAM="rdma_rename %k NAME_FALLBACK"`.
+/// Returns the policy by which a line of a udev rule renames devices, such as `NAME_FALLBACK` in `PROGRAM="rdma_rename
+/// %k NAME_FALLBACK"`.
 pub(super) fn policy(line: &str) -> Option<String> {
     let line = line.trim_start();
     let (_, after) = line.split_once("rdma_rename")?;
@@ -146,7 +147,7 @@ pub(super) fn policy(line: &str) -> Option<String> {
     (!line.starts_with('#')).then(|| format!("NAME_{policy}"))
 }
 
-/// The files of `directory` whose names end with `ending`, as they count, by name.
+/// Returns path and text of the effective files in `directory` whose names end with `ending`, by name.
 fn files(view: &mut View, directory: &str, ending: &str) -> Vec<(PathBuf, String)> {
     let mut found: BTreeMap<String, PathBuf> = BTreeMap::new();
     for above in ABOVE {
@@ -167,7 +168,7 @@ pub(super) fn bond_modes(view: &mut View, observed: Option<&Observed>) -> BTreeM
     let mut modes = BTreeMap::new();
     for link in links.filter(|link| link.kind.as_deref() == Some("bond")) {
         let file = format!("/sys/class/net/{}/bonding/mode", link.name);
-        // `802.3ad 4`
+        // the file's format is `802.3ad 4`
         let text = view.text(file).unwrap_or_default();
         let mode = text.split_ascii_whitespace().next();
         modes.extend(mode.map(|mode| (link.name.to_string(), mode.to_owned())));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reads files below the host's root. A missing file is normal. A file that cannot be read is reported.
+//! Reads files below the host's root. Ignores missing files, and reports unreadable files.
 
 use crate::{
     arguments::Paths,
@@ -16,8 +16,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Returns the path by which this program reaches the namespace of `attachment`. `root` is the host's file system. In a
-/// container, `/` is the container's own file system, which has no `/var/run`.
+/// Returns the path by which this program reaches the namespace of `attachment`. `root` is the root of the host's file
+/// system. In a container, `/` is the container's own file system, which lacks the host's `/var/run`.
 pub(crate) fn netns_below(root: &Path, attachment: &Attachment) -> PathBuf {
     match root == Path::new("/") {
         true => netns_seen(attachment.netns.clone(), attachment.netns_id),
@@ -25,8 +25,8 @@ pub(crate) fn netns_below(root: &Path, attachment: &Attachment) -> PathBuf {
     }
 }
 
-/// Returns the host's `path` below `root`, if `root` is not `/`. Replaces `/var/run` by `/run`: on every node it is a
-/// link, whose target would be outside `root`.
+/// Returns the host's `path` below a `root` other than `/`. Replaces `/var/run` by `/run`: `/var/run` is a link on
+/// every node, and its target would be outside `root`.
 fn below(root: &Path, path: &Path) -> PathBuf {
     match path.strip_prefix("/var/run") {
         Ok(below) => root.join("run").join(below),
@@ -34,7 +34,7 @@ fn below(root: &Path, path: &Path) -> PathBuf {
     }
 }
 
-/// Access to the node's files, with the parts that were not visible.
+/// Access to the node's files. Records the parts that this program cannot see.
 pub(super) struct View {
     root: PathBuf,
     pub(super) unseen: Vec<Unseen>,
@@ -62,7 +62,7 @@ impl View {
         netns_below(&self.root, attachment)
     }
 
-    /// Returns the value of a successful read, or notes the error.
+    /// Returns the value of a successful read. Otherwise records the part `what` as unseen, with the error.
     pub(super) fn keep<T, E: Display>(&mut self, what: &str, found: Result<T, E>) -> Option<T> {
         match found {
             Ok(found) => Some(found),
@@ -77,7 +77,7 @@ impl View {
     }
 
     /// Returns the parts of the node that are not visible in this program's container, and records each as unseen.
-    /// Empty if this program is not in a container.
+    /// Returns none if this program is not in a container.
     pub(super) fn hidden(&mut self, paths: &Paths) -> BTreeSet<Part> {
         if !self.is_contained() {
             return BTreeSet::new();
@@ -141,9 +141,10 @@ impl View {
         hidden
     }
 
-    /// Returns true if this program is in a container, such as the DaemonSet's. Usually process 1 is in the same
-    /// container. If the container sees the node's processes (`hostPID`), process 1 has another root than this program,
-    /// or this program may not read its root. On the node itself, root may read it.
+    /// Returns true if this program is in a container, such as the DaemonSet's. Usually process 1 is then in the same
+    /// container. If the container sees the node's processes (`hostPID`), there are two cases: process 1 has another
+    /// root than this program, or this program may not read the root of process 1. On the node itself, root may read
+    /// it.
     fn is_contained(&self) -> bool {
         let file = |path: &str| fs::metadata(path).map(|it| (it.dev(), it.ino()));
         let own = |name: &str| file(&format!("/proc/self/{name}")).ok();
@@ -158,12 +159,13 @@ impl View {
             }
     }
 
-    /// Returns true if the node may have more than is visible from here.
+    /// Returns true if the node may have files that this program cannot see.
     pub(super) fn is_partial(&self) -> bool {
         self.root != Path::new("/") || self.is_contained()
     }
 
-    /// Records as unseen that this program is not in the network namespace of process 1, the host's.
+    /// Records the host's netdevs and RDMA devices as unseen if this program is not in the network namespace of process
+    /// 1, which is the host's.
     pub(super) fn namespace(&mut self) {
         let host = fs::read_link(self.path("/proc/1/ns/net"));
         let own = fs::read_link("/proc/self/ns/net");
@@ -177,7 +179,7 @@ impl View {
         }
     }
 
-    /// Returns the text of the host's file; `None`: the file does not exist.
+    /// Returns the text of the host's file at `path`. `None`: the file does not exist.
     pub(super) fn text(&mut self, path: impl AsRef<Path>) -> Option<String> {
         let path = path.as_ref();
         let read = state_file::read_linked(&self.path(path));
@@ -185,7 +187,7 @@ impl View {
         Some(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// Returns the sorted names in the host's directory; `None`: the directory does not exist.
+    /// Returns the sorted names in the host's directory. `None`: the directory does not exist.
     pub(super) fn names(&mut self, directory: impl AsRef<Path>) -> Option<Vec<String>> {
         let directory = directory.as_ref();
         let read = fs::read_dir(self.path(directory)).and_then(|entries| {
@@ -197,7 +199,7 @@ impl View {
         Some(names)
     }
 
-    /// Returns the absolute target of the host's link at `path`, else `path`.
+    /// Returns the target of the host's link at `path`, if the target is absolute. Otherwise returns `path`.
     pub(super) fn target(&self, path: PathBuf) -> PathBuf {
         match fs::read_link(self.path(&path)) {
             Ok(target) if target.is_absolute() => target,
@@ -210,8 +212,9 @@ impl View {
         self.path(path).exists()
     }
 
-    /// Returns true if the host's `path` is a link whose target is not visible here. A container has only the mounted
-    /// parts of the host. Below another root, an absolute target is outside this root.
+    /// Returns true if the host's `path` is a link whose target this program cannot see. There are two reasons: a
+    /// container has only the mounted parts of the host, and below another root an absolute target is outside this
+    /// root.
     pub(super) fn leads_out(&self, path: impl AsRef<Path>) -> bool {
         let path = self.path(path);
         let leads_out = || match self.root == Path::new("/") {
@@ -221,7 +224,7 @@ impl View {
         path.is_symlink() && !path.exists() && leads_out()
     }
 
-    /// Returns true if the host has `path`, or if `path` is a link whose target is not visible here.
+    /// Returns true if the host has `path`, or if `path` is a link whose target this program cannot see.
     pub(super) fn has_or_links(&self, path: impl AsRef<Path>) -> bool {
         self.has(&path) || self.leads_out(path)
     }
@@ -255,7 +258,7 @@ mod tests {
         assert_eq!(view.text("/b").as_deref(), Some("text"));
         let names = ["a", "b"].map(str::to_owned).to_vec();
         assert_eq!(view.names("/"), Some(names));
-        // a directory is no text
+        // a directory cannot be read as text
         assert_eq!(view.text("/a"), None);
         assert_eq!(view.unseen.len(), 1);
         assert_eq!(view.unseen[0].what, "/a");

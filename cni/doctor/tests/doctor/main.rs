@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `rdma-device-plugin doctor`'s judgement as data. Each file in `cases` is a healthy node of `bases`
-//! and what differs there (see the crate `cases`); beside it is the report, with the exit code.
-//! A GID table with `filled` instead of `gids` has so many.
+//! Tests the findings of `rdma-device-plugin doctor` as data. Each file in `cases` names a node
+//! without defects in `bases`, and the differences from it (see the crate `cases`). The text file of
+//! the same name has the report with the exit code. In a GID table, `filled` gives the number of GIDs
+//! instead of `gids`.
 //!
-//! `UPDATE_PLANS=1 cargo test -p doctor --test doctor` writes every text again, to be read before
-//! it is committed.
+//! `UPDATE_PLANS=1 cargo test -p doctor --test doctor` writes all reports again. Read them before you
+//! commit them.
 
 use doctor::{examine, facts::Facts};
 use serde_json::{Value, json};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Unreadable records: the claim is unprepared by its UID alone, and the record is kept for administrators.
+//! Records that cannot be read: the claim is unprepared by its UID alone, and the record is kept for administrators.
 
 use super::{UID, injected, prepared, record};
 use dra::{
@@ -119,7 +119,7 @@ fn an_odd_file_in_place_of_a_record_is_renamed() {
     }
 }
 
-/// A link to the record of another claim, which stays.
+/// The record is a link to the record of another claim. The other record must stay.
 #[test]
 fn a_link_is_renamed_and_not_its_target() {
     let directory = tempfile::tempdir().expect("a directory");

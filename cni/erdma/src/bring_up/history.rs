@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Earlier observations of NICs in this process. One observation does not show that a NIC is unconfigured, because a
-//! NIC has no address while DHCP runs.
+//! Earlier observations of NICs in this process. One observation cannot show that a NIC is unconfigured: a NIC also has
+//! no address while DHCP runs.
 
 use super::{RETRY_INTERVAL, State, ownership::ForeignConfig};
 use rdma_netns::{DeviceAddress, InterfaceName};
@@ -9,14 +9,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Earlier observations of NICs. A netdev with another index counts as new: its driver was reloaded.
+/// Earlier observations of NICs. A netdev with a new index is a new netdev, because its driver was reloaded.
 #[derive(Debug)]
 pub(super) struct History {
-    /// Time without an address after which a NIC that is up counts as unconfigured.
+    /// Time after which a NIC that is up without an address counts as unconfigured.
     quiet: Duration,
-    /// Netdevs that had configuration of another program: index, and a sentence about the configuration.
+    /// Netdevs that another program has configured, each with its index and a sentence about the configuration.
     foreign: BTreeMap<DeviceAddress, (u32, String)>,
-    /// Netdevs that are up without an address: index, and time of the first such observation.
+    /// Netdevs that are up without an address, each with its index and the time of the first such observation.
     bare: BTreeMap<DeviceAddress, (u32, Instant)>,
 }
 
@@ -30,7 +30,7 @@ impl History {
         }
     }
 
-    /// Forgets NICs that no longer exist.
+    /// Removes all NICs for which `is_there` returns false.
     pub(super) fn retain(&mut self, is_there: impl Fn(&DeviceAddress) -> bool) {
         self.foreign.retain(|address, _| is_there(address));
         self.bare.retain(|address, _| is_there(address));
@@ -45,9 +45,8 @@ impl History {
         }
     }
 
-    /// Records that the NIC's netdev has no configuration of another program. `is_new`: the netdev is up, and the
-    /// daemon did not bring it up. Returns the state of a NIC that must not be brought up yet as
-    /// an error.
+    /// Records that no other program has configured the NIC's netdev. `is_new` is true if the netdev is up although the
+    /// daemon did not bring it up. Returns an error with the NIC's state if the daemon must not bring the NIC up yet.
     pub(super) fn bare(
         &mut self,
         nic: &DeviceAddress,

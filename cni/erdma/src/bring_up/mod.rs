@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Bring-up of unconfigured NICs: up, MTU, address and routes from the cloud.
+//! Bring-up of unconfigured NICs: sets the netdev up, and sets the MTU, the address and the routes that the cloud
+//! assigned.
 //!
 //! ```text
 //! kernel.observe → ForeignConfig          NICs that another program configures: unchanged
@@ -11,7 +12,7 @@
 //! apply                                   the only module that makes changes
 //! release → put_back                      pure: the removal of the configuration
 //! ```
-//! All steps are idempotent: a NIC with the right configuration is not changed.
+//! All steps are idempotent: the bring-up does not change a NIC with the right configuration.
 
 mod apply;
 mod history;
@@ -49,30 +50,29 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Interval after which an obstacle is checked again if there is no event.
+/// Interval of checks of an obstacle, if no event causes an earlier check.
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);
-/// Time limit for a new NIC to get a carrier, because it first negotiates its speed. Until then a missing carrier is
-/// not reported.
+/// Longest normal time until a new NIC has a carrier, because the NIC first negotiates its speed. After this time, the
+/// daemon reports a missing carrier.
 const CARRIER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Interval of checks of a NIC without a carrier, after the missing carrier was reported. The kernel sends an event
-/// when the carrier appears.
+/// Interval of checks of a NIC whose missing carrier was reported. An appearing carrier also causes an event.
 const NO_CARRIER_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The bring-up of the node's NICs.
+/// Bring-up of the node's NICs.
 #[derive(Debug)]
 pub struct BringUp<K> {
     sources: Sources,
     node: Node<K>,
-    /// Lock on the records, held from the first NIC on.
+    /// Lock on the records. `None`: the daemon has not brought up a NIC yet.
     lock: Option<Held>,
     history: History,
-    /// Time since which a NIC that is up has no carrier.
+    /// Time since which a NIC that is up has had no carrier.
     no_carrier_since: BTreeMap<DeviceAddress, Instant>,
-    /// Last reported sentences.
+    /// Last reported sentences of each NIC.
     reported: BTreeMap<DeviceAddress, Vec<String>>,
 }
 
-/// The parts that blocking threads need.
+/// Kernel, records and paths that blocking threads need.
 #[derive(Debug)]
 struct Node<K> {
     kernel: Arc<K>,
@@ -90,22 +90,22 @@ impl<K> Clone for Node<K> {
     }
 }
 
-/// A NIC that needs an address, unless another program configures it.
+/// Observed state of a NIC that the daemon may bring up.
 struct Needs {
-    /// Configuration of the netdev by another program.
+    /// Configuration of the netdev by another program. `None`: no other program has configured it.
     foreign: Option<ForeignConfig>,
     mac: HardwareAddress,
     index: u32,
     netdev: InterfaceName,
-    /// True if the netdev is up, and the daemon did not bring it up.
+    /// True if the netdev is up although the daemon did not bring it up.
     is_new: bool,
-    /// Last assigned address.
+    /// Address that the daemon assigned last.
     last: Option<DesiredNic>,
 }
 
 impl<K: Kernel + Send + Sync + 'static> BringUp<K> {
-    /// Returns the bring-up for `conf`, which keeps its records in `rdma-cni`'s state directory `state_dir`. Changes
-    /// nothing.
+    /// Returns the bring-up for `conf`, and changes nothing yet. The records are below `state_dir`, the state directory
+    /// of `rdma-cni`.
     ///
     /// # Errors
     /// The address of the metadata service is invalid.
@@ -113,7 +113,7 @@ impl<K: Kernel + Send + Sync + 'static> BringUp<K> {
         Self::with_pace(conf, state_dir, kernel, Pace::default())
     }
 
-    /// Like [`BringUp::new`], but with other time limits.
+    /// Returns the bring-up like [`BringUp::new`], with other time limits.
     ///
     /// # Errors
     /// The address of the metadata service is invalid.
@@ -137,10 +137,9 @@ impl<K: Kernel + Send + Sync + 'static> BringUp<K> {
         })
     }
 
-    /// Configures all `nics`, and returns the outcomes in order of their addresses.
-    ///
-    /// Call this function at the start, when NICs or links change, and after the shortest [`Outcome::retry_after`]. The
-    /// call takes some seconds if the metadata service is needed but does not answer.
+    /// Configures all `nics`. Returns the outcomes in the order of the NICs' addresses. The caller calls this function
+    /// at the start, after a change of NICs or links, and after the shortest [`Outcome::retry_after`]. If the metadata
+    /// service is needed and does not answer, the call takes some seconds.
     pub async fn settle(&mut self, nics: &[Nic]) -> Vec<Outcome> {
         let mut nics = nics.to_vec();
         nics.sort_by(|a, b| a.address.cmp(&b.address));
@@ -148,7 +147,7 @@ impl<K: Kernel + Send + Sync + 'static> BringUp<K> {
         self.reported.retain(|address, _| is_there(address));
         self.history.retain(is_there);
         let mut outcomes = vec![];
-        // set after the metadata service failed: this call then sends no further requests
+        // reason why the metadata service failed: once it is set, this call sends no further requests
         let mut silent = None;
         for nic in nics {
             let settled = self.settle_one(&nic, &mut silent).await;
@@ -158,7 +157,8 @@ impl<K: Kernel + Send + Sync + 'static> BringUp<K> {
         outcomes
     }
 
-    /// Brings `nic` up. Returns its state, as an error if the NIC could not be configured, and remarks.
+    /// Brings `nic` up. Returns the NIC's state, and remarks. The state is an error if the daemon could not configure
+    /// the NIC.
     async fn settle_one(
         &mut self,
         nic: &Nic,
@@ -208,7 +208,7 @@ impl<K: Kernel + Send + Sync + 'static> BringUp<K> {
         Ok((state, remarks(&reached, gateway.is_some())))
     }
 
-    /// Runs `work` on a thread that may block on the kernel and the disk.
+    /// Runs `work` on a thread that may block in the kernel or on the disk.
     async fn blocking<T: Send + 'static>(
         &self,
         nic: &Nic,
@@ -218,7 +218,7 @@ impl<K: Kernel + Send + Sync + 'static> BringUp<K> {
         let done = tokio::task::spawn_blocking(move || work(&node, &nic)).await;
         match done {
             Ok(done) => done,
-            // the task is never cancelled, so that it has panicked: continue the panic here
+            // continue the panic on this thread: an error means a panic, because this program cancels no task
             Err(error) => resume_unwind(error.into_panic()),
         }
     }
@@ -230,7 +230,8 @@ impl<K: Kernel + Send + Sync + 'static> BringUp<K> {
         Ok(())
     }
 
-    /// Returns the needs of a NIC, or its state as an error, by the current and earlier observations.
+    /// Returns the observed state of a NIC that the daemon may bring up, from the present and earlier observations. If
+    /// the daemon must not bring the NIC up, the error is the NIC's [`State`].
     async fn needs(&mut self, nic: &Nic) -> Result<Needs, State> {
         let needs = self.blocking(nic, |node, nic| node.needs(nic)).await?;
         if let Some(foreign) = &needs.foreign {
@@ -294,7 +295,8 @@ fn remarks(reached: &Reached, has_gateway: bool) -> Vec<String> {
 }
 
 impl<K: Kernel> Node<K> {
-    /// Returns the needs of `nic`, or its state as an error.
+    /// Returns the observed state of a NIC that the daemon may bring up, from the present observation. If the daemon
+    /// must not bring the NIC up, the error is the NIC's [`State`].
     fn needs(&self, nic: &Nic) -> Result<Needs, State> {
         let observed = self.kernel.observe(None).map_err(State::failed)?;
         let placed = pods::read(&self.attachments, &observed.boot_id);

@@ -1,21 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The outcome of a NIC's bring-up, for log and metrics.
+//! Outcome of a NIC's bring-up, for log and metrics.
 
 use ipnetwork::Ipv4Network;
 use rdma_netns::DeviceAddress;
 use std::{fmt, time::Duration};
 
-/// Interval after which a failed NIC is tried again without an event, because the cause may have disappeared without an
-/// event.
+/// Interval of retries for a failed NIC. The end of some causes is no event.
 const FAILED_AGAIN: Duration = Duration::from_secs(60);
 
-/// Interval of checks of a configured NIC, because the daemon receives no events about addresses and routes.
+/// Interval of checks of a configured NIC. The daemon gets no events about addresses and routes.
 const CONFIGURED_AGAIN: Duration = Duration::from_secs(30);
 
-/// The outcome for one NIC.
+/// Outcome for one NIC.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// RDMA device.
+    /// Name of the RDMA device.
     pub rdma: String,
     /// PCI function.
     pub address: DeviceAddress,
@@ -23,35 +22,36 @@ pub struct Outcome {
     pub state: State,
     /// Additional warnings, one sentence each.
     pub remarks: Vec<String>,
-    /// True if the outcome differs from the last one, or changes were made. Only such outcomes are logged.
+    /// True if the outcome differs from the last outcome, or if the daemon made changes. The daemon logs only such
+    /// outcomes.
     pub is_news: bool,
 }
 
-/// The state of a NIC.
+/// State of a NIC.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Another program configures the NIC, or the NIC is in a pod.
+    /// The daemon does not change the NIC: another program configures it, or it is in a pod.
     LeftAlone {
         /// Reason.
         reason: String,
     },
     /// The NIC is configured.
     Configured {
-        /// Netdev.
+        /// Name of the netdev.
         netdev: String,
-        /// Address, with the length of its network's prefix.
+        /// Address, with the prefix length of its network.
         address: Ipv4Network,
-        /// Number of changes of this call. 0: the NIC was configured already.
+        /// Number of changes that the last call made. 0: the NIC already had this configuration.
         changes: usize,
     },
-    /// The daemon will try again.
+    /// The NIC is not configured yet. The daemon retries.
     Waiting {
         /// Reason.
         reason: String,
-        /// Time until the next try.
+        /// Time until the next attempt.
         retry_after: Duration,
     },
-    /// An operator has to act.
+    /// The NIC is not configured, and an operator must act.
     Failed {
         /// Reason.
         reason: String,
@@ -79,7 +79,8 @@ impl State {
 }
 
 impl Outcome {
-    /// Returns the time until the next call of `settle` if no event comes first. `None`: only an event requires a call.
+    /// Returns the time after which the caller must call `settle` if no event causes an earlier call. `None`: a call is
+    /// necessary only after an event.
     pub fn retry_after(&self) -> Option<Duration> {
         match &self.state {
             State::Waiting { retry_after, .. } => Some(*retry_after),
@@ -89,7 +90,7 @@ impl Outcome {
         }
     }
 
-    /// Logs the outcome if it is news.
+    /// Logs the outcome if [`Outcome::is_news`].
     pub fn log(&self) {
         if !self.is_news {
             return;
@@ -105,7 +106,7 @@ impl Outcome {
     }
 }
 
-/// Prints the sentence for the log, without the remarks.
+/// Formats the sentence for the log, without the remarks.
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rdma = &self.rdma;

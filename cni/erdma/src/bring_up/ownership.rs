@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Determines which program configured a NIC, from the state of its netdev and of the netdevs on it. Pure.
+//! Determines which program configured a NIC, from the state of its netdev and of the netdevs on top of it. This module
+//! has no I/O.
 
 use super::record::{Given, Record};
 use rdma_netns::{Address, InterfaceName, Link, Namespace, Route};
@@ -10,43 +11,44 @@ use std::{fmt, net::IpAddr};
 pub enum ForeignConfig {
     /// The netdev is a port of a bond or bridge.
     Port {
-        /// The netdev.
+        /// Name of the netdev.
         netdev: InterfaceName,
-        /// Name of the bond or bridge, if it is visible.
+        /// Name of the bond or bridge; `None`: it is in another namespace.
         master: Option<InterfaceName>,
     },
     /// The netdev has an address.
     Address {
-        /// The netdev.
+        /// Name of the netdev.
         netdev: InterfaceName,
         /// Address.
         ip: IpAddr,
-        /// Length of the address's prefix, bits.
+        /// Length of the address's prefix, in bits.
         prefix: u8,
     },
-    /// Another netdev lies on the NIC: a VLAN, a macvlan, a tunnel.
+    /// Another netdev uses the NIC as its lower device: a VLAN, a macvlan, a tunnel.
     Below {
-        /// The netdev.
+        /// Name of the NIC's netdev.
         netdev: InterfaceName,
-        /// Netdev that uses it.
+        /// Name of the netdev that uses the NIC's netdev.
         upper: InterfaceName,
     },
     /// The netdev has a route.
     Route {
-        /// The netdev.
+        /// Name of the netdev.
         netdev: InterfaceName,
         /// Destination of the route.
         destination: IpAddr,
-        /// Length of the destination's prefix, bits.
+        /// Length of the destination's prefix, in bits.
         prefix: u8,
     },
 }
 
-/// Returns the configuration of another program on `link`. The daemon does not configure such a netdev. `record`
-/// contains the daemon's own earlier configuration.
+/// Returns the configuration of another program on `link`. The daemon does not configure such a netdev. `record` is the
+/// daemon's own earlier configuration.
 ///
-/// Ignores addresses and routes that the kernel makes, and IPv6 if there is a record. Ignores all other configuration
-/// while the netdev has the address that the daemon assigned.
+/// - Addresses and routes that the kernel makes do not count.
+/// - IPv6 does not count if there is a record.
+/// - While the netdev has the address that the daemon assigned, no other configuration counts.
 pub fn foreign_config(
     link: &Link,
     host: &Namespace,
@@ -94,7 +96,7 @@ pub(super) fn uppers<'a>(link: &Link, host: &'a Namespace) -> impl Iterator<Item
     links.filter(move |it| it.index != index && it.lower == Some(index))
 }
 
-/// Reports whether a program has assigned this address.
+/// Returns true if a program has assigned this address. The kernel assigns other addresses itself.
 fn is_configured(address: &Address) -> bool {
     let is_link_local = match address.ip {
         IpAddr::V4(ip) => ip.is_link_local(),
@@ -103,7 +105,7 @@ fn is_configured(address: &Address) -> bool {
     !is_link_local && !address.automatic
 }
 
-/// Prints the sentence for the log.
+/// Formats the sentence for the log.
 impl fmt::Display for ForeignConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

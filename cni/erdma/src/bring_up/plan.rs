@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The desired configuration of a NIC, and the missing changes. Pure: nothing is observed or changed.
+//! Plans the desired configuration of a NIC, and the missing changes. This module neither observes nor changes the
+//! kernel's state.
 //!
-//! The NIC's routes have higher metrics than the node's own routes: the default route, and the route to the vSwitch's
-//! network. (The latter is also the NIC's network, if both NICs are in one vSwitch.) The kernel's prefix route would
-//! have the metric 0, so the address gets none.
+//! The NIC's routes have higher metrics than the node's own default route, and than the node's own route to the network
+//! of its vSwitch. If both NICs are in one vSwitch, this network is also the NIC's network. The address gets no prefix
+//! route of the kernel, because that route would have the metric 0.
 //!
 //! `rp_filter` is 2 (loose). If two NICs are in one network, the route back to a neighbour uses the node's first NIC.
 //! Strict filtering would then drop all packets from the neighbour to the second NIC, including RDMA connection
-//! requests. The kernel uses the larger one of this value and `conf/all` (`IN_DEV_RPFILTER`,
-//! `include/linux/inetdevice.h`), so only 2 works with any value of `conf/all`. ARP settings are unchanged: in a VPC
-//! the vSwitch answers for all addresses, and instances receive no ARP requests.
+//! requests. The kernel uses the larger of two values: this one and the value of `conf/all` (`IN_DEV_RPFILTER`,
+//! `include/linux/inetdevice.h`). Only 2 works with any value of `conf/all`.
+//!
+//! ARP settings stay unchanged: in a VPC the vSwitch answers for all addresses, and instances receive no ARP requests.
 
 use super::record::{Given, Record};
 use ipnetwork::Ipv4Network;
@@ -22,48 +24,48 @@ use std::{
     net::{IpAddr, Ipv4Addr},
 };
 
-/// Lowest metric of an assigned route.
+/// Lowest metric of a route that the daemon assigns.
 const METRIC: u32 = 200;
 
-/// Name of the reverse path filter's setting.
+/// Setting of the reverse path filter.
 pub const RP_FILTER: &str = "ipv4/rp_filter";
 const LOOSE: i32 = 2;
 
-/// The desired address of a NIC, from the cloud or the configuration, and its MTU.
+/// Desired address of a NIC, from the cloud or the configuration, and the desired MTU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DesiredNic {
-    /// Address, with the length of its network's prefix.
+    /// Address, with the prefix length of its network.
     pub address: Ipv4Network,
     /// Router of the network. `None`: the NIC gets no default route.
     pub gateway: Option<Ipv4Addr>,
-    /// MTU, bytes, if the NIC supports it.
+    /// MTU in bytes, if the NIC supports it.
     pub mtu: u32,
 }
 
-/// The reason why a NIC cannot be configured.
+/// Reason why the daemon cannot configure a NIC.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Obstacle {
     /// Another netdev of this node has the address.
     #[error("{address} is already on {netdev}: remove it from one of the two")]
     Elsewhere {
-        /// Address.
+        /// Desired address of the NIC.
         address: Ipv4Addr,
-        /// Netdev that has the address.
+        /// Netdev that already has the address.
         netdev: InterfaceName,
     },
 }
 
-/// The other NICs that the daemon has brought up.
+/// All other NICs that the daemon has brought up.
 #[derive(Clone, Debug, Default)]
 pub struct Siblings {
-    /// Indexes of their netdevs.
+    /// Indexes of the NICs' netdevs.
     pub links: Vec<u32>,
-    /// Routes that they were assigned, whether present or not.
+    /// Routes that the daemon assigned to these NICs. The kernel may have removed some of them.
     pub routes: Vec<Route>,
 }
 
-/// Returns the configuration to give to `link`. Keeps the metric in `record` if it is still valid. Restores the
-/// recorded MTU if no MTU is configured any more.
+/// Returns the configuration for `link`. Keeps the metric in `record` if it is still valid. If the daemon no longer
+/// sets an MTU, restores the recorded MTU.
 ///
 /// # Errors
 /// [`Obstacle`]
@@ -115,10 +117,9 @@ pub fn give(
     })
 }
 
-/// Returns a metric for `route` that is higher than the metrics of other netdevs' routes to the same destination.
-///
-/// Keeps the earlier metric if it is unique and higher than the metrics of foreign netdevs. Otherwise, several NICs
-/// would raise their metrics above each other without end.
+/// Returns a metric for `route` that is higher than the metrics of other netdevs' routes to the same destination. Keeps
+/// the metric `before` if it is higher than the metrics of foreign netdevs, and if no other netdev has it. Without this
+/// rule, several NICs would raise their metrics above each other without end.
 fn metric(
     route: &Route,
     link: &Link,
@@ -149,9 +150,9 @@ fn metric(
     })
 }
 
-/// Returns the assigned route to the NIC's network, if no other netdev has a route to that network. The node's own
-/// traffic to the network then leaves by `link`, because this route is more specific than the default route. Ignores
-/// routes of the daemon's other NICs.
+/// Returns the assigned route to the NIC's network if no other netdev has a route to this network. The node's own
+/// traffic to the network then leaves by `link`, because this route is more specific than the default route. Routes of
+/// the daemon's other NICs do not count.
 pub fn exclusive_route<'a>(
     link: &Link,
     host: &Namespace,
@@ -166,7 +167,8 @@ pub fn exclusive_route<'a>(
     (!is_there).then_some(route)
 }
 
-/// Returns the changes that give `link` the configuration `given`, and that remove everything `superseded`.
+/// Returns the changes that give `link` the configuration `given` and remove the earlier configurations in
+/// `superseded`.
 pub fn missing(link: &Link, given: &Given, superseded: &[Given]) -> Vec<Op> {
     let (at, name) = (NetnsSide::Host, || link.name.clone());
     let mut ops = vec![];
@@ -209,7 +211,7 @@ pub fn missing(link: &Link, given: &Given, superseded: &[Given]) -> Vec<Op> {
             change: LinkChange::Up(true),
         });
     }
-    // do not touch the same address with another prefix or flags: another program set it
+    // keep an address with another prefix or other flags: another program has set it
     if !link.addresses.iter().any(|it| it.ip == given.address.ip) {
         let address = given.address.clone();
         ops.push(Op::Link {
@@ -231,7 +233,7 @@ pub fn missing(link: &Link, given: &Given, superseded: &[Given]) -> Vec<Op> {
     ops
 }
 
-/// Returns the removal of those `routes` that exist.
+/// Returns the operations that remove those of `routes` that `link` has.
 pub(super) fn remove_routes<'a>(link: &Link, routes: impl Iterator<Item = &'a Route>) -> Vec<Op> {
     let present = routes.filter(|route| link.routes.contains(route));
     let mut ops: Vec<Op> = present
@@ -241,14 +243,18 @@ pub(super) fn remove_routes<'a>(link: &Link, routes: impl Iterator<Item = &'a Ro
             change: LinkChange::RemoveRoute(route.clone()),
         })
         .collect();
-    // the default route depends on the connected one
+    // remove the default route first, because it depends on the connected route
     ops.reverse();
     ops
 }
 
-/// Returns the operations that remove an address and repair the side effects. The kernel also removes later addresses
-/// of the same network, unless `promote_secondaries` is set (`__inet_del_ifa()`, `net/ipv4/devinet.c`), and routes with
-/// a removed address as their source. The operations set these addresses and routes again.
+/// Returns the operations that remove an address and repair the side effects. With an address, the kernel also removes:
+///
+/// - routes with this address as their source
+/// - later addresses of the same network, if `promote_secondaries` is not set (`__inet_del_ifa()`,
+///   `net/ipv4/devinet.c`)
+///
+/// The operations set these routes and addresses again.
 pub(super) fn remove_address(link: &Link, address: &Address) -> Vec<Op> {
     let at = NetnsSide::Host;
     let mut ops = vec![Op::Link {
@@ -283,7 +289,7 @@ pub(super) fn remove_address(link: &Link, address: &Address) -> Vec<Op> {
 }
 
 impl DesiredNic {
-    /// Returns the desired state from which `given` was made. `None`: the address is not IPv4.
+    /// Returns the desired state from which `given` was planned. Returns `None` if the address is not IPv4.
     pub fn of(given: &Given) -> Option<Self> {
         let IpAddr::V4(ip) = given.address.ip else {
             return None;

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Plans the restore of a NIC's state from before the bring-up. Pure.
-//!
-//! The plan removes the daemon's configuration only if it is unchanged. Configuration that another program has changed
-//! since is left, and reported.
+//! Plans how to restore a NIC's state from before the bring-up. This module has no I/O. The plan removes the daemon's
+//! configuration. Configuration that another program has changed is kept and reported.
 
 use super::{
     ownership::uppers,
@@ -11,16 +9,16 @@ use super::{
 };
 use rdma_netns::{Address, Link, LinkChange, Namespace, NetnsSide, Op, Route};
 
-/// The planned changes, and the differences that stay.
+/// Planned changes, and the differences that remain afterwards.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PutBack {
-    /// Changes.
+    /// Changes that restore the state from before the bring-up.
     pub ops: Vec<Op>,
-    /// A sentence for each difference that stays, since another program made it.
+    /// A sentence for each difference that remains, because another program made it.
     pub left: Vec<String>,
 }
 
-/// Plans the changes from `link` to the state before the bring-up, which `record` has.
+/// Plans the changes of `link` that restore the state in `record`, from before the bring-up.
 pub fn put_back(link: &Link, host: &Namespace, record: &Record) -> PutBack {
     let mut back = PutBack::default();
     let mut routes: Vec<&Route> = vec![];
@@ -46,7 +44,7 @@ pub fn put_back(link: &Link, host: &Namespace, record: &Record) -> PutBack {
         );
         back.left.push(name);
     } else if let Some(upper) = uppers(link, host).next() {
-        // the upper netdev inherits MTU and carrier
+        // keep MTU and administrative state, because the upper netdev inherits MTU and carrier
         back.left.push(format!(
             "{} uses {} now, which stays up, with its MTU",
             upper.name, link.name
@@ -95,7 +93,8 @@ impl PutBack {
         }
     }
 
-    /// Sets the netdev down if it was down before and no other program needs it.
+    /// Sets the netdev down if it was down before and no other program needs it. `is_ours_alone` is true if no other
+    /// program uses the netdev.
     fn up(&mut self, link: &Link, record: &Record, is_ours_alone: bool) {
         if record.before.up || !link.up {
             return;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The record of the configuration that the daemon gave a NIC, and of the NIC's state before. The record is written
-//! before the first change, so that the changes can be undone after a crash.
+//! Record of the configuration that the daemon gave a NIC, and of the NIC's earlier state. The daemon writes the record
+//! before the first change, so that it can undo the changes after a crash.
 //!
-//! The files are `<stateDir>/erdma/<PCI address>.json`. The daemon that brings NICs up holds the lock
+//! The files are `<stateDir>/erdma/<PCI address>.json`. A daemon that brings NICs up holds the lock
 //! `<stateDir>/erdma/lock`.
 
 use cni_protocol::{
@@ -18,7 +18,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Format that this version writes. A newer one is refused.
+/// Format that this version writes. This version refuses a record with a higher format.
 const FORMAT: u32 = 1;
 
 /// Settings that the bring-up changes.
@@ -28,67 +28,67 @@ pub const SETTINGS: [&str; 1] = [super::plan::RP_FILTER];
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Record {
-    /// Format, 1.
+    /// Format of the record: 1.
     pub format: u32,
-    /// Boot of the record. After another boot, none of its configuration exists.
+    /// Boot id at the time of the record. A reboot removes all recorded configuration.
     pub boot_id: String,
     /// PCI function of the NIC.
     pub address: DeviceAddress,
-    /// Name of the netdev at that time.
+    /// Name of the netdev at the bring-up.
     pub netdev: InterfaceName,
-    /// MAC address.
+    /// MAC address of the netdev.
     pub mac: HardwareAddress,
     /// Hardware of the netdev, if the kernel reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<DeviceAddress>,
-    /// Kind of the netdev, such as `veth`. A NIC has none, but a bond or VLAN with the same MAC address has one.
+    /// Kind of the netdev, such as `veth`. `None` for a NIC. A bond or VLAN with the NIC's MAC address has a kind.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
     /// State of the netdev before the bring-up.
     pub before: Before,
-    /// Current configuration by the daemon.
+    /// Present configuration that the daemon gave the netdev.
     pub given: Given,
-    /// Earlier configurations. The netdev may still have parts of them.
+    /// Earlier configurations by the daemon. The netdev may still have parts of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub superseded: Vec<Given>,
 }
 
-/// The state of a netdev before its bring-up.
+/// State of a netdev before its bring-up.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Before {
     /// True if the netdev was up.
     pub up: bool,
-    /// MTU, bytes.
+    /// MTU in bytes.
     pub mtu: u32,
-    /// Addresses, which are link-local.
+    /// Link-local addresses. The netdev had no other addresses.
     pub addresses: Vec<Address>,
     /// Values of [`SETTINGS`].
     pub settings: BTreeMap<String, i32>,
 }
 
-/// The configuration of a netdev by the daemon, in addition to being up.
+/// Configuration that the daemon gives a netdev, which it also sets up.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Given {
-    /// MTU, bytes. None: unchanged.
+    /// MTU in bytes; `None`: the daemon does not change the MTU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u32>,
-    /// Address.
+    /// Address of the netdev.
     pub address: Address,
-    /// Connected route, then the default route.
+    /// Routes: the connected route, and then the default route.
     pub routes: Vec<Route>,
     /// Settings, by the names of [`rdma_netns::link::SYSCTLS`].
     pub settings: BTreeMap<String, i32>,
 }
 
-/// Returns true if `link` has the MAC address `mac`, or had it before it became a bond's port.
+/// Returns true if `link` has the MAC address `mac`, or had it before `link` became the port of a bond.
 pub(super) fn has_mac(link: &Link, mac: &HardwareAddress) -> bool {
     link.mac == *mac || link.permanent_mac.as_ref() == Some(mac)
 }
 
 impl Before {
-    /// Returns the current state of `link`.
+    /// Returns the present state of `link`.
     pub fn of(link: &Link) -> Self {
         let setting = |key: &str| Some((key.to_owned(), *link.sysctls.get(key)?));
         Self {
@@ -101,7 +101,7 @@ impl Before {
 }
 
 impl Record {
-    /// Returns the first record of a NIC whose netdev is `link`.
+    /// Returns the first record of the NIC at `address`. `link` is the NIC's netdev.
     pub fn new(boot_id: &str, address: &DeviceAddress, link: &Link, given: Given) -> Self {
         Self {
             format: FORMAT,
@@ -117,24 +117,24 @@ impl Record {
         }
     }
 
-    /// Reports whether `link` is the netdev of the record.
+    /// Returns true if `link` is the netdev of the record.
     pub fn is_of(&self, link: &Link) -> bool {
         has_mac(link, &self.mac) && link.parent == self.parent && link.kind == self.kind
     }
 
-    /// Returns the record's netdev, if it is in the namespace.
+    /// Returns the record's netdev, or `None` if it is not in `host`.
     pub fn link<'a>(&self, host: &'a Namespace) -> Option<&'a Link> {
         let fitting = || host.links.iter().filter(|link| self.is_of(link));
         let named = fitting().find(|link| link.name == self.netdev);
         named.or_else(|| fitting().next())
     }
 
-    /// Returns all configurations, the latest first.
+    /// Returns all configurations in the record, the latest first.
     pub fn gifts(&self) -> impl Iterator<Item = &Given> {
         std::iter::once(&self.given).chain(&self.superseded)
     }
 
-    /// Returns the record with the new configuration `given`. The current configuration becomes an earlier one.
+    /// Returns the record with the new configuration `given`. The configuration before becomes an earlier one.
     pub fn regiven(mut self, given: Given) -> Self {
         if self.given != given {
             let earlier = std::mem::replace(&mut self.given, given);
@@ -144,24 +144,24 @@ impl Record {
     }
 }
 
-/// The records of a node.
+/// Records of a node.
 #[derive(Clone, Debug)]
 pub struct Records {
     root: PathBuf,
 }
 
 impl Records {
-    /// Returns the records in the state directory.
+    /// Returns the records in the state directory `state_dir`.
     pub fn new(state_dir: &Path) -> Self {
         Self {
             root: state_dir.join("erdma"),
         }
     }
 
-    /// Locks the records, so that no other process brings NICs up or releases them.
+    /// Locks the records: no other process can then bring NICs up or release them.
     ///
     /// # Errors
-    /// Another daemon holds the lock, or the directory cannot be written.
+    /// Another daemon has locked the records, or the directory cannot be written.
     pub fn lock(&self) -> Result<Held, FileError> {
         let path = self.root.join("lock");
         let opened = fs::create_dir_all(&self.root).and_then(|()| lock::open(&path));
@@ -171,15 +171,15 @@ impl Records {
         held.map_err(failed("lock", &path))
     }
 
-    /// Returns the record of the NIC at `address`. `None`: the daemon has not brought the NIC up.
+    /// Returns the record of the NIC at `address`. Returns `None` if the daemon has not brought the NIC up.
     ///
     /// # Errors
-    /// The file is not a record.
+    /// The file is not a valid record.
     pub fn read(&self, address: &DeviceAddress) -> Result<Option<Record>, FileError> {
         file::read_record(&self.path(address), FORMAT)
     }
 
-    /// Returns all records. An inner error says why a record cannot be read.
+    /// Returns all records. An inner error contains the reason why a record cannot be read.
     ///
     /// # Errors
     /// The directory cannot be read.
@@ -191,7 +191,7 @@ impl Records {
         Ok(paths.filter_map(read).collect())
     }
 
-    /// Writes the record, unless the file has the same content.
+    /// Writes the record if the file's content differs.
     ///
     /// # Errors
     /// The file cannot be written.

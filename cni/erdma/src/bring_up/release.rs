@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `--release`: removes the daemon's configuration of NICs, and restores their former state.
+//! `--release`: removes the daemon's configuration from NICs, and restores the NICs' state from before the bring-up.
 
 use super::{
     apply::{self, ApplyError},
@@ -10,7 +10,7 @@ use rdma_netns::{DeviceAddress, Kernel, ObserveError};
 use rdma_resources::FileError;
 use std::{fmt, path::Path};
 
-/// The reason why nothing can be released.
+/// Reason why no NIC can be released.
 #[derive(Debug, thiserror::Error)]
 pub enum ReleaseError {
     /// The records cannot be read, or a running daemon would undo the release.
@@ -21,45 +21,45 @@ pub enum ReleaseError {
     Observe(#[from] ObserveError),
 }
 
-/// The outcome of releasing one NIC.
+/// Outcome of the release of one NIC.
 #[derive(Debug)]
 pub struct Released {
-    /// PCI function. None: the record cannot be read.
+    /// PCI function of the NIC; `None`: the record cannot be read.
     pub address: Option<DeviceAddress>,
     /// Name of the netdev, from the record.
     pub netdev: Option<String>,
-    /// End of the release.
+    /// Result of the release.
     pub end: End,
 }
 
-/// The end of a release.
+/// Result of a release.
 #[derive(Debug, PartialEq, Eq)]
 pub enum End {
-    /// The NIC has its former state.
+    /// The NIC has its state from before the bring-up again.
     Done {
-        /// Number of changes.
+        /// Number of changes that were made.
         changes: usize,
-        /// A sentence for each difference that stays, since another program made it.
+        /// A sentence for each difference that remains, because another program made it.
         left: Vec<String>,
     },
-    /// The NIC is gone, with its configuration.
+    /// The NIC no longer exists. Its configuration disappeared with it.
     Gone,
-    /// The node was booted since, so that no configuration exists.
+    /// The node was rebooted. The reboot removed the configuration.
     Rebooted,
-    /// The NIC is in this pod, and must be released again when it is back on the host.
+    /// The NIC is in this pod. The caller must release the NIC again when it is back on the host.
     InPod(String),
-    /// Some of the former state could not be restored.
+    /// A part of the earlier state could not be restored, for this reason.
     Failed(String),
 }
 
 impl Released {
-    /// Returns true if the NIC has no configuration of the daemon any more. Otherwise it must be released again.
+    /// Returns true if the NIC no longer has configuration of the daemon. False: the caller must release the NIC again.
     pub fn is_complete(&self) -> bool {
         matches!(self.end, End::Done { .. } | End::Gone | End::Rebooted)
     }
 }
 
-/// Prints the sentence for people.
+/// Formats the outcome as a sentence.
 impl fmt::Display for Released {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(netdev) = &self.netdev {
@@ -85,11 +85,11 @@ impl fmt::Display for Released {
     }
 }
 
-/// Releases every NIC that has a record in `state_dir`. Removes the records of completely released NICs. The next call
-/// retries the others.
+/// Releases every NIC that has a record in `state_dir`. Removes the records of completely released NICs. A later call
+/// retries the other NICs.
 ///
 /// # Errors
-/// [`ReleaseError`]. The failure of a single NIC is its [`End::Failed`].
+/// [`ReleaseError`]. The failure of a single NIC is no error, but its [`End::Failed`].
 pub fn release<K: Kernel>(kernel: &K, state_dir: &Path) -> Result<Vec<Released>, ReleaseError> {
     let records = Records::new(state_dir);
     let all = records.all()?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Finds the desired addresses of NICs: in the configuration, from the metadata service, or in the service's earlier
-//! answers.
+//! Finds the desired addresses of NICs: in the configuration, from the metadata service, or in earlier answers of the
+//! service.
 
 use super::{
     super::metadata::{InvalidBase, Metadata, MetadataError, Pace, unusable},
@@ -14,24 +14,25 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The sources of addresses.
+/// Sources of NICs' addresses.
 #[derive(Debug)]
 pub(super) struct Sources {
     conf: conf::BringUp,
     metadata: Metadata,
     pace: Pace,
-    /// MAC address of the instance's primary NIC, queried once. Inner `None`: the service does not report it.
+    /// MAC address of the instance's primary NIC, if it was requested. The inner value is `None` if the service does
+    /// not report the address.
     primary: Option<Option<HardwareAddress>>,
-    /// Answers of the service in this process.
+    /// Answers of the service since this process started.
     known: BTreeMap<HardwareAddress, NicAddress>,
-    /// Unanswered requests.
+    /// Failed requests, by MAC address of the NIC.
     unanswered: BTreeMap<HardwareAddress, Unanswered>,
 }
 
-/// An unanswered request, which will be repeated.
+/// A request that got no answer. The daemon repeats it.
 #[derive(Clone, Debug)]
 struct Unanswered {
-    /// Reason.
+    /// Reason of the failure.
     reason: String,
     /// Time until the next request.
     wait: Duration,
@@ -39,7 +40,7 @@ struct Unanswered {
 }
 
 impl Sources {
-    /// Returns the sources for `conf`, without sending a request.
+    /// Returns the sources for `conf`. Sends no request.
     pub(super) fn new(conf: conf::BringUp, pace: Pace) -> Result<Self, InvalidBase> {
         let metadata = Metadata::with_pace(conf.metadata.parse()?, pace);
         Ok(Self {
@@ -52,9 +53,11 @@ impl Sources {
         })
     }
 
-    /// Returns the desired address of the NIC `mac`: from the configuration, else from the service, else `last`. If the
-    /// service fails as a whole, sets `silent` to the reason. While `silent` is set, sends no request, so that the
-    /// caller's other NICs do not wait for the service.
+    /// Returns the desired address of the NIC with the MAC address `mac`: from the configuration, otherwise from the
+    /// service, otherwise `last`.
+    ///
+    /// If the service fails as a whole, sets `silent` to the reason. While `silent` is set, sends no request: the
+    /// caller's other NICs must not wait for the service, too.
     pub(super) async fn wanted(
         &mut self,
         mac: &HardwareAddress,
@@ -96,8 +99,8 @@ impl Sources {
         }
     }
 
-    /// Sends the request, unless an earlier request failed a moment ago, so that further calls of `settle` send
-    /// nothing. `None`: the NIC is the primary NIC.
+    /// Sends the request. Does nothing if an earlier request failed a moment ago: repeated calls of `settle` then do
+    /// not repeat the request. Returns `None` if the NIC is the primary NIC.
     async fn ask(
         &mut self,
         mac: &HardwareAddress,

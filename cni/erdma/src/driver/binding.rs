@@ -1,25 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Binds the loaded driver to functions that lack it. In its probe the driver searches the initial network namespace
-//! for the function's netdev. If the netdev is not there, the driver defers the probe (`erdma_enum_and_get_netdev()`,
-//! `drivers/infiniband/hw/erdma/erdma_main.c`). The kernel repeats deferred probes whenever some driver is bound to
-//! some device (`driver_deferred_probe_trigger()`, `drivers/base/dd.c`). The return of a netdev from a pod is no such
-//! event.
+//! Binds the loaded driver to functions that are without a driver.
 //!
-//! Sysfs does not show which netdev belongs to a function, because its MAC is only in the function's registers. When a
-//! netdev without an RDMA device appears, the daemon therefore binds every function with a deferred probe, unless a
-//! netdev has the MAC of a pod ([`super::held`]). The driver defers the probe again if the function's netdev is
-//! missing. A function that an administrator has unbound, or whose probe failed, has no deferred probe and stays
-//! unbound.
+//! In its probe, the driver searches the initial network namespace for the function's netdev. If the netdev is in
+//! another namespace, the driver defers the probe (`erdma_enum_and_get_netdev()`,
+//! `drivers/infiniband/hw/erdma/erdma_main.c`). The kernel repeats deferred probes whenever any driver is bound to any
+//! device (`driver_deferred_probe_trigger()`, `drivers/base/dd.c`). It does not repeat them when a netdev returns from
+//! a pod.
+//!
+//! Sysfs does not show which netdev belongs to a function, because the netdev's MAC is only in the function's
+//! registers. When a netdev without an RDMA device appears, the daemon therefore binds every function with a deferred
+//! probe. If the function's netdev is still missing, the driver defers the probe again. While a netdev on the host has
+//! the MAC of a pod, the daemon binds no function ([`super::held`]).
+//!
+//! A function has no deferred probe if an administrator has unbound it, or if its probe failed. The daemon does not
+//! bind such a function.
 
 use super::{Problem, State};
 use crate::conf::DRIVER;
 use rdma_netns::{DeviceAddress, HardwareAddress, Inventory};
 use std::{collections::BTreeSet, io};
 
-/// A netdev that the driver could find: its function, and its present MAC.
+/// A netdev that the driver may find in its probe: the netdev's function and present MAC.
 pub type Candidate = (DeviceAddress, HardwareAddress);
 
-/// Returns the netdevs in this program's namespace that have hardware and no RDMA device.
+/// Returns the netdevs in this program's namespace that have a function and no RDMA device.
 pub fn candidates(inventory: &Inventory) -> BTreeSet<Candidate> {
     let functions = inventory.functions.iter();
     let paired: BTreeSet<_> = functions
@@ -43,11 +47,12 @@ struct Tried {
     candidates: BTreeSet<Candidate>,
 }
 
-/// Reason of a function without its netdev.
+/// Reason why a function is unbound while its netdev is missing.
 const WAITS: &str = "its probe waits for a netdev with its MAC in the node's network namespace, and the daemon binds \
                      the driver when the netdev is back from its pod";
 
-/// Returns a problem about functions that the daemon did not try to bind. `None`: the driver is bound to all functions.
+/// Returns a problem about the functions that the daemon does not try to bind. Returns `None` if the driver is bound to
+/// all functions.
 pub fn waiting(state: &State) -> Option<Problem> {
     let by_hand = |function: &DeviceAddress| {
         format!("bind it on the node: echo {function} >/sys/bus/pci/drivers/{DRIVER}/bind")
@@ -89,33 +94,35 @@ fn problem(unbound: &[DeviceAddress], why: &str) -> Option<Problem> {
     })
 }
 
-/// Functions without the driver, and the attempts to bind them.
+/// Functions without the driver, and the daemon's attempts to bind them.
 #[derive(Debug, Default)]
 pub struct Bindings {
     /// Functions without the driver at the last observation.
     unbound: Vec<DeviceAddress>,
     tried: Tried,
-    /// Refusal of the kernel. The daemon tries again after a change.
+    /// Error of the kernel at the last attempt. The daemon tries again only after a change.
     refused: Option<String>,
-    /// Functions that the last attempt bound. Sysfs shows a function as bound during its probe, which the driver can
-    /// still defer.
+    /// Functions that the last attempt bound. Sysfs shows a function as bound already during its probe, and the driver
+    /// may still defer the probe.
     bound: Vec<DeviceAddress>,
 }
 
 impl Bindings {
-    /// Returns true if a function without a driver in `state` had the driver at the last observation. This is temporary
-    /// while the driver is being loaded or unloaded.
+    /// Returns true if a function lost its driver since the last observation. This is usual for a moment while a
+    /// program loads or unloads the driver.
     pub fn has_news(&self, state: &State) -> bool {
         let mut unbound = state.unbound.iter();
         unbound.any(|it| !self.unbound.contains(it))
     }
 
-    /// Binds the functions with a deferred probe, if a netdev or function has appeared since the last attempt. `hold`
-    /// keeps pods' netdevs in their namespaces until its value is dropped. `bind` binds the driver to one function. It
-    /// returns true if the driver is bound afterwards, and false if the driver deferred the probe again.
+    /// Binds the functions with a deferred probe if a netdev or function has appeared since the last attempt.
+    ///
+    /// - `hold` keeps pods' netdevs in their namespaces until its returned value is dropped.
+    /// - `bind` binds the driver to one function. It returns true if the driver is bound afterwards, and false if the
+    ///   driver deferred the probe again.
     ///
     /// # Errors
-    /// Some function is not bound.
+    /// At least one function is not bound.
     pub fn settle<H>(
         &mut self,
         state: &State,
@@ -212,7 +219,7 @@ mod tests {
         let inventory = inventory(&json!([
             {"address": "0000:00:05.0", "netdevs": [{"name": "eth0", "mac": OWN.1}]},
             {"address": "0000:21:01.0", "netdevs": [{"name": "eth1", "mac": BACK.1}]},
-            // a pair without a parent, and one with
+            // an RDMA device without a parent that is paired with a netdev, and an RDMA device with a parent
             {"address": "0000:41:01.0", "netdevs": [{"name": "eth2", "mac": "52:54:00:ee:00:02"}],
                 "hcas": [{"name": "erdma_0"}]},
             {"address": "0000:61:01.0", "netdevs": [{"name": "eth3", "mac": "52:54:00:ee:00:03"}]},
@@ -222,7 +229,7 @@ mod tests {
         assert_eq!(candidates(&inventory), netdevs(&[OWN, BACK]));
     }
 
-    /// Settles once. Returns the functions that were tried, and the problem.
+    /// Calls `settle` once. Returns the functions that it tried to bind, and the problem.
     fn settle_once(
         bindings: &mut Bindings,
         state: &State,
@@ -243,7 +250,7 @@ mod tests {
         let mut bindings = Bindings::default();
         let (state, deferred): (State, fn() -> _) = (without(&[FUNCTION]), || Ok(false));
         let none = vec![];
-        // at the start, as nothing is known of what was tried before
+        // the first call binds, because there was no earlier attempt
         let (tried, reported) = settle_once(&mut bindings, &state, &netdevs(&[OWN]), deferred);
         assert_eq!(tried, [FUNCTION]);
         assert!(
@@ -256,7 +263,7 @@ mod tests {
         let bound = settle_once(&mut bindings, &state, &back, || Ok(true));
         assert_eq!(bound, (vec![FUNCTION.to_owned()], String::new()));
 
-        // it goes, and comes again
+        // the netdev disappears, and then comes back
         assert_eq!(
             settle_once(&mut bindings, &without(&[]), &back, deferred).0,
             none
@@ -301,7 +308,7 @@ mod tests {
         ] {
             assert!(reported.contains(words), "{reported}");
         }
-        // the same write again mends nothing
+        // the problem must not advise to write to the file, because this write has just failed
         assert!(!reported.contains("echo"), "{reported}");
         let again = settle_once(&mut bindings, &state, &netdevs(&[BACK]), failed);
         assert_eq!(again, (vec![], reported));
@@ -322,7 +329,7 @@ mod tests {
         let reported = reported.expect("a problem");
         assert_eq!(tried, 0);
         assert!(reported.contains("eth1 is being restored"), "{reported}");
-        // it counts as not tried
+        // a failed attempt does not count: the next call tries again
         assert_eq!(settle(&mut bindings, Ok(())), (1, None));
     }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Changes the driver's mode. If loading fails, loads the driver again in its former mode.
+//! Changes the driver's mode. If loading fails, loads the driver in its earlier mode again.
 
 use super::{Change, LoadError, Loader, Problem, User, mode, plan::parameter};
 use crate::conf::{DRIVER, DriverMode};
@@ -8,14 +8,14 @@ use rdma_netns::ErdmaModule;
 /// Makes `change`. `observe` returns the module's present state.
 ///
 /// # Errors
-/// The change failed or had no effect. The problem contains the driver's present state.
+/// The change failed or had no effect. The problem contains the present state of the driver.
 pub fn apply(
     change: &Change,
     loader: &mut dyn Loader,
     observe: &dyn Fn() -> Option<ErdmaModule>,
 ) -> Result<(), Problem> {
     let wanted = change.to;
-    // check first: a module that cannot be loaded must not be unloaded
+    // check first: if the module cannot be loaded again, it must not be unloaded
     if let Err(error) = loader.check(DRIVER) {
         let why = error.to_string();
         return Err(Problem::NotLoadable { wanted, why });
@@ -60,8 +60,8 @@ fn restore(error: &LoadError, before: DriverMode, loader: &mut dyn Loader) -> St
     }
 }
 
-/// Returns the module's parameters for a mode. Mainline's driver has no such parameter; the kernel then only logs a
-/// line (`unknown_module_param_cb()`, `kernel/module/main.c`).
+/// Returns the module's parameters for a mode. The driver of mainline Linux does not have this parameter. It loads
+/// nevertheless, and the kernel logs a line (`unknown_module_param_cb()`, `kernel/module/main.c`).
 fn parameters(mode: DriverMode) -> Vec<String> {
     vec![format!("compat_mode={}", parameter(mode))]
 }

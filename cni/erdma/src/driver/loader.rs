@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Loads and unloads modules.
+//! Loads and unloads kernel modules.
 //!
-//! Unloading uses the system call, which returns EWOULDBLOCK while the module is in use, and never removes another
-//! module. Loading uses `modprobe`, started by its path and without a shell. `modprobe` knows a module's dependencies
-//! and compression (kernels before 5.17 do not decompress modules), and the administrator's settings in
-//! `/etc/modprobe.d`. In a container both need `CAP_SYS_MODULE`; loading also needs the image's `kmod` and the host's
-//! `/lib/modules`.
+//! - Unloading uses the system call. It fails with EWOULDBLOCK while the module is in use, and never removes another
+//!   module.
+//! - Loading runs `modprobe` by its path, without a shell. `modprobe` knows a module's dependencies, its compression
+//!   (kernels before 5.17 do not decompress modules), and the administrator's settings in `/etc/modprobe.d`.
+//!
+//! In a container both need `CAP_SYS_MODULE`. Loading also needs `kmod` in the image, and the host's `/lib/modules`.
 
 use nix::{
     errno::Errno,
@@ -18,7 +19,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// Paths of `modprobe` in distributions.
+/// Paths at which distributions install `modprobe`.
 const MODPROBE: [&str; 4] = [
     "/sbin/modprobe",
     "/usr/sbin/modprobe",
@@ -26,10 +27,10 @@ const MODPROBE: [&str; 4] = [
     "/bin/modprobe",
 ];
 
-/// A module could not be loaded or unloaded.
+/// Error of loading or unloading a module.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// There is no `modprobe`.
+    /// No `modprobe` is installed.
     #[error(
         "there is no modprobe here: the container image needs kmod, and the host's /lib/modules"
     )]
@@ -73,7 +74,7 @@ pub enum LoadError {
 }
 
 impl LoadError {
-    /// Reports whether the module is in use, which may be temporary.
+    /// Returns true if the module is in use. The use may be temporary.
     pub fn is_in_use(&self) -> bool {
         let Self::Unload { source, .. } = self else {
             return false;
@@ -97,28 +98,28 @@ fn unloading(source: &io::Error) -> String {
     }
 }
 
-/// The loader of modules.
+/// Loads and unloads kernel modules.
 pub trait Loader {
     /// Checks that `module` can be loaded.
     ///
     /// # Errors
-    /// The reason why it cannot be loaded.
+    /// The module cannot be loaded. The error contains the reason.
     fn check(&mut self, module: &str) -> Result<(), LoadError>;
 
-    /// Loads the module with parameters such as `compat_mode=Y`.
+    /// Loads `module` with parameters such as `compat_mode=Y`.
     ///
     /// # Errors
     /// The module cannot be loaded.
     fn load(&mut self, module: &str, parameters: &[String]) -> Result<(), LoadError>;
 
-    /// Unloads the module, unless it is in use.
+    /// Unloads `module` if it is not in use.
     ///
     /// # Errors
     /// The module is still loaded.
     fn unload(&mut self, module: &str) -> Result<(), LoadError>;
 }
 
-/// The loader of the node's own kernel.
+/// Loader for the kernel of this node.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Modprobe;
 
@@ -130,7 +131,7 @@ impl Modprobe {
             .ok_or(LoadError::NoModprobe)
     }
 
-    /// Runs `modprobe`. The inner error is its output if it failed.
+    /// Runs `modprobe`. The inner error is the output of a `modprobe` that failed.
     fn run(arguments: &[&str]) -> Result<Result<(), String>, LoadError> {
         let program = Self::program()?;
         let done = Command::new(program)
@@ -174,7 +175,7 @@ impl Loader for Modprobe {
         let name = CString::new(module).map_err(|error| failed(error.into()))?;
         let done = delete_module(&name, DeleteModuleFlags::O_NONBLOCK);
         match done {
-            // the module was unloaded already
+            // ENOENT: the module is no longer loaded
             Ok(()) | Err(Errno::ENOENT) => Ok(()),
             Err(errno) => Err(failed(errno.into())),
         }
@@ -185,7 +186,7 @@ impl Loader for Modprobe {
 mod tests {
     use super::*;
 
-    /// The test passes with and without a `modprobe`.
+    /// The test passes on machines with and without `modprobe`.
     #[test]
     fn a_module_that_there_is_not() {
         let module = "rdma_no_such_module";
@@ -199,8 +200,8 @@ mod tests {
         };
         assert!(why.contains(words), "{why}");
         assert!(Modprobe.load(module, &[]).is_err());
-        // succeeds also for a module that is not loaded; fails if the kernel has no modules, or the caller no
-        // permission
+        // if the module is not loaded, unloading succeeds, or fails because the kernel has no modules or the caller has
+        // no permission
         if let Err(error) = Modprobe.unload(module) {
             let LoadError::Unload { source, .. } = &error else {
                 panic!("{error}");

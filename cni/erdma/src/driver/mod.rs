@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Mode of the eRDMA driver, and its change to the configured mode.
+//! Mode of the eRDMA driver, and the change to the configured mode.
 //!
 //! ```text
 //! sysfs, Loader::check → State
@@ -9,7 +9,7 @@
 //! held::hold           → netdevs of pods stay in their namespaces meanwhile
 //! change::apply(Change, Loader)            unload, load, observe; after a failure load as before
 //! ```
-//! All NICs of a node have the same driver, and so the same mode.
+//! All NICs of a node have the same driver, and therefore the same mode.
 //!
 //! | mode | `compat_mode` | RDMA stack | `rdma_cm`, SMC-R |
 //! |---|---|---|---|
@@ -33,8 +33,8 @@ use nix::unistd::{AccessFlags, access};
 use rdma_netns::{DeviceAddress, ErdmaModule, Inventory};
 use std::{collections::BTreeSet, fs, io, path::Path};
 
-/// PCI ID of an eRDMA NIC's function with the RDMA device (`erdma_pci_tbl`,
-/// `drivers/infiniband/hw/erdma/erdma_main.c`), in the form of `uevent`.
+/// PCI ID of the eRDMA function that has the RDMA device (`erdma_pci_tbl`, `drivers/infiniband/hw/erdma/erdma_main.c`),
+/// in the form of `uevent`.
 const PCI_ID: &str = "PCI_ID=1DED:107F";
 
 /// Returns the mode of the loaded driver.
@@ -46,8 +46,8 @@ pub fn mode(module: &ErdmaModule) -> DriverMode {
     }
 }
 
-/// Returns the mode of an eRDMA device if neither `rdma_cm` nor SMC-R works in this mode. `None`: both work, or the
-/// device is not eRDMA's.
+/// Returns the driver's mode if neither `rdma_cm` nor SMC-R works with the device at `address`. Returns `None` if both
+/// work in the driver's mode, or if the device is not an eRDMA device.
 pub fn limit(inventory: &Inventory, address: &DeviceAddress) -> Option<DriverMode> {
     let driver = &inventory.maker(inventory.function(address)?).driver;
     driver.as_deref().filter(|it| *it == DRIVER)?;
@@ -55,22 +55,22 @@ pub fn limit(inventory: &Inventory, address: &DeviceAddress) -> Option<DriverMod
     (mode != DriverMode::Default).then_some(mode)
 }
 
-/// Input of a plan.
+/// State from which a change is planned.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
-    /// The module; `None`: the module is not loaded.
+    /// The loaded module; `None`: the module is not loaded.
     pub module: Option<ErdmaModule>,
-    /// Number of PCI functions of eRDMA, regardless of their driver.
+    /// Number of the node's eRDMA functions, with any driver or without one.
     pub functions: usize,
-    /// Modules that use the driver, and that must be unloaded first.
+    /// Modules that use the driver. They must be unloaded before the driver.
     pub holders: Vec<String>,
-    /// Functions without any driver while the module is loaded, by address. Leaves out a function that
-    /// `driver_override` reserves for another driver.
+    /// Functions that have no driver although the module is loaded, in the order of their addresses. Leaves out
+    /// functions that `driver_override` reserves for another driver.
     pub unbound: Vec<DeviceAddress>,
-    /// Devices whose probe the kernel will repeat, whatever their driver. `None`: unknown. Leaves out a function that
-    /// an administrator unbound, or whose probe failed.
+    /// Devices of any driver whose probe the kernel will repeat. `None`: unknown. A function that an administrator has
+    /// unbound, or whose probe failed, is not among them.
     pub deferred: Option<BTreeSet<DeviceAddress>>,
-    /// Reason why this program cannot bind the driver to a function. `None`: it can.
+    /// Reason why this program cannot bind the driver to a function. `None`: this program can bind it.
     pub not_writable: Option<String>,
 }
 
@@ -114,7 +114,7 @@ impl State {
         }
     }
 
-    /// Returns the unbound functions with a deferred probe.
+    /// Returns the functions without a driver that have a deferred probe.
     fn deferred(&self) -> Vec<DeviceAddress> {
         let deferred = self.deferred.iter().flatten();
         let unbound = deferred.filter(|it| self.unbound.contains(it));
@@ -134,8 +134,8 @@ fn deferred(sysfs: &Path) -> Option<BTreeSet<DeviceAddress>> {
     )
 }
 
-/// Returns the address of the eRDMA function at `directory`, if no driver is bound to it and `erdma` can be bound
-/// (`pci_match_device()`, `drivers/pci/pci-driver.c`).
+/// Returns the address of the eRDMA function at `directory`. Returns `None` if a driver is bound to the function, or if
+/// the kernel would not bind `erdma` to it (`pci_match_device()`, `drivers/pci/pci-driver.c`).
 fn unbound(directory: &Path) -> Option<DeviceAddress> {
     let chosen = fs::read_to_string(directory.join("driver_override")).unwrap_or_default();
     let is_free = matches!(chosen.trim_end(), "" | "(null)" | DRIVER);
@@ -148,10 +148,10 @@ fn unbound(directory: &Path) -> Option<DeviceAddress> {
 /// Configured and present mode of the driver.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DriverStatus {
-    /// Configured mode. None: any.
+    /// Configured mode; `None`: any mode.
     pub wanted: Option<DriverMode>,
-    /// Present mode. None: the driver is not loaded.
+    /// Present mode; `None`: the driver is not loaded.
     pub loaded: Option<DriverMode>,
-    /// Reason for the difference.
+    /// Reason why the present mode differs from the configured mode.
     pub problem: Option<Problem>,
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Plan of the change from the driver's present mode to the configured one.
+//! Plan of the change from the driver's present mode to the configured mode.
 
 use super::{State, User, mode};
 use crate::conf::DriverMode;
@@ -11,16 +11,16 @@ use std::time::Duration;
 pub enum Plan {
     /// No change.
     Keep,
-    /// Make the change if no device has a user.
+    /// Make this change, if no device has a user.
     Change(Change),
-    /// The configured mode cannot be reached.
+    /// The configured mode cannot be reached, for this reason.
     Problem(Problem),
 }
 
 /// A change of the driver's mode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Present module, which is unloaded first. `None`: no module is loaded.
+    /// Present module, which the change unloads first. `None`: no module is loaded.
     pub from: Option<ErdmaModule>,
     /// Mode after the change.
     pub to: DriverMode,
@@ -29,13 +29,13 @@ pub struct Change {
 /// Reason why the driver is not in the configured mode.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
-    /// The node has a NIC and no driver for it.
+    /// The node has an eRDMA NIC, but the driver is not loaded.
     #[error(
         "the eRDMA driver is not loaded: load it (modprobe erdma), or set preferDriver, and the daemon loads it; if \
          the kernel has no such module, install Alibaba Cloud's driver (erdma_installer)"
     )]
     NotLoaded,
-    /// The module cannot be loaded, or not loaded again after it is unloaded.
+    /// The module cannot be loaded. If it is loaded in another mode, the daemon does not unload it.
     #[error("mode {wanted} of the eRDMA driver needs its module to be loaded, and {why}")]
     NotLoadable {
         /// Configured mode.
@@ -70,7 +70,7 @@ pub enum Problem {
         /// Configured mode.
         wanted: DriverMode,
     },
-    /// A reload would remove devices from their users.
+    /// A reload would remove devices that have users.
     #[error(
         "the eRDMA driver stays in mode {loaded}, although preferDriver is {wanted}: drain the node, because the \
          driver's devices are in use by {}",
@@ -89,23 +89,23 @@ pub enum Problem {
     Failed {
         /// Configured mode.
         wanted: DriverMode,
-        /// Failure, and the present state.
+        /// Description of the failure and of the present state.
         why: String,
     },
-    /// The driver is loaded, and not bound to some functions.
+    /// The driver is loaded, but not bound to some functions.
     #[error("the eRDMA driver is not bound to {function}: {why}{}", also(others))]
     Unbound {
-        /// First such function.
+        /// First function without the driver.
         function: DeviceAddress,
-        /// Reason, and how to end it.
+        /// Reason, and the remedy.
         why: String,
-        /// Further functions.
+        /// Further functions without the driver.
         others: Vec<DeviceAddress>,
     },
 }
 
 impl Problem {
-    /// Returns the value of the metric's label.
+    /// Returns the problem's value for the metric's label.
     pub fn word(&self) -> &'static str {
         match self {
             Self::NotLoaded => "not_loaded",
@@ -119,8 +119,8 @@ impl Problem {
         }
     }
 
-    /// Returns the time until the next check of a problem that may end without an event. No event reports the end of a
-    /// pod, or the installation of a driver. `None`: the problem does not end by itself.
+    /// Returns the time until the next check of a problem that can end without an event. The end of a pod and the
+    /// installation of a driver are no events. Returns `None` if the problem only ends with an event.
     pub fn passes(&self, soon: Duration) -> Option<Duration> {
         match self {
             Self::InUse { .. } | Self::Unbound { .. } => Some(soon),
@@ -145,7 +145,7 @@ impl Problem {
     }
 }
 
-/// Returns the value of `compat_mode` for a mode.
+/// Returns the value of `compat_mode` for `mode`.
 pub(super) fn parameter(mode: DriverMode) -> char {
     match mode {
         DriverMode::Default => 'N',
@@ -166,8 +166,8 @@ fn also(others: &[DeviceAddress]) -> String {
     }
 }
 
-/// Plans the change to the mode `wanted` (`None`: any mode). The caller makes the change only if no device has a user.
-/// With `may_reload`, a loaded module may be unloaded.
+/// Plans the change to the mode `wanted` (`None`: any mode). The caller must make the change only if no device has a
+/// user. `may_reload` is true if a loaded module may be unloaded.
 pub fn plan(wanted: Option<DriverMode>, state: &State, may_reload: bool) -> Plan {
     let Some(module) = state.module else {
         return match wanted {
@@ -203,15 +203,15 @@ pub fn plan(wanted: Option<DriverMode>, state: &State, may_reload: bool) -> Plan
     })
 }
 
-/// Returns true if the loaded mode fulfils the configured mode. MLNX_OFED's driver in compatible mode fulfils both
+/// Returns true if the loaded mode satisfies the configured mode. In compatible mode, MLNX_OFED's driver satisfies both
 /// `compat` and `ofed`.
 fn is_met(wanted: DriverMode, loaded: DriverMode) -> bool {
     wanted == loaded || (wanted == DriverMode::Compat && loaded == DriverMode::Ofed)
 }
 
 impl Change {
-    /// Returns the problem that `users` prevent the change. `None`: there are no users, or the driver is not loaded, so
-    /// that loading it harms no user.
+    /// Returns the problem that `users` prevent the change. Returns `None` if there are no users, or if the driver is
+    /// not loaded: loading it harms no user.
     pub fn hindered(&self, users: Vec<User>) -> Option<Problem> {
         let loaded = mode(self.from.as_ref()?);
         let wanted = self.to;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Finds the users of the driver's devices, who would lose the devices.
+//! Finds the users of the driver's devices. A reload of the driver would remove the devices from them.
 //!
-//! The module's reference count does not show all users: a process that has opened a device does not hold the module if
-//! the driver can take devices back from processes (`disassociate_ucontext`; `ib_uverbs_open()`,
+//! The module's reference count does not show all users. If the driver can remove devices from processes
+//! (`disassociate_ucontext`), a process that has opened a device does not increase the count (`ib_uverbs_open()`,
 //! `drivers/infiniband/core/uverbs_main.c`).
 
 use crate::conf::DriverMode;
@@ -25,9 +25,9 @@ const LIMIT: Duration = Duration::from_secs(5);
 /// A user of a device.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum User {
-    /// A pod to which kubelet or the chain assigned the device.
+    /// A pod to which kubelet or `rdma-cni` assigned the device.
     Pod(String),
-    /// A claim that has the device. The claim's pods may be starting.
+    /// A claim that has the device. Its pods may just be starting.
     Claim(String),
     /// A process that has the device open.
     Process {
@@ -36,7 +36,7 @@ pub enum User {
         /// Name of the process.
         name: String,
     },
-    /// Objects of the device that belong to invisible processes, or to the kernel.
+    /// Kernel objects of the device. They belong to the kernel, or to processes that this program cannot see.
     Objects {
         /// RDMA device.
         rdma: String,
@@ -68,7 +68,7 @@ impl fmt::Display for User {
 }
 
 impl User {
-    /// Returns the user without the parts that differ between observations.
+    /// Returns the user without the details that differ between observations.
     pub(super) fn kind(&self) -> Self {
         match self {
             Self::Process { name, .. } => Self::Process {
@@ -84,14 +84,14 @@ impl User {
     }
 }
 
-/// A device whose users are searched.
+/// A device whose users the daemon must find.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchedDevice {
     /// PCI functions of the RDMA device and of its netdev.
     pub addresses: Vec<DeviceAddress>,
-    /// RDMA device. `None`: the RDMA device currently does not exist, as during a rebind.
+    /// Name of the RDMA device. `None`: the RDMA device does not exist at present, as during a rebind.
     pub rdma: Option<String>,
-    /// Major and minor numbers of its character devices.
+    /// Major and minor numbers of the device's character devices.
     pub numbers: Vec<(u32, u32)>,
 }
 
@@ -104,7 +104,7 @@ pub struct Advertised {
     pub ids: BTreeMap<String, Vec<DeviceAddress>>,
 }
 
-/// The paths in which users are searched.
+/// Paths that show the users of devices.
 #[derive(Clone, Debug)]
 pub struct Paths {
     /// State directory of `rdma-cni`.
@@ -115,8 +115,8 @@ pub struct Paths {
     pub proc: PathBuf,
 }
 
-/// Returns the users of `devices`, whose driver is in `mode`. `offers` returns an id's devices if an earlier daemon
-/// wrote no grant. A source that cannot be read counts as a user.
+/// Returns the users of `devices`. Their driver is in `mode`. `offers` shows the devices of an id for which an earlier
+/// daemon wrote no grant. A source that cannot be read counts as a user.
 pub async fn gather(
     paths: &Paths,
     devices: &[WatchedDevice],
@@ -149,7 +149,7 @@ fn gather_blocking(
     let mut users = BTreeSet::new();
     match pods {
         Ok(pods) => users.extend(of_kubelet(&pods, &addresses, offers, &grants)),
-        // without any grant, no pod can have a device
+        // ignore the error: without a grant of one of the devices, no pod can have a device
         Err(_) if !grants.all().iter().any(|it| it.has_any(&addresses)) => {}
         Err(error) => {
             users.insert(User::Unknown(error));
@@ -160,18 +160,18 @@ fn gather_blocking(
     claims.retain(|record| record.nics().any(|nic| addresses.contains(&nic.address)));
     users.extend(claims.iter().map(|it| User::Claim(it.claim.to_string())));
     users.extend(unreadable.iter().map(|it| User::Unknown(it.to_string())));
-    // one user suffices to leave the driver unchanged
+    // search processes only if no user was found: one user is enough to keep the driver unchanged
     if users.is_empty() {
         users.extend(processes(paths, devices));
     }
-    // processes of another pid namespace are invisible, but their objects are not
+    // search objects, too: processes of another pid namespace are invisible, but their objects are visible
     if users.is_empty() {
         users.extend(objects(devices, mode));
     }
     users.into_iter().collect()
 }
 
-/// Returns the pods that have one of `addresses` by `rdma-cni`'s records.
+/// Returns the pods that have one of `addresses`, according to the records of `rdma-cni`.
 fn of_records(state_dir: &Path, addresses: &BTreeSet<&DeviceAddress>) -> Vec<User> {
     let unknown = |error: String| vec![User::Unknown(error)];
     let boot_id = match Linux::new().boot_id() {
@@ -217,10 +217,10 @@ fn of_kubelet(
         .collect()
 }
 
-/// Part of the path of an RDMA character device in a descriptor's link.
+/// Part of the path of an RDMA character device, to which the link of an open descriptor leads.
 const DIRECTORY: &str = "infiniband/";
 
-/// Returns the processes that have one of the character devices open, as far as `/proc` shows them.
+/// Returns the processes in `/proc` that have one of the devices' character devices open.
 fn processes(paths: &Paths, devices: &[WatchedDevice]) -> Vec<User> {
     let numbers: Vec<(u32, u32)> = devices.iter().flat_map(|it| &it.numbers).copied().collect();
     let proc = &paths.proc;
@@ -246,9 +246,11 @@ fn processes(paths: &Paths, devices: &[WatchedDevice]) -> Vec<User> {
     users
 }
 
-/// Returns true if one of the descriptors is a device with one of the numbers. A process that has ended has no
-/// descriptors. Calls stat(2) only for descriptors with the path of an RDMA device, because stat(2) on a file of an
-/// unreachable server can block forever.
+/// Returns true if one of the descriptors is open on a device with one of `numbers`. Returns false for a process that
+/// has ended.
+///
+/// Calls stat(2) only for descriptors whose link leads to an RDMA device: stat(2) on a file of an unreachable server
+/// can block forever.
 fn has_open(descriptors: &Path, numbers: &[(u32, u32)]) -> io::Result<bool> {
     let entries = match fs::read_dir(descriptors) {
         Err(error) if has_ended(&error) => return Ok(false),
@@ -259,7 +261,7 @@ fn has_open(descriptors: &Path, numbers: &[(u32, u32)]) -> io::Result<bool> {
         match found {
             Ok(true) => return Ok(true),
             Ok(false) => {}
-            // the process has closed it, or has ended
+            // ignore the descriptor: the process has closed it, or has ended
             Err(error) if has_ended(&error) => {}
             Err(error) => return Err(error),
         }
@@ -282,7 +284,7 @@ fn is_one(descriptor: &Path, numbers: &[(u32, u32)]) -> io::Result<bool> {
     Ok(found.file_type().is_char_device() && numbers.contains(&number))
 }
 
-/// Returns the users of the kernel's objects of the devices that this namespace sees.
+/// Returns the users of the devices' kernel objects. This namespace sees only some devices.
 fn objects(devices: &[WatchedDevice], mode: DriverMode) -> Vec<User> {
     let counts = || -> Result<Vec<(String, Counts)>, String> {
         let why = |error: &dyn fmt::Display| format!("RDMA netlink: {error}");
@@ -305,7 +307,7 @@ fn objects(devices: &[WatchedDevice], mode: DriverMode) -> Vec<User> {
     of_counts(counts(), mode)
 }
 
-/// Names and numbers of objects, such as `ctx` and 2.
+/// Kinds of objects with their numbers, such as `ctx` and 2.
 type Counts = Vec<(String, u64)>;
 
 fn of_counts(counted: Result<Vec<(String, Counts)>, String>, mode: DriverMode) -> Vec<User> {
@@ -321,8 +323,8 @@ fn of_counts(counted: Result<Vec<(String, Counts)>, String>, mode: DriverMode) -
 }
 
 /// Describes the number of objects that belong to users. A context belongs to a process. A queue pair without a context
-/// belongs to the kernel: in compat mode there is always one, for management; in default mode (iWARP) there is none, so
-/// each such queue pair is a link of SMC-R.
+/// belongs to the kernel. In compat mode the kernel always has one such queue pair, for management. In default mode
+/// (iWARP) the kernel has no queue pair for management: each queue pair without a context is a link of SMC-R.
 fn of_users(counts: &[(String, u64)], mode: DriverMode) -> Option<String> {
     let count = |name: &str| {
         let mut counts = counts.iter();

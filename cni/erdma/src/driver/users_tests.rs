@@ -86,11 +86,11 @@ fn pods_with_an_allocated_device_of_the_driver() {
     site.grant("mlx5_0/3", "0000:3b:00.0");
     let pods = vec![pod("a", "erdma_0/3"), pod("b", "mlx5_0/3"), pod("c", "x")];
     assert_eq!(site.users(Ok(pods)), ["pod team/a"]);
-    // kubelet has released it: the file alone is no evidence
+    // kubelet has released the id: the file of the grant alone does not prove a user
     assert_eq!(site.users(Ok(vec![])), [] as [&str; 0]);
 }
 
-/// Its pods have no attachment yet, or have `hostNetwork`, and kubelet's ids are not theirs.
+/// The claim's pods have no attachment yet, or have `hostNetwork`. Kubelet reports no ids for them.
 #[test]
 fn claims_that_were_prepared_with_a_device_of_the_driver() {
     let site = Site::new();
@@ -125,7 +125,7 @@ fn without_kubelet_every_grant_counts_as_a_user() {
 }
 
 impl Site {
-    /// A process that has opened what `leads_to` is.
+    /// Adds a process with a descriptor whose link leads to `leads_to`.
     fn process(&self, pid: &str, leads_to: &Path) {
         let process = self.paths.proc.join(pid);
         fs::create_dir_all(process.join("fd")).expect("made");
@@ -133,7 +133,7 @@ impl Site {
         symlink(leads_to, process.join("fd/5")).expect("a link");
     }
 
-    /// `infiniband/<name>`, with the numbers of `device`.
+    /// Makes the file `infiniband/<name>` with the device numbers of `device`.
     fn named(&self, name: &str, device: &str) -> PathBuf {
         let directory = self.root.path().join("infiniband");
         fs::create_dir_all(&directory).expect("made");
@@ -149,9 +149,9 @@ fn processes_that_have_it_open() {
     site.process("17", &ours);
     site.process("18", &site.named("uverbs1", "/dev/null"));
     site.process("self", &ours);
-    // no such device has this name: the process is ignored
+    // no character device with this path: the process is ignored
     site.process("19", Path::new("/dev/full"));
-    // closed in between, and ended in between
+    // one process closed its descriptor meanwhile, and another process ended meanwhile
     site.process("20", &site.root.path().join("infiniband/uverbs9"));
     fs::create_dir_all(site.paths.proc.join("21")).expect("made");
     assert_eq!(site.users(Ok(vec![])), ["process 17 (trainer)"]);
@@ -171,7 +171,7 @@ fn an_unreachable_source_is_a_user() {
     let site = Site::new();
     let process = site.paths.proc.join("17");
     fs::create_dir_all(&process).expect("made");
-    // no directory: treated like an unreadable one
+    // a file in place of the directory: the daemon treats it like a directory that cannot be read
     fs::write(process.join("fd"), "").expect("written");
     let users = site.users(Ok(vec![]));
     assert!(users[0].contains("unknown users: cannot read"), "{users:?}");
@@ -203,9 +203,9 @@ fn objects_with_an_owner() {
     let counts = |ctx, qp| [("pd", 1), ("ctx", ctx), ("qp", qp)].map(|(n, c)| (n.to_owned(), c));
     for (ctx, qp, mode, wanted) in [
         (0, 0, Default, None),
-        // a link of SMC-R
+        // the queue pair is a link of SMC-R
         (0, 1, Default, Some("1 queue pairs")),
-        // the one for management
+        // the queue pair is the one for management
         (0, 1, Compat, None),
         (0, 1, Ofed, None),
         (0, 4, Compat, Some("4 queue pairs")),

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The strict checks of the service's answers, which become addresses and routes.
+//! Strict checks of the metadata service's answers: the daemon makes addresses and routes from them.
 
 use super::MetadataError;
 use ipnetwork::Ipv4Network;
 use rdma_netns::HardwareAddress;
 use std::net::Ipv4Addr;
 
-/// Largest part of a wrong value in an error, characters.
+/// Largest number of characters of a wrong value that an error shows.
 const SHOWN: usize = 60;
 
-/// Returns the body as one line without spaces. `place` is the URL's path, for errors.
+/// Returns the body as one line without spaces. `place` is the path of the URL, for errors.
 ///
 /// # Errors
 /// The body is empty, or has more than one word.
@@ -24,7 +24,8 @@ pub fn line(place: &str, body: &[u8]) -> Result<String, MetadataError> {
     }
 }
 
-/// Returns the address of a NIC with the prefix length of its vSwitch. Each value has its URL's path, for errors.
+/// Returns the address of a NIC with the prefix length of its vSwitch. Each argument is a value, and the path of its
+/// URL for errors.
 ///
 /// # Errors
 /// A value is malformed, or the network does not contain the address.
@@ -57,7 +58,7 @@ pub fn address(
 /// Returns the router of the network of `address`.
 ///
 /// # Errors
-/// The value is malformed, or no router can have it.
+/// The value is malformed, or is an address that no router can have.
 pub fn gateway(
     address: Ipv4Network,
     (place, value): (&str, &str),
@@ -69,7 +70,7 @@ pub fn gateway(
     }
 }
 
-/// Returns the reason why a NIC cannot have `address`, or cannot have `gateway` as its router. The text continues a
+/// Returns the reason why a NIC cannot have `address`, or why its router cannot have `gateway`. The reason continues a
 /// sentence that begins with the value.
 pub fn unusable(address: Ipv4Network, gateway: Option<Ipv4Addr>) -> Option<String> {
     let network = Ipv4Network::new(address.network(), address.prefix()).ok()?;

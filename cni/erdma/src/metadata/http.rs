@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One HTTP/1.1 request with limits of time and size. Uses a new connection, without TLS, proxy or redirects.
+//! Sends one HTTP/1.1 request with limits of time and size. Uses a new connection, without TLS, proxy or
+//! redirects.
 
 use super::{MetadataError, Pace};
 use http_client::{Bytes, HttpError, Request, Uri, send};
@@ -9,17 +10,17 @@ use tokio::{
     time::{Instant, timeout, timeout_at},
 };
 
-/// Largest answer, bytes. An address has at most 15.
+/// Largest answer in bytes. An address has at most 15 bytes.
 pub const LONGEST: usize = 4096;
 
-/// The base address of the service.
+/// Base URL of the service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Base {
     host: String,
     port: u16,
 }
 
-/// The text is not a base address.
+/// Error: the text is not a base URL.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not the address of a metadata service: http://HOST or http://HOST:PORT")]
 pub struct InvalidBase(String);

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The cloud's metadata service, with data about this instance and its NICs.
+//! The cloud's metadata service, which has data about this instance and its NICs.
 //!
 //! | path | content |
 //! |---|---|
-//! | `/latest/api/token` | a session's token, requested by PUT with `X-aliyun-ecs-metadata-token-ttl-seconds` |
+//! | `/latest/api/token` | token of a session, requested by PUT with `X-aliyun-ecs-metadata-token-ttl-seconds` |
 //! | `/latest/meta-data/instance-id` | `i-…` |
-//! | `/latest/meta-data/mac` | the MAC address of the instance's primary NIC |
+//! | `/latest/meta-data/mac` | MAC address of the instance's primary NIC |
 //! | `/latest/meta-data/network/interfaces/macs/<mac>/` | `primary-ip-address`, `vswitch-cidr-block`, `gateway` |
 //!
 //! Each request has a token in `X-aliyun-ecs-metadata-token`, because an instance can require it ("security hardening
-//! mode"). If an old instance's service has no tokens, requests have none. Requests use plain HTTP to the configured
-//! address, and ignore proxies of the environment, because the service answers only the instance itself.
+//! mode"). If the service of an old instance does not support tokens, requests have no token.
+//!
+//! Requests use plain HTTP to the configured address. They ignore proxies of the environment, because the service
+//! answers only the instance itself.
 
 pub mod answers;
 pub mod http;
@@ -34,7 +36,7 @@ const MACS: &str = "/latest/meta-data/network/interfaces/macs";
 const TTL_HEADER: HeaderName = HeaderName::from_static("x-aliyun-ecs-metadata-token-ttl-seconds");
 const TOKEN_HEADER: HeaderName = HeaderName::from_static("x-aliyun-ecs-metadata-token");
 
-/// Requested lifetime of a token, seconds: the service's maximum.
+/// Requested lifetime of a token in seconds, which is the service's maximum.
 const TTL: u64 = 21_600;
 
 /// Time limits and intervals of requests.
@@ -44,15 +46,15 @@ pub struct Pace {
     pub connect: Duration,
     /// Time limit for a whole request, including the connection.
     pub whole: Duration,
-    /// Number of tries for a request that gets no answer, or status 429 or 5xx.
+    /// Number of attempts for a request that gets no answer, or the status 429 or 5xx.
     pub attempts: u32,
     /// Pause before the second attempt. The pause doubles before each later attempt.
     pub pause: Duration,
-    /// Pause before an unanswered request is repeated. The pause doubles with each repetition.
+    /// Pause before the daemon repeats a request that got no answer. The pause doubles with each repetition.
     pub again: Duration,
-    /// Upper limit of `again`.
+    /// Upper limit of the pause `again`.
     pub longest: Duration,
-    /// Time after which a NIC that is up without an address counts as unconfigured. Before, DHCP may still assign an
+    /// Time after which a NIC that is up without an address counts as unconfigured. Until then DHCP may still assign an
     /// address.
     pub quiet: Duration,
 }
@@ -71,18 +73,18 @@ impl Default for Pace {
     }
 }
 
-/// A request to the metadata service failed.
+/// Error of a request to the metadata service.
 #[derive(Debug, thiserror::Error)]
 pub enum MetadataError {
     /// The connection failed.
     #[error("the metadata service at {base} cannot be reached: {source}")]
     Unreachable {
-        /// Base address of the service.
+        /// Base URL of the service.
         base: Base,
         /// Error of the system.
         source: io::Error,
     },
-    /// The connection succeeded, but the answer exceeded the limit.
+    /// The connection succeeded, but the answer took longer than the time limit.
     #[error("the metadata service has not answered for {place} within {limit:?}")]
     Slow {
         /// Path of the request.
@@ -90,7 +92,7 @@ pub enum MetadataError {
         /// Time limit.
         limit: Duration,
     },
-    /// The answer is not HTTP, or incomplete.
+    /// The answer is not HTTP, or is incomplete.
     #[error("the metadata service's answer for {place} is broken: {source}")]
     Broken {
         /// Path of the request.
@@ -98,7 +100,7 @@ pub enum MetadataError {
         /// Reason.
         source: io::Error,
     },
-    /// The status is an error.
+    /// The status of the answer is an error.
     #[error("the metadata service answers {status} for {place}")]
     Refused {
         /// Path of the request.
@@ -125,7 +127,7 @@ pub enum MetadataError {
 }
 
 impl MetadataError {
-    /// Reports whether the failure concerns the service, so that other requests would fail too.
+    /// Returns true if the whole service has failed. Other requests would then fail, too.
     pub fn is_of_the_service(&self) -> bool {
         match self {
             Self::Unreachable { .. } | Self::Slow { .. } => true,
@@ -135,7 +137,7 @@ impl MetadataError {
     }
 }
 
-/// The session with the service.
+/// Session with the service.
 #[derive(Clone, Debug)]
 enum Session {
     /// There is no valid token.
@@ -146,7 +148,7 @@ enum Session {
     Plain,
 }
 
-/// The metadata service at one base address.
+/// Metadata service at one base URL.
 #[derive(Debug)]
 pub struct Metadata {
     base: Base,
@@ -155,15 +157,15 @@ pub struct Metadata {
 }
 
 impl Metadata {
-    /// Returns the service at `base`, such as `http://100.100.100.200`. No request is sent.
+    /// Returns the service at the base URL `base`, such as `http://100.100.100.200`. Sends no request.
     ///
     /// # Errors
-    /// `base` is not a base address.
+    /// `base` is not a base URL.
     pub fn new(base: &str) -> Result<Self, InvalidBase> {
         Ok(Self::with_pace(base.parse()?, Pace::default()))
     }
 
-    /// Does the same as [`Metadata::new`], with other limits.
+    /// Returns the service like [`Metadata::new`], with other limits.
     pub fn with_pace(base: Base, pace: Pace) -> Self {
         Self {
             base,
@@ -180,7 +182,7 @@ impl Metadata {
         self.line(INSTANCE_ID).await
     }
 
-    /// Returns the MAC address of the instance's primary NIC. `None`: the service does not report it.
+    /// Returns the MAC address of the instance's primary NIC. Returns `None` if the service does not report it.
     ///
     /// # Errors
     /// [`MetadataError`]
@@ -192,10 +194,11 @@ impl Metadata {
         }
     }
 
-    /// Returns the address of the NIC with `mac`, and the router of its network, if there is one.
+    /// Returns the address of the NIC with the MAC address `mac`, and the router of its network, if the network has
+    /// one.
     ///
     /// # Errors
-    /// [`MetadataError`]. `Unknown`: the instance has no such NIC.
+    /// [`MetadataError`]. `Unknown`: the instance does not have this NIC.
     pub async fn nic(&mut self, mac: &HardwareAddress) -> Result<NicAddress, MetadataError> {
         let place = |item: &str| format!("{MACS}/{mac}/{item}");
         let ip_place = place("primary-ip-address");
@@ -220,7 +223,7 @@ impl Metadata {
         answers::line(place, &self.get(place).await?)
     }
 
-    /// Sends a GET request. If the service refuses the token, it gets a new one and repeats the request once.
+    /// Sends a GET request. If the service refuses the token, requests a new token and repeats the request once.
     async fn get(&mut self, place: &str) -> Result<Bytes, MetadataError> {
         let mut renewed = false;
         loop {
@@ -242,7 +245,7 @@ impl Metadata {
         }
     }
 
-    /// Returns a valid token. None: requests have no token.
+    /// Returns a valid token. Returns `None` if the service does not support tokens.
     async fn token(&mut self) -> Result<Option<HeaderValue>, MetadataError> {
         match &self.session {
             Session::Plain => return Ok(None),
@@ -266,13 +269,13 @@ impl Metadata {
             value: "…".to_owned(),
             why: "which no header can have".to_owned(),
         })?;
-        // renewed early, since the service counts the lifetime by its own clock
+        // renew the token early: it ends by the service's clock, which may be ahead
         let end = requested + Duration::from_secs(TTL / 2);
         self.session = Session::Token(token.clone(), end);
         Ok(Some(token))
     }
 
-    /// Sends the request until there is an answer, or all attempts have failed.
+    /// Sends the request until the service answers, or until all attempts have failed.
     async fn ask(
         &self,
         method: Method,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! eRDMA NICs on the real kernel, in throw-away namespaces: veths as NICs, beside a default route.
+//! eRDMA NICs on the real kernel, in temporary network namespaces. veths stand in for the NICs,
+//! beside a default route.
 
 use erdma::{
     Nic,
@@ -13,11 +14,11 @@ use serde_json::Value;
 use std::{sync::Arc, time::Duration};
 use tempfile::TempDir;
 
-/// A host with `eth0` that has an address and a default route, and `eth1` and `eth2` that have
-/// nothing and are down; all in one network.
+/// A host with three veths in one network: `eth0` has an address and a default route, and `eth1` and `eth2` are down
+/// and have no address.
 struct Host {
     netns: Netns,
-    /// Held: the other ends are in it.
+    /// Namespace with the other ends of the veths, which must exist as long as the host.
     switch: Netns,
     kernel: Arc<Linux>,
     state: TempDir,
@@ -57,7 +58,7 @@ impl Host {
         let opened = rdma_netns::netns::Netns::open(netns.path()).expect("the namespace");
         let kernel = opened.run(|| {
             let kernel = Linux::new();
-            // the host is where it is used first
+            // the kernel interface belongs to the namespace in which it is first used
             kernel.observe(None).expect("the host's state");
             kernel
         });
@@ -74,7 +75,7 @@ impl Host {
         }
     }
 
-    /// A new process that settles once.
+    /// Starts a new process that settles the NICs once.
     async fn settle(&self) -> Vec<Outcome> {
         let conf = conf::BringUp {
             mtu: 8500,
@@ -99,7 +100,7 @@ impl Host {
             })
             .collect();
         let mut outcomes = bring_up.settle(&nics).await;
-        // a veth's carrier comes a moment after its up
+        // a veth gets its carrier a moment after it is set up
         for _ in 0..3000 {
             let is_waiting = |it: &Outcome| matches!(it.state, State::Waiting { .. });
             if !outcomes.iter().any(is_waiting) {
@@ -113,7 +114,7 @@ impl Host {
         outcomes
     }
 
-    /// Routes of a netdev: destination, gateway, source and metric.
+    /// Returns the routes of a netdev: destination, gateway, source and metric.
     fn routes(&self, netdev: &str) -> Vec<String> {
         let routes = self.netns.show(&format!("-4 route show dev {netdev}"));
         let word = |route: &Value, key: &str| match &route[key] {
@@ -126,7 +127,8 @@ impl Host {
         routes.iter().map(|route| told(route).join(" ")).collect()
     }
 
-    /// Returns the netdev by which a packet to `destination` leaves.
+    /// Returns the netdev by which a packet leaves. `rest` is the destination, with further
+    /// arguments of `ip route get`.
     fn leaves_by(&self, rest: &str) -> String {
         let routes = self.netns.show(&format!("-4 route get {rest}"));
         routes[0]["dev"].as_str().expect("a netdev").to_owned()
@@ -174,14 +176,14 @@ async fn nics_are_brought_up_behind_the_default_route_and_put_back() {
             "2"
         );
     }
-    // the node's own traffic keeps its route; a socket bound to a NIC uses that NIC
+    // the node's own traffic keeps its route, and a socket that is bound to a NIC uses this NIC
     assert_eq!(host.leaves_by("8.8.8.8"), "eth0");
     assert_eq!(host.leaves_by("10.0.0.9"), "eth0");
     assert_eq!(host.leaves_by("8.8.8.8 oif eth2"), "eth2");
     assert_eq!(host.leaves_by("10.0.0.9 oif eth1"), "eth1");
     host.netns.run(&format!("ping -c 1 -W 2 -I eth1 {GATEWAY}"));
-    // a neighbour that finds the NIC, as by the cloud's vSwitch, reaches its address, though the
-    // way back is by another NIC; not so with strict filtering
+    // a neighbour finds the NIC's hardware address, as the cloud's vSwitch does, and reaches the NIC's address,
+    // although the route back uses another NIC. With strict filtering it would not reach the address
     host.switch.ip(&format!(
         "neigh replace 10.0.0.7 lladdr {} dev br0",
         MACS[1]
@@ -210,7 +212,7 @@ async fn nics_are_brought_up_behind_the_default_route_and_put_back() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flap_is_mended_with_the_same_metrics() {
-    // as systemd-networkd gives them
+    // the metric that systemd-networkd sets
     let host = Host::new("metric 1024");
     host.settle().await;
     let configured = Snapshot::of(&host.netns);
@@ -328,7 +330,7 @@ async fn a_nic_below_another_netdev_or_with_a_route_is_left_alone_and_stays_up()
     assert_eq!(told, wanted);
     before.assert_restored(&host.netns);
 
-    // on one that is ours, later
+    // another program configures a netdev on top of a NIC that the daemon configured
     host.netns.ip("link del macvlan1");
     host.netns.ip("route del 10.7.0.0/16 dev eth2");
     assert_eq!(changes(&host.settle().await), [5, 5]);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Settling a node whose addresses come from the metadata service, also while the service fails.
+//! Tests of settling NICs whose addresses come from the metadata service, also while the service fails.
 
 use crate::{
     metadata::{IMPATIENT, PACE},
@@ -40,7 +40,7 @@ fn unconfigured_nics_get_the_addresses_of_the_cloud() {
         let wanted = [("0.0.0.0/0".to_owned(), metric), (CIDR.to_owned(), metric)];
         assert_eq!(metrics(&link), wanted);
     }
-    // again: no request, no change, no report
+    // a second call sends no request, makes no change and has no report
     let asked = service.requests().len();
     node.kernel.begin();
     let outcomes = process.settle(&node.nics());
@@ -86,14 +86,14 @@ fn another_address_in_the_cloud_takes_the_place_of_the_old_one() {
     node.must_be(&Node::new().snapshot(), "released");
 }
 
-/// Settles while the service fails, and again after it has recovered. Repeats all of it if the machine was too slow for
-/// the time without requests.
+/// Settles the NICs while the service fails, and again after it works. Between two requests there is a period without
+/// requests. Repeats the test if the machine was too slow to observe this period.
 fn waits(misbehave: impl Fn(&MetadataService), told: &str, requests: usize, last: [usize; 2]) {
     let in_time = || waited(&misbehave, told, requests, last);
     assert!((0..5).any(|_| in_time()), "the machine is too slow");
 }
 
-/// Returns true if the wait was observed.
+/// Returns true if the period without requests was observed.
 fn waited(
     misbehave: impl Fn(&MetadataService),
     told: &str,
@@ -116,7 +116,7 @@ fn waited(
         if round == 0 {
             assert_eq!(service.requests().len(), requests, "{told}");
         }
-        // another program has a reason to settle: the service gets no request
+        // a call for another reason sends no request during this period
         let asked = service.requests().len();
         let again = process.settle(&node.nics());
         if since.elapsed() >= wait {
@@ -148,7 +148,7 @@ fn waited(
 
 #[test]
 fn a_service_that_fails_is_waited_for() {
-    // a token, and three attempts for the first question alone
+    // four requests: one for a token, and three attempts of the first query; further queries are not sent
     waits(
         |it| it.behave(|it| it.status = Some(500)),
         "answers 500",
@@ -169,7 +169,7 @@ fn a_service_that_is_slow_is_waited_for() {
         outcomes[0].is_news && words.contains("not answered"),
         "{words}"
     );
-    // three attempts for the token alone
+    // three attempts to get a token, and no further request
     assert_eq!(service.requests().len(), 3);
     assert_eq!(node.link("eth1"), before);
     assert!(!node.records().contains(&"0000:00:06.0.json".to_owned()));
@@ -184,7 +184,7 @@ fn garbage_is_waited_out() {
     let misbehave = |service: &MetadataService| {
         service.set(NICS[0].3, "primary-ip-address", Some(b"<html>"));
     };
-    // the second NIC's request is sent nevertheless
+    // the client nevertheless sends the request for the second NIC
     waits(misbehave, &path, 7, [6, 0]);
 }
 
@@ -203,7 +203,7 @@ fn an_absent_service_gets_one_request_for_all() {
     let mut process = node.process_of(asked(&hole.base()), IMPATIENT);
     let asked_at = Stopwatch::start();
     let outcomes = process.settle(&node.nics());
-    // each of both NICs would take all attempts
+    // each of the two NICs would need all attempts without the limit
     assert!(asked_at.elapsed() < 2 * IMPATIENT.attempts * IMPATIENT.connect);
     for outcome in &outcomes {
         assert!(

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! SIGKILL before and after every change of bringing NICs up, and of putting them back.
+//! Kills the process by SIGKILL before and after every change, while it brings NICs up and while it releases them.
 
 use crate::node::{Node, by_hand, changes, died};
 use erdma::bring_up::release;
 use fake_kernel::Verdict;
 
-/// Kills the daemon, or a release, at its change `at`. None: it had completed before.
+/// Kills the daemon or a release at the change with the number `at`. Returns `None` if the process ended before this
+/// change.
 fn killed(at: usize, verdict: Verdict, in_release: bool) -> Option<Node> {
     let node = Node::new();
     let mut process = None;
@@ -27,7 +28,8 @@ fn killed(at: usize, verdict: Verdict, in_release: bool) -> Option<Node> {
     was_killed.then_some(node)
 }
 
-/// Kills at every change; `finish` has to make of it what a node is that was never killed.
+/// Kills the process at every change. `finish` must then lead to the state of a node whose process
+/// was never killed.
 fn sweep(in_release: bool, finish: impl Fn(&Node, &str)) -> usize {
     let mut kills = 0;
     for at in 1.. {
@@ -42,7 +44,7 @@ fn sweep(in_release: bool, finish: impl Fn(&Node, &str)) -> usize {
     kills
 }
 
-/// Releases what there is, after which it is as `before`.
+/// Releases all NICs. Afterwards the node must be as `before`.
 #[track_caller]
 fn must_be_released(node: &Node, before: &fake_kernel::Snapshot, what: &str) {
     let released = node.release();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Every change of bringing NICs up is refused once, or from some time on.
+//! The kernel refuses changes of the bring-up: each change once, or all changes from some time on.
 
 use crate::node::{Node, REFUSED, by_hand, changes};
 use fake_kernel::Verdict;
@@ -28,7 +28,7 @@ fn any_change_that_is_refused_once_is_made_at_the_next_turn() {
             let outcomes = process.settle(&node.nics());
             let what = format!("change {at} {verdict:?}: {}", node.kernel.journal()[at - 1]);
             changes(&outcomes);
-            // a setting that is refused is not tried again at once
+            // a setting that the kernel refused is not tried again at once
             let outcomes = process.settle(&node.nics());
             changes(&outcomes);
             node.must_be(&normal, &what);

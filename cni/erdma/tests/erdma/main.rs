@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of eRDMA NICs: the metadata service's client against a stand-in on loopback, plans as data, and bring-up and
-//! release on a fake kernel. All processes are threads of this one: a child process would inherit the locks.
+//! Tests of eRDMA NICs: the metadata service's client with a stand-in on loopback, plans as data, and bring-up and
+//! release on a fake kernel. All processes are threads of the test process, because a child process would inherit the
+//! locks.
 
 mod asking;
 mod dying;

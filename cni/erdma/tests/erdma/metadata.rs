@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The client of the metadata service, over real HTTP on loopback.
+//! Tests of the metadata service's client, over real HTTP on loopback.
 
 use erdma::metadata::{Base, Metadata, MetadataError, Pace};
 use integration::metadata::{BlackHole, MetadataService, nic_path};
@@ -14,7 +14,7 @@ use std::{
 
 const MAC: &str = "02:00:00:00:00:07";
 
-/// A test's own: pauses are short, but what answers may be slow, as the machine may be busy.
+/// Pace of tests: pauses are short, but time limits are long, because the machine may be busy.
 pub(crate) const PACE: Pace = Pace {
     connect: Duration::from_secs(30),
     whole: Duration::from_secs(60),
@@ -84,7 +84,7 @@ async fn a_token_that_has_expired_is_renewed_once() {
         requests.iter().filter(|it| it.starts_with("PUT")).count()
     };
     assert_eq!(puts(&service), 2);
-    // one that gives tokens and takes none
+    // a service that gives tokens, and refuses each of them
     service.behave(|behaviour| behaviour.status = Some(403));
     let error = nic(&mut client).await.expect_err("refused").to_string();
     assert!(error.contains("403"), "{error}");
@@ -102,7 +102,7 @@ async fn an_older_instance_gets_requests_without_a_token() {
         let mut client = client(&service.base());
         nic(&mut client).await.expect("a NIC");
         assert_eq!(service.requests().len(), 4, "{status}");
-        // it has learnt to give tokens, and wants them
+        // the service supports tokens now, and requires them
         service.behave(|behaviour| {
             behaviour.no_tokens = None;
             behaviour.requires_token = true;
@@ -163,7 +163,7 @@ async fn silence_ends_in_time() {
         let error = nic(&mut client).await.expect_err("silence");
         assert!(error.is_of_the_service(), "{error}");
         assert!(error.to_string().contains(told), "{error}");
-        // several times what it may take; the kernel gives a connection up after two minutes
+        // allow several times the limit; the kernel gives up a connection after two minutes
         let took = asked.elapsed();
         let limit = 5 * IMPATIENT.attempts * IMPATIENT.whole;
         assert!(took < limit, "{took:?}: {error}");
@@ -235,7 +235,7 @@ async fn answers_that_are_not_http_or_have_no_end_are_errors() {
     }
 }
 
-/// Each of its bytes comes soon after the one before, so that no connection is ever quiet.
+/// Each byte arrives soon after the previous byte, so that the connection is never idle.
 #[test]
 fn an_answer_that_drips_without_an_end_ends_in_time() {
     for head in ["HTTP/1.1 200 OK\r\n\r\n", "HTTP/1.1 200 OK\r\nx: "] {
@@ -252,11 +252,11 @@ fn an_answer_that_drips_without_an_end_ends_in_time() {
                     }
                     let (mut stream, ends) = (stream.expect("a client"), &ends);
                     scope.spawn(move || {
-                        // what was said before the question would be no answer
+                        // wait for the request: text before the request would not be an answer
                         let asked = stream.read(&mut [0; 4096]);
                         assert!(asked.is_ok_and(|it| it > 0), "nothing was asked");
                         let mut text = head.as_bytes().iter().chain(iter::repeat(&b'1'));
-                        // until the client has gone
+                        // until the client has closed the connection
                         while !ends.load(Ordering::Relaxed)
                             && text
                                 .next()
@@ -279,7 +279,7 @@ fn an_answer_that_drips_without_an_end_ends_in_time() {
             let error = error.expect_err("no answer");
             assert!(error.is_of_the_service(), "{error}");
             assert!(error.to_string().contains("not answered"), "{error}");
-            // 4096 bytes of it would take 20 s for each attempt
+            // 4096 bytes would take 20 s for each attempt
             assert!(
                 took < 5 * IMPATIENT.attempts * IMPATIENT.whole,
                 "{took:?}: {error}"

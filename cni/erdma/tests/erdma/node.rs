@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A node with two eRDMA NICs beside its own NIC, on a fake kernel with real files.
+//! A node with two eRDMA NICs and a NIC of its own, on a fake kernel with real files.
 
 use cni_protocol::Input;
 use erdma::{
@@ -22,7 +22,7 @@ use std::{
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-/// PCI function, netdev, RDMA device, hardware address and address of both NICs.
+/// PCI function, netdev, RDMA device, hardware address and IP address of each NIC.
 pub(crate) const NICS: [(&str, &str, &str, &str, &str); 2] = [
     (
         "0000:00:06.0",
@@ -43,7 +43,7 @@ pub(crate) const NICS: [(&str, &str, &str, &str, &str); 2] = [
 pub(crate) const CIDR: &str = "10.0.0.0/24";
 pub(crate) const GATEWAY: &str = "10.0.0.253";
 
-/// A metadata service that knows both.
+/// Returns a metadata service that knows both NICs.
 pub(crate) fn service() -> MetadataService {
     let service = MetadataService::new();
     for (_, _, _, mac, ip) in NICS {
@@ -52,13 +52,13 @@ pub(crate) fn service() -> MetadataService {
     service
 }
 
-/// A node.
+/// Node on the fake kernel.
 pub(crate) struct Node {
     pub(crate) kernel: FakeKernel,
     pub(crate) state: TempDir,
 }
 
-/// A daemon's bring-up, as long as it runs.
+/// Bring-up of one daemon process, until the process ends.
 pub(crate) struct Process {
     runtime: Runtime,
     bring_up: BringUp<FakeKernel>,
@@ -68,7 +68,7 @@ pub(crate) fn name(text: &str) -> InterfaceName {
     InterfaceName::try_from(text).expect("an interface name")
 }
 
-/// The PCI function at `rail`, plugged in as at the start.
+/// Returns the PCI function of the NIC `rail`, in its state when it is plugged in.
 pub(crate) fn hardware(rail: usize) -> Hardware {
     let (address, link, rdma, ..) = NICS[rail];
     Hardware::physical(address, link, rdma).with_max_mtu(8500)
@@ -117,14 +117,14 @@ pub(crate) fn furnished() -> World {
     world
 }
 
-/// Makes a change of an administrator on the host.
+/// Makes a change on the host, as an administrator does.
 #[track_caller]
 pub(crate) fn make(world: &mut World, op: &Op) {
     let made = world.execute(op, None);
     made.unwrap_or_else(|refusal| panic!("{op}: {refusal}"));
 }
 
-/// The addresses of both NICs, as a configuration has them.
+/// Returns a configuration with the addresses of both NICs.
 pub(crate) fn by_hand() -> conf::BringUp {
     let of = |(_, _, _, mac, ip): (&str, &str, &str, &str, &str)| NicAddress {
         mac: mac.parse().expect("a hardware address"),
@@ -137,7 +137,7 @@ pub(crate) fn by_hand() -> conf::BringUp {
     }
 }
 
-/// Addresses as the service at `base` has them.
+/// Returns a configuration whose addresses come from the service at `base`.
 pub(crate) fn asked(base: &str) -> conf::BringUp {
     conf::BringUp {
         mtu: 8500,
@@ -152,7 +152,7 @@ impl Node {
     }
 
     pub(crate) fn with(world: World) -> Self {
-        // records are synced to the disk: memory is quicker
+        // use memory, which is faster: records are synced to the disk
         let memory = Path::new("/dev/shm");
         let state = match memory.is_dir() {
             true => tempfile::tempdir_in(memory),
@@ -164,12 +164,12 @@ impl Node {
         }
     }
 
-    /// A new process.
+    /// Starts a new process.
     pub(crate) fn process(&self, conf: conf::BringUp) -> Process {
         self.process_of(conf, crate::metadata::PACE)
     }
 
-    /// A new process with that patience.
+    /// Starts a new process with `pace`.
     pub(crate) fn process_of(&self, conf: conf::BringUp, pace: Pace) -> Process {
         self.kernel.begin();
         let kernel = Arc::new(self.kernel.clone());
@@ -183,12 +183,12 @@ impl Node {
         }
     }
 
-    /// A new process that settles once.
+    /// Starts a new process that settles the NICs once.
     pub(crate) fn settle(&self, conf: conf::BringUp) -> Vec<Outcome> {
         self.process(conf).settle(&self.nics())
     }
 
-    /// The NICs as discovery finds them.
+    /// Returns the NICs as discovery finds them.
     pub(crate) fn nics(&self) -> Vec<Nic> {
         let of = |(address, netdev, rdma, mac, _): (&str, &str, &str, &str, &str)| Nic {
             rdma: rdma.to_owned(),
@@ -201,7 +201,7 @@ impl Node {
         NICS.map(of).to_vec()
     }
 
-    /// `--release` in a new process.
+    /// Runs `--release` in a new process.
     pub(crate) fn release(&self) -> Vec<Released> {
         self.kernel.begin();
         release(&self.kernel, self.state.path()).expect("records")
@@ -216,7 +216,7 @@ impl Node {
         self.kernel.with(|world| make(world, op));
     }
 
-    /// Returns the snapshot after IPv6 has settled.
+    /// Returns a snapshot after duplicate address detection has ended.
     pub(crate) fn snapshot(&self) -> Snapshot {
         self.kernel
             .with(|world| (0..world.detection).for_each(|_| world.pass_time()));
@@ -229,7 +229,7 @@ impl Node {
         assert_eq!(differences, [""; 0], "{what}");
     }
 
-    /// The records that there are, by their files' names.
+    /// Returns the file names of the existing records.
     pub(crate) fn records(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.state.path().join("erdma"));
         let entries = entries.into_iter().flatten();
@@ -237,7 +237,7 @@ impl Node {
         names.filter(|name| name.ends_with(".json")).collect()
     }
 
-    /// The verdict on each change, counted from 1.
+    /// Sets the verdict on each change. Changes are numbered from 1.
     pub(crate) fn script(&self, verdict: impl Fn(usize) -> Verdict + Send + 'static) {
         self.kernel.intercept(move |_, step| verdict(step.number));
     }
@@ -282,13 +282,13 @@ impl Process {
         self.runtime.block_on(self.bring_up.settle(nics))
     }
 
-    /// Settles the NICs where the fake may kill the process. Returns true if it did.
+    /// Settles the NICs. Returns true if the fake kernel killed the process.
     pub(crate) fn dies(mut self, nics: &[Nic]) -> bool {
         died(|| drop(self.settle(nics)))
     }
 }
 
-/// Returns true if the fake killed the process of `work`.
+/// Returns true if the fake kernel killed the process that ran `work`.
 pub(crate) fn died(work: impl FnOnce()) -> bool {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(()) => false,
@@ -311,7 +311,7 @@ pub(crate) fn words(outcomes: &[Outcome]) -> Vec<String> {
     outcomes.iter().map(Outcome::to_string).collect()
 }
 
-/// The routes of a netdev that are not the kernel's: destination and metric.
+/// Returns destination and metric of a netdev's routes, without the kernel's own routes.
 pub(crate) fn metrics(link: &Link) -> Vec<(String, Option<u32>)> {
     let routes = link.routes.iter().filter(|route| !link.makes_itself(route));
     let told = |it: &Route| (format!("{}/{}", it.destination, it.prefix), it.metric);

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Plans as data. Each file in `plans/cases` is a base of `plans/bases` and what differs from it
+//! Plans as data. Each file in `plans/cases` names a base of `plans/bases` and the differences from it
 //! (see the crate `cases`):
 //!
-//! | member | has |
+//! | member | content |
 //! |---|---|
-//! | `request` | netdev, address, gateway, MTU; `siblings`: netdevs of other NICs that were brought up |
-//! | `record` | what the netdev was given before; without a request, what is to be put back |
+//! | `request` | netdev, address, gateway, MTU; `siblings`: netdevs of other NICs that the daemon brought up |
+//! | `record` | earlier configuration of the netdev; without a request, the configuration to release |
 //! | `observed` | the host's netdevs |
 //!
-//! The text beside it has the changes, each as its `ip`/`sysctl` equivalent, and what stays.
-//! `UPDATE_PLANS=1 cargo test -p erdma --test erdma plans` writes every text again, to be read
-//! before it is committed.
+//! The text file beside it has the changes, each as its `ip` or `sysctl` command, and the differences
+//! that stay. `UPDATE_PLANS=1 cargo test -p erdma --test erdma plans` writes all texts again. Read them
+//! before you commit them.
 
 use erdma::bring_up::{
     ownership::foreign_config,

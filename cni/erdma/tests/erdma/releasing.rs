@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of `--release`: it removes the daemon's configuration, and nothing else.
+//! Tests of `--release`: it removes the daemon's configuration, and no other configuration.
 
 use crate::node::{NICS, Node, by_hand, changes, hardware, make, name};
 use erdma::bring_up::{End, ReleaseError, Released, release};
@@ -22,7 +22,7 @@ fn release_leaves_the_node_as_it_was_and_can_be_repeated() {
     node.must_be(&before, "released");
     assert_eq!(node.records(), [""; 0]);
     assert!(node.release().is_empty());
-    // and all over again
+    // a daemon can bring the NICs up again
     assert_eq!(changes(&node.settle(by_hand())), [6, 6]);
 }
 
@@ -92,7 +92,7 @@ fn another_nic_in_the_same_place_is_not_touched() {
     node.settle(by_hand());
     node.kernel.with(|world| {
         world.unplug(NICS[0].0);
-        // with another hardware address
+        // another NIC, with another hardware address, is in the slot now
         world.plug(hardware(0));
         make(
             world,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of settling a node, once and again.
+//! Tests of settling the NICs, once and repeatedly.
 
 use crate::node::{
     NICS, Node, Process, by_hand, changes, furnished, hardware, make, metrics, name, words,
@@ -97,7 +97,7 @@ fn a_nic_without_carrier_is_configured_and_reported() {
     let outcomes = process.settle(&node.nics());
     let told = "erdma_0: not ready yet: eth1 has 10.0.0.6/24, and no carrier";
     assert_eq!(outcomes[0].to_string(), told);
-    // the carrier may come in a moment: no report yet
+    // the carrier may appear in a moment, so there is no report yet
     assert_eq!(
         (retries(&outcomes), outcomes[0].is_news),
         (vec![5, 30], false)
@@ -136,7 +136,8 @@ fn a_nic_without_room_for_jumbo_frames_or_without_a_gateway_says_so() {
     assert_eq!(node.link("eth1").expect("eth1").mtu, 1500);
 }
 
-/// Checks that the next settling repairs a node with both NICs up after `happens`.
+/// Checks that the next settling repairs a node with both NICs up, after `happens`. `wanted` is the
+/// number of changes of each NIC.
 fn mends(happens: impl FnOnce(&Node), wanted: [usize; 2]) -> (Node, Process) {
     let node = Node::new();
     let mut process = node.process(by_hand());
@@ -195,7 +196,7 @@ fn a_flushed_address_is_restored() {
         });
     };
     let (node, mut process) = mends(flush, [3, 0]);
-    // no event reports addresses and routes: the daemon observes every half minute
+    // no event reports addresses and routes, so the daemon observes every 30 s
     let outcomes = process.settle(&node.nics());
     assert_eq!(
         (changes(&outcomes), retries(&outcomes)),
@@ -232,7 +233,7 @@ fn a_driver_reload_is_mended_with_the_metrics_that_were() {
         world.unplug(NICS[0].0);
         world.plug(hardware(0));
     });
-    // the fake assigns new hardware addresses; a NIC keeps its own
+    // the fake kernel assigns new hardware addresses, but a real NIC keeps its address
     let mac = node.link("eth1").expect("eth1").mac;
     node.make(&Op::Link {
         at: AT,
@@ -333,7 +334,7 @@ fn after_a_reboot_all_is_new() {
     node.kernel.with(fake_kernel::World::reboot);
     assert_eq!(changes(&node.settle(by_hand())), [6, 6]);
     node.must_be(&before, "rebooted");
-    // what the node's own set-up configured by then is its own
+    // configuration of the node's own set-up after the boot stays unchanged
     node.kernel.with(|world| {
         world.reboot();
         make(world, &address("eth1", "10.0.0.6"));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of NICs that have no address at present, and have an owner nevertheless.
+//! Tests of NICs that have no address at present, but that another program configures.
 
 use crate::{
     node::{NICS, Node, asked, by_hand, changes, furnished, hardware, make, name, service, words},
@@ -29,7 +29,7 @@ fn take(link: &str) -> Op {
     }
 }
 
-/// A node whose `eth1` is up, and nothing else.
+/// Returns a node whose `eth1` is up and has no configuration.
 fn up() -> Node {
     let mut world = furnished();
     make(&mut world, &set_up("eth1", true));
@@ -38,11 +38,11 @@ fn up() -> Node {
 
 #[test]
 fn a_nic_that_is_up_and_stays_without_an_owner_is_brought_up() {
-    // the machine may be too slow to look twice in that time
+    // retry: the machine may be too slow to observe twice within the quiet time
     assert!((0..5).any(|_| is_brought_up_after_the_quiet_time()));
 }
 
-/// Returns true if the NIC was seen twice in that time.
+/// Returns true if the NIC was observed twice within the quiet time.
 fn is_brought_up_after_the_quiet_time() -> bool {
     let node = up();
     let before = node.link("eth1");
@@ -52,7 +52,7 @@ fn is_brought_up_after_the_quiet_time() -> bool {
     assert_eq!(outcomes[0].to_string(), EARLY);
     assert!(outcomes[0].is_news);
     assert_eq!(outcomes[0].retry_after(), Some(Duration::from_secs(2)));
-    // a NIC that is down has no owner
+    // no other program configures a NIC that is down
     assert_eq!(changes(&outcomes[1..]), [6]);
     let again = process.settle(&node.nics());
     if begin.elapsed() >= QUIET {
@@ -63,7 +63,7 @@ fn is_brought_up_after_the_quiet_time() -> bool {
     std::thread::sleep(QUIET);
     assert_eq!(changes(&process.settle(&node.nics())), [5, 0]);
     drop(process);
-    // what was brought up by us is not waited for in another process
+    // another process does not wait: the daemon has already brought up this NIC before
     node.make(&set_up("eth1", false));
     node.make(&set_up("eth1", true));
     assert_eq!(changes(&node.settle(by_hand())), [2, 0]);
@@ -75,7 +75,7 @@ fn a_nic_keeps_its_owner_while_it_has_no_address() {
     let node = up();
     let mut process = node.process(by_hand());
     assert_eq!(process.settle(&node.nics())[0].to_string(), EARLY);
-    // DHCP gives one, and loses it again
+    // DHCP assigns an address, and removes it again
     node.make(&address("eth1", "10.0.0.66"));
     let told = |outcomes: &[Outcome]| words(outcomes)[0].clone();
     let has = "erdma_0: left alone: eth1 has 10.0.0.66/24 already";
@@ -90,7 +90,7 @@ fn a_nic_keeps_its_owner_while_it_has_no_address() {
     assert_eq!(told(&process.settle(&node.nics())), had);
     node.make(&set_up("eth1", true));
     assert_eq!(node.link("eth1"), before);
-    // after a reload of its driver it is another netdev, down, and without an owner
+    // after a reload of its driver the netdev is a new one, is down, and is unconfigured
     node.kernel.with(|world| {
         world.unplug(NICS[0].0);
         world.plug(hardware(0));

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Devices without a netdev.
+//! Selection of devices that have no netdev.
 
 use super::{SelectError, check_holders, places};
 use attachments::{Attachment, Rail};
 use network_conf::Conf;
 use rdma_netns::{Device, DeviceAddress, LinkType, Observed, RdmaDevice};
 
-/// Returns the rail of a drop-in's device that has no netdev in any namespace: an InfiniBand port without IPoIB. As
-/// with Mellanox's rdma-cni, only its RDMA device moves.
+/// Returns a rail for a device that has no netdev in any namespace, such as an InfiniBand port without IPoIB. A
+/// drop-in selected the device. ADD moves only the RDMA device, as Mellanox's rdma-cni does.
 pub(super) fn rail(
     conf: &Conf,
     address: &DeviceAddress,
@@ -28,7 +28,8 @@ pub(super) fn rail(
     }))
 }
 
-/// Returns the reason why the device at `address` cannot be attached: neither the host nor the pod has a netdev of it.
+/// Returns the reason why ADD cannot attach the device at `address`. Neither the host nor the pod has a netdev of this
+/// device.
 pub(super) fn refusal(address: &DeviceAddress, observed: &Observed) -> SelectError {
     match observed.device(address) {
         None => SelectError::NotFound(address.to_string()),
@@ -43,7 +44,7 @@ pub(super) fn refusal(address: &DeviceAddress, observed: &Observed) -> SelectErr
     }
 }
 
-/// Returns the error for the shared RDMA device `rdma`: its Ethernet port has no GIDs, so that pods cannot use it.
+/// Returns the error for the shared RDMA device `rdma`. Its Ethernet port has no GIDs, so pods cannot use it.
 pub(super) fn no_gids(
     address: &DeviceAddress,
     rdma: &RdmaDevice,

@@ -4,41 +4,41 @@
 use crate::allocation::AllocationError;
 use rdma_netns::{DeviceAddress, InterfaceName, Pkey, RdmaMode};
 
-/// The configured devices cannot be attached to this pod.
+/// The reason why the configured devices cannot be attached to this pod.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SelectError {
-    /// The node has no matching device.
+    /// No device of the node matches the configuration.
     #[error(
         "no device on this node is {0}; ip link and rdma link list the devices: correct the configuration, or load the driver"
     )]
     NotFound(String),
-    /// The host needs every matching device, and the configuration does not name them literally.
+    /// The host needs every matching device. The configuration selects devices by a pattern, and not by name.
     #[error(
         "no device on this node is {selectors} and free to be taken: {passed_over}; name the device literally, with \
          mode \"move\", to move it nevertheless"
     )]
     PassedOver {
-        /// The selectors.
+        /// The configured selectors.
         selectors: String,
-        /// Each netdev with the reason.
+        /// Each matching netdev, with the reason against it.
         passed_over: String,
     },
-    /// The host needs the device.
+    /// The host needs the device, so ADD must not move it.
     #[error("{link} is not moved into a pod: {why}; {remedy}")]
     NeededByHost {
-        /// The netdev, or the RDMA device that would be moved alone.
+        /// The netdev. Without a netdev, the RDMA device.
         link: String,
         /// The host's use of the device.
         why: String,
         /// The next step.
         remedy: &'static str,
     },
-    /// A netdev that is not the host's lies on the netdev.
+    /// An upper netdev of the netdev to be moved does not belong to the host.
     #[error(
         "{link} is not moved into a pod: {upper} lies on it; attach only one of the two, or {link} by mode \"share\""
     )]
     Below {
-        /// The netdev.
+        /// The netdev to be moved.
         link: InterfaceName,
         /// The upper netdev, and its owner.
         upper: String,
@@ -54,19 +54,19 @@ pub enum SelectError {
         /// The attachment that has the device.
         holder: String,
     },
-    /// The device exists, but its netdev is neither in the host's nor in the pod's namespace.
+    /// The device exists, but its netdev is neither on the host nor in the pod.
     #[error(
         "{0} is in use: its netdev is neither on the host nor in this pod, and no record of rdma-cni names its pod"
     )]
     Elsewhere(DeviceAddress),
-    /// The netdev in a resource's `parents`, to which its pods are attached, does not exist.
+    /// The netdev of a resource's `parents` does not exist. ADD cannot attach pods of the resource without it.
     #[error(
         "pods with {resource} are attached to {parent}, and neither is that {netdev} nor a VLAN of it on this node: \
          set the VLAN up (ip link add link {netdev} name {parent} type vlan id ID), or correct parents of the \
          resource in rdma-device-plugin's configuration"
     )]
     NoParent {
-        /// The netdev.
+        /// The netdev of `parents`.
         parent: String,
         /// The device's own netdev.
         netdev: InterfaceName,
@@ -81,7 +81,7 @@ pub enum SelectError {
         /// The reason, and the next step.
         reason: String,
     },
-    /// The netdev's name is not UTF-8, so a record cannot contain it.
+    /// The netdev's name is not UTF-8, so a record cannot contain the name.
     #[error(
         "the name of netdev number {0} is not UTF-8, so a restore could not set it again: rename the netdev"
     )]
@@ -91,7 +91,7 @@ pub enum SelectError {
         "{0} has no RDMA device on the host; set requireRdma to false to attach it nevertheless"
     )]
     NoRdma(InterfaceName),
-    /// A drop-in comes after the plugin that moves the netdev.
+    /// A drop-in precedes the plugin that moves the netdev in the chain. The drop-in must follow that plugin.
     #[error(
         "{0} is on the host: type \"rdma\" moves its RDMA device after it; put the plugin that moves the netdev before \
          it in the list, or let type \"rdma-cni\" move both"
@@ -100,7 +100,7 @@ pub enum SelectError {
     /// The kernel has no RDMA subsystem.
     #[error("this kernel has no RDMA subsystem: load ib_core and the device's RDMA driver")]
     NoSubsystem,
-    /// The RDMA subsystem's mode does not allow the move.
+    /// The RDMA subsystem's mode does not allow moving an RDMA device.
     #[error(
         "the RDMA subsystem is in {0} mode, in which no RDMA device can be moved; set \
          `rdma system set netns exclusive` at boot (module option ib_core netns_mode=0)"
@@ -113,7 +113,7 @@ pub enum SelectError {
          shared` at boot (module option ib_core netns_mode=1), or move devices that are no bonds"
     )]
     Exclusive(InterfaceName),
-    /// The netdev takes no children.
+    /// The kernel accepts no children on the netdev.
     #[error("{link} cannot be shared: {reason}")]
     CannotShare {
         /// The netdev.
@@ -121,7 +121,7 @@ pub enum SelectError {
         /// The reason.
         reason: String,
     },
-    /// The netdev is a bond, or a port of one, and cannot be moved.
+    /// The netdev is a bond or a bond's port, which cannot be moved.
     #[error("{link} cannot be moved into a pod: {reason}")]
     CannotMove {
         /// The netdev.
@@ -129,13 +129,13 @@ pub enum SelectError {
         /// The reason.
         reason: &'static str,
     },
-    /// The pod has an interface of that name.
+    /// The pod already has an interface with the rail's name.
     #[error("interface {0} exists in the pod already")]
     NameTaken(InterfaceName),
-    /// The configuration sets attributes of a virtual function that this attachment does not set up.
+    /// The configuration has settings for a virtual function, but this attachment cannot make them.
     #[error("{fields}: {link} cannot be set up so: {why}")]
     CannotSetUp {
-        /// The fields of the configuration.
+        /// The fields of the configuration with these settings.
         fields: String,
         /// The netdev.
         link: InterfaceName,
@@ -159,18 +159,18 @@ pub enum SelectError {
         /// The P_Keys of the port.
         partitions: String,
     },
-    /// The pod's annotation names a rail that it does not have.
+    /// The pod's annotation names a rail number that the pod does not request.
     #[error(
         "the pod's annotation hca.rdma/rails names rail {rail}, but the pod requests {}; remove the rail, or request more",
         shared_nics(*nics)
     )]
     NoSuchRail {
-        /// The rail's number, from 0.
+        /// The rail's number in the annotation, from 0.
         rail: usize,
-        /// Number of allocated shared NICs.
+        /// Number of shared NICs that kubelet allocated.
         nics: usize,
     },
-    /// Several rails would get one name.
+    /// Several rails would get the same interface name, because the configured name has no number.
     #[error("interfaceName: {rails} rails need a name with %d in it")]
     NameWithoutNumber {
         /// Number of rails.

@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Uses of a device by the host. A device that the host uses is not moved, unless the configuration names it literally
-//! with `mode` `move`. A shared device stays on the host anyway, so a name or a pattern of names selects it.
+//! Uses of a device by the host. ADD moves a device that the host uses only if the configuration names the device
+//! literally with `mode` `move`. A shared device always stays on the host, so a pattern of names selects it even if the
+//! host uses it.
 
 use super::SelectError;
 use network_conf::{Mode, selector::Selector};
 use rdma_netns::{Link, Namespace, Observed, RdmaDevice, Uplink};
 use std::collections::BTreeMap;
 
-/// The way by which a device was selected.
+/// How the configuration or kubelet selected a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Naming {
     /// Selected by name or address.
     Literal,
     /// Selected by a pattern of names or addresses.
     Pattern,
-    /// Selected by driver, vendor or link type.
+    /// Selected by its driver, vendor or link type.
     Kind,
-    /// Kubelet allocated it.
+    /// Allocated by kubelet.
     Kubelet,
 }
 
@@ -30,7 +31,7 @@ impl From<&Selector> for Naming {
     }
 }
 
-/// The host's use of its devices.
+/// The host's uses of its devices.
 pub(super) struct HostUse<'a> {
     host: &'a Namespace,
     uplinks: BTreeMap<u32, Uplink>,
@@ -44,8 +45,8 @@ impl<'a> HostUse<'a> {
         }
     }
 
-    /// Returns the reason why a selector that does not name `link` literally must ignore it. `None`: there is no
-    /// reason.
+    /// Returns the reason why only a selector that names `link` literally may select `link`. Returns `None` if every
+    /// selector may select it.
     pub(super) fn passes_over(
         &self,
         naming: Naming,
@@ -72,8 +73,8 @@ impl<'a> HostUse<'a> {
         refusal(naming, mode, &link.name, self.need(link, rdma))
     }
 
-    /// Returns an error if `rdma` must not be moved. Ignores its netdev: an earlier plugin of the chain moved the
-    /// netdev, or there is none.
+    /// Returns an error if `rdma` must not be moved. Does not check the netdev of `rdma`: an earlier plugin of the
+    /// chain has moved that netdev, or `rdma` has none.
     pub(super) fn rdma_movable(
         &self,
         naming: Naming,
@@ -97,8 +98,10 @@ impl<'a> HostUse<'a> {
         self.uplinks.get(&link.index).map(ToString::to_string)
     }
 
-    /// Describes `link`'s role as a port of a bridge, an Open vSwitch, a bond or a netdev that it accelerates, or as
-    /// the netdev that a port accelerates.
+    /// Describes `link` in one of two cases:
+    ///
+    /// - `link` is a port of a bridge, an Open vSwitch, a bond, or a netdev that `link` accelerates;
+    /// - another netdev accelerates `link`.
     fn port(&self, link: &Link) -> Option<String> {
         if let Some(port) = self.host.accelerator_of(link) {
             let port = &port.name;
@@ -115,9 +118,9 @@ impl<'a> HostUse<'a> {
         Some(format!("it is a port of {name}"))
     }
 
-    /// Describes an upper netdev of the host, such as a VLAN, that lies on `link`. The upper netdev would stay on the
-    /// host and send through a pod's netdev (`vlan_device_event()`, `net/8021q/vlan.c`). An IPoIB child would be
-    /// removed when the RDMA device moves.
+    /// Describes an upper netdev of `link` on the host, such as a VLAN. After a move of `link`, the upper netdev would
+    /// stay on the host and send through the pod's netdev (`vlan_device_event()`, `net/8021q/vlan.c`). The kernel would
+    /// remove an IPoIB child when the RDMA device moves.
     fn above(&self, link: &Link) -> Option<String> {
         let mut links = self.host.links.iter();
         let above = links.find(|it| it.lower == Some(link.index) && it.index != link.index)?;
@@ -126,8 +129,8 @@ impl<'a> HostUse<'a> {
     }
 }
 
-/// Returns the error for `name` if the host needs it for the reason `why`, and the configuration does not force the
-/// move.
+/// Returns the error for the device `name` if the host needs it for the reason `why`. Returns no error if the
+/// configuration forces the move.
 fn refusal(naming: Naming, mode: Mode, name: &str, why: Option<String>) -> Result<(), SelectError> {
     let remedy = match (naming, mode) {
         (Naming::Literal, Mode::Move) => return Ok(()),
@@ -144,7 +147,7 @@ fn refusal(naming: Naming, mode: Mode, name: &str, why: Option<String>) -> Resul
     }
 }
 
-/// Describes the kernel's users of a device.
+/// Describes the kernel's users of an RDMA device, such as `rpcrdma` (NFS).
 fn users(rdma: &RdmaDevice) -> Option<String> {
     let users = rdma.kernel_users.join(", ");
     (!users.is_empty()).then(|| format!("the host uses {} itself ({users})", rdma.name))

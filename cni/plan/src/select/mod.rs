@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Selects the netdevs and RDMA devices of an ADD, before anything is changed.
+//! Selects the netdevs and RDMA devices of an ADD, before ADD changes anything.
 
 mod allocated;
 mod bare;
@@ -24,7 +24,7 @@ use rdma_resources::Sharing;
 pub use selected::{Remark, Selected};
 use std::collections::BTreeSet;
 
-/// The source that names the devices to attach.
+/// The source of the devices to attach.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Choice<'a> {
     /// The address of a device.
@@ -35,7 +35,7 @@ pub enum Choice<'a> {
     Allocated(Vec<Meaning>),
 }
 
-/// A netdev that becomes a rail, with kubelet's allocation.
+/// A netdev that becomes a rail, with kubelet's allocation of its device.
 struct Chosen<'a> {
     side: NetnsSide,
     link: &'a Link,
@@ -46,11 +46,11 @@ struct Chosen<'a> {
 /// The netdevs that selectors match.
 struct Selection<'a> {
     chosen: Vec<Chosen<'a>>,
-    /// The netdevs that match and are not chosen, each with the reason.
+    /// Matching netdevs that the selection ignores, with reasons.
     passed_over: Vec<String>,
 }
 
-/// Returns the devices that `choice` names, if they are known without an observation of the kernel's devices.
+/// Returns the devices that `choice` names by address. Returns `None` if finding them needs an observation.
 pub fn named(choice: &Choice<'_>) -> Option<BTreeSet<DeviceAddress>> {
     match choice {
         Choice::Address(address) => Some(BTreeSet::from([(*address).clone()])),
@@ -66,16 +66,15 @@ pub fn named(choice: &Choice<'_>) -> Option<BTreeSet<DeviceAddress>> {
     }
 }
 
-/// Returns those devices allocated by kubelet that exist, also devices that are named by RDMA device. `observed` may be
-/// without ports.
+/// Returns the existing devices that kubelet allocated, also those named by RDMA device. Needs no ports.
 pub fn allocated_devices(meanings: &[Meaning], observed: &Observed) -> BTreeSet<DeviceAddress> {
     let allotments = allocation::devices(meanings, &observed.devices).unwrap_or_default();
     allotments.into_iter().map(|it| it.address).collect()
 }
 
-/// Returns the hardware of the RDMA devices that `selectors` can match, by the RDMA devices' names and by matching
-/// netdevs. `None`: only ports show the RDMA device of one of the netdevs. Otherwise `observed` may be without ports,
-/// because no hardware has a macvlan or another virtual netdev as its port.
+/// Returns the hardware of the RDMA devices that `selectors` can match by name or by their netdev. Returns `None` if
+/// the RDMA device of a matching netdev is only known by its ports, which `observed` may lack. A virtual netdev, such
+/// as a macvlan, is never a port of hardware.
 pub fn selected(
     conf: &Conf,
     selectors: &[Selector],
@@ -101,8 +100,8 @@ pub fn selected(
     (!has_unknown).then_some(devices)
 }
 
-/// Records in `observed` which InfiniBand hardware that patterns of `choice` match manages NVLink, and so is no network
-/// device.
+/// Marks in `observed` the InfiniBand hardware that manages NVLink, among the hardware that a pattern of `choice`
+/// matches. Hardware that manages NVLink is no network device.
 pub fn ask_for_rails<K: Kernel>(kernel: &K, choice: &Choice<'_>, observed: &mut Observed) {
     let Choice::Selectors(selectors) = choice else {
         return;
@@ -128,7 +127,7 @@ fn doubtful(selectors: &[Selector], observed: &Observed) -> BTreeSet<DeviceAddre
     fitting.filter_map(|link| link.parent.clone()).collect()
 }
 
-/// Selects the rails of an ADD with `conf`. `others` are the attachments whose pods live.
+/// Selects the rails of an ADD with `conf`. `others` are the attachments of running pods.
 pub fn rails(
     conf: &Conf,
     choice: &Choice<'_>,
@@ -261,7 +260,8 @@ fn rail(
     }
 }
 
-/// Returns the netdevs of `host` that `is_sibling` accepts, without those whose names are not UTF-8, as in a record.
+/// Returns the netdevs of `host` that `is_sibling` accepts. Omits netdevs whose names are not UTF-8, because a record
+/// cannot contain them.
 fn siblings(host: &Namespace, is_sibling: &dyn Fn(&Link) -> bool) -> Vec<Sibling> {
     let links = host.links.iter();
     links
@@ -273,10 +273,10 @@ fn siblings(host: &Namespace, is_sibling: &dyn Fn(&Link) -> bool) -> Vec<Sibling
         .collect()
 }
 
-/// Returns the RDMA device of `link`, whichever namespace the link is in.
+/// Returns the RDMA device of `link`, in whichever namespace.
 fn rdma_of<'a>(host: &'a Namespace, link: &Link) -> Option<&'a RdmaDevice> {
     if link.is_representor() {
-        // a representor's RDMA port belongs to the physical function's RDMA device, which must stay on the host
+        // a representor's port is one of the physical function's RDMA device, which must stay on the host
         return None;
     }
     host.rdma_of(link)
@@ -296,7 +296,7 @@ fn by_address<'a>(
     }
     for (side, namespace) in places {
         let links = namespace.links_of(address, &observed.host).into_iter();
-        // a PF in switchdev mode also has representors: select the netdev that is the RDMA device's port
+        // a PF in switchdev mode also has representors: select the netdev that is the port of the RDMA device
         let link = links.min_by_key(|link| {
             let is_port = namespace
                 .rdma
@@ -312,7 +312,7 @@ fn by_address<'a>(
 }
 
 impl<'a> Chosen<'a> {
-    /// Selects the bond if `link` is a bond's port, else the netdev `link`.
+    /// Returns the choice of `link`, or of its bond if `link` is a bond's port.
     fn at(mode: Mode, observed: &'a Observed, side: NetnsSide, link: &'a Link) -> Self {
         Self {
             side,
@@ -328,7 +328,7 @@ impl<'a> Chosen<'a> {
     }
 }
 
-/// Returns an error if another attachment has a device at `address`, also one that an interrupted DEL left on the host.
+/// Returns an error if another attachment has a device at `address`, or an interrupted DEL left it on the host.
 fn check_holders(address: &DeviceAddress, others: &[Attachment]) -> Result<(), SelectError> {
     let holds = |rail: &&Rail| {
         rail.host_link
@@ -338,7 +338,7 @@ fn check_holders(address: &DeviceAddress, others: &[Attachment]) -> Result<(), S
             || rail.rdma.as_ref().and_then(|rdma| rdma.parent.as_ref()) == Some(address)
     };
     let holds_any = |other: &&Attachment| {
-        // shared devices have no holder
+        // a shared device can have several attachments
         let mut exclusive = other.rails.iter().filter(|rail| rail.shared.is_none());
         exclusive.any(|rail| holds(&rail))
     };
@@ -437,15 +437,15 @@ fn by_selectors<'a>(
     })
 }
 
-/// Returns the reason why patterns ignore `link`, if its hardware is no network device.
+/// Returns the reason why patterns ignore `link`: its hardware is no network device.
 fn no_rail(naming: Naming, observed: &Observed, link: &Link) -> Option<String> {
     let device = observed.device(link.parent.as_ref()?)?;
     let why = device.no_rail().filter(|_| naming != Naming::Literal);
     why.map(str::to_owned)
 }
 
-/// Returns true if the network requires RDMA, and `link` is a virtual netdev (such as a VLAN) on another netdev,
-/// without an RDMA device. Patterns ignore such netdevs: `bond*` does not select `bond0.100`.
+/// Returns true if the network requires RDMA, and `link` is an upper netdev (such as a VLAN) without an RDMA device.
+/// Patterns ignore it: `bond*` does not select `bond0.100`.
 fn is_plain_upper(conf: &Conf, observed: &Observed, link: &Link) -> bool {
     conf.require_rdma
         && link.parent.is_none()
@@ -471,7 +471,7 @@ fn places(observed: &Observed) -> impl Iterator<Item = (NetnsSide, &Namespace)> 
         .filter_map(|side| Some((side, observed.at(side)?)))
 }
 
-/// Returns a sorting key by which `eth10` comes after `eth9`, so that rails have the order of the NICs' numbers.
+/// Returns a sorting key by which `eth10` follows `eth9`, so rails are in the order of the NICs' numbers.
 fn natural(name: &str) -> Vec<(bool, u64, String)> {
     let mut parts: Vec<(bool, u64, String)> = vec![];
     for c in name.chars() {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The result of a selection, with remarks for the log.
+//! Result of a selection, with remarks for the log.
 
 use attachments::Rail;
 
-/// The rails of a plan, and its remarks. One ADD plans several times, and logs only the remarks of the plan that it
-/// executes.
+/// The rails that a selection found, with remarks. One ADD selects several times, and logs only the remarks of the
+/// selection that it uses.
 #[derive(Debug)]
 pub struct Selected {
-    /// The rails, in order.
+    /// The rails, in the order of their numbers.
     pub rails: Vec<Rail>,
     /// Sentences for the log.
     pub remarks: Vec<Remark>,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Decides whether a netdev is moved, or stays on the host and is shared by a child.
+//! Decides whether a netdev moves into the pod, or stays on the host and gets a child in the pod.
 
 use super::SelectError;
 use attachments::{Attachment, Rail, Shared};
@@ -11,8 +11,8 @@ use rdma_netns::{
 use rdma_resources::Sharing;
 use std::iter::once;
 
-/// Returns the bond with the host's netdev `link` as a port. Returns `link` itself if there is no bond, or in mode
-/// `move`.
+/// Returns the bond that has the host's netdev `link` as a port. Returns `link` itself in mode `move`, or if `link` has
+/// no bond.
 pub(super) fn bond_of<'a>(
     mode: Mode,
     host: &'a Namespace,
@@ -26,8 +26,8 @@ pub(super) fn bond_of<'a>(
     }
 }
 
-/// Returns the reason why `link`, with the RDMA device `rdma`, is shared instead of moved. `None`: it is moved.
-/// `sharing` is kubelet's answer, if known: several pods may have the device, or only one.
+/// Returns the reason why `link`, with the RDMA device `rdma`, is shared. Returns `None` if `link` is moved. `sharing`
+/// says whether several pods or only one pod may use the device, if kubelet allocated it.
 pub(super) fn reason(
     mode: Mode,
     sharing: Option<Sharing>,
@@ -139,7 +139,7 @@ fn takes_connections(link: &Link) -> bool {
         .is_some_and(|flags| flags & IPOIB_FLAGS_RC != 0)
 }
 
-/// Refuses to move a netdev that would not work in a pod, or that the host needs.
+/// Returns an error if a moved netdev would not work in a pod, or if the host needs the netdev.
 pub(super) fn movable(
     observed: &Observed,
     (link, rdma): (&Link, Option<&RdmaDevice>),
@@ -166,7 +166,7 @@ pub(super) fn movable(
             "it is a VLAN, and uses the RDMA device of its lower netdev; use mode \"share\"",
         );
     }
-    // DEL recognizes the netdev by its origin, which changes with every move of the lower netdev
+    // DEL identifies the netdev by its origin, which changes with every move of the lower netdev
     if link.lower.is_some() && link.origin.is_some_and(|it| it.netns >= 0) {
         return cannot(
             "its lower netdev is in another network namespace; move the lower netdev to the host (ip -n NAMESPACE \
@@ -182,7 +182,7 @@ pub(super) fn movable(
             holder: holder.holder(),
         });
     }
-    // DEL would remove a netdev that lies on a rail
+    // DEL would delete an upper netdev of a rail
     let mut pod = observed.pod.iter();
     if let Some(upper) = pod.find_map(|pod| pod.lying_on(NetnsSide::Host, link).next()) {
         return Err(SelectError::Below {
@@ -190,7 +190,7 @@ pub(super) fn movable(
             upper: format!("{} of this pod", upper.name),
         });
     }
-    // a VLAN of the netdev moves with it
+    // a child of the netdev's VLAN also sends through the netdev
     let is_on_it = |it: &&Link| {
         let lower = host.below_vlan(it);
         lower.is_some_and(|lower| lower.index == link.index)
@@ -205,7 +205,7 @@ pub(super) fn movable(
     }
 }
 
-/// Returns true if `rail`'s netdev was moved into a pod and lies on `link`, a netdev of the host.
+/// Returns true if `rail` is a netdev that was moved into a pod, and its lower netdev is `link`, a netdev of the host.
 fn lies_on(rail: &Rail, link: &Link) -> bool {
     let Some(host_link) = &rail.host_link else {
         return false;
@@ -214,8 +214,8 @@ fn lies_on(rail: &Rail, link: &Link) -> bool {
     host_link.lower.is_some() && host_link.origin.is_some_and(is_on_it)
 }
 
-/// Refuses to move a netdev together with another one that lies on it. DEL distinguishes the upper netdev from netdevs
-/// that the pod made by its origin, which a move of the lower netdev changes.
+/// Returns an error if one netdev to be moved is the lower netdev of another. By the origin of the upper netdev, DEL
+/// distinguishes it from netdevs that the pod made. The kernel changes the origin when the lower netdev moves.
 pub(super) fn apart(rails: &[Rail]) -> Result<(), SelectError> {
     let mut moved = rails.iter().filter_map(|rail| rail.host_link.as_ref());
     let below = moved.find_map(|link| Some((link, rails.iter().find(|it| lies_on(it, link))?)));
@@ -228,8 +228,8 @@ pub(super) fn apart(rails: &[Rail]) -> Result<(), SelectError> {
     }
 }
 
-/// Refuses `link` with the RDMA device `rdma` if kubelet gives it to one pod only, and another pod has a child of
-/// `link` or of another netdev of the RDMA device. Such a netdev cannot be moved, so a single pod gets a child of it.
+/// Returns an error if kubelet gives `link` to one pod only, and another pod has a child of `link` or of another netdev
+/// of the RDMA device `rdma`. `link` cannot be moved, so even a single pod gets a child of it.
 pub(super) fn alone(
     (link, rdma): (&Link, Option<&RdmaDevice>),
     others: &[Attachment],
@@ -248,12 +248,12 @@ pub(super) fn alone(
     }
 }
 
-/// Returns an attachment that has a child of `link`.
+/// Returns an attachment that has a child of the netdev `link`.
 fn sharer<'a>(link: &Link, others: &'a [Attachment]) -> Option<&'a Attachment> {
     others.iter().find(|other| share_of(link, other).is_some())
 }
 
-/// Returns `other`'s child of `link`.
+/// Returns the record of `other`'s child of `link`.
 fn share_of<'a>(link: &Link, other: &'a Attachment) -> Option<&'a Shared> {
     let mut shares = other.rails.iter().filter_map(|rail| rail.shared.as_ref());
     shares.find(|shared| shared.is_of(link))

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! VLANs of the host. A VLAN has the RDMA device of its NIC or bond ([`Namespace::below_vlan`]). A selector matches a
-//! VLAN only in certain cases. A VLAN never moves together with the RDMA device of its NIC.
+//! Selection of the host's VLANs. A VLAN has the RDMA device of its NIC or bond ([`Namespace::below_vlan`]). If the
+//! lower netdev has RDMA, a selector that matches both the VLAN and its lower netdev selects only the lower netdev. A
+//! VLAN never moves together with the RDMA device of its NIC.
 
 use super::{candidate, rdma_of};
 use network_conf::{Conf, Mode, selector::Selector};
@@ -8,8 +9,8 @@ use network_conf::{Conf, Mode, selector::Selector};
 use rdma_netns::Namespace;
 use rdma_netns::{Link, Observed};
 
-/// Returns true if `selector`, which matches the VLAN `link`, also matches the VLAN's lower netdev, and this netdev has
-/// RDMA. The selector then means the lower netdev: `bond*` means bonds, and `bond*.100` means VLANs.
+/// Returns true if `selector`, which matches the VLAN `link`, also matches the VLAN's lower netdev, and the lower
+/// netdev has RDMA. The selector then means the lower netdev: `bond*` means bonds, and `bond*.100` means VLANs.
 pub(super) fn means_lower(selector: &Selector, observed: &Observed, link: &Link) -> bool {
     let Some(lower) = observed.host.below_vlan(link) else {
         return false;
@@ -18,7 +19,8 @@ pub(super) fn means_lower(selector: &Selector, observed: &Observed, link: &Link)
     rdma.is_some() && selector.matches(candidate(observed, lower, rdma))
 }
 
-/// Returns true if `selector` matches a VLAN but not its lower netdev, whose RDMA device is unknown without ports.
+/// Returns true if `selector` matches a VLAN, but not its lower netdev, and only an observation of ports shows the
+/// lower netdev's RDMA device.
 pub(super) fn has_unknown_rdma(selector: &Selector, observed: &Observed) -> bool {
     let host = &observed.host;
     let fits = |link: &Link| selector.matches(candidate(observed, link, rdma_of(host, link)));

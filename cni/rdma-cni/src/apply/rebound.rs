@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Waits for the devices of a driver that was bound again. The kernel makes the devices before the bind returns. Udev
-//! names the devices shortly afterwards.
+//! renames them shortly afterwards.
 
 use attachments::Attachment;
 use rdma_netns::{Kernel, Op};
 use std::time::Duration;
 
-/// Time limit for udev to rename the devices. The limit expires if another program gave the devices their recorded
-/// names. The restore then finds the devices by PCI address.
+/// Time limit for udev to rename the devices. If a program other than udev gave the recorded names, the wait ends
+/// without success. The restore then finds the devices by PCI address.
 const NAMING: Duration = Duration::from_secs(2);
 
 const POLL: Duration = Duration::from_millis(10);
 
-/// Returns true if `op` binds a driver, so that the kernel makes the driver's devices again.
+/// Returns true if `op` binds a driver. The kernel then makes new devices.
 pub(super) fn is_rebound(op: &Op) -> bool {
     matches!(op, Op::RebindDriver { .. } | Op::BindDriver { .. })
 }

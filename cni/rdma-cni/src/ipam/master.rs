@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Describes a rail's netdev to an IPAM plugin. In mode `move` the netdev and its addresses are no longer on the host
-//! when the plugin runs, so the plugin cannot observe them.
+//! Description of a rail's netdev for an IPAM plugin. In mode `move` the plugin cannot observe the netdev and its
+//! addresses: they are no longer on the host when the plugin runs.
 
 use ipnetwork::IpNetwork;
 use rdma_ipam::host::is_a_nics;
@@ -8,13 +8,13 @@ use rdma_netns::{Address, HardwareAddress, Link, Neighbour, link::MAIN_TABLE};
 use serde_json::{Map, Value, json};
 use std::net::IpAddr;
 
-/// Addresses that the host knows, and an IPAM plugin cannot observe.
+/// Addresses that the host knows, but that an IPAM plugin cannot observe.
 #[derive(Clone, Debug, Default)]
 pub struct Known {
-    /// Addresses of the host's own netdevs that are away in pods.
+    /// The host's addresses on netdevs that are in pods now.
     pub away: Vec<IpAddr>,
-    /// Addresses of other machines, from the host's neighbour tables. The kernel removes the entries of a netdev that
-    /// moves.
+    /// Addresses of other machines from the host's neighbour tables. When a netdev moves, the kernel removes its
+    /// entries from these tables.
     pub neighbours: Vec<Neighbour>,
 }
 
@@ -27,7 +27,7 @@ pub struct Master<'a> {
 }
 
 impl<'a> Master<'a> {
-    /// Returns a description for each of the `links` of a pod's rails.
+    /// Returns a description of each of `links`, the netdevs of a pod's rails.
     pub fn of(links: &[&'a Link], known: &'a Known) -> Vec<Self> {
         let elsewhere = |index: usize| {
             let others = links
@@ -51,7 +51,7 @@ impl<'a> Master<'a> {
 
     /// Returns the IPAM configuration for this rail. Adds `master`, `masterAddresses`, `masterRoutes`, `hostAddresses`,
     /// `neighbourAddresses` and `nodeAddresses`. Removes requested addresses (`runtimeConfig.ips`, `args.cni.ips`) that
-    /// belong to the network of another rail.
+    /// belong to another rail's network.
     pub(super) fn handed_on(&self, config: &Map<String, Value>) -> Map<String, Value> {
         let mut config = config.clone();
         let addresses = usable(self.link).map(|it| format!("{}/{}", it.ip, it.prefix).into());
@@ -86,7 +86,7 @@ impl<'a> Master<'a> {
         config
     }
 
-    /// Returns `CNI_ARGS` without requested addresses (`IP=`) that belong to the network of another rail.
+    /// Returns `CNI_ARGS` without the requested addresses (`IP=`) that belong to another rail's network.
     pub(super) fn args(&self, args: &str) -> String {
         args_without(args, &self.elsewhere)
     }
@@ -109,14 +109,14 @@ fn args_without(args: &str, networks: &[IpNetwork]) -> String {
         let Some(list) = pair.strip_prefix("IP=") else {
             return Some(pair.to_owned());
         };
-        // the reference `static` takes several
+        // the reference plugin `static` accepts several addresses
         let left: Vec<&str> = list.split(',').filter(|ip| !is_in(ip, networks)).collect();
         (!left.is_empty()).then(|| format!("IP={}", left.join(",")))
     });
     pairs.collect::<Vec<_>>().join(";")
 }
 
-/// Returns true if `ip`, perhaps with a prefix length, is in one of `networks`.
+/// Returns true if `ip`, with or without a prefix length, is in one of `networks`.
 fn is_in(ip: &str, networks: &[IpNetwork]) -> bool {
     let ip = ip
         .split('/')
@@ -132,7 +132,7 @@ fn networks(link: &Link) -> impl Iterator<Item = IpNetwork> {
     })
 }
 
-/// Returns the addresses that identify a network.
+/// Returns the addresses of `link` whose prefix identifies a network.
 fn usable(link: &Link) -> impl Iterator<Item = &Address> {
     link.addresses.iter().filter(|it| it.names_a_network())
 }

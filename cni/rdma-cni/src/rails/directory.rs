@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A directory that pods may mount, and in which they may have root. Every name is opened relative to its directory,
-//! and no link is followed.
+//! A directory that pods may mount, and in which they may write as root. This module opens every name relative to its
+//! directory, and follows no links.
 
 use super::LARGEST;
 use cni_protocol::lock::{self, Held, Patience};
@@ -25,8 +25,8 @@ const DIRECTORY: OFlag = OFlag::O_DIRECTORY
     .union(OFlag::O_NOFOLLOW)
     .union(OFlag::O_CLOEXEC);
 
-/// Limits for the removal of a directory that a pod has created at the path of a file. Without the limits, a pod could
-/// keep a verb busy, or exhaust its stack and descriptors, with many entries or levels.
+/// Limits for the removal of a directory that a pod has created at the path of a file. Without limits, a pod could keep
+/// a verb busy by many entries, or exhaust its stack and descriptors by many levels.
 const ENTRIES: u32 = 1000;
 const LEVELS: u32 = 32;
 
@@ -41,8 +41,8 @@ fn too_much() -> io::Error {
 pub(super) struct Directory(OwnedFd);
 
 impl Directory {
-    /// Opens the directory at `path`, which only root can write to. `None`: the path does not exist. A pipe at the path
-    /// does not block the call.
+    /// Opens the directory at `path`, to which only root can write. Returns `None` if the path does not exist. Does not
+    /// wait if a pipe is at the path.
     pub(super) fn open(path: &Path) -> io::Result<Option<Self>> {
         let mut options = OpenOptions::new();
         let options = options.read(true).custom_flags(OFlag::O_DIRECTORY.bits());
@@ -52,7 +52,7 @@ impl Directory {
         }
     }
 
-    /// Opens the subdirectory `name`. `None`: it does not exist.
+    /// Opens the subdirectory `name`. Returns `None` if it does not exist.
     pub(super) fn enter(&self, name: &str) -> io::Result<Option<Self>> {
         match openat(self.0.as_fd(), name, DIRECTORY, Mode::empty()) {
             Err(Errno::ENOENT) => Ok(None),
@@ -60,7 +60,7 @@ impl Directory {
         }
     }
 
-    /// Opens the subdirectory `name`. Creates a missing subdirectory, readable by everybody.
+    /// Opens the subdirectory `name`, or creates it. All users can read the new subdirectory.
     pub(super) fn make(&self, name: &str) -> io::Result<Self> {
         let mode = Mode::from_bits_truncate(0o755);
         let fd = match openat(self.0.as_fd(), name, DIRECTORY, Mode::empty()) {
@@ -73,14 +73,14 @@ impl Directory {
             }
             opened => opened?,
         };
-        // sets the mode regardless of the runtime's umask
+        // sets the mode whatever umask the runtime has
         fchmod(fd.as_fd(), mode)?;
         Ok(Self(fd))
     }
 
-    /// Returns the content of the file `name`. `None`: the file does not exist, or is no regular file.
+    /// Returns the content of the file `name`. Returns `None` if the file does not exist, or is no regular file.
     pub(super) fn read(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
-        // without waiting for the writer of a pipe
+        // do not wait for the writer of a pipe
         let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
         let file = match openat(self.0.as_fd(), name, flags, Mode::empty()) {
             Err(Errno::ENOENT | Errno::ELOOP | Errno::ENXIO) => return Ok(None),
@@ -95,7 +95,8 @@ impl Directory {
         Ok(Some(text))
     }
 
-    /// Creates `name` with `text`, replacing an old file. No other program can open the file before it is complete.
+    /// Creates the file `name` with `text`, and replaces an old file. Other programs can open the file only when it is
+    /// complete.
     pub(super) fn write(&self, name: &str, text: &[u8], mode: u32) -> io::Result<()> {
         self.remove(name)?;
         let flags =
@@ -106,7 +107,7 @@ impl Directory {
         Ok(fchmod(file.as_fd(), Mode::from_bits_truncate(mode))?)
     }
 
-    /// Moves the file `name` to the directory `to` as `of`, replacing a file there.
+    /// Moves the file `name` to the directory `to` under the name `of`, and replaces an old file.
     pub(super) fn rename(&self, name: &str, to: &Self, of: &str) -> io::Result<()> {
         let rename = || renameat(self.0.as_fd(), name, to.0.as_fd(), of);
         match rename() {
@@ -115,16 +116,16 @@ impl Directory {
         }
     }
 
-    /// Removes `name`. Removes a link and not its target, and a directory with its content.
+    /// Removes `name`: a link without its target, or a directory with its content.
     ///
     /// # Errors
-    /// The directory has more than [`ENTRIES`] entries, or is deeper than [`LEVELS`]; or the system refuses the
-    /// removal.
+    /// - The directory has more than [`ENTRIES`] entries, or more than [`LEVELS`] levels.
+    /// - The system refuses the removal.
     pub(super) fn remove(&self, name: &str) -> io::Result<()> {
         self.remove_tree(name.as_ref(), LEVELS, &mut { ENTRIES })
     }
 
-    /// Removes `name`, at most `levels` deep and with `left` entries.
+    /// Removes `name`, with at most `levels` levels and `left` entries.
     fn remove_tree(&self, name: &OsStr, levels: u32, left: &mut u32) -> io::Result<()> {
         match unlinkat(self.0.as_fd(), name, UnlinkatFlags::NoRemoveDir) {
             Err(Errno::ENOENT) => return Ok(()),
@@ -141,7 +142,7 @@ impl Directory {
         Ok(unlinkat(self.0.as_fd(), name, UnlinkatFlags::RemoveDir)?)
     }
 
-    /// Removes the directory `name`, unless it is not empty or is mounted.
+    /// Removes the directory `name`. Keeps a directory that is not empty or that is mounted.
     pub(super) fn remove_directory(&self, name: &str) -> io::Result<()> {
         match unlinkat(self.0.as_fd(), name, UnlinkatFlags::RemoveDir) {
             Err(Errno::ENOENT | Errno::ENOTEMPTY | Errno::EEXIST | Errno::EBUSY) => Ok(()),

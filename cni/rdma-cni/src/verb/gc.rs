@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! GC: restores the attachments of its own network that the runtime no longer lists.
+//! GC: restores the attachments of its network that the runtime no longer lists.
 
 use super::{Node, teardown};
 use crate::{error::Error, ipam::Ipam};
@@ -14,17 +14,17 @@ use cni_protocol::{
 use rdma_netns::{InterfaceName, Kernel};
 use std::time::Duration;
 
-/// Limit of rail names, more than any node has rails.
+/// Maximum number of rail names that GC assumes. No node has as many rails.
 const MOST_RAILS: usize = 64;
 
-/// Detaches every recorded attachment that is not in `cni.dev/valid-attachments`. Without this list GC detaches
-/// nothing, and IPAM releases nothing.
+/// Detaches every recorded attachment that is not in `cni.dev/valid-attachments`. Without this list, GC detaches
+/// nothing, and does not call IPAM.
 pub fn gc<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
     gc_within(node, LIMIT)
 }
 
-/// Runs [`gc`], which waits at most `time` for the locks of each attachment, as a DEL does. If another process has held
-/// one lock for all of `time`, GC waits for later locks only for the rest of the verb's time.
+/// Runs [`gc`]. Waits at most `time` for the locks of each attachment, as a DEL does. If one process held a lock for
+/// all of `time`, waits for later locks only for the rest of the verb's time.
 pub fn gc_within<K: Kernel>(node: &Node<'_, K>, mut time: Duration) -> Result<(), Error> {
     node.conf.network.since("GC", SpecVersion::V1_1_0)?;
     let Some(valid) = &node.conf.network.valid_attachments else {
@@ -72,15 +72,15 @@ pub fn gc_within<K: Kernel>(node: &Node<'_, K>, mut time: Duration) -> Result<()
     }
 }
 
-/// Returns true if one process held a lock for all the available time. If several processes held the lock in turn, such
-/// as ADDs of starting pods, the next attachment again gets the full time.
+/// Returns true if one process held a lock for all of the waiting time. Returns false if several processes held it in
+/// turn, such as ADDs of starting pods: the next attachment then gets the full time again.
 fn is_kept(error: &Error) -> bool {
     matches!(error, Error::State(error) | Error::Unfinished(error) if lock::is_kept(error))
 }
 
-/// Returns the list of valid attachments for IPAM, with a rail's name in place of `CNI_IFNAME`, because leases are held
-/// under rail names. An attachment with a record keeps its leases, because its devices are not restored yet. If a
-/// record is missing or unreadable, the attachment keeps the leases of all names that its rails can have.
+/// Returns the list of valid attachments for IPAM. Each has its rails' names in place of `CNI_IFNAME`, because IPAM
+/// stores leases under rail names. An attachment with a record keeps its leases, because its devices are not restored
+/// yet. If a record is missing or unreadable, the attachment keeps the leases of all names that its rails can have.
 fn known<K: Kernel>(
     node: &Node<'_, K>,
     valid: &[ValidAttachment],
@@ -106,7 +106,7 @@ fn known<K: Kernel>(
                 add(&key.container, &key.interface);
                 unknown.push(key.container);
             }
-            // the attachment's DEL has just finished
+            // the DEL of the attachment has just finished
             Record::None => {}
         }
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The verbs. Each verb is a function with a checked configuration, an environment and a kernel as input.
+//! The verbs. Each verb is a function of a checked configuration, an environment and a kernel.
 
 pub mod add;
 pub mod addresses;
@@ -45,7 +45,7 @@ impl<'a, K: Kernel> Node<'a, K> {
         }
     }
 
-    /// Returns this node with a time limit for locks of at least `least` from now on.
+    /// Returns this node with a longer time limit for locks: at least `least` from now on.
     pub fn with_patience(&self, least: Duration) -> Self {
         let patience = self.store.patience().at_least(least);
         Self {
@@ -94,8 +94,8 @@ impl<'a, K: Kernel> Node<'a, K> {
         Ok((target, key))
     }
 
-    /// Returns the source that names the pod's devices. `None`: kubelet allocated nothing to the pod. Asks kubelet, but
-    /// observes nothing and takes no lock.
+    /// Returns the source from which the pod's devices are chosen. Returns `None` if kubelet allocated nothing
+    /// to the pod. Queries kubelet, but observes nothing and takes no lock.
     pub fn choice(&self) -> Result<Option<Choice<'a>>, Error> {
         Ok(match self.conf.required_devices()? {
             Devices::Address(address) => Some(Choice::Address(address)),
@@ -107,7 +107,7 @@ impl<'a, K: Kernel> Node<'a, K> {
         })
     }
 
-    /// Observes the present state, with the hardware that `choice` selects by.
+    /// Observes the present state, including the hardware that `choice` can select.
     pub fn observe(
         &self,
         choice: &Choice<'_>,
@@ -128,7 +128,7 @@ impl<'a, K: Kernel> Node<'a, K> {
         Ok(self.kernel.open_pod(path)?)
     }
 
-    /// Opens the pod's namespace, for verbs that also work without it.
+    /// Opens the pod's namespace. Returns `None` if it does not exist.
     pub fn pod_if_there(&self, path: &std::path::Path) -> Result<Option<K::Pod>, Error> {
         match self.kernel.open_pod(path) {
             Ok(pod) => Ok(Some(pod)),

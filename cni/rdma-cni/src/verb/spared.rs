@@ -11,7 +11,7 @@ use rdma_netns::Kernel;
 /// restores them.
 ///
 /// # Errors
-/// The record cannot be written, or cannot be read and stays unchanged.
+/// The record cannot be written, or it cannot be read and stays unchanged.
 pub(super) fn record<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &Attachment,
@@ -37,7 +37,7 @@ pub(super) fn record<K: Kernel>(
 /// Restores `accept_ra` of the recorded netdevs that still have the temporary value. Then clears the record's list.
 ///
 /// # Errors
-/// A netdev could not be restored; the record keeps the list.
+/// A netdev could not be restored. The record's list then stays.
 pub(super) fn take_back<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &mut Attachment,
@@ -48,7 +48,7 @@ pub(super) fn take_back<K: Kernel>(
     let observed = node.kernel.observe(None)?;
     let left = plan::still_spared(&attachment.spared, &observed);
     let done = plan::spare_no_more(&left).map(|op| node.kernel.execute(&op, None));
-    // continues after an error
+    // all netdevs are restored, even after an error
     done.fold(Ok(()), Result::and)?;
     attachment.spared.clear();
     if let Err(error) = record(node, attachment, &mut vec![], &[]) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Addresses and routes that a netdev keeps, and what IPv6 does to them on the way.
+//! Tests of addresses and routes that a netdev keeps over a move, and of IPv6 settings that affect them.
 
 use crate::node::{Node, address, configure, furnished, name, route, settle};
 use fake_kernel::{Nic, World, world::HOST};
@@ -8,7 +8,8 @@ use serde_json::json;
 
 const AT: NetnsSide = NetnsSide::Host;
 
-/// A node whose rail got `extra` as well; ADD and DEL of it with `fields`.
+/// Runs ADD with `fields` and DEL on a node whose rail also got `extra` on the host. Returns the node and the
+/// result of ADD.
 fn goes_and_returns(extra: &[Op], fields: serde_json::Value) -> (Node, serde_json::Value) {
     let mut world = furnished(RdmaMode::Exclusive);
     for op in extra {
@@ -107,7 +108,7 @@ fn special_routes_are_kept() {
     goes_and_returns(&routes.map(add_route), json!({}));
 }
 
-/// The kernel takes an IPv6 source only when its detection has ended.
+/// The kernel accepts an IPv6 source only after duplicate address detection of this source.
 #[test]
 fn a_route_with_an_ipv6_source_is_kept() {
     let route = Route {

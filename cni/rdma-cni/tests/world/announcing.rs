@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! ADD announces to neighbours who has an address now.
+//! Tests that ADD announces the addresses of the pod to neighbours.
 
 use crate::{
     leases::{Leases, link_of},
@@ -17,7 +17,7 @@ fn told(node: &Node) -> Vec<(HardwareAddress, IpAddr)> {
         .with(|world| std::mem::take(&mut world.announced))
 }
 
-/// `addresses`, each with the hardware address of the pod's rail that announces it.
+/// Returns `addresses`, each with the hardware address of the rail by which the pod announces it.
 fn on_rails(node: &Node, pod: &Pod, addresses: &[(&str, &str)]) -> Vec<(HardwareAddress, IpAddr)> {
     let at = |(rail, ip): &(&str, &str)| (link_of(node, pod, rail).mac, ip.parse().unwrap());
     addresses.iter().map(at).collect()
@@ -64,7 +64,7 @@ fn a_child_announces_the_addresses_of_ipam() {
     }
 }
 
-/// Before its detection has ended, an address may be another machine's.
+/// Another machine may have an address whose duplicate address detection has not ended.
 #[test]
 fn a_tentative_address_is_not_announced() {
     for (dad, announced) in [("off", 4), ("wait", 4), ("optimistic", 2)] {
@@ -124,7 +124,7 @@ fn a_netdev_that_an_earlier_plugin_placed_is_not_ours_to_announce() {
     assert_eq!(told(&node), []);
 }
 
-/// Refuses the announcement `at`, counted from 1; all others are made.
+/// Refuses announcement number `at`, counted from 1. Other announcements succeed.
 fn refuse(node: &Node, at: usize, verdict: Verdict) {
     let mut number = 0;
     node.kernel.begin();
@@ -146,7 +146,7 @@ fn refuse(node: &Node, at: usize, verdict: Verdict) {
     });
 }
 
-/// The pod is of use without: neighbours find out by themselves.
+/// The pod works without the announcement: neighbours find the new hardware address themselves.
 #[test]
 fn a_refused_announcement_fails_no_add() {
     for at in 1..=4 {

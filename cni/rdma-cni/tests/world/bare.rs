@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! RDMA devices without a netdev: ADD moves those that it can move, and logs why the others stay.
+//! Tests of RDMA devices without a netdev: ADD moves the devices that it can move, and logs why the
+//! others stay.
 
 use crate::{
     kubelet::{Cluster, every},
@@ -27,7 +28,8 @@ fn with(mode: RdmaMode, nic: Nic) -> World {
     world
 }
 
-/// Returns the configuration of `type` `of` behind a plugin that made `eth0`.
+/// Returns a configuration whose `type` is `of`, after an earlier plugin of the chain that made
+/// `eth0`.
 fn behind(node: &Node, pod: &Pod, of: &str) -> Value {
     node.config(json!({
         "type": of,
@@ -80,7 +82,7 @@ fn a_drop_in_moves_an_rdma_device_that_has_no_netdev() {
     }
 }
 
-/// A physical function sets attributes of a netdev that the pod would not get.
+/// The configuration has settings that a physical function makes, but the function has no netdev.
 #[test]
 fn a_function_without_a_netdev_is_not_set_up() {
     let node = Node::with(with(RdmaMode::Exclusive, infiniband()));
@@ -133,7 +135,7 @@ fn the_reason_for_a_missing_netdev_is_reported_and_the_device_is_unused() {
     }
 }
 
-/// A namespace that is neither the host's nor this pod's has it, and no record tells.
+/// The netdev is neither on the host nor in this pod, and no record names it.
 #[test]
 fn a_netdev_that_somebody_else_has_is_in_use() {
     let node = Node::new(RdmaMode::Exclusive);
@@ -190,7 +192,7 @@ fn a_shared_ethernet_port_without_netdev_is_an_error_and_infinibands_is_none() {
     }
 }
 
-/// Kubelet says that all pods have it, and somebody has moved its netdev away.
+/// Kubelet reports that all pods share the port, but another program has moved the port's netdev away.
 #[test]
 fn a_shared_port_whose_netdev_was_moved_is_no_success_without_rails() {
     let cluster = Cluster::new(RdmaMode::Shared);
@@ -215,7 +217,7 @@ fn a_shared_port_whose_netdev_was_moved_is_no_success_without_rails() {
         message.contains("in another network namespace"),
         "{message}"
     );
-    // an earlier plugin of the chain has put it into this pod
+    // an earlier plugin of the chain has moved the netdev into this pod
     let back = moved(net1.clone(), NetnsSide::Pod, NetnsSide::Host, link.clone());
     cluster.node.change(Some(&other), &back);
     let here = moved(link, NetnsSide::Host, NetnsSide::Pod, net1);

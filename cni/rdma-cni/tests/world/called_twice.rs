@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! An entry of `rdma-cni` that one chain has twice: in the network's list, and in its directory.
+//! Tests of a chain that contains the entry of `rdma-cni` twice: in the network's list, and in the
+//! network's directory.
 
 use crate::node::{Node, Pod};
 use rdma_netns::RdmaMode;
 use serde_json::{Value, json};
 
-/// Returns the result of the plugin before.
+/// Returns the result of the plugin before `rdma-cni`.
 fn first(pod: &Pod) -> Value {
     json!({
         "cniVersion": "1.0.0",
@@ -15,7 +16,8 @@ fn first(pod: &Pod) -> Value {
     })
 }
 
-/// The configuration behind `result`, of which libcni hands on what it knows.
+/// Returns the configuration of the plugin after the one with `result`. libcni passes only the fields of
+/// the result that it knows.
 fn behind(config: &Value, result: &Value) -> Value {
     let (mut config, mut result) = (config.clone(), result.clone());
     result.as_object_mut().expect("a result").remove("rails");
@@ -57,7 +59,7 @@ fn the_second_call_passes_the_result_on() {
     }
 }
 
-/// The runtime begins with the first plugin, whose result has no rails.
+/// The runtime begins again with the first plugin, so the result has no rails.
 #[test]
 fn an_add_that_is_repeated_needs_a_del() {
     let node = Node::new(RdmaMode::Exclusive);
@@ -69,7 +71,7 @@ fn an_add_that_is_repeated_needs_a_del() {
     node.add(&pod, &node.two_rails()).must_fail(101);
 }
 
-/// Two entries that ask for different devices are no mistake to be passed over.
+/// The second entry requests other devices. `rdma-cni` must report this mistake.
 #[test]
 fn another_request_is_not_passed_on() {
     let node = Node::new(RdmaMode::Exclusive);
@@ -82,7 +84,7 @@ fn another_request_is_not_passed_on() {
     let mut renamed = node.one_rail();
     renamed["interfaceName"] = "rail%d".into();
     node.add(&pod, &behind(&renamed, &result)).must_fail(101);
-    // a result that tells of another pod
+    // a result that describes another pod
     let mut other = behind(&node.one_rail(), &result);
     other["prevResult"]["interfaces"][1]["sandbox"] = "/run/netns/other".into();
     node.add(&pod, &other).must_fail(101);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! CDI entries and resources that are not as this program or the daemon left them.
+//! Tests of CDI entries and resources in forms that neither `rdma-cni` nor the daemon writes.
 
 use crate::kubelet::{Cluster, every};
 use fake_kernel::Verdict;
@@ -16,7 +16,7 @@ fn file(cluster: &Cluster) -> PathBuf {
     state.join("cdi/rdma-device-plugin-rdma.json")
 }
 
-/// Whatever is written there: no verb ends in the middle, and DEL ends well.
+/// Whatever the file contains, every verb ends, and DEL succeeds.
 #[test]
 fn a_file_that_is_no_spec_stops_nobody() {
     for text in [
@@ -38,7 +38,8 @@ fn a_file_that_is_no_spec_stops_nobody() {
     }
 }
 
-/// The daemon looks while a move has taken the device apart, and finds nothing to write of it.
+/// The daemon writes the file during the move of the device, when the device has no visible
+/// character devices.
 #[test]
 fn an_entry_that_went_during_the_move_is_there_after_it() {
     let (cluster, config, pod) = Cluster::with_a_hole(VF, true);
@@ -62,7 +63,8 @@ fn an_entry_that_went_during_the_move_is_there_after_it() {
     assert_eq!(devices(&after).len(), devices(&before).len());
 }
 
-/// The entry of a device that is given by path is needed by nobody; the other's is.
+/// Entries of two devices cannot be written. No container needs the first entry, because its
+/// container gets the device by path. A container needs the second entry.
 #[test]
 fn an_entry_that_is_needed_counts_though_another_failed_first() {
     let cluster = Cluster::new(RdmaMode::Exclusive);
@@ -92,7 +94,7 @@ fn an_entry_that_is_needed_counts_though_another_failed_first() {
     assert_eq!(cluster.node.records(), [] as [&str; 0]);
 }
 
-/// A later version can say it in other words: the message says that it is later.
+/// A later version can use another format. The message says that a later version wrote the file.
 #[test]
 fn a_later_format_is_reported_as_later() {
     let (cluster, config, pod) = Cluster::with_a_hole(VF, true);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The libraries' files of containers with claims: ADD writes them for all rails of the pod.
+//! Tests of library files for containers with claims: ADD writes these files for all rails of the
+//! pod.
 
 use crate::{
     claims::{DRIVER, OTHER, UID, VF, prepare},
@@ -12,7 +13,7 @@ use rdma_resources::Sharing;
 use serde_json::{Value, json};
 use std::fs;
 
-/// Prepares the claim again, so that its containers get these files.
+/// Prepares the claim again after `change`, so that its containers get the library files.
 fn with_files(cluster: &Cluster, change: impl FnOnce(&mut Record)) {
     let claims = Claims::new(&cluster.state_dir());
     let mut record = claims.read(UID).unwrap().unwrap();
@@ -26,7 +27,7 @@ fn with_files(cluster: &Cluster, change: impl FnOnce(&mut Record)) {
     claims.prepare(&record).unwrap();
 }
 
-/// Returns a file as the containers of the claim `uid` see it.
+/// Returns the file `name` as the containers of the claim `uid` see it.
 fn mounted(cluster: &Cluster, uid: &str, name: &str) -> String {
     let directory = cluster.node.state.path().join("claims-cdi");
     let text = fs::read(directory.join(format!("rdma-device-plugin-claim-{uid}.json"))).unwrap();
@@ -37,7 +38,7 @@ fn mounted(cluster: &Cluster, uid: &str, name: &str) -> String {
     fs::read_to_string(host.join(name)).unwrap()
 }
 
-/// A container can have several claims of its pod, and then sees the files of one of them.
+/// A container can use several claims of its pod. It then sees the files of only one claim.
 #[test]
 fn each_claim_of_a_pod_names_all_nics_of_the_pods_claims() {
     let cluster = Cluster::new(RdmaMode::Exclusive);

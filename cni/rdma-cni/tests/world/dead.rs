@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Namespaces that end, nodes that reboot, records that are no good.
+//! Tests of namespaces that end, nodes that reboot, and records that cannot be used.
 
 use crate::{
     node::{Node, name, settle},
@@ -102,7 +102,7 @@ fn a_record_of_an_earlier_boot_blocks_nothing() {
             world.reboot();
             settle(world);
         });
-        // after a reboot namespaces have the ids again that they had before
+        // after a reboot, namespaces can get the ids that they had before
         let new = match restorer {
             "ADD" => node.pod("a"),
             _ => node.pod("b"),
@@ -140,8 +140,8 @@ fn a_device_that_was_pulled_out_keeps_nothing_from_being_restored() {
     assert!(is_on_host, "{:?}", node.snapshot());
 }
 
-/// DEL succeeds whatever is left of the record, and the devices are on the host, so that
-/// people or the node's set-up can do the rest.
+/// Whatever part of the record remains, DEL succeeds, and the devices are on the host. Administrators or the node's
+/// set-up can then restore the rest.
 #[test]
 fn a_record_is_truncated_anywhere() {
     let mut world = World::new(Some(RdmaMode::Exclusive));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests `type` `rdma` behind a plugin that moves the netdev itself. Only the RDMA device is moved, and it returns to
-//! the host whichever of both DELs is first.
+//! Tests `type` `rdma` after a plugin that moves the netdev itself. ADD moves only the RDMA device. It returns to
+//! the host in either order of the two DELs.
 
 use crate::node::{Node, Pod, name};
 use fake_kernel::Verdict;
@@ -19,7 +19,7 @@ fn config(node: &Node, pod: &Pod) -> Value {
     config
 }
 
-/// Moves the netdev as host-device does in ADD and DEL.
+/// Moves the netdev as host-device does at ADD and DEL.
 fn move_netdev(node: &Node, pod: &Pod, from: NetnsSide, to: NetnsSide) {
     let names: [InterfaceName; 2] = match to {
         NetnsSide::Pod => [name("eth2"), name("net1")],
@@ -87,7 +87,7 @@ fn a_move_that_is_refused_leaves_the_netdev_to_its_plugin() {
     node.must_be(&before, "undone");
 }
 
-/// The host would have a NIC without RDMA, and the pod an RDMA device without addresses.
+/// A move would give the host a NIC without RDMA, and the pod an RDMA device without addresses.
 #[test]
 fn the_rdma_device_of_a_netdev_on_the_host_stays_with_it() {
     let node = Node::new(RdmaMode::Exclusive);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The process is killed at every change of ADD and of DEL.
+//! Tests that kill the process at every change of ADD and of DEL.
 
 use crate::{
     node::{Node, Pod},
@@ -17,7 +17,7 @@ const CONFIGS: [fn(&Node) -> Value; 4] = [
     one_rail_set_up,
 ];
 
-/// The verb that meets a killed one.
+/// The verb that runs after the killed one.
 #[derive(Clone, Copy, Debug)]
 enum Restorer {
     Del,
@@ -27,7 +27,7 @@ enum Restorer {
 
 const RESTORERS: [Restorer; 3] = [Restorer::Del, Restorer::AddOfAnother, Restorer::Gc];
 
-/// State of the pod's namespace meanwhile.
+/// State of the pod's namespace when this next verb runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Namespace {
     Lives,
@@ -52,7 +52,7 @@ fn restore(
         Restorer::AddOfAnother => {
             let answer = node.add(other, config);
             if answer.code() == 101 {
-                // a pod that lives keeps its devices until its DEL has ended
+                // a running pod keeps its devices until its DEL has ended
                 assert!(
                     answer.message().contains("container a"),
                     "{what}: {answer:?}"
@@ -67,14 +67,14 @@ fn restore(
             }
             assert_eq!(answer.code(), 0, "{what}: {}", answer.value);
             node.del(other, config).must_succeed();
-            // the runtime deletes what it has started, sooner or later
+            // the runtime finally deletes every pod that it has started
             node.del(pod, config).must_succeed();
         }
     }
     node.must_be(before, what);
 }
 
-/// A verb, and what must be before it.
+/// A verb, and the state before it.
 struct Killed {
     config: fn(&Node) -> Value,
     verb: &'static str,
@@ -82,8 +82,8 @@ struct Killed {
 }
 
 impl Killed {
-    /// Kills the verb before and after its first change, then its second… Returns how many
-    /// changes it has.
+    /// Kills the verb before and after its first change, then before and after its second change, and so on. Returns
+    /// the number of its changes.
     fn everywhere(&self) -> usize {
         for at in 1.. {
             for namespace in [Namespace::Lives, Namespace::Dies] {

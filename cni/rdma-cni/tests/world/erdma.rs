@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! eRDMA: a NIC of two functions, and the RDMA device with or without its function as parent.
+//! Tests of eRDMA. A NIC has two functions. The RDMA device has one of them as parent, or has no
+//! parent.
 
 use crate::node::{Node, host_change, settle};
 use fake_kernel::World;
 use rdma_netns::{LinkChange, RdmaMode};
 use serde_json::{Value, json};
 
-/// Two NICs in the layout that `has_parent` says.
+/// Returns a node with two NICs. Their RDMA devices have a parent if `has_parent` is true.
 pub(crate) fn node(mode: RdmaMode, has_parent: bool) -> Node {
     let mut world = World::new(Some(mode));
     for (number, link) in [(1, "eth1"), (2, "eth2")] {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Every change of ADD, and of its undoing, is refused once.
+//! Tests in which the kernel refuses every change of ADD and of its restore once.
 
 use crate::{
     node::{Node, Pod},
@@ -15,7 +15,7 @@ type Config = fn(&Node) -> Value;
 
 const CONFIGS: [Config; 3] = [Node::two_rails, one_rail_with_smc, one_rail_set_up];
 
-/// A node with a pod, and how many changes its ADD makes.
+/// Returns a node with a pod, and the number of changes of its ADD.
 fn changes_of_add(config: Config) -> usize {
     let node = Node::new(RdmaMode::Exclusive);
     node.add(&node.pod("a"), &config(&node)).must_succeed();
@@ -56,7 +56,7 @@ fn every_change() -> impl Iterator<Item = (Config, usize)> {
     CONFIGS.into_iter().flat_map(changes)
 }
 
-/// An ADD that failed, and how the world was before it.
+/// A failed ADD, and the state of the world before it.
 struct Failed {
     node: Node,
     pod: Pod,
@@ -66,8 +66,8 @@ struct Failed {
 }
 
 impl Failed {
-    /// ADD whose change `at` is refused, and so is what `refused` says of the changes after
-    /// it, counted from 1.
+    /// Runs ADD. The kernel refuses change number `at`. Later changes are counted from 1: the kernel refuses those
+    /// for which `refused` returns true.
     fn new(config: Config, at: usize, refused: impl Fn(usize) -> bool + Send + 'static) -> Self {
         Self::by(Errno::EIO, config, at, refused)
     }
@@ -115,7 +115,7 @@ fn any_change_of_the_undoing_is_refused_once() {
     }
 }
 
-/// Nothing is given up while the machine lacks memory.
+/// While the machine lacks memory, the restore gives up no attribute.
 #[test]
 fn all_changes_of_the_undoing_from_any_on_are_refused() {
     for (config, at) in every_change() {

@@ -6,32 +6,32 @@ use std::{
     sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
 };
 
-/// All verbs are threads of one process. A child that is being started has the locks of every other thread open until
-/// it executes another program, and keeps them held.
+/// All verbs are threads of one process. A new child process has the open locks of all threads, and so holds them,
+/// until it executes another program.
 static GATE: RwLock<()> = RwLock::new(());
 
-/// Stops all other tests while the guard is held, so that children can be started.
+/// Waits until no other test runs, and stops all other tests while the guard exists. The test can then start children.
 pub(crate) fn alone() -> RwLockWriteGuard<'static, ()> {
     GATE.write().unwrap_or_else(PoisonError::into_inner)
 }
 
 thread_local! {
-    /// True if this thread holds the gate already. A nested program would wait for ever behind a thread that waits to
-    /// be alone.
+    /// True if this thread has already passed the gate. A program that it starts must not wait at the gate: a thread
+    /// that waits to be alone would wait for this one.
     static RUNS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Keeps tests that must be alone from running while the guard is held.
+/// While the guard exists, tests that must be alone wait.
 pub(crate) fn beside_others() -> RwLockReadGuard<'static, ()> {
     GATE.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Lets this thread's later programs pass the gate with another thread, which keeps it open as long.
+/// Lets later programs of this thread pass the gate without waiting, because another thread keeps the gate open for it.
 pub(crate) fn pass_with_another() {
     RUNS.set(true);
 }
 
-/// Runs the program, by `run`; `starts` is whether it starts another one.
+/// Runs the program by `run`. `starts` is true if the program starts another program.
 pub(crate) fn pass<T>(starts: bool, run: impl FnOnce() -> T) -> T {
     let outermost = !RUNS.replace(true);
     assert!(outermost || !starts, "IPAM is started within a run");

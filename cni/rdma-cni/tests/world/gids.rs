@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! GIDs: ADD ends when every address can be used for RDMA, and says where.
+//! Tests of GIDs: ADD ends when RDMA can use every address, and reports the index of each GID.
 
 use crate::{
     leases::{Leases, answer, bonds, link_of, run_named},
@@ -11,7 +11,7 @@ use rdma_netns::{LinkChange, NetnsSide, Op, RdmaMode};
 use serde_json::{Value, json};
 use std::{fs, os::unix::fs::PermissionsExt, time::Duration};
 
-/// The rails of the pod `a`, as its file has them.
+/// Returns the rails of the pod `a` from its rails file.
 fn of_file(leases: &Leases) -> Value {
     leases.rails_file("a").expect("the pod's file")["rails"].clone()
 }
@@ -50,7 +50,7 @@ fn every_rail_is_reported_with_its_index() {
             let mut gids = told["gids"].as_array().unwrap().clone();
             gids.sort_by_key(|gid| gid["index"].as_u64());
             assert_eq!(told["gidIndex"], told["gids"][0]["index"]);
-            // the address's place of RoCE v1 is the one before
+            // the RoCE v1 GID of the address has the index before
             assert_eq!(v1, indices[1] - indices[0] == 2, "{indices:?}");
             let mapped = format!("::ffff:{ip4}");
             let mut wanted = [of(&ip4, &mapped, indices[0]), of(ip6, ip6, indices[1])];
@@ -97,7 +97,8 @@ fn a_gid_that_takes_its_time_is_waited_for() {
     assert_eq!(result["rails"], of_file(&leases));
 }
 
-/// Two addresses of the bond and its link-local one, two of each pod and its link-local one.
+/// The bond and each pod have two addresses and a link-local address. A table of 8 entries is too
+/// small for two pods.
 #[test]
 fn a_full_table_fails_add_and_leaves_nothing() {
     let leases = Leases::new(1);
@@ -123,12 +124,12 @@ fn a_full_table_fails_add_and_leaves_nothing() {
     assert_eq!(leases.rails_files(), ["a"]);
     assert_eq!(leases.asked(), ["ADD b rdma0", "DEL b rdma0"]);
     assert_eq!(leases.held(), ["a@rdma0"]);
-    // room again
+    // the table has space again
     node.del(&first, &config).must_succeed();
     node.add(&second, &config).must_succeed();
 }
 
-/// An iWARP device, as erdma is by default, has one GID, which is made of no address.
+/// An iWARP device, such as erdma by default, has one GID. It does not derive from an address.
 #[test]
 fn a_device_whose_gids_are_no_addresses_is_shared_all_the_same() {
     let leases = Leases::new(1);
@@ -188,7 +189,7 @@ fn check_sees_another_index() {
     assert!(drift.contains(&told), "{drift}");
 }
 
-/// The mounted file says what the runtime's result says, and for whom.
+/// The mounted file has the same content as the runtime's result, and also names the pod.
 #[test]
 fn the_file_names_its_owner() {
     let leases = Leases::new(1);
@@ -205,7 +206,7 @@ fn the_file_names_its_owner() {
     assert_eq!(file["rails"], result["rails"]);
 }
 
-/// A rail without an RDMA device is nothing that a program could name.
+/// A rail without an RDMA device has no name that programs could use.
 #[test]
 fn without_an_rdma_device_there_is_no_file() {
     let mut world = bonds(0);
@@ -220,7 +221,7 @@ fn without_an_rdma_device_there_is_no_file() {
     node.del(&pod, &config).must_succeed();
 }
 
-/// The runtime's umask is its own affair.
+/// The file's mode does not depend on the runtime's umask.
 #[test]
 fn the_pods_programs_can_read_the_file() {
     let leases = Leases::new(1);
@@ -237,7 +238,7 @@ fn the_pods_programs_can_read_the_file() {
     }
 }
 
-/// A moved netdev does not need its GID: ADD logs the missing one, and does not wait long.
+/// A moved netdev does not need its GID. ADD logs the missing GID, and does not wait long.
 #[test]
 fn a_moved_netdevs_gid_that_never_comes_is_left_out() {
     for mode in [RdmaMode::Exclusive, RdmaMode::Shared] {
@@ -252,7 +253,7 @@ fn a_moved_netdevs_gid_that_never_comes_is_left_out() {
     }
 }
 
-/// A child is no use without, however slow the kernel is.
+/// A child does not work without its GID, even if the kernel is slow.
 #[test]
 fn a_childs_gid_that_never_comes_fails_add() {
     let leases = Leases::new(1);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests a function with another GUID when a verb fails or is killed, and when its driver does.
+//! Tests of a function with another GUID: a verb fails or is killed, or the function's driver fails.
 
 use crate::{
     guids::{FUNCTION, config, function, must_be_as_before, node},
@@ -46,7 +46,7 @@ impl Case {
         })
     }
 
-    /// Asserts that a pod that comes and goes leaves nothing.
+    /// Asserts that ADD and DEL of one more pod succeed, and leave nothing.
     #[track_caller]
     fn works_again(&self, what: &str) {
         must_be_as_before(&self.node, &self.before, what);
@@ -137,7 +137,7 @@ fn add_and_del_are_killed_at_any_change() {
     }
 }
 
-/// Between `unbind` and `bind`, which are one change.
+/// The process is killed between `unbind` and `bind`, which belong to one operation.
 #[test]
 fn a_driver_that_was_taken_off_only_is_bound() {
     for verb in ["ADD", "DEL"] {
@@ -181,7 +181,8 @@ fn a_driver_that_fails_is_reported_and_bound_by_the_next_del() {
     }
 }
 
-/// A virtual machine has it by now: what its physical function has set goes back, and the driver is that one's.
+/// A virtual machine now has the function. The physical function's settings are restored, but the function keeps its
+/// pass-through driver.
 #[test]
 fn a_function_that_was_given_away_keeps_its_driver() {
     let case = Case::added(RdmaMode::Exclusive);

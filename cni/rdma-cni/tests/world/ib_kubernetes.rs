@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Networks of ib-kubernetes, which serves those of type `ib-sriov` alone (`GetIbSriovCniFromNetwork()`,
-//! `pkg/utils/utils.go` of Mellanox/ib-kubernetes): the binary is installed by that name.
+//! Tests of networks of ib-kubernetes. ib-kubernetes supports only networks of type `ib-sriov`
+//! (`GetIbSriovCniFromNetwork()`, `pkg/utils/utils.go` of Mellanox/ib-kubernetes), so the binary is installed
+//! under this name.
 
 use crate::{
     guids::{FUNCTION, GUID, must_be_as_before, node},
@@ -9,8 +10,8 @@ use crate::{
 use rdma_netns::{Op, RdmaMode, VfSetting};
 use serde_json::{Value, json};
 
-/// Returns Multus' configuration for a pod whose `cni-args` are `args`: ib-sriov-cni's fields (`README.md` of
-/// k8snetworkplumbingwg/ib-sriov-cni).
+/// Returns the configuration that Multus passes for a pod whose `cni-args` are `args`: ib-sriov-cni's fields
+/// (`README.md` of k8snetworkplumbingwg/ib-sriov-cni).
 fn network(node: &Node, args: Value) -> Value {
     let mut config = node.config(json!({
         "type": "ib-sriov",
@@ -29,7 +30,7 @@ fn configured(guid: &str) -> Value {
     json!({ "mellanox.infiniband.app": "configured", "guid": guid })
 }
 
-/// Returns the function's GUIDs that the physical function was given.
+/// Returns the GUIDs that the physical function set for the function.
 fn guids_set(node: &Node) -> Vec<String> {
     let journal = node.kernel.journal();
     let set = journal.iter().filter_map(|op| match op {
@@ -60,7 +61,7 @@ fn a_pod_gets_the_guid_that_ib_kubernetes_gave_it() {
     }
 }
 
-/// The runtime tries again, and nothing has happened meanwhile; DEL works nevertheless.
+/// ADD fails without any change, so the runtime tries again. DEL works nevertheless.
 #[test]
 fn a_pod_that_ib_kubernetes_has_not_configured_yet_waits() {
     let other = json!({ "mellanox.infiniband.app": "", "guid": GUID });
@@ -76,7 +77,7 @@ fn a_pod_that_ib_kubernetes_has_not_configured_yet_waits() {
         assert_eq!(node.kernel.journal(), [] as [Op; 0]);
         node.must_be(&before, "waits");
         node.del(&pod, &config).must_succeed();
-        // and then it goes on
+        // then ib-kubernetes configures the pod
         let config = network(&node, configured(GUID));
         node.add(&pod, &config).must_succeed();
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Addresses from an IPAM plugin: a shell script that answers from files.
+//! Tests of addresses from an IPAM plugin. The plugin is a shell script that answers from files.
 
 use crate::{
     leases::install,
@@ -30,7 +30,7 @@ fi
 exit 0
 "#;
 
-/// A node with an IPAM plugin called `stand-in`.
+/// A node with an IPAM plugin named `stand-in`.
 struct Served {
     node: Node,
     config: Value,
@@ -120,7 +120,8 @@ fn every_rail_has_what_it_was_given() {
                 "{:?}",
                 link.routes
             );
-            // the same, the networks of both addresses, and a default by IPv6's gateway or IPv4's
+            // the rail's table has the main table's routes, the networks of both addresses, and a default route by the
+            // gateway of IPv6 or IPv4
             let own = link.routes.iter().filter(|it| it.table == 1000 + rail);
             assert!(own.count() >= 6, "{:?}", link.routes);
             assert!(link.addresses.iter().all(|address| !address.tentative));
@@ -203,8 +204,8 @@ fn a_plugin_that_is_not_there_is_found_out_before_any_change() {
     node.must_be(&before, "refused");
 }
 
-/// The pod is gone, its device is restored and goes to another pod, while its addresses are
-/// still held: its DEL gives them back, and leaves the other pod alone.
+/// The pod has ended. Its device is restored, and another pod gets it, while IPAM still has the first pod's addresses.
+/// The first pod's DEL releases them, and does not touch the other pod.
 #[test]
 fn addresses_that_are_not_taken_back_hold_no_device() {
     let served = Served::new(RdmaMode::Exclusive);
@@ -226,7 +227,8 @@ fn addresses_that_are_not_taken_back_hold_no_device() {
     node.must_be(&before, "after both");
 }
 
-/// The last change of ADD is refused, and the IPAM plugin does not take back what it gave: the answer says what is left.
+/// The kernel refuses the last change of ADD, and the IPAM plugin does not release the addresses. The error names the
+/// changes that ADD could not undo.
 #[test]
 fn an_add_that_fails_says_that_addresses_may_still_be_held() {
     let changes = {
@@ -260,7 +262,7 @@ fn an_add_that_fails_says_that_addresses_may_still_be_held() {
     assert_eq!(node.records(), [""; 0]);
 }
 
-/// The pod that is gone, and not the one that is added, is who IPAM is asked for.
+/// Recovery calls IPAM for the ended pod, and not for the pod of this ADD.
 #[test]
 fn recovery_calls_ipam_with_the_old_pods_arguments() {
     let served = Served::new(RdmaMode::Exclusive);
@@ -305,7 +307,7 @@ fn a_record_of_an_earlier_boot_does_not_wait_for_ipam() {
     served.refuses("DEL", "rdma0");
     served.calls();
     let before = node.snapshot();
-    // asked at once, left alone for a while, and asked again
+    // the first ADD calls IPAM, an ADD during the pause does not, an ADD after the pause does
     for (turn, first) in ["DEL rdma0", "ADD rdma0", "DEL rdma0"].iter().enumerate() {
         if turn == 2 {
             let record = fs::File::options().write(true).open(node.record_of(&old));
@@ -329,8 +331,8 @@ fn a_record_of_an_earlier_boot_does_not_wait_for_ipam() {
     node.must_be(&before, "after the DEL of the old pod");
 }
 
-/// The clock was set back since, or was wrong at a boot. The next try dates the record again, which then waits like any
-/// other.
+/// The record's time is in the future: the clock was set back, or was wrong at a boot. The next try writes the record
+/// again, so the record has the usual pause.
 #[test]
 fn a_record_of_the_future_is_recovered_by_the_next_add_and_read_once() {
     let served = Served::new(RdmaMode::Exclusive);
@@ -358,8 +360,8 @@ fn a_record_of_the_future_is_recovered_by_the_next_add_and_read_once() {
     assert_eq!(add(), "ADD rdma0");
 }
 
-/// The attachment's own DEL removes the record as soon as it can. A verb that gave up in between does not write it
-/// again.
+/// The attachment's own DEL removes the record as soon as possible. A verb that gives up at the same time does not
+/// write the record again.
 #[test]
 fn a_record_that_its_del_took_away_does_not_come_back() {
     let served = Served::new(RdmaMode::Exclusive);
@@ -398,8 +400,8 @@ fn a_record_that_its_del_took_away_does_not_come_back() {
     }
 }
 
-/// The record says nothing any more, and IPAM fails: devices return to the host, and the record is
-/// there until the addresses are given back.
+/// The record is unreadable, and IPAM fails. The devices return to the host, and the record stays until IPAM has
+/// released the addresses.
 #[test]
 fn a_corrupt_record_is_kept_until_addresses_are_given_back() {
     let served = Served::new(RdmaMode::Exclusive);
@@ -432,7 +434,7 @@ fn a_corrupt_record_is_kept_until_addresses_are_given_back() {
     assert_eq!(fs::read_to_string(aside).unwrap(), spoilt);
 }
 
-/// Guesses about the pod do not overwrite the record's text.
+/// DEL does not overwrite the unreadable record with data that it only assumes about the pod.
 #[test]
 fn a_corrupt_record_is_kept_until_the_devices_are_on_the_host() {
     let node = Node::new(RdmaMode::Exclusive);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests what an IPAM plugin gets about the rails: netdevs of the host, addresses in use, living attachments.
+//! Tests of IPAM's input about the rails: netdevs of the host, addresses in use, attachments of running pods.
 
 use crate::{
     leases::{Leases, bonds, run_named},
@@ -15,7 +15,7 @@ fn told(leases: &Leases, what: &str, field: &str) -> Vec<Value> {
     calls.map(|call| call.config[field].clone()).collect()
 }
 
-/// `bond0` with a router, too.
+/// Returns a node whose `bond0` also has a router.
 fn with_router() -> Leases {
     let leases = Leases::new(2);
     leases.node.change(
@@ -56,7 +56,7 @@ fn the_netdev_its_addresses_and_routes() {
     );
 }
 
-/// A netdev that moves has left the host, and lost its addresses, when IPAM is asked.
+/// When ADD calls IPAM, a moved netdev has left the host and lost its addresses.
 #[test]
 fn a_moved_netdev_is_reported_with_its_host_state() {
     let leases = Leases::on(Node::new(RdmaMode::Exclusive));
@@ -166,7 +166,7 @@ fn gc_hands_on_the_names_of_the_rails() {
     assert_eq!(leases.rails_files(), ["ns_trainer-0"]);
 }
 
-/// Attachments that could not be restored keep their leases.
+/// Attachments that GC could not restore keep their leases.
 #[test]
 fn gc_keeps_the_leases_of_what_is_not_restored() {
     let leases = Leases::new(1);
@@ -187,7 +187,7 @@ fn gc_keeps_the_leases_of_what_is_not_restored() {
     assert_eq!(leases.held(), [""; 0]);
 }
 
-/// The records can be read as GC begins, and not any more when the IPAM plugin is to be called.
+/// The records can be read when GC begins, but not when GC calls the IPAM plugin.
 #[test]
 fn gc_that_cannot_read_the_records_any_more_says_all_that_failed() {
     let leases = Leases::new(1);
@@ -247,7 +247,7 @@ fn status_calls_ipam_for_every_rail() {
             ),
         ]
     );
-    // STATUS reports an equal complaint of both rails once
+    // STATUS reports an error that both rails have only once
     leases.refuses("STATUS", true);
     let message = node
         .run("STATUS", None, &leases.config(json!({})))
@@ -255,7 +255,7 @@ fn status_calls_ipam_for_every_rail() {
     assert_eq!(message.matches("the store is away").count(), 1, "{message}");
 }
 
-/// Pods use it, and it can be used by more.
+/// A pod shares the netdev, and further pods can share it too.
 #[test]
 fn status_minds_no_pod_that_shares() {
     let leases = Leases::new(1);
@@ -268,7 +268,7 @@ fn status_minds_no_pod_that_shares() {
     assert!(message.contains("bond0 is down"), "{message}");
 }
 
-/// The DEL of a bond's pod names the netdev that IPAM knows from ADD.
+/// The DEL of a bond's pod passes the same `master` to IPAM as its ADD.
 #[test]
 fn del_names_the_master_of_add() {
     let leases = Leases::on(Node::with(bonds(2)));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! IPoIB children whose ADD or DEL fails or is killed, and those that a namespace's end gives back to the host: no child
-//! is left, there or in the pod.
+//! Tests of IPoIB children whose ADD or DEL fails or is killed, and of children that the kernel returns to the host
+//! when a namespace ends. No child remains on the host or in the pod.
 
 use crate::{
     ipoib::{PORT, children_on_host, world},
@@ -20,7 +20,7 @@ struct Case {
 }
 
 impl Case {
-    /// A pod that is to have a child of `ib0` in another partition and mode.
+    /// Returns a pod that will get a child of `ib0` in another partition and send mode.
     fn new() -> Self {
         let node = Node::with(world(RdmaMode::Shared, IpoibMode::Datagram));
         let config = node.config(json!({
@@ -30,7 +30,7 @@ impl Case {
         Self::of(node, config)
     }
 
-    /// A pod that is to have the port itself, whose netdev is in connected mode.
+    /// Returns a pod that will get the port itself. The port's netdev is in connected mode.
     fn moved(rdma: RdmaMode) -> Self {
         let node = Node::with(world(rdma, IpoibMode::Connected));
         let config = node.config(json!({ "deviceID": PORT, "mode": "move" }));
@@ -138,8 +138,8 @@ fn any_change_of_del_is_refused_once() {
     }
 }
 
-/// DEL, GC and the ADD of another pod find what a killed verb left, whether the pod's namespace lives or not, and on
-/// kernels that destroy the child with it.
+/// DEL, GC and the ADD of another pod remove the objects of a killed verb, while the pod's namespace exists and after
+/// its end. Also tests kernels that delete the child with the namespace.
 #[test]
 fn add_and_del_are_killed_at_any_change() {
     for (verb, new) in cases()
@@ -186,7 +186,7 @@ fn add_and_del_are_killed_at_any_change() {
     }
 }
 
-/// Under the name that the pod gave it, or as `dev7`, and whatever the pod called it by alias.
+/// The child has the name that the pod gave it, or `dev7`, and any alias that the pod set.
 #[test]
 fn a_child_that_its_namespace_gave_back_goes_at_del() {
     let at = NetnsSide::Pod;
@@ -215,7 +215,7 @@ fn a_child_that_its_namespace_gave_back_goes_at_del() {
         let case = Case::new();
         let node = &case.node;
         if is_taken {
-            // a child that the administrator made, and that nothing of ours is
+            // an administrator's child, without a mark of `rdma-cni`
             node.change(None, &theirs("rdma0"));
         }
         let before = node.snapshot().without_numbers();
@@ -248,8 +248,8 @@ fn theirs(called: &str) -> Op {
     }
 }
 
-/// A process kept the namespace alive when DEL came: the child came back when nobody had a record of it. The next ADD
-/// removes it, and neither the administrator's child nor a living pod's.
+/// A process kept the namespace alive during DEL. The child returned to the host after DEL had removed its record. The
+/// next ADD removes this child, but no child of the administrator or of a running pod.
 #[test]
 fn a_child_that_comes_back_later_goes_with_the_next_pod() {
     let case = Case::new().added();

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A node with bonds, and an IPAM plugin that keeps books: what it has given to whom, and what it
-//! was asked with.
+//! A node with bonds, and an IPAM plugin that records its leases and the input of its calls.
 
 use crate::{
     gate::alone,
@@ -33,10 +32,10 @@ esac
 exit 0
 "#;
 
-/// Puts `script` among the node's plugins as `name`.
+/// Installs `script` as the plugin `name` of the node.
 pub(crate) fn install(node: &Node, name: &str, script: &[u8]) {
-    // written by a process of its own: no other test's child may hold it open for writing when it
-    // is started (ETXTBSY)
+    // a separate process writes the file, so that no child process of another test has it open for writing when the
+    // node starts the plugin (ETXTBSY)
     let _starting = alone();
     let mut install = Command::new("install")
         .args(["-m", "755", "/dev/stdin"])
@@ -51,17 +50,17 @@ pub(crate) fn install(node: &Node, name: &str, script: &[u8]) {
 /// A call of the plugin.
 #[derive(Debug)]
 pub(crate) struct Call {
-    /// `ADD a rdma0`
+    /// Verb, container and rail of the call, such as `ADD a rdma0`.
     pub(crate) what: String,
     pub(crate) config: Value,
 }
 
-/// The node. Every rail `rdma<n>` is given addresses of `bond<n>`'s networks.
+/// The node. Every rail `rdma<n>` gets addresses in the networks of `bond<n>`.
 pub(crate) struct Leases {
     pub(crate) node: Node,
 }
 
-/// Bonds called `bond0`…, whose RDMA devices are shared, and the plain NIC `eth8`.
+/// Returns a world with shared bonds `bond0`…, which have RDMA devices, and the plain NIC `eth8`.
 pub(crate) fn bonds(count: u8) -> World {
     let mut world = World::new(Some(RdmaMode::Shared));
     (0..count).for_each(|number| world.plug_bond(number));
@@ -73,7 +72,7 @@ pub(crate) fn bonds(count: u8) -> World {
     world
 }
 
-/// Returns the plugin's answer for a rail in the networks of `bond<bond>`. Its addresses end with `host`.
+/// Returns the plugin's answer for a rail in the networks of `bond<bond>`. The addresses end with `host`.
 pub(crate) fn answer(bond: u8, host: u8) -> Value {
     let (router4, router6) = (format!("10.{bond}.0.254"), format!("fd00:{bond}::fe"));
     json!({
@@ -101,12 +100,12 @@ impl Leases {
         leases
     }
 
-    /// `rail` is `rdma0`, or `a.rdma0` for one container.
+    /// Sets the answer for `rail`: `rdma0`, or `a.rdma0` for one container.
     pub(crate) fn gives(&self, rail: &str, answer: &Value) {
         fs::write(self.path(rail), answer.to_string()).unwrap();
     }
 
-    /// The command `command` is refused from now on.
+    /// Makes the plugin refuse `command` from now on, or no longer.
     pub(crate) fn refuses(&self, command: &str, refuses: bool) {
         let file = self.path(&format!("refuses.{command}"));
         if refuses {
@@ -116,7 +115,7 @@ impl Leases {
         }
     }
 
-    /// The configuration of all bonds, with `fields`.
+    /// Returns the configuration of all bonds, with `fields`.
     pub(crate) fn config(&self, fields: Value) -> Value {
         let mut config = self.node.config(json!({
             "devices": [{ "netdev": "bond*" }],
@@ -135,7 +134,7 @@ impl Leases {
         names
     }
 
-    /// The calls since the last time.
+    /// Returns the calls since the last time.
     pub(crate) fn calls(&self) -> Vec<Call> {
         let log = self.path("log");
         let text = fs::read_to_string(&log).unwrap_or_default();
@@ -154,21 +153,21 @@ impl Leases {
         self.calls().into_iter().map(|call| call.what).collect()
     }
 
-    /// The rails' files, by the pods' directories.
+    /// Returns the rails files, by the pods' directories.
     pub(crate) fn rails_files(&self) -> Vec<String> {
         let mut pods = files(&self.node.state.path().join("state/rails/rails"));
         pods.sort();
         pods
     }
 
-    /// The rails' file of a pod.
+    /// Returns the content of a pod's rails file.
     pub(crate) fn rails_file(&self, pod: &str) -> Option<Value> {
         let path = format!("state/rails/rails/{pod}/rails.json");
         let text = fs::read(self.node.state.path().join(path)).ok()?;
         Some(serde_json::from_slice(&text).unwrap())
     }
 
-    /// Everything is as it was: host, pods, records, leases, rails' files.
+    /// Asserts that host, pods, records, leases and rails files are as before.
     #[track_caller]
     pub(crate) fn must_be(&self, before: &Snapshot, what: &str) {
         self.node.must_be(before, what);
@@ -188,7 +187,7 @@ impl Leases {
     }
 }
 
-/// A verb with `CNI_ARGS` of a pod that has a name.
+/// Runs a verb with the `CNI_ARGS` of a pod that has a name.
 pub(crate) fn run_named(
     node: &Node,
     command: &str,
@@ -209,7 +208,7 @@ pub(crate) fn run_named(
     serde_json::from_slice(&output).unwrap_or(Value::Null)
 }
 
-/// A netdev of a pod.
+/// Returns a netdev of a pod.
 #[track_caller]
 pub(crate) fn link_of(node: &Node, pod: &Pod, name: &str) -> Link {
     let netns = node.netns(pod);

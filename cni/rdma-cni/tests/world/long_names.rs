@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Names as long as Kubernetes allows, which together are longer than a file's name may be (`NAME_MAX`, 255 bytes).
+//! Tests of names of the maximum length in Kubernetes. Together they exceed the limit for a file name (`NAME_MAX`,
+//! 255 bytes).
 
 use crate::kubelet::{Cluster, every};
 use rdma_netns::RdmaMode;
@@ -9,7 +10,7 @@ use std::{collections::BTreeSet, fs, path::PathBuf};
 
 const VF: &str = "0000:3b:00.2";
 
-/// `rails.json` of all pods of the network.
+/// Returns the paths of `rails.json` of all pods of the network.
 fn rails_files(cluster: &Cluster) -> BTreeSet<PathBuf> {
     let networks = fs::read_dir(cluster.state_dir().join("rails")).unwrap();
     let networks = networks.flatten().filter(|it| it.path().is_dir());

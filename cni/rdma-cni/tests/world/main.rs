@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The whole program on a fake kernel: every verb through [`rdma_cni::run`], with real
-//! files for its records, and a world that is compared before and after.
+//! Tests of the whole program on a fake kernel. They run every verb through [`rdma_cni::run`] with real files for
+//! its records, and compare the world before and after.
 
 #![expect(
     clippy::disallowed_methods,

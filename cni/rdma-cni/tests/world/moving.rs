@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! ADD and DEL that nothing disturbs.
+//! Tests of ADD and DEL without disturbances.
 
 use crate::node::{Node, name};
 use rdma_netns::RdmaMode;

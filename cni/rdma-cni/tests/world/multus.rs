@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A pod with several attachments, each by a list of its own, as Multus makes them: `networks: vf,vf`.
+//! Tests of a pod with several attachments. Each attachment has its own list, as Multus makes them for
+//! `networks: vf,vf`.
 
 use crate::{
     leases::{Leases, answer, has_link},
@@ -8,7 +9,7 @@ use crate::{
 use rdma_netns::RdmaMode;
 use serde_json::{Value, json};
 
-/// Returns the configuration for the VF at `address`, without a name for the pod.
+/// Returns the configuration for the VF at `address`. It does not set the rail's name in the pod.
 fn vf(node: &Node, address: &str) -> Value {
     let mut config = node.config(json!({
         "capabilities": { "deviceID": true },
@@ -80,7 +81,7 @@ fn the_name_is_the_runtimes_only_for_one_device_of_the_first_plugin() {
     assert_eq!(names(&two), ["rdma0", "rdma1"]);
 }
 
-/// The record is lost: the lease is given back by the name, and the netdev returns to the host by it.
+/// The record is lost. DEL finds the lease and the netdev by the runtime's name.
 #[test]
 fn the_runtimes_name_counts_without_a_record() {
     for lost in ["spoilt", "gone"] {
@@ -140,7 +141,7 @@ fn attachments_of_one_pod_share_the_allotment_of_tables() {
     assert_eq!(tables(&leases, &pod), [1000, 1001, 1002, 1003]);
     leases.check(&pod, &first, &result).must_succeed();
     leases.check(&other, &second, &more).must_succeed();
-    // the tables of what has gone are given again, and another pod's are its own
+    // a later attachment gets the tables of the ended one; another pod has its own tables
     node.del(&pod, &first).must_succeed();
     assert_eq!(tables(&leases, &pod), [1002, 1003]);
     node.add(&pod, &first).must_succeed();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests the later states of a recorded namespace's path.
+//! Tests of what the path of a recorded namespace can lead to later.
 
 use crate::{
     node::{Node, Pod},
@@ -28,7 +28,7 @@ fn a_namespace_that_cannot_be_observed_counts_as_living() {
         assert_eq!(node.kernel.journal(), [] as [Op; 0]);
         assert_eq!(node.snapshot(), held);
     }
-    // nor may an ADD of its own name take the record over
+    // an ADD of the same name must not replace the record
     let again = Pod {
         container: pod.container.clone(),
         netns: other.netns.clone(),
@@ -39,7 +39,7 @@ fn a_namespace_that_cannot_be_observed_counts_as_living() {
     assert!(message.contains("attached already"), "{message}");
     assert_eq!(node.snapshot(), held);
     assert!(node.record_of(&pod).exists());
-    // its own DEL is no better off, and is tried again
+    // the pod's own DEL fails too, and the runtime tries again
     let answer = kernel.run(&node, "DEL", Some(&pod), &node.two_rails());
     assert_ne!(answer.code(), 0);
     assert_eq!(node.snapshot(), held);
@@ -55,7 +55,7 @@ fn a_recorded_path_that_now_leads_to_the_host_blocks_nothing() {
         let mut pod = node.pod("a");
         node.add(&pod, &node.two_rails()).must_succeed();
         node.kernel.with(|world| world.unmount(&pod.netns));
-        // the pod's path was /proc/PID/ns/net, and the number is a process of the host now
+        // the pod's path was /proc/PID/ns/net, and the PID now belongs to a process of the host
         let record = node.record_of(&pod);
         let text = fs::read_to_string(&record).unwrap();
         let mut value: Value = serde_json::from_str(&text).unwrap();

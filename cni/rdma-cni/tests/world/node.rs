@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A node with a furnished fake kernel and a state directory, and what its runtime does.
+//! A node with a fake kernel that is set up, a state directory, and a runtime that runs verbs.
 
 use crate::gate;
 use attachments::Store;
@@ -27,7 +27,7 @@ pub(crate) struct Node {
     pub(crate) plugins: PathBuf,
 }
 
-/// A pod, by the names that a runtime gives it.
+/// A pod, with the names that a runtime passes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pod {
     pub(crate) container: String,
@@ -37,7 +37,7 @@ pub(crate) struct Pod {
 }
 
 impl Pod {
-    /// Another attachment of the pod.
+    /// Returns another attachment of the pod.
     pub(crate) fn attachment(&self, ifname: &'static str) -> Self {
         Self {
             ifname,
@@ -53,7 +53,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// The CNI error code; 0: none.
+    /// Returns the CNI error code. 0: no error.
     pub(crate) fn code(&self) -> u64 {
         self.value["code"].as_u64().unwrap_or(0)
     }
@@ -75,8 +75,8 @@ impl Answer {
     }
 }
 
-/// Two VFs of different PFs, as a node's set-up leaves them: with addresses, routes,
-/// settings and names that a move loses.
+/// Returns a world with two VFs of different PFs. The node's set-up has given them addresses, routes, settings and
+/// names that a move removes.
 pub(crate) fn furnished(mode: RdmaMode) -> World {
     let mut world = World::new(Some(mode));
     world.plug(Nic::physical("0000:3b:00.0", "ens1np0", "mlx5_0"));
@@ -180,7 +180,7 @@ pub(crate) fn configure(world: &mut World, link: &str, rail: u8) {
     }
 }
 
-/// Lets duplicate address detection come to its end.
+/// Makes duplicate address detection end.
 pub(crate) fn settle(world: &mut World) {
     (0..world.detection).for_each(|_| world.pass_time());
 }
@@ -189,7 +189,7 @@ pub(crate) fn name(text: &str) -> InterfaceName {
     InterfaceName::try_from(text).unwrap()
 }
 
-/// A change of a netdev on the host.
+/// Returns a change of a netdev on the host.
 pub(crate) fn host_change(link: &str, change: LinkChange) -> Op {
     Op::Link {
         at: NetnsSide::Host,
@@ -221,13 +221,13 @@ fn prefix(text: &str) -> (IpAddr, u8) {
 }
 
 impl Node {
-    /// Furnished, in `mode`.
+    /// Returns a node in `mode` that is set up ([`furnished`]).
     pub(crate) fn new(mode: RdmaMode) -> Self {
         Self::with(furnished(mode))
     }
 
     pub(crate) fn with(world: World) -> Self {
-        // records are synced to the disk: memory is quicker
+        // records are synced to disk: this is faster in memory
         let memory = Path::new("/dev/shm");
         let state = match memory.is_dir() {
             true => tempfile::tempdir_in(memory),
@@ -243,7 +243,7 @@ impl Node {
         }
     }
 
-    /// A new pod, with a namespace.
+    /// Returns a new pod with a namespace.
     pub(crate) fn pod(&self, container: &str) -> Pod {
         let netns = PathBuf::from(format!("/run/netns/{container}"));
         self.kernel.with(|world| world.create_namespace(&netns));
@@ -259,7 +259,7 @@ impl Node {
         id.expect("the pod's namespace")
     }
 
-    /// The configuration of both rails.
+    /// Returns the configuration of both rails.
     pub(crate) fn two_rails(&self) -> Value {
         self.config(json!({ "devices": [{ "netdev": "eth2" }, { "netdev": "eth3" }] }))
     }
@@ -270,12 +270,12 @@ impl Node {
         self.kernel.journal().iter().filter(is_rebind).count()
     }
 
-    /// The configuration of one rail.
+    /// Returns the configuration of one rail.
     pub(crate) fn one_rail(&self) -> Value {
         self.config(json!({ "deviceID": "0000:3b:00.2" }))
     }
 
-    /// A configuration with `fields`.
+    /// Returns a configuration with `fields`.
     pub(crate) fn config(&self, fields: Value) -> Value {
         let mut config = json!({
             "cniVersion": "1.1.0",
@@ -322,7 +322,7 @@ impl Node {
         let mut environment = self.environment(command, pod, args);
         let mut arguments = vec![];
         if command == "plan" {
-            // by hand
+            // an administrator runs it by hand
             environment.remove("CNI_COMMAND");
             arguments.push(command.to_owned());
         }
@@ -331,7 +331,7 @@ impl Node {
             environment,
         };
         let stdin = serde_json::to_vec(config).unwrap();
-        // a process of its own
+        // a separate process begins without an earlier limit
         kernel.limit_observation(None);
         let starts_ipam = !config["ipam"].is_null();
         gate::pass(starts_ipam, || {
@@ -347,7 +347,7 @@ impl Node {
         self.run("DEL", Some(pod), config)
     }
 
-    /// DEL that has `time` for all the locks that it waits for; its code and its message.
+    /// Runs DEL with the time limit `time` for all its locks. Returns its code and its message.
     pub(crate) fn del_within(&self, pod: &Pod, config: &Value, time: Duration) -> (u32, String) {
         let error = self.within(time, "DEL", Some(pod), config, |node| {
             rdma_cni::verb::del::del(node).unwrap_err()
@@ -355,7 +355,7 @@ impl Node {
         (rdma_cni::reply::code(&error), error.to_string())
     }
 
-    /// `run`, a verb that has `time` for all the locks that it waits for.
+    /// Runs the verb `run` with the time limit `time` for all its locks.
     pub(crate) fn within<T>(
         &self,
         time: Duration,
@@ -372,7 +372,7 @@ impl Node {
         gate::pass(!config["ipam"].is_null(), || run(&node))
     }
 
-    /// The environment that a runtime starts `command` in.
+    /// Returns the environment in which a runtime starts `command`.
     fn environment(
         &self,
         command: &str,
@@ -395,12 +395,12 @@ impl Node {
         environment
     }
 
-    /// GC, with `valid` pods.
+    /// Runs GC with the `valid` pods.
     pub(crate) fn gc(&self, valid: &[&Pod], config: &Value) -> Answer {
         self.run("GC", None, &Self::of_gc(valid, config))
     }
 
-    /// The configuration of GC, with `valid` pods.
+    /// Returns the configuration of GC with the `valid` pods.
     pub(crate) fn of_gc(valid: &[&Pod], config: &Value) -> Value {
         let valid: Vec<Value> = valid
             .iter()
@@ -415,7 +415,7 @@ impl Node {
         self.kernel.snapshot()
     }
 
-    /// A change that a pod, or the host's administrator, makes.
+    /// Makes a change as the pod does, or as an administrator of the host.
     #[track_caller]
     pub(crate) fn change(&self, pod: Option<&Pod>, op: &Op) {
         let done = self.kernel.with(|world| {
@@ -425,13 +425,13 @@ impl Node {
         done.unwrap_or_else(|refusal| panic!("{op}: {refusal}"));
     }
 
-    /// Every change of the process goes as `verdict` says.
+    /// Sets the kernel's `verdict` for each change of the process.
     pub(crate) fn script(&self, verdict: impl Fn(usize) -> Verdict + Send + 'static) {
         self.kernel.begin();
         self.kernel.intercept(move |_, step| verdict(step.number));
     }
 
-    /// Kills the process of `verb` at its change `at`; false: it had ended before.
+    /// Kills the process of `verb` at change number `at`. Returns false if the verb ended before that change.
     pub(crate) fn kill(&self, at: usize, verdict: Verdict, verb: impl FnOnce(&Self)) -> bool {
         self.script(move |number| match number == at {
             true => verdict,
@@ -443,8 +443,8 @@ impl Node {
         killed
     }
 
-    /// Counts the changes that the process requested. Announcements do not count: a failed one has no consequence, and
-    /// nothing follows it.
+    /// Returns the number of changes that the process requested, without announcements: a failed announcement has
+    /// no consequence.
     pub(crate) fn changes(&self) -> usize {
         let journal = self.kernel.journal();
         let is_change = |op: &Op| {
@@ -481,7 +481,7 @@ impl Node {
         Path::new(self.state.path()).join(name)
     }
 
-    /// Everything is as it was, and nothing is recorded.
+    /// Asserts that everything is as before, and that no record exists.
     #[track_caller]
     pub(crate) fn must_be(&self, before: &Snapshot, what: &str) {
         let differences = before.differences(&self.snapshot());

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tables and rules of the interfaces that other plugins made, whatever fails, in each order of ends.
+//! Tests of tables and rules of interfaces that other plugins made, with any failure and in any order
+//! of DELs.
 
 use crate::{
     leases::{Leases, link_of},
@@ -10,7 +11,7 @@ use fake_kernel::Verdict;
 use nix::errno::Errno;
 use serde_json::{Value, json};
 
-/// The destinations of the routes of `eth0` in `table`.
+/// Returns the destinations of the routes of `eth0` in `table`.
 fn ways(node: &Node, pod: &Pod, table: u32) -> Vec<String> {
     let routes = link_of(node, pod, "eth0").routes;
     let own = routes.iter().filter(|it| it.table == table);
@@ -18,7 +19,7 @@ fn ways(node: &Node, pod: &Pod, table: u32) -> Vec<String> {
         .collect()
 }
 
-/// The rules for the addresses of `eth0`.
+/// Returns the rules for the addresses of `eth0`.
 fn of_eth0(node: &Node, pod: &Pod) -> Vec<String> {
     let mut rules = rules(node, pod);
     rules.retain(|it| it.contains("10.0.9.9") || it.contains("fd00::99"));
@@ -60,7 +61,7 @@ fn one_rail_and_the_pods_own_interface_have_a_table_each() {
     }
 }
 
-/// Refuses two changes: one of ADD, and one of the undoing afterwards.
+/// The kernel refuses two changes: one of ADD, and one of the restore after it.
 #[test]
 fn any_change_of_add_is_refused() {
     let mut refused = 0;
@@ -134,7 +135,7 @@ fn an_add_that_is_killed_leaves_nothing() {
     }
 }
 
-/// The attachments of one pod, by a list for each bond.
+/// Returns the configuration of one of the pod's attachments. Each bond has its own list.
 fn one_bond(leases: &Leases, bond: usize) -> Value {
     leases.config(json!({
         "name": format!("net{bond}"), "interfaceName": format!("rdma{bond}"),
@@ -155,7 +156,7 @@ fn attachments_of_one_pod_have_rules_of_their_own() {
         let results: Vec<Value> = (pods.iter().zip(&configs))
             .map(|(pod, config)| node.add(pod, config).must_succeed())
             .collect();
-        // two networks of IPv4 and one of IPv6 each
+        // each has two IPv4 networks and one IPv6 network
         let mut expected = of_eth0(node, &pod);
         assert_eq!(expected.len(), 3 * 3, "{expected:?}");
         assert_eq!(rules(node, &pod).len(), 3 * 3 + 3 * 2);
@@ -174,7 +175,7 @@ fn attachments_of_one_pod_have_rules_of_their_own() {
     }
 }
 
-/// An ADD that fails removes nothing of another attachment's.
+/// A failed ADD does not remove rules of another attachment.
 #[test]
 fn a_failed_attachment_leaves_the_rules_of_another() {
     let leases = Leases::new(2);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Routes of one rail.
+//! Tests of the routes of one rail.
 
 use crate::{
     leases::{Leases, answer, link_of},
@@ -9,7 +9,8 @@ use crate::{
 use rdma_netns::{Link, LinkChange, RdmaMode, Route, link::MAIN_TABLE};
 use serde_json::{Value, json};
 
-/// Gateway and metric, with the default for none, of a netdev's routes to `destination`.
+/// Returns gateway and metric of each route of a netdev to `destination`. A route without a metric has the default
+/// metric.
 fn ways(link: &Link, table: u32, destination: &str) -> Vec<(String, u32)> {
     let wanted = route(destination, "::");
     let to = |it: &&Route| {
@@ -33,7 +34,7 @@ fn by<const N: usize>(ways: [(&str, u32); N]) -> Vec<(String, u32)> {
         .to_vec()
 }
 
-/// ADD, CHECK, what `seen` says of it, DEL.
+/// Runs ADD, CHECK and DEL. `seen` gets the result of ADD, and checks it.
 fn round(leases: &Leases, pod: &Pod, config: &Value, seen: impl FnOnce(&Value)) {
     let node = &leases.node;
     let before = node.snapshot();
@@ -136,7 +137,7 @@ fn priorities_of_ipam_keep_their_order() {
     }
 }
 
-/// Several next hops of IPv6, which the node's set-up gave a NIC.
+/// The node's set-up gave a NIC an IPv6 route with several next hops.
 #[test]
 fn kept_routes_of_several_next_hops_stay_such() {
     for rails in [1, 2] {
@@ -153,7 +154,7 @@ fn kept_routes_of_several_next_hops_stay_such() {
             1 => node.one_rail(),
             _ => node.two_rails(),
         };
-        // the host's only default route
+        // the netdev has the host's only default route
         config["mode"] = "move".into();
         for (pod, metric) in [(node.pod("b"), 1024), (with_primary(&leases, 0), 1025)] {
             round(&leases, &pod, &config, |_| {
@@ -184,7 +185,7 @@ fn a_gateway_of_each_address_is_one_default_of_the_table() {
     });
 }
 
-/// Fields of an IPAM plugin's answer that are not set are for the plugins that follow.
+/// ADD does not use some fields of an IPAM plugin's answer. It passes them to later plugins of the chain.
 #[test]
 fn routes_of_the_result_say_all_that_ipam_said() {
     let leases = Leases::new(1);

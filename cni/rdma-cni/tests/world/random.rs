@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whatever happens to three pods, four devices and, where RDMA devices are shared, a bond, in
-//! whatever order: finally everything is on the host. Each history is made from a number, and can be had again by it.
+//! Random events for three pods, four devices and, in shared mode, a bond, in random order. At the end every device is
+//! on the host. A number determines each history, so a failing history can be repeated.
 
 use crate::node::{Answer, Node, Pod, address, host_change, mac, name, settle};
 use attachments::{Attachment, Phase, Store, store::Record};
@@ -19,7 +19,7 @@ const DEVICES: [(&str, &str); 4] = [
     ("en4s0", "mlx5_core.sf.4"),
 ];
 
-/// `splitmix64`
+/// Random number generator `splitmix64`.
 struct Dice(u64);
 
 impl Dice {
@@ -32,15 +32,15 @@ impl Dice {
     }
 }
 
-/// A pod that was started, and the configuration of its ADD.
+/// A pod that was started, with the configuration of its ADD.
 #[derive(Clone)]
 struct Started {
     pod: Pod,
     config: Value,
 }
 
-/// A pod gave its device the name that another device has on the host, and ended: the other
-/// one returns to the host after that.
+/// Returns true if the device cannot return yet, because another netdev of the host has its name: a pod gave its own
+/// device this name and ended.
 fn is_blocked(answer: &Answer) -> bool {
     answer
         .message()
@@ -52,9 +52,9 @@ struct History {
     dice: Dice,
     node: Node,
     mode: RdmaMode,
-    /// The present pod of each of three places.
+    /// The pods that run now, at most three.
     places: [Option<Started>; 3],
-    /// All that ever were.
+    /// All pods that were ever started.
     started: Vec<Started>,
     told: Vec<String>,
 }
@@ -275,7 +275,7 @@ impl History {
         records.collect()
     }
 
-    /// The records that hold devices; others only wait for their addresses.
+    /// Returns the records that have devices. All other records only wait for the release of their addresses.
     fn holding(&self) -> Vec<Attachment> {
         let mut records = self.records();
         records.retain(|record| record.phase != Phase::Restored);
@@ -311,7 +311,7 @@ impl History {
         );
     }
 
-    /// Every device is on the host, or in the pod whose record has it.
+    /// Asserts that every device is on the host, or in the pod whose record has the device.
     fn no_device_is_lost(&self) {
         let records = self.holding();
         for (_, device) in DEVICES {
@@ -355,7 +355,7 @@ fn in_the_end_everything_is_on_the_host() {
                 .kernel
                 .with(|world| world.unmount(&started.pod.netns));
         }
-        // nobody's name is in the way any more
+        // from now on no pod uses the name of another device
         for started in history.started.clone() {
             let answer = history.node.del(&started.pod, &started.config);
             history.tell(format!(

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pods that give RDMA devices other names, of any bytes: in exclusive mode their own, in shared mode any.
+//! Tests of pods that rename RDMA devices, with any bytes. In exclusive mode a pod can rename its own RDMA devices,
+//! in shared mode all of them.
 
 use crate::node::{Node, Pod};
 use fake_kernel::{Nic, world::HOST};
@@ -16,7 +17,7 @@ fn rename(from: &str, to: &[u8]) -> Op {
 
 const NAMES: [&[u8]; 3] = [b"roce", b"\xff\xfe", b"a/b\n"];
 
-/// The verb that restores: DEL, GC, or another pod's ADD with its DEL.
+/// The verb that restores the name: DEL, GC, or the ADD of another pod.
 #[derive(Clone, Copy, Debug)]
 enum By {
     Del,
@@ -70,7 +71,7 @@ fn a_renamed_device_comes_home_under_its_name() {
     }
 }
 
-/// The device is selected by the address that kubelet allocated, or by the name in the configuration.
+/// The other pod gets the device by the address that kubelet allocated, or by the name in the configuration.
 #[test]
 fn another_pod_gets_the_device_that_a_living_pod_renamed() {
     for selector in [json!({"rdma": "mlx5_0"}), json!({"netdev": "ens1np0"})] {
@@ -128,7 +129,7 @@ fn two_devices_with_each_others_names() {
     }
 }
 
-/// DEL ends, the device does not keep the pod's name, and the log says so.
+/// DEL succeeds, the device does not keep the pod's name, and the log reports this.
 #[test]
 fn a_name_that_another_device_has_by_now() {
     for mode in [RdmaMode::Exclusive, RdmaMode::Shared] {
@@ -161,7 +162,7 @@ fn a_name_that_another_device_has_by_now() {
     }
 }
 
-/// A pod has moved its renamed device into a namespace of its own.
+/// A pod has moved its renamed device into another namespace.
 #[test]
 fn a_renamed_device_elsewhere_is_not_gone() {
     let node = Node::new(RdmaMode::Exclusive);

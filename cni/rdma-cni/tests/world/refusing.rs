@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests ADD's refusals before any change, and failures of its answer.
+//! Tests of ADD's refusals before any change, and of failures to write its result.
 
 use crate::node::{Node, furnished};
 use fake_kernel::{Nic, World};
@@ -8,7 +8,7 @@ use rdma_netns::{Op, RdmaMode};
 use serde_json::{Value, json};
 use std::{fs, io};
 
-/// ADD with `config` answers `code`, and nothing happened.
+/// Asserts that ADD with `config` fails with `code` and changes nothing. Returns the message.
 #[track_caller]
 fn refused(node: &Node, config: &Value, code: u64) -> String {
     let pod = node.pod("a");
@@ -138,7 +138,7 @@ fn a_state_directory_that_takes_nothing() {
     node.must_be(&before, "refused");
 }
 
-/// The record cannot be written a second time, when everything is in the pod.
+/// The second write of the record fails, when all devices are in the pod.
 #[test]
 fn a_state_directory_that_takes_nothing_more() {
     let node = Node::new(RdmaMode::Exclusive);

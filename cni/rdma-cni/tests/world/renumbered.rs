@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A move gives an RDMA device other character devices than kubelet promised the container.
+//! Tests of moves that give an RDMA device other character devices than kubelet promised to the container.
 
 use crate::{
     guids::{FUNCTION, GUID, world},
@@ -42,7 +42,8 @@ fn the_cdi_entry_follows_there_and_back() {
     cluster.entries_must_be_right("after DEL");
 }
 
-/// A number becomes free while the pod has the device: it has that one when it is back on the host.
+/// A lower number becomes free while the pod has the device. The device gets this number when it returns to
+/// the host.
 #[test]
 fn the_cdi_entry_follows_a_number_that_changes_on_the_way_back() {
     for end in [
@@ -88,13 +89,13 @@ fn the_cdi_entry_follows_a_number_that_changes_on_the_way_back() {
     }
 }
 
-/// A driver that is bound again has its devices numbered as a move does, and no move follows in shared mode.
+/// When a driver is bound again, its devices get new numbers, as in a move. In shared mode no move follows.
 #[test]
 fn a_function_whose_driver_is_bound_anew_is_followed_and_broken_promises_are_reported() {
     for mode in [RdmaMode::Exclusive, RdmaMode::Shared] {
         for cdi in [true, false] {
             let mut world = world(mode);
-            // its number is free after Allocate
+            // the number of this device becomes free after Allocate
             world.unplug("0000:3b:00.0");
             let cluster = Cluster::with(world);
             cluster.publish(&[("rdma/vf", every(&[FUNCTION], Sharing::Exclusive))], cdi);
@@ -134,7 +135,7 @@ fn a_dead_pods_device_takes_its_entry_to_the_host() {
     cluster.entries_must_be_right("after GC");
 }
 
-/// The process is killed at every change of ADD and of DEL; the next verb corrects the entries.
+/// The process is killed at every change of ADD and of DEL. The next verb corrects the entries.
 #[test]
 fn entries_are_right_after_a_kill_at_any_change() {
     for verb in ["ADD", "DEL"] {
@@ -152,7 +153,7 @@ fn entries_are_right_after_a_kill_at_any_change() {
     }
 }
 
-/// False: the verb had ended before.
+/// Kills `verb`, and runs `restorer`. Returns false if the verb ended before change `at`.
 fn killed_and_restored(
     verb: &str,
     (at, verdict): (usize, Verdict),
@@ -197,7 +198,7 @@ fn an_entry_that_cannot_be_written_fails_the_pod_that_has_it_by_name() {
     );
     assert_eq!(cluster.node.records(), [] as [&str; 0]);
 
-    // by a device that was named nobody was promised anything
+    // kubelet promised nothing for a device that the configuration names
     let mut by_hand = config.clone();
     by_hand["deviceID"] = VF.into();
     cluster.add(&pod, &by_hand).must_succeed();
@@ -213,7 +214,7 @@ fn a_path_that_leads_elsewhere_after_the_move_fails_the_pod() {
     }
     assert!(message.contains("no device's"), "{message}");
     assert_eq!(cluster.node.records(), [] as [&str; 0]);
-    // a pod that is allocated again gets the number that the device has now
+    // when kubelet allocates the device again, the grant has the present number
     cluster.grant(("rdma/vf", VF), Sharing::Exclusive, false, &[VF]);
     cluster.add(&pod, &config).must_succeed();
     cluster.del(&pod, &config).must_succeed();
@@ -222,7 +223,8 @@ fn a_path_that_leads_elsewhere_after_the_move_fails_the_pod() {
 #[test]
 fn a_path_that_is_another_devices_now_is_reported_with_its_name() {
     let (cluster, config, pod) = Cluster::with_a_hole(VF, false);
-    // both return to the host with lower numbers than they had: mlx5_3 has uverbs2 now, as promised to us
+    // both devices return to the host with lower numbers than before: mlx5_3 has uverbs2 now, which kubelet
+    // promised to this pod
     for device in [VF, "0000:d8:00.2"] {
         let mut by_hand = config.clone();
         by_hand["deviceID"] = device.into();
@@ -246,7 +248,7 @@ fn a_path_that_stays_right_is_no_reason() {
     assert_eq!(uverbs(&cluster), "uverbs2");
     cluster.del(&pod, &config).must_succeed();
 
-    // granted before a boot that gave the driver another major number
+    // the grant is from a boot in which the driver had another major number
     let grants = Grants::new(&cluster.state_dir());
     let mut grant = grants.read("rdma/vf", VF).unwrap().unwrap();
     grant.devices[0].char_devices[0].major = 511;
@@ -255,8 +257,8 @@ fn a_path_that_stays_right_is_no_reason() {
     assert_eq!(uverbs(&cluster), "uverbs2");
 }
 
-/// The major number of the 33rd device and up is another one after each boot, maybe
-/// (`alloc_chrdev_region()` in `ib_uverbs_init()`).
+/// From the 33rd device on, the major number may differ after each boot (`alloc_chrdev_region()` in
+/// `ib_uverbs_init()`).
 #[test]
 fn a_path_that_has_another_number_since_a_boot_is_no_reason() {
     let cluster = Cluster::new(RdmaMode::Exclusive);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Rails that are on the host, or were never elsewhere, while their record stays: other owners have them.
+//! Tests of rails that are on the host, or never left it, while their record exists: such rails can have other
+//! owners.
 
 use crate::node::{Node, Pod, host_change, name};
 use fake_kernel::Verdict;
@@ -11,13 +12,14 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-/// `config` with `rebindDriver`.
+/// Returns `config` with `rebindDriver`.
 fn rebinding(mut config: Value) -> Value {
     config["rebindDriver"] = json!(true);
     config
 }
 
-/// Moves the netdev `link` and its RDMA device from `from` into the namespace of `owner`; none: it is the host.
+/// Moves the netdev `link` and its RDMA device from `pod` into the namespace of `owner`. `None`: they are on the
+/// host.
 #[track_caller]
 fn take(node: &Node, (link, rdma): (&str, &str), pod: Option<&Pod>, owner: &Pod) {
     let mut from = name(link);
@@ -56,7 +58,8 @@ fn rename(link: &str, to: &str) -> Op {
     host_change(link, LinkChange::Rename(name(to)))
 }
 
-/// DEL fails (107), as somebody has the name `eth3`, and changes no driver.
+/// Asserts that DEL fails with code 107, because another netdev has the name `eth3`, and that it does not touch a
+/// driver.
 #[track_caller]
 fn fails_without_drivers(node: &Node, pod: &Pod, config: &Value) {
     node.kernel.begin();
@@ -72,8 +75,8 @@ fn drivers_are_untouched(node: &Node) {
     assert_eq!(journal.iter().find(is_driver), None, "{journal:?}");
 }
 
-/// The record is there, and nothing was moved: the function is its next owner's. Once another pod's ADD has tried to
-/// recover it before.
+/// The record exists, but the killed ADD moved nothing, so the function belongs to its next owner. In one case,
+/// another pod's ADD has tried to recover the record before.
 #[test]
 fn a_function_that_a_killed_add_did_not_move_is_left_to_its_owner() {
     for is_recovered in [false, true] {
@@ -93,7 +96,8 @@ fn a_function_that_a_killed_add_did_not_move_is_left_to_its_owner() {
     }
 }
 
-/// Netdevs in unseen namespaces may lie on each rail that comes home, whatever becomes of another one.
+/// A rail on the host may have upper netdevs in namespaces that are not visible, whether or not another rail can
+/// return.
 #[test]
 fn each_rail_is_bound_anew_while_another_is_elsewhere() {
     let node = Node::new(RdmaMode::Exclusive);
@@ -119,7 +123,7 @@ fn a_rail_is_bound_anew_before_it_is_left_to_others() {
     fails_without_drivers(&node, &pod, &config);
 }
 
-/// The next owner has the device in its own namespace, or has unbound the driver.
+/// The next owner has moved the device into its own namespace, or has unbound the driver.
 #[test]
 fn a_rail_that_was_bound_anew_once_is_left_to_its_next_owner() {
     for has_driver in [true, false] {
@@ -141,14 +145,14 @@ fn a_rail_that_was_bound_anew_once_is_left_to_its_next_owner() {
         let other = node.config(json!({ "devices": [{ "netdev": "eth4" }] }));
         node.add(&third, &other).must_succeed();
         drivers_are_untouched(&node);
-        // once the other rail is home, the returned one does not keep the record
+        // when the other rail is on the host, the returned rail does not keep the record
         node.change(None, &rename("eth3", "ens1np0"));
         node.del(&pod, &config).must_succeed();
         assert!(!node.record_of(&pod).exists());
     }
 }
 
-/// The next owner decides about the attributes that a restore would set.
+/// A restore must not change attributes that the next owner has set.
 #[test]
 fn a_rail_that_came_home_keeps_what_its_next_owner_sets() {
     let node = Node::new(RdmaMode::Exclusive);
@@ -178,14 +182,14 @@ fn a_rail_that_came_home_keeps_what_its_next_owner_sets() {
     assert_eq!(owned.differences(&node.snapshot()), [] as [&str; 0]);
 }
 
-/// A full disk keeps no function from being bound again.
+/// The driver is bound again even if the disk is full.
 #[test]
 fn a_driver_is_bound_anew_although_nothing_can_be_recorded() {
     let node = Node::new(RdmaMode::Exclusive);
     let config = rebinding(node.config(json!({ "devices": [{ "netdev": "eth2" }] })));
     let pod = node.pod("a");
     node.add(&pod, &config).must_succeed();
-    // a text cannot be written there
+    // this directory makes writing the record impossible
     fs::create_dir_all(node.record_of(&pod).with_extension("json.new").join("x")).unwrap();
     node.kernel.begin();
     node.del(&pod, &config).must_succeed();
@@ -200,7 +204,7 @@ fn stage(node: &Node, pod: &Pod) -> Value {
     record["rails"][0]["stage"].take()
 }
 
-/// DEL gives up attributes of a rail that the kernel refuses, although another rail cannot return.
+/// DEL gives up the attributes of a rail that the kernel refuses, although another rail cannot return.
 #[test]
 fn a_rail_without_a_refused_attribute_is_left_to_its_next_owner() {
     let node = Node::new(RdmaMode::Exclusive);
@@ -229,7 +233,7 @@ fn a_rail_without_a_refused_attribute_is_left_to_its_next_owner() {
     assert!(note.exists(), "what eth2 lacks is forgotten");
 }
 
-/// Another rail of the same record does not keep the returned rail from pods, and no verb takes it from them.
+/// Pods can get the returned rail although another rail keeps the record. No later verb takes the rail from them.
 #[test]
 fn a_returned_rail_is_free() {
     for mode in [RdmaMode::Exclusive, RdmaMode::Shared] {
@@ -273,7 +277,7 @@ fn a_returned_rail_is_free() {
     }
 }
 
-/// The other rail's namespace may be ending: the next recovery of the record restores both rails.
+/// The other rail's namespace may be ending. So the returned rail becomes free only after a later try.
 #[test]
 fn a_rail_is_not_left_to_others_while_another_is_awaited() {
     let node = Node::new(RdmaMode::Exclusive);
@@ -290,7 +294,7 @@ fn a_rail_is_not_left_to_others_while_another_is_awaited() {
     };
     recover();
     assert_eq!(stage(&node, &pod), Value::Null);
-    // after as long as a DEL waits
+    // 11 s later, which is longer than a DEL waits
     let record = fs::File::options()
         .write(true)
         .open(node.record_of(&pod))

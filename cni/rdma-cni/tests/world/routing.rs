@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Metrics, tables and rules of the rails.
+//! Tests of metrics, tables and rules of the rails.
 
 use crate::{
     leases::{Leases, answer, link_of},
@@ -22,7 +22,7 @@ pub(crate) fn rules(node: &Node, pod: &Pod) -> Vec<String> {
     node.kernel.with(shown)
 }
 
-/// Metrics of the main table's routes to `destination`, with 0 for none.
+/// Returns the metrics of the main table's routes to `destination`. A route without a metric has 0.
 fn metrics(link: &Link, destination: &str) -> Vec<u32> {
     let wanted = route(destination, "::");
     let to = |it: &&Route| {
@@ -35,8 +35,8 @@ fn metrics(link: &Link, destination: &str) -> Vec<u32> {
         .collect()
 }
 
-/// A pod whose primary network has addresses and default routes, as usual; its prefixes are
-/// those of `bond0`, too.
+/// Returns a pod whose primary network has addresses and default routes, as usual. The prefixes are
+/// the same as those of `bond0`.
 pub(crate) fn with_primary(leases: &Leases, metric: u32) -> Pod {
     let node = &leases.node;
     let pod = node.pod("a");
@@ -127,7 +127,7 @@ fn every_rail_has_its_table_and_rules() {
         assert_eq!(metrics(&link, &format!("10.{rail}.0.0/16")), [200]);
         assert_eq!(metrics(&link, "172.16.0.0/12"), [200 + rail]);
     }
-    // a table repeats what the main one has: the result does not
+    // a rail's table has copies of the main table's routes, but the result has each route once
     let routes = result["routes"].as_array().unwrap();
     assert!(routes.iter().all(|it| it["table"].is_null()), "{routes:?}");
     node.del(&pod, &config).must_succeed();
@@ -174,7 +174,8 @@ fn the_pods_own_routes_stay_in_front() {
     }
 }
 
-/// host-local's users name the network itself as a route; without `gw` it gets the router.
+/// Users of host-local name the network itself as a route. A route without `gw` gets the router as
+/// its gateway.
 #[test]
 fn a_prefix_that_ipam_names_as_a_route_is_there_once() {
     let leases = Leases::new(1);
@@ -242,7 +243,7 @@ fn tables_that_somebody_else_uses_are_passed_over() {
     assert!(has(1004) && has(1005), "{:?}", rules(node, &pod));
     node.del(&pod, &config).must_succeed();
     assert_eq!(before.differences(&node.snapshot()), [""; 0]);
-    // no room is left above
+    // no table numbers are free above these tables
     let last = u32::MAX - 1000;
     config["routing"] = json!({ "tableBase": last });
     for table in (last..=u32::MAX).step_by(2) {

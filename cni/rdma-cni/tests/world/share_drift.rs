@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! CHECK of shared rails, their routes and rules; IPv6 that is switched off.
+//! Tests of CHECK for shared rails, their routes and rules, and for IPv6 that is switched off.
 
 use crate::{
     leases::{Leases, link_of},
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 const AT: NetnsSide = NetnsSide::Pod;
 
-/// A pod with two shared rails; what `change` does to it, CHECK tells in `words`.
+/// Makes `change` to a pod with two shared rails. Asserts that CHECK's message contains `words`.
 fn drift(config: Value, change: impl Fn(&Node, &Pod), words: &[&str]) {
     let leases = Leases::new(2);
     let node = &leases.node;
@@ -135,7 +135,7 @@ fn check_sees_what_became_of_rails_and_routes() {
     drift(
         json!({ "child": { "type": "ipvlan" } }),
         |node, _| {
-            // there is one mode for all that lie on one netdev
+            // all children of one netdev have one mode
             let other = node.pod("other");
             node.change(
                 Some(&other),
@@ -184,7 +184,7 @@ fn ipv6_that_the_pod_has_switched_off_is_reported() {
     let netns = node.netns(&pod);
     node.kernel.begin();
     node.kernel.intercept(move |world, step| {
-        // what net.ipv6.conf.default.disable_ipv6 does to a netdev that comes
+        // net.ipv6.conf.default.disable_ipv6 has this effect on a netdev that enters the namespace
         if let Op::Link {
             link,
             change: LinkChange::Up(true),
@@ -211,7 +211,7 @@ fn ipv6_that_the_pod_has_switched_off_is_reported() {
     leases.must_be(&before, "undone");
 }
 
-/// A later plugin of the chain took an address away, and said so.
+/// A later plugin of the chain removed an address, and its result lacks this address.
 #[test]
 fn an_address_that_the_final_result_does_not_have_is_not_missed() {
     let leases = Leases::new(1);
@@ -238,8 +238,8 @@ fn an_address_that_the_final_result_does_not_have_is_not_missed() {
     leases.check(&pod, &config, &result).must_succeed();
 }
 
-/// The kernel makes them; somebody with rights in the pod can take them away, and the pod's
-/// primary network then has what is for the rail.
+/// The kernel makes connected routes. A program with rights in the pod can remove them, and then the
+/// pod's primary network gets the rail's packets.
 #[test]
 fn a_connected_route_that_is_gone_or_has_another_metric_is_drift() {
     for prefix in ["10.1.0.0/16", "fd00:1::/64"] {
@@ -275,7 +275,7 @@ fn a_connected_route_that_is_gone_or_has_another_metric_is_drift() {
     }
 }
 
-/// DEL sets the mode of an ipvlan port back by a temporary child called `rdmaport0`, which it removes.
+/// DEL restores the mode of an ipvlan port by a temporary child called `rdmaport0`, which it removes.
 #[test]
 fn a_rail_of_another_attachment_with_the_name_of_a_plugins_own_child_stays() {
     let leases = Leases::new(2);

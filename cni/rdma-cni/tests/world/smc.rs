@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! SMC-R of a pod: what is set up for it, and what becomes of a pod that cannot have it.
+//! Tests of SMC-R for a pod: its set-up, and pods for which SMC-R is not possible.
 
 use crate::node::{Node, Pod, address, name};
 use fake_kernel::{Nic, Smc, Verdict, world::HOST};
@@ -13,7 +13,7 @@ use std::fs;
 
 const ANNOTATION: &str = "network.alibabacloud.com/erdma-smcr";
 
-/// Returns the runtime's configuration for a pod with the annotation.
+/// Returns the runtime's configuration for a pod with `value` in the annotation.
 pub(crate) fn annotated(value: &str) -> Value {
     json!({ "io.kubernetes.cri.pod-annotations": { ANNOTATION: value, "other": "x" } })
 }
@@ -43,7 +43,7 @@ pub(crate) fn id(text: &str) -> PnetId {
     PnetId::try_from(text).unwrap()
 }
 
-/// An entry of an RDMA port, or of a netdev.
+/// Returns an entry with the id `of` for a netdev or for an RDMA port.
 pub(crate) fn entry(of: &str, netdev: Option<&str>, rdma: Option<&str>) -> PnetEntry {
     PnetEntry {
         name: id(of),
@@ -61,7 +61,7 @@ pub(crate) fn record(node: &Node, pod: &Pod) -> Value {
     serde_json::from_slice(&fs::read(node.record_of(pod)).unwrap()).unwrap()
 }
 
-/// The NIC's hardware address, upper case, without colons.
+/// Returns the NIC's hardware address in upper case, without colons.
 pub(crate) fn id_of(node: &Node, netdev: &str) -> String {
     let mac = node
         .kernel
@@ -69,8 +69,8 @@ pub(crate) fn id_of(node: &Node, netdev: &str) -> String {
     PnetId::from_mac(&mac).unwrap().to_string()
 }
 
-/// Gives the pod an interface `link` with `addresses`, as the plugins before this one do, and
-/// what they have said of it.
+/// Gives the pod an interface `link` with `addresses`, as earlier plugins of the chain do. Returns
+/// the result of these plugins.
 pub(crate) fn primary(node: &Node, pod: &Pod, link: &str, addresses: &[&str]) -> Value {
     node.kernel
         .with(|world| world.plug(Nic::virtual_link(link, "veth")));
@@ -122,7 +122,7 @@ fn a_pod_that_requests_smc_gets_ids_for_its_rail_and_its_primary_interface() {
         })
     });
     let pod = node.pod("a");
-    // of the rail's subnet
+    // in the rail's subnet
     let previous = primary(&node, &pod, "net7", &["10.0.2.77/24"]);
     let before = node.snapshot();
     let mut config = one_rail_that_asks(&node);
@@ -185,7 +185,7 @@ fn an_annotation_that_is_neither_yes_nor_no_is_refused_by_name() {
     node.add(&pod, &config).must_succeed();
 }
 
-/// The node's obstacle to SMC-R, and the part of the message about it.
+/// An obstacle to SMC-R on the node, and the message's text about it.
 type Hindered = (fn(&Node), fn(&mut Value), &'static str);
 
 const HINDERED: [Hindered; 4] = [
@@ -306,8 +306,8 @@ fn an_interface_that_would_not_be_carried_is_refused_or_left_out() {
     }
 }
 
-/// Whatever of SMC-R the kernel refuses, a pod that only asked for it goes on, and has nothing
-/// half set.
+/// Whichever change for SMC-R the kernel refuses, a pod that only requests SMC-R starts, and no
+/// part of the set-up remains.
 #[test]
 fn a_refused_change_leaves_a_requesting_pod_without_smc() {
     for at in 1.. {
@@ -391,7 +391,7 @@ fn check_reports_what_was_taken_from_a_pod() {
         let message = check().must_fail(999);
         assert!(message.contains(words), "{message}");
     }
-    // somebody else's count as well: a pod that uses an operator's id
+    // an entry of another program counts too: the pod uses an operator's id
     let id = id_of_record(&node, &pod);
     let mut text = record(&node, &pod);
     text["smc"]["entries"] = json!([]);
@@ -401,7 +401,7 @@ fn check_reports_what_was_taken_from_a_pod() {
         message.contains(&format!("port 1 of mlx5_2 has lost its pnet id {id}")),
         "{message}"
     );
-    // without a user EID nothing is carried by SMC-Rv2
+    // without a user EID, SMC-Rv2 carries no connection
     let message = check().must_fail(999);
     assert!(
         message.contains("SMC-R of rdma0: the kernel has no user EID"),

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A process has connections open over an RDMA device: its move would hang.
+//! Tests of processes with open connections over an RDMA device: a move of the device would not
+//! end.
 
 use crate::{
     node::Node,
@@ -37,7 +38,7 @@ fn a_device_that_a_pod_holds_stays_until_its_process_ends() {
                 assert!(message.contains(words), "{message}");
             }
         }
-        // no connection comes over it any more
+        // no new connection can use the device
         assert_eq!(seen(&node, Some(&pod)).pod, []);
         assert_eq!(node.records().len(), 2, "{:?}", node.records());
         hold(0);
@@ -91,7 +92,7 @@ fn a_device_that_the_host_holds_is_not_moved_into_a_pod() {
     }
 }
 
-/// The next pod's ADD does not hang by what the one before has left.
+/// The next pod's ADD does not hang because of the earlier pod's connections.
 #[test]
 fn a_held_device_has_its_holder() {
     let node = Node::new(RdmaMode::Exclusive);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Several pods on one NIC, several networks of one pod, and entries of somebody else.
+//! Tests of several pods on one NIC, several networks of one pod, and entries of other programs.
 
 use crate::{
     leases::Leases,
@@ -10,13 +10,13 @@ use fake_kernel::{Verdict, World};
 use rdma_netns::{LinkChange, NetnsSide, Op, RdmaMode};
 use serde_json::{Value, json};
 
-/// An answer of IPAM for a subnet of a pod's own, and one of a subnet that others have, too.
+/// Returns an answer of IPAM with two subnets: one of the pod alone, and one that pods share.
 fn answer(address: &str) -> Value {
     json!({ "cniVersion": "1.1.0", "ips": [{ "address": address }] })
 }
 
-/// Pods of one bond, each with an address of a subnet of its own, all asking for SMC-R, on an RDMA
-/// device whose GID is its own, as erdma's.
+/// Returns pods of one bond that all request SMC-R. Each has an address in a subnet of its own. The
+/// RDMA device has one GID, like erdma's.
 pub(crate) fn pods(leases: &Leases, names: &[&str]) -> Vec<Pod> {
     leases.node.kernel.with(|world| world.gid_table_size = 1);
     let made = names.iter().enumerate().map(|(number, name)| {
@@ -37,7 +37,7 @@ pub(crate) fn config(leases: &Leases) -> Value {
 
 #[test]
 fn the_last_of_three_pods_takes_the_ports_entry_away() {
-    // in each order, and by each kind of end
+    // the pods end in each order, and by each verb
     for order in [[0, 1, 2], [2, 0, 1], [1, 2, 0]] {
         let leases = Leases::new(1);
         let node = &leases.node;
@@ -87,8 +87,8 @@ fn the_last_of_three_namespaces_dies_and_the_next_add_takes_the_entry_away() {
     leases.must_be(&before, "after all");
 }
 
-/// A pod whose connections would be carried with another pod's address stays TCP, also where the
-/// kernel would find the RDMA device without any id.
+/// The kernel would carry this pod's connections with another pod's address, even without a pnet
+/// id. So the pod's connections stay TCP.
 #[test]
 fn a_pod_behind_another_ones_gid_is_kept_from_it() {
     let leases = Leases::new(1);
@@ -113,7 +113,8 @@ fn a_pod_behind_another_ones_gid_is_kept_from_it() {
         seen(node, Some(&second)).pod,
         [entry("TCPONLY", Some("rdma0"), None)]
     );
-    // a GID of its own is no help: its connections would go by the first pod's link groups
+    // a GID of its own does not help: the kernel would use the first pod's link groups for its
+    // connections
     let third = node.pod("c");
     leases.gives("c.rdma0", &answer("10.51.0.9/32"));
     node.add(&third, &config).must_succeed();
@@ -139,7 +140,7 @@ fn a_pod_behind_another_ones_gid_is_kept_from_it() {
     leases.must_be(&before, "after all");
 }
 
-/// CHECK logs a warning about a later pod's address, and reports the host's.
+/// CHECK only logs a warning about a later pod's address, but reports an address of the host.
 #[test]
 fn a_check_does_not_fail_by_a_later_pods_address() {
     let leases = Leases::new(1);
@@ -163,7 +164,7 @@ fn a_check_does_not_fail_by_a_later_pods_address() {
     );
 }
 
-/// SMC-Rv1 would go by the parent's GID, which is not trusted.
+/// SMC-Rv1 would use the parent's GID, which does not identify the pod.
 #[test]
 fn a_pod_that_smc_rv1_would_carry_by_the_parents_gid_stays_tcp() {
     let mut world = World::new(Some(RdmaMode::Shared));
@@ -195,7 +196,7 @@ fn a_pod_that_smc_rv1_would_carry_by_the_parents_gid_stays_tcp() {
     leases.must_be(&before, "after DEL");
 }
 
-/// Adds an operator's entries, under our ids and theirs.
+/// Adds an operator's entries: under a pnet id of `rdma-cni`, and under the operator's own ids.
 pub(crate) fn operate(node: &Node, id: &str) {
     let host = [
         entry(id, Some("ens1np0"), None),
@@ -284,7 +285,7 @@ fn an_operators_id_of_the_port_is_used_and_stays() {
     node.must_be(&before, "the operator's is there");
 }
 
-/// A user EID that another pod has as well goes with the last one, like an entry.
+/// The last pod that uses a user EID removes it, like an entry.
 #[test]
 fn a_user_eid_is_taken_away_by_its_last_pod() {
     let node = Node::new(RdmaMode::Exclusive);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Multi-plane NICs, whose RDMA device has a sub-device for subnet management: the kernel's move would wait for that
-//! without an end.
+//! Tests of multi-plane NICs, whose RDMA device has a sub-device for subnet management. The kernel's move would wait
+//! for this sub-device for ever.
 
 use crate::node::Node;
 use rdma_netns::{Kernel as _, RdmaMode};
@@ -37,7 +37,7 @@ fn in_shared_mode_a_sub_device_is_a_part_of_its_parent() {
         "{:?}",
         seen.rdma
     );
-    // what `umad: true` gives, and a claim's CDI specification has
+    // the devices that `umad: true` gives to containers, and that a claim's CDI specification has
     let parent = seen.rdma.iter().find(|it| it.name == "mlx5_2");
     let nodes = parent.into_iter().flat_map(|it| &it.char_devices);
     let names: Vec<_> = nodes.map(|it| &*it.name).collect();
@@ -48,7 +48,7 @@ fn in_shared_mode_a_sub_device_is_a_part_of_its_parent() {
     node.must_be(&before, "after DEL: the node's own sub-device stays");
 }
 
-/// A pod with NET_ADMIN makes one, which is on the host from the beginning.
+/// A pod with NET_ADMIN makes a sub-device. The kernel makes it on the host.
 #[test]
 fn a_sub_device_that_a_pod_made_ends_with_the_attachment() {
     for dies in [false, true] {

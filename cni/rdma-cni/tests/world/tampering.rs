@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pods that change what they were given: it returns to the host as it was.
+//! Tests of pods that change their devices: the devices return to the host with their recorded state.
 
 use crate::node::{Node, Pod, address, mac, name, route};
 use attachments::{Attribute, given_up};
@@ -9,7 +9,7 @@ use rdma_netns::{Kernel, LinkChange, LinkFlag, LinkSetting, NetnsSide, Op, RdmaM
 
 const AT: NetnsSide = NetnsSide::Pod;
 
-/// Does `changes` to a pod's rail, and then `ending`: the device must return to the host.
+/// Makes `changes` to a pod's rail, and ends the pod in each way. Asserts that the device is restored.
 fn is_restored(what: &str, changes: &[Op]) {
     for mode in [RdmaMode::Exclusive, RdmaMode::Shared] {
         for dies in [false, true] {
@@ -79,7 +79,7 @@ fn names() {
         change: LinkChange::Rename(name(to)),
     };
     is_restored("name", &[up(false), rename("rdma0", "roce")]);
-    // the name of the other rail on the host, and of a netdev that is there
+    // the host names of the other rail, and of an existing netdev
     for other in ["eth3", "ens1np0"] {
         is_restored(other, &[up(false), rename("rdma0", other)]);
     }
@@ -121,7 +121,7 @@ fn alternative_names() {
     };
     is_restored("one more", &[alt("roce-a", true)]);
     is_restored("one less", &[alt("enp2s0v0", false)]);
-    // it cannot return to the host with these
+    // with these alternative names the netdev could not return to the host
     is_restored("the host's", &[alt("ens1np0", true), alt("eth2", true)]);
     is_restored("the other rail's", &[alt("eth3", true), alt("mlx", true)]);
 }
@@ -237,7 +237,7 @@ fn everything_is_returned_by_the_pod_itself() {
     node.must_be(&before, "back on the host");
 }
 
-/// Two pods with a rail each, whose names in the pods become those that `names` says.
+/// Returns two pods with one rail each. `names` are the names that the pods give to their rails.
 fn two_pods(names: [Option<&str>; 2]) -> (Node, [(Pod, serde_json::Value); 2]) {
     let node = Node::new(RdmaMode::Exclusive);
     let rail = |pod: &str, netdev: &str| {
@@ -260,7 +260,7 @@ fn two_pods(names: [Option<&str>; 2]) -> (Node, [(Pod, serde_json::Value); 2]) {
     (node, pods)
 }
 
-/// Two pods have given their rails the names of each other's netdevs on the host, and died.
+/// Each of two pods has given its rail the host name of the other pod's netdev, and has ended.
 #[test]
 fn names_of_each_others_netdevs() {
     for order in [[0, 1], [1, 0]] {
@@ -276,8 +276,8 @@ fn names_of_each_others_netdevs() {
     }
 }
 
-/// A pod that died has left its netdev under the name, or with the alternative name, of another pod's
-/// netdev, which need not wait for it.
+/// A pod that has ended gave its netdev the name, or an alternative name, of another pod's netdev. The other
+/// netdev need not wait.
 #[test]
 fn a_name_that_another_pods_netdev_gives_up() {
     let alt = Op::Link {
@@ -305,8 +305,8 @@ fn a_name_that_another_pods_netdev_gives_up() {
     }
 }
 
-/// Somebody has taken a living pod's netdev to the host, under the name of another pod's: nothing of a living
-/// pod is changed for another one's DEL.
+/// A program has moved a running pod's netdev to the host, under the name of another pod's netdev. The DEL of
+/// the other pod changes nothing of a running pod.
 #[test]
 fn a_name_that_a_living_pods_netdev_has_is_waited_for() {
     let before = Node::new(RdmaMode::Exclusive).snapshot();
@@ -335,7 +335,8 @@ fn a_name_that_a_living_pods_netdev_has_is_waited_for() {
     node.must_be(&before, "after both");
 }
 
-/// Another pod's netdev keeps its alternative name. That DEL ends, and the next one can remove the name.
+/// Another pod's netdev keeps its alternative name, which this pod's netdev had. DEL of this pod succeeds,
+/// and the next DEL can remove the name.
 #[test]
 fn a_name_that_another_pods_netdev_keeps_is_reported() {
     let before = Node::new(RdmaMode::Exclusive).snapshot();
@@ -367,7 +368,8 @@ fn a_name_that_another_pods_netdev_keeps_is_reported() {
     node.must_be(&before, "after both");
 }
 
-/// Attributes that rtnetlink does not report: a refused one does not stop the others, and is noted.
+/// Attributes that rtnetlink does not report: if the kernel refuses one, DEL restores the others and notes
+/// the refused one.
 #[test]
 fn device_settings() {
     let node = Node::new(RdmaMode::Shared);
@@ -402,7 +404,7 @@ fn device_settings() {
         panic!("{notes:?}");
     };
     let name = &note.host_link.name;
-    // as `doctor` observes it
+    // `doctor` observes in this way
     let left = || {
         let mut observed = node.kernel.observe(None).unwrap();
         let link = observed.host.link(name).unwrap();
@@ -413,7 +415,7 @@ fn device_settings() {
     let reported = left();
     assert!(reported.contains("messages"), "{reported}");
     assert!(!reported.contains("gro_flush_timeout"), "{reported}");
-    // by hand
+    // an administrator sets the attribute
     let Attribute::DeviceSetting(key, value) = &note.lacks[0].attribute else {
         panic!("{note:?}");
     };

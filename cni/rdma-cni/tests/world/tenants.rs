@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! VLANs of a bond as parents: by the name of one, and as two resources of the daemon, which are two tenants of one NIC.
+//! Tests of a bond's VLANs as parents: one selected by its name, and two by resources of the daemon, for two tenants of
+//! one NIC.
 
 use crate::{
     claims,
@@ -14,10 +15,10 @@ use rdma_resources::{Sharing, published::Resource};
 use serde_json::{Value, json};
 use std::net::IpAddr;
 
-/// The first function of `bond0`.
+/// The first PCI function of `bond0`.
 const NIC: &str = "0000:01:00.0";
 
-/// `bond0`, with the VLANs 100 and 200, each with an IPv6 address of its own network.
+/// Returns a world with `bond0` and its VLANs 100 and 200, each with an IPv6 address of its own network.
 fn vlans() -> World {
     let mut world = bonds(1);
     for id in [100_u16, 200] {
@@ -107,7 +108,7 @@ fn any_change_of_add_is_refused() {
     }
 }
 
-/// The kernel takes the pods' children along.
+/// A move of the NIC would take the pods' children with it.
 #[test]
 fn a_nic_is_not_moved_away_below_a_vlan_that_a_pod_shares() {
     let mut world = bonds(0);
@@ -150,13 +151,13 @@ fn a_vlan_that_is_removed_below_its_pods_fails_no_del() {
         node.del(&pod, &config).must_succeed();
     }
     assert_eq!(leases.held(), [""; 0]);
-    // the pod lives on without the rules of what it has lost
+    // after its child is removed, the pod has no rules of this child
     let rules = ["10.0.0.7/32", "fd00::7/128"]
         .map(|it| format!("- /run/netns/a: rule from {it} lookup 1000 priority 1000"));
     assert_eq!(before.differences(&node.snapshot()), rules);
 }
 
-/// `rdma/tenant-a` on VLAN 100, `rdma/tenant-b` on 200.
+/// Returns two resources: `rdma/tenant-a` on VLAN 100, `rdma/tenant-b` on VLAN 200.
 fn tenants() -> [(&'static str, Resource); 2] {
     let resource = |parent: &str| {
         let mut resource = every(&[NIC], Sharing::Shared);
@@ -199,7 +200,7 @@ fn two_resources_of_one_nic_are_two_rails() {
     assert_eq!(node.records(), [] as [&str; 0]);
 }
 
-/// By a claim as by an id: the claim's record names the netdev.
+/// A claim attaches its pod like an id does: the claim's record names the netdev.
 #[test]
 fn a_claim_attaches_its_pod_to_its_resources_netdev() {
     for vlan in ["bond0.100", "bond0.200"] {
@@ -216,7 +217,7 @@ fn a_claim_attaches_its_pod_to_its_resources_netdev() {
     }
 }
 
-/// Never to the bond instead, which is another network.
+/// `rdma-cni` does not attach the pod to the bond instead, because the bond is another network.
 #[test]
 fn a_pod_is_not_attached_elsewhere_than_its_resource_says() {
     let cluster = Cluster::with(bonds(2));
@@ -241,8 +242,8 @@ fn a_pod_is_not_attached_elsewhere_than_its_resource_says() {
     }
 }
 
-/// The bond stays on the host, because it cannot be moved. Kubelet counts allocated devices by the resource's name, and
-/// starts again when that changes.
+/// The bond stays on the host, because it cannot be moved. Kubelet counts allocated devices by the resource's name.
+/// Under another name it can allocate the bond a second time.
 #[test]
 fn an_exclusive_bond_has_one_pod() {
     for parent in [None, Some("bond0.100")] {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Virtual functions whose driver is busy, as ice and i40e are while a function is reset: each setting resets it, and
-//! the next change is refused with `EBUSY` or `EAGAIN` (`src/apply/busy.rs`).
+//! Tests of virtual functions whose driver is busy, like ice and i40e during a reset of the function. Each setting
+//! starts a reset, and the driver refuses the next change with `EBUSY` or `EAGAIN` (`src/apply/busy.rs`).
 
 use crate::{
     node::{Node, mac},
@@ -42,7 +42,7 @@ const KINDS: [(&str, Kind); 4] = [
     }),
 ];
 
-/// Each change of `kind` is refused `times` times before it is made.
+/// Makes the driver refuse each change of `kind` `times` times before it makes the change.
 fn busy(node: &Node, kind: Kind, errno: Errno, times: usize) {
     node.kernel.begin();
     let refused: RefCell<Vec<Op>> = RefCell::default();
@@ -59,7 +59,7 @@ fn busy(node: &Node, kind: Kind, errno: Errno, times: usize) {
     });
 }
 
-/// Refusals of a second, one each 50 ms.
+/// Number of refusals in one second: one every 50 ms.
 const A_SECOND: usize = 20;
 
 #[test]
@@ -94,7 +94,7 @@ fn add_does_not_wait_for_ever_and_undoes_what_it_did() {
         let node = Node::new(RdmaMode::Exclusive);
         let (pod, config) = (node.pod("a"), one_rail_set_up(&node));
         let before = node.snapshot();
-        // the first one alone: what it takes to undo the rest is made
+        // the driver refuses only the first change: changes that undo the rest succeed
         node.kernel.begin();
         let mut first: Option<Op> = None;
         node.kernel.intercept(move |_, step| {
@@ -115,7 +115,7 @@ fn add_does_not_wait_for_ever_and_undoes_what_it_did() {
     }
 }
 
-/// The next pod would have this one's address.
+/// Otherwise the next pod would have this pod's address.
 #[test]
 fn del_waits_for_a_function_that_is_reset() {
     for (what, kind) in KINDS {
@@ -129,7 +129,7 @@ fn del_waits_for_a_function_that_is_reset() {
     }
 }
 
-/// The first DEL says so, and keeps the device; the next one does without, and that is noted.
+/// The first DEL reports the busy driver, and keeps the device. The next DEL gives up the setting, and notes it.
 #[test]
 fn a_function_that_stays_busy_keeps_a_pod_for_one_del() {
     let (what, kind) = KINDS[0];

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! sriov-cni's documented examples with another type, each as Multus hands it over: those of its `README.md`, present
-//! and former, and of its `docs/configuration-reference.md`. Not here are those of userspace drivers (DPDK): a function
-//! that is bound to one has no RDMA device.
+//! Tests of sriov-cni's documented examples with another type, as Multus passes them: the examples of its `README.md`,
+//! present and former, and of its `docs/configuration-reference.md`. Examples of userspace drivers (DPDK) are omitted,
+//! because a function of such a driver has no RDMA device.
 
 use crate::{leases::install, node::Node};
 use rdma_netns::{DeviceAddress, Kernel as _, RdmaMode, link::MAIN_TABLE};
@@ -10,17 +10,17 @@ use std::{fs, net::IpAddr};
 
 const FUNCTION: &str = "0000:3b:00.2";
 
-/// An example, and what comes of it.
+/// An example, and its expected result.
 struct Example {
     name: &'static str,
     config: Value,
-    /// Settings in the words of `ip link set dev PF vf N`.
+    /// Settings in the syntax of `ip link set dev PF vf N`.
     set: &'static [&'static str],
     /// Address that `host-local` assigns.
     address: Option<&'static str>,
 }
 
-/// `README.md`, "Basic configuration", and `host-local`'s part of the former "Usage".
+/// Returns the IPAM part of `README.md`, "Basic configuration", and of the former "Usage", for `host-local`.
 fn ipam() -> Value {
     json!({
         "type": "host-local",
@@ -114,7 +114,7 @@ fn examples() -> Vec<Example> {
     ]
 }
 
-/// `example` as it comes to the plugin on `node`, which has the function's other settings from before.
+/// Returns `example` as the plugin on `node` gets it. The function has other settings before.
 fn handed_over(node: &Node, example: &Example) -> Value {
     let mut config = json!({
         "cniVersion": "0.3.1",

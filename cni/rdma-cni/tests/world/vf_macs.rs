@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Hardware addresses that pods ask for by `CNI_ARGS`.
+//! Tests of hardware addresses that pods request by `CNI_ARGS`.
 
 use crate::node::{Answer, Node, Pod, mac, name};
 use rdma_netns::{Op, RdmaMode, VfSetting};
@@ -9,8 +9,9 @@ const OF_FIELD: &str = "02:00:00:00:00:01";
 const OF_ARGS: &str = "02:00:00:00:00:02";
 const OF_RUNTIME: &str = "02:00:00:00:00:03";
 
-/// Runs ADD with Multus' arguments for a pod that requests a hardware address (`delegateAdd()`, `pkg/multus/multus.go`
-/// of k8snetworkplumbingwg/multus-cni). Other verbs do not get them.
+/// Runs `command` with the arguments that Multus passes at ADD for a pod that requests a hardware address
+/// (`delegateAdd()`, `pkg/multus/multus.go` of k8snetworkplumbingwg/multus-cni). Multus does not pass them to other
+/// verbs.
 fn with_args(node: &Node, command: &str, pod: &Pod, config: &Value, address: &str) -> Answer {
     let args = format!("IgnoreUnknown=true;K8S_POD_NAME=a;MAC={address}");
     let mut output = vec![];
@@ -39,8 +40,8 @@ fn allowed(node: &Node) -> Value {
     with(&node.one_rail(), json!({ "podArguments": ["mac"] }))
 }
 
-/// Multus requests by `CNI_ARGS` alone without the capability `mac`. The order is sriov-cni's (`CmdAdd()`,
-/// `pkg/cnicommands/cni.go`), `args.cni` ours.
+/// Without the capability `mac`, Multus passes the request only in `CNI_ARGS`. The precedence is sriov-cni's
+/// (`CmdAdd()`, `pkg/cnicommands/cni.go`). Only the place of `args.cni` in it is `rdma-cni`'s own choice.
 #[test]
 fn a_pod_requests_its_hardware_address_by_the_arguments() {
     let runtime = json!({ "runtimeConfig": { "mac": OF_RUNTIME } });
@@ -68,7 +69,7 @@ fn a_pod_requests_its_hardware_address_by_the_arguments() {
             _ => None,
         });
         assert_eq!(set, Some(mac(expected)));
-        // what was asked for at ADD counts, and is put back, without the argument
+        // other verbs lack the argument: they use the address that the pod requested at ADD
         let checked = with(&config, json!({ "prevResult": result }));
         node.run("CHECK", Some(&pod), &checked).must_succeed();
         node.del(&pod, &config).must_succeed();
@@ -76,7 +77,7 @@ fn a_pod_requests_its_hardware_address_by_the_arguments() {
     }
 }
 
-/// Any request is ignored without `podArguments`: by the runtime, by the arguments, or by Multus' `cni-args`.
+/// Without `podArguments`, a request by the runtime, by `CNI_ARGS` or by Multus' `cni-args` is ignored.
 #[test]
 fn a_pods_request_is_ignored_where_the_operator_does_not_allow_it() {
     let nonsense = json!({ "runtimeConfig": { "mac": 5, "infinibandGUID": "x" } });
@@ -117,7 +118,7 @@ fn a_pods_request_is_ignored_where_the_operator_does_not_allow_it() {
     );
 }
 
-/// Installed in the place of a plugin that has always taken it.
+/// `rdma-cni` replaces a plugin that always accepts the address.
 #[test]
 fn under_the_name_of_sriov_cni_a_pods_address_is_accepted() {
     for plugin in ["sriov", "ib-sriov"] {
@@ -156,7 +157,7 @@ fn an_address_may_be_written_with_hyphens_and_with_dots() {
     }
 }
 
-/// All plugins of a list get the same `CNI_ARGS`: the address is the interface's that the first one makes.
+/// All plugins of a list get the same `CNI_ARGS`. The address is for the interface that the first plugin makes.
 #[test]
 fn behind_another_plugin_the_arguments_are_that_ones() {
     let node = Node::new(RdmaMode::Exclusive);
@@ -193,7 +194,7 @@ fn a_wrong_address_of_the_arguments_is_refused_by_add_and_passed_over_by_del() {
     node.must_be(&before, "after DEL");
 }
 
-/// ADD never ignores the request silently.
+/// ADD fails instead of ignoring the request.
 #[test]
 fn an_address_that_cannot_be_set_is_refused_by_name() {
     let node = Node::new(RdmaMode::Shared);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The fake kernel with something in between: what it cannot tell, or tells of other
-//! hardware.
+//! The fake kernel in a wrapper, which hides something or reports other hardware.
 
 use crate::node::{Answer, Node, Pod};
 use fake_kernel::{FakeKernel, FakePod};
@@ -19,19 +18,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A kernel that is the fake one but for this.
+/// A kernel that differs from the fake kernel in these fields.
 pub(crate) struct Wrapped<'a> {
     pub(crate) kernel: &'a FakeKernel,
     /// A path that cannot be opened at the moment.
     pub(crate) unreadable: Option<PathBuf>,
-    /// True if no netdev has a parent: the kernel tells nothing of their hardware's bus.
+    /// True if no netdev has a parent: the kernel does not report the hardware of netdevs.
     pub(crate) busless: bool,
-    /// The node's lock. Nobody has it while all ports are asked.
+    /// The node's lock, which must be free while all ports are queried.
     pub(crate) lock: Option<PathBuf>,
     pub(crate) asks_all: AtomicBool,
-    /// Callback for the first time that all ports are asked.
+    /// Callback for the first time that all ports are queried.
     pub(crate) meanwhile: Box<dyn Fn() + 'a>,
-    /// Number of times that all ports were asked.
+    /// Number of times that all ports were queried.
     pub(crate) all: AtomicUsize,
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One change of a directory of CNI lists. The change is recorded before the directory is changed.
+//! One change in a directory of CNI lists. The daemon writes the change into its record first, and then changes the
+//! directory.
 
 use super::{
     Chain, evidence,
@@ -10,17 +11,19 @@ use conflist::{Change, Directory, Entry, List, TYPE, placement};
 use rdma_resources::FileError;
 use std::{fs, io};
 
-/// Returns true if the change is in a network's own directory, which runtimes do not watch.
+/// Returns true if `change` changes a file in a network's own directory. Runtimes do not watch these directories.
 pub(super) fn is_below(change: &Change) -> bool {
     let (Change::Write { file, .. } | Change::Remove { file }) = change;
     placement::is_ours(file)
 }
 
 impl Chain {
-    /// Makes the directory for evidence, if `change` writes an entry whose only purpose is evidence.
+    /// Prepares for a `change` that writes a detection entry into a network's own directory. The detection entry only
+    /// shows whether the runtime calls the plugins of this directory. Makes the directory for the evidence, and checks
+    /// that the network's own directory exists or can be made. Does nothing for another `change`.
     ///
     /// # Errors
-    /// The directory, or the directory of the entry's file, cannot be made.
+    /// A directory cannot be made.
     pub(super) fn prepare(&self, change: &Change, entry: &Entry) -> Result<(), FileError> {
         match change {
             Change::Write { file, text, .. }
@@ -33,8 +36,8 @@ impl Chain {
         }
     }
 
-    /// Removes the network's own directory that was made for `file`. Does not remove it if other programs have files in
-    /// it, or have replaced it.
+    /// Removes the network's own directory if the daemon made it for `file`. Keeps the directory if it contains files
+    /// of other programs, or if another program has replaced it.
     ///
     /// # Errors
     /// The directory is empty and cannot be removed.
@@ -43,12 +46,12 @@ impl Chain {
         let (true, Some(directory)) = (placing.made_directory, path.parent()) else {
             return Ok(());
         };
-        // a missing directory needs no removal, even on a read-only file system
+        // return early, because removing a missing directory can fail on a read-only file system
         if file::is_absent(directory) {
             return Ok(());
         }
         let _ = fs::remove_file(file::temporary(&path));
-        // ResourceBusy: something is mounted there
+        // ResourceBusy: the directory is a mount point
         let of_others = [
             io::ErrorKind::NotFound,
             io::ErrorKind::NotADirectory,
@@ -63,7 +66,7 @@ impl Chain {
         }
     }
 
-    /// Makes one change that removes our plugin from a list of `directory`.
+    /// Makes one change that removes `rdma-cni` from a list of `directory`.
     pub(super) fn take_away(
         &self,
         change: &Change,
@@ -73,8 +76,9 @@ impl Chain {
         self.carry_out(change, &self.conf.entry, [directory; 2], record)
     }
 
-    /// Records and makes one change that was planned for `directory`. `actual` is the directory's present content, and
-    /// `entry` is the entry to insert. Returns `None` if the file has changed meanwhile.
+    /// Records and makes one change. `directory` is the content from which the change was planned, and `actual` is the
+    /// content on disk. `entry` is the entry to insert. Returns `None` if another program has changed the file since it
+    /// was read.
     pub(super) fn carry_out<'a>(
         &self,
         change: &Change,
@@ -92,7 +96,7 @@ impl Chain {
             Change::Remove { file } => {
                 file::remove(&dir.join(file))?;
                 if let Some(was) = record.lists.remove(file) {
-                    // uninstall tries it again
+                    // ignore an error: `uninstall` retries the removal
                     let _ = self.leave(file, &was);
                 }
                 record.write(&self.state_dir)?;
@@ -111,7 +115,7 @@ impl Chain {
                 let from = text_in(directory, like);
                 let is_back = record.is_back(file, text);
                 let is_new = file == like && !has_ours(from);
-                // otherwise the change removes the entry
+                // false: the change removes the entry of `rdma-cni`
                 let is_put_in = has_ours(text);
                 if is_put_in {
                     let before = match is_new {
@@ -119,7 +123,8 @@ impl Chain {
                         false => None,
                     };
                     record.put(file, entry, before);
-                    // pods start meanwhile: the stamp of the old file is recorded later
+                    // if only the stamp differs, write the record after the list: pods start meanwhile, and need the
+                    // list
                     if !record.is_known(&self.state_dir) {
                         record.write(&self.state_dir)?;
                     }

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Selects which configuration of `rdma-cni` the lists get.
+//! Selects the entry of `rdma-cni` that the daemon writes to the lists. During an update, the init container of the new
+//! pod writes a new entry while the old daemon is still the leader. The old daemon must not replace the new entry.
 //!
-//! During an update, the init container of the new pod writes the new entry while the old daemon is still the leader.
-//! The old daemon must not replace the new entry. A new leader writes its own entry at first, because after a downgrade
-//! the older binaries may refuse the newer entry. From then on the leader keeps the entry that any process has written
-//! last.
+//! A new leader first writes the entry of its own configuration: after a downgrade, the older binaries may refuse the
+//! entry that a newer version wrote. From then on the leader keeps the entry that another process wrote last.
 
 use super::record::Record;
 use conflist::Entry;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-/// Entry that one reconciler keeps.
+/// Entry that one reconciler keeps in the lists.
 #[derive(Clone, Debug, Default)]
 pub struct Claim(Option<Last>);
 
@@ -19,13 +18,13 @@ pub struct Claim(Option<Last>);
 #[derive(Clone, Debug)]
 struct Last {
     entry: Entry,
-    /// Newest entry of each list in the record after that turn, by file.
+    /// Newest recorded entry of each list after that turn, by the list's file name.
     newest: BTreeMap<String, Map<String, Value>>,
 }
 
 impl Claim {
-    /// Returns the entry for the lists: at first `own`, later the entry that another process has written since the last
-    /// turn.
+    /// Returns the entry for the lists. The first turn returns `own`. Later turns return the entry that another process
+    /// has written since the last turn, or otherwise the entry of the last turn.
     pub(super) fn entry(&self, own: &Entry, record: &Record) -> Entry {
         let Some(last) = &self.0 else {
             return own.clone();
@@ -37,7 +36,7 @@ impl Claim {
         }
     }
 
-    /// Notes that a turn wrote `entry` and left `record`.
+    /// Stores the `entry` of a turn, and the newest entries of `record` after this turn.
     pub(super) fn made(&mut self, entry: Entry, record: &Record) {
         let newest = newest(record).map(|(file, entry)| (file.clone(), entry.clone()));
         self.0 = Some(Last {
@@ -46,7 +45,7 @@ impl Claim {
         });
     }
 
-    /// Returns true if another process' entry is kept instead of `own`.
+    /// Returns true if the reconciler keeps another process's entry in the lists instead of `own`.
     pub(super) fn is_anothers(&self, own: &Entry) -> bool {
         self.0.as_ref().is_some_and(|last| last.entry != *own)
     }

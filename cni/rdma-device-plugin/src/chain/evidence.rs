@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Evidence that the runtime calls plugins of a network's own directory at ADD and at DEL. The daemon writes an entry
-//! with `detect`. When the runtime calls `rdma-cni` by this entry, `rdma-cni` writes
-//! `<stateDir>/detected/<VERB>@<network>` (its `detect.rs`).
+//! Evidence that the runtime calls the plugins of a network's own directory at ADD and at DEL. The daemon writes an
+//! entry with `detect` into this directory. When the runtime calls `rdma-cni` by this entry, `rdma-cni` writes the file
+//! `<stateDir>/detected/<VERB>@<network>` (`detect.rs` of `rdma-cni`). This file is the evidence.
 
 use super::{Chain, record::Record};
 use crate::conf;
@@ -13,12 +13,15 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Commands that must both be noted for a network.
+/// CNI commands with which the runtime must have called the plugins of a network's own directory before the daemon
+/// moves the entry there.
 const VERBS: [&str; 2] = ["ADD", "DEL"];
 
 impl Chain {
-    /// Returns where the entry belongs. The daemon uses the network's own directory only if it could also detect that
-    /// the runtime no longer reads this directory. It detects this by libcni's cache of the networks of kubelet's pods.
+    /// Returns the place for the entry of `rdma-cni`: the network's CNI list or the network's own directory.
+    ///
+    /// With `auto`, the network's own directory requires libcni's cache of pods' networks: from the cache the daemon
+    /// detects later that the runtime no longer reads the directory.
     pub(super) fn placement(&self, record: &Record) -> Placement {
         let is_seen =
             || self.cni_cache.as_ref().is_none_or(|it| it.is_dir()) && !self.shows_nothing(record);
@@ -34,16 +37,16 @@ impl Chain {
         }
     }
 
-    /// Returns true if libcni's cache is empty before the entry has moved: the directory may be one that kubelet made
-    /// for the daemon's pod, and not libcni's. After the entry has moved, an empty cache only means that the node has
-    /// no pods.
+    /// Returns true if libcni's cache is empty and the entry has not yet moved to the network's own directory. The
+    /// runtime may then use another cache: kubelet makes an empty directory when it mounts a missing path into the
+    /// daemon's pod. After the entry has moved, an empty cache only means that the node has no pods.
     fn shows_nothing(&self, record: &Record) -> bool {
         let has_moved = record.lists_with_entry().any(|it| placement::is_ours(it));
         let files = self.cni_cache.as_ref().map(fs::read_dir);
         !has_moved && files.is_some_and(|it| it.is_ok_and(|mut it| it.next().is_none()))
     }
 
-    /// Returns true if the entry moves as soon as libcni's cache has a file.
+    /// Returns true if the entry moves to the network's own directory as soon as libcni's cache contains a file.
     pub(super) fn awaits_cache(&self, record: &Record) -> bool {
         matches!(self.placement(record), Placement::Auto { .. })
             && self.shows_nothing(record)
@@ -56,7 +59,7 @@ pub fn directory(state_dir: &Path) -> PathBuf {
     state_dir.join("detected")
 }
 
-/// Returns the networks whose directories the runtime reads.
+/// Returns the networks for which evidence shows that the runtime reads their own directories.
 pub(super) fn networks(state_dir: &Path) -> BTreeSet<String> {
     let entries = fs::read_dir(directory(state_dir));
     let names = entries.into_iter().flatten().flatten();
@@ -73,7 +76,7 @@ pub(super) fn networks(state_dir: &Path) -> BTreeSet<String> {
     added.intersection(&deleted).cloned().collect()
 }
 
-/// Makes the directory for the evidence. `rdma-cni` writes evidence only where it exists.
+/// Makes the directory for the evidence. `rdma-cni` writes evidence only if this directory exists.
 pub(super) fn prepare(state_dir: &Path) -> Result<(), FileError> {
     let path = directory(state_dir);
     fs::create_dir_all(&path).map_err(|error| FileError::new("make", &path, error))

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Replaces a file atomically: readers see the old text or the new text.
+//! Replaces a file atomically: readers see either the old text or the new text. The daemon makes the new file in the
+//! same directory, under a name that no runtime reads, and then renames it.
 //!
-//! The new file is made in the same directory, under a name that no runtime reads. containerd reads its configuration
-//! again when a file in the directory is written or renamed *away from a name*, but not when a file appears
-//! (`cni_conf_syncer.go`). The rename within the directory therefore makes containerd read again.
+//! containerd reads its configuration again when a file in the directory is written or renamed *away from a name*. It
+//! does not react when a file appears (`cni_conf_syncer.go`). The rename within the directory therefore makes
+//! containerd read its configuration again.
 
 use conflist::{Directory, Picked};
 use rdma_resources::FileError;
@@ -21,7 +22,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-/// Time in which a program that opened the file before its replacement may still write to it.
+/// Time after the replacement of a file in which a program that opened the old file may still write to it.
 const LATE: Duration = Duration::from_secs(3);
 
 /// Returns the error for a directory whose files change all the time.
@@ -30,8 +31,8 @@ pub(crate) fn busy(dir: &Path) -> FileError {
     FileError::new("change", dir, io::Error::other(problem))
 }
 
-/// A replaced file with its old and new text. A program that opened the file before may still write to it, and expects
-/// its text to take effect.
+/// Replaced file with its old and new text. A program that opened the file before its replacement may still write to
+/// the replaced file. The daemon copies such late text to the new file.
 #[derive(Debug)]
 pub struct Held {
     name: String,
@@ -47,8 +48,8 @@ impl Held {
         &self.name
     }
 
-    /// Returns text that a program has written to the replaced file since the replacement, if the text is complete and
-    /// the new file is still in place.
+    /// Returns the text that a program wrote to the replaced file after the replacement. Returns `None` if no program
+    /// has written a complete text, or if the new file is no longer in place.
     pub(crate) fn written_since(&mut self, directory: &Directory) -> Option<String> {
         let size = self.file.metadata().ok()?.len();
         let mut text = vec![0; usize::try_from(size).ok()?];
@@ -59,13 +60,13 @@ impl Held {
         (text != self.text && is_whole && present == self.new).then_some(text)
     }
 
-    /// Returns true when the time for late writes is over.
+    /// Returns true when the time for late writes ([`LATE`]) is over.
     pub(crate) fn is_over(&self) -> bool {
         self.since.elapsed() > LATE
     }
 }
 
-/// Stamp by which an unchanged file is recognized.
+/// Hash and time by which an unchanged file is recognized.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stamp {
     /// SHA-256 of the file's text, hexadecimal.
@@ -88,10 +89,11 @@ pub fn hash(content: &[u8]) -> String {
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Returns the stamp of `path` with the content `text`. `None`: the file is missing, or its time is before 1970.
+/// Returns the stamp of the file `path`, whose content is `text`. Returns `None` if the file is missing, or its time is
+/// before 1970.
 ///
 /// # Errors
-/// The file's time cannot be read, so it could not be restored later.
+/// The file's modification time cannot be read. The daemon could then not restore the time later.
 pub(crate) fn stamp(path: &Path, text: &str) -> Result<Option<Stamp>, FileError> {
     let modified = match fs::metadata(path).and_then(|it| it.modified()) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -104,9 +106,10 @@ pub(crate) fn stamp(path: &Path, text: &str) -> Result<Option<Stamp>, FileError>
     }))
 }
 
-/// Replaces `file` of `dir` by a file with the text `new`, and mode and owner of `like`. `modified` is the new
-/// modification time. Returns the replaced file. Returns `None`, and changes nothing, if `like` no longer has the text
-/// `expected`.
+/// Replaces `file` of `dir` by a file with the text `new` and with the mode and owner of `like`. `modified` is the new
+/// modification time. Returns the replaced file.
+///
+/// Returns `None` and changes nothing if the text of `like` is not `expected`.
 ///
 /// # Errors
 /// The file cannot be written, or is a symbolic link.
@@ -132,7 +135,7 @@ pub(crate) fn replace(
             made.set_modified(modified)?;
         }
         give(&made, &found)?;
-        // sync before the rename, so that a power loss leaves the old or the new text, and no empty file
+        // sync before the rename: after a power loss the file has the old or the new text, and is not empty
         made.sync_data()?;
         if fs::read(dir.join(like))? != expected.as_bytes() {
             return Ok(None);
@@ -153,7 +156,7 @@ pub(crate) fn replace(
         })))
     };
     let replaced = match replaced() {
-        // the file went away, or is half-written
+        // another program has removed the file, or is still writing it
         Err(error) if is_passing(&error) => Ok(None),
         other => other,
     };
@@ -163,12 +166,12 @@ pub(crate) fn replace(
     replaced.map_err(|error| FileError::new("write", &path, error))
 }
 
-/// File in the directory of lists during a change in a network's own directory. Runtimes do not read a file with this
-/// name, and they watch only the directory of lists. When the file is removed, containerd reads the lists again
-/// (`syncLoop()`, `cni_conf_syncer.go`).
+/// File in the directory of CNI lists that exists while the daemon changes a file in a network's own directory.
+/// Runtimes watch only the directory of lists, and do not parse a file with this name. When the daemon removes the
+/// file, containerd reads the lists again (`syncLoop()`, `cni_conf_syncer.go`).
 const ANNOUNCEMENT: &str = ".rdma-cni-changes";
 
-/// Announces a change in a network's own directory below `dir`.
+/// Makes the file [`ANNOUNCEMENT`] in `dir`, before a change in a network's own directory below `dir`.
 ///
 /// # Errors
 /// The file cannot be made.
@@ -178,13 +181,13 @@ pub(crate) fn announce(dir: &Path) -> Result<(), FileError> {
     made.map_err(|error| FileError::new("write", &path, error))
 }
 
-/// Ends an announcement by this run or by a killed run.
+/// Removes the file [`ANNOUNCEMENT`] of this run, or of an earlier run that was killed.
 ///
 /// # Errors
 /// The file cannot be removed.
 pub(crate) fn announced(dir: &Path) -> Result<(), FileError> {
     let path = dir.join(ANNOUNCEMENT);
-    // nothing needs to be written in a read-only directory without the file
+    // return early: on a read-only directory, removing a missing file would be an error
     match is_absent(&path) {
         true => Ok(()),
         false => remove(&path),
@@ -197,7 +200,7 @@ pub(crate) fn is_absent(path: &Path) -> bool {
         .is_err_and(|error| says_absent(&error))
 }
 
-/// Returns true if `path` is a file, or if it cannot be read at present, because it may be a file.
+/// Returns true if `path` is a file. Also returns true if `path` cannot be read at present, because it may be a file.
 pub(crate) fn may_be_there(path: &Path) -> bool {
     match path.symlink_metadata() {
         Ok(found) => found.is_file(),
@@ -211,7 +214,7 @@ fn says_absent(error: &io::Error) -> bool {
     matches!(error.kind(), NotFound | NotADirectory)
 }
 
-/// Writes a file of our own atomically, and makes its directory if necessary.
+/// Writes one of the daemon's own files atomically, and makes its directory if necessary.
 ///
 /// # Errors
 /// The directory or the file cannot be made.
@@ -226,7 +229,7 @@ pub(crate) fn write(path: &Path, text: &str) -> Result<(), FileError> {
         }
         let mut made = make(&temporary, 0o644)?;
         made.write_all(text.as_bytes())?;
-        // independent of the umask
+        // set the mode again, because the umask may have reduced it
         made.set_permissions(Permissions::from_mode(0o644))?;
         made.sync_data()?;
         fs::rename(&temporary, path)
@@ -240,7 +243,7 @@ pub(crate) fn write(path: &Path, text: &str) -> Result<(), FileError> {
 /// Checks that the directory of `path` exists or can be made.
 ///
 /// # Errors
-/// The name of the directory is in use.
+/// A file has the name of the directory.
 pub(crate) fn can_have_directory(path: &Path) -> Result<(), FileError> {
     let directory = path.parent().unwrap_or(Path::new("/"));
     match fs::read_dir(directory) {
@@ -264,7 +267,7 @@ pub(crate) fn remove(path: &Path) -> Result<(), FileError> {
     take_away(path).map_err(|error| FileError::new("remove", path, error))
 }
 
-/// Removes a file if it exists, and returns the system's error.
+/// Removes a file if it exists. Returns the system's error instead of a [`FileError`].
 ///
 /// # Errors
 /// The file cannot be removed.
@@ -275,7 +278,7 @@ pub(crate) fn take_away(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Syncs the changes of `directory` to the disk.
+/// Writes the changes of `directory` to the disk (`fsync`).
 ///
 /// # Errors
 /// The directory cannot be opened or synced.
@@ -283,8 +286,8 @@ pub(crate) fn sync(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
-/// Makes and opens a file. An existing file of that name is removed first: it may be the displaced file of a killed
-/// run, or a link.
+/// Makes and opens a file. First removes an existing file of that name, which may be a link, or a replaced file of a
+/// killed run.
 ///
 /// # Errors
 /// The file cannot be made.
@@ -298,26 +301,26 @@ pub(crate) fn make(temporary: &Path, mode: u32) -> io::Result<File> {
     options.open(temporary)
 }
 
-/// Sets a file's mode and owner to those of `like`. Sets the owner last, because afterwards this program may not change
-/// the file.
+/// Sets a file's mode and owner to the mode and owner of `like`. Sets the owner last, because this program may not
+/// change another owner's file.
 ///
 /// # Errors
-/// The system refuses it.
+/// The kernel refuses the change.
 pub(crate) fn give(file: &File, like: &Metadata) -> io::Result<()> {
     file.set_permissions(like.permissions())?;
     fchown(file, Some(like.uid()), Some(like.gid()))?;
-    // a change of the owner clears these bits
+    // the kernel clears the set-user-ID and set-group-ID bits when the owner changes
     if like.mode() & 0o6000 != 0 {
         file.set_permissions(like.permissions())?;
     }
     Ok(())
 }
 
-/// Exchanges the file `new`, which is open as `made`, with `path`, and returns the replaced file. If that file does not
-/// have the content `expected`, undoes the exchange and returns `None`.
+/// Exchanges the file `new`, which is open as `made`, with `path`. Returns the replaced file. If the replaced file does
+/// not have the content `expected`, undoes the exchange and returns `None`.
 fn exchange(new: &Path, made: &File, path: &Path, expected: &[u8]) -> io::Result<Option<File>> {
     if !swap(new, path)? {
-        // the file system cannot exchange files
+        // the file system cannot exchange files, so compare first and then rename
         let old = File::open(path)?;
         if content(&old)? != expected {
             return Ok(None);
@@ -335,7 +338,7 @@ fn exchange(new: &Path, made: &File, path: &Path, expected: &[u8]) -> io::Result
     swap(new, path)?;
     let (back, made) = (fs::symlink_metadata(new)?, made.metadata()?);
     if (back.dev(), back.ino()) != (made.dev(), made.ino()) {
-        // another program replaced it meanwhile: its file is the newest
+        // another program replaced `path` before the exchange: restore its file, because it is newer
         swap(new, path)?;
     }
     Ok(None)
@@ -348,14 +351,14 @@ fn content(file: &File) -> io::Result<Vec<u8>> {
     Ok(content)
 }
 
-/// Exchanges the names of two files. Returns false if the file system cannot.
+/// Exchanges the names of two files. Returns false if the file system does not support this.
 fn swap(one: &Path, other: &Path) -> io::Result<bool> {
     let flags = nix::libc::RENAME_EXCHANGE;
     let [from, to] = [one, other].map(|it| CString::new(it.as_os_str().as_bytes()));
     let (from, to) = (from?, to?);
     let here = nix::libc::AT_FDCWD;
-    // SAFETY: both pointers are to texts that end with 0 and live until the call returns. The call is made by number,
-    // as musl has no function for it.
+    // SAFETY: both pointers are to NUL-terminated texts that live until the call returns. musl has no wrapper for this
+    // system call, so it is called by number.
     let done = unsafe {
         nix::libc::syscall(
             nix::libc::SYS_renameat2,

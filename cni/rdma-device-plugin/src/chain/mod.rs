@@ -3,19 +3,19 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | this one | one turn: read the directory, plan ([`conflist::plan`]), apply the plan |
+//! | this module | one turn: read the directory, plan ([`conflist::plan`]), apply the plan |
 //! | [`mod@file`] | atomic replacement of a file |
 //! | [`programs`] | programs in the runtime's plugin directories |
-//! | [`record`] | record of the changes of the node, for undoing them |
+//! | [`record`] | record of the changes of the node, by which `uninstall` undoes them |
 //! | `change` | one change, recorded before it is made |
 //! | [`evidence`] | evidence that the runtime calls plugins of a network's own directory |
-//! | [`claim`] | selection of the entry that is kept |
+//! | [`claim`] | selection of the entry for the lists |
 //! | [`reconciler`] | the daemon's part: a turn after each change of the directory |
-//! | `status` | status: whether the runtime would call our plugin |
-//! | [`sandbox`] | whether a pod's network was made by a list with our plugin in it |
+//! | `status` | status: whether the runtime would call `rdma-cni` |
+//! | [`sandbox`] | whether the list that made a pod's network had `rdma-cni` |
 //!
-//! A lock beside the record makes the turns of all processes run one after the other. Without a record on the node
-//! nothing is written, because a list must not name a plugin that is not installed.
+//! A lock beside the record makes the turns of all processes run one after the other. A turn writes nothing on a node
+//! without a record, because a list must not name a plugin that is not installed.
 
 mod change;
 pub mod claim;
@@ -39,17 +39,17 @@ use rdma_resources::FileError;
 use record::Record;
 use std::{collections::BTreeSet, path::PathBuf};
 
-/// Our plugin in the chain, as configured.
+/// Configuration and directories of `rdma-cni` in the chain.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Chain {
     /// Configuration of the chain.
     pub conf: Conf,
     /// Directory of the record.
     pub state_dir: PathBuf,
-    /// Directory of libcni's cache of pods' networks, if it is visible. The cache shows pods whose network was made
-    /// without `rdma-cni`.
+    /// Directory of libcni's cache of pods' networks. From the cache the daemon finds pods whose network was made
+    /// without `rdma-cni`. `None`: the daemon cannot see the cache.
     pub cni_cache: Option<PathBuf>,
-    /// Requires that our plugin can reach kubelet before it is added.
+    /// True if a turn adds `rdma-cni` only while `rdma-cni` can reach kubelet.
     pub needs_kubelet: bool,
 }
 
@@ -58,23 +58,23 @@ pub struct Chain {
 pub struct Turn {
     /// Status after the turn.
     pub status: ChainStatus,
-    /// Obstacle to adding our plugin.
+    /// Obstacle that prevents `rdma-cni` from being added.
     pub obstacle: Option<Obstacle>,
-    /// Files that were written or removed.
+    /// Names of the files that the turn wrote or removed.
     pub changed: Vec<String>,
     /// Replaced files that other programs may still be writing to.
     pub held: Vec<Held>,
-    /// True if a file changed meanwhile, so that another turn is necessary.
+    /// True if another program changed a file during the turn, so that another turn is necessary.
     pub again: bool,
-    /// True if an obstacle exists whose end no change of a directory shows.
+    /// True if an obstacle exists whose end causes no event in the watched directories.
     pub hindered: bool,
-    /// Reason for a step that was skipped without harm, in a sentence.
+    /// Sentence with the reason why the turn skipped a step. The chain works without the skipped step.
     pub remark: Option<String>,
 }
 
 impl Chain {
-    /// Returns whether the runtime would call our plugin now, and changes nothing. For `blocker` see
-    /// [`take`](Self::take).
+    /// Returns whether the runtime would call `rdma-cni` now. Changes nothing. [`take`](Self::take) describes
+    /// `blocker`.
     pub fn status(&self, blocker: impl FnOnce() -> Option<String>) -> ChainStatus {
         let record = Record::read(&self.state_dir).ok().flatten();
         let is_first = record.as_ref().is_none_or(|it| it.lists.is_empty());
@@ -103,13 +103,13 @@ impl Chain {
         }
     }
 
-    /// Adds our plugin to the chain if it is missing. `held` are files that earlier turns replaced: if another program
-    /// has written text to such a file since, this text replaces the present file.
+    /// Runs one turn: adds `rdma-cni` to the chain if it is missing.
     ///
-    /// `claim` selects the entry that is written. A new claim selects this daemon's entry.
-    ///
-    /// `blocker` returns the reason why our plugin must not be added. It is called only if no list has our plugin. An
-    /// existing entry is never removed because of a blocker, because DEL of pods with devices needs the entry.
+    /// - `held` are files that earlier turns replaced. If another program has written to such a file since, the turn
+    ///   writes its text to the present file.
+    /// - `claim` selects the entry. A new claim selects this daemon's entry.
+    /// - `blocker` returns the reason why the turn must not add `rdma-cni`. The turn calls `blocker` only if no list
+    ///   has `rdma-cni`. A blocker never removes an existing entry, because DEL of pods with devices needs the entry.
     ///
     /// # Errors
     /// The directory, one of its files or the record cannot be read or written.
@@ -119,7 +119,7 @@ impl Chain {
         claim: &mut Claim,
         blocker: impl FnOnce() -> Option<String>,
     ) -> Result<Turn, FileError> {
-        // nothing is made on a node without an installation, not even the lock file
+        // return early, so that a node without an installation gets no file, not even the lock file
         if Record::read(&self.state_dir)?.is_none() {
             (*claim, *held) = (Claim::default(), vec![]);
             return Ok(self.left_alone(&self.read()?, NOT_INSTALLED));
@@ -135,7 +135,7 @@ impl Chain {
             (*claim, *held) = (Claim::default(), vec![]);
             return Ok(self.left_alone(&directory, WITHDRAWN));
         }
-        // a copy that stays obstructs a change, which reports it
+        // ignore an error: if a copy cannot be removed, the next change of its list fails and reports the error
         let _ = record.clear_copies(&self.conf.conf_dir);
         if record.lists.is_empty()
             && let Some(why) = blocker()
@@ -161,7 +161,7 @@ impl Chain {
         let mut late = vec![];
         held.retain_mut(|it| match it.written_since(&directory) {
             None => !it.is_over(),
-            // the replaced file is held until its text is in place
+            // keep the replaced file open until its late text is in the new file
             Some(text) => {
                 late.push((it.name().to_owned(), text));
                 true
@@ -192,7 +192,7 @@ impl Chain {
         };
         changes.retain(|change| match self.prepare(change, &entry) {
             Ok(()) => true,
-            // the entry in the list works without evidence
+            // keep the entry in the list: a list needs no evidence
             Err(error) => {
                 turn.remark = Some(format!(
                     "cannot detect whether the runtime calls the plugins of the network's own directory: {error}"
@@ -209,8 +209,7 @@ impl Chain {
             let old = self.carry_out(&change, &entry, [&directory, &actual], &mut record)?;
             let Some(old) = old else {
                 turn.again = true;
-                // stop after a failure: the second of two changes that belong together must not be made without the
-                // first
+                // stop here: of two related changes, the second one must not be made if the first one failed
                 if needs_reload {
                     break;
                 }
@@ -224,9 +223,9 @@ impl Chain {
         file::announced(dir)?;
         claim.made(entry, &record);
         turn.status = self.status_in(&self.read()?);
-        // without an obstacle, a change that was not made is made in the next turn
+        // without an obstacle, keep the status: a change that failed in this turn succeeds in the next one
         if let Some(obstacle) = &plan.obstacle {
-            // a list of ours may still be in use
+            // the runtime may use a list with `rdma-cni` in spite of the obstacle
             let is_called = matches!(turn.status, ChainStatus::Called(_));
             if !is_called || obstacle.is_of_programs() {
                 turn.status = ChainStatus::NotCalled(obstacle.to_string());
@@ -236,9 +235,9 @@ impl Chain {
         Ok(turn)
     }
 
-    /// Removes our plugin from the lists because its program is missing, so that ADD does not fail for every pod of the
-    /// node. The record remembers the lists, and a later turn adds the plugin again when the program is back. Returns
-    /// the files that were written or removed.
+    /// Removes `rdma-cni` from the lists because its program is missing: ADD would fail for every pod of the node. The
+    /// lists stay in the record, and a later turn adds the plugin again when the program exists again. Returns the
+    /// files that were written or removed.
     ///
     /// # Errors
     /// The directory, one of its files or the record cannot be read or written.
@@ -268,13 +267,13 @@ impl Chain {
         Ok(files)
     }
 
-    /// Returns the programs in the runtime's plugin directories.
+    /// Returns the programs in the runtime's plugin directories, by name.
     fn programs(&self, record: &Record) -> conflist::Programs {
         let others = [self.conf.conf_dir.as_path(), &self.state_dir];
         programs::read(record.bin_dirs(), &others)
     }
 
-    /// Returns the result of a turn that adds nothing.
+    /// Returns the result of a turn that does not add `rdma-cni`, for the reason `why`.
     fn left_alone(&self, directory: &Directory, why: &str) -> Turn {
         Turn {
             status: match self.status_in(directory) {
@@ -285,9 +284,11 @@ impl Chain {
         }
     }
 
-    /// Returns true if the directory has none of the record's lists. It may then be another directory than at the
-    /// installation. A list of the same network also counts as a list of the record, because a file in the network's
-    /// own directory is removed before the record is updated.
+    /// Returns true if the directory contains none of the record's lists. The configured directory is then probably not
+    /// the directory of the installation.
+    ///
+    /// A list counts as recorded if it has the network of a recorded file, because a turn removes a file in the
+    /// network's own directory before it updates the record.
     ///
     /// # Errors
     /// The directory cannot be read.
@@ -307,8 +308,8 @@ impl Chain {
         Ok(lists.peek().is_some() && !lists.any(is_there))
     }
 
-    /// Removes our plugin from the chain. The caller holds the lock. Returns the changed files, and for each file that
-    /// could not be changed the reason.
+    /// Removes `rdma-cni` from the chain. The caller holds the lock. Returns the changed files, and the reason for each
+    /// file that could not be changed.
     ///
     /// # Errors
     /// The directory, one of its files or the record cannot be read or written.
@@ -319,7 +320,7 @@ impl Chain {
         record.clear_copies(&self.conf.conf_dir)?;
         let placings = record.lists.clone();
         let mut files = vec![];
-        // a file that changes meanwhile is read again
+        // read the directory again if a file changes meanwhile
         for _ in 0..TRIES {
             let directory = self.read()?;
             let (changes, obstacles) = plan::detach(&directory, &record.placed(&directory));
@@ -333,7 +334,7 @@ impl Chain {
                 files.push(file);
             }
             file::announced(&self.conf.conf_dir)?;
-            // a network's own directory that cannot be read at the moment is retried
+            // try again if a file in a network's own directory cannot be read at the moment
             let is_passed_over = |file: &String| {
                 placement::is_ours(file)
                     && directory.file(file).is_none()
@@ -349,7 +350,7 @@ impl Chain {
                         _ => false,
                     })
                 };
-                // includes lists of a run that was killed before it wrote the file
+                // also remove the directories that a killed run made before it could write a list into them
                 for (file, placing) in &placings {
                     if let Err(error) = self.leave(file, placing) {
                         log::warn!("{error}: the empty directory stays");
@@ -363,7 +364,7 @@ impl Chain {
         Err(file::busy(&self.conf.conf_dir))
     }
 
-    /// Returns the lists that still contain our plugin, whichever program added it.
+    /// Returns the lists that still contain `rdma-cni`, added by this project or by another program.
     ///
     /// # Errors
     /// The directory cannot be read.
@@ -399,10 +400,10 @@ const NOT_INSTALLED: &str =
 const WITHDRAWN: &str = "uninstall removed it from the chain, and keeps the binaries for pods that have devices; \
                          rdma-device-plugin install adds it again";
 
-/// Number of attempts for files that change between reading and writing.
+/// Maximum number of attempts while other programs change files between this program's read and write.
 const TRIES: usize = 20;
 
-/// Returns `directory` with other texts.
+/// Returns a copy of `directory` in which `texts` replace the texts of the named files.
 fn with(directory: &Directory, texts: &[(String, String)]) -> Directory {
     let mut files: Vec<_> = directory.all().cloned().collect();
     for (name, text) in texts {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Programs in the runtime's plugin directories, as visible to this process.
+//! Programs in the runtime's plugin directories, as this process sees them.
 
 use conflist::Programs;
 use std::{
@@ -9,9 +9,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Returns the programs in `dirs`. In a container these directories are mounts of the node's directories, so a symbolic
-/// link that leads outside the container counts as a program. `others` are more directories that a container mounts: if
-/// one of them is a mount point, a missing directory of `dirs` counts as not mounted.
+/// Returns the programs in `dirs`. In a container, `dirs` are mounts of the node's directories. A symbolic link then
+/// may lead outside the container, and therefore counts as a program.
+///
+/// `others` are further directories that a container mounts. If one of `others` is a mount point, a missing directory
+/// of `dirs` counts as not mounted.
 pub fn read(dirs: Vec<PathBuf>, others: &[&Path]) -> Programs {
     let read = |dir: &PathBuf| match names(dir) {
         Ok(names) => Ok(names),
@@ -42,8 +44,8 @@ fn names(dir: &Path) -> io::Result<BTreeSet<String>> {
     Ok(names)
 }
 
-/// Returns true if `dir` is a mount point. This process is then in a container, and sees only mounted directories of
-/// the node.
+/// Returns true if `dir` is a mount point. This process then runs in a container, where it sees only the mounted
+/// directories of the node.
 pub(crate) fn is_mounted(dir: &Path) -> bool {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let dir = dir.canonicalize().unwrap_or(dir.to_owned());

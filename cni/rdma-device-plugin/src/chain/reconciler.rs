@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keeps our plugin in the chain, although network programs rewrite their lists when they start.
+//! Keeps `rdma-cni` in the chain, although network programs rewrite their lists when they start. Each change of the
+//! directory causes a turn: the reconciler reads the lists and adds `rdma-cni` where it is missing.
 //!
-//! Each change of the directory causes a turn. After a turn that changed something, another turn follows soon, because
-//! another program may have written at the same time. A half-written file is read again until it is complete. If a
-//! program removes our plugin repeatedly, the interval between turns grows, to at most 250 ms.
+//! - After a turn that changed a file, another turn follows soon, because another program may have written at the same
+//!   time.
+//! - The reconciler reads a half-written file again until the file is complete.
+//! - If a program removes `rdma-cni` repeatedly, the interval between turns grows to at most 250 ms.
 
 use super::{
     Chain, ChainStatus, Turn,
@@ -28,48 +30,49 @@ use std::{
 };
 use tokio::sync::watch;
 
-/// Time in which successive events are handled together.
+/// Time in which one turn handles all successive events.
 const TOGETHER: Duration = Duration::from_millis(20);
-/// Delay before the next turn if a file is incomplete, or if a program may still write to a replaced file.
+/// Delay before the next turn if a file is incomplete, or if another program may still write to a replaced file.
 const SOON: Duration = Duration::from_millis(200);
-/// Largest interval between two turns, however often the files change.
+/// Longest interval between two turns while the files change.
 const SLOWEST: Duration = Duration::from_millis(250);
-/// Time within which changes are counted.
+/// Period in which the reconciler counts changes.
 const LATELY: Duration = Duration::from_secs(10);
-/// Number of changes by another program that is reported as a dispute.
+/// Number of changes by another program within [`LATELY`] from which the reconciler reports a dispute.
 const DISPUTE: usize = 10;
-/// Time for which a broken file is read again without an event, because a program may still be writing it.
+/// Time for which the reconciler rereads a broken file without an event. A program may still be writing the file.
 const UNFINISHED: Duration = Duration::from_secs(5);
-/// Interval of turns while an obstacle exists: no event reports a new address.
+/// Interval of turns while an obstacle exists. The end of some obstacles, such as a new address of a NIC, causes no
+/// event.
 const HINDERED: Duration = Duration::from_secs(2);
-/// Time for which our plugin's program may be missing before the entry is removed from the lists. The program is
-/// missing for a moment while it is replaced.
+/// Time for which the program of `rdma-cni` may be missing before the reconciler removes the entry from the lists. An
+/// installation that replaces the program removes it for a moment.
 const VANISHED: Duration = Duration::from_secs(1);
-/// Interval of the report of a dispute.
+/// Interval between reports of a dispute.
 const DISPUTE_REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Keeps our plugin in the chain as the node's configuration requires.
+/// Keeps `rdma-cni` in the chain as the node's configuration requires.
 pub struct Reconciler {
     node: watch::Receiver<Arc<Node>>,
     state_dir: PathBuf,
     cni_cache: PathBuf,
     status: watch::Sender<ChainStatus>,
     held: Vec<Held>,
-    /// Selection of the entry that is kept.
+    /// Selection of the entry for the lists.
     claim: Claim,
     claimed_by_another: bool,
-    /// Configuration whose directories are watched.
+    /// Chain configuration for which the reconciler watches the directories.
     watched: Option<Conf>,
     /// Times of recent changes of files.
     changes: VecDeque<Instant>,
     dispute_reported: Option<Instant>,
-    /// Obstacle by a broken file, and when it was first seen.
+    /// Broken file that prevents a change, and the time when the reconciler first found it broken.
     broken: Option<(Obstacle, Instant)>,
-    /// Time at which the program was first seen absent.
+    /// Time when the reconciler first found the program of `rdma-cni` missing.
     gone: Option<Instant>,
-    /// Error or obstacle that is logged once.
+    /// Last error or obstacle, which is logged once.
     warned: LogOnce,
-    /// Remark that is logged once.
+    /// Last remark, which is logged once.
     remarked: Option<String>,
 }
 
@@ -140,8 +143,8 @@ impl Reconciler {
         }
     }
 
-    /// Waits while the chain is not configured. Reports entries that an earlier daemon left in the lists. Returns false
-    /// when the daemon ends.
+    /// Waits while the configuration has no chain. Reports the entries that an earlier daemon left in the lists.
+    /// Returns false when the daemon ends.
     async fn off(&mut self) -> bool {
         let mut watch = Watch::new(vec![record::path(&self.state_dir)]);
         loop {
@@ -166,7 +169,7 @@ impl Reconciler {
         }
     }
 
-    /// Returns the paths to watch: lists, plugins, our files in networks' own directories, and the evidence.
+    /// Returns the paths to watch: the record, and the directories of lists, plugins, networks and `evidence`.
     fn paths(&self, chain: &Chain) -> Vec<PathBuf> {
         let record = Record::read(&self.state_dir).ok().flatten();
         let record = record.unwrap_or_default();
@@ -177,7 +180,7 @@ impl Reconciler {
         paths
     }
 
-    /// Waits until the configuration differs from `present`. Returns false when the daemon ends.
+    /// Waits until the chain's configuration differs from `present`. Returns false when the daemon ends.
     async fn is_other(&mut self, present: Option<&Chain>) -> bool {
         let present = present.map(|chain| &chain.conf);
         let other = self
@@ -186,7 +189,7 @@ impl Reconciler {
         other.await.is_ok()
     }
 
-    /// Runs one turn. Returns the delay until the next one if no event comes.
+    /// Runs one turn. Returns the delay after which the next turn runs if no event starts it earlier.
     async fn turn(&mut self, chain: &Chain) -> Option<Duration> {
         let mut held = std::mem::take(&mut self.held);
         let mut claim = std::mem::take(&mut self.claim);
@@ -241,8 +244,8 @@ impl Reconciler {
         }
     }
 
-    /// Returns true while our plugin's program has just disappeared and may come back. Removes the plugin from the
-    /// lists if the program does not come back in time.
+    /// Returns true while the program of `rdma-cni` is missing, until [`VANISHED`] is over. Then removes `rdma-cni`
+    /// from the lists.
     async fn is_gone(&mut self, chain: &Chain, obstacle: Option<&Obstacle>) -> bool {
         if !obstacle.is_some_and(Obstacle::is_ours_gone) {
             self.gone = None;
@@ -268,7 +271,7 @@ impl Reconciler {
         false
     }
 
-    /// Returns true while the runtime's file is broken and may still be being written.
+    /// Returns true while the runtime's list is broken and a program may still be writing it ([`UNFINISHED`]).
     fn is_unfinished(&mut self, obstacle: Option<Obstacle>) -> bool {
         let now = Instant::now();
         let broken = obstacle.filter(|it| matches!(it, Obstacle::Broken { .. }));
@@ -281,7 +284,7 @@ impl Reconciler {
         since.is_some_and(|since| now.duration_since(since) < UNFINISHED)
     }
 
-    /// Continues with `claim`, and logs once if the claim keeps another process' entry.
+    /// Stores `claim`, the selected entry, for the next turn. Logs once if another process wrote this entry.
     fn keeps(&mut self, chain: &Chain, claim: Claim) {
         let own = &chain.conf.entry;
         if claim.is_anothers(own) && !self.claimed_by_another {
@@ -338,7 +341,7 @@ impl Reconciler {
         }
     }
 
-    /// Returns the delay before a turn, which grows with the number of recent turns.
+    /// Returns the delay before a turn. The delay grows with the number of recent changes.
     fn pause(&self) -> Duration {
         let doubled = u32::try_from(self.changes.len() / 8).unwrap_or(u32::MAX);
         TOGETHER

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Record of the changes that were made to the node: `<stateDir>/install.json`. The record is written before each
-//! change, so that it also lists the changes of a killed run.
+//! Record of this project's changes on the node: `<stateDir>/install.json`. Each process writes a change into the
+//! record before it makes the change. The record of a killed process therefore lists all its changes.
 
 use super::file::{self, Stamp, hash};
 use cni_protocol::{
@@ -22,7 +22,7 @@ use std::{
     time::SystemTime,
 };
 
-/// Format of the record. A reader refuses a higher one.
+/// Format of the record. A reader refuses a record with a higher format.
 const FORMAT: u32 = 2;
 
 /// Default directory of CNI plugins of container runtimes.
@@ -38,28 +38,29 @@ pub struct Record {
     /// Directory of the installed plugins; `None`: [`BIN_DIR`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bin_dir: Option<PathBuf>,
-    /// Further plugin directories of the runtime, in its order.
+    /// Further plugin directories of the runtime, in the runtime's search order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub further_bin_dirs: Vec<PathBuf>,
     /// Directory of the lists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conf_dir: Option<PathBuf>,
-    /// Network of the entry, from the last installation, if the runtime selects networks by name.
+    /// Network of the entry, from the last installation. `None`: the runtime does not select networks by name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<String>,
     /// Installed plugins by name.
     #[serde(default)]
     pub binaries: BTreeMap<String, Binary>,
-    /// Lists that our plugin was added to, by file name.
+    /// Lists that `rdma-cni` was added to, by file name.
     #[serde(default)]
     pub lists: BTreeMap<String, Placing>,
-    /// True after `uninstall` removed our plugin from the lists, and before it removed the binaries. Only `install`
-    /// adds the plugin again.
+    /// True after `uninstall` has removed `rdma-cni` from the lists and before it has removed the binaries. The daemon
+    /// then does not add the plugin again. Only `install` does.
     #[serde(default, skip_serializing_if = "is_false")]
     pub withdrawn: bool,
 }
 
-/// Returns the hook that sets a container's limits by the installed `rdma-cni`. `None`: `limits` has no limit.
+/// Returns the OCI hook that runs the installed `rdma-cni` to set a container's limits. Returns `None` if `limits` has
+/// no limit.
 ///
 /// # Errors
 /// `rdma-cni` is not installed, or the record below `state_dir` cannot be read.
@@ -77,7 +78,7 @@ pub fn hook(state_dir: &Path, limits: ContainerLimits) -> Result<Option<Hook>, S
     }
 }
 
-/// Condition of `skip_serializing_if`.
+/// Condition for `skip_serializing_if`.
 #[expect(
     clippy::trivially_copy_pass_by_ref,
     reason = "serde hands it a reference"
@@ -86,7 +87,7 @@ fn is_false(value: &bool) -> bool {
     !value
 }
 
-/// The part that `doctor` uses.
+/// Converts the part of the record that `doctor` uses.
 impl From<Record> for Installed {
     fn from(record: Record) -> Self {
         Self {
@@ -102,33 +103,34 @@ impl From<Record> for Installed {
 pub struct Binary {
     /// SHA-256 of the binary's content, hexadecimal.
     pub sha256: String,
-    /// SHA-256 of our earlier binary. A run that was killed before it wrote the new binary leaves the earlier one in
-    /// place.
+    /// SHA-256 of the binary that this project installed before. If a process was killed before it wrote the new
+    /// binary, the earlier binary is still in place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<String>,
-    /// True if our binary replaced a foreign one, which is kept in `replaced`.
+    /// True if the binary replaced another program's binary. The directory `replaced` then contains the replaced
+    /// binary.
     #[serde(default)]
     pub replaced: bool,
 }
 
 impl Binary {
-    /// Returns true if we wrote the content with this hash.
+    /// Returns true if the content with this hash is from an installation of this project.
     pub fn is_ours(&self, sha256: &str) -> bool {
         self.sha256 == sha256 || self.before.as_deref() == Some(sha256)
     }
 }
 
-/// A list that has our plugin.
+/// A list that has `rdma-cni`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placing {
-    /// Stamp of the file without our plugin. `None`: there was no file, or its stamp is unknown.
+    /// Stamp of the file without `rdma-cni`. `None`: there was no file, or its stamp is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<Stamp>,
-    /// The last two configurations of our plugin. A run that was killed before it wrote the list leaves the earlier one
-    /// in place.
+    /// The last two configurations of `rdma-cni` in the list. If a process was killed before it wrote the list, the
+    /// list still has the earlier configuration.
     #[serde(default)]
     pub entries: Vec<Map<String, Value>>,
-    /// True if the network's own directory was made for this file.
+    /// True if this project made the network's own directory that contains this file.
     #[serde(default, skip_serializing_if = "is_false")]
     pub made_directory: bool,
 }
@@ -160,13 +162,13 @@ impl Record {
     /// Parses `text`, the content of the file `path`.
     ///
     /// # Errors
-    /// The text is no record, or one of a later version.
+    /// The text is no record, or is a record of a later version.
     pub fn parse(text: &[u8], path: &Path) -> Result<Self, FileError> {
         parse_record(text, path, FORMAT)
     }
 
-    /// Removes the temporary copies that a killed run left beside the lists of `conf_dir`. No runtime reads them. The
-    /// caller holds the lock.
+    /// Removes temporary copies beside the lists of `conf_dir`, which a killed process left. No runtime reads such
+    /// copies. The caller holds the lock.
     ///
     /// # Errors
     /// A copy cannot be removed.
@@ -180,13 +182,13 @@ impl Record {
         self.bin_dir.as_deref().unwrap_or(Path::new(BIN_DIR))
     }
 
-    /// Returns the runtime's plugin directories in its order.
+    /// Returns the runtime's plugin directories in the runtime's search order.
     pub fn bin_dirs(&self) -> Vec<PathBuf> {
         let first = [self.bin_dir().to_owned()].into_iter();
         first.chain(self.further_bin_dirs.iter().cloned()).collect()
     }
 
-    /// Writes the record unless the file has the same content.
+    /// Writes the record if the file's content differs.
     ///
     /// # Errors
     /// The record cannot be written.
@@ -204,7 +206,7 @@ impl Record {
         write().map_err(failed("write", &path))
     }
 
-    /// Returns true if the file has the same content except for the stamps of lists.
+    /// Returns true if the file's content equals this record. Ignores the stamps of lists.
     pub(crate) fn is_known(&self, state_dir: &Path) -> bool {
         let present = Self::read(state_dir).ok().flatten();
         present.is_some_and(|it| it.without_stamps() == self.without_stamps())
@@ -218,7 +220,7 @@ impl Record {
         record
     }
 
-    /// Removes the record: nothing of ours is left on the node.
+    /// Removes the record. The caller has undone all recorded changes before.
     ///
     /// # Errors
     /// The record cannot be removed.
@@ -226,7 +228,7 @@ impl Record {
         file::remove(&path(state_dir))
     }
 
-    /// Returns the files of `directory` that have our plugin with a recorded configuration. A file with another
+    /// Returns the files of `directory` that have `rdma-cni` with a recorded configuration. An entry with another
     /// configuration belongs to another program.
     pub fn placed(&self, directory: &Directory) -> BTreeSet<String> {
         let is_ours = |(file, placing): &(&String, &Placing)| {
@@ -240,7 +242,7 @@ impl Record {
         lists.map(|(file, _)| file.clone()).collect()
     }
 
-    /// Records that our plugin is added to `file`. `before` is the stamp of the file without the plugin, if known.
+    /// Records that `rdma-cni` is added to `file`. `before` is the stamp of the file without the plugin, if known.
     pub(crate) fn put(&mut self, file: &str, entry: &Entry, before: Option<Stamp>) {
         let placing = self.lists.entry(file.to_owned()).or_default();
         let present = entry.fields();
@@ -252,15 +254,15 @@ impl Record {
         }
     }
 
-    /// Records that our plugin's `entry` is added to `file` of a network's own directory. `None`: an entry whose only
-    /// purpose is evidence.
+    /// Records that `entry` is written to `file` of a network's own directory. `None`: the file gets only a detection
+    /// entry, which shows whether the runtime reads the directory. `is_there` is true if the directory exists already.
     pub(crate) fn put_in_directory(&mut self, file: &str, entry: Option<&Entry>, is_there: bool) {
         let placing = self.lists.entry(file.to_owned()).or_default();
         placing.entries = entry.map(|it| it.fields().clone()).into_iter().collect();
         placing.made_directory |= !is_there;
     }
 
-    /// Returns the files that have our plugin's entry, without files that only gather evidence.
+    /// Returns the files that have an entry of `rdma-cni`. Leaves out files that have only a detection entry.
     pub(crate) fn lists_with_entry(&self) -> impl Iterator<Item = &String> {
         let with_entry = |(file, placing): &(&String, &Placing)| {
             !placement::is_ours(file) || !placing.entries.is_empty()
@@ -269,29 +271,30 @@ impl Record {
         lists.map(|(file, _)| file)
     }
 
-    /// Returns the networks' own directories that have a file of ours.
+    /// Returns the networks' own directories that have a file of this project.
     pub(crate) fn directories(&self) -> impl Iterator<Item = &str> {
         let files = self.lists.keys().filter(|file| placement::is_ours(file));
         files.filter_map(|file| Some(file.rsplit_once('/')?.0))
     }
 
-    /// Returns the modification time that `file` had if `text` is its recorded text.
+    /// Returns the modification time that `file` had before `rdma-cni` was added. Returns `None` if `text` is not the
+    /// recorded text without `rdma-cni`.
     pub(crate) fn is_back(&self, file: &str, text: &str) -> Option<SystemTime> {
         let before = self.lists.get(file)?.before.as_ref()?;
         (before.sha256 == hash(text.as_bytes())).then(|| before.modified())
     }
 }
 
-/// Waits for the turns of other processes. Dropping the returned lock releases it. Removes a temporary record that a
-/// killed run or a power loss left.
+/// Locks the record. Waits while another process runs a turn. Dropping the returned value releases the lock. Removes a
+/// temporary record that a killed process or a power loss left.
 ///
 /// # Errors
 /// The lock file cannot be made, or the temporary record cannot be removed.
 pub fn lock(state_dir: &Path) -> Result<Held, FileError> {
     let path = state_dir.join(LOCK);
     let open = || match state_file::open(&path) {
-        // does not open an existing file for writing: this would cause an event, so that watchers of the directory
-        // start a turn and lock again
+        // never open an existing lock file for writing: closing it would cause an event, and the reconciler would start
+        // another turn that locks again
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             fs::create_dir_all(state_dir)?;
             state_file::make(&path, 0o600)
@@ -303,7 +306,8 @@ pub fn lock(state_dir: &Path) -> Result<Held, FileError> {
     Ok(held)
 }
 
-/// Removes the lock file, and the directory if it is empty and can be removed; in a pod it is a mount.
+/// Removes the lock file, and then the state directory if it is empty and removable. In a pod the state directory is a
+/// mount, and remains.
 ///
 /// # Errors
 /// A file cannot be removed, or the change cannot be synced to the disk.
@@ -319,8 +323,8 @@ pub fn unlock_for_good(lock: Held, state_dir: &Path) -> Result<(), FileError> {
     Ok(())
 }
 
-/// Returns true if the error means that the directory cannot be removed: it has other files, is mounted, or its parent
-/// is read-only.
+/// Returns true if the error means that the directory must remain: it contains other files, it is a mount point, or its
+/// parent is read-only.
 fn stays(error: &io::Error) -> bool {
     use io::ErrorKind::{DirectoryNotEmpty, PermissionDenied, ReadOnlyFilesystem, ResourceBusy};
     matches!(
@@ -342,7 +346,7 @@ mod tests {
     fn dropping_the_lock_releases_it_while_a_forked_child_has_the_file() {
         let state = tempfile::tempdir().expect("a directory");
         let turn = lock(state.path()).expect("free");
-        // the same open file, as a child has it until exec
+        // a second descriptor of the open file, like the one that a forked child has until `exec`
         let _forked = turn.try_clone().expect("one more descriptor");
         drop(turn);
         let next = fs::File::open(state.path().join(LOCK)).expect("the file");

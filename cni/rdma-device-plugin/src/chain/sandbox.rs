@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Determines how a pod's network was made. When a network program rewrites its list, our plugin is missing from the
-//! list until the reconciler adds it again. A pod that starts in this moment has no rails, although no program failed.
-//! The runtime's cache shows for each sandbox whether our plugin was in the list.
+//! Determines whether a list with `rdma-cni` made a pod's network. When a network program rewrites its list, `rdma-cni`
+//! is missing from the list until the reconciler adds it again. A pod that starts in this moment has no rails, although
+//! no program reported an error.
 //!
-//! libcni's cache has a file for each network of a sandbox. After all plugins have succeeded, libcni writes the file
-//! with the text of the list (`cacheAdd` in `libcni/api.go`). libcni removes the file after DEL. A pod with
+//! libcni's cache has a file for each network of a sandbox. libcni writes the file, with the text of the list, after
+//! all plugins of the list have succeeded (`cacheAdd` in `libcni/api.go`), and removes the file after DEL. A pod with
 //! `hostNetwork` has no file.
 
 use crate::refused::PodName;
@@ -17,24 +17,25 @@ use std::{collections::HashMap, fs, io, path::Path, time::SystemTime};
 /// Origin of a pod's network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Made {
-    /// Unknown: the pod has the host's network, or the runtime keeps its cache elsewhere.
+    /// Unknown: the pod has the host's network, or the runtime keeps its cache in another directory.
     Unknown,
-    /// The network was made by a list with our plugin, or our plugin has a record of the network.
+    /// A list with `rdma-cni` made the network, or `rdma-cni` has a record of the network.
     WithUs,
-    /// The network was made twice, by a list with our plugin and by a list without it. With `max_conf_num` other than
-    /// 1, containerd uses both a single plugin's file and the list that the daemon made of this file.
+    /// Two lists made the network: one with `rdma-cni` and one without it. This happens if containerd's `max_conf_num`
+    /// is not 1: containerd then uses the file of a single plugin, and also the list that the daemon made from this
+    /// file.
     Twice {
         /// Name of both networks.
         network: String,
     },
-    /// A list without our plugin made the network.
+    /// A list without `rdma-cni` made the network.
     WithoutUs {
         /// Name of the network.
         network: String,
     },
 }
 
-/// The used fields of `cachedInfo` in `libcni/api.go`.
+/// Fields of `cachedInfo` in `libcni/api.go` that this module uses.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Cached {
@@ -54,8 +55,9 @@ impl Cached {
     }
 }
 
-/// Returns how the network of the pod's last sandbox was made. `cache` has the files, `attachments` our plugin's
-/// records. A file older than `since` was left by another pod of the same name.
+/// Returns the origin of the network of the pod's last sandbox. `cache` is the directory of libcni's files, and
+/// `attachments` is the directory of the records of `rdma-cni`. Ignores a file older than `since`, because it belongs
+/// to an earlier pod of the same name.
 ///
 /// # Errors
 /// The directory of the cache exists and cannot be read.
@@ -73,7 +75,7 @@ pub fn made(
         .flatten()
         .filter_map(|file| network(&file.path(), (namespace, pod), since));
     let mut networks: Vec<(SystemTime, CachedNetwork)> = networks.collect();
-    // sandboxes that kubelet gave up may still exist
+    // use the last sandbox: sandboxes that kubelet has replaced may still exist
     networks.sort_by_key(|(made, _)| *made);
     let networks: Vec<CachedNetwork> = networks.into_iter().map(|(_, it)| it).collect();
     let Some(last) = networks.last() else {
@@ -97,8 +99,8 @@ pub fn made(
     })
 }
 
-/// Returns the pod's network in the file, and when it was made. Returns `None` if the file is older than `since`,
-/// belongs to another pod, is a loopback or has just gone.
+/// Returns the pod's network in libcni's cache file `path`, and the file's mtime. Returns `None` if the file is older
+/// than `since`, belongs to another pod, describes a loopback, or cannot be read.
 fn network(
     path: &Path,
     pod: (&str, &str),
@@ -118,7 +120,7 @@ pub struct CachedNetwork {
     pub container: String,
     /// Name of the network.
     pub network: String,
-    /// True if the network's list has our plugin.
+    /// True if the network's list has `rdma-cni`.
     pub ours: bool,
 }
 
@@ -130,7 +132,7 @@ pub fn cached_network(text: &[u8], (namespace, pod): (&str, &str)) -> Option<Cac
         return None;
     }
     let text = BASE64_STANDARD.decode(&cached.config).ok()?;
-    // libcni caches a list also for a single plugin's file
+    // libcni also caches a list for the file of a single plugin
     let list = Picked::read(".conflist", str::from_utf8(&text).ok()?).ok()?;
     (list.types != ["loopback"]).then_some(CachedNetwork {
         container: cached.container_id,
@@ -139,8 +141,8 @@ pub fn cached_network(text: &[u8], (namespace, pod): (&str, &str)) -> Option<Cac
     })
 }
 
-/// Returns the UIDs of all pods that have a network. Kubelet does not report UIDs, but the runtime passes them to
-/// plugins. If two pods have the same name, the later one is returned.
+/// Returns the UIDs of all pods that have a network in libcni's cache. The runtime passes the UIDs to plugins; kubelet
+/// does not report them. If two pods have the same name, returns the UID of the later pod.
 pub fn uids(cache: &Path) -> HashMap<PodName, String> {
     let files = fs::read_dir(cache).into_iter().flatten().flatten();
     let named = files.filter_map(|file| {
@@ -163,8 +165,8 @@ pub fn uid(text: &[u8]) -> Option<(PodName, String)> {
     Some((pod, cached.arg("K8S_POD_UID")?.to_owned()))
 }
 
-/// Returns true if our plugin has a record of the container on any network. This covers Multus, which does not write
-/// its delegates' lists anywhere.
+/// Returns true if `rdma-cni` has a record of the container on any network. This finds networks of Multus, whose
+/// delegates' lists are in no file.
 fn is_recorded(attachments: &Path, container: &str) -> bool {
     let entries = |path: &Path| fs::read_dir(path).into_iter().flatten().flatten();
     let mut records = entries(attachments).flat_map(|it| entries(&it.path()));
@@ -181,7 +183,7 @@ mod tests {
     use integration::CniCache;
     use std::time::Duration;
 
-    /// A node's files, as libcni and our plugin leave them.
+    /// Files of a node, as libcni and `rdma-cni` write them.
     struct Node {
         cache: CniCache,
         root: tempfile::TempDir,
@@ -196,12 +198,12 @@ mod tests {
             }
         }
 
-        /// Records the ADD of `plugins` to the sandbox `container` at that second.
+        /// Adds libcni's file for an ADD of `plugins` in the sandbox `container`. The file's mtime is `second`.
         fn add(&self, pod: &str, container: &str, network: &str, plugins: &[&str], second: u64) {
             self.add_to(pod, container, (network, "eth0"), plugins, second);
         }
 
-        /// Records the ADD of one interface of the sandbox.
+        /// Adds libcni's file for an ADD of one interface of the sandbox.
         fn add_to(
             &self,
             pod: &str,
@@ -268,7 +270,8 @@ mod tests {
         assert_eq!(node.made("a"), without("cbr0"));
     }
 
-    /// go-cni gives each of `max_conf_num` files an interface; libcni caches both under the network's name.
+    /// go-cni gives each of `max_conf_num` networks its own interface, and libcni caches both interfaces under the
+    /// network's name.
     #[test]
     fn a_network_that_was_made_twice_is_reported() {
         let node = Node::new();
@@ -278,7 +281,8 @@ mod tests {
             network: "terway".into(),
         };
         assert_eq!(node.made("a"), twice);
-        // another attachment of the network by a list with our plugin, and another sandbox's
+        // a list with `rdma-cni` made the second interface too, and the file without `rdma-cni` belongs to another
+        // sandbox
         node.add_to("a", "a", ("terway", "eth1"), &["terway", "rdma-cni"], 2);
         node.add("a", "old", "terway", &["terway"], 1);
         assert_eq!(node.made("a"), Made::WithUs);

@@ -1,31 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Status of our plugin in the chain.
+//! Status of `rdma-cni` in the chain.
 
 use conflist::{Called, TYPE};
 use std::fmt;
 
-/// State of our plugin in the chain: whether the runtime would call it now.
+/// Status of `rdma-cni` in the chain: whether the runtime would call it now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ChainStatus {
-    /// Not observed yet.
+    /// The daemon has not observed the chain yet.
     #[default]
     Unseen,
-    /// The chain is not configured.
+    /// The configuration has no chain.
     Off,
-    /// The chain is not configured, but `install` has added our plugin to these files, and the plugin may still be
-    /// there.
+    /// The configuration has no chain, but `install` has added `rdma-cni` to these files, and they may still have it.
     Left(Vec<String>),
-    /// The runtime would call it.
+    /// The runtime would call `rdma-cni`.
     Called(Called),
-    /// The runtime would not call it, for this reason.
+    /// The runtime would not call `rdma-cni`, for this reason.
     NotCalled(String),
-    /// Our plugin is deliberately not added, for this reason.
+    /// The daemon does not add `rdma-cni`, for this reason.
     Withheld(String),
 }
 
 impl ChainStatus {
-    /// Returns the status with the reason `why` our plugin is not added. If another program has added our plugin, the
-    /// runtime still calls it.
+    /// Returns the status of a daemon that does not add `rdma-cni`, for the reason `why`. The status stays `Called` if
+    /// the runtime calls `rdma-cni` by an existing entry.
     pub(super) fn withheld(self, why: String) -> Self {
         match self {
             called @ Self::Called(_) => called,

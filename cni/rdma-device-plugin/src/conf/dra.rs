@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `dra`, beside the resources of any format. `docs/device-plugin-conf.md` describes its fields.
+//! Section `dra`, which a configuration file of any format can have. `docs/device-plugin-conf.md` describes its fields.
 
 use super::{ResourceConf, ResourceName, name::is_label};
 use ::dra::pool::LONGEST_TEXT;
 use conf_reader::{Field, Wrong};
 use serde::Deserialize;
 
-/// Name of the field.
+/// Name of the section.
 pub(super) const FIELD: &str = "dra";
 
-/// Default name of the driver.
+/// Default name of the DRA driver.
 pub const DRIVER: &str = "hca.rdma";
 
-/// `DriverNameMaxLength` in `resource/v1/types.go`.
+/// Longest name of a driver: `DriverNameMaxLength` in `resource/v1/types.go`.
 const LONGEST_DRIVER: usize = 63;
 
-/// The section as written.
+/// The section `dra` as written in the file.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Section {
@@ -29,21 +29,21 @@ struct Section {
 #[serde(try_from = "String")]
 struct DriverName(String);
 
-/// Resources that claims (dynamic resource allocation) serve instead of the device plugin.
+/// Resources that the DRA driver allocates by claims. The device plugin does not advertise them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dra {
-    /// Name of the driver.
+    /// Name of the DRA driver.
     pub driver: String,
-    /// The resources; `None`: all of the file.
+    /// Resources that are allocated by claims. `None`: all resources of the file.
     pub resources: Option<Vec<ResourceName>>,
     /// True if containers get the metadata of their devices ([`metadata`](::dra::metadata)).
     pub metadata: bool,
-    /// True if pods of unhealthy devices are evicted.
+    /// True if Kubernetes evicts the pods of unhealthy devices.
     pub evict: bool,
 }
 
 impl Dra {
-    /// Returns true if `resource` is served by claims.
+    /// Returns true if `resource` is allocated by claims.
     pub fn serves(&self, resource: &str) -> bool {
         let named = self.resources.as_ref();
         named.is_none_or(|named| named.iter().any(|it| it.as_str() == resource))
@@ -53,8 +53,8 @@ impl Dra {
 impl TryFrom<String> for DriverName {
     type Error = String;
 
-    /// Checks the name like the API server: a DNS subdomain in lower case. The name is also the vendor of CDI names,
-    /// which must begin with a letter (`ValidateVendorName` in CDI's `pkg/parser`).
+    /// Checks the driver's name like the API server: a DNS subdomain in lower case. The name is also the vendor in CDI
+    /// names, and a vendor must begin with a letter (`ValidateVendorName` in CDI's `pkg/parser`).
     fn try_from(name: String) -> Result<Self, String> {
         let begins = name.starts_with(|it: char| it.is_ascii_lowercase());
         match begins && name.len() <= LONGEST_DRIVER && name.split('.').all(is_label) {
@@ -67,7 +67,7 @@ impl TryFrom<String> for DriverName {
     }
 }
 
-/// Checks the `section` of the whole `file`, in any format; the file has `resources`.
+/// Reads and checks the section of the configuration file `file`. `resources` are the resources of this file.
 pub(super) fn read(file: &Field<'_>, resources: &[ResourceConf]) -> Result<Option<Dra>, Wrong> {
     let section: Option<Section> = file.get(FIELD)?;
     let section = section.map(|section| section.checked(&file.at(FIELD), resources));

@@ -9,7 +9,7 @@ use serde::Deserialize;
 pub enum Reader {
     /// Programs that read the pod's rails from `RDMA_RAILS`.
     Rails,
-    /// NCCL, and RCCL, which reads its variables.
+    /// NCCL, and RCCL, which reads NCCL's variables.
     Nccl,
     /// UCX.
     Ucx,

@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `errors`, beside the resources of any format. `docs/device-plugin-conf.md` describes its fields.
+//! Section `errors`, which a configuration file of any format can have.
+//! `docs/device-plugin-conf.md` describes its fields.
 
 use conf_reader::{Field, Number, Wrong};
 use serde::Deserialize;
 use serde_json::Value;
 use std::{ops::RangeInclusive, time::Duration};
 
-/// Name of the field.
+/// Name of the section.
 pub(super) const FIELD: &str = "errors";
 
-/// Range of `per` in seconds. Within `per`, counters are read ten times, but at most once a second.
+/// Range of `per` in seconds. The daemon reads a counter ten times within `per`, and at most once a second.
 const PER: RangeInclusive<u64> = 10..=3600;
 
-/// Longest accepted name of a counter or a reporter.
+/// Longest accepted name of a counter or a reporter, in bytes.
 const LONGEST_NAME: usize = 64;
 
-/// A threshold as written.
+/// One threshold as written in the file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Threshold {
@@ -24,16 +25,17 @@ struct Threshold {
     per: Option<Value>,
 }
 
-/// Growth of an error counter above which its device is unhealthy.
+/// Threshold of an error counter. A device is unhealthy if the counter grows by more than `above`
+/// within `per`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ErrorThreshold {
-    /// Place in the file, `errors[0]`.
+    /// Place in the configuration file, such as `errors[0]`.
     pub place: String,
     /// Name of the counter's file in `ports/N/counters` or `ports/N/hw_counters`.
     pub counter: String,
-    /// Number of errors within [`per`](Self::per) that does not make a device unhealthy.
+    /// Largest number of errors within [`per`](Self::per) with which a device stays healthy.
     pub above: u64,
-    /// Time in which errors are counted, from 10 s to an hour.
+    /// Period over which errors are counted, from 10 s to an hour.
     pub per: Duration,
 }
 
@@ -77,7 +79,7 @@ fn period(value: &Value) -> Option<Duration> {
     PER.contains(&seconds).then(|| Duration::from_secs(seconds))
 }
 
-/// Checks the `list` of the whole `file`, in any format.
+/// Reads and checks the section of the configuration file `file`.
 pub(super) fn read(file: &Field<'_>) -> Result<Vec<ErrorThreshold>, Wrong> {
     let field = file.at(FIELD);
     let Some(list) = field.read::<Option<Vec<Threshold>>>()? else {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The configuration file: JSON or YAML in one of the formats, and the rules that all formats share.
+//! The configuration file: JSON or YAML in one of several formats, and the rules that apply to all formats.
 
 use super::{CONNECTION_MANAGER, Conf, FABRIC, Flags, Parsed, ResourceConf, chain, foreign, own};
 use anyhow::{Result, anyhow};
@@ -8,7 +8,8 @@ use serde_json::Value;
 use std::path::Path;
 
 impl Conf {
-    /// Reads the file and then applies the flags, which override it. Without a file, only the flags apply.
+    /// Reads the file and then applies the flags, which override values of the file. Without a file, only
+    /// the flags apply.
     ///
     /// # Errors
     /// The file cannot be used.
@@ -106,7 +107,7 @@ fn text_of(file: &Path) -> Result<String> {
     std::fs::read_to_string(file).map_err(|error| anyhow!("cannot read {file:?}: {error}"))
 }
 
-/// Checks the rules of every format.
+/// Checks the rules that apply to every format.
 fn checked(conf: &Conf) -> Result<(), Wrong> {
     for (index, resource) in conf.resources.iter().enumerate() {
         let before = &conf.resources[..index];
@@ -133,7 +134,8 @@ fn checked(conf: &Conf) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// Parses YAML, or JSON if the text starts with a bracket: the JSON parser reports better errors.
+/// Parses JSON if the text starts with a bracket, and YAML otherwise. The JSON parser reports better
+/// errors than the YAML parser.
 fn value_of(text: &str, file: &Path) -> Result<Value> {
     let empty = || {
         anyhow!(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Flags of the eRDMA agent (`cmd/agent/main.go` of alibabacloud-erdma-controller). A flag overrides the file, and the
-//! daemon logs this.
+//! Flags of the eRDMA agent (`cmd/agent/main.go` of alibabacloud-erdma-controller). A flag overrides the configuration
+//! file. The daemon logs each overridden value.
 
 use super::{
     Allocate, Conf, Erdma, Ids, Parsed, ResourceName,
@@ -11,7 +11,7 @@ use super::{
 use ::erdma::conf::{BringUp, DriverMode};
 use clap::Args;
 
-/// Flags with the eRDMA agent's names. With one of them the file is optional.
+/// Flags named like the eRDMA agent's flags. The configuration file is optional if one of these flags is set.
 #[derive(Args, Clone, Debug, Default, PartialEq)]
 #[group(id = "erdma", multiple = true)]
 pub struct Flags {
@@ -35,7 +35,7 @@ pub struct Flags {
     pub jumbo_frame_mtu: Option<u32>,
 }
 
-/// Value of `--prefer-driver`; `None`: empty.
+/// Value of `--prefer-driver`; `None`: the value is empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Preferred(pub Option<DriverMode>);
 
@@ -46,7 +46,7 @@ fn driver(text: &str) -> Result<Preferred, String> {
     }
 }
 
-/// Parses as Go's `strconv.ParseBool`, which reads the agent's flags.
+/// Parses a boolean like Go's `strconv.ParseBool`, by which the eRDMA agent reads its flags.
 fn boolean(text: &str) -> Result<bool, String> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
@@ -63,7 +63,7 @@ fn exposed(text: &str) -> Result<Patterns, String> {
     patterns.collect::<Result<_, _>>().map(Patterns)
 }
 
-/// Parses an MTU; zero is the agent's default.
+/// Parses an MTU. Zero means the eRDMA agent's default.
 fn mtu(text: &str) -> Result<u32, String> {
     match text.parse() {
         Ok(0) => Ok(BringUp::default().mtu),
@@ -82,10 +82,10 @@ impl Flags {
         *self != Self::default()
     }
 
-    /// Returns the configuration without a file.
+    /// Returns the configuration of these flags without a configuration file.
     pub(super) fn alone(&self) -> Parsed {
         let erdma = Erdma::default();
-        // a test checks that the name is valid
+        // `ok` hides no error: a test checks that the name is valid
         let name = ResourceName::new(RESOURCE).ok();
         Parsed {
             conf: Conf {
@@ -98,7 +98,7 @@ impl Flags {
         }
     }
 
-    /// Overrides `parsed` by the flags.
+    /// Overrides values of `parsed` by the flags.
     pub(super) fn apply(&self, parsed: &mut Parsed) {
         if !self.any() {
             return;
@@ -151,8 +151,8 @@ impl Flags {
         }
     }
 
-    /// Returns true if a container gets all NICs. `None`: no flag decides this. As in the eRDMA agent, a container gets
-    /// all NICs if a flag names NICs.
+    /// Returns true if a container gets all NICs. Returns `None` if no flag decides this. A flag that names NICs also
+    /// gives a container all of these NICs, as in the eRDMA agent.
     fn allocates_all(&self) -> Option<bool> {
         let named = self.exposed_local_eris.as_ref();
         let together = named.filter(|patterns| !patterns.0.is_empty());

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `lldp`, beside the resources of any format. `docs/device-plugin-conf.md` describes its fields.
+//! Section `lldp`, which a configuration file of any format can have. `docs/device-plugin-conf.md`
+//! describes its fields.
 
 use conf_reader::{Field, Wrong};
 use serde::Deserialize;
 use std::path::PathBuf;
 
-/// Name of the field.
+/// Name of the section.
 pub(super) const FIELD: &str = "lldp";
 
-/// The section as written.
+/// The section `lldp` as written in the file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Section {
@@ -16,16 +17,16 @@ struct Section {
     file: Option<PathBuf>,
 }
 
-/// Source from which the daemon knows the NICs' switches.
+/// Source from which the daemon learns the NICs' switches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lldp {
-    /// Frames that the NICs receive.
+    /// LLDP frames that the NICs receive.
     Listen,
     /// File with the output of `lldpcli -f json0 show neighbors` or `-f json`.
     File(PathBuf),
 }
 
-/// Checks the `section` of the whole `file`, in any format.
+/// Reads and checks the section of the configuration file `file`.
 pub(super) fn read(file: &Field<'_>) -> Result<Option<Lldp>, Wrong> {
     let Some(section) = file.get::<Section>(FIELD)? else {
         return Ok(None);

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Names of extended resources.
+//! Names of Kubernetes' extended resources.
 
 use serde::Deserialize;
 use std::fmt;
 
-/// Name of a resource as kubelet accepts it, `rdma/hca`.
+/// Name of a resource in the form that kubelet accepts, such as `rdma/hca`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 #[serde(try_from = "String")]
 pub struct ResourceName(String);
 
-/// Reason why kubelet refuses the name.
+/// Reason why kubelet refuses a resource's name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{name:?} is no name of a resource: {rule}")]
 pub struct InvalidName {
@@ -17,13 +17,13 @@ pub struct InvalidName {
     rule: &'static str,
 }
 
-/// Longest prefix: a DNS subdomain (RFC 1123; `DNS1123SubdomainMaxLength`).
+/// Longest prefix in bytes. The prefix is a DNS subdomain (RFC 1123; `DNS1123SubdomainMaxLength`).
 const LONGEST_PREFIX: usize = 253;
 
-/// Longest name after the prefix (`qualifiedNameMaxLength`).
+/// Longest name after the prefix, in bytes (`qualifiedNameMaxLength`).
 const LONGEST_NAME: usize = 63;
 
-/// Prefix that kubelet adds to the name for a quota. The name with the prefix must be valid too.
+/// Length of the prefix that Kubernetes adds to the name in a quota. The name with this prefix must also be valid.
 const QUOTA: usize = "requests.".len();
 
 impl ResourceName {
@@ -66,7 +66,7 @@ impl ResourceName {
         Ok(Self(name.to_owned()))
     }
 
-    /// Returns the whole name.
+    /// Returns the name with its prefix.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -80,8 +80,8 @@ impl TryFrom<String> for ResourceName {
     }
 }
 
-/// Returns true if `name` is valid after a prefix, or as the value of a label (`qualifiedNameFmt` in Kubernetes'
-/// validation).
+/// Returns true if `name` is valid as the part after a prefix, and as the value of a label (`qualifiedNameFmt` in
+/// Kubernetes' validation).
 pub(crate) fn is_name(name: &str) -> bool {
     let ends = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
     let inner = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.".contains(byte);

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `reporters`, beside the resources in any format: the health reporters of devlink that decide about a NIC's health.
-//! `docs/device-plugin-conf.md` describes it.
+//! Section `reporters`: the health reporters of devlink whose state `error` makes a NIC unhealthy. A configuration file
+//! of any format can have this section. `docs/device-plugin-conf.md` describes it.
 //!
-//! Most reporters are not suitable. Devlink also sets a reporter to the state `error` when it skips a recovery within
-//! the grace period after the last one (`net/devlink/health.c`), as after two timeouts of a transmit queue. The
-//! reporters `tx` and `rx` are about queues that RDMA does not use.
+//! Most reporters are not suitable. After a recovery, devlink skips further recoveries for a grace period, and then
+//! also sets the reporter to `error` (`net/devlink/health.c`). Two timeouts of a transmit queue are enough. The
+//! reporters `tx` and `rx` report on queues that RDMA does not use.
 
 use super::errors::is_name;
 use conf_reader::{Field, Wrong};
 use serde::Deserialize;
 
-/// Name of the field.
+/// Name of the section.
 pub(super) const FIELD: &str = "reporters";
 
-/// Reporters of a NIC's firmware.
+/// Default: the reporters of a NIC's firmware.
 const DEFAULT: [&str; 2] = ["fw", "fw_fatal"];
 
 /// Name of a reporter.
@@ -34,12 +34,12 @@ impl TryFrom<String> for Name {
     }
 }
 
-/// Returns the reporters that judge without the field.
+/// Returns the reporters that apply to a file without this section.
 pub(super) fn default() -> Vec<String> {
     DEFAULT.map(str::to_owned).into()
 }
 
-/// Returns the reporters that judge by the field.
+/// Reads the reporters of the section.
 pub(super) fn read(file: &Field<'_>) -> Result<Vec<String>, Wrong> {
     let names: Option<Vec<Name>> = file.get(FIELD)?;
     let names = names.map(|names| names.into_iter().map(|it| it.0).collect());

@@ -7,12 +7,12 @@ use rdma_netns::LinkType;
 use regex_lite::Regex;
 use std::{fmt, ops::RangeInclusive};
 
-/// A selector. A device must match one element of each list that is not empty.
+/// Selector of devices. A device matches if it matches at least one pattern of each non-empty list.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Selector {
-    /// Place in the file.
+    /// Place of the selector in the configuration file.
     pub place: String,
-    /// Names of the device's netdev, or of the bond with this netdev as a port.
+    /// Names of the device's netdev. The name of a bond matches the devices of its ports.
     pub netdev: Vec<Text>,
     /// Names of the RDMA device.
     pub rdma: Vec<Text>,
@@ -24,14 +24,14 @@ pub struct Selector {
     pub vendor: Vec<Text>,
     /// PCI device ids.
     pub device: Vec<Text>,
-    /// Link types of the netdev, or else of the RDMA device's ports.
+    /// Link types of the netdev. If the device has no netdev: link types of the RDMA device's ports.
     pub link_type: Vec<LinkType>,
-    /// Netdevs of the physical function. A device that is neither a virtual function nor a sub-function counts as its
-    /// own physical function.
+    /// Netdevs of the physical function. A device that is neither a virtual function nor a sub-function is its own
+    /// physical function.
     pub pf: Vec<Parent>,
-    /// Addresses of the physical function.
+    /// PCI addresses of the physical function.
     pub root: Vec<Parent>,
-    /// Kind of the device.
+    /// Required kind of the device; `None`: any kind.
     pub sort: Option<Sort>,
 }
 
@@ -42,16 +42,16 @@ pub enum Sort {
     Pci,
     /// PCI virtual functions.
     Virtual,
-    /// Auxiliary devices: sub-functions.
+    /// Auxiliary devices, which are sub-functions.
     Auxiliary,
 }
 
-/// A physical function and a selection of its virtual or sub-functions.
+/// A physical function, and the numbers of some of its virtual functions or sub-functions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Parent {
     /// Pattern of the physical function.
     pub text: Text,
-    /// Numbers of the selected functions; empty: all.
+    /// Numbers of the selected functions; empty: all functions.
     pub numbers: Vec<RangeInclusive<u32>>,
 }
 
@@ -66,7 +66,7 @@ pub struct Text {
 enum How {
     Exactly,
     Glob(Pattern),
-    /// Expression that may match anywhere in the text.
+    /// Regular expression that can match anywhere in the text.
     Regex(Regex),
 }
 
@@ -82,7 +82,7 @@ impl Selector {
     }
 }
 
-/// Converts `words` to link types. Returns `None` if a word is none.
+/// Converts `words` to link types. Returns `None` if a word is not a link type.
 pub(super) fn link_types(words: &[String]) -> Option<Vec<LinkType>> {
     let of = |word: &String| match word.as_str() {
         "ether" => Some(LinkType::Ether),
@@ -93,7 +93,7 @@ pub(super) fn link_types(words: &[String]) -> Option<Vec<LinkType>> {
 }
 
 impl Text {
-    /// Returns a pattern for the text itself, in upper or lower case.
+    /// Returns a pattern that matches only the text itself, in upper or lower case.
     pub fn exactly(written: &str) -> Self {
         Self {
             written: written.to_owned(),
@@ -110,9 +110,10 @@ impl Text {
         })
     }
 
-    /// Returns a pattern that matches the text itself, or the text as a regular expression, as in
-    /// sriov-network-device-plugin's `pfNames` and `rootDevices` (`getItem` in `pkg/resources/deviceSelectors.go`).
-    /// Unlike there, a name without special characters is no expression: `eth1` does not match `eth10`.
+    /// Returns a pattern that matches the text itself, or uses the text as a regular expression.
+    /// sriov-network-device-plugin matches `pfNames` and `rootDevices` in this way (`getItem` in
+    /// `pkg/resources/deviceSelectors.go`). One difference: here a name without special characters is not an
+    /// expression, so `eth1` does not match `eth10`.
     pub fn exactly_or_regex(written: &str) -> Self {
         let special = written.contains(|c: char| r"\^$*+?()[]{}|".contains(c));
         let how = match Regex::new(written) {
@@ -125,7 +126,7 @@ impl Text {
         }
     }
 
-    /// Returns true if `text` fits.
+    /// Returns true if the pattern matches `text`.
     pub fn fits(&self, text: &str) -> bool {
         self.written.eq_ignore_ascii_case(text)
             || match &self.how {
@@ -150,7 +151,8 @@ impl fmt::Display for Text {
 }
 
 impl Parent {
-    /// Parses `ens1f0` or `ens1f0#0-3,5`; `text` parses the part before the `#`. The error describes the problem.
+    /// Parses `ens1f0` or `ens1f0#0-3,5`. The function `text` parses the part before the `#`. The error describes the
+    /// problem.
     pub fn parse(
         written: &str,
         text: impl FnOnce(&str) -> Result<Text, String>,
@@ -175,7 +177,7 @@ impl Parent {
         })
     }
 
-    /// Returns true if the function with this number is selected.
+    /// Returns true if the selector selects the virtual function or sub-function with this number.
     pub fn has(&self, number: Option<u32>) -> bool {
         self.numbers.is_empty()
             || number.is_some_and(|number| self.numbers.iter().any(|range| range.contains(&number)))

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Start of a daemon: reads its configuration, observes the hardware, and opens its sockets and watches.
+//! Start of the daemon: reads the configuration, observes the hardware, and opens sockets and watches.
 
 use super::{Daemon, log_remarks};
 use crate::{
@@ -38,12 +38,12 @@ use tokio::{
     task::JoinSet,
 };
 
-/// Capacity of the channel of signals; more of them would carry no information.
+/// Capacity of the channel of signals. If the channel is full, the pending signals already make the daemon plan again.
 const SIGNALS: usize = 16;
 
 impl Daemon {
     /// Reads the configuration and observes the hardware. Meanwhile this daemon answers only probes, and an earlier
-    /// daemon still serves kubelet.
+    /// daemon remains registered with kubelet.
     ///
     /// # Errors
     /// The configuration is wrong, sysfs is missing, or the probe socket cannot be made.
@@ -52,7 +52,7 @@ impl Daemon {
         let hardware = hardware.with_procfs(&arguments.procfs);
         let hardware = hardware.with_records(&arguments.state_dir);
         let (sender, signals) = mpsc::channel(SIGNALS);
-        // watched before it is read, so that no change is missed
+        // start watching before the read: a change between read and watch would otherwise be missed
         let file = arguments.config.as_deref().map(config_file::Watched::new);
         let parsed = arguments.conf()?;
         log_remarks(&parsed.remarks);
@@ -154,7 +154,7 @@ impl Daemon {
     }
 }
 
-/// Returns the switches that an earlier daemon heard, if this one hears them, too.
+/// Returns the switches that an earlier daemon received by LLDP. Returns no switches if the configuration has no `lldp`.
 fn switches(state_dir: &Path, conf: &Conf) -> Switches {
     let read = conf.lldp.as_ref().map(|_| Switches::read(state_dir));
     let read = read.unwrap_or_else(|| Ok(Switches::default()));

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Ids that the device plugin allocated before claims served the resource.
+//! Ids that the device plugin allocated before the configuration assigned their resource to claims.
 //!
-//! While kubelet (1.37.0) counts ids of a resource as allocated, it treats each container's request for the resource as
-//! the device plugin's, even with a claim. Five minutes after the device plugin has ended, kubelet refuses such a
-//! container: `endpoint not found in cache for a registered resource`. Kubelet drops the ids of ended pods only when a
-//! pod with ids starts, or when a client lists pod-resources (`isDevicePluginResource()`,
-//! `callPreStartContainerIfNeeded()` and `UpdateAllocatedDevices()` in `pkg/kubelet/cm/devicemanager/manager.go`). At
-//! its start, kubelet reads the allocated ids from a file, which may be older than a pod's end. The daemon therefore
-//! lists pod-resources.
+//! While kubelet (1.37.0) counts ids of a resource as allocated, it handles each container's request for the resource
+//! as a request to the device plugin, even if the pod has a claim. Five minutes after the end of the device plugin,
+//! kubelet begins to refuse such containers: `endpoint not found in cache for a registered resource`.
+//!
+//! Kubelet drops the ids of ended pods only when a pod with ids starts, or when a client lists pod-resources
+//! (`isDevicePluginResource()`, `callPreStartContainerIfNeeded()` and `UpdateAllocatedDevices()` in
+//! `pkg/kubelet/cm/devicemanager/manager.go`). When kubelet starts, it reads the allocated ids from a file, which can
+//! still contain ids of ended pods. The daemon therefore lists pod-resources.
 
 use super::pool;
 use crate::{kubelet::PluginContext, node::Node};
@@ -22,14 +23,14 @@ use tokio::{
     time::sleep,
 };
 
-/// Time limit of kubelet's answer.
+/// Time limit for kubelet's answer.
 const LIMIT: Duration = Duration::from_secs(2);
 
-/// Interval of requests while a pod has ids.
+/// Interval of requests to kubelet while a pod has ids.
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// Time after kubelet's start in which kubelet may drop no ids, because it has not read its pods from all sources yet
-/// (`sourcesReady`). Kubelet does not report when it has.
+/// Time after kubelet's start in which kubelet may not drop ids yet, because it has not read its pods from all sources
+/// (`sourcesReady`). Kubelet does not report the end of this time.
 const START: Duration = Duration::from_secs(60);
 
 /// Makes kubelet drop the ids of ended pods.
@@ -41,7 +42,7 @@ pub struct FormerIds {
 }
 
 impl FormerIds {
-    /// Returns the ids of `context`'s kubelet.
+    /// Returns a `FormerIds` for the kubelet of `context`.
     pub(super) fn new(context: &PluginContext) -> Self {
         Self {
             pod_resources: context.pod_resources.clone(),
@@ -50,7 +51,7 @@ impl FormerIds {
         }
     }
 
-    /// Returns the ids of the kubelet that answers at `pod_resources`.
+    /// Returns a `FormerIds` for the kubelet that answers at `pod_resources`.
     #[cfg(test)]
     pub(super) fn of(pod_resources: &std::path::Path, node: watch::Receiver<Arc<Node>>) -> Self {
         Self {
@@ -60,8 +61,8 @@ impl FormerIds {
         }
     }
 
-    /// Returns a notification of each registration of the driver by kubelet. A registration means that kubelet or the
-    /// driver has started.
+    /// Returns the notification that kubelet has registered the driver. Kubelet registers the driver when kubelet or
+    /// the driver starts.
     pub(super) fn registered(&self) -> Arc<Notify> {
         self.registered.clone()
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon as a DRA driver: claims allocate the resources that its configuration names under `dra`, instead of
-//! kubelet's device plugins.
+//! The daemon as a DRA driver. For the resources that the configuration names under `dra`, Kubernetes allocates devices
+//! by claims instead of the device plugin's ids.
 //!
 //! | module | |
 //! |---|---|
@@ -9,12 +9,12 @@
 //! | [`server`] | the driver's sockets for kubelet |
 //! | [`service`] | kubelet's calls: prepares and unprepares claims |
 //! | [`prepare`] | preparation of a claim |
-//! | [`former_ids`] | makes kubelet drop ids of ended pods from the device plugin |
-//! | [`renumber`] | updates prepared claims when devices are renumbered, go and come back |
-//! | [`reporter`] | reports claims' networks to the API server: a task of the leader |
+//! | [`former_ids`] | makes kubelet drop ids that the device plugin allocated to ended pods |
+//! | [`renumber`] | updates prepared claims when devices get other numbers, disappear or come back |
+//! | [`reporter`] | reports the networks of claims to the API server: a task of the leader |
 //! | [`health`] | reports the health of pods' devices to kubelet |
 //!
-//! The crate `dra` has the decisions, which need no I/O.
+//! The crate `dra` contains the decisions, which need no I/O.
 
 pub mod former_ids;
 pub mod health;
@@ -34,8 +34,8 @@ use crate::{
 };
 use std::io;
 
-/// Serves claims until the result is dropped. `None`: claims serve no resource. If `presence` knows which daemons run,
-/// removes the sockets of killed daemons.
+/// Starts the DRA driver, which runs until the result is dropped. Returns `None` if no resource is allocated by claims.
+/// Removes the sockets of killed daemons, if `presence` shows which daemons run.
 ///
 /// # Errors
 /// A socket cannot be made.

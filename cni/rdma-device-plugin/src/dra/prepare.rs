@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Prepares a claim: resolves its devices, and records them before kubelet gets the answer. Does not move devices.
+//! Prepares a claim: finds its devices, and records them before the daemon answers kubelet. Does not move the devices.
 
 use super::pool;
 use crate::{
@@ -31,11 +31,11 @@ use tokio::{
     time::{Instant, sleep_until, timeout_at},
 };
 
-/// Time limit for all claims of a call together to wait for missing devices. Kubelet ends a call after 45 s, and
+/// Time in which one call waits for missing devices of all its claims together. Kubelet ends a call after 45 s, and
 /// repeats it after more than a minute.
 pub(super) const PATIENCE: Duration = Duration::from_secs(25);
 
-/// Error if a claim has parameters other than `rails` that cannot take effect.
+/// Error if a claim has parameters without an effect. The parameter `rails` always has an effect.
 const NOT_ATTACHED: &str = "its parameters configure the attachment, but rdma-cni does not attach its pod: the pod \
                             has hostNetwork, or this node's chain does not attach the resource; remove all \
                             parameters except rails";
@@ -48,7 +48,7 @@ const MOVE_OF_SHARED: &str = "its class has mode move, which would remove the NI
 const VF_OF_SHARED: &str = "its class has vf settings, but its devices are shared, so that pods get children of \
                             them: use this class only for a resource of exclusive virtual functions";
 
-/// Error for a claim with `adminAccess` on exclusive devices, if its pod does not have `hostNetwork`.
+/// Error if a pod without `hostNetwork` has a claim with `adminAccess` on exclusive devices.
 const ADMIN_WITHOUT_HOST_NETWORK: &str = "it requests adminAccess, and rdma-cni would move the devices into its pod, \
             away from the pods that they are allocated to: set hostNetwork in the pod";
 
@@ -58,7 +58,7 @@ const OBSERVE_INTERVAL: Duration = Duration::from_secs(1);
 /// Prepares claims.
 #[derive(Debug)]
 pub struct Preparer {
-    /// Name of the driver.
+    /// Name of the DRA driver.
     pub driver: String,
     /// Directory of the token.
     pub account: PathBuf,
@@ -77,7 +77,7 @@ impl Preparer {
         &self.driver
     }
 
-    /// Prepares `claim`; a prepared claim stays unchanged. Waits for absent devices until `end`.
+    /// Prepares `claim`. A claim that is already prepared does not change. Waits for absent devices until `end`.
     pub(super) async fn prepare(&self, claim: &ClaimName, end: Instant) -> Result<Record> {
         if !claim.has_plain_uid() {
             bail!("claim {claim} has no usable uid");
@@ -103,7 +103,7 @@ impl Preparer {
             }
             false => false,
         };
-        // all results have the same parameters
+        // all results of a claim have the same parameters
         let parameters = allocated.results[0].parameters.attachment.clone();
         let is_shared = devices.iter().any(|it| it.sharing == Sharing::Shared);
         let moves = awaits_network && devices.iter().any(|it| it.sharing == Sharing::Exclusive);
@@ -163,8 +163,9 @@ impl Preparer {
         Ok(())
     }
 
-    /// Returns the record of a claim that was prepared already. After a reboot devices have other numbers: waits until
-    /// `end` for the numbers that no network corrects.
+    /// Returns the record of a claim that was already prepared. If `rdma-cni` does not attach the claim's devices and
+    /// the node was rebooted, the device numbers in the record are outdated. Then waits until `end` for the present
+    /// numbers.
     async fn again(&self, claim: &ClaimName, end: Instant) -> Result<Option<Record>> {
         let mut node = self.node.clone();
         loop {
@@ -175,7 +176,7 @@ impl Preparer {
                 let Some(record) = claims.read(&uid)? else {
                     return Ok(Ok(None));
                 };
-                // without an observation the last numbers count
+                // use the last known inventory if the observation fails
                 let inventory = hardware.presence();
                 let inventory = inventory.as_ref().unwrap_or(&seen);
                 let now = |nic: &GrantedDevice| present(nic, inventory);
@@ -206,7 +207,7 @@ impl Preparer {
         done.map_err(|error| anyhow!("cannot access the record of claim {claim}: {error}"))
     }
 
-    /// Resolves the allocated devices, and waits for absent ones.
+    /// Finds the allocated devices. Waits for absent devices.
     async fn devices(
         &self,
         claim: &ClaimName,
@@ -216,7 +217,8 @@ impl Preparer {
         let mut node = self.node.clone();
         loop {
             let known = node.borrow_and_update().clone();
-            // no device's firmware is awaited: it may be another claim's
+            // observe without ports: a device's firmware can delay the answer, and that device may not belong to this
+            // claim
             let why = match self.hardware.presence_blocking().await {
                 Ok(inventory) => match prepared(allocated, &known, &inventory, &self.state_dir) {
                     Ok(prepared) => return Ok(prepared),
@@ -242,7 +244,8 @@ impl Preparer {
     }
 }
 
-/// Waits for the next observation for `claim`. `why` names the missing object; it is the error if `end` comes first.
+/// Waits for the next observation of the devices of `claim`. `why` names the missing device. Returns `why` as the error
+/// at `end`.
 async fn next_observation(
     claim: &ClaimName,
     node: &mut watch::Receiver<Arc<Node>>,
@@ -255,12 +258,13 @@ async fn next_observation(
     }
     log::debug!("claim {claim} waits: {why}");
     let _ = timeout_at(next, node.changed()).await;
-    // a node that is no longer followed does not change
+    // the sender of `node` is dropped, so no change follows: wait a moment
     sleep_until(next.min(Instant::now() + OBSERVE_INTERVAL / 10)).await;
     Ok(())
 }
 
-/// Resolves `allocated` on `node`, whose hardware is `inventory`; the error names the missing device.
+/// Finds the devices of `allocated` on `node`. `inventory` is the hardware of the node. The error names the missing
+/// device.
 fn prepared(
     allocated: &Claim,
     node: &Node,
@@ -297,7 +301,7 @@ fn prepared(
         if requests.iter().any(|it| it.name == result.request) {
             continue;
         }
-        // variables describe all devices of a request
+        // the environment variables describe all devices of the request
         let of_request = || found.iter().filter(|it| it.0.request == result.request);
         let limits = of_request().map(|(_, of, _)| of.limits);
         let limits = limits.fold(ContainerLimits::default(), ContainerLimits::with);
@@ -324,7 +328,7 @@ fn prepared(
     Ok((devices, requests))
 }
 
-/// Returns the offer of a result and the places of its devices.
+/// Returns the offer to which an allocation result belongs, and the indices of the allocated devices in this offer.
 fn find<'a>(
     result: &AllocationResult,
     device: Option<&PoolDevice>,
@@ -357,8 +361,8 @@ fn find<'a>(
     Ok((offer, places))
 }
 
-/// Returns true if one of `pods` has its own network namespace, which the chain sets up. Ignores pods that are gone. If
-/// no pod is known, returns true, so that the network is awaited.
+/// Returns true if one of `pods` has its own network namespace, which the chain sets up. Ignores pods that no longer
+/// exist. If no pod is known, returns true: Prepare then waits for a network.
 async fn has_own_network(
     api: &Api,
     claim: &ClaimName,
@@ -390,7 +394,7 @@ fn unprepared(claim: &ClaimName, why: impl Display) -> Error {
     anyhow!("claim {claim} cannot be prepared: {why}")
 }
 
-/// Describes the devices: `rdma-hca-all: mlx5_0 (uverbs0), mlx5_1 (uverbs1); after its network`.
+/// Describes the devices, such as `rdma-hca-all: mlx5_0 (uverbs0), mlx5_1 (uverbs1); after its network`.
 pub(super) fn in_words(record: &Record) -> String {
     let device = |device: &Prepared| {
         let nics = device.nics.iter().map(|nic| {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keeps the node's ResourceSlices up to date. Kubelet deletes the slices when it starts, and when the driver was away
-//! for 30 s; the publisher notices this by a watch, and writes the slices again. Without changes, the publisher makes
-//! one list request and one watch request in half an hour.
+//! Keeps the node's ResourceSlices up to date. Kubelet deletes the slices when it starts, and after the driver was
+//! absent for 30 s. The publisher detects this by a watch, and writes the slices again. Without changes, it sends one
+//! list request and one watch request in half an hour.
 
 use super::pool::Netdevs;
 use crate::{
@@ -29,20 +29,20 @@ const WATCHED: Duration = Duration::from_secs(1800);
 /// First and longest delay after a failure.
 const AGAIN: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(30)];
 
-/// Duration below which a watch ended for another reason than its time.
+/// Shortest normal duration of a watch. If a watch is shorter, the API server did not end it because of its time limit.
 const SHORT: Duration = Duration::from_secs(10);
 
 /// Delay before the next attempt if the API server cannot store the slices.
 const MUCH_LATER: Duration = Duration::from_secs(600);
 
-/// Field of a device's taints.
+/// Field of a device with its taints.
 const TAINTS: &str = "taints";
 
-/// Text in the refusal of an API server that does not know a taint's effect (`validateDeviceTaint` in
+/// Text in the error of an API server that does not know a taint's effect (`validateDeviceTaint` in
 /// `resource/validation/validation.go`).
 const REFUSED: &str = "effect: Unsupported value: \"None\"";
 
-/// Keeps the slices of one node.
+/// Keeps the ResourceSlices of one node.
 #[derive(Debug)]
 pub struct Publisher {
     node: watch::Receiver<Arc<Node>>,
@@ -50,14 +50,14 @@ pub struct Publisher {
     driver: String,
     metrics: Metrics,
     netdevs: Netdevs,
-    /// Set if the API server drops taints: unhealthy devices are then left out.
+    /// True if the API server drops taints. The slices then leave out unhealthy devices.
     without_taints: bool,
     /// True if the API server does not support taints without an effect (Kubernetes before 1.35). Degraded devices then
     /// get no taint.
     without_remarks: bool,
     /// Last failure, which is logged once.
     reported: LogOnce,
-    /// True if the slices were up to date since the last failure. The next failure is then logged again.
+    /// True if the slices were up to date after the last failure. The daemon then logs the next failure.
     was_kept: bool,
 }
 
@@ -82,7 +82,7 @@ enum Failure {
 }
 
 impl Failure {
-    /// Classifies the error of a write.
+    /// Classifies the error of a write request.
     fn of_write(error: RequestError) -> Self {
         match error.code() {
             Some(404 | 409) => Self::Stale(error),
@@ -95,7 +95,7 @@ impl Failure {
 type Slices = BTreeMap<String, Value>;
 
 impl Publisher {
-    /// Returns a publisher for `driver` that follows `node`, with the token in `account`.
+    /// Returns a publisher for `driver` that follows `node`. The directory `account` has the token.
     pub fn new(
         node: watch::Receiver<Arc<Node>>,
         account: PathBuf,
@@ -115,7 +115,7 @@ impl Publisher {
         }
     }
 
-    /// Runs until the node is no longer followed.
+    /// Runs until the sender of `node` is dropped.
     pub async fn run(mut self) {
         self.keep().await;
         self.metrics.slices(None);
@@ -126,8 +126,8 @@ impl Publisher {
         loop {
             let begun = Instant::now();
             let failure = match self.follow().await {
-                // if an API server ends watches at once, pause before the next one; changes of the node are still
-                // written
+                // pause before the next watch if an API server ends watches at once; a change of the node still causes
+                // a write
                 Ok(true) if begun.elapsed() < SHORT => {
                     tokio::select! {
                         () = sleep(wait) => wait = (wait * 2).min(AGAIN[1]),
@@ -151,7 +151,7 @@ impl Publisher {
             if was_kept {
                 wait = AGAIN[0];
             }
-            // the next list usually shows the reason
+            // do not log the first write with an outdated version, because the next list usually corrects it
             let is_usual = was_kept && matches!(failure, Failure::Stale(_));
             self.metrics.slices(Some(is_usual));
             if !is_usual && self.reported.is_news(&line) {
@@ -167,7 +167,7 @@ impl Publisher {
         }
     }
 
-    /// Lists the slices, and watches them until the watch ends. Returns false if the node's sender is gone.
+    /// Lists the slices, and watches them until the watch ends. Returns false if the sender of `node` is dropped.
     async fn follow(&mut self) -> Result<bool, Failure> {
         let api = Api::new(&self.account).map_err(RequestError::from)?;
         let owner = Owner {
@@ -216,7 +216,7 @@ impl Publisher {
         }
     }
 
-    /// Writes the differences.
+    /// Writes the slices that differ from the node's state.
     async fn settle(
         &mut self,
         api: &Api,
@@ -287,7 +287,7 @@ impl Publisher {
     }
 }
 
-/// Applies `change`. If the API server would drop a field, returns the field and writes nothing.
+/// Applies `change`. If the API server would drop a field, writes nothing and returns the field's name.
 async fn put(api: &Api, change: &Change, slices: &mut Slices) -> Result<Option<String>, Failure> {
     let of = |name: &str| format!("{API}/resourceslices/{name}");
     let (method, path, object) = match change {
@@ -304,7 +304,7 @@ async fn put(api: &Api, change: &Change, slices: &mut Slices) -> Result<Option<S
             return Ok(None);
         }
     };
-    // a dry run first, because a scheduler uses a slice as soon as it is written
+    // send a dry run first: a scheduler uses a slice as soon as it is written
     let tried = format!("{path}?dryRun=All");
     let tried = api.client.ask(method.clone(), &tried, Some(object)).await;
     let tried = tried.map_err(Failure::of_write)?;
@@ -329,7 +329,8 @@ async fn next(watch: &mut Watch) -> Result<Option<(String, Value)>, Failure> {
     Ok(Some((kind, event["object"].take())))
 }
 
-/// Returns true if the API server no longer has the version at which the watch began. This happens to every long watch.
+/// Returns true if the API server no longer has the resource version with which the watch began. Every long watch ends
+/// like this.
 fn is_too_old(kind: &str, object: &Value) -> bool {
     kind == "ERROR" && object["code"] == 410
 }

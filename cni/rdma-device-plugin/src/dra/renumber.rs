@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Updates prepared claims while pods have their devices. Devices can get other numbers, disappear and come back. A
-//! container that restarts must get its own devices, or none.
+//! Updates prepared claims while pods have their devices. A device can get another number, disappear or come back. A
+//! restarted container must get its own devices, or no devices at all.
 
 use super::prepare::in_words;
 use crate::{
@@ -18,15 +18,16 @@ use tokio::{sync::watch, task::spawn_blocking, time::sleep};
 /// Delay after a failed check.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// Time after a failed check in which events of the claims are ignored. The check itself may lock the claims, and the
-/// release of this lock is an event.
+/// Time after a failed check in which the task ignores events of the claims. The check may lock the claims, and
+/// releasing this lock is an event.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// Checks the claims in `state_dir` now and whenever they or `node` change, until the node is no longer followed.
+/// Checks the claims in `state_dir` now and after each change of the claims or of `node`. Ends when the sender of
+/// `node` is dropped.
 pub async fn follow(mut node: watch::Receiver<Arc<Node>>, hardware: Hardware, state_dir: PathBuf) {
     let claims = Claims::new(&state_dir);
     let mut records = Watch::new(vec![claims.directory().to_owned()]);
-    // last failures, which are logged once
+    // last failures; each failure is logged once
     let mut reported = vec![];
     loop {
         node.borrow_and_update();
@@ -48,7 +49,7 @@ pub async fn follow(mut node: watch::Receiver<Arc<Node>>, hardware: Hardware, st
             changed = node.changed() => if changed.is_err() {
                 return;
             },
-            // a device may have gone just before containers could get it
+            // check at once: a device may have disappeared just before containers could get it
             () = claims_changed(&mut records, !reported.is_empty()) => {}
             () = sleep(AGAIN), if !reported.is_empty() => {}
         }
@@ -83,7 +84,7 @@ fn log_change(record: &Record) {
     }
 }
 
-/// Formats `mlx5_0 (0000:3b:00.0)`.
+/// Formats a NIC as `mlx5_0 (0000:3b:00.0)`.
 fn named(nic: &GrantedDevice) -> String {
     format!("{} ({})", nic.rdma, nic.address)
 }
@@ -124,7 +125,7 @@ pub(super) mod tests {
         })
     }
 
-    /// Returns a claim with `NIC`, which has another number now.
+    /// Returns a claim for `NIC` with an outdated device number.
     pub(in crate::dra) fn claim(machine: &Machine) -> Record {
         let numbers = vec![CharNode {
             name: "uverbs7".into(),
@@ -155,7 +156,7 @@ pub(super) mod tests {
         serde_json::from_value(record).expect("a record")
     }
 
-    /// Each attempt takes the claims' lock, which is an event for watchers of their directory.
+    /// A failed attempt locks the claims. The release of this lock is an event for watchers of the claims' directory.
     #[tokio::test(flavor = "multi_thread")]
     async fn a_failure_wakes_itself_once_a_second_at_most() {
         let machine = Machine::with(&[NIC]);
@@ -173,7 +174,7 @@ pub(super) mod tests {
                 .nics()
                 .all(|it| it.char_devices[0].minor == 192)
         };
-        // a directory in place of the temporary file makes writing fail
+        // writing fails, because a directory has the name of the temporary file
         let in_the_way = claims.directory().join(format!("{UID}.new"));
         fs::create_dir(&in_the_way).expect("a directory");
         let (counter, tries) = watch::channel(0);
@@ -190,7 +191,7 @@ pub(super) mod tests {
         let specification = machine.path(&specification);
         assert!(!is_written() && !specification.exists());
         fs::remove_dir(&in_the_way).expect("removed");
-        // first the record, and then what containers get
+        // wait for both files: the check writes the record before the CDI specification
         while !(is_written() && specification.exists()) {
             assert!(begun.elapsed() < AGAIN * 6, "it is not tried again");
             sleep(QUIET / 10).await;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reports prepared claims to the API server: `status.devices` with their networks. Nothing on the node depends on
-//! these reports. A claim costs one `get` and one `update`, after its pod has its network.
+//! Reports prepared claims to the API server: `status.devices` with the networks of the devices. Nothing on the node
+//! depends on these reports. When the claim's pod has its network, the report needs one `get` and one `update` request.
 
 use crate::{
     api::{Api, is_followed_for},
@@ -26,13 +26,13 @@ use tokio::{sync::watch, time::sleep};
 /// First and longest delay after a failure.
 const AGAIN: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
 
-/// Interval of checks without a failure; changes of the records start further ones.
+/// Interval of checks if no failure occurred. Each change of the records starts a check earlier.
 const REST: Duration = Duration::from_secs(3600);
 
-/// Time in which successive changes are reported together.
+/// Time for which a report waits for further changes.
 const TOGETHER: Duration = Duration::from_millis(200);
 
-/// Number of attempts for a claim that others write at the same time.
+/// Number of attempts if other clients write the claim at the same time.
 const TRIES: usize = 3;
 
 /// Reports the claims of one node.
@@ -41,7 +41,7 @@ pub struct Reporter {
     node: watch::Receiver<Arc<Node>>,
     account: PathBuf,
     claims: Claims,
-    /// Reported devices, by the claims' UIDs.
+    /// Reported devices, by claim UID.
     reported_networks: BTreeMap<String, Vec<Value>>,
     /// True after this daemon, as the leader, has reported all claims once.
     has_reported_all: bool,
@@ -50,8 +50,8 @@ pub struct Reporter {
 }
 
 impl Reporter {
-    /// Returns a reporter for the claims in `state_dir`. The reporter works until the sender of `node` is gone, and
-    /// uses the token in `account`.
+    /// Returns a reporter for the claims in `state_dir`. The directory `account` contains the token. [`run`](Self::run)
+    /// ends when the sender of `node` is dropped.
     pub fn new(node: watch::Receiver<Arc<Node>>, account: PathBuf, state_dir: &Path) -> Self {
         Self {
             node,
@@ -63,7 +63,7 @@ impl Reporter {
         }
     }
 
-    /// Runs until the node is no longer followed.
+    /// Runs until the sender of `node` is dropped.
     pub async fn run(mut self) {
         let mut changes = Watch::new(vec![self.claims.directory().to_owned()]);
         let mut wait = AGAIN[0];
@@ -85,7 +85,7 @@ impl Reporter {
                 }
             };
             tokio::select! {
-                // a claim that the API server refuses does not delay the others
+                // handle changes also during the pause: a claim that the API server refuses must not delay other claims
                 () = changes.changed() => sleep(TOGETHER).await,
                 followed = is_followed_for(&mut self.node, pause) => if !followed {
                     return;
@@ -94,7 +94,7 @@ impl Reporter {
         }
     }
 
-    /// Reports the status that is not reported yet. Continues after an error, and returns the first error.
+    /// Sends each status that was not reported yet. Continues after an error, and returns the first error.
     async fn report(&mut self) -> Result<(), RequestError> {
         let claims = self.claims.clone();
         let read = tokio::task::spawn_blocking(move || claims.all()).await;
@@ -125,7 +125,7 @@ impl Reporter {
     }
 }
 
-/// Reports `own` for the devices of `record`, and retries if another client wrote the claim meanwhile.
+/// Reports `own` for the devices of `record`. Retries if another client wrote the claim at the same time.
 async fn write(api: &Api, record: &Record, own: &[Value]) -> Result<(), RequestError> {
     for _ in 1..TRIES {
         match try_to_write(api, record, own).await {
@@ -136,7 +136,7 @@ async fn write(api: &Api, record: &Record, own: &[Value]) -> Result<(), RequestE
     try_to_write(api, record, own).await
 }
 
-/// Reports once. A claim that is gone, was replaced or lost these devices gets no report.
+/// Sends one report. Sends nothing if the claim no longer exists, was replaced, or no longer has these devices.
 async fn try_to_write(api: &Api, record: &Record, own: &[Value]) -> Result<(), RequestError> {
     let claim = &record.claim;
     let path = format!(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Kubelet's calls: registration, and preparing and unpreparing claims.
+//! Calls of kubelet: registration of the driver, Prepare and Unprepare of claims.
 
 use super::{
     former_ids::FormerIds,
@@ -22,7 +22,7 @@ use std::{path::Path, sync::Arc};
 use tokio::{sync::Notify, time::Instant};
 use tonic::{Request, Response, Status};
 
-/// The driver's service.
+/// The DRA driver's gRPC service.
 #[derive(Clone)]
 pub struct Service {
     preparer: Arc<Preparer>,
@@ -31,8 +31,8 @@ pub struct Service {
 }
 
 impl Service {
-    /// Returns a service that prepares claims by `preparer`, makes kubelet drop `former_ids`, and counts its calls in
-    /// `metrics`.
+    /// Returns a service. `preparer` prepares claims, `former_ids` makes kubelet drop ids, and `metrics` counts the
+    /// calls.
     pub fn new(preparer: Preparer, former_ids: FormerIds, metrics: Metrics) -> Self {
         Self {
             preparer: Arc::new(preparer),
@@ -77,7 +77,7 @@ fn name(claim: &Claim) -> ClaimName {
     }
 }
 
-/// Returns kubelet's view of a prepared claim.
+/// Returns the devices of a prepared claim in kubelet's format.
 fn devices(record: &Record) -> Vec<Device> {
     let devices = record.devices.iter().map(|device| Device {
         request_names: vec![device.request.clone()],
@@ -99,9 +99,9 @@ impl api::dra_plugin_server::DraPlugin for Service {
         &self,
         request: Request<NodePrepareResourcesRequest>,
     ) -> Result<Response<NodePrepareResourcesResponse>, Status> {
-        // the call proves the registration, whatever kubelet reported about it
+        // a call proves that kubelet has registered the driver, whatever kubelet reported about the registration
         self.metrics.driver(self.preparer.driver(), Known::Yes);
-        // last opportunity before the container starts: kubelet calls again only for claims that are not prepared
+        // drop the ids before the container starts: kubelet makes another call only for claims that are not prepared
         let (response, dropped) = tokio::join!(
             self.prepare(&request.get_ref().claims),
             self.former_ids.drop_ended()
@@ -135,7 +135,7 @@ impl api::dra_plugin_server::DraPlugin for Service {
     }
 }
 
-/// Registration of the driver.
+/// gRPC service of the driver's registration.
 #[derive(Clone, Debug)]
 pub struct Registration {
     info: PluginInfo,
@@ -144,12 +144,12 @@ pub struct Registration {
 }
 
 impl Registration {
-    /// Notes that kubelet unregistered the driver, or is about to.
+    /// Stores that kubelet has unregistered the driver, or is about to unregister it.
     pub(super) fn unregistered(&self) {
         self.metrics.driver(&self.info.name, Known::NotYet);
     }
 
-    /// Returns the registration of `service` at `endpoint`, which kubelet does not have yet.
+    /// Returns the registration of `service` at the socket `endpoint`. At first, kubelet has not registered the driver.
     pub fn new(service: &Service, endpoint: &Path) -> Self {
         let driver = service.preparer.driver();
         service.metrics.driver(driver, Known::NotYet);
@@ -210,7 +210,7 @@ mod tests {
     use std::{fs, path::PathBuf};
     use tokio::sync::watch;
 
-    /// Returns kubelet's answer to unpreparing the claim.
+    /// Returns kubelet's answer to an Unprepare of the claim.
     async fn unprepared(machine: &Machine) -> String {
         let (_node, node) = watch::channel(node());
         let preparer = Preparer {
@@ -235,7 +235,7 @@ mod tests {
         answer.claims.remove(UID).expect("of the claim").error
     }
 
-    /// A pod whose claim is not unprepared stays Terminating forever.
+    /// A pod would stay Terminating forever if Unprepare of its claim failed.
     #[tokio::test]
     async fn a_claim_is_unprepared_whatever_its_record_is() {
         for text in ["", "{\"format\": 1", "{\"format\": 9}"] {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Discovers the eRDMA NICs, and selects those to use. A pure function of configuration, hardware and the instance's
-//! id.
+//! Discovers the eRDMA NICs, and selects the NICs that the daemon uses. Both are pure functions of the configuration,
+//! the hardware and the instance's id.
 
 use crate::{
     conf::{Erdma, Exposed, Origin},
@@ -13,18 +13,18 @@ use std::collections::BTreeSet;
 /// The eRDMA NICs of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Discovery {
-    /// Used NICs by address.
+    /// NICs that the daemon uses, in the order of their addresses.
     pub nics: Vec<Nic>,
-    /// NICs that `exposedLocalERIs` excludes: they are neither advertised nor configured.
+    /// NICs that `exposedLocalERIs` excludes. The daemon neither advertises nor configures them.
     pub hidden: Vec<Nic>,
-    /// True if more NICs might be used with the instance's id.
+    /// True if the instance's id is unknown, and the daemon may use more NICs once the id is known.
     pub needs_instance: bool,
-    /// Remarks on the configuration, a sentence each.
+    /// Remarks on the configuration, one sentence each.
     pub remarks: Vec<String>,
 }
 
-/// Discovers the eRDMA NICs of `inventory`. `instance` is this instance's id. If the id is unknown, NICs whose
-/// selection depends on the id are hidden.
+/// Discovers the eRDMA NICs of `inventory`. `instance` is this instance's id. With `None`, NICs whose selection depends
+/// on the id are hidden.
 pub fn discover(conf: &Erdma, inventory: &Inventory, instance: Option<&str>) -> Discovery {
     let mut found = Discovery::default();
     for function in &inventory.functions {
@@ -70,12 +70,12 @@ fn nic(conf: &Erdma, function: &Function, inventory: &Inventory) -> Option<Nic> 
 enum Exposure {
     Yes,
     No,
-    /// Depends on the instance's id, which is unknown.
+    /// The daemon cannot decide: the use of the NIC depends on the instance's id, which is unknown.
     Unknown,
 }
 
-/// Returns whether the daemon uses `nic`. As in the eRDMA agent, patterns for every instance apply only to instances
-/// that no other pattern matches.
+/// Returns whether the daemon uses `nic`. A pattern for every instance applies only if no other pattern matches this
+/// instance. The eRDMA agent has the same rule.
 fn exposure(patterns: &[Exposed], nic: &Nic, instance: Option<&str>) -> Exposure {
     if patterns.is_empty() {
         return Exposure::Yes;
@@ -87,7 +87,7 @@ fn exposure(patterns: &[Exposed], nic: &Nic, instance: Option<&str>) -> Exposure
             false => Exposure::No,
         };
     }
-    // any named pattern, or none, may match this instance
+    // the id is unknown: this instance may match any of the patterns that name an instance, or none of them
     let (every, named): (Vec<&Exposed>, Vec<&Exposed>) =
         patterns.iter().partition(|it| it.is_for_every_instance());
     let mut answers = named.iter().map(|it| has(it, nic));
@@ -103,7 +103,7 @@ fn has(pattern: &Exposed, nic: &Nic) -> bool {
     pattern.devices.iter().any(|device| device.fits(&nic.rdma))
 }
 
-/// Returns the patterns for this instance; `None`: unknown.
+/// Returns the patterns for this instance. `None`: the instance's id is unknown.
 fn applicable<'a>(patterns: &'a [Exposed], instance: Option<&str>) -> Option<Vec<&'a Exposed>> {
     let (every, named): (Vec<_>, Vec<_>) =
         patterns.iter().partition(|it| it.is_for_every_instance());

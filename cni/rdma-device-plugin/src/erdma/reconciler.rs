@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Maintains the eRDMA NICs in a running daemon: queries the instance's id, changes the driver's mode, brings NICs up,
-//! and reports the results to the daemon.
-//!
-//! The reconciler runs when the node changes, and periodically while something is missing. It does nothing on a node
-//! without eRDMA NICs.
+//! and reports the results to the daemon. The reconciler runs after each change of the node. While a step is not yet
+//! possible, it also runs periodically. It does nothing on a node without eRDMA NICs.
 
 use super::Report;
 use crate::{
@@ -32,15 +30,15 @@ use std::{
 };
 use tokio::sync::{mpsc, watch};
 
-/// Interval of queries of the instance's id and of a device's users, because the end of a pod causes no event. A
-/// missing program is retried after six intervals.
+/// Interval of retries: of queries for the instance's id, and of checks whether a device still has users. The end of a
+/// pod causes no event. The reconciler retries a step whose program is missing after six intervals.
 pub const AGAIN: Duration = Duration::from_secs(10);
 
-/// Divisor of [`AGAIN`]. A function may lack its driver for this part of the interval, because the driver may be in the
-/// course of loading or unloading.
+/// Divisor of [`AGAIN`]. A function may be without its driver for this part of the interval, because a program may just
+/// be loading or unloading the driver.
 const SETTLING: u32 = 5;
 
-/// Loader of modules; `None` if sysfs is not the kernel's own.
+/// Loader of kernel modules. `None`: the sysfs directory is not the kernel's sysfs.
 pub type AnyLoader = Option<Arc<Mutex<dyn Loader + Send>>>;
 
 /// Dependencies of the reconciler.
@@ -53,19 +51,20 @@ pub struct ReconcilerContext {
     pub sysfs: PathBuf,
     /// Directory of device files.
     pub dev: PathBuf,
-    /// Paths for finding users of devices.
+    /// Paths by which the reconciler finds users of devices.
     pub paths: Paths,
-    /// Loader of modules.
+    /// Loader of kernel modules.
     pub loader: AnyLoader,
-    /// Retry interval, see [`AGAIN`].
+    /// Retry interval, [`AGAIN`] in the daemon.
     pub again: Duration,
 }
 
-/// A change that was tried.
+/// Change that failed.
 struct Tried {
     change: Change,
     problem: Problem,
-    /// Time of the next attempt; `None`: after the situation has changed.
+    /// Time of the next attempt. `None`: the reconciler tries again only after the planned change or its cause has
+    /// changed.
     until: Option<Instant>,
 }
 
@@ -81,7 +80,7 @@ pub struct Reconciler {
 }
 
 impl Reconciler {
-    /// Returns a reconciler. The node's present report counts as reported.
+    /// Returns a reconciler. The reconciler does not send the report that `context.node` already contains.
     pub fn new(context: ReconcilerContext) -> Self {
         let kernel = Linux::with_roots(&context.sysfs, &context.dev);
         let reported = Report::clone(&context.node.borrow().erdma.report);
@@ -110,7 +109,8 @@ impl Reconciler {
         }
     }
 
-    /// Makes the changes that are possible now. Returns the delay until the next attempt, if no event comes first.
+    /// Makes the changes that are possible now. Returns the delay after which the next attempt follows if no event
+    /// starts it earlier.
     async fn reconcile(&mut self, node: &Node) -> Option<Duration> {
         let mut report = Report {
             instance: self.reported.instance.clone(),
@@ -148,7 +148,7 @@ impl Reconciler {
         again.into_iter().min()
     }
 
-    /// Stores the instance's id for the next start.
+    /// Stores the instance's id for the daemon's next start.
     async fn keep(&self, instance: &str) {
         let (state_dir, instance) = (self.context.paths.state_dir.clone(), instance.to_owned());
         let kept =
@@ -161,7 +161,7 @@ impl Reconciler {
     async fn send(&mut self, report: Report) {
         if !report.is_like(&self.reported) {
             self.reported = report.clone();
-            // a daemon that is ending does not receive it
+            // ignore the error: an ending daemon does not receive the report
             let _ = self.context.signals.send(Signal::Erdma(report)).await;
         }
     }
@@ -188,12 +188,12 @@ impl Reconciler {
         let nics = &node.erdma.discovery.nics;
         let wanted = node.conf.erdma.bring_up.as_ref();
         let Some(wanted) = wanted.filter(|_| !nics.is_empty() || self.bring_up.is_some()) else {
-            // the NICs keep their configuration until --release
+            // without a configuration, the NICs keep their settings until `--release` restores them
             self.bring_up = None;
             return Vec::new();
         };
         if self.bring_up.as_ref().is_none_or(|(of, _)| of != wanted) {
-            // drops the lock of the previous one
+            // drop the previous `BringUp` first, because it holds the lock that the new one needs
             self.bring_up = None;
             let state_dir = &self.context.paths.state_dir;
             match BringUp::new(wanted.clone(), state_dir, self.kernel.clone()) {
@@ -207,7 +207,7 @@ impl Reconciler {
         }
     }
 
-    /// Brings the driver into the required mode if possible.
+    /// Changes the driver's mode to the required mode, if this is possible.
     async fn drive(&mut self, node: &Node) -> DriverStatus {
         let erdma = &node.conf.erdma;
         let wanted = erdma.prefer_driver;
@@ -240,7 +240,8 @@ impl Reconciler {
             .ok()
     }
 
-    /// Binds the driver to functions with a deferred probe, when a function's netdev may be back.
+    /// Binds the driver to functions whose probe was deferred. The function's netdev may have returned to the host
+    /// since.
     async fn bind(&mut self, node: &Node, mut state: State) -> Result<(), Problem> {
         if node.conf.erdma.origin == Origin::Foreign || self.context.loader.is_none() {
             return Ok(());
@@ -275,7 +276,7 @@ impl Reconciler {
         }
     }
 
-    /// Makes `change`, unless it was tried too recently.
+    /// Makes `change`. Does nothing if a recent attempt failed.
     async fn attempt(&mut self, node: &Node, change: Change) -> Result<(), Problem> {
         if let Some(tried) = &self.tried
             && tried.change == change
@@ -304,11 +305,11 @@ impl Reconciler {
         checked.await?;
         if change.from.is_some() {
             self.nobody_uses(node, &change).await?;
-            // kubelet sees no devices from here on, so the next check finds all users
+            // from here on kubelet allocates none of the devices: the next check then finds all users
             let Some(now) = self.withhold().await else {
                 return Ok(());
             };
-            // the end of this round is an event, and the next one plans again
+            // do nothing: the end of this round causes an event, and the next round plans with the new configuration
             if now.conf.erdma != node.conf.erdma {
                 return Ok(());
             }
@@ -324,7 +325,7 @@ impl Reconciler {
         Ok(())
     }
 
-    /// Runs `work` on a thread that may wait.
+    /// Runs `work` on a thread that may block.
     async fn blocking(
         &self,
         wanted: DriverMode,
@@ -356,8 +357,8 @@ impl Reconciler {
         change.hindered(users).map_or(Ok(()), Err)
     }
 
-    /// Withholds the driver's devices from kubelet until the end of this round. Returns the node's state afterwards.
-    /// `None`: the daemon is ending.
+    /// Withholds the driver's devices from kubelet until the end of this round. Returns the state of the node
+    /// afterwards, or `None` if the daemon is ending.
     async fn withhold(&mut self) -> Option<Arc<Node>> {
         let report = Report {
             changing: true,
@@ -370,9 +371,9 @@ impl Reconciler {
     }
 }
 
-/// Binds the driver to `function`. The call lasts as long as the function's firmware needs. Returns true if the driver
-/// is bound afterwards. Kernels before 5.11 report a deferred probe as success, later ones as `EAGAIN`
-/// (`device_driver_attach()`, `drivers/base/dd.c`).
+/// Binds the driver to `function`, and returns after the function's firmware has finished. Returns true if the driver
+/// is bound afterwards. A deferred probe looks like a success in kernels before 5.11, and fails with `EAGAIN` in later
+/// kernels (`device_driver_attach()`, `drivers/base/dd.c`).
 fn bind(kernel: &Linux, sysfs: &Path, function: &DeviceAddress) -> io::Result<bool> {
     let op = Op::BindDriver {
         device: function.clone(),
@@ -401,7 +402,7 @@ fn advertised(offer: &Offer) -> Advertised {
     }
 }
 
-/// Plans the driver's change; a configuration of another system keeps the driver.
+/// Plans the change of the driver. Keeps the driver if the configuration file has the format of another program.
 fn planned(erdma: &conf::Erdma, state: &State) -> Plan {
     match erdma.origin {
         Origin::Foreign => Plan::Keep,
@@ -410,7 +411,7 @@ fn planned(erdma: &conf::Erdma, state: &State) -> Plan {
 }
 
 /// Returns the driver's devices. Includes devices whose RDMA device is missing at present, because they can have users:
-/// the driver makes the RDMA device again when a pod's netdev moves.
+/// the driver makes the RDMA device again when a pod's netdev moves to another namespace.
 fn devices(inventory: &Inventory) -> Vec<WatchedDevice> {
     let functions = inventory.functions.iter();
     let of_driver = functions.filter(|it| {
@@ -433,13 +434,13 @@ fn devices(inventory: &Inventory) -> Vec<WatchedDevice> {
     wanted.collect()
 }
 
-/// Returns true if `sysfs` is the kernel's own, so that modules may be loaded.
+/// Returns true if `sysfs` is the kernel's sysfs. Only then may the daemon load modules.
 pub fn is_the_kernels(sysfs: &Path) -> bool {
     use nix::sys::statfs::{SYSFS_MAGIC, statfs};
     statfs(sysfs).is_ok_and(|found| found.filesystem_type() == SYSFS_MAGIC)
 }
 
-/// Returns the driver's status and the planned change, without making it.
+/// Returns the driver's status and the planned change. Does not make the change.
 pub fn driver_status(
     sysfs: &Path,
     module: Option<ErdmaModule>,

@@ -11,29 +11,29 @@ use std::sync::Arc;
 /// State of the eRDMA NICs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
-    /// This instance's id, once known.
+    /// This instance's id; `None`: not known yet.
     pub instance: Option<String>,
     /// State of the driver.
     pub driver: DriverStatus,
-    /// True before a reload of the driver, while its devices are withheld from kubelet.
+    /// True while the daemon withholds the driver's devices from kubelet, before a reload of the driver.
     pub changing: bool,
-    /// Results for the NICs to be brought up.
+    /// Result for each NIC that the daemon brings up.
     pub outcomes: Vec<bring_up::Outcome>,
-    /// Steps that were not possible yet, a sentence each.
+    /// Sentences about the steps that are not possible yet.
     pub remarks: Vec<String>,
 }
 
 /// The node's eRDMA NICs and their state.
 #[derive(Clone, Debug, Default)]
 pub struct Side {
-    /// The discovered NICs.
+    /// NICs that the daemon discovered.
     pub discovery: Discovery,
-    /// Their state.
+    /// State of the discovered NICs.
     pub report: Arc<Report>,
 }
 
 impl Report {
-    /// Returns `unhealthy`, and the driver's devices while it is reloaded.
+    /// Returns `unhealthy`. Before a reload of the driver, also includes the driver's devices.
     pub fn withheld(&self, inventory: &Inventory, unhealthy: &Unhealthy) -> Unhealthy {
         let mut unhealthy = unhealthy.clone();
         if !self.changing {
@@ -49,8 +49,8 @@ impl Report {
         unhealthy
     }
 
-    /// Returns true if `other` is equal except for details that differ between observations, such as a user's process
-    /// id.
+    /// Returns true if `other` is equal. Ignores details that differ between observations, such as the process id of a
+    /// device's user.
     pub fn is_like(&self, other: &Self) -> bool {
         let problems = (&self.driver.problem, &other.driver.problem);
         let is_like = match problems {
@@ -67,7 +67,7 @@ impl Report {
         is_like && with_it(self) == with_it(other)
     }
 
-    /// Returns the remarks for the user, a sentence each.
+    /// Returns the remarks for the operator, one sentence each.
     pub fn sentences(&self) -> Vec<String> {
         let problem = self.driver.problem.as_ref().map(ToString::to_string);
         problem.into_iter().chain(self.remarks.clone()).collect()
@@ -75,7 +75,7 @@ impl Report {
 }
 
 impl Side {
-    /// Returns every eRDMA NIC with its state as a word.
+    /// Returns every eRDMA NIC, each with one word for its state.
     pub fn nics(&self) -> impl Iterator<Item = (&Nic, &'static str)> {
         let used = self.discovery.nics.iter();
         let hidden = self.discovery.hidden.iter();

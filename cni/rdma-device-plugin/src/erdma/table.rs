@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Table of a node's eRDMA NICs for users, with the driver's mode below it.
+//! Table of a node's eRDMA NICs for operators. Below the table is the driver's mode.
 
 use super::Discovery;
 use crate::offer::columns;
@@ -9,7 +9,8 @@ use rdma_netns::Inventory;
 
 const HEAD: [&str; 5] = ["ERDMA", "DEVICE", "NETDEV", "MAC", "USED"];
 
-/// Formats the table. Empty on a node without eRDMA. `change` is the mode in which the driver would be loaded.
+/// Formats the table. Returns an empty text on a node without eRDMA NICs. `change` is the mode to which the daemon
+/// would change the driver.
 pub fn table(
     found: &Discovery,
     inventory: &Inventory,

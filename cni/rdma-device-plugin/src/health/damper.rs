@@ -1,24 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Damps changes of one device's health: a fault is reported at once, recovery a little later, and a flapping device
-//! stays unhealthy.
+//! Damps changes of one device's health. The damper reports a fault after [`DOWN_AFTER`], and a recovery after
+//! [`UP_AFTER`]. A flapping device stays unhealthy.
 
 use std::{
     collections::VecDeque,
     time::{Duration, Instant},
 };
 
-/// Time for which a device must be down before it is reported as down. During a move, netdev and RDMA device disappear
-/// for a moment.
+/// Time for which a device must be down before the damper reports it as down. During a move, netdev and RDMA device
+/// disappear for a moment.
 pub const DOWN_AFTER: Duration = Duration::from_millis(300);
-/// Time for which a device must be up before it counts as up again.
+/// Time for which a device must be up before the damper reports it as up.
 pub const UP_AFTER: Duration = Duration::from_millis(500);
-/// Number of drops within [`WINDOW`] that does not count as flapping; one more does.
+/// Largest number of drops (changes from up to down) within [`WINDOW`] without flapping. With more drops, the device
+/// flaps.
 pub const DROPS: usize = 3;
-/// Time in which drops are counted.
+/// Period in which the damper counts drops.
 pub const WINDOW: Duration = Duration::from_secs(60);
-/// Time for which a flapping device must be up before it is reported as up. The time doubles with each further failure.
+/// Hold: the time for which a flapping device must be up before the damper reports it as up. The hold doubles with each
+/// further drop.
 pub const HOLD: Duration = Duration::from_secs(10);
-/// Upper limit of the hold.
+/// Upper limit of the hold ([`HOLD`]).
 pub const LONGEST_HOLD: Duration = Duration::from_secs(160);
 /// Time without a drop after which the hold starts at [`HOLD`] again.
 pub const FORGIVEN: Duration = Duration::from_secs(600);
@@ -30,29 +32,29 @@ pub enum Verdict {
     Up,
     /// The device is unusable.
     Down(Fault),
-    /// The device cannot be observed, for this reason; its last state holds.
+    /// The daemon cannot observe the device, for this reason. The last reported state stays.
     Unknown(String),
 }
 
 /// Reason why a device is unusable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Description.
+    /// Description of the fault.
     pub reason: String,
-    /// True if an event reports the end of the fault; otherwise the device must be polled.
+    /// True if the kernel reports the end of the fault by an event. False: the daemon must poll the device.
     pub end_is_reported: bool,
 }
 
-/// Reported state of a device.
+/// State of one device that is reported to kubelet.
 #[derive(Clone, Debug, Default)]
 pub struct Damper {
-    /// Reason while it is reported as down.
+    /// Reason while the device is reported as down.
     reported: Option<String>,
-    /// Last observation, and since when it holds.
+    /// Last observation, and the time when its state began.
     observed: Option<(Observed, Instant)>,
     /// Times of recent drops.
     drops: VecDeque<Instant>,
-    /// Time for which a flapping device must be up.
+    /// Present hold ([`HOLD`]); `None`: the device does not flap.
     hold: Option<Duration>,
 }
 
@@ -65,13 +67,13 @@ enum Observed {
 /// Effect of an observation on the reported state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// No change.
+    /// The reported state does not change.
     None,
-    /// Now reported as down.
+    /// The device is now reported as down.
     Down,
-    /// Reported as up again.
+    /// The device is reported as up again.
     Up,
-    /// Flapping: reported as down until it has been up for this long.
+    /// The device flaps. The damper reports it as down until it has been up for this time.
     Held(Duration),
 }
 
@@ -81,7 +83,7 @@ impl Damper {
         self.reported.as_deref()
     }
 
-    /// Returns the time of the next necessary observation, if no event comes before.
+    /// Returns the time by which the daemon must observe the device again if no event requires it earlier.
     pub fn deadline(&self) -> Option<Instant> {
         let (seen, since) = self.observed.as_ref()?;
         match (seen, &self.reported) {
@@ -91,7 +93,7 @@ impl Damper {
         }
     }
 
-    /// Applies the observation at `now`, which never goes back.
+    /// Applies the observation at the time `now`. A later call must not have an earlier `now`.
     pub fn observe(&mut self, now: Instant, verdict: &Verdict) -> Change {
         let seen = match verdict {
             Verdict::Unknown(_) => return self.settle(now),
@@ -109,7 +111,7 @@ impl Damper {
             (Some((Observed::Up, _)), Observed::Down(_))
         );
         if let (None, Observed::Down(reason)) = (&before, &seen) {
-            // the first observation needs no damping
+            // the first observation is reported without damping
             self.reported = Some(reason.clone());
         }
         self.observed = Some((seen, since));
@@ -125,7 +127,7 @@ impl Damper {
         }
     }
 
-    /// Counts a drop. Returns the hold if the device flaps.
+    /// Counts a drop. Returns the hold ([`HOLD`]) if the device flaps.
     fn dropped(&mut self, now: Instant) -> Option<Duration> {
         let last = self.drops.back();
         if last.is_none_or(|last| now.saturating_duration_since(*last) >= FORGIVEN) {
@@ -135,7 +137,7 @@ impl Damper {
         let of_late = |at: &Instant| now.saturating_duration_since(*at) <= WINDOW;
         self.drops.retain(of_late);
         if self.drops.len() > DROPS + 1 {
-            self.drops.pop_front(); // no more are counted
+            self.drops.pop_front(); // keep only the drops that count
         }
         self.hold = match self.hold {
             Some(hold) => Some((hold * 2).min(LONGEST_HOLD)),
@@ -144,7 +146,7 @@ impl Damper {
         self.hold
     }
 
-    /// Reports a state that has lasted long enough.
+    /// Reports the observed state if it has lasted long enough.
     fn settle(&mut self, now: Instant) -> Change {
         let Some((seen, since)) = &self.observed else {
             return Change::None;

@@ -8,11 +8,11 @@ fn down() -> Verdict {
     })
 }
 
-/// A device with observations at each change and at the damper's deadlines.
+/// A device that the test observes at each change and at the damper's deadlines.
 struct Device {
     damper: Damper,
     now: Instant,
-    /// Changes of the reported state: time and whether it is down.
+    /// Changes of the reported state: the time, and true if the device is down.
     reported: Vec<(Instant, bool)>,
 }
 
@@ -107,7 +107,7 @@ fn an_unobservable_device_keeps_its_state() {
         device.is(&unknown, MINUTE);
         assert_eq!(device.is_down(), is_down);
     }
-    // a state that began before continues to count
+    // an unknown state during a fault does not restart the fault's time
     let mut device = Device::new(&Verdict::Up);
     device.observe(&down());
     device.is(&unknown, Duration::from_secs(1));
@@ -165,7 +165,7 @@ impl Random {
 
 #[test]
 fn random_changes_are_reported_rarely_and_the_last_state_correctly() {
-    // the worst case: the device goes down whenever it is free again
+    // worst case: the device goes down as soon as its hold has ended
     const MOST: usize = 12;
     let mut worst = 0;
     for seed in 1..=400 {

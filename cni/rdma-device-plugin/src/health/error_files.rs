@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reads error counters from sysfs (`drivers/infiniband/core/sysfs.c`). Reads only configured counters, because each
-//! read queries the firmware.
+//! Reads error counters from sysfs (`drivers/infiniband/core/sysfs.c`). Reads only counters that have a threshold,
+//! because each read queries the firmware.
 
 use super::error_rates::Reading;
 use crate::conf::ErrorThreshold;
@@ -11,26 +11,26 @@ use std::{
     time::Instant,
 };
 
-/// Directories of a port's counters: those of the port, and those of its driver.
+/// Directories with a port's counters: counters of the port, and counters of its driver.
 const DIRECTORIES: [&str; 2] = ["counters", "hw_counters"];
 
-/// Devices and the names of their RDMA devices.
+/// Devices, each with the name of its RDMA device.
 pub(crate) type Devices = Vec<(DeviceAddress, String)>;
 
-/// Result of reading counters.
+/// Result of reading error counters.
 #[derive(Debug)]
 pub(super) struct Readings {
-    /// Time of reading.
+    /// Time when the counters were read.
     pub(super) at: Instant,
-    /// Places of the thresholds for which it was done.
+    /// Indices of the thresholds whose counters were read.
     pub(super) due: Vec<usize>,
-    /// Values that were read. A counter that the driver does not support reads as `N/A (no PMA)` or fails, and has no
-    /// value here.
+    /// Values of counters. A counter that the driver does not support has no value: the read returns `N/A (no PMA)` or
+    /// fails.
     pub(super) values: Vec<Reading>,
 }
 
-/// Returns a sentence for each threshold whose counter no RDMA device of the node has. Returns nothing if no device is
-/// visible. Reads no counter.
+/// Returns a sentence for each threshold whose counter exists in no RDMA device of the node. Returns nothing if this
+/// namespace sees no device. Only looks for the counters' files, and reads no value.
 pub fn unknown_counters(
     sysfs: &Path,
     thresholds: &[ErrorThreshold],
@@ -60,7 +60,7 @@ pub fn unknown_counters(
     }
 }
 
-/// Returns the devices of `inventory` whose counters can matter.
+/// Returns the devices of `inventory` whose counters affect health.
 pub(super) fn devices(inventory: &Inventory) -> Devices {
     let functions = inventory.functions.iter();
     functions
@@ -68,7 +68,7 @@ pub(super) fn devices(inventory: &Inventory) -> Devices {
         .collect()
 }
 
-/// Reads `counters` of `devices`, which may take as long as their firmware.
+/// Reads `counters` of `devices`. Waits for the devices' firmware.
 pub(crate) fn read(sysfs: &Path, devices: &Devices, counters: &[String]) -> Vec<Reading> {
     let mut readings = Vec::new();
     for (device, rdma) in devices {
@@ -111,7 +111,7 @@ fn file(port: &Path, counter: &str) -> Option<(PathBuf, u64)> {
     })
 }
 
-/// Returns the width of a counter in bits. A port's counter stops at its maximum until it is reset (`PortCounters`,
+/// Returns the width of a counter in bits. A port's counter stays at its maximum until it is reset (`PortCounters`,
 /// IBTA 16.1.3.5). The widths are in `PORT_PMA_ATTR` in `drivers/infiniband/core/sysfs.c`.
 fn bits(counter: &str) -> u32 {
     match counter {
@@ -198,7 +198,7 @@ mod tests {
                  ports/N/hw_counters, so it makes none unhealthy"
             ]
         );
-        // the device is in a pod, and its counters are not visible
+        // the device is in a pod, and the daemon cannot see its counters
         let remarks = unknown_counters(sysfs.path(), &thresholds, &inventory("mlx5_1"));
         assert!(remarks.is_empty(), "{remarks:?}");
     }

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Compares the growth of error counters with their thresholds.
+//! Compares the growth of error counters with the configured thresholds. A counter's growth is its increase over the
+//! readings of the last `per`. If the readings are further apart than `per`, the growth is scaled to `per`.
 //!
-//! A counter's growth is the sum over the readings of the last `per`. If readings are further apart, the growth is
-//! scaled to `per`. A device becomes unhealthy as soon as the growth exceeds the threshold, and healthy after a whole
-//! `per` below the threshold.
+//! A device becomes unhealthy as soon as the growth exceeds the threshold. The device becomes healthy again after the
+//! growth has been below the threshold for a whole `per`.
 //!
-//! | a reading | counts as |
+//! | value of a reading | growth |
 //! |---|---|
 //! | above the last value | the difference |
 //! | below the last value: the counter was reset, or wrapped at 2^32 | the value, as in Prometheus' `rate()` |
-//! | at its maximum, as before: the counter stops there until it is reset | nothing; the last state holds, and counting restarts afterwards |
-//! | missing, as for a device inside a pod in exclusive mode | nothing; the last state holds |
+//! | at the counter's maximum, as before: the counter stops there until a reset | none; counting restarts afterwards |
+//! | missing, as for a device inside a pod in exclusive mode | none; the last state remains |
 
 use crate::conf::ErrorThreshold;
 use rdma_netns::DeviceAddress;
@@ -19,11 +19,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Number of readings in a threshold's `per`.
+/// Number of readings within a threshold's `per`.
 const READINGS: u32 = 10;
-/// Shortest interval between readings.
+/// Shortest interval between two readings.
 const OFTEN: Duration = Duration::from_secs(1);
-/// Longest interval between readings, so that kubelet soon learns of a burst of errors.
+/// Longest interval between two readings. Kubelet learns of a burst of errors within this time.
 const SELDOM: Duration = Duration::from_secs(30);
 
 /// A reading of a port's counter.
@@ -37,7 +37,7 @@ pub(crate) struct Reading {
     pub(crate) port: u32,
     /// Name of the counter.
     pub(crate) counter: String,
-    /// Number of errors.
+    /// Value of the counter, a number of errors.
     pub(crate) value: u64,
     /// Value at which the counter stops.
     pub(crate) maximum: u64,
@@ -52,23 +52,23 @@ pub(super) struct ErrorRates {
     ports: BTreeMap<Key, PortErrors>,
 }
 
-/// Place of the threshold, device and port.
+/// Index of the threshold, device and port.
 type Key = (usize, DeviceAddress, u32);
 
-/// State of a port's counter.
+/// State of one counter of a port.
 #[derive(Debug, Default)]
 struct PortErrors {
     last: Option<u64>,
     /// Times of recent readings, each with the growth since the first reading.
     readings: VecDeque<(Instant, u64)>,
-    /// Reason while the device is unusable.
+    /// Reason while the counter makes the device unhealthy.
     fault: Option<String>,
     /// True while the counter is at its maximum.
     sticks: bool,
 }
 
 impl ErrorRates {
-    /// Sets the thresholds. Returns true if a device was unhealthy by an earlier threshold.
+    /// Replaces the thresholds. Returns true if an earlier threshold had made a device unhealthy.
     pub(super) fn go_by(&mut self, thresholds: Vec<ErrorThreshold>, now: Instant) -> bool {
         if thresholds == self.thresholds {
             return false;
@@ -79,12 +79,12 @@ impl ErrorRates {
         before.values().any(|it| it.fault.is_some())
     }
 
-    /// Returns the time of the next reading; `None`: no counter is read.
+    /// Returns the time of the next reading. `None`: there is no threshold, and no counter is read.
     pub(super) fn next(&self) -> Option<Instant> {
         self.due.iter().min().copied()
     }
 
-    /// Returns the places of the thresholds whose counters are due at `now`.
+    /// Returns the indices of the thresholds whose counters are due at `now`.
     pub(super) fn due(&mut self, now: Instant) -> Vec<usize> {
         let all = self.thresholds.iter().zip(&mut self.due).enumerate();
         all.filter_map(|(place, (threshold, due))| {
@@ -96,7 +96,7 @@ impl ErrorRates {
         .collect()
     }
 
-    /// Returns the counter of the threshold at `place`.
+    /// Returns the name of the counter of the threshold with the index `place`.
     pub(super) fn counter(&self, place: usize) -> &str {
         let threshold = self.thresholds.get(place);
         threshold.map_or("", |it| it.counter.as_str())
@@ -120,19 +120,19 @@ impl ErrorRates {
         is_news
     }
 
-    /// Removes the devices for which `is_there` returns false.
+    /// Removes all devices for which `is_there` returns false.
     pub(super) fn keep(&mut self, is_there: impl Fn(&DeviceAddress) -> bool) {
         self.ports.retain(|(_, device, _), _| is_there(device));
     }
 
-    /// Returns the reason of the first exceeded threshold of the device.
+    /// Returns the reason of the first exceeded threshold of the device. `None`: the device exceeds no threshold.
     pub(super) fn fault(&self, device: &DeviceAddress) -> Option<&str> {
         let mut own = self.ports.iter().filter(|((_, of, _), _)| of == device);
         own.find_map(|(_, it)| it.fault.as_deref())
     }
 }
 
-/// Returns the interval between readings.
+/// Returns the interval between two readings for a threshold with `per`.
 fn interval(per: Duration) -> Duration {
     (per / READINGS).clamp(OFTEN, SELDOM)
 }
@@ -160,7 +160,7 @@ impl PortErrors {
             return;
         }
         if stuck_before {
-            // the growth meanwhile is unknown
+            // restart counting: the growth is unknown while the counter is at its maximum
             self.last = None;
             self.readings.clear();
         }
@@ -172,7 +172,7 @@ impl PortErrors {
         let so_far = self.readings.back().map_or(0, |(_, grown)| *grown);
         self.readings.push_back((now, so_far.saturating_add(grown)));
         let ErrorThreshold { above, per, .. } = threshold;
-        // if readings are further apart, the last two are compared
+        // keep at least two readings, which are compared even if they are further apart than `per`
         while self.readings.len() > 2
             && let Some((at, _)) = self.readings.front()
             && now.saturating_duration_since(*at) > *per
@@ -185,7 +185,7 @@ impl PortErrors {
             false => grown as f64,
         };
         if in_per > *above as f64 {
-            // the reason does not change with each reading
+            // keep the first reason: kubelet and the log would otherwise get a new reason with each reading
             self.fault.get_or_insert_with(|| {
                 format!(
                     "{counter} of port {port} of {rdma} grew by {grown} in {} s; more than {above} in {} s is \
@@ -200,7 +200,7 @@ impl PortErrors {
         }
     }
 
-    /// Returns the growth over the kept readings, and their time span.
+    /// Returns the growth over the stored readings, and the time between the first and the last stored reading.
     fn recent_growth(&self) -> (u64, Duration) {
         match (self.readings.front(), self.readings.back()) {
             (Some((begin, before)), Some((end, after))) => {

@@ -23,7 +23,8 @@ impl Port {
         port
     }
 
-    /// Grows by `errors` and is read when due. Returns true if the health changed.
+    /// Lets the counter grow by `errors`, and reads it when due. Returns true if the health
+    /// changed.
     fn reads(&mut self, errors: u64) -> bool {
         self.value += errors;
         self.is(self.value)
@@ -38,7 +39,7 @@ impl Port {
         self.rates.take(self.now, &due, &readings)
     }
 
-    /// Grows by `errors` and is read so many seconds after the last reading.
+    /// Lets the counter grow by `errors`, and reads it `seconds` after the last reading.
     fn reads_late(&mut self, seconds: u32, errors: u64) {
         self.now += seconds * SECOND;
         self.value += errors;
@@ -46,7 +47,7 @@ impl Port {
         self.rates.take(self.now, &due, &[reading(self.value)]);
     }
 
-    /// Reads without growth, so many times.
+    /// Makes `readings` readings without growth.
     fn quiet(&mut self, readings: usize) {
         for _ in 0..readings {
             self.reads(0);
@@ -149,7 +150,7 @@ fn a_counter_at_its_maximum_says_nothing_until_it_is_reset() {
     port.is(0);
     port.quiet(9);
     assert_eq!(port.fault(), None);
-    // and a counter that was at its maximum at first
+    // the first reading is at the counter's maximum
     let mut port = Port::new();
     port.rates = ErrorRates::default();
     port.rates.go_by(vec![threshold(0, 60)], port.now);
@@ -172,13 +173,14 @@ fn an_unreadable_counter_keeps_its_state() {
         assert!(!port.rates.take(port.now, &due, &[]));
     }
     assert_eq!(port.fault(), reason.as_deref());
-    // it is back: errors meanwhile have no time, and a whole `per` must be below
+    // the time of these errors is unknown after a missing value: the growth must stay below the threshold for a whole
+    // `per`
     assert!(!port.reads(1_000));
     port.quiet(5);
     assert!(port.fault().is_some(), "too soon");
     port.quiet(5);
     assert_eq!(port.fault(), None);
-    // and it is forgotten when it is gone
+    // a device that disappeared has no fault any more
     port.reads(100);
     port.rates.keep(|_| false);
     assert_eq!(port.fault(), None);
@@ -212,7 +214,7 @@ fn each_is_read_at_its_own_interval() {
     assert_eq!(read, [61, 11, 3]);
 }
 
-/// A NIC whose firmware does not answer delays the readings of the others.
+/// The readings are further apart than `per`, because another NIC's firmware does not answer.
 #[test]
 fn readings_further_apart_than_per_are_scaled() {
     let mut port = Port::new();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Schedules the readings of error counters that thresholds require.
+//! Schedules the readings of the error counters that have thresholds.
 
 use super::{
     error_files::{self, Devices, Readings},
@@ -17,7 +17,7 @@ use tokio::sync::{oneshot, watch};
 #[derive(Debug)]
 pub(super) struct Errors {
     sysfs: PathBuf,
-    /// Thresholds of the configuration; `None`: they no longer change.
+    /// Thresholds of the configuration. `None`: the thresholds no longer change.
     thresholds: Option<watch::Receiver<Vec<ErrorThreshold>>>,
     devices: Devices,
     rates: ErrorRates,
@@ -26,7 +26,7 @@ pub(super) struct Errors {
 }
 
 impl Errors {
-    /// Returns an instance that reads nothing.
+    /// Returns an `Errors` without thresholds, which reads no counter.
     pub(super) fn none(sysfs: &Path) -> Self {
         Self {
             sysfs: sysfs.to_owned(),
@@ -37,19 +37,19 @@ impl Errors {
         }
     }
 
-    /// Applies these thresholds and their later changes.
+    /// Applies the thresholds that `thresholds` contains now, and later their changes.
     pub(super) fn follow(&mut self, mut thresholds: watch::Receiver<Vec<ErrorThreshold>>) {
         let present = thresholds.borrow_and_update().clone();
         self.rates.go_by(present, Instant::now());
         self.thresholds = Some(thresholds);
     }
 
-    /// Returns the rates of each device.
+    /// Returns the error rates of all devices.
     pub(super) fn rates(&self) -> &ErrorRates {
         &self.rates
     }
 
-    /// Sets the node's devices.
+    /// Replaces the node's devices.
     pub(super) fn update(&mut self, inventory: &Inventory) {
         self.devices = error_files::devices(inventory);
         let functions = &inventory.functions;
@@ -57,7 +57,8 @@ impl Errors {
             .keep(|address| functions.iter().any(|it| it.device.address == *address));
     }
 
-    /// Waits until the counters change a device's health. Cancelling and repeating it misses nothing.
+    /// Waits until error counters change a device's health. The caller can cancel this call, and call again without
+    /// missing a change.
     pub(super) async fn changed(&mut self) {
         loop {
             let free = self.reading.is_none() && !self.devices.is_empty();
@@ -80,8 +81,8 @@ impl Errors {
         }
     }
 
-    /// Reads on a separate thread, so that firmware that does not answer delays neither kubelet nor the states of
-    /// links.
+    /// Reads the counters on a separate thread. Firmware that does not answer must not delay answers to kubelet, or the
+    /// states of links.
     fn read(&mut self) {
         let at = Instant::now();
         let due = self.rates.due(at);
@@ -94,7 +95,7 @@ impl Errors {
         let reader = std::thread::Builder::new().name("errors".into());
         let started = reader.spawn(move || {
             let values = error_files::read(&sysfs, &devices, &counters);
-            // the receiver may be gone
+            // ignore the error: the receiver may be dropped
             let _ = answer.send(Readings { at, due, values });
         });
         match started {
@@ -104,7 +105,7 @@ impl Errors {
     }
 }
 
-/// Waits for other settings; forever if there can be none.
+/// Waits until `settings` change, and returns the new value. Waits forever if the sender is gone.
 pub(super) async fn others<T: Clone>(settings: &mut Option<watch::Receiver<T>>) -> T {
     if let Some(receiver) = settings {
         match receiver.changed().await {
@@ -115,8 +116,8 @@ pub(super) async fn others<T: Clone>(settings: &mut Option<watch::Receiver<T>>) 
     std::future::pending().await
 }
 
-/// Waits for the reading in progress, or forever if there is none. `None`: the reading's thread ended without an
-/// answer.
+/// Waits for the reading in progress. Waits forever if no reading is in progress. Returns `None` if the reading's
+/// thread ended without an answer.
 pub(super) async fn answered<T>(reading: &mut Option<oneshot::Receiver<T>>) -> Option<T> {
     let Some(answer) = reading else {
         return std::future::pending().await;

@@ -3,21 +3,21 @@
 //!
 //! | observation | verdict |
 //! |---|---|
-//! | the chain is moving the device | unknown: the health does not change |
-//! | the function exists, its RDMA device does not | unhealthy |
+//! | `rdma-cni` is moving the device | unknown: the health does not change |
+//! | the function exists, its RDMA device does not exist | unhealthy |
 //! | a port of its RDMA device is active | healthy |
-//! | InfiniBand without an active port | unhealthy; a virtual function that is down on the host has its physical function's verdict |
+//! | InfiniBand without an active port | unhealthy; but a VF that is down on the host has its PF's verdict |
 //! | Ethernet, its netdev is up and has no carrier | unhealthy |
 //! | Ethernet, its netdev has a carrier, and no port is active | unhealthy |
-//! | its netdev is administratively down | healthy, because the chain brings it up; but unhealthy if its physical function is |
+//! | its netdev is administratively down | healthy, because `rdma-cni` brings it up; but unhealthy if its PF is unhealthy |
 //! | eRDMA without a parent, its netdev is in no namespace | unhealthy |
-//! | its netdev is in a namespace that is not observable | unknown: as before; but as its physical function |
-//! | healthy otherwise, but an error counter of it grows faster than its threshold | unhealthy |
+//! | its netdev is in a namespace that the daemon cannot observe | unknown: no change; but unhealthy if its PF is unhealthy |
+//! | healthy otherwise, but one of its error counters grows faster than the threshold | unhealthy |
 //! | healthy otherwise, but its driver or its PCI link reports an error (`nic_faults`) | unhealthy |
-//! | healthy otherwise, but the fabric watch found it unhealthy (`unreachable`) | unhealthy |
+//! | healthy otherwise, but unhealthy according to the fabric watch (`unreachable`) | unhealthy |
 //!
-//! For a port of a bond, the netdev is the bond. A physical function makes its virtual functions unhealthy if it has no
-//! carrier or no active port, because all of them share one wire.
+//! For a port of a bond, the netdev is the bond. A physical function (PF) without a carrier or without an active port also
+//! makes its virtual functions (VFs) unhealthy, because all of them share one wire.
 
 use super::damper::{Fault, Verdict};
 use rdma_netns::LinkType;
@@ -25,32 +25,31 @@ use rdma_netns::LinkType;
 /// State of an active port (`IB_PORT_ACTIVE` of `enum ib_port_state`).
 pub const ACTIVE: u8 = 4;
 
-/// Observation of a PCI function or auxiliary device.
+/// Observed state of a PCI function or auxiliary device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceState {
     /// Pod that has the device; `None`: the device is on the host.
     pub pod: Option<String>,
-    /// True while it moves into a pod or back.
+    /// True while `rdma-cni` moves the device into a pod or back.
     pub moving: bool,
     /// Name of the RDMA device.
     pub rdma: Option<String>,
-    /// Netdevs without representors of other functions; a bond in place of its port.
+    /// Netdevs of the device, without representors of other functions. For a port of a bond: the bond.
     pub netdevs: Vec<Carrier>,
-    /// True if a function's netdev is in no namespace although the function must have one: the function is being
-    /// removed.
+    /// True if the function's netdev is in no namespace. The kernel is then removing the function.
     pub netdev_is_gone: bool,
-    /// Ports of the RDMA device; empty: not observable.
+    /// Ports of the RDMA device. Empty: the daemon cannot observe the ports.
     pub ports: Vec<Port>,
 }
 
-/// State of a netdev.
+/// Link state of a netdev.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Carrier {
-    /// Name in its namespace.
+    /// Name of the netdev in its namespace.
     pub name: String,
-    /// Administratively up.
+    /// True if the netdev is administratively up.
     pub up: bool,
-    /// Carrier present.
+    /// True if the netdev has a carrier.
     pub carrier: bool,
     /// Link type.
     pub link_type: LinkType,
@@ -59,15 +58,15 @@ pub struct Carrier {
 /// A port of an RDMA device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Port {
-    /// Number, from 1.
+    /// Number of the port, from 1.
     pub number: u32,
-    /// State by `enum ib_port_state`.
+    /// State of the port (`enum ib_port_state`).
     pub state: u8,
     /// Link type.
     pub link_type: LinkType,
 }
 
-/// Returns the verdict on a device. `physical` is the verdict on its physical function, if there is one.
+/// Returns the verdict on a device. `physical` is the verdict on the device's physical function, if it has one.
 pub fn evaluate(state: &DeviceState, physical: Option<&Verdict>) -> Verdict {
     if state.moving {
         return Verdict::Unknown("it is on its way".into());
@@ -118,17 +117,16 @@ pub fn evaluate(state: &DeviceState, physical: Option<&Verdict>) -> Verdict {
     or_as(physical, Verdict::Up)
 }
 
-/// Returns `verdict`. If the device would be usable and there are `errors`, returns a fault with `errors` as the
-/// reason.
+/// Returns `verdict`. For a usable device with `errors`, returns a fault with the reason `errors` instead.
 pub fn with_errors(verdict: Verdict, errors: Option<&str>) -> Verdict {
     match (verdict, errors) {
-        // the reader of the counters, and of the NIC's reports, reports the end
+        // no polling: the readings of error counters and of the NIC's reports show the end of this fault
         (Verdict::Up, Some(reason)) => down(reason, true),
         (verdict, _) => verdict,
     }
 }
 
-/// Returns `own`, unless the physical function is down.
+/// Returns `own`. If the physical function is down, returns the physical function's fault instead.
 fn or_as(physical: Option<&Verdict>, own: Verdict) -> Verdict {
     match physical {
         Some(Verdict::Down(fault)) => {
@@ -203,9 +201,9 @@ mod tests {
             (Some((true, true)), Some(4), "up"),
             (Some((true, false)), Some(1), "down: eth1 has no carrier"),
             (Some((true, false)), None, "down: eth1 has no carrier"),
-            // one port of a bond; the RDMA device is the bond's
+            // a port of a bond without an RDMA device of its own: the RDMA device belongs to the bond
             (Some((true, false)), Some(4), "up"),
-            // a VF before a pod has it
+            // a virtual function on the host, which no pod has yet
             (Some((false, false)), Some(1), "up"),
             (
                 Some((true, true)),
@@ -238,7 +236,7 @@ mod tests {
     fn an_infiniband_device_is_as_its_port() {
         let down = "down: port 1 of mlx5_0 is down";
         let init = "down: port 1 of mlx5_0 is initializing: no subnet manager has brought it up";
-        // regardless of its IPoIB netdev
+        // the state of an InfiniBand port decides, whatever the state of the IPoIB netdev
         for netdev in [None, Some((false, false)), Some((true, true))] {
             is(&state(netdev, Some(4), Infiniband), None, "up");
             is(&state(netdev, Some(1), Infiniband), None, down);

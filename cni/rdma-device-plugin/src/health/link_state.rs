@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Attributes by which an event of a netdev is news.
+//! Attributes of netdevs, by which the daemon ignores events without a change.
 
 use rdma_netns::{HardwareAddress, Link};
 
-/// Attributes of a netdev that matter.
+/// Attributes of a netdev that affect health.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct LinkState {
     name: String,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Health of devices: from the kernel's events to the state that kubelet gets.
+//! Health of devices, from the kernel's events to the state that kubelet gets.
 //!
 //! ```text
 //! events, records, deadlines → Watch::next           something may have changed: observe again
@@ -10,8 +10,8 @@
 //! the fabric watch's report → unreachable            rails that the watch found unhealthy
 //! (Verdict, time) → Damper → Unhealthy               pure: damping of flapping devices
 //! ```
-//! A device inside a pod is observed in the pod's namespace. The health of a device that cannot be observed does not
-//! change.
+//! The daemon observes a device inside a pod in the pod's namespace. If a device cannot be observed, its health does
+//! not change.
 
 pub mod damper;
 pub(crate) mod error_files;

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Decides about health by the errors that a NIC's driver and PCI link report.
+//! Decides on health by the errors that a NIC's driver and PCI link report.
 //!
 //! | report | verdict |
 //! |---|---|
 //! | a configured health reporter of devlink is in the state `error` | unhealthy until the state changes |
-//! | another reporter is in the state `error` | nothing |
+//! | another reporter is in the state `error` | no effect |
 //! | AER counted another fatal error of the PCI function (from Linux 6.16 on) | unhealthy for [`PCI_HOLD`] after the last one |
-//! | AER counted errors before the first report, or non-fatal or corrected errors | nothing |
-//! | a report is missing | nothing; the last state holds |
+//! | AER counted errors before the daemon's first reading, or non-fatal or corrected errors | no effect |
+//! | a report is missing | no change |
 //!
-//! The setting `reporters` names the reporters that count.
+//! The setting `reporters` names the reporters that decide on health.
 //!
-//! A fault of a PF is also a fault of its VFs, because they share firmware and PCI link.
+//! A fault of a PF is also a fault of its VFs, because PF and VFs share firmware and PCI link.
 
 use rdma_netns::{
     Device, DeviceAddress,
@@ -25,7 +25,7 @@ use std::{
 /// Time without another PCI error after which a device is healthy again.
 pub(super) const PCI_HOLD: Duration = Duration::from_secs(300);
 
-/// Reports on a node's NICs.
+/// Reports on a node's NICs, from one reading.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reports {
     /// Health reporters of each device of the node; `None`: the kernel did not answer.
@@ -37,24 +37,24 @@ pub(crate) struct Reports {
 /// Faults of a node's NICs over time.
 #[derive(Debug, Default)]
 pub(super) struct NicFaults {
-    /// Names of the reporters that judge.
+    /// Names of the reporters that decide on health.
     judges: Vec<String>,
-    /// Of these, the reporters in the state `error`.
+    /// Reporters among `judges` that are in the state `error`.
     failed: Vec<Reporter>,
     pci: BTreeMap<DeviceAddress, PciLink>,
 }
 
-/// PCI errors of a function.
+/// PCI errors of one function.
 #[derive(Debug)]
 struct PciLink {
     /// Number of fatal errors.
     fatal: u64,
-    /// Time until which the device is unusable.
+    /// Time until which the device is unhealthy; `None`: no recent error.
     fault: Option<Instant>,
 }
 
 impl NicFaults {
-    /// Uses only the reporters with these names from now on. Returns true if a device's fault ended by this.
+    /// Replaces the names of the reporters that decide on health. Returns true if a device's fault ends by this change.
     pub(super) fn judge_by(&mut self, names: Vec<String>) -> bool {
         self.judges = names;
         let before = self.failed.len();
@@ -62,7 +62,7 @@ impl NicFaults {
         self.failed.len() != before
     }
 
-    /// Applies the reports at `now`. Returns true if a device's fault changed.
+    /// Applies the reports at the time `now`. Returns true if a device's fault changed.
     pub(super) fn take(&mut self, now: Instant, reports: Reports) -> bool {
         let mut is_news = false;
         if let Some(mut reporters) = reports.reporters {
@@ -86,7 +86,7 @@ impl NicFaults {
         is_news
     }
 
-    /// Returns the time at which the next fault ends by itself.
+    /// Returns the time when the next fault ends without another report.
     pub(super) fn end(&self) -> Option<Instant> {
         self.pci.values().filter_map(|it| it.fault).min()
     }
@@ -98,12 +98,12 @@ impl NicFaults {
         }
     }
 
-    /// Removes the devices for which `is_there` returns false.
+    /// Removes all devices for which `is_there` returns false.
     pub(super) fn keep(&mut self, is_there: impl Fn(&DeviceAddress) -> bool) {
         self.pci.retain(|address, _| is_there(address));
     }
 
-    /// Returns the reason for which the device is unusable.
+    /// Returns the reason why the device is unhealthy. `None`: the device has no fault.
     pub(super) fn fault(&self, device: &Device) -> Option<String> {
         let physical = || {
             let reason = self.own_fault(device.physical_function.as_ref()?)?;

@@ -49,7 +49,7 @@ fn is(faults: &NicFaults, expected: Option<&str>) {
     assert_eq!(faults.fault(&device("0000:5e:00.0", None)), None);
 }
 
-/// Faults that these reporters judge.
+/// Returns faults for which only the reporters with these names count.
 fn judged_by(names: &[&str]) -> NicFaults {
     let mut faults = NicFaults::default();
     faults.judge_by(names.iter().map(|it| (*it).to_owned()).collect());
@@ -73,11 +73,11 @@ fn a_reporter_in_error_is_a_fault_until_it_recovers() {
     is(&faults, Some(reason));
     assert!(faults.take(now, well()));
     is(&faults, None);
-    // its driver is gone, and its reporters with it
+    // the driver is gone, and with it its reporters
     faults.take(now, stuck());
     assert!(faults.take(now, reporters([])));
     is(&faults, None);
-    // it judges no longer
+    // the failed reporter no longer decides on health
     faults.take(now, stuck());
     assert!(faults.judge_by(vec!["fw".into()]));
     is(&faults, None);
@@ -128,7 +128,7 @@ fn fatal_pci_errors_are_a_fault_for_a_while() {
     assert!(faults.end().is_some());
     faults.expire(later + PCI_HOLD);
     is(&faults, None);
-    // the counters begin again with another device in its slot
+    // another device in the slot has counters that start at zero
     assert!(!faults.take(later, pci(0, 0, 0)));
     assert!(faults.take(later, pci(1, 0, 0)));
     faults.keep(|address| **address != *PF);

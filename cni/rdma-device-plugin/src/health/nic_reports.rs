@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Schedules the readings of NICs' own reports: devlink's health reporters, and AER's counters.
+//! Schedules the readings of NICs' reports: devlink's health reporters, and AER's counters.
 
 use super::{
     errors::{answered, others},
@@ -24,7 +24,7 @@ use tokio::sync::{oneshot, watch};
 /// Shortest interval between two readings.
 const APART: Duration = Duration::from_secs(1);
 
-/// Time for which the first observation of the health waits for reports.
+/// Longest time for which the first observation of health waits for the reports.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The reports of a node's NICs.
@@ -33,9 +33,9 @@ pub(super) struct NicReports {
     sysfs: PathBuf,
     addresses: BTreeSet<DeviceAddress>,
     faults: NicFaults,
-    /// Names of the reporters that judge; `None`: they no longer change.
+    /// Names of the reporters that decide on health. `None`: the names no longer change.
     judges: Option<watch::Receiver<Vec<String>>>,
-    /// Time of the next reading; `None`: after an event.
+    /// Time of the next reading. `None`: the next reading follows an event.
     due: Option<Instant>,
     last: Option<Instant>,
     /// Reading in progress.
@@ -43,7 +43,7 @@ pub(super) struct NicReports {
 }
 
 impl NicReports {
-    /// Returns an instance that has read nothing, and in which no reporter judges.
+    /// Returns a `NicReports` that has read no report. No reporter decides on health yet.
     pub(super) fn new(sysfs: &Path) -> Self {
         Self {
             sysfs: sysfs.to_owned(),
@@ -56,22 +56,23 @@ impl NicReports {
         }
     }
 
-    /// Judges by the reporters with these names, and follows their later changes.
+    /// Uses the reporters whose names `judges` contains now, and later the changed names.
     pub(super) fn follow(&mut self, mut judges: watch::Receiver<Vec<String>>) {
         self.faults.judge_by(judges.borrow_and_update().clone());
         self.judges = Some(judges);
     }
 
-    /// Returns the faults of each device.
+    /// Returns the faults of all devices.
     pub(super) fn faults(&self) -> &NicFaults {
         &self.faults
     }
 
-    /// Sets the node's devices, and requests a reading. The first call reads at once, so that kubelet's first list
-    /// includes older faults.
+    /// Replaces the node's devices, and requests a reading. The first call makes the reading itself: kubelet's first
+    /// list then includes faults from before the daemon's start.
     pub(super) fn update(&mut self, inventory: &Inventory) {
         self.addresses = addresses(inventory);
-        // a driver that recovers its device takes the RDMA device away for a while
+        // keep a device whose RDMA device is missing: a driver that recovers its device removes the RDMA device for a
+        // while
         self.faults.keep(|address| {
             self.addresses.contains(address) || inventory.function(address).is_some()
         });
@@ -81,7 +82,7 @@ impl NicReports {
         let (answer, reports) = mpsc::channel();
         let now = Instant::now();
         self.last = Some(now);
-        // the receiver may be gone
+        // ignore the error: the receiver may be dropped
         self.start(move |it| drop(answer.send(it)));
         match reports.recv_timeout(PATIENCE) {
             Ok(reports) => drop(self.faults.take(now, reports)),
@@ -101,7 +102,8 @@ impl NicReports {
         self.due.get_or_insert(at);
     }
 
-    /// Waits until the reports change a device's health. Cancelling and repeating it misses nothing.
+    /// Waits until reports change a device's health. The caller can cancel this call, and call again without missing a
+    /// change.
     pub(super) async fn changed(&mut self) {
         loop {
             let next = self.due.filter(|_| self.reading.is_none());
@@ -131,12 +133,12 @@ impl NicReports {
         self.due = None;
         self.last = Some(Instant::now());
         let (answer, reading) = oneshot::channel();
-        // the receiver may be gone
+        // ignore the error: the receiver may be dropped
         self.start(move |it| drop(answer.send(it)));
         self.reading = Some(reading);
     }
 
-    /// Reads on a separate thread, because a driver that recovers its device holds devlink's lock for up to minutes.
+    /// Reads the reports on a separate thread. A driver that recovers its device can hold devlink's lock for minutes.
     fn start(&self, answer: impl FnOnce(Reports) + Send + 'static) {
         let (sysfs, addresses) = (self.sysfs.clone(), self.addresses.clone());
         let reader = std::thread::Builder::new().name("nics".into());
@@ -147,7 +149,7 @@ impl NicReports {
     }
 }
 
-/// Returns the functions whose reports count: functions with an RDMA device, and their physical functions.
+/// Returns the functions whose reports the daemon reads: functions with an RDMA device, and their physical functions.
 pub(crate) fn addresses(inventory: &Inventory) -> BTreeSet<DeviceAddress> {
     let functions = inventory.functions.iter().filter(|it| !it.hcas.is_empty());
     let devices = functions.map(|it| &it.device);
@@ -158,7 +160,7 @@ pub(crate) fn addresses(inventory: &Inventory) -> BTreeSet<DeviceAddress> {
         .collect()
 }
 
-/// Reads the reports, which may take as long as a driver recovers its device.
+/// Reads the reports. Waits while a driver recovers its device.
 pub(crate) fn read(sysfs: &Path, addresses: &BTreeSet<DeviceAddress>) -> Reports {
     let reporters = devlink::reporters();
     let own = |it: &Reporter| addresses.iter().any(|address| it.is_of(address));
@@ -179,7 +181,7 @@ mod tests {
     use super::*;
     use std::fs;
 
-    /// A node with one NIC, which has RDMA devices of these names.
+    /// A node with one NIC, whose RDMA devices have these names.
     fn node(hcas: &[&str]) -> Inventory {
         let hcas: Vec<_> = hcas
             .iter()
@@ -209,7 +211,7 @@ mod tests {
         changed.await.expect("an error is news");
         let device = &with.functions[0].device;
         assert!(reports.faults().fault(device).is_some());
-        // another device may be in its slot later
+        // the NIC is gone: forget its fault, because another NIC may later be in the slot
         reports.update(&Inventory::default());
         assert_eq!(reports.faults().fault(device), None);
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Health of all devices, and its log.
+//! Health of all devices, and the log lines about it.
 
 use super::{
     damper::{Change, DROPS, Damper, Verdict, WINDOW},
@@ -16,14 +16,14 @@ use std::{
 #[derive(Debug, Default)]
 pub(super) struct Health {
     dampers: BTreeMap<DeviceAddress, Damper>,
-    /// Devices that were logged as not observable.
+    /// Devices for which the log says that they cannot be observed.
     unseen: BTreeSet<DeviceAddress>,
-    /// Unhealthy devices whose recovery no event reports.
+    /// Unhealthy devices whose recovery causes no event. The daemon polls them.
     doubtful: Vec<DeviceAddress>,
 }
 
 impl Health {
-    /// Returns the time of the next necessary observation if no event comes.
+    /// Returns the time by which the daemon must observe devices again if no event requires it earlier.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.dampers.values().filter_map(Damper::deadline).min()
     }
@@ -33,12 +33,13 @@ impl Health {
         self.dampers.contains_key(address)
     }
 
-    /// Returns the devices to poll.
+    /// Returns the devices that the daemon must poll.
     pub(super) fn doubtful(&self) -> &[DeviceAddress] {
         &self.doubtful
     }
 
-    /// Applies the observation at `now`; `fault` returns the reason why a device with a link is unusable.
+    /// Applies the observation at the time `now`. `fault` returns the reason why a device with a link is nevertheless
+    /// unusable.
     pub(super) fn observe(
         &mut self,
         now: Instant,
@@ -50,7 +51,7 @@ impl Health {
         self.unseen.retain(is_there);
         self.doubtful.clear();
         let mut verdicts: BTreeMap<&DeviceAddress, Verdict> = BTreeMap::new();
-        // devices without a physical function first: the verdicts of the others depend on them
+        // first the devices without a physical function: the verdicts on virtual functions depend on them
         let (virtual_ones, physical_ones): (Vec<_>, Vec<_>) = seen
             .iter()
             .partition(|(device, _)| device.physical_function.is_some());
@@ -108,7 +109,7 @@ impl Health {
                 "{address}{place} is unhealthy: {}",
                 damper.fault().unwrap_or_default()
             ),
-            // one warning per hold: further drops are logged at debug
+            // warn once for each hold; log further drops at the level debug
             Change::Held(hold) if before => {
                 log::debug!("{address}{place} went down again: held until it is up for {hold:?}");
             }

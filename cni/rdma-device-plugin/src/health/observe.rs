@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Observes every device, on the host and in pods.
-//!
-//! Entering a pod's namespace is expensive. A pod is therefore observed again only after an event from its namespace,
-//! or if the last observation found an unhealthy device.
+//! Observes every device, on the host and in pods. The daemon observes a pod again only after an event from the pod's
+//! namespace, or if the last observation found an unhealthy device: entering a pod's namespace is expensive.
 
 use super::evaluate::{Carrier, DeviceState, Port};
 use attachments::pods::{PodDevice, PodNetns};
@@ -30,14 +28,14 @@ struct Pod {
     nsid: Option<Nsid>,
     links: Vec<Link>,
     ports: BTreeMap<String, Vec<PortInfo>>,
-    /// True if it must be observed again.
+    /// True if the daemon must observe the pod again.
     stale: bool,
-    /// True if it was logged as not observable.
+    /// True if the log says that the pod cannot be observed.
     is_logged: bool,
 }
 
 impl Pods {
-    /// Applies the present records.
+    /// Replaces the records of pods' devices.
     pub(super) fn update(&mut self, placed: Vec<PodDevice>, mut monitor: Option<&mut Monitor>) {
         let is_in = |id: NetnsId| placed.iter().any(|it| it.pod.id == id);
         self.seen.retain(|pod| {
@@ -67,7 +65,7 @@ impl Pods {
         self.placed = placed;
     }
 
-    /// Marks one pod, or all, for observation after an event.
+    /// Marks the pod of `namespace` for observation after an event. `None`: marks all pods.
     pub(super) fn mark_stale(&mut self, namespace: Option<Nsid>) {
         let heard = self.seen.iter_mut();
         for pod in heard.filter(|pod| namespace.is_none() || pod.nsid == namespace) {
@@ -75,7 +73,8 @@ impl Pods {
         }
     }
 
-    /// Forgets a namespace's number, which another namespace may get.
+    /// Removes the number of an ended namespace from its pod, because the kernel may give the number to another
+    /// namespace.
     pub(super) fn ended(&mut self, namespace: Nsid) {
         for pod in &mut self.seen {
             if pod.nsid == Some(namespace) {
@@ -85,8 +84,8 @@ impl Pods {
         }
     }
 
-    /// Forgets the numbers of all namespaces after lost events, because the kernel may have given an ended namespace's
-    /// number to another namespace.
+    /// Removes the numbers of all namespaces after events were lost: a namespace may have ended, and the kernel may
+    /// have given its number to another namespace.
     pub(super) fn lost(&mut self, mut monitor: Option<&mut Monitor>) {
         for pod in &mut self.seen {
             let nsid = pod.nsid.take();
@@ -102,7 +101,7 @@ impl Pods {
         self.seen.is_empty()
     }
 
-    /// Returns true if the namespace belongs to one of the followed pods.
+    /// Returns true if the namespace belongs to a pod with devices.
     pub(super) fn follow(&self, namespace: Nsid) -> bool {
         self.seen.iter().any(|pod| pod.nsid == Some(namespace))
     }
@@ -116,7 +115,7 @@ impl Pods {
         })
     }
 
-    /// Observes the stale pods.
+    /// Observes the pods that are marked for observation.
     pub(super) fn observe(&mut self, mut monitor: Option<&mut Monitor>) {
         for pod in self.seen.iter_mut().filter(|pod| pod.stale) {
             pod.stale = false;
@@ -135,7 +134,7 @@ impl Pods {
         }
     }
 
-    /// Marks the device's pod for the next observation, as the device is not healthy.
+    /// Marks the pod of the unhealthy device at `address` for the next observation.
     pub(super) fn doubt(&mut self, address: &DeviceAddress) {
         let Some(placed) = self.placed.iter().find(|it| it.address == *address) else {
             return;
@@ -146,7 +145,7 @@ impl Pods {
         }
     }
 
-    /// Returns the state of `function`; `host` are the netdevs of the host's namespace.
+    /// Returns the state of `function`. `host` are the netdevs in the host's namespace.
     pub(super) fn state(&self, function: &Function, host: &[Link]) -> DeviceState {
         let address = &function.device.address;
         let placed = self.placed.iter().find(|it| it.address == *address);
@@ -196,14 +195,14 @@ impl Pods {
     }
 }
 
-/// Returns true if the netdev of an RDMA device without a parent is in no namespace. The netdev's function was then
-/// removed. The driver `erdma` keeps the RDMA device until the driver is unloaded, and the removal of the netdev's
-/// function waits for this.
+/// Returns true if an RDMA device without a parent has its netdev in no namespace: the netdev's function was removed.
+/// The driver `erdma` keeps such an RDMA device until the driver is unloaded. The removal of the function waits for the
+/// unloading.
 fn is_netdev_gone(function: &Function) -> bool {
     !function.device.rdma_functions.is_empty() && !function.device.has_netdev
 }
 
-/// Returns true if `link` in the pod is the device's netdev.
+/// Returns true if `link` is the netdev of `device`. `link` is a netdev in the pod.
 fn is(device: &PodDevice, link: &Link) -> bool {
     match &link.parent {
         Some(parent) => *parent == device.netdev,
@@ -212,14 +211,14 @@ fn is(device: &PodDevice, link: &Link) -> bool {
 }
 
 impl Pod {
-    /// Observes the pod again. A value that cannot be read becomes unknown; the error contains the reason.
+    /// Observes the pod again. If a value cannot be read, the value becomes unknown, and the error contains the reason.
     fn observe(&mut self, monitor: Option<&mut Monitor>) -> Result<(), String> {
         let links = monitor.map_or(Ok(Vec::new()), |monitor| self.links(monitor));
         let ports = match self.place.exclusive {
             true => inside::ports(&self.place.netns, self.place.id),
             false => Ok(Vec::new()),
         };
-        // a missing capability was reported at the start
+        // do not report a missing capability here: the daemon reported it at its start
         let of_ports = ports.as_ref().err().filter(|it| !it.lacks_capability());
         let why = [
             links.as_ref().err().cloned(),
@@ -235,7 +234,8 @@ impl Pod {
             Some(nsid) => nsid,
             None => match monitor.watch(&self.place.netns, self.place.id) {
                 Ok(nsid) => nsid,
-                // the pod is gone, but its record still exists: its devices return to the host
+                // the namespace is gone, but the pod's record still exists: `rdma-cni` or the kernel moves the devices
+                // to the host
                 Err(WatchError::Open { source, .. })
                     if source.kind() == io::ErrorKind::NotFound =>
                 {
@@ -249,8 +249,8 @@ impl Pod {
     }
 }
 
-/// Returns the bond with `link` as a port, or else `link`. The RDMA device works as long as one port of the bond has a
-/// carrier, so the bond's carrier counts.
+/// Returns the bond if `link` is a port of a bond, and otherwise returns `link`. The bond's carrier decides about health:
+/// the RDMA device works as long as one port of the bond has a carrier.
 fn bond_of<'a>(link: &'a Link, host: &'a [Link]) -> &'a Link {
     let master = host.iter().find(|it| Some(it.index) == link.master);
     master.filter(|it| it.is_bond()).unwrap_or(link)

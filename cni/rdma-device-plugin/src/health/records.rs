@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Observes changes of `rdma-cni`'s records, which assign devices to pods.
+//! Watches the records of `rdma-cni`, which show the devices that pods have.
 
 use inotify::{Inotify, WatchMask};
 use std::{fs, io, path::Path};
 
-/// Watches the records below `attachments`. Makes a missing directory, with the same mode as `rdma-cni`.
+/// Watches the records below `attachments`. Makes a missing directory with the mode that `rdma-cni` uses.
 pub(super) fn listen(attachments: &Path) -> io::Result<Inotify> {
     fs::create_dir_all(attachments)?;
     let mut inotify = Inotify::init()?;
@@ -13,7 +13,7 @@ pub(super) fn listen(attachments: &Path) -> io::Result<Inotify> {
     Ok(inotify)
 }
 
-/// Watches the directories of the present networks.
+/// Watches the directories of the networks that exist at present.
 pub(super) fn listen_to_networks(inotify: &mut Inotify, attachments: &Path) -> io::Result<()> {
     for network in fs::read_dir(attachments)? {
         match inotify.watches().add(network?.path(), changes()) {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Descriptors from which the kernel's events come.
+//! File descriptors from which the daemon reads the kernel's events.
 
 use std::{io, os::fd::AsRawFd};
 use tokio::io::{Interest, unix::AsyncFd};
 
-/// Waits until the source is readable; forever without a source.
+/// Waits until the source is readable. Waits forever if `source` is `None`.
 pub(super) async fn readable<T: AsRawFd>(source: Option<&mut AsyncFd<T>>) {
     match source {
         Some(source) => match source.readable_mut().await {
-            // the data is read completely, or found in the next turn
+            // mark as not readable: the caller reads all data now, or reads the rest at the next event
             Ok(mut guard) => guard.clear_ready(),
             Err(error) => {
                 log::error!("waiting for events: {error}");
@@ -21,7 +21,7 @@ pub(super) async fn readable<T: AsRawFd>(source: Option<&mut AsyncFd<T>>) {
 
 /// Registers the source with the runtime.
 pub(super) fn register<T: AsRawFd>(source: T) -> io::Result<AsyncFd<T>> {
-    // SAFETY: both kinds of sources own one descriptor, which stays open and unchanged for their whole life.
+    // SAFETY: each source owns one descriptor, which stays open and unchanged for the source's whole life.
     let registered = unsafe { AsyncFd::register_with_interest(source, Interest::READABLE) };
     Ok(registered?)
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! RDMA devices that the fabric watch of this node found unhealthy.
+//! RDMA devices that the node's fabric watch found unhealthy.
 
 use super::errors::others;
 use crate::{log_once::LogOnce, node::Node, watch::until};
@@ -12,13 +12,13 @@ use tokio::{sync::watch, time::Instant};
 const REASON: &str = "it reaches no rail of other nodes, which reach each other: check cable, switch port and VLAN \
                       (rdma-device-plugin fabric)";
 
-/// Interval of readings.
+/// Interval between readings of the fabric watch's report.
 const INTERVAL: Duration = Duration::from_secs(10);
 
 /// Names of RDMA devices.
 pub(crate) type Devices = BTreeSet<String>;
 
-/// The devices, as the task that reads the reports sends them.
+/// Unhealthy RDMA devices, sent by the task that reads the fabric watch's report.
 #[derive(Debug, Default)]
 pub(crate) struct Unreachable(Option<watch::Receiver<Devices>>);
 
@@ -34,7 +34,7 @@ impl Unreachable {
         others(&mut self.0).await;
     }
 
-    /// Returns the reason for which the watch found the device unhealthy.
+    /// Returns the reason if the fabric watch found the device unhealthy.
     pub(super) fn fault(&self, device: &Device, inventory: &Inventory) -> Option<String> {
         let devices = self.0.as_ref()?.borrow();
         let mut hcas = inventory.function(&device.address)?.hcas.iter();
@@ -43,7 +43,7 @@ impl Unreachable {
     }
 }
 
-/// Reads the report of the watch; `is_on`: the configuration has `fabric`.
+/// Reads the report of the fabric watch. `is_on` is true if the configuration has `fabric`.
 pub(crate) fn read(state_dir: &Path, is_on: bool, failed: &mut LogOnce) -> Devices {
     if !is_on {
         return Devices::new();
@@ -63,7 +63,8 @@ pub(crate) fn read(state_dir: &Path, is_on: bool, failed: &mut LogOnce) -> Devic
     unhealthy.map(|it| it.device).collect()
 }
 
-/// Sends the devices to `devices` until the node's sender is dropped.
+/// Reads the report repeatedly, and sends the devices to `devices`. Ends when the sender of `node`
+/// is dropped.
 pub(crate) async fn follow(
     mut node: watch::Receiver<Arc<Node>>,
     devices: watch::Sender<Devices>,

@@ -32,17 +32,17 @@ use tokio::{
     sync::{Notify, watch},
 };
 
-/// Time in which successive events are handled together.
+/// Time in which one observation covers all successive events.
 const TOGETHER: Duration = Duration::from_millis(50);
 /// Shortest interval between two observations.
 const APART: Duration = Duration::from_millis(200);
-/// Interval of polling for changes without an event, if any can occur.
+/// Interval of polling while changes can occur without an event.
 const BEAT: Duration = Duration::from_secs(1);
-/// Interval of polling InfiniBand ports. Kubelet must learn of a change within a second, and a change is reported only
-/// after [`DOWN_AFTER`](super::damper::DOWN_AFTER).
+/// Interval of polling InfiniBand ports. Kubelet must learn of a change within a second, and the daemon reports a
+/// device as down only after [`DOWN_AFTER`](super::damper::DOWN_AFTER).
 const BEAT_OF_PORTS: Duration = Duration::from_millis(400);
 const _: () = assert!(BEAT_OF_PORTS.as_millis() + super::damper::DOWN_AFTER.as_millis() < 1000);
-/// Interval of observations without events, or without events of pods.
+/// Interval of observations while the daemon gets no events from the kernel, or no events of pods' netdevs.
 const WITHOUT_EVENTS: Duration = Duration::from_secs(2);
 
 /// Health of the devices, and the sources of its changes.
@@ -59,27 +59,26 @@ pub struct Watch {
     errors: Errors,
     reports: NicReports,
     unreachable: Unreachable,
-    /// Last reported netdevs: an event often repeats a known state.
+    /// Last state of each netdev. The daemon ignores an event that repeats this state.
     links: HashMap<(Option<Nsid>, u32), LinkState>,
-    /// True if the records must be read again.
+    /// True if the daemon must read the records again.
     records_changed: bool,
-    /// Time of the observation after an event.
+    /// Time of the next observation after an event.
     due: Option<Instant>,
     observed_at: Option<Instant>,
     beat: Instant,
     port_states: ports::States,
-    /// True if an unhealthy device's recovery is reported neither by an event nor by the state of a port in this
-    /// namespace.
+    /// True if the daemon must poll an unhealthy device, because neither an event nor a polled port shows its recovery.
     needs_polling: bool,
-    /// True if an event came since the last report.
+    /// True if an event came since the last observation.
     heard: bool,
-    /// Requests an observation.
+    /// Notification that requests an observation.
     requests: Arc<Notify>,
 }
 
 impl Watch {
     /// Opens the sources of events. Must run in a tokio runtime with I/O and time. `sysfs` is the mount point of sysfs,
-    /// and `state_dir` is the directory of `rdma-cni`. Also returns a sentence for each missing source.
+    /// and `state_dir` is the state directory of `rdma-cni`. Also returns a sentence for each missing source.
     pub fn open(sysfs: &Path, state_dir: &Path) -> (Self, Vec<String>) {
         let mut losses = Vec::new();
         let monitor = Monitor::open(sysfs).and_then(register);
@@ -112,19 +111,20 @@ impl Watch {
         Self::new(sysfs, state_dir, monitor.ok())
     }
 
-    /// Includes error counters, by these thresholds and their later changes.
+    /// Makes error counters affect health. `thresholds` has the present thresholds and their later changes.
     pub fn with_errors(mut self, thresholds: watch::Receiver<Vec<ErrorThreshold>>) -> Self {
         self.errors.follow(thresholds);
         self
     }
 
-    /// Includes the health reporters with these names, and follows their later changes.
+    /// Makes devlink's health reporters affect health. `names` has the names of these reporters, and their later
+    /// changes.
     pub fn with_reporters(mut self, names: watch::Receiver<Vec<String>>) -> Self {
         self.reports.follow(names);
         self
     }
 
-    /// Includes the verdicts of the fabric watch.
+    /// Makes the verdicts of the fabric watch affect health.
     pub(crate) fn with_unreachable(self, unreachable: Unreachable) -> Self {
         Self {
             unreachable,
@@ -132,7 +132,7 @@ impl Watch {
         }
     }
 
-    /// Observes at once whenever `requests` is notified.
+    /// Observes at once after each notification of `requests`.
     pub fn observing_on(mut self, requests: Arc<Notify>) -> Self {
         self.requests = requests;
         self
@@ -164,8 +164,8 @@ impl Watch {
         }
     }
 
-    /// Waits until the hardware and [`unhealthy`](Self::unhealthy) must be observed again. The first call returns at
-    /// once. A caller may cancel the call and repeat it later without missing an event.
+    /// Waits until the caller must observe the hardware and call [`unhealthy`](Self::unhealthy) again. The first call
+    /// returns at once. The caller can cancel this call, and call again without missing an event.
     pub async fn next(&mut self) {
         loop {
             let at = self.next_observation();
@@ -190,8 +190,8 @@ impl Watch {
         }
     }
 
-    /// Returns the unhealthy devices of `inventory`. Reads the kernel's state for some milliseconds, so the caller must
-    /// be allowed to block.
+    /// Returns the unhealthy devices of `inventory`. Blocks the thread for some milliseconds while it reads the
+    /// kernel's state.
     pub fn unhealthy(&mut self, inventory: &Inventory) -> Unhealthy {
         let mut monitor = self.monitor.as_mut().map(AsyncFd::get_mut);
         if self.records_changed || self.inotify.is_none() {
@@ -215,7 +215,7 @@ impl Watch {
             }
             None => Vec::new(),
         };
-        // a NIC that never had an RDMA device is not included
+        // leave out a NIC that never had an RDMA device
         let of_concern = inventory.functions.iter().filter(|function| {
             !function.hcas.is_empty() || self.health.knows(&function.device.address)
         });
@@ -242,8 +242,8 @@ impl Watch {
         self.health.unhealthy()
     }
 
-    /// Observes whenever an observation is due, and passes the result to `send`, until `send` returns false. `observe`
-    /// observes the hardware; `None`: the observation failed.
+    /// Observes whenever an observation is due, and passes the result to `send`. Ends when `send` returns false.
+    /// `observe` observes the hardware, and returns `None` if it fails.
     pub async fn follow<L, T>(
         mut self,
         observe: impl Fn() -> L,
@@ -284,14 +284,14 @@ impl Watch {
         }
     }
 
-    /// Returns true if events cover all devices.
+    /// Returns true if the daemon gets events for all devices.
     fn hears_all(&self) -> bool {
         let monitor = self.monitor.as_ref().map(AsyncFd::get_ref);
         monitor.is_some() && (covers_pods(monitor) || self.pods.are_none())
     }
 
-    /// Returns true if no event will report the recovery of an unhealthy device, because its port is an Ethernet port
-    /// or in another namespace.
+    /// Returns true if an unhealthy device can recover without an event: its port is an Ethernet port, or in another
+    /// namespace.
     fn needs_polling(&self, inventory: &Inventory) -> bool {
         let is_seen = |hca: &Hca| ports::has_device(&self.port_states, &self.sysfs, &hca.name);
         self.health.doubtful().iter().any(|address| {
@@ -307,7 +307,7 @@ impl Watch {
         self.due = Some(now + BEAT);
     }
 
-    /// Returns true if something can change without an event.
+    /// Returns true if the daemon must poll, because changes can occur without an event.
     fn beats(&self) -> bool {
         let monitor = self.monitor.as_ref().map(AsyncFd::get_ref);
         !covers_pods(monitor)
@@ -325,7 +325,7 @@ impl Watch {
         }
     }
 
-    /// Returns the time of the next observation; `None`: after an event.
+    /// Returns the time of the next observation. `None`: the next observation follows an event.
     fn next_observation(&self) -> Option<Instant> {
         let deadline = self.health.deadline();
         let next = self.due.into_iter().chain(deadline).min();
@@ -337,12 +337,12 @@ impl Watch {
         next.into_iter().chain(beat).min()
     }
 
-    /// Returns true if an observation is due. Returns false if polling found no change. `states` are the ports' states;
-    /// `None`: they were not read.
+    /// Returns true if an observation is due. A poll makes an observation due only if the ports' `states` changed,
+    /// or if no event would report a change. `None`: the caller did not read the states.
     fn is_time(&mut self, now: Instant, states: Option<ports::States>) -> bool {
         if self.beats() && self.beat <= now {
             self.beat = now + self.pause();
-            self.hear(); // reads events beyond one buffer
+            self.hear(); // read events beyond one buffer
             let since = |pause| self.observed_at.is_none_or(|at| at + pause <= now);
             let (pause, pause_is_over) = (since(WITHOUT_EVENTS), since(BEAT));
             let unheard = pause && !self.hears_all();
@@ -387,7 +387,7 @@ impl Watch {
         }
     }
 
-    /// Returns true if an event can concern a device's health or presence.
+    /// Returns true if an event can affect a device's health or presence.
     fn is_news(&mut self, event: &Event) -> bool {
         match event {
             Event::Link { namespace, link } => {
@@ -417,7 +417,7 @@ impl Watch {
                 true
             }
             Event::Device(device) => {
-                // a pod's veth, for example
+                // ignore virtual netdevs, such as a pod's veth
                 let matters = !device.path.starts_with("/devices/virtual/net/");
                 if matters && device.subsystem.starts_with("infiniband") {
                     self.pods.mark_stale(None);

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Installs the binaries of the CNI plugins.
-//!
-//! A file is replaced and not overwritten, so that a running binary is not disturbed. Another installation's binary is
-//! stored, and restored later.
+//! Installs the binaries of the CNI plugins. `install` replaces a file instead of overwriting it, because a plugin may
+//! be running. `install` saves a binary of another installation, and `uninstall` restores it.
 
 use crate::chain::{
     file::{self, hash},
@@ -25,13 +23,13 @@ use std::{
 /// Names of the plugins.
 const NAMES: [&str; 2] = ["rdma-cni", "rdma-ipam"];
 
-/// Directory of the replaced foreign binaries, below the state directory.
+/// Directory with the saved binaries of another installation, below the state directory.
 const REPLACED: &str = "replaced";
 
 const MODE: u32 = 0o755;
 
-/// Installs the binaries of `from` (by default those beside the running program) into `dir`. Returns one sentence for
-/// each binary.
+/// Installs the binaries of the directory `from` into `dir`. `None`: the binaries beside the running program. Returns
+/// one sentence for each binary.
 ///
 /// # Errors
 /// A binary is missing, or cannot be written.
@@ -45,7 +43,7 @@ pub(super) fn put(
         Some(from) => from.to_owned(),
         None => beside_this_program()?,
     };
-    // all are read before anything is changed
+    // read all binaries before the first change
     let mut contents = vec![];
     for name in NAMES {
         let path = from.join(name);
@@ -66,7 +64,7 @@ pub(super) fn put(
         }
     }
     fs::create_dir_all(dir).map_err(failed("make", dir))?;
-    // also marks the node as installed, before anything else is changed
+    // write the record before any other change: from now on the node counts as installed
     record.bin_dir = Some(dir.to_owned());
     record.write(state_dir)?;
     let mut done = vec![];
@@ -100,7 +98,7 @@ pub(super) fn put(
             done.push(format!("{path:?}: there already{whose}"));
             continue;
         }
-        // trial run, before the binary replaces a file or is in a list
+        // run the binary before it replaces the present file, and before a list names it
         let trial = file::temporary(&path);
         write_at(&trial, &content, None).map_err(failed("write", &trial))?;
         let runs = run(name, dir, &trial);
@@ -136,8 +134,9 @@ pub(super) fn put(
     Ok(done)
 }
 
-/// Runs the program at `path` with VERSION, as a runtime does. Its answer proves that the file system allows execution
-/// and that the architecture matches. In a container it does not prove that the runtime's SELinux domain may run it.
+/// Runs the program at `path` with VERSION, as a runtime does. An answer proves that the file system allows execution,
+/// and that the architecture matches. In a container, an answer does not prove that SELinux lets the runtime run the
+/// program.
 fn run(name: &str, dir: &Path, path: &Path) -> Result<()> {
     let mut command = Command::new(path);
     command.env_clear().env("CNI_COMMAND", "VERSION");
@@ -162,7 +161,7 @@ fn run(name: &str, dir: &Path, path: &Path) -> Result<()> {
     )
 }
 
-/// Runs the command, and retries while its file is still open for writing.
+/// Runs the command. Retries while another process has the command's file open for writing (`ETXTBSY`).
 fn answer(command: &mut Command) -> io::Result<Output> {
     let mut tries = 20;
     loop {
@@ -176,7 +175,7 @@ fn answer(command: &mut Command) -> io::Result<Output> {
     }
 }
 
-/// Removes our binaries, and restores the binaries that they replaced. Returns one sentence for each binary.
+/// Removes the installed binaries, and restores the binaries that they replaced. Returns one sentence for each binary.
 ///
 /// # Errors
 /// A binary cannot be removed.
@@ -184,7 +183,7 @@ pub(super) fn take(dir: &Path, state_dir: &Path, record: &Record) -> Result<Vec<
     let mut done = vec![];
     for name in NAMES {
         let path = dir.join(name);
-        // temporary files of a killed run
+        // remove temporary files of a killed run
         let _ = fs::remove_file(file::temporary(&path));
         let kept = kept(state_dir, name);
         let _ = fs::remove_file(file::temporary(&kept));
@@ -200,7 +199,7 @@ pub(super) fn take(dir: &Path, state_dir: &Path, record: &Record) -> Result<Vec<
         let (is_nothing, is_back) = (present == Found::Nothing, present == copy);
         let has_copy = copy != Found::Nothing;
         let sentence = match (is_ours, has_copy) {
-            // killed before the record was written, or after the file was restored
+            // an earlier run restored the file and was killed, or was killed before it wrote the record
             (false, true) if is_back => {
                 fs::remove_file(&kept).map_err(failed("remove", &kept))?;
                 "the previous file is restored".to_owned()
@@ -228,14 +227,14 @@ pub(super) fn take(dir: &Path, state_dir: &Path, record: &Record) -> Result<Vec<
         };
         done.push(format!("{path:?}: {sentence}"));
     }
-    // before the record of the binaries is removed
+    // sync before the caller removes the record of the binaries
     match file::sync(dir) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             return Err(failed("sync", dir)(error).into());
         }
         _ => {}
     }
-    // the directory stays while files of others are left in it
+    // the directory stays while it has files of other programs
     let replaced = state_dir.join(REPLACED);
     if fs::remove_dir(&replaced).is_err() && replaced.exists() {
         done.push(format!(
@@ -264,7 +263,7 @@ fn found(path: &Path) -> io::Result<Found> {
     }
 }
 
-/// Returns the path of the kept foreign binary called `name`.
+/// Returns the path of the saved binary `name` of another installation.
 fn kept(state_dir: &Path, name: &str) -> PathBuf {
     state_dir.join(REPLACED).join(name)
 }
@@ -275,9 +274,9 @@ fn beside_this_program() -> Result<PathBuf> {
     Ok(beside.unwrap_or(Path::new("/")).to_owned())
 }
 
-/// Copies a file with its metadata, and returns the path of the copy. Never overwrites an existing copy. With
-/// `is_taken` the existing copy is the one to restore, and the new copy gets a name beside it. Otherwise the existing
-/// copy is outdated, and is renamed.
+/// Copies a file with its metadata, and returns the path of the copy. Never overwrites an existing copy.
+/// - `is_taken` is true: `uninstall` will restore the existing copy. The new copy gets another name.
+/// - `is_taken` is false: the existing copy is outdated, and gets another name.
 fn keep(path: &Path, sha256: &str, copy: &Path, is_taken: bool) -> io::Result<PathBuf> {
     fs::create_dir_all(copy.parent().unwrap_or(Path::new("/")))?;
     let beside = |sha256: &str| copy.with_extension(sha256.get(..12).unwrap_or(sha256));
@@ -294,7 +293,7 @@ fn keep(path: &Path, sha256: &str, copy: &Path, is_taken: bool) -> io::Result<Pa
     Ok(place)
 }
 
-/// Replaces the file atomically. Mode, owner and times are taken from `like`, if it exists.
+/// Replaces the file atomically. Takes mode, owner and times from `like`, if `like` exists.
 fn write(path: &Path, content: &[u8], like: Option<&Path>) -> io::Result<()> {
     let temporary = file::temporary(path);
     let written = || {
@@ -307,11 +306,11 @@ fn write(path: &Path, content: &[u8], like: Option<&Path>) -> io::Result<()> {
     })
 }
 
-/// Writes and closes a file: a file that is open for writing cannot be run.
+/// Writes and closes a file. The kernel does not run a file that is open for writing.
 fn write_at(path: &Path, content: &[u8], like: Option<&Path>) -> io::Result<()> {
     let mut file = file::make(path, MODE)?;
     file.write_all(content)?;
-    // independent of the umask
+    // set the mode again, because the umask may have reduced it
     file.set_permissions(Permissions::from_mode(MODE))?;
     if let Some(like) = like {
         let like = fs::metadata(like)?;

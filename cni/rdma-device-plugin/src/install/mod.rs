@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `rdma-device-plugin install` and `uninstall`. `install` installs the CNI plugins' binaries and adds `rdma-cni` to
-//! the chain. `uninstall` removes both.
-//!
-//! A list never names a plugin that is not installed: the binaries are installed first and removed last.
+//! the chain. `uninstall` removes `rdma-cni` from the chain, and then the binaries. A list therefore never names a
+//! plugin that is not installed.
 
 mod binaries;
 mod pods;
@@ -33,22 +32,22 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Number of attempts while other programs write the list.
+/// Maximum number of attempts while other programs write the list.
 const TRIES: usize = 20;
 
 /// Delay between attempts.
 const PAUSE: Duration = Duration::from_millis(25);
 
-/// Interval of checks for an address.
+/// Interval of checks for an IPv6 address.
 const ADDRESS_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Installs the binaries and adds the list's entry, and prints the changes.
+/// Installs the binaries, adds the entry to the list, and prints the changes.
 ///
 /// # Errors
-/// The installation is incomplete, for the reason given. In an init container, only a failure to install the binaries
-/// is an error: obstacles in the list must not keep the daemon from its work, and the daemon reports them too.
+/// The installation is incomplete, for the reason given. In an init container, the only error is a failure to install
+/// the binaries. An obstacle in the list must not prevent the daemon's start: the daemon reports the obstacle, too.
 pub fn install(arguments: &Install) -> Result<()> {
-    // other processes are ended by the signal itself
+    // only the first process of a container needs handlers: without a handler, a signal ends any other process
     let ends = is_first().then(Ends::held).transpose();
     let ends = ends.map_err(cannot("wait for SIGTERM"))?;
     let configured = match &arguments.config {
@@ -87,7 +86,7 @@ pub fn install(arguments: &Install) -> Result<()> {
         cni_cache: None,
         needs_kubelet: !arguments.without_kubelet,
     };
-    // before any file is made, even the lock file
+    // check before making the first file, even before the lock file
     let before = Record::read(&chain.state_dir)?;
     let is_in = before.is_some_and(|it| !it.lists.is_empty());
     let hinders = chain.needs_kubelet && !arguments.init_container && !is_in;
@@ -158,7 +157,7 @@ pub fn install(arguments: &Install) -> Result<()> {
     }
 }
 
-/// Adds our plugin to the list, and prints the changes.
+/// Adds `rdma-cni` to the list, and prints the changes.
 fn put_in(chain: &Chain, parents: &[Parent]) -> Result<()> {
     let dir = chain.conf.conf_dir.clone();
     let (mut held, mut claim) = (vec![], Claim::default());
@@ -169,7 +168,7 @@ fn put_in(chain: &Chain, parents: &[Parent]) -> Result<()> {
         })?;
         changed.extend(turn.changed);
         held.extend(turn.held);
-        // it may be half-written now
+        // try again: another program may just be writing the file
         let is_broken = matches!(turn.obstacle, Some(Obstacle::Broken { .. }));
         if turn.again || (is_broken && left > 0) {
             thread::sleep(PAUSE);
@@ -207,8 +206,9 @@ fn put_in(chain: &Chain, parents: &[Parent]) -> Result<()> {
     bail!("{dir:?}: other programs write the list all the time, and {TYPE} is not in it; try again")
 }
 
-/// Waits for an address. A new node gets its addresses a little later (router advertisements, DHCPv6, duplicate address
-/// detection); until then pods would start without rails and without an error.
+/// Waits until a NIC has an IPv6 address. A new node gets its addresses some time after its start (router
+/// advertisements, DHCPv6, duplicate address detection). Without the wait, pods would start without rails, and no error
+/// would be reported.
 fn await_address(parents: &[Parent], limit: Duration, ends: Option<&Ends>) -> Result<()> {
     let end = Instant::now() + limit;
     while ipv6_prerequisite::blocker_now(parents).is_some() {
@@ -229,7 +229,8 @@ fn await_address(parents: &[Parent], limit: Duration, ends: Option<&Ends>) -> Re
     Ok(())
 }
 
-/// Returns the directory for `flag`: `given`, or else the directory of the installation, or else the default.
+/// Returns the directory for `flag`: `requested`, otherwise the directory of the last installation, otherwise the
+/// default.
 fn chosen(
     flag: &str,
     requested: Option<&Path>,
@@ -244,8 +245,8 @@ fn chosen(
     Ok(requested.to_owned())
 }
 
-/// Checks that `dir` is the directory of the installation. With another one, the daemon would remove binaries that
-/// another list names, or forget lists.
+/// Checks that `dir` is the directory of the last installation. With another directory, `uninstall` would remove
+/// binaries that a list in the earlier directory still names, or the record would lose lists.
 fn same(flag: &str, dir: &Path, was: Option<&Path>, remedy: &str) -> Result<()> {
     match was {
         Some(was) if was != dir => bail!(
@@ -255,12 +256,12 @@ fn same(flag: &str, dir: &Path, was: Option<&Path>, remedy: &str) -> Result<()> 
     }
 }
 
-/// Returns `stateDir` of the plugin's configuration.
+/// Returns `stateDir` of the configuration of `rdma-cni`.
 fn state_dir_of(entry: &Map<String, Value>) -> Option<&str> {
     entry.get("stateDir")?.as_str()
 }
 
-/// Returns the error of a node where kubelet's socket is not where the plugin would query it.
+/// Returns the error for a node where `rdma-cni` would not find kubelet's socket.
 fn without_kubelet(why: &str) -> Error {
     anyhow!(
         "nothing was changed: {why}; on a node without kubelet (podman, nerdctl) name the devices in \

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Finds pods that still need the installed `rdma-cni`, by its records and their network namespaces.
+//! Finds pods that still need the installed `rdma-cni`. Reads the records of `rdma-cni` and the pods' network
+//! namespaces.
 
 use crate::chain::programs::is_mounted;
 use anyhow::{Result, anyhow};
@@ -13,12 +14,12 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
-/// Pods that have devices, or addresses that are not released yet.
+/// Pods that have devices, or addresses that IPAM has not released yet.
 #[derive(Debug, Default)]
 pub(super) struct Pods {
-    /// `namespace/name` of living pods.
+    /// Names of living pods as `namespace/name`.
     pub living: Vec<String>,
-    /// Attachments of pods that ended without `rdma-cni`.
+    /// Attachments of pods that ended without a DEL of `rdma-cni`.
     ended: Vec<Ended>,
 }
 
@@ -53,7 +54,7 @@ pub(super) fn read(state_dirs: &[PathBuf]) -> Result<Pods> {
                     return Err(unreadable(&why));
                 }
             };
-            // after a reboot all devices are on the host
+            // skip records from before a reboot: the reboot returned all devices to the host
             if attachment.boot_id != kernel.boot_id()? {
                 continue;
             }
@@ -72,8 +73,8 @@ pub(super) fn read(state_dirs: &[PathBuf]) -> Result<Pods> {
     Ok(pods)
 }
 
-/// Removes files that killed calls of `rdma-cni` left below `state_dirs` for pods without a record. After `rdma-cni` is
-/// removed, no other program would remove them.
+/// Removes files below `state_dirs` that belong to a pod without a record. Killed calls of `rdma-cni` left them.
+/// Without `rdma-cni`, no other program would remove them.
 ///
 /// # Errors
 /// The files cannot be listed.
@@ -85,14 +86,14 @@ pub(super) fn sweep(state_dirs: &[PathBuf]) -> Result<()> {
 }
 
 impl Pods {
-    /// Restores the devices of ended pods by running `rdma-cni` from the first of `bin_dirs` that has it. Returns the
+    /// Restores the devices of ended pods by running `rdma-cni` from the first directory of `bin_dirs`. Returns the
     /// pods that were not restored, with the reasons.
     pub(super) fn restore_ended(&self, bin_dirs: &[PathBuf]) -> Vec<String> {
         let mut left = vec![];
         for ended in &self.ended {
             let name = name(&ended.attachment);
             match bin_dirs.iter().any(|it| is_mounted(it)) || is_mounted(&ended.state_dir) {
-                // IPAM plugins have their leases elsewhere on the node
+                // skip this pod: in a container, IPAM plugins do not find their leases, which are elsewhere on the node
                 true => left.push(format!(
                     "{name}: the devices can only be restored on the node itself"
                 )),
@@ -106,7 +107,7 @@ impl Pods {
     }
 }
 
-/// Runs `rdma-cni`'s DEL, as a runtime does for a pod whose namespace is gone.
+/// Runs DEL of `rdma-cni`, as a runtime does for a pod whose namespace is gone.
 fn delete(ended: &Ended, bin_dirs: &[PathBuf]) -> Result<(), String> {
     let key = &ended.attachment.key;
     let conf = json!({
@@ -136,14 +137,14 @@ fn delete(ended: &Ended, bin_dirs: &[PathBuf]) -> Result<(), String> {
 
 fn run(command: &mut Command, conf: &Value) -> io::Result<Output> {
     let (reader, mut writer) = io::pipe()?;
-    // a few bytes, which fit into the pipe
+    // the configuration is short enough for the pipe's buffer
     io::Write::write_all(&mut writer, conf.to_string().as_bytes())?;
     drop(writer);
     command.stdin(reader).stdout(Stdio::piped()).output()
 }
 
-/// Returns true if the pod may be alive. A namespace that cannot be read counts as alive. Without `CAP_SYS_ADMIN`, no
-/// existing namespace can be read.
+/// Returns true if the pod may be alive. A namespace that cannot be read counts as alive. Without `CAP_SYS_ADMIN`, this
+/// process can read no namespace.
 fn lives(kernel: &Linux, attachment: &Attachment) -> bool {
     let netns = netns_seen(attachment.netns.clone(), attachment.netns_id);
     match kernel.open_pod(&netns) {
@@ -154,7 +155,7 @@ fn lives(kernel: &Linux, attachment: &Attachment) -> bool {
     }
 }
 
-/// Returns `namespace/name` of the pod, or else the container's id.
+/// Returns the pod as `namespace/name`, or otherwise the container's id.
 fn name(attachment: &Attachment) -> &str {
     let pod = attachment.pod.as_deref();
     pod.unwrap_or(&attachment.key.container)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keeps a program of a DaemonSet running: kubelet would restart it at its end.
+//! Keeps a program of a DaemonSet's container running after its work is done. Kubelet would restart an ended program.
 
 use nix::{
     libc,
@@ -7,8 +7,8 @@ use nix::{
 };
 use std::{io, time::Duration};
 
-/// Blocked signals that end the program. A container's first process must handle them itself, because the kernel
-/// ignores them by default for this process (`signal(7)`, `pid_namespaces(7)`).
+/// Blocked signals that end the program. A container's first process must handle these signals itself, because the
+/// kernel ignores a signal without a handler for this process (`signal(7)`, `pid_namespaces(7)`).
 pub(super) struct Ends(SigSet);
 
 /// Returns true if this is a container's first process.
@@ -17,7 +17,7 @@ pub(super) fn is_first() -> bool {
 }
 
 impl Ends {
-    /// Blocks the signals for this thread and those that it starts.
+    /// Blocks the signals for this thread, and for threads that this thread starts later.
     ///
     /// # Errors
     /// The system call fails.
@@ -27,17 +27,17 @@ impl Ends {
         Ok(Self(signals))
     }
 
-    /// Returns true if a signal comes within `time`.
+    /// Returns true if one of the signals arrives within `time`.
     ///
     /// # Errors
-    /// The system refuses it.
+    /// The kernel refuses the system call.
     pub(super) fn within(&self, time: Duration) -> io::Result<bool> {
         let limit = libc::timespec {
             tv_sec: time.as_secs().try_into().unwrap_or(i64::MAX),
             tv_nsec: time.subsec_nanos().into(),
         };
         let none = std::ptr::null_mut();
-        // SAFETY: the set and the limit live until the call returns; no information is requested.
+        // SAFETY: the signal set and `limit` live until the call returns. The null pointer requests no `siginfo_t`.
         match unsafe { libc::sigtimedwait(self.0.as_ref(), none, &raw const limit) } {
             -1 => match io::Error::last_os_error() {
                 over if over.raw_os_error() == Some(libc::EAGAIN) => Ok(false),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `rdma-device-plugin uninstall`: removes the installation from a node, the lists' entries first.
+//! `rdma-device-plugin uninstall`: removes the installation from a node, beginning with the entries in lists.
 
 use super::{
     binaries, chosen, pods, state_dir_of,
@@ -26,23 +26,24 @@ use std::{
     time::Duration,
 };
 
-/// Interval of attempts of `uninstall --stay`.
+/// Interval between attempts of `uninstall --stay`.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// Interval of checks for another installation.
+/// Interval of checks whether another program has installed the files again.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Removes the files of [`install`](super::install) and of the daemon, and prints the changes. With `--stay`, retries
 /// until all files are removed, and returns only after a signal.
 ///
 /// # Errors
-/// Pods still have devices, or something is left, for the reason given.
+/// Pods still have devices, or files remain, for the reason given.
 pub fn uninstall(arguments: &Uninstall) -> Result<()> {
     if arguments.check {
         return check(arguments);
     }
     let held = || Ends::held().map_err(cannot("wait for SIGTERM"));
-    // other processes, and their children, are ended by the signal itself
+    // only `--stay` and the first process of a container need handlers: without a handler, a signal ends any other
+    // process and its children
     let is_held = is_first() || arguments.stay;
     let ends = is_held.then(held).transpose()?;
     let Some(ends) = ends.filter(|_| arguments.stay) else {
@@ -50,10 +51,10 @@ pub fn uninstall(arguments: &Uninstall) -> Result<()> {
     };
     let state_dir = arguments.state_dir.clone();
     let (mut printed, mut is_done) = (None, false);
-    // checked without a lock
+    // the check needs no lock
     let is_gone = || Record::read(&state_dir).is_ok_and(|it| it.is_none()) && !has_files(arguments);
     loop {
-        // another program may install again
+        // repeat, because another program may install the files again
         if !(is_done && is_gone()) {
             let done = take_away(arguments);
             let was_done = std::mem::replace(&mut is_done, done.is_ok());
@@ -84,10 +85,11 @@ pub fn uninstall(arguments: &Uninstall) -> Result<()> {
     }
 }
 
-/// Error of `--check` if something is left.
+/// Error of `--check` if files remain.
 const NOT_DONE: &str = "uninstall is not complete: files of install are still on this node";
 
-/// Checks that [`uninstall`] has nothing left to do. The check changes nothing, and does not read the state of pods.
+/// Checks that [`uninstall`] has removed everything. Changes nothing, and does not check whether pods still have
+/// devices.
 fn check(arguments: &Uninstall) -> Result<()> {
     if has_files(arguments) {
         bail!(NOT_DONE);
@@ -109,7 +111,7 @@ fn check(arguments: &Uninstall) -> Result<()> {
         cni_cache: None,
         needs_kubelet: false,
     };
-    // an entry of another writer keeps the binaries permanently
+    // nothing is left to remove: a list with another program's entry of `rdma-cni` needs the binaries permanently
     match record.lists.is_empty() && !chain.still_named()?.is_empty() {
         true => Ok(()),
         false => bail!(NOT_DONE),
@@ -122,8 +124,8 @@ fn has_files(arguments: &Uninstall) -> bool {
     directory.is_some_and(node_features::is_there) || device_info::is_there(&arguments.state_dir)
 }
 
-/// Removes all files of `install`. Labels and device information come last: they are valid while pods have devices.
-/// Returns a sentence if files remain.
+/// Removes all files of `install`. Removes labels and device information last, because they are valid while pods have
+/// devices. Returns a sentence about the files that remain.
 fn take_away(arguments: &Uninstall) -> Result<Option<String>> {
     let left = take_chain_away(arguments)?;
     if let Some(directory) = &arguments.node_features
@@ -173,7 +175,7 @@ fn take_chain_away(arguments: &Uninstall) -> Result<Option<String>> {
             chain.conf.conf_dir
         );
     }
-    // also the plugin's own state directory, if it differs
+    // also read the state directory of the entry, which may differ from the one of this command
     let mut state_dirs = vec![state_dir.clone()];
     let entries = record.lists.values().flat_map(|it| &it.entries);
     state_dirs.extend(entries.filter_map(state_dir_of).map(PathBuf::from));
@@ -213,7 +215,7 @@ fn take_chain_away(arguments: &Uninstall) -> Result<Option<String>> {
             left.join("; ")
         );
     }
-    // from here on the daemon does not add the entry again, even if a later step fails
+    // write this first: if a later step fails, the daemon must not add the entry again
     record.withdrawn = true;
     record.write(&state_dir)?;
     let (files, obstacles) = chain.give_back(&mut record)?;
@@ -227,7 +229,7 @@ fn take_chain_away(arguments: &Uninstall) -> Result<Option<String>> {
     if let Some(obstacle) = obstacles.into_iter().next() {
         bail!("{:?}: {obstacle}", chain.conf.conf_dir);
     }
-    // pods may have started before the runtime read the changed list
+    // read the pods again: a pod may have started before the runtime read the changed list
     let found = pods::read(&state_dirs)?;
     let mut pods = found.living.clone();
     pods.extend(found.restore_ended(&bin_dirs));

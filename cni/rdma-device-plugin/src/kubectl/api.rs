@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Runs of `kubectl` with the user's flags, and the pods of daemons.
+//! Runs `kubectl` with the user's flags, and finds the daemons' pods.
 
 use anyhow::{Context, Error, Result, anyhow, bail};
 use clap::Args;
@@ -14,16 +14,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Label of the daemons' pods: chart and manifests set it.
+/// Label of the daemons' pods, which chart and manifests set.
 const LABEL: &str = "app.kubernetes.io/name=rdma-device-plugin";
 
-/// Container of the daemon in its pod.
+/// Name of the daemon's container in its pod.
 pub(super) const CONTAINER: &str = "rdma-device-plugin";
 
-/// Number of daemons that are asked at a time.
+/// Number of daemons that `kubectl rdma` queries at a time.
 const AT_A_TIME: usize = 16;
 
-/// Polling interval for a daemon's answer.
+/// Interval of checks whether a daemon has answered.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Flags that each `kubectl` gets.
@@ -56,7 +56,7 @@ pub(super) struct Flags {
     timeout: u64,
 }
 
-/// Returns the text at `pointer`, or none.
+/// Returns the text at `pointer`, or an empty text if `object` has no text there.
 pub(super) fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
     let text = object.pointer(pointer).and_then(Value::as_str);
     text.unwrap_or_default()
@@ -67,7 +67,7 @@ pub(super) fn items(list: &Value) -> impl Iterator<Item = &Value> {
     array(list, "/items")
 }
 
-/// Returns the elements of the array at `pointer`; none: there is no array.
+/// Returns the elements of the array at `pointer`. Returns no element if there is no array.
 pub(super) fn array<'a>(object: &'a Value, pointer: &str) -> impl Iterator<Item = &'a Value> {
     let array = object.pointer(pointer).and_then(Value::as_array);
     array.into_iter().flatten()
@@ -96,25 +96,25 @@ impl Flags {
         whole(arguments, child)
     }
 
-    /// Returns the object that `kubectl ARGUMENTS` makes of `input`.
+    /// Runs `kubectl ARGUMENTS` with the standard input `input`, and returns the created object.
     pub(super) fn create(&self, arguments: &[&str], input: &str) -> Result<Value> {
         let mut command = self.command();
         let mut child = piped(command.args(arguments)).map_err(not_run)?;
         if let Some(mut stdin) = child.stdin.take() {
-            // a process that does not read its input may have ended already
+            // ignore an error: a process that does not read its input may have ended already
             let _ = stdin.write_all(input.as_bytes());
         }
         object(arguments, &whole(arguments, child)?)
     }
 
-    /// Returns the objects of `kubectl get ARGUMENTS -o json`.
+    /// Returns the output of `kubectl get ARGUMENTS -o json`.
     pub(super) fn get(&self, arguments: &[&str]) -> Result<Value> {
         let all = [&["get"], arguments, &["-o", "json"]].concat();
         object(&all, &self.output(&all)?)
     }
 
-    /// Waits for the end of `child`, up to the time limit for a daemon. After the limit, kills `child` and returns
-    /// `None`.
+    /// Waits for the end of `child`, at most for the time limit of a daemon's answer. After this time, kills `child`
+    /// and returns `None`.
     fn ended(&self, child: &mut Child) -> io::Result<Option<ExitStatus>> {
         let limit = Duration::from_secs(self.timeout);
         let begin = Instant::now();
@@ -128,7 +128,7 @@ impl Flags {
         child.wait().map(|_| None)
     }
 
-    /// Runs `kubectl ARGUMENTS` at the user's terminal. Returns its exit code.
+    /// Runs `kubectl ARGUMENTS` at the user's terminal. Returns the exit code of `kubectl`.
     pub(super) fn show(&self, arguments: &[&str]) -> Result<ExitCode> {
         let status = self.command().args(arguments).status();
         status.map(exit_code).map_err(not_run)
@@ -140,13 +140,13 @@ fn exit_code(status: ExitStatus) -> ExitCode {
     code.map_or(ExitCode::FAILURE, ExitCode::from)
 }
 
-/// Reads a pipe to its end on a separate thread, which may run longer than the command.
+/// Reads a pipe to its end. Must run on a separate thread, because the pipe may stay open longer than the command runs.
 fn read(pipe: Option<impl Read>) -> Vec<u8> {
-    // only the thread that waits for signals may receive them
+    // block all signals: only the thread that waits for signals may receive a signal
     let _ = SigSet::all().thread_block();
     let mut text = Vec::new();
     if let Some(mut pipe) = pipe {
-        // an error ends it
+        // an error ends the reading
         let _ = pipe.read_to_end(&mut text);
     }
     text
@@ -159,7 +159,8 @@ fn piped(command: &mut Command) -> io::Result<Child> {
     command.spawn()
 }
 
-/// Returns the output of `child`, which runs `kubectl ARGUMENTS`, or its last error.
+/// Returns the output of `child`, which runs `kubectl ARGUMENTS`. The error contains the last line that the command
+/// wrote to standard error.
 fn whole(arguments: &[&str], child: Child) -> Result<Vec<u8>> {
     let output = child.wait_with_output().map_err(not_run)?;
     match output.status.success() {
@@ -168,7 +169,7 @@ fn whole(arguments: &[&str], child: Child) -> Result<Vec<u8>> {
     }
 }
 
-/// Returns the last line: those before are of earlier attempts.
+/// Returns the last line of `errors`. Earlier lines are about earlier attempts.
 fn last_error(errors: &[u8]) -> String {
     let errors = String::from_utf8_lossy(errors);
     let last = errors.trim_end().lines().last();
@@ -192,11 +193,11 @@ fn failed(arguments: &[&str], why: &str) -> Error {
     anyhow!("kubectl {}: {why}", arguments.join(" "))
 }
 
-/// The pods of daemons, by node.
+/// Pods of the daemons, by node.
 #[derive(Debug)]
 pub(super) struct Daemons(BTreeMap<String, Daemon>);
 
-/// The pod of a daemon.
+/// Pod of a daemon.
 #[derive(Debug)]
 pub(super) struct Daemon(pub(super) Value);
 
@@ -206,7 +207,7 @@ impl Daemons {
         Self::of_list(&pods)
     }
 
-    /// Returns the daemons of a list of pods. If a node has two daemons, as during an upgrade, the ready one counts.
+    /// Returns the daemons of a list of pods. If a node has two daemons, as during an upgrade, returns the ready one.
     pub(super) fn of_list(pods: &Value) -> Result<Self> {
         let mut daemons: BTreeMap<String, Daemon> = BTreeMap::new();
         for pod in items(pods) {
@@ -228,7 +229,8 @@ impl Daemons {
         self.0.get(node)
     }
 
-    /// Returns the daemon of the node `target`, or else of the node of the pod `target`, with the pod.
+    /// Returns the daemon of the node `target`. If there is no such node, `target` is a pod: returns this pod and the
+    /// daemon of its node.
     pub(super) fn find(&self, flags: &Flags, target: &str) -> Result<(&Daemon, Option<Pod>)> {
         if let Some(daemon) = self.on(target) {
             return Ok((daemon, None));
@@ -239,7 +241,7 @@ impl Daemons {
         Ok((self.of(&pod)?, Some(pod)))
     }
 
-    /// The daemon of the pod's node.
+    /// Returns the daemon on the pod's node.
     pub(super) fn of(&self, pod: &Pod) -> Result<&Daemon> {
         match text(&pod.0, "/spec/nodeName") {
             "" => bail!(
@@ -256,7 +258,7 @@ impl Daemons {
         self.0.iter()
     }
 
-    /// Asks the daemons of `nodes` for their observations.
+    /// Queries the daemons of `nodes` for their observations.
     pub(super) fn facts<'a>(
         &self,
         flags: &Flags,
@@ -268,7 +270,7 @@ impl Daemons {
             thread::scope(|scope| {
                 let threads = nodes.iter().map(|node| scope.spawn(move || facts_of(node)));
                 let threads: Vec<_> = threads.collect();
-                // no thread panics
+                // ignore panics: no thread panics
                 answers.extend(
                     threads
                         .into_iter()
@@ -281,7 +283,7 @@ impl Daemons {
 }
 
 impl Daemon {
-    /// Returns `Ready`, or the reason why it is not.
+    /// Returns `Ready`, or the reason why the daemon is not ready.
     pub(super) fn state(&self) -> &str {
         let mut conditions = array(&self.0, "/status/conditions");
         let is_ready = |it: &Value| text(it, "/type") == "Ready" && text(it, "/status") == "True";
@@ -297,7 +299,7 @@ impl Daemon {
         }
     }
 
-    /// Returns the arguments of `kubectl` that run `rdma-device-plugin COMMAND` beside the daemon.
+    /// Returns the arguments with which `kubectl` runs `rdma-device-plugin COMMAND` in the daemon's container.
     fn at<'a>(&'a self, command: &[&'a str]) -> Vec<&'a str> {
         let namespace = text(&self.0, "/metadata/namespace");
         let name = text(&self.0, "/metadata/name");
@@ -322,7 +324,7 @@ impl Daemon {
         )
     }
 
-    /// Runs the command at the user's terminal. Returns its exit code.
+    /// Runs the command at the user's terminal. Returns the command's exit code.
     pub(super) fn exec(&self, flags: &Flags, command: &[&str]) -> Result<ExitCode> {
         let mut kubectl = flags.command();
         let mut child = kubectl.args(self.at(command)).spawn().map_err(not_run)?;
@@ -330,7 +332,7 @@ impl Daemon {
         status.map(exit_code).ok_or_else(|| self.silent(flags))
     }
 
-    /// Asks the daemon for its observations.
+    /// Queries the daemon for its observations.
     pub(super) fn facts(&self, flags: &Flags) -> Result<Facts> {
         let line = self.at(&["doctor", "--facts"]);
         let mut command = flags.command();
@@ -338,13 +340,14 @@ impl Daemon {
         let pipes = (child.stdout.take(), child.stderr.take());
         let output = thread::spawn(|| read(pipes.0));
         let errors = thread::spawn(|| read(pipes.1));
-        // a credential plugin that kubectl leaves behind keeps the pipe of errors open
+        // wait for the process and not for its pipes: a credential plugin may outlive kubectl and keep the pipe of
+        // errors open
         if flags.ended(&mut child).map_err(not_run)?.is_none() {
             return Err(self.silent(flags));
         }
-        // no thread panics
+        // ignore panics: no thread panics
         let joined = |it: thread::JoinHandle<Vec<u8>>| it.join().unwrap_or_default();
-        // exit code 1 is also used for errors on the node
+        // read the output before the exit code: `doctor` also ends with 1 if it finds errors on the node
         let Ok(facts) = serde_json::from_slice::<Value>(&joined(output)) else {
             return Err(failed(&line, &last_error(&joined(errors))));
         };
@@ -364,7 +367,7 @@ impl Daemon {
 pub(super) struct Pod(pub(super) Value);
 
 impl Pod {
-    /// Returns the pod `namespace/name`, or `name` of the namespace of `flags`.
+    /// Returns the pod `namespace/name`. For a `name` without a namespace, uses the namespace of `flags`.
     pub(super) fn get(flags: &Flags, name: &str) -> Result<Self> {
         let pod = match name.split_once('/') {
             Some((namespace, name)) => flags.get(&["pod", name, "--namespace", namespace]),
@@ -373,13 +376,13 @@ impl Pod {
         pod.map(Self)
     }
 
-    /// Returns `namespace/name`.
+    /// Returns the pod's name as `namespace/name`.
     pub(super) fn name(&self) -> String {
         let [namespace, name] = ["/metadata/namespace", "/metadata/name"];
         format!("{}/{}", text(&self.0, namespace), text(&self.0, name))
     }
 
-    /// Returns the events of the daemon's pod.
+    /// Returns the events of the pod.
     pub(super) fn events(&self, flags: &Flags) -> Result<Value> {
         let name = text(&self.0, "/metadata/name");
         let selector = format!("involvedObject.kind=Pod,involvedObject.name={name}");

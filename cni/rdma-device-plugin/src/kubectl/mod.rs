@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `kubectl rdma`: this program under the name `kubectl-rdma`. It reads everything by running `kubectl`, and so uses
-//! the user's cluster, identity and permissions. Daemons answer through `kubectl exec`.
+//! `kubectl rdma`: this program under the name `kubectl-rdma`. It runs `kubectl` for each request, and therefore has
+//! the user's cluster, identity and permissions. It queries daemons by `kubectl exec`.
 //!
 //! | module | owns |
 //! |---|---|
-//! | this one | command line, and `doctor` |
+//! | this module | command line, and `doctor` |
 //! | `api` | runs of `kubectl`, and the daemons' pods |
 //! | `nodes` | table of nodes: from the API server, and from [`doctor::facts`] |
 //! | `pods` | table of pods' rails: from [`doctor::facts`] |
-//! | `ping` | a short-lived pod beside the daemon, which pings |
+//! | `ping` | a short-lived pod beside the daemon, which sends the requests |
 
 mod api;
 mod nodes;
@@ -29,7 +29,7 @@ use std::{
     process::ExitCode,
 };
 
-/// Name of the program as `kubectl` searches it.
+/// Name of the program, by which `kubectl` finds the plugin.
 const NAME: &str = "kubectl-rdma";
 
 /// Shows nodes and pods with RDMA, what keeps them from it, and whether rails answer
@@ -84,19 +84,19 @@ enum Command {
     },
 }
 
-/// Formats beside the table.
+/// Output formats other than the table.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Format {
     Json,
 }
 
-/// Returns true if this program was called by the name of the plugin.
+/// Returns true if this program was started under the name of the plugin.
 pub fn is_called() -> bool {
     let name = env::args_os().next();
     name.is_some_and(|it| Path::new(&it).file_name() == Some(NAME.as_ref()))
 }
 
-/// Runs the plugin. An error is one sentence on standard error, and exit code 1.
+/// Runs the plugin. Prints an error as one sentence on standard error, and returns the exit code 1.
 pub fn run() -> ExitCode {
     let arguments = Arguments::parse();
     match arguments.command.run(&arguments.flags) {
@@ -130,7 +130,7 @@ impl Command {
     }
 }
 
-/// Prints `rows` in the format, or else as the table.
+/// Prints `rows` in the given format. Prints the table if no format is given.
 fn print<T: Serialize>(
     format: Option<Format>,
     rows: &[T],
@@ -149,7 +149,7 @@ fn print<T: Serialize>(
 
 fn write(text: &str) -> Result<()> {
     match io::stdout().write_all(text.as_bytes()) {
-        // the reader has ended
+        // ignore a broken pipe: the reader of the output has ended
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(cannot("write to standard output")(error))
         }
@@ -157,7 +157,7 @@ fn write(text: &str) -> Result<()> {
     }
 }
 
-/// Prints the errors of daemons that did not answer. Any such error makes the exit code 1.
+/// Prints the errors of daemons that did not answer. Returns the exit code 1 if there is such an error.
 fn reported(failed: &[Error]) -> ExitCode {
     for error in failed {
         eprintln!("{NAME}: {}", one_line(&error.to_string()));
@@ -168,7 +168,7 @@ fn reported(failed: &[Error]) -> ExitCode {
     }
 }
 
-/// Prints what the API server has of the target, and the report of the daemon.
+/// Prints the API server's information about the target, and the report of the daemon.
 fn doctor(flags: &Flags, target: &str, options: &[String]) -> Result<ExitCode> {
     let daemons = Daemons::get(flags)?;
     let (daemon, pod) = daemons.find(flags, target)?;
@@ -187,7 +187,7 @@ fn doctor(flags: &Flags, target: &str, options: &[String]) -> Result<ExitCode> {
     daemon.exec(flags, &command)
 }
 
-/// Returns warnings, and events by the daemon, a line for each.
+/// Returns warnings, and events by the daemon, one line each.
 fn warnings(events: &Value) -> Option<String> {
     let of_interest =
         |it: &&Value| text(it, "/type") == "Warning" || text(it, "/reason").starts_with("Rdma");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Nodes with a daemon: their resources, rails and health.
+//! Nodes with a daemon, and their resources, rails and health.
 
 use super::api::{Daemons, Flags, array, items, text};
 use crate::{offer::columns, report::condition::Condition};
@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Answer of an API server without claims.
+/// Part of the API server's error for ResourceSlices, if the API server does not support claims.
 const NO_SLICES: &str = "doesn't have a resource type";
 
 /// A node with a daemon.
@@ -20,22 +20,22 @@ const NO_SLICES: &str = "doesn't have a resource type";
 #[serde(rename_all = "camelCase")]
 pub(super) struct Node {
     name: String,
-    /// `Ready`, or why it is not.
+    /// State of the daemon: `Ready`, or the reason why it is not ready.
     daemon: String,
     /// Resources that the daemon offers.
     resources: BTreeMap<String, Amount>,
-    /// Number of devices that pods can have; none: not known.
+    /// Number of devices that pods can have; `None`: unknown.
     rails: Option<usize>,
-    /// Number of NICs that no new pod may have, if ResourceSlices show it.
+    /// Number of NICs with a taint in their ResourceSlice, which no new pod gets. `None`: unknown.
     tainted: Option<usize>,
-    /// Switches by rail, as the daemon has heard them by LLDP.
+    /// Switches by rail, which the daemon received by LLDP.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     switches: BTreeMap<String, String>,
-    /// `ok`, or the problem.
+    /// Health: `ok`, or the problem.
     health: String,
 }
 
-/// Number of a resource's ids, as Kubernetes writes it; none: the resource is served by claims.
+/// Number of a resource's ids, as Kubernetes writes it. `None`: the resource is allocated by claims.
 #[derive(Debug, PartialEq, Serialize)]
 struct Amount {
     allocatable: Option<String>,
@@ -69,7 +69,7 @@ pub(super) fn nodes(flags: &Flags) -> Result<(Vec<Node>, Vec<Error>)> {
     Ok((rows, failed))
 }
 
-/// Returns the condition of a node that lacks rails.
+/// Returns the condition's text for a node that lacks rails.
 pub(super) fn problem(node: &Value) -> Option<String> {
     let (condition, ..) = Condition::read(node)?;
     let message = || format!("{}: {}", condition.reason, condition.message);
@@ -111,8 +111,8 @@ fn row(name: &str, daemon: &str, node: &Value, slices: &Value, facts: Option<&Fa
     }
 }
 
-/// Adds a remark to each rail that is on a different switch than the same rail of the other nodes. Compares only rails
-/// of nodes of one kind, whose rails have the same names.
+/// Adds a remark to each rail whose switch differs from the switch of the same rail on the other nodes. Compares only
+/// nodes whose rails have the same names.
 fn mark_misplaced(nodes: &mut [Node]) {
     let mut users: BTreeMap<String, BTreeMap<String, usize>> = BTreeMap::new();
     let mut kinds: BTreeSet<(String, String)> = BTreeSet::new();
@@ -152,13 +152,14 @@ fn health(facts: Option<&Facts>) -> String {
     counted(&examine(facts), &severities).unwrap_or_else(|| "ok".to_owned())
 }
 
-/// A device of a slice that is one NIC.
+/// A device of a ResourceSlice that is one NIC.
 struct Device<'a> {
     resource: &'a str,
     is_tainted: bool,
 }
 
-/// Returns the NICs in the node's slices, by name. The daemon sets the attributes `resource` and `scope` of each NIC.
+/// Returns the NICs in the node's ResourceSlices, by name. The attributes `resource` and `scope` show that a device is
+/// a NIC. The daemon sets them.
 fn devices<'a>(node: &str, slices: &'a Value) -> BTreeMap<&'a str, Device<'a>> {
     let slices = items(slices).filter(|it| text(it, "/spec/nodeName") == node);
     let devices = slices.flat_map(|it| array(it, "/spec/devices"));

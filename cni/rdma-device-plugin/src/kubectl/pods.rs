@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pods with rails, by the records of their nodes.
+//! Pods with rails, according to the records on their nodes.
 
 use super::api::{Daemons, Flags, Pod, items, text};
 use crate::offer::columns;
@@ -12,18 +12,18 @@ use std::{
     net::IpAddr,
 };
 
-/// A rail of a pod.
+/// One rail of a pod.
 #[derive(Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Row {
     namespace: String,
     name: String,
     node: String,
-    /// Netdev in the pod.
+    /// Name of the netdev in the pod.
     rail: String,
     /// RDMA device.
     device: Option<String>,
-    /// Netdev on the host: the moved one, or the parent.
+    /// Name of the netdev on the host: the moved netdev, or the parent of the child netdev.
     host_netdev: Option<String>,
     addresses: Vec<Address>,
 }
@@ -35,7 +35,8 @@ struct Address {
     gid_index: Option<u32>,
 }
 
-/// Returns the rails of the namespace's pods, and the errors of daemons that did not answer.
+/// Returns the rails of the pods in the namespace of `flags`, or in all namespaces. Also returns
+/// the errors of daemons that did not answer.
 pub(super) fn pods(flags: &Flags, all: bool) -> Result<(Vec<Row>, Vec<Error>)> {
     let daemons = Daemons::get(flags)?;
     let pods = match all {
@@ -58,7 +59,7 @@ pub(super) fn pods(flags: &Flags, all: bool) -> Result<(Vec<Row>, Vec<Error>)> {
     Ok((rows, failed))
 }
 
-/// Returns the rails of living pods of a node, by `namespace/name`.
+/// Returns the rails of the node's living pods, by `namespace/name`.
 pub(super) fn rails(facts: &Facts) -> BTreeMap<String, Vec<PodRail>> {
     let mut pods: BTreeMap<String, Vec<PodRail>> = BTreeMap::new();
     for attachment in facts.living() {
@@ -68,7 +69,7 @@ pub(super) fn rails(facts: &Facts) -> BTreeMap<String, Vec<PodRail>> {
     pods
 }
 
-/// Returns the rails of those pods of the node that are `listed`.
+/// Returns the rails of those pods of the node that are in `listed`.
 fn rows(node: &str, facts: &Facts, listed: &BTreeSet<String>) -> Vec<Row> {
     let mut rows = vec![];
     for (pod, rails) in rails(facts) {
@@ -97,7 +98,7 @@ fn rows(node: &str, facts: &Facts, listed: &BTreeSet<String>) -> Vec<Row> {
     rows
 }
 
-/// Returns the rails as a table, a line for each address.
+/// Returns the rails as a table with one line for each address.
 pub(super) fn table(rows: &[Row]) -> String {
     let head = [
         "NAMESPACE",

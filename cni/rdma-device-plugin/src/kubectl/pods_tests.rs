@@ -3,7 +3,7 @@
 use super::*;
 use serde_json::json;
 
-/// Observations of a node with the record of one pod of two rails.
+/// Observations of a node with a record of one pod with two rails.
 fn facts(lives: bool) -> Facts {
     let given = json!({"addresses": [{"ip": "fd00::7", "prefix": 64}], "routes": [], "rules": []});
     let gid = json!({"address": "fd00::7", "gid": "fd00::7", "port": 1, "index": 5});

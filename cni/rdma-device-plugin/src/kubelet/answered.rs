@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon's answers to kubelet about containers' starts, for the log and for the handling of refused pods.
+//! The daemon's answers to kubelet about starts of containers. The daemon logs each answer, and sends it to the tasks
+//! that handle refused pods.
 
 use super::{
     holder::{self, Holder},
@@ -15,12 +16,12 @@ use kubelet_api::pod_resources::AskError;
 pub(super) struct Answered {
     pub(super) resource: ResourceName,
     pub(super) ids: Vec<String>,
-    /// Reason of the refusal; `None`: it may start.
+    /// Reason of the refusal; `None`: the container may start.
     pub(super) refused: Option<Refused>,
 }
 
 impl Answered {
-    /// Logs the answer, and sends it to the handlers of refused pods.
+    /// Logs the answer, and sends it to the tasks that handle refused pods.
     pub(super) fn publish(
         self,
         context: &PluginContext,
@@ -45,7 +46,7 @@ impl Answered {
                     cure,
                 });
             }
-            // the pod is unknown: kubelet repeats the call
+            // send nothing: kubelet does not report the pod yet. Kubelet repeats the call, and the pod is then known
             (Some(_), _) => {}
         }
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Checks before a container starts that the chain made its pod's network. Otherwise the container would have its
-//! character devices, but no rails.
+//! Checks before a container starts that a list with `rdma-cni` made its pod's network. Without `rdma-cni`, the
+//! container would have its character devices, but no rails.
 
 use super::{holder::Holder, plugin_context::PluginContext};
 use crate::{
@@ -17,16 +17,17 @@ use kubelet_api::pod_resources::AskError;
 use std::{fs, path::Path, time::SystemTime};
 use tonic::Status;
 
-/// Returns true if `rdma-cni` was added to a list of this node, so that it is called for new pods.
+/// Returns true if a CNI list of this node has `rdma-cni`. The runtime then calls it for new pods.
 pub(crate) fn is_chained(state_dir: &Path) -> bool {
     let record = Record::read(state_dir).ok().flatten();
     record.is_some_and(|it| !it.lists.is_empty())
 }
 
-/// Checks that the chain made the network of the pod with `ids` of `resource`. `holder` is the container.
+/// Checks that a list with `rdma-cni` made the network of the pod that has `ids` of `resource`. `holder` is the
+/// container of these ids.
 ///
 /// # Errors
-/// The chain did not make it, or kubelet does not report the pod. Kubelet repeats the call later.
+/// No list with `rdma-cni` made the network, or kubelet does not report the pod. Kubelet repeats the call later.
 pub(super) async fn check(
     context: &PluginContext,
     resource: &ResourceName,
@@ -38,7 +39,7 @@ pub(super) async fn check(
             "cannot determine the pod, and whether {TYPE} set up its network: {error}"
         ))
     })?;
-    // the chain does not see an init container's ids either
+    // accept an init container: kubelet does not report its ids, so `rdma-cni` cannot attach them either
     let Some(holder) = holder else {
         return Ok(());
     };
@@ -49,7 +50,7 @@ pub(super) async fn check(
         .filter_map(|id| context.grants.given_at(resource.as_str(), id));
     let since = granted.max().unwrap_or(SystemTime::UNIX_EPOCH);
     let read = move || {
-        // the plugin was removed from the node meanwhile: no check is due
+        // no check is necessary: `uninstall` has removed `rdma-cni` from the node meanwhile
         if !is_chained(&state_dir) {
             return Ok(Made::Unknown);
         }
@@ -94,8 +95,9 @@ pub(super) async fn check(
     }
 }
 
-/// Returns true if the runtime does not read the directory with `rdma-cni`'s entry, as after another runtime was
-/// installed. The network of `holder` was then made without `rdma-cni`, although the entry existed before.
+/// Returns true if the runtime does not read the directory with the entry of `rdma-cni`, for example because another
+/// runtime was installed. Such a runtime made the network of `holder` without `rdma-cni`, although the entry existed
+/// before.
 async fn is_unread(context: &PluginContext, network: &str, holder: &Holder) -> bool {
     let status = context.chain.borrow().clone();
     let ChainStatus::Called(Called {
@@ -121,8 +123,8 @@ async fn is_unread(context: &PluginContext, network: &str, holder: &Holder) -> b
     matches!(made, Ok(Some(Made::WithoutUs { .. })))
 }
 
-/// Returns the remedy if the runtime does not read the directory. With `auto`, removes the evidence, so that the entry
-/// moves back to the list.
+/// Returns the remedy for a runtime that does not read the network's own directory. With the placement `auto`, also
+/// removes the evidence that the runtime reads the directory. The reconciler then moves the entry back to the list.
 fn without_directory(context: &PluginContext, network: &str) -> Option<(String, Cure)> {
     log::warn!(
         "the runtime no longer calls the plugins in the directory of network {network}, or chain.placement is wrong: \
@@ -141,7 +143,7 @@ fn without_directory(context: &PluginContext, network: &str) -> Option<(String, 
     is_fixed.then_some((remedy, Cure::Time))
 }
 
-/// Returns the remedy: another pod helps only if the chain would make its network.
+/// Returns the remedy for `status`. A new pod helps only if the runtime would call `rdma-cni` for it.
 fn remedy_for(status: &ChainStatus) -> (String, Cure) {
     match status {
         ChainStatus::NotCalled(why) => {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Writes a pod's rails and limits for a container before the container is created. At this time the rails are known.
+//! Writes the files with a pod's rails and limits for a container. The daemon writes them before the runtime creates
+//! the container, because the rails are known only then.
 
 use super::{holder::Holder, plugin_context::PluginContext, service::Promised};
 use crate::{chain::record, conf::ResourceName, node::Node, offer::Environment};
@@ -16,18 +17,18 @@ use rdma_resources::{
 use std::fmt::Display;
 use tonic::Status;
 
-/// A container as kubelet identifies it.
+/// A container, named by kubelet's resources and ids.
 pub(super) struct Container {
     resource: String,
-    /// Its ids of `resource`.
+    /// Ids of `resource` that the container has.
     ids: Vec<String>,
-    /// All ids that kubelet allocated to the container, of all resources. If kubelet does not report the container,
-    /// only the ids of the call.
+    /// All ids that kubelet allocated to the container, of all resources. If kubelet does not report the container:
+    /// only the ids of the present call.
     allocated: Vec<(String, String)>,
 }
 
 impl Container {
-    /// Returns the container with `ids` of `resource`; `holder` is kubelet's report of the container.
+    /// Returns the container with `ids` of `resource`. `holder` is kubelet's report of the container.
     pub(super) fn new(resource: &ResourceName, ids: &[String], holder: Option<&Holder>) -> Self {
         let resource = resource.to_string();
         let allocated = match holder {
@@ -49,8 +50,8 @@ impl Container {
     }
 }
 
-/// Writes the files of `environment` and of the container's other resources, and the record of what it is `promised`. A
-/// pod with `hostNetwork` has no rails.
+/// Writes the files that the container's resources require. Also records the limits and rails that Allocate `promised`
+/// to the container. A pod with `hostNetwork` has no rails.
 ///
 /// # Errors
 /// The rails are unknown, or a file cannot be written. Kubelet repeats the call.
@@ -75,7 +76,7 @@ pub(super) async fn write(
         let boot_id = Linux::new().boot_id().unwrap_or_default();
         let all = store.of_boot(&boot_id).map_err(in_words)?;
         let attachments = of_pod(&all, &container);
-        // a hook alone needs no record
+        // the container needs only a hook: unreadable records do not matter
         let unreadable = match attachments.is_empty() && (has_rails || has_files) {
             true => store.unreadable().map_err(in_words)?,
             false => vec![],
@@ -128,8 +129,9 @@ fn in_words(error: impl Display) -> String {
     error.to_string()
 }
 
-/// Writes the files that the resources of `container` require. Each file covers the `grants` of all resources with this
-/// file, because two resources with one file mount the same directory, and the runtime may use either mount.
+/// Writes the files that the resources of `container` require. If two resources have the same file, they mount the same
+/// directory, and the runtime may use either mount. Each file therefore contains the `grants` of all resources with
+/// this file.
 fn write_libraries<K: Kernel>(
     containers: &Containers,
     container: &Container,
@@ -181,7 +183,7 @@ fn write_libraries<K: Kernel>(
     Ok(())
 }
 
-/// Returns kubelet's allocations for rails of `attachment`.
+/// Returns kubelet's ids of the rails of `attachment`.
 fn held(attachment: &Attachment) -> impl Iterator<Item = ContainerId<'_>> {
     let rails = attachment.rails.iter();
     let ids = rails.filter_map(|rail| rail.allocated.as_ref());
@@ -191,8 +193,8 @@ fn held(attachment: &Attachment) -> impl Iterator<Item = ContainerId<'_>> {
     })
 }
 
-/// Returns the attachments of the pod of `container`. An id may have no rail, because the NIC is down, or because the
-/// pod did not select the NIC. If a pod has several sandboxes, returns the attachments of the last one.
+/// Returns the attachments of the pod of `container`. If a pod has several sandboxes, returns the attachments of the
+/// last one. An id has no rail if the NIC is down, or if the pod did not select the NIC.
 fn of_pod<'a>(all: &'a [Attachment], container: &Container) -> Vec<&'a Attachment> {
     let is_its = |held: ContainerId<'_>| {
         let mut allocated = container.allocated.iter();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Finds the container that has allocated devices. Calls of a device plugin do not name the container; only
-//! pod-resources does.
+//! Finds the container to which kubelet allocated devices. Kubelet's call to a device plugin does not name the
+//! container. Only kubelet's pod-resources API does.
 
 use crate::conf::ResourceName;
 use kubelet_api::pod_resources::{
@@ -9,21 +9,21 @@ use kubelet_api::pod_resources::{
 };
 use std::{fmt, path::Path, time::Duration};
 
-/// Time limit of kubelet's answer: kubelet itself waits 30 s for our answer
+/// Time limit for kubelet's answer. Kubelet waits 30 s for the daemon's answer
 /// (`KubeletPreStartContainerRPCTimeoutInSecs`).
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// A container.
+/// A container that has devices.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Holder {
     pub(super) namespace: String,
     pub(super) pod: String,
     pub(super) container: String,
-    /// Kubelet's allocations to the container, as pairs of resource and id. Empty if kubelet was not queried.
+    /// Kubelet's allocations to the container, as pairs of resource and id. Empty if the daemon did not query kubelet.
     pub(super) allocated: Vec<(String, String)>,
 }
 
-/// Formats `default/trainer-0, container main`.
+/// Formats a container as `default/trainer-0, container main`.
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
@@ -36,7 +36,8 @@ impl fmt::Display for Holder {
     }
 }
 
-/// Returns the container that has `ids` of `resource`. `None`: kubelet does not report it, as for an init container.
+/// Returns the container that has `ids` of `resource`. Returns `None` if kubelet does not report the container, for
+/// example an init container.
 pub(super) async fn of(
     socket: &Path,
     resource: &ResourceName,
@@ -46,7 +47,7 @@ pub(super) async fn of(
     Ok(holder(&pods, resource, ids))
 }
 
-/// Logs the devices' container, if kubelet reported it.
+/// Logs the daemon's decision on a container's start. Names the container if kubelet reported it.
 pub(super) fn log_verdict(
     resource: &ResourceName,
     ids: &[String],

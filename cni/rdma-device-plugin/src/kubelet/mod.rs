@@ -1,24 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon's interface to kubelet: each resource is a plugin with its own socket, gRPC server and registration.
+//! The daemon's interface to kubelet. Each resource is a device plugin with its own socket, gRPC server and
+//! registration.
 //!
 //! | module | owns |
 //! |---|---|
 //! | [`socket`] | a socket in one of kubelet's directories, and its state |
-//! | [`service`] | the device-plugin service of a resource |
-//! | `holder` | the container of allocated devices |
+//! | [`service`] | device-plugin service of a resource |
+//! | `holder` | the container that has allocated devices |
 //! | `own_accelerators` | accelerators of the container that gets NICs |
-//! | `chain_check` | check that the chain made the pod's network |
+//! | `chain_check` | check that `rdma-cni` attached the pod's network |
 //! | `answered` | answers to kubelet about starts of containers |
-//! | `environment` | environment of a container for that network |
-//! | `libraries` | RDMA devices and GIDs of the container |
-//! | [`streams`] | its ListAndWatch streams |
-//! | [`plugin`] | its task: socket, server, registration |
+//! | `environment` | a container's variables about its pod's rails |
+//! | `libraries` | RDMA devices and GIDs of a container, for libraries |
+//! | [`streams`] | ListAndWatch streams of a resource |
+//! | [`plugin`] | task of a resource: socket, server, registration |
 //! | `plugin_context` | common context of all plugins |
 //! | [`register`] | one registration |
 //! | [`takeover`] | replacement of another daemon's plugin |
 //!
-//! A plugin outlives all changes of its offer: its streams observe the [`Node`](crate::node::Node) and send a list when
-//! it differs from the last one.
+//! A plugin keeps running while its offer changes. Its streams observe the [`Node`](crate::node::Node), and send each
+//! list that differs from the last one.
 
 mod answered;
 pub(crate) mod chain_check;

@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Finds the accelerators of the container for which kubelet requests a preference.
+//! Finds the accelerators of the container for which kubelet requests a preference. Kubelet's request does not name the
+//! container, but kubelet's pod-resources list already contains the container's allocations, for three reasons
+//! (`HandlePodAdditions()`, `pkg/kubelet/kubelet.go`; `allocateContainerResources()`,
+//! `callGetPreferredAllocationIfAvailable()`, `pkg/kubelet/cm/devicemanager/manager.go`):
 //!
-//! Kubelet's request does not name the container. But kubelet's pod-resources list already contains the allocations of
-//! this container: kubelet knows a pod before its admission (`HandlePodAdditions()`, `pkg/kubelet/kubelet.go`), knows
-//! its devices as soon as their plugin has answered, and does not hold the device manager's lock during the request
-//! (`allocateContainerResources()`, `callGetPreferredAllocationIfAvailable()`,
-//! `pkg/kubelet/cm/devicemanager/manager.go`). So the container is one of those that have accelerators and no id of the
-//! resource yet. Some containers never get an id. They were already in the list at kubelet's previous request, so only
-//! containers that are new in the list are considered.
+//! - Kubelet knows a pod before its admission.
+//! - Kubelet knows a pod's devices as soon as their plugin has answered.
+//! - Kubelet does not hold the device manager's lock during the request.
 //!
-//! The result may be empty. Kubelet allocates a container's resources in random order (a Go map's), so its accelerators
-//! may come after its NICs. Also, pod-resources does not list init containers.
+//! The container is therefore one of the containers with accelerators and without an id of the resource. Some
+//! containers never get an id of the resource. They were in the list at kubelet's previous request already, so the
+//! daemon considers only containers that are new in the list.
+//!
+//! The result may be empty. Kubelet allocates a container's resources in random order (the order of a Go map), and may
+//! allocate the accelerators after the NICs. Also, pod-resources does not list init containers.
 
 use super::holder::Holder;
 use crate::conf::ResourceName;
@@ -21,13 +24,13 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// Containers with accelerators and without an id of a resource, at kubelet's last request.
+/// Containers that had accelerators and no id of the resource at kubelet's last request.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Waiting(Arc<Mutex<BTreeSet<Holder>>>);
 
 impl Waiting {
-    /// Returns the accelerators of the container of kubelet's request; none if they are unknown. If several containers
-    /// have appeared since the last request, returns the accelerators of all of them.
+    /// Returns the accelerators of the container for which kubelet sends the request. Returns no accelerator if they
+    /// are unknown. If several containers are new since the last request, returns the accelerators of all of them.
     pub(super) fn own(
         &self,
         pods: &[PodResources],
@@ -86,12 +89,12 @@ fn accelerators(
 /// | id | device plugin |
 /// |---|---|
 /// | `0000:c1:00.0` | ROCm's, and others that use the PCI address |
-/// | `GPU-…`, `GPU-…::3` | NVIDIA's; with the suffix, a replica of a shared GPU (`NewAnnotatedID()`, `internal/rm/devices.go`) |
+/// | `GPU-…`, `GPU-…::3` | NVIDIA's; the suffix is a replica of a shared GPU (`NewAnnotatedID()`, `internal/rm/devices.go`) |
 /// | `MIG-GPU-…/1/0` | NVIDIA's, a part of a GPU with a driver before 470 |
 /// | `nvidia3`, `nvidia3/vgpu1`, `nvidia3/gi1` | GKE's (`pkg/gpu/nvidia/manager.go`) |
 /// | `card1-0` | Intel's (`cmd/gpu_plugin/gpu_plugin.go`) |
 ///
-/// The id `MIG-…` of a later NVIDIA driver can be resolved by NVML only, and is ignored.
+/// Ignores the id `MIG-…` of a later NVIDIA driver, because only NVML can resolve it.
 fn address(id: &str, names: &BTreeMap<String, DeviceAddress>) -> Option<DeviceAddress> {
     let name = id.split_once("::").map_or(id, |(name, _)| name);
     let name = name.split_once('/').map_or(name, |(name, _)| name);
@@ -175,7 +178,7 @@ mod tests {
             "GPU-?",
             "nvidia50",
             "card10-0",
-            // a NIC
+            // the id of a NIC, not of an accelerator
             "0000:3b:00.2",
             "3",
             "",
@@ -192,7 +195,7 @@ mod tests {
         let other = ("amd.com/gpu", "0000:c1:00.0");
         let with_nic = pod("a", &[gpu, ("rdma/hca", "7")]);
         assert_eq!(own(&waiting, std::slice::from_ref(&with_nic)), [""; 0]);
-        // the other one has only another resource
+        // pod `b` has no `rdma/hca`, only another resource
         let waits = pod("b", &[other, ("rdma/vf", "0000:3b:00.2")]);
         assert_eq!(own(&waiting, &[with_nic, waits]), ["0000:c1:00.0"]);
     }
@@ -204,14 +207,14 @@ mod tests {
         let other = ("amd.com/gpu", "0000:c1:00.0");
         let without = pod("without", &[gpu]);
         let comes = pod("trainer-0", &[other]);
-        // neither is known
+        // both containers are new
         let both = own(&waiting, &[without.clone(), comes]);
         assert_eq!(both, ["0000:62:00.0", "0000:c1:00.0"]);
         let served = pod("trainer-0", &[other, ("rdma/hca", "7")]);
         let next = pod("trainer-1", &[("intel.com/gpu", "card1-0")]);
         let own_now = own(&waiting, &[without.clone(), served.clone(), next]);
         assert_eq!(own_now, ["0000:72:00.0"]);
-        // a pod of the same name comes again
+        // a new pod with the same name as an ended pod
         let again = pod("trainer-0", &[other]);
         assert_eq!(own(&waiting, &[without, again]), ["0000:c1:00.0"]);
     }

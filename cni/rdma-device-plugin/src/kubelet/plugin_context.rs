@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Common context of all plugins of a node.
+//! Context that all plugins of a node share.
 
 use crate::{
     chain::ChainStatus,
@@ -29,9 +29,9 @@ pub struct PluginContext {
     pub name: String,
     /// Role of this daemon among the node's daemons.
     pub role: watch::Receiver<Role>,
-    /// Grants of devices.
+    /// Files of the grants.
     pub grants: Grants,
-    /// Files for containers.
+    /// Files that containers mount.
     pub containers: Containers,
     /// Latest state of the node.
     pub node: watch::Receiver<Arc<Node>>,
@@ -39,9 +39,9 @@ pub struct PluginContext {
     pub directories: watch::Receiver<u64>,
     /// Signals to the daemon.
     pub signals: mpsc::Sender<Signal>,
-    /// Status of our plugin in the chain.
+    /// Status of `rdma-cni` in the chain.
     pub chain: watch::Receiver<ChainStatus>,
-    /// Receivers of verdicts on containers' starts.
+    /// Receivers of the daemon's decisions on containers' starts.
     pub verdicts: Verdicts,
     /// Metrics.
     pub metrics: Metrics,

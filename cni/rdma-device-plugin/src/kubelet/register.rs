@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One registration with kubelet, and the delay before the next attempt.
+//! One registration with kubelet, and the delay before the next attempt after a failure. The plugin registers only at
+//! `kubelet.sock`, which exists in every kubelet.
 //!
-//! The plugin registers only at `kubelet.sock`, which every kubelet serves. It does not use kubelet's plugin watcher in
-//! addition: kubelet would then make a second client with a stream, but keep one endpoint (`devicemanager/manager.go`),
-//! and the end of either client would stop the endpoint permanently.
+//! The plugin does not use kubelet's plugin watcher in addition. Kubelet would then make a second client with a second
+//! stream, but keep one endpoint for both (`devicemanager/manager.go`). When one of the two clients ends, kubelet would
+//! stop the endpoint permanently.
 
 use super::service::OPTIONS;
 use crate::conf::ResourceName;
@@ -17,39 +18,39 @@ use std::{
 };
 use tonic::{Status, transport::Endpoint};
 
-/// Time limit of a registration: kubelet dials the plugin before it answers.
+/// Time limit for a registration. Kubelet connects to the plugin before it answers.
 const LIMIT: Duration = Duration::from_secs(3);
 
-/// Beginning of kubelet's refusal of a socket that it has a stream of (1.37).
+/// Beginning of kubelet's error for a socket from which it already has a stream (1.37).
 const ALREADY_CONNECTED: &str = "device plugin already connected";
 
-/// Minimum and maximum delay between attempts. A kubelet that has just made its socket may not accept connections for a
-/// moment.
+/// Shortest and longest delay between attempts. For a moment after a kubelet has made its socket, it may refuse
+/// connections.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 
 /// Reason why a registration failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RegisterError {
-    /// The socket does not answer.
+    /// Kubelet's socket does not accept the connection.
     #[error("kubelet does not answer at {socket}: {}", root_cause(.source))]
     Away {
-        /// Path of the socket.
+        /// Path of kubelet's socket.
         socket: String,
         /// Error of the connection.
         source: tonic::transport::Error,
     },
-    /// Kubelet refuses the resource.
+    /// Kubelet refuses to register the resource.
     #[error("kubelet refuses: {}", .0.message())]
     Refused(Box<Status>),
-    /// Kubelet has a stream of the same socket (`PluginConnected` in `devicemanager/manager.go`, 1.37).
+    /// Kubelet already has a stream from the same socket (`PluginConnected` in `devicemanager/manager.go`, 1.37).
     #[error("kubelet is already connected to this socket")]
     Known,
-    /// Kubelet did not answer in time.
+    /// Kubelet did not answer within the time limit.
     #[error("kubelet did not answer within {LIMIT:?}")]
     Silent,
 }
 
-/// Returns the innermost cause of an error; the outer errors only report a failure.
+/// Returns the innermost cause of an error. The outer errors only say that the connection failed.
 fn root_cause(error: &dyn std::error::Error) -> String {
     let mut cause = error;
     while let Some(deeper) = cause.source() {
@@ -58,11 +59,11 @@ fn root_cause(error: &dyn std::error::Error) -> String {
     cause.to_string()
 }
 
-/// Registers `resource` with the kubelet at `kubelet`. The plugin serves the resource at the socket `endpoint` in the
+/// Registers `resource` with the kubelet at the socket `kubelet`. The plugin listens at the socket `endpoint` in the
 /// same directory.
 ///
 /// # Errors
-/// Kubelet is absent, does not answer, or refuses.
+/// Kubelet is absent, does not answer, or refuses the registration.
 pub async fn register(
     kubelet: &Path,
     resource: &ResourceName,
@@ -92,8 +93,8 @@ pub async fn register(
     answer.unwrap_or(Err(RegisterError::Silent))
 }
 
-/// Returns the delay after `failures` failed attempts in a row. The delay doubles each time, and varies by a quarter,
-/// so that a node's resources do not all register at once.
+/// Returns the delay after `failures` successive failures. The delay doubles with each failure. It varies by a quarter,
+/// so that a node's resources do not all register at the same time.
 pub fn back_off(failures: u32) -> Duration {
     let (first, longest) = BACK_OFF;
     let doubled = first.saturating_mul(1 << failures.saturating_sub(1).min(16));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The device-plugin service of one resource, as kubelet calls it.
+//! The device-plugin service of one resource: the answers to kubelet's calls.
 
 use super::{
     answered::Answered,
@@ -35,28 +35,28 @@ use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
-/// Options of the plugin, at registration and on kubelet's request.
+/// Options of the plugin, which kubelet gets at registration and on request.
 pub const OPTIONS: DevicePluginOptions = DevicePluginOptions {
     pre_start_required: true,
     get_preferred_allocation_available: true,
 };
 
-/// Time limit of Allocate. Kubelet has no limit (`allocate` in `devicemanager/endpoint.go`), and admits no other pod
+/// Time limit for Allocate. Kubelet has no limit (`allocate` in `devicemanager/endpoint.go`), and admits no other pod
 /// while it waits.
 const ALLOCATE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Time limit for finding the container of a preference. Kubelet has no limit. After the limit, the preference ignores
-/// the container's accelerators.
+/// Time limit for finding the container for which kubelet requests a preference. Kubelet has no limit for the request.
+/// After the time limit, the preference does not consider the container's accelerators.
 const HOLDER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Promises that a container's Allocate made.
+/// What Allocate promised to a container.
 #[derive(Clone, Copy)]
 pub(super) struct Promised {
-    /// A network of its pod by the chain.
+    /// True if `rdma-cni` must attach the network of the container's pod.
     network: bool,
-    /// Variables of its rails.
+    /// True if the container gets environment variables with its pod's rails.
     pub(super) rails: bool,
-    /// Its limits.
+    /// Limits of the container.
     pub(super) limits: ContainerLimits,
 }
 
@@ -84,14 +84,14 @@ impl Service {
         self.context.node.borrow().clone()
     }
 
-    /// Returns the offer. Kubelet can request a resource at the moment of its withdrawal.
+    /// Returns the resource's offer. Returns an error if the daemon is just withdrawing the resource.
     fn offer<'a>(&self, node: &'a Node) -> Result<&'a Offer, Status> {
         node.offer(self.resource.as_str())
             .ok_or_else(|| Status::unavailable(format!("{} is no longer offered", self.resource)))
     }
 
-    /// Returns the containers' devices, from the known hardware. If a character device is no longer in place, observes
-    /// the hardware again.
+    /// Returns the containers' devices according to the last observation. Observes the hardware again if a character
+    /// device no longer exists.
     async fn answers(
         &self,
         requests: &[ContainerAllocateRequest],
@@ -108,7 +108,7 @@ impl Service {
         let fresh = self.observe().await?;
         if fresh != *node.inventory {
             log::info!("{}: the node's devices have changed", self.resource);
-            // a full queue already has a signal that starts an observation
+            // ignore a full queue: the pending signals already start an observation
             let _ = self.context.signals.try_send(Signal::Hardware);
         }
         answers(offer, requests, &fresh)
@@ -126,7 +126,7 @@ impl Service {
         inventory.map_err(|error| Status::unavailable(error.to_string()))
     }
 
-    /// Records the grants before kubelet gets the devices.
+    /// Records `grants` before kubelet gets the devices.
     async fn record(&self, mut grants: Vec<Grant>) -> Result<(), Status> {
         let store = self.context.grants.clone();
         let state_dir = self.is_attached().then(|| self.context.state_dir.clone());
@@ -143,15 +143,15 @@ impl Service {
             .map_err(|error| Status::internal(format!("cannot record the grant: {error}")))
     }
 
-    /// Returns true if the chain, where it is installed, attaches this resource.
+    /// Returns true if a CNI list of this node has `rdma-cni`, and this entry attaches the resource.
     fn is_attached(&self) -> bool {
         let node = self.node();
         let chain = node.conf.chain.as_ref();
         chain.is_some_and(|chain| chain.attaches(self.resource.as_str()))
     }
 
-    /// Returns the accelerators of the container for which kubelet requests a preference. Empty if they are unknown, or
-    /// if the preference does not depend on them.
+    /// Returns the accelerators of the container for which kubelet requests a preference. Returns no accelerator if
+    /// they are unknown, or if the preference does not depend on them.
     async fn own_accelerators(&self, offer: &Offer, node: &Node) -> BTreeSet<DeviceAddress> {
         if node.inventory.accelerators.is_empty() || !offer.has_choice() {
             return BTreeSet::new();
@@ -220,7 +220,8 @@ impl Service {
         offer.map_or_else(Environment::default, |it| it.environment.clone())
     }
 
-    /// Adds a mount to each container: a directory for values that are known only when the container is created.
+    /// Adds a mount to each container's answer. The daemon writes the rails' values into the mounted directory later,
+    /// when the runtime creates the container.
     async fn mount(
         &self,
         requests: &[ContainerAllocateRequest],
@@ -248,12 +249,13 @@ impl Service {
         Ok(())
     }
 
-    /// Returns the grant of `id`; `None`: unknown.
+    /// Returns the grant of `id`. Returns `None` if another plugin allocated the id before this daemon, so that there
+    /// is no grant.
     fn granted(&self, id: &str, node: &Node) -> Result<Option<Grant>, Refused> {
         let granted = self.context.grants.read(self.resource.as_str(), id);
         match granted.map_err(|error| Status::failed_precondition(error.to_string()))? {
             Some(grant) => Ok(Some(grant)),
-            // allocated by an earlier plugin
+            // no grant: another plugin allocated the id before this daemon
             None if has(node, &self.resource, id) => {
                 log::warn!("{}: {id} starts without a grant", self.resource);
                 Ok(None)
@@ -265,9 +267,9 @@ impl Service {
         }
     }
 
-    /// Checks that the devices of a container with `ids` are in place. The error contains the reason.
+    /// Checks that the devices of a container with `ids` exist. If a device is missing, the error contains the reason.
     async fn are_in_place(&self, ids: &[String]) -> Result<Promised, Refused> {
-        // firmware of another device that does not answer must not delay this container
+        // observe without ports: the firmware of another device may not answer, and must not delay this container
         let now = self.context.hardware.presence_blocking().await;
         let now = now.map_err(|error| Status::unavailable(error.to_string()))?;
         let node = self.node();
@@ -310,7 +312,7 @@ fn answers(
     Ok((responses, grants))
 }
 
-/// Formats `mlx5_0 (0000:3b:00.0): uverbs0, umad0`.
+/// Describes a grant, such as `mlx5_0 (0000:3b:00.0): uverbs0, umad0`.
 fn in_words(grant: &Grant) -> String {
     let devices = grant.devices.iter().map(|device| {
         let nodes: Vec<_> = device
@@ -458,7 +460,7 @@ impl DevicePlugin for Service {
         let context = self.context.clone();
         match holder {
             Some(holder) => answer.publish(&context, &holder),
-            // kubelet does not wait for this
+            // delete in the background, because kubelet waits for the answer
             None => drop(tokio::spawn(async move {
                 let holder = holder::of(&socket, &answer.resource, &answer.ids).await;
                 answer.publish(&context, &holder);

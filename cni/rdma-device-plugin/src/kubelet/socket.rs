@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A Unix socket of ours in one of kubelet's directories.
+//! A Unix socket of this program in one of kubelet's directories.
 
 use cni_protocol::state_file;
 use std::{
@@ -15,17 +15,18 @@ use tokio::{
     sync::mpsc,
 };
 
-/// Longest path of `sockaddr_un`, without its final zero (`unix(7)`).
+/// Longest path of a Unix socket (`sockaddr_un`), without the final zero (`unix(7)`).
 const LONGEST_PATH: usize = 107;
 
-/// Delay after a failed accept: no file descriptors are left.
+/// Delay after a failed accept, which means that no file descriptor is free.
 const AFTER_AN_ERROR: Duration = Duration::from_millis(200);
 
-/// A connection, in the form that a server takes.
+/// A connection in the form that tonic's server needs.
 pub type Connection = Result<UnixStream, Infallible>;
 
-/// Identity of the file at a path. A new socket at an old path has another identity. The identity includes the
-/// modification time, which for a socket is its creation, because inode numbers are reused.
+/// Identity of the file at a path. A new socket at the same path has another identity. The identity includes the
+/// modification time, because the kernel reuses inode numbers. The modification time of a socket is the time when it
+/// was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     device: u64,
@@ -34,7 +35,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Returns the identity of the socket at `path`, if there is one.
+    /// Returns the identity of the socket at `path`. `None`: there is no socket.
     pub fn of(path: &Path) -> Option<Self> {
         let found = fs::symlink_metadata(path).ok()?;
         let socket = found.file_type().is_socket();
@@ -46,18 +47,18 @@ impl Identity {
     }
 }
 
-/// Prefix and suffix of all sockets of this program.
+/// Prefix and suffix of the file names of all sockets of this program.
 const AFFIXES: (&str, &str) = ("rdma-device-plugin-", ".sock");
 
-/// Separator after a resource's name; no resource's name has it.
+/// Separator after a resource's name. No resource's name contains this character.
 const SEPARATOR: char = '~';
 
-/// Separator in the file name of a driver's registration socket. Kubelet uses the socket's path as the host of a call
-/// (`encodeAuthority` in grpc-go). The crate `http` rejects its escaped slashes in a host, but ignores the part before
-/// an `@`.
+/// Separator in the file name of a driver's registration socket. In a call, kubelet uses the socket's path as the host,
+/// with escaped slashes (`encodeAuthority` in grpc-go). The crate `http` rejects escaped slashes in a host, but ignores
+/// the part before an `@`.
 const REGISTRATION_SEPARATOR: char = '@';
 
-/// Returns the file name of a driver's registration in `directory` by the daemon `owner`.
+/// Returns the file name of the registration socket of `driver` in `directory`, for the daemon `owner`.
 pub fn registration_name(directory: &Path, driver: &str, owner: &str) -> String {
     let name = file_name(directory, driver, owner);
     match name.rsplit_once(SEPARATOR) {
@@ -66,19 +67,18 @@ pub fn registration_name(directory: &Path, driver: &str, owner: &str) -> String 
     }
 }
 
-/// Returns the file name in `directory` for the socket of `resource` by the daemon `owner`. It is unique for each
-/// resource, because a resource's name has one `/` and no `_` before it.
+/// Returns the file name of the socket of `resource` in `directory`, for the daemon `owner`.
 ///
-/// Two daemons have two sockets: kubelet (1.37) distinguishes two plugins of a resource by their sockets, and the old
-/// daemon removes only its own socket when it ends.
-///
-/// A name that is too long for a socket path ends in a hash of the whole name.
+/// - Each resource has a different file name: a resource's name has one `/`, and no `_` before it.
+/// - Two daemons have two different sockets. Kubelet (1.37) distinguishes two plugins of a resource by their sockets.
+///   An ending daemon removes only its own socket.
+/// - A name that is too long for a socket path is cut, and ends in a hash of the whole name.
 pub fn file_name(directory: &Path, resource: &str, owner: &str) -> String {
     let (prefix, suffix) = AFFIXES;
     let name = |resource: &str| format!("{prefix}{resource}{SEPARATOR}{owner}{suffix}");
     let flat = resource.replace('/', "_");
     let whole = name(&flat);
-    // a separator, and the dot of the hidden name
+    // add a separator, and the dot of the hidden name
     let length = directory.as_os_str().len() + 2 + whole.len();
     let excess = length.saturating_sub(LONGEST_PATH);
     name(&state_file::shortened(
@@ -87,8 +87,7 @@ pub fn file_name(directory: &Path, resource: &str, owner: &str) -> String {
     ))
 }
 
-/// Removes the sockets of killed daemons in `directory`. `runs` returns true for the owner of a socket if its daemon
-/// runs.
+/// Removes the sockets of killed daemons in `directory`. `runs` returns true if the daemon with this owner name runs.
 pub fn remove_stale(directory: &Path, runs: impl Fn(&str) -> bool) {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     for path in entries.map(|entry| entry.path()) {
@@ -107,17 +106,15 @@ pub fn remove_stale(directory: &Path, runs: impl Fn(&str) -> bool) {
     }
 }
 
-/// File of a socket; dropping the value removes the file if it is unchanged.
+/// File of a socket. Dropping this value removes the file if no other program has replaced it.
 #[derive(Debug)]
 pub struct BoundSocket {
     path: PathBuf,
     identity: Option<Identity>,
 }
 
-/// Listens at `path`. Replaces a socket that an earlier daemon left.
-///
-/// The socket is made under a hidden name, which kubelet ignores, and then renamed. So it accepts connections as soon
-/// as it is visible.
+/// Listens at `path`. Replaces a socket that an earlier daemon left. Makes the socket under a hidden name, which
+/// kubelet ignores, and then renames it. As soon as kubelet sees the socket, the socket therefore accepts connections.
 ///
 /// # Errors
 /// The directory is missing, permission is denied, or the path is too long for a socket.
@@ -148,7 +145,7 @@ pub fn bind(path: &Path) -> io::Result<(BoundSocket, UnixListener)> {
     Ok((socket, listener))
 }
 
-/// Accepts connections and sends them, as long as the receiver exists.
+/// Accepts connections and sends them to `connections`. Ends when the receiver is dropped.
 pub async fn accept(listener: UnixListener, connections: mpsc::Sender<Connection>) {
     while !connections.is_closed() {
         match listener.accept().await {
@@ -164,7 +161,7 @@ pub async fn accept(listener: UnixListener, connections: mpsc::Sender<Connection
 }
 
 impl BoundSocket {
-    /// Returns the state of the path.
+    /// Returns which socket is at the path.
     pub fn state(&self) -> SocketState {
         match Identity::of(&self.path) {
             None => SocketState::Empty,
@@ -177,11 +174,11 @@ impl BoundSocket {
 /// State of a socket's path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SocketState {
-    /// Our socket.
+    /// The socket of this value.
     Ours,
-    /// No socket: kubelet removes all sockets when it starts.
+    /// No socket. Kubelet removes all sockets when it starts.
     Empty,
-    /// Another program's socket.
+    /// A socket of another program or daemon.
     Taken,
 }
 

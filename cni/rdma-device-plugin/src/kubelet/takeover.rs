@@ -3,16 +3,16 @@
 //!
 //! Kubelet 1.25 to 1.36 has one client for each resource's name
 //! (`pkg/kubelet/cm/devicemanager/plugin/v1beta1/handler.go`). When the new plugin registers, its client replaces the
-//! old client under this name, while the old client's stream continues. When the old stream ends, `runClient`
-//! disconnects the client that has the name, which is the *new* client. All ids are then unhealthy until the new plugin
-//! registers again, and a pod that arrives meanwhile fails permanently (kubernetes/kubernetes issues 121994, 127803;
-//! fixed in 1.37).
+//! old client under this name. The old client's stream continues. When the old stream ends, `runClient` disconnects the
+//! client that has the name, which is the *new* client. All ids are then unhealthy until the new plugin registers
+//! again. A pod that arrives meanwhile fails permanently (kubernetes/kubernetes issues 121994, 127803; fixed in 1.37).
 //!
-//! So no client may have the name when the old stream ends. A failed registration removes the client of the name
-//! (`connectClient` → `deregisterClient`), but keeps the endpoint: the new plugin therefore makes a registration fail.
-//! When the other daemon is gone, the plugin registers again through another socket, so that kubelet will notice the
-//! plugin's own end. The plugin's first stream stays open, because its end would disconnect the new client. Kubelet
-//! no longer uses it.
+//! No client may therefore have the name when the old stream ends. A failed registration removes the client of the name
+//! (`connectClient` → `deregisterClient`), but keeps the endpoint. The new plugin therefore makes a registration fail.
+//!
+//! After the end of the other daemon, the plugin registers again through another socket. Kubelet then notices the later
+//! end of this plugin. The plugin keeps its first stream open although kubelet no longer uses it: the end of the first
+//! stream would disconnect the new client.
 //!
 //! | kubelet | failed registration | another registration |
 //! |---|---|---|
@@ -35,8 +35,8 @@ use tonic::{Request, Status, transport::Server};
 /// Error of the failed registration, which appears in kubelet's log.
 const WHY: &str = "no plugin at this socket: one daemon is replacing another";
 
-/// Makes the kubelet at `kubelet` forget the client with the name `resource`, by registering a socket at which
-/// `service` refuses all calls. The error is the reason if kubelet still has the client.
+/// Makes the kubelet at the socket `kubelet` forget its client for `resource`. For this, registers a socket at which
+/// `service` refuses all calls. Returns an error with the reason if kubelet still has the client.
 pub async fn detach(
     kubelet: &Path,
     resource: &ResourceName,
@@ -55,7 +55,7 @@ pub async fn detach(
     let server =
         Server::builder().add_service(DevicePluginServer::with_interceptor(service, refuse));
     serving.spawn(async move {
-        // kubelet's answer shows the result
+        // ignore the server's result: kubelet's answer shows whether the registration failed
         let _ = server
             .serve_with_incoming(ReceiverStream::new(incoming))
             .await;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Collects the data of a scrape from kubelet and sysfs at scrape time, each within a time limit.
+//! Collects the data of a scrape from kubelet and sysfs, at each request of Prometheus. Each source has a time limit.
 
 use super::{
     counters::{self, PortFigures},
@@ -32,13 +32,13 @@ use std::{
 };
 use tokio::sync::{Semaphore, oneshot};
 
-/// Time limit of kubelet's answer, and of all counters; Prometheus waits 10 s.
+/// Time limit for kubelet's answer, and for reading all counters. Prometheus waits 10 s.
 const LIMIT: Duration = Duration::from_secs(2);
 
-/// Sources of the metrics.
+/// Sources of the metrics of a scrape.
 #[derive(Clone)]
 pub struct Sources {
-    /// Returns the node's state without waiting.
+    /// Function that returns the node's state at once.
     pub view: Arc<dyn Fn() -> View + Send + Sync>,
     /// Name of the node.
     pub node: String,
@@ -53,9 +53,9 @@ pub struct Sources {
 /// State of the node for metrics.
 #[derive(Clone, Debug, Default)]
 pub struct View {
-    /// Advertised offers.
+    /// Offers that the daemon advertises.
     pub offers: Vec<Offer>,
-    /// Devices that resources had and the node no longer has, by the resources' names.
+    /// Devices of resources that the node no longer has, by resource name.
     pub gone: BTreeMap<String, Vec<Gone>>,
     /// Hardware of the node.
     pub inventory: Arc<Inventory>,
@@ -63,11 +63,11 @@ pub struct View {
     pub unhealthy: Unhealthy,
     /// Switches of the NICs.
     pub switches: Arc<Switches>,
-    /// eRDMA NICs.
+    /// Discovery and state of the eRDMA NICs.
     pub erdma: Side,
-    /// Status of our plugin in the chain.
+    /// Status of `rdma-cni` in the chain.
     pub chain: ChainStatus,
-    /// NICs that need an IPv6 address.
+    /// NICs from whose IPv6 addresses pods' addresses derive.
     pub parents: Vec<Parent>,
     /// Warnings that do not affect readiness.
     pub notices: Vec<String>,
@@ -93,7 +93,8 @@ impl From<&Node> for View {
     }
 }
 
-/// Returns the gone devices of resources that device plugins serve.
+/// Returns the devices that disappeared from resources of device plugins. Leaves out resources that are allocated by
+/// claims.
 fn advertised_gone(node: &Node) -> BTreeMap<String, Vec<Gone>> {
     let dra = node.conf.dra.as_ref();
     let by_claims = |name: &String| dra.is_some_and(|dra| dra.serves(name));
@@ -106,36 +107,37 @@ fn advertised_gone(node: &Node) -> BTreeMap<String, Vec<Gone>> {
 #[derive(Debug)]
 pub(super) struct Snapshot {
     pub(super) node: View,
-    /// `None`: kubelet did not answer.
+    /// Kubelet's allocations. `None`: kubelet did not answer.
     pub(super) held: Option<Held>,
-    /// Ports by the RDMA device's name; `None`: not all were read in time.
+    /// Ports by name of the RDMA device. `None`: the time limit ended before all ports were read.
     pub(super) ports: Option<Ports>,
-    /// Reports of the NICs themselves; `None`: not read in time.
+    /// Reports of NICs' drivers and PCI links. `None`: the time limit ended before they were read.
     pub(super) reports: Option<Reports>,
     /// Pods that request SMC-R.
     pub(super) smc: Vec<PodSmc>,
-    /// Use of RDMA devices by pods with limits.
+    /// Use of RDMA devices by containers with limits.
     pub(super) limited: Limited,
     /// Number of prepared claims, by resource.
     pub(super) claims: BTreeMap<String, u64>,
-    /// NICs that need an IPv6 address and lack it.
+    /// NICs that need an IPv6 address and lack one.
     pub(super) without_ipv6: Vec<Parent>,
 }
 
 type Ports = BTreeMap<String, Vec<PortFigures>>;
 
-/// Collector for any number of concurrent scrapes.
+/// Collector of scrapes. Scrapes may run at the same time.
 pub(super) struct Collector {
     pods: PodList,
     sources: Sources,
-    /// Limits the readers of counters to one, so that no further readers wait when one hangs in a driver.
+    /// Permit for the one thread that reads counters. If this thread hangs in a driver, no further thread hangs there.
     reading: Arc<Semaphore>,
-    /// Limits readers of NICs' reports to one, for the same reason.
+    /// Permit for the one thread that reads NICs' reports. If this thread hangs in a driver, no further thread hangs
+    /// there.
     reporting: Arc<Semaphore>,
     lost: Arc<Lost>,
 }
 
-/// Pods whose devices' counters cannot be read; each is logged once.
+/// Pods in which the daemon cannot read the devices' counters. The daemon logs each pod once.
 type Lost = Mutex<BTreeSet<NetnsId>>;
 
 impl Collector {
@@ -179,15 +181,15 @@ impl Collector {
         &self.sources.node
     }
 
-    /// Returns the rails of the pods, which only the page shows.
+    /// Returns the rails of pods, for the page.
     pub(super) async fn rails(&self) -> Vec<PodRails> {
         self.records(pods::rails).await
     }
 
-    /// Returns the rails of the fabric watch, which only the page shows; none without a watch.
+    /// Returns the rails of the fabric watch, for the page. Returns no rails if no watch runs.
     pub(super) async fn fabric(&self) -> Vec<RailState> {
         let state_dir = self.sources.state_dir.clone();
-        // the health logs an unreadable report
+        // ignore a report that cannot be read: the health task logs it
         let read = move || Report::read(&state_dir).unwrap_or_default().rails;
         tokio::task::spawn_blocking(read).await.unwrap_or_default()
     }
@@ -250,7 +252,8 @@ impl Collector {
     }
 }
 
-/// Runs `read` on a new thread called `name`, after earlier readers, and returns the result within the time limit.
+/// Runs `read` on a new thread with the name `name`, after earlier threads have ended. Returns `None` if the result is
+/// not ready within the time limit.
 async fn limited<T: Send + 'static>(
     turns: &Arc<Semaphore>,
     name: &str,
@@ -259,10 +262,10 @@ async fn limited<T: Send + 'static>(
     let read = async {
         let turn = turns.clone().acquire_owned().await.ok()?;
         let (answer, answered) = oneshot::channel();
-        // not a thread of the runtime: the runtime's end would wait for a reader that hangs
+        // use no thread of the runtime: if this thread hung, the end of the runtime would wait for it
         let reader = std::thread::Builder::new().name(name.into());
         let started = reader.spawn(move || {
-            // the receiver may be gone
+            // ignore the error: the receiver may be dropped
             let _ = answer.send(read());
             drop(turn);
         });
@@ -321,9 +324,10 @@ fn read(inventory: &Inventory, sources: &Sources, lost: &Lost) -> Ports {
                 lost.remove(&pod.id);
                 ports.extend(figures);
             }
-            // the chain does not know yet that the pod is gone
+            // the pod has ended, but `rdma-cni` has not removed its record yet
             Err(error) if error.is_gone() => {}
-            // reported once at the start, and by the metrics
+            // log at the level debug: the daemon warned at its start, and `rdma_device_counters_known` shows the pod's
+            // devices
             Err(error) if error.lacks_capability() => log::debug!("{error}"),
             Err(error) => {
                 if lost.insert(pod.id) {

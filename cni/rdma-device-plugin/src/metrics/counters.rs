@@ -4,27 +4,27 @@
 use rdma_netns::rdma::name;
 use std::{fs, path::Path};
 
-/// A port and its counters.
+/// A port of an RDMA device and its counters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PortFigures {
-    /// Number, from 1.
+    /// Number of the port, from 1.
     pub(crate) number: u32,
-    /// State by `enum ib_port_state`; `None`: unreadable.
+    /// State of the port (`enum ib_port_state`). `None`: unreadable.
     pub(crate) state: Option<u8>,
     pub(crate) counters: Vec<Counter>,
 }
 
-/// A value of a port.
+/// One value of a port, a counter or a gauge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Counter {
-    /// Name without `_total`: `rdma_port_rcv_packets`.
+    /// Name of the metric, such as `rdma_port_rcv_packets`. The suffix `_total` is missing.
     pub(crate) name: String,
     pub(crate) value: u64,
-    /// True if the value only grows.
+    /// True for a counter, which only grows.
     pub(crate) counts: bool,
 }
 
-/// Reads the ports of the RDMA device `device` below `sysfs`; empty if it is absent.
+/// Reads the ports of the RDMA device `device` below `sysfs`. Returns no port if the device is absent.
 pub(crate) fn read(sysfs: &Path, device: &str) -> Vec<PortFigures> {
     let ports = name::directory(sysfs, device).join("ports");
     let mut figures: Vec<_> = entries(&ports)
@@ -33,7 +33,7 @@ pub(crate) fn read(sysfs: &Path, device: &str) -> Vec<PortFigures> {
             counters.extend(figures_in(&port.join("hw_counters"), hw_counter));
             Some(PortFigures {
                 number: name.parse().ok()?,
-                // format: `4: ACTIVE`
+                // the file's format is `4: ACTIVE`
                 state: text(&port.join("state"))
                     .and_then(|text| text.split(':').next()?.trim().parse().ok()),
                 counters,
@@ -47,7 +47,7 @@ pub(crate) fn read(sysfs: &Path, device: &str) -> Vec<PortFigures> {
 fn figures_in(directory: &Path, named: fn(&str, u64) -> Option<Counter>) -> Vec<Counter> {
     let mut counters: Vec<_> = entries(directory)
         .filter_map(|(name, file)| {
-            // an unsupported counter reads as `N/A (no PMA)`, or fails
+            // ignore a counter that the driver does not support: its file contains `N/A (no PMA)` or cannot be read
             let value = text(&file)?.trim().parse().ok()?;
             named(&name, value)
         })
@@ -56,7 +56,8 @@ fn figures_in(directory: &Path, named: fn(&str, u64) -> Option<Counter>) -> Vec<
     counters
 }
 
-/// Returns a port's counter. `port_rcv_data` and `port_xmit_data` count words of four bytes (IBTA 16.1.3.5).
+/// Converts a counter of a port. `port_rcv_data` and `port_xmit_data` count words of four bytes (IBTA
+/// 16.1.3.5).
 fn port_counter(file: &str, value: u64) -> Option<Counter> {
     let name = file.strip_prefix("port_").unwrap_or(file);
     let is_data = matches!(name, "rcv_data" | "xmit_data");
@@ -72,11 +73,11 @@ fn port_counter(file: &str, value: u64) -> Option<Counter> {
 }
 
 fn hw_counter(file: &str, value: u64) -> Option<Counter> {
-    // time in milliseconds for which the driver keeps its values
+    // leave out `lifespan`: it is the time in milliseconds for which the driver keeps its values
     if file == "lifespan" {
         return None;
     }
-    // present values and maxima of bnxt_re
+    // gauges: present values and maxima of bnxt_re
     let now = ["active_", "watermark_", "max_"];
     Some(Counter {
         name: format!("rdma_hw_{}", metric(file)),
@@ -85,7 +86,7 @@ fn hw_counter(file: &str, value: u64) -> Option<Counter> {
     })
 }
 
-/// Converts a name of the kernel to a part of a metric's name.
+/// Converts a kernel's counter name to a part of a metric's name.
 fn metric(name: &str) -> String {
     let name = name.strip_suffix("_total").unwrap_or(name);
     name.chars()

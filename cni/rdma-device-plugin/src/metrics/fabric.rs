@@ -15,15 +15,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Bounds of the buckets of answers' times, seconds.
+/// Upper bounds of the buckets for the time from a request to its answer, in seconds.
 const TIMES: [f64; 5] = [0.000_1, 0.001, 0.01, 0.1, 1.0];
 
-/// Returns the longest time without an event of a watch that asks in this interval: the API server may take 180 s.
+/// Returns the longest normal time between two events of a watch with this interval. A request to the API server may
+/// take 180 s.
 pub(crate) fn patience(interval: Duration) -> Duration {
     interval + Duration::from_secs(180)
 }
 
-/// Figures of a watch; clones share them.
+/// Metrics of a fabric watch. Clones share the values.
 #[derive(Clone)]
 pub struct Fabric(Arc<Figures>);
 
@@ -31,7 +32,7 @@ struct Figures {
     registry: Registry,
     requests: Family<Labels, Counter>,
     times: Latency,
-    /// Longest time without an event.
+    /// Longest normal time between two events.
     patience: Duration,
     state: Mutex<State>,
 }
@@ -40,11 +41,11 @@ struct State {
     rails: Vec<RailState>,
     /// Time of the last event.
     last: Instant,
-    /// True if the API server once had the own rails, and gave the peers.
+    /// True if the API server has accepted this node's rails and listed the peers at least once.
     is_listed: bool,
-    /// Last problem with the API server or the own rails, which is logged once.
+    /// Last problem with the API server or this node's rails, which is logged once.
     problem: LogOnce,
-    /// Last reason for a request that was not sent.
+    /// Last reason why a rail sent no request, which is logged once.
     not_asked: LogOnce,
 }
 
@@ -53,7 +54,7 @@ fn of(device: &str) -> Labels {
 }
 
 impl Fabric {
-    /// Returns the figures of a watch that asks in this interval.
+    /// Returns the metrics of a watch with this interval.
     pub fn new(interval: Duration) -> Self {
         let times: Latency = Family::new_with_constructor(|| Histogram::new(TIMES));
         let (mut registry, requests) = (Registry::default(), Family::default());
@@ -121,10 +122,10 @@ impl Fabric {
         }
     }
 
-    /// Checks that the watch goes on.
+    /// Checks that the watch still makes progress.
     ///
     /// # Errors
-    /// The watch hangs.
+    /// The watch has made no progress for too long.
     pub(super) fn live(&self) -> Result<String, String> {
         let silent = self.state().last.elapsed();
         match silent > self.0.patience {
@@ -139,7 +140,7 @@ impl Fabric {
     /// Checks that the fabric watch has published its rails and listed its peers at least once.
     ///
     /// # Errors
-    /// The watch has not.
+    /// The watch has not published its rails, or has not listed its peers.
     pub(super) fn ready(&self) -> Result<String, String> {
         let state = self.state();
         let unreachable = state.rails.iter().filter(|it| it.is_unreachable).count();

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Health and readiness of the daemon.
+//! Liveness and readiness of the daemon.
 
 use super::{Driver, Known, Metrics, Registered};
 use std::time::{Duration, Instant};
 
-/// Time for which a running kubelet may not know a resource.
+/// Longest time for which a running kubelet may be without a resource of the daemon.
 pub(super) const GRACE: Duration = Duration::from_secs(10);
 
 impl Metrics {
-    /// Returns a description of the health: `Ok` if healthy. The daemon is unhealthy if kubelet's socket exists, but
-    /// kubelet has not known an offered resource for longer than a registration takes.
+    /// Returns a description of the daemon's health: `Ok` if the daemon is healthy, otherwise `Err`. The daemon is
+    /// unhealthy if kubelet's socket exists, and kubelet has been without an offered resource for longer than
+    /// [`GRACE`].
     pub(crate) fn health(
         &self,
         offered: &[&str],
@@ -43,7 +44,8 @@ impl Metrics {
         }
     }
 
-    /// Checks that kubelet has received this daemon's list of each offered resource. The error names the missing ones.
+    /// Checks that kubelet has this daemon's list of each offered resource. The error names the resources whose lists
+    /// are missing.
     pub(crate) fn lists_are_out(&self, offered: &[&str]) -> Result<(), String> {
         let known = self.now();
         let is_out = |name: &&&str| {
@@ -61,7 +63,7 @@ impl Metrics {
         }
     }
 
-    /// Checks that kubelet has registered this daemon's DRA driver, if there is one.
+    /// Checks that kubelet has registered this daemon's DRA driver. Succeeds if the daemon has no driver.
     pub(crate) fn driver_is_known(&self) -> Result<(), String> {
         let driver = self.driver_now();
         let Some(Driver { name, known }) = &*driver else {
@@ -97,7 +99,7 @@ mod tests {
         assert!(!words.contains("rdma/hca"), "{words}");
         metrics.registered("rdma/vf", true);
         assert!(is_well(true, late));
-        // kubelet has restarted, and has forgotten the resource
+        // kubelet has restarted without this resource
         metrics.forgotten("rdma/vf");
         assert!(is_well(true, Instant::now()));
         assert!(!is_well(true, late + GRACE));
@@ -112,7 +114,7 @@ mod tests {
         assert!(metrics.lists_are_out(&[]).is_ok());
         for name in ["rdma/hca", "rdma/vf"] {
             assert!(!is_ready());
-            // the stream comes before the answer to the registration
+            // kubelet opens the stream before it answers the registration
             metrics.listed(name);
             metrics.registered(name, true);
             assert!(!is_ready());

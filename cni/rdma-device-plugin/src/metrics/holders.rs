@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Containers of each device, and the number of allocated ids of each resource.
+//! Finds the containers that have each device, and counts the allocated ids of each resource.
 
 use crate::{offer::Offer, refused::PodName};
 use kubelet_api::pod_resources::v1::PodResources;
@@ -29,19 +29,21 @@ impl Holder {
     }
 }
 
-/// Kubelet's allocations.
+/// Kubelet's allocations of devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Held {
     /// Number of allocated ids, by resource.
     pub(super) allocated: BTreeMap<String, u64>,
-    /// Containers of each device.
+    /// Containers that have each device.
     pub(crate) holders: BTreeMap<DeviceAddress, BTreeSet<Holder>>,
-    /// Container of each device that only one container has.
+    /// Devices that only one container has, each with this container.
     pub(super) only: BTreeMap<DeviceAddress, Holder>,
 }
 
-/// Evaluates kubelet's list for resources whose offers still exist. The devices of an id are in its grant in
-/// `state_dir`. Reads a file for each id, so do not call it on the thread that answers kubelet.
+/// Counts the ids of the given resources that kubelet has allocated, and finds their containers. An offer is `None` if
+/// the resource is no longer offered. The grants in `state_dir` show the devices of each id.
+///
+/// Reads a file for each id. The caller must therefore not be the thread that answers kubelet.
 pub(crate) fn held<'a>(
     pods: &[PodResources],
     offers: impl IntoIterator<Item = (&'a str, Option<&'a Offer>)>,
@@ -54,8 +56,8 @@ pub(crate) fn held<'a>(
     })
 }
 
-/// Evaluates kubelet's list for `offers`. `granted` returns the granted devices of a resource's id, if known. Otherwise
-/// the id's present devices are used.
+/// Counts the ids of `offers` that kubelet has allocated, and finds their containers. `granted` returns the granted
+/// devices of a resource's id. For an id without a grant, uses the id's present devices.
 fn held_by<'a>(
     pods: &[PodResources],
     offers: impl IntoIterator<Item = (&'a str, Option<&'a Offer>)>,
@@ -78,7 +80,7 @@ fn held_by<'a>(
         for pod in pods {
             for container in &pod.containers {
                 let own = container.devices.iter();
-                // one entry for each NUMA node: an id can be in several
+                // an id can be in several entries, because kubelet has one entry for each NUMA node
                 let own = own.filter(|it| it.resource_name == resource);
                 for id in own.flat_map(|it| &it.device_ids) {
                     ids.insert(id);

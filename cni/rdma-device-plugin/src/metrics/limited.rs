@@ -6,10 +6,10 @@ use super::{Labels, scrape::Scrape};
 use rdma_resources::{LimitedContainers, limited::LimitedContainer};
 use std::{collections::BTreeMap, fs, path::Path};
 
-/// A pod, with the lines of `rdma.current` and `rdma.max` of its cgroup.
+/// A pod with limits, and the lines of `rdma.current` and `rdma.max` of the pod's cgroup.
 #[derive(Debug)]
 pub(super) struct Usage {
-    /// One of its limited containers.
+    /// One of the pod's limited containers.
     container: LimitedContainer,
     current: String,
     max: String,
@@ -19,16 +19,16 @@ pub(super) struct Usage {
 #[derive(Debug, Default)]
 pub(super) struct Limited {
     pods: Vec<Usage>,
-    /// Pods whose cgroup went with its limits.
+    /// Pods whose cgroup disappeared while the kernel still keeps its limits.
     outlasting: Vec<LimitedContainer>,
 }
 
-/// Reads the files of all pods with records in `state_dir` whose cgroup is in the hierarchy at `cgroups`.
+/// Reads the files of all pods that have a record in `state_dir` and a cgroup below `cgroups`.
 pub(super) fn read(state_dir: &Path, cgroups: &Path) -> Limited {
     let containers = LimitedContainers::new(state_dir, cgroups);
     let pods = containers.pods().into_iter().filter_map(|container| {
         let cgroup = cgroups.join(&container.pod_cgroup);
-        // the pod may have ended since
+        // the pod may have ended since the list of pods was read
         let read = |file: &str| fs::read_to_string(cgroup.join(file)).ok();
         Some(Usage {
             current: read("rdma.current")?,
@@ -42,7 +42,7 @@ pub(super) fn read(state_dir: &Path, cgroups: &Path) -> Limited {
     }
 }
 
-/// The controller's resources, with the metrics' nouns and helps.
+/// Keys of the rdma controller, each with the metric's noun and help text.
 const KINDS: [(&str, &str, &str); 2] = [
     ("hca_handle", "handles", "Contexts of an RDMA device"),
     (
@@ -52,7 +52,8 @@ const KINDS: [(&str, &str, &str); 2] = [
     ),
 ];
 
-/// Adds a pod's use of each device and its limit, where it has one, and the pods that the kernel may not forget.
+/// Adds each pod's use of each device, and its limit if it has one. Also adds the pods whose cgroup is gone while the
+/// kernel still keeps the limits.
 pub(super) fn add(all: &Limited, scrape: &mut Scrape) {
     for (usage, (key, noun, help)) in all.pods.iter().flat_map(|it| KINDS.map(|kind| (it, kind))) {
         let container = &usage.container;
@@ -82,8 +83,8 @@ fn of_pod(container: &LimitedContainer) -> Labels {
     ]
 }
 
-/// Returns each device's value of `key` from lines such as `mlx5_0 hca_handle=2 hca_object=max`. Leaves out the value
-/// `max`.
+/// Returns the value of `key` for each device, from lines such as `mlx5_0 hca_handle=2 hca_object=max`. Leaves out the
+/// value `max`.
 fn values<'a>(text: &'a str, key: &str) -> BTreeMap<&'a str, u64> {
     let lines = text.lines().filter_map(|line| {
         let mut words = line.split_whitespace();

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Metrics of the daemon and of the node's RDMA devices for Prometheus (`/metrics`), the daemon's health (`/healthz`),
-//! and its readiness (`/readyz`): kubelet has its lists and the runtime would call the plugin. The page (`/`, `page`)
-//! shows all of it to users.
+//! and its readiness (`/readyz`). The daemon is ready if kubelet has its lists and the runtime would call `rdma-cni`.
+//! The page (`/`, `page`) shows metrics, health and readiness to operators.
 //!
 //! | metric | labels | |
 //! |---|---|---|
 //! | `rdma_device_plugin_registrations_total` | `resource`, `outcome` (`ok`, `error`) | attempts to register with kubelet |
-//! | `rdma_device_plugin_registered` | `resource` | 1: kubelet knows it |
+//! | `rdma_device_plugin_registered` | `resource` | 1: kubelet has registered the resource |
 //! | `rdma_device_plugin_allocate_seconds` | `resource`, `outcome` | histogram: duration of Allocate |
 //! | `rdma_device_plugin_list_updates_total` | `resource` | device lists sent to kubelet |
 //! | `rdma_device_plugin_reloads_total` | `outcome` | configurations read again |
@@ -17,34 +17,38 @@
 //! | `rdma_device_plugin_capacity` | `resource` | ids advertised |
 //! | `rdma_device_plugin_healthy` | `resource` | healthy ids |
 //! | `rdma_device_plugin_allocated` | `resource` | ids that kubelet has allocated to containers |
-//! | `rdma_device_plugin_chained` | | 1: the runtime would call `rdma-cni`; absent if the chain is not kept |
-//! | `rdma_device_plugin_nic_without_ipv6` | `device`, `netdev` | 1: pods' IPv6 addresses derive from this NIC, and it has none |
-//! | `rdma_device_plugin_scrape_complete` | `part` (`holders`, `counters`, `reports`) | 0: kubelet, or a device, did not answer in time; the metrics that depend on it are missing |
+//! | `rdma_device_plugin_chained` | | 1: the runtime would call `rdma-cni`; absent if the daemon does not manage the chain |
+//! | `rdma_device_plugin_nic_without_ipv6` | `device`, `netdev` | 1: the NIC lacks the IPv6 address for pods' addresses |
+//! | `rdma_device_plugin_scrape_complete` | `part` (`holders`, `counters`, `reports`) | 0: kubelet or a device was too slow |
 //! | `rdma_device_info` | `device`, `address`, `driver`, `numa_node` | 1 |
 //! | `rdma_device_switch_info` | `device`, `netdev`, `switch`, `switch_port` | 1; absent without `lldp` |
-//! | `rdma_device_healthy` | `device` | 1: as reported to kubelet |
+//! | `rdma_device_healthy` | `device` | 1: reported as healthy to kubelet |
 //! | `rdma_device_holder` | `device`, `resource`, `pod`, `namespace`, `container` | 1: the container has the device |
-//! | `rdma_device_counters_known` | `device` | 0: its counters and port states cannot be read, as it is inside a pod that the daemon may not enter |
+//! | `rdma_device_counters_known` | `device` | 0: unreadable, in a pod that the daemon may not enter |
 //! | `rdma_port_state` | `device`, `port` | 1 down, 2 init, 3 armed, 4 active |
 //! | `rdma_port_<counter>_total` | `device`, `port` (`pod`, `namespace`, `container`) | of `ports/N/counters`; data in bytes |
 //! | `rdma_nic_reporter_error` | `device`, `reporter` | 1: devlink's health reporter is in the state `error` |
 //! | `rdma_nic_reporter_errors_total`, `rdma_nic_reporter_recoveries_total` | `device`, `reporter` | errors, recoveries |
 //! | `rdma_nic_pci_errors_total` | `device`, `kind` (`correctable`, `nonfatal`, `fatal`) | PCI errors by AER |
 //! | `rdma_erdma_nic` | `device`, `netdev`, `outcome` | 1: outcome of bringing up an eRDMA NIC |
-//! | `rdma_erdma_driver_mode` | `mode`, `which` (`loaded`, `wanted`) | 1 |
+//! | `rdma_erdma_driver_mode` | `mode`, `which` (`loaded`, `wanted`) | 1: this mode is loaded, or required |
 //! | `rdma_erdma_driver_problem` | `problem` | 1: problem that keeps the driver from its required mode |
 //! | `rdma_pod_smcr` | `namespace`, `pod`, `state`, `reason` | 1: a pod that requests SMC-R |
 //! | `rdma_pod_handles`, `rdma_pod_objects`, `…_limit` | `device`, `pod`, `namespace`, `container` | use of a device by a container with `limits`, and its limit |
 //! | `rdma_hw_<counter>_total` | `device`, `port` (`pod`, `namespace`, `container`) | of `ports/N/hw_counters`; without `_total` for a value that can shrink |
 //!
-//! The fabric watch has metrics of its own (`fabric`), labelled by `device`: `rdma_fabric_requests_total` also by `result`
-//! (`answered`, `lost`), the histogram `rdma_fabric_answer_seconds`, `rdma_fabric_unreachable`, `rdma_fabric_peers`, and
-//! `rdma_fabric_not_asked` also by `reason`.
+//! The fabric watch has separate metrics (`fabric`) with the label `device`:
 //!
-//! Counters of a device that only one container has carry that container's labels. Counters of a shared device do not:
-//! `sum by (device) (rate(rdma_port_xmit_data_bytes_total[1m])) * on (device) group_right rdma_device_holder` shows
-//! them beside each holder. There is one series for each present port, counter and holder. The series of a device or
-//! pod end with it.
+//! - `rdma_fabric_requests_total`, which also has the label `result` (`answered`, `lost`)
+//! - the histogram `rdma_fabric_answer_seconds`
+//! - `rdma_fabric_unreachable` and `rdma_fabric_peers`
+//! - `rdma_fabric_not_asked`, which also has the label `reason`
+//!
+//! If only one container has a device, the device's counters also have the labels of this container. Counters of a
+//! shared device do not have these labels. The following query shows them for each container that has the device: `sum
+//! by (device) (rate(rdma_port_xmit_data_bytes_total[1m])) * on (device) group_right rdma_device_holder`.
+//!
+//! There is one series for each present port, counter and holder. A series ends when its device or pod disappears.
 
 mod collect;
 pub(crate) mod counters;
@@ -83,17 +87,17 @@ type Labels = Vec<(&'static str, String)>;
 
 type Latency = Family<Labels, Histogram, fn() -> Histogram>;
 
-/// Bounds of the buckets of Allocate's latency, in seconds. Allocate takes less than a millisecond, or waits for a
-/// disk.
+/// Upper bounds of the buckets for the duration of Allocate, in seconds. Allocate usually takes less than a
+/// millisecond, and longer if it waits for a disk.
 const LATENCIES: [f64; 10] = [
     0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.0,
 ];
 
-/// Bounds of the buckets for preparing a claim, in seconds. The preparation queries the API server, and may wait for
-/// devices.
+/// Upper bounds of the buckets for the duration of preparing a claim, in seconds. Prepare queries the API server, and may wait
+/// for devices.
 const PREPARATIONS: [f64; 10] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 25.0];
 
-/// The daemon's own metrics; clones share them.
+/// The daemon's own metrics. Clones share the values.
 #[derive(Clone)]
 pub struct Metrics(Arc<Figures>);
 
@@ -113,29 +117,29 @@ struct Figures {
     history: History,
 }
 
-/// Registration of a resource with kubelet, and since when it holds.
+/// Registration of a resource with kubelet, and the time since which the present state is unchanged.
 #[derive(Clone, Copy, Debug)]
 struct Registered {
     yes: bool,
     since: Instant,
-    /// True if its list was sent.
+    /// True if the daemon has sent the resource's device list.
     listed: bool,
-    /// True if another daemon with the same resource may end without affecting this daemon's registration.
+    /// True if kubelet keeps this daemon's registration when another daemon with the same resource ends.
     settled: bool,
 }
 
 /// Registration of a DRA driver with kubelet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Known {
-    /// Kubelet has not confirmed it.
+    /// Kubelet has not confirmed the registration.
     NotYet,
-    /// Kubelet has confirmed it.
+    /// Kubelet has confirmed the registration.
     Yes,
-    /// Kubelet refuses it, for this reason.
+    /// Kubelet refuses the registration, for this reason.
     Refused(String),
 }
 
-/// The DRA driver of this daemon.
+/// DRA driver of this daemon.
 #[derive(Debug)]
 struct Driver {
     name: String,
@@ -166,7 +170,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Returns metrics without events.
+    /// Returns metrics for a daemon without events.
     pub fn new() -> Self {
         let mut registry = Registry::with_prefix("rdma_device_plugin");
         let registrations = Family::default();
@@ -242,7 +246,7 @@ impl Metrics {
         self.is_registered(resource, ok);
     }
 
-    /// Records that kubelet no longer knows `resource`, because kubelet has ended or has removed the resource.
+    /// Records that kubelet no longer has `resource`, because kubelet has ended or has removed the resource.
     pub fn forgotten(&self, resource: &str) {
         self.is_registered(resource, false);
     }
@@ -259,7 +263,7 @@ impl Metrics {
         }
     }
 
-    /// Counts an Allocate of `resource`.
+    /// Counts a call of Allocate for `resource`.
     pub fn allocated(&self, resource: &str, took: Duration, ok: bool) {
         let labels = [of(resource), outcome(ok)].concat();
         let latency = self.0.allocations.get_or_create(&labels);
@@ -272,8 +276,8 @@ impl Metrics {
         latency.observe(took.as_secs_f64());
     }
 
-    /// Sets whether the API server has up-to-date ResourceSlices of the node. `None`: this daemon does not maintain
-    /// them.
+    /// Records whether the ResourceSlices of the node in the API server are up to date. `None`: this daemon does not
+    /// write ResourceSlices.
     pub fn slices(&self, kept: Option<bool>) {
         let labels = Labels::new();
         match kept {
@@ -286,7 +290,7 @@ impl Metrics {
         }
     }
 
-    /// Sets the state of this daemon's DRA driver `name`.
+    /// Records the registration of this daemon's DRA driver `name`.
     pub fn driver(&self, name: &str, known: Known) {
         let name = name.to_owned();
         *self.driver_now() = Some(Driver { name, known });
@@ -301,20 +305,20 @@ impl Metrics {
         known.listed = true;
     }
 
-    /// Notes that kubelet keeps `resource` from this daemon when another one ends.
+    /// Records that kubelet keeps this daemon's `resource` when another daemon ends.
     pub fn settled(&self, resource: &str) {
         if let Some(known) = self.now().get_mut(resource) {
             known.settled = known.yes;
         }
     }
 
-    /// Counts a reload of the configuration; not `ok`: the old configuration stays.
+    /// Counts a reload of the configuration. `ok` is false if the daemon keeps the old configuration.
     pub fn reloaded(&self, ok: bool) {
         self.0.reloads.get_or_create(&outcome(ok)).inc();
     }
 
-    /// Counts the outcome for a pod that was refused with `resource`: `deleted`, `kept`, or `failed` if an attempt had
-    /// no effect.
+    /// Counts the outcome for a pod whose container may not start because of `resource`: `deleted`, `kept`, or `failed`
+    /// if a deletion failed.
     pub fn refused_pod(&self, resource: &str, outcome: &'static str) {
         let outcome = vec![("outcome", outcome.to_owned())];
         let labels = [of(resource), outcome].concat();
@@ -334,7 +338,7 @@ impl Metrics {
             *known = Registered::new(false, since);
         }
         if yes && !known.yes {
-            // the list may have been sent before kubelet answered
+            // keep `listed`: the daemon may have sent the list before kubelet answered the registration
             (known.yes, known.since) = (true, since);
         }
     }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Metrics of the errors that NICs' drivers and PCI links report.
+//! Metrics of the errors that drivers and PCI links of NICs report.
 
 use super::{Labels, collect::Snapshot, scrape::Scrape};
 use rdma_netns::linux::devlink::Reporter;
 use std::collections::BTreeMap;
 
-/// Adds the reports of each RDMA device.
+/// Adds the reports on each RDMA device's NIC.
 pub(super) fn add(snapshot: &Snapshot, scrape: &mut Scrape) {
     let Some(reports) = &snapshot.reports else {
         return;
@@ -47,7 +47,7 @@ pub(super) fn add(snapshot: &Snapshot, scrape: &mut Scrape) {
     }
 }
 
-/// Returns state, errors and recoveries by reporter name. Reporters with the same name on several ports are combined.
+/// Returns state, errors and recoveries by name of the reporter. Adds up reporters with the same name on several ports.
 fn by_name<'a>(
     reporters: impl Iterator<Item = &'a Reporter>,
 ) -> BTreeMap<&'a str, (bool, u64, u64)> {

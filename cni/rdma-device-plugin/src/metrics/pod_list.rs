@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Kubelet's list of pods for scrapes. The daemon makes at most one request at a time and one request a second, for any
-//! number of clients. Kubelet limits the requests of all its clients together, and each pod's ADD needs one
-//! (`pkg/kubelet/apis/grpc/ratelimit.go`).
+//! Kubelet's list of pods for scrapes. For any number of clients, the daemon has at most one request in progress and
+//! sends at most one request a second. Kubelet has one rate limit for all its clients together
+//! (`pkg/kubelet/apis/grpc/ratelimit.go`), and each pod's ADD needs a request.
 
 use kubelet_api::pod_resources::{self, v1::PodResources};
 use std::{
@@ -11,18 +11,18 @@ use std::{
 };
 use tokio::sync::Mutex;
 
-/// Time for which an answer or its absence is kept.
+/// Time for which the daemon keeps kubelet's answer, or the fact that kubelet did not answer.
 const KEPT: Duration = Duration::from_secs(1);
 
-/// Kubelet's answer; `None`: none, or an error.
+/// Kubelet's answer. `None`: kubelet did not answer, or answered an error.
 type Answer = Option<Arc<Vec<PodResources>>>;
 
-/// The last list of kubelet.
+/// Last list of kubelet.
 pub(super) struct PodList {
     socket: PathBuf,
-    /// Time limit of kubelet's answer.
+    /// Time limit for kubelet's answer.
     limit: Duration,
-    /// Last answer, with its time.
+    /// Last answer, and the time when it arrived.
     last: Arc<Mutex<Option<(Instant, Answer)>>>,
 }
 
@@ -44,7 +44,7 @@ impl PodList {
             return answer.clone();
         }
         let (socket, limit) = (self.socket.clone(), self.limit);
-        // the request continues when this client disconnects, and its answer serves the next client
+        // use a separate task: the request continues if this client disconnects, and the next client gets the answer
         let answer = tokio::spawn(async move {
             let answer = match pod_resources::all(&socket, limit).await {
                 Ok(pods) => Some(Arc::new(pods)),

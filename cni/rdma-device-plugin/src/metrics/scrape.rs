@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Metrics of one scrape: gauges and counters that are set once.
+//! Metrics of one scrape: gauges and counters with fixed values.
 
 use super::Labels;
 use prometheus_client::{
@@ -8,7 +8,7 @@ use prometheus_client::{
 };
 use std::collections::BTreeMap;
 
-/// Families with a value, in the order of their first one.
+/// Metric families of a scrape.
 #[derive(Default)]
 pub(super) struct Scrape {
     /// Registry for the encoder.
@@ -18,7 +18,7 @@ pub(super) struct Scrape {
 }
 
 impl Scrape {
-    /// Sets a gauge of the family described by `help`.
+    /// Sets a gauge in the metric family `name` with the help text `help`.
     pub(super) fn gauge(&mut self, name: &str, help: &str, labels: Labels, value: u64) {
         let family = self.gauges.entry(name.to_owned()).or_insert_with(|| {
             let family = Family::default();
@@ -29,7 +29,7 @@ impl Scrape {
         family.get_or_create(&labels).set(value);
     }
 
-    /// Sets a counter of the family described by `help`.
+    /// Sets a counter in the metric family `name` with the help text `help`.
     pub(super) fn counter(&mut self, name: &str, help: &str, labels: &Labels, value: u64) {
         let family = self.counters.entry(name.to_owned()).or_insert_with(|| {
             let family = Family::default();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The HTTP server. Serves `/`, `/metrics`, `/healthz` and `/readyz` at an address, and `/healthz` and `/readyz` also
-//! at a socket.
+//! The HTTP server. It answers `/`, `/metrics`, `/healthz` and `/readyz` at an address, and only `/healthz` and
+//! `/readyz` at a socket.
 
 use super::{Fabric, Metrics, Sources, collect::Collector, page::Page, text};
 use crate::{
@@ -33,16 +33,17 @@ use tokio::{
     task::{AbortHandle, JoinSet},
 };
 
-/// Maximum number of connections. A further connection replaces the oldest one without a request in progress.
+/// Maximum number of connections. A further connection replaces the oldest connection whose request is not being
+/// answered.
 const CONNECTIONS: usize = 64;
-/// Time limit of a request's head.
+/// Time limit for receiving the head of a request.
 const HEAD: Duration = Duration::from_secs(3);
-/// Time limit of a connection, which is for one request.
+/// Time limit for a connection. Each connection has one request.
 const CONNECTION: Duration = Duration::from_secs(10);
-/// Delay after a failed accept, for want of descriptors.
+/// Delay after a failed accept, which means that no file descriptor is free.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// The server; dropping it stops it.
+/// Running HTTP server. Dropping this value stops the server.
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
@@ -50,7 +51,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Returns the address on which it listens.
+    /// Returns the address on which the server listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -62,9 +63,8 @@ impl Drop for Server {
     }
 }
 
-/// Serves `/`, `/metrics`, `/healthz` and `/readyz` on `address`, within a tokio runtime.
-///
-/// Returns an error if the address cannot be bound.
+/// Answers `/`, `/metrics`, `/healthz` and `/readyz` on `address`. Must be called within a tokio runtime. Returns an
+/// error if the address cannot be bound.
 pub async fn serve(address: SocketAddr, metrics: Metrics, sources: Sources) -> io::Result<Server> {
     let listener = TcpListener::bind(address).await?;
     let address = listener.local_addr()?;
@@ -79,7 +79,8 @@ pub async fn serve(address: SocketAddr, metrics: Metrics, sources: Sources) -> i
     Ok(Server { address, task })
 }
 
-/// Serves `/healthz` and `/readyz` at a socket, forever. Replaces a socket that an earlier daemon left.
+/// Answers `/healthz` and `/readyz` at a socket, until the future is dropped. Replaces a socket that an earlier daemon
+/// left.
 ///
 /// # Errors
 /// The socket cannot be made.
@@ -94,7 +95,8 @@ pub fn serve_probes(
     Ok(accept(Listener::at(socket)?, site))
 }
 
-/// Serves the fabric watch's `/metrics`, `/healthz` and `/readyz` on `address` and at `socket`, forever.
+/// Answers the fabric watch's `/metrics`, `/healthz` and `/readyz` on `address` and at `socket`, until the future is
+/// dropped.
 ///
 /// # Errors
 /// The address cannot be bound, or the socket cannot be made.
@@ -115,7 +117,8 @@ pub async fn serve_fabric(
     })
 }
 
-/// Serves as soon as the address can be bound. Retries after every `again`, and logs a lasting failure once.
+/// Starts the server as soon as the address can be bound. Retries at the interval `again`, and logs a lasting failure
+/// once.
 pub async fn serve_when_free(
     address: SocketAddr,
     metrics: Metrics,
@@ -140,7 +143,7 @@ pub async fn serve_when_free(
 /// Source of connections.
 enum Listener {
     Address(TcpListener),
-    /// A socket, whose file is removed when the listener is dropped.
+    /// A Unix socket. Dropping this value removes the socket's file.
     Socket {
         listener: UnixListener,
         _socket: BoundSocket,
@@ -152,7 +155,7 @@ trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 impl Listener {
-    /// Makes the socket at `path`. A socket that an earlier program left is replaced.
+    /// Makes the socket at `path`. Replaces a socket that an earlier program left.
     fn at(path: &Path) -> io::Result<Self> {
         let (socket, listener) = bind(path)?;
         Ok(Self::Socket {
@@ -169,14 +172,14 @@ impl Listener {
     }
 }
 
-/// A connection.
+/// An open connection.
 struct Connection {
     task: AbortHandle,
-    /// True while its request is being answered.
+    /// True while the server answers the connection's request.
     is_answered: Arc<AtomicBool>,
 }
 
-/// Connections in order of arrival. Dropping this value ends them.
+/// Connections in the order of their arrival. Dropping this value closes them.
 #[derive(Default)]
 struct Connections {
     tasks: JoinSet<()>,
@@ -199,8 +202,8 @@ impl Connections {
         self.all.push(Connection { task, is_answered });
     }
 
-    /// Ends the oldest connection without a request in progress, to make room for one more. If all connections have
-    /// one, waits until a connection ends.
+    /// Closes a connection to make room for another one: the oldest one whose request is not being answered. If the
+    /// server is answering the requests of all connections, waits until one connection ends.
     async fn make_room(&mut self) {
         while self.tasks.try_join_next().is_some() {}
         self.all.retain(|it| !it.task.is_finished());
@@ -232,7 +235,7 @@ async fn accept(listener: Listener, site: Site) {
     }
 }
 
-/// Answers the request of `stream`, and sets `is_answered` meanwhile.
+/// Answers the request of `stream`. `is_answered` is true while the server answers.
 async fn converse(stream: Box<dyn Stream>, site: Arc<Site>, is_answered: Arc<AtomicBool>) {
     let answer = |request: Request<Incoming>| {
         let (site, is_answered) = (site.clone(), is_answered.clone());
@@ -253,11 +256,11 @@ async fn converse(stream: Box<dyn Stream>, site: Arc<Site>, is_answered: Arc<Ato
     }
 }
 
-/// Data for answers.
+/// Sources of the answers.
 enum Site {
     Daemon {
         probes: Probes,
-        /// `None` at the socket for kubelet.
+        /// Metrics. `None` at the socket for kubelet's probes, which has no metrics.
         figures: Option<Box<(Metrics, Collector)>>,
     },
     Fabric(Fabric),
@@ -269,7 +272,7 @@ const PLAIN: &str = "text/plain; charset=utf-8";
 
 const HTML: &str = "text/html; charset=utf-8";
 
-/// Policy of the page, which loads nothing and runs nothing.
+/// Content security policy of the page. With it the browser loads nothing and runs no script.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
 
 impl Site {
@@ -306,7 +309,7 @@ impl Site {
                 let page = Page::new(collector.node(), metrics, &snapshot, &rails, probes);
                 let page = page.with_fabric(fabric);
                 let mut page = answer(StatusCode::OK, HTML, page.render());
-                // the page shows the node at the time of the request
+                // forbid caching, because the page shows the node at the time of the request
                 for (name, value) in [
                     (CONTENT_SECURITY_POLICY, POLICY),
                     (CACHE_CONTROL, "no-store"),

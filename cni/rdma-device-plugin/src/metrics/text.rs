@@ -74,7 +74,7 @@ fn resources(snapshot: &Snapshot, scrape: &mut Scrape) {
         ChainStatus::NotCalled(_) | ChainStatus::Withheld(_) => Some(false),
     };
     if let Some(is_chained) = is_chained {
-        // without labels, for which a family would write {}
+        // register the gauge itself: a family would write `{}` if there are no labels
         let chained = Gauge::<i64>::default();
         chained.set(is_chained.into());
         let help = "1 if the runtime would call rdma-cni";
@@ -169,7 +169,7 @@ fn devices(snapshot: &Snapshot, scrape: &mut Scrape) {
             }
         }
     }
-    // a NIC that is gone from its bus is unhealthy, and another NIC may have its name by now
+    // a NIC that disappeared from its bus is unhealthy; another NIC may have its name now
     let functions = &snapshot.node.inventory.functions;
     let is_there = |rdma: &str| {
         let mut hcas = functions.iter().flat_map(|function| &function.hcas);

@@ -1,20 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Labels of the node: a pure function of its offers.
+//! Labels of the node, as a pure function of its offers.
 //!
-//! | label, after the prefix | value |
+//! | label without the prefix | value |
 //! |---|---|
-//! | `count` | number of the resources' NICs |
+//! | `count` | number of NICs of all resources |
 //! | `speed` | Gbit/s of the slowest NIC |
 //! | `link-layer` | `ethernet`, `infiniband` or `mixed` |
 //! | `mode` | sharing of the NICs: `shared`, `exclusive` or `mixed` |
-//! | `bonds` | number of bonds among them |
+//! | `bonds` | number of bonds among the NICs |
 //! | `vendor-<PCI vendor id>` | `true`, for each vendor |
-//! | `switch-<number>` | switch of the NIC with that number, in the order of PCI addresses, from 0; VFs count as their PF |
-//! | `switches` | name of the set of switches, the same on all nodes that hang on them |
+//! | `switch-<number>` | switch of the NIC with this number; numbers from 0 by PCI address, and VFs count as their PF |
+//! | `switches` | name of the set of switches; all nodes with the same set have the same name |
 //! | `gpudirect` | how the NICs register the memory of GPUs: `dma-buf`, `peer-memory`, `none`, `unknown` or `mixed` |
 //!
-//! No label depends on health: a label that changes with a cable would move the pods that select by it. The labels of switches stay as
-//! they were last heard while the number of NICs is the same, and `switches` is there when all NICs have theirs.
+//! No label depends on health. A label that changes with a cable would change the nodes that a pod's node selector
+//! matches.
+//!
+//! While the number of NICs stays the same, the labels of switches keep the values that the daemon received last. The
+//! label `switches` exists only if the switches of all NICs are known.
 
 use crate::{
     conf::name::{is_label, is_name},
@@ -31,10 +34,11 @@ use std::{
     hash::Hasher,
 };
 
-/// Prefix in NFD's own namespace, so that NFD's master needs no flag. NFD's own labels begin with other prefixes.
+/// Prefix of the labels. It is in NFD's own namespace, so that NFD's master accepts the labels without a flag. NFD's
+/// own labels begin with other prefixes.
 const PREFIX: &str = "feature.node.kubernetes.io/rdma-nics.";
 const COUNT: &str = "count";
-/// Labels that a newly started daemon cannot observe of a NIC in a pod.
+/// Labels whose value a new daemon cannot determine while one of the NICs is in a pod.
 const UNSEEN_IN_PODS: [&str; 2] = [SPEED, LINK_LAYER];
 const SPEED: &str = "speed";
 const LINK_LAYER: &str = "link-layer";
@@ -44,13 +48,13 @@ const SWITCH: &str = "switch-";
 /// Longest value of a label (`LabelValueMaxLength` in `apimachinery/pkg/util/validation`).
 const LONGEST_VALUE: usize = 63;
 
-/// Valid labels of a node, by their names after the prefix.
+/// Valid labels of a node, by name without the prefix.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Labels(BTreeMap<String, String>);
 
 impl Labels {
-    /// Returns the labels of `node`. `netdevs` remembers attributes of netdevs. Attributes that cannot be observed at
-    /// present are copied from `before`, if the number of NICs has not changed.
+    /// Returns the labels of `node`. `netdevs` are the last known attributes of netdevs. If the number of NICs has not
+    /// changed, copies the labels that are unknown at present from `before`.
     pub(super) fn of(node: &Node, netdevs: &mut Netdevs, before: &Self) -> Self {
         let mut nics: BTreeMap<String, Nic> = BTreeMap::new();
         for offer in &node.offers {
@@ -83,7 +87,7 @@ impl Labels {
         labels
     }
 
-    /// Adds the labels of the switches. Labels of unknown switches are copied from `before`.
+    /// Adds the labels of the switches. Copies the labels of unknown switches from `before`.
     fn add_switches(&mut self, nics: &[Nic], before: &BTreeMap<&String, &String>) {
         let mut rails: BTreeMap<&str, Option<&str>> = BTreeMap::new();
         for nic in nics {
@@ -134,7 +138,7 @@ impl Labels {
         labels
     }
 
-    /// Parses the file; other lines are ignored.
+    /// Parses the labels of the daemon's file. Ignores other lines.
     pub fn parse(text: &str) -> Self {
         let mut labels = Self::default();
         for line in text.lines() {
@@ -148,7 +152,7 @@ impl Labels {
         labels
     }
 
-    /// Adds the common value of all, or `mixed`.
+    /// Adds the label `name`. Its value is the one value in `values`, or `mixed` if `values` has several values.
     fn put_one(&mut self, name: &str, values: BTreeSet<&str>) {
         let mut values = values.into_iter();
         match (values.next(), values.next()) {
@@ -158,7 +162,7 @@ impl Labels {
         }
     }
 
-    /// Adds a label. An invalid one is left out: NFD's master would reject it.
+    /// Adds a label. Leaves out an invalid label, because NFD's master rejects it.
     fn put(&mut self, name: &str, value: &str) {
         let key = format!("{PREFIX}{name}");
         match is_valid(&key, value) {
@@ -168,7 +172,7 @@ impl Labels {
     }
 }
 
-/// Returns the mechanisms by which the node's RDMA devices can register its accelerators' memory.
+/// Returns the mechanisms by which the node's RDMA devices can register the memory of the node's accelerators.
 fn gpudirect(inventory: &Inventory) -> BTreeSet<&'static str> {
     let functions = inventory.functions.iter();
     let with_rdma = functions.filter(|function| function.hcas.iter().any(|hca| !hca.soft));
@@ -178,7 +182,7 @@ fn gpudirect(inventory: &Inventory) -> BTreeSet<&'static str> {
     registrations.map(|(.., it)| it.name()).collect()
 }
 
-/// Formats the file.
+/// Formats the content of the file.
 impl fmt::Display for Labels {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("# of rdma-device-plugin --node-features\n")?;
@@ -189,8 +193,8 @@ impl fmt::Display for Labels {
     }
 }
 
-/// Returns a switch's name as the value of a label, with `_` for each invalid character. A name that is too long ends
-/// in a hash of the whole name.
+/// Returns a switch's name as a label value. Replaces each invalid character by `_`. A name that is too long is cut and
+/// ends in a hash of the whole name.
 fn value(switch: &str) -> String {
     let letter = |it: char| match it {
         '-' | '.' | '_' => it,
@@ -208,7 +212,7 @@ fn value(switch: &str) -> String {
     format!("{front}-{hash}").trim_matches(is_end).to_owned()
 }
 
-/// Returns the FNV-1a hash, equal in every version and on every node.
+/// Returns the FNV-1a hash, which is equal in every version and on every node.
 fn hash(text: &str) -> u64 {
     let mut hasher = FnvHasher::default();
     hasher.write(text.as_bytes());
@@ -346,7 +350,7 @@ mod tests {
         ];
         let nics = [on("0", "leaf1"), vf("1.2", "1"), vf("1.3", "1")];
         assert_eq!(switches(&nics, ""), two);
-        // the cables of another node are the other way round
+        // on another node, the cables to the switches are swapped
         let crossed = switches(&[on("0", "leaf2"), on("1", "leaf1")], "");
         assert_eq!(crossed[2], two[2]);
         let one = [on("0", "leaf1"), on("1", "leaf1")];
@@ -356,7 +360,7 @@ mod tests {
             ["switch-0=leaf1"]
         );
         assert_eq!(switches(&[nic("0")], ""), [] as [&str; 0]);
-        // a switch that is not heard now
+        // the daemon does not receive LLDP from this switch at present
         let before = format!("{PREFIX}switch-1=leaf2\n");
         assert_eq!(switches(&[on("0", "leaf1"), nic("1")], &before), two);
     }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Features of the node as labels that node-feature-discovery (NFD) adds: one file for NFD's source `local`
-//! (`docs/usage/customization-guide.md` of kubernetes-sigs/node-feature-discovery, "Local feature source").
+//! Writes features of the node into a file, from which node-feature-discovery (NFD) makes labels of the node. The file
+//! is one of NFD's source `local` (`docs/usage/customization-guide.md` of kubernetes-sigs/node-feature-discovery,
+//! "Local feature source").
 //!
-//! The file has no `+expiry-time`. The features do not expire, because the NICs exist while the daemon is away, and
-//! renewals would wake an idle daemon. The file is removed together with the daemon.
+//! The features do not expire (the file has no `+expiry-time`): the NICs also exist while no daemon runs, and renewals
+//! would wake an idle daemon. `uninstall` removes the file together with the daemon.
 
 mod labels;
 mod writer;
@@ -18,12 +19,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Name of the file.
+/// File name of the labels.
 const FILE: &str = "rdma-device-plugin";
-/// Name of the unfinished file: NFD ignores files whose names begin with a dot.
+/// File name of a file that is still being written. NFD ignores files whose names begin with a dot.
 const UNFINISHED: &str = ".rdma-device-plugin";
 
-/// Writes `labels` into `directory`, unless the file already has them. Returns true if the file changed.
+/// Writes `labels` into `directory` if the file has other labels. Returns true if the file changed.
 fn write(directory: &Path, labels: &Labels) -> Result<bool, FileError> {
     let (file, unfinished) = (directory.join(FILE), directory.join(UNFINISHED));
     let text = labels.to_string();
@@ -42,13 +43,13 @@ fn write(directory: &Path, labels: &Labels) -> Result<bool, FileError> {
     Ok(true)
 }
 
-/// Reads the labels of the file in `directory`; empty without a file.
+/// Reads the labels of the file in `directory`. Returns no labels if the file does not exist.
 fn read(directory: &Path) -> Labels {
     let text = fs::read_to_string(directory.join(FILE));
     text.map(|text| Labels::parse(&text)).unwrap_or_default()
 }
 
-/// Returns true if `directory` has a file of ours.
+/// Returns true if `directory` has the daemon's file.
 pub fn is_there(directory: &Path) -> bool {
     directory.join(FILE).exists()
 }
@@ -72,7 +73,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let features = directory.path().join("features.d");
         let labels = Labels::parse("feature.node.kubernetes.io/rdma-nics.count=8\n");
-        // as a killed daemon left it
+        // the unfinished file of a daemon that was killed during a write
         fs::create_dir(&features).expect("made");
         fs::write(features.join(UNFINISHED), "x".repeat(1000)).expect("written");
         assert!(write(&features, &labels).expect("written"));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keeps the file up to date.
+//! Keeps the label file up to date.
 
 use super::{Labels, read, write};
 use crate::{dra::pool::Netdevs, log_once::LogOnce, node::Node};
@@ -9,13 +9,13 @@ use tokio::sync::watch;
 /// Delay after a failed write.
 const AGAIN: Duration = Duration::from_secs(30);
 
-/// Writes the file when the labels change. The leader has one.
+/// Writes the file when the labels change. Only the leader runs a writer.
 #[derive(Debug)]
 pub struct Writer {
     directory: PathBuf,
     node: watch::Receiver<Arc<Node>>,
     netdevs: Netdevs,
-    /// Labels of the file; `None`: not written yet.
+    /// Labels in the file; `None`: the daemon has not written the file yet.
     written: Option<Labels>,
     /// Last failure, which is logged once.
     reported: LogOnce,
@@ -33,7 +33,7 @@ impl Writer {
         }
     }
 
-    /// Runs until the node's sender is dropped.
+    /// Runs until the sender of `node` is dropped.
     pub async fn run(mut self) {
         loop {
             let is_written = self.follow().await;
@@ -48,7 +48,7 @@ impl Writer {
         }
     }
 
-    /// Writes the labels. Returns true if the file is up to date.
+    /// Writes the present labels. Returns true if the file is up to date.
     async fn follow(&mut self) -> bool {
         let node = self.node.borrow_and_update().clone();
         let before = match &self.written {

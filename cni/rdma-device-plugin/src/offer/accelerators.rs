@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The accelerators that a container's NICs should be close to, and the distance of each NIC.
+//! Accelerators to which a container's NICs should be close, and the distance of each NIC from these accelerators.
 
 use super::{OfferedDevice, distance::Distance};
 use rdma_netns::{Accelerator, DeviceAddress, Inventory};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Accelerators of the selection.
+/// Accelerators to which the chosen NICs should be close.
 #[derive(Clone, Debug)]
 pub struct Accelerators<'a> {
-    /// True if the accelerators are the container's own. False if they are all accelerators of the node.
+    /// True if `all` are the container's own accelerators. False if `all` are the accelerators of the whole node.
     pub own: bool,
     /// Accelerators by address.
     pub all: Vec<&'a Accelerator>,
-    /// Socket of each NUMA node.
+    /// CPU socket of each NUMA node.
     pub sockets: &'a BTreeMap<u32, u32>,
 }
 
-/// Distance of a device from accelerators.
+/// Distance of a device from its nearest accelerators.
 pub(super) struct Near {
     pub(super) distance: Distance,
     /// Indices of the nearest accelerators.
@@ -33,8 +33,8 @@ impl<'a> Accelerators<'a> {
         }
     }
 
-    /// Returns the container's accelerators at `own`. If none of `own` is on the node, returns all accelerators of the
-    /// node.
+    /// Returns the container's accelerators, which have the addresses `own`. If none of them is on the node, returns
+    /// all accelerators of the node.
     pub fn of_container(inventory: &'a Inventory, own: &BTreeSet<DeviceAddress>) -> Self {
         let node = Self::of_node(inventory);
         let mut all = node.all.clone();
@@ -49,7 +49,7 @@ impl<'a> Accelerators<'a> {
         }
     }
 
-    /// Returns the nearest accelerators of each of `devices`.
+    /// Returns for each of `devices` its nearest accelerators.
     pub(super) fn near(&self, devices: &[OfferedDevice]) -> Vec<Near> {
         devices.iter().map(|device| self.nearest(device)).collect()
     }

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Devices and variables that a container gets for its ids.
-//!
-//! Character devices get the permissions `rw`, as in sriov-network-device-plugin. Others use `rwm`; with `m`, a
-//! container could make device nodes itself, which only the runtime needs to do.
+//! Devices and environment variables that a container gets for its ids. Character devices get the permissions `rw`, as
+//! in sriov-network-device-plugin. Other device plugins use `rwm`. With `m`, a container could make device files, but
+//! only the runtime needs to make them.
 
 use super::{Offer, OfferedDevice, OfferedId, select::hca_of};
 use crate::conf::Ids;
@@ -17,22 +16,20 @@ use rdma_resources::{
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// Devices and variables for a claim.
+/// Devices and environment variables for a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allocation {
     /// Devices with their character devices.
     pub devices: Vec<GrantedDevice>,
-    /// `rdma_cm`, if it works with one of the devices.
+    /// The character device `rdma_cm`, if one of the devices can use it.
     pub connection_manager: Option<CharNode>,
     /// Variables of the container's environment.
     pub variables: BTreeMap<String, String>,
 }
 
 impl Offer {
-    /// Returns the container's devices for `ids`, and the grant of each id.
-    ///
-    /// Grants only devices that are present and healthy. If an id has several devices, its other devices are left out,
-    /// and the log names them.
+    /// Returns the container's devices for `ids`, and the grant of each id. Grants only devices that are present and
+    /// healthy. If an id has several devices, leaves out the other devices and logs their names.
     pub fn answer(
         &self,
         ids: &[String],
@@ -60,7 +57,7 @@ impl Offer {
                 id: id.id.clone(),
                 sharing: self.sharing,
                 cdi: self.cdi,
-                // set when the grant is recorded
+                // the caller sets `chained` when it records the grant
                 chained: false,
                 promises_rails: self.environment.has_rails(),
                 limits: self.limits,
@@ -106,12 +103,11 @@ impl Offer {
         Ok((response, grants))
     }
 
-    /// Returns the container's devices at `places`, for a claim.
-    ///
-    /// Grants only devices that are present and healthy. The log names the others.
+    /// Returns the devices at the indices `places` for a container with a claim. Grants only devices that are present
+    /// and healthy. Logs the names of the other devices.
     ///
     /// # Errors
-    /// No device is usable. The error contains the reason.
+    /// No device is usable, for the reason given.
     pub fn allocate(&self, places: &[usize], inventory: &Inventory) -> Result<Allocation, String> {
         if let Some(why) = &self.short {
             return Err(why.clone());
@@ -147,8 +143,9 @@ impl Offer {
         ))
     }
 
-    /// Returns the present and healthy devices at `places`, and their grants. The log names the others; `whose` is the
-    /// container. If there is none, the error contains the reason.
+    /// Returns the devices at the indices `places` that are present and healthy, and their grants. Logs the names of
+    /// the other devices. `whose` describes the container for the log. If no device remains, the error contains the
+    /// reason.
     fn present(
         &self,
         places: &[usize],
@@ -171,7 +168,7 @@ impl Offer {
         Ok(found.into_iter().unzip())
     }
 
-    /// Returns the grant of a device; the error names the missing part.
+    /// Returns the grant of a device. The error is the reason why no container can get the device.
     fn granted(
         &self,
         device: &OfferedDevice,
@@ -218,7 +215,7 @@ impl Offer {
         })
     }
 
-    /// Returns `rdma_cm`, if it works with one of the devices.
+    /// Returns `rdma_cm` if one of the `granted` devices can use it.
     fn connection_manager<'a>(
         &self,
         granted: &[&OfferedDevice],
@@ -246,7 +243,8 @@ impl Offer {
         manager
     }
 
-    /// Returns variables for libraries; kubelet puts them before the pod's own.
+    /// Returns environment variables for libraries. A variable in the pod's specification overrides a variable of the
+    /// same name.
     fn for_libraries(&self, granted: &[&OfferedDevice]) -> BTreeMap<String, String> {
         let names = granted.iter().map(|device| {
             let port = device.hca.ports.first().map_or(1, |port| port.number);
@@ -255,9 +253,9 @@ impl Offer {
         self.environment.variables(&names.collect::<Vec<_>>())
     }
 
-    /// Returns the variable `PCIDEVICE_…_INFO` of sriov-network-device-plugin, by id (`pkg/infoprovider` there). Only
-    /// without CDI does the variable contain paths, because a device that is resolved by CDI name can have another path
-    /// after a move.
+    /// Returns the variable `PCIDEVICE_…_INFO` of sriov-network-device-plugin, which contains values by id
+    /// (`pkg/infoprovider` of that project). Device paths are in the variable only if containers get devices by path.
+    /// With CDI names, a move can change the path.
     fn information(
         &self,
         grants: &[Grant],
@@ -270,7 +268,7 @@ impl Offer {
         let manager = manager.map(|it| (it.name.as_str(), path(&it.name)));
         let of_ids = grants.iter().map(|grant| {
             let nodes = grant.devices.iter().flat_map(|it| &it.char_devices);
-            // the device's own nodes have precedence over the nodes of its sub-devices
+            // reverse the order: a device's own character devices override the character devices of its sub-devices
             let paths = nodes.rev().map(|node| (node.kind(), path(&node.name)));
             let paths = paths.chain(manager.clone()).filter(|_| !self.cdi);
             let name = grant.devices.iter().map(|it| ("rdma_dev", it.rdma.clone()));
@@ -325,7 +323,7 @@ impl Offer {
     }
 }
 
-/// Returns the character devices of containers: `uverbs`, and with `umad` the others too.
+/// Returns the character devices that a container gets: `uverbs`, and `umad` and `issm` if `umad` is true.
 pub(super) fn containers_devices(
     all: &[CharDevice],
     umad: bool,
@@ -334,8 +332,8 @@ pub(super) fn containers_devices(
         .filter(move |it| umad || it.name.starts_with("uverbs"))
 }
 
-/// Returns the variable's name as in sriov-network-device-plugin (`getEnvs` in `pkg/resources/server.go`):
-/// `PCIDEVICE_INTEL_COM_SRIOV_RDMA`. As there, other characters are not replaced.
+/// Returns the variable's name, such as `PCIDEVICE_INTEL_COM_SRIOV_RDMA`. Replaces the same characters as
+/// sriov-network-device-plugin (`getEnvs` in `pkg/resources/server.go`), and no others.
 fn pci_device(resource: &str) -> String {
     format!("PCIDEVICE_{}", resource.replace(['.', '/'], "_")).to_uppercase()
 }

@@ -1,33 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Distance of two PCI functions, in the steps of NVIDIA's tools (`nvidia-smi topo -m`; NCCL uses the same steps
-//! without NODE, `ncclTopoSetPaths()` in `src/graph/paths.cc`).
+//! Distance of two PCI functions, in the steps of `nvidia-smi topo -m`. NCCL uses the same steps without NODE
+//! (`ncclTopoSetPaths()` in `src/graph/paths.cc`).
 
 use rdma_netns::PciPath;
 use std::{collections::BTreeMap, fmt};
 
-/// Path of a transfer between two functions, nearest first.
+/// Path of a transfer between two functions. The variants are in the order of distance, the shortest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Distance {
-    /// One PCI switch: PIX.
+    /// Through one PCI switch: PIX.
     Switch,
-    /// Several PCI switches, and no root port: PXB.
+    /// Through several PCI switches, and no root port: PXB.
     Switches,
-    /// The common root port.
+    /// Through the root port of both functions.
     RootPort,
-    /// The host bridge: PHB.
+    /// Through the host bridge: PHB.
     HostBridge,
-    /// Same NUMA node: NODE. This is the smallest distance if GPU and NIC have a root port each, as on GB200. In this
-    /// case rdma-core's `rdma_topo` also pairs them by NUMA node.
+    /// Within one NUMA node: NODE. If GPU and NIC have different host bridges, as on GB200, this is the shortest
+    /// possible distance. rdma-core's `rdma_topo` also pairs such GPUs and NICs by NUMA node.
     NumaNode,
-    /// Link between NUMA nodes of one socket.
+    /// Through the link between NUMA nodes of one socket.
     Socket,
-    /// Link between sockets, or unknown: SYS.
+    /// Through the link between CPU sockets: SYS. Also an unknown distance.
     Far,
 }
 
 impl Distance {
-    /// Returns the distance of two functions, each given by PCI path and NUMA node. `sockets` maps NUMA nodes to
-    /// sockets.
+    /// Returns the distance of the functions `a` and `b`. Each is given by its PCI path and NUMA node. `sockets` maps
+    /// NUMA nodes to CPU sockets.
     pub fn between(
         a: (&PciPath, Option<u32>),
         b: (&PciPath, Option<u32>),
@@ -37,7 +37,8 @@ impl Distance {
         let known = !a.host_bridge.is_empty() && a.host_bridge == b.host_bridge;
         let shared = a.bridges.iter().zip(&b.bridges).take_while(|(a, b)| a == b);
         let shared = shared.count();
-        // a switch consists of an upstream bridge, and one bridge for each downstream port
+        // within one switch: the paths differ only in the last bridge, because a switch has one upstream bridge and one
+        // bridge for each downstream port
         let is_last = |path: &PciPath| path.bridges.len() - shared <= 1;
         let socket = |node: Option<u32>| sockets.get(&node?);
         match (known, shared) {

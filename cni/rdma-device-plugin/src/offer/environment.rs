@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Variables for libraries, as far as Allocate knows them. Variables in the pod's specification override them. Allocate
-//! does not know the pod's rails. Libraries that can read a file therefore get the devices from a file.
+//! Environment variables for libraries that Allocate can set. Variables in the pod's specification override them. The
+//! pod's rails are still unknown at Allocate. A library that can read a file therefore gets the names of the rails'
+//! devices from a file.
 
 use crate::conf::{Conf, Reader, ResourceConf};
 use rdma_resources::container::LibraryFile;
@@ -10,14 +11,14 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Environment {
     readers: BTreeSet<Reader>,
-    /// Prefix of rails' names. `None`: there are no rails, or another netdev's name may begin with the prefix.
+    /// Prefix of rails' names. `None`: the pods have no rails, or names of other netdevs may begin with the prefix.
     rails: Option<String>,
     /// True if rails have only IPv6 addresses.
     ipv6: bool,
 }
 
 impl Environment {
-    /// Returns the environment of `resource`; the chain in `conf` makes its rails.
+    /// Returns the environment of the containers of `resource`. The rails of their pods depend on the chain in `conf`.
     pub(super) fn of(resource: &ResourceConf, conf: &Conf) -> Self {
         let chain = conf.chain.as_ref();
         let chain = chain.filter(|it| it.attaches(resource.name.as_str()));
@@ -33,7 +34,7 @@ impl Environment {
         self.readers.contains(&Reader::Rails)
     }
 
-    /// Returns true if containers get this file.
+    /// Returns true if containers get the file `file`.
     pub fn has_file(&self, file: LibraryFile) -> bool {
         self.readers.contains(&match file {
             LibraryFile::Nccl => Reader::Nccl,
@@ -46,11 +47,11 @@ impl Environment {
         LibraryFile::ALL.into_iter().any(|file| self.has_file(file))
     }
 
-    /// Returns the variables of `file`'s library that do not depend on the pod.
+    /// Returns the variables of the library of `file` that do not depend on the pod.
     fn fixed(&self, file: LibraryFile) -> BTreeMap<&'static str, String> {
         let mut variables = BTreeMap::new();
         if file == LibraryFile::Nccl {
-            // without the variable NCCL itself excludes docker and lo
+            // add docker and lo: NCCL excludes them itself only if the variable is not set
             let rails = self.rails.iter();
             variables.extend(rails.map(|it| ("NCCL_SOCKET_IFNAME", format!("^{it},docker,lo"))));
             let family = self.ipv6.then(|| "AF_INET6".to_owned());
@@ -59,8 +60,8 @@ impl Environment {
         variables
     }
 
-    /// Returns the files of a claim's containers, with the variables that do not depend on the pod. A claim cannot set
-    /// them as variables, because variables of its CDI specification would override the pod's own.
+    /// Returns the files for a claim's containers, with the variables that are equal for all pods. Variables in the
+    /// claim's CDI specification would override the pod's own variables. The values are therefore in files.
     pub fn files(&self) -> BTreeMap<String, String> {
         let all = LibraryFile::ALL.into_iter();
         let own = all.filter(|file| self.has_file(*file));
@@ -68,7 +69,8 @@ impl Environment {
             .collect()
     }
 
-    /// Returns the variables, by name, of a container with the RDMA `devices`. Each device is given with its port.
+    /// Returns the environment variables of a container with the RDMA devices `devices`. Each device is a name and a
+    /// port.
     pub(super) fn variables(&self, devices: &[(&str, u32)]) -> BTreeMap<String, String> {
         let ports = devices.iter().map(|(name, port)| format!("{name}:{port}"));
         let ports = ports.collect::<Vec<_>>().join(",");

@@ -1,28 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Checks that a starting container still gets the devices of its grant. Allocate is called before the chain's ADD, and
-//! in ADD a moved RDMA device gets character devices with the lowest free numbers.
+//! Checks that a starting container still gets the devices of its grant. Kubelet calls Allocate before the runtime
+//! calls ADD. A device that ADD moves gets new character devices with the lowest free numbers.
 
 use super::select::hca_of;
 use crate::refused::Cure;
 use rdma_netns::{CharDevice, Inventory};
 use rdma_resources::{CharNode, Grant};
 
-/// Difference between the grant and the container's devices.
+/// Difference between a grant and the container's devices.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{why}")]
 pub struct Stale {
-    /// The difference, and the remedy.
+    /// Sentence with the difference and the remedy.
     pub why: String,
-    /// Event that ends it.
+    /// Event after which the difference no longer exists.
     pub cure: Cure,
 }
 
 /// Checks that the granted paths of one container still belong to its devices. A path may now belong to another device
-/// of the same container. For a grant by CDI names, checks only that the devices are present, because the move updates
-/// the CDI entry.
+/// of the same container. If the container gets devices by CDI names, checks only that the devices are present:
+/// `rdma-cni` updates the CDI entry of a device that it moves.
 ///
 /// # Errors
-/// The first device that the container would not get, or the first path that leads to a device of another grant.
+/// Names the first device that the container would not get, or the first path that belongs to a device of another
+/// grant.
 pub fn still_as_granted(grants: &[&Grant], inventory: &Inventory) -> Result<(), Stale> {
     let stale = |cure, why| Err(Stale { why, cure });
     let mut by_path = vec![];
@@ -49,7 +50,8 @@ pub fn still_as_granted(grants: &[&Grant], inventory: &Inventory) -> Result<(), 
         let address = &device.address;
         let id = format!("{:?} of {}", grant.id, grant.resource);
         for granted in &device.char_devices {
-            // compare paths only: the runtime reads the number at the path again, which can differ after a reboot
+            // compare only paths: the runtime reads the device number again from the path, and the number can change at
+            // a reboot
             let mut theirs = by_path.iter().flat_map(|(_, _, all)| all.iter());
             let present = theirs.find(|it| it.name == granted.name);
             let of_kind = |it: &&CharDevice| CharNode::from(*it).kind() == granted.kind();
@@ -59,7 +61,7 @@ pub fn still_as_granted(grants: &[&Grant], inventory: &Inventory) -> Result<(), 
                 let why = format!(
                     "{address} ({id}) was granted as {granted}, and is {now} now; delete the pod to get a new allocation"
                 );
-                // neither a move nor a new network returns a number that another device has now
+                // only another pod helps: another device now has the number, and no move returns it
                 return stale(Cure::AnotherPod, why);
             };
             if !present.is_in_place() {
@@ -85,7 +87,7 @@ fn path(node: &CharNode) -> String {
     )
 }
 
-/// Lists the nodes of `kind`.
+/// Lists the character devices of `kind`.
 fn now(kind: &str, all: &[CharDevice]) -> String {
     let nodes = all.iter().map(CharNode::from);
     let paths: Vec<String> = nodes

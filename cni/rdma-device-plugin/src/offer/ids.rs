@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Devices of each id of a resource.
+//! Assigns devices to the ids of a resource.
 
 use super::{OfferedDevice, OfferedId};
 use crate::conf::{Allocate, Ids};
@@ -61,7 +61,8 @@ pub(super) fn ids(
     }
 }
 
-/// Returns the NUMA node of all devices; empty if one is unknown or differs.
+/// Returns the NUMA node that all devices have in common. Returns an empty list if their NUMA nodes differ, or if one
+/// is unknown.
 fn numa_nodes(indices: &[usize], devices: &[OfferedDevice]) -> Vec<u32> {
     let mut nodes = indices.iter().map(|index| devices[*index].numa_node);
     match nodes.next().flatten() {
@@ -71,10 +72,10 @@ fn numa_nodes(indices: &[usize], devices: &[OfferedDevice]) -> Vec<u32> {
 }
 
 /// Returns the device of each of `count` ids. All devices get equal numbers of ids. When a device appears or
-/// disappears, as few ids as possible change their device.
+/// disappears, as few ids as possible get another device.
 ///
-/// Every pair of id and device has a weight (rendezvous hashing). The function assigns pairs in descending order of
-/// weight, until each device has its share.
+/// The function is a rendezvous hashing: every pair of id and device has a weight, and the pairs are assigned in
+/// descending order of weight until each device has its share.
 fn spread(count: u32, devices: &[OfferedDevice]) -> Vec<usize> {
     let share = (count as usize).div_ceil(devices.len().max(1));
     let mut pairs: Vec<(u64, usize, usize)> = Vec::new();
@@ -95,8 +96,8 @@ fn spread(count: u32, devices: &[OfferedDevice]) -> Vec<usize> {
     chosen.into_iter().flatten().collect()
 }
 
-/// Returns a weight that is the same on every node, in every version and run: FNV-1a over id and address, then the last
-/// step of MurmurHash3, because FNV's upper bits hardly depend on the last byte.
+/// Returns the weight of an id and an address. It is the same on every node and in every version. It is FNV-1a over id
+/// and address, followed by the last step of MurmurHash3, because FNV's upper bits hardly depend on the last byte.
 fn weight(id: u64, address: &str) -> u64 {
     let mut hasher = FnvHasher::default();
     hasher.write(address.as_bytes());

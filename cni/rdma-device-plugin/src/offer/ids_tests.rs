@@ -29,7 +29,7 @@ fn devices(count: usize) -> Vec<OfferedDevice> {
         .collect()
 }
 
-/// Returns the address of each id.
+/// Returns the address of each id's device.
 fn addresses(count: u32, devices: &[OfferedDevice]) -> Vec<&str> {
     let chosen = spread(count, devices);
     assert_eq!(chosen.len(), count as usize);
@@ -67,7 +67,7 @@ fn few_ids_change_their_device_when_one_comes_or_goes() {
         eight.remove(gone);
         let after = addresses(1000, &eight);
         let moved = before.iter().zip(&after).filter(|(a, b)| a != b).count();
-        // one ninth must move; keeping the shares equal moves a few more
+        // at least one ninth of the ids must change their device; equal shares require a few more
         assert!((111..140).contains(&moved), "{moved} moved without {gone}");
     }
 }

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The netdev that pods are attached to, if the resource's `parents` names it: the device's own netdev, its bond, or a
-//! VLAN on one of these.
+//! Parent netdev of pods' child netdevs, if the resource has `parents`: the device's own netdev, its bond, or a VLAN on
+//! the netdev or the bond.
 //!
-//! A VLAN has the carrier of its parent, and the parent's carrier is part of the device's health. This module therefore
-//! checks only administrative changes of the VLAN: it was removed or set down.
+//! A VLAN has the carrier of the netdev below it, and this carrier is part of the device's health already. This module
+//! therefore checks only whether an administrator has removed the VLAN or set it down.
 
 use crate::conf::{ResourceConf, selector::Text};
 use rdma_netns::{Function, LinkType};
 
-/// Result of `parents` for a device.
+/// Result of matching `parents` for a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Parent {
-    /// No `parents`: `rdma-cni` selects the netdev.
+    /// The resource has no `parents`: `rdma-cni` selects the netdev.
     Unset,
-    /// Pods are attached to this netdev.
+    /// The netdev with this name fits.
     At(String),
-    /// The netdev exists and is unusable, for this reason.
+    /// The netdev with this name exists and is unusable, for this reason.
     Unusable(String, String),
     /// No netdev fits, for this reason.
     Missing(String),
@@ -64,7 +64,7 @@ impl Parent {
         }
     }
 
-    /// Returns the reason why no pod can be attached, if any.
+    /// Returns the reason why no pod can use the parent netdev, or `None` if pods can use it.
     pub(super) fn fault(&self) -> Option<&str> {
         match self {
             Self::Unusable(_, why) | Self::Missing(why) | Self::Several(why) => Some(why),
@@ -73,14 +73,15 @@ impl Parent {
     }
 }
 
-/// Formats `bond0.100 or bond1.100`.
+/// Joins the patterns, such as `bond0.100 or bond1.100`.
 pub(super) fn required(parents: &[Text]) -> String {
     let texts: Vec<String> = parents.iter().map(ToString::to_string).collect();
     texts.join(" or ")
 }
 
-/// Returns the netdevs that pods of the device can be attached to, each with true if it can have children at present.
-/// The device's own netdev counts even if it is down, because its state is part of the device's health.
+/// Returns the possible parent netdevs of the device. Each has a flag that is true if the netdev can have children at
+/// present. The flag of the device's own netdev is also true while the netdev is down: its state is part of the
+/// device's health.
 fn candidates(function: &Function) -> Vec<(String, bool)> {
     let mut found: Vec<(String, bool)> = vec![];
     let netdevs = function.netdevs.iter();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Preferred ids of an allocation. They are on as few NUMA nodes and as many NICs as possible, and close to the
-//! accelerators. Of shared NICs, the least used ones are preferred.
+//! Selects the preferred ids of an allocation. Preferred ids are on as few NUMA nodes and as many NICs as possible, and
+//! close to the accelerators. Of shared NICs, the NICs with the fewest users are preferred.
 
 use super::{
     Offer,
@@ -13,51 +13,51 @@ use std::{
     collections::{BTreeMap, BTreeSet},
 };
 
-/// Preferred ids.
+/// Preferred ids, with reasons.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Preference {
-    /// Required ids first, then the best ones first.
+    /// Required ids, followed by the other ids, the best id first.
     pub ids: Vec<String>,
-    /// Reasons, one line for each id.
+    /// One line for each id with the reason.
     pub reasons: Vec<String>,
 }
 
-/// An id that may be chosen.
+/// An id that can be chosen.
 struct Candidate<'a> {
     id: &'a str,
-    /// Position in the list of ids; ids outside it come last.
+    /// Position of the id in the offer's list. An id that is not in the list has the last position.
     place: usize,
     devices: &'a [usize],
     /// Common NUMA node of the id's devices.
     node: Option<u32>,
 }
 
-/// Ids chosen so far, by index.
+/// Devices and accelerators of the ids that are already chosen, each with its number of ids.
 #[derive(Default)]
 struct Chosen {
     devices: BTreeMap<usize, usize>,
     accelerators: BTreeMap<usize, usize>,
     nodes: BTreeSet<Option<u32>>,
-    /// Number of each device's ids that containers have; `None`: the ids are not shared.
+    /// Number of ids that containers have, for each device. `None`: the ids are not shared.
     in_use: Option<BTreeMap<usize, usize>>,
 }
 
-/// A NUMA node that the next id may be on.
+/// A NUMA node from which the next id may be chosen.
 #[derive(Default)]
 struct NodeIds {
-    /// Number of the candidate ids on the node.
+    /// Number of candidate ids on the NUMA node.
     count: usize,
-    /// Distance of the nearest device.
+    /// Distance of the nearest device from the accelerators.
     distance: Option<Distance>,
     devices: BTreeSet<usize>,
 }
 
 impl Offer {
-    /// Chooses `size` ids of `available`, those in `must_include` first. Chooses fewer if there are not enough.
-    ///
-    /// If `accelerators` are the container's own, prefers NICs close to them, one for each accelerator. If they are all
-    /// accelerators of the node, any of them may be the container's; for shared ids, few users then count more than a
-    /// short distance. The result is deterministic.
+    /// Chooses `size` ids of `available`. The ids in `must_include` come first. If there are too few ids, chooses all
+    /// of them. The result is deterministic. It depends on `accelerators`:
+    /// - If the container's own accelerators are known, NICs close to them are preferred, one NIC for each accelerator.
+    /// - Otherwise, any accelerator of the node may be the container's. For shared ids, few users are then more
+    ///   important than a short distance.
     pub fn prefer(
         &self,
         available: &[String],
@@ -93,7 +93,7 @@ impl Offer {
         open.sort_by_key(|candidate| candidate.place);
         if self.sharing == Sharing::Shared {
             let in_use = self.in_use(&open, &seen);
-            // other containers' NICs belong to other accelerators
+            // ignore other containers' NICs: they are near the accelerators of those containers
             let near = if accelerators.own {
                 &[]
             } else {
@@ -149,9 +149,9 @@ impl Offer {
         }
     }
 
-    /// Returns for each device of `open` how many of its ids containers have: the healthy ids that kubelet does not
-    /// offer. Other devices are left out, because kubelet may not offer any of their ids for another reason: they are
-    /// on another NUMA node than the topology manager requires.
+    /// Returns the number of ids that containers have, for each device of `open`. Containers have the healthy ids that
+    /// kubelet does not offer. Other devices are left out: kubelet may not offer their ids for another reason, because
+    /// they are on another NUMA node than the topology manager requires.
     fn in_use(&self, open: &[Candidate<'_>], offered: &BTreeSet<&str>) -> BTreeMap<usize, usize> {
         let devices = open.iter().flat_map(|candidate| candidate.devices);
         let mut in_use: BTreeMap<usize, usize> = devices.map(|index| (*index, 0)).collect();
@@ -211,7 +211,7 @@ impl Chosen {
         }
     }
 
-    /// Counts the ids that containers have; accelerators near these devices have a NIC.
+    /// Counts the ids that containers have. The accelerators near the devices of these ids have their NICs already.
     fn use_up(&mut self, in_use: BTreeMap<usize, usize>, near: &[Near]) {
         for (index, count) in &in_use {
             for accelerator in near.get(*index).into_iter().flat_map(|it| &it.accelerators) {
@@ -221,18 +221,18 @@ impl Chosen {
         self.in_use = Some(in_use);
     }
 
-    /// Returns how often the device was chosen.
+    /// Returns how many chosen ids the device has.
     fn times(&self, index: usize) -> usize {
         self.devices.get(&index).copied().unwrap_or(0)
     }
 
-    /// Returns the number of its ids that containers have; `None`: they are not shared.
+    /// Returns the number of the device's ids that containers have, or `None` if the ids are not shared.
     fn used(&self, index: usize) -> Option<usize> {
         let in_use = self.in_use.as_ref()?;
         Some(in_use.get(&index).copied().unwrap_or(0))
     }
 
-    /// Returns the highest number of users of one of these devices, if `missing` more ids are distributed over them.
+    /// Returns the highest number of users that a device would have if `missing` more ids were distributed over `devices`.
     fn busiest(&self, devices: &BTreeSet<usize>, missing: usize) -> usize {
         let used = devices.iter().filter_map(|index| self.used(*index));
         let mut used: Vec<usize> = used.collect();
@@ -243,8 +243,12 @@ impl Chosen {
             .map_or(0, |used| used + share)
     }
 
-    /// Returns the best of `open` for the container's own accelerators: a device that was not chosen yet; then for an
-    /// accelerator with the fewest NICs; then the nearest one; then the least used one. `None`: no device is near.
+    /// Returns the index of the best id of `open` for the container's own accelerators, or `None` if no device is near.
+    /// The criteria in order:
+    /// - a device that was not chosen yet
+    /// - an accelerator with the fewest NICs
+    /// - the nearest device
+    /// - the device with the fewest users
     fn nearest(&self, open: &[Candidate<'_>], near: &[Near]) -> Option<usize> {
         let candidates = open.iter().enumerate().filter_map(|(index, candidate)| {
             let (times, used, distance, served, place) = self.rank(candidate, near);
@@ -254,8 +258,12 @@ impl Chosen {
         candidates.min().map(|(_, index)| index)
     }
 
-    /// Returns the rank of a device; the smallest is best. The criteria in order: fewest choices; least used; shortest
-    /// distance to accelerators; fewest NICs of the least served near accelerator; order of the list.
+    /// Returns the rank of a candidate. The smallest rank is the best. The criteria in order:
+    /// - the device was chosen less often
+    /// - the device has fewer users
+    /// - the device is nearer to an accelerator
+    /// - a near accelerator has fewer NICs already
+    /// - the id is earlier in the list
     fn rank(
         &self,
         candidate: &Candidate<'_>,
@@ -294,12 +302,15 @@ fn distance_of<'a>(near: impl Iterator<Item = &'a Near>) -> Distance {
         .unwrap_or(Distance::Far)
 }
 
-/// Returns the NUMA node of the next id, and the reason.
+/// Returns the NUMA node for the next id, and the reason:
 ///
-/// Prefers a node that already has chosen ids. If there is none, prefers nodes that can provide all ids; of these,
-/// nodes with the least used devices, and then nodes nearest to the accelerators. Among the rest, prefers the fullest
-/// node, so that emptier nodes remain for large requests; for shared ids, the emptiest node. If no node can provide all
-/// ids, returns the node with the most.
+/// - a NUMA node that already has chosen ids
+/// - otherwise the best NUMA node that has enough ids for the rest of the request
+/// - otherwise the NUMA node with the most ids
+///
+/// The best NUMA node has the devices with the fewest users. Of several, it is the one nearest to the accelerators. Of
+/// several again, it is the fullest one, so that emptier NUMA nodes stay free for large requests; for shared ids, it is
+/// the emptiest one.
 fn node_for(
     open: &[Candidate<'_>],
     missing: usize,

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Requirements of a resource as a whole. The number of devices is for jobs that must wait instead of running with
-//! fewer devices. The kernel's rdma controller is required for limits: without it, `rdma-cni` refuses each container
-//! with limits.
+//! Requirements of a whole resource. `require` is for jobs that must wait instead of running with fewer devices. Limits
+//! require the kernel's rdma controller: without the controller, `rdma-cni` refuses each container with limits.
 
 use super::{Gone, OfferedDevice};
 use crate::conf::{Require, ResourceConf};
 use rdma_netns::RdmaCgroup;
 
-/// Returns the expected number of devices.
+/// Returns the number of devices that the resource should have.
 pub(super) fn expected(
     require: Option<Require>,
     devices: &[OfferedDevice],
@@ -19,8 +18,7 @@ pub(super) fn expected(
     }
 }
 
-/// Returns the reason why no pod may get the resource because devices are missing, with these devices. `None`: no
-/// reason.
+/// If the resource has too few devices, returns the reason why no pod may get it, and the missing devices.
 pub(super) fn short(
     resource: &ResourceConf,
     devices: &[OfferedDevice],
@@ -52,7 +50,7 @@ pub(super) fn short(
     ))
 }
 
-/// Returns the reason why no pod may get the resource, if it has limits and the node cannot set them.
+/// If the resource has limits and the node cannot set them, returns the reason why no pod may get the resource.
 pub(super) fn unlimited(resource: &ResourceConf, limiter: RdmaCgroup) -> Option<String> {
     let (what, remedy) = limiter
         .lack()

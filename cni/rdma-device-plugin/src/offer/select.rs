@@ -12,11 +12,11 @@ use crate::conf::{
 };
 use rdma_netns::{Device, Function, Hca, Inventory, LinkType, Netdev, RdmaMode};
 
-/// Match of a device as far as this namespace shows it.
+/// Result of matching a selector with a device. This namespace may show only a part of the device.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Fit {
     No,
-    /// The netdev or RDMA device of the selector is in another namespace.
+    /// The netdev or RDMA device that the selector names is in another namespace.
     Hidden,
     Yes,
 }
@@ -27,8 +27,8 @@ impl From<bool> for Fit {
     }
 }
 
-/// Returns the devices of `resource`, by address. Also returns remarks about matching devices that are unusable.
-/// `with_netdevs`: pods also get netdevs of the devices.
+/// Returns the devices of `resource`, by address, and remarks about devices that match and are unusable. `with_netdevs`
+/// is true if pods also get netdevs of the devices.
 pub(super) fn devices(
     resource: &ResourceConf,
     inventory: &Inventory,
@@ -54,7 +54,7 @@ pub(super) fn devices(
         let Some(hca) = hca_of(function).cloned().or_else(|| before().map(gone)) else {
             continue;
         };
-        // the ids of a NIC contain its RDMA device's name; another NIC's new RDMA device can get this name
+        // leave out a device whose name now belongs to another NIC's RDMA device: the name is part of the NIC's ids
         let is_anothers = hca_of(function).is_none() && is_name_of_one(&hca.name, inventory);
         if matches!(resource.ids, Ids::PerNic { .. }) && is_anothers {
             continue;
@@ -71,7 +71,7 @@ pub(super) fn devices(
         if let (Attached::Missing(_), true) = (&attached, resource.devices.is_empty())
             && before().is_none()
         {
-            // without selectors, the resource has only devices with such a netdev
+            // leave the device out: a resource without selectors has only devices with one of the `parents`
             continue;
         }
         let named = attached.name().is_some() || is_named(&resource.devices, function, inventory);
@@ -120,13 +120,13 @@ pub(super) fn devices(
             None => found.push(device),
         }
     }
-    // if all NICs are uplinks, pods get one without its netdev
+    // if all NICs are uplinks, pods get the NICs without their netdevs
     let (own, left_out): (Vec<_>, Vec<_>) = uplinks.into_iter().unzip();
     match found.is_empty() && !with_netdevs {
         true => found = own,
         false => remarks.extend(left_out),
     }
-    // if storage uses all devices, pods get them too
+    // if storage uses all devices, pods get them nevertheless
     if storage.len() < found.len() {
         found.retain(|it| !storage.iter().any(|(address, _)| *address == it.address));
         remarks.extend(storage.into_iter().map(|(_, remark)| remark));
@@ -134,7 +134,7 @@ pub(super) fn devices(
     found
 }
 
-/// Returns the reason why `resource` has no device.
+/// Returns the reason why `resource` has no devices.
 pub(super) fn nothing(resource: &ResourceConf) -> String {
     match resource.parents.as_slice() {
         [] => "no RDMA device of this node is selected".to_owned(),
@@ -146,7 +146,7 @@ pub(super) fn nothing(resource: &ResourceConf) -> String {
 }
 
 fn not_named(resource: &ResourceConf, function: &Function, hca: &Hca, why: &str) -> String {
-    // this format has no selectors
+    // `mode` is a format without selectors
     let format = match resource.place.as_str() {
         "mode" => "replace mode by resources, and ",
         _ => "",
@@ -157,14 +157,13 @@ fn not_named(resource: &ResourceConf, function: &Function, hca: &Hca, why: &str)
     )
 }
 
-/// Returns true if a selector with names matches `function`.
+/// Returns true if one of `selectors` contains names and matches `function`.
 fn is_named(selectors: &[Selector], function: &Function, inventory: &Inventory) -> bool {
     let mut named = selectors.iter().filter(|it| unnamed::has_names(it));
     named.any(|it| fit(it, function, inventory) != Fit::No)
 }
 
-/// Returns the RDMA device of a function. A second RDMA device, soft-RoCE on a netdev that has a hardware RDMA device,
-/// is ignored.
+/// Returns the RDMA device of a function. Ignores a second RDMA device: it is soft-RoCE on the netdev of the first one.
 pub(super) fn hca_of(function: &Function) -> Option<&Hca> {
     function.hcas.first()
 }
@@ -174,7 +173,7 @@ fn is_name_of_one(rdma: &str, inventory: &Inventory) -> bool {
     hcas.any(|hca| hca.name == rdma)
 }
 
-/// Returns the reason why no pod can have the device exclusively.
+/// Returns the reason why no pod can have the device exclusively, or `None` if a pod can have it.
 fn unfit(resource: &ResourceConf, function: &Function, inventory: &Inventory) -> Option<String> {
     if resource.ids != Ids::Exclusive {
         return None;
@@ -220,7 +219,7 @@ fn unfit(resource: &ResourceConf, function: &Function, inventory: &Inventory) ->
     })
 }
 
-/// Returns the reason why a bond cannot be exclusive through this port: another port of the bond is offered.
+/// Returns the reason why the resource cannot offer a bond for this port: it already offers the bond for another port.
 fn another_port(
     resource: &ResourceConf,
     function: &Function,
@@ -236,7 +235,7 @@ fn another_port(
     })
 }
 
-/// Returns the bond that both have a port of.
+/// Returns the bond whose ports include netdevs of both functions.
 pub(super) fn common_bond<'a>(one: &'a Function, other: &Function) -> Option<&'a str> {
     let bonds = |function: &'_ Function| -> Vec<String> {
         let netdevs = function.netdevs.iter();
@@ -247,7 +246,7 @@ pub(super) fn common_bond<'a>(one: &'a Function, other: &Function) -> Option<&'a
     own.find(|it| others.iter().any(|other| other == it))
 }
 
-/// Returns true if `selectors` select `function`, as far as it is observable.
+/// Returns true if `selectors` select `function`. This namespace may show only a part of the function.
 pub(crate) fn selects(selectors: &[Selector], function: &Function, inventory: &Inventory) -> bool {
     best(selectors, function, inventory) == Fit::Yes
 }
@@ -256,7 +255,7 @@ fn best(selectors: &[Selector], function: &Function, inventory: &Inventory) -> F
     let fits = selectors
         .iter()
         .map(|selector| fit(selector, function, inventory));
-    // without a selector, all devices
+    // all devices match if there is no selector
     fits.max().unwrap_or(Fit::Yes)
 }
 
@@ -281,7 +280,7 @@ fn fit(selector: &Selector, function: &Function, inventory: &Inventory) -> Fit {
     let sort = Fit::from(selector.sort.is_none_or(|sort| is_of(sort, device)));
     let rdma = match (selector.rdma.as_slice(), function.hcas.as_slice()) {
         ([], _) => Fit::Yes,
-        // a move makes it again
+        // the RDMA device is missing for a moment: the driver makes it again during a move
         (_, []) => Fit::Hidden,
         (texts, hcas) => hcas.iter().any(|hca| any(texts, &hca.name)).into(),
     };
@@ -297,7 +296,7 @@ fn fit(selector: &Selector, function: &Function, inventory: &Inventory) -> Fit {
         [] => Fit::Yes,
         texts => named(function, |name| any(texts, name)),
     };
-    // sriov-network-device-plugin knows only the driver of a sub-function's PCI function
+    // sriov-network-device-plugin matches the driver of the PCI function below which the sub-function is
     let below = |physical: Option<&Function>| match physical {
         Some(physical) if device.address.bus() == "auxiliary" => {
             let driver = physical.device.driver.as_ref();
@@ -332,8 +331,8 @@ fn is_of(sort: Sort, device: &Device) -> bool {
     }
 }
 
-/// Matches `parents` with the function, by `fits` and by number. The first parent with a matching name decides, as in
-/// sriov-network-device-plugin.
+/// Matches `parents` with the function. `fits` matches the name of a parent. The first parent whose name matches
+/// decides: its numbers must contain the function's number, as in sriov-network-device-plugin.
 fn parent(parents: &[Parent], function: &Function, fits: impl Fn(&Text) -> Fit) -> Fit {
     if parents.is_empty() {
         return Fit::Yes;
@@ -348,7 +347,7 @@ fn parent(parents: &[Parent], function: &Function, fits: impl Fn(&Text) -> Fit) 
     }
 }
 
-/// Matches the names of the function's netdevs, or of bonds with these netdevs as ports.
+/// Matches the names of the function's netdevs, and of bonds that have these netdevs as ports.
 fn named(function: &Function, fits: impl Fn(&str) -> bool) -> Fit {
     if function.netdevs.is_empty() {
         return Fit::Hidden;
@@ -357,7 +356,8 @@ fn named(function: &Function, fits: impl Fn(&str) -> bool) -> Fit {
     function.netdevs.iter().any(names).into()
 }
 
-/// Matches the link type: of the function's netdevs, else of its RDMA device's ports, else of its physical function.
+/// Matches the link type of the function's netdevs. If the function has no netdev: of its RDMA device's ports. If it
+/// has neither: of its physical function.
 fn link_type(types: &[LinkType], function: &Function, physical: Option<&Function>) -> Fit {
     if types.is_empty() {
         return Fit::Yes;

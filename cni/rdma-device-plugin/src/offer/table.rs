@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Table of the offers for users.
+//! Table of the offers for operators.
 
 use super::{Offer, OfferedDevice, Unhealthy, select};
 use crate::conf::{Allocate, Ids, ResourceConf};
@@ -10,7 +10,8 @@ const HEAD: [&str; 8] = [
     "RESOURCE", "KIND", "IDS", "DEVICE", "RDMA", "NETDEV", "NUMA", "HEALTH",
 ];
 
-/// Formats one line for each device of each resource, or one line for a resource without devices. Remarks follow.
+/// Formats one line for each device of each resource. A resource without devices has one line. Below the table are the
+/// remarks.
 pub fn table(
     resources: &[ResourceConf],
     offers: &[Offer],
@@ -48,13 +49,13 @@ pub fn table(
         text = columns(&rows);
     }
     for remark in remarks {
-        // writing into a String does not fail
+        // ignore the result: writing into a String does not fail
         let _ = writeln!(text, "- {remark}");
     }
     text
 }
 
-/// Returns the line of a resource that is not offered, with the reason.
+/// Returns the line of a resource that the daemon does not offer. The line contains the reason.
 fn nothing(resource: &ResourceConf, inventory: &Inventory) -> [String; 8] {
     let why = match inventory.functions.iter().all(|it| it.hcas.is_empty()) {
         true => "not offered: this node has no RDMA devices",
@@ -105,7 +106,7 @@ fn kind(kind: Ids) -> &'static str {
     }
 }
 
-/// Returns the names of the netdevs, and of the netdev that pods are attached to if `parents` names it.
+/// Returns the names of the device's netdevs. If the resource has `parents`, also returns the parent netdev.
 fn attached(device: &OfferedDevice, inventory: &Inventory) -> String {
     let netdevs = netdevs(device, inventory);
     match &device.parent {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Devices that a shared resource has only if its selectors name them by netdev, RDMA device or address, also by a
-//! pattern.
+//! Devices that a shared resource has only if a selector names them: by netdev, RDMA device or address, or by a pattern
+//! of such names.
 
 use crate::conf::Selector;
 use rdma_netns::{Function, Hca, Netdev};
 
-/// Returns true if the selector has a list of names, so that it matches devices by name.
+/// Returns true if the selector has at least one list of names.
 pub(super) fn has_names(selector: &Selector) -> bool {
     !(selector.netdev.is_empty()
         && selector.rdma.is_empty()
@@ -14,25 +14,25 @@ pub(super) fn has_names(selector: &Selector) -> bool {
         && selector.root.is_empty())
 }
 
-/// Returns the reason why the device is left out of a resource of all devices, or of all devices of a kind.
+/// Returns the reason why a resource leaves out this device, if the resource has all devices, or all devices of a kind.
 pub(super) fn not_selected(function: &Function, hca: &Hca) -> Option<String> {
     let port = function.netdevs.iter().find_map(port);
     port.or_else(|| hca.soft.then(|| "it is RDMA in software".to_owned()))
 }
 
-/// Returns the reason for leaving out a NIC that accelerates the node's own netdev: no pod gets a netdev of such a NIC.
+/// Returns the reason for leaving out a NIC that accelerates the node's own netdev. No pod gets a netdev of such a NIC.
 pub(super) fn accelerator(function: &Function) -> Option<String> {
     let mut netdevs = function.netdevs.iter();
     netdevs.find(|it| it.accelerates()).and_then(port)
 }
 
-/// Returns the reason if another owner than a bond takes all frames of `netdev`.
+/// Returns the reason for leaving out a netdev that is a port of a netdev other than a bond, such as a bridge.
 pub(super) fn port(netdev: &Netdev) -> Option<String> {
     let other = netdev.taken_by.as_ref()?;
     Some(format!("its netdev {} is a port of {other}", netdev.name))
 }
 
-/// Returns the reason if the device has the node's uplink.
+/// Returns the reason for leaving out a device that has the node's uplink.
 pub(super) fn uplink(function: &Function) -> Option<String> {
     let netdev = function.netdevs.iter().find(|it| it.default_route)?;
     Some(format!(
@@ -41,19 +41,19 @@ pub(super) fn uplink(function: &Function) -> Option<String> {
     ))
 }
 
-/// Returns the reason if the kernel itself uses the device for storage.
+/// Returns the reason for leaving out a device that the kernel itself uses for storage.
 pub(super) fn storage(hca: &Hca) -> Option<String> {
     let users = hca.kernel_users.join(", ");
     (!users.is_empty()).then(|| format!("the host uses it itself ({users})"))
 }
 
-/// Returns the reason for a device that is no network.
+/// Returns the reason for leaving out a device that is not a network.
 pub(super) fn no_rail(function: &Function) -> Option<String> {
     function.device.no_rail().map(str::to_owned)
 }
 
-/// Returns the reason why a device with sub-devices cannot be moved into a pod: each sub-device holds a reference to
-/// the device (`ib_add_sub_device()`), and a move waits until there is none (`disable_device()`,
+/// Returns the reason why a device with sub-devices cannot be moved into a pod. Each sub-device holds a reference to
+/// the device (`ib_add_sub_device()`), and a move waits until no reference exists (`disable_device()`,
 /// `drivers/infiniband/core/device.c`).
 pub(super) fn held_by_sub_devices(hca: &Hca) -> String {
     let sub_devices = hca.sub_devices.join(", ");

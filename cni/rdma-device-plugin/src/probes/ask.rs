@@ -7,10 +7,10 @@ use http_client::{Bytes, Request, StatusCode, send};
 use std::{io, path::PathBuf, time::Duration};
 use tokio::{net::UnixStream, time::timeout};
 
-/// Time limit of the answer; kubelet's own limit may be shorter.
+/// Time limit for the answer. Kubelet's own limit may be shorter.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// Largest answer, bytes: a sentence for each resource.
+/// Largest answer in bytes. The answer has a sentence for each resource.
 const LONGEST: usize = 1024 * 1024;
 
 /// Arguments of `probe`.

@@ -3,12 +3,12 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | this one | answers of one daemon from its start on |
+//! | this module | answers of one daemon from its start on |
 //! | [`ask`] | `rdma-device-plugin probe`, which kubelet runs in the container |
 //!
-//! While a DaemonSet is updated, two daemons run in the node's network namespace, and only one of them has the address
-//! for metrics. This daemon would answer the probes of both. A container's probes therefore use a socket that only this
-//! container has (`--probe-socket`).
+//! A container's probes use a socket that only this container has (`--probe-socket`). While a DaemonSet is updated, two
+//! daemons run in the node's network namespace, and only one of them has the address for metrics. At this address, the
+//! probes of both containers would get the answers of the one daemon.
 
 pub mod ask;
 
@@ -26,14 +26,14 @@ use std::{
 };
 use tokio::sync::watch;
 
-/// Stage of a daemon.
+/// Stage of the daemon for probes.
 #[derive(Clone, Debug)]
 pub enum Stage {
-    /// The daemon has not observed the node's devices yet. This can last as long as a device's firmware needs.
+    /// The daemon has not observed the node's devices yet. The observation waits for the devices' firmware.
     Starting,
-    /// The daemon serves, or is about to.
+    /// The daemon is registered with kubelet, or will soon be.
     Serving(Box<View>),
-    /// A newer daemon of the node serves.
+    /// A newer daemon of the node is registered with kubelet.
     Superseded,
 }
 
@@ -49,18 +49,18 @@ struct Served {
 }
 
 impl Progress {
-    /// Notes that the daemon has observed the node and serves its offers.
+    /// Records that the daemon has observed the node and now offers its resources.
     pub fn serves(
         &self,
         role: watch::Receiver<Role>,
         node: watch::Receiver<Arc<Node>>,
         chain: watch::Receiver<ChainStatus>,
     ) {
-        // the daemon starts once
+        // cannot fail: the daemon starts only once
         let _ = self.0.set(Served { role, node, chain });
     }
 
-    /// Returns the stage.
+    /// Returns the present stage.
     pub fn stage(&self) -> Stage {
         match self.0.get() {
             None => Stage::Starting,
@@ -73,7 +73,7 @@ impl Progress {
     }
 }
 
-/// Answers of a daemon: a text, as `Ok` or `Err`.
+/// Answers of a daemon to probes. `Ok` and `Err` both contain the text of the answer.
 #[derive(Clone)]
 pub struct Probes {
     metrics: Metrics,
@@ -111,12 +111,14 @@ impl Probes {
         }
     }
 
-    /// Checks that kubelet has the daemon's lists and DRA driver, and that the runtime would call `rdma-cni` if a chain
-    /// is configured. A daemon that is no longer the leader is ready: it still answers kubelet, and leads again when
-    /// the newer one ends. If it were not ready, Kubernetes would delete its pod without waiting for the new one.
+    /// Checks that kubelet has the daemon's lists and DRA driver. If a chain is configured, also checks that the
+    /// runtime would call `rdma-cni`.
+    ///
+    /// A daemon that is no longer the leader is ready: it still answers kubelet, and leads again when the newer daemon
+    /// ends. If it were not ready, Kubernetes would delete its pod before the new pod is ready.
     ///
     /// # Errors
-    /// The daemon is not ready. The error contains the reason.
+    /// The daemon is not ready, for the reason given.
     pub fn ready(&self) -> Result<String, String> {
         let View {
             chain,
@@ -135,7 +137,7 @@ impl Probes {
             | ChainStatus::Called(_)
             | ChainStatus::Withheld(_) => true,
         };
-        // an absent kubelet does not affect readiness
+        // ignore the missing lists if kubelet is absent
         let missing: Vec<String> = match self.kubelet.exists() {
             true => [
                 self.metrics.lists_are_out(&names(&offers)),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Task that deletes refused pods one after the other. It needs only the rights to `delete` pods and to `create`
-//! events. It reads a pod by a deletion with `dryRun`, whose answer is the pod. A policy that restricts deletion to
-//! pods of the daemon's own node thus restricts reading too.
+//! events. To read a pod, it sends a deletion with `dryRun`, and the API server returns the pod. A policy that allows
+//! deletion only for pods of the daemon's own node therefore also restricts these reads.
 
 use super::{
     Cure, Ids, PodName, Verdict,
@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use std::{path::PathBuf, time::Instant};
 use tokio::sync::mpsc;
 
-/// Reason of the pod's event.
+/// Reason of the event about a deleted pod.
 const REASON: &str = "RdmaPodDeleted";
 
 /// Deletes refused pods.
@@ -35,7 +35,8 @@ pub struct Deleter {
 }
 
 impl Deleter {
-    /// Returns a deleter with the token in `account`. Without a token the deleter only reports each pod.
+    /// Returns a deleter. The directory `account` contains the token. If it has no token, the deleter only logs each
+    /// pod.
     pub fn new(account: PathBuf, metrics: Metrics) -> Self {
         Self {
             account,
@@ -92,13 +93,13 @@ impl Deleter {
         Ok(Client::new(access, AGENT, LIMIT))
     }
 
-    /// Returns the node of the token.
+    /// Returns the name of the token's node.
     fn node(&self) -> Result<String, AccessError> {
         let identity = self.client()?.access().identity()?;
         Ok(identity.node()?.to_owned())
     }
 
-    /// Reads the pod.
+    /// Reads the pod `name`, to which the refused container belongs, and stores the pod's attributes.
     async fn read(&mut self, ids: &Ids, name: &PodName) -> Result<()> {
         let options = json!({"kind": "DeleteOptions", "apiVersion": "v1", "dryRun": ["All"]});
         let Some(object) = request_deletion(&self.client()?, name, &options).await? else {
@@ -116,7 +117,7 @@ impl Deleter {
         Ok(())
     }
 
-    /// Writes the event, and deletes the pod.
+    /// Writes the pod's event, and then deletes the pod.
     async fn delete(
         &mut self,
         ids: &Ids,
@@ -154,7 +155,8 @@ impl Deleter {
     }
 }
 
-/// Deletes the pod. Returns the pod, or `None` if it does not exist, or was replaced.
+/// Deletes the pod, and returns the deleted pod. Returns `None` if the pod does not exist, or another pod has replaced
+/// it.
 async fn request_deletion(
     client: &Client,
     PodName { namespace, name }: &PodName,
@@ -162,13 +164,13 @@ async fn request_deletion(
 ) -> Result<Option<Value>> {
     let path = format!("/api/v1/namespaces/{namespace}/pods/{name}");
     match client.ask(Method::DELETE, &path, Some(options)).await {
-        // not found, or of another UID
+        // 404: no pod has this name; 409: a pod of this name has another UID
         Err(error) if matches!(error.code(), Some(404 | 409)) => Ok(None),
         pod => Ok(Some(pod?)),
     }
 }
 
-/// Writes the event. Returns its time by the API server's clock.
+/// Writes the pod's event. Returns the event's time by the API server's clock.
 async fn write_event(client: &Client, name: &PodName, pod: &Pod, why: &str) -> Result<String> {
     let message = format!("deleted, so that its controller creates another pod: {why}");
     let event = Event {

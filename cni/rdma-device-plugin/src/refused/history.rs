@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Decides when a refused pod is deleted, from earlier refusals and deletions. The module has no I/O.
+//! Decides when the daemon deletes a refused pod, from earlier refusals and deletions. This module has no I/O.
 //!
-//! - The daemon deletes a pod at kubelet's second attempt, 10 to 15 s after the first. A refusal in the middle of a
-//!   change has ended by then, and the name still belongs to the same pod.
+//! - The daemon deletes a pod at kubelet's second attempt, 10 to 15 s after the first attempt. If the first refusal was
+//!   only due to a change of the node, the pod usually starts at the second attempt. The name also still belongs to the
+//!   same pod.
 //! - If a device is missing, the daemon waits a minute, because the device may come back.
-//! - If the pod's controller makes a new pod, and the daemon refuses it again, the daemon waits a minute before it
-//!   deletes the new pod; then two minutes, then four, up to an hour. Pods that existed at the first deletion do not
-//!   wait, so that a whole job is not delayed.
+//! - If the pod's controller makes a new pod, and the daemon refuses the new pod, too, the daemon waits a minute before
+//!   the deletion. The next waits are two minutes, four minutes, and so on up to an hour. Pods that existed at the
+//!   first deletion do not wait, so that a whole job is not delayed.
 //! - The daemon deletes at most twenty pods of the node in ten minutes, of all owners together.
 
 use super::{Cure, Ids, PodName, pod::Pod};
@@ -15,15 +16,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Minimum time until kubelet's next attempt, which follows 10 to 15 s after a failure (`backOffPeriod` and its jitter
-/// in `pkg/kubelet/kubelet.go` and `pod_workers.go`).
+/// Shortest time between two refusals that the daemon counts as two attempts of kubelet. Kubelet's next attempt follows
+/// 10 to 15 s after a failure (`backOffPeriod` and its jitter in `pkg/kubelet/kubelet.go` and `pod_workers.go`).
 pub const SECOND_TRY: Duration = Duration::from_secs(5);
 
-/// Time for which a device may be missing; reloading a NIC's driver takes less.
+/// Time for which the daemon waits for a missing device. A reload of a NIC's driver takes less time.
 const DEVICE_AWAY: Duration = Duration::from_secs(60);
 
-/// Time after which a refusal is forgotten. It is longer than kubelet's longest delay for a container that crashed
-/// (`MaxContainerBackOff`, five minutes).
+/// Time after which the daemon forgets a refusal. It is longer than kubelet's longest delay for a container that
+/// crashed (`MaxContainerBackOff`, five minutes).
 const FORGOTTEN: Duration = Duration::from_secs(10 * 60);
 
 const BACK_OFF: Duration = Duration::from_secs(60);
@@ -49,26 +50,26 @@ struct RefusedPod {
     pod: Pod,
     first: Instant,
     last: Instant,
-    /// True if it is never deleted.
+    /// True if the daemon never deletes the pod.
     stays: bool,
-    /// True if the wait was reported.
+    /// True if the log has a line about the wait.
     is_reported: bool,
-    /// Time of the pod's event by the API server's clock.
+    /// Time of the pod's event by the API server's clock; `None`: no event was written.
     event: Option<String>,
 }
 
-/// Deletions of pods of one owner. The owner had made all of these pods before the first deletion.
+/// One round of deletions of an owner's pods. The owner made all these pods before the first deletion of the round.
 #[derive(Clone, Debug)]
 struct Round {
-    /// Time of the first deletion, by the API server's clock.
+    /// Time of the round's first deletion, by the API server's clock.
     began: String,
     last: Instant,
-    /// Number of the round, from 1.
+    /// Number of the round. The first round has the number 1.
     number: u32,
 }
 
 impl Round {
-    /// Returns the delay for pods made since.
+    /// Returns the delay for pods that the owner made after the round began.
     fn back_off(&self) -> Duration {
         let doubled = self.number.saturating_sub(1).min(16);
         LONGEST_BACK_OFF.min(BACK_OFF * 2_u32.pow(doubled))
@@ -78,15 +79,15 @@ impl Round {
 /// Next step for a refused pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// No deletion, or not yet.
+    /// No step is necessary at present.
     None,
-    /// No deletion yet; the wait must be logged.
+    /// The deleter does not delete the pod yet. It logs this line about the wait.
     Wait(String),
-    /// The pod must be read.
+    /// The deleter reads the pod from the API server.
     Read,
-    /// The pod must be deleted.
+    /// The deleter deletes the pod.
     Delete {
-        /// The pod.
+        /// Pod to delete.
         pod: Pod,
         /// Time of the pod's event, if the event was written.
         event: Option<String>,
@@ -94,7 +95,7 @@ pub enum Step {
 }
 
 impl History {
-    /// Applies a container's refusal at `now`.
+    /// Records that a container was refused at the time `now`. Returns the next step.
     pub fn refused(&mut self, ids: &Ids, name: &PodName, cure: Cure, now: Instant) -> Step {
         self.forget(now);
         let patience = match cure {
@@ -111,7 +112,7 @@ impl History {
         }
         let owner = seen.pod.owner.as_ref();
         let round = owner.and_then(|it| self.owners.get(&it.uid));
-        // the back-off applies only to pods made since
+        // the back-off applies only to pods that the owner made after the round began
         let round = round.filter(|round| seen.pod.created >= round.began);
         let wait = round.and_then(|round| {
             let left = (round.last + round.back_off()).checked_duration_since(now)?;
@@ -142,7 +143,7 @@ impl History {
         }
     }
 
-    /// Records the refused pod; `stays`: it is never deleted.
+    /// Records the attributes of a refused pod. `stays` is true if the daemon never deletes the pod.
     pub fn is(&mut self, ids: Ids, name: PodName, pod: Pod, stays: bool, now: Instant) {
         let seen = RefusedPod {
             name,
@@ -163,14 +164,14 @@ impl History {
         }
     }
 
-    /// Removes a container that may start, or is gone.
+    /// Forgets a container that may start, or no longer exists.
     pub fn ended(&mut self, ids: &Ids) {
         self.refused.remove(ids);
     }
 
-    /// Records a deletion after the pod's event.
+    /// Records that the pod was deleted at the time `now`. `event` is the time of the pod's event.
     pub fn deleted(&mut self, pod: &Pod, event: &str, now: Instant) {
-        // others of its containers may have been refused too
+        // forget all containers of the pod: several of them may have been refused
         self.refused.retain(|_, seen| seen.pod.uid != pod.uid);
         self.deleted.push_back(now);
         let Some(owner) = &pod.owner else { return };

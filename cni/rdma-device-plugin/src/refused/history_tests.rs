@@ -2,7 +2,7 @@
 use super::*;
 use crate::refused::pod::Owner;
 
-/// A node's history and clock; the API server's clock runs in parallel.
+/// A node's history and clock. The API server's clock runs in parallel.
 struct Node {
     history: History,
     began: Instant,
@@ -31,7 +31,7 @@ impl Node {
         self.now += Duration::from_secs(seconds);
     }
 
-    /// Returns the time in the API server's format, so that later is greater.
+    /// Returns the present time as a text. Like the API server's times, such texts are in the order of time.
     fn written(&self) -> String {
         format!("{:09}", (self.now - self.began).as_secs())
     }
@@ -58,7 +58,8 @@ impl Node {
         }
     }
 
-    /// Applies kubelet's attempt; afterwards the pod is known.
+    /// Applies an attempt of kubelet that the daemon refuses with `cure`. Also records the pod's attributes if the step
+    /// is `Read`.
     fn refuse_for(&mut self, it: &Refused, cure: Cure) -> Step {
         let step = self.history.refused(&it.ids, &it.name, cure, self.now);
         if step == Step::Read {
@@ -77,7 +78,8 @@ impl Node {
         self.history.deleted(&it.pod, &written, self.now);
     }
 
-    /// Returns the number of kubelet's attempts, every 12 s, until the deletion; `None`: not within two hours.
+    /// Returns the number of kubelet's attempts until the pod is deleted. Kubelet tries every 12 s. Returns `None` if
+    /// the pod is not deleted within two hours.
     fn tries_until_deleted(&mut self, it: &Refused) -> Option<u32> {
         for tries in 1..600 {
             if let Step::Delete { pod, event } = self.refuse(it) {
@@ -96,14 +98,14 @@ fn kubelet_tries_twice_before_a_pod_is_deleted() {
     let mut node = Node::new();
     let pod = node.pod("a", "set");
     assert_eq!(node.refuse(&pod), Step::Read);
-    // another container of it, or an early attempt of kubelet
+    // the daemon refuses another container of the pod, or kubelet retries early
     node.pass(1);
     assert_eq!(node.refuse(&pod), Step::None);
     node.pass(11);
     let event = None;
     let it = pod.pod.clone();
     assert_eq!(node.refuse(&pod), Step::Delete { pod: it, event });
-    // the API server was away: retried without a second event
+    // the API server did not answer: the daemon retries the deletion without a second event
     node.history.has_event(&pod.ids, "7");
     node.pass(12);
     let event = Some("7".to_owned());
@@ -119,12 +121,12 @@ fn a_temporary_refusal_deletes_nothing() {
         assert_eq!(node.refuse_for(&pod, Cure::Time), Step::None);
         node.pass(12);
     }
-    // refused permanently once; then it may start
+    // the daemon refuses the pod once, and the pod then may start
     assert_eq!(node.refuse(&pod), Step::Read);
     node.history.ended(&pod.ids);
     node.pass(12);
     assert_eq!(node.refuse(&pod), Step::Read);
-    // permanent at first, and temporary next
+    // the first refusal required another pod; the second one requires only time
     node.pass(12);
     assert_eq!(node.refuse_for(&pod, Cure::Time), Step::None);
 }
@@ -152,7 +154,7 @@ fn a_namesake_with_the_same_ids_is_another_pod() {
     let mut other = pod.clone();
     other.name.name = "b".into();
     assert_eq!(node.refuse(&other), Step::Read);
-    // the same pod after longer than kubelet's delay
+    // the daemon refuses the same pod after a time longer than kubelet's delay
     node.pass(11 * 60);
     assert_eq!(node.refuse(&other), Step::Read);
 }
@@ -180,7 +182,7 @@ fn a_job_s_pods_are_deleted_at_once_and_those_made_anew_ever_later() {
     for pod in &job {
         assert_eq!(node.tries_until_deleted(pod), Some(2));
     }
-    // the node cannot attach rails: new pods are refused again
+    // the node cannot attach rails: the daemon refuses each new pod, too
     let mut waits = vec![];
     for _ in 0..8 {
         let again = node.pod("0", "job");
@@ -189,7 +191,7 @@ fn a_job_s_pods_are_deleted_at_once_and_those_made_anew_ever_later() {
         waits.push((node.now - from).as_secs() / 60);
     }
     assert_eq!(waits, [1, 2, 4, 8, 16, 32, 60, 60]);
-    // other owners do not wait
+    // pods of other owners do not wait
     let other = node.pod("other", "another job");
     assert_eq!(node.tries_until_deleted(&other), Some(2));
     // two hours without a deletion restart the back-off

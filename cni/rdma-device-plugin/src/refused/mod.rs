@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pods whose container may not start (PreStartContainer). Kubelet retries forever in the same pod. No controller
-//! replaces the pod, because it has not failed, so it waits for an administrator. With `--refused-pods delete` the
-//! daemon deletes the pod, and its controller makes another one.
+//! Refused pods: the daemon does not let their container start (PreStartContainer). Kubelet retries forever with the
+//! same pod. The pod has not failed, so no controller replaces it, and it waits for an administrator. With
+//! `--refused-pods delete` the daemon deletes the pod, and its controller makes another one.
 //!
 //! | module | |
 //! |---|---|
 //! | [`pod`] | attributes of a pod, and pods that are never deleted |
-//! | [`history`] | time of deletion: pure, from earlier refusals and deletions |
-//! | [`deleter`] | task that uses the API server: read, event, deletion |
+//! | [`history`] | time of deletion, from earlier refusals and deletions: pure |
+//! | [`deleter`] | task that reads and deletes pods and writes events by the API server |
 //!
-//! Kubelet never waits for these tasks. Refusals go into a queue of limited length. A refusal that does not fit comes
-//! again with kubelet's next attempt.
+//! Kubelet never waits for these tasks. Refusals enter a queue of limited length. If the queue is full, the daemon
+//! drops a refusal, and kubelet's next attempt repeats it.
 
 pub mod deleter;
 pub mod history;
@@ -34,14 +34,14 @@ pub enum RefusedPods {
     Delete,
 }
 
-/// Event that ends a refusal.
+/// Event after which a refused container may start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cure {
-    /// Time: it may pass by itself, and kubelet retries.
+    /// Time: the cause may end by itself. Kubelet retries.
     Time,
-    /// Only another pod can start.
+    /// Another pod, because this pod can never start.
     AnotherPod,
-    /// The return of the device, or else another pod.
+    /// The return of the device. If the device does not return: another pod.
     DeviceOrAnotherPod,
 }
 
@@ -50,7 +50,7 @@ pub enum Cure {
 pub struct Refused {
     /// Answer to kubelet.
     pub status: Status,
-    /// Event that ends it.
+    /// Event after which the container may start.
     pub cure: Cure,
 }
 
@@ -76,7 +76,7 @@ pub struct Ids {
 }
 
 impl Ids {
-    /// Returns the ids; their order does not matter.
+    /// Returns the ids in a fixed order: two values are equal if they have the same ids.
     pub fn new(resource: &str, ids: &[String]) -> Self {
         let mut ids = ids.to_vec();
         ids.sort();
@@ -96,50 +96,50 @@ pub struct PodName {
     pub name: String,
 }
 
-/// Formats `default/trainer-0`.
+/// Formats the name as `default/trainer-0`.
 impl std::fmt::Display for PodName {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}/{}", self.namespace, self.name)
     }
 }
 
-/// Verdict on a container's start.
+/// The daemon's decision on a container's start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The container may start.
     MayStart(Ids),
     /// The container may not start.
     Refused {
-        /// Ids that were refused.
+        /// Ids of the refused container.
         ids: Ids,
         /// Pod of the container.
         pod: PodName,
-        /// Reason, a sentence.
+        /// Reason of the refusal, as a sentence.
         why: String,
-        /// Event that ends it.
+        /// Event after which the container may start.
         cure: Cure,
     },
 }
 
-/// Capacity of a queue of verdicts. A node has 110 pods.
+/// Capacity of a queue of verdicts. A node has up to 110 pods by default.
 const WAITING: usize = 128;
 
-/// Queues of verdicts, one for each handler.
+/// Queues of verdicts, one for each task that handles verdicts.
 #[derive(Clone, Debug, Default)]
 pub struct Verdicts(Vec<mpsc::Sender<Verdict>>);
 
 impl Verdicts {
-    /// Adds a queue for later verdicts.
+    /// Adds a queue, and returns the receiver of all later verdicts.
     pub fn queue(&mut self) -> mpsc::Receiver<Verdict> {
         let (sender, receiver) = mpsc::channel(WAITING);
         self.0.push(sender);
         receiver
     }
 
-    /// Sends a verdict without waiting.
+    /// Sends a verdict to all queues. Drops the verdict if a queue is full.
     pub fn send(&self, verdict: &Verdict) {
         for queue in &self.0 {
-            // a verdict without room comes again
+            // drop the verdict if the queue is full: kubelet's next attempt repeats it
             if let Err(mpsc::error::TrySendError::Full(verdict)) = queue.try_send(verdict.clone()) {
                 log::debug!("too many refused pods wait for the API server: {verdict:?}");
             }

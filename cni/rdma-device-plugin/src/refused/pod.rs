@@ -1,39 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Attributes of a pod that decide on its deletion.
+//! Attributes of a pod by which the daemon decides whether to delete it.
 
 use serde_json::Value;
 
 /// Annotation of a static pod's mirror pod (`ConfigMirrorAnnotationKey` in `pkg/kubelet/types`).
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
-/// A pod in the API server.
+/// Attributes of a pod in the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pod {
-    /// UID, which distinguishes pods of one name.
+    /// UID, which distinguishes pods with the same name.
     pub uid: String,
     /// Name of the pod's node.
     pub node: String,
-    /// Creation time in the API server's format (`2026-01-31T10:00:00Z`): later is greater.
+    /// Creation time in the API server's format (`2026-01-31T10:00:00Z`). Times compare as texts.
     pub created: String,
-    /// Controller that makes another pod after a deletion.
+    /// Controller that makes another pod after this pod was deleted.
     pub owner: Option<Owner>,
-    /// True for the mirror of a static pod. Kubelet owns the pod, so a deletion of the mirror has no effect.
+    /// True for the mirror pod of a static pod. Only kubelet manages the static pod, so deleting the mirror pod has no
+    /// effect.
     pub is_mirror: bool,
 }
 
 /// Controller of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
-    /// UID, which distinguishes owners of one name.
+    /// UID, which distinguishes owners with the same name.
     pub uid: String,
-    /// Kind, such as `ReplicaSet`.
+    /// Kind of the owner, such as `ReplicaSet`.
     pub kind: String,
     /// Name of the owner.
     pub name: String,
 }
 
 impl Pod {
-    /// Parses the API server's object; `None`: it is no pod.
+    /// Parses the API server's object. Returns `None` if the object is not a pod.
     pub fn read(object: &Value) -> Option<Self> {
         let text = |value: &Value| value.as_str().map(str::to_owned);
         let metadata = &object["metadata"];
@@ -56,7 +57,8 @@ impl Pod {
         })
     }
 
-    /// Returns the reason why the pod is never deleted; `node` is this node.
+    /// Returns the reason why the daemon never deletes the pod, or `None` if it may delete the pod. `node` is the
+    /// daemon's node.
     pub fn stays(&self, node: &str) -> Option<&'static str> {
         if self.node != node {
             Some("a pod of this name is on another node")

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Condition of the node: a pure function of the node's offers and of the times of its writes.
-//!
-//! The condition is `True` if there is a problem, as with the conditions of node-problem-detector and kubelet's
-//! `…Pressure`.
+//! Condition of the node. It is a pure function of the node's offers and of the times when the condition was written.
+//! The status `True` means a problem, as in the conditions of node-problem-detector and in kubelet's `…Pressure`.
 
 use crate::{
     conf::Require,
@@ -20,16 +18,17 @@ use std::{
 /// Type of the condition.
 pub const TYPE: &str = "RdmaRailsMissing";
 
-/// Number of named devices.
+/// Number of devices that the message names.
 const NAMED: usize = 8;
 /// Largest number of characters of one device's sentence.
 const LONGEST: usize = 200;
 
-/// Shortest time between the last write and another status; health damps flapping devices too.
+/// Shortest time between the last write and a write with another status. The damping of health further reduces the
+/// reports about flapping devices.
 const OTHER_STATUS: Duration = Duration::from_secs(10);
-/// Shortest time between the last write and another message of the same status.
+/// Shortest time between the last write and a write with the same status and another message.
 const OTHER_SENTENCE: Duration = Duration::from_secs(60);
-/// Interval of writes without a change, as often as kubelet's (`nodeStatusReportFrequency`).
+/// Interval of writes without a change. Kubelet uses the same interval (`nodeStatusReportFrequency`).
 const HEARTBEAT: Duration = Duration::from_secs(300);
 
 /// Condition of the node.
@@ -44,8 +43,11 @@ pub struct Condition {
 }
 
 impl Condition {
-    /// Returns the condition of `node`. A rail is missing if its device is unhealthy, unusable for one of its
-    /// resources, gone from its bus, or never seen although the configuration requires it.
+    /// Returns the condition of `node`. A rail is missing in four cases:
+    /// - its device is unhealthy
+    /// - one of the device's resources cannot use it
+    /// - its device has disappeared from its bus
+    /// - the daemon has never seen a device that the configuration requires
     pub fn of(node: &Node) -> Self {
         let mut devices: BTreeMap<&DeviceAddress, BTreeSet<String>> = BTreeMap::new();
         for offer in &node.offers {
@@ -94,7 +96,7 @@ impl Condition {
         }
     }
 
-    /// Parses the condition in the API server's node, with its heartbeat and transition times.
+    /// Parses the condition of a node object of the API server. Also returns its heartbeat and transition times.
     pub fn read(node: &Value) -> Option<(Self, &str, &str)> {
         let mut all = node["status"]["conditions"].as_array()?.iter();
         let own = all.find(|it| it["type"] == TYPE)?;
@@ -111,7 +113,7 @@ impl Condition {
         ))
     }
 
-    /// Returns the patch of the node's status: a strategic merge, which keeps other conditions.
+    /// Returns the patch for the node's status. The patch is a strategic merge, which keeps other conditions.
     pub fn patch(&self, heartbeat: &str, transition: &str) -> Value {
         json!({"status": {"conditions": [{
             "type": TYPE,
@@ -124,7 +126,7 @@ impl Condition {
     }
 }
 
-/// Returns the delay until `condition` must be written; zero: now. `written` is the last write.
+/// Returns the delay until the daemon must write `condition`. Zero means now. `written` is the last write.
 pub fn due(
     written: Option<(&Condition, Instant)>,
     condition: &Condition,
@@ -143,8 +145,8 @@ pub fn due(
     (at + pause).saturating_duration_since(now)
 }
 
-/// Describes a fault: `0000:3b:00.0 (mlx5_0): its netdev ens1 has no carrier`. If the device itself is healthy:
-/// `0000:3b:00.0 (mlx5_0) in rdma/a: bond0.100 is down`.
+/// Describes a fault: `0000:3b:00.0 (mlx5_0): its netdev ens1 has no carrier`. If the device is healthy and only one
+/// resource cannot use it: `0000:3b:00.0 (mlx5_0) in rdma/a: bond0.100 is down`.
 fn faulty(node: &Node, offer: &Offer, device: &OfferedDevice) -> Option<String> {
     let fault = device.fault.as_ref()?;
     let by = match node.unhealthy.contains_key(&device.address) {
@@ -157,7 +159,7 @@ fn faulty(node: &Node, offer: &Offer, device: &OfferedDevice) -> Option<String> 
     ))
 }
 
-/// Returns the resources that have fewer devices than required, usable or not.
+/// Returns a sentence for each resource that has fewer devices than it requires. Unusable devices count as present.
 fn lacking(node: &Node) -> impl Iterator<Item = String> {
     node.conf.resources.iter().filter_map(|resource| {
         let Some(Require::Number(required)) = resource.require else {
@@ -175,7 +177,7 @@ fn lacking(node: &Node) -> impl Iterator<Item = String> {
     })
 }
 
-/// Joins the first of `devices`, and the number of the others.
+/// Joins the first [`NAMED`] of `devices`, and adds the number of the other devices.
 fn listed(devices: &[String]) -> String {
     let cut = |it: &String| it.chars().take(LONGEST).collect::<String>();
     let mut listed: Vec<String> = devices.iter().take(NAMED).map(cut).collect();

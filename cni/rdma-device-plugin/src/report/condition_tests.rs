@@ -107,7 +107,7 @@ fn missing_rails_are_named_with_the_reason() {
              (mlx5_0): its netdev ens1 has no carrier"
         )
     );
-    // its only device, so that it is not offered
+    // without its only device, the daemon does not offer the resource
     assert_eq!(
         condition(&node(&none, &NICS[..1], &[], &[])),
         is(
@@ -116,7 +116,7 @@ fn missing_rails_are_named_with_the_reason() {
             "1 of 1 RDMA devices are unusable: 0000:3b:00.0 (mlx5_0) is no longer on this node"
         )
     );
-    // a node without devices has none missing
+    // no rail is missing on a node that never had devices
     assert_eq!(
         condition(&node(&none, &[], &[], &[])),
         is(false, "NoRailMissing", "all of 0 RDMA devices are usable")
@@ -136,7 +136,7 @@ fn a_device_unusable_for_one_resource_is_missing() {
                 &format!("1 of 1 RDMA devices are unusable: {own}")
             )
         );
-        // two reasons are one device
+        // the message has a device with two reasons only once
         let other = node
             .offers
             .iter_mut()

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Keeps the node's condition up to date. The condition stays while a daemon is replaced, and the next daemon updates
-//! it. The daemon has only the right to patch the status of its own node, so it reads the status by an empty patch.
+//! it. The daemon has only the right to patch the status of its own node. It therefore reads the status by an empty
+//! patch.
 
 use super::{
     condition::{self, Condition},
@@ -28,7 +29,7 @@ const AGAIN: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
 pub struct ConditionWriter {
     node: watch::Receiver<Arc<Node>>,
     account: PathBuf,
-    /// Condition in the API server; `None`: not read yet.
+    /// Condition in the API server. `None`: the daemon has not read it yet.
     written: Option<Written>,
     /// Last failure, which is logged once.
     reported: LogOnce,
@@ -36,15 +37,15 @@ pub struct ConditionWriter {
 
 #[derive(Debug)]
 struct Written {
-    /// `None`: the node does not have the condition.
+    /// Condition of the node. `None`: the node does not have it.
     condition: Option<Condition>,
     at: Instant,
-    /// Time since which it has its status.
+    /// Time of the last change of the condition's status.
     transition: String,
 }
 
 impl ConditionWriter {
-    /// Returns a writer that follows `node`, with the token in `account`.
+    /// Returns a writer that follows `node`. The directory `account` has the token.
     pub fn new(node: watch::Receiver<Arc<Node>>, account: PathBuf) -> Self {
         Self {
             node,
@@ -54,7 +55,7 @@ impl ConditionWriter {
         }
     }
 
-    /// Runs until the node is no longer followed.
+    /// Runs until the sender of `node` is dropped.
     pub async fn run(mut self) {
         let mut wait = AGAIN[0];
         loop {
@@ -86,7 +87,7 @@ impl ConditionWriter {
         }
     }
 
-    /// Writes `condition` if due. Returns the delay until the next write.
+    /// Writes `condition` if a write is due. Returns the delay until the next write.
     async fn keep(&mut self, condition: &Condition) -> Result<Duration, RequestError> {
         let due = match &self.written {
             Some(written) => written.due(condition),
@@ -123,7 +124,8 @@ impl ConditionWriter {
 }
 
 impl Written {
-    /// Parses the API server's node. If the time of a condition is invalid or in the future, uses the present time.
+    /// Parses the condition of a node object of the API server. If the condition's time is invalid or in the future,
+    /// uses the present time.
     fn read(node: &Value) -> Self {
         let found = Condition::read(node);
         let age = found.as_ref().and_then(|(_, heartbeat, _)| {
@@ -138,8 +140,8 @@ impl Written {
         }
     }
 
-    /// Returns the time since which the node's condition has the status of `condition`. Replaces an invalid time,
-    /// because the API server would refuse it.
+    /// Returns the time since which the node's condition has the status of `condition`. Replaces an invalid time: the
+    /// API server would refuse a patch with it.
     fn since(&self, condition: &Condition, now: &str) -> String {
         let before = self.condition.as_ref();
         let is_same = before.is_some_and(|it| it.is_missing == condition.is_missing);
@@ -158,7 +160,7 @@ impl Written {
     }
 }
 
-/// Patches the node's status, and returns the node.
+/// Patches the node's status. Returns the node object from the API server's answer.
 async fn patch(api: &Api, patch: &Value) -> Result<Value, RequestError> {
     let path = format!("/api/v1/nodes/{}/status", api.node);
     api.client.ask(Method::PATCH, &path, Some(patch)).await

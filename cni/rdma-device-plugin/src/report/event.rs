@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One event about a pod in the API server (`core/v1`), and the limit on the number of events.
+//! One event about a pod in the API server (`core/v1`), and the limit for the number of events.
 
 use crate::{api::AGENT, refused::PodName};
 use conf_reader::one_line;
@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-/// Longest message that the API server accepts for the new kind (`NoteLengthLimit`, 1024).
+/// Longest message in bytes, below the API server's limit for events of `events.k8s.io` (`NoteLengthLimit`, 1024).
 const LONGEST_MESSAGE: usize = 1000;
 
 /// Maximum number of events of one kind within [`MOST_WITHIN`]. A node has up to 110 pods, and all of them can lose a
@@ -29,7 +29,7 @@ pub struct Event<'a> {
     pub node: &'a str,
     /// Reason in one word.
     pub reason: &'a str,
-    /// Type: `Warning`, otherwise `Normal`.
+    /// True for the type `Warning`, false for `Normal`.
     pub is_warning: bool,
     /// Message.
     pub message: &'a str,
@@ -39,7 +39,7 @@ impl Event<'_> {
     /// Writes the event, and returns the written object.
     ///
     /// # Errors
-    /// The API server refuses it.
+    /// The API server refuses the event.
     pub async fn write(&self, client: &Client) -> Result<Value, RequestError> {
         let path = format!("/api/v1/namespaces/{}/events", self.pod.namespace);
         let object = self.object(SystemTime::now());
@@ -75,17 +75,17 @@ impl Event<'_> {
     }
 }
 
-/// Formats `2026-01-31T10:00:00Z`, as Kubernetes writes times.
+/// Formats a time as Kubernetes does: `2026-01-31T10:00:00Z`.
 pub fn rfc3339(time: SystemTime) -> String {
     humantime::format_rfc3339_seconds(time).to_string()
 }
 
-/// Recently written events.
+/// Times of recently written events.
 #[derive(Debug, Default)]
 pub struct Budget(VecDeque<Instant>);
 
 impl Budget {
-    /// Returns the delay until another event may be written; zero: now.
+    /// Returns the delay until the daemon may write another event. Zero means now.
     pub fn room_in(&mut self, now: Instant) -> Duration {
         let is_old = |at: &Instant| now.saturating_duration_since(*at) >= MOST_WITHIN;
         while self.0.front().is_some_and(is_old) {
@@ -144,7 +144,7 @@ mod tests {
             let object = event.object(UNIX_EPOCH);
             let written = object["message"].as_str().expect("a message");
             assert!(length.contains(&written.len()), "{}", written.len());
-            // an empty UID would match no pod
+            // `uid` must be absent: no pod has an empty UID
             assert!(object["involvedObject"].get("uid").is_none());
         }
     }

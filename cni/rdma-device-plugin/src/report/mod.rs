@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reports the node's rails to the API server (`--report`): events about pods whose network differs from the promised
-//! one, and a condition of the node if rails are missing.
+//! Reports the node's rails to the API server (`--report`). The reports are events about pods that have lost rails or
+//! may not start, and a condition of the node while rails are missing.
 //!
 //! | module | |
 //! |---|---|
 //! | [`condition`] | condition of the node: pure |
 //! | [`condition_writer`] | keeps the condition up to date: a task of the leader |
-//! | [`event`] | one event of a pod, and the limit of events |
-//! | [`rails`] | reports due to pods about their rails: pure, from earlier reports |
+//! | [`event`] | one event of a pod, and the limit for the number of events |
+//! | [`rails`] | decides which reports pods get about their rails: pure, from earlier reports |
 //! | [`rail_events`] | reports lost and recovered rails to running pods: a task of the leader |
 //! | [`pods`] | pods and their devices |
 //! | [`refusals`] | reports to pods why their containers may not start |
 //!
-//! Nothing on the node depends on these reports. Kubelet never waits for them. If the API server is absent, the daemon
-//! retries.
+//! Nothing on the node depends on these reports, and kubelet never waits for them. The daemon retries if the API server
+//! does not answer.
 
 pub mod condition;
 pub mod condition_writer;

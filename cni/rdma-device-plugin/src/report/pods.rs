@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pods and their devices. The records of `rdma-cni` have the devices and interfaces. Kubelet has the devices of pods
-//! without a record, such as pods with `hostNetwork`.
+//! Pods and their devices. The records of `rdma-cni` list the devices and interfaces of pods. For a pod without a
+//! record, such as a pod with `hostNetwork`, the devices are from kubelet's list.
 
 use super::rails::{PodDevice, PodDevices, PodKey};
 use crate::{chain::sandbox, metrics::held, node::Node, refused::PodName};
@@ -14,13 +14,13 @@ use std::{
     time::Duration,
 };
 
-/// Time limit of kubelet's answer.
+/// Time limit for kubelet's answer.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// Phase of a record whose pod has its network.
+/// Phase of a record after ADD has attached all devices.
 const ATTACHED: &str = "attached";
 
-/// Paths to read pods from.
+/// Paths of the sources about pods.
 #[derive(Clone, Debug)]
 pub struct Paths {
     /// State directory: `/var/lib/cni/rdma-cni`.
@@ -34,7 +34,7 @@ pub struct Paths {
 /// Returns the pods that have devices of `node`.
 ///
 /// # Errors
-/// Kubelet does not answer at present. A missing socket of kubelet is no error.
+/// Kubelet does not answer at present. If kubelet's socket does not exist, this is no error.
 pub async fn with_devices(paths: &Paths, node: &Arc<Node>) -> Result<Vec<PodDevices>, AskError> {
     let resources = match pod_resources::all(&paths.pod_resources, LIMIT).await {
         Ok(pods) => pods,
@@ -48,7 +48,7 @@ pub async fn with_devices(paths: &Paths, node: &Arc<Node>) -> Result<Vec<PodDevi
     let pods = tokio::task::spawn_blocking(move || {
         let mut pods: BTreeMap<PodName, BTreeMap<DeviceAddress, PodDevice>> = BTreeMap::new();
         let offers = node.advertised().map(|it| (it.name.as_str(), Some(it)));
-        // all devices of a resource can be gone, and its offer with them
+        // the node has no offer of a resource if all its devices are gone
         let lost = node.gone.keys().map(|name| (name.as_str(), None));
         let lost = lost.filter(|(name, _)| node.offer(name).is_none());
         let held = held(&resources, offers.chain(lost), &paths.state_dir);
@@ -74,7 +74,7 @@ pub async fn with_devices(paths: &Paths, node: &Arc<Node>) -> Result<Vec<PodDevi
     Ok(pods.await.unwrap_or_default())
 }
 
-/// Returns the rails of the records, by their functions.
+/// Returns each rail in the records as pod, device address and interface.
 fn recorded(state_dir: &Path) -> Vec<(PodName, DeviceAddress, String)> {
     let boot_id = Linux::new().boot_id().unwrap_or_default();
     let records = pods::rails(&Store::new(state_dir), &boot_id);
@@ -95,7 +95,7 @@ fn recorded(state_dir: &Path) -> Vec<(PodName, DeviceAddress, String)> {
     rails.flatten().collect()
 }
 
-/// Returns the UID of the pod `name`, if the runtime's cache has it.
+/// Returns the UID of the pod `name` from libcni's cache. Returns `None` if the cache does not contain the pod.
 pub async fn uid(cni_cache: &Path, name: &PodName) -> Option<String> {
     let cache = cni_cache.to_owned();
     let uids = tokio::task::spawn_blocking(move || sandbox::uids(&cache)).await;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reports lost and recovered rails to running pods by events. Makes no request while no device is faulty.
+//! Writes events about lost and recovered rails of running pods. Sends no request while all devices work.
 
 use super::{
     event::Event,
@@ -28,14 +28,13 @@ const RECOVERED: &str = "RdmaRailRecovered";
 /// First and longest delay after a failure.
 const AGAIN: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
 
-/// Time within which successive changes are reported together, because a NIC's functions do not fail at exactly the
-/// same time.
+/// Time for which a report waits for further changes: the functions of a NIC do not fail at exactly the same time.
 const TOGETHER: Duration = Duration::from_secs(1);
 
-/// Interval of checks without held-back reports; changes of the node start further ones.
+/// Interval of checks while no report is due. Each change of the node starts a check earlier.
 const REST: Duration = Duration::from_secs(24 * 3600);
 
-/// Reports to the pods of one node.
+/// Reports rail events to the pods of one node.
 #[derive(Debug)]
 pub struct RailEvents {
     node: watch::Receiver<Arc<Node>>,
@@ -47,7 +46,7 @@ pub struct RailEvents {
 }
 
 impl RailEvents {
-    /// Returns a reporter that follows `node`, with the token in `account`.
+    /// Returns a reporter that follows `node`. The directory `account` has the token.
     pub fn new(node: watch::Receiver<Arc<Node>>, account: PathBuf, paths: Paths) -> Self {
         Self {
             node,
@@ -58,7 +57,7 @@ impl RailEvents {
         }
     }
 
-    /// Runs until the node is no longer followed.
+    /// Runs until the sender of `node` is dropped.
     pub async fn run(mut self) {
         let mut wait = AGAIN[0];
         loop {
@@ -88,8 +87,8 @@ impl RailEvents {
         }
     }
 
-    /// Writes the due events. Returns the delay until more are due. Continues after a refusal, and returns the first
-    /// refusal.
+    /// Writes the due events. Returns the delay until more events are due. If the API server refuses an event,
+    /// continues with the other events, and returns the first refusal.
     async fn report(&mut self) -> Result<Option<Duration>> {
         let node = self.node.borrow_and_update().clone();
         let troubles = troubles(&node);
@@ -110,7 +109,7 @@ impl RailEvents {
             }
             match self.write(&api, &news).await {
                 Ok(()) => self.reported.reported(news, Instant::now()),
-                // its namespace is gone, and the pod is about to go
+                // the pod's namespace is gone, so the pod will soon end
                 Err(error) if error.code() == Some(404) => {
                     self.reported.reported(news, Instant::now())
                 }
@@ -141,8 +140,8 @@ impl RailEvents {
     }
 }
 
-/// Returns three groups of devices: unusable ones (in general or for one resource), devices that are gone, and usable
-/// ones.
+/// Returns three groups of devices: unusable devices, healthy devices that one resource cannot use, and usable devices.
+/// A device that disappeared is unusable.
 fn troubles(node: &Node) -> Troubles {
     let mut troubles = Troubles::default();
     for offer in &node.offers {

@@ -11,7 +11,7 @@ fn a_resources_own_fault_is_not_the_devices() {
     assert!(found.devices.is_empty(), "{found:?}");
     assert_eq!(Vec::from_iter(found.own.keys()), [&places[0]]);
     assert_eq!(Vec::from_iter(&found.usable), [&places[1]]);
-    // a fault of the device concerns all resources
+    // a fault of the device itself: no resource can use it
     let carrier = "its netdev ens1 has no carrier".to_owned();
     for offer in &mut node.offers {
         offer.devices[0].fault = Some(carrier.clone());

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Decides which reports pods get about their rails, from the devices' state, the pods' devices and earlier reports.
-//! The module has no I/O.
+//! This module has no I/O.
 //!
-//! Reports depend on states and not on changes: a report that failed or was delayed is made later if its state still
-//! holds. A pod gets the first report at once, and then at most one in ten seconds. The damping of health limits
-//! reports about flapping devices further.
+//! Reports depend on states and not on changes. If a report failed or was delayed, the daemon makes it later if the
+//! state is still the same. A pod gets the first report at once, and then at most one report in ten seconds. The
+//! damping of health further reduces the reports about flapping devices.
 
 use super::event::Budget;
 use crate::refused::PodName;
@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Shortest interval between reports to a pod.
+/// Shortest interval between two reports to one pod.
 const PAUSE: Duration = Duration::from_secs(10);
 
 /// A pod and its devices.
@@ -31,7 +31,7 @@ pub struct PodDevices {
 pub struct PodDevice {
     /// Interface in the pod, if the device has one.
     pub interface: Option<String>,
-    /// Resources through which the pod has it, according to kubelet.
+    /// Resources by which the pod has the device, according to kubelet.
     pub resources: BTreeSet<String>,
 }
 
@@ -40,7 +40,7 @@ pub struct PodDevice {
 pub struct PodKey {
     /// Name of the pod.
     pub name: PodName,
-    /// UID, which distinguishes pods of one name, if known.
+    /// UID, which distinguishes pods with the same name. `None`: unknown.
     pub uid: Option<String>,
 }
 
@@ -53,25 +53,25 @@ pub struct Trouble {
     pub reason: String,
 }
 
-/// Unusable and usable devices. A device in neither list is no longer offered.
+/// Unusable and usable devices. A device that is in none of the fields is no longer offered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Troubles {
-    /// Devices that are unusable in general.
+    /// Devices that no resource can use.
     pub devices: BTreeMap<DeviceAddress, Trouble>,
-    /// Healthy devices that one resource cannot use, because the netdev that its pods are attached to is missing or
-    /// down.
+    /// Healthy devices that one resource cannot use, because the netdev for the resource's pods is missing or down.
     pub own: BTreeMap<(String, DeviceAddress), Trouble>,
     /// Usable devices by resource.
     pub usable: BTreeSet<(String, DeviceAddress)>,
 }
 
 impl Troubles {
-    /// Returns true if all offered devices are usable.
+    /// Returns true if no device is unusable.
     pub fn is_empty(&self) -> bool {
         self.devices.is_empty() && self.own.is_empty()
     }
 
-    /// Returns the fault of `device`. If the device itself is healthy, also returns the affected resource.
+    /// Returns the fault of the device at `address`. If the device is healthy and only a resource cannot use it, also
+    /// returns this resource.
     fn of(&self, address: &DeviceAddress, device: &PodDevice) -> Option<(&Trouble, Option<&str>)> {
         if let Some(trouble) = self.devices.get(address) {
             return Some((trouble, None));
@@ -84,7 +84,7 @@ impl Troubles {
         })
     }
 
-    /// Returns true if the device is offered and usable: for `resource`, or for any resource if `resource` is `None`.
+    /// Returns true if `resource` offers the device and can use it. `None` means any resource.
     fn is_usable(&self, address: &DeviceAddress, resource: Option<&str>) -> bool {
         let mut usable = self.usable.iter().filter(|(_, it)| it == address);
         usable.any(|(name, _)| resource.is_none_or(|it| it == name))
@@ -96,7 +96,7 @@ impl Troubles {
 pub struct News {
     /// The pod.
     pub pod: PodKey,
-    /// Lost devices with the reasons.
+    /// Lost devices, each with the reason.
     pub lost: BTreeMap<DeviceAddress, (Lost, String)>,
     /// Descriptions of recovered devices.
     pub recovered: BTreeMap<DeviceAddress, String>,
@@ -107,19 +107,19 @@ pub struct News {
 pub struct Lost {
     /// Description of the device.
     pub called: String,
-    /// Resource that lost it, if the device itself is healthy.
+    /// Resource that cannot use the healthy device. `None`: the device itself is unusable.
     pub resource: Option<String>,
 }
 
 impl News {
-    /// Returns a sentence on the lost devices, if any.
+    /// Returns a sentence about the lost devices, or `None` if no device is lost.
     pub fn loss(&self) -> Option<String> {
         let lost = self.lost.values();
         let lost = lost.map(|(lost, reason)| format!("{}: {reason}", lost.called));
         sentence("are unusable", lost.collect())
     }
 
-    /// Returns a sentence on the recovered devices, if any.
+    /// Returns a sentence about the recovered devices, or `None` if no device has recovered.
     pub fn recovery(&self) -> Option<String> {
         sentence(
             "are usable again",
@@ -132,7 +132,7 @@ fn sentence(what: &str, rails: Vec<String>) -> Option<String> {
     (!rails.is_empty()).then(|| format!("rails that {what}: {}", rails.join("; ")))
 }
 
-/// Reports made to pods.
+/// Earlier reports to pods.
 #[derive(Debug, Default)]
 pub struct Reported {
     pods: BTreeMap<PodKey, Pod>,
@@ -141,18 +141,18 @@ pub struct Reported {
 
 #[derive(Debug)]
 struct Pod {
-    /// Lost devices that were reported.
+    /// Lost devices that were reported to the pod.
     lost: BTreeMap<DeviceAddress, Lost>,
     last: Instant,
 }
 
 impl Reported {
-    /// Returns true if no lost device is still reported, and nothing is remembered.
+    /// Returns true if no reported loss is stored.
     pub fn is_empty(&self) -> bool {
         self.pods.is_empty()
     }
 
-    /// Returns the reports due at `now`, and the delay until more are due.
+    /// Returns the reports that are due at `now`, and the delay until more reports are due.
     pub fn due(
         &mut self,
         pods: &[PodDevices],
@@ -182,7 +182,7 @@ impl Reported {
         (due, next)
     }
 
-    /// Counts a written event of `news`.
+    /// Counts an event that was written at `now`.
     pub fn wrote(&mut self, now: Instant) {
         self.budget.spend(now);
     }
@@ -192,7 +192,7 @@ impl Reported {
         self.budget.room_in(now).is_zero()
     }
 
-    /// Records a report to the pod.
+    /// Stores that a report was made to the pod.
     pub fn reported(&mut self, news: News, now: Instant) {
         let pod = self.pods.entry(news.pod).or_insert_with(|| Pod {
             lost: BTreeMap::new(),
@@ -208,7 +208,7 @@ impl Reported {
 }
 
 impl Pod {
-    /// Returns the time until the pod may get another report.
+    /// Returns the time after which the pod may get another report.
     fn left(&self, now: Instant) -> Duration {
         (self.last + PAUSE).saturating_duration_since(now)
     }
@@ -245,7 +245,7 @@ impl PodDevices {
     }
 }
 
-/// Formats `rdma1 (mlx5_1, 0000:5e:00.0)` or `mlx5_1 (0000:5e:00.0)`.
+/// Describes a device: `rdma1 (mlx5_1, 0000:5e:00.0)`, or `mlx5_1 (0000:5e:00.0)` without an interface.
 fn called(address: &DeviceAddress, interface: Option<&str>, rdma: Option<&str>) -> String {
     match (interface, rdma) {
         (Some(interface), Some(rdma)) => format!("{interface} ({rdma}, {address})"),

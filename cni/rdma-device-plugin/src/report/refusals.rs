@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reports by an event to a pod why its container may not start. The daemon reports each reason once, at kubelet's
-//! second attempt, because a refusal in the middle of a change has ended by then. Each daemon of a node reports its own
-//! refusals.
+//! Writes an event about the reason why a pod's container may not start. The daemon reports each reason once, at
+//! kubelet's second attempt. If the first refusal was only due to a change of the node, the container usually starts at
+//! the second attempt. Each daemon of a node reports its own refusals.
 
 use super::{
     event::{Budget, Event},
@@ -22,25 +22,26 @@ use tokio::sync::mpsc;
 /// Reason of the event.
 const REASON: &str = "RdmaPodRefused";
 
-/// Time after which a refusal is forgotten: kubelet retries within this time, unless it has given up.
+/// Time after which the daemon forgets a refusal. As long as kubelet tries to start the pod, it retries within this
+/// time.
 const FORGOTTEN: Duration = Duration::from_secs(10 * 60);
 
-/// Shortest interval before a report of another reason.
+/// Shortest interval between two reports of different reasons to one pod.
 const OTHER_REASON: Duration = Duration::from_secs(60);
 
-/// Lifetime of an event in the API server (`--event-ttl`). Afterwards the same report is made again.
+/// Lifetime of an event in the API server (`--event-ttl`). After this time the daemon reports the same reason again.
 const EXPIRED: Duration = Duration::from_secs(60 * 60);
 
 /// First and longest delay after a failure.
 const AGAIN: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
 
-/// Reports to refused pods.
+/// Reports refusals to pods.
 #[derive(Debug)]
 pub struct Refusals {
     account: PathBuf,
     cni_cache: PathBuf,
     reported: Reported,
-    /// Pause after a general failure of the API server.
+    /// Pause after a failure that affects the requests for all pods.
     rest: Rest,
 }
 
@@ -53,7 +54,7 @@ struct Rest {
     failure: Option<String>,
 }
 
-/// Refusals and reports.
+/// Refused pods, and the limit for the number of events.
 #[derive(Debug, Default)]
 struct Reported {
     seen: HashMap<Ids, Seen>,
@@ -66,12 +67,12 @@ struct Seen {
     first: Instant,
     last: Instant,
     reported: Option<(String, Instant)>,
-    /// Pause after the API server refused the pod's event.
+    /// Pause after the API server refused an event of this pod.
     rest: Rest,
 }
 
 impl Refusals {
-    /// Returns a reporter with the token in `account`.
+    /// Returns a reporter. The directory `account` has the token.
     pub fn new(account: PathBuf, cni_cache: PathBuf) -> Self {
         Self {
             account,
@@ -111,8 +112,8 @@ impl Refusals {
         }
     }
 
-    /// Records a failure. If the API server refuses a request, the reason concerns one pod (a quota, a name, a policy),
-    /// and other pods' reports are not delayed. Returns true if `line` must be logged.
+    /// Records a failure. Returns true if the caller must log `line`. If the API server refused the request, the reason
+    /// (a quota, a name, a policy) affects one pod. The reports of other pods then do not wait.
     fn failed(&mut self, ids: &Ids, code: Option<u16>, line: &str, now: Instant) -> bool {
         match (code, self.reported.seen.get_mut(ids)) {
             (None | Some(401), _) | (_, None) => self.rest.failed(line, now),
@@ -135,7 +136,7 @@ impl Refusals {
             message: why,
         };
         match event.write(&api.client).await {
-            // its namespace is gone, and the pod is about to go
+            // 404: the pod's namespace is gone, so the pod will soon end
             Err(error) if error.code() != Some(404) => Err(error),
             _ => Ok(()),
         }
@@ -157,7 +158,7 @@ impl Rest {
         self.until.is_none_or(|end| now >= end)
     }
 
-    /// Records another failure. Returns true if `line` must be logged.
+    /// Records a failure, and doubles the pause. Returns true if the caller must log `line`.
     fn failed(&mut self, line: &str, now: Instant) -> bool {
         self.until = Some(now + self.wait);
         self.wait = (self.wait * 2).min(AGAIN[1]);
@@ -167,7 +168,7 @@ impl Rest {
 }
 
 impl Reported {
-    /// Returns true if a report of `why` to the pod is due.
+    /// Returns true if a report of the reason `why` to the pod is due.
     fn is_due(&mut self, ids: &Ids, pod: &PodName, why: &str, now: Instant) -> bool {
         let since = |at: Instant| now.saturating_duration_since(at);
         self.seen.retain(|_, seen| since(seen.last) < FORGOTTEN);
@@ -235,10 +236,10 @@ mod tests {
             ("a", "gone", 24, false),
             ("a", "renumbered", 36, false),
             ("a", "renumbered", 72, true),
-            // another pod has the id now
+            // another pod has the id now: this is its first refusal
             ("b", "renumbered", 84, false),
             ("b", "renumbered", 96, true),
-            // forgotten after a time without attempts
+            // without an attempt for ten minutes, the refusal is forgotten
             ("b", "renumbered", 900, false),
             ("b", "renumbered", 912, true),
         ] {
@@ -265,13 +266,13 @@ mod tests {
         };
         assert_eq!(due(&mut refusals, at(0)), [false; 2]);
         assert_eq!(due(&mut refusals, at(12)), [true; 2]);
-        // a quota concerns one namespace
+        // a quota (403) affects the pods of one namespace
         assert!(refusals.failed(&ids[0], Some(403), "403", at(12)));
         assert_eq!(due(&mut refusals, at(12)), [false, true]);
         assert_eq!(due(&mut refusals, at(13)), [true; 2]);
         assert!(!refusals.failed(&ids[0], Some(403), "403", at(13)));
         assert_eq!(due(&mut refusals, at(14)), [false, true]);
-        // a token, or a missing answer, concerns all pods
+        // an invalid token (401) or a missing answer affects all pods
         for (number, code) in [Some(401), None].into_iter().enumerate() {
             let now = at(60 + 12 * number as u64);
             assert_eq!(due(&mut refusals, now), [true; 2]);

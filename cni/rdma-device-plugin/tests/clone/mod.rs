@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A clone in which a release is made, and what stands in for the binaries.
+//! A clone of the repository in which tests make a release, and stand-ins for the binaries.
 
 use std::{
     fs,
@@ -8,7 +8,7 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// A clone of this repository with the scripts as they are in the tree, committed.
+/// Clone of this repository. Its last commit has the scripts of the working tree.
 pub(crate) struct Clone(TempDir);
 
 impl Clone {
@@ -32,7 +32,7 @@ impl Clone {
         self.0.path()
     }
 
-    /// Commits the tree as it is.
+    /// Commits all changes in the clone.
     #[track_caller]
     pub(crate) fn commit(&self) {
         let mut git = Command::new("git");
@@ -43,7 +43,7 @@ impl Clone {
         done(git.arg("-C").arg(self.path()).args(identity).args(words));
     }
 
-    /// `scripts/release WORDS`.
+    /// Runs `scripts/release` with `words`.
     pub(crate) fn release(&self, words: &[&str]) -> Output {
         let mut command = Command::new(self.path().join("scripts/release"));
         let command = command.args(words).current_dir(self.path());
@@ -66,7 +66,8 @@ pub(crate) fn said(output: &Output) -> String {
     format!("{out}{error}")
 }
 
-/// A directory with texts in place of the binaries of both architectures, which end in `text`.
+/// Returns a directory with texts in place of the binaries of both architectures. Each text ends in
+/// `text`.
 pub(crate) fn stand_ins(text: &str) -> TempDir {
     let binaries = tempfile::tempdir().expect("a directory");
     let arm64 = binaries.path().join("arm64");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Preference, allocation, and what comes before a container's start.
+//! Tests of preferences, of allocation, and of kubelet's calls before a container's start.
 
 use crate::{FIRST, HCA, Running, SECOND, TWO, ids};
 use integration::{
@@ -54,13 +54,13 @@ fn an_allocation_is_recorded_before_kubelet_gets_it() {
     assert_eq!(grant.devices[0].char_devices[0].name, "uverbs1");
 }
 
-/// Kubelet sets no deadline, and admits no other pod meanwhile.
+/// Kubelet has no time limit for Allocate, and admits no other pod while it waits.
 #[test]
 fn a_disk_that_does_not_answer_holds_up_kubelet_for_a_while_only() {
     let node = Running::with(TWO).listed("rdma/hca", 8);
     let directory = node.machine.path("state/granted/rdma@hca");
     std::fs::create_dir_all(&directory).expect("made");
-    // every writer waits for its lock, which is not released
+    // the test holds the lock of the file, for which each writer of the file waits
     let held = std::fs::File::create(directory.join("0.new")).expect("made");
     held.lock().expect("free");
     let at = Stopwatch::start();
@@ -69,7 +69,7 @@ fn a_disk_that_does_not_answer_holds_up_kubelet_for_a_while_only() {
     assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
     assert!(status.message().contains("does not answer"), "{status}");
     assert!(at.elapsed().as_secs() < 10, "{:?}", at.elapsed());
-    // others are served
+    // the daemon still answers requests for other ids
     node.kubelet
         .ask_for("rdma/hca", &[&ids(&["1"])])
         .expect("allocated");
@@ -78,7 +78,7 @@ fn a_disk_that_does_not_answer_holds_up_kubelet_for_a_while_only() {
 #[test]
 fn an_allocation_that_cannot_be_recorded_is_refused() {
     let node = Running::with(HCA).listed("rdma/hca", 1000);
-    // a file in the place of the directory: root may write everywhere else
+    // a file in place of the directory: root can write in spite of any mode
     node.machine.write("state/granted", "");
     let refused = node.kubelet.ask_for("rdma/hca", &[&ids(&["0"])]);
     let status = refused.expect_err("nothing is recorded");
@@ -95,7 +95,7 @@ fn firmware_that_does_not_answer_holds_up_no_other_devices_pods() {
     integration::wait::until("somebody asks", || node.daemon.threads() > 1);
     let nic = ids(&[SECOND.address]);
     let at = Stopwatch::start();
-    // more of them than there are threads that may wait
+    // more attempts than the daemon has threads that may block
     for _ in 0..6 {
         let given = node.kubelet.ask_for("rdma/nic", &[&nic]);
         assert_eq!(given.expect("given").container_responses.len(), 1);
@@ -157,7 +157,7 @@ fn preferences_are_among_available_ids_and_are_explained() {
 #[test]
 fn a_renumbered_device_is_allocated_by_its_present_number() {
     let node = Running::with(TWO).listed("rdma/nic", 1);
-    // no event has reached the daemon
+    // the change of the number caused no event
     node.machine.without_number(SECOND.number);
     node.machine.number(&SECOND, 7);
     let nic = ids(&[SECOND.address]);
@@ -231,7 +231,7 @@ fn cdi_entries_come_with_the_configuration_and_stay_for_who_has_their_names() {
         .map(|it| it.name.as_str())
         .collect();
     assert!(cdi.contains(&rdma_resources::cdi::full_name(SECOND.address).as_str()));
-    // the chain's correction of an entry is not undone by what the daemon knew before
+    // the daemon's older observation must not replace the entry that `rdma-cni` corrected
     node.machine.without_number(SECOND.number);
     node.machine.number(&SECOND, 7);
     let address = SECOND.address.to_owned().try_into().expect("an address");
@@ -246,14 +246,14 @@ fn cdi_entries_come_with_the_configuration_and_stay_for_who_has_their_names() {
     node.daemon.says("SIGHUP");
     node.machine.configure(TWO);
     node.daemon.says("the new configuration takes effect");
-    // containers with CDI names are started again by them
+    // the runtime resolves the CDI names again when it restarts containers
     node.machine.without_number(7);
     node.machine.number(&SECOND, 8);
     node.daemon.signal(nix::sys::signal::Signal::SIGHUP);
     integration::wait::until("the entry is right", || {
         read_json(&file).to_string().contains("uverbs8")
     });
-    // files are written before what containers get is another
+    // the daemon writes the files before containers get paths instead of CDI names
     integration::wait::until("CDI is turned off", || {
         let answer = node.kubelet.ask_for("rdma/nic", &[&nic]).expect("given");
         let given = &answer.container_responses[0];
@@ -306,7 +306,7 @@ fn the_fabric_watch_is_allocated_the_connection_manager() {
     node.kubelet
         .before_start("rdma/connection-manager", &allocation.ids)
         .expect("it may start");
-    // rdma-cni attaches nothing for it
+    // the daemon publishes no resource that `rdma-cni` does not attach
     let published = Published::read(&node.machine.path("state")).expect("read");
     let published = published.expect("published").resources;
     assert_eq!(published.into_keys().collect::<Vec<_>>(), ["rdma/hca"]);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pods with GPUs that kubelet allocated before their NICs.
+//! Tests of pods whose GPUs kubelet allocated before their NICs.
 
 use crate::{Machine, start};
 use integration::{
@@ -16,7 +16,7 @@ use std::time::Duration;
 const EXCLUSIVE: &str = r#"{"resources":[{"name":"rdma/nic","kind":"exclusive"}]}"#;
 const GPU: &str = "nvidia.com/gpu";
 
-/// Four NICs and four GPUs, the last two of both on NUMA node 1.
+/// A node with four NICs and four GPUs. The last two NICs and GPUs are on NUMA node 1.
 struct Node {
     daemon: Daemon,
     kubelet: DeviceManager,
@@ -28,7 +28,7 @@ fn nic(number: u64) -> String {
     format!("0000:{:02x}:00.0", 0x10 + number)
 }
 
-/// Returns the id in the form of NVIDIA's device plugin.
+/// Returns a GPU id in the form of NVIDIA's device plugin.
 fn gpu(number: u64) -> String {
     format!("GPU-9221d5d1-b60b-a624-bf14-0a1819cfda3{number}")
 }
@@ -65,7 +65,7 @@ impl Node {
         }
     }
 
-    /// Returns the preferred ids among `available`.
+    /// Returns the preferred `count` ids among `available`.
     #[track_caller]
     fn prefers(&self, available: &[u64], count: usize) -> Vec<String> {
         let available: Vec<String> = available.iter().map(|number| nic(*number)).collect();
@@ -77,14 +77,14 @@ impl Node {
 #[test]
 fn the_nics_beside_the_pods_own_gpus_are_preferred() {
     let node = Node::new();
-    // nothing is known: the first
+    // the container's GPUs are unknown: the first NIC is preferred
     assert_eq!(node.prefers(&[0, 1, 2, 3], 1), [nic(0)]);
     let (second, third, shared) = (gpu(2), gpu(3), format!("{}::1", gpu(0)));
     let gpus: &[(&str, &[&str])] = &[(GPU, &[&second, &third])];
     node.pod_resources
         .set_pods(&[pod("default", "trainer-0", &[gpus])]);
     assert_eq!(node.prefers(&[0, 1, 2, 3], 2), [nic(2), nic(3)]);
-    // it has them; another comes, whose GPU is shared
+    // this pod has its NICs now; the next pod has a shared GPU
     let (a, b) = (nic(2), nic(3));
     let served: &[(&str, &[&str])] = &[(GPU, &[&second, &third]), ("rdma/nic", &[&a, &b])];
     let next: &[(&str, &[&str])] = &[(GPU, &[&shared])];
@@ -96,7 +96,7 @@ fn the_nics_beside_the_pods_own_gpus_are_preferred() {
     node.daemon.says("near the container's accelerators");
 }
 
-/// A kubelet that does not answer delays a pod by a second at most, and fails none.
+/// A kubelet that does not answer delays a pod by at most a second, and causes no failure.
 #[test]
 fn a_kubelet_that_does_not_say_whose_gpus_are_which_is_not_waited_for_long() {
     let node = Node::new();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The files by which Multus tells of exclusive devices.
+//! Tests of the files by which Multus gets information about exclusive devices.
 
 use crate::{
     FIRST, Machine, SECOND, TWO,
@@ -15,12 +15,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Both NICs are a pod's alone.
+/// Configuration in which both NICs are exclusive.
 const BOTH: &str = r#"{"resources":[{"name":"rdma/nic","kind":"exclusive"}]}"#;
 
 const OF_FIRST: &str = "rdma-nic-0000:3b:00.0-device.json";
 const OF_SECOND: &str = "rdma-nic-0000:af:00.0-device.json";
-/// File of sriov-network-device-plugin, which serves others of the node's devices.
+/// Name of a file that sriov-network-device-plugin wrote for another device of the node.
 const OF_ANOTHER: &str = "intel.com-nic-0000:5e:00.0-device.json";
 
 fn directory(machine: &Machine) -> PathBuf {
@@ -42,7 +42,7 @@ fn start(machine: &Machine) -> Daemon {
     )
 }
 
-/// Returns the directory's files, with unfinished and foreign ones.
+/// Returns all files of the directory. They include unfinished files and files of other programs.
 fn found(machine: &Machine) -> BTreeMap<String, Value> {
     let Ok(entries) = fs::read_dir(directory(machine)) else {
         return BTreeMap::new();
@@ -100,12 +100,12 @@ fn there_is_one_for_each_exclusive_device_and_none_for_shared_ones() {
     assert_eq!(inode(), before, "written although it was as it should be");
     machine.configure(TWO);
     are(&machine, &[OF_SECOND]);
-    // a pod with a new sandbox gets no new allocation
+    // the files stay, because kubelet does not call Allocate again for a pod with a new sandbox
     daemon.end(Signal::SIGTERM);
     are(&machine, &[OF_SECOND]);
 }
 
-/// Multus copies the information of devices by claims, too.
+/// Multus also copies the information about devices of claims.
 #[test]
 fn there_is_one_for_each_exclusive_device_that_claims_serve() {
     let machine = Machine::with(&[FIRST, SECOND]);
@@ -116,8 +116,8 @@ fn there_is_one_for_each_exclusive_device_that_claims_serve() {
     are(&machine, &[OF_FIRST, OF_SECOND]);
 }
 
-/// A new daemon removes a killed one's files of a device that is gone meanwhile, or of a resource that is not
-/// configured any more, and no other file.
+/// After a kill, the next daemon removes files of devices that have disappeared, and files of resources that are no longer
+/// configured. It removes no other file.
 #[test]
 fn files_of_a_killed_daemon_go_and_foreign_ones_stay() {
     let machine = Machine::with(&[FIRST, SECOND]);
@@ -126,7 +126,7 @@ fn files_of_a_killed_daemon_go_and_foreign_ones_stay() {
     let daemon = start(&machine);
     are(&machine, &[OF_ANOTHER, OF_FIRST, OF_SECOND]);
     daemon.end(Signal::SIGKILL);
-    // as it left one that was being written
+    // a killed daemon left this unfinished file
     let unfinished = directory(&machine).join(OF_FIRST).with_extension("new");
     fs::write(unfinished, "{").expect("written");
     machine.configure(&TWO.replace("rdma/nic", "rdma/other"));
@@ -177,7 +177,8 @@ fn release_removes_them() {
     assert!(!release().contains("removed"), "it can be repeated");
 }
 
-/// The record lies where the daemon's container can write, and `--release` and `uninstall` are started by the node's root.
+/// A user who controls the daemon's container can write the record, but root of the node runs `--release` and
+/// `uninstall`.
 #[test]
 fn a_file_with_a_foreign_name_stays_whatever_the_record_contains() {
     let machine = Machine::with(&[FIRST, SECOND]);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of containers' environments: variables for libraries at Allocate, and their pod's rails before their start.
+//! Tests of containers' environments: variables for libraries at Allocate, and the pod's rails before the container's
+//! start.
 
 use crate::{FIRST, HCA as OLD, Running, SECOND, ids};
 use integration::{
@@ -11,24 +12,25 @@ use rdma_netns::{Kernel, linux::Linux};
 use serde_json::{Value, json};
 use std::{collections::HashMap, fs};
 
-/// Both NICs, with rails by the chain.
+/// Configuration with both NICs in a resource whose rails `rdma-cni` attaches.
 const CONFIGURATION: &str = r#"{"cdi": true,
     "resources": [{
         "name": "rdma/hca", "kind": "shared", "count": 8, "environment": ["rails", "nccl", "ucx", "nvshmem"]
     }],
     "chain": {"plugin": {"resources": ["rdma/hca"], "ipam": {"type": "rdma-ipam", "from": "parent"}}}}"#;
 
-/// The record of a pod with a rail on each NIC, by `ids`, whose GIDs have these indexes.
+/// Writes the record of a pod with one rail on each NIC. `ids` are the ids of the rails, and `indexes` the indexes of
+/// their GIDs.
 fn record(running: &Running, container: &str, ids: &[&str], indexes: [u64; 2]) {
     let ids: Vec<_> = ids.iter().map(|id| ("rdma/hca", *id)).collect();
     let rails = [(0, &*ids, indexes[0]), (1, &*ids, indexes[1])];
     record_of(running, container, &rails);
 }
 
-/// A rail: its NIC's number, what kubelet gave for it, resources with ids, and the index of its GID.
+/// A rail: the number of its NIC; the resources and ids by which kubelet allocated it; the index of its GID.
 type RailOf<'a> = (usize, &'a [(&'a str, &'a str)], u64);
 
-/// Writes the record of a pod with these rails.
+/// Writes the record of a pod with `rails`.
 fn record_of(running: &Running, container: &str, rails: &[RailOf<'_>]) {
     let rails = rails.iter().map(|(number, ids, index)| {
         let allocated: Vec<Value> = ids
@@ -71,7 +73,7 @@ fn write(running: &Running, container: &str, record: &str) {
     written.expect("written");
 }
 
-/// The GIDs of the NIC's port: two places for each address, as mlx5 has them.
+/// Writes the GIDs of the NIC's port. Each address has two entries, as with mlx5.
 fn gids(running: &Running, nic: &Nic<'_>, addresses: &[&str]) {
     let port = format!("sys/class/infiniband/{}/ports/1", nic.rdma);
     for directory in ["gids", "gid_attrs/types", "gid_attrs/ndevs"] {
@@ -94,18 +96,18 @@ fn gids(running: &Running, nic: &Nic<'_>, addresses: &[&str]) {
     }
 }
 
-/// Returns the file's content for the container.
+/// Returns the content of the file `below` for containers.
 fn file(running: &Running, below: &str) -> String {
     let path = running.machine.path("state/containers").join(below);
     fs::read_to_string(path).expect("the file")
 }
 
-/// Returns kubelet's server of the containers' devices.
+/// Starts kubelet's pod-resources server.
 fn pod_resources(running: &Running) -> PodResourcesServer {
     PodResourcesServer::start(&running.machine.path("kubelet/pod-resources/kubelet.sock"))
 }
 
-/// The entries of containers, by their names.
+/// Returns the CDI entries of containers by name.
 fn entries(running: &Running) -> HashMap<String, Value> {
     let file = running
         .machine
@@ -164,7 +166,7 @@ fn a_container_gets_library_settings_at_allocate_and_its_pods_rails_before_its_s
         "the runtime cannot make the container yet"
     );
 
-    // kubelet gives the ids in whichever order, and not each came to a rail
+    // kubelet passes the ids in any order, and an id may have no rail
     record(&running, "c1", &["5"], [5, 5]);
     running
         .kubelet
@@ -184,7 +186,7 @@ fn a_container_gets_library_settings_at_allocate_and_its_pods_rails_before_its_s
         "UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1\n"
     );
 
-    // a pod with hostNetwork is in no record
+    // a pod with hostNetwork has no record
     let others = ids(&["1"]);
     running
         .kubelet
@@ -198,7 +200,7 @@ fn a_container_gets_library_settings_at_allocate_and_its_pods_rails_before_its_s
     assert_eq!(all["rdma-device-plugin/container=rdma--hca:1"], json!([]));
     assert_eq!(all[name][1]["gidIndex"], 5);
 
-    // the first has ended, and its ids are another's
+    // the first container has ended, and kubelet allocates its ids to another container
     fs::remove_file(running.machine.path("state/attachments/pods/c1@eth0.json")).expect("removed");
     let next = running.kubelet.ask_for("rdma/hca", &[&own]).expect("given");
     assert_eq!(next.container_responses[0].envs, given.envs);
@@ -216,7 +218,7 @@ fn a_container_gets_library_settings_at_allocate_and_its_pods_rails_before_its_s
     );
 }
 
-/// Kubelet has allocated the character device of a shared NIC that is down, or that the pod has not chosen.
+/// Kubelet has allocated a shared NIC that is down, or that the pod has not selected.
 #[test]
 fn a_container_gets_no_rail_that_add_has_skipped() {
     let running = Running::with(CONFIGURATION).listed("rdma/hca", 8);
@@ -236,7 +238,7 @@ fn a_container_gets_no_rail_that_add_has_skipped() {
         file(&running, "rdma@hca/3/ucx.conf"),
         "UCX_NET_DEVICES=mlx5_1:1\n"
     );
-    // on the host it has both, and their GIDs are no pod's
+    // a pod with hostNetwork has both NICs, and none of the GIDs belongs to a pod
     let on_host = ids(&["4"]);
     running
         .kubelet
@@ -252,7 +254,7 @@ fn a_container_gets_no_rail_that_add_has_skipped() {
     );
 }
 
-/// Pods have no rails of InfiniBand by default, and two VLANs of a NIC are two rails with one RDMA device.
+/// By default pods have no rails on InfiniBand. Two VLANs of a NIC are two rails with one RDMA device.
 #[test]
 fn a_device_is_named_once_and_one_of_infiniband_without_a_rail() {
     let machine = Machine::with(&[FIRST, SECOND]);
@@ -274,7 +276,7 @@ fn a_device_is_named_once_and_one_of_infiniband_without_a_rail() {
     );
 }
 
-/// A NIC for each of two resources.
+/// Configuration with two resources. Each resource has one NIC.
 const APART: &str = r#"{"resources": [
         {"name": "rdma/a", "kind": "shared", "count": 8, "devices": [{"rdma": "mlx5_0"}], "environment": ["nccl"]},
         {"name": "rdma/b", "kind": "shared", "count": 8, "devices": [{"rdma": "mlx5_1"}],
@@ -282,7 +284,7 @@ const APART: &str = r#"{"resources": [
     ],
     "chain": {"plugin": {"resources": ["rdma/a", "rdma/b"], "ipam": {"type": "rdma-ipam", "from": "parent"}}}}"#;
 
-/// Kubelet takes one of the two mounts, and of a variable one of the two values.
+/// If two resources mount the same path or set the same variable, the runtime uses either of the two.
 #[test]
 fn two_resources_of_a_container_give_it_the_same_environment() {
     let running = Running::with(APART).listed("rdma/a", 8);
@@ -300,7 +302,7 @@ fn two_resources_of_a_container_give_it_the_same_environment() {
             &[("rdma/b", &["7"])],
         ],
     )]);
-    // the second container's NIC is the same, and the third one is none of theirs
+    // the second container has the same NIC, and the third container has another one
     let of_b = [("rdma/b", "5"), ("rdma/b", "7")];
     record_of(&running, "c1", &[(0, &[("rdma/a", "3")], 5), (1, &of_b, 5)]);
     for (resource, id) in [("rdma/a", "3"), ("rdma/b", "5")] {
@@ -326,7 +328,7 @@ fn two_resources_of_a_container_give_it_the_same_environment() {
     );
 }
 
-/// The pod has chosen only the other resource's NIC, and that one's containers get no rails.
+/// The pod has selected only the NIC of the other resource. Containers of this resource then get no rails.
 #[test]
 fn nccl_is_kept_from_a_device_where_add_has_left_out_all_of_a_resource() {
     let untold = APART.replacen(r#", "environment": ["nccl"]"#, "", 1);
@@ -349,7 +351,7 @@ fn nccl_is_kept_from_a_device_where_add_has_left_out_all_of_a_resource() {
     assert_eq!(file(&running, "rdma@b/5/ucx.conf"), "");
 }
 
-/// A GID table has the node's addresses and those of other pods, and NCCL goes by the address alone.
+/// A GID table has the addresses of the node and of other pods, and NCCL selects a GID only by address.
 #[test]
 fn nccl_chooses_by_itself_only_where_it_chooses_the_pods() {
     let running = Running::with(CONFIGURATION).listed("rdma/hca", 8);
@@ -364,7 +366,7 @@ fn nccl_chooses_by_itself_only_where_it_chooses_the_pods() {
         started.expect("it may");
         file(&running, "rdma@hca/3/nccl.conf")
     };
-    // the node's address is in all that holds both of the pod's
+    // any subnet that contains both addresses of the pod also contains an address of the node
     let first = ["fe80::1", "fd00::1", "fd00::7"];
     let second = ["fe80::2", "fd00::1:1", "fd00::1:3", "fd00::1:7"];
     assert_eq!(
@@ -375,7 +377,7 @@ fn nccl_chooses_by_itself_only_where_it_chooses_the_pods() {
         "rdma/hca: default/trainer-0: NCCL gets no GID: no GID index is right on all of its rails (mlx5_0: 5, mlx5_1: 7), \
          and by address NCCL would take fd00::1 at index 3 of mlx5_0, which is not the pod's",
     );
-    // the node has addresses elsewhere
+    // the node's addresses are in other subnets
     let first = ["fe80::1", "2001:db8::1", "fd00::7"];
     let second = ["fe80::2", "2001:db8::2", "::ffff:192.0.2.1", "fd00::1:7"];
     assert_eq!(
@@ -403,7 +405,8 @@ fn without_the_option_nothing_is_set_and_no_record_is_read() {
     assert!(!running.machine.path("state/containers").exists());
 }
 
-/// The option is turned off, and the node boots: a container that was promised an entry is started again by its name.
+/// The option is switched off, and the node is rebooted. The runtime starts a container again by the name of the CDI
+/// entry that it was promised.
 #[test]
 fn promised_rails_are_published_under_any_later_configuration() {
     let running = Running::with(CONFIGURATION).listed("rdma/hca", 8);
@@ -424,7 +427,7 @@ fn promised_rails_are_published_under_any_later_configuration() {
     assert_eq!(rails[0]["gidIndex"], 5, "{rails}");
 }
 
-/// An unknown environment is not guessed: kubelet repeats its request.
+/// If the environment cannot be determined, the daemon returns an error, and kubelet repeats its call.
 #[test]
 fn a_container_whose_environment_cannot_be_written_does_not_start() {
     let running = Running::with(CONFIGURATION).listed("rdma/hca", 8);
@@ -444,7 +447,7 @@ fn a_container_whose_environment_cannot_be_written_does_not_start() {
         "{status}"
     );
     fs::remove_dir(&file).expect("removed");
-    // it could be this pod's
+    // this record cannot be read, and may belong to the pod
     write(&running, "c1", "{");
     let refused = running.kubelet.before_start("rdma/hca", &own);
     let status = refused.expect_err("it must not");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of eRDMA NICs with the whole daemon: found, exposed, brought up and released; the driver's mode; and the
-//! reports.
+//! Tests of eRDMA NICs with the whole daemon: discovery, selection, bring-up and release of NICs, the driver's mode,
+//! and the reports.
 
 use crate::{
     Machine,
@@ -92,7 +92,7 @@ fn entries_for_this_instance_are_offered_once_the_instance_is_known() {
     daemon.says("this instance is i-bp1");
     has(&kubelet, 200);
     daemon.says("0000:00:07.0 (erdma_0) is not in aliyun/erdma");
-    // the service gets no further request, and a pattern for another instance does not match any more
+    // the daemon sends no further request to the service; a pattern for another instance no longer matches
     let asked = service.requests().len();
     machine.configure(&format!(
         "erdma: {{exposedLocalERIs: [i-bp2 erdma_1, i-* erdma_0], metadata: '{base}', \
@@ -101,7 +101,7 @@ fn entries_for_this_instance_are_offered_once_the_instance_is_known() {
     daemon.says("0000:00:08.0 (erdma_1) is not in aliyun/erdma");
     has(&kubelet, 200);
     assert_eq!(service.requests().len(), asked);
-    // nor after a restart in which the service is away
+    // the id is also known after a restart without the service
     daemon.end(Signal::SIGTERM);
     drop(service);
     machine.configure(&format!(
@@ -149,7 +149,7 @@ erdma_1  0000:00:08.0  eri1 (0000:00:06.0)  00:16:3e:0a:0b:02  not exposed
     }
 }
 
-/// The sysfs is not the kernel's own, so that its modules are left alone.
+/// The sysfs directory is not the kernel's sysfs, so the daemon does not load modules.
 #[test]
 fn the_mode_and_its_users_are_in_the_log_and_the_metrics() {
     let (machine, kubelet) = node(&[FIRST]);
@@ -171,7 +171,7 @@ fn the_mode_and_its_users_are_in_the_log_and_the_metrics() {
     }
 }
 
-/// Runs in a network namespace with a veth pair for a NIC, which the sysfs lists as eRDMA's.
+/// Runs in a network namespace with a veth in place of a NIC. The sysfs directory describes it as an eRDMA NIC.
 #[test]
 fn a_nic_is_brought_up_and_released() {
     let netns = Netns::new("erdma");
@@ -186,7 +186,7 @@ fn a_nic_is_brought_up_and_released() {
     let command = || {
         let mut command = netns.command(env!("CARGO_BIN_EXE_rdma-device-plugin"));
         machine.arguments(&mut command);
-        // ip is found by it
+        // the shell finds `ip` by PATH
         command.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
         command
     };
@@ -202,7 +202,7 @@ fn a_nic_is_brought_up_and_released() {
         addresses()
     );
     let release = || run(command().arg("--release"));
-    // not under the daemon's hands
+    // `--release` refuses to run while the daemon runs
     let refused = release();
     assert_eq!(refused.status.code(), Some(1), "{refused:?}");
     daemon.end(Signal::SIGTERM);

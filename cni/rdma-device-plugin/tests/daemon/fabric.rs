@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The fabric watch on a made-up node, whose NICs cannot send: what it publishes and tells. In the lab it asks.
+//! Tests of the fabric watch on a made-up node whose NICs cannot send: ConfigMaps, reports and metrics. The lab tests
+//! the requests.
 
 use crate::{FIRST, HCA, Running, SECOND, start};
 use integration::{
@@ -14,7 +15,7 @@ use std::{process::Command, time::Duration};
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/rdma/configmaps";
 
-/// The command line of the watch on `machine`.
+/// Returns the command line of the fabric watch on `machine`.
 fn watch(machine: &Machine, api: &ApiServer) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rdma-device-plugin"));
     command.args(["fabric", "--namespace=rdma", "--interval=1"]);
@@ -38,7 +39,7 @@ fn rails(api: &ApiServer) -> Option<Value> {
     Some(serde_json::from_str(text).expect("JSON"))
 }
 
-/// The daemon's resources give the rails; each node has one ConfigMap, which follows them.
+/// The rails are the NICs of the daemon's resources. The node's one ConfigMap follows their changes.
 #[test]
 fn the_watch_publishes_the_rails_of_the_daemons_resources() {
     let node = Running::with(HCA).listed("rdma/hca", 1000);
@@ -73,7 +74,7 @@ fn the_watch_publishes_the_rails_of_the_daemons_resources() {
     assert!(status.success() && took.as_secs() < 5, "{status} {took:?}");
 }
 
-/// Without its namespace's ConfigMaps the watch goes on, is not ready, and says why once.
+/// Without access to the ConfigMaps of its namespace the watch runs on, is not ready, and logs the reason once.
 #[test]
 fn without_the_api_server_it_is_alive_and_not_ready() {
     let machine = Machine::with(&[]);
@@ -90,7 +91,7 @@ fn without_the_api_server_it_is_alive_and_not_ready() {
     assert!(watch.get("/healthz").starts_with("HTTP/1.1 200 "));
 }
 
-/// The report of a watch that found the first NIC unhealthy, and the second one reachable.
+/// Writes the report of a watch that found the first NIC unhealthy, and the second NIC reachable.
 fn report(machine: &Machine, patience: Duration) {
     let asked = |node: &str, seconds| Asked {
         node: node.to_owned(),
@@ -113,7 +114,8 @@ fn report(machine: &Machine, patience: Duration) {
     report.write(&machine.path("state")).expect("written");
 }
 
-/// A watch starts from the report of the earlier one. The made-up node has no peers, so the verdict ends after 12 turns.
+/// A watch starts with the verdicts in the report of the previous watch. On the made-up node, which has no peers, such
+/// a verdict ends after 12 requests that were not sent.
 #[test]
 fn a_verdict_stays_when_the_watch_starts_again() {
     let node = Running::with(HCA).listed("rdma/hca", 1000);
@@ -132,7 +134,7 @@ fn a_verdict_stays_when_the_watch_starts_again() {
     wait::until("it is withdrawn", || is_unreachable() == Some(false));
 }
 
-/// The daemon follows the watch's report with `fabric` alone, and only until the report is void.
+/// The daemon follows the report of the watch only if the configuration has `fabric`, and only until the report is void.
 #[test]
 fn the_watch_makes_a_rail_unhealthy_while_it_lives() {
     let resources = |fabric: bool| {
@@ -163,7 +165,7 @@ fn the_watch_makes_a_rail_unhealthy_while_it_lives() {
     ] {
         assert!(page.contains(text), "no {text} in\n{page}");
     }
-    // the watch still asks it
+    // the watch still uses this rail
     let published = Published::read(&machine.path("state")).expect("read");
     let published = published.expect("resources").resources;
     let all = published["rdma/a"].all_devices();
@@ -172,12 +174,12 @@ fn the_watch_makes_a_rail_unhealthy_while_it_lives() {
     has("rdma/a", 1);
     machine.configure(&resources(true));
     has("rdma/a", 0);
-    // the watch ends, and its report becomes void
+    // the watch has ended, and its report becomes void
     report(&machine, Duration::from_secs(1));
     has("rdma/a", 1);
     daemon.says(&format!("{address} is healthy again"));
     assert!(!daemon.get("/").contains("Asked lately"));
-    // another watch comes
+    // another watch starts
     report(&machine, Duration::from_secs(600));
     has("rdma/a", 0);
     has("rdma/b", 1);

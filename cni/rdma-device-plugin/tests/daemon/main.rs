@@ -47,18 +47,18 @@ const SECOND: Nic<'_> = Nic {
     number: 1,
 };
 
-/// The user's old ConfigMap.
+/// Configuration from the ConfigMap of k8s-rdma-sriov-dev-plugin.
 const HCA: &str = r#"{"mode":"hca"}"#;
 
-/// A shared and an exclusive resource, one NIC each.
+/// Configuration with a shared and an exclusive resource of one NIC each.
 const TWO: &str = r#"{"resources":[
     {"name":"rdma/hca","kind":"shared","count":8,"devices":[{"rdma":"mlx5_0"}]},
     {"name":"rdma/nic","kind":"exclusive","devices":[{"rdma":"mlx5_1"}]}
 ]}"#;
 
-/// A node with two NICs, configured, a kubelet and the daemon.
+/// A configured node with two NICs, with a kubelet and the daemon.
 struct Running {
-    // the daemon ends before what it uses goes
+    // the daemon is first, so that it ends before kubelet and the node's files
     daemon: Daemon,
     kubelet: DeviceManager,
     machine: Machine,
@@ -83,7 +83,7 @@ impl Running {
         }
     }
 
-    /// Waits until kubelet has a list of `resource` with so many healthy ids.
+    /// Waits until kubelet has a list of `resource` with `ids` healthy ids.
     #[track_caller]
     fn listed(self, resource: &str, ids: usize) -> Self {
         self.has(resource, ids);
@@ -99,7 +99,7 @@ impl Running {
     }
 }
 
-/// The daemon's socket for a resource, whose name begins so.
+/// Returns the daemon's socket for the resource whose file name begins with `resource`.
 #[track_caller]
 fn socket_of(machine: &Machine, resource: &str) -> std::path::PathBuf {
     let begin = format!("rdma-device-plugin-{resource}~");

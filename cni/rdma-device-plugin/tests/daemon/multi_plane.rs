@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A multi-plane NIC (XDR): two RDMA devices on one PCI function, `mlx5_0`, and `smi1` with a port for each plane.
+//! Tests of a multi-plane NIC (XDR), which has two RDMA devices on one PCI function: `mlx5_0`, and `smi1` with a port
+//! for each plane.
 
 use crate::{FIRST, Running, SECOND, ids};
 use integration::Machine;
@@ -10,7 +11,7 @@ fn node(configuration: &str) -> Running {
     Running::on(machine, configuration)
 }
 
-/// The paths in a container that kubelet gives `id` of `resource`.
+/// Returns the device paths in a container to which kubelet allocates `id` of `resource`.
 fn given(node: &Running, resource: &str, id: &str) -> Vec<String> {
     let answer = node.kubelet.ask_for(resource, &[&ids(&[id])]);
     let answer = answer.expect("allocated").container_responses.remove(0);
@@ -41,7 +42,7 @@ fn umad_gives_every_planes_devices_and_nothing_else_does() {
     assert_eq!(given(&node, "rdma/other", "0"), ["rdma_cm", "uverbs1"]);
 }
 
-/// The sub-device has no series, and its ports none of `mlx5_0`'s.
+/// The metrics have no series for the sub-device or its ports.
 #[test]
 fn the_figures_are_those_of_the_device_with_verbs() {
     let node = node(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Fatal errors of the PCI link decide on health, in the whole daemon. No event comes from a made-up node: SIGHUP lets the
-//! daemon look.
+//! Tests of health by fatal errors of the PCI link, with the whole daemon. A made-up node causes no event, so SIGHUP makes
+//! the daemon observe.
 
 use crate::{FIRST, Machine, SECOND, start};
 use integration::kubelet::DeviceManager;
@@ -19,7 +19,7 @@ fn errors(machine: &Machine, fatal: u32, nonfatal: u32, correctable: u32) {
         ("correctable", format!("TOTAL_ERR_COR {correctable}\n")),
     ] {
         let file = format!("sys/bus/pci/devices/{}/aer_dev_{file}", FIRST.address);
-        // the kernel's file is never seen empty
+        // replace the file by a rename, because the kernel's file is never empty
         machine.write("new", &text);
         fs::rename(machine.path("new"), machine.path(&file)).expect("renamed");
     }
@@ -36,10 +36,10 @@ fn a_fatal_pci_error_makes_its_nic_unhealthy() {
         let what = format!("{healthy} healthy ids");
         kubelet.wait_for(resource, &what, |it| it.healthy().len() == healthy);
     };
-    // errors from before the daemon do not count
+    // errors from before the daemon's start do not count
     has("rdma/a", 1);
     has("rdma/b", 1);
-    // only fatal ones do afterwards
+    // from now on, only fatal errors count
     errors(&machine, 2, 4, 9);
     daemon.signal(Signal::SIGHUP);
     daemon.says("rdma/b: kubelet has the list");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Health and figures, of the whole daemon.
+//! Tests of health and metrics, with the whole daemon.
 
 use crate::{HCA, Running, ids, program::start_with};
 use integration::{
@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Limit within which port states are reported (`docs/device-plugin.md`).
+/// Longest time until the daemon reports a port's state (`docs/device-plugin.md`).
 const TOLD: Duration = Duration::from_secs(1);
 
 #[test]
@@ -32,7 +32,7 @@ fn metrics_report_kubelets_state() {
         "rdma_device_plugin_allocate_seconds_count",
     ];
     let mut metrics = String::new();
-    // kubelet has the list before the daemon has its answer
+    // the daemon gets kubelet's answer after kubelet has the list
     let has_all = || {
         metrics = node.daemon.get("/metrics");
         lines.iter().all(|line| metrics.contains(line))
@@ -49,14 +49,14 @@ fn an_infiniband_ports_state_is_followed_without_an_event() {
     let kubelet = DeviceManager::started(&machine.path("kubelet"));
     let _daemon = crate::start(&machine);
     kubelet.wait_for("rdma/hca", "its list", |it| it.healthy().len() == 1000);
-    // the machine may have much else to do, once or twice
+    // retry, because the machine may be busy for a moment
     let mut took = vec![];
     let in_time = (0..3).any(|_| {
         machine.write(&format!("{port}/state"), "2: INIT\n");
         let at = Stopwatch::start();
         kubelet.wait_for("rdma/hca", "no healthy id", |it| it.healthy().is_empty());
         let down = at.elapsed();
-        // it has just been observed
+        // the daemon has just observed the port, so the next observation is a whole interval later
         machine.write(&format!("{port}/state"), "4: ACTIVE\n");
         let at = Stopwatch::start();
         kubelet.wait_for("rdma/hca", "its ids", |it| it.healthy().len() == 1000);
@@ -103,7 +103,7 @@ fn the_page_reports_events() {
     let why = "port 1 of mlx5_0 is initializing: no subnet manager has brought it up";
     assert!(page.contains(why), "{page}");
     assert!(!page.contains("<h2>Unhealthy now</h2>"), "{page}");
-    // and what the log has
+    // the page also shows the log's errors
     machine.configure("{");
     daemon.signal(Signal::SIGHUP);
     daemon.says("keeping the previous configuration");
@@ -165,7 +165,7 @@ fn an_address_that_is_taken_does_not_stop_it() {
     let daemon = start_with(&machine, &["--metrics-address", &address]);
     daemon.says("no metrics: cannot listen at");
     kubelet.wait_for("rdma/hca", "its list", |it| it.healthy().len() == 1000);
-    // the former owner has ended
+    // the other program, which had the address, has ended
     drop(taken);
     daemon.says(&format!("metrics are at http://{address}/metrics"));
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Links, pipes, directories and a gigabyte in the place of the daemon's files: the daemon starts, and offers the
-//! present devices, or says which file prevents the offer.
+//! Tests of links, pipes, directories and a file of a gigabyte in place of the daemon's files. The daemon starts, and
+//! offers the present devices, or logs which file prevents the offer.
 
 use super::{FIRST, HCA, SECOND, ids, program};
 use integration::{Machine, OddFile, kubelet::DeviceManager, wait};
@@ -44,7 +44,7 @@ fn a_daemon_starts_whatever_is_in_the_place_of_its_files() {
     }
 }
 
-/// The devices of ids cannot be published: kubelet gets no device that `rdma-cni` would not know.
+/// If the daemon cannot publish the devices of the ids, kubelet gets no device, because `rdma-cni` would not find it.
 #[test]
 fn a_published_file_that_is_no_file_is_replaced() {
     for odd in OddFile::ALL {
@@ -66,7 +66,7 @@ fn a_published_file_that_is_no_file_is_replaced() {
     }
 }
 
-/// Nothing else changes on the node.
+/// The daemon retries although nothing else changes on the node.
 #[test]
 fn a_failed_publication_is_repeated() {
     let machine = Machine::with(&[FIRST]);
@@ -89,7 +89,7 @@ fn a_failed_publication_is_repeated() {
     assert!(cdi.join("rdma-device-plugin-rdma.json").exists());
 }
 
-/// Root may read them, whatever modes a restored backup or a hardening script has set.
+/// Root can read and write the files with any mode, such as a restored backup or a hardening script sets.
 #[test]
 fn unusable_modes_keep_no_container_from_its_devices() {
     for mode in [0o000, 0o111, 0o7777] {

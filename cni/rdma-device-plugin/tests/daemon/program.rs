@@ -4,7 +4,7 @@
 use integration::{Daemon, Machine};
 use std::process::{Command, Output};
 
-/// Its command line, on a made-up node.
+/// Returns the command line of the program on a made-up node.
 pub(crate) fn command(machine: &Machine) -> Command {
     let program = env!("CARGO_BIN_EXE_rdma-device-plugin");
     let mut command = machine.command(program.as_ref());
@@ -12,17 +12,17 @@ pub(crate) fn command(machine: &Machine) -> Command {
     command
 }
 
-/// A run that ends by itself.
+/// Runs the program until it ends by itself.
 pub(crate) fn run(command: &mut Command) -> Output {
     command.output().expect("it runs")
 }
 
-/// The program, running.
+/// Starts the daemon.
 pub(crate) fn start(machine: &Machine) -> Daemon {
     start_with(machine, &["--metrics-address", "127.0.0.1:0"])
 }
 
-/// Starts the program with these arguments.
+/// Starts the daemon with `arguments`.
 pub(crate) fn start_with(machine: &Machine, arguments: &[&str]) -> Daemon {
     Daemon::start(command(machine).args(arguments))
 }

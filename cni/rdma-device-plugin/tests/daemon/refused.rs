@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A pod whose container may not start, where it is to be deleted and the API server cannot be had:
-//! kubelet has its answer as ever. What it comes to with one is in `integration/tests/cluster`.
+//! Tests of a refused pod that the daemon must delete while it cannot reach the API server. Kubelet must get its
+//! answers as usual. `integration/tests/cluster` tests the deletion with an API server.
 
 use crate::{HCA, Running, SECOND, TWO, ids, program};
 use integration::{
@@ -14,7 +14,7 @@ use integration::{
 use std::{net::TcpListener, process::Command, time::Duration};
 use tonic::Code;
 
-/// A node whose second NIC was allocated to a pod, and has another number since.
+/// A node whose second NIC was allocated to a pod, and then got another number.
 struct Node {
     node: Running,
     _pods: PodResourcesServer,
@@ -49,7 +49,7 @@ impl Node {
         Self { node, _pods: pods }
     }
 
-    /// Kubelet's try: refused, and at once.
+    /// Lets kubelet try to start the container. The daemon must refuse without delay.
     #[track_caller]
     fn refuses(&self) {
         let at = Stopwatch::start();
@@ -85,7 +85,7 @@ fn without_an_api_server_kubelet_is_answered_and_the_log_says_it_once() {
 
 #[test]
 fn an_api_server_that_does_not_answer_delays_nothing() {
-    // connections are taken, and nothing is said
+    // a server that accepts connections, and never answers
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("it").port().to_string();
     let node = Node::new(&[
@@ -129,7 +129,7 @@ fn without_the_switch_there_is_no_request_and_no_report() {
     );
 }
 
-/// CA whose key does not exist any more.
+/// Certificate of a CA whose key no longer exists.
 pub(crate) const CA: &str = "\
 -----BEGIN CERTIFICATE-----
 MIIBcTCCARegAwIBAgIUbBwReh0mod95Hv32ylnwpNVCXZEwCgYIKoZIzj0EAwIw

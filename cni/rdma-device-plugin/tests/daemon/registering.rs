@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Kubelet comes, goes, comes back, refuses, and is silent.
+//! Tests of the registration with a kubelet that starts, ends, starts again, refuses registrations, or does not answer.
 
 use crate::{FIRST, HCA, Machine, Running, SECOND, TWO, socket_of, start};
 use integration::{
@@ -23,10 +23,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Promised limit of a re-registration.
+/// Longest promised time until a resource is registered again.
 const PROMISED: Duration = Duration::from_secs(1);
 
-/// Waits for a registration after `at`, and its list. Returns how long it took by `stopwatch`, which started before.
+/// Waits for a registration after `at`, and for its list. Returns the time since the start of `stopwatch`, which is
+/// earlier than `at`.
 #[track_caller]
 fn registered_after(
     kubelet: &DeviceManager,
@@ -102,7 +103,7 @@ fn fifty_restarts_of_kubelet_leave_nothing_behind() {
         assert_eq!(listed, expected);
         node.has("rdma/nic", 1);
     }
-    // other programs of the machine have the CPUs for a moment
+    // five of 100 times may be longer, because other programs use the machine's CPUs for a moment
     times.sort();
     let (most, slowest) = (times[94], times[99]);
     println!("registration after a restart: 95 of 100 within {most:?}, the slowest {slowest:?}");
@@ -118,7 +119,7 @@ fn fifty_restarts_of_kubelet_leave_nothing_behind() {
     );
 }
 
-/// Descriptors and threads, as soon as those that come and go are gone.
+/// Returns the numbers of descriptors and threads, after helper threads have ended.
 pub(crate) fn settled(daemon: &Daemon) -> (usize, usize) {
     wait::until("helper threads end", || daemon.threads() == 1);
     (daemon.descriptors(), daemon.threads())
@@ -135,7 +136,7 @@ fn a_removed_socket_is_made_again() {
         wait::until("the socket is back", || socket.exists());
     }
     node.has("rdma/hca", 1000);
-    // what is known was not touched
+    // the existing registration did not change
     assert_eq!(node.kubelet.registrations().len(), 1);
 }
 
@@ -144,7 +145,7 @@ fn kubelets_directory_is_removed_and_made_again() {
     let mut node = Running::with(HCA).listed("rdma/hca", 1000);
     for times in 1..=2 {
         node.kubelet.stop();
-        // the daemon may make its socket again meanwhile
+        // retry: the daemon may just be making its socket again
         let directory = node.machine.path("kubelet");
         wait::until("the directory is removed", || {
             fs::remove_dir_all(&directory).is_ok()
@@ -191,7 +192,7 @@ fn a_kubelet_that_has_the_stream_may_refuse_another_registration() {
     let node = Running::with(HCA).listed("rdma/hca", 1000);
     let manner = Manner::Refusing("device plugin already connected".into());
     node.kubelet.takes("", manner);
-    // the same kubelet appears to be another one
+    // with another modification time, the socket of the same kubelet looks like a new one
     let (now, then) = (TimeSpec::new(1, 0), TimeSpec::new(2, 0));
     let calls = node.kubelet.calls();
     let socket = node.kubelet.socket();
@@ -203,7 +204,7 @@ fn a_kubelet_that_has_the_stream_may_refuse_another_registration() {
         UtimensatFlags::NoFollowSymlink,
     )
     .expect("touched");
-    // and writes its checkpoint
+    // kubelet writes its checkpoint into the directory
     let checkpoint = socket.with_file_name("kubelet_internal_checkpoint");
     fs::write(checkpoint, "{}").expect("written");
     wait::until("the daemon calls", || node.kubelet.calls() > calls);
@@ -227,7 +228,7 @@ fn a_refused_resource_does_not_hold_up_the_other() {
     daemon.says("rdma/hca: not registered, the daemon tries again: kubelet refuses: not today");
     wait::until("it is tried again", || kubelet.calls() >= 6);
     assert_eq!(daemon.count("not today"), 1, "said once");
-    // the waits grow: four of at least 75, 150, 300 and 600 ms
+    // there are four growing delays: at least 75, 150, 300 and 600 ms
     assert!(
         at.elapsed() > Duration::from_millis(1100),
         "{:?}",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The configuration and the hardware change while the daemon runs.
+//! Tests of changes of the configuration and the hardware while the daemon runs.
 
 use crate::{
     FIRST, HCA, Machine, Running, SECOND, TWO, ids, registering::settled, socket_of, start,
@@ -9,7 +9,8 @@ use nix::sys::signal::Signal;
 use rdma_resources::{Grants, Published};
 use std::{fs, os::unix::fs::symlink, time::Duration};
 
-/// Configuration as [`TWO`], with more ids of the first resource, and another one in the place of the second.
+/// Configuration like [`TWO`], with more ids of the first resource, and with another resource in place of the
+/// second one.
 const OTHER: &str = r#"{"resources":[
     {"name":"rdma/hca","kind":"shared","count":16,"devices":[{"rdma":"mlx5_0"}]},
     {"name":"rdma/new","kind":"exclusive","devices":[{"rdma":"mlx5_1"}]}
@@ -26,7 +27,7 @@ fn a_file_written_in_place_is_read_again() {
     node.machine.configure(OTHER);
     node.has("rdma/hca", 16);
     node.has("rdma/new", 1);
-    // the one that stayed kept its registration and its stream; its ids are what they were
+    // the resource that stayed kept its registration, its stream and its ids
     let times = |resource: &str| {
         let all = node.kubelet.registrations();
         all.iter().filter(|it| it.resource == resource).count()
@@ -36,7 +37,7 @@ fn a_file_written_in_place_is_read_again() {
     node.kubelet
         .before_start("rdma/hca", &held.ids)
         .expect("an allocation outlives the reload");
-    // the removed plugin reported that to kubelet, and has disappeared
+    // the plugin of the removed resource sent an empty list to kubelet, and has ended
     node.kubelet
         .wait_for("rdma/nic", "an empty list, and no stream", |it| {
             it.devices.is_empty() && it.streams == 0
@@ -45,7 +46,7 @@ fn a_file_written_in_place_is_read_again() {
     node.daemon.says("rdma/nic: no longer offered");
 }
 
-/// Returns the devices of an id that a container has, as the chain reads them.
+/// Returns the devices of an id that a container has, as `rdma-cni` reads them.
 #[track_caller]
 fn granted(node: &Running, resource: &str, id: &str) -> Vec<String> {
     let grants = Grants::new(&node.machine.path("state"));
@@ -97,7 +98,7 @@ fn an_id_that_a_container_has_is_known_though_there_are_fewer_now() {
     let refused = node.kubelet.ask_for("rdma/hca", &[&held.ids]);
     let status = refused.expect_err("it is no id any more");
     assert!(status.message().contains(r#""7""#), "{status}");
-    // the chain has it by what was granted, no longer by what is published
+    // `rdma-cni` finds the device by the grant, and no longer by the published file
     assert_eq!(granted(&node, "rdma/hca", "7"), [FIRST.address]);
     let published = Published::read(&node.machine.path("state")).expect("read");
     let published = published.expect("published");
@@ -184,7 +185,7 @@ fn a_broken_file_changes_nothing_and_is_reported_once() {
         node.daemon.signal(Signal::SIGHUP);
         node.daemon.says_times("SIGHUP", times);
     }
-    // an answer to this comes after both are dealt with
+    // the daemon answers this request after it has handled both signals
     let allocated = node.kubelet.ask_for("rdma/hca", &[&ids(&["0"])]);
     allocated.expect("it still serves");
     node.machine.configure(OTHER);

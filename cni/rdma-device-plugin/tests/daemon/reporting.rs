@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of the report on rails without a usable API server: nothing else suffers. The report itself is tested in
-//! `integration/tests/cluster`.
+//! Tests of the daemon while it cannot report rails, because no API server is usable. All other functions must work as
+//! usual. `integration/tests/cluster` tests the reports themselves.
 
 use crate::{
     FIRST, HCA, Running, SECOND, ids,
@@ -19,10 +19,11 @@ use integration::{
 use nix::sys::signal::Signal;
 use std::{net::TcpListener, thread, time::Duration};
 
-/// Time in which the daemon ends if it does not wait for the API server, whose limit is 10 s.
+/// Longest time until the daemon ends, if it does not wait for the API server. A request to the API server has a limit
+/// of 10 s.
 const NOT_WAITED: Duration = Duration::from_secs(8);
 
-/// A node with one pod, whose daemon is to tell everything.
+/// A node with one pod. The daemon makes all kinds of reports.
 struct Node {
     node: Running,
     _pods: PodResourcesServer,
@@ -55,7 +56,7 @@ impl Node {
         Self { node, _pods: pods }
     }
 
-    /// A NIC falls off its bus.
+    /// Removes a NIC from its bus.
     fn loses_a_rail(&self) {
         self.node.machine.unplug(&SECOND);
         self.node.daemon.signal(Signal::SIGHUP);
@@ -72,7 +73,7 @@ fn without_an_api_server_the_log_says_it_once() {
     node.loses_a_rail();
     let events = format!("cannot report lost and recovered rails to pods: {why}");
     daemon.says(&events);
-    // tried again after one second, then two
+    // the daemon retries after one second, and then after two
     thread::sleep(Duration::from_millis(3500));
     assert_eq!((daemon.count(&condition), daemon.count(&events)), (1, 1));
     node.node.has("rdma/hca", 1000);
@@ -80,7 +81,7 @@ fn without_an_api_server_the_log_says_it_once() {
 
 #[test]
 fn an_api_server_that_does_not_answer_delays_nothing() {
-    // connections are taken, and nothing is said
+    // a server that accepts connections, and never answers
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("it").port().to_string();
     let node = Node::new(&[

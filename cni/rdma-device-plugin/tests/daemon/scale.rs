@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Eight NICs with a thousand ids each. The limits are those of a slow machine; what it took is
-//! printed.
+//! Test with eight NICs of a thousand ids each. The limits are for a slow machine, and the test
+//! prints the measured times.
 
 use crate::{Machine, ids, start};
 use integration::{kubelet::DeviceManager, machine::Nic, stopwatch::Stopwatch};
@@ -37,7 +37,7 @@ fn eight_nics_with_a_thousand_ids_each() {
         })
         .collect();
     times.sort_unstable();
-    // the machine may have much else to do for most of them
+    // the machine may be busy with other programs during most of the measurements
     let (quick, median, slow) = (times[50], times[250], times[494]);
     let memory = daemon.memory();
     let cpu = daemon.ticks() * 10;

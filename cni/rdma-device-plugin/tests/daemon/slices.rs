@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The node's ResourceSlices, on an API server that does not know the effects of all taints.
+//! Tests of the node's ResourceSlices, with an API server that does not know all effects of taints.
 
 use crate::{FIRST, Machine, SECOND, program::command};
 use integration::{ApiServer, Daemon, slices, wait};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pods one after the other, and the NICs that kubelet gives them.
+//! Tests of pods that start one after the other, and of the NICs that kubelet allocates to them.
 
 use crate::{Machine, start};
 use integration::{
@@ -16,12 +16,12 @@ const PER_NIC: &str = r#"{"resources":[
     {"name":"rdma/nic","kind":"perNic","count":50,"allocate":"numa"}
 ]}"#;
 
-/// ACK's exclusive mode: `rdma/hca` is a pod's alone.
+/// Configuration of ACK's exclusive mode: each NIC of `rdma/hca` is exclusive.
 const EXCLUSIVE: &str = r#"{"resources":[
     {"name":"rdma/hca","kind":"exclusive","devices":[{"netdev":"rail*"}]}
 ]}"#;
 
-/// Eight NICs, the last four on NUMA node 1.
+/// A node with eight NICs. The last four are on NUMA node 1.
 struct Rails {
     _daemon: Daemon,
     kubelet: DeviceManager,
@@ -33,7 +33,7 @@ impl Rails {
         Self::with(configuration, gpu, ("rdma/nic", 400))
     }
 
-    /// Starts the daemon, and waits until kubelet has so many ids of a resource.
+    /// Starts the daemon, and waits until kubelet has `ids` ids of `resource`.
     fn with(configuration: &str, gpu: bool, (resource, ids): (&str, usize)) -> Self {
         let machine = Machine::with(&[]);
         for number in 0..8 {
@@ -59,7 +59,7 @@ impl Rails {
         }
     }
 
-    /// The NIC that a pod with one id gets.
+    /// Returns the NIC of a new pod with one id.
     #[track_caller]
     fn pod(&self, name: &str, numa_node: Option<i64>) -> usize {
         let wish = Wish::new(name, "main", "rdma/nic", 1);
@@ -75,7 +75,7 @@ impl Rails {
     }
 }
 
-/// Returns the allocated NICs by the numbers of their `uverbs`.
+/// Returns the allocated NICs, as the numbers of their `uverbs` devices.
 fn nics(allocation: &Allocation) -> Vec<usize> {
     let devices = allocation.given.devices.iter();
     let numbers = devices.filter_map(|it| it.host_path.strip_prefix("/dev/infiniband/uverbs"));
@@ -92,7 +92,7 @@ fn pods_with_one_id_each_are_spread_over_all_nics() {
                 used[rails.pod(&format!("pod-{pod}"), None)] += 1;
             }
             assert_eq!(used, [1; 8], "{configuration}, GPU {gpu}");
-            // one pod ends: the next has its place
+            // one pod ends, and the next pod gets its NIC
             rails.kubelet.free("pod-3");
             rails.pod("pod-3", None);
             for pod in 8..24 {
@@ -124,7 +124,7 @@ fn pods_of_one_numa_node_are_spread_over_its_nics() {
             used[rails.pod(&format!("near-{pod}"), Some(1))] += 1;
         }
         assert_eq!(used, [0, 0, 0, 0, 2, 2, 2, 2], "{configuration}");
-        // who may have any gets those of the other node until it is as full
+        // pods without a NUMA node get NICs of the other NUMA node until both NUMA nodes have equally many pods
         for pod in 0..8 {
             used[rails.pod(&format!("any-{pod}"), None)] += 1;
         }
@@ -132,7 +132,8 @@ fn pods_of_one_numa_node_are_spread_over_its_nics() {
     }
 }
 
-/// Kubelet aligns NICs with CPUs and GPUs by the NUMA nodes of their ids; what it leaves open is kept together on one.
+/// Kubelet aligns NICs with CPUs and GPUs by the NUMA nodes of their ids. If kubelet leaves a choice, the daemon
+/// prefers NICs of one NUMA node.
 #[test]
 fn nics_that_are_a_pods_alone_are_allocated_by_numa_node() {
     let rails = || Rails::with(EXCLUSIVE, false, ("rdma/hca", 8));
@@ -150,17 +151,17 @@ fn nics_that_are_a_pods_alone_are_allocated_by_numa_node() {
         let allocation = rails.kubelet.allocate(&wish);
         allocation.map(|it| nics(&it))
     };
-    // a NIC is one pod's, and eight are all
+    // a NIC belongs to one pod, and a pod with eight ids gets all NICs
     assert_eq!(
         pod(&all, "all", 8, None).expect("all"),
         [0, 1, 2, 3, 4, 5, 6, 7]
     );
     pod(&all, "another", 1, None).expect_err("none is left");
-    // aligned by kubelet
+    // kubelet aligns these pods with one NUMA node
     let aligned = rails();
     assert_eq!(pod(&aligned, "near", 2, Some(1)).expect("two"), [4, 5]);
     assert_eq!(pod(&aligned, "as-near", 2, Some(1)).expect("two"), [6, 7]);
-    // not aligned: four stay together, on the node that can hold them
+    // kubelet does not align this pod: its four NICs are on the NUMA node that has four free ones
     let packed = rails();
     assert_eq!(pod(&packed, "one", 1, Some(0)).expect("one").len(), 1);
     assert_eq!(pod(&packed, "four", 4, None).expect("four"), [4, 5, 6, 7]);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `lldp`: the switches of the NICs, with lldpd behind a real veth pair. The NICs' RDMA devices are files.
+//! Tests of `lldp`: the switches of the NICs, with a real lldpd at the other end of a real veth pair. The
+//! RDMA devices of the NICs are files.
 
 use crate::{FIRST, Machine, program::command};
 use integration::{Daemon, Manager, Netns, kubelet::DeviceManager, wait};
@@ -19,7 +20,7 @@ fn configuration(lldp: &Value) -> String {
     json!({"resources": resources, "lldp": lldp}).to_string()
 }
 
-/// A node with one NIC, whose cable ends at a switch.
+/// A node with one NIC, whose cable leads to a switch.
 struct Cabled {
     node: Netns,
     switch: Netns,
@@ -43,7 +44,7 @@ impl Cabled {
         cabled
     }
 
-    /// Makes the cable.
+    /// Makes the veth pair that is the cable.
     fn cable(&self) {
         let line = format!(
             "link add {} type veth peer name swp1 netns {}",
@@ -64,7 +65,7 @@ impl Cabled {
         Daemon::start(inside.arg(self.machine.path("features.d")))
     }
 
-    /// Returns the daemon's page at `path`, from within the node.
+    /// Returns the daemon's HTTP answer for `path`, requested from within the node's namespace.
     fn get(&self, daemon: &Daemon, path: &str) -> String {
         let node = File::open(self.node.path()).expect("the namespace");
         let get = || {
@@ -74,7 +75,7 @@ impl Cabled {
         thread::scope(|scope| scope.spawn(get).join()).expect("no panic")
     }
 
-    /// Returns the node's labels of switches.
+    /// Returns the node's labels about switches.
     fn labels(&self) -> Vec<String> {
         let file = self.machine.path("features.d/rdma-device-plugin");
         let text = fs::read_to_string(file).unwrap_or_default();
@@ -84,7 +85,7 @@ impl Cabled {
         lines.map(|(_, label)| label.to_owned()).collect()
     }
 
-    /// Returns the entry of the NIC in the daemon's file.
+    /// Returns the NIC's entry in the daemon's file of switches.
     fn entry(&self) -> Value {
         let text = fs::read_to_string(self.machine.path("state/switches.json"));
         let all: Value = text.map_or(Value::Null, |it| serde_json::from_str(&it).expect("JSON"));
@@ -114,7 +115,7 @@ fn a_switch_is_heard_and_ends() {
     assert!(cabled.get(&daemon, "/").contains("port swp1 of leaf1"));
     let labels = ["-0=leaf1", "es=leaf1"];
     wait::until("labels", || cabled.labels() == labels);
-    // the TTL of its shutdown frame is none
+    // the TTL in the shutdown frame of an ending lldpd is 0
     lldpd.run("pkill lldpd");
     daemon.says("ens1: the switch is no longer known");
     cabled.until("not in the file", Value::is_null);
@@ -130,7 +131,7 @@ fn a_switch_is_heard_and_ends() {
     wait::until("another label", || {
         cabled.labels() == ["-0=leaf2", "es=leaf2"]
     });
-    // killed, it sends no end: the TTL ends it
+    // a killed lldpd sends no shutdown frame, so the TTL ends the entry
     drop(lldpd);
     daemon.says_times("ens1: the switch is no longer known", 2);
 }
@@ -141,7 +142,7 @@ fn a_later_daemon_knows_the_switch_of_a_nic_that_is_in_a_pod() {
     let daemon = cabled.start();
     let lldpd = Manager::lldpd(&cabled.switch, "leaf1", 3);
     cabled.until("leaf1", is_leaf1);
-    // the netdev moves: the tree of files has none
+    // the netdev moves into a pod: the tree of files no longer has it
     let place = cabled
         .machine
         .path(&format!("sys/class/net/{}", FIRST.netdev));
@@ -158,7 +159,7 @@ fn a_later_daemon_knows_the_switch_of_a_nic_that_is_in_a_pod() {
     daemon.says("metrics are at");
     thread::sleep(std::time::Duration::from_secs(4));
     cabled.until("still known", |it| is_leaf1(it) && it["isAway"] == true);
-    // it returns: another switch replaces the one that was last heard
+    // the netdev returns, and another switch replaces the last one
     fs::rename(net.with_extension("away"), &net).expect("moved");
     std::os::unix::fs::symlink(real, &place).expect("a link");
     daemon.signal(Signal::SIGHUP);

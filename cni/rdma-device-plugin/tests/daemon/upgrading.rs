@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of one daemon that replaces another one, as in an update of a DaemonSet: the new one starts before the old one
-//! ends.
+//! Tests of one daemon that replaces another one, as in an update of a DaemonSet: the new daemon starts before the old
+//! one ends.
 
 use crate::{FIRST, Machine, Running, SECOND, TWO, program::start_with, start};
 use integration::{
@@ -33,7 +33,7 @@ fn is_ready(daemon: &Daemon) -> bool {
     daemon.get("/readyz").starts_with("HTTP/1.1 200")
 }
 
-/// Starts another one, and waits until it may take the place.
+/// Starts another daemon, and waits until it is ready.
 #[track_caller]
 fn successor(machine: &Machine) -> Daemon {
     let daemon = start(machine);
@@ -45,15 +45,15 @@ fn known(kubelet: &DeviceManager, resource: &str) -> Resource {
     kubelet.resource(resource).expect("known")
 }
 
-/// Sockets of daemons.
+/// Returns the number of the daemons' sockets.
 fn sockets(machine: &Machine) -> usize {
     let entries = fs::read_dir(machine.path("kubelet/device-plugins")).expect("a directory");
     let names = entries.map(|entry| entry.expect("an entry").file_name());
     names.filter(|name| *name != "kubelet.sock").count()
 }
 
-/// Two upgrades, one after the other: each daemon takes the place of one that had taken one's place
-/// itself. `attaches`: how often a plugin registers once more, to be noticed at its end.
+/// Makes two upgrades, one after the other: each new daemon replaces a daemon that itself replaced another one.
+/// `attaches` is the number of further registrations of a plugin, by which kubelet notices the plugin's end.
 #[track_caller]
 fn no_moment_without_ids(generation: Generation, attaches: usize) {
     let Running {
@@ -67,7 +67,7 @@ fn no_moment_without_ids(generation: Generation, attaches: usize) {
         assert_eq!(status.code(), Some(0));
         daemon = new;
         daemon.says_times("is registered for itself alone", attaches);
-        // what comes late comes within this time
+        // wait for late effects, which occur within this time
         std::thread::sleep(Duration::from_millis(1300));
     }
     for (resource, ids) in [("rdma/hca", 8), ("rdma/nic", 1)] {
@@ -76,7 +76,7 @@ fn no_moment_without_ids(generation: Generation, attaches: usize) {
         assert!(!known.stopped, "{resource}");
     }
     assert_eq!(sockets(&machine), 2);
-    // and its end is noticed
+    // kubelet notices the daemon's end
     daemon.end(Signal::SIGTERM);
     kubelet.wait_for("rdma/hca", "nothing to allocate", |it| {
         it.allocatable == [8, 0]
@@ -99,7 +99,7 @@ fn nor_with_kubelets_that_replace_the_old_one() {
     no_moment_without_ids(Generation::Replacing, 0);
 }
 
-/// There is one address for metrics: the leading daemon has it, and answers the probes.
+/// Both daemons have one address for metrics. The leader answers requests at this address, and probes.
 #[test]
 fn the_address_for_metrics_goes_to_the_new_daemon_and_back() {
     let machine = Machine::with(&[FIRST, SECOND]);
@@ -117,7 +117,7 @@ fn the_address_for_metrics_goes_to_the_new_daemon_and_back() {
     assert_eq!(new.count("cannot listen"), 0);
     wait::until("the new daemon is ready", || is_ready(&new));
     old.says("a newer daemon runs on this node");
-    // the new one is killed: the old one gets the requests again, with its former state
+    // the new daemon is killed: the old daemon answers the requests again, and has the same state as before
     new.end(Signal::SIGKILL);
     old.says_times("metrics are at http://", 2);
     old.says_times("registered with kubelet", 4);
@@ -157,7 +157,7 @@ fn the_old_daemons_end_is_noticed_when_the_new_one_was_killed() {
     }
 }
 
-/// The new daemon writes the chain's files: it may have another configuration.
+/// Only the new daemon writes the files for `rdma-cni`, because the two daemons may have different configurations.
 #[test]
 fn later_observations_of_the_old_daemon_do_not_count() {
     let Running {
@@ -175,7 +175,7 @@ fn later_observations_of_the_old_daemon_do_not_count() {
     wait::until("the new daemon is ready", || is_ready(&new));
     let published = fs::read_to_string(machine.path("state/resources.json")).expect("published");
     assert!(!published.contains("rdma/nic"), "{published}");
-    // a device disappears and returns, and the old one observes as well
+    // a device disappears and returns, and the old daemon observes this, too
     machine.unplug(&SECOND);
     for daemon in [&old, &new] {
         daemon.signal(Signal::SIGHUP);
@@ -209,8 +209,9 @@ fn probed(machine: &Machine, of: &str) -> Daemon {
     start_with(machine, &[&any[..], &[&socket]].concat())
 }
 
-/// The pods are in the node's network, and have one address: kubelet would restart both for what one of them
-/// lacks, and delete the old one for what the new one lacks.
+/// Both pods use the node's network, and have one address. If one daemon answered the probes of both pods, a fault of
+/// this daemon would make kubelet restart both containers. Kubernetes would also delete the old pod before the new pod
+/// is ready.
 #[test]
 fn the_probes_of_one_daemon_are_not_answered_by_the_other() {
     let machine = Machine::with(&[FIRST, SECOND]);
@@ -235,7 +236,8 @@ fn the_probes_of_one_daemon_are_not_answered_by_the_other() {
             "{question}: {said}"
         );
     }
-    // kubelet starts it again, and the old one leads again: its own earlier registration is no reason for a refusal
+    // kubelet starts the new container again, and the old daemon leads again: its own earlier registration must not
+    // cause a refusal
     new.end(Signal::SIGTERM);
     assert!(!probe(&machine, "live", "new.sock").0, "its socket is left");
     old.says("the other daemon has gone");
@@ -247,8 +249,8 @@ fn the_probes_of_one_daemon_are_not_answered_by_the_other() {
     });
 }
 
-/// A device's firmware may be waited for, for a minute each: the old daemon serves until the new one has
-/// seen the node.
+/// The daemon may wait a minute for the firmware of a device. Until it has observed the node, the old daemon remains
+/// registered with kubelet.
 #[test]
 fn a_new_daemon_that_waits_for_a_device_is_not_ready_and_lives() {
     let Running {
@@ -279,7 +281,7 @@ fn a_new_daemon_that_waits_for_a_device_is_not_ready_and_lives() {
         assert!(!is_ready && said.contains("starting: "), "{said}");
         new
     };
-    // it has not to be waited for
+    // a signal ends the daemon while it waits
     let (status, took) = start().end(Signal::SIGTERM);
     assert_eq!(status.code(), Some(0));
     assert!(took < Duration::from_secs(5), "{took:?}");
@@ -301,7 +303,7 @@ fn a_new_daemon_that_waits_for_a_device_is_not_ready_and_lives() {
     drop(new);
 }
 
-/// inotify's instances and watches are counted for each user, and others use them up.
+/// The kernel limits inotify's instances and watches for each user. Other programs have used them up.
 #[test]
 fn without_inotify_another_daemons_end_and_kubelets_are_noticed_all_the_same() {
     for (limit, error) in [

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The program in a container, which has of the node what was mounted.
+//! Tests of the program in a container, which sees only the mounted files of the node.
 
 use super::{PROGRAM, RECORDS, Root, joined, run};
 use doctor::facts::{Facts, Unseen};
 use integration::Netns;
 use std::{fs, os::unix::fs::symlink};
 
-/// Libraries of the machine, as the program is not a static binary here.
+/// Directories of the machine's libraries, because this program is not a static binary.
 const LIBRARIES: [&str; 2] = ["lib/x86_64-linux-gnu", "lib64"];
 
-/// Files of a node that the DaemonSet's pod sees, and its program.
+/// Files of a node that the DaemonSet's pod sees, and the program in this pod.
 struct Container<'a> {
     host: &'a Netns,
     root: &'a Root,
@@ -61,7 +61,8 @@ impl<'a> Container<'a> {
     }
 }
 
-/// Runs as in the DaemonSet's pod: it sees the node's mounted files, and process 1 is this program, or the node's.
+/// Runs the program as in the DaemonSet's pod, where it sees only the mounted files of the node. Process 1 is once the
+/// program, and once the node's process 1.
 #[test]
 fn a_containers_missing_files_are_not_reported_as_the_nodes() {
     for own_processes in [true, false] {
@@ -69,7 +70,8 @@ fn a_containers_missing_files_are_not_reported_as_the_nodes() {
         let root = Root::new();
         root.record("web", pods[0].path(), true);
         root.record("db", pods[1].path(), true);
-        // as runtimes call it, of which the container has /run/netns alone; and where a runtime has its own place
+        // a runtime can record the namespace below /var/run, or in another directory; the container mounts only
+        // /run/netns
         for (id, place) in [("web", "/var/run/netns/"), ("db", "/run/runtime/netns/")] {
             let record = root.path(&format!("{RECORDS}/{id}@eth0.json"));
             let text = fs::read_to_string(&record).expect("the record");
@@ -77,7 +79,7 @@ fn a_containers_missing_files_are_not_reported_as_the_nodes() {
             assert_ne!(moved, text);
             fs::write(&record, moved).expect("written");
         }
-        // where the node has it, and the container nothing
+        // the link's target exists on the node, and not in the container
         let bridge = root.path("opt/cni/bin/bridge");
         fs::remove_file(&bridge).expect("removed");
         symlink("/usr/libexec/cni/bridge", bridge).expect("a link");
@@ -121,7 +123,7 @@ fn a_containers_missing_files_are_not_reported_as_the_nodes() {
     }
 }
 
-/// The runtime reads the link's target: the report does not propose to remove it.
+/// The runtime reads the link's target, so the report does not propose to remove the link.
 #[test]
 fn a_network_file_that_leads_out_of_the_container_is_not_judged() {
     let host = Netns::new("doctor");

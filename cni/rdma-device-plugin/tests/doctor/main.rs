@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The whole program on made-up nodes: the files are below a directory of the test's own, the
-//! netdevs in a namespace of its own. RDMA devices there are a fake kernel's.
+//! Tests of the whole program on made-up nodes: the files are below a directory of the test, and
+//! the netdevs are in a namespace of the test. A fake kernel has the RDMA devices.
 
 mod container;
 mod odd_files;
@@ -31,7 +31,7 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_rdma-device-plugin");
 const STATE: &str = "var/lib/cni/rdma-cni";
 const RECORDS: &str = "var/lib/cni/rdma-cni/attachments/pods";
 
-/// A node's files: a chain with this plugin in it, its programs, a kernel's modules.
+/// Files of a node: a CNI list with `rdma-cni`, the list's programs, and kernel modules.
 struct Root(TempDir);
 
 impl Root {
@@ -75,7 +75,8 @@ impl Root {
         self.write("etc/cni/net.d/10-pods.conflist", &list.to_string());
     }
 
-    /// A record of a pod whose namespace is at `path`, as it is now or was before.
+    /// Writes a record of a pod whose namespace is at `path`. `is_it` is true if the path still
+    /// leads to the recorded namespace.
     fn record(&self, container: &str, netns: &Path, is_it: bool) {
         let id = OpenNetns::open(netns).expect("a namespace").id();
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("an id");
@@ -104,7 +105,7 @@ impl Root {
         }
     }
 
-    /// All files, with content, mode, owner and times.
+    /// Returns all files with content, mode, owner and times.
     fn snapshot(&self) -> BTreeMap<PathBuf, (Vec<u8>, u32, i64, i64)> {
         let mut found = BTreeMap::new();
         let mut left = vec![self.0.path().to_owned()];
@@ -130,7 +131,7 @@ impl Root {
     }
 }
 
-/// Exit code, standard output, standard error.
+/// Runs the command. Returns exit code, standard output and standard error.
 fn run(mut command: Command) -> (i32, String, String) {
     let output = command.output().expect("started");
     let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
@@ -138,7 +139,7 @@ fn run(mut command: Command) -> (i32, String, String) {
     (code, text(output.stdout), text(output.stderr))
 }
 
-/// The program in `netns`, on the node of `root`.
+/// Returns the command that runs `doctor` in `netns`, on the node with the files of `root`.
 fn told_in(netns: &Netns, root: &Root, words: &[&str]) -> Command {
     let mut command = netns.command(PROGRAM);
     command
@@ -346,7 +347,7 @@ fn missing_permissions_are_reported_by_exit_code_2() {
         command.arg(root.0.path());
         run(command)
     };
-    // a child that another test is just starting can still have the copy open for writing
+    // retry while a child process of another test still has the new file open for writing
     let mut ended = as_nobody();
     while ended.2.contains("Text file busy") {
         ended = as_nobody();

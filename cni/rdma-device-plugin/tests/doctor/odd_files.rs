@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of links, pipes, directories and a gigabyte in the place of files: the program reports them without waiting.
+//! Tests of links, pipes, directories and a file of a gigabyte in place of the node's files: the program reports them
+//! without waiting.
 
 use super::{RECORDS, Root, STATE, joined, run, told_in};
 use integration::{Netns, OddFile, stopwatch::Stopwatch};

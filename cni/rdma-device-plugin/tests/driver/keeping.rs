@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of a running daemon's reconciler: its changes of the driver, and devices that are not allocated meanwhile.
+//! Tests of the reconciler in a running daemon: its changes of the driver, and the devices that it withholds meanwhile.
 
 use crate::{
     NIC,
@@ -29,12 +29,12 @@ use tokio::{
     time::timeout,
 };
 
-/// Interval that replaces a daemon's ten seconds.
+/// Retry interval, in place of the daemon's ten seconds.
 const AGAIN: Duration = Duration::from_secs(1);
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A daemon without kubelet: it takes reports in, and makes nodes of them.
+/// A daemon without kubelet, which applies the reconciler's reports to its node.
 struct Site {
     hardware: Hardware,
     conf: Arc<Conf>,
@@ -52,7 +52,7 @@ impl Drop for Site {
 }
 
 impl Site {
-    /// Starts with the driver in mode default; `prepare` runs before.
+    /// Starts with the driver in mode default. `prepare` runs before the start.
     fn new(conf: &str, fails: Fails, prepare: impl FnOnce(&Path)) -> Self {
         let machine = Machine::with(&[]);
         machine.plug_erdma(&NIC);
@@ -78,7 +78,7 @@ impl Site {
             dev,
             paths: Paths {
                 socket: state.join("none.sock"),
-                // no process of this machine is seen
+                // an empty directory, so that no process of this machine is found
                 proc: state.join("proc"),
                 state_dir: state.clone(),
             },
@@ -96,7 +96,7 @@ impl Site {
         }
     }
 
-    /// Receives the next report to the daemon, without processing it.
+    /// Receives the next report to the daemon, without applying it.
     async fn hear(&mut self) -> Report {
         match timeout(LIMIT, self.signals.recv()).await {
             Ok(Some(Signal::Erdma(report))) => report,
@@ -180,7 +180,7 @@ async fn a_device_is_withheld_while_its_driver_is_loaded_anew() {
     assert_eq!(healthy(&site.node), 200);
     let report = site.hear().await;
     assert!(report.changing, "{report:?}");
-    // nothing is done until the daemon has taken it in
+    // the reconciler makes no change until the daemon has applied the report
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert_eq!(site.calls(), ["check"]);
     site.take(report);
@@ -206,14 +206,14 @@ async fn a_pod_keeps_its_device() {
     assert_eq!(problem.word(), "in_use");
     assert_eq!(report.sentences(), [problem.to_string()]);
     assert_eq!(site.calls(), ["check"]);
-    // the last user has ended; an event does not start an observation at once
+    // the last user has ended, and an event does not cause an immediate observation
     std::fs::remove_dir_all(site.state.join("granted")).expect("removed");
     let ended = Instant::now();
     site.take(report.clone());
     tokio::time::sleep(AGAIN / 4).await;
     site.take(report);
     let calls = site.calls();
-    // unless this thread was late itself
+    // check only if this thread itself was not late
     if ended.elapsed() < AGAIN / 2 {
         assert_eq!(calls, ["check"]);
     }
@@ -221,7 +221,7 @@ async fn a_pod_keeps_its_device() {
     assert!(ended.elapsed() > AGAIN / 2, "{:?}", ended.elapsed());
 }
 
-/// A pod gets the device while its users are counted.
+/// A pod gets the device while the reconciler searches its users.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_first_user_is_seen() {
     let mut site = Site::new(COMPAT, Fails::Nowhere, |_| {});
@@ -268,7 +268,7 @@ async fn an_unknown_instance_hides_entries_for_one_instance_only() {
     assert_eq!(healthy(&site.node), 0);
 }
 
-/// The kernel's own count has a user that came in between.
+/// The kernel's reference count shows a user that appeared after the search.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_module_in_use_is_tried_again() {
     let mut site = Site::new(COMPAT, Fails::Unload, |_| {});
@@ -284,7 +284,7 @@ async fn a_module_in_use_is_tried_again() {
     }
 }
 
-/// A pod gets a device between the two observations, which only the later node has.
+/// A pod gets a device between two observations. Only the second observation shows the device.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_second_observation_is_of_the_later_node() {
     let mut site = Site::new(COMPAT, Fails::Nowhere, |_| {});
@@ -311,7 +311,7 @@ async fn the_second_observation_is_of_the_later_node() {
     assert_eq!(site.calls(), ["check"]);
 }
 
-/// There is not even a report of its absence.
+/// The daemon reports nothing, not even that the driver is missing.
 #[tokio::test(flavor = "multi_thread")]
 async fn beside_another_systems_format_the_driver_is_left_alone() {
     let mut site = Site::new("mode: hca", Fails::Nowhere, |_| {});

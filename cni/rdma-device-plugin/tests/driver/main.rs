@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of the eRDMA driver's mode: every change from one to another, on made-up sysfs trees, with a loader that
-//! records its calls and fails as configured.
+//! Tests of the eRDMA driver's mode: every change from one mode to another, on made-up sysfs trees. The loader records
+//! its calls, and fails as configured.
 
 mod keeping;
 mod recorded;
@@ -58,7 +58,7 @@ fn the_mode_that_a_module_is_in() {
     }
 }
 
-/// A word for a plan.
+/// Returns one word for the plan.
 fn planned(wanted: Option<DriverMode>, module: Option<ErdmaModule>) -> String {
     let state = State {
         module,
@@ -76,7 +76,7 @@ fn planned(wanted: Option<DriverMode>, module: Option<ErdmaModule>) -> String {
 #[test]
 fn every_way_from_one_mode_to_another() {
     let table = [
-        // module, any, default, compat, ofed
+        // columns: the module; the plans for the configured modes any, default, compat and ofed
         (
             None,
             ["not_loaded", "load default", "load compat", "load ofed"],
@@ -87,7 +87,7 @@ fn every_way_from_one_mode_to_another() {
             ["keep", "keep", "reload compat", "reload ofed"],
         ),
         (Some(Y), ["keep", "reload default", "keep", "no_ofed"]),
-        // it is compatible on either stack
+        // this driver is compatible with both RDMA stacks
         (Some(Y_OFED), ["keep", "reload default", "keep", "keep"]),
         (Some(MAINLINE), ["keep", "keep", "one_mode", "one_mode"]),
     ];
@@ -117,7 +117,7 @@ fn reasons_against_a_reload() {
     };
     let told = forbidden.to_string();
     assert!(told.contains("modprobe erdma compat_mode=Y"), "{told}");
-    // loading an absent module is no reload
+    // loading an absent module is not a reload
     let none = State {
         module: None,
         ..state.clone()
@@ -158,7 +158,7 @@ fn users_of_a_device_are_named() {
     );
     let soon = Duration::from_secs(10);
     assert_eq!(problem.passes(soon), Some(soon));
-    // another process id is no change, and another user is
+    // another process id is not a change, but another user is
     let like = |pid, name: &str| {
         let name = name.into();
         let users = vec![users[0].clone(), User::Process { pid, name }];
@@ -173,7 +173,7 @@ fn users_of_a_device_are_named() {
     assert_eq!(load.hindered(users), None, "nothing is taken away");
 }
 
-/// Applies a change on a made-up node. Returns the loader's calls, and the mode then.
+/// Applies `change` on a made-up node. Returns the result, the loader's calls, and the driver's mode afterwards.
 fn applied(
     change: &Change,
     fails: Fails,
@@ -265,7 +265,7 @@ fn a_failure_leaves_the_driver_unchanged() {
         assert_eq!(told, calls, "{fails:?}");
         assert_eq!(mode, now, "{fails:?}");
     }
-    // without a driver before, there is nothing to go back to
+    // no driver was loaded, so there is no earlier mode to restore
     let first = Change {
         from: None,
         to: Compat,
@@ -274,7 +274,7 @@ fn a_failure_leaves_the_driver_unchanged() {
     let problem = done.expect_err("it fails");
     assert_eq!((problem.word(), mode), ("failed", None));
     assert_eq!(told, ["check", "load compat_mode=Y"]);
-    // mainline's driver has one mode only, which shows once it is loaded
+    // the driver of mainline Linux has only one mode, which is known only after loading
     let (done, _, mode) = applied(&first, Fails::Mainline);
     assert_eq!(done, Err(Problem::OneMode { wanted: Compat }));
     assert_eq!(mode, Some(Default));

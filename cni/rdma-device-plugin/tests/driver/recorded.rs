@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Loader that records its calls, and changes a made-up sysfs as a kernel would.
+//! Loader that records its calls, and changes a made-up sysfs tree as the kernel would.
 
 use ::erdma::driver::{LoadError, Loader};
 use integration::Machine;
 use std::io;
 
-/// Step that fails.
+/// Step at which the loader fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fails {
     Nowhere,
     Check,
     Unload,
-    /// The first so many times.
+    /// Loading fails the first `times` times.
     Load {
         times: usize,
     },
-    /// Loading: it reports success without a module.
+    /// Loading reports success, but the module is not loaded.
     Silently,
-    /// The parameter does not take.
+    /// Loading succeeds, but the parameter has no effect.
     Parameter,
-    /// The module has no such parameter.
+    /// Loading succeeds, but the module has no such parameter.
     Mainline,
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A node, as a namespace that ends with the test.
+//! A node in a network namespace that ends with the test.
 
 use nix::libc;
 use rdma_device_plugin::health::Watch;
@@ -16,16 +16,16 @@ use tokio::runtime::Runtime;
 
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
-/// The node that a test runs in.
+/// The node in which a test runs.
 pub(crate) struct Node {
-    /// Inventory with one function, whose RDMA device is in the pod.
+    /// Inventory with one function. Its RDMA device is in the pod.
     pub(crate) inventory: Inventory,
     runtime: Runtime,
     directory: tempfile::TempDir,
     name: String,
 }
 
-/// Runs `test` inside a node with `nic0` and its other end `wire0`, both down, and a pod.
+/// Runs `test` on a node with a pod. The node has a veth pair: `nic0` and its other end `wire0`. Both netdevs are down.
 pub(crate) fn with_node(test: impl FnOnce(&Node) + Send) {
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
     let name = format!("rdma-health-{}-{count}", std::process::id());
@@ -57,13 +57,13 @@ pub(crate) fn with_node(test: impl FnOnce(&Node) + Send) {
 }
 
 impl Node {
-    /// A watch of this node, whose sysfs has nothing but [`port`](Self::port).
+    /// Returns a watch of this node. The node's sysfs has only the port of [`port`](Self::port).
     pub(crate) fn watch(&self) -> (Watch, Vec<String>) {
         let _inside = self.runtime.enter();
         Watch::open(&self.directory.path().join("sys"), self.directory.path())
     }
 
-    /// Writes the state of an InfiniBand port, of which no event tells.
+    /// Writes the state of an InfiniBand port, whose change causes no event.
     pub(crate) fn port(&self, state: &str) {
         let port = self.directory.path();
         let port = port.join("sys/class/infiniband/mlx5_2/ports/1");
@@ -72,7 +72,7 @@ impl Node {
         fs::write(port.join("state"), state).expect("written");
     }
 
-    /// Waits for `something`, and whether it came in time.
+    /// Waits until `something` is complete. Returns true if this took at most `limit`.
     pub(crate) fn wait(&self, limit: Duration, something: impl Future<Output = ()>) -> bool {
         let outcome = self
             .runtime
@@ -80,13 +80,13 @@ impl Node {
         outcome.is_ok()
     }
 
-    /// Moves `link` into the pod, as the record says.
+    /// Moves `link` into the pod, and writes a record of the move.
     pub(crate) fn attach(&self, link: &str, phase: &str) {
         self.ip(&format!("link set {link} netns {}", self.pod_name()));
         self.record(phase);
     }
 
-    /// Writes down that the pod has the device.
+    /// Writes a record that the pod has the device.
     pub(crate) fn record(&self, phase: &str) {
         let pod = Path::new("/run/netns").join(self.pod_name());
         let index = self.pod("-oneline link show nic0");
@@ -118,7 +118,7 @@ impl Node {
         fs::rename(&new, &file).expect("renamed");
     }
 
-    /// Takes the record away.
+    /// Removes the record.
     pub(crate) fn forget(&self) {
         fs::remove_file(self.file()).expect("removed");
     }
@@ -131,7 +131,7 @@ impl Node {
         format!("{}-pod", self.name)
     }
 
-    /// Ends the pod.
+    /// Ends the pod's namespace.
     pub(crate) fn end_pod(&self) {
         ip(&["netns", "del", &self.pod_name()]);
     }
@@ -141,26 +141,26 @@ impl Node {
         self.ip("link show").contains(link)
     }
 
-    /// `ip` in the node.
+    /// Runs `ip` in the node's namespace.
     #[track_caller]
     pub(crate) fn ip(&self, arguments: &str) -> String {
         inside(&self.name, arguments)
     }
 
-    /// `ip` in the pod.
+    /// Runs `ip` in the pod's namespace.
     #[track_caller]
     pub(crate) fn pod(&self, arguments: &str) -> String {
         inside(&self.pod_name(), arguments)
     }
 }
 
-/// Gives up one capability of the calling thread, below 32.
+/// Removes the capability with the number `bit` from the calling thread. `bit` is below 32.
 pub(crate) fn give_up_capability(bit: u32) {
-    // struct __user_cap_header_struct of _LINUX_CAPABILITY_VERSION_3, and its data:
-    // effective, permitted, inheritable, twice
+    // struct __user_cap_header_struct of _LINUX_CAPABILITY_VERSION_3, and its data: effective,
+    // permitted and inheritable, twice
     let header = [0x2008_0522_u32, 0];
     let mut data = [0_u32; 6];
-    // SAFETY: both are of the sizes that this version has.
+    // SAFETY: header and data have the sizes that this version requires.
     unsafe {
         let got = libc::syscall(libc::SYS_capget, header.as_ptr(), data.as_mut_ptr());
         data[0] &= !(1 << bit);
@@ -177,7 +177,7 @@ fn inside(namespace: &str, arguments: &str) -> String {
         .collect::<Vec<_>>())
 }
 
-/// `ip netns del` on drop.
+/// Named network namespace. Dropping this value runs `ip netns del`.
 struct Named(String);
 
 impl Named {
@@ -188,7 +188,7 @@ impl Named {
 
 impl Drop for Named {
     fn drop(&mut self) {
-        // What is left of a namespace must not hide why a test failed.
+        // ignore the result: a failed removal must not hide why a test failed
         let _ = Command::new("ip").args(["netns", "del", &self.0]).output();
     }
 }

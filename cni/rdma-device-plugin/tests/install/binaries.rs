@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of the plugins' binaries: other versions of them, and foreign ones.
+//! Tests of the plugins' binaries: other versions of them, and foreign binaries.
 
 use crate::{FLANNEL, Node, plugin, putting::age, refused};
 use std::{
@@ -16,7 +16,7 @@ fn a_running_binary_goes_on_when_another_version_takes_its_place() {
     fs::copy(integration::plugin::rdma_cni(), node.path("new/rdma-cni")).expect("a program");
     node.install();
     let binary = node.path("opt/cni/bin/rdma-cni");
-    // it waits for its input
+    // the running plugin waits for its input
     let mut running = Command::new(&binary);
     running.env("CNI_COMMAND", "VERSION").stdin(Stdio::piped());
     let mut running = running.spawn().expect("it runs");
@@ -34,7 +34,7 @@ fn a_running_binary_goes_on_when_another_version_takes_its_place() {
         fs::read_to_string(&binary).expect("it"),
         plugin("rdma-cni", "2")
     );
-    // and back
+    // back to the first version
     node.version("1");
     node.install();
     assert_eq!(
@@ -73,7 +73,7 @@ fn replaced_foreign_binaries_come_back_and_later_ones_stay() {
         "{text}"
     );
     let mut after = node.seen();
-    // that one was replaced by version 2, and kept then
+    // version 2 replaced the foreign binary, which `install` then kept
     let ipam = node.path("opt/cni/bin/rdma-ipam");
     assert_eq!(
         after.remove(&ipam).map(|it| it.0),
@@ -94,7 +94,7 @@ fn replaced_foreign_binaries_come_back_and_later_ones_stay() {
     assert_eq!(node.read("opt/cni/bin/rdma-cni"), "somebody's since\n");
 }
 
-/// Runs it and kills it after `time`; whether that was before its end.
+/// Runs the command and kills it after `time`. Returns true if it had not ended by then.
 fn is_killed(node: &Node, verb: &str, arguments: &[&str], time: Duration) -> bool {
     let mut command = node.command(verb, arguments);
     let mut running = command.stdout(Stdio::null()).spawn().expect("it runs");
@@ -136,7 +136,7 @@ fn foreign_binaries_outlive_killed_upgrades_and_uninstalls() {
     assert!(uninstalls > 3, "only {uninstalls} uninstalls were killed");
 }
 
-/// A kill between the writes of the record and the binary leaves this state.
+/// A kill between the writes of record and binary leaves this state.
 #[test]
 fn a_version_of_ours_that_was_not_replaced_yet_is_ours_still() {
     let node = Node::with_list(FLANNEL);
@@ -156,7 +156,7 @@ fn a_version_of_ours_that_was_not_replaced_yet_is_ours_still() {
         before.keys().collect::<Vec<_>>()
     );
     assert_eq!(after.get(&binary), before.get(&binary));
-    // another program removed ours
+    // another program removed the installed binary
     node.install();
     fs::remove_file(&binary).expect("removed");
     node.uninstall();

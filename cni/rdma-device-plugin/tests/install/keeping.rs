@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of the daemon that keeps the chain's place, and reports its state.
+//! Tests of the daemon that keeps `rdma-cni` in the chain, and reports the chain's status.
 
 use crate::{FLANNEL, Node, TERWAY};
 use integration::{
@@ -8,10 +8,10 @@ use integration::{
 };
 use std::{fs, process::Command, thread, time::Duration};
 
-/// Promised limit.
+/// Longest promised time until the daemon adds the entry again.
 pub(crate) const SOON: Duration = Duration::from_secs(1);
 
-/// Starts the daemon on this node with a chain to keep.
+/// Starts the daemon on this node with a chain in its configuration.
 pub(crate) fn daemon(node: &Node) -> Daemon {
     node.machine.configure(r#"{"mode":"hca"}"#);
     let mut command = command(node);
@@ -31,7 +31,7 @@ pub(crate) fn command(node: &Node) -> Command {
     command
 }
 
-/// Returns the number of our entries in the list that the runtime would find.
+/// Returns the number of entries of `rdma-cni` in the list `file`.
 pub(crate) fn count_of_ours(node: &Node, file: &str) -> usize {
     let text = fs::read_to_string(node.path("etc/cni/net.d").join(file)).unwrap_or_default();
     text.matches("\"rdma-cni\"").count()
@@ -83,7 +83,7 @@ fn a_network_that_comes_later_gets_ours_within_a_second_and_readiness_says_so() 
             .get("/metrics")
             .contains("rdma_device_plugin_chained 1\n")
     );
-    // another network takes over, in one plugin's form, and goes again
+    // the file of another network with a single plugin takes precedence, and is removed again
     node.net("05-terway.conf", TERWAY);
     becomes(
         &daemon,
@@ -97,7 +97,7 @@ fn a_network_that_comes_later_gets_ours_within_a_second_and_readiness_says_so() 
             .path("etc/cni/net.d/05-terway+rdma-cni.conflist")
             .exists()
     );
-    // half-written: nothing is done to it
+    // the daemon does not change a half-written file
     node.net("00-new.conflist", &FLANNEL[..40]);
     becomes(
         &daemon,
@@ -112,13 +112,13 @@ fn a_network_that_comes_later_gets_ours_within_a_second_and_readiness_says_so() 
     assert_eq!(node.read("etc/cni/net.d/10-flannel.conflist"), FLANNEL);
 }
 
-/// Waits until the daemon sleeps, as nothing changes.
+/// Waits until the daemon is idle while nothing changes.
 #[track_caller]
 pub(crate) fn becomes_quiet(daemon: &Daemon) {
     let is_quiet = within(PATIENCE, || {
         let (threads, before) = (daemon.threads(), daemon.sleeps());
         thread::sleep(Duration::from_secs(1));
-        // the sleeps of a thread that ended do not count any more
+        // the context switches of a thread that ended no longer count
         let since = daemon.sleeps().checked_sub(before);
         daemon.threads() == threads && since.is_some_and(|it| it < 10)
     });
@@ -134,10 +134,10 @@ fn a_list_of_ours_counts_while_its_single_configuration_is_half_written() {
     let called = "for network terway (10-terway+rdma-cni.conflist)";
     becomes(&daemon, 200, called);
     node.net("10-terway.conf", &TERWAY[..20]);
-    // the runtime uses the list still
+    // the runtime still uses the list
     thread::sleep(SOON);
     becomes(&daemon, 200, called);
-    // an unfinished file is not observed for ever
+    // the daemon does not read an unfinished file forever
     becomes_quiet(&daemon);
     node.net("10-terway.conf", &TERWAY.replace("0.4.0", "0.3.1"));
     let follows = || {
@@ -215,7 +215,7 @@ fn without_a_chain_it_is_none_of_the_daemons_business() {
         "rdma-cni is not kept in the chain: chain is not configured",
     );
     assert!(!daemon.get("/metrics").contains("chained"));
-    // the file turns it on
+    // the file `conf` switches the chain on
     node.install();
     node.net("10-flannel.conflist", FLANNEL);
     let conf = format!(
@@ -223,7 +223,7 @@ fn without_a_chain_it_is_none_of_the_daemons_business() {
         node.path("etc/cni/net.d")
     );
     node.machine.configure(&conf);
-    // it comes to the nodes with the roll-out, one after the other
+    // the new chain takes effect with the roll-out, on one node after the other
     daemon.says("chain of the file has changed: it takes effect when this daemon restarts");
     becomes(&daemon, 200, "chain is not configured");
     assert_eq!(node.read("etc/cni/net.d/10-flannel.conflist"), FLANNEL);
@@ -248,7 +248,7 @@ fn remains_of_a_disabled_chain_are_reported_until_they_are_removed() {
     let left = "chain is not configured, but install added rdma-cni to 10-flannel.conflist, and uninstall has not removed it";
     off.says(left);
     becomes(&off, 200, left);
-    // it is none of its business nevertheless
+    // the daemon does not remove the entry, although its configuration has no chain
     assert_eq!(count_of_ours(&node, "10-flannel.conflist"), 1);
     assert!(!off.get("/metrics").contains("chained"));
     becomes_quiet(&off);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A program that wants the list for itself, as Cilium does with `cni.exclusive`.
+//! A program that removes foreign entries from the list, as Cilium does with `cni.exclusive`.
 
 use crate::{
     FLANNEL, Node,
@@ -39,14 +39,14 @@ fn a_dispute_costs_little_is_reported_and_ends_within_a_second() {
             }
         });
         thread::sleep(Duration::from_secs(3));
-        // the daemon does not give up, however slow the disk is just now
+        // the daemon does not give up, even if the disk is slow at the moment
         within(PATIENCE, || rewrites.load(Ordering::Relaxed) >= 4);
         over.store(true, Ordering::Relaxed);
     });
     let rewrites = rewrites.into_inner();
     let took = ours.elapsed();
     assert!(rewrites >= 4, "{rewrites} in {took:?}");
-    // and it does not race
+    // the daemon does not write as fast as it can
     assert!(
         took / rewrites >= Duration::from_millis(37),
         "{rewrites} in {took:?}"
@@ -55,6 +55,6 @@ fn a_dispute_costs_little_is_reported_and_ends_within_a_second() {
     assert_eq!(daemon.count("was rewritten without rdma-cni"), 1);
     assert!(daemon.count("cni.exclusive") > 0);
     assert!(stopwatch::within(SOON, || count_of_ours(&node, FILE) == 1));
-    // then it is quiet
+    // afterwards the daemon is idle
     becomes_quiet(&daemon);
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The plugins on a made-up node: put there, kept in the chain, removed; the real program.
+//! Tests of the plugins on a made-up node with the real program: `install`, the chain, and
+//! `uninstall`.
 
 mod binaries;
 mod hindered;
@@ -51,22 +52,22 @@ const TERWAY: &str =
 /// Plugins that the networks of these tests call.
 const PRESENT: [&str; 3] = ["flannel", "portmap", "terway"];
 
-/// A plugin that says which versions it speaks.
+/// Returns a plugin that reports which CNI versions it supports.
 fn plugin(name: &str, version: &str) -> String {
     format!("#!/bin/sh\n# {name} {version}\necho '{{\"supportedVersions\":[\"1.0.0\"]}}'\n")
 }
 
-/// A node, and the plugins that are to be put onto it.
+/// A node, and the plugins that `install` puts onto it.
 struct Node {
     machine: Machine,
 }
 
 const SOCKET: &str = "kubelet/pod-resources/kubelet.sock";
 
-/// Everything that can be seen of a file.
+/// Content and metadata of a file.
 type Seen = (Vec<u8>, u32, u32, i64, i64);
 
-/// Content of all files.
+/// All files by path.
 type Files = BTreeMap<PathBuf, Seen>;
 
 impl Node {
@@ -96,7 +97,7 @@ impl Node {
         node
     }
 
-    /// Another version of the plugins lies ready.
+    /// Makes another version of the plugins available for `install`.
     fn version(&self, version: &str) {
         for name in ["rdma-cni", "rdma-ipam"] {
             self.machine
@@ -104,7 +105,7 @@ impl Node {
         }
     }
 
-    /// Writes a program into the runtime's directory.
+    /// Writes a program into the runtime's plugin directory.
     fn program(&self, name: &str, text: &str) {
         let below = format!("opt/cni/bin/{name}");
         self.machine.write(&below, text);
@@ -141,7 +142,7 @@ impl Node {
         command
     }
 
-    /// Returns a command without any directory.
+    /// Returns a command without any directory option.
     fn bare(&self, verb: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_rdma-device-plugin"));
         command.env_clear().arg(verb);
@@ -151,7 +152,7 @@ impl Node {
         command
     }
 
-    /// Returns the output of a successful install.
+    /// Runs `install`, which must succeed. Returns its output.
     #[track_caller]
     fn install(&self) -> String {
         let new = self.path("new");
@@ -164,7 +165,7 @@ impl Node {
         said(&self.run("uninstall", &[]))
     }
 
-    /// Returns the node's files without our own state.
+    /// Returns the node's files without the state directory.
     fn seen(&self) -> Files {
         let mut seen = BTreeMap::new();
         let mut left = ["opt", "etc", "state"].map(|it| self.path(it)).to_vec();
@@ -193,7 +194,7 @@ fn said(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).expect("text")
 }
 
-/// Why it did not do it, in one line.
+/// Returns the error of a failed command, which must be one line.
 #[track_caller]
 fn refused(output: &Output) -> String {
     assert_eq!(output.status.code(), Some(1), "{output:?}");

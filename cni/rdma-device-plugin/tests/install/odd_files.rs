@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of links, pipes, directories and a gigabyte in the place of the record of an installation, and of unusable
-//! modes.
+//! Tests of links, pipes, directories and a file of a gigabyte in place of the record of an installation, and of
+//! unusable modes.
 
 use crate::{FLANNEL, Node, refused, said};
 use integration::{OddFile, stopwatch::Stopwatch};
@@ -41,7 +41,7 @@ fn a_record_of_an_installation_that_is_no_file_is_named_and_nothing_is_changed()
     }
 }
 
-/// Root may read them, whatever modes a restored backup or a hardening script has set.
+/// Root can read and write the files with any mode, such as a restored backup or a hardening script sets.
 #[test]
 fn unusable_modes_keep_nothing_installed() {
     for mode in [0o000, 0o111, 0o7777] {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The runtime's directory of plugins: what the list names must be in it, what is put there has to run,
-//! and what goes from it later takes our plugin out of the list.
+//! Tests of the runtime's plugin directory: it must have each plugin that the list names, an installed
+//! binary must be able to run, and the daemon removes `rdma-cni` from the list if a program disappears.
 
 use crate::{
     FLANNEL, Node, SOCKET,
@@ -25,7 +25,8 @@ fn install(node: &Node, arguments: &[&str]) -> Output {
     command.output().expect("it runs")
 }
 
-/// Debian's containerd searches `/usr/lib/cni`: the network's programs are there, and not here.
+/// Debian's containerd searches `/usr/lib/cni`. The network's programs are in `/usr/lib/cni`, and not in the directory
+/// of this test.
 #[test]
 fn a_directory_that_the_runtime_does_not_search_gets_nothing_into_the_list() {
     let node = Node::with_list(FLANNEL);
@@ -42,7 +43,7 @@ fn a_directory_that_the_runtime_does_not_search_gets_nothing_into_the_list() {
         assert!(error.contains(words), "{error}");
     }
     assert_eq!(node.read(LIST), FLANNEL);
-    // the daemon's pod starts nevertheless, and it says why it is not ready
+    // the daemon's pod starts nevertheless, and the daemon reports the reason why it is not ready
     let text = said(&install(&node, &["--init-container"]));
     assert!(text.contains("rdma-cni is not in the chain"), "{text}");
     assert!(text.contains("names flannel and portmap"), "{text}");
@@ -56,7 +57,7 @@ fn a_directory_that_the_runtime_does_not_search_gets_nothing_into_the_list() {
     becomes(&daemon, 200, CALLED);
 }
 
-/// CRI-O's `plugin_dirs`, containerd's `bin_dirs`: a plugin of the list is in whichever.
+/// The list's plugins may be in any directory of CRI-O's `plugin_dirs` or containerd's `bin_dirs`.
 #[test]
 fn a_runtime_may_search_several_directories() {
     let node = Node::with_list(FLANNEL);
@@ -69,7 +70,7 @@ fn a_runtime_may_search_several_directories() {
     let text = said(&install(&node, &further));
     assert!(text.contains(CALLED), "{text}");
     assert!(first.join("rdma-cni").exists() && !second.join("rdma-cni").exists());
-    // as before, where nothing is said
+    // without options, `install` uses the directories of the last installation
     let mut again = node.bare("install");
     again.arg("--state-dir").arg(node.path("state"));
     again.arg("--from").arg(node.path("new"));
@@ -80,7 +81,7 @@ fn a_runtime_may_search_several_directories() {
     );
     let daemon = daemon(&node);
     becomes(&daemon, 200, CALLED);
-    // all of them are listened to
+    // the daemon watches all directories
     fs::rename(second.join("portmap"), node.path("portmap")).expect("gone");
     becomes(&daemon, 503, "names portmap, not in");
     let both = format!("not in {first:?} or {second:?}: ");
@@ -88,7 +89,7 @@ fn a_runtime_may_search_several_directories() {
     fs::rename(node.path("portmap"), second.join("portmap")).expect("back");
     becomes(&daemon, 200, CALLED);
     drop(daemon);
-    // the order is the runtime's: ours would be in another one
+    // the order is the runtime's search order: with another order, `rdma-cni` would be installed in another directory
     let swapped = node
         .bare("install")
         .args(["--cni-bin-dir", "/elsewhere"])
@@ -113,7 +114,7 @@ fn an_obstacle_in_the_list_does_not_keep_the_daemon_from_its_work() {
     let text = said(&install(&node, &["--init-container"]));
     assert!(text.contains("cniVersion is 0.2.0"), "{text}");
     assert!(node.path("opt/cni/bin/rdma-cni").exists());
-    // the binaries are another matter
+    // a missing binary is an error also for an init container
     fs::remove_file(node.path("new/rdma-ipam")).expect("removed");
     let error = refused(&install(&node, &["--init-container"]));
     assert!(error.contains("has no rdma-ipam"), "{error}");
@@ -132,12 +133,12 @@ fn a_program_that_goes_takes_ours_out_of_the_list_until_it_is_there_again() {
         let with = node.seen();
         let daemon = daemon(&node);
         becomes(&daemon, 200, "the runtime calls rdma-cni");
-        // a program replaces it after removing it
+        // a program replaces the binary by removing and writing it
         fs::remove_file(node.path("opt/cni/bin/rdma-cni")).expect("removed");
         becomes(&daemon, 503, "rdma-cni is not in");
         node.program("rdma-cni", &plugin("rdma-cni", "1"));
         becomes(&daemon, 200, "the runtime calls rdma-cni");
-        // and permanently
+        // the binary is removed permanently
         fs::remove_file(node.path("opt/cni/bin/rdma-cni")).expect("removed");
         daemon.says("removed rdma-cni until its program is back");
         becomes(&daemon, 503, "rdma-cni is not in");
@@ -149,7 +150,7 @@ fn a_program_that_goes_takes_ours_out_of_the_list_until_it_is_there_again() {
         };
         assert_eq!(lists(&node.seen()), lists(&before), "{file}");
         becomes_quiet(&daemon);
-        // whatever the network writes meanwhile
+        // the entry stays removed although the network program writes its list
         node.net(file, text);
         thread::sleep(Duration::from_millis(300));
         assert_eq!(lists(&node.seen()), lists(&before), "{file}");
@@ -167,7 +168,7 @@ fn a_program_that_goes_takes_ours_out_of_the_list_until_it_is_there_again() {
     }
 }
 
-/// The runtime would start it from there, and be refused.
+/// The runtime would fail to start the new program.
 #[test]
 fn an_unusable_program_does_not_replace_a_usable_one() {
     let node = Node::with_list(FLANNEL);
@@ -186,12 +187,12 @@ fn an_unusable_program_does_not_replace_a_usable_one() {
     assert!(error.contains("rdma-cni cannot be run in"), "{error}");
     assert!(error.contains("noexec"), "{error}");
     assert_eq!(node.seen(), before);
-    // another architecture
+    // the binary is for another architecture
     node.machine.write("new/rdma-cni", "\x7fELF of another");
     let error = refused(&install(&node, &[]));
     assert!(error.contains("Exec format error"), "{error}");
     assert_eq!(node.seen(), before);
-    // another program
+    // the binary is another program
     node.machine
         .write("new/rdma-cni", "#!/bin/sh\necho no >&2; exit 3\n");
     let error = refused(&install(&node, &[]));
@@ -211,7 +212,7 @@ fn a_program_that_is_not_executable_is_none() {
     assert!(error.contains("names portmap, not in"), "{error}");
 }
 
-/// The mount was not added to the DaemonSet: nothing is known, and nothing is changed.
+/// The DaemonSet does not mount the plugin directory: its content is unknown, and `install` changes nothing.
 #[test]
 fn a_container_without_the_directory_changes_nothing() {
     let node = Node::with_list(FLANNEL);
@@ -224,7 +225,7 @@ fn a_container_without_the_directory_changes_nothing() {
     let script = "mount --bind \"$0\" \"$0\" && mount -t tmpfs none \"$1\" && shift && exec \"$@\"";
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-c", script]).arg(&conf);
-    // a directory that is not there, as in an image that has nothing in it
+    // the directory does not exist, as in an image without files
     command.arg(bin.parent().expect("a directory"));
     command.arg(program.get_program()).args(program.get_args());
     let text = said(&command.output().expect("unshare"));
@@ -247,7 +248,7 @@ fn a_kubelet_elsewhere_is_refused_or_configured_for_the_plugin() {
     assert!(error.contains(&socket), "{error}");
     assert!(error.contains("--kubelet-dir"), "{error}");
     assert_eq!(node.seen(), before);
-    // an image that is being made
+    // kubelet is absent because an image is being built
     let text = said(&install(&node, &["--without-kubelet"]));
     assert!(
         text.contains("no pod of that network starts before kubelet does"),
@@ -255,7 +256,7 @@ fn a_kubelet_elsewhere_is_refused_or_configured_for_the_plugin() {
     );
     assert!(node.read(LIST).contains("\"podResourcesSocket\""));
     node.uninstall();
-    // a pod's first container must not be the last
+    // the init container must not fail: kubelet would never start the other containers
     let text = said(&install(&node, &["--init-container"]));
     assert!(text.contains(&socket), "{text}");
     assert_eq!(node.read(LIST), FLANNEL);
@@ -275,7 +276,7 @@ fn a_kubelet_elsewhere_is_refused_or_configured_for_the_plugin() {
     });
 }
 
-/// A chain that attaches named devices sends kubelet no request.
+/// If the configuration names the devices, `rdma-cni` sends no request to kubelet.
 #[test]
 fn named_devices_need_no_request() {
     let node = Node::with_list(FLANNEL);

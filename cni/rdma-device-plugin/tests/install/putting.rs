@@ -61,7 +61,7 @@ fn install_and_uninstall_leave_every_byte_mode_owner_and_time() {
         assert_eq!((found.mode() & 0o7777, found.uid()), (mode, 7), "{file}");
         let took = node.run("uninstall", &[]);
         if text.contains("\"rdma") {
-            // the binaries have to stay as long as the user's list names them
+            // the binaries must stay while the operator's own list names them
             assert!(
                 said(&took).contains("the binaries stay: rdma-cni is still in"),
                 "{took:?}"
@@ -88,7 +88,7 @@ fn the_list_calls_ours_last_with_the_configured_fields() {
         .expect("it")
         .mode();
     assert_eq!(mode & 0o7777, 0o755);
-    // another configuration is put in its place
+    // `install` with another configuration replaces the entry
     node.machine.write(
         "etc/chain.yaml",
         "resources: [{name: rdma/hca, kind: shared}]\nchain:\n  confDir: /absent\n  plugin:\n    \
@@ -135,8 +135,8 @@ fn a_configuration_without_a_chain_is_reported_as_defaults() {
     assert!(!node.install().contains("has no chain"));
 }
 
-/// containerd passes over files that appear; it reads again when one is written, removed or renamed
-/// away.
+/// containerd ignores files that appear. It reads its configuration again when a file is written,
+/// removed or renamed away.
 #[test]
 fn containerd_hears_of_the_new_list() {
     for (file, text) in [("10-flannel.conflist", FLANNEL), ("10-terway.conf", TERWAY)] {
@@ -151,7 +151,7 @@ fn containerd_hears_of_the_new_list() {
                 "install" => node.install(),
                 _ => node.uninstall(),
             };
-            // what happens before the new list is there is no such event
+            // discard the events from before the new list
             let mut buffer = [0; 4096];
             let events = inotify.read_events(&mut buffer).expect("heard");
             assert!(events.count() > 0, "{file}: {step}");
@@ -177,7 +177,7 @@ fn a_users_changes_in_our_entry_stay() {
     let said = node.uninstall();
     assert!(said.contains("the binaries stay: rdma-cni is still in 10-flannel.conflist"));
     assert_eq!(node.read(LIST), changed);
-    // the network writes its file again: it is ours again
+    // the network program writes its file again, and `install` adds the entry again
     node.net("10-flannel.conflist", FLANNEL);
     node.install();
     assert_eq!(types(&node, LIST), ["flannel", "portmap", "rdma-cni"]);
@@ -210,7 +210,7 @@ fn without_a_network_the_binaries_are_there_and_nothing_is_wrong() {
         "{text}"
     );
     assert!(node.path("opt/cni/bin/rdma-cni").exists());
-    // not even a directory
+    // the directory of the lists does not exist either
     fs::remove_dir(node.path("etc/cni/net.d")).expect("removed");
     assert!(
         node.install()
@@ -267,7 +267,7 @@ fn an_impossible_install_is_one_sentence_and_changes_no_list() {
     let error = refused(&node.run("install", &["--from", &new(&node)]));
     assert!(error.contains("has no rdma-ipam"), "{error}");
     assert_eq!(node.seen(), node_before);
-    // without --from, install searches for them beside the program, where a build has them or not
+    // with --from: otherwise `install` would search the binaries beside the program, where a build may have put them
     node.machine.write("state/install.json", "{\"format\":3}");
     let error = refused(&node.run("uninstall", &[]));
     assert!(
@@ -310,7 +310,8 @@ fn a_wrong_value_of_the_chain_is_reported_with_its_place() {
     }
 }
 
-/// Runs as in a container with just these: another user's file cannot be changed without them.
+/// Runs as in a container with only these two capabilities. Without them, the program cannot change the file of another
+/// user.
 #[test]
 fn two_capabilities_are_enough_for_another_users_list() {
     let node = Node::with_list(FLANNEL);
@@ -352,7 +353,7 @@ fn a_foreign_call_before_ours_is_the_only_one() {
             .contains("with an entry that another program wrote")
     );
     assert_eq!(types(&node, LIST), ["flannel", "rdma", "portmap"]);
-    // also where no daemon and no install saw it
+    // an operator adds the entry while neither daemon nor `install` runs
     node.net("10-flannel.conflist", FLANNEL);
     node.install();
     node.net("10-flannel.conflist", &added);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Two hundred rewrites in all styles of writing, while the daemon keeps our place.
+//! Test of two hundred rewrites of a list, in all ways in which programs write files, while the
+//! daemon keeps the entry in the list.
 
 use crate::{
     FLANNEL, Node,
@@ -21,10 +22,10 @@ use std::{
 
 const FILE: &str = "10-flannel.conflist";
 
-/// A file that its writer has not finished.
+/// Generation of a file that its writer has not finished.
 const UNFINISHED: u64 = 1;
 
-/// The four ways in which networks write their file.
+/// Ways in which network programs write their file.
 #[derive(Clone, Copy, Debug)]
 enum Style {
     Rename,
@@ -41,7 +42,7 @@ const STYLES: [Style; 4] = [
 ];
 
 impl Style {
-    /// Writes slowly, in two pieces where the file itself is written.
+    /// Writes the file slowly. A style that writes the file itself writes it in two pieces.
     fn write(self, path: &Path, text: &str, pause: Duration) {
         let pieces = |mut file: File| {
             let (first, second) = text.as_bytes().split_at(text.len() / 2);
@@ -77,7 +78,7 @@ impl Style {
     }
 }
 
-/// Networks on nodes of their own, and how often each rewrites its file.
+/// Number of nodes, each with one network. Below: number of rewrites by each network.
 const NODES: u64 = 4;
 const ROUNDS: u64 = 50;
 
@@ -96,7 +97,7 @@ fn rewrites(first: u64) {
     let daemon = daemon(&node);
     let path = node.path("etc/cni/net.d").join(FILE);
     let (over, reads) = (AtomicBool::new(false), AtomicU64::new(0));
-    // odd while the other writer is at it
+    // odd while the other program is writing
     let generation = AtomicU64::new(0);
     let mut missing = vec![];
     thread::scope(|scope| {
@@ -139,7 +140,7 @@ fn rewrites(first: u64) {
             if !is_in {
                 missing.push((round, style, fs::read_to_string(&path)));
             }
-            // sometimes the next one comes while the daemon is still at it
+            // sometimes the next rewrite begins while the daemon is still working
             thread::sleep(Duration::from_millis(round * 11 % 37));
         }
         over.store(true, Ordering::Relaxed);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of daemons with other `chain` settings, one after another: the configuration of ours in the list meanwhile.
+//! Tests of the entry of `rdma-cni` in the list while daemons with different `chain` settings follow each other.
 
 use crate::{FLANNEL, Node, said};
 use integration::{
@@ -11,10 +11,10 @@ use std::{fs, os::unix::fs::MetadataExt, path::PathBuf, thread, time::Duration};
 
 const LIST: &str = "etc/cni/net.d/10-flannel.conflist";
 
-/// Two turns of a reconciler on a busy machine.
+/// Time for two turns of a reconciler on a busy machine.
 const A_WHILE: Duration = Duration::from_millis(700);
 
-/// A configuration whose entry is known by this MTU.
+/// Writes a configuration whose entry is recognized by `mtu`.
 fn configuration(node: &Node, mtu: u32) -> PathBuf {
     let conf = format!(
         r#"{{"resources":[{{"name":"rdma/hca","kind":"shared"}}],
@@ -25,7 +25,7 @@ fn configuration(node: &Node, mtu: u32) -> PathBuf {
     node.path(&format!("etc/{mtu}.json"))
 }
 
-/// The init container of a new pod.
+/// Runs `install` as the init container of a new pod.
 #[track_caller]
 fn install(node: &Node, mtu: u32) {
     let mut command = node.command("install", &["--init-container"]);
@@ -52,8 +52,8 @@ fn mtu(node: &Node) -> Option<u64> {
     plugins.last()?["mtu"].as_u64()
 }
 
-/// The binaries are those of the new pod's init container by then, and may refuse what the daemon before
-/// would put into the list; pods start meanwhile.
+/// The init container of the new pod has already installed its binaries. They may refuse the entry of the old daemon,
+/// and pods start meanwhile.
 #[test]
 fn a_newer_installs_entry_stays_until_another_daemon_leads() {
     let node = Node::with_list(FLANNEL);
@@ -67,7 +67,7 @@ fn a_newer_installs_entry_stays_until_another_daemon_leads() {
     old.says("another entry of rdma-cni than this daemon's configuration has");
     let now = fs::metadata(node.path(LIST)).expect("the list").ino();
     assert_eq!(now, written, "it was written meanwhile");
-    // a network that writes its list again gets the newest one, too
+    // the list of a restarted network program gets the newest entry, too
     node.net("10-flannel.conflist", FLANNEL);
     assert!(within(PATIENCE, || mtu(&node) == Some(4200)));
     let new = daemon(&node, 4200);
@@ -77,18 +77,18 @@ fn a_newer_installs_entry_stays_until_another_daemon_leads() {
         new.count("another entry of rdma-cni than this daemon's configuration has"),
         0
     );
-    // the new one does not come up: who leads says what is in the list
+    // the new daemon does not start, so the old leader's entry is in the list again
     drop(new);
     assert!(within(PATIENCE, || mtu(&node) == Some(1500)));
 }
 
-/// A roll-back does this: the init container of the version before runs while the newer daemon leads.
+/// A roll-back: the init container of the earlier version runs while the newer daemon leads.
 #[test]
 fn an_install_in_another_file_is_the_newest_one_too() {
     let node = Node::with_list(FLANNEL);
     install(&node, 1500);
     let old = daemon(&node, 1500);
-    // another network, which is used from now on, and an init container at the same moment
+    // the runtime uses another network from now on, and an init container runs at the same time
     node.net("05-cilium.conflist", &FLANNEL.replace("cbr0", "cilium"));
     install(&node, 4200);
     let of_ours = || {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A node without kubelet, whose containers podman or nerdctl makes: the configuration names the devices and the
-//! network.
+//! Tests of a node without kubelet, on which podman or nerdctl makes containers: the configuration names the devices
+//! and the network.
 
 use crate::{FLANNEL, Node, SOCKET, refused, said};
 use integration::Netns;
@@ -9,12 +9,12 @@ use std::{
     process::{Command, Output},
 };
 
-/// Returns the relevant part of the list that `podman network create` and `nerdctl network create` write.
+/// Returns the relevant part of the list that `podman network create` or `nerdctl network create` writes.
 fn list(network: &str) -> String {
     FLANNEL.replace("cbr0", network)
 }
 
-/// A node without kubelet, and with the networks `podman`, `rails` and `bridge`.
+/// Returns a node without kubelet that has the networks `podman`, `rails` and `bridge`.
 fn node() -> Node {
     let node = Node::new();
     fs::remove_file(node.path(SOCKET)).expect("removed");
@@ -39,7 +39,7 @@ fn ours(node: &Node, file: &str) -> bool {
 
 const DEVICES: &str = r#""plugin": {"devices": [{"netdev": "ens1"}]}"#;
 
-/// The default entry asks kubelet, so that every container of the network would fail.
+/// With the default entry, `rdma-cni` would query kubelet, and every container of the network would fail.
 #[test]
 fn install_names_the_way_without_kubelet() {
     let node = node();
@@ -65,7 +65,7 @@ fn chain_is_all_that_install_needs() {
         "{text}"
     );
     node.uninstall();
-    // the daemon has nothing to offer by it
+    // the daemon cannot offer a resource with this configuration
     let mut daemon = node
         .machine
         .command(env!("CARGO_BIN_EXE_rdma-device-plugin").as_ref());
@@ -74,7 +74,7 @@ fn chain_is_all_that_install_needs() {
         error.contains("chain alone is for rdma-device-plugin install"),
         "{error}"
     );
-    // and install checks it nevertheless
+    // `install` nevertheless checks the configuration
     for (wrong, words) in [
         (r#"{"chain": {"plugins": {}}}"#, "chain.plugins: not known"),
         (
@@ -97,7 +97,7 @@ fn a_network_of_podman_or_nerdctl_is_chosen_by_its_name() {
         ("nerdctl", Some("rails"), "rails.conflist"),
     ] {
         let node = node();
-        // passed over, as these runtimes do
+        // these runtimes ignore a broken file, and so does `install`
         node.net("05-broken.conflist", "{");
         let before = node.seen();
         let named = network.map_or(String::new(), |it| format!(r#""network": "{it}","#));
@@ -127,7 +127,7 @@ fn a_network_of_podman_or_nerdctl_is_chosen_by_its_name() {
     }
 }
 
-/// Each `install` adds one network, and `uninstall` takes all of them.
+/// Each `install` adds one network, and `uninstall` removes all of them.
 #[test]
 fn several_networks_have_the_entry() {
     let node = node();
@@ -159,7 +159,7 @@ fn a_chain_that_podman_cannot_use_is_refused() {
     ] {
         assert!(error.contains(words), "{error}");
     }
-    // no component allocates devices there
+    // no component allocates devices on this node
     let error = refused(&install(&node, r#"{"chain": {"runtime": "podman"}}"#));
     assert!(
         error.contains("chain.plugin: must name the devices"),

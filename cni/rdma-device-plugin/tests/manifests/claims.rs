@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of resources that are allocated by claims: the daemon's configuration, and its permissions.
+//! Tests of resources that claims allocate: the daemon's configuration, and its permissions.
 
 use crate::cluster::cluster;
 use rdma_device_plugin::conf::{Conf, dra::DRIVER};
@@ -15,7 +15,7 @@ pub(crate) const OF_MOVED_VFS: &str = "integration/manifests/rendered/claims-of-
 
 pub(crate) const OF_WHOLE_NICS: &str = "integration/manifests/rendered/claims-of-whole-nics.yaml";
 
-/// The objects of a kind whose names have this in them.
+/// Returns the objects of `kind` whose names contain `part`.
 fn named<'a>(objects: &'a [Value], kind: &str, part: &str) -> Vec<&'a Value> {
     let is_it = |it: &&Value| {
         let name = it["metadata"]["name"].as_str().expect("a name");
@@ -24,7 +24,7 @@ fn named<'a>(objects: &'a [Value], kind: &str, part: &str) -> Vec<&'a Value> {
     objects.iter().filter(is_it).collect()
 }
 
-/// The names of the device classes of a file.
+/// Returns the names of the DeviceClasses of a file.
 pub(crate) fn classes(file: &'static str) -> Vec<String> {
     let objects = cluster(file).others;
     let made = named(&objects, "DeviceClass", "");
@@ -64,7 +64,7 @@ fn the_daemon_serves_the_resources_of_the_classes() {
         let dra = conf.dra.expect("dra");
         assert_eq!(dra.driver, driver);
         assert_eq!(dra.metadata, file == OF_ANOTHER_NAME);
-        // by the chart: all
+        // the chart assigns all resources to claims
         assert!(dra.serves(resource) && dra.resources.is_none(), "{dra:?}");
         assert_eq!(self::classes(file), classes);
         for class in named(&cluster.others, "DeviceClass", "") {
@@ -85,7 +85,7 @@ fn the_daemon_serves_the_resources_of_the_classes() {
             assert!(mounts.contains(&&*path), "{file}: {path}");
         }
     }
-    // an API server of that release passes over it
+    // the API server for which this file is rendered ignores `extendedResourceName`
     let class = &named(&cluster(OF_VFS).others, "DeviceClass", "")[0]["spec"].clone();
     assert_eq!(class["extendedResourceName"], Value::Null);
     for (file, resource) in [(SHARED, "rdma/hca"), (OF_ERDMA, "aliyun/erdma")] {
@@ -126,7 +126,7 @@ fn the_role_is_the_smallest() {
         }]);
         let bindings = named(&objects, "ClusterRoleBinding", "-dra.");
         assert_eq!((bindings.len(), &bindings[0]["subjects"]), (1, &subject));
-        // one account for all purposes
+        // there is one account for all purposes
         assert_eq!(named(&objects, "ServiceAccount", "").len(), 1, "{file}");
         let policies = named(&objects, "ValidatingAdmissionPolicy", "-dra.");
         let bound = named(&objects, "ValidatingAdmissionPolicyBinding", "-dra.");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The DaemonSet and its ConfigMap, for each kind of nodes: names, resources, rights.
+//! Tests of DaemonSet and ConfigMap for each kind of nodes: names, resources and permissions.
 
 use crate::{
     chain, claims, documents, platforms, refused, report, root,
@@ -25,11 +25,11 @@ pub(crate) struct Cluster {
     pub(crate) file: &'static str,
     pub(crate) config_map: ConfigMap,
     pub(crate) daemon_set: DaemonSet,
-    /// Its other objects.
+    /// All other objects of the file.
     pub(crate) others: Vec<Value>,
 }
 
-/// The address that kubelet puts into arguments; the manifest does not know of which family it is.
+/// Addresses that kubelet can put into arguments. The manifest does not know the address family.
 const NODE_ADDRESSES: [&str; 2] = ["192.0.2.7", "2001:db8::7"];
 
 pub(crate) fn cluster(file: &'static str) -> Cluster {
@@ -57,7 +57,7 @@ impl Cluster {
         template.spec.as_ref().expect("a pod")
     }
 
-    /// The daemon's own; it is the only one that stays.
+    /// Returns the daemon's container, which is the only one that is not an init container.
     pub(crate) fn daemon(&self) -> &Container {
         match self.pod().containers.as_slice() {
             [one] => one,
@@ -74,7 +74,7 @@ impl Cluster {
         &self.config_map.data.as_ref().expect("data")["config.json"]
     }
 
-    /// The configuration as the daemon reads it, and its remarks.
+    /// Returns the configuration as the daemon reads it, and its remarks.
     pub(crate) fn conf(&self) -> (Conf, Vec<String>) {
         let parsed = Conf::parse(self.config(), Path::new("config.json"));
         let parsed = parsed.unwrap_or_else(|error| panic!("{}: {error}", self.file));
@@ -105,7 +105,7 @@ fn there_is_a_test_for_each() {
         .iter()
         .flat_map(|directory| yaml_files(directory));
     let tested = ALL.map(|wanted| root().join(wanted.file));
-    // which are the chain's and OpenShift's
+    // leave out the files that remove an installation: those of the chain, and OpenShift's
     let found = found.filter(|file| {
         let mut all = chain::UNINSTALL
             .iter()
@@ -141,7 +141,7 @@ fn names_are_those_that_users_know() {
     }
 }
 
-/// The architectures of the nodes that get a pod.
+/// Returns the architectures of the nodes that get a pod.
 fn architectures(cluster: &Cluster) -> Vec<String> {
     let affinity = cluster.pod().affinity.as_ref();
     let nodes = affinity.and_then(|it| it.node_affinity.as_ref());
@@ -167,7 +167,7 @@ fn architectures(cluster: &Cluster) -> Vec<String> {
 fn nodes_are_those_for_which_the_image_has_programs() {
     for wanted in ALL {
         let expected: &[&str] = match wanted.file {
-            // for an image of one
+            // the image is for one architecture
             OTHER_NODES => &["amd64"],
             _ => &["amd64", "arm64"],
         };
@@ -271,7 +271,7 @@ fn nothing_may_do_more_than_it_needs() {
             .expect("a security context");
         let mut add = vec!["NET_ADMIN", "NET_BROADCAST"];
         add.extend(wanted.capabilities);
-        // packet sockets
+        // packet sockets for LLDP need NET_RAW
         let listens = cluster.conf().0.lldp == Some(Lldp::Listen);
         add.extend(listens.then_some("NET_RAW"));
         add.extend(wanted.chain_capabilities);
@@ -296,8 +296,8 @@ fn nothing_may_do_more_than_it_needs() {
     }
 }
 
-/// AppArmor's profile of the runtime forbids mounts and reads of other processes, with any capabilities. Kubernetes has
-/// a field for it since 1.30, and an annotation before.
+/// The runtime's AppArmor profile forbids mounts and reads of other processes, whatever capabilities a container has.
+/// Kubernetes has a field to switch it off since 1.30, and had an annotation before.
 #[test]
 fn app_armor_is_off_where_it_would_forbid_what_is_needed() {
     let mut ways = [0, 0];
@@ -340,7 +340,7 @@ fn nodes_are_not_left_without_it() {
         };
         assert_eq!(pod.priority_class_name.as_deref(), Some(class));
         assert!(!pod.tolerations.as_ref().expect("tolerations").is_empty());
-        // a driver that is being loaded is waited for, 20 s at most
+        // the ending daemon waits at most 20 s for a driver that is being loaded
         assert!(
             pod.termination_grace_period_seconds
                 .is_some_and(|it| it > 20)
@@ -384,17 +384,19 @@ fn the_image_is_the_version_of_this_tree() {
     }
 }
 
-/// Two pods of a node have one address: what is asked there may be answered by the other one's daemon.
-/// Kubernetes deletes an old pod that is not ready although the new one is not ready either, and does not
-/// count it any more among those that `maxSurge` allows (`podsShouldBeOnNode` and `rollingUpdate` in
-/// `pkg/controller/daemon`): a version that never becomes ready would go on to all nodes.
+/// The probes must query the daemon of their own container. Two pods of a node have one address, at which the other
+/// pod's daemon may answer.
+///
+/// Kubernetes deletes an old pod that is not ready, even if the new pod is not ready either, and no longer counts it
+/// for `maxSurge` (`podsShouldBeOnNode` and `rollingUpdate` in `pkg/controller/daemon`). A version that never becomes
+/// ready would then be rolled out to all nodes.
 #[test]
 fn the_probes_query_the_daemon_of_their_container() {
     for wanted in ALL {
         let cluster = cluster(wanted.file);
         let daemon = cluster.daemon();
-        // a declared one is the node's, as the pod has its network: the scheduler would not let the
-        // new daemon in beside the old one
+        // no declared port: because the pod uses the node's network, the port would be a port of the node. The
+        // scheduler would then not admit the new daemon beside the old one
         assert_eq!(daemon.ports, None, "{}", wanted.file);
         for (asked, question) in [
             (&daemon.liveness_probe, Question::Live),
@@ -417,7 +419,7 @@ fn the_probes_query_the_daemon_of_their_container() {
             let socket = cluster.arguments().probe_socket;
             assert_eq!(Some(probe.socket), socket, "{}", wanted.file);
         }
-        // and the new one is ready soon after it can be
+        // kubelet must detect soon that the new daemon is ready
         let ready = daemon.readiness_probe.as_ref();
         assert!(ready.is_some_and(|it| it.period_seconds <= Some(5)));
     }
@@ -446,8 +448,8 @@ fn the_nodes_address_is_taken_whichever_it_is() {
     assert_eq!(selinux.and_then(|it| it.type_.as_deref()), Some("spc_t"));
 }
 
-/// While an old daemon ends and no new one is there, kubelet has no ids. `helm --wait` and `kubectl
-/// rollout status` wait for all nodes but those that may be without.
+/// If the old daemon ended before a new one runs, kubelet would have no ids meanwhile. `helm --wait` and `kubectl
+/// rollout status` wait for all nodes except those that may be unavailable.
 #[test]
 fn the_new_daemon_is_there_before_the_old_one_ends() {
     for wanted in ALL {

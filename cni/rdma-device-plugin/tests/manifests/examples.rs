@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The pods of users: `conf/examples`.
+//! Tests of the pods in `conf/examples`.
 
 use crate::{
     cluster::{arguments, cluster},
@@ -22,7 +22,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The pods that a file's objects come to, beside networks and services.
+/// Returns the pods that a file's objects make. Ignores networks and services.
 fn pods(file: &Path) -> Vec<Pod> {
     let objects = documents(file).into_iter();
     objects
@@ -42,7 +42,7 @@ fn spec(pod: &Pod) -> &PodSpec {
     pod.spec.as_ref().expect("spec")
 }
 
-/// Our resources that a container asks for, with how many.
+/// Returns the resources of this project that a container requests, with the quantities.
 fn asked(container: &Container) -> BTreeMap<String, String> {
     let resources = container.resources.as_ref();
     let limits = resources
@@ -90,7 +90,7 @@ fn examples_request_what_a_cluster_has() {
                 asked.iter().any(|it| !it.is_empty()),
                 "{file:?} asks for nothing"
             );
-            // more than one of the others would be more of the same devices
+            // a second id of another resource would have the same devices as the first one
             let expected = |name: &str| if name == "rdma/nic" { "8" } else { "1" };
             let mut all = asked.iter().flatten();
             assert!(
@@ -119,7 +119,7 @@ fn the_hosts_network_is_used_where_the_name_says() {
     assert_eq!(on_host, 3, "examples with hostNetwork");
 }
 
-/// Claims of the examples name the chart's classes, or those of GPU drivers.
+/// Claims of the examples name classes of the chart, or classes of GPU drivers.
 #[test]
 fn claims_are_of_classes_that_the_chart_makes() {
     let files = [crate::claims::SHARED, crate::claims::OF_WHOLE_NICS];
@@ -142,7 +142,7 @@ fn claims_are_of_classes_that_the_chart_makes() {
     assert_eq!(ours, 3);
 }
 
-/// The users' own documents have some that are privileged; without hostNetwork none needs to be.
+/// Examples of other projects have privileged pods. Without hostNetwork, no pod needs privileges.
 #[test]
 fn pods_with_a_network_of_their_own_need_no_privilege() {
     let mut seen = 0;
@@ -159,7 +159,7 @@ fn pods_with_a_network_of_their_own_need_no_privilege() {
     assert!(seen > 7, "{seen} containers");
 }
 
-/// Where a program registers memory itself, it must be able to lock it; SMC's and that of `ping` is the kernel's.
+/// A program that registers memory itself must be able to lock memory. With SMC and `ping`, the kernel registers memory.
 #[test]
 fn programs_that_register_memory_may_lock_it() {
     for (file, pods) in all() {
@@ -193,8 +193,8 @@ fn smc_r_is_requested_as_the_chain_reads_it() {
     assert_eq!(annotated.collect::<Vec<_>>(), ["true"]);
 }
 
-/// Bonds that are one pod's alone, as the page for users of ack-rdma-device-plugin has it: what is rendered is what the
-/// page says, both bonds of a node are offered, and the chain waits for their addresses.
+/// Exclusive bonds, as on the page for users of ack-rdma-device-plugin: the rendered manifest has the values of the page,
+/// the daemon offers both bonds of a node, and the chain waits for the bonds' addresses.
 #[test]
 fn the_values_of_the_exclusive_mode_are_those_of_the_page() {
     let page = fs::read_to_string(root().join("docs/drop-in.md")).expect("the page");
@@ -220,7 +220,8 @@ fn the_values_of_the_exclusive_mode_are_those_of_the_page() {
     assert_eq!(rdma, ["mlx5_bond_0", "mlx5_bond_1"]);
 }
 
-/// Whole NICs: a node with eight GPUs offers what one pod of the example asks for, and the pods are on two nodes.
+/// Whole NICs: a node with eight GPUs offers all devices that one pod of the example requests. The pods run on two
+/// nodes.
 #[test]
 fn a_whole_node_pod_asks_for_all_nics_of_its_node() {
     let conf = cluster(WHOLE_NICS).conf().0;
@@ -240,7 +241,7 @@ fn a_whole_node_pod_asks_for_all_nics_of_its_node() {
     assert!(is_one_on_each_node(pod));
 }
 
-/// Returns true if a node gets one pod with these labels.
+/// Returns true if the scheduler places at most one pod with these labels on a node.
 fn is_one_on_each_node(pod: &Pod) -> bool {
     let affinity = spec(pod).affinity.as_ref();
     let apart = affinity.and_then(|it| it.pod_anti_affinity.as_ref());
@@ -258,7 +259,7 @@ fn is_one_on_each_node(pod: &Pod) -> bool {
     })
 }
 
-/// Returns the arguments of a container of our own image. Returns `None` for another image.
+/// Returns the arguments of a container with the image of this project. Returns `None` for another image.
 fn command(container: &Container) -> Option<Arguments> {
     let image = container.image.as_ref()?;
     image.starts_with("rdma-device-plugin:").then(|| {
@@ -267,7 +268,7 @@ fn command(container: &Container) -> Option<Arguments> {
     })
 }
 
-/// Two pods on two nodes run the image of the manifests, find each other by the headless Service, and ask for no privilege.
+/// Two pods on two nodes run the image of the manifests, find each other by the headless Service, and need no privileges.
 #[test]
 fn the_verification_is_of_two_pods_that_find_each_other() {
     let file = root().join("conf/examples/verify.yaml");
@@ -303,7 +304,7 @@ fn the_verification_is_of_two_pods_that_find_each_other() {
     }
 }
 
-/// A file that does not name any object would be passed over by all tests above.
+/// A file that names no object would pass all tests above.
 #[test]
 fn there_are_examples_for_every_scenario() {
     let names: Vec<_> = yaml_files("conf/examples")
@@ -338,7 +339,7 @@ fn there_are_examples_for_every_scenario() {
     );
 }
 
-/// An example for the host's network differs from the other one in little more than that.
+/// An example with hostNetwork differs from the other example only in few fields.
 #[test]
 fn both_ways_are_of_the_same_pods() {
     for file in yaml_files("conf/examples") {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of the fabric watch's DaemonSet: there is none unless it is enabled, and it has the connection manager alone.
+//! Tests of the DaemonSet of the fabric watch: it exists only if the watch is enabled, and its only device is the
+//! connection manager.
 
 use crate::{
     cluster::{arguments, cluster},
@@ -34,7 +35,7 @@ fn only_the_enabled_watch_is_there_and_its_resource_offered() {
     }
 }
 
-/// The pod has no capability, no device but `rdma_cm`, and writes only its directory for the daemon.
+/// The pod has no capability, and `rdma_cm` is its only device. It can write only to its directory for the daemon.
 #[test]
 fn the_watch_has_the_connection_manager_and_no_right_on_the_node() {
     let pod = daemon_set().spec.template.spec.expect("a pod");
@@ -93,7 +94,8 @@ fn the_watch_has_the_connection_manager_and_no_right_on_the_node() {
     }
 }
 
-/// The account writes ConfigMaps of one namespace, and a policy holds it to the node of its token.
+/// The account may write ConfigMaps of one namespace, and a policy restricts it to the ConfigMap of the node of its
+/// token.
 #[test]
 fn the_account_writes_the_config_map_of_its_node() {
     let objects = cluster(FILE).others;

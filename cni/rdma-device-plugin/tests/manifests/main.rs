@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of `conf/` for a cluster: Kubernetes, the daemon and the plugins accept it, and it gives the daemon the
-//! necessary permissions and no more. `scripts/manifests --check` compares `conf/manifests` and
+//! Tests of the files in `conf/` for a cluster: Kubernetes, the daemon and the plugins accept them, and the daemon gets
+//! the necessary permissions and no more. `scripts/manifests --check` compares `conf/manifests` and
 //! `integration/manifests/rendered` with Helm's output of the chart.
 
 mod chain;
@@ -28,7 +28,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The documents of a YAML file; one of comments only is none.
+/// Returns the documents of a YAML file. Leaves out documents that have only comments.
 fn documents(file: &Path) -> Vec<Value> {
     let text = fs::read_to_string(file).unwrap_or_else(|error| panic!("{file:?}: {error}"));
     let documents: Vec<Value> =
@@ -38,7 +38,7 @@ fn documents(file: &Path) -> Vec<Value> {
     documents
 }
 
-/// The YAML files below a directory, sorted.
+/// Returns the YAML files below a directory, sorted.
 fn yaml_files(directory: &str) -> Vec<PathBuf> {
     let directory = root().join(directory);
     let entries = fs::read_dir(&directory).unwrap_or_else(|error| panic!("{directory:?}: {error}"));

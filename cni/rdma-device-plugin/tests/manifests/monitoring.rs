@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of the objects for Prometheus' operator and Grafana. The tests of the metrics run a real Prometheus, which has
-//! to answer the alerts and panels.
+//! Tests of the objects for Prometheus' operator and Grafana. The tests of the metrics run a real Prometheus, which
+//! must evaluate the alerts and panels.
 
 use crate::{cluster::cluster, documents, fabric, root, wanted::ALL};
 use regex_lite::Regex;
@@ -38,7 +38,7 @@ fn there_are_monitoring_objects_only_if_enabled() {
         };
         let expected = match wanted.file {
             FILE => 3,
-            // the daemon's PodMonitor, and the watch's
+            // the PodMonitors of the daemon and of the fabric watch
             fabric::FILE => 2,
             _ => 0,
         };
@@ -63,7 +63,8 @@ fn the_chart_gives_the_files_as_they_are() {
     }
 }
 
-/// The page has each metric that an alert or a panel asks for, and each alert; the counters' names are the kernel's.
+/// The page has each alert, and each metric that an alert or a panel queries. The counters' names are those of the
+/// kernel.
 #[test]
 fn queried_metrics_are_on_the_page() {
     let page = text("docs/observability.md");
@@ -88,7 +89,7 @@ fn queried_metrics_are_on_the_page() {
     }
 }
 
-/// Each alert has a case in which it comes, and one in which it does not.
+/// Each alert has a case in which it fires, and a case in which it does not fire.
 #[test]
 fn each_alert_is_tested() {
     let [cases] = documents(&root().join("integration/prometheus/alerts.yaml"))
@@ -101,7 +102,7 @@ fn each_alert_is_tested() {
         let counts: Vec<usize> = of_it
             .map(|it| it["exp_alerts"].as_array().map_or(0, Vec::len))
             .collect();
-        // and what else there is to it
+        // further cases are allowed
         let (first, _) = counts.split_at(counts.len().min(2));
         assert_eq!(first, [0, 1], "{}", alert["alert"]);
     }

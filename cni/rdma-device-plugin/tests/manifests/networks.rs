@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Networks for Multus: `NetworkAttachmentDefinition`s, whose `config` Kubernetes does not read.
+//! Tests of networks for Multus: `NetworkAttachmentDefinition`s, whose `config` Kubernetes does not
+//! check.
 
 use crate::{documents, yaml_files};
 use cni_protocol::{Command, Environment, Mistakes};
@@ -8,7 +9,7 @@ use rdma_ipam::conf::{Place, Plan};
 use serde_json::{Map, Value};
 use std::{collections::BTreeMap, path::PathBuf};
 
-/// A definition's name, its annotations, and the list in it.
+/// Returns each definition's file, its annotations, and its CNI list.
 fn networks() -> Vec<(PathBuf, Value, Value)> {
     let files = yaml_files("conf/examples/multus").into_iter();
     let objects = files.flat_map(|file| {
@@ -27,7 +28,8 @@ fn networks() -> Vec<(PathBuf, Value, Value)> {
         .collect()
 }
 
-/// Returns a plugin's input as a runtime writes it; with a resource's name Multus adds the device.
+/// Returns a plugin's input as the runtime writes it. If the network has a resource, Multus adds
+/// the device.
 fn input(network: &Value, list: &Value, plugin: &Value) -> Map<String, Value> {
     let mut input = plugin.as_object().expect("an object").clone();
     for field in ["name", "cniVersion"] {
@@ -53,7 +55,7 @@ fn every_network_is_a_valid_configuration() {
             let devices = conf
                 .required_devices()
                 .unwrap_or_else(|error| panic!("{file:?}: {error}"));
-            // kubelet's answer would not be for this network alone
+            // the list of kubelet's allocations would contain devices of other networks, too
             assert!(!matches!(devices, Devices::Resources(_)), "{file:?}");
             ours += 1;
         }
@@ -88,7 +90,7 @@ fn every_network_has_addresses() {
     assert_eq!(ours, 2);
 }
 
-/// A network that a pod names must be in the same file.
+/// The file of a pod also contains the network that the pod names.
 #[test]
 fn pods_name_networks_that_there_are() {
     let networks = networks();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of the node's files in each container: all that the daemon uses, and nothing else.
+//! Tests of the node's files in each container: all files that the daemon uses, and no other files.
 
 use crate::{
     chain::{bin_dirs, installer},
@@ -11,13 +11,13 @@ use k8s_openapi::api::core::v1::{Container, Volume, VolumeMount};
 use rdma_device_plugin::{cli::Command, conf::Lldp, refused::RefusedPods};
 use std::{collections::BTreeMap, path::Path};
 
-/// `container path` → (`path on the node`, `read-only`)
+/// Mounts: path in the container → (path on the node, true if read-only).
 pub(crate) type Mounts = BTreeMap<String, (String, bool)>;
 
 /// Directory that Multus reads (Device Information Specification 1.1.0, section 4.1).
 pub(crate) const DEVICE_INFO: &str = "/var/run/k8s.cni.cncf.io/devinfo/dp";
 
-/// Instead of a path on the node: what comes and goes with the pod.
+/// Stands in for a path on the node: a volume that exists only as long as the pod.
 pub(crate) const OF_POD: &str = "emptyDir";
 
 pub(crate) fn mounts(cluster: &Cluster, container: &Container) -> Mounts {
@@ -67,16 +67,18 @@ fn the_daemon_sees_only_files_that_it_uses() {
         let same = |path: &Path| path.display().to_string();
         let config = arguments.config.as_deref().expect("a configuration");
         assert_eq!(config.file_name().expect("a name"), "config.json");
-        // the directory, since a single file would not follow a change of the map
+        // mount the directory, because the mount of a single file would not follow a change of the
+        // ConfigMap
         need(
             config.parent().expect("a directory"),
             "configMap rdma-devices",
             true,
         );
-        // kubelet has this one there, with any --root-dir
+        // kubelet has this directory here with any --root-dir
         let sockets = "/var/lib/kubelet/device-plugins";
         need(&arguments.device_plugins(), sockets, false);
-        // kubelet, rdma-cni and the runtime use these by the paths that the node has
+        // these directories have the same paths in the container, because kubelet, rdma-cni and the runtime use the
+        // node's paths
         let pod_resources = arguments.pod_resources();
         let pod_resources = pod_resources.parent().expect("a directory");
         need(pod_resources, &same(pod_resources), true);
@@ -110,7 +112,7 @@ fn the_daemon_sees_only_files_that_it_uses() {
             platforms::netns_dir(wanted.file),
             true,
         );
-        // two pods of one node: no daemon may come to answer the other one's probes
+        // two pods run on one node: no daemon must answer the other daemon's probes
         let probes = arguments.probe_socket.expect("a socket for probes");
         need(probes.parent().expect("a directory"), OF_POD, false);
         need(&arguments.dev, "/dev", true);
@@ -118,7 +120,7 @@ fn the_daemon_sees_only_files_that_it_uses() {
             need(features, &same(features), false);
         }
         if let Some(Lldp::File(file)) = &conf.lldp {
-            // the directory, since the writer may replace the file
+            // mount the directory, because the writer may replace the file
             let directory = file.parent().expect("a directory");
             need(directory, &same(directory), true);
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The chart's values for platforms, over those of `vf`, which has all directories of a node; and OpenShift's
-//! constraints, which allow what the DaemonSets ask for and nothing else.
+//! Tests of the chart's values for platforms. They override the values of `vf`, which uses all directories of a node.
+//! Also tests OpenShift's constraints, which must allow exactly what the DaemonSets request.
 
 use crate::{
     chain::{bin_dirs, installer, uninstall},
@@ -31,7 +31,7 @@ pub(crate) const OPENSHIFT_UNINSTALL: &str =
 
 const VALUES: &str = "conf/helm/rdma-device-plugin/platforms";
 
-/// Returns the node's directory of pods' namespaces; containers have them at one place.
+/// Returns the node's directory of pods' namespaces. In containers this directory always has the same path.
 pub(crate) fn netns_dir(file: &str) -> &'static str {
     match file {
         TALOS => "/var/run/netns",
@@ -39,7 +39,7 @@ pub(crate) fn netns_dir(file: &str) -> &'static str {
     }
 }
 
-/// Differences between platforms.
+/// Paths that differ between platforms.
 #[derive(Debug, PartialEq)]
 struct Places {
     kubelet: PathBuf,
@@ -148,7 +148,7 @@ fn each_platform_has_its_places() {
     assert_eq!(files.count(), table.len(), "files in {VALUES}");
 }
 
-/// A user finds no file that no page names.
+/// Each values file of a platform is named on the page.
 #[test]
 fn the_page_leads_to_each_file() {
     let page = root().join("docs/platforms.md");
@@ -160,7 +160,7 @@ fn the_page_leads_to_each_file() {
     }
 }
 
-/// `security/v1` of OpenShift's API, with all of its fields; Kubernetes' crate has no type for it.
+/// Type of OpenShift's `security/v1` with all its fields, because Kubernetes' crate does not have this type.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct SecurityContextConstraints {
@@ -204,14 +204,14 @@ struct SELinuxContext {
     options: Option<SELinuxOptions>,
 }
 
-/// Ranges are not used here.
+/// A strategy without ranges, which are not used here.
 #[derive(Debug, Deserialize, Serialize)]
 struct Strategy {
     #[serde(rename = "type")]
     strategy: String,
 }
 
-/// Returns true if a role is the one that lets an account use constraints.
+/// Returns true if the role allows an account to use constraints.
 pub(crate) fn uses_constraints(role: &Value) -> bool {
     role["rules"][0]["resources"][0] == "securitycontextconstraints"
 }
@@ -221,7 +221,7 @@ fn of_kind<'a>(cluster: &'a Cluster, kind: &str) -> Vec<&'a Value> {
     objects.filter(|it| it["kind"] == kind).collect()
 }
 
-/// All that the pod's containers add.
+/// Returns all capabilities that the pod's containers add.
 fn added(containers: &[&Container]) -> BTreeSet<String> {
     let contexts = containers
         .iter()
@@ -299,7 +299,7 @@ fn open_shift_allows_the_requested_rights_and_nothing_else() {
             volumes.iter().all(|it| it != "*" && it != "secret"),
             "{file}"
         );
-        // by whom they may be used
+        // the account that may use the constraints
         let account = pod.service_account_name.as_deref().expect("an account");
         let made = of_kind(&cluster, "ServiceAccount");
         assert_eq!(made.len(), 1, "{file}: {made:?}");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of the right to delete refused pods: no account has it unless it is enabled.
+//! Tests of the permission to delete refused pods: no account has it if the feature is not enabled.
 
 use crate::{claims, cluster::cluster, platforms, report, wanted::ALL};
 use rdma_device_plugin::refused::RefusedPods;
@@ -9,7 +9,7 @@ pub(crate) const FILE: &str = "integration/manifests/rendered/refused-pods.yaml"
 pub(crate) const BY_ANOTHER_ACCOUNT: &str =
     "integration/manifests/rendered/refused-pods-by-another-account.yaml";
 
-/// The objects of a kind.
+/// Returns the objects of `kind`.
 pub(crate) fn of_kind<'a>(objects: &'a [Value], kind: &str) -> Vec<&'a Value> {
     objects.iter().filter(|it| it["kind"] == kind).collect()
 }
@@ -43,7 +43,7 @@ fn there_is_a_token_and_a_role_only_if_enabled() {
         };
         assert_eq!(arguments.refused_pods, expected, "{}", wanted.file);
         let mut roles = of_kind(&cluster.others, "ClusterRole");
-        // one that uses constraints needs no token
+        // the role for using constraints needs no token
         roles.retain(|it| !platforms::uses_constraints(it));
         assert_eq!(!roles.is_empty(), has_role, "{}", wanted.file);
         let volumes = cluster.pod().volumes.iter().flatten();
@@ -85,7 +85,7 @@ fn the_role_is_the_smallest() {
         for account in made {
             assert_eq!(account["automountServiceAccountToken"], false);
         }
-        // the policy is of that account, fails closed, and denies
+        // the policy applies to this account, fails closed, and denies
         let policies = of_kind(&objects, "ValidatingAdmissionPolicy");
         let policy = &policies[0]["spec"];
         assert_eq!(

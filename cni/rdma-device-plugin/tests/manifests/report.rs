@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of the report on rails to the API server: none unless it is enabled, and with rights for it alone.
+//! Tests of the reports on rails to the API server. If the reports are not enabled, their objects do not exist. The
+//! account has only the permissions for the reports.
 
 use crate::{cluster::cluster, refused::of_kind, wanted::ALL};
 use rdma_device_plugin::report::{Topic, condition};
@@ -12,7 +13,7 @@ pub(crate) const BY_ANOTHER_ACCOUNT: &str =
 const EVENTS: (&str, &str) = ("events", "create");
 const CONDITION: (&str, &str) = ("nodes/status", "patch");
 
-/// The objects of a kind that are there for this.
+/// Returns the objects of `kind` that exist for the reports.
 fn own<'a>(objects: &'a [Value], kind: &str) -> Vec<&'a Value> {
     let mut own = of_kind(objects, kind);
     own.retain(|it| it["metadata"]["name"] == "rdma-device-plugin-report.kube-system");
@@ -58,7 +59,7 @@ fn the_enabled_report_has_the_smallest_role() {
     }
 }
 
-/// A real API server shows which requests it admits (`integration/tests/cluster`).
+/// A real API server shows which requests the policy admits (`integration/tests/cluster`).
 #[test]
 fn the_policy_is_of_that_account_and_that_condition_and_denies() {
     let objects = cluster(FILE).others;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests that run the manifests' containers from the image on a made-up node with their own mounts and rights, and no
-//! others. bubblewrap stands in for the runtime, without a runtime's cgroups and seccomp.
+//! Tests that run the manifests' containers from the image on a made-up node, with exactly their mounts and
+//! capabilities. bubblewrap stands in for the runtime, without a runtime's cgroups and seccomp.
 
 use crate::{
     chain::{UNINSTALL, installer, uninstall},
@@ -32,11 +32,11 @@ const BIN_DIR: &str = "/opt/cni/bin";
 
 const RECORD: &str = "/var/lib/cni/rdma-cni/attachments/pods/c1@eth0.json";
 
-/// A node's directories, its network namespace, and the image.
+/// A node's directories and network namespace, with the image.
 struct Node {
     directory: TempDir,
     netns: Netns,
-    /// Namespaces of pods, and their places on the node.
+    /// Namespaces of pods, each with its path on the node.
     pods: Vec<(PathBuf, PathBuf)>,
 }
 
@@ -64,7 +64,7 @@ impl Node {
         node
     }
 
-    /// The node's file at `path`.
+    /// Returns the path of the node's file `path`.
     fn path(&self, path: &str) -> PathBuf {
         self.directory
             .path()
@@ -80,7 +80,7 @@ impl Node {
         self.directory.path().join("image")
     }
 
-    /// The image's one layer.
+    /// Unpacks the only layer of the image.
     fn unpack_image(&self) {
         let archive = self.directory.path().join("image.oci.tar");
         let dist = root().join("dist");
@@ -148,7 +148,7 @@ impl Node {
         command
     }
 
-    /// A pod that has a device by `rdma-cni`, as containerd and CRI-O tell where it is.
+    /// Starts a pod that has a device by `rdma-cni`. Its namespace has the path that containerd and CRI-O use.
     fn start_pod(&mut self, pod: &Netns, rdma_mode: &str) {
         let file = "/run/netns/cni-1";
         fs::create_dir_all(self.path("/run/netns")).expect("made");
@@ -172,7 +172,7 @@ impl Node {
         fs::write(records.join("c1@eth0.json"), record.to_string()).expect("written");
     }
 
-    /// A pod that ended without `rdma-cni`.
+    /// Writes the record of a pod that ended without `rdma-cni`.
     fn pod_ended_with(&self, name: &str) {
         let case = root().join("cni/rdma-cni/tests/plans/cases/detach-from-pod.json");
         let mut record = cases::read(&case)["record"].take();
@@ -186,7 +186,7 @@ impl Node {
         fs::write(path, record.to_string()).expect("written");
     }
 
-    /// Checks the work of a container that does not end.
+    /// Checks the work of a container that does not end by itself.
     fn stays(&self, cluster: &Cluster) {
         let mut command = self.command(cluster, cluster.daemon());
         let mut child = command.stdout(Stdio::piped()).spawn().expect("started");
@@ -203,7 +203,7 @@ impl Node {
         done(&mut self.command(cluster, container))
     }
 
-    /// Returns the daemon's answer.
+    /// Returns the daemon's HTTP answer for `path`.
     fn get(&self, path: &str) -> String {
         let ask = format!(
             "exec 3<>/dev/tcp/127.0.0.1/9102 && printf 'GET {path} HTTP/1.0\\r\\n\\r\\n' >&3 && cat <&3"
@@ -244,7 +244,7 @@ fn done(command: &mut Command) -> String {
     said
 }
 
-/// Returns the number of the daemon's reports of a missing right or mount.
+/// Returns the number of reports of the daemon about a missing capability or mount.
 fn missing(daemon: &Daemon) -> usize {
     let words = [
         "is missing: ",
@@ -270,13 +270,13 @@ fn a_node_is_installed_kept_and_left_as_it_was() {
     let daemon = Daemon::start(&mut node.command(&vf, vf.daemon()));
     daemon.says("rdma-cni is kept in the chain");
     daemon.says("the runtime calls rdma-cni for network pods");
-    // opt-in, for counters of devices inside pods
+    // this capability is opt-in, for counters of devices inside pods
     daemon.says("CAP_SYS_ADMIN is missing");
     assert_eq!(missing(&daemon), 1);
     for path in ["/healthz", "/readyz"] {
         wait::until(path, || node.get(path).starts_with("HTTP/1.0 200"));
     }
-    // as the node's network writes it at its start
+    // the network program writes its list when it starts
     fs::write(node.list(), LIST).expect("written");
     let again = || fs::read_to_string(node.list()).is_ok_and(|list| list == chained);
     assert!(
@@ -301,7 +301,7 @@ fn a_node_is_installed_kept_and_left_as_it_was() {
     assert_eq!(waiting.try_wait().expect("a status"), None);
     waiting.kill().expect("killed");
     waiting.wait().expect("ended");
-    // and it is not taken for a pod that lives
+    // the ended pod does not count as alive
     assert!(
         error.contains("these pods ended without rdma-cni"),
         "{error}"
@@ -310,7 +310,7 @@ fn a_node_is_installed_kept_and_left_as_it_was() {
         error.contains("team/train-0: the devices can only be restored on the node itself"),
         "{error}"
     );
-    // a pod with RDMA was started there since
+    // a pod with RDMA was started on the node since
     fs::remove_file(node.path(RECORD)).expect("removed");
     node.stays(&uninstall);
     assert_eq!(fs::read_to_string(node.list()).expect("the list"), LIST);
@@ -325,7 +325,7 @@ fn a_node_whose_pods_share_needs_less() {
     let hca = cluster("conf/manifests/hca.yaml");
     let daemon = Daemon::start(&mut node.command(&hca, hca.daemon()));
     daemon.says("nothing is advertised on this node; waiting for RDMA devices");
-    // exclusive mode's, and nothing else
+    // only the capability for exclusive mode is missing
     daemon.says("CAP_SYS_ADMIN is missing");
     assert_eq!(missing(&daemon), 1);
     wait::until("it is ready", || {
@@ -334,7 +334,7 @@ fn a_node_whose_pods_share_needs_less() {
     assert_eq!(fs::read_to_string(node.list()).expect("the list"), LIST);
 }
 
-/// The image has no `/var/run`, and with CDI it is not the node's.
+/// The image has no `/var/run`. With CDI, `/var/run` in the container is not the node's.
 #[test]
 fn the_daemon_finds_pods_where_the_runtime_says_they_are() {
     let mut node = Node::new("manifest-pods");
@@ -347,7 +347,7 @@ fn the_daemon_finds_pods_where_the_runtime_says_they_are() {
         node.start_pod(&pod, rdma_mode);
         let manifest = cluster(file);
         let daemon = Daemon::start(&mut node.command(&manifest, manifest.daemon()));
-        // it has the kernel number the namespaces that it listens to
+        // the daemon makes the kernel number the namespaces whose events it receives
         let listens = || !node.netns.ip("netns list-id").is_empty();
         assert!(
             wait::within(wait::PATIENCE, listens),

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A real browser without a window, and the pictures that it makes.
+//! A real browser without a window, which makes screenshots.
 
 use std::{env, fs, path::Path, process::Command};
 
-/// A browser whose files are in `directory`, and whose window has this size in pixels.
+/// A browser whose files are in `directory`. `width` and `height` are the size of its window in
+/// pixels.
 #[derive(Clone, Copy)]
 pub(crate) struct Browser<'a> {
     pub(crate) directory: &'a Path,
@@ -12,7 +13,7 @@ pub(crate) struct Browser<'a> {
 }
 
 impl Browser<'_> {
-    /// Returns its output.
+    /// Runs the browser, and returns its output.
     pub(crate) fn run(&self, arguments: &[&str]) -> String {
         let program = env::var_os("RDMA_BROWSER");
         let program = program
@@ -29,7 +30,7 @@ impl Browser<'_> {
         String::from_utf8(output.stdout).expect("UTF-8")
     }
 
-    /// A picture of what is at `url`, as PNG.
+    /// Returns a screenshot of the page at `url` as PNG.
     pub(crate) fn picture(&self, url: &str, is_dark: bool) -> Vec<u8> {
         // enum PreferredColorScheme of Chromium: 0 dark, 1 light
         let scheme = if is_dark { 0 } else { 1 };
@@ -39,7 +40,7 @@ impl Browser<'_> {
     }
 }
 
-/// Width and height of a PNG: they come first (IHDR).
+/// Returns width and height of a PNG, which are at its beginning (IHDR).
 pub(crate) fn size(png: &[u8]) -> (u32, u32) {
     assert!(png.starts_with(b"\x89PNG\r\n\x1a\n"), "no PNG");
     let number = |at: usize| {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of many clients at once, and of clients that send nothing, or half a request: kubelet gets no more requests
-//! than for one, and the others get their answers.
+//! Tests of many simultaneous clients, and of clients that send nothing or half a request. Kubelet must get no more
+//! requests than for one client, and all other clients must get their answers.
 
 use crate::site::{Client, Site};
 use integration::{
@@ -10,12 +10,12 @@ use integration::{
 use std::time::{Duration, Instant};
 use tokio::{io::AsyncWriteExt, net::TcpStream, task::JoinSet};
 
-/// A kubelet that counts the questions to it.
+/// Starts a kubelet that counts its requests.
 fn kubelet(site: &Site) -> PodResourcesServer {
     PodResourcesServer::start(&site.path().join("kubelet/pod-resources/kubelet.sock"))
 }
 
-/// Connects `count` clients that have sent `text` and nothing more.
+/// Connects `count` clients that have sent only `text`.
 async fn half_sent(server: &Client, count: usize, text: &str) -> Vec<TcpStream> {
     let mut clients = vec![];
     for _ in 0..count {
@@ -26,8 +26,8 @@ async fn half_sent(server: &Client, count: usize, text: &str) -> Vec<TcpStream> 
     clients
 }
 
-/// `Get` and `List` are limited to 100 a second together (`pkg/kubelet/apis/grpc/ratelimit.go`), and ADD of every pod needs
-/// one of them.
+/// Kubelet limits `Get` and `List` together to 100 a second (`pkg/kubelet/apis/grpc/ratelimit.go`), and ADD of every pod
+/// needs one of them.
 #[tokio::test(flavor = "multi_thread")]
 async fn kubelet_gets_one_request_a_second_for_any_number_of_clients() {
     let site = Site::new(vec![]);
@@ -44,7 +44,7 @@ async fn kubelet_gets_one_request_a_second_for_any_number_of_clients() {
             assert_eq!(status, 200, "{text}");
             answers += 1;
         }
-        // a client that left before the answer
+        // a client that disconnects before the answer
         let mut gone = server.connect().await;
         let request = "GET /metrics HTTP/1.1\r\nHost: node\r\n\r\n";
         gone.write_all(request.as_bytes()).await.expect("sent");
@@ -57,7 +57,7 @@ async fn kubelet_gets_one_request_a_second_for_any_number_of_clients() {
     );
 }
 
-/// Each waits for the answer that is under way, and asks for none of its own.
+/// Each client waits for the request in progress, and causes no further request.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_or_silent_kubelet_gets_one_request_at_a_time() {
     for mood in [Mood::Slow(Duration::from_millis(1200)), Mood::Silent] {
@@ -71,7 +71,7 @@ async fn a_slow_or_silent_kubelet_gets_one_request_at_a_time() {
             let server = server.clone();
             clients.spawn(async move { server.metrics().await });
         }
-        // those that go away ask again as little
+        // clients that disconnect cause no further request either
         for _ in 0..20 {
             let mut gone = server.connect().await;
             let request = "GET /metrics HTTP/1.1\r\nHost: node\r\n\r\n";
@@ -86,7 +86,7 @@ async fn a_slow_or_silent_kubelet_gets_one_request_at_a_time() {
             u8::from(known)
         );
         assert!(texts.iter().all(|it| it.contains(&line)), "{mood:?}");
-        // a client that was late by more than an answer asks again
+        // a client that arrives after an answer causes another request
         let most = 1 + all.as_secs() / 4;
         let asked = kubelet.asked();
         assert!(
@@ -96,7 +96,7 @@ async fn a_slow_or_silent_kubelet_gets_one_request_at_a_time() {
     }
 }
 
-/// The probes at the same address are answered as well.
+/// The server also answers the probes at the same address.
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_that_send_half_a_request_make_room() {
     let site = Site::new(vec![]);

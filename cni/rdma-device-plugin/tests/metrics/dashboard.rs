@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The chart's dashboard, drawn: what a daemon tells in six hours is put into a real Prometheus, which answers the
-//! panels' expressions, and a browser draws them where the dashboard has them.
+//! Test of the chart's dashboard, with pictures: a real Prometheus stores the metrics of a daemon for six hours and
+//! evaluates the panels' expressions. A browser draws the panels in the dashboard's layout.
 
 use crate::{
     browser::{Browser, size},
@@ -22,23 +22,23 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-/// Duration, and interval of scrapes.
+/// Duration and interval of scrapes, in minutes.
 const MINUTES: u32 = 360;
 const SCRAPE: u32 = 2;
-/// Grafana's `$__rate_interval`: four scrapes.
+/// Value of Grafana's `$__rate_interval`: four scrapes.
 const RATE_INTERVAL: &str = "8m";
 /// Minutes in which the seventh NIC has no carrier.
 const DOWN: std::ops::Range<u32> = 190..232;
 /// Minutes in which the second pod runs.
 const SECOND_POD: std::ops::RangeFrom<u32> = 96..;
 
-/// Counters of a port in `minute`, as the kernel has them: data in units of four bytes.
+/// Returns the kernel's counters of a port in `minute`. Data counters are in units of four bytes.
 fn counters(nic: u32, minute: u32) -> Vec<(&'static str, u64)> {
     let is_down = |minute: &u32| nic == 6 && DOWN.contains(minute);
     let minutes = (1..=minute).filter(|it| !is_down(it));
     let (mut sent, mut received, mut marked, mut again) = (0, 0, 0, 0);
     for it in minutes {
-        // a wave of an hour, NICs a little apart, and more with the second pod
+        // a wave with a period of one hour, shifted between NICs, and higher with the second pod
         let place = (it + nic * 4) % 60;
         let wave = u64::from(place.min(60 - place));
         let is_busy = SECOND_POD.contains(&it);
@@ -67,12 +67,12 @@ fn counters(nic: u32, minute: u32) -> Vec<(&'static str, u64)> {
     ]
 }
 
-/// Scrapes as one text with times: lines of a family are together.
+/// Scrapes as one text with times. All lines of a metric family are together.
 #[derive(Default)]
 struct Exposition(BTreeMap<String, (String, String)>);
 
 impl Exposition {
-    /// Adds the values scraped at `time`, with the labels of the PodMonitor.
+    /// Adds the values that were scraped at `time`, with the labels of the PodMonitor.
     fn add(&mut self, scraped: &str, time: u64) {
         let mut family = String::new();
         for line in scraped.lines().filter(|line| *line != "# EOF") {
@@ -98,7 +98,7 @@ impl Exposition {
     fn text(&self) -> String {
         let mut text = String::new();
         for (heads, samples) in self.0.values() {
-            // of each series in the order of time
+            // the lines of each series are in the order of time
             let mut lines: Vec<&str> = samples.lines().collect();
             lines.sort_by_key(|line| line.rsplitn(3, ' ').last());
             let _ = writeln!(text, "{heads}{}", lines.join("\n"));
@@ -108,7 +108,7 @@ impl Exposition {
     }
 }
 
-/// Six hours of a node that end at `end`, as a daemon tells them.
+/// Returns six hours of a node's metrics that end at `end`, as a daemon serves them.
 async fn six_hours(end: u64) -> Exposition {
     let mut site = eight_nics();
     let view = site.view.take().expect("a view");
@@ -160,7 +160,7 @@ async fn six_hours(end: u64) -> Exposition {
     exposition
 }
 
-/// Prometheus' storage with what is in `exposition`.
+/// Makes a Prometheus storage with the values of `exposition`.
 fn storage(exposition: &Exposition) -> tempfile::TempDir {
     let storage = tempfile::tempdir().expect("a directory");
     let file = storage.path().join("six-hours.txt");
@@ -179,7 +179,7 @@ fn storage(exposition: &Exposition) -> tempfile::TempDir {
     storage
 }
 
-/// A target's legend for a series: `{{node}} {{device}}` with the values of these labels.
+/// Returns a target's legend for a series: `{{node}} {{device}}` with the values of these labels.
 fn legend(target: &Value, labels: &BTreeMap<String, String>) -> String {
     let mut text = target["legendFormat"]
         .as_str()
@@ -193,7 +193,7 @@ fn legend(target: &Value, labels: &BTreeMap<String, String>) -> String {
     text.trim_end().to_owned()
 }
 
-/// The panel with what its expressions came to.
+/// Evaluates the panel's expressions in Prometheus. Returns the panel with the result.
 async fn answered(prometheus: &Prometheus, definition: Value, range: Range) -> Panel {
     let mut series = Vec::new();
     for target in definition["targets"].as_array().expect("targets") {
@@ -248,7 +248,7 @@ fn draw(directory: &Path, panels: &[Panel], range: Range) -> Vec<u8> {
     let dom = browser.run(&["--dump-dom", url]);
     assert_eq!(dom.matches("class=\"panel\"").count(), panels.len());
     for panel in panels {
-        // one that is too long ends before its end
+        // compare only the beginning, because a long title is cut
         let title: String = panel.title().chars().take(24).collect();
         assert!(dom.contains(&title), "no {title}");
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The page at `/`: as it is served, and as a real browser draws it.
+//! Tests of the page at `/`, as served and as a real browser draws it.
 
 use crate::browser::{Browser, size};
 use crate::pictures::{page_at_rest, update};
@@ -14,18 +14,18 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-/// Width of the picture, pixels.
+/// Width of the picture in pixels.
 const WIDTH: u32 = 1280;
 const HEIGHT: u32 = 1572;
 
-/// The first of eight NICs on two NUMA nodes that is unhealthy.
+/// Index of the unhealthy NIC among the eight NICs on two NUMA nodes.
 const UNHEALTHY: usize = 6;
 
 fn pci(nic: usize) -> String {
     format!("0000:{:02x}:00.0", 0x1a + nic * 0x11)
 }
 
-/// A node with eight NICs, of which one has lost its carrier, and two pods that share them.
+/// Returns a node with eight NICs and two pods that share them. One NIC has lost its carrier.
 pub(crate) fn eight_nics() -> Site {
     let nics = (0..8).map(|nic| {
         let is_up = nic != UNHEALTHY;
@@ -94,7 +94,7 @@ pub(crate) fn eight_nics() -> Site {
     site
 }
 
-/// The record of a pod that has a child of each NIC.
+/// Writes the record of a pod that has a child netdev on each NIC.
 fn attach(site: &Site, name: &str, number: usize) {
     let boot_id = Linux::new().boot_id().expect("a boot id");
     let rails = (0..8).map(|rail| {
@@ -129,7 +129,7 @@ fn attach(site: &Site, name: &str, number: usize) {
     fs::write(file, record.to_string()).expect("written");
 }
 
-/// Texts that the page has to show of [`eight_nics`].
+/// Texts that the page of [`eight_nics`] must show.
 const SHOWN: [&str; 12] = [
     "RDMA on node-1",
     "NUMA node 0",
@@ -206,7 +206,7 @@ async fn a_browser_draws_the_page() {
     for text in SHOWN {
         assert!(dom.contains(text), "no {text} in:\n{dom}");
     }
-    // elements that a browser closes by itself would show here
+    // this shows elements that the browser had to close by itself
     let (_, page) = server.answer("GET", "/").await;
     for element in [
         "<section", "<svg", "<table", "<tr", "<td", "<text", "<path", "</main>",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A dashboard's panels as a page, where the dashboard has them. What is drawn is what Prometheus answered: Grafana
-//! draws it otherwise.
+//! Draws a dashboard's panels as a page, in the dashboard's layout. The values are Prometheus' answers, and Grafana
+//! draws them in another style.
 
 use serde_json::Value;
 use std::{
@@ -9,17 +9,17 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-/// Width of the page, pixels.
+/// Width of the page in pixels.
 pub(crate) const WIDTH: u32 = 1440;
-/// Columns that a dashboard has, and pixels of one unit of height, margins included (Grafana's `GRID_COLUMN_COUNT`,
+/// Number of columns of a dashboard, and pixels of one unit of height including margins (Grafana's `GRID_COLUMN_COUNT`,
 /// `GRID_CELL_HEIGHT`, `GRID_CELL_VMARGIN`).
 const COLUMNS: f64 = 24.0;
 const ROW: f64 = 38.0;
 const MARGIN: f64 = 8.0;
-/// Width of the names of the values, pixels.
+/// Width of the axis labels in pixels.
 const AXIS: f64 = 74.0;
 const LEGEND_LINE: f64 = 17.0;
-/// Approximate width of a letter.
+/// Approximate width of a letter in pixels.
 const LETTER: f64 = 6.4;
 
 const COLORS: [&str; 10] = [
@@ -27,20 +27,20 @@ const COLORS: [&str; 10] = [
     "#3d8fb0", "#b0413d",
 ];
 
-/// Measured values by name: at each time in seconds a value.
+/// A series: labels, and values with their times in seconds.
 pub(crate) struct Series {
     pub(crate) labels: BTreeMap<String, String>,
     pub(crate) legend: String,
     pub(crate) points: Vec<(f64, f64)>,
 }
 
-/// A panel of the dashboard, and what its expressions came to.
+/// A panel of the dashboard, with the results of its expressions.
 pub(crate) struct Panel {
     pub(crate) definition: Value,
     pub(crate) series: Vec<Series>,
 }
 
-/// Begin and end, in seconds.
+/// Begin and end of a period, in seconds.
 #[derive(Clone, Copy)]
 pub(crate) struct Range {
     pub(crate) from: f64,
@@ -65,7 +65,7 @@ impl Panel {
         defaults["unit"].as_str().expect("a unit")
     }
 
-    /// The colour of a value, by the panel's thresholds.
+    /// Returns the colour of a value by the panel's thresholds.
     fn color(&self, value: f64) -> &str {
         let steps = &self.definition["fieldConfig"]["defaults"]["thresholds"]["steps"];
         let steps = steps.as_array().into_iter().flatten();
@@ -99,7 +99,7 @@ pub(crate) fn height(panels: &[Panel]) -> u32 {
     format!("{end:.0}").parse().expect("a number of pixels")
 }
 
-/// The page.
+/// Returns the page as HTML.
 pub(crate) fn page(panels: &[Panel], range: Range) -> String {
     let mut svg = String::new();
     for panel in panels {
@@ -148,7 +148,7 @@ fn draw(svg: &mut String, panel: &Panel, range: Range) {
     svg.push_str("</g>");
 }
 
-/// Shortens a title to the available room.
+/// Shortens a title to the available width.
 fn short(title: &str, room: f64) -> String {
     let letters = title.chars().scan(0.0, |width, letter| {
         *width += LETTER * 1.2;
@@ -174,7 +174,7 @@ fn stat(svg: &mut String, panel: &Panel, at: Rectangle) {
     );
 }
 
-/// Times below what is drawn at `at`.
+/// Draws the times below the graph at `at`.
 fn times(svg: &mut String, at: Rectangle, range: Range) {
     for step in 0..=6 {
         let share = f64::from(step) / 6.0;
@@ -213,7 +213,7 @@ fn timeline(svg: &mut String, panel: &Panel, at: Rectangle, range: Range) {
             y + row / 2.0 + 4.0,
             escaped(&series.legend)
         );
-        // equal values are one run
+        // successive equal values form one run
         for run in series
             .points
             .chunk_by(|a, b| a.1.to_bits() == b.1.to_bits())
@@ -292,8 +292,8 @@ fn color(index: usize) -> &'static str {
     COLORS[index % COLORS.len()]
 }
 
-/// The legend's names, and where each is from its left upper corner. It has a third of the panel at most; Grafana's can
-/// be scrolled then.
+/// Returns the legend's names, each with its position from the upper left corner. The legend is limited to a third of
+/// the panel, where Grafana shows a scroll bar.
 fn legend(panel: &Panel, at: Rectangle) -> Vec<(f64, f64, String)> {
     let (mut x, mut y) = (0.0, 0.0);
     let mut names = Vec::new();
@@ -314,7 +314,7 @@ fn legend(panel: &Panel, at: Rectangle) -> Vec<(f64, f64, String)> {
     names
 }
 
-/// The columns that the panel's transformation leaves, in its order.
+/// Returns the columns that the panel's transformation keeps, in their order.
 fn columns(panel: &Panel) -> Vec<String> {
     let transformations = panel.definition["transformations"].as_array();
     let mut all = transformations.into_iter().flatten();
@@ -360,7 +360,7 @@ fn along(time: f64, at: Rectangle, range: Range) -> f64 {
     at.x + at.width * (time - range.from) / (range.to - range.from)
 }
 
-/// The end of an axis that has `most` on it, and the steps of its lines.
+/// Returns the end of an axis for values up to `most`, and the step between its lines.
 fn scale(most: f64) -> (f64, f64) {
     let most = if most > 0.0 { most } else { 1.0 };
     let decade = 10_f64.powf((most / 4.0).log10().floor());
@@ -370,7 +370,7 @@ fn scale(most: f64) -> (f64, f64) {
     ((most / step).ceil() * step, step)
 }
 
-/// Formats a value of the unit as Grafana does.
+/// Formats a value with its unit like Grafana.
 fn number(value: f64, unit: &str) -> String {
     let with = |value: f64, unit: &str| {
         let text = format!("{value:.1}");

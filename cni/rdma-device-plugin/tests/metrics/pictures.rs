@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The pictures in the documentation, and what they were made of: one that is made of something else by now is found in
-//! every run, without the browser that draws it.
+//! Checks the pictures in the documentation by the digests of their sources. Every test run detects a picture whose
+//! source has changed, even without a browser.
 
 use crate::{
     page::eight_nics,
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::{env, fs, path::PathBuf};
 
-/// Record by name of a picture: its digest, and that of its source.
+/// File with the digest of each picture and of its source, by the picture's name.
 const RECORD: &str = "tests/metrics/pictures.json";
 
 fn docs() -> PathBuf {
@@ -28,7 +28,8 @@ fn digest(bytes: &[u8]) -> String {
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Writes the picture into the documentation, and what it was `made_of`, where that is wanted.
+/// Writes the picture into the documentation, and the digest of its source `made_of`. Does nothing without
+/// `UPDATE_PICTURES=1`.
 pub(crate) fn update(name: &str, png: &[u8], made_of: &str) {
     if env::var_os("UPDATE_PICTURES").is_none_or(|it| it != "1") {
         return;
@@ -52,8 +53,8 @@ fn is_of(name: &str, made_of: &str) {
     );
 }
 
-/// The page of the made-up node, without the times, which are others in each run, and the version: a release needs no
-/// picture of its own.
+/// Returns the page of the made-up node without times, which differ in each run, and without the version, because a
+/// release needs no new picture.
 pub(crate) fn page_at_rest(page: &str) -> String {
     let mut parts = page.split("<time>");
     let first = parts.next().unwrap_or_default().to_owned();
@@ -62,7 +63,7 @@ pub(crate) fn page_at_rest(page: &str) -> String {
     page.replace(env!("CARGO_PKG_VERSION"), "")
 }
 
-/// The panels where the dashboard has them, with one made-up line in each: what Prometheus answers is another one in each
+/// Draws the panels in the dashboard's layout with one made-up line in each, because Prometheus' answers differ in each
 /// run.
 pub(crate) fn dashboard_at_rest() -> String {
     let range = Range {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A real Prometheus reads the metrics as the chart's PodMonitor says, and has the alerts and the dashboard's panels
-//! answered. What of a Kubernetes is needed, the labels of discovered pods, is written down here.
+//! Tests with a real Prometheus, which scrapes the metrics according to the chart's PodMonitor, and evaluates the
+//! alerts and the dashboard's panels. The labels of discovered pods, which need Kubernetes, are fixed values.
 
 use crate::site::{Kubelet, Site, container, offer, pod};
 use integration::{Daemon, Machine, kubelet::DeviceManager, machine::Nic};
@@ -22,10 +22,10 @@ use tokio::{
 
 pub(crate) const NODE: &str = "node-1";
 
-/// The port of the rendered PodMonitor, in whose place the server's own is put.
+/// Port of the rendered PodMonitor. The tests replace it by the server's own port.
 const PORT: &str = "9102";
 
-/// Counters that panels show, beside those that the site has.
+/// Counters that panels show, in addition to those of the site.
 const COUNTERS: [&str; 8] = [
     "counters/port_xmit_data",
     "counters/port_xmit_discards",
@@ -50,8 +50,8 @@ pub(crate) fn programs() -> PathBuf {
         .into()
 }
 
-/// `scrape_configs`, as Prometheus' operator makes them of the PodMonitor, for a server on `port` and what else is
-/// discovered beside it.
+/// Returns the `scrape_configs` that Prometheus' operator makes of the PodMonitor, for a server on `port` and further
+/// discovered pods.
 fn scrape_config(port: u16) -> Value {
     let rendered = root().join("integration/manifests/rendered/monitoring.yaml");
     let text = fs::read_to_string(rendered).expect("rendered");
@@ -59,7 +59,7 @@ fn scrape_config(port: u16) -> Value {
     let objects: Vec<Value> = serde_saphyr::from_multiple(&text).expect("YAML");
     let monitor = objects.iter().find(|it| it["kind"] == "PodMonitor");
     let endpoint = &monitor.expect("a PodMonitor")["spec"]["podMetricsEndpoints"][0];
-    // what the operator puts in front of the monitor's own
+    // rules that the operator adds before the rules of the PodMonitor
     let mut relabelings = vec![
         json!({"source_labels": ["__meta_kubernetes_namespace"], "target_label": "namespace"}),
         json!({"source_labels": ["__meta_kubernetes_pod_container_name"], "target_label": "container"}),
@@ -117,7 +117,7 @@ impl Drop for Prometheus {
 }
 
 impl Prometheus {
-    /// Starts a server that scrapes `port`.
+    /// Starts a Prometheus that scrapes `port`.
     fn start(port: u16) -> Self {
         let configuration = json!({
             "global": {"evaluation_interval": "1s"},
@@ -128,7 +128,7 @@ impl Prometheus {
         Self::with(storage, &configuration)
     }
 
-    /// Starts a server with the data in `storage`.
+    /// Starts a Prometheus with the data in `storage`.
     pub(crate) fn with(storage: tempfile::TempDir, configuration: &Value) -> Self {
         let file = storage.path().join("prometheus.yml");
         fs::write(&file, configuration.to_string()).expect("written");
@@ -151,7 +151,7 @@ impl Prometheus {
         }
     }
 
-    /// Returns the answer of its API. None: it does not answer yet.
+    /// Returns the answer of Prometheus' API. `None`: Prometheus does not answer yet.
     pub(crate) async fn api(&self, path: &str) -> Option<Value> {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port))
             .await
@@ -166,7 +166,7 @@ impl Prometheus {
         Some(answer["data"].clone())
     }
 
-    /// Returns the present value of `expression`.
+    /// Returns the present values of `expression`.
     async fn query(&self, expression: &str) -> Vec<Value> {
         let path = format!("query?query={}", in_address(expression));
         let data = self.api(&path).await;
@@ -193,7 +193,7 @@ pub(crate) fn in_address(expression: &str) -> String {
     bytes.collect()
 }
 
-/// The panels of the chart's dashboard.
+/// Returns the panels of the chart's dashboard.
 pub(crate) fn panels() -> Vec<Value> {
     let file = root().join("conf/helm/rdma-device-plugin/files/dashboard.json");
     let text = fs::read_to_string(file).expect("a dashboard");
@@ -201,7 +201,7 @@ pub(crate) fn panels() -> Vec<Value> {
     dashboard["panels"].as_array().expect("panels").clone()
 }
 
-/// A target's expression, with the dashboard's variables put in.
+/// Returns a target's expression, with values for the dashboard's variables.
 pub(crate) fn expression(target: &Value, rate_interval: &str) -> String {
     let expression = target["expr"].as_str().expect("an expression");
     let expression = expression.replace("$node", ".*");
@@ -229,7 +229,7 @@ async fn prometheus_reads_it_and_alerts_and_panels_are_answered() {
     let server = site.serve().await;
     let prometheus = Prometheus::start(server.port());
 
-    // two scrapes, as rates need
+    // rates need two scrapes
     let scraped = format!("count_over_time(rdma_device_healthy{{node=\"{NODE}\"}}[1m]) > 1");
     prometheus.until(&scraped).await;
     let targets = prometheus.api("targets").await.expect("an answer");
@@ -268,7 +268,7 @@ async fn prometheus_reads_it_and_alerts_and_panels_are_answered() {
     }
 }
 
-/// The program itself, from its start to its end.
+/// Runs the program itself from its start to its end.
 #[test]
 #[ignore = "scripts/test --full: it needs Prometheus"]
 fn prometheus_reads_the_daemon_and_hears_of_its_end() {
@@ -311,7 +311,7 @@ fn prometheus_reads_the_daemon_and_hears_of_its_end() {
     until(&down);
 }
 
-/// `promtool` itself says which alert did not come, or came when it should not.
+/// `promtool` reports an alert that did not fire, or that fired when it should not.
 #[test]
 #[ignore = "scripts/test --full: it needs promtool"]
 fn alerts_come_when_they_should_and_only_then() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of a container's devices, and of whether it would still get the same.
+//! Tests of the devices that a container gets, and of the check whether it would still get the same devices.
 
 use crate::node;
 use rdma_device_plugin::{
@@ -39,7 +39,7 @@ fn ids(ids: &[&str]) -> Vec<String> {
 const ALL: &str = r#""kind":"shared""#;
 const ALONE: &str = r#""kind":"exclusive""#;
 
-/// Returns the allocated paths for `request`, or the reason of a refusal.
+/// Returns the allocated paths for `request`, or the reason of the refusal.
 fn given(offer: &Offer, request: &[&str], inventory: &Inventory) -> Result<Vec<String>, String> {
     let answer = offer.answer(&ids(request), inventory);
     let (response, _) = answer.map_err(|error| error.to_string())?;
@@ -69,7 +69,8 @@ fn every_node_once_and_umad_only_if_requested() {
     );
 }
 
-/// The fabric watch opens `rdma_cm`, and gets no NIC; the chain and claims do not see the resource.
+/// The container of the fabric watch may open `rdma_cm`, and gets no NIC. The files for `rdma-cni` and for claims do
+/// not contain this resource.
 #[test]
 fn the_watch_gets_the_connection_manager_alone() {
     let mut node = node("infiniband");
@@ -233,7 +234,7 @@ fn cdi_names_instead_of_paths() {
     less.connection_manager = None;
     less.functions[0].hcas.clear();
     assert_eq!(entries(&[offer], &less), expected[1..2]);
-    // who has names from before cdi was turned off is started again by them
+    // the runtime starts containers again by the CDI names that they got before `cdi` was switched off
     let by_path = offer_with(ALL, false, &node, &Unhealthy::new());
     assert_eq!(entries(&[by_path], &node), expected);
 }
@@ -256,7 +257,7 @@ fn a_renumbered_device_is_noticed_before_the_container_starts() {
             .to_string()
     };
 
-    // two moves at once swapped the numbers
+    // two simultaneous moves swapped the numbers
     let mut swapped = crate::node("four-vfs");
     let (left, right) = swapped.functions.split_at_mut(2);
     std::mem::swap(
@@ -268,7 +269,7 @@ fn a_renumbered_device_is_noticed_before_the_container_starts() {
         "0000:3b:00.2 (\"0000:3b:00.2\" of rdma/x) was granted as /dev/infiniband/uverbs1 (231:193), \
          and is /dev/infiniband/uverbs2 (231:194) now; delete the pod to get a new allocation"
     );
-    // after a boot the driver's major number can be another one; the path is allocated
+    // after a reboot the driver's major number can differ, but the path is the allocated one
     let mut booted = crate::node("four-vfs");
     let device = &mut booted.functions[1].hcas[0].char_devices[0];
     device.major = 511;
@@ -299,7 +300,7 @@ fn a_renumbered_device_is_noticed_before_the_container_starts() {
     assert_eq!(told(&by_name, &gone), expected);
 }
 
-/// After a boot, or after moves, numbers can be swapped.
+/// After a reboot or after moves, two devices can have each other's numbers.
 #[test]
 fn a_container_with_all_devices_has_them_whichever_has_which_number() {
     let node = node("four-vfs");
@@ -310,7 +311,7 @@ fn a_container_with_all_devices_has_them_whichever_has_which_number() {
         &mut left[1].hcas[0].char_devices,
         &mut right[0].hcas[0].char_devices,
     );
-    // by ids of one device each, and by one id of several
+    // with ids of one device each, and with one id of several devices
     let vfs = offer(
         r#""kind":"exclusive","devices":[{"pf":"ens1f0#0-3"}]"#,
         &node,
@@ -322,13 +323,13 @@ fn a_container_with_all_devices_has_them_whichever_has_which_number() {
     for grants in [&alone, &shared] {
         let grants: Vec<&Grant> = grants.iter().collect();
         assert_eq!(still_as_granted(&grants, &swapped), Ok(()));
-        // one of them has a number that the container did not get
+        // one device has a number that the container did not get
         let mut other = swapped.clone();
         let device = &mut other.functions[2].hcas[0].char_devices[0];
         device.name = "uverbs9".into();
         let told = still_as_granted(&grants, &other).expect_err("stale");
         assert!(told.to_string().contains("and is "), "{told}");
-        // it has both paths, and both are of the first device
+        // both paths exist, but both belong to the first device
         let mut first = swapped.clone();
         let taken = first.functions[2].hcas[0].char_devices[0].clone();
         first.functions[1].hcas[0].char_devices.push(taken);
@@ -386,7 +387,7 @@ fn a_variable_names_the_first_nic_for_smc() {
     assert!(response.envs.is_empty());
 }
 
-/// With a CDI name the device can have another path than now, so the daemon publishes no path.
+/// A device with a CDI name can get another path later, so the daemon publishes no path.
 #[test]
 fn an_exclusive_devices_information_promises_no_path_that_can_change() {
     let node = node("four-vfs");
@@ -420,8 +421,8 @@ fn an_exclusive_devices_information_promises_no_path_that_can_change() {
     assert!(shared.expect("given").0.envs.is_empty());
 }
 
-/// Information for Multus: a virtual function with its physical one, and no device for which the specification has no
-/// type.
+/// Information for Multus: a virtual function with its physical function. There is none for a device for which the
+/// specification has no type.
 #[test]
 fn device_information_is_of_exclusive_pci_functions() {
     let files = |resource: &str, layout: &str| {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! eRDMA: what is configured by file, which NICs are found, and what containers get.
+//! Tests of eRDMA: the configuration file, the discovered NICs, and the devices that containers
+//! get.
 
 use ::erdma::conf::DriverMode;
 use integration::{Machine, machine::Erdma as Nic};
@@ -94,7 +95,7 @@ fn all_of_it_can_be_configured() {
     assert_eq!(bring_up.addresses[0].mac.to_string(), "00:16:3e:01:02:03");
     assert_eq!(bring_up.addresses[0].address.to_string(), "192.168.3.4/24");
     assert_eq!(bring_up.addresses[1].gateway, None);
-    // the resource is there without being named
+    // the resource exists although the file does not name it
     assert_eq!(parsed.conf.resources.len(), 1);
     let resource = &parsed.conf.resources[0];
     assert_eq!(resource.name.as_str(), "aliyun/erdma");
@@ -289,7 +290,7 @@ fn an_unexposed_device_has_no_resource() {
         false,
     );
     is("i-bp1 erdma_0/erdma_1", Some("i-bp2"), &[], false);
-    // i-* is for those that no pattern names
+    // i-* applies to instances that no other pattern names
     let both = "i-bp1 erdma_0, i-* erdma_1";
     is(both, Some("i-bp1"), &["erdma_0"], false);
     is(both, Some("i-bp2"), &["erdma_1"], false);
@@ -300,11 +301,11 @@ fn an_unexposed_device_has_no_resource() {
         &["erdma_0", "erdma_1"],
         false,
     );
-    // without the id neither is known
+    // without the instance's id, no NIC is selected
     is(both, None, &[], true);
     is("i-bp1 mlx5_0, i-* erdma_1", None, &[], true);
     is("i-bp1 erdma_1", None, &[], true);
-    // and it is not requested if it makes no difference
+    // the id is not requested if the result does not depend on it
     is("i-bp1 erdma_1, i-* erdma_1", None, &["erdma_1"], false);
     is("i-bp1 mlx5_0", None, &[], false);
 
@@ -341,7 +342,7 @@ fn users_are_warned() {
         "{foreign}"
     );
     assert_eq!(remarks("erdma: {}"), "");
-    // a node without them gets no warning
+    // there is no warning for a node without eRDMA NICs
     let bare = look(&Machine::bare());
     let conf = own("resources: [{name: rdma/hca, kind: shared}]").conf;
     assert_eq!(discover(&conf.erdma, &bare, None).remarks, [] as [&str; 0]);
@@ -376,7 +377,7 @@ fn capabilities_follow_the_drivers_mode() {
     }
 }
 
-/// A container has `rdma_cm` beside a device with which it works.
+/// A container gets `rdma_cm` with a device that can use it.
 #[test]
 fn another_drivers_device_is_not_limited() {
     let machine = node();

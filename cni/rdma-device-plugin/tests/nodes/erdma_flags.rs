@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The eRDMA agent's flags, alone and beside a file.
+//! Tests of the eRDMA agent's flags, alone and with a configuration file.
 
 use ::erdma::conf::DriverMode;
 use clap::Parser;
@@ -9,7 +9,7 @@ use rdma_device_plugin::{
 };
 use std::fs;
 
-/// Parses the command line with a file of this text.
+/// Parses the command line with a configuration file of the text `file`.
 fn with_flags(file: Option<&str>, flags: &[&str]) -> Result<Parsed, String> {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("config.yaml");
@@ -65,7 +65,7 @@ fn flags_as_go_reads_them() {
         (&["--local-eri-discovery"], Allocate::Numa),
         (&["--prefer-driver", ""], Allocate::Numa),
         (&["--exposed-local-eris", ""], Allocate::Numa),
-        // named NICs go together, as with the agent
+        // a container gets all named NICs, as with the agent
         (&["--exposed-local-eris=i-* erdma_0"], Allocate::All),
         (
             &[
@@ -129,13 +129,13 @@ fn flags_take_precedence_over_the_file_and_that_is_reported() {
     assert_eq!(parsed.conf.erdma.prefer_driver, Some(DriverMode::Ofed));
     assert_eq!(parsed.conf.erdma.bring_up.expect("on").mtu, 9000);
 
-    // what is the same wins over nothing
+    // a flag with the file's value overrides nothing
     let same = with_flags(
         Some("erdma: {preferDriver: compat}"),
         &["--prefer-driver=compat"],
     );
     assert_eq!(same.expect("both").remarks, [] as [&str; 0]);
-    // with a flag NICs are brought up beside a foreign format, too
+    // with a flag, the daemon also brings NICs up if the file has a foreign format
     let foreign = with_flags(Some("mode: hca"), &["--allocate-all-devices"]).expect("both");
     assert!(foreign.conf.erdma.bring_up.is_some());
     assert_eq!(

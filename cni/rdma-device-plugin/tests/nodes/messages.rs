@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Messages about each wrong value, word for word, and the result of each right one. Each line of `messages/*.txt` that
-//! is not indented is a configuration. Below it is the message, or after `taken: ` what the daemon read, with the
-//! remarks.
+//! Tests of the message about each wrong value, word for word, and of the result of each right value. In
+//! `messages/*.txt`, each line without indentation is a configuration. Below it is the message, or after `taken: ` the
+//! configuration that the daemon read, with the remarks.
 //!
 //! `UPDATE_PLANS=1 cargo test -p rdma-device-plugin --test nodes messages` writes the files again. Read them before you
 //! commit them.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Warnings about a node that works in part.
+//! Tests of warnings about a node that works only in part.
 
 use super::node;
 use rdma_device_plugin::{
@@ -16,7 +16,7 @@ fn warnings(text: &str, inventory: &Inventory) -> Vec<String> {
     })
 }
 
-/// Returns what `told` returns for a node with `inventory` that `text` configures.
+/// Returns the result of `told` for a node with `inventory` and the configuration `text`.
 fn said<T>(text: &str, inventory: &Inventory, told: impl Fn(&Conf, &[Offer]) -> T) -> T {
     let conf = Conf::parse(text, Path::new("f")).expect(text).conf;
     let (offers, _) = offers(
@@ -75,7 +75,7 @@ fn a_node_without_the_connection_manager() {
     assert_eq!(warned.len(), 1, "{warned:?}");
     assert!(warned[0].contains("modprobe rdma_ucm"), "{warned:?}");
     assert!(warned[0].contains("/etc/modules-load.d"), "{warned:?}");
-    // nothing is offered
+    // the daemon offers no device
     let mut none = node("no-rdma");
     none.connection_manager = None;
     assert_eq!(warnings(r#"{"mode":"hca"}"#, &none), [] as [&str; 0]);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `parents`: which netdev of a device pods are attached to, so that two resources are two tenants of one NIC.
+//! Tests of `parents`, which names the parent netdev for pods' children on a device. Two resources can thus be
+//! two tenants of one NIC.
 
 use crate::node;
 use rdma_device_plugin::{
@@ -25,7 +26,7 @@ fn conf(text: &str) -> Conf {
         .conf
 }
 
-/// Each with the VLANs 100 and 200.
+/// Returns a node with two bonds. Each bond has the VLANs 100 and 200.
 fn bonds() -> Inventory {
     node("lacp-bonds")
 }
@@ -43,7 +44,7 @@ fn of(conf: &Conf, inventory: &Inventory, previous: &PreviousOffers) -> (Vec<Off
     offers(conf, inventory, &none, &healthy, previous)
 }
 
-/// Resource, device, parent, fault.
+/// Returns one line for each device: resource, device, parent, fault.
 fn seen(offers: &[Offer]) -> Vec<String> {
     let devices = offers.iter().flat_map(|offer| {
         let line = |it: &rdma_device_plugin::offer::OfferedDevice| {
@@ -77,7 +78,7 @@ fn two_resources_are_two_tenants_of_one_nic() {
         ]
     );
     assert_eq!(remarks, [] as [&str; 0]);
-    // what the chain reads
+    // the content that `rdma-cni` reads
     let published = |at: usize| serde_json::to_value(offers[at].published()).expect("JSON");
     assert_eq!(
         published(0),
@@ -99,7 +100,7 @@ fn two_resources_are_two_tenants_of_one_nic() {
         .answer(&["mlx5_bond_0/1".to_owned()], &inventory)
         .expect("an answer");
     assert_eq!(grants[0].devices[0].parent.as_deref(), Some("bond0.200"));
-    // slices have the addresses of pods' networks, and a VLAN's are unknown
+    // slices have the addresses of the parent netdev, and those of a VLAN are unknown
     let prefixes = |at: usize| {
         let nics = Netdevs::default().nics(&offers[at], &addressed, &Default::default());
         nics.into_iter()
@@ -142,7 +143,7 @@ fn a_netdev_that_goes_takes_the_devices_ids_along_until_it_is_back() {
     );
     let published = serde_json::to_value(offers[0].published()).expect("JSON");
     assert_eq!(published["every"], json!(["0000:5e:00.0"]));
-    // the pod goes without it, as without any that is unhealthy
+    // the pod does not get an unusable device, as it does not get an unhealthy one
     let (_, grants) = offers[0]
         .answer(&["0".to_owned()], &without)
         .expect("an answer");
@@ -202,7 +203,7 @@ fn one_netdev_of_a_device_has_to_fit() {
     assert!(offers[0].ids.iter().all(|id| !id.healthy));
 }
 
-/// The host's default route by the bond itself is no reason to leave out the VLAN that `parents` names.
+/// The host's default route uses the bond. This is no reason to leave out the VLAN that `parents` names.
 #[test]
 fn parents_name_a_device_as_selectors_do() {
     let mut inventory = bonds();
@@ -216,7 +217,7 @@ fn parents_name_a_device_as_selectors_do() {
     assert_eq!(of(&tenants, &inventory, &none).0.len(), 3);
 }
 
-/// The VLAN's, and not the bond's.
+/// The addresses derive from the VLAN, and not from the bond.
 #[test]
 fn pods_ipv6_addresses_come_from_the_parent() {
     let conf = conf(&format!(

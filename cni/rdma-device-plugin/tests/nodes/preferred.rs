@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of the preferred NICs beside a container's GPUs: `<layout>/preferred.yaml`, with NICs of one pod each.
+//! Tests of the preferred NICs beside a container's GPUs, from `<layout>/preferred.yaml`. The NICs are exclusive.
 
 use crate::{node, root, text, tree::Tree};
 use rdma_device_plugin::{
@@ -25,12 +25,12 @@ struct Preferred {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Case {
-    /// The container's GPUs; empty: not known.
+    /// GPUs of the container; empty: unknown.
     own: Vec<DeviceAddress>,
-    /// NICs that others have.
+    /// NICs that other containers have.
     #[serde(default)]
     gone: Vec<String>,
-    /// The NICs, as many as the container asks for.
+    /// Preferred NICs, as many as the container requests.
     preferred: Vec<String>,
 }
 
@@ -53,7 +53,7 @@ fn exclusive(inventory: &Inventory) -> Offer {
     offers.pop().expect("an offer")
 }
 
-/// Holds `inventory`, of the node in the directory of `path`, to its cases. How many these are.
+/// Checks the cases of the node in the directory of `path` with `inventory`. Returns the number of cases.
 #[track_caller]
 fn is_preferred(path: &Path, inventory: &Inventory) -> usize {
     let preferred: Preferred = serde_saphyr::from_str(&text(path)).expect("cases");
@@ -90,8 +90,8 @@ fn nics_are_preferred_as_each_layout_says() {
     assert!(seen > 12, "{seen} cases");
 }
 
-/// The preferences are the same by the sysfs tree that the program reads, with every bridge in its place, and with
-/// NVSwitches on the board. NVSwitches are neither GPUs nor NICs, and nothing is near to them.
+/// The preferences are the same with the sysfs tree that the program reads, with every bridge in its place, and with
+/// NVSwitches on the board. NVSwitches are neither GPUs nor NICs, and no preference depends on them.
 #[test]
 fn nics_are_preferred_by_the_tree_of_each_layout() {
     let mut layouts_read = BTreeSet::new();
@@ -99,7 +99,7 @@ fn nics_are_preferred_by_the_tree_of_each_layout() {
         let described = node(&layout);
         let mut tree = Tree::of(&described);
         if layout == "hgx-h100" {
-            // below the switch of two GPUs, as on the board that has them there
+            // below the switch of two GPUs, as on the real board
             let bridges = ["0000:15:01.0", "0000:16:00.0", "0000:17:07.0"];
             let switches = [
                 "0000:1e:00.0",
@@ -121,7 +121,7 @@ fn nics_are_preferred_by_the_tree_of_each_layout() {
     }
 }
 
-/// Returns the position of each RDMA NIC, and its Data Direct function.
+/// Returns the position of each RDMA NIC, and of its Data Direct function.
 fn places(inventory: &Inventory) -> Vec<(&str, Option<u32>, &PciPath, Option<&PciPath>)> {
     let nics = inventory.functions.iter().filter(|it| !it.hcas.is_empty());
     nics.map(|it| {
@@ -132,9 +132,9 @@ fn places(inventory: &Inventory) -> Vec<(&str, Option<u32>, &PciPath, Option<&Pc
     .collect()
 }
 
-/// GPUs have the same attributes of the same values by NVIDIA's driver for claims: `pcieRoot` brings a GPU and the NIC
-/// beside it together where they, or the GPU and the NIC's Data Direct function, are below one root, and `numaNode`
-/// where each has a root of its own.
+/// NVIDIA's DRA driver sets the same attributes for GPUs, with the same values. `pcieRoot` matches a GPU with the NIC
+/// beside it if one PCI root is above the GPU and the NIC, or above the GPU and the NIC's Data Direct function.
+/// `numaNode` matches them if they are below different roots.
 #[test]
 fn claims_know_roots_and_numa_nodes() {
     let placed = |layout: &str| -> Vec<(String, String, u32)> {
@@ -166,7 +166,7 @@ fn claims_know_roots_and_numa_nodes() {
             row("0016:03:00.0", "pci0016:00", 1),
         ]
     );
-    // each is the root of the GPU that is nearest to the NIC
+    // each root is that of the GPU nearest to the NIC
     assert_eq!(
         placed("gb300"),
         [
@@ -178,7 +178,7 @@ fn claims_know_roots_and_numa_nodes() {
     );
 }
 
-/// A NIC is degraded while a port of its bond has no carrier, or another NIC of its model is faster.
+/// A NIC is degraded while a port of its bond has no carrier, or while another NIC of its model is faster.
 #[test]
 fn claims_know_degraded_nics() {
     let degraded = |inventory: &Inventory| -> Vec<Option<String>> {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A described node as a sysfs tree: what the kernel would have there, for the program's own reader. Without root, so
-//! without device files.
+//! Writes a described node as a sysfs tree, with the files that the kernel would have, for the program's own reader.
+//! Runs without root, and therefore makes no device files.
 
 use integration::machine::product_data;
 use rdma_netns::{DeviceAddress, Function, Hca, Inventory, LinkType, Linux, Netdev, PciPath};
@@ -10,14 +10,15 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// `PCI_CLASS_BRIDGE_PCI`, `PCI_CLASS_BRIDGE_OTHER` and others of `include/linux/pci_ids.h`, as a uevent has them.
+/// Classes of `include/linux/pci_ids.h` in the form of a uevent: `PCI_CLASS_BRIDGE_PCI`, `PCI_CLASS_BRIDGE_OTHER` and
+/// others.
 const BRIDGE: &str = "60400";
 const OTHER_BRIDGE: &str = "68000";
 const ETHERNET: &str = "20000";
 const GPU: &str = "30200";
 const DMA: &str = "80100";
 
-/// The tree; it goes with this value.
+/// Temporary sysfs tree. Dropping this value removes it.
 pub(crate) struct Tree(tempfile::TempDir);
 
 impl Tree {
@@ -35,7 +36,7 @@ impl Tree {
             tree.pci(&gpu.path, &gpu.address, (GPU, &id), gpu.numa_node);
         }
         for (node, socket) in &node.sockets {
-            // the first processor of a node has the node's number here
+            // in this tree, the first processor of a NUMA node has the node's number
             tree.file(&format!("devices/system/node/node{node}/cpulist"), node);
             let processor = format!("devices/system/cpu/cpu{node}");
             tree.file(&format!("{processor}/topology/physical_package_id"), socket);
@@ -43,7 +44,7 @@ impl Tree {
         tree
     }
 
-    /// Puts NVSwitches in, below one switch: functions of NVIDIA's that are neither GPU nor NIC.
+    /// Adds NVSwitches below one switch: functions of NVIDIA that are neither GPU nor NIC.
     pub(crate) fn with_nvswitches(
         self,
         host_bridge: &str,
@@ -67,7 +68,7 @@ impl Tree {
         self
     }
 
-    /// Reads it as the program does.
+    /// Reads the tree as the program does.
     pub(crate) fn read(&self) -> Inventory {
         let kernel = Linux::with_roots(self.0.path(), self.path("dev"));
         kernel.inventory().expect("read")
@@ -89,7 +90,7 @@ impl Tree {
         for hca in &function.hcas {
             self.hca(&place, hca);
         }
-        // the card's id is the number of its function
+        // the id of the card is the number of its function
         if let Some(path) = &function.data_direct {
             let below = path.bridges.last().expect("a switch");
             let bus = format!("{}f0:00.0", &below[..5]);
@@ -102,7 +103,7 @@ impl Tree {
         }
     }
 
-    /// A PCI function with all bridges on the way to it. Where it is.
+    /// Makes a PCI function, and all bridges above it. Returns its directory.
     fn pci(
         &self,
         path: &PciPath,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of devices that a resource of all NICs excludes unless it names them, and of the reports about them.
+//! Tests of devices that a resource of all NICs leaves out if it does not name them, and of the remarks about them.
 
 use crate::node;
 use rdma_device_plugin::{
@@ -9,7 +9,7 @@ use rdma_device_plugin::{
 use rdma_netns::{Inventory, RdmaMode};
 use std::{collections::BTreeSet, path::Path};
 
-/// The addresses of the first resource's devices, and what is said.
+/// Returns the addresses of the first resource's devices, and the remarks.
 fn offered(conf: &str, inventory: &Inventory) -> (Vec<String>, Vec<String>) {
     let conf = Conf::parse(conf, Path::new("config")).expect("a configuration");
     let hidden = BTreeSet::new();
@@ -26,12 +26,12 @@ fn offered(conf: &str, inventory: &Inventory) -> (Vec<String>, Vec<String>) {
 
 const ALL: &str = r#"{"mode":"hca"}"#;
 
-/// A resource with `selector`, of each kind.
+/// Returns a configuration with one resource of this kind and `selector`.
 fn selected(kind: &str, selector: &str) -> String {
     format!(r#"{{"resources":[{{"name":"rdma/x","kind":"{kind}","devices":[{selector}]}}]}}"#)
 }
 
-/// Eight HCAs, of which `change` makes the first something else.
+/// Returns the node with eight HCAs after `change` of the first HCA, and the address of the first HCA.
 fn eight(change: impl FnOnce(&mut rdma_netns::Function)) -> (Inventory, String) {
     let mut inventory = node("eight-hcas");
     let mut functions = inventory.functions.iter_mut();
@@ -42,7 +42,8 @@ fn eight(change: impl FnOnce(&mut rdma_netns::Function)) -> (Inventory, String) 
     (inventory, address)
 }
 
-/// `change` makes of a device one that is not in a resource of all, and is if it is named.
+/// Checks two resources after `change` of a device: a resource of all devices leaves the device out, and a resource
+/// that names the device has it.
 #[track_caller]
 fn is_left_out(change: impl Fn(&mut rdma_netns::Function), why: &str) {
     let (inventory, address) = eight(&change);
@@ -77,7 +78,8 @@ fn the_nic_of_the_default_route() {
     );
 }
 
-/// A node with one RDMA NIC, by which it has its default route: containers get its files, unless pods got its netdev, too.
+/// The node's only RDMA NIC has the default route. Containers get its character devices, except if pods would also get
+/// its netdev.
 #[test]
 fn the_only_nic_is_the_pods_where_no_netdev_is() {
     let (mut inventory, address) = eight(|function| function.netdevs[0].default_route = true);
@@ -112,7 +114,8 @@ fn a_function_that_accelerates_another_netdev() {
     );
 }
 
-/// A resource of each NIC leaves it out, too, and no other kind is advised.
+/// Resources of the kinds `perNic` and `exclusive` also leave the function out, and the remark does not propose a shared
+/// resource.
 #[test]
 fn a_function_that_accelerates_another_netdev_in_every_kind() {
     let (inventory, address) = eight(|function| {
@@ -135,7 +138,7 @@ fn a_function_that_accelerates_another_netdev_in_every_kind() {
     assert!(offered(&named, &inventory).0.contains(&address));
 }
 
-/// The format has no selectors.
+/// The format `mode` has no selectors.
 #[test]
 fn the_remark_names_a_format_that_can_name_devices() {
     let (inventory, address) = eight(|function| function.hcas[0].soft = true);
@@ -172,7 +175,7 @@ fn netdevs_of_storage_unless_all_are() {
         nvme(function);
     }
     assert_eq!(offered(ALL, &all).0.len(), 8);
-    // and no pod has it for itself
+    // no pod can have the device exclusively
     let (one, address) = eight(nvme);
     let (devices, remarks) = offered(&selected("exclusive", r#"{"rdma":"mlx5_*"}"#), &one);
     assert!(!devices.contains(&address), "{devices:?}");
@@ -182,7 +185,7 @@ fn netdevs_of_storage_unless_all_are() {
     assert!(said, "{remarks:?}");
 }
 
-/// In exclusive mode the move would wait for the sub-device without end.
+/// In exclusive mode, a move of the device would wait for the sub-device forever.
 #[test]
 fn a_device_with_a_sub_device_is_not_moved() {
     let (mut inventory, address) =

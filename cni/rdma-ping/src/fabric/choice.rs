@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Choice of peers and times. No I/O.
+//! Chooses peers, and the times of requests. This module has no I/O.
 
 use std::{
     hash::{DefaultHasher, Hash, Hasher},
     time::Duration,
 };
 
-/// Number of groups of nodes: a node's group is a label of its ConfigMap.
+/// Number of groups of nodes. The label of a node's ConfigMap is the number of its group.
 pub(super) const GROUPS: u32 = 256;
-/// Number of peers that suffices. A node lists more groups until it has this number, or has listed all groups.
+/// Sufficient number of peers. A node lists further groups until it has this number of peers, or has listed all groups.
 const ENOUGH: usize = 32;
-/// Shortest time between two requests of a node: ten per second at most.
+/// Shortest time between two requests of a node. It limits a node to ten requests a second.
 const GAP: Duration = Duration::from_millis(100);
 
 /// Returns a hash of a node's name.
@@ -33,13 +33,15 @@ pub(super) fn mix(value: u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// Returns the `wanted` groups for list number `list`. Each node and each list begins at another group.
+/// Returns `wanted` groups for the list with the number `list`. `seed` and `list` determine the first of these groups,
+/// so that nodes and lists differ.
 pub(super) fn groups(seed: u64, list: u64, wanted: u32) -> impl Iterator<Item = u32> {
     let first = mix(seed).wrapping_add(list.wrapping_mul(u64::from(wanted)));
     (0..wanted).map(move |it| group(first.wrapping_add(u64::from(it))))
 }
 
-/// Returns the number of groups for the next list, after a list of `wanted` groups returned `found` peers.
+/// Returns the number of groups for the next list. `found` is the number of peers in the `wanted` groups of the last
+/// list.
 pub(super) fn wanted_next(wanted: u32, found: usize) -> u32 {
     match found {
         _ if found < ENOUGH => (wanted * 2).min(GROUPS),
@@ -48,20 +50,24 @@ pub(super) fn wanted_next(wanted: u32, found: usize) -> u32 {
     }
 }
 
-/// Returns the number of the cluster's rails, by the `found` ones of `wanted` groups: exact if these are all groups.
+/// Estimates the number of the cluster's rails from the `found` rails in `wanted` groups. The number is exact if
+/// `wanted` is the number of all groups.
 pub(super) fn cluster(found: usize, wanted: u32) -> usize {
     found * GROUPS as usize / wanted.max(1) as usize
 }
 
-/// Shuffles `peers`, hashes with their values, by `seed`. A rail asks each of them once before it asks one again. With steps
-/// of a fixed length instead, rails met the same member of each group, and a minority of nodes looked like all nodes.
+/// Shuffles `peers` by `seed` and by the hash of each peer. A rail sends one request to each peer, and then begins
+/// again.
+///
+/// Steps of a fixed length do not work: each rail would reach only the same member of each group, and a minority of
+/// nodes would look like all nodes.
 pub(super) fn order<T>(seed: u64, mut peers: Vec<(u64, T)>) -> Vec<T> {
     peers.sort_by_cached_key(|(hash, _)| mix(seed ^ mix(*hash)));
     peers.into_iter().map(|(_, value)| value).collect()
 }
 
-/// Returns the time of the next request. The `requests` of an `interval` are distributed over it, at least [`GAP`]
-/// apart, also after the program was suspended.
+/// Returns the time of the next request. The `requests` of an `interval` are distributed over the interval. They are at
+/// least [`GAP`] apart, also after the program was suspended.
 pub(super) fn next(
     previous: Duration,
     now: Duration,
@@ -90,7 +96,7 @@ mod tests {
             let mut wanted = 1;
             let mut lists = 0;
             while wanted < GROUPS {
-                // the members of a small cluster are in few groups
+                // double the number of groups, because the nodes of a small cluster are in few groups only
                 wanted = wanted_next(wanted, 0);
                 lists += 1;
             }
@@ -107,7 +113,7 @@ mod tests {
         assert_eq!(BTreeSet::from_iter(one), (0..200).collect());
     }
 
-    /// The settings ask for a thousand requests in a millisecond, and the program sleeps for an hour.
+    /// The settings require a thousand requests in a millisecond, and the program is suspended for an hour.
     #[test]
     fn no_second_has_more_than_ten_requests() {
         let (mut now, mut previous, mut all) = (Duration::ZERO, Duration::ZERO, vec![]);

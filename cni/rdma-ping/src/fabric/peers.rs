@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The nodes' rails in the API server, one ConfigMap for each node. The ConfigMap's label is the node's group, a hash
-//! of the node's name.
+//! Rails of nodes in the API server. Each node has one ConfigMap. The ConfigMap's label is the node's group, which is a
+//! hash of the node's name.
 
 use super::{FabricRail, choice::hash, watch::Peer};
 use crate::arguments::is_link_local;
@@ -9,25 +9,25 @@ use rdma_netns::linux::seconds_since_boot;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// Name of a node's ConfigMap before the node's name.
+/// Part of a ConfigMap's name before the node's name.
 const PREFIX: &str = "rdma-fabric-";
 /// Label with the node's group.
 const GROUP: &str = "rdma-fabric-group";
-/// Label of nodes with unreachable rails.
+/// Label of the ConfigMaps of nodes with unreachable rails.
 const UNREACHABLE: &str = "rdma-fabric-unreachable";
-/// Key of the number that changes while the node's watch lives and a rail is unreachable.
+/// Key in the ConfigMap of a number that the node's watch changes again and again while a rail is unreachable.
 const RENEWAL: &str = "renewal";
-/// Most rails of a node that others read.
+/// Largest number of a node's rails that other nodes read from the ConfigMap.
 const MOST_RAILS: usize = 64;
 
-/// The node of this watch, and its access to the API server.
+/// Node of this watch, and its access to the API server.
 #[derive(Debug)]
 pub struct Account {
     /// Client with the token of the watch's pod.
     pub client: Client,
     /// Name of the node.
     pub node: String,
-    /// UID of the Node object, which owns the ConfigMap.
+    /// UID of the Node object, which is the owner of the ConfigMap.
     pub node_uid: Option<String>,
     /// Namespace of the ConfigMaps.
     pub namespace: String,
@@ -38,10 +38,11 @@ impl Account {
         format!("/api/v1/namespaces/{}/configmaps", self.namespace)
     }
 
-    /// Writes the ConfigMap of this node. If nothing has changed, and no rail is unreachable, the API server stores nothing.
+    /// Writes the ConfigMap of this node. The API server stores nothing if the content is unchanged and no rail is
+    /// unreachable.
     ///
     /// # Errors
-    /// The API server does not answer, or refuses.
+    /// The API server does not answer, or refuses the request.
     pub(super) async fn publish(
         &self,
         group: u32,
@@ -61,21 +62,22 @@ impl Account {
         }
     }
 
-    /// Lists the nodes of `groups`. The API server answers from its memory, without a query to etcd
+    /// Lists the nodes of `groups`. Requests an answer from the API server's cache, without a query to etcd
     /// (`resourceVersion=0`).
     ///
     /// # Errors
-    /// The API server does not answer, or refuses.
+    /// The API server does not answer, or refuses the request.
     pub(super) async fn list(&self, groups: &[u32]) -> Result<Vec<Arc<Peer>>, RequestError> {
         let groups: Vec<String> = groups.iter().map(u32::to_string).collect();
         let selector = format!("{GROUP}%20in%20({})", groups.join(","));
         self.selected(&selector).await
     }
 
-    /// Lists the nodes with unreachable rails. The list is at least as new as this node's own ConfigMap in it.
+    /// Lists the nodes with unreachable rails. If the list contains this node, it is at least as new as this node's
+    /// ConfigMap.
     ///
     /// # Errors
-    /// The API server does not answer, or refuses.
+    /// The API server does not answer, or refuses the request.
     pub(super) async fn unreachable(&self) -> Result<Vec<Arc<Peer>>, RequestError> {
         self.selected(UNREACHABLE).await
     }
@@ -89,7 +91,7 @@ impl Account {
     }
 }
 
-/// Returns the ConfigMap of the node with this name and UID, with `renewal` if a rail is unreachable.
+/// Returns the ConfigMap of the node with this name and UID. The ConfigMap contains `renewal` if a rail is unreachable.
 fn object(
     (node, uid): (&str, Option<&str>),
     namespace: &str,
@@ -119,7 +121,8 @@ fn object(
     })
 }
 
-/// Returns the node that a ConfigMap describes. `None`: the ConfigMap has another purpose, or another version wrote it.
+/// Returns the node that a ConfigMap describes. Returns `None` if the ConfigMap has another purpose, or if another
+/// version of the watch wrote it.
 fn peer(object: &Value) -> Option<Peer> {
     let node = object["metadata"]["name"].as_str()?.strip_prefix(PREFIX)?;
     let mut rails: Vec<FabricRail> =
@@ -174,7 +177,7 @@ mod tests {
         assert_eq!(marked["metadata"]["labels"][UNREACHABLE], "true");
         let found = peer(&marked).expect("a node");
         assert_eq!((found.rails, found.renewal), (vec![lost], 5));
-        // a link-local address names no netdev
+        // a link-local address does not show the netdev to use
         object["data"]["rails"] =
             json!([{"resource": "rdma/hca", "number": 0, "device": "mlx5_0", "addresses": ["fe80::1", "10.0.0.1"]}])
                 .to_string()

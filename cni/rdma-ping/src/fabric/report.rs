@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The watch's file for the daemon of its node.
+//! Report of the fabric watch: a file from which the node's daemon reads the states of rails.
 
 use super::RailState;
 use rdma_netns::{Kernel, Linux, linux::seconds_since_boot};
@@ -11,18 +11,19 @@ use std::{
     time::Duration,
 };
 
-/// Directory below the state directory, the only one of the node that the watch's container may write.
+/// Directory of the file below the state directory. The watch's container may write to no other directory
+/// of the node.
 const DIRECTORY: &str = "fabric";
-/// Longest time until a report becomes void, seconds: the longest interval, and 180.
+/// Longest time until a report becomes void, in seconds: the longest interval and 180 seconds.
 const LONGEST: u64 = 3600 + 180;
 
-/// States of a node's rails, which are void some time after the watch's end.
+/// States of a node's rails. Some time after its watch has ended, a report becomes void.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
-    /// Boot of the node.
+    /// Boot id of the node.
     boot_id: String,
-    /// Time at which the report becomes void: seconds since the boot, which no change of the clock affects.
+    /// Time when the report becomes void, in seconds since the boot. Changes of the clock do not affect this time.
     until: u64,
     /// States of the rails.
     pub rails: Vec<RailState>,
@@ -38,7 +39,7 @@ impl Report {
         }
     }
 
-    /// Reads the report in `state_dir`; one without rails if there is none, or if it is void.
+    /// Reads the report in `state_dir`. Returns an empty report if there is no report, or if the report is void.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -59,10 +60,10 @@ impl Report {
         file::replace(&path(state_dir), self, 0o644).map(drop)
     }
 
-    /// Removes the reports' directory.
+    /// Removes the directory of the report.
     ///
     /// # Errors
-    /// It cannot be removed.
+    /// The directory cannot be removed.
     pub fn remove(state_dir: &Path) -> Result<(), FileError> {
         let directory = state_dir.join(DIRECTORY);
         match fs::remove_dir_all(&directory) {
@@ -74,7 +75,7 @@ impl Report {
     }
 }
 
-/// Returns the file's path.
+/// Returns the path of the report.
 fn path(state_dir: &Path) -> PathBuf {
     state_dir.join(DIRECTORY).join("rails.json")
 }
@@ -105,7 +106,7 @@ mod tests {
         let over = Report::new(states(), Duration::ZERO);
         over.write(directory.path()).expect("written");
         assert_eq!(read(), []);
-        // no watch writes this
+        // a report that never becomes void: no watch writes such a report
         let endless = Report {
             until: u64::MAX,
             ..report.clone()

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The errors of SMC-R.
+//! Errors of SMC-R.
 
 use crate::decision::{Blocker, SkipReason};
 use attachments::store::StoreError;
 use rdma_netns::{ObserveError, OpError, Unstable};
 
-/// The reason why a pod cannot have SMC-R.
+/// Reason why a pod cannot have SMC-R.
 #[derive(Debug, thiserror::Error)]
 pub enum SmcError {
-    /// The kernel or the pod lacks a prerequisite.
+    /// A prerequisite is missing in the kernel or in the pod.
     #[error("SMC-R: {0}")]
     Blocker(#[from] Blocker),
-    /// SMC-R cannot carry an interface.
+    /// SMC-R cannot carry the connections of an interface.
     #[error(
         "SMC-R: {name}: {reason} (smcr \"on\" requires SMC-R for every interface with IPv4; with \
          \"annotation\" the pod starts, and such an interface stays TCP)"
     )]
     Without {
-        /// Interface in the pod, or RDMA device.
+        /// Name of the interface in the pod, or of the RDMA device.
         name: String,
         /// Reason.
         reason: SkipReason,
@@ -31,12 +31,12 @@ pub enum SmcError {
     /// The kernel refused a change.
     #[error("SMC-R: {0}")]
     Op(#[from] OpError),
-    /// The state still differs after all changes.
+    /// The state differed from the plan after all attempts.
     #[error("SMC-R: {0}")]
     Unstable(#[from] Unstable),
 }
 
-/// Setting SMC-R up, or checking it, failed.
+/// Error of setting SMC-R up, or of checking it.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The pod cannot have SMC-R.

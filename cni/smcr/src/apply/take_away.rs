@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Removes a pod's SMC-R. Entries and the user EID are removed by the last pod that uses them.
+//! Removes a pod's SMC-R. The last pod that uses a pnet entry or the user EID removes it.
 
 use super::{Error, Node, ROUNDS};
 use crate::decision::{self, Others};
 use attachments::{Attachment, Phase, Smc};
 use rdma_netns::{Kernel, NetnsSide, Op};
 
-/// Removes the parts of the attachment's SMC-R that no other attachment uses, and returns the failures. Continues after
-/// a failure. The caller holds the node's lock. Entries of a namespace that has ended are gone, and so are all entries
-/// if the module is unloaded.
+/// Removes the parts of the attachment's SMC-R that no other attachment uses. Returns the failures. Continues after a
+/// failure. The caller holds the node's lock.
 ///
-/// The kernel removes others' entries with the same id too; `take_away` adds them again. If an entry cannot be added
-/// again, it stays in `attachment` and in its record. This failure is only logged, so that the pod can be deleted.
+/// - In an ended namespace, no entry exists any more. If the kernel has unloaded the module, no entry exists on the
+///   node.
+/// - With a pnet id, the kernel also removes other attachments' entries of this id. `take_away` adds them again. If it
+///   cannot add an entry again, it keeps the entry in `attachment` and in the record, and only logs the failure, so
+///   that the pod can be deleted.
 pub fn take_away<K: Kernel>(
     node: Node<'_, K>,
     pod: Option<&K::Pod>,
@@ -35,7 +37,7 @@ pub fn take_away<K: Kernel>(
         );
     }
     let mut round = Round::default();
-    // the additional round verifies that nothing is left
+    // the last round only checks that no entry is left
     for _ in 0..=ROUNDS {
         round = match remove_once(node, pod, attachment, !unreadable.is_empty()) {
             Ok(round) => round,
@@ -55,12 +57,13 @@ pub fn take_away<K: Kernel>(
     round.left
 }
 
-/// The failures of one round. Empty: nothing was left to do.
+/// Messages of one round, one for each change. A message tells of a failure if the round is the last one. Empty: no
+/// change was necessary.
 #[derive(Debug, Default)]
 struct Round {
-    /// Failures to remove the pod's own state.
+    /// Messages about removals of the pod's own state.
     left: Vec<String>,
-    /// Failures to restore entries of others.
+    /// Messages about other attachments' entries that were added again.
     not_restored: Vec<String>,
 }
 
@@ -108,7 +111,7 @@ fn remove_once<K: Kernel>(
     Ok(round)
 }
 
-/// Logs pnet entries that the attachment may have added, after its record was lost. Does not remove them, because an
+/// Logs pnet entries that the attachment may have added before its record was lost. Keeps these entries, because an
 /// administrator may have added them.
 pub fn tell_lost<K: Kernel>(node: Node<'_, K>, attachment: &Attachment) {
     if !node.kernel.has_smc() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Chooses the RDMA port for each interface of a pod, and the pnet entries for this port.
+//! Chooses the RDMA port for each interface of a pod, and the pnet entries for interface and port.
 
 pub use super::fits::{SkipReason, SmcInput};
 
@@ -14,19 +14,20 @@ use rdma_netns::{
     smc::{PnetEntry, PnetId},
 };
 
-/// Pnet id of interfaces that must stay TCP. No RDMA port has this id, because the ids of ports are hardware addresses.
+/// Pnet id of interfaces whose connections must stay TCP. No RDMA port has this id, because the ids of ports are
+/// hardware addresses.
 const NO_PORTS_ID: &str = "TCPONLY";
 
-/// The SMC-R to set up, and the interfaces without it.
+/// The SMC-R set-up, and the interfaces without SMC-R.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chosen {
-    /// SMC-R part of the record.
+    /// SMC-R part of the attachment's record.
     pub smc: Smc,
-    /// Interfaces, and RDMA devices of rails, without SMC-R, and the reasons.
+    /// Interfaces without SMC-R, and RDMA devices of rails without SMC-R. Each has a reason.
     pub without: Vec<(String, SkipReason)>,
 }
 
-/// Chooses the SMC-R of a pod. Pure: the same input has the same result.
+/// Chooses the SMC-R set-up of a pod. Equal input has an equal result.
 pub fn choose(input: SmcInput<'_>) -> Chosen {
     let SmcInput {
         attachment,
@@ -46,7 +47,7 @@ pub fn choose(input: SmcInput<'_>) -> Chosen {
     };
     let usable: Vec<&Carrier> = carriers.iter().flatten().collect();
     for blocker in carriers.iter().filter_map(|it| it.as_ref().err()) {
-        // a rail without an RDMA device is treated like any other interface
+        // a rail without an RDMA device is like any other interface
         if *blocker != Blocker::NoRdma {
             draft
                 .without
@@ -57,7 +58,7 @@ pub fn choose(input: SmcInput<'_>) -> Chosen {
         let name = attachment.rails[carrier.rail].pod_name.to_string();
         match draft.fits(carrier, &name) {
             Ok(fit) => draft.carry(&name, carrier, fit),
-            // an interface without IPv4 cannot have SMC-R, and nobody expects it
+            // report nothing about an interface without IPv4: SMC-R never works there, and the operator knows that
             Err(SkipReason::NoIpv4) => {}
             Err(reason) => draft.without.push((name, reason)),
         }
@@ -73,7 +74,7 @@ pub fn choose(input: SmcInput<'_>) -> Chosen {
     draft.finish()
 }
 
-/// Returns the RDMA device that a blocker names.
+/// Returns the name of the RDMA device in `blocker`.
 fn device_of(blocker: &Blocker) -> String {
     match blocker {
         Blocker::Compat { device }
@@ -86,7 +87,7 @@ fn device_of(blocker: &Blocker) -> String {
     }
 }
 
-/// A choice in progress.
+/// A set-up in progress.
 struct SmcBuilder<'a> {
     input: SmcInput<'a>,
     smc: Smc,
@@ -98,13 +99,13 @@ impl SmcBuilder<'_> {
         self.input.observed.pod.as_ref()?.link(name)
     }
 
-    /// Checks that `carrier` can carry connections of the interface `name`.
+    /// Checks that `carrier` can carry the connections of the interface `name`.
     fn fits(&self, carrier: &Carrier, name: &str) -> Result<Fit, SkipReason> {
         fits(self.input, carrier, name)
     }
 
-    /// Chooses a rail for the pod's primary interface. Prefers a rail of the primary's subnet. Otherwise chooses the
-    /// first rail that would carry the connections.
+    /// Chooses a rail for the pod's primary interface: the first rail in the primary interface's subnet, or otherwise
+    /// the first rail that can carry the connections.
     fn primary(&mut self, name: &str, usable: &[&Carrier]) {
         let Some(link) = self.link(name) else {
             return;
@@ -120,14 +121,14 @@ impl SmcBuilder<'_> {
                 Err(reason) => first = first.or(Some(reason)),
             }
         }
-        // a missing IPv4 address is no problem if another interface has SMC-R
+        // do not report a primary interface without IPv4 if another interface has SMC-R
         let is_carried = !self.smc.interfaces.is_empty();
         let first = first.filter(|it| !(is_carried && *it == SkipReason::NoIpv4));
         self.without
             .extend(first.map(|reason| (name.to_owned(), reason)));
     }
 
-    /// Reports whether the carrier's netdev has an IPv4 address in a subnet of `link`.
+    /// Returns true if the netdev of `carrier` has an IPv4 address in a subnet of `link`.
     fn has_subnet_of(&self, carrier: &Carrier, link: &Link) -> bool {
         let rail = &self.input.attachment.rails[carrier.rail];
         let rail = self.link(&rail.pod_name);
@@ -139,7 +140,7 @@ impl SmcBuilder<'_> {
         })
     }
 
-    /// Gives the interface `name`, and the port, the id of `carrier`.
+    /// Gives the interface `name`, and the port of `carrier`, the pnet id of `carrier`.
     fn carry(&mut self, name: &str, carrier: &Carrier, fit: Fit) {
         let id = &carrier.entry.name;
         let entry = PnetEntry {
@@ -149,7 +150,7 @@ impl SmcBuilder<'_> {
         };
         let present = entry_of(&self.input.smc_state.pod, name).map(|it| it.name.clone());
         if let Some(present) = present.filter(|present| present != id) {
-            // another attachment of this pod may have given the interface this id
+            // accept the id if another attachment of this pod has set it
             if !self.is_pods(&present, name) {
                 let reason = SkipReason::OtherId(present);
                 self.without.push((name.to_owned(), reason));
@@ -167,7 +168,7 @@ impl SmcBuilder<'_> {
         self.place(NetnsSide::Pod, &entry);
     }
 
-    /// Reports whether another attachment of the same pod gave the interface `name` this id.
+    /// Returns true if another attachment of the same pod gave the interface `name` the id `id`.
     fn is_pods(&self, id: &PnetId, name: &str) -> bool {
         let same_pod = |it: &&Attachment| it.netns_id == self.input.attachment.netns_id;
         let smc = self.input.others.iter().filter(same_pod);
@@ -175,8 +176,8 @@ impl SmcBuilder<'_> {
         entries.any(|it| it.entry.name == *id && it.entry.netdev.as_deref() == Some(name))
     }
 
-    /// Adds `entry` to the set-up. The attachment owns the entry if the kernel's table lacks it, or if another
-    /// attachment's record has it.
+    /// Adds `entry` to the set-up. This attachment becomes an owner of the entry in two cases: the kernel's table does
+    /// not have the entry yet, or another attachment's record has it.
     fn place(&mut self, at: NetnsSide, entry: &PnetEntry) {
         let SmcInput {
             attachment,
@@ -199,7 +200,7 @@ impl SmcBuilder<'_> {
         }
     }
 
-    /// Adds user EID, `max_links` and `tcp2smc` if any interface is carried.
+    /// If SMC-R carries at least one interface, adds the user EID, `max_links` and `tcp2smc` to the set-up.
     fn finish(mut self) -> Chosen {
         let SmcInput {
             attachment,
@@ -238,10 +239,12 @@ impl SmcBuilder<'_> {
         self.into_chosen()
     }
 
-    /// Adds entries for interfaces that the kernel might carry with a foreign GID. Their id belongs to no RDMA port, so
-    /// the kernel finds no port. Without an id, the kernel would use the RDMA device of the netdev, or of the netdev
-    /// below (`smc_pnet_find_rdma_dev()`). If the netdev below has an id, the kernel uses this id, and only its owner
-    /// can remove it.
+    /// Adds entries for interfaces whose connections the kernel might carry with a foreign GID. No RDMA port has the id
+    /// of these entries, so the kernel finds no port and uses TCP.
+    ///
+    /// Without an entry, the kernel would use the RDMA device of the netdev, or of the netdev below it
+    /// (`smc_pnet_find_rdma_dev()`). If the netdev below has an id, the kernel uses that id. Only the program that set
+    /// that id can remove it.
     fn block_foreign_gids(&mut self) {
         let Ok(id) = PnetId::try_from(NO_PORTS_ID) else {
             return;
@@ -286,7 +289,7 @@ impl SmcBuilder<'_> {
     }
 }
 
-/// Returns the entry of a netdev, which has at most one.
+/// Returns the entry of the netdev `name`. A netdev has at most one entry.
 fn entry_of<'a>(table: &'a [PnetEntry], name: &str) -> Option<&'a PnetEntry> {
     table
         .iter()

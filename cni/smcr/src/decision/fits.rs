@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Checks whether the kernel would carry an interface's connections, from the observed state and the records of other
-//! pods.
+//! Checks whether the kernel would carry an interface's connections by SMC-R. Uses the observed state and the records
+//! of other pods.
 
 use super::{
     rails::{self, Blocker, Carrier, parent_on_host},
@@ -13,7 +13,7 @@ use rdma_netns::{
 };
 use std::net::IpAddr;
 
-/// The input of all choices.
+/// Input of all decisions about a pod's SMC-R.
 #[derive(Clone, Copy, Debug)]
 pub struct SmcInput<'a> {
     /// Record of the pod.
@@ -24,43 +24,44 @@ pub struct SmcInput<'a> {
     pub observed: &'a Observed,
     /// Observed state of SMC.
     pub smc_state: &'a SmcState,
-    /// GIDs of each rail's port, as the pod sees them. `None`: the rails are not in the pod yet, and are assumed to
-    /// fit.
+    /// GIDs of each rail's port, as the pod sees them. `None`: the rails are not in the pod yet, and the decisions
+    /// assume that their GIDs fit.
     pub gids: Option<&'a [Option<GidTable>]>,
-    /// Primary interface of the pod, whose connections SMC-R carries in addition to the rails'.
+    /// Primary interface of the pod. If set, SMC-R also carries the connections of this interface, in addition to the
+    /// rails.
     pub primary: Option<&'a str>,
-    /// `smcUeid`
+    /// Value of `smcUeid`.
     pub ueid: Option<&'a str>,
 }
 
-/// The reason why an interface has no SMC-R.
+/// Reason why an interface has no SMC-R.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SkipReason {
-    /// The kernel would not carry its connections, or carry them incorrectly.
+    /// The kernel would not carry the interface's connections, or would carry them incorrectly.
     #[error(transparent)]
     Misfit(#[from] Misfit),
-    /// The RDMA device cannot carry the connections.
+    /// The RDMA device cannot carry the interface's connections.
     #[error(transparent)]
     Blocker(#[from] Blocker),
     /// The interface has no IPv4 address, and SMC-Rv2 and eRDMA carry only IPv4.
     #[error("it has no IPv4 address, and SMC-R carries only IPv4")]
     NoIpv4,
-    /// Another program has given the interface another id.
+    /// Another program has given the interface another pnet id.
     #[error("its pnet id is already {0}, which is not the RDMA device's")]
     OtherId(PnetId),
-    /// The netdev on the host below the interface has an id, which takes precedence over the pod's.
+    /// The host's netdev below the interface has a pnet id. The kernel prefers this id to the pod's id.
     #[error(
         "{netdev} on the host has pnet id {id}, which counts before the pod's own and is not the \
          RDMA device's: AF_SMC sockets use any RDMA device with that id; remove the id of {netdev} on \
          the host"
     )]
     ParentsId {
-        /// Netdev on the host.
+        /// Name of the netdev on the host.
         netdev: String,
-        /// Id of the netdev.
+        /// Pnet id of the netdev.
         id: PnetId,
     },
-    /// The interface might be carried incorrectly, and nothing in the pod can prevent it.
+    /// The kernel might carry the interface's connections incorrectly. No entry in the pod can prevent this.
     #[error(
         "{reason}; AF_SMC sockets can still use an RDMA device with pnet id {id}: {netdev} on the host \
          has that id, which counts before the pod's own; remove the id of {netdev} on the host"
@@ -68,36 +69,37 @@ pub enum SkipReason {
     Exposed {
         /// Reason.
         reason: Box<SkipReason>,
-        /// Netdev on the host.
+        /// Name of the netdev on the host.
         netdev: String,
-        /// Id of the netdev.
+        /// Pnet id of the netdev.
         id: PnetId,
     },
-    /// The kernel would mix the connections of two pods.
+    /// The kernel would use one link group for connections of two pods.
     #[error(
         "{holder} has SMC-R already: with shared RDMA devices the kernel carries connections of several \
          pods in one link group, with the addresses of the first pod, whose end would break the \
          others; give pods RDMA devices of their own (exclusive mode)"
     )]
     Crowded {
-        /// Pod that has SMC-R.
+        /// Name of the pod that already has SMC-R.
         holder: String,
     },
-    /// Only SMC-Rv1 would fit. SMC-Rv1 is not routed, but the kernel compares only the prefixes of the TCP interfaces
-    /// (`smc_listen_prfx_check()`, `net/smc/af_smc.c`). If the two RDMA NICs are on different links, a connection waits
-    /// 5 s, and its data can be corrupt (docs/dev/smc-r-kernel.md).
+    /// Only SMC-Rv1 would fit, and the daemon does not use it. SMC-Rv1 is not routed, but the kernel compares only the
+    /// prefixes of the TCP interfaces (`smc_listen_prfx_check()`, `net/smc/af_smc.c`). If the two RDMA NICs are on
+    /// different links, a connection waits 5 s, and its data can be corrupt (docs/dev/smc-r-kernel.md).
     #[error(
         "only SMC-Rv1 could carry it, which needs the RDMA NICs of both ends on one link, and this \
          cannot be verified; connections by the RDMA interfaces' own addresses can have SMC-R"
     )]
     OneLink,
-    /// The GIDs cannot be read.
+    /// The GIDs of the RDMA port cannot be read, for this reason.
     #[error("the GIDs of {0} cannot be read in the pod")]
     Unseen(String),
 }
 
 impl SkipReason {
-    /// Returns true if the kernel might carry the interface's connections with an address that is not the pod's.
+    /// Returns true if the kernel might carry the interface's connections with an address that does not belong to the
+    /// pod.
     pub(super) fn may_use_foreign_gid(&self) -> bool {
         match self {
             Self::Misfit(misfit) => matches!(
@@ -110,8 +112,8 @@ impl SkipReason {
     }
 }
 
-/// Returns by which SMC version `carrier` carries connections of the pod's interface `name`. Returns an error if the
-/// host's netdev below the interface has another id.
+/// Returns the SMC version by which `carrier` carries connections of the pod's interface `name`. Returns an error if
+/// the kernel would not carry them, or if the host's netdev below the interface has another pnet id.
 pub(super) fn fits(input: SmcInput<'_>, carrier: &Carrier, name: &str) -> Result<Fit, SkipReason> {
     let fit = fit_by_gids(input, carrier, name);
     match base(input, name) {
@@ -125,13 +127,14 @@ pub(super) fn fits(input: SmcInput<'_>, carrier: &Carrier, name: &str) -> Result
     }
 }
 
-/// Returns the host's entry that takes precedence over the pod's entry for the interface `name`.
+/// Returns the host's pnet entry that the kernel prefers to the pod's entry for the interface `name`.
 pub(super) fn base<'a>(input: SmcInput<'a>, name: &str) -> Option<&'a PnetEntry> {
     rails::base(input.attachment, name, input.observed, input.smc_state)
 }
 
-/// Returns the SMC version by which the GIDs of the carrier's port carry connections: SMC-Rv2 if it carries one of the
-/// addresses. Returns an error if an address would be carried incorrectly, or if none would be carried.
+/// Returns the SMC version by which the carrier's port carries connections, according to its GIDs. The version is
+/// SMC-Rv2 if SMC-Rv2 carries at least one address of the interface. Returns an error if an address would be carried
+/// incorrectly, or if no address would be carried.
 fn fit_by_gids(input: SmcInput<'_>, carrier: &Carrier, name: &str) -> Result<Fit, SkipReason> {
     let Some(gids) = input.gids else {
         return Ok(Fit::V2);
@@ -157,7 +160,7 @@ fn fit_by_gids(input: SmcInput<'_>, carrier: &Carrier, name: &str) -> Result<Fit
             Ok(_) => {}
         }
     }
-    // a rail's own address is on the link that SMC-Rv1 needs
+    // SMC-Rv1 requires that the address is on the link of the RDMA NIC, which is true for a rail's own address
     let is_rail = input
         .attachment
         .rails
@@ -172,21 +175,22 @@ fn fit_by_gids(input: SmcInput<'_>, carrier: &Carrier, name: &str) -> Result<Fit
     }
 }
 
-/// Returns the possible sources of connections by the pod's netdev `link`.
+/// Returns the possible local addresses of connections that use the pod's netdev `link`.
 pub(super) fn sources<'a>(input: SmcInput<'a>, link: &'a Link) -> impl Iterator<Item = Source> {
     Source::of(link, is_vlan(input.observed, link))
 }
 
-/// Returns true if a netdev of the pod is a VLAN, or a child of a VLAN (`smc_vlan_by_tcpsk()`, `net/smc/smc_core.c`).
+/// Returns true if the pod's netdev `link` is a VLAN, or a child of a VLAN (`smc_vlan_by_tcpsk()`,
+/// `net/smc/smc_core.c`).
 fn is_vlan(observed: &Observed, link: &Link) -> bool {
     let is_vlan_netdev = |link: &Link| link.kind.as_deref() == Some("vlan");
     let parent = parent_on_host(link).and_then(|index| observed.host.link_by_index(index));
     is_vlan_netdev(link) || parent.is_some_and(is_vlan_netdev)
 }
 
-/// Returns another pod that uses the same RDMA device, if its connections would share link groups with this pod's. A
-/// server distinguishes link groups only by the peer's GID, and not by pod or device (`smcr_lgr_match()`,
-/// `net/smc/smc_core.c`). Connections with the device's own GID do not depend on other pods.
+/// Returns another pod whose connections would share link groups with this pod's connections, because both pods have
+/// the same RDMA device. A server distinguishes link groups only by the peer's GID, and not by pod or device
+/// (`smcr_lgr_match()`, `net/smc/smc_core.c`). Connections with the device's own GID do not depend on other pods.
 fn other_user(input: SmcInput<'_>) -> Option<&Attachment> {
     let attachment = input.attachment;
     let uses = |other: &&Attachment| {
@@ -200,7 +204,7 @@ fn other_user(input: SmcInput<'_>) -> Option<&Attachment> {
         .filter(|_| attachment.rdma_mode == Some(RdmaMode::Shared))
 }
 
-/// Returns the record's interfaces whose connections the kernel would not carry at present, and the reasons.
+/// Returns the record's interfaces whose connections the kernel would not carry at present. Each has a reason.
 pub fn misfits(input: SmcInput<'_>) -> Vec<(String, SkipReason)> {
     let Some(smc) = &input.attachment.smc else {
         return vec![];
@@ -233,7 +237,7 @@ pub fn misfits(input: SmcInput<'_>) -> Vec<(String, SkipReason)> {
     misfits
 }
 
-/// Returns the tables of `gids` without other pods' addresses. `others` may include attachments of the same pod.
+/// Returns the tables of `gids` without the addresses of other pods. `others` may include attachments of the same pod.
 pub fn without_other_pods(
     attachment: &Attachment,
     others: &[Attachment],
@@ -259,8 +263,8 @@ pub fn without_other_pods(
     gids
 }
 
-/// Returns the netdevs that can have GIDs on the RDMA port of `rail`: netdevs of the pod, of the host, and in other
-/// pods' records.
+/// Returns the netdevs that can have GIDs on the RDMA port of `rail`: netdevs of the pod, netdevs of the host, and
+/// netdevs in records of other pods.
 fn netdevs(input: SmcInput<'_>, rail: &Rail) -> Vec<Netdev> {
     let observed = input.observed;
     let of = |link: &Link, owner, is_on_port| Netdev {

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pure plans for SMC-R: pnet ids, the user EID and `net.smc.tcp2smc`.
+//! Plans for SMC-R: pnet ids, the user EID and `net.smc.tcp2smc`. These modules have no I/O.
 //!
 //! The kernel carries a connection by RDMA if its netdev and an RDMA port have the same pnet id
-//! (`smc_pnet_find_roce_by_pnetid()`, `net/smc/smc_pnet.c`). A netdev's id is in the table of its own namespace. An
-//! RDMA port's id is in the table of the initial namespace, even if the RDMA device is in a pod.
+//! (`smc_pnet_find_roce_by_pnetid()`, `net/smc/smc_pnet.c`). A netdev's id is in the pnet table of the netdev's
+//! namespace. An RDMA port's id is in the pnet table of the initial namespace, even if the RDMA device is in a pod.
 //!
 //! | module | owns |
 //! |---|---|
-//! | `detach` | the removal, and the restoring of others' entries |
-//! | `rails` | the RDMA ports that can carry a pod's connections, and their ids |
-//! | `choose` | the port for each interface, and the entries for it |
-//! | `fits` | the check that an interface's connections would be carried |
-//! | `verdict` | the GID that the kernel would choose for a connection |
+//! | `detach` | removal of SMC-R, which keeps other pods' entries or adds them again |
+//! | `rails` | RDMA ports that can carry a pod's connections, and their pnet ids |
+//! | `choose` | the port for each interface, and the entries for interface and port |
+//! | `fits` | check whether the kernel would carry an interface's connections |
+//! | `verdict` | prediction of the GID that the kernel would choose for a connection |
 
 mod choose;
 mod detach;
@@ -31,13 +31,14 @@ use rdma_netns::{
     smc::{PnetEntry, PnetId, SmcState},
 };
 
-/// Number of links in a pod's link groups. The kernel would make a second link over an RDMA device with the same pnet
-/// id, or over the same device with the first GID that fits, without checking the route (`smc_llc_srv_add_link()`,
-/// `net/smc/smc_llc.c`). If the second link did not reach the peer, the first connection would wait 5 s.
+/// Number of links in a pod's link groups. With more links, the kernel would make a second link over an RDMA device
+/// with the same pnet id, or over the same device with the first GID that fits. It would not check the route
+/// (`smc_llc_srv_add_link()`, `net/smc/smc_llc.c`). If the second link did not reach the peer, the first connection
+/// would wait 5 s.
 const ONE: u8 = 1;
 
-/// Returns the missing changes for `smc`. `tcp2smc` is last, so that all entries exist before the first socket uses
-/// them.
+/// Returns the changes that are missing for `smc`. `tcp2smc` comes last: all entries must exist before a first socket
+/// uses them.
 pub fn attach(smc: &Smc, smc_state: &SmcState) -> Vec<Op> {
     let ueid = smc
         .ueid
@@ -61,11 +62,11 @@ pub fn attach(smc: &Smc, smc_state: &SmcState) -> Vec<Op> {
     ops
 }
 
-/// Returns the changes that CHECK reports as differences: the changes of [`attach`], and other attachments' entries
-/// that are missing but needed.
+/// Returns the changes that CHECK reports as differences: the missing changes of [`attach`], and missing entries of
+/// other attachments that this attachment also needs.
 ///
-/// If SMC-R is off, only the entries with ids of no RDMA port are expected. The record's other entries are those that
-/// could not be removed.
+/// If SMC-R is off, CHECK expects only the entries that block foreign GIDs. Their id belongs to no RDMA port. The
+/// record's other entries are entries that could not be removed.
 pub fn missing(smc: &Smc, smc_state: &SmcState) -> Vec<Op> {
     if smc.state == SmcStatus::Off {
         let placed = smc.entries.iter().map(|it| &it.entry);

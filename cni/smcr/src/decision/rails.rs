@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The RDMA ports that can carry a pod's connections, and their pnet ids.
-//!
-//! Each NIC has an id of its own, its hardware address. With one id for several NICs, the kernel could choose a NIC
-//! that does not reach the peer, and such a connection would wait 5 s.
+//! RDMA ports that can carry a pod's connections, and their pnet ids. The pnet id of a NIC is its hardware address, so
+//! each NIC has a different id. If several NICs had one id, the kernel might choose a NIC that does not reach the peer.
+//! The connection would then wait 5 s.
 
 use attachments::{Attachment, Rail};
 use rdma_netns::{
@@ -11,20 +10,20 @@ use rdma_netns::{
     smc::{PnetEntry, PnetId, SmcState},
 };
 
-/// The RDMA port of a rail, and its existing or future id.
+/// RDMA port of a rail, and the port's pnet entry. The entry may not exist yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Carrier {
-    /// Index of the rail.
+    /// Index of the rail in the attachment.
     pub rail: usize,
     /// Entry of the port in the host's table.
     pub entry: PnetEntry,
-    /// RDMA device.
+    /// Name of the RDMA device.
     pub device: String,
-    /// Port number of the RDMA device, from 1.
+    /// Number of the port of the RDMA device, from 1.
     pub port: u8,
 }
 
-/// The reason why SMC-R cannot use a rail's RDMA device, or any device.
+/// Reason why SMC-R cannot use a rail's RDMA device, or any RDMA device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Blocker {
     /// The kernel has no SMC.
@@ -35,13 +34,13 @@ pub enum Blocker {
     /// No rail has an RDMA device.
     #[error("the pod has no RDMA device")]
     NoRdma,
-    /// The eRDMA driver is in the mode for programs that use RDMA's connection manager.
+    /// The eRDMA driver is in compat mode, which supports RDMA's connection manager. SMC-R does not work in this mode.
     #[error(
         "{device} is an eRDMA device, and its driver is in compat mode, which has no SMC-R: load \
          erdma with compat_mode=N"
     )]
     Compat {
-        /// RDMA device.
+        /// Name of the RDMA device.
         device: String,
     },
     /// Mainline's SMC refuses iWARP devices (`smc_ib_add_dev()`, `net/smc/smc_ib.c`).
@@ -49,13 +48,13 @@ pub enum Blocker {
         "this kernel's SMC does not use {device}: only that of Alibaba Cloud Linux 3 uses iWARP devices, such as eRDMA's"
     )]
     Unused {
-        /// The RDMA device.
+        /// Name of the RDMA device.
         device: String,
     },
     /// The port is neither RoCE nor iWARP.
     #[error("{device} has no Ethernet port, which SMC-R needs")]
     NotEthernet {
-        /// The RDMA device.
+        /// Name of the RDMA device.
         device: String,
     },
     /// The RDMA device is not in the pod.
@@ -63,35 +62,36 @@ pub enum Blocker {
         "RDMA device {device} is not in the pod, where the RDMA subsystem's exclusive mode needs it"
     )]
     NotInPod {
-        /// The RDMA device.
+        /// Name of the RDMA device.
         device: String,
     },
-    /// Another port of the device has an id. The kernel stores only one entry for a device.
+    /// Another port of the device already has a pnet id. The kernel stores only one entry for a device.
     #[error("another port of {device} has pnet id {id}, and the kernel keeps one for a device")]
     OtherPort {
-        /// The RDMA device.
+        /// Name of the RDMA device.
         device: String,
-        /// Id of the other port.
+        /// Pnet id of the other port.
         id: PnetId,
     },
-    /// Two NICs would have the same id.
+    /// Two NICs would have the same pnet id.
     #[error(
         "the pnet id of {device} would be {id}, its NIC's hardware address, which {other} has already: \
          give one of them another id with smc_pnet"
     )]
     IdTaken {
-        /// The RDMA device.
+        /// Name of the RDMA device.
         device: String,
-        /// Id.
+        /// Pnet id of both devices.
         id: PnetId,
-        /// RDMA device that has the id.
+        /// RDMA device that already has the id.
         other: String,
     },
 }
 
-/// Returns the reason why the pod's connections must stay TCP, if it is known before the first change. If SMC-R is
-/// `required`, one unusable rail is a reason. If SMC-R is optional, there is a reason only if no rail is usable. A rail
-/// without an RDMA device is a reason only if it is the only rail.
+/// Returns the reason why the pod's connections must stay TCP, if this is known before the first change:
+/// - If SMC-R is `required`, one unusable rail is a reason.
+/// - If SMC-R is optional, there is a reason only if no rail is usable.
+/// - A rail without an RDMA device is a reason only if it is the only rail.
 pub fn blocker(
     attachment: &Attachment,
     observed: &Observed,
@@ -111,7 +111,8 @@ pub fn blocker(
     }
 }
 
-/// Returns the carrier of each rail, or the reason why a rail has none. `moved`: the rails are in the pod.
+/// Returns the RDMA port of each rail, or the reason why SMC-R cannot use it. `moved` is true if the rails are in the
+/// pod.
 pub fn carriers(
     attachment: &Attachment,
     observed: &Observed,
@@ -131,8 +132,8 @@ pub fn carriers(
     found
 }
 
-/// Refuses an id that another RDMA device has. Accepts the id if the kernel's table has this entry already, because an
-/// administrator may give two devices one id.
+/// Refuses a pnet id that another RDMA device already has. If the kernel's table already has exactly this entry,
+/// accepts it: an administrator may give two devices one id.
 fn check_id<'a>(
     carrier: Carrier,
     mut entries: impl Iterator<Item = &'a PnetEntry> + Clone,
@@ -154,7 +155,7 @@ fn check_id<'a>(
     }
 }
 
-/// Returns the RDMA device and port of rail `index`. `None`: the rail has no RDMA device.
+/// Returns the RDMA device and port of the rail with the index `index`. Returns `None` if the rail has no RDMA device.
 pub fn port_of(attachment: &Attachment, index: usize, observed: &Observed) -> Option<(String, u8)> {
     let rail = attachment.rails.get(index)?;
     let rdma = rail.rdma.as_ref()?;
@@ -175,7 +176,7 @@ fn carrier(
     if smc_state.erdma_compat == Some(true) && is_erdma(rdma, observed) {
         return Err(Blocker::Compat { device });
     }
-    // if the kernel does not list SMC's devices, assume that it uses eRDMA if it has tcp2smc
+    // if the kernel does not list SMC's devices, assume that SMC uses eRDMA devices if tcp2smc exists
     let is_used = match &smc_state.devices {
         Some(devices) => devices.contains(&device),
         None => smc_state.tcp2smc.is_some() || !is_erdma(rdma, observed),
@@ -227,8 +228,8 @@ fn is_erdma(rdma: &RdmaDevice, observed: &Observed) -> bool {
     device.is_some_and(|it| it.driver.as_deref() == Some(ERDMA) || !it.rdma_functions.is_empty())
 }
 
-/// Returns the number of the RDMA port of `link`, the rail's netdev on the host. For a bond, returns the RDMA port of
-/// one of its ports. If there is none, returns the first port.
+/// Returns the number of the RDMA port that belongs to `link`, the rail's netdev on the host. If `link` is a bond,
+/// returns the RDMA port of a port of the bond. If `link` has no RDMA port, returns the device's first port.
 fn port(rdma: &RdmaDevice, link: Option<&Link>, observed: &Observed) -> u8 {
     let index = link.map(|link| link.index);
     let of_bond = |netdev: u32| {
@@ -242,12 +243,12 @@ fn port(rdma: &RdmaDevice, link: Option<&Link>, observed: &Observed) -> u8 {
         .unwrap_or(1)
 }
 
-/// Largest depth of stacked netdevs (`MAX_NEST_DEV`).
+/// Largest depth of stacked netdevs in the kernel (`MAX_NEST_DEV`).
 const NESTED: usize = 8;
 
-/// Returns the entry of the host's lowest netdev below the pod's interface `name`. The kernel looks this entry up
-/// first, also for children in pods (`pnet_find_base_ndev()`, `smc_pnet_find_ndev_pnetid_by_table()`). The entry
-/// therefore takes precedence over the pod's.
+/// Returns the pnet entry of the host's lowest netdev below the pod's interface `name`. The kernel searches for this
+/// entry first, also for child netdevs in pods (`pnet_find_base_ndev()`, `smc_pnet_find_ndev_pnetid_by_table()`). It
+/// therefore prefers it to the pod's entry.
 pub(super) fn base<'a>(
     attachment: &Attachment,
     name: &str,
@@ -278,14 +279,15 @@ pub(super) fn base<'a>(
     })
 }
 
-/// Returns the host's index of the parent of a pod's netdev, if that netdev is a child.
+/// Returns the index of the host netdev that is the parent of the pod's netdev `link`. Returns `None` if `link` is not
+/// a child netdev.
 pub(super) fn parent_on_host(link: &Link) -> Option<u32> {
     let is_child = matches!(link.kind.as_deref(), Some("macvlan" | "ipvlan"));
     link.lower.filter(|_| is_child)
 }
 
-/// Returns the NIC's own id: its hardware address on the host, because a driver can change the address in a move
-/// (igbvf). If an earlier plugin moved the netdev, returns its permanent address.
+/// Returns the pnet id of the NIC: its hardware address on the host. The address in the pod can differ, because some
+/// drivers change it in a move (igbvf). If an earlier plugin moved the netdev, the id is the permanent address.
 fn own_id(rail: &Rail, link: Option<&Link>) -> Option<PnetId> {
     let link = link?;
     let burnt_in = link.permanent_mac.as_ref().filter(|_| !rail.is_ours());

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Predicts the GID that the kernel chooses for a connection. Without the prediction, some connections would wait for 5
-//! s, and others would use a foreign address.
+//! s, and others would use an address that does not belong to the pod.
 
 use attachments::Fit;
 use rdma_netns::{Address, Gid, GidKind, GidTable, Link};
 use std::net::{IpAddr, Ipv4Addr};
 
-/// The local address of a connection.
+/// Local address of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Source {
     /// Address of the TCP socket.
     pub ip: Ipv4Addr,
-    /// Length of the address's prefix, bits.
+    /// Length of the address's prefix, in bits.
     pub prefix: u8,
     /// True if the connection's netdev is a VLAN.
     pub vlan: bool,
@@ -20,22 +20,22 @@ pub struct Source {
 /// A netdev whose addresses can be GIDs of the RDMA port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Netdev {
-    /// Name in its own namespace.
+    /// Name of the netdev in its namespace.
     pub name: String,
-    /// Addresses.
+    /// Addresses of the netdev.
     pub addresses: Vec<Address>,
     /// True if the netdev is a VLAN.
     pub vlan: bool,
-    /// Owner.
+    /// Owner of the netdev.
     pub owner: Owner,
-    /// True if the netdev certainly uses the RDMA port, even if it has no GID there at present.
+    /// True if the netdev certainly uses the RDMA port, even while it has no GID on the port.
     pub is_on_port: bool,
 }
 
-/// The owner of a netdev.
+/// Owner of a netdev.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// The pod of the connection.
+    /// The pod that has the connection.
     Pod,
     /// The host.
     Host,
@@ -43,39 +43,39 @@ pub enum Owner {
     Another(String),
 }
 
-/// The state on which the kernel's choice depends.
+/// State on which the kernel's choice depends.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     /// GID table of the RDMA port, as the pod sees it.
     pub gids: &'a GidTable,
-    /// Known netdevs, the pod's first.
+    /// Known netdevs. The pod's netdevs are first.
     pub netdevs: &'a [Netdev],
-    /// True if only the pod has the port. Then a GID of an unknown netdev belongs to the pod.
+    /// True if no other pod has the port. A GID of an unknown netdev then belongs to the pod.
     pub alone: bool,
     /// True if the kernel has a user EID.
     pub has_ueid: bool,
 }
 
-/// The reason why a connection would not be carried, or be carried incorrectly.
+/// Reason why the kernel would not carry a connection, or would carry it incorrectly.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Misfit {
-    /// The kernel would choose a foreign GID, to which the peer would then send.
+    /// The kernel would choose a GID of another owner, and the peer would then send to that owner.
     #[error("{}", strange(*address, owner, *by))]
     Strange {
         /// Address of the GID.
         address: IpAddr,
-        /// Owner of the GID, for people.
+        /// Description of the GID's owner.
         owner: String,
-        /// Version of SMC-R that chooses the GID.
+        /// Version of SMC-R by which the kernel chooses the GID.
         by: Fit,
     },
-    /// The kernel compares VLAN ids, which are unknown here.
+    /// The kernel compares VLAN ids. This prediction does not know them.
     #[error(
         "it is a VLAN, and the GID that the kernel would choose for a VLAN is not predicted; give the \
          pod an interface without a VLAN tag for SMC-R"
     )]
     Vlan,
-    /// No GID's netdev has an address in the source's subnet, and there is no RoCE v1 GID.
+    /// No GID fits: no GID's netdev has an address in the source's subnet, and there is no RoCE v1 GID.
     #[error(
         "no GID fits {ip}/{prefix}: SMC-Rv2 needs one whose netdev has an IPv4 address of that subnet, \
          and SMC-Rv1 needs a RoCE v1 GID; connections by the RDMA interfaces' own addresses can have \
@@ -84,10 +84,10 @@ pub enum Misfit {
     NoGid {
         /// Source address.
         ip: Ipv4Addr,
-        /// Length of the source's prefix, bits.
+        /// Length of the source's prefix, in bits.
         prefix: u8,
     },
-    /// The first GID that fits is the other end of a point-to-point address. No machine reaches the port by this GID.
+    /// The first GID that fits is the other end of a point-to-point address. No peer reaches the port by this GID.
     #[error(
         "the kernel would choose GID {address}, which {netdev} has only as the other end of an address: \
          peers cannot reach it; remove that address from {netdev}, and set it again after the others \
@@ -96,10 +96,10 @@ pub enum Misfit {
     OtherEnd {
         /// Address of the GID.
         address: IpAddr,
-        /// Netdev.
+        /// Netdev that has the address.
         netdev: String,
     },
-    /// SMC-Rv2 would fit, but is off.
+    /// SMC-Rv2 would fit, but the kernel has no user EID.
     #[error(
         "the kernel has no user EID, without which there is only SMC-Rv1, and SMC-Rv1 needs a RoCE v1 \
          GID: set smcUeid, to the same on all nodes"
@@ -125,17 +125,17 @@ fn strange(address: IpAddr, owner: &str, by: Fit) -> String {
 
 /// Predicts how the kernel carries a connection from `source`.
 ///
-/// The kernel first tries SMC-Rv2, if it has a user EID (`smc_find_proposal_devices()`, `net/smc/af_smc.c`). For
-/// SMC-Rv2 it chooses the first RoCE v2 GID that is an IPv4 address, and whose netdev has an address with `source` in
-/// its prefix. The netdev may be in any namespace, and the GID itself may have another prefix. For SMC-Rv1 the kernel
-/// uses the first RoCE v1 GID, whatever its address; on a shared netdev this is the parent's. A connection by a VLAN
-/// uses only GIDs of VLANs with the same id. Any other connection uses no GID of a VLAN (`smc_ib_determine_gid()`,
-/// `smc_ib_determine_gid_rcu()`, `net/smc/smc_ib.c`, Linux 6.12).
+/// - The kernel first tries SMC-Rv2, if it has a user EID (`smc_find_proposal_devices()`, `net/smc/af_smc.c`). It
+///   chooses the first RoCE v2 GID that is an IPv4 address and whose netdev has an address with `source` in its prefix.
+///   The netdev may be in any namespace, and the GID itself may have another prefix.
+/// - For SMC-Rv1 the kernel uses the first RoCE v1 GID, with any address. On a shared netdev, this is the parent's GID.
+/// - A connection by a VLAN uses only GIDs of VLANs with the same id. Any other connection uses no GID of a VLAN
+///   (`smc_ib_determine_gid()`, `smc_ib_determine_gid_rcu()`, `net/smc/smc_ib.c`, Linux 6.12).
 ///
 /// The kernel reuses free indexes, so the table's order can change. `verdict` therefore requires that all GIDs that fit
-/// belong to the pod. There is one exception. The other end of a point-to-point address also has a GID, which may fit
-/// if it is not the first. Earlier versions set such an address on a rail, after the rail's own address. CHECK repeats
-/// the prediction.
+/// belong to the pod. There is one exception: the GID of the other end of a point-to-point address may fit if it is not
+/// the first GID. Earlier versions set such an address on a rail, after the rail's own address. CHECK repeats the
+/// prediction.
 pub fn verdict(view: View<'_>, source: Source) -> Result<Fit, Misfit> {
     if view.gids.size == 1 {
         return Ok(Fit::Device);
@@ -170,12 +170,14 @@ pub fn verdict(view: View<'_>, source: Source) -> Result<Fit, Misfit> {
 }
 
 impl View<'_> {
-    /// Refuses GIDs that are not the pod's.
+    /// Refuses GIDs that do not belong to the pod. Also refuses the parent's GIDs for SMC-Rv1, although any peer
+    /// reaches the port by them. The parent's GIDs would be correct only under two conditions:
     ///
-    /// The parent's GIDs are refused for SMC-Rv1 too, although any peer reaches the port by them. They would be correct
-    /// only under two conditions. All RDMA NICs must be on one link, which a pod cannot observe. The first GID must
-    /// remain the parent's link-local one, which is false for soft-RoCE over a bond (docs/dev/smc-r-kernel.md). An arm
-    /// here for `Owner::Host` with `Fit::V1` would allow them for any number of pods.
+    /// - All RDMA NICs must be on one link. A pod cannot observe this.
+    /// - The first GID must remain the parent's link-local GID. This is false for soft-RoCE over a bond
+    ///   (docs/dev/smc-r-kernel.md).
+    ///
+    /// A match arm for `Owner::Host` with `Fit::V1` in this function would allow these GIDs for any number of pods.
     fn all_own<'g>(&self, gids: impl Iterator<Item = &'g Gid>, by: Fit) -> Result<(), Misfit> {
         for gid in gids {
             let owner = match self.netdev(gid) {
@@ -190,8 +192,8 @@ impl View<'_> {
         Ok(())
     }
 
-    /// Refuses the other end of a point-to-point address as the first GID, because the kernel sends the first GID to
-    /// peers.
+    /// Refuses the port if its first GID is the other end of a point-to-point address, because the kernel sends the
+    /// first GID to peers.
     fn no_other_end(&self, first: Option<&Gid>) -> Result<(), Misfit> {
         let Some((gid, netdev)) = first.and_then(|gid| Some((gid, self.netdev(gid)?))) else {
             return Ok(());
@@ -207,8 +209,8 @@ impl View<'_> {
         }
     }
 
-    /// Refuses a foreign netdev on the same port whose GIDs may fit later: the netdev may be down now, or get its
-    /// address later.
+    /// Refuses the port if a netdev of another owner may later get a GID on it that fits. The netdev may be down now,
+    /// or get its address later.
     fn none_near(&self, source: Source) -> Result<(), Misfit> {
         let is_others = |it: &&Netdev| it.is_on_port && it.owner != Owner::Pod;
         for netdev in self.netdevs.iter().filter(is_others) {
@@ -230,7 +232,7 @@ impl View<'_> {
             named && netdev.has_gid_of(gid.address())
         };
         let by_name = |netdev: &&Netdev| gid.netdev.as_ref() == Some(&netdev.name);
-        // the driver derives the port's own GID from its hardware address, even if the netdev has another address
+        // the driver derives the port's own GID from the port's hardware address, whatever the netdev's address is
         let made = || {
             let is_made = !self.alone && gid.ip.is_unicast_link_local();
             let hosts = self.netdevs.iter().filter(|it| it.owner == Owner::Host);
@@ -257,8 +259,8 @@ impl View<'_> {
 }
 
 impl Netdev {
-    /// Returns true if one of the netdev's addresses creates a GID for `ip`. A point-to-point IPv4 address creates a
-    /// GID for its other end (`inetaddr_event()`, `drivers/infiniband/core/roce_gid_mgmt.c`).
+    /// Returns true if one of the netdev's addresses makes a GID for `ip`. A point-to-point IPv4 address makes a GID
+    /// for its other end (`inetaddr_event()`, `drivers/infiniband/core/roce_gid_mgmt.c`).
     fn has_gid_of(&self, ip: IpAddr) -> bool {
         let mut addresses = self.addresses.iter();
         addresses.any(|it| match it.ip {
@@ -267,10 +269,10 @@ impl Netdev {
         })
     }
 
-    /// Returns the netdev's first address with `source` in its prefix. VLANs have none.
+    /// Returns the netdev's first address with `source` in its prefix. Returns `None` for a VLAN.
     fn reaching(&self, source: Source) -> Option<&Address> {
         let reaches = |address: &&Address| {
-            // `inet_ifa_match()` compares the other end of a point-to-point address
+            // `inet_ifa_match()` compares the other end if the address is a point-to-point address
             let end = address.peer.unwrap_or(address.ip);
             matches!(end, IpAddr::V4(end) if same_subnet(end, address.prefix, source.ip))
         };
@@ -288,7 +290,7 @@ impl Netdev {
 }
 
 impl Source {
-    /// Returns the possible sources of connections by `link`. `vlan`: the netdev is a VLAN.
+    /// Returns the possible local addresses of connections that use `link`. `vlan` is true if the netdev is a VLAN.
     pub fn of(link: &Link, vlan: bool) -> impl Iterator<Item = Self> {
         let addresses = link.addresses.iter().filter(|address| address.scope == 0);
         addresses.filter_map(move |address| match address.ip {
@@ -302,7 +304,7 @@ impl Source {
     }
 }
 
-/// Reports whether both addresses are in one subnet with a prefix of `prefix` bits.
+/// Returns true if both addresses are in one subnet with a prefix of `prefix` bits.
 pub(super) fn same_subnet(one: Ipv4Addr, prefix: u8, other: Ipv4Addr) -> bool {
     let differing = u32::from(one) ^ u32::from(other);
     differing.leading_zeros() >= u32::from(prefix.min(32))

@@ -72,7 +72,7 @@ impl Case {
     }
 }
 
-/// Returns a rail of the pod, with its RDMA device.
+/// Returns a case with a moved rail: the pod has the netdev and its RDMA device.
 fn moved() -> Case {
     Case {
         netdevs: vec![
@@ -85,7 +85,7 @@ fn moved() -> Case {
     }
 }
 
-/// Returns a child in the pod, whose parent has an address and is first in the table.
+/// Returns a case with a child netdev in the pod. The parent's address is first in the GID table.
 fn shared(parent: &str, pod: &str) -> Case {
     Case {
         netdevs: vec![
@@ -124,7 +124,7 @@ fn any_address_of_the_netdev_lends_its_first_gid() {
     case.netdevs[1].addresses.push(address("10.244.1.200/24"));
     case.gids.push(v2(2, "10.244.1.200", "rdma0"));
     assert_eq!(case.of("10.244.1.5/24"), Ok(Fit::V2));
-    // the GID of the address itself need not be there
+    // the source address itself need not be in the GID table
     case.gids.pop();
     assert_eq!(case.of("10.244.1.5/24"), Ok(Fit::V2));
 }
@@ -144,7 +144,7 @@ fn a_gid_that_the_driver_made_is_the_pods_where_the_port_is() {
     let mut case = moved();
     case.gids = vec![v1(0, "fe80::77", "rdma0")];
     assert_eq!(case.of("10.244.1.5/24"), Ok(Fit::V1));
-    // a netdev of the host has the rail's name
+    // a netdev of the host has the same name as the rail
     case.netdevs.push(netdev("rdma0", &[], false));
     assert_eq!(case.of("10.244.1.5/24"), Ok(Fit::V1));
     case.netdevs.pop();
@@ -186,7 +186,7 @@ fn a_netdev_of_the_port_counts_before_it_has_its_gid() {
     case.netdevs[1].is_on_port = true;
     let error = by_v2("10.9.0.1", "ens1 on the host");
     assert_eq!(case.of("10.9.0.5/24"), Err(error));
-    // a VLAN's GIDs are for VLANs
+    // only connections by a VLAN use a VLAN's GIDs
     case.netdevs[1].vlan = true;
     assert_eq!(case.of("10.9.0.5/24"), Ok(Fit::V2));
 }
@@ -197,7 +197,7 @@ fn a_parent_of_another_subnet_is_passed_over() {
         shared("10.8.0.1/24", "10.9.0.5/24").of("10.9.0.5/24"),
         Ok(Fit::V2)
     );
-    // unless any address of it is of the pod's
+    // the GID is refused if any address of the foreign netdev has the source in its prefix
     let mut case = shared("10.8.0.1/24", "10.9.0.5/24");
     case.netdevs[1].addresses.push(address("10.9.0.2/16"));
     let error = by_v2("10.8.0.1", "ens1 on the host");
@@ -210,11 +210,11 @@ fn v1_by_the_parents_gid_is_refused() {
     case.has_ueid = false;
     let error = by_v1("fe80::1", "ens1 on the host");
     assert_eq!(case.of("10.9.0.5/24"), Err(error.clone()));
-    // IPv6 is off on the host; a netdev of the pod has the parent's name
+    // the host has no IPv6 addresses, and a netdev of the pod has the parent's name
     case.netdevs[1].addresses.pop();
     case.netdevs.insert(0, netdev("ens1", &[], true));
     assert_eq!(case.of("10.9.0.5/24"), Err(error));
-    // another pod's goes with it
+    // another pod's GID is on the shared netdev, too
     case.gids.remove(0);
     case.gids.insert(0, v1(0, "10.9.0.4", "rdma0"));
     let error = by_v1("10.9.0.4", "an unknown owner");
@@ -226,18 +226,18 @@ fn v1_by_the_parents_gid_is_refused() {
 #[test]
 fn another_pods_gid_counts_by_its_record_or_by_itself() {
     let mut case = shared("10.8.0.1/24", "10.9.0.5/24");
-    // of the same name, as rails of other pods are
+    // the GID's netdev has the rail's name, like rails of other pods
     case.gids.insert(0, v2(0, "10.9.0.4", "rdma0"));
     let error = by_v2("10.9.0.4", "an unknown owner");
     assert_eq!(case.of("10.9.0.5/24"), Err(error));
-    // its record says that its prefix does not reach the source
+    // according to its record, the other pod's prefix does not contain the source
     case.netdevs.push(netdev("rdma0", &["10.9.0.4/32"], false));
     assert_eq!(case.of("10.9.0.5/24"), Ok(Fit::V2));
     case.netdevs.push(netdev("rdma7", &["10.9.0.4/24"], false));
     assert_eq!(case.of("10.9.0.5/24"), Ok(Fit::V2));
 }
 
-/// The kernel reuses free indexes.
+/// The kernel reuses free indexes, and can change the order of GIDs.
 #[test]
 fn order_is_not_counted_on() {
     for index in [2, 9] {
@@ -287,7 +287,7 @@ fn the_other_end_of_a_link_makes_the_subnet() {
     assert!(matches!(fits, Err(Misfit::OtherEnd { .. })), "{fits:?}");
 }
 
-/// The kernel makes a GID of the other end, and none of the address itself.
+/// The kernel makes a GID of the other end of a point-to-point address, and no GID of the address itself.
 #[test]
 fn the_other_end_of_an_address_is_no_gid_for_peers() {
     let mut case = moved();
@@ -296,7 +296,7 @@ fn the_other_end_of_an_address_is_no_gid_for_peers() {
     case.netdevs[1].addresses.push(lent);
     case.gids.push(v2(2, "10.244.1.5", "rdma0"));
     assert_eq!(case.of("10.244.1.5/24"), Ok(Fit::V2));
-    // it is the pod's own, also where others have the port
+    // the GID belongs to the pod even if other pods use the port
     case.alone = false;
     case.netdevs.push(netdev("rdma0", &["10.8.0.1/24"], false));
     assert_eq!(case.of("10.244.1.5/24"), Ok(Fit::V2));
@@ -307,7 +307,7 @@ fn the_other_end_of_an_address_is_no_gid_for_peers() {
         netdev: "rdma0".to_owned(),
     };
     assert_eq!(case.of("10.244.1.5/24"), Err(error.clone()));
-    // of the rail's own connections as well
+    // the rail's own connections would use this GID, too
     assert_eq!(case.of("10.9.0.5/24"), Err(error));
 }
 

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The options of `rdma-device-plugin smc`. The program parses its command line.
+//! Options of `rdma-device-plugin smc`. `rdma-device-plugin` parses the command line, and passes the options to this
+//! crate.
 
 use std::{path::PathBuf, str::FromStr};
 
 /// Options of `smc`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arguments {
-    /// Network namespace.
+    /// Network namespace whose SMC-R state is printed.
     pub target: Target,
     /// True if the output is JSON.
     pub json: bool,
@@ -27,7 +28,8 @@ pub enum Target {
     Pod(String),
 }
 
-/// Parses the argument of the command line: a path begins with `/` or `.`; a pod has the form `namespace/name`.
+/// Parses a target from the command line. A path begins with `/` or `.`. A pod has the form `namespace/name`. A text
+/// without `/` is a name. Any other text is an error.
 impl FromStr for Target {
     type Err = &'static str;
 

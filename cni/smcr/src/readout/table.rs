@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The state as text.
+//! Formats the state of SMC-R as text.
 
 use conf_reader::one_line;
 use rdma_netns::smc::{Connection, LinkGroup, Mode, Overview, PnetEntry, SmcPort};
@@ -17,7 +17,7 @@ pub(super) fn of(overview: &Overview) -> String {
             if lines.is_empty() { ": none" } else { "" }
         );
         for line in lines {
-            // pods choose the names of their netdevs
+            // escape the line, because pods choose the names of their netdevs
             let _ = writeln!(text, "  {}", one_line(line.trim_end()));
         }
     };
@@ -106,7 +106,8 @@ fn connection(connection: &Connection) -> String {
     )
 }
 
-/// Returns the mode, or `-` for a socket without a peer, for which the kernel always reports SMCR.
+/// Returns the connection's mode. Returns `-` for a socket without a peer: the kernel reports SMCR for every such
+/// socket.
 fn mode(connection: &Connection) -> String {
     match connection.peer {
         None => "-".to_owned(),
@@ -114,7 +115,7 @@ fn mode(connection: &Connection) -> String {
     }
 }
 
-/// Returns the RDMA device, or the reason of the fallback.
+/// Returns the name of the RDMA device, or the reason why the connection uses TCP.
 fn remark(connection: &Connection) -> String {
     match (connection.mode, &connection.link, &connection.fallback) {
         (Mode::Smcr, Some(link), _) => format!("{} port {}", link.device, link.port),
@@ -133,7 +134,7 @@ fn remark(connection: &Connection) -> String {
     }
 }
 
-/// Returns the text of a GID, in IPv4 notation if it is an IPv4 address.
+/// Formats a GID, in IPv4 notation if it is an IPv4 address.
 fn gid(gid: Option<Ipv6Addr>) -> String {
     let text = |gid: Ipv6Addr| match gid.to_ipv4_mapped() {
         Some(ipv4) => ipv4.to_string(),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Opening the requested namespace.
+//! Opens the requested network namespace.
 
 use super::arguments::{Arguments, Target};
 use attachments::{
@@ -9,11 +9,11 @@ use attachments::{
 use rdma_netns::netns::{Netns, OpenError};
 use std::{io, path::Path};
 
-/// Directories in which `ip netns` and container runtimes mount namespaces. On most nodes the second is a link to the
-/// first.
+/// Directories in which `ip netns` and container runtimes mount network namespaces. On most nodes the second directory
+/// is a link to the first.
 const DIRECTORIES: [&str; 2] = ["/run/netns", "/var/run/netns"];
 
-/// The namespace cannot be found or opened.
+/// Error: the namespace cannot be found or opened.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum TargetError {
     #[error("there is no network namespace {0:?} below /run/netns or /var/run/netns")]

@@ -2,17 +2,17 @@
 //! SMC-R's plans as data. Each file in `cases` is a base of `bases` with differences (see the crate `cases`). The
 //! expected plan is in the text file beside it.
 //!
-//! | member | has |
+//! | member | content |
 //! |---|---|
 //! | `mode` | mode of the RDMA subsystem |
 //! | `rails` | rails of the pod, which [`world`] completes: `name`, `home` or `shared`, `mac`, `rdma`, `driver` |
-//! | `pod`, `host` | netdevs and their addresses; `kind`, `master` and `lower`, as indices: both from 20 on, in their order |
+//! | `pod`, `host` | netdevs and their addresses; `kind`, `master` and `lower` are indices, which begin at 20 in pod and host |
 //! | `seen` | observed state of SMC |
 //! | `gids` | GIDs of each rail's port, in order: `[kind, address, netdev]`; missing: the rails are not yet in the pod |
-//! | `primary`, `ueid` | the pod's primary interface, `smcUeid` |
-//! | `others` | other records: their `smc`, and their `pod` (`"same"`: this one) and `addresses` |
+//! | `primary`, `ueid` | the pod's primary interface, and `smcUeid` |
+//! | `others` | other records: their `smc`, their `addresses`, and their `pod` (`"same"`: the pod of the case) |
 //! | `unreadable` | true if there are unreadable records |
-//! | `smc`, `dead` | for a removal: the record's SMC-R, and true if the pod is gone |
+//! | `smc`, `dead` | for a removal: the SMC-R of the record, and true if the pod has ended |
 //!
 //! `UPDATE_PLANS=1 cargo test -p smcr --test smc` writes all texts again. Read them before you commit.
 
@@ -70,7 +70,7 @@ fn set_up(world: &World) -> String {
     for op in &ops {
         let _ = writeln!(text, "# {}", drift::describe(op, observed));
     }
-    // entries that are used, but do not belong to this record
+    // entries that the pod uses, and that do not belong to its record
     let count = |text: &str| text.matches("smc_pnet -a").count();
     let _ = writeln!(
         text,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Builds ADD's result: addresses and routes of the rails, and all other fields of IPAM's answers.
+//! Builds ADD's result from the rails' addresses and routes, and from the other fields of IPAM's answers.
 
 use crate::ipam::Answer;
 use attachments::{Attachment, DesiredLink};
@@ -10,7 +10,8 @@ use rdma_netns::{Observed, link::MAIN_TABLE};
 use serde_json::{Value, json};
 use std::{net::IpAddr, path::Path};
 
-/// Returns the result's part for each rail of the attachment. `answers` are from the IPAM plugin, if one is configured.
+/// Returns the part of the result for each rail of the attachment. `answers` are the answers of the IPAM plugin, if
+/// one is configured.
 pub(super) fn of_rails(
     attachment: &Attachment,
     observed: &Observed,
@@ -51,7 +52,7 @@ pub(super) fn of_rails(
     results
 }
 
-/// Returns the `routes` that ADD set, each with the other fields of its route in IPAM's answer.
+/// Returns the `routes` that ADD set. Adds to each route the other fields that the same route has in IPAM's answer.
 fn complete(routes: Vec<Value>, answered: &[Value]) -> Vec<Value> {
     let destination = |route: &Value| route["dst"].as_str()?.parse::<IpNetwork>().ok();
     let network =
@@ -64,7 +65,7 @@ fn complete(routes: Vec<Value>, answered: &[Value]) -> Vec<Value> {
             let same_way = it["gw"].is_null() || gateway(it) == gateway(&set);
             network(it) == network(&set) && table(it) == table(&set) && same_way
         };
-        // each route of the answer is used once: several routes to one destination keep their order
+        // uses each route of the answer once, so several routes to one destination keep their order
         let found = answered.iter().position(is_it);
         let mut route = found.map_or_else(|| json!({}), |index| answered.remove(index));
         for (key, value) in set.as_object().into_iter().flatten() {
@@ -75,8 +76,8 @@ fn complete(routes: Vec<Value>, answered: &[Value]) -> Vec<Value> {
     routes.into_iter().map(complete).collect()
 }
 
-/// Returns addresses and routes in the format of an IPAM plugin's answer. Leaves out the routes of the rail's own
-/// `table`, which are copies of the main table's routes.
+/// Returns addresses and routes in the format of an IPAM plugin's answer. Omits the routes of the rail's own `table`,
+/// because they are copies of the main table's routes.
 fn answer_of(desired: &DesiredLink, table: Option<u32>) -> Answer {
     let ips = desired.addresses.iter();
     let ips = ips

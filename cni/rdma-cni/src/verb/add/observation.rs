@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Observes the kernel before ADD changes anything. Queries only those ports of RDMA devices that the selection needs.
+//! Observes the kernel before ADD changes anything. Queries only the ports of RDMA devices that the selection needs.
 
 use super::draft;
 use crate::{error::Error, verb::Node, vf};
@@ -9,8 +9,8 @@ use rdma_netns::{DeviceAddress, Kernel, Neighbour, ObservationScope, Observed};
 use std::collections::BTreeSet;
 
 /// Returns the present state, the attachment's record, and remarks for the log. Queries only the ports of devices that
-/// ADD will attach, because other pods wait for the node's lock. Returns `None` if `selected` is missing and the
-/// selection needs the ports of all devices.
+/// ADD will attach, because other pods wait for the node's lock. Returns `None` if the selection depends on the ports
+/// of all devices, and `selected` is missing.
 pub(super) fn present<K: Kernel>(
     node: &Node<'_, K>,
     choice: &Choice<'_>,
@@ -42,15 +42,16 @@ pub(super) fn present<K: Kernel>(
     }
 }
 
-/// Returns the present state after two corrections. RDMA devices of `holders` that pods have renamed get their names
-/// back. Temporary values that another verb has set are replaced by the recorded values.
+/// Returns the present state after two corrections: RDMA devices of `holders` that pods have renamed get their names
+/// back, and the recorded values replace temporary values of another verb.
 fn observe<K: Kernel>(
     node: &Node<'_, K>,
     choice: &Choice<'_>,
     pod: &K::Pod,
     holders: &[Attachment],
 ) -> Result<Observed, Error> {
-    // two rounds, because a name may be taken in the first; not more, because a pod may rename without end
+    // two rounds: in the first round another device may have the name; only two, because a pod may rename a device
+    // again and again
     let mut tries = 0..2;
     loop {
         let mut observed = node.observe(choice, Some(pod))?;
@@ -69,7 +70,7 @@ fn observe<K: Kernel>(
     }
 }
 
-/// Returns the devices that `choice` selects without ports; `None`: the selection needs ports.
+/// Returns the devices that `choice` selects without ports. Returns `None` if the selection needs ports.
 fn without_ports<K: Kernel>(
     node: &Node<'_, K>,
     choice: &Choice<'_>,
@@ -91,8 +92,8 @@ fn without_ports<K: Kernel>(
     })
 }
 
-/// Limits later observations to the devices that `choice` can select, and queries the ports of `ports` only. Also
-/// includes devices that other attachments hold: no observed namespace has them, but a selector may match their driver.
+/// Limits later observations to the devices that `choice` can select, and to the ports of the devices `ports`. Includes
+/// the devices of other attachments: they are in no observed namespace, but a selector may match their driver.
 fn limit_observation<K: Kernel>(
     node: &Node<'_, K>,
     choice: &Choice<'_>,
@@ -113,7 +114,7 @@ fn limit_observation<K: Kernel>(
 }
 
 /// Returns the devices that `choice` selects by the ports of all RDMA devices. The caller must not hold the node's
-/// lock, because a broken device takes a minute to answer.
+/// lock, because a faulty device responds to a port query after a minute.
 pub(super) fn by_all_ports<K: Kernel>(
     node: &Node<'_, K>,
     choice: &Choice<'_>,
@@ -127,8 +128,8 @@ pub(super) fn by_all_ports<K: Kernel>(
     Ok(attachment.devices())
 }
 
-/// Returns the entries of the host's neighbour tables, without entries for the host's own netdevs. If the tables cannot
-/// be read, ADD continues without them.
+/// Returns the entries of the host's neighbour tables. Omits entries for the host's own netdevs. ADD continues without
+/// entries if the tables cannot be read.
 pub(super) fn neighbours<K: Kernel>(node: &Node<'_, K>, observed: &Observed) -> Vec<Neighbour> {
     let mut neighbours = node.kernel.neighbours().unwrap_or_else(|error| {
         log::warn!("{error}; IPAM plugins do not get the addresses of neighbours");

@@ -11,9 +11,11 @@ use network_conf::Conf;
 use rdma_netns::{Kernel, Pod};
 use serde_json::Value;
 
-/// Returns the result to pass on, if an earlier call in this ADD attached the devices of `key`. Returns `None` in two
-/// similar cases: the runtime repeats the whole ADD, so that `prevResult` has no rails; or the entry requests other
-/// devices than the recorded call.
+/// Returns the result to pass on if an earlier call in this ADD attached the devices of `key`. Returns `None` in two
+/// similar cases:
+///
+/// - The runtime repeats the whole ADD, so `prevResult` has no rails.
+/// - The entry requests other devices than the earlier call.
 pub(super) fn result<K: Kernel>(
     node: &Node<'_, K>,
     key: &Key,
@@ -32,9 +34,8 @@ pub(super) fn result<K: Kernel>(
     Ok(is_second.then(|| previous.clone()))
 }
 
-/// Returns true if `result` has every interface that the first call added. For an attachment without interfaces the
-/// function returns false, because libcni drops `rails` from the result and nothing else shows whether the call belongs
-/// to this ADD.
+/// Returns true if `result` has every interface that the first call added. Returns false for an attachment without
+/// interfaces: libcni removes `rails` from the result, so nothing shows that the first call belongs to this ADD.
 fn has_rails(result: &Value, attachment: &Attachment, pod: &impl Pod) -> bool {
     let interfaces = result["interfaces"].as_array();
     let sandbox = pod.path().to_str();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! k8s-rdma-shared-dev-plugin's format (`pkg/types/types.go`, `ValidateConfigs` in
-//! `pkg/resources/resources_manager.go` there).
+//! Format of k8s-rdma-shared-dev-plugin (`pkg/types/types.go`, and `ValidateConfigs` in
+//! `pkg/resources/resources_manager.go` of that project).
 
 use super::{exactly, link_types, name, parsed, passed_over, passed_over_at_top, resources};
 use crate::conf::{
@@ -34,7 +34,7 @@ pub(in crate::conf) fn read(file: &Field<'_>) -> Result<Parsed, Wrong> {
 fn one(field: &Field<'_>, remarks: &mut Vec<String>) -> Result<Option<ResourceConf>, Wrong> {
     remarks.extend(passed_over(field, &RESOURCE_KEYS));
     let name = name(field, "rdma")?;
-    // as in Go, a missing count is zero: the owner advertises an empty resource
+    // as in Go, a missing count is zero: k8s-rdma-shared-dev-plugin then advertises a resource without ids
     let count = field
         .get("rdmaHcaMax")?
         .map_or(0, |Number::<0, MOST_IDS>(count)| count);

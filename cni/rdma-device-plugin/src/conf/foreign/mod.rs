@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Formats of other programs. Field names match regardless of case, as in Go's decoder. An unknown field causes a
-//! remark, because the program of the format ignores it too. A known field that this daemon does not implement causes a
-//! remark if it has no effect, and an error otherwise.
+//! Configuration formats of other programs. Field names match in upper and lower case, as in Go's decoder. An unknown
+//! field causes a remark, because the other program ignores the field, too.
+//!
+//! A field that the other program knows and this daemon does not implement causes an error. If the field has no effect,
+//! it causes only a remark.
 
 pub(super) mod config_list;
 pub(super) mod mode;
@@ -14,7 +16,7 @@ use super::{
 use conf_reader::{Field, Texts, Wrong, nearest, one_line};
 use rdma_netns::LinkType;
 
-/// Builds the configuration from a file of such a format.
+/// Builds the configuration from a file of another program's format.
 fn parsed(
     resources: Vec<ResourceConf>,
     file: &Field<'_>,
@@ -24,12 +26,14 @@ fn parsed(
     Ok(Parsed { conf, remarks })
 }
 
-/// Returns a remark on each field of the whole `file` that is neither `own` to the format nor common.
+/// Returns a remark on each unknown top-level field of `file`. Known fields are `own` and the fields that all formats
+/// share.
 fn passed_over_at_top(file: &Field<'_>, own: &[&str]) -> Vec<String> {
     passed_over(file, &[own, &COMMON].concat())
 }
 
-/// Reads the list `name`, and parses each element by `one`. Resources of another plugin are left out with a remark.
+/// Reads the list `name`, and parses each element with `one`. Leaves out an element for which `one` returns `None`:
+/// this resource is left to another plugin.
 fn resources(
     file: &Field<'_>,
     name: &str,
@@ -51,7 +55,7 @@ fn resources(
     Ok(resources)
 }
 
-/// Reads the resource's name; `default` is the prefix if the file has none.
+/// Reads the resource's name. Uses the prefix `default` if the file names no prefix.
 fn name(resource: &Field<'_>, default: &str) -> Result<ResourceName, Wrong> {
     let field = resource.at("resourceName");
     let name: String = field.read()?;
@@ -74,7 +78,7 @@ fn link_types(selectors: &Field<'_>) -> Result<Vec<LinkType>, Wrong> {
     selector::link_types(&words.0).ok_or_else(|| field.wrong("must be of ether and infiniband"))
 }
 
-/// Returns a remark on each field that the format does not have.
+/// Returns a remark on each field of `field` that is not in `known`.
 fn passed_over(field: &Field<'_>, known: &[&str]) -> Vec<String> {
     let names = field.unknown(known).into_iter();
     names

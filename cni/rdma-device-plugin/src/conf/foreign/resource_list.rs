@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Format of sriov-network-device-plugin (`pkg/types/types.go`, `pkg/netdevice`, `pkg/auxnetdevice` there).
+//! Format of sriov-network-device-plugin (`pkg/types/types.go`, `pkg/netdevice` and `pkg/auxnetdevice` of that
+//! project).
 //!
-//! Resources without RDMA are left to sriov-network-device-plugin, with a remark.
+//! This daemon leaves resources without RDMA to sriov-network-device-plugin, with a remark.
 
 use super::{exactly, link_types, name, parsed, passed_over, passed_over_at_top, resources};
 use crate::conf::{
@@ -40,8 +41,8 @@ const SELECTOR_KEYS: [&str; 17] = [
     "numaNodes",
 ];
 
-/// Unsupported selectors that restrict the selection. Ignoring them would give pods devices that the configuration
-/// excludes.
+/// Selectors that this daemon does not support. They cause an error: if the daemon ignored them, pods would get devices
+/// that the configuration excludes.
 const NARROWER: [&str; 5] = [
     "ddpProfiles",
     "pKeys",
@@ -50,7 +51,7 @@ const NARROWER: [&str; 5] = [
     "numaNodes",
 ];
 
-/// Default of the owner's `--resource-prefix`.
+/// Default of `--resource-prefix` of sriov-network-device-plugin.
 const PREFIX: &str = "intel.com";
 
 #[derive(Deserialize)]
@@ -104,14 +105,14 @@ fn one(field: &Field<'_>, remarks: &mut Vec<String>) -> Result<Option<ResourceCo
             ));
         }
     }
-    // an empty list of selectors would select all devices
+    // without a selector, return no resource: an empty list would select all devices
     Ok((!devices.is_empty()).then(|| ResourceConf {
         topology,
         ..ResourceConf::new(name, place, Ids::Exclusive, devices)
     }))
 }
 
-/// Reads `selectors`: an object, or a list of objects.
+/// Reads `selectors`, which is an object or a list of objects.
 fn selectors_of<'a>(resource: &Field<'a>) -> Result<Vec<Field<'a>>, Wrong> {
     let field = resource.at("selectors");
     let found = match field.is_list() {

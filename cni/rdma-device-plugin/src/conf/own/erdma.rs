@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `erdma` of the daemon's own format. `docs/device-plugin-conf.md` describes its fields.
+//! Section `erdma` of the daemon's own format. `docs/device-plugin-conf.md` describes its fields.
 
 use super::{Device, selectors};
 use crate::conf::{
@@ -16,7 +16,7 @@ use rdma_netns::HardwareAddress;
 use serde::{Deserialize, Deserializer};
 use std::{net::Ipv4Addr, ops::RangeInclusive};
 
-/// Smallest MTU of IPv6 (RFC 8200).
+/// Smallest MTU that IPv6 allows (RFC 8200).
 const MIN_MTU: u32 = 1280;
 const MAX_MTU: u32 = 65_535;
 pub(crate) const MTU: RangeInclusive<u32> = MIN_MTU..=MAX_MTU;
@@ -50,7 +50,7 @@ struct Address {
 }
 
 impl Section {
-    /// Checks the section; adds remarks about fields without effect.
+    /// Checks the section. Adds remarks about fields that have no effect.
     pub(super) fn checked(
         self,
         field: &Field<'_>,
@@ -111,7 +111,7 @@ impl Address {
     }
 }
 
-/// Checks that no NIC has two addresses.
+/// Checks that the list has each NIC's MAC address only once.
 fn no_mac_twice(nics: &[NicAddress], list: &Field<'_>) -> Result<(), Wrong> {
     let is_there = |index: &usize| nics[..*index].iter().any(|it| it.mac == nics[*index].mac);
     match (0..nics.len()).find(is_there) {
@@ -131,7 +131,8 @@ fn mac<'de, D: Deserializer<'de>>(deserializer: D) -> Result<HardwareAddress, D:
     })
 }
 
-/// Parses an address with its prefix length. The length is required: without it the NIC would be alone in its network.
+/// Parses an address with its prefix length. The prefix length is required: without it, the NIC would reach no other
+/// host of its network.
 fn network<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Ipv4Network, D::Error> {
     let expected = "an IPv4 address with the length of its network's prefix, as 192.168.3.4/24";
     parsed(deserializer, expected, |text| {

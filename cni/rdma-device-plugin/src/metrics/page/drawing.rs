@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Draws the node as SVG: NUMA nodes with their NICs on the left, pods on the right, and a line for each rail. Elements
-//! that do not fit are counted; the tables list them.
+//! Draws the node as SVG: NUMA nodes with their NICs on the left, pods on the right, and a line for each rail. If
+//! elements do not fit, the drawing shows only their number, and the tables list them.
 
 use super::{
     nics::{Child, Link, Nic, Numa},
@@ -8,34 +8,34 @@ use super::{
     text::{count, cut, text},
 };
 
-/// Number of NICs that are drawn.
+/// Largest number of drawn NICs.
 const NICS: usize = 48;
-/// Number of virtual functions that are drawn, of all NICs.
+/// Largest number of drawn virtual functions, of all NICs together.
 const CELLS: usize = 512;
-/// Number of pods that are drawn.
+/// Largest number of drawn pods.
 const PODS: usize = 12;
-/// Number of rails that are drawn, of all pods.
+/// Largest number of drawn rails, of all pods together.
 const RAILS: usize = 64;
-/// Number of colours of rails in the style.
+/// Number of rail colours in the style sheet.
 const COLOURS: usize = 8;
 
-/// Width in the drawing's own unit, one pixel if the page is wide enough.
+/// Width of the drawing in its own unit. The unit is one pixel if the page is wide enough.
 const WIDTH: usize = 1160;
 /// Width of a NUMA node's box.
 const NUMA: usize = 540;
-/// Left edge of pods.
+/// Left edge of the pods' boxes.
 const POD: usize = 700;
-/// Space between boxes, and inside of them.
+/// Space between boxes, and inside the boxes.
 const GAP: usize = 12;
 const HEADING: usize = 34;
 const CARD: usize = 50;
 /// Height of a NIC without RDMA.
 const LOW_CARD: usize = 30;
 const ROW: usize = 20;
-/// Distance of two virtual functions.
+/// Distance between the squares of two virtual functions.
 const CELL: usize = 12;
 
-/// Position of a NIC, where its rails begin.
+/// Point at a NIC where the lines of its rails begin.
 struct Port<'a> {
     nic: &'a Nic,
     y: usize,
@@ -46,7 +46,7 @@ struct Port<'a> {
 pub(super) fn drawing(numa: &[Numa], pods: &[Pod]) -> String {
     let (left, ports, low) = nodes(numa);
     let (right, rails, low_right) = boxes(pods, &ports);
-    // a line is drawn on both sides of its coordinates
+    // add 2: a line is drawn on both sides of its coordinates
     let height = low.max(low_right) + 2;
     format!(
         "<div class=\"drawing\"><svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" \
@@ -55,7 +55,7 @@ pub(super) fn drawing(numa: &[Numa], pods: &[Pod]) -> String {
     )
 }
 
-/// Draws the NUMA nodes. Also returns the ports of their rails, and the lower edge.
+/// Draws the NUMA nodes. Also returns the points where the lines of rails begin, and the lower edge of the boxes.
 fn nodes(numa: &[Numa]) -> (String, Vec<Port<'_>>, usize) {
     let (mut drawn, mut ports, mut y) = (String::new(), Vec::new(), 0);
     if numa.is_empty() {
@@ -116,7 +116,7 @@ fn heading(node: &Numa, y: usize, height: usize) -> String {
     )
 }
 
-/// Returns the height of a NIC's card with these functions.
+/// Returns the height of the card of a NIC with `functions`.
 fn height(nic: &Nic, functions: &[Child]) -> usize {
     match nic.functions.len() {
         0 if !nic.counts() => LOW_CARD,
@@ -167,7 +167,7 @@ fn card(nic: &Nic, cells: &[Child], (y, height): (usize, usize), colour: usize) 
     drawn + "</g>"
 }
 
-/// Returns the class and text of the NIC's link and health.
+/// Returns the CSS class and the text for the NIC's link and health.
 fn state(nic: &Nic) -> (&'static str, String) {
     let words = nic.link.words();
     match (&nic.fault, &nic.link) {
@@ -178,7 +178,8 @@ fn state(nic: &Nic) -> (&'static str, String) {
     }
 }
 
-/// Draws the number of functions, the number of functions in pods, and a square for each of `cells`.
+/// Draws the number of functions, the number of functions that are in pods, and one square for each function of
+/// `cells`.
 fn functions(functions: &[Child], cells: &[Child], (x, y): (usize, usize)) -> String {
     let held = functions.iter().filter(|it| it.pod.is_some()).count();
     let bad = functions.iter().filter(|it| it.fault.is_some());
@@ -217,7 +218,7 @@ fn functions(functions: &[Child], cells: &[Child], (x, y): (usize, usize)) -> St
     drawn
 }
 
-/// Draws the pods and the rails to them. Returns also the lower edge.
+/// Draws the pods, and the lines from NICs to pods. Also returns the lower edge of the boxes.
 fn boxes(pods: &[Pod], ports: &[Port<'_>]) -> (String, String, usize) {
     let (mut drawn, mut lines, mut y, mut left) = (String::new(), String::new(), 0, RAILS);
     let mut shown = 0;
@@ -297,7 +298,7 @@ fn row(rail: &Rail, y: usize) -> String {
     )
 }
 
-/// Draws a rail's line from its NIC to the pod.
+/// Draws the line of a rail from its NIC to the pod.
 fn line(rail: &Rail, port: &Port<'_>, y: usize) -> String {
     let mut children = port.nic.functions.iter();
     let child = children.find(|it| rail.functions.contains(&it.address));

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The page for users (`/`): the node's NICs and links, the pods that have them, and recent events.
+//! The page for operators (`/`): the node's NICs and links, the pods that have them, and recent events.
 //!
 //! | module | owns |
 //! |---|---|
-//! | this one | data of the page, and the page as a whole |
+//! | this module | data of the page, and the page as a whole |
 //! | `nics` | NUMA nodes, NICs and their virtual functions, each with its link and health |
 //! | `pods` | pods and their rails |
-//! | `drawing` | both as SVG |
-//! | `tables` | all other data, and both again as text |
+//! | `drawing` | NUMA nodes, NICs and pods as SVG |
+//! | `tables` | all data as tables, including NICs and pods |
 //! | `text` | external text, escaped and cut |
 //!
-//! The page is one HTML document without scripts, and loads nothing. Its size is bounded for every node: omitted
-//! elements are counted.
+//! The page is one HTML document. It has no scripts, and the browser loads nothing else for it. The page has a maximum
+//! size for any node: if there are too many elements, the page shows the number of omitted elements.
 
 mod drawing;
 mod nics;
@@ -47,13 +47,13 @@ pub(super) struct Page {
     holders_known: bool,
     resources: Vec<Resource>,
     chain: ChainStatus,
-    /// Liveness and readiness of the daemon, with descriptions.
+    /// Answers of the liveness and readiness probes.
     probes: [Result<String, String>; 2],
     /// Start of the history.
     since: SystemTime,
-    /// Changes of health, the last one first.
+    /// Changes of health, the latest first.
     changes: Vec<Change>,
-    /// Lines of the log, the last one first.
+    /// Lines of the log, the latest first.
     lines: Vec<Line>,
     /// Rails of the fabric watch.
     fabric: Vec<RailState>,
@@ -65,17 +65,17 @@ struct Resource {
     name: String,
     ids: usize,
     healthy: usize,
-    /// `None`: kubelet did not answer.
+    /// Number of allocated ids; `None`: kubelet did not answer.
     allocated: Option<u64>,
     present: usize,
     expected: usize,
     registered: bool,
-    /// Devices that only this resource cannot use, with the reasons.
+    /// Devices that this resource cannot use although other resources can, each with the reason.
     faults: Vec<(String, String)>,
 }
 
 impl Page {
-    /// Returns the page of `node` for a scrape. `probes` are the answers of `/healthz` and `/readyz`.
+    /// Returns the page of the node with the name `node`. `probes` are the answers of `/healthz` and `/readyz`.
     pub(super) fn new(
         node: &str,
         metrics: &Metrics,
@@ -101,7 +101,7 @@ impl Page {
         }
     }
 
-    /// Includes the rails of the fabric watch.
+    /// Adds the rails of the fabric watch.
     pub(super) fn with_fabric(self, fabric: Vec<RailState>) -> Self {
         Self { fabric, ..self }
     }
@@ -144,7 +144,7 @@ impl Page {
         )
     }
 
-    /// Renders the summary of the state.
+    /// Renders the tiles that summarize the node's state.
     fn tiles(&self) -> String {
         let nics = || self.numa.iter().flat_map(|numa| &numa.nics);
         let functions = nics().flat_map(Nic::rdma_functions).map(|it| &it.fault);
@@ -191,7 +191,7 @@ impl Page {
         format!("<div class=\"tiles\">{devices}{pods}{kubelet}{chain}</div>")
     }
 
-    /// Renders the present faults; empty without any.
+    /// Renders the present faults. Returns an empty text if there are no faults.
     fn unhealthy(&self) -> String {
         let nics = self.numa.iter().flat_map(|numa| &numa.nics);
         let named = nics.flat_map(|nic| {

@@ -9,26 +9,27 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A NUMA node.
 #[derive(Debug)]
 pub(super) struct Numa {
-    /// Number; `None`: the firmware does not report it.
+    /// Number of the NUMA node; `None`: the firmware does not report it.
     pub(super) number: Option<u32>,
-    /// Number of accelerators, such as GPUs.
+    /// Number of the NUMA node's accelerators, such as GPUs.
     pub(super) accelerators: usize,
-    /// NICs, those with RDMA first.
+    /// NICs. NICs with RDMA are first.
     pub(super) nics: Vec<Nic>,
 }
 
-/// A NIC: a physical function or, if only virtual functions are visible, the visible functions together.
+/// A NIC: a physical function with its virtual functions. If the physical function is not visible, its virtual
+/// functions together form a NIC.
 #[derive(Debug)]
 pub(super) struct Nic {
     /// PCI function or auxiliary device.
     pub(super) address: DeviceAddress,
-    /// Name of the RDMA device, else of the netdev, else the address.
+    /// Name of the RDMA device, otherwise name of the netdev, otherwise the address.
     pub(super) name: String,
-    /// True if the NIC has an RDMA device, or has lost it.
+    /// True if the NIC has an RDMA device, or had one earlier.
     pub(super) has_rdma: bool,
-    /// Netdev, as `ens1f0 of bond0`.
+    /// Name of the netdev, such as `ens1f0 of bond0`.
     pub(super) netdev: Option<String>,
-    /// Address, driver, kind of link, firmware.
+    /// Address, driver, link type and firmware version.
     pub(super) about: Vec<String>,
     pub(super) link: Link,
     pub(super) fault: Option<String>,
@@ -43,34 +44,34 @@ pub(super) struct Child {
     pub(super) name: String,
     pub(super) has_rdma: bool,
     pub(super) fault: Option<String>,
-    /// Pod that has the function.
+    /// Pod to which the function was moved.
     pub(super) pod: Option<String>,
 }
 
 /// State of a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Link {
-    /// Carries data, with its speed in Mbit/s.
+    /// The link carries data. The value is the speed in Mbit/s, if known.
     Up(Option<u32>),
-    /// Carries no data: `down`, `init`, `no carrier`.
+    /// The link carries no data, for this reason: `down`, `init`, `no carrier`.
     Down(&'static str),
-    /// Not observable, for this reason.
+    /// The daemon cannot observe the link, for this reason.
     Unknown(&'static str),
 }
 
 impl Nic {
-    /// Returns true if it counts as an RDMA device.
+    /// Returns true if the page counts the NIC as an RDMA device.
     pub(super) fn counts(&self) -> bool {
         self.has_rdma || self.fault.is_some()
     }
 
-    /// Returns its functions that count as RDMA devices.
+    /// Returns the functions of this NIC that the page counts as RDMA devices.
     pub(super) fn rdma_functions(&self) -> impl Iterator<Item = &Child> {
         let functions = self.functions.iter();
         functions.filter(|it| it.has_rdma || it.fault.is_some())
     }
 
-    /// Returns true if `functions` has the NIC's function or one of its virtual functions.
+    /// Returns true if `functions` contains this NIC's function or one of its virtual functions.
     pub(super) fn is_behind(&self, functions: &[DeviceAddress]) -> bool {
         let mut children = self.functions.iter().map(|it| &it.address);
         functions.contains(&self.address) || children.any(|it| functions.contains(it))
@@ -78,7 +79,7 @@ impl Nic {
 }
 
 impl Link {
-    /// Describes the link: `active, 400 Gbit/s`.
+    /// Describes the link, such as `up, 400 Gbit/s`.
     pub(super) fn words(&self) -> String {
         match self {
             Self::Up(Some(speed)) if speed % 1000 == 0 => format!("up, {} Gbit/s", speed / 1000),
@@ -89,11 +90,11 @@ impl Link {
     }
 }
 
-/// Returns the NUMA nodes that have NICs, in order; the unknown one is last.
+/// Returns the NUMA nodes that have NICs, in the order of their numbers. NICs without a known NUMA node are last.
 pub(super) fn numa(snapshot: &Snapshot, pods: &[Pod]) -> Vec<Numa> {
     let node = &snapshot.node;
     let functions = &node.inventory.functions;
-    // the netdev's function of an eRDMA NIC is shown with its RDMA device
+    // leave out the netdev's function of an eRDMA NIC, because the entry of its RDMA device shows this function
     let halves: BTreeSet<&DeviceAddress> = functions
         .iter()
         .flat_map(|it| it.netdev_function.iter().chain(&it.device.rdma_functions))
@@ -163,7 +164,7 @@ pub(super) fn numa(snapshot: &Snapshot, pods: &[Pod]) -> Vec<Numa> {
         .collect()
 }
 
-/// Returns the pod of each exclusive function, if known.
+/// Returns the exclusive functions that are in pods, each with its pod.
 fn holders(pods: &[Pod]) -> BTreeMap<&DeviceAddress, &str> {
     let mut held = BTreeMap::new();
     for pod in pods {
@@ -223,7 +224,7 @@ fn nic(snapshot: &Snapshot, function: &Function, held: &Holders<'_>) -> Nic {
     }
 }
 
-/// Returns a NIC that has only an address.
+/// Returns the page's row for a NIC. The daemon knows only the NIC's address.
 fn elsewhere(address: &DeviceAddress) -> Nic {
     Nic {
         address: address.clone(),
@@ -283,7 +284,7 @@ fn link(snapshot: &Snapshot, function: &Function, held: &Holders<'_>) -> Link {
     }
 }
 
-/// Returns the states of the ports, from this scrape or, if it has none, from the last observation.
+/// Returns the states of the ports from this scrape. If the scrape has no states, returns the last observed states.
 fn states(snapshot: &Snapshot, hca: &Hca) -> Vec<u8> {
     let ports = snapshot.ports.as_ref().and_then(|it| it.get(&hca.name));
     let now = ports.into_iter().flatten().filter_map(|port| port.state);

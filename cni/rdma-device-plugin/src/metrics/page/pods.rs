@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pods and their rails: from the records of `rdma-cni`, and from kubelet for pods without a record.
+//! Pods and their rails. The rails are from the records of `rdma-cni`. For a pod without a record, the devices are from
+//! kubelet's list.
 
 use super::super::collect::Snapshot;
 use attachments::pods::{PodRail, PodRails, RailAddress};
@@ -9,11 +10,11 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A pod that has devices.
 #[derive(Debug, Default)]
 pub(super) struct Pod {
-    /// Name: `namespace/name`, or else the container's id.
+    /// Name as `namespace/name`. If the name is unknown: the container's id.
     pub(super) name: String,
-    /// Operation in progress; `None`: it has its rails.
+    /// Operation of `rdma-cni` that is in progress. `None`: ADD is complete, and the pod has its rails.
     pub(super) under_way: Option<String>,
-    /// Containers with devices.
+    /// Names of the containers with devices.
     pub(super) containers: BTreeSet<String>,
     /// Rails in order.
     pub(super) rails: Vec<Rail>,
@@ -22,20 +23,20 @@ pub(super) struct Pod {
 /// A rail of a pod.
 #[derive(Debug, Default)]
 pub(super) struct Rail {
-    /// Interface in the pod; `None`: `rdma-cni` has no record of the rail.
+    /// Name of the interface in the pod; `None`: `rdma-cni` has no record of the rail.
     pub(super) interface: Option<String>,
-    /// RDMA device, or else its PCI function.
+    /// Name of the RDMA device. If the name is unknown: the PCI function.
     pub(super) device: String,
-    /// Netdev on the host.
+    /// Name of the rail's netdev on the host.
     pub(super) host_netdev: Option<String>,
-    /// True if that netdev stays on the host.
+    /// True if the netdev `host_netdev` stays on the host.
     pub(super) shared: bool,
-    /// Functions of the rail.
+    /// PCI functions and auxiliary devices of the rail.
     pub(super) functions: Vec<DeviceAddress>,
     pub(super) addresses: Vec<RailAddress>,
 }
 
-/// Returns the pods, by name.
+/// Returns the pods in the order of their names.
 pub(super) fn pods(snapshot: &Snapshot, rails: &[PodRails]) -> Vec<Pod> {
     let mut pods: BTreeMap<String, Pod> = BTreeMap::new();
     for record in rails {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tables of the page. Each table has a limited number of rows, and shows how many rows are left out.
+//! Tables of the page. Each table has a limited number of rows, and shows the number of omitted rows.
 
 use super::{
     Resource,
@@ -17,16 +17,16 @@ use std::time::SystemTime;
 /// Largest number of rows of a table.
 const ROWS: usize = 256;
 
-/// Number of recent events that are not folded.
+/// Number of recent events that the page shows unfolded.
 const RECENT: usize = 8;
 
-/// Number of shown characters of a peer's name.
+/// Number of characters of a peer's name that the page shows.
 const NODE: usize = 40;
 
-/// Number of shown addresses of a rail, and of containers of a pod.
+/// Largest number of addresses of a rail, and of containers of a pod, that the page shows.
 const LISTED: usize = 8;
 
-/// Renders the unhealthy devices with the reasons.
+/// Renders the unhealthy devices, each with the reason.
 pub(super) fn faults(faults: &[(&str, &str)]) -> String {
     if faults.is_empty() {
         return String::new();
@@ -190,7 +190,8 @@ pub(super) fn chain(chain: &ChainStatus, [live, ready]: &[Result<String, String>
     section("State of the daemon", &list)
 }
 
-/// Renders the rails of the fabric watch with the peers that they asked lately; empty without any.
+/// Renders the rails of the fabric watch, each with the peers that it queried lately. Returns an empty text if there
+/// are no rails.
 pub(super) fn fabric(rails: &[RailState]) -> String {
     if rails.is_empty() {
         return String::new();
@@ -221,7 +222,7 @@ fn answer(asked: &Asked) -> String {
     format!("{} {answer}", cut(&asked.node, NODE))
 }
 
-/// Renders the history of health.
+/// Renders the recent changes of health.
 pub(super) fn changes(changes: &[Change], since: SystemTime) -> String {
     let body = match changes.is_empty() {
         true => format!("<p>No device became unhealthy since {}.</p>", moment(since)),
@@ -245,7 +246,7 @@ fn change_row(change: &Change) -> String {
     row(&[&moment(change.at), &devices, state, &text(why).to_string()])
 }
 
-/// Renders errors and warnings.
+/// Renders errors and warnings of the log.
 pub(super) fn lines(lines: &[Line], since: SystemTime) -> String {
     let body = match lines.is_empty() {
         true => format!("<p>None since {}.</p>", moment(since)),
@@ -267,7 +268,7 @@ fn line_row(line: &Line) -> String {
     row(&[&moment(line.at), level, &text])
 }
 
-/// Renders a table of events, with older ones folded.
+/// Renders a table of events. Only the [`RECENT`] latest events are unfolded.
 fn recent<T>(all: &[T], heads: &[&str], row: fn(&T) -> String) -> String {
     let (recent, older) = all.split_at(all.len().min(RECENT));
     let shown = table(heads, recent.len(), recent.iter().map(row));
@@ -283,7 +284,7 @@ fn section(name: &str, body: &str) -> String {
     format!("<section><h2>{name}</h2>{body}</section>")
 }
 
-/// Renders the first [`ROWS`] rows of `all`.
+/// Renders a table with the first [`ROWS`] of `rows`. `all` is the number of rows.
 fn table(heads: &[&str], all: usize, rows: impl Iterator<Item = String>) -> String {
     let heads: String = heads.iter().map(|it| format!("<th>{it}</th>")).collect();
     let shown: String = rows.take(ROWS).collect();
@@ -296,7 +297,7 @@ fn table(heads: &[&str], all: usize, rows: impl Iterator<Item = String>) -> Stri
     )
 }
 
-/// Renders a row of cells, which are HTML.
+/// Renders a table row. The cells are HTML.
 fn row(cells: &[&str]) -> String {
     row_of("", cells)
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Escapes external text for HTML and SVG, because any user can choose a name that the page shows.
+//! Escapes external text for HTML and SVG. Names on the page are external text: any user can choose the name of a pod.
 
 use conf_reader::steers;
 use std::{
@@ -7,18 +7,19 @@ use std::{
     time::SystemTime,
 };
 
-/// Largest number of shown characters of a text.
+/// Largest number of characters of a text that the page shows.
 const LONGEST: usize = 300;
 
-/// Text, escaped for elements and for attributes in double quotes.
+/// Text that is escaped for elements and for attributes in double quotes, with its largest number of
+/// characters.
 pub(super) struct Text<'a>(&'a str, usize);
 
-/// Escapes `text`, cut to a reasonable length.
+/// Escapes `text`, and cuts it to [`LONGEST`] characters.
 pub(super) fn text(text: &str) -> Text<'_> {
     Text(text, LONGEST)
 }
 
-/// Escapes `text`, cut to `most` characters.
+/// Escapes `text`, and cuts it to `most` characters.
 pub(super) fn cut(text: &str, most: usize) -> Text<'_> {
     Text(text, most)
 }
