@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Addresses as numbers, so that two numbers describe a range of any size.
+//! Addresses as numbers. Two numbers describe a range of any size.
 
 use ipnetwork::IpNetwork;
 use std::{fmt, net::IpAddr};
@@ -34,8 +34,8 @@ impl Family {
         }
     }
 
-    /// Returns the length in bits of the longest prefix that has an address to assign. Two or three addresses remain
-    /// without the network and broadcast addresses (IPv4), or without the anycast address (IPv6).
+    /// Returns the length in bits of the longest prefix with an address that can be assigned. It has two or three
+    /// addresses in addition to the network and broadcast addresses (IPv4) or the anycast address (IPv6).
     pub fn longest_prefix(self) -> u8 {
         match self {
             Self::V4 => 30,
@@ -61,8 +61,8 @@ pub fn number(ip: IpAddr) -> u128 {
     }
 }
 
-/// Parses `ADDRESS/LENGTH` strictly. `ipnetwork` would also accept `10.0.0.1` and `10.0.0.0/255.0.0.0`. Refuses
-/// IPv4-mapped addresses (`::ffff:10.0.0.1`), which belong to neither family.
+/// Parses `ADDRESS/LENGTH` strictly: `ipnetwork` would also accept `10.0.0.1` and `10.0.0.0/255.0.0.0`. Rejects
+/// IPv4-mapped addresses (`::ffff:10.0.0.1`), because they belong to neither family.
 pub fn cidr(text: &str) -> Option<IpNetwork> {
     let (address, length) = text.split_once('/')?;
     if !length.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -71,7 +71,7 @@ pub fn cidr(text: &str) -> Option<IpNetwork> {
     IpNetwork::new(plain(address)?, length.parse().ok()?).ok()
 }
 
-/// Parses an address strictly.
+/// Parses an address strictly, without a prefix length.
 pub fn plain(text: &str) -> Option<IpAddr> {
     let ip: IpAddr = text.parse().ok()?;
     (ip.to_canonical() == ip).then_some(ip)

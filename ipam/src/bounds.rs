@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `rangeStart`, `rangeEnd`, `perNode` and `exclude`: the part of a prefix that pods get.
+//! Fields `rangeStart`, `rangeEnd`, `perNode` and `exclude`: which part of a prefix pods get.
 //!
-//! With `from: parent`, each rail of each node has another prefix. A bound is an [`Offset`] in the prefix, so that all
-//! nodes can have the same configuration.
+//! With `from: parent`, each rail of each node has another prefix. A bound is an [`Offset`] in the prefix, so all nodes
+//! can have the same configuration.
 //!
-//! `perNode` divides the part between the bounds into blocks of this size. The offset of a node's own address in the
-//! prefix is the number of the node's block. Two nodes have different addresses and so different blocks, without a
-//! coordinator. Blocks by a hash of the node's name would collide.
+//! `perNode` divides the part between the bounds into blocks of this size. The number of a node's block is the offset
+//! of the node's own address in the prefix. Two nodes have different addresses, so they have different blocks without a
+//! coordinator. A hash of the node's name could give one block to two nodes.
 
 use crate::{
     address::{Family, cidr, number, plain},
@@ -15,24 +15,24 @@ use crate::{
 use ipnetwork::IpNetwork;
 use std::{fmt, net::IpAddr};
 
-/// An offset into a prefix.
+/// An offset from the beginning or the end of a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offset {
-    /// `+50`: the prefix's first address, which is the network's, plus 50.
+    /// `+50`: the prefix's first address, which is the network address, plus 50.
     First(u128),
-    /// `-6`: the prefix's last address, which is IPv4's broadcast address, minus 6.
+    /// `-6`: the prefix's last address, which is the broadcast address of IPv4, minus 6.
     Last(u128),
 }
 
 impl Offset {
-    /// Parses a sign and a number, which is decimal, or hexadecimal after `0x`.
+    /// Parses a sign and a number. The number is decimal, or hexadecimal after `0x`.
     pub fn parse(text: &str) -> Option<Self> {
         let (sign, digits) = text.split_at_checked(1)?;
         let (digits, radix) = match digits.strip_prefix("0x") {
             Some(digits) => (digits, 16),
             None => (digits, 10),
         };
-        // the parser would take a second sign
+        // checks digits, because the number parser would accept a second sign
         let number = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
         let number = number.then(|| u128::from_str_radix(digits, radix).ok())??;
         match sign {
@@ -42,7 +42,8 @@ impl Offset {
         }
     }
 
-    /// Returns the number of the address in `prefix`. None: the offset leaves the prefix.
+    /// Returns the number of the address at this offset in `prefix`. Returns `None` if the offset is outside the
+    /// prefix.
     pub fn in_prefix(self, prefix: IpNetwork) -> Option<u128> {
         let (first, last) = (number(prefix.network()), number(prefix.broadcast()));
         let address = match self {
@@ -52,12 +53,12 @@ impl Offset {
         address.filter(|it| (first..=last).contains(it))
     }
 
-    /// Reports whether this offset is after `other` in every prefix.
+    /// Returns true if this offset is after `other` in every prefix.
     fn is_after(self, other: Self) -> bool {
         match (self, other) {
             (Self::First(this), Self::First(other)) => this > other,
             (Self::Last(this), Self::Last(other)) => this < other,
-            // the length of the prefix decides
+            // the order depends on the length of the prefix
             _ => false,
         }
     }
@@ -72,12 +73,12 @@ impl fmt::Display for Offset {
     }
 }
 
-/// An element of `exclude`, with its first and its last address.
+/// An element of `exclude`, as its first and its last address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Excluded {
-    /// `+9`, `+1..+49`
+    /// Offsets, such as `+9` or `+1..+49`.
     Offsets(Offset, Offset),
-    /// `10.0.0.9`, `10.0.0.1..10.0.0.49`, `10.0.0.0/26`
+    /// Addresses, such as `10.0.0.9`, `10.0.0.1..10.0.0.49` or `10.0.0.0/26`.
     Addresses(IpAddr, IpAddr),
 }
 
@@ -85,7 +86,7 @@ pub enum Excluded {
 pub const EXCLUDED: &str = "must be an address, a prefix, an offset as +9, or two addresses or offsets in order, as +1..+49";
 
 impl Excluded {
-    /// Parses an element of `exclude`. `None`: the text is malformed, or its end is before its start.
+    /// Parses an element of `exclude`. Returns `None` if the text is malformed, or if its end is before its start.
     pub fn parse(text: &str) -> Option<Self> {
         if let Some(prefix) = cidr(text) {
             return Some(Self::Addresses(prefix.network(), prefix.broadcast()));
@@ -107,36 +108,36 @@ impl Excluded {
 pub struct Bounds {
     /// Family.
     pub family: Family,
-    /// `rangeStart`
+    /// Offset of `rangeStart`.
     pub start: Option<Offset>,
-    /// `rangeEnd`
+    /// Offset of `rangeEnd`.
     pub end: Option<Offset>,
     /// `perNode`: number of addresses of each node.
     pub per_node: Option<u32>,
-    /// `exclude`. Addresses of the other family do not count.
+    /// Elements of `exclude`. Addresses of the other family have no effect.
     pub excluded: Vec<Excluded>,
 }
 
-/// The reason why bounds do not fit a prefix.
+/// The reason why the bounds cannot be applied to a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BoundsError {
     /// `rangeEnd` is before `rangeStart` in every prefix.
     #[error("must not be before rangeStart, {0}")]
     Reversed(Offset),
-    /// The prefix has no such address.
+    /// The offset is outside the prefix.
     #[error("ipam.{field} {offset} is outside the prefix {prefix}")]
     Outside {
-        /// Field with the offset.
+        /// Name of the field with the offset.
         field: &'static str,
         /// Offset.
         offset: Offset,
         /// Prefix.
         prefix: IpNetwork,
     },
-    /// The end is before the start in a short prefix.
+    /// The end is before the start, because the prefix is short.
     #[error("ipam.{field} ends before it starts in the prefix {prefix}: {start} is after {end}")]
     Crossed {
-        /// Field with the offsets.
+        /// Name of the field with the offsets.
         field: &'static str,
         /// First offset.
         start: Offset,
@@ -145,7 +146,7 @@ pub enum BoundsError {
         /// Prefix.
         prefix: IpNetwork,
     },
-    /// The prefix has no room for the node's block.
+    /// The prefix is too small for the node's block.
     #[error(
         "its own address {own} is number {node} in the prefix {prefix}, and block {node} of ipam.perNode {size} ends \
          after {end}: lower ipam.perNode, or give the netdev a lower address"
@@ -155,14 +156,14 @@ pub enum BoundsError {
         own: IpAddr,
         /// Offset of `own`.
         node: u128,
-        /// `perNode`
+        /// Value of `perNode`.
         size: u32,
         /// Prefix.
         prefix: IpNetwork,
-        /// Last address of pods.
+        /// Last address that pods may get.
         end: IpAddr,
     },
-    /// The netdev's own address is among the addresses of pods.
+    /// The netdev's own address is among the addresses that pods may get.
     #[error(
         "its own address {0} is among the addresses of pods: other nodes would give it to a pod while this node is off; \
          set ipam.rangeStart and ipam.rangeEnd so that it is outside, or add {0} to ipam.exclude"
@@ -194,11 +195,11 @@ impl Bounds {
     }
 
     /// Reduces `range`, which is a whole prefix, to the bounds. Returns the excluded addresses in it. `own` are the
-    /// addresses of the netdev with the prefix. They must be out of bounds: if this holds on each node, no node assigns
-    /// another node's address to a pod.
+    /// addresses of the netdev that has the prefix. On each node they must be outside the bounds. Otherwise a node
+    /// could assign another node's address to a pod.
     ///
     /// # Errors
-    /// A bound does not fit the prefix, or one of `own` is within `rangeStart` and `rangeEnd`.
+    /// A bound is outside the prefix, or one of `own` is within `rangeStart` and `rangeEnd`.
     pub fn cut(&self, range: &mut Range, own: &[IpAddr]) -> Result<Vec<(u128, u128)>, BoundsError> {
         let prefix = range.subnet;
         if let Some(start) = self.start {
@@ -226,7 +227,7 @@ impl Bounds {
         if let Some(ip) = inside.filter(|_| is_bounded) {
             return Err(BoundsError::Own(*ip));
         }
-        // the lowest one and not the first one, because each added IPv6 address changes the kernel's order
+        // takes the lowest address, and not the first: each added IPv6 address changes the kernel's order
         let lowest = own.iter().filter(|ip| prefix.contains(**ip)).min();
         if let Some((size, own)) = self.per_node.zip(lowest) {
             let node = number(*own) - number(prefix.network());
@@ -248,7 +249,7 @@ impl Bounds {
     }
 }
 
-/// Returns the first and last numbers of each element of `excluded` with the family of `prefix`.
+/// Returns the first and the last number of each element of `excluded` that applies to the family of `prefix`.
 ///
 /// # Errors
 /// An offset is outside the prefix.
@@ -346,8 +347,8 @@ mod tests {
         }
     }
 
-    /// Every pair of bounds in every prefix from /24 to /30 is either refused, or leaves exactly the addresses between
-    /// them, of which none is the netdev's own.
+    /// The test tries every pair of bounds in every prefix from /24 to /30. Each pair is refused, or leaves exactly the
+    /// addresses between the bounds. The netdev's own address is never among these addresses.
     #[test]
     fn bounds_leave_what_is_between_them() {
         let all = |size: u128| {
@@ -389,7 +390,8 @@ mod tests {
         }
     }
 
-    /// Nodes with different addresses and one configuration never give the same address, nor one that a node has.
+    /// Nodes with different addresses and the same configuration never assign the same address, and never assign a
+    /// node's address.
     #[test]
     fn blocks_of_different_nodes_are_disjoint() {
         let prefix = cidr("10.1.0.0/22").unwrap();

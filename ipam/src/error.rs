@@ -11,17 +11,17 @@ use cni_protocol::{ConfError, EnvironmentError, Failure, code};
 use rdma_netns::ObserveError;
 use std::{io, net::IpAddr, path::PathBuf};
 
-/// The plugin's own error codes, which its documentation promises.
+/// The plugin's own error codes. Its documentation promises them.
 pub mod own {
-    /// The attachment holds addresses already.
+    /// The attachment already has addresses.
     pub const HOLDS: u32 = 100;
-    /// The parent netdev has no prefix to assign addresses from.
+    /// The parent netdev has no prefix from which addresses can be assigned.
     pub const PARENT: u32 = 101;
-    /// ADD failed, and its addresses may still be held.
+    /// ADD failed, and its addresses may still be leased.
     pub const STILL_HELD: u32 = 102;
 }
 
-/// The failure of a verb.
+/// The error with which a verb fails.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The environment is invalid.
@@ -39,7 +39,7 @@ pub enum Error {
     /// The host's addresses cannot be read.
     #[error(transparent)]
     Observe(#[from] ObserveError),
-    /// The parent has no usable prefix.
+    /// The parent netdev has no usable prefix.
     #[error(transparent)]
     Parent(#[from] ParentError),
     /// The host has no netdev named `master`.
@@ -53,7 +53,7 @@ pub enum Error {
         /// Error of the system.
         source: io::Error,
     },
-    /// No pod may have the requested address.
+    /// No pod may get the requested address.
     #[error("the requested address {ip} is {why}: no pod gets it, request another one")]
     Forbidden {
         /// Requested address.
@@ -61,7 +61,7 @@ pub enum Error {
         /// Reason.
         why: Why,
     },
-    /// No range has the requested address.
+    /// No range contains the requested address.
     #[error("the requested address {ip} is not in {pools}")]
     Outside {
         /// Requested address.
@@ -69,7 +69,7 @@ pub enum Error {
         /// All ranges.
         pools: String,
     },
-    /// One range set has two requested addresses.
+    /// One range set contains two requested addresses. It assigns only one address.
     #[error(
         "the requested addresses {} are in one range set, {pool}, which assigns one address",
         ips.map(|ip| ip.to_string()).join(" and ")
@@ -80,7 +80,7 @@ pub enum Error {
         /// Range set.
         pool: String,
     },
-    /// The requested address is held.
+    /// An attachment already has the requested address.
     #[error("the requested address {ip} is held by {holder}, whose DEL frees it")]
     Taken {
         /// Requested address.
@@ -101,7 +101,7 @@ pub enum Error {
         /// Number of held addresses.
         held: usize,
     },
-    /// ADD was called for an attachment that holds addresses.
+    /// ADD was called for an attachment that already has addresses.
     #[error(
         "{owner} holds {} already; it needs a DEL before another ADD",
         list(ips)
@@ -112,10 +112,10 @@ pub enum Error {
         /// Held addresses.
         ips: Vec<IpAddr>,
     },
-    /// CHECK found differences, one sentence each.
+    /// CHECK found differences, one sentence for each.
     #[error("{}", .0.join("; "))]
     Drift(Vec<String>),
-    /// STATUS: ADD would fail.
+    /// Result of STATUS: ADD would fail.
     #[error("ADD cannot work: {}", .0.join("; "))]
     NotReady(Vec<String>),
     /// GC could not remove all leases.
@@ -124,14 +124,14 @@ pub enum Error {
     /// The result cannot be written.
     #[error("cannot write the answer to standard output: {0}")]
     Output(io::Error),
-    /// ADD failed after it had assigned addresses, and has released the addresses.
+    /// ADD failed after it had assigned addresses, and it has released them.
     #[error("{cause}; the addresses are given back")]
     TakenBack {
         /// Reason of the failure.
         cause: Box<Error>,
     },
-    /// ADD failed after it had assigned addresses. The addresses are still leased, or a power loss can bring their
-    /// leases back.
+    /// ADD failed after it had assigned addresses. The addresses are still leased, or a power loss can restore their
+    /// leases.
     #[error(
         "{cause}; {} could not be given back, DEL or GC will: {source}",
         list(ips)
@@ -139,7 +139,7 @@ pub enum Error {
     StillHeld {
         /// Reason of the failure.
         cause: Box<Error>,
-        /// Held addresses.
+        /// Addresses that may still be leased.
         ips: Vec<IpAddr>,
         /// Reason why they could not be released.
         source: StoreError,

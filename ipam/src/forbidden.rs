@@ -8,7 +8,7 @@ use crate::{
 use ipnetwork::IpNetwork;
 use std::net::IpAddr;
 
-/// The reason why an address is never assigned. Its text completes "10.0.0.1 is …".
+/// Reason why the plugin never assigns an address. Its text completes the sentence "10.0.0.1 is …".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Why {
     /// The address is a gateway or another router.
@@ -38,7 +38,7 @@ pub enum Why {
 }
 
 /// Interface identifiers of a /64 that RFC 5453 reserves: IANA's Ethernet block (with proxy mobile IPv6), and the
-/// subnet anycast addresses of RFC 2526. [`Why::Anycast`] covers the third reserved identifier, all zeros.
+/// subnet anycast addresses of RFC 2526. The third reserved identifier is all zeros. [`Why::Anycast`] covers it.
 const IDENTIFIERS: [(u64, u64); 2] = [
     (0x0200_5eff_fe00_0000, 0x0200_5eff_feff_ffff),
     (0xfdff_ffff_ffff_ff80, 0xfdff_ffff_ffff_ffff),
@@ -59,7 +59,7 @@ pub struct Forbidden {
 }
 
 impl Forbidden {
-    /// Returns the excluded addresses of `pool` on a host with the addresses `own`.
+    /// Returns the excluded addresses of `pool` on a host that has the addresses `own`.
     pub fn of(pool: &Pool, own: &[IpAddr]) -> Self {
         let family = pool.family();
         let mut forbidden = Self {
@@ -111,12 +111,12 @@ impl Forbidden {
         self.intervals.push(Interval { first, last, why });
     }
 
-    /// Returns the reason why `number` is excluded. `None`: `number` is not excluded.
+    /// Returns the reason why `number` is excluded. Returns `None` if `number` is not excluded.
     pub fn why(&self, number: u128) -> Option<Why> {
         self.interval(number).map(|interval| interval.why)
     }
 
-    /// Returns the last address of the excluded interval with `number`.
+    /// Returns the last address of the excluded interval that contains `number`.
     pub fn until(&self, number: u128) -> Option<u128> {
         self.interval(number).map(|interval| interval.last)
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The observed host: its addresses, a parent, and the parent's neighbours.
+//! Observation of the host: its addresses, a parent netdev, and the parent's neighbours.
 
 use crate::{
     address::number,
@@ -17,8 +17,8 @@ pub fn addresses(linux: &Linux) -> Result<Vec<IpAddr>, ObserveError> {
     linux.addresses()
 }
 
-/// Returns the netdev `name` of this host, with the addresses that identify a network, and the routes to gateways in
-/// the main table. `None`: the host has no such netdev.
+/// Returns the netdev `name` of this host, with its addresses that identify a network, and with its routes to gateways
+/// in the main table. Returns `None` if the host has no such netdev.
 pub fn parent(linux: &Linux, name: &str) -> Result<Option<Parent>, ObserveError> {
     let host = state(linux)?;
     let Some(link) = host.link(name) else {
@@ -42,13 +42,13 @@ pub fn parent(linux: &Linux, name: &str) -> Result<Option<Parent>, ObserveError>
     }))
 }
 
-/// Observes netdevs, addresses and routes, without hardware.
+/// Observes netdevs, addresses and routes. Does not read hardware.
 fn state(linux: &Linux) -> Result<Namespace, ObserveError> {
     linux.limit_observation(Some(ObservationScope::default()));
     Ok(linux.observe(None)?.host)
 }
 
-/// Returns the other machines in the host's neighbour table of the netdev `name`.
+/// Returns the entries for other machines in the host's neighbour table of the netdev `name`.
 pub fn neighbours(linux: &Linux, name: &str) -> Result<Vec<Neighbour>, ObserveError> {
     let host = state(linux)?;
     let Some(link) = host.link(name) else {
@@ -60,8 +60,9 @@ pub fn neighbours(linux: &Linux, name: &str) -> Result<Vec<Neighbour>, ObserveEr
     Ok(others.collect())
 }
 
-/// Returns true if a machine with this hardware address is probably a node and not a pod. A NIC has an address from its
-/// maker (IEEE 802, section 8.2: neither a group's nor locally administered). A pod's macvlan has a random address.
+/// Returns true if the machine with this hardware address is probably a node, and not a pod. A NIC has an address from
+/// its maker, which is neither a group address nor locally administered (IEEE 802, section 8.2). A pod's macvlan has a
+/// random address.
 pub fn is_a_nics(mac: &HardwareAddress) -> bool {
     matches!(mac.0[..], [first, _, _, _, _, _] if first & 3 == 0)
 }

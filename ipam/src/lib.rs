@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `rdma-ipam`, a CNI IPAM plugin. It assigns addresses from ranges, in host-local's way and in host-local's directory,
-//! or from the prefixes of the parent netdev of the pod's interface.
+//! `rdma-ipam`, a CNI IPAM plugin. It assigns addresses from ranges, or from the prefixes of the parent netdev of the
+//! pod's interface. Ranges and the directory of the leases work as in host-local.
 //!
 //! ```text
-//! environment + stdin → conf      checked; bad input stops here
+//! environment + stdin → conf checked; bad input stops here
 //!          host, parent → Pool    the candidates for one address
 //!     forbidden, choose → address pure: strategy, excluded and leased addresses
 //!        store::reserve           a note and the leases, on disk before the result
@@ -13,9 +13,9 @@
 //! | [`address`], [`range`] | arithmetic on addresses; ranges and pools of them |
 //! | [`bounds`] | the part of a prefix that pods get |
 //! | [`forbidden`] | addresses that no pod gets: gateways, the host's own, anycast… |
-//! | [`choose`], [`stable`] | the order in which addresses are tried |
+//! | [`choose`], [`stable`] | the order in which `rdma-ipam` tries addresses |
 //! | [`occupancy`] | the addresses that are currently unavailable |
-//! | [`parent`], [`host`] | pools from a netdev's prefixes; observing the netdev |
+//! | [`parent`], [`host`] | pools from a netdev's prefixes, and the observation of this netdev |
 //! | [`store`], [`secret`] | all files |
 //! | [`conf`], [`resolv`] | the configuration |
 //! | [`verb`] | ADD, DEL, CHECK, GC, STATUS |
@@ -78,11 +78,11 @@ pub fn run(
     })
 }
 
-/// Runs one verb for a program that has this plugin built in. `environment` and `stdin` are as for a separate process.
-/// Returns the output, which contains a CNI error if the verb fails. `patience` limits the wait for locks.
+/// Runs one verb for a program that contains this plugin. `environment` and `stdin` are those that a separate process
+/// would have. Returns the output. `patience` limits the wait for locks.
 ///
 /// # Errors
-/// The output has the error of CNI.
+/// The output with the CNI error, if the verb fails.
 pub fn call(
     environment: BTreeMap<String, String>,
     mut stdin: &[u8],
@@ -164,7 +164,7 @@ mod tests {
         let held = lock::attempt(lock::open(&path).expect("the lock")).expect("the lock");
         let started = Instant::now();
         let error = call().expect_err("somebody has it");
-        // shorter than the wait of a caller that has a whole verb's time
+        // this is shorter than the wait of a caller that has a whole verb's time
         assert!(started.elapsed() < Duration::from_secs(20));
         let error: Value = serde_json::from_slice(&error).expect("JSON");
         assert_eq!(error["code"], 11, "{error}");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The process: standard input, output and environment, the real disk and kernel.
+//! Passes standard input, output and environment of the process, and the real disk and kernel, to the
+//! library.
 
 use cni_protocol::{Input, memory::Memory, state_file};
 use rdma_ipam::store::RealDisk;

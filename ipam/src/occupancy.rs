@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Determines unavailable addresses: leased addresses, and addresses of other machines on the network.
 //!
-//! The host has only indirect information about other machines: a conflict was recorded, a neighbour table has an
-//! entry, or another node had the address within a month. This information may be outdated. `rdma-ipam` therefore
-//! assigns such an address if no other is free. The caller probes the network before it uses an address.
+//! The host has only indirect information about other machines: a recorded conflict, an entry in a neighbour table, or
+//! the address of another node within the last month. This information may be outdated. So `rdma-ipam` assigns such an
+//! address only if no other address is free. The caller probes the network before it uses an address.
 
 use crate::{
     choose::{self, Choice, Occupancy, Segment},
@@ -13,11 +13,11 @@ use crate::{
 };
 use std::{collections::BTreeSet, net::IpAddr, time::Duration};
 
-/// Leases, and traces of other machines.
+/// Leases, and information about other machines.
 #[derive(Debug)]
 pub struct Taken<'a> {
     locked: &'a Locked<'a>,
-    /// None: only recent traces count.
+    /// Addresses of neighbours. `None`: only recent information counts.
     neighbours: Option<&'a BTreeSet<IpAddr>>,
 }
 
@@ -48,8 +48,8 @@ impl Occupancy for Taken<'_> {
     }
 }
 
-/// Returns the first free address of `pool`, like [`choose::choose`]. An address that another machine may have is
-/// chosen only if no other address is free.
+/// Returns the first free address of `pool`, like [`choose::choose`]. Chooses an address that another machine may have
+/// only if no other address is free.
 pub fn choose(
     locked: &Locked<'_>,
     neighbours: &BTreeSet<IpAddr>,

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Ranges of assignable addresses, with host-local's meaning and defaults.
+//! Ranges of addresses, with the meaning and the defaults that they have in host-local.
 //!
-//! A [`Pool`] has the candidates for one address: a range set of the configuration, or one prefix of the parent.
+//! A [`Pool`] contains the candidates for one address. It is a range set of the configuration, or one prefix of the
+//! parent.
 
 use crate::address::{Family, number};
 use ipnetwork::IpNetwork;
@@ -16,11 +17,11 @@ pub struct Range {
     pub start: u128,
     /// Last address.
     pub end: u128,
-    /// Gateway of the result, which is never assigned.
+    /// Gateway in the result. It is never assigned.
     pub gateway: Option<IpAddr>,
 }
 
-/// The reason why a range is invalid. The text says which rule the field must follow.
+/// The reason why a range is invalid. The text names the rule that the field breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RangeError {
     /// The subnet has host bits, such as `10.0.0.5/24`.
@@ -31,7 +32,7 @@ pub enum RangeError {
         /// Prefix length, bits.
         length: u8,
     },
-    /// The subnet has no assignable address: `/31`, `/32`, `/127`, `/128`.
+    /// The subnet has no address to assign: `/31`, `/32`, `/127`, `/128`.
     #[error("it is too small to assign addresses; the longest {family} prefix is /{longest}")]
     TooSmall {
         /// Family of the subnet.
@@ -48,7 +49,7 @@ pub enum RangeError {
     /// `rangeEnd` is before `rangeStart`.
     #[error("must not be before rangeStart, {0}")]
     Reversed(IpAddr),
-    /// `gateway` has the other family.
+    /// `gateway` belongs to the other family.
     #[error("must be an {0} address, as the subnet is")]
     GatewayFamily(Family),
 }
@@ -66,10 +67,10 @@ impl RangeError {
 }
 
 impl Range {
-    /// Returns the range from `start` to `end` in `subnet`. The defaults are the second address of the subnet, and the
-    /// last address before the broadcast address. The default `gateway` is the subnet's first address after the
-    /// network's. A gateway outside the subnet is valid, as in host-local: it may be link-local, or the next plugin may
-    /// make it reachable.
+    /// Returns the range from `start` to `end` in `subnet`. The default `start` is the subnet's second address, and the
+    /// default `end` is the last address before the broadcast address. The default `gateway` is the first address after
+    /// the network address. A gateway outside the subnet is valid, as in host-local: it may be link-local, or the next
+    /// plugin may make it reachable.
     pub fn new(
         subnet: IpNetwork,
         start: Option<IpAddr>,
@@ -135,7 +136,7 @@ impl Range {
         Family::of(self.subnet.ip())
     }
 
-    /// Reports whether the range has `ip`.
+    /// Returns true if the range contains `ip`.
     pub fn contains(&self, ip: IpAddr) -> bool {
         Family::of(ip) == self.family() && (self.start..=self.end).contains(&number(ip))
     }
@@ -163,21 +164,21 @@ impl fmt::Display for Range {
     }
 }
 
-/// The candidates for one address: at least one range, all of one family.
+/// The candidates for one address. A pool has at least one range, and all its ranges have one family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pool {
     ranges: Vec<Range>,
-    /// Routers that are no range's gateway. They are never assigned.
+    /// Routers apart from the ranges' gateways. They are never assigned.
     pub routers: Vec<IpAddr>,
-    /// Usual address of a router, if no router is known. It is never assigned.
+    /// Usual address of a router, set if no router is known. It is never assigned.
     pub router_address: Option<IpAddr>,
-    /// First and last addresses that `ipam.exclude` has. They are never assigned.
+    /// First and last addresses of the intervals in `ipam.exclude`. They are never assigned.
     pub excluded: Vec<(u128, u128)>,
-    /// Name of the round robin's file: `last_reserved_ip.<pointer>`.
+    /// Suffix in the name of the round-robin file: `last_reserved_ip.<pointer>`.
     pub pointer: String,
 }
 
-/// The reason why ranges are no valid pool.
+/// The reason why ranges are not a valid pool.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PoolError {
     /// There is no range.
@@ -193,10 +194,10 @@ pub enum PoolError {
         /// Subnet of the other family.
         other: IpNetwork,
     },
-    /// Two ranges have a common address.
+    /// Two ranges contain the same address.
     #[error("{first} and {second} overlap; an address can be in one range only")]
     Overlap {
-        /// A range.
+        /// One of the two ranges.
         first: Box<Range>,
         /// The other range.
         second: Box<Range>,
@@ -238,14 +239,14 @@ impl Pool {
         }
     }
 
-    /// Returns a unique name for the round-robin file, for a pool whose [`Self::pointer`] another pool also has: the
-    /// pool's first address.
+    /// Returns another name for the round-robin file, for a pool that has the same [`Self::pointer`] as another pool.
+    /// The name contains the pool's first address, so no other pool has this name.
     pub fn own_pointer(&self) -> String {
         let first = self.family().address(self.ranges[0].start);
         first.to_string()
     }
 
-    /// Returns the address at `offset` from the first one, counted over all ranges.
+    /// Returns the address at `offset` from the pool's first address, counted over all ranges.
     pub fn at(&self, mut offset: u128) -> u128 {
         for range in &self.ranges {
             match offset.checked_sub(range.size()) {
@@ -253,7 +254,7 @@ impl Pool {
                 None => return range.start + offset,
             }
         }
-        // unreachable: an offset is less than the sum of all sizes
+        // unreachable: an offset is smaller than the sum of all sizes
         self.ranges[0].start
     }
 
@@ -267,25 +268,25 @@ impl Pool {
         self.ranges[0].family()
     }
 
-    /// Returns the range with `ip`.
+    /// Returns the range that contains `ip`.
     pub fn range_of(&self, ip: IpAddr) -> Option<&Range> {
         self.ranges.iter().find(|range| range.contains(ip))
     }
 
-    /// Returns the number of addresses of all ranges.
+    /// Returns the number of addresses in all ranges.
     pub fn size(&self) -> u128 {
         self.ranges
             .iter()
             .fold(0, |sum: u128, range| sum.saturating_add(range.size()))
     }
 
-    /// Returns an error if a range of `self` and one of `other` overlap.
+    /// Returns an error if a range of `self` and a range of `other` overlap.
     pub fn disjoint(&self, other: &Self) -> Result<(), PoolError> {
         overlap(&self.ranges, Some(&other.ranges))
     }
 }
 
-/// Returns an error if two ranges overlap: two of `these`, or one of `these` and one of `those`.
+/// Returns an error if a range of `these` overlaps another range of `these` or a range of `those`.
 fn overlap(these: &[Range], those: Option<&[Range]>) -> Result<(), PoolError> {
     for (index, first) in these.iter().enumerate() {
         let mut others = those.unwrap_or(&these[index + 1..]).iter();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `resolvConf`: the conversion of a file like `/etc/resolv.conf` (resolv.conf(5)) to the result's `dns`.
+//! Field `resolvConf`: conversion of a file like `/etc/resolv.conf` (resolv.conf(5)) to the result's `dns`.
 
 use serde_json::{Map, Value};
 

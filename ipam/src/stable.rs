@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Stable addresses of RFC 7217: a pod gets the same address again, without state shared between nodes.
+//! Stable addresses of RFC 7217: a pod gets the same address again, although nodes share no state.
 //!
-//! The interface identifier is `F(Prefix, Net_Iface, Network_ID, DAD_Counter, secret_key)` (RFC 7217, section 5). F is
-//! HMAC-SHA-256 with the node's secret as its key. Net_Iface is the rail: the network's name and the interface's name
-//! in the pod. Network_ID is the pod, so that two pods on one rail have different addresses. The number is taken modulo
-//! the size of the pool, which works for any prefix length, for IPv4, and for `rangeStart`…`rangeEnd`.
+//! The interface identifier is the number `F(Prefix, Net_Iface, Network_ID, DAD_Counter, secret_key)` (RFC 7217,
+//! section 5). F is HMAC-SHA-256 with the node's secret as its key. Net_Iface is the rail: the network's name and the
+//! interface's name in the pod. Network_ID is the pod, so two pods on one rail have different addresses. The plugin
+//! takes the number modulo the size of the pool, which works for any prefix length, for IPv4, and for
+//! `rangeStart`…`rangeEnd`.
 
 use crate::range::Pool;
 use hmac::{Hmac, KeyInit, Mac};
@@ -40,7 +41,7 @@ pub fn addresses<'a>(
     (0_u32..).map(move |counter| pool.at(number(&prefix, identity, counter, secret) % size))
 }
 
-/// Returns 128 bits of F.
+/// Returns 128 bits of the function F.
 fn number(prefix: &str, identity: &Identity, counter: u32, secret: &[u8; SECRET]) -> u128 {
     #[expect(
         clippy::expect_used,
@@ -53,7 +54,7 @@ fn number(prefix: &str, identity: &Identity, counter: u32, secret: &[u8; SECRET]
         pod,
     } = identity;
     for field in [prefix, network, interface, pod] {
-        // each field is preceded by its length, so that different fields never make the same text
+        // each field follows its length, so different fields never make the same text
         hmac.update(&(field.len() as u64).to_be_bytes());
         hmac.update(field.as_bytes());
     }
@@ -110,7 +111,7 @@ mod tests {
 
     #[test]
     fn the_function_does_not_change() {
-        // a new version must not change stable addresses
+        // later versions must make the same stable addresses
         let secret: [u8; SECRET] = std::array::from_fn(|index| index as u8);
         let (pool, pod) = (pool(&["2001:db8:1::/64"]), pod("a"));
         let first = addresses(&pool, &pod, &secret).next().unwrap();

@@ -2,7 +2,7 @@
 //! Moves a netdev into a network namespace under another name, and back: `move NETDEV NETNS-PATH NAME`. Prints each
 //! operation as the equivalent `ip` command. Needs root.
 //!
-//! Use a named namespace in which nothing depends on the netdev. The moves remove the netdev's addresses and other
+//! Use a named namespace in which no program uses the netdev. The moves remove the netdev's addresses and other
 //! settings. `rdma-cni` records and restores them; this example does not.
 
 use rdma_netns::{InterfaceName, Kernel, Linux, NetnsSide, Op};

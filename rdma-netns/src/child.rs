@@ -1,49 +1,50 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Child netdevs: netdevs that the pod gets, made on top of a netdev that stays on the host.
+//! Child netdevs. A pod gets a child netdev on top of a netdev that stays on the host.
 
 use crate::{IpoibMode, Pkey};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Kind of a child netdev, and how the child receives frames. One parent has either macvlan or ipvlan children, but not
-/// both: each kind occupies the parent's receive handler (`netdev_rx_handler_register()`, `net/core/dev.c`).
+/// Kind of a child netdev. The kind determines how the child receives frames. The children of one parent are either all
+/// macvlan or all ipvlan, because each kind occupies the parent's receive handler (`netdev_rx_handler_register()`,
+/// `net/core/dev.c`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub enum Child {
-    /// Has a hardware address of its own.
+    /// A child with its own hardware address.
     Macvlan {
         /// Connectivity of the children of one parent.
         mode: MacvlanMode,
     },
-    /// Has its parent's hardware address, and receives the packets for its own IP addresses.
+    /// A child with its parent's hardware address. The child receives the packets for its own IP addresses.
     Ipvlan {
         /// Layer of the child.
         mode: IpvlanMode,
     },
-    /// Child of an IPoIB netdev, with its own queue pair and the parent's GID. One parent can have several children in
-    /// one partition (`is_child_unique()`, `drivers/infiniband/ulp/ipoib/ipoib_vlan.c`).
+    /// A child of an IPoIB netdev. The child has its own queue pair and the parent's GID. One parent can have several
+    /// children in one partition (`is_child_unique()`, `drivers/infiniband/ulp/ipoib/ipoib_vlan.c`).
     Ipoib {
         /// Mode of sending.
         mode: IpoibMode,
-        /// The partition, which can be another one than the parent's.
+        /// The child's partition, which can differ from the parent's partition.
         pkey: Pkey,
     },
 }
 
-/// Connectivity of macvlan children of one parent (`enum macvlan_mode`, `include/uapi/linux/if_link.h`). None of them
-/// reaches the parent itself.
+/// Connectivity among the macvlan children of one parent (`enum macvlan_mode`, `include/uapi/linux/if_link.h`). No
+/// child reaches the parent itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MacvlanMode {
-    /// Directly.
+    /// The children reach each other directly.
     Bridge,
-    /// No connectivity.
+    /// The children do not reach each other.
     Private,
-    /// Through an external switch that sends frames back to the port they came from.
+    /// The children reach each other through an external switch that sends frames back to the port they came from.
     Vepa,
-    /// A single child, which has the parent's hardware address.
+    /// The parent has a single child. The child has the parent's hardware address.
     Passthru,
-    /// Another mode, which no configuration can request: a pod with `NET_ADMIN` has set it.
+    /// A mode that a configuration cannot request. A pod with `NET_ADMIN` can set such a mode.
     Other {
         /// The kernel's number (`IFLA_MACVLAN_MODE`). 16 is `source`: the child has a list of senders, and receives all
         /// frames from these senders.
@@ -58,22 +59,22 @@ pub enum MacvlanMode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum IpvlanMode {
-    /// The child does ARP and neighbour discovery.
+    /// The child resolves neighbours itself by ARP and neighbour discovery.
     L2,
-    /// The parent's namespace routes; there is no ARP, broadcast or multicast.
+    /// The parent's namespace routes the child's packets. The child has no ARP, broadcast or multicast.
     L3,
-    /// Same as `L3`, with netfilter of the parent's namespace.
+    /// Like `L3`. In addition, netfilter of the parent's namespace sees the packets.
     L3s,
-    /// Another mode, which no configuration can request: a pod with `NET_ADMIN` has set it.
+    /// A mode that a configuration cannot request. A pod with `NET_ADMIN` can set such a mode.
     Other {
         /// The kernel's number (`IFLA_IPVLAN_MODE`).
         mode: u32,
-        /// `IPVLAN_F_*`: 1 is `private`: the children do not reach each other. 2 is `vepa`.
+        /// `IPVLAN_F_*`. 1 is `private`: the children do not reach each other. 2 is `vepa`.
         flags: u16,
     },
 }
 
-/// Modes and flags in `ip`'s words, by their numbers.
+/// Modes and flags of a macvlan as `ip link` names them, each with the kernel's numbers.
 const MACVLAN_MODES: [(u32, &str); 5] = [
     (1, "private"),
     (2, "vepa"),

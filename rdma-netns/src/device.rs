@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! PCI functions and auxiliary devices (sub-functions) from sysfs, which have netdevs and RDMA devices. The namespace
-//! of the netdev does not matter.
+//! PCI functions and auxiliary devices (sub-functions) that have netdevs and RDMA devices, read from sysfs. The result
+//! is the same in whichever namespace a netdev is.
 
 use serde::{Deserialize, Serialize};
 use std::{borrow::Borrow, fmt, ops::Deref};
 
-/// Name of a PCI function (`0000:3b:00.2`) or of an auxiliary device (`mlx5_core.sf.4`) on its bus. The name does not
-/// change when the netdev is renamed or moved.
+/// Name of a PCI function (`0000:3b:00.2`) or of an auxiliary device (`mlx5_core.sf.4`) on its bus. The name stays the
+/// same when the device's netdev is renamed or moved.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct DeviceAddress(String);
@@ -68,8 +68,8 @@ impl DeviceAddress {
     }
 }
 
-/// `domain:bus:device.function`, `%04x:%02x:%02x.%d` in `drivers/pci/probe.c`; virtual
-/// hosts have domains of up to 8 digits.
+/// Returns true for `domain:bus:device.function` (`%04x:%02x:%02x.%d` in `drivers/pci/probe.c`). Virtual hosts have
+/// domains of up to 8 digits.
 fn is_pci_address(text: &str) -> bool {
     let hex = |part: &str, digits: std::ops::RangeInclusive<usize>| {
         digits.contains(&part.len()) && part.bytes().all(|b| b.is_ascii_hexdigit())
@@ -87,7 +87,7 @@ fn is_pci_address(text: &str) -> bool {
         && matches!(function.as_bytes(), [b'0'..=b'7'])
 }
 
-/// `module.name.id` (`include/linux/auxiliary_bus.h`).
+/// Returns true for `module.name.id` (`include/linux/auxiliary_bus.h`).
 fn is_auxiliary_name(text: &str) -> bool {
     let parts: Vec<&str> = text.split('.').collect();
     let word = |part: &&str| {
@@ -99,8 +99,8 @@ fn is_auxiliary_name(text: &str) -> bool {
     parts.len() == 3 && parts.iter().all(word) && parts[2].bytes().all(|b| b.is_ascii_digit())
 }
 
-/// Drivers of netdevs, each with the module that makes RDMA devices of the same functions (aliases of auxiliary
-/// devices, `drivers/infiniband/hw/*`).
+/// Netdev drivers. Each has the module that makes RDMA devices of the same functions (aliases of auxiliary devices,
+/// `drivers/infiniband/hw/*`).
 pub const RDMA_DRIVERS: [(&str, &str); 12] = [
     ("bnxt_en", "bnxt_re"),
     ("cxgb4", "iw_cxgb4"),
@@ -116,7 +116,7 @@ pub const RDMA_DRIVERS: [(&str, &str); 12] = [
     ("qede", "qedr"),
 ];
 
-/// Drivers that pass a function through to a virtual machine or a program.
+/// Drivers that let a virtual machine or a program use a function directly.
 pub(crate) const PASS_THROUGH: [&str; 4] =
     ["vfio-pci", "mlx5_vfio_pci", "pci-stub", "uio_pci_generic"];
 
@@ -125,33 +125,33 @@ pub(crate) const PASS_THROUGH: [&str; 4] =
 pub struct Device {
     /// Name on the bus.
     pub address: DeviceAddress,
-    /// The bound driver, `mlx5_core`.
+    /// The bound driver, such as `mlx5_core`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub driver: Option<String>,
-    /// PCI vendor id, `15b3`; of an auxiliary device, the vendor id of its PCI function.
+    /// PCI vendor id, such as `15b3`. An auxiliary device has the vendor id of its PCI function.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vendor: Option<String>,
-    /// PCI device id, `101e`.
+    /// PCI device id, such as `101e`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
-    /// NUMA node; `None`: the firmware reports none.
+    /// NUMA node. `None`: the firmware reports no NUMA node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub numa_node: Option<u32>,
     /// The physical function of this virtual function or sub-function.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub physical_function: Option<DeviceAddress>,
-    /// Number of its present virtual functions.
+    /// Number of virtual functions that exist now.
     #[serde(default)]
     pub virtual_functions: u32,
     /// True if the device has a netdev of its own, in any namespace.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_netdev: bool,
-    /// Names of the RDMA devices, in any namespace (`/sys/class/infiniband_verbs` is not filtered by namespace).
+    /// Names of the RDMA devices in all namespaces (`/sys/class/infiniband_verbs` is not filtered by namespace).
     #[serde(default)]
     pub rdma: Vec<String>,
-    /// The functions whose driver may have made the RDMA device. Set if the RDMA device has no parent in sysfs, and is
-    /// paired with this device by its netdev ([`pairing`](crate::pairing)). If there is more than one function, the
-    /// maker is unknown.
+    /// Functions that may have made the RDMA device. Set if the RDMA device has no parent in sysfs, and
+    /// [`pairing`](crate::pairing) found this device by its netdev. With more than one function in the list, it is
+    /// unknown which function made the RDMA device.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rdma_functions: Vec<DeviceAddress>,
     /// True if the device manages NVLink's switches, and so is no network device. An [`Inventory`](crate::Inventory)
@@ -162,25 +162,27 @@ pub struct Device {
 }
 
 impl Device {
-    /// Returns true if the function at `address` certainly belongs to this device's NIC. Returns false if several
-    /// functions may have made the RDMA device.
+    /// Returns true if the function at `address` certainly belongs to this device's NIC. Returns false if more than one
+    /// function may have made the RDMA device.
     pub fn has_function(&self, address: &DeviceAddress) -> bool {
         !self.rdma_functions.contains(address) || self.rdma_functions.len() == 1
     }
 
-    /// Returns the reason why the RDMA device is never a rail, even if a configured pattern matches.
+    /// Returns the reason why this device's RDMA device is never a rail, even if a configured pattern matches the RDMA
+    /// device.
     pub fn no_rail(&self) -> Option<&'static str> {
         const WHY: &str = "it manages NVLink's switches (SW_MNG), and is no network";
         self.manages_nvlink.then_some(WHY)
     }
 
-    /// Returns true if the driver passes the device through to a virtual machine or a program, and makes no netdev.
+    /// Returns true if the driver lets a virtual machine or a program use the device directly. Such a driver makes no
+    /// netdev.
     pub fn is_passed_through(&self) -> bool {
         let driver = self.driver.as_deref();
         driver.is_some_and(|driver| PASS_THROUGH.contains(&driver))
     }
 
-    /// Returns the module that makes the RDMA device of this device.
+    /// Returns the kernel module that makes this device's RDMA device.
     pub fn rdma_module(&self) -> Option<&str> {
         // `mlx5_core.sf` is the driver of a sub-function
         let driver = self.driver.as_deref()?.split('.').next()?;

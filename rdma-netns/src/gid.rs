@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The GID table of an RDMA port: the addresses from which the port can have RDMA connections.
+//! The GID table of an RDMA port. A GID is an address from which the port can make RDMA connections.
 
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, Ipv6Addr};
@@ -7,22 +7,22 @@ use std::net::{IpAddr, Ipv6Addr};
 /// The GIDs of one port.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GidTable {
-    /// Size of the table (128 or 256 on mlx5, 1024 on rxe).
+    /// Size of the table in entries (128 or 256 on mlx5, 1024 on rxe).
     pub size: u32,
-    /// Present GIDs by index.
+    /// GIDs that are not all zeros, in the order of their indexes.
     pub gids: Vec<Gid>,
 }
 
-/// A GID that is not all zeros.
+/// One used entry of the GID table: a GID that is not all zeros.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gid {
     /// Index in the table (`NCCL_IB_GID_INDEX`, `ibv_qp_attr::ah_attr.grh.sgid_index`).
     pub index: u32,
-    /// The 128 bits; an IPv4 address is `::ffff:a.b.c.d` (`ipv6_addr_set_v4mapped()`).
+    /// The GID's 128 bits. An IPv4 address has the form `::ffff:a.b.c.d` (`ipv6_addr_set_v4mapped()`).
     pub ip: Ipv6Addr,
     /// Format of the packets that use the GID.
     pub kind: GidKind,
-    /// Name, in its own namespace, of the netdev with the address.
+    /// Name of the netdev that has the GID's address, in the netdev's own namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub netdev: Option<String>,
 }
@@ -30,16 +30,16 @@ pub struct Gid {
 /// Format of packets that use a GID (`enum ib_gid_type`, `include/rdma/ib_verbs.h`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum GidKind {
-    /// InfiniBand, or Ethernet without IP; sysfs reports both as `IB/RoCE v1`.
+    /// InfiniBand, or Ethernet without IP. Sysfs reports both formats as `IB/RoCE v1`.
     #[serde(rename = "ib-or-roce-v1")]
     InfinibandOrRoceV1,
-    /// UDP over IP, which can be routed.
+    /// UDP over IP, which routers can forward.
     #[serde(rename = "roce-v2")]
     RoceV2,
 }
 
 impl Gid {
-    /// Returns the IP address of the GID.
+    /// Returns the IP address that the GID contains.
     pub fn address(&self) -> IpAddr {
         match self.ip.to_ipv4_mapped() {
             Some(ip) => IpAddr::V4(ip),
@@ -49,14 +49,14 @@ impl Gid {
 }
 
 impl GidTable {
-    /// The GID of `ip` for packets of `kind`.
+    /// Returns the GID of `ip` for packets of `kind`.
     pub fn find(&self, ip: IpAddr, kind: GidKind) -> Option<&Gid> {
         self.gids
             .iter()
             .find(|gid| gid.kind == kind && gid.address() == ip)
     }
 
-    /// Returns the number of used entries.
+    /// Returns the number of used entries in the table.
     pub fn used(&self) -> u32 {
         self.gids.len() as u32
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! IP over InfiniBand: a netdev's partition and mode of sending (RFC 4391, RFC 4755).
+//! IP over InfiniBand: a netdev's partition and send mode (RFC 4391, RFC 4755).
 
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
@@ -9,9 +9,9 @@ use std::{fmt, str::FromStr};
 pub struct Ipoib {
     /// Partition of the netdev.
     pub pkey: Pkey,
-    /// Mode of sending.
+    /// Send mode.
     pub mode: IpoibMode,
-    /// True if the netdev ignores multicast groups that programs join past the kernel.
+    /// True if the netdev ignores multicast groups that programs join without using the kernel's IP stack.
     #[serde(default)]
     pub umcast: bool,
 }
@@ -20,14 +20,15 @@ pub struct Ipoib {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum IpoibMode {
-    /// Unreliable datagrams, no larger than a packet of the port and of the partition's broadcast group.
+    /// The netdev sends unreliable datagrams. A datagram is at most as large as the port's packets, and as the
+    /// packets of the partition's broadcast group.
     Datagram,
-    /// Connections, with packets of up to 65520 bytes.
+    /// The netdev sends over connections, in packets of up to 65520 bytes.
     Connected,
 }
 
 impl IpoibMode {
-    /// `datagram` or `connected`.
+    /// Returns `datagram` or `connected`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Datagram => "datagram",
@@ -41,11 +42,11 @@ impl IpoibMode {
 #[serde(try_from = "String", into = "String")]
 pub struct Pkey(pub u16);
 
-/// Bit of a P_Key that is set for a full member of the partition, and clear for a limited one.
+/// Bit of a P_Key that is set for a full member of the partition, and clear for a limited member.
 const FULL_MEMBER: u16 = 0x8000;
 
 impl Pkey {
-    /// Returns true if both P_Keys belong to one partition. Compares like the kernel (`ib_find_pkey()`,
+    /// Returns true if both P_Keys belong to one partition, by the kernel's comparison (`ib_find_pkey()`,
     /// `drivers/infiniband/core/device.c`).
     pub fn is_of_partition(self, other: Self) -> bool {
         (self.0 ^ other.0) & !FULL_MEMBER == 0
@@ -79,7 +80,7 @@ pub struct InvalidPkey;
 impl FromStr for Pkey {
     type Err = InvalidPkey;
 
-    /// Parses hexadecimal digits behind `0x`; 0 and 0x8000 name no partition.
+    /// Parses hexadecimal digits after `0x`. Rejects 0 and 0x8000, which name no partition.
     fn from_str(text: &str) -> Result<Self, InvalidPkey> {
         let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
         let digits = digits.filter(|it| it.bytes().all(|digit| digit.is_ascii_hexdigit()));

@@ -15,18 +15,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The hardware that an observation covers. A node has hundreds of PCI functions that no caller needs.
+/// The hardware that an observation reads. A node has hundreds of further PCI functions that no caller needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObservationScope {
-    /// PCI functions and auxiliary devices for whose RDMA devices ports are observed. Ports of other RDMA devices are
-    /// not observed. A port query reaches the firmware (`ib_query_port()`, `drivers/infiniband/core/device.c`), and
-    /// faulty firmware takes a minute to answer.
+    /// PCI functions and auxiliary devices whose RDMA devices' ports an observation reads. An observation reads no
+    /// other ports: a port query reaches the firmware (`ib_query_port()`, `drivers/infiniband/core/device.c`), and
+    /// faulty firmware responds after a minute.
     pub ports: BTreeSet<DeviceAddress>,
-    /// Further hardware, which is observed without querying its firmware.
+    /// Further PCI functions and auxiliary devices. An observation reads them without a query to their firmware.
     pub besides: BTreeSet<DeviceAddress>,
-    /// True to leave out the pod's routes. A pod with `CAP_NET_ADMIN` can have as many routes as its memory holds. A
-    /// restore needs none of them: a rail's routes disappear with its netdev, and the record has the routes of other
-    /// interfaces.
+    /// True if an observation omits the pod's routes. A pod with `CAP_NET_ADMIN` can have as many routes as its memory
+    /// allows. A restore does not need the pod's routes: the kernel removes a rail's routes with its netdev, and the
+    /// routes of other interfaces are in the record.
     pub no_pod_routes: bool,
 }
 
@@ -41,56 +41,56 @@ impl From<BTreeSet<DeviceAddress>> for ObservationScope {
 
 /// A kernel: reports its state, and makes one change at a time.
 pub trait Kernel {
-    /// A pod's network namespace, held open.
+    /// A pod's network namespace, which this value keeps open.
     type Pod: Pod;
 
-    /// Returns the present boot (`/proc/sys/kernel/random/boot_id`).
+    /// Returns the id of the present boot (`/proc/sys/kernel/random/boot_id`).
     fn boot_id(&self) -> Result<String, ObserveError>;
 
     /// Opens the namespace at `path` (`CNI_NETNS`).
     fn open_pod(&self, path: &Path) -> Result<Self::Pod, OpenPodError>;
 
-    /// Returns the identities of the namespaces at `paths`, in order, without opening the namespaces for later work.
+    /// Returns the identities of the namespaces at `paths`, in order. Does not keep the namespaces open.
     ///
     /// # Errors
-    /// Each as [`Kernel::open_pod`].
+    /// Each result has the errors of [`Kernel::open_pod`].
     fn netns_ids(&self, paths: &[&Path]) -> Vec<Result<NetnsId, OpenPodError>> {
         let id = |path: &&Path| Ok(self.open_pod(path)?.id());
         paths.iter().map(id).collect()
     }
 
-    /// Observes the host's namespace and optionally the pod's. Changes nothing.
+    /// Observes the host's namespace, and the pod's namespace if there is a pod. Changes nothing.
     fn observe(&self, pod: Option<&Self::Pod>) -> Result<Observed, ObserveError>;
 
-    /// Limits later observations to the hardware of `scope`, and to hardware that is observed without a request: the
-    /// hardware of the netdevs of the two namespaces, and of all RDMA devices ([`Observed::devices`]). `None`: all
-    /// hardware, as initially.
+    /// Limits later observations to the hardware of `scope`, the hardware of the netdevs in both namespaces, and the
+    /// hardware of all RDMA devices ([`Observed::devices`]). With `None`, observations read all hardware, as they do
+    /// before the first call.
     fn limit_observation(&self, scope: Option<ObservationScope>);
 
-    /// Returns true if the PCI function at `address` is no network but manages NVLink's switches. The call reads the
-    /// vital product data, which takes the device some milliseconds.
+    /// Returns true if the PCI function at `address` manages NVLink's switches, and so is no network device. Reads the
+    /// function's vital product data, which takes some milliseconds.
     fn manages_nvlink(&self, address: &DeviceAddress) -> bool;
 
-    /// Returns the set-up of the virtual function `function` by its physical function on the host. `None`: `function`
-    /// is no virtual function. Drivers query their firmware for each function of the physical one.
+    /// Returns the settings of the virtual function `function` that its physical function on the host reports. Returns
+    /// `None` if `function` is no virtual function. The call is slow: the driver queries its firmware for each virtual
+    /// function of the physical function.
     ///
     /// # Errors
     /// The physical function's netdev is not on the host, or cannot be queried.
     fn vf(&self, function: &DeviceAddress) -> Result<Option<Vf>, ObserveError>;
 
-    /// Returns settings of `link`, a netdev of the host, outside rtnetlink: [`DeviceSettings`]. Unreadable settings are
-    /// missing.
+    /// Returns the settings of `link`, a netdev of the host, that rtnetlink does not report ([`DeviceSettings`]). Omits
+    /// settings that cannot be read.
     fn device_settings(&self, link: &Link) -> DeviceSettings;
 
     /// Describes the objects that a move of the host's `netdevs` removes permanently, each with its netdev's index:
-    /// queueing disciplines, permanent neighbours, multicast and anycast routes. Leaves out objects that cannot be
-    /// read.
+    /// queueing disciplines, permanent neighbours, and multicast and anycast routes. Omits objects that cannot be read.
     fn dropped(&self, _netdevs: &[u32]) -> Vec<(u32, String)> {
         vec![]
     }
 
-    /// Observes like [`Kernel::observe`], and also reads the set-up of `functions`. Leaves out functions whose physical
-    /// function cannot be queried.
+    /// Observes like [`Kernel::observe`], and also reads the settings of the virtual `functions`. Omits functions whose
+    /// physical function cannot be queried.
     fn observe_vfs(
         &self,
         pod: Option<&Self::Pod>,
@@ -108,8 +108,8 @@ pub trait Kernel {
         Ok(observed)
     }
 
-    /// Reads the GID table of the RDMA device's `port` (from 1). The pod's namespace is used, or without a pod the
-    /// host's. Error `NotFound`: there is no such device.
+    /// Reads the GID table of the RDMA device's `port` (from 1) in the pod's namespace. Without a pod, reads the table
+    /// in the host's namespace. The error `NotFound` means that the device does not exist.
     fn gids(
         &self,
         pod: Option<&Self::Pod>,
@@ -117,40 +117,40 @@ pub trait Kernel {
         port: u32,
     ) -> Result<GidTable, ObserveError>;
 
-    /// Returns the partitions of the RDMA device's InfiniBand `port` (from 1), as the host sees them. Error `NotFound`:
-    /// there is no such device.
+    /// Returns the partitions of the RDMA device's InfiniBand `port` (from 1), as the host sees them. The error
+    /// `NotFound` means that the device does not exist.
     fn partitions(&self, device: &str, port: u32) -> Result<Vec<Pkey>, ObserveError>;
 
-    /// Returns true if the kernel has SMC; without SMC no process can have SMC connections. The check is cheap and
-    /// loads no module.
+    /// Returns true if the kernel has SMC. On a kernel without SMC no process can have SMC connections. The check is
+    /// cheap and loads no module.
     fn has_smc(&self) -> bool;
 
-    /// Reads the SMC state of the host and optionally the pod; `None`: the kernel has no SMC. Call this only if SMC is
-    /// required or was set up: the kernel loads the module for the query.
+    /// Reads the SMC state of the host, and of the pod if there is one. Returns `None` if the kernel has no SMC. Call
+    /// this function only if SMC is required or was set up, because the query makes the kernel load its SMC module.
     fn smc(&self, pod: Option<&Self::Pod>) -> Result<Option<SmcState>, ObserveError>;
 
-    /// Returns true if a program receives all events of the host's netdevs, addresses and routes on one socket, like
-    /// network managers and routing daemons.
+    /// Returns true if a program receives all events of the host's netdevs, addresses and routes on one socket. Network
+    /// managers and routing daemons do so.
     fn is_watched(&self) -> bool;
 
-    /// Returns the neighbours in the host's neighbour tables, by all netdevs.
+    /// Returns the entries of the host's neighbour tables, for all netdevs.
     fn neighbours(&self) -> Result<Vec<Neighbour>, ObserveError>;
 
-    /// Probes all addresses on the wire at once. Returns when a probe finds one address in use, or after
-    /// [`PROBE_TIME`](crate::probe::PROBE_TIME). Changes nothing.
+    /// Probes all addresses on the wire at once. Returns when a probe finds that an address is in use, and at the
+    /// latest after [`PROBE_TIME`](crate::probe::PROBE_TIME). Changes nothing.
     fn probe(&self, pod: &Self::Pod, questions: &[Question]) -> Result<Probed, ProbeError>;
 
-    /// Returns hosts that claimed one of the addresses since the probe; does not wait.
+    /// Returns the hosts that claimed one of the addresses since the probe. Does not wait.
     fn overheard(
         &self,
         pod: &Self::Pod,
         questions: &[Question],
     ) -> Result<Vec<Conflict>, ProbeError>;
 
-    /// Makes the single change `op`. `pod` is required if `op` names it.
+    /// Makes the single change `op`. `pod` is required if `op` changes the pod's namespace.
     fn execute(&self, op: &Op, pod: Option<&Self::Pod>) -> Result<(), OpError>;
 
-    /// Returns the time on the clock that [`Kernel::pause`] advances.
+    /// Returns the present time of the clock that [`Kernel::pause`] advances.
     fn now(&self) -> Instant {
         Instant::now()
     }
@@ -165,40 +165,40 @@ pub trait Kernel {
 pub trait Pod {
     /// Returns the path at which the namespace was opened.
     fn path(&self) -> &Path;
-    /// Returns the identity of the namespace, whatever is at the path later.
+    /// Returns the identity of the opened namespace, even if the path leads to another namespace later.
     fn id(&self) -> NetnsId;
 }
 
-/// Why a path could not be opened as a pod's namespace.
+/// Reason why a path could not be opened as a pod's namespace.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenPodError {
-    /// Nothing is at the path: the namespace is gone.
+    /// The path does not exist: the namespace has ended.
     #[error("there is no {0:?}")]
     Missing(PathBuf),
     /// The path is a file that is no network namespace.
     #[error("{0:?} is no network namespace")]
     NotNamespace(PathBuf),
-    /// The path leads to the namespace of this program, into which nothing can be moved.
+    /// The path leads to the namespace of this program, which cannot be a pod's namespace.
     #[error("{0:?} is the host's own network namespace")]
     HostNamespace(PathBuf),
-    /// The system refused.
+    /// The system refused to open the path.
     #[error("cannot open {path:?}: {source}")]
     Io {
         /// Requested path.
         path: PathBuf,
-        /// The system's answer.
+        /// The kernel's error.
         source: io::Error,
     },
 }
 
-/// The state could not be read.
+/// The kernel's state could not be read.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot read {what}: {source}")]
 pub struct ObserveError {
-    /// Object of the observation: `the links of the pod`.
+    /// The object that could not be read: `the links of the pod`.
     pub what: String,
-    /// The kernel's answer.
+    /// The kernel's error.
     pub source: io::Error,
 }
 
@@ -210,12 +210,12 @@ pub struct OpError {
     pub op: Box<Op>,
     /// The errno.
     pub source: io::Error,
-    /// The kernel's own sentence (`NLMSGERR_ATTR_MSG`), if it gave one.
+    /// The kernel's own error text (`NLMSGERR_ATTR_MSG`), if the kernel sent one.
     pub message: Option<String>,
 }
 
 impl OpError {
-    /// Returns the errno, if the kernel refused.
+    /// Returns the errno of the kernel's refusal, if the kernel refused.
     pub fn errno(&self) -> Option<i32> {
         self.source.raw_os_error()
     }

@@ -6,19 +6,19 @@
 //! | module | owns |
 //! |---|---|
 //! | [`observed`], [`link`], [`hardware_address`], [`child`], [`rule`], [`rdma`], [`gid`], [`guid`], [`ipoib`], [`device`] | the data: a node's and a pod's state |
-//! | [`device_settings`] | what of a netdev rtnetlink does not report |
-//! | [`inventory`] | the hardware that resources are made of |
+//! | [`device_settings`] | the settings of a netdev that rtnetlink does not report |
+//! | [`inventory`] | the node's hardware from which resources are formed |
 //! | [`gpudirect`] | registration of accelerators' memory with RDMA devices |
-//! | [`vf`] | how a physical function sets up its virtual ones |
-//! | [`uplink`] | the netdevs without which the node is cut off |
-//! | [`pairing`] | which netdev and which RDMA device are one NIC |
+//! | [`vf`] | the settings of virtual functions that their physical function makes |
+//! | [`uplink`] | the netdevs that the node needs for its own network connection |
+//! | [`pairing`] | the assignment of netdevs and RDMA devices to NICs |
 //! | [`op`] | one change, and its `ip`/`rdma` equivalent |
-//! | [`probe`] | addresses that are asked for on the wire, and neighbours that are known |
-//! | [`kernel`] | the seam between both: the trait that Linux and the test's fake implement |
-//! | [`mod@reconcile`] | the loop from a plan to the state that it is for |
+//! | [`probe`] | probes for addresses on the wire, and the known neighbours |
+//! | [`kernel`] | the trait [`Kernel`], which Linux and the tests' fake kernel implement |
+//! | [`mod@reconcile`] | the loop that repeats a plan until the state is the desired one |
 //! | [`linux`] | the real kernel: rtnetlink, RDMA netlink, sysfs, sysctl |
 //! | [`netns`] | opening, identifying and entering network namespaces |
-//! | [`netlink`] | one request/answer exchange, and the kernel's own error sentence |
+//! | [`netlink`] | the exchange of one request and its answer, with the kernel's own error message |
 //! | [`sidr`] | an echo over RDMA, by the connection manager |
 //! | [`smc`] | SMC-R's pnet table over generic netlink |
 

@@ -4,28 +4,29 @@
 use serde::{Deserialize, Serialize};
 use std::{borrow::Borrow, fmt, ops::Deref};
 
-/// A name that the kernel accepts for a network interface (`dev_valid_name()`, `net/core/dev.c`), without `%`, with
-/// which `dev_get_valid_name()` inserts a number.
+/// A name that the kernel accepts for a network interface (`dev_valid_name()`, `net/core/dev.c`). The name contains no
+/// `%`, because `dev_get_valid_name()` replaces `%d` by a number.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct InterfaceName(String);
 
-/// The longest name in bytes: `IFNAMSIZ` without the terminating NUL.
+/// Length of the longest name, bytes: `IFNAMSIZ` without the terminating NUL.
 pub const MAX_INTERFACE_NAME: usize = 15;
 
-/// Why a text is no interface name.
+/// Reason why a text is no interface name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidName {
-    /// Empty text.
+    /// The text is empty.
     #[error("an interface name cannot be empty")]
     Empty,
-    /// More than [`MAX_INTERFACE_NAME`] bytes.
+    /// The text has more than [`MAX_INTERFACE_NAME`] bytes.
     #[error("interface name {0:?} has {len} bytes, at most {MAX_INTERFACE_NAME} are allowed", len = .0.len())]
     TooLong(String),
-    /// `.` and `..` would be directories in sysfs.
+    /// The text is `.` or `..`, which are directories in sysfs.
     #[error("interface name {0:?} is reserved")]
     Reserved(String),
-    /// `/`, `:`, `%` or white space, or a character with a byte that the kernel treats as white space.
+    /// The text contains `/`, `:`, `%` or white space, or a character with a byte that the kernel treats as white
+    /// space.
     #[error("interface name {name:?} contains {character:?}")]
     Character {
         /// The whole name.
@@ -48,7 +49,7 @@ impl TryFrom<String> for InterfaceName {
         if name == "." || name == ".." {
             return Err(InvalidName::Reserved(name));
         }
-        // the kernel compares bytes, and takes 0xA0 for Latin-1's no-break space (`lib/ctype.c`)
+        // the kernel compares bytes, and treats 0xA0 as Latin-1's no-break space (`lib/ctype.c`)
         let has_space_byte = |c: char| c.encode_utf8(&mut [0; 4]).bytes().any(|it| it == 0xA0);
         let is_space = |c: char| c.is_ascii_whitespace() || c == '\x0b' || has_space_byte(c);
         let forbidden = |c: char| matches!(c, '/' | ':' | '%' | '\0') || is_space(c);
@@ -60,8 +61,8 @@ impl TryFrom<String> for InterfaceName {
 }
 
 impl InterfaceName {
-    /// Returns a replacement for the name of the netdev `index` if the name is not UTF-8, because a pod may use any
-    /// bytes. The replacement contains `:`, which no real name has.
+    /// Returns a replacement for the name of the netdev `index`. The name is not UTF-8: a pod may use any bytes. The
+    /// replacement contains `:`, which no valid name contains.
     pub fn of_index(index: u32) -> Self {
         Self(format!(":{index}"))
     }

@@ -2,8 +2,8 @@
 //! Network namespaces: opening, identifying and entering.
 //!
 //! [`Netns::run`] runs work on a new thread in the namespace. `Netns::visit` moves the calling thread into the
-//! namespace for a moment, and back. The caller never stays in the wrong namespace after an early return or a panic. If
-//! the kernel refuses the return, the process ends.
+//! namespace for a moment, and back. The calling thread never stays in the wrong namespace, even after an early return
+//! or a panic. The process ends if the kernel refuses the return.
 
 use nix::{
     errno::Errno,
@@ -33,9 +33,10 @@ use std::{
 pub struct NetnsId {
     /// Device of the namespace's file (nsfs).
     pub device: u64,
-    /// Inode of the file; the kernel reuses the number after the namespace's end.
+    /// Inode of the file. The kernel reuses the number after the namespace's end.
     pub inode: u64,
-    /// `SO_NETNS_COOKIE` (Linux 5.14), which the kernel never reuses; 0 on kernels without cookies.
+    /// Cookie of the namespace (`SO_NETNS_COOKIE`, Linux 5.14), which the kernel never reuses. 0 on kernels without
+    /// cookies.
     pub cookie: u64,
 }
 
@@ -51,11 +52,11 @@ const SIOCGSKNS: libc::c_int = 0x894c;
 /// The calling thread's namespace.
 const CURRENT: &str = "/proc/thread-self/ns/net";
 
-/// Number of tries to return from a visit, because entering a namespace needs kernel memory (`create_new_namespaces()`,
+/// Number of tries to return from a visit. A try fails if the kernel lacks memory (`create_new_namespaces()`,
 /// `kernel/nsproxy.c`).
 const RETURN_ATTEMPTS: usize = 3;
 
-/// A network namespace, held open: it lives at least as long as this value.
+/// An open network namespace. The namespace lives at least as long as this value.
 #[derive(Debug)]
 pub struct Netns {
     file: File,
@@ -63,19 +64,19 @@ pub struct Netns {
     id: NetnsId,
 }
 
-/// Why a path could not be opened as a network namespace.
+/// Reason why a path could not be opened as a network namespace.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
     /// The path is a file that is no network namespace.
     #[error("{0:?} is no network namespace")]
     NotNamespace(PathBuf),
-    /// The system refused; `NotFound`: the namespace is gone.
+    /// The system refused to open the path. `NotFound`: the namespace has ended.
     #[error("cannot open {path:?}: {source}")]
     Io {
         /// Requested path.
         path: PathBuf,
-        /// The system's answer.
+        /// The kernel's error.
         source: io::Error,
     },
 }
@@ -90,7 +91,7 @@ impl Netns {
         Ok(netns)
     }
 
-    /// Opens as [`Netns::open`], and also returns the result of the cookie query `cookie`.
+    /// Opens the namespace like [`Netns::open`], and also returns the second result of the query `cookie`.
     pub(crate) fn open_by<T>(
         path: &Path,
         cookie: impl FnOnce(&Self) -> io::Result<(u64, T)>,
@@ -106,7 +107,7 @@ impl Netns {
             return Err(not_namespace());
         }
         let netns = Self::identify(file, path).map_err(failed)?;
-        // setns(2) refuses files of other kinds of namespaces with EINVAL
+        // setns(2) returns EINVAL for files of other kinds of namespaces
         let (cookie, besides) = cookie(&netns).map_err(|error| match error.raw_os_error() {
             Some(libc::EINVAL) => not_namespace(),
             _ => failed(error),
@@ -120,7 +121,7 @@ impl Netns {
         Self::by_socket(&UnixDatagram::unbound()?)
     }
 
-    /// Opens the calling thread's namespace by `socket`, which the thread has opened in this namespace.
+    /// Opens the calling thread's namespace by `socket`, which the thread opened in this namespace.
     pub(crate) fn by_socket(socket: &impl AsFd) -> io::Result<Self> {
         let netns = Self::identify(here(socket)?, Path::new(CURRENT))?;
         Ok(Self {
@@ -161,8 +162,8 @@ impl Netns {
         self.id
     }
 
-    /// Runs `work` on a thread inside the namespace, and waits for its end. Sockets that `work` opens stay tied to the
-    /// namespace. A panic in `work` continues in the caller.
+    /// Runs `work` on a new thread inside the namespace, and waits until `work` ends. Sockets that `work` opens stay in
+    /// the namespace. A panic in `work` continues in the caller.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> io::Result<T> {
         on_a_thread(|| {
             self.enter()?;
@@ -171,11 +172,12 @@ impl Netns {
         .flatten()
     }
 
-    /// Runs `work` in the namespace on the calling thread. The thread then returns to its own namespace, also after a
-    /// panic. This is faster than a new thread for short work. Sockets that `work` opens stay tied to the namespace.
+    /// Runs `work` in the namespace on the calling thread. The thread then returns to its own namespace, even after a
+    /// panic. For short work this is faster than a new thread. Sockets that `work` opens stay in the namespace.
     ///
     /// # Errors
-    /// The namespace cannot be entered, or the way back cannot be opened. `work` has not run then.
+    /// The namespace cannot be entered, or the thread's own namespace cannot be opened for the return. In both cases
+    /// `work` has not run.
     pub(crate) fn visit<T>(&self, work: impl FnOnce() -> T) -> io::Result<T> {
         let _way_back = WayBack::from_here()?;
         self.enter()?;
@@ -188,13 +190,15 @@ impl Netns {
     }
 }
 
-/// Dropping this value returns the thread to the namespace in which the value was made.
+/// When this value is dropped, the thread returns to the namespace in which the value was made.
 struct WayBack(File);
 
 impl WayBack {
-    /// Opens the calling thread's namespace for the return. Fails for a program that runs in a user namespace of its
-    /// own and has left its parent's network namespace for one of its own (`netns_install()`,
-    /// `net/core/net_namespace.c`).
+    /// Opens the calling thread's namespace for the return.
+    ///
+    /// # Errors
+    /// A program in its own user namespace may not return to the network namespace of its parent's user namespace
+    /// (`netns_install()`, `net/core/net_namespace.c`).
     fn from_here() -> io::Result<Self> {
         let here = here(&UnixDatagram::unbound()?)?;
         setns(&here, CloneFlags::CLONE_NEWNET)?;
@@ -207,15 +211,16 @@ impl Drop for WayBack {
         let Self(home) = self;
         let enter = |_| setns(&*home, CloneFlags::CLONE_NEWNET).is_ok();
         if !(0..RETURN_ATTEMPTS).any(enter) {
-            // more work of this process would change the pod instead of the host; the next verb completes the work
+            // otherwise later work of this process would change the pod instead of the host; the next verb completes
+            // the work
             log::error!("the network namespace of this program cannot be entered again");
             process::abort();
         }
     }
 }
 
-/// Returns the identities of the namespaces at `paths`, in order. One thread visits them one after the other. It
-/// finally enters `home`, so that it keeps none of them alive.
+/// Returns the identities of the namespaces at `paths`, in order. One thread visits the namespaces one after the other.
+/// At the end the thread enters `home`, so it keeps none of the visited namespaces alive.
 pub(crate) fn ids_at(paths: &[&Path], home: &Netns) -> io::Result<Vec<Result<NetnsId, OpenError>>> {
     let id = |path: &&Path| {
         let cookie = |netns: &Netns| {
@@ -230,13 +235,13 @@ pub(crate) fn ids_at(paths: &[&Path], home: &Netns) -> io::Result<Vec<Result<Net
     }
     on_a_thread(|| {
         let ids = paths.iter().map(id).collect();
-        // after a refusal, the thread keeps its last namespace alive until it ends, a moment later
+        // if the kernel refuses, the thread keeps its last namespace alive for a moment, until the thread ends
         let _ = home.enter();
         ids
     })
 }
 
-/// Runs `work` on a thread of its own, and waits for its end. A panic in `work` continues in the caller.
+/// Runs `work` on a new thread, and waits until `work` ends. A panic in `work` continues in the caller.
 fn on_a_thread<T: Send>(work: impl FnOnce() -> T + Send) -> io::Result<T> {
     thread::scope(|scope| {
         let thread = thread::Builder::new().name("netns".to_owned());
@@ -259,8 +264,8 @@ pub(crate) fn open_file(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// Returns the calling thread's namespace by a `socket` that the thread has opened. A path in `/proc` takes many times
-/// as long, because the kernel generates `/proc` for each process.
+/// Returns the calling thread's namespace by a `socket` that the thread opened. Opening a path in `/proc` takes many
+/// times as long, because the kernel generates `/proc` for each process.
 fn here(socket: &impl AsFd) -> io::Result<File> {
     // SAFETY: this request takes no argument; the descriptor is open.
     let file = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), SIOCGSKNS as _) };
@@ -272,13 +277,13 @@ fn here(socket: &impl AsFd) -> io::Result<File> {
     }
 }
 
-/// Returns the cookie of the namespace of `socket`. Returns 0 on a kernel without cookies (before 5.14). A failed query
-/// must be an error: with 0, the namespace would seem to be another one, and its pod would not be restored.
+/// Returns the cookie of the namespace of `socket`. Returns 0 on a kernel without cookies (before 5.14). Any other
+/// failure of the query is an error. With the cookie 0, `rdma-cni` would take the namespace for another one, and would
+/// not restore the pod's devices.
 pub(crate) fn cookie_of(socket: &impl AsFd) -> io::Result<u64> {
     let mut cookie = 0_u64;
     let mut length = size_of_val(&cookie) as libc::socklen_t;
-    // SAFETY: the option writes at most `length` bytes, the size of the memory behind the pointer; the descriptor is
-    // open.
+    // SAFETY: the option writes at most `length` bytes, the size of the memory at the pointer; the descriptor is open.
     let outcome = unsafe {
         libc::getsockopt(
             socket.as_fd().as_raw_fd(),
@@ -326,7 +331,7 @@ mod tests {
 
     #[test]
     fn a_visitor_is_at_home_again_after_a_panic_too() {
-        // a thread whose namespace is another one than the test's
+        // the thread's namespace differs from the test's namespace
         let visit = || {
             unshare(CloneFlags::CLONE_NEWNET).expect("a namespace");
             let here = || Netns::current().expect("current").id();
@@ -355,7 +360,7 @@ mod tests {
         let current = Netns::current().expect("current");
         let opened = Netns::open(Path::new("/proc/self/ns/net")).expect("own");
         assert_eq!(current.id(), opened.id());
-        // a file that is no socket has no namespace, as if the request was not allowed
+        // the query of a file that is no socket fails, as if the kernel did not allow it
         let directory = File::open("/").expect("a directory");
         let other_way = Netns::identify(here(&directory).expect("own"), Path::new(CURRENT));
         let other_way = other_way.expect("own").id();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Observation of the host's namespace and one pod's at one moment.
+//! Observation of the host's namespace and of one pod's namespace at one moment.
 
 use crate::{
     Device, DeviceAddress, DeviceSettings, GeneralRule, Link, NetnsId, NetnsSide, Origin,
@@ -11,39 +11,39 @@ use std::{
     net::IpAddr,
 };
 
-/// The state that plans are made from.
+/// The observed state from which plans are made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Observed {
-    /// `/proc/sys/kernel/random/boot_id`.
+    /// Id of the boot (`/proc/sys/kernel/random/boot_id`).
     pub boot_id: String,
-    /// Time of the observation: seconds since the boot, including suspend (`CLOCK_BOOTTIME`). Nobody can set this
-    /// clock. `None`: unknown.
+    /// Time of the observation: seconds since the boot, including suspend (`CLOCK_BOOTTIME`). No program can set this
+    /// clock. `None`: the time is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<u64>,
     /// Namespace mode of the RDMA subsystem. `None`: the kernel has no RDMA subsystem (`ib_core` is not loaded).
     pub rdma_mode: Option<RdmaMode>,
-    /// PCI functions and auxiliary devices that have, or can have, a netdev or an RDMA device, in any namespace.
-    /// Contains all devices, or [the relevant ones](crate::Kernel::limit_observation).
+    /// PCI functions and auxiliary devices that have, or can have, a netdev or an RDMA device, in any namespace. The
+    /// list contains all such devices, or only [the relevant ones](crate::Kernel::limit_observation).
     #[serde(default)]
     pub devices: Vec<Device>,
-    /// Names of RDMA devices, in any namespace, with neither a parent in sysfs nor a known netdev in the observed
-    /// namespaces: software RDMA devices, and devices in namespaces that are not observed.
+    /// Names of RDMA devices without a parent in sysfs and without a known netdev in the observed namespaces: software
+    /// RDMA devices, and RDMA devices in other namespaces.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unpaired: Vec<String>,
-    /// Set-up of requested virtual functions, wherever their netdevs are
-    /// ([`Kernel::observe_vfs`](crate::Kernel::observe_vfs)).
+    /// Settings of the requested virtual functions ([`Kernel::observe_vfs`](crate::Kernel::observe_vfs)), in whichever
+    /// namespaces their netdevs are.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub vfs: BTreeMap<DeviceAddress, Vf>,
-    /// Settings outside rtnetlink of the requested netdevs of the host, by index
+    /// Settings that rtnetlink does not report, by index of the host's netdev. Only for requested netdevs
     /// ([`Kernel::device_settings`](crate::Kernel::device_settings)).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub device_settings: Vec<(u32, DeviceSettings)>,
     /// The cluster's API servers, if kubelet's kubeconfig names them by address.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub api_servers: Vec<IpAddr>,
-    /// The namespace that this program runs in.
+    /// The namespace in which this program runs.
     pub host: Namespace,
-    /// The pod's namespace, if it still exists.
+    /// The pod's namespace. `None`: the namespace has ended, or there is no pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<Namespace>,
 }
@@ -55,14 +55,14 @@ pub struct Namespace {
     pub id: NetnsId,
     /// Netdevs of the namespace.
     pub links: Vec<Link>,
-    /// Routes that `rdma-cni` cannot set again unchanged, such as routes with several next hops. Each next hop has the
-    /// index of its netdev. [`Link::routes`] does not contain these routes.
+    /// Routes that `rdma-cni` cannot set again unchanged, such as routes with several next hops. The list has an
+    /// element for each next hop, with the index of its netdev. [`Link::routes`] does not contain these routes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unkept_routes: Vec<(u32, Route)>,
-    /// RDMA devices that the namespace sees (in shared mode all of the node).
+    /// RDMA devices that the namespace sees. In shared mode each namespace sees all RDMA devices of the node.
     #[serde(default)]
     pub rdma: Vec<RdmaDevice>,
-    /// RDMA devices that are a part of another RDMA device. [`Self::rdma`] lacks them.
+    /// RDMA devices that are a part of another RDMA device. [`Self::rdma`] does not contain them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sub_devices: Vec<SubDevice>,
     /// Routing rules that select by source, or by source and destination, in the kernel's order.
@@ -71,11 +71,11 @@ pub struct Namespace {
     /// Routing rules that name neither a source nor a netdev, in the kernel's order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub general_rules: Vec<GeneralRule>,
-    /// Number of the other namespace (the pod's or the host's) in this one (`RTM_GETNSID`). `None`: there is no number,
-    /// or no netdev here lies on a netdev of another namespace.
+    /// Number of the other namespace (the pod's or the host's) in this namespace (`RTM_GETNSID`). `None`: the other
+    /// namespace has no number, or no netdev of this namespace has a lower netdev in another namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub other_number: Option<i32>,
-    /// Tables of rules of any kind. For a pod, also tables that have a route of any type.
+    /// Tables to which rules of any kind lead. For a pod, also the tables that have a route of any type.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub tables: BTreeSet<u32>,
 }
@@ -89,7 +89,7 @@ impl Observed {
         }
     }
 
-    /// Returns the sub-devices of the RDMA device `name`, and their namespaces. The kernel makes sub-devices on the
+    /// Returns the sub-devices of the RDMA device `name`, each with its namespace. The kernel makes sub-devices on the
     /// host, even if the RDMA device is in a pod (`ib_alloc_device()`).
     pub fn sub_devices_of<'a>(
         &'a self,
@@ -139,8 +139,8 @@ impl Observed {
         functions
     }
 
-    /// Sets the parent of each unpaired RDMA device in `hardware` (name and driver id) to the function of its netdev.
-    /// RDMA device and netdev can be in different namespaces ([`pairing`]).
+    /// Sets the parent of unpaired RDMA devices, which `hardware` lists by name with their driver ids. The parent is
+    /// the function of the RDMA device's netdev. RDMA device and netdev can be in different namespaces ([`pairing`]).
     pub fn pair(&mut self, hardware: &BTreeMap<String, u32>) {
         let made_by = pairing::makers(&self.devices);
         let Self {
@@ -187,7 +187,7 @@ impl Observed {
 }
 
 impl Namespace {
-    /// Returns the netdev called `name`; alternative names count, as they do for the kernel.
+    /// Returns the netdev with the name or alternative name `name`.
     pub fn link(&self, name: &str) -> Option<&Link> {
         self.links.iter().find(|link| link.has_name(name))
     }
@@ -197,8 +197,9 @@ impl Namespace {
         self.links.iter().find(|link| link.index == index)
     }
 
-    /// Returns the netdevs of this namespace, a pod's, that lie on `link`, which is on `side`. The ends of a pair lie
-    /// on no netdev. Leaves out IPoIB netdevs, because the kernel does not report the namespace of their lower netdev.
+    /// Returns the netdevs of this namespace, which is a pod's, whose lower netdev is `link`, a netdev at `side`. Omits
+    /// the ends of pairs, because they have no lower netdev. Omits IPoIB netdevs, because the kernel does not report
+    /// the namespace of their lower netdev.
     pub fn lying_on<'a>(&'a self, side: NetnsSide, link: &Link) -> impl Iterator<Item = &'a Link> {
         let netns = match side {
             NetnsSide::Pod => Some(-1),
@@ -219,33 +220,35 @@ impl Namespace {
             .map(|(_, route)| route)
     }
 
-    /// Returns true if `route` is among the routes that `rdma-cni` cannot set again, regardless of its age.
+    /// Returns true if `rdma-cni` cannot set `route` again unchanged. Ignores the remaining lifetime of `route`.
     pub fn has_unkept(&self, index: u32, route: &Route) -> bool {
         self.unkept_by(index).any(|it| it.same_as(route))
     }
 
-    /// Returns the RDMA device of `link`. First choice: the RDMA device with `link` as its port. Second: the RDMA
-    /// device of the same PCI function or auxiliary device. Third: the RDMA device whose GUID derives from the address
-    /// of `link` ([`pairing`]).
+    /// Returns the RDMA device of `link`, by the first of these rules that finds one ([`pairing`]):
     ///
-    /// A bond also has the RDMA device of one of its ports: some kernels report the bond as the netdev of
-    /// `mlx5_bond_0`, others report a port, and the device has the hardware of the first port. A VLAN without an RDMA
-    /// device of its own has its lower netdev's RDMA device ([`Self::below_vlan`]).
+    /// 1. `link` is a port of the RDMA device.
+    /// 2. `link` and the RDMA device have the same PCI function or auxiliary device.
+    /// 3. The RDMA device's GUID derives from the address of `link`.
     ///
-    /// `link` may be of another namespace; then its index is ignored.
+    /// A bond has the RDMA device of one of its ports. Some kernels report the bond as the netdev of `mlx5_bond_0`,
+    /// others report a port, and the RDMA device has the hardware of the first port. A VLAN without an RDMA device of
+    /// its own has its lower netdev's RDMA device ([`Self::below_vlan`]).
+    ///
+    /// `link` may be in another namespace. This function then ignores its index.
     pub fn rdma_of(&self, link: &Link) -> Option<&RdmaDevice> {
         self.own_rdma_of(link)
             .or_else(|| self.own_rdma_of(self.below_vlan(link)?))
     }
 
-    /// Returns the NIC or bond on which `vlan`, a netdev of this namespace, lies, if the VLAN's addresses are GIDs of
-    /// the lower netdev's RDMA device. The GID table of an RDMA device has the addresses of its netdev's upper netdevs.
-    /// A packet with such a GID gets the VLAN tag of the GID's netdev, if that netdev is a VLAN or lies on one
-    /// (`is_eth_port_of_netdev_filter()`, `drivers/infiniband/core/roce_gid_mgmt.c`; `rdma_read_gid_l2_fields()`,
-    /// `cache.c`).
+    /// Returns the lower netdev of `vlan`, a netdev of this namespace: a NIC or bond. Returns it only if the VLAN's
+    /// addresses are GIDs of its RDMA device. The GID table of an RDMA device also has the addresses of its netdev's
+    /// upper netdevs. A packet with such a GID gets the VLAN tag of the GID's netdev, if that netdev is a VLAN or is on
+    /// top of a VLAN (`is_eth_port_of_netdev_filter()`, `drivers/infiniband/core/roce_gid_mgmt.c`;
+    /// `rdma_read_gid_l2_fields()`, `cache.c`).
     ///
-    /// `None` for a VLAN of a VLAN, because a packet gets one tag only. `None` for a VLAN of a bond's port, because the
-    /// RDMA device has the bond's addresses.
+    /// Returns `None` for a VLAN of a VLAN, because a packet gets one tag only. Returns `None` for a VLAN of a bond's
+    /// port, because the RDMA device has the bond's addresses.
     pub fn below_vlan(&self, vlan: &Link) -> Option<&Link> {
         let lower = vlan.lower.filter(|_| vlan.is_vlan() && self.has(vlan))?;
         let lower = self.link_by_index(lower)?;
@@ -254,10 +257,10 @@ impl Namespace {
         (!lower.is_vlan() && !is_bonds_port).then_some(lower)
     }
 
-    /// Returns the netdev that `link` accelerates: its master, if the master is the netdev of a paravirtual NIC
-    /// (`hv_netvsc`, as on Azure, or virtio's failover). The node's addresses are on the master, and the hypervisor
-    /// removes the accelerating function when it migrates the machine. Such a master has no kind, because neither
-    /// driver has an `rtnl_link_ops` (`drivers/net/hyperv/netvsc_drv.c`, `drivers/net/net_failover.c`).
+    /// Returns the netdev that `link` accelerates. This is its master, if the master is the netdev of a paravirtual NIC
+    /// (`hv_netvsc`, as on Azure, or virtio's failover). The node's addresses are on the master. The hypervisor removes
+    /// the accelerating function when it migrates the machine. Such a master has no kind, because neither driver has an
+    /// `rtnl_link_ops` (`drivers/net/hyperv/netvsc_drv.c`, `drivers/net/net_failover.c`).
     pub fn accelerated_by(&self, link: &Link) -> Option<&Link> {
         let master = self.link_by_index(link.master?)?;
         master.kind.is_none().then_some(master)
@@ -273,12 +276,12 @@ impl Namespace {
         links.min_by_key(|link| self.rdma_of(link).is_none())
     }
 
-    /// Returns true if `link` is a netdev of this namespace.
+    /// Returns true if this namespace has the netdev `link`.
     fn has(&self, link: &Link) -> bool {
         self.link_by_index(link.index) == Some(link)
     }
 
-    /// Returns the same as [`Self::rdma_of`], without the rule for VLANs.
+    /// Returns the RDMA device like [`Self::rdma_of`], without the rule for VLANs.
     fn own_rdma_of(&self, link: &Link) -> Option<&RdmaDevice> {
         let has_ports = link.is_bond() && self.has(link);
         let ports = self
@@ -296,7 +299,8 @@ impl Namespace {
             .or_else(|| of(&|rdma, link| rdma.has_guid_of(link) && !self.has_port_of(rdma)))
     }
 
-    /// Returns true if a netdev of this namespace is one of the RDMA device's ports, or of its function.
+    /// Returns true if a netdev of this namespace is a port of the RDMA device, or belongs to the RDMA device's
+    /// function.
     fn has_port_of(&self, rdma: &RdmaDevice) -> bool {
         let of_function = |link: &Link| rdma.parent.is_some() && link.parent == rdma.parent;
         self.links
@@ -304,8 +308,8 @@ impl Namespace {
             .any(|link| rdma.has_netdev(link.index) || of_function(link))
     }
 
-    /// Returns the netdevs of the PCI function or auxiliary device at `address`. If there are none, returns the netdevs
-    /// of its RDMA device, which is in the namespace `rdma`.
+    /// Returns the netdevs of the PCI function or auxiliary device at `address`. If the device has no netdevs, returns
+    /// the netdevs of its RDMA device, which is in the namespace `rdma`.
     pub fn links_of<'a>(&'a self, address: &DeviceAddress, rdma: &Namespace) -> Vec<&'a Link> {
         let own = |link: &&Link| link.parent.as_ref() == Some(address);
         let found: Vec<&Link> = self.links.iter().filter(own).collect();

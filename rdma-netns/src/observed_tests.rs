@@ -2,7 +2,7 @@
 use super::*;
 use serde_json::{Value, json};
 
-/// `bond0` with its ports `eth0` and `eth1`, an unrelated `eth2`, a bridge with `eth2`.
+/// Returns a host with `bond0` over `eth0` and `eth1`, an unrelated `eth2`, and a bridge with the port `eth2`.
 fn host(rdma: &[Value]) -> Namespace {
     let link = |index: u32, name: &str, more: Value| {
         let mut link = json!({"index": index, "name": name, "mac": "", "mtu": 1500, "up": true});
@@ -61,7 +61,7 @@ fn a_bridges_ports_lend_it_nothing() {
     assert_eq!(of(&host, "eth1"), None);
 }
 
-/// `erdma_0` is another function than `eth2`, and its GUID derives from the address of `eth2`.
+/// `erdma_0` belongs to another function than `eth2`. Its GUID derives from the address of `eth2`.
 #[test]
 fn an_rdma_device_of_another_function_is_found_by_its_guid() {
     let erdma = |guid: &str, netdev: Option<u32>| {
@@ -86,7 +86,7 @@ fn an_rdma_device_of_another_function_is_found_by_its_guid() {
     assert_eq!(of(&by_guid, "eth0"), None);
     assert_eq!(links_of(&by_guid), ["eth2"]);
 
-    // its netdev is in a pod by now, and the RDMA device is not
+    // the netdev is in a pod, and its RDMA device is on the host
     let mut without = by_guid.clone();
     let moved = without.links.remove(2);
     let here = of_any(&without, &moved);
@@ -97,7 +97,7 @@ fn an_rdma_device_of_another_function_is_found_by_its_guid() {
     };
     assert_eq!(pod.links_of(&address, &without).len(), 1);
 
-    // what the kernel tells comes first
+    // a port that the kernel reports takes precedence over the GUID
     let told = erdma("0216:3eff:fe00:0001", Some(2));
     assert_eq!(of(&told, "eth0").as_deref(), Some("erdma_0"));
     assert_eq!(of(&told, "eth2"), None);
@@ -108,7 +108,7 @@ fn an_rdma_device_of_another_function_is_found_by_its_guid() {
     );
 }
 
-/// Mainline's driver sets no parent: the RDMA device gets the netdev's function, wherever both are.
+/// Mainline's driver sets no parent. The RDMA device gets the function of its netdev, whichever namespaces they are in.
 #[test]
 fn an_rdma_device_without_a_parent_has_its_netdevs_function() {
     let mut erdma = device("erdma_0", None, None);
@@ -194,7 +194,7 @@ fn an_rdma_device_without_a_parent_has_its_netdevs_function() {
             let drivers: Vec<_> = functions.filter_map(|it| it.driver.as_deref()).collect();
             assert_eq!(drivers, ["virtio-pci", "erdma"]);
         }
-        // another driver's, without a parent as well: no function of eRDMA has made it
+        // an RDMA device of another driver, also without a parent: no function of eRDMA has made it
         let mut of_another = Observed {
             devices: serde_json::from_value(json!([
                 {"address": "0000:02:00.0", "driver": "virtio-pci"},
@@ -216,7 +216,7 @@ fn of_any(host: &Namespace, link: &Link) -> Option<String> {
     host.rdma_of(link).map(|rdma| rdma.name.clone())
 }
 
-/// Also of a NIC that is a bridge's port: its VLANs have their frames before the bridge
+/// The rule also applies to VLANs of a NIC that is a bridge's port, because they receive frames before the bridge does
 /// (`__netif_receive_skb_core()`, `net/core/dev.c`).
 #[test]
 fn a_vlans_rdma_device_is_that_of_the_netdev_below_it() {
@@ -244,17 +244,18 @@ fn a_vlans_rdma_device_is_that_of_the_netdev_below_it() {
     }
     assert_eq!(of(&host, "bond0.100").as_deref(), Some("mlx5_bond_0"));
     assert_eq!(of(&host, "eth2.7").as_deref(), Some("mlx5_2"));
-    // two tags, a bond's port, no RDMA device, no VLAN
+    // a VLAN of a VLAN, a VLAN of a bond's port, a VLAN of a netdev without an RDMA device, and a netdev that is no
+    // VLAN
     for none in ["bond0.100.7", "eth0.7", "br0.7", "own0"] {
         assert_eq!(of(&host, none), None, "{none}");
     }
-    // what number the netdev below a VLAN of another namespace has says nothing
+    // the index of a lower netdev in another namespace identifies no netdev of the host
     let pods = Link {
         index: 77,
         ..host.link("bond0.100").expect("a netdev").clone()
     };
     assert_eq!(host.rdma_of(&pods), None);
-    // soft-RoCE of the VLAN's own comes first
+    // a soft-RoCE device on the VLAN itself takes precedence
     let mut own = host.rdma[0].clone();
     own.name = "rxe100".into();
     own.parent = None;

@@ -13,11 +13,11 @@ use serde::{Deserialize, Serialize};
 use std::fmt::{self, Write as _};
 use words::{device_setting, drivers, of_family};
 
-/// Side of a move.
+/// The namespace in which an operation makes its change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NetnsSide {
-    /// The namespace that this program runs in.
+    /// The namespace in which this program runs.
     Host,
     /// The pod's namespace.
     Pod,
@@ -35,7 +35,7 @@ pub enum NetnsSide {
 )]
 pub enum Op {
     /// `rdma dev set DEVICE netns NS` (`RDMA_NLDEV_CMD_SET` with `NET_NS_FD`). A thread inside `from` sends the
-    /// request, because the kernel checks the caller's namespace and not the socket's.
+    /// request, because the kernel checks the thread's namespace and not the socket's.
     MoveRdma {
         device: String,
         from: NetnsSide,
@@ -47,10 +47,10 @@ pub enum Op {
         device: String,
         name: String,
     },
-    /// `rdma dev delete DEVICE`: a [sub-device](crate::SubDevice) (`RDMA_NLDEV_CMD_DELDEV`).
+    /// `rdma dev delete DEVICE`: deletes a [sub-device](crate::SubDevice) (`RDMA_NLDEV_CMD_DELDEV`).
     DeleteSubDevice { at: NetnsSide, device: String },
     /// `ip link set dev LINK netns NS name NAME`: moves and renames in one step, so that the old name cannot collide in
-    /// the new namespace. The netdev goes down, and loses its addresses and routes.
+    /// the new namespace. The kernel sets the netdev down, and removes its addresses and routes.
     MoveLink {
         link: InterfaceName,
         from: NetnsSide,
@@ -58,7 +58,8 @@ pub enum Op {
         name: InterfaceName,
     },
     /// `ip link add link PARENT name NAME netns NS mtu BYTES type macvlan|ipvlan mode MODE`: one request makes the
-    /// child in the pod from a netdev of the host. The child is never on the host, so it cannot be left behind there.
+    /// child in the pod, on a netdev of the host. The child is never on the host, so a killed process cannot leave it
+    /// on the host.
     ///
     /// `ip link add link PARENT name NAME type ipoib pkey PKEY`: makes the child on the host, in datagram mode and with
     /// the port's MTU. The child cannot be made in the pod: mlx5 searches for the parent in the child's namespace
@@ -77,12 +78,12 @@ pub enum Op {
         link: InterfaceName,
         change: LinkChange,
     },
-    /// `ip link del group GROUP` in the pod: one deletion removes all netdevs of the group. The kernel waits once until
-    /// all are unused, and not for each (`rtnl_group_dellink()`, `net/core/rtnetlink.c`). An empty group is no error.
-    /// If one netdev cannot be deleted, the kernel deletes none.
+    /// `ip link del group GROUP` in the pod: one deletion removes all netdevs of the group. The kernel waits only once,
+    /// until all these netdevs are unused (`rtnl_group_dellink()`, `net/core/rtnetlink.c`). An empty group is no error.
+    /// If the kernel cannot delete one of the netdevs, it deletes none.
     RemoveGroup { group: u32 },
-    /// `echo VALUE > /sys/class/net/LINK/KEY`, on the host; for `ethtool/…` and `tcx/…` see
-    /// [`DeviceSettings`](crate::DeviceSettings). Rules and programs that VALUE does not list are removed.
+    /// `echo VALUE > /sys/class/net/LINK/KEY`, on the host. [`DeviceSettings`](crate::DeviceSettings) describes the
+    /// keys `ethtool/…` and `tcx/…`. Removes rules and programs that VALUE does not list.
     SetDeviceSetting {
         link: InterfaceName,
         key: String,
@@ -96,7 +97,7 @@ pub enum Op {
     },
     /// `echo DEVICE > /sys/bus/pci/drivers/DRIVER/unbind`, then `bind`. The kernel removes the device's netdevs and
     /// RDMA devices from their namespaces, and makes new ones on the host with the configured GUIDs. This is the only
-    /// operation that can stop halfway; [`Op::BindDriver`] then completes it.
+    /// operation that can end after half of its change. [`Op::BindDriver`] then completes it.
     RebindDriver {
         device: DeviceAddress,
         driver: String,
@@ -110,8 +111,8 @@ pub enum Op {
     AddRule { at: NetnsSide, rule: Rule },
     /// `ip rule del RULE`; a missing rule is no error.
     RemoveRule { at: NetnsSide, rule: Rule },
-    /// `smc_pnet -a ID -I NETDEV`, for an RDMA port `-D DEVICE -P PORT`, which the kernel accepts only in the initial
-    /// namespace; an existing entry is no error.
+    /// `smc_pnet -a ID -I NETDEV`. For an RDMA port: `smc_pnet -a ID -D DEVICE -P PORT`, which the kernel accepts only
+    /// in the initial namespace. An existing entry is no error.
     AddPnet { at: NetnsSide, entry: PnetEntry },
     /// `smc_pnet -d ID`: removes all entries with this id in the namespace. A missing entry is no error.
     RemovePnet { at: NetnsSide, id: PnetId },
@@ -119,7 +120,7 @@ pub enum Op {
     AddUeid { ueid: String },
     /// `smcr ueid del UEID`; a missing EID is no error.
     RemoveUeid { ueid: String },
-    /// `sysctl -w net.smc.tcp2smc=0|1` in the pod. With 1, TCP sockets that are opened later become SMC sockets.
+    /// `sysctl -w net.smc.tcp2smc=0|1` in the pod. With 1, TCP sockets that programs open later become SMC sockets.
     SetTcp2Smc { on: bool },
     /// `sysctl -w net.smc.smcr_max_links_per_lgr=LINKS` in the pod, for later link groups.
     SetMaxLinks { links: u8 },

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Probes of addresses on the wire before use, and known neighbours.
+//! Probes on the wire before an address is used, and known neighbours.
 
 use crate::{HardwareAddress, InterfaceName};
 use std::{fmt, io, net::IpAddr, time::Duration};
@@ -8,7 +8,7 @@ use std::{fmt, io, net::IpAddr, time::Duration};
 pub const PROBES: u32 = 3;
 
 /// Time between two probes, and between the last probe and the result. RFC 5227 requires one or two seconds
-/// (`PROBE_MIN`, `ANNOUNCE_WAIT`); `docs/dev/decisions/` explains why this is shorter.
+/// (`PROBE_MIN`, `ANNOUNCE_WAIT`). `docs/dev/decisions/` explains why this time is shorter.
 pub const INTERVAL: Duration = Duration::from_millis(10);
 
 /// Longest time for which one [`Kernel::probe`](crate::Kernel::probe) waits for answers.
@@ -21,30 +21,30 @@ pub struct Question {
     pub link: InterfaceName,
     /// The address, which the netdev does not have yet.
     pub address: IpAddr,
-    /// Index of the host's netdev that receives ARP answers for this netdev, because both have the same hardware
-    /// address: the lower netdev of an ipvlan child (`ipvlan_addr_lookup()`, `drivers/net/ipvlan/ipvlan_core.c`).
+    /// Index of the host's netdev that receives ARP answers for this netdev. Set only for an ipvlan child, whose lower
+    /// netdev has the same hardware address (`ipvlan_addr_lookup()`, `drivers/net/ipvlan/ipvlan_core.c`).
     pub answered_at: Option<u32>,
 }
 
-/// Packet from another host which shows that an address is not free.
+/// Kind of the packet by which another host shows that an address is not free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sign {
-    /// The host has the address (RFC 5227, section 2.1.1; RFC 4862, section 5.4.4).
+    /// The other host has the address (RFC 5227, section 2.1.1; RFC 4862, section 5.4.4).
     Has,
-    /// The host probes the address too (RFC 5227, section 2.1.1; RFC 4862, section 5.4.3).
+    /// The other host probes the address too (RFC 5227, section 2.1.1; RFC 4862, section 5.4.3).
     Probes,
 }
 
 /// An address that is not free.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
-    /// The netdev on whose network the address is taken.
+    /// The netdev on whose network another host has the address.
     pub link: InterfaceName,
-    /// The address.
+    /// The address that is not free.
     pub address: IpAddr,
     /// Hardware address of the other host.
     pub by: HardwareAddress,
-    /// Packet that the other host sent.
+    /// Kind of the packet that the other host sent.
     pub sign: Sign,
 }
 
@@ -66,24 +66,24 @@ impl fmt::Display for Conflict {
     }
 }
 
-/// Result of probes.
+/// Result of [`Kernel::probe`](crate::Kernel::probe).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Probed {
     /// The addresses that are not free.
     pub conflicts: Vec<Conflict>,
-    /// Netdevs that could send nothing, with the reasons.
+    /// Netdevs that could not send probes, with the reasons.
     pub unasked: Vec<(InterfaceName, Unasked)>,
-    /// Time for which answers were awaited, without the machine's own delay afterwards.
+    /// Time for which this program waited for answers. Does not include the machine's own delays after the wait.
     pub waited: Duration,
 }
 
 /// Reason why a netdev cannot send probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unasked {
-    /// The medium is not there, or the netdev is down.
+    /// The netdev has no carrier, or is down.
     #[error("it has no carrier")]
     NoCarrier,
-    /// The netdev does not resolve neighbours (`IFF_NOARP`), like an ipvlan l3 child.
+    /// The netdev does not resolve neighbours (`IFF_NOARP`). An ipvlan l3 child does not.
     #[error("it has no neighbour discovery")]
     NoNeighbours,
     /// The netdev is IP over InfiniBand, or its link layer has no neighbours.
@@ -91,19 +91,19 @@ pub enum Unasked {
     NotEthernet,
 }
 
-/// Nothing could be sent or received.
+/// The kernel refused to send or receive probes.
 #[derive(Debug, thiserror::Error)]
 #[error("addresses cannot be probed on the wire: {0}")]
 pub struct ProbeError(#[from] pub io::Error);
 
-/// An entry of a neighbour table that has the neighbour's hardware address (`NUD_REACHABLE`, `NUD_STALE`, `NUD_DELAY`,
-/// `NUD_PROBE`, `NUD_PERMANENT`; `include/uapi/linux/neighbour.h`).
+/// An entry of a neighbour table in which the kernel knows the neighbour's hardware address (`NUD_REACHABLE`,
+/// `NUD_STALE`, `NUD_DELAY`, `NUD_PROBE`, `NUD_PERMANENT`; `include/uapi/linux/neighbour.h`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Neighbour {
-    /// Index of the netdev by which the neighbour is reached.
+    /// Index of the netdev through which the kernel reaches the neighbour.
     pub index: u32,
-    /// IP address.
+    /// IP address of the neighbour.
     pub address: IpAddr,
-    /// Hardware address.
+    /// Hardware address of the neighbour.
     pub mac: HardwareAddress,
 }

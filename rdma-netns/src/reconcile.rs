@@ -1,53 +1,54 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Observe, plan, apply, observe again: the loop that reaches a desired state.
+//! Loop that reaches a desired state: observe, plan, apply, observe again.
 
 use crate::{Kernel, Op, OpError};
 
 /// Result of an observation and a plan.
 #[derive(Debug)]
 pub enum Plan<T> {
-    /// Nothing is missing.
+    /// The state is reached: no change is missing.
     Reached(T),
-    /// The changes that are missing: at least one.
+    /// The missing changes. There is at least one.
     Missing(Vec<Op>),
 }
 
 /// Reaction to a change that the kernel refused.
 #[derive(Debug)]
 pub enum Refusal<E> {
-    /// The desired state does without it; the round goes on.
+    /// Continues the round without this change, because the desired state does not need it.
     DoWithout,
     /// Repeats the change at once. The implementation of [`Desired`] must limit the number of tries.
     TryAgain,
-    /// Continues the round. The error is returned if later rounds do not reach the desired state.
+    /// Continues the round. [`reconcile`] returns the error if later rounds do not reach the desired state.
     GoOn(OpError),
-    /// Ends the round and plans again, because later changes depend on this change, or because the state has changed
-    /// since the observation.
+    /// Ends the round and plans again. Either later changes depend on this change, or the state has changed since the
+    /// observation.
     PlanAgain(OpError),
-    /// The desired state cannot be reached.
+    /// Ends the loop with this error: the desired state cannot be reached.
     End(E),
 }
 
-/// All changes were made, and yet something differs.
+/// The kernel made all changes, but the state still differs from the desired state.
 #[derive(Debug, thiserror::Error)]
 #[error("another program undid this change: {0}")]
 pub struct Unstable(String);
 
-/// A desired state of a namespace, and the reactions to refused changes.
+/// A desired state of a namespace, and the reactions to changes that the kernel refuses.
 pub trait Desired {
-    /// Result when nothing is missing.
+    /// Result when no change is missing.
     type Reached;
     /// Reason why the state was not reached.
     type Error: From<OpError> + From<Unstable>;
 
-    /// Observes the present state, and plans the missing changes. Records the changes before they are made, if
-    /// necessary. [`reconcile`] calls this function before each round, and once after the last round.
+    /// Observes the present state, and plans the missing changes. Writes the changes into a record before they are
+    /// made, if a record is necessary. [`reconcile`] calls this function before each round, and once after the last
+    /// round.
     ///
     /// # Errors
     /// The present state cannot be read, or the desired state cannot be reached from it.
     fn plan(&mut self) -> Result<Plan<Self::Reached>, Self::Error>;
 
-    /// The kernel refused a change.
+    /// Returns the reaction to a change that the kernel refused.
     fn refused(&mut self, error: OpError) -> Refusal<Self::Error>;
 }
 
@@ -55,7 +56,11 @@ pub trait Desired {
 /// reached state and the number of changes.
 ///
 /// # Errors
-/// The error of `desired`; else the kernel's last refusal; else a change that another process undoes.
+/// The first of these errors that occurred:
+///
+/// 1. the error of `desired`
+/// 2. the kernel's last refusal
+/// 3. [`Unstable`]: another process undoes a change
 pub fn reconcile<K: Kernel, D: Desired>(
     kernel: &K,
     pod: Option<&K::Pod>,

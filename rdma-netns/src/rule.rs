@@ -1,44 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Routing rules: tables for the packets of one source.
+//! Routing rules: the kernel selects a table by a packet's source.
 
 use crate::link::contains;
 use serde::{Deserialize, Serialize};
 use std::{fmt, net::IpAddr};
 
 /// A rule that selects by source, and optionally by destination, and leads to a table (`FR_ACT_TO_TBL`,
-/// `include/uapi/linux/fib_rules.h`). A rule belongs to a namespace and not to a netdev: it remains when the netdev
-/// with the source address leaves.
+/// `include/uapi/linux/fib_rules.h`). A rule belongs to a namespace, and not to a netdev: when the netdev with the
+/// source address leaves the namespace, the rule remains.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Rule {
-    /// Source, network address.
+    /// Network address of the source.
     pub from: IpAddr,
-    /// Length of the source's prefix, bits; not 0.
+    /// Length of the source's prefix, bits. Never 0.
     pub prefix: u8,
-    /// Destination: network address, and length of its prefix in bits; `None`: any.
+    /// Network address of the destination, and length of its prefix in bits. `None`: the rule applies to all
+    /// destinations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<(IpAddr, u8)>,
-    /// Table of the rule.
+    /// Table to which the rule leads.
     pub table: u32,
-    /// Order among the rules of one family, the lowest first (`FRA_PRIORITY`). The rule of the local table has priority
-    /// 0, the rule of main 32766, the rule of default 32767.
+    /// Order among the rules of one family: the kernel evaluates the lowest number first (`FRA_PRIORITY`). The rule of
+    /// the local table has priority 0, the rule of main 32766, the rule of default 32767.
     pub priority: u32,
 }
 
-/// A rule that applies to packets of all sources and netdevs. Its table therefore has routes for the namespace's own
-/// packets.
+/// A rule that applies to packets from all sources and netdevs. So the kernel also uses its table for packets that the
+/// namespace itself sends.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct GeneralRule {
-    /// Destination, network address; all zeros with prefix 0 for every address of the family.
+    /// Network address of the destination. All zeros with prefix 0 match every address of the family.
     pub to: IpAddr,
     /// Length of the destination's prefix, bits.
     #[serde(default)]
     pub prefix: u8,
-    /// Table of the rule.
+    /// Table to which the rule leads.
     pub table: u32,
-    /// Largest prefix length of routes that the rule ignores (`suppress_prefixlength`).
+    /// The rule ignores routes whose prefix is at most this long, bits (`suppress_prefixlength`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suppressed: Option<u8>,
-    /// True if the rule has further selectors, such as a mark or a port, so that it applies to some packets only.
+    /// True if the rule has further selectors, such as a mark or a port. The rule then applies only to packets that
+    /// match these selectors.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub conditional: bool,
 }
@@ -50,7 +52,7 @@ impl Rule {
     }
 }
 
-/// Formats the rule for `ip rule add`: `from 10.0.0.5/32 lookup 1000 priority 100`.
+/// Formats the rule as arguments of `ip rule add`: `from 10.0.0.5/32 lookup 1000 priority 100`.
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {

@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The netdevs without which a node is cut off.
+//! The netdevs by which the node is reachable. A move of one of them cuts off the node.
 //!
 //! | netdev | why |
 //! |---|---|
-//! | that the IPv4 default route leaves by | kubelet takes the node's address from there |
-//! | that the IPv6 default route leaves by | the same; where there are several equal ones, and an IPv4 one, only the netdev that has that, too |
-//! | that an API server is reached by | kubelet speaks to it |
-//! | that one of them lies on, or that is a port of it | it goes by that |
+//! | of the IPv4 default route | kubelet takes the node's address from it |
+//! | of the IPv6 default route; of several equal ones, only the netdev of the IPv4 default route, if there is one | the same |
+//! | by which the node reaches an API server | kubelet talks to the API server |
+//! | lower netdev or port of such a netdev | its packets pass through it |
 //!
-//! Only some default routes count. In a table these are the default routes of a family with the lowest metric, and
-//! among equal metrics with the highest preference that routers advertise (RFC 4191, section 2.1); default routes of
-//! rails have higher metrics. The main table counts, and each table to which a rule leads that names neither a source
-//! nor a netdev nor a destination. Tables behind a rule that leads all packets elsewhere do not count, nor does a
-//! rail's own table, to which rules lead from the rail's address. Several equal IPv6 default routes come from routers'
-//! advertisements on every netdev. Kubelet takes the node's address from the IPv4 default route, and from the IPv6 one
-//! where there is none (`chooseHostInterface()`, `k8s.io/apimachinery/pkg/util/net/interface.go`).
+//! Only some default routes count: in each table and family those with the lowest metric, and among equal metrics those
+//! with the highest preference that routers advertise (RFC 4191, section 2.1). Default routes of rails have higher
+//! metrics. Two kinds of tables count: the main table, and each table to which a rule leads that names neither a source
+//! nor a netdev nor a destination. A table does not count if an earlier rule leads all packets to another table. A
+//! rail's own table does not count, because its rules name the rail's address as source. A host can have several equal
+//! IPv6 default routes: routers advertise them on every netdev. Kubelet takes the node's address from the IPv4 default
+//! route, or without one from the IPv6 default route (`chooseHostInterface()`,
+//! `k8s.io/apimachinery/pkg/util/net/interface.go`).
 
 use crate::{
     GeneralRule, Link, Namespace, Route,
@@ -26,12 +27,12 @@ use std::{
     net::IpAddr,
 };
 
-/// Reason why the node would be cut off without a netdev.
+/// Reason why the node is unreachable without the netdev.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Uplink {
-    /// A default route leaves by the netdev.
+    /// A default route leads through the netdev.
     DefaultRoute,
-    /// This API server is reached by the netdev.
+    /// The node reaches this API server through the netdev.
     ApiServer(IpAddr),
 }
 
@@ -45,7 +46,7 @@ impl fmt::Display for Uplink {
 }
 
 impl Namespace {
-    /// Returns the netdevs without which the node with this namespace is cut off, by index.
+    /// Returns the netdevs by which the node with this namespace is reachable, by index.
     pub fn uplinks(&self, api_servers: &[IpAddr]) -> BTreeMap<u32, Uplink> {
         let mut ipv4 = self.by_rules(false);
         ipv4.extend(self.default_netdevs(false, MAIN_TABLE));
@@ -80,7 +81,7 @@ impl Namespace {
         }
     }
 
-    /// Returns all routes of a table, with the indices of their netdevs.
+    /// Returns all routes of a table, each with the index of its netdev.
     fn routes_of(&self, table: u32) -> impl Iterator<Item = (u32, &Route)> {
         let own = self
             .links
@@ -94,8 +95,8 @@ impl Namespace {
             .filter(move |(_, route)| route.table == table)
     }
 
-    /// Returns the [`GeneralRule`]s of a family in their order. If there is no unconditional rule for the main table, the
-    /// function adds that rule as the last one.
+    /// Returns the [`GeneralRule`]s of a family in order. Appends a rule for the main table if no unconditional rule
+    /// leads to it.
     fn lookups(&self, ipv6: bool) -> Vec<GeneralRule> {
         let rules = self.general_rules.iter();
         let mut rules: Vec<_> = rules
@@ -118,7 +119,7 @@ impl Namespace {
         rules
     }
 
-    /// Returns the netdevs of the default routes of the rules' tables for a family's packets to any destination.
+    /// Returns the netdevs of the default routes that the rules of a family select for packets to any destination.
     fn by_rules(&self, ipv6: bool) -> BTreeSet<u32> {
         let mut found = BTreeSet::new();
         let rules = self.lookups(ipv6).into_iter();
@@ -135,7 +136,7 @@ impl Namespace {
         found
     }
 
-    /// Returns the netdevs of a family's default routes of the lowest metric in a table.
+    /// Returns the netdevs of a family's default routes with the lowest metric in a table.
     fn default_netdevs(&self, ipv6: bool, table: u32) -> BTreeSet<u32> {
         let routes = || {
             self.routes_of(table)
@@ -146,8 +147,8 @@ impl Namespace {
         best.map(|(netdev, _)| netdev).collect()
     }
 
-    /// Returns the netdevs by which `address` is reached, other than by a default route that counts anyway; if the
-    /// address is the node's own, the netdev that has it.
+    /// Returns the netdevs through which the node reaches `address`. Ignores default routes, because [`Self::uplinks`]
+    /// counts them anyway. If the address is the node's own, returns the netdev that has it.
     fn towards(&self, address: IpAddr) -> BTreeSet<u32> {
         let has = |link: &&Link| link.addresses.iter().any(|it| it.ip == address);
         if let Some(own) = self.links.iter().find(has) {
@@ -190,8 +191,8 @@ impl GeneralRule {
     }
 }
 
-/// Returns the rank of a route among the routes to one destination, of which the kernel selects the lowest
-/// (`rt6_score_route()`, `net/ipv6/route.c`, for the preference).
+/// Returns the rank of a route among the routes to one destination. The kernel uses the route with the lowest rank
+/// (`rt6_score_route()`, `net/ipv6/route.c`, compares preferences).
 fn rank(route: &Route) -> (u32, u8) {
     let preference = match route.preference {
         HIGH_PREFERENCE => 0,

@@ -2,7 +2,7 @@
 use super::*;
 use serde_json::{Value, json};
 
-/// eth0 and eth1; bond0 over eth2 and eth3, with the VLAN bond0.100; eth4.
+/// Returns a host with eth0 and eth1, bond0 over eth2 and eth3 with the VLAN bond0.100, and eth4.
 fn host(routes: &[(&str, &str, Option<u32>, u32)], unkept: &[(u32, &str)]) -> Namespace {
     let link = |index: u32, name: &str, more: Value| {
         let own = routes.iter().filter(|(netdev, ..)| *netdev == name);
@@ -64,10 +64,10 @@ const MAIN: u32 = MAIN_TABLE;
 fn the_default_route_that_is_in_force() {
     let v4 = |netdev, metric| (netdev, "0.0.0.0/0", metric, MAIN);
     are(&host(&[v4("eth0", None)], &[]), &[], &["eth0"]);
-    // the routes of rails, as the eRDMA controller and DHCP on every NIC make them
+    // default routes of rails, as the eRDMA controller or a DHCP client on every NIC makes them
     let behind = [v4("eth0", Some(100)), v4("eth1", Some(200))];
     are(&host(&behind, &[]), &[], &["eth0"]);
-    // each rail's own table
+    // default routes in each rail's own table
     let own_table = [v4("eth0", None), ("eth1", "0.0.0.0/0", None, 1000)];
     are(&host(&own_table, &[]), &[], &["eth0"]);
     are(&host(&[], &[]), &[], &[]);
@@ -100,7 +100,7 @@ fn equal_ipv6_default_routes_of_advertisements() {
     let v4 = ("eth0", "0.0.0.0/0", None, MAIN);
     are(&host(&[v4, rails[0], rails[1]], &[]), &[], &["eth0"]);
     are(&host(&[v4, v6("eth0"), rails[0]], &[]), &[], &["eth0"]);
-    // a network of its own
+    // a route to the rail's own network
     are(&host(&[v4, rails[0]], &[]), &[], &["eth0", "eth1"]);
 }
 
@@ -119,7 +119,7 @@ fn the_router_that_prefers_itself() {
     };
     are(&preferring(&[(2, HIGH_PREFERENCE)]), &[], &["eth0"]);
     are(&preferring(&[(2, LOW_PREFERENCE)]), &[], &["eth1", "eth4"]);
-    // one of them is the node's, though IPv4 leaves elsewhere
+    // one of the routers is the node's, although packets of IPv4 leave through another netdev
     let mut host = preferring(&[(3, HIGH_PREFERENCE)]);
     let by_ipv4 = Route::new(IpAddr::from([0; 4]), 0);
     let eth0 = host.links.iter_mut().find(|link| link.index == 2);
@@ -140,9 +140,9 @@ fn netdevs_to_the_api_server() {
         &["198.51.100.200"],
         &["eth0", "eth2", "eth3", "bond0"],
     );
-    // by the default route
+    // the node reaches the API server by the default route
     are(&host(&routes, &[]), &["203.0.113.1"], &["eth0"]);
-    // the node's own
+    // the address is the node's own
     are(&host(&routes, &[]), &["192.0.2.8"], &["eth0", "eth4"]);
     let why = host(&routes, &[]).uplinks(&["192.0.2.8".parse().expect("an IP")]);
     assert_eq!(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Set-up of a virtual function by its physical function on the host. The virtual function cannot change these
-//! settings, wherever its netdev is (`IFLA_VFINFO_LIST`, `include/uapi/linux/if_link.h`).
+//! Settings of a virtual function that its physical function makes on the host. The virtual function cannot change
+//! these settings, whichever namespace its netdev is in (`IFLA_VFINFO_LIST`, `include/uapi/linux/if_link.h`).
 
 use crate::{Guid, HardwareAddress, InterfaceName};
 use serde::{Deserialize, Serialize};
@@ -13,29 +13,30 @@ pub struct Vf {
     pub pf: InterfaceName,
     /// Index of the virtual function, from 0.
     pub number: u32,
-    /// Settings, one of each kind; settings that the driver does not report are missing.
+    /// Settings, one of each kind. Settings that the driver does not report are missing.
     pub settings: Vec<VfSetting>,
 }
 
-/// A setting of a virtual function that its physical function makes.
+/// A setting that a physical function makes for a virtual function.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum VfSetting {
-    /// VLAN of the function, whose tags the function does not see.
+    /// VLAN of the function. The function does not see the VLAN's tags.
     Vlan(VfVlan),
-    /// Hardware address. Zero: the function chooses one.
+    /// Hardware address. Zero: the virtual function chooses an address.
     Mac(HardwareAddress),
-    /// Rates of sending.
+    /// Limits of the sending rate.
     Rates(VfRates),
-    /// Spoof check: frames from another hardware address than its own are dropped.
+    /// Spoof check: the NIC drops frames whose hardware address is not the function's own.
     SpoofCheck(bool),
-    /// Trust: the function may change settings that affect others, such as promiscuous mode or its hardware address.
+    /// Trust: the function may change settings that affect other functions, such as promiscuous mode or its hardware
+    /// address.
     Trust(bool),
-    /// Carrier.
+    /// Carrier of the function.
     LinkState(VfLinkState),
-    /// GUID of the function's RDMA device, in effect from the next time that the function's driver is bound.
+    /// GUID of the function's RDMA device. The GUID takes effect when the function's driver is bound the next time.
     NodeGuid(Guid),
-    /// GUID of the function's port, in effect from the same time as [`Self::NodeGuid`].
+    /// GUID of the function's port. The GUID takes effect when the function's driver is bound the next time.
     PortGuid(Guid),
 }
 
@@ -57,7 +58,7 @@ pub enum VfSettingKind {
 /// A VLAN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VfVlan {
-    /// VLAN id up to 4094; 0: none.
+    /// VLAN id up to 4094. 0: the function has no VLAN.
     pub id: u16,
     /// Priority (PCP), up to 7.
     pub qos: u8,
@@ -68,21 +69,21 @@ pub struct VfVlan {
 /// Protocol of a VLAN's tag (`ETH_P_8021Q`, `ETH_P_8021AD`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum VlanProtocol {
-    /// Customer tag.
+    /// Tag of a customer's VLAN (802.1Q).
     #[default]
     #[serde(rename = "802.1q")]
     Customer,
-    /// Service provider's tag, around the customer's.
+    /// Tag of a service provider's VLAN (802.1ad), around the customer's tag.
     #[serde(rename = "802.1ad")]
     Service,
 }
 
-/// Limits of the sending rate in Mbit/s; 0: no limit.
+/// Limits of the sending rate in Mbit/s. 0: the rate has no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VfRates {
-    /// Guaranteed rate.
+    /// Guaranteed sending rate.
     pub min: u32,
-    /// Largest rate.
+    /// Largest sending rate.
     pub max: u32,
 }
 
@@ -90,16 +91,16 @@ pub struct VfRates {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum VfLinkState {
-    /// Carrier of the physical function.
+    /// The function has the carrier of the physical function.
     Auto,
-    /// Carrier always on.
+    /// The carrier is always on.
     Enable,
-    /// Carrier always off.
+    /// The carrier is always off.
     Disable,
 }
 
 impl Vf {
-    /// Returns the virtual function with only the settings of the kinds in `others`.
+    /// Returns the virtual function with only the settings whose kinds occur in `others`.
     pub fn as_in(mut self, others: &[VfSetting]) -> Self {
         let is_named = |it: &VfSetting| others.iter().any(|other| other.kind() == it.kind());
         self.settings.retain(is_named);
@@ -113,9 +114,9 @@ impl Vf {
 }
 
 impl VfSettingKind {
-    /// Returns the initial value of this kind, if a driver can accept the kind and not report it (`rtnl_fill_vfinfo()`,
-    /// `net/core/rtnetlink.c`): no trust, which sriov-cni also restores, and the spoof check. `None`: every driver
-    /// reports the kind.
+    /// Returns the initial value of a setting that some drivers accept without reporting it (`rtnl_fill_vfinfo()`,
+    /// `net/core/rtnetlink.c`): trust off, which sriov-cni also restores, and spoof check on. Returns `None` for a kind
+    /// that every driver reports.
     pub fn presumed(self) -> Option<VfSetting> {
         match self {
             Self::SpoofCheck => Some(VfSetting::SpoofCheck(true)),
@@ -135,7 +136,7 @@ impl VfVlan {
 }
 
 impl VfSetting {
-    /// Returns the GUID, if the setting is one.
+    /// Returns the GUID, if the setting is a GUID.
     pub fn guid(&self) -> Option<Guid> {
         match self {
             Self::NodeGuid(guid) | Self::PortGuid(guid) => Some(*guid),
@@ -158,7 +159,7 @@ impl VfSetting {
     }
 }
 
-/// Formats the setting for `ip link set dev PF vf N`.
+/// Formats the setting as arguments of `ip link set dev PF vf N`.
 impl fmt::Display for VfSetting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let switch = |on: bool| if on { "on" } else { "off" };

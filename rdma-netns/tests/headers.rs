@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Comparison of the kernel's interfaces that the sources have by hand, numbers, sizes and places, with the kernel's
-//! own headers, by the C compiler of the architecture that this program is for: `scripts/test` compares amd64's,
-//! `scripts/test --full` arm64's as well.
+//! Compares the kernel's interfaces that the sources define by hand (numbers, sizes and offsets) with the kernel's own
+//! headers. The C compiler for this program's architecture compares them: `scripts/test` for amd64,
+//! `scripts/test --full` also for arm64.
 //!
-//! The test compares a constant with a name of the headers if it has that name, or if its comment begins with the C
-//! expression that it is: `` /// `sizeof(struct ndmsg)` ``. `` /// `SMC_NLA_DEV_*` `` is the prefix of the names that
-//! follow.
+//! The test compares a constant if its name is a name of the headers, or if its comment begins with the C expression
+//! whose value it has: `` /// `sizeof(struct ndmsg)` ``. A comment like `` /// `SMC_NLA_DEV_*` `` gives the prefix
+//! that the names below it have in the headers.
 
 use std::{
     env,
@@ -42,19 +42,20 @@ const HEADERS: &[&str] = &[
     "rdma/rdma_user_cm.h",
 ];
 
-/// Prefixes of the headers' names.
+/// Prefixes of names in the headers.
 const NAMES: &[&str] = &[
     "BPF_", "CTRL_", "ETHTOOL_", "FRA_", "GENL_", "IFA_", "IFLA_", "NDA_", "NETNSA_", "NHA_",
     "RTAX_", "RTA_", "RTM_", "RTNH_", "RTNLGRP_", "SO_",
 ];
 
-/// Prefixes of the names in enumerations that a comment names.
+/// Enumerations that a comment can name, each with the prefix of its names.
 const ENUMERATIONS: &[(&str, &str)] = &[
     ("enum rdma_nldev_attr", "RDMA_NLDEV_ATTR_"),
     ("enum rdma_nldev_command", "RDMA_NLDEV_CMD_"),
 ];
 
-/// Where messages are read without a name: in `neighbours`, `monitor`, `routes`, `vfs`, `nldev`, `smc::diag`, `sidr`.
+/// Offsets that the sources use in messages without a named constant: in `neighbours`, `monitor`, `routes`, `vfs`,
+/// `nldev`, `smc::diag`, `sidr`.
 const PLACES: &[(&str, usize)] = &[
     ("offsetof(struct ndmsg, ndm_ifindex)", 4),
     ("offsetof(struct ndmsg, ndm_state)", 8),
@@ -65,7 +66,7 @@ const PLACES: &[(&str, usize)] = &[
     ("offsetof(struct nexthop_grp, id)", 0),
     ("offsetof(struct ifla_vf_mac, mac)", 4),
     ("offsetof(struct ifla_vf_vlan_info, vlan_proto)", 12),
-    // the compiler's padding before 64 bits
+    // the compiler's padding precedes the 64 bits
     ("offsetof(struct ifla_vf_guid, guid)", 8),
     ("sizeof(struct ifla_vf_guid)", 16),
     ("offsetof(struct sockaddr_in, sin_addr)", 4),
@@ -116,7 +117,7 @@ const PLACES: &[(&str, usize)] = &[
     ("offsetof(struct rdma_ucm_event_resp, reserved)", 324),
 ];
 
-/// A constant that is to be what the headers say.
+/// A constant whose value must be the value in the headers.
 #[derive(Debug)]
 struct Claim {
     place: String,
@@ -124,7 +125,7 @@ struct Claim {
     value: String,
 }
 
-/// The claims of a source.
+/// Returns the claims in a source file.
 fn claims(file: &Path, text: &str) -> Vec<Claim> {
     let mut claims = Vec::new();
     let (mut comment, mut prefix, mut of_module) = (String::new(), None, false);
@@ -159,7 +160,7 @@ fn claims(file: &Path, text: &str) -> Vec<Claim> {
             .iter()
             .any(|it| constant.name.starts_with(it))
             .then(|| constant.name.to_owned())
-            // a place in a message
+            // a `usize` is an offset in a message
             .filter(|_| constant.kind != "usize");
         if let Some(expression) = by_comment.or(by_prefix).or(by_name) {
             claims.push(Claim {
@@ -179,7 +180,7 @@ struct Constant<'a> {
 }
 
 impl<'a> Constant<'a> {
-    /// One that is a number.
+    /// Parses the declaration of a constant that is a number.
     fn parse(line: &'a str) -> Option<Self> {
         let (_, rest) = line.split_once("const ")?;
         let (name, rest) = rest.split_once(": ")?;
@@ -189,8 +190,8 @@ impl<'a> Constant<'a> {
     }
 }
 
-/// Returns the C expressions that a comment gives for the constants below it, one after the other: in backquotes, at
-/// its beginning.
+/// Returns the C expressions in backquotes at the beginning of a comment, in order. They belong to the constants below
+/// the comment.
 fn expressions_of(comment: &str) -> Vec<String> {
     let mut expressions = Vec::new();
     let mut rest = comment;
@@ -204,7 +205,7 @@ fn expressions_of(comment: &str) -> Vec<String> {
         if !(expression.contains("sizeof(") || expression.split('|').all(is_name)) {
             break;
         }
-        // what programs cannot include is none of the interface
+        // headers that programs cannot include are no part of the interface
         if behind.starts_with(", `include/linux/") {
             break;
         }
@@ -217,7 +218,7 @@ fn expressions_of(comment: &str) -> Vec<String> {
     expressions
 }
 
-/// Returns the prefix that names have in the headers and that the names below the comment lack.
+/// Returns the prefix that the names below the comment have in the headers, and lack in the sources.
 fn prefix_of(comment: &str) -> Option<String> {
     let (said, _) = comment.strip_prefix('`')?.split_once('`')?;
     let enumeration = ENUMERATIONS.iter().find(|(name, _)| *name == said);
@@ -227,7 +228,7 @@ fn prefix_of(comment: &str) -> Option<String> {
     Some(prefix.to_owned())
 }
 
-/// The sources below `directory`, without tests.
+/// Adds the source files below `directory`, without tests, to `into`.
 fn sources(directory: &Path, into: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(directory).expect("a directory") {
         let path = entry.expect("an entry").path();
@@ -240,7 +241,7 @@ fn sources(directory: &Path, into: &mut Vec<PathBuf>) {
     }
 }
 
-/// Returns the messages of the compiler of this program's architecture about these assertions: none if they hold.
+/// Returns the messages of the C compiler for these assertions. Returns an empty text if the assertions hold.
 fn compile(assertions: &str) -> String {
     let (macro_of, cross) = match env::consts::ARCH {
         "x86_64" => ("__x86_64__", None),
@@ -289,7 +290,7 @@ fn numbers_are_the_kernels() {
         .map(|it| assertion(&it.expression, &it.value, &it.place))
         .collect();
     assert_eq!(compile(&assertions), "");
-    // of each kind of comment there are some
+    // the sources have at least one comment of each kind
     for known in [
         "sizeof(struct smc_diag_msg)",
         "SMC_GEN_LINK_SMCR",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `ipam.rangeStart`, `ipam.rangeEnd`, `ipam.perNode` and `ipam.exclude`, as far as they are no range's.
+//! Fields `ipam.rangeStart`, `ipam.rangeEnd`, `ipam.perNode` and `ipam.exclude`, if they do not belong to a range.
 
 use crate::{
     address::Family,
@@ -14,7 +14,7 @@ const OFFSET: &str = "must be an offset into the parent's prefix: +50 counts fro
 
 const WHICH: &str = "is of one family, and both are in use: write {\"ipv4\": …, \"ipv6\": …}";
 
-/// Reads the bounds of each of `families` in the parent's prefixes.
+/// Reads the bounds that apply to the parent's prefixes, for each of `families`.
 pub(super) fn of_parent(ipam: &Field<'_>, families: &[Family]) -> Result<Vec<Bounds>, Wrong> {
     let bounds = families.iter().map(|family| {
         let bounds = Bounds {
@@ -32,7 +32,10 @@ pub(super) fn of_parent(ipam: &Field<'_>, families: &[Family]) -> Result<Vec<Bou
     bounds.collect()
 }
 
-/// Adds the addresses of `ipam.exclude` to `pools`, which are ranges, and therefore not `ipam.perNode`.
+/// Adds the addresses of `ipam.exclude` to `pools`, which are ranges.
+///
+/// # Errors
+/// An element of `ipam.exclude` is wrong. Or `ipam.perNode` is set, which ranges do not support.
 pub(super) fn excluded(ipam: &Field<'_>, mut pools: Vec<Pool>) -> Result<Vec<Pool>, Wrong> {
     if ipam.at("perNode").is_there() {
         return Err(ipam.at("perNode").wrong("needs from \"parent\""));
@@ -73,7 +76,7 @@ fn part<'a>(field: &Field<'a>, family: Family, families: &[Family]) -> Result<Fi
     Ok(name.map_or_else(|| field.clone(), |(_, name)| field.at(name)))
 }
 
-/// Reads an offset. An empty string counts as missing.
+/// Reads an offset. An empty string counts as a missing field.
 fn offset(
     ipam: &Field<'_>,
     name: &'static str,
@@ -103,7 +106,7 @@ fn per_node(ipam: &Field<'_>, family: Family, families: &[Family]) -> Result<Opt
     Ok(number.map(|Number(number)| number))
 }
 
-/// Reads `exclude`. Addresses have a family. Offsets need one.
+/// Reads `exclude`. An address itself has a family. For an offset, the field determines the family.
 fn elements(ipam: &Field<'_>, family: Family, families: &[Family]) -> Result<Vec<Excluded>, Wrong> {
     let whole = ipam.at("exclude");
     let elements = part(&whole, family, families)?.list()?.into_iter();

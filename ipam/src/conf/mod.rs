@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The plugin's fields of the network configuration: host-local's fields with host-local's meaning, and `exclude`,
-//! `family`, `from`, `perNode`, `strategy`.
+//! The plugin's fields of the network configuration. They are host-local's fields, with the same meaning, and
+//! `exclude`, `family`, `from`, `perNode`, `strategy`.
 //!
-//! DEL and GC need only [`Place`], so that a mistake in the ranges after ADD does not prevent the removal of a lease.
-//! ADD and STATUS need [`Plan`].
+//! DEL and GC need only [`Place`]. So a mistake in the ranges after ADD does not prevent the removal of a lease. ADD
+//! and STATUS need [`Plan`].
 
 mod bounds;
 mod ranges;
@@ -39,13 +39,13 @@ pub const FIELDS: &[&str] = &[
     "type",
 ];
 
-/// Fields of a range in `ipam.ranges`.
+/// Fields of an element of `ipam.ranges`.
 pub const RANGE_FIELDS: &[&str] = &["gateway", "rangeEnd", "rangeStart", "subnet"];
 
-/// Fields of a route in `ipam.routes`.
+/// Fields of an element of `ipam.routes`.
 pub const ROUTE_FIELDS: &[&str] = &["advmss", "dst", "gw", "mtu", "priority", "scope", "table"];
 
-/// Default of host-local's `dataDir`.
+/// Default of `dataDir`, as in host-local.
 const DATA_DIR: &str = "/var/lib/cni/networks";
 
 /// The network, and the directory of its leases.
@@ -53,32 +53,32 @@ const DATA_DIR: &str = "/var/lib/cni/networks";
 pub struct Place {
     /// Fields that every plugin's configuration has.
     pub network: Network,
-    /// `ipam.dataDir`
+    /// Value of `ipam.dataDir`.
     pub data_dir: PathBuf,
 }
 
-/// The order in which addresses are tried.
+/// The order in which the plugin tries addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Strategy {
-    /// Round robin, starting after the last assigned address.
+    /// Round robin: the order starts after the last assigned address.
     Sequential,
-    /// Stable addresses of RFC 7217.
+    /// The stable addresses of RFC 7217.
     Stable,
 }
 
 /// The source of addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// One address from each range set.
+    /// Range sets. The plugin assigns one address from each.
     Ranges(Vec<Pool>),
-    /// One address of each family from the parent's prefixes.
+    /// The parent's prefixes. The plugin assigns one address of each family.
     Parent {
-        /// `master`, which STATUS may lack.
+        /// Value of `master`. STATUS may have none.
         name: Option<String>,
-        /// `masterAddresses` and `masterRoutes`. None: the plugin observes the netdev.
+        /// Values of `masterAddresses` and `masterRoutes`. `None`: the plugin observes the netdev itself.
         passed: Option<Parent>,
-        /// Requested families, IPv4 first, with their bounds.
+        /// Requested families with their bounds. IPv4 comes first.
         families: Vec<Bounds>,
     },
 }
@@ -88,25 +88,25 @@ pub enum Source {
 pub struct Plan {
     /// Source of the addresses.
     pub source: Source,
-    /// Order in which addresses are tried.
+    /// Order in which the plugin tries addresses.
     pub strategy: Strategy,
-    /// `ipam.routes`, unchanged. None: not configured.
+    /// Value of `ipam.routes`, unchanged. `None`: the field is missing.
     pub routes: Option<Vec<Value>>,
     /// `ipam.resolvConf`
     pub resolv_conf: Option<PathBuf>,
-    /// Requested addresses. ADD fails if one of them cannot be assigned.
+    /// Requested addresses. ADD fails if it cannot assign one of them.
     pub requested: Vec<IpAddr>,
-    /// `hostAddresses`: addresses of the host on NICs that are currently in pods.
+    /// Value of `hostAddresses`: addresses of the host on NICs that are in pods now.
     pub away: Vec<IpAddr>,
-    /// `neighbourAddresses`: addresses of other machines in the parent's neighbour tables. `None`: the caller did not
-    /// pass them.
+    /// Value of `neighbourAddresses`: addresses of other machines in the parent's neighbour tables. `None`: the caller
+    /// did not pass the field.
     pub neighbours: Option<Vec<IpAddr>>,
-    /// `nodeAddresses`: addresses of other nodes, which are remembered.
+    /// Value of `nodeAddresses`: addresses of other nodes. ADD remembers them.
     pub nodes: Vec<IpAddr>,
 }
 
 impl Place {
-    /// Reads the fields that every verb needs. A wrong `dataDir` is always an error, because leases in another
+    /// Reads the fields that every verb needs. A wrong `dataDir` is an error for every verb, because leases in another
     /// directory belong to other attachments.
     pub fn parse(raw: &Map<String, Value>, mistakes: &mut Mistakes) -> Result<Self, ConfError> {
         let network = Network::parse(raw, mistakes)?;
@@ -116,7 +116,7 @@ impl Place {
     }
 }
 
-/// Returns the top-level `conflicts`: addresses of the attachment that another machine uses.
+/// Returns the top-level field `conflicts`: those addresses of the attachment that another machine uses.
 pub fn conflicts(raw: &Map<String, Value>) -> Result<Vec<IpAddr>, ConfError> {
     let conflicts = list(&Field::root(raw).at("conflicts"), ADDRESSES, address)?;
     Ok(conflicts.unwrap_or_default())
@@ -129,8 +129,8 @@ fn address(value: &Value) -> Option<IpAddr> {
     plain(value.as_str()?)
 }
 
-/// Returns the elements of a list, each parsed by `one`. `None`: the list is missing. The error for a wrong element
-/// says that the list must be as in `must`.
+/// Returns the elements of a list, each parsed by `one`. Returns `None` if the list is missing. For a wrong element,
+/// `must` is the text of the error about the list.
 fn list<T>(
     field: &Field<'_>,
     must: &str,
@@ -144,7 +144,7 @@ fn list<T>(
     read.map(Some).ok_or_else(|| field.wrong(must))
 }
 
-/// Reads an absolute path. An empty string counts as missing.
+/// Reads an absolute path. An empty string counts as a missing field.
 fn path(field: &Field<'_>) -> Result<Option<PathBuf>, Wrong> {
     match field.read::<Option<String>>()?.as_deref() {
         None | Some("") => Ok(None),
@@ -191,7 +191,7 @@ impl Plan {
         };
         Ok(Self {
             source,
-            // sequential addresses would collide: the nodes of a network share the parent's prefix
+            // the nodes of a network share the parent's prefix, so they would try the same sequential addresses
             strategy: strategy.unwrap_or(match from_parent {
                 Some(true) => Strategy::Stable,
                 _ => Strategy::Sequential,
@@ -206,7 +206,10 @@ impl Plan {
     }
 }
 
-/// Returns the pools of `families`. Each family needs a pool.
+/// Returns the pools of `families`.
+///
+/// # Errors
+/// A family has no pool.
 fn only(
     ipam: &Field<'_>,
     mut pools: Vec<Pool>,

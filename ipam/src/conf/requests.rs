@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The requested routes and addresses.
+//! The routes and addresses that a configuration or a runtime requests.
 
 use super::list;
 use crate::address::{cidr, plain};
@@ -8,7 +8,7 @@ use conf_reader::{Field, Number, Wrong, json};
 use serde_json::Value;
 use std::net::IpAddr;
 
-/// Reads `ipam.routes`. Routes are passed on unchanged, with all fields that CNI 1.1 defines.
+/// Reads `ipam.routes`. Leaves the routes unchanged, with all fields that CNI 1.1 defines.
 pub(super) fn routes(ipam: &Field<'_>) -> Result<Option<Vec<Value>>, Wrong> {
     let field = ipam.at("routes");
     for route in field.list()? {

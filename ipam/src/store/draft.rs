@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The content of an ADD's leases, written to disk before ADD takes the lock.
+//! The content of an ADD's leases. ADD writes the content to disk before it takes the lock.
 //!
-//! Each process has its own file, so that no process links a file that another process is still writing.
+//! Each process has its own file, so no process links to a file that another process is still writing.
 
 use super::{Change, OWN, Owner, Store, StoreError, make, walk::names};
 use std::{
@@ -9,7 +9,7 @@ use std::{
     process,
 };
 
-/// The file to which the leases are linked.
+/// The file to which the leases are hard links.
 #[derive(Debug)]
 pub struct Draft {
     owner: Owner,
@@ -29,7 +29,7 @@ impl Draft {
         &self.path
     }
 
-    /// Removes the draft, and syncs its leases to the disk.
+    /// Removes the draft, and syncs the leases that are linked to it.
     ///
     /// # Errors
     /// The system call fails.
@@ -40,7 +40,7 @@ impl Draft {
     }
 }
 
-/// Returns the owner of the draft `name`. `None`: `name` is not the name of a draft.
+/// Returns the owner of the draft `name`. Returns `None` if `name` is not the name of a draft.
 pub(super) fn owner_of(name: &str) -> Option<Owner> {
     let (owner, _process) = name.strip_suffix(ENDING)?.rsplit_once('.')?;
     Owner::of_file_name(owner)
@@ -54,7 +54,7 @@ impl Store<'_> {
     pub fn draft(&self, owner: &Owner) -> Result<Draft, StoreError> {
         self.make_directories()?;
         let path = self.own(&format!("{}.{}{ENDING}", owner.file_name(), process::id()));
-        // a killed process with the same id may have left one
+        // a killed process with the same process id may have left a draft
         self.remove(path.clone())?;
         let draft = Draft {
             owner: owner.clone(),
@@ -79,14 +79,14 @@ impl Store<'_> {
         }
     }
 
-    /// Removes `draft`, which no lease uses. A failure is only logged: DEL removes the file later.
+    /// Removes `draft`, to which no lease is linked. Only logs a failure, because DEL removes the file later.
     pub fn discard(&self, draft: Draft) {
         if let Err(error) = self.remove(draft.path) {
             log::warn!("{error}; DEL removes the unfinished lease");
         }
     }
 
-    /// Removes drafts that killed processes left, for owners for which `are_gone` returns true.
+    /// Removes drafts of killed processes. Removes only drafts of owners for which `are_gone` returns true.
     ///
     /// # Errors
     /// The system call fails.

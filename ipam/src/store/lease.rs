@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The content of a lease file, as host-local writes it: the container's id, CR LF, the interface's name. Versions of
+//! The content of a lease file, in host-local's format: the container's id, CR LF, the interface's name. Versions of
 //! host-local before 0.8 wrote only the container's id.
 
 use rdma_netns::InterfaceName;
 use std::fmt;
 
-/// The attachment that holds addresses.
+/// An attachment that has leases.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Owner {
-    /// `CNI_CONTAINERID`
+    /// Value of `CNI_CONTAINERID`.
     pub container: String,
-    /// `CNI_IFNAME`
+    /// Value of `CNI_IFNAME`.
     pub interface: String,
 }
 
@@ -25,7 +25,7 @@ impl Owner {
         format!("{}@{}", self.container, self.interface)
     }
 
-    /// Parses a name of [`Self::file_name`].
+    /// Parses a name that [`Self::file_name`] made.
     pub fn of_file_name(name: &str) -> Option<Self> {
         let (container, interface) = name.split_once('@')?;
         Some(Self {
@@ -41,22 +41,22 @@ impl fmt::Display for Owner {
     }
 }
 
-/// The content of a file that is named after an address.
+/// The content of a file whose name is an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lease {
-    /// An attachment holds the address.
+    /// An attachment has the address.
     Of(Owner),
-    /// A container holds the address. An old host-local did not write the interface.
+    /// A container has the address. An old version of host-local wrote no interface.
     OfContainer(String),
-    /// The file is empty. Either host-local was killed after creating it, or the power failed before its content was on
-    /// disk. No attachment can have this address.
+    /// The file is empty: host-local was killed after it had created the file, or the power failed before the
+    /// content was on disk. No attachment uses this address.
     Empty,
-    /// No IPAM plugin wrote the file.
+    /// Neither host-local nor this plugin wrote the file.
     Foreign,
 }
 
 impl Lease {
-    /// Parses a lease. White space around the content is ignored, as in host-local.
+    /// Parses a lease. Ignores white space around the content, as host-local does.
     pub fn parse(content: &[u8]) -> Self {
         let Ok(text) = std::str::from_utf8(content) else {
             return Self::Foreign;
@@ -80,7 +80,7 @@ impl Lease {
         }
     }
 
-    /// Reports whether `owner` holds the lease.
+    /// Returns true if the lease belongs to `owner`.
     pub fn is_of(&self, owner: &Owner) -> bool {
         match self {
             Self::Of(other) => other == owner,

@@ -2,7 +2,7 @@
 //! Leases on disk, in host-local's directory, so that a node can switch to this plugin and back.
 //!
 //! ```text
-//! <dataDir>/<network>/lock                            flock, host-local's too
+//! <dataDir>/<network>/lock flock, host-local's too
 //!                     <address>                       a lease, as host-local writes it
 //!                     last_reserved_ip.<pointer>      the round robin's last address
 //!                     rdma-ipam/attachments/<container>@<ifname>   → "<address>,<address>"
@@ -11,43 +11,43 @@
 //!                     rdma-ipam/<container>@<ifname>.<process>.new content of the leases, during an ADD
 //!                     rdma-ipam/pointer.new                        the pointer, while it is written
 //! ```
-//! host-local walks the whole directory and reads every file. It treats a file as a lease if the content is a
-//! container's id (and an interface's name). The files under `rdma-ipam/` are therefore *notes*: symbolic links without
-//! a real target, which host-local cannot read and ignores. Making a link is one atomic change, so no note is ever
-//! incomplete. Only a [`Draft`] looks like a lease; host-local removes it with the attachment.
+//! host-local reads every file below the directory. It treats a file as a lease if the content is a container's id (and
+//! an interface's name). So the files under `rdma-ipam/` are *notes*: symbolic links without a real target. host-local
+//! cannot read notes, and ignores them. Making a link is one atomic change, so no note is ever incomplete. Only a
+//! [`Draft`] looks like a lease. host-local removes a draft with its attachment.
 //!
 //! # State after a kill or a power loss
 //!
-//! No process syncs the disk while it holds the lock, so that many pods that start at once share one write of the file
-//! system. ADD makes these changes in this order:
+//! No process syncs the disk while it has the lock, so many pods that start at once share one write of the file system.
+//! ADD makes these changes in this order:
 //!
 //! 1. before the lock: a [`Draft`] with the leases' content, and fsync;
 //! 2. under the lock: the attachment's note, with all addresses of the ADD;
-//! 3. for each address, a hard link to the draft. An existing lease is thus always complete. Making the link fails if
-//!    the address is leased, even by a process that does not take the lock;
+//! 3. for each address, a hard link to the draft. So an existing lease is always complete. Making the link fails if the
+//!    address is leased, even by a process that does not take the lock;
 //! 4. after the lock: removal of the draft, and fsync of both directories, for notes and leases; then the result.
 //!
 //! A kill before step 3 leaves a draft, or a note without leases. A kill during step 3 leaves a note, and leases for a
 //! part of its addresses. In both cases note and leases differ. DEL, or the same attachment's next ADD, then walks the
-//! directory and removes the leases. After step 3, the attachment holds all its addresses. The plugin cannot know
-//! whether the runtime got the result. It therefore refuses the next ADD, and the runtime has to call DEL, as the
+//! directory and removes the leases. After step 3, the attachment has all its addresses. The plugin cannot know whether
+//! the runtime got the result. So the plugin refuses the next ADD, and the runtime has to call DEL, as the
 //! specification requires after a failed ADD. A note may contain an address that another attachment has leased
-//! meanwhile, so a lease is removed only if its content names the attachment.
+//! meanwhile. So a lease is removed only if its content names the attachment.
 //!
-//! DEL removes the leases and the note. After it has released the lock, it syncs the leases' directory. A killed DEL is
-//! repeated. DEL does not sync the removal of the note: a note that a power loss brings back names leases that do not
-//! exist. This is harmless, and the next ADD, DEL or GC removes the note. DEL also removes drafts of a killed ADD of
-//! the attachment.
+//! DEL removes the leases and the note. After it has released the lock, it syncs the leases' directory. The runtime
+//! repeats a killed DEL. DEL does not sync the removal of the note. A power loss can restore the note, which then names
+//! leases that do not exist. Such a note is harmless, and the next ADD, DEL or GC removes it. DEL also removes drafts
+//! of a killed ADD of the attachment.
 //!
-//! DEL walks the directory if there is no note, or if note and leases differ. A note is missing if host-local made the
-//! lease, or if the power failed before the end of step 4. If the note agrees with its leases, DEL relies on it.
-//! host-local may have leased another address to the same attachment before, without a DEL in between. The next DEL
-//! removes this lease because it finds no note, or GC removes it. So no lease stays forever. GC uses leases, not notes.
-//! After it has released the lock, it always syncs both directories, because the removals of an earlier killed GC may
-//! not be on disk yet.
+//! DEL walks the directory if there is no note, or if note and leases differ. The note is missing if host-local made
+//! the lease, or if the power failed before the end of step 4. If the note agrees with its leases, DEL does not walk
+//! the directory. host-local may have leased another address to the same attachment before, without a DEL afterwards.
+//! The next DEL removes this lease because it finds no note, or GC removes it. So every lease is removed at some time.
+//! GC uses leases, not notes. After it has released the lock, it always syncs both directories, because removals of an
+//! earlier killed GC may not be on disk yet.
 //!
-//! The round robin's pointer is renamed into place and not synced: an old pointer only costs the check of a leased
-//! address.
+//! ADD renames the round robin's pointer into place, and does not sync it. After a power loss the pointer may be old:
+//! ADD then only checks some leased addresses first.
 
 mod change;
 mod draft;
@@ -74,7 +74,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-/// Time for which an address of another machine is avoided while there are others.
+/// Time for which an address of another machine is assigned only if no other address is free.
 pub const AVOIDED: Duration = Duration::from_secs(60 * 60);
 
 /// Time for which an address of another machine is never assigned.
@@ -88,14 +88,14 @@ pub struct Store<'a> {
     patience: Patience,
 }
 
-/// The leases under the network's lock, which host-local also takes.
+/// The leases of one network, while this process has the network's lock. host-local takes the same lock.
 #[derive(Debug)]
 pub struct Locked<'a> {
     store: &'a Store<'a>,
     _held: Held,
 }
 
-/// The data directory could not be read or written.
+/// An error while reading or writing the data directory.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {action} {path:?}: {source}{}", if self.is_held() { "" } else { REMEDY })]
 pub struct StoreError {
@@ -104,21 +104,21 @@ pub struct StoreError {
     source: io::Error,
 }
 
-/// The addresses of an attachment.
+/// The addresses that an attachment has according to its note.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Holding {
-    /// There is no note. host-local may have assigned addresses.
+    /// The attachment has no note. host-local may have assigned addresses.
     Nothing,
-    /// The attachment holds all addresses of its note.
+    /// The attachment has leases for all addresses of its note.
     Complete(Vec<IpAddr>),
-    /// The attachment's note has an address without a lease: its ADD or DEL was killed, or host-local ran its DEL.
+    /// The attachment's note has an address without a lease. Its ADD or DEL was killed, or host-local ran its DEL.
     Partial,
 }
 
 const REMEDY: &str = "; ipam.dataDir must be a directory that can be written";
 
 impl StoreError {
-    /// Reports whether another process held a lock for too long. A retry may succeed.
+    /// Returns true if another process held a lock until the time limit. A later try may succeed.
     pub fn is_held(&self) -> bool {
         self.source.kind() == io::ErrorKind::TimedOut
     }
@@ -133,7 +133,7 @@ pub(crate) fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error
     }
 }
 
-/// Makes `change`. The error has the path and the verb.
+/// Makes `change`. An error contains the path and the verb of the change.
 pub(crate) fn make(disk: &dyn Disk, change: Change) -> Result<(), StoreError> {
     disk.make(&change)
         .map_err(|source| failed(change.verb(), change.path())(source))
@@ -150,7 +150,7 @@ impl<'a> Store<'a> {
         }
     }
 
-    /// Makes the network's directories, and waits for its lock.
+    /// Makes the network's directories if they are missing, and waits for the network's lock.
     pub fn lock(&'a self) -> Result<Locked<'a>, StoreError> {
         self.make_directories()?;
         self.lock_file()
@@ -160,7 +160,8 @@ impl<'a> Store<'a> {
         for directory in [self.attachments(), self.conflicts()] {
             if !directory.is_dir() {
                 make(self.disk, Change::MakeDirectory(directory))?;
-                // otherwise a power loss could remove the directory with the synced files in it
+                // syncs the parents too: otherwise a power loss could remove the new directory with the synced files in
+                // it
                 for above in self.directory.ancestors().take(2) {
                     make(self.disk, Change::Sync(above.to_owned()))?;
                 }
@@ -169,7 +170,7 @@ impl<'a> Store<'a> {
         Ok(())
     }
 
-    /// Waits for the network's lock. None: the network has no directory.
+    /// Waits for the network's lock. Returns `None` if the network has no directory.
     pub fn lock_existing(&'a self) -> Result<Option<Locked<'a>>, StoreError> {
         match fs::read_dir(&self.directory) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -190,12 +191,12 @@ impl<'a> Store<'a> {
         Ok(locked)
     }
 
-    /// Checks for STATUS that leases can be written, without writing one.
+    /// Checks that leases can be written, for STATUS. Writes no lease.
     pub fn probe(&self) -> Result<(), StoreError> {
         room::check(&self.directory).map_err(failed("write", &self.directory))
     }
 
-    /// Returns all leased addresses, and addresses that another machine has used within `time`.
+    /// Returns all leased addresses, and all addresses that were found on another machine within the last `time`.
     pub fn taken(&self, time: Duration) -> Result<BTreeSet<IpAddr>, StoreError> {
         let leases = walk::names(&self.directory)?;
         let mut taken: BTreeSet<IpAddr> = leases.iter().filter_map(|it| it.parse().ok()).collect();
@@ -223,7 +224,7 @@ impl<'a> Store<'a> {
         make(self.disk, Change::Sync(self.directory.clone()))
     }
 
-    /// Removes `path`. Returns false if it did not exist.
+    /// Removes `path`. Returns false if `path` did not exist.
     fn remove(&self, path: PathBuf) -> Result<bool, StoreError> {
         let change = Change::Remove(path);
         match self.disk.make(&change) {
@@ -267,7 +268,7 @@ const NEW_POINTER: &str = "pointer.new";
 /// Name in [`OWN`] of a lease that a version without drafts was writing.
 const NEW_LEASE: &str = "lease.new";
 
-/// Prefix of the pointers' files. host-local has one for each range set.
+/// Prefix of the names of pointer files. Host-local has one pointer for each range set.
 const POINTER: &str = "last_reserved_ip.";
 
 impl Locked<'_> {
@@ -284,7 +285,8 @@ impl Locked<'_> {
         self.store.remove(path)
     }
 
-    /// Removes files that a killed or failed writer left. A failure is harmless, because the next call tries again.
+    /// Removes files that a killed or failed process left unfinished. Ignores a failure, because the next call tries
+    /// again.
     fn sweep_unfinished(&self) {
         for path in [NEW_LEASE, NEW_POINTER].map(|name| self.store.own(name)) {
             if fs::symlink_metadata(&path).is_ok()
@@ -295,19 +297,19 @@ impl Locked<'_> {
         }
     }
 
-    /// Makes `change`, which creates `path`. First removes a file at `path` that a killed process may have left.
+    /// Makes `change`, which creates `path`. First removes a file at `path`, because a killed process may have left it.
     fn make_anew(&self, path: &Path, change: Change) -> Result<(), StoreError> {
         self.remove(path.to_owned())?;
         self.make(change)
     }
 
-    /// Returns the addresses in the note of `owner`. `None`: the note is missing or malformed.
+    /// Returns the addresses in the note of `owner`. Returns `None` if the note is missing or malformed.
     pub fn noted(&self, owner: &Owner) -> Result<Option<Vec<IpAddr>>, StoreError> {
         let text = note(&self.store.note_of(owner))?;
         Ok(text.and_then(|text| note::addresses(&text)))
     }
 
-    /// Returns the holding of `owner`, by its note.
+    /// Returns the addresses that `owner` has according to its note.
     pub fn holding(&self, owner: &Owner) -> Result<Holding, StoreError> {
         let Some(ips) = self.noted(owner)? else {
             return Ok(match note(&self.store.note_of(owner))? {
@@ -334,8 +336,8 @@ impl Locked<'_> {
         }
     }
 
-    /// Leases all of `ips` to the owner of `draft`, which has no lease. After an error it has none either.
-    /// [`Draft::settle`] syncs the leases to disk.
+    /// Leases all of `ips` to the owner of `draft`, which has no leases yet. After an error the owner has no leases
+    /// either. [`Draft::settle`] syncs the leases to disk.
     pub fn reserve(&self, draft: &Draft, ips: &[IpAddr]) -> Result<(), StoreError> {
         let reserved = self.try_reserve(draft, ips);
         if reserved.is_err()
@@ -360,8 +362,8 @@ impl Locked<'_> {
         Ok(())
     }
 
-    /// Removes the leases of `owner` among `ips`, and its note. Returns the released addresses. [`Store::sync`] syncs
-    /// the removal to disk.
+    /// Removes the owner's note, and the owner's leases of addresses in `ips`. Returns the released addresses.
+    /// [`Store::sync`] syncs the removal to disk.
     pub fn release(&self, owner: &Owner, ips: &[IpAddr]) -> Result<Vec<IpAddr>, StoreError> {
         let mut released = vec![];
         for ip in ips {
@@ -374,13 +376,13 @@ impl Locked<'_> {
         Ok(released)
     }
 
-    /// Returns the last address of the round robin `pointer`.
+    /// Returns the last assigned address of the round robin `pointer`.
     pub fn last(&self, pointer: &str) -> Option<IpAddr> {
         let text = state_file::read(&self.store.pointer(pointer)).ok()?;
         str::from_utf8(&text).ok()?.trim().parse().ok()
     }
 
-    /// Stores `ip` as the last address of the round robin `pointer`.
+    /// Stores `ip` as the last assigned address of the round robin `pointer`.
     pub fn set_last(&self, pointer: &str, ip: IpAddr) -> Result<(), StoreError> {
         let new = self.store.own(NEW_POINTER);
         let write = Change::Write {
@@ -400,7 +402,7 @@ impl Locked<'_> {
         set
     }
 
-    /// Records that another machine uses `ip`, which is then avoided for [`AVOIDED`].
+    /// Records that another machine uses `ip`. The plugin then avoids `ip` for [`AVOIDED`].
     pub fn avoid(&self, ip: IpAddr) -> Result<(), StoreError> {
         let path = self.store.conflicts().join(ip.to_string());
         let note = Change::Note {
@@ -412,7 +414,7 @@ impl Locked<'_> {
 }
 
 impl Locked<'_> {
-    /// Reports whether `ip` has a lease of any owner.
+    /// Returns true if `ip` has a lease of any owner.
     pub fn is_held(&self, ip: IpAddr) -> Result<bool, StoreError> {
         let path = self.store.lease(ip);
         match fs::symlink_metadata(&path) {
@@ -422,7 +424,7 @@ impl Locked<'_> {
         }
     }
 
-    /// Reports whether another machine was found to use `ip` within the last `time`.
+    /// Returns true if `ip` was found on another machine within the last `time`.
     pub fn is_avoided(&self, ip: IpAddr, time: Duration) -> Result<bool, StoreError> {
         let conflict = note(&self.store.conflicts().join(ip.to_string()))?;
         Ok(conflict.is_some_and(|seen| is_within(&seen, time)))
@@ -434,18 +436,18 @@ fn note(path: &Path) -> Result<Option<String>, StoreError> {
     match fs::read_link(path) {
         Ok(text) => Ok(Some(text.to_string_lossy().into_owned())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        // EINVAL: the file is not a link, and therefore not a note
+        // EINVAL: the file is no link, and so no note
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(Some(String::new())),
         Err(error) => Err(failed("read", path)(error)),
     }
 }
 
-/// Reports whether a conflict at time `seen` is within `time`.
+/// Returns true if a conflict at the time `seen` is at most `time` ago.
 fn is_within(seen: &str, time: Duration) -> bool {
     note::is_within(seen, seconds(), time)
 }
 
-/// Returns the seconds since 1970.
+/// Returns the present time in seconds since 1970.
 fn seconds() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     now.unwrap_or_default().as_secs()

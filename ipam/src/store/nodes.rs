@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Remembers other nodes' addresses, so that no pod gets the address of a node that is off.
+//! Remembers the addresses of other nodes. So no pod gets the address of a node that is switched off.
 //!
-//! The notes are not synced. A power loss costs the notes of the last seconds; the next ADD that sees the neighbour
-//! makes its note again.
+//! The notes are not synced to disk. A power loss removes the notes of the last seconds. The next ADD that finds the
+//! node in a neighbour table makes the note again.
 
 use super::{Change, Locked, Store, StoreError, is_within, make, note, seconds, walk::names};
 use std::{collections::BTreeSet, net::IpAddr, path::PathBuf, time::Duration};
 
-/// Time for which a node's address is remembered after it was last seen.
+/// Time for which the plugin remembers a node's address after the host last saw it.
 pub const REMEMBERED: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
-/// Maximum number of notes, so that a machine that answers for every address cannot fill the disk.
+/// Maximum number of notes. Without a maximum, a machine that answers for every address could fill the disk.
 const MOST: usize = 4096;
 
 /// Time after which a note is written again.
 const REFRESHED: Duration = Duration::from_secs(24 * 60 * 60);
 
 impl Locked<'_> {
-    /// Records that other nodes have `ips` now. Ignores leased addresses, which belong to pods of this node.
+    /// Records that other nodes have `ips` now. Ignores leased addresses, because they belong to pods of this node.
     ///
     /// # Errors
     /// A note cannot be read or written.
@@ -62,7 +62,7 @@ impl Locked<'_> {
         Ok(seen.is_some_and(|seen| is_within(&seen, REMEMBERED)))
     }
 
-    /// Returns true if there is no room for another note. Expired notes are removed first.
+    /// Returns true if another note would exceed [`MOST`], even after the removal of expired notes.
     fn is_full(&self) -> Result<bool, StoreError> {
         let directory = self.store.nodes();
         if names(&directory)?.len() < MOST {
@@ -72,7 +72,7 @@ impl Locked<'_> {
         Ok(names(&directory)?.len() >= MOST)
     }
 
-    /// Removes the notes of addresses that were not seen within [`REMEMBERED`].
+    /// Removes the notes of addresses that the host has not seen within [`REMEMBERED`].
     pub(super) fn forget_old_nodes(&self) -> Result<(), StoreError> {
         let directory = self.store.nodes();
         let all = names(&directory)?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The texts of notes: the addresses of an attachment, or the time of a conflict.
+//! Texts of notes. A note contains the addresses of an attachment, or the time of a conflict.
 
 use std::{net::IpAddr, time::Duration};
 
@@ -9,13 +9,13 @@ pub fn text_of(ips: &[IpAddr]) -> String {
     ips.join(",")
 }
 
-/// Parses the addresses in the `text` of a note. `None`: the text is malformed.
+/// Parses the addresses in the `text` of a note. Returns `None` if the text is malformed.
 pub fn addresses(text: &str) -> Option<Vec<IpAddr>> {
     text.split(',').map(|ip| ip.parse().ok()).collect()
 }
 
-/// Returns true if a conflict at `seen` is at most `time` before `now`, both in seconds since 1970. Also returns true
-/// for a conflict in the near future, because the clock may have been set back.
+/// Returns true if a conflict at `seen` is at most `time` before `now`. Times are in seconds since 1970. Also returns
+/// true for a conflict in the near future, because the clock may have been set back.
 pub fn is_within(seen: &str, now: u64, time: Duration) -> bool {
     seen.parse()
         .is_ok_and(|seen: u64| now.abs_diff(seen) < time.as_secs())

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reading the whole directory, for DEL of an unknown attachment, GC and STATUS.
+//! Reads the whole directory of leases, for the DEL of an unknown attachment, GC and STATUS.
 
 use super::{
     AVOIDED, Change, Lease, Locked, OWN, Owner, POINTER, Store, StoreError, failed, is_within,
@@ -12,8 +12,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Maximum number of conflict marks that a DEL with a conflict checks, because other processes wait for the lock
-/// meanwhile.
+/// Maximum number of conflict marks that one DEL with a conflict checks. Other processes wait for the lock during the
+/// check.
 const MARKS: usize = 64;
 
 /// The content of a network's directory.
@@ -21,7 +21,7 @@ const MARKS: usize = 64;
 pub struct Contents {
     /// Leases.
     pub leases: BTreeMap<IpAddr, Lease>,
-    /// Files that neither host-local nor this plugin made.
+    /// Files that neither host-local nor this plugin wrote.
     pub foreign: Vec<PathBuf>,
 }
 
@@ -57,7 +57,7 @@ fn warning(path: &Path) -> String {
     format!("{path:?} is not a lease: it stays, move it elsewhere")
 }
 
-/// Returns true if `name` is a file of host-local or of this plugin that is not a lease.
+/// Returns true if `name` is the name of a file of host-local or of this plugin that is no lease.
 fn is_known(name: &str) -> bool {
     name == "lock" || name == OWN || name.starts_with(POINTER)
 }
@@ -76,8 +76,8 @@ impl Locked<'_> {
         Ok(contents)
     }
 
-    /// Returns all leases of `owner`, with or without a note, including host-local's. If no lease names the interface,
-    /// also returns leases that name only the container, as host-local does.
+    /// Returns all leases of `owner`, with or without a note, including leases that host-local wrote. If no lease names
+    /// the interface, also returns leases that name only the container, as host-local does.
     pub fn leases_of(&self, owner: &Owner) -> Result<Vec<IpAddr>, StoreError> {
         let contents = self.read()?;
         for warning in contents.warnings() {
@@ -90,9 +90,9 @@ impl Locked<'_> {
         })
     }
 
-    /// Removes every lease for which `is_stale` returns true, the notes of these attachments, expired conflict marks,
-    /// and files of killed ADDs. Continues after an error, and returns all errors. [`Store::sync_swept`] syncs the
-    /// removals to disk.
+    /// Removes every lease for which `is_stale` returns true, and the notes of the attachments of these leases. Also
+    /// removes expired conflict marks, and files of killed ADDs. Continues after an error, and returns all errors.
+    /// [`Store::sync_swept`] syncs the removals to disk.
     pub fn sweep(
         &self,
         contents: &Contents,
@@ -128,8 +128,8 @@ impl Locked<'_> {
         (swept, errors)
     }
 
-    /// Removes expired conflict marks. With `beside`, checks a limited number of marks, beginning after the name of
-    /// that address.
+    /// Removes expired conflict marks. With an address `beside`, checks only `MARKS` marks, beginning after the mark
+    /// of this address.
     pub fn forget_old_conflicts(&self, beside: Option<&IpAddr>) -> Result<(), StoreError> {
         let directory = self.store.conflicts();
         let all = names(&directory)?;
@@ -140,7 +140,8 @@ impl Locked<'_> {
         self.forget(&directory, some, |_, seen| !is_within(seen, AVOIDED))
     }
 
-    /// Removes the notes `names` in `directory` for whose name and text `old` returns true.
+    /// Removes the notes `names` in `directory` for which `old` returns true. The arguments of `old` are name and text
+    /// of the note.
     pub(super) fn forget(
         &self,
         directory: &Path,
@@ -158,16 +159,17 @@ impl Locked<'_> {
 }
 
 impl Store<'_> {
-    /// Syncs the directories of leases and notes, with the removals of all sweeps so far. An earlier sweep may have
-    /// been killed, or its sync may have failed. A GC that removes nothing thus takes some milliseconds longer, without
-    /// the lock.
+    /// Syncs the directories of leases and notes, with the removals of all sweeps so far. Always syncs, because an
+    /// earlier sweep may have been killed, or its sync may have failed. So even a GC that removes nothing takes some
+    /// milliseconds longer after it has released the lock.
     pub fn sync_swept(&self) -> Vec<StoreError> {
         let directories = [self.attachments(), self.directory.clone()].into_iter();
         let synced = directories.map(|directory| make(self.disk, Change::Sync(directory)));
         synced.filter_map(Result::err).collect()
     }
 
-    /// Returns a warning for each file that neither host-local nor this plugin made. Reads only names, and no leases.
+    /// Returns a warning for each file that neither host-local nor this plugin wrote. Reads only the names of the
+    /// files.
     pub fn foreign(&self) -> Result<Vec<String>, StoreError> {
         let names = names(&self.directory)?.into_iter();
         let foreign = names.filter(|name| name.parse::<IpAddr>().is_err() && !is_known(name));
@@ -177,7 +179,7 @@ impl Store<'_> {
     }
 }
 
-/// Returns the names in `directory`, which need not exist.
+/// Returns the names in `directory`. The directory need not exist.
 pub(super) fn names(directory: &Path) -> Result<BTreeSet<String>, StoreError> {
     state_file::names(directory).map_err(failed("read", directory))
 }

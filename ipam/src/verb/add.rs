@@ -17,7 +17,7 @@ use cni_protocol::{result, state_file};
 use serde_json::{Map, Value, json};
 use std::{collections::BTreeSet, io, net::IpAddr};
 
-/// An ADD whose addresses are on disk, and whose result is not written yet.
+/// An ADD whose addresses are on disk. Its result is not written yet.
 #[derive(Debug)]
 pub struct Added {
     /// Result of the ADD.
@@ -26,7 +26,7 @@ pub struct Added {
     ips: Vec<IpAddr>,
 }
 
-/// Assigns the attachment its addresses.
+/// Assigns addresses to the attachment.
 pub fn add(node: &Node<'_>) -> Result<Added, Error> {
     let owner = node.owner()?;
     let plan = Plan::parse(node.raw, node.environment)?;
@@ -61,7 +61,7 @@ pub fn add(node: &Node<'_>) -> Result<Added, Error> {
 }
 
 impl Added {
-    /// Releases the addresses, because the caller does not get the result for the reason `cause`. Returns the error of
+    /// Releases the addresses after the caller did not get the result, for the reason `cause`. Returns the error of
     /// ADD.
     pub fn take_back(self, node: &Node<'_>, cause: Error) -> Error {
         let cause = Box::new(cause);
@@ -78,8 +78,8 @@ impl Added {
     }
 }
 
-/// Does all work under the lock. Afterwards no other attachment can get the addresses. The leases are on disk after
-/// `draft` is settled.
+/// Runs the steps that need the lock. Afterwards no other attachment can get the addresses. The leases are on disk
+/// after `draft` is settled.
 fn give(
     node: &Node<'_>,
     plan: &Plan,
@@ -133,7 +133,7 @@ fn give(
     }
     locked.reserve(draft, &ips)?;
     for (pointer, ip) in pointers.iter().zip(&ips) {
-        // without the pointer, the next search starts at the beginning
+        // without the pointer, the next ADD starts its search at the first address
         if let Err(error) = locked.set_last(&pointer.name, *ip) {
             log::warn!(
                 "{}: {error}; the next search for a free address starts at the beginning",
@@ -144,15 +144,15 @@ fn give(
     Ok(ips)
 }
 
-/// The last address of a pool's round robin, and the file that has it.
+/// The last assigned address of a pool's round robin, and the name of the file with this address.
 struct Pointer {
     name: String,
     last: Option<IpAddr>,
 }
 
 impl Pointer {
-    /// Returns host-local's round-robin file if it belongs to this pool. Another plugin of the list with the same
-    /// directory may use the file for its own set with the same number. If two plugins wrote one file, each ADD would
+    /// Returns host-local's round-robin file if it belongs to this pool. Another plugin of the list that uses the same
+    /// directory may use this file for its own set with the same number. If both plugins wrote the file, each ADD would
     /// start at the lowest free address.
     fn of(locked: &Locked<'_>, pool: &Pool) -> Self {
         match locked.last(&pool.pointer) {
@@ -169,14 +169,18 @@ impl Pointer {
     }
 }
 
-/// Returns the requested address of each pool. Each requested address must belong to one pool.
+/// Returns the requested address of each pool.
+///
+/// # Errors
+/// A requested address belongs to no pool, or two belong to one pool.
 fn requests(offer: &Offer, requested: &[IpAddr]) -> Result<Vec<Option<IpAddr>>, Error> {
     let mut requests = vec![None; offer.pools.len()];
     for ip in requested {
         let index = offer.pools.iter().position(|pool| {
             let is_there = |range: &crate::range::Range| range.subnet.contains(*ip);
             pool.range_of(*ip).is_some()
-                // so that the error names the reason: the network address, the broadcast address…
+                // also accepts excluded addresses of the subnet: a later error then names the reason, such as the
+                // broadcast address
                 || (pool.ranges().iter().any(is_there)
                     && Forbidden::of(pool, &offer.own)
                         .why(crate::address::number(*ip))
@@ -212,8 +216,8 @@ fn requested(locked: &Locked<'_>, forbidden: &Forbidden, ip: IpAddr) -> Result<I
     }
 }
 
-/// Chooses an address by `sequential`. If another machine uses the last assigned address, the search starts at a random
-/// address. Otherwise two nodes that share a range would try the same addresses one after the other.
+/// Chooses an address by the strategy `sequential`. If another machine uses the last assigned address, the search
+/// starts at a random address. Otherwise two nodes that share a range would try the same addresses one after the other.
 fn sequential_address(
     locked: &Locked<'_>,
     neighbours: &BTreeSet<IpAddr>,
@@ -236,7 +240,8 @@ fn sequential_address(
     found(pool, choice)
 }
 
-/// Chooses an address by `stable`. If all tries are leased, chooses the first free address after the first try.
+/// Chooses an address by the strategy `stable`. If all tried addresses are leased, chooses the first free address after
+/// the first try.
 fn stable_address(
     locked: &Locked<'_>,
     neighbours: &BTreeSet<IpAddr>,
@@ -263,7 +268,7 @@ fn found(pool: &Pool, choice: Choice) -> Result<IpAddr, Error> {
 }
 
 impl Node<'_> {
-    /// Returns the owner of a stable address.
+    /// Returns the identity for which stable addresses are computed.
     fn identity(&self) -> Identity {
         let target = self.environment.target.as_ref();
         let (container, interface) = target
@@ -298,7 +303,7 @@ fn dns(plan: &Plan) -> Result<Value, Error> {
     Ok(resolv::dns(&text))
 }
 
-/// Returns the result, without interfaces, which the caller adds.
+/// Returns the result without interfaces. The caller adds the interfaces.
 fn answer(node: &Node<'_>, offer: &Offer, ips: &[IpAddr], dns: Value) -> Value {
     let version = node.place.network.version;
     let addresses = offer.pools.iter().zip(ips).map(|(pool, ip)| {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! CHECK: the attachment still holds the addresses that ADD assigned.
+//! CHECK: checks that the attachment still has the addresses that ADD assigned.
 
 use super::Node;
 use crate::{
@@ -10,9 +10,9 @@ use cni_protocol::{SpecVersion, result};
 use serde_json::Value;
 use std::net::IpAddr;
 
-/// Checks that every lease of ADD exists, and that every address in `prevResult` that this plugin assigned is leased to
-/// the attachment. Ignores addresses that other plugins added to the interface, and addresses that they removed from
-/// `prevResult`; their own CHECK covers these.
+/// Checks that every lease of ADD exists, and that the attachment has a lease for every address in `prevResult` that
+/// this plugin assigned. Ignores addresses that other plugins added to the interface or removed from `prevResult`:
+/// the CHECK of these plugins covers them.
 pub fn check(node: &Node<'_>) -> Result<(), Error> {
     node.place.network.since("CHECK", SpecVersion::V0_4_0)?;
     let owner = node.owner()?;
@@ -42,7 +42,7 @@ pub fn check(node: &Node<'_>) -> Result<(), Error> {
         match locked.lease(*ip)? {
             Some(lease) if lease.is_of(&owner) => {}
             Some(other) => drift.push(format!("{ip} is held by {other}, not by {owner}")),
-            // the next ADD may assign it to another pod
+            // without a lease, the next ADD may assign the address to another pod
             None if is_in_ranges(node, *ip) => drift.push(format!(
                 "prevResult has {ip} on {}, which is not leased",
                 owner.interface
@@ -56,8 +56,8 @@ pub fn check(node: &Node<'_>) -> Result<(), Error> {
     }
 }
 
-/// Returns the addresses of `interface` in the chain's result. An IPAM plugin's result has no interfaces, so all its
-/// addresses are returned. `None`: the configuration has no `prevResult`.
+/// Returns the addresses of `interface` in the chain's result. The result of an IPAM plugin has no interfaces, so
+/// all of its addresses are returned. Returns `None` if the configuration has no `prevResult`.
 fn reported(previous: Option<&Value>, interface: &str) -> Option<Vec<IpAddr>> {
     let previous = previous?;
     if let Some(found) = result::find_interface(previous, interface) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! DEL: frees the attachment's addresses.
+//! DEL: releases the attachment's addresses.
 
 use super::Node;
 use crate::{
@@ -10,8 +10,8 @@ use crate::{
 };
 use std::net::IpAddr;
 
-/// Removes all leases of the attachment. DEL needs neither namespace nor parent, and only the leases' directory from
-/// the configuration. An attachment without leases is no error.
+/// Removes all leases of the attachment. DEL needs neither the namespace nor the parent, and only the leases' directory
+/// from the configuration. An attachment without leases is no error.
 pub fn del(node: &Node<'_>) -> Result<(), Error> {
     let owner = node.owner()?;
     secret::forget_draft(node.disk, &node.place.data_dir);
@@ -25,18 +25,18 @@ pub fn del(node: &Node<'_>) -> Result<(), Error> {
     avoid(&locked, &owner, &conflicts)?;
     let ips = match locked.holding(&owner)? {
         // The note has all addresses that this plugin assigned. host-local may have assigned more, if there was no DEL
-        // between its ADD and this plugin's, which CNI forbids. Lease files are named after addresses only, so finding
-        // such leases requires reading all leases of the node. Only the next DEL and GC do this: this DEL removes the
-        // note, and the next DEL finds no note.
+        // between its ADD and this plugin's, which CNI forbids. The name of a lease file is only an address, so finding
+        // such leases requires reading all leases of the node. Only GC and the next DEL read them: this DEL removes the
+        // note, so the next DEL finds none.
         Holding::Complete(ips) => ips,
         // host-local ran ADD or DEL of this attachment
         Holding::Partial | Holding::Nothing => locked.leases_of(&owner)?,
     };
     let released = locked.release(&owner, &ips)?;
-    // others need not wait for the disk
+    // releases the lock first: other processes need not wait for the disk
     drop(locked);
     node.store.forget_drafts(|it| *it == owner)?;
-    // this also syncs the removals of a killed DEL
+    // also syncs the removals of a killed DEL
     node.store.sync()?;
     if !released.is_empty() {
         log::info!("{} given back by {owner}", list(&released));
@@ -44,8 +44,8 @@ pub fn del(node: &Node<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Marks the addresses of `conflicts` that `owner` holds as used by another machine. Also removes some expired marks,
-/// because many runtimes never call GC.
+/// Records that another machine uses the addresses in `conflicts` that `owner` has. Also removes some expired conflict
+/// marks, because many runtimes never call GC.
 fn avoid(locked: &Locked<'_>, owner: &Owner, conflicts: &[IpAddr]) -> Result<(), Error> {
     if let Some(first) = conflicts.first()
         && let Err(error) = locked.forget_old_conflicts(Some(first))

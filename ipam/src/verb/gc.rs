@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! GC: frees addresses of attachments that the runtime does not have.
+//! GC: releases the addresses of attachments that the runtime no longer has.
 
 use super::Node;
 use crate::{
@@ -11,7 +11,7 @@ use cni_protocol::{SpecVersion, ValidAttachment};
 use std::collections::BTreeSet;
 
 /// Removes every lease of this network whose attachment is not in `cni.dev/valid-attachments`, and every empty lease.
-/// Keeps a lease that names only a container, if the container has a valid attachment. Keeps other files. Without the
+/// Keeps a lease that names only a container if the container has a valid attachment. Keeps other files. Without the
 /// list, GC removes nothing.
 pub fn gc(node: &Node<'_>) -> Result<(), Error> {
     node.place.network.since("GC", SpecVersion::V1_1_0)?;
@@ -36,7 +36,7 @@ pub fn gc(node: &Node<'_>) -> Result<(), Error> {
         Lease::Empty => true,
         Lease::Foreign => false,
     });
-    // others need not wait for the disk
+    // releases the lock first: other processes need not wait for the disk
     drop(locked);
     errors.extend(node.store.sync_swept());
     if !swept.is_empty() {

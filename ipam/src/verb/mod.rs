@@ -28,8 +28,8 @@ pub struct Node<'a> {
 }
 
 impl<'a> Node<'a> {
-    /// Returns the input for the network of `place`. `raw` is its configuration. `patience` limits the wait for
-    /// locks.
+    /// Returns the input for the network of `place`. `raw` is the network's configuration. `patience` limits the wait
+    /// for locks.
     pub fn new(
         (disk, linux): (&'a dyn Disk, &'a Linux),
         environment: &'a Environment,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The pools of a configuration on this host.
+//! The pools that a configuration results in on this host.
 
 use super::Node;
 use crate::{
@@ -14,23 +14,23 @@ use cni_protocol::ConfError;
 use serde_json::Value;
 use std::{borrow::Cow, collections::BTreeSet, net::IpAddr};
 
-/// The pools, and the other input of an ADD.
+/// The pools, and the other data that an ADD needs.
 #[derive(Debug)]
 pub(super) struct Offer {
-    /// Pools, each for one address.
+    /// Pools. ADD assigns one address from each.
     pub(super) pools: Vec<Pool>,
-    /// Addresses of the host, including those on NICs that are in pods.
+    /// Addresses of the host, including addresses on NICs that are in pods.
     pub(super) own: Vec<IpAddr>,
     /// Addresses of other machines on the parent's network.
     pub(super) neighbours: BTreeSet<IpAddr>,
     /// Addresses of other nodes, which ADD remembers.
     pub(super) nodes: Vec<IpAddr>,
-    /// `routes` of the result.
+    /// Value of `routes` in the result.
     pub(super) routes: Vec<Value>,
 }
 
 impl Node<'_> {
-    /// Observes the host, and the parent if necessary.
+    /// Returns the pools and data for an ADD. Observes the host, and the parent if the configuration needs it.
     pub(super) fn offer(&self, plan: &Plan) -> Result<Offer, Error> {
         let mut own = host::addresses(self.linux)?;
         own.extend(&plan.away);
@@ -66,8 +66,8 @@ impl Node<'_> {
         }
     }
 
-    /// Returns the neighbours that the caller passed, or else those in the host's neighbour table of the parent. Also
-    /// returns those neighbours that are nodes.
+    /// Returns two sets: the addresses of neighbours, and those of them that belong to nodes. Uses the addresses that
+    /// the caller passed, or else the host's neighbour table of the parent.
     fn neighbours(&self, plan: &Plan) -> Result<(BTreeSet<IpAddr>, Vec<IpAddr>), Error> {
         let known = match (&plan.neighbours, &plan.source) {
             (Some(passed), _) => {

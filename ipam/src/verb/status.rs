@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! STATUS: reports whether ADD would work. STATUS checks configuration, data directory, secret, free addresses and
-//! parent. It writes and locks nothing, because runtimes call it every few seconds.
+//! STATUS: checks whether ADD would work. It checks configuration, data directory, secret, free addresses and
+//! parent. It writes nothing and takes no lock, because runtimes call it every few seconds.
 
 use super::Node;
 use crate::{
@@ -13,7 +13,7 @@ use crate::{
 };
 use cni_protocol::SpecVersion;
 
-/// Finds all reasons for which ADD would fail for any pod.
+/// Finds the reasons why ADD would fail for every pod.
 pub fn status(node: &Node<'_>) -> Result<(), Error> {
     node.place.network.since("STATUS", SpecVersion::V1_1_0)?;
     let plan = Plan::parse(node.raw, node.environment)?;
@@ -45,7 +45,7 @@ fn leases(node: &Node<'_>, plan: &Plan, reasons: &mut Vec<String>) -> Result<(),
             ..
         }
     ) {
-        // each ADD passes the parent
+        // the parent is unknown at STATUS: the caller passes it at each ADD
         return Ok(());
     }
     let offer = match node.offer(plan) {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! An attachment with an address of host-local and another one of `rdma-ipam`, without a DEL in between.
+//! Tests of an attachment that has an address from host-local and another one from `rdma-ipam`, without a DEL between
+//! the two ADDs.
 
 use super::node::{Node, call};
 use serde_json::{Value, json};
 
-/// Returns the node, the configuration, and the attachment `c`, which has 10.77.0.2 by host-local and 10.77.0.3 by a
-/// note.
+/// Returns the node and the configuration. The attachment `c` has 10.77.0.2 from host-local, and 10.77.0.3 from
+/// `rdma-ipam` with a note.
 fn twice() -> (Node, Value) {
     let node = Node::new();
     let conf = node.conf(json!({"subnet": "10.77.0.0/24"}));
@@ -25,7 +26,7 @@ fn del_frees_what_is_noted_and_the_next_one_the_rest() {
     assert_eq!(node.leases(), [""; 0]);
 }
 
-/// After the first DEL, or without any.
+/// GC runs after the first DEL, or without a DEL.
 #[test]
 fn gc_frees_both() {
     for has_del in [false, true] {
@@ -39,7 +40,8 @@ fn gc_frees_both() {
     }
 }
 
-/// A migration: DEL of the new plugin frees the old one's addresses, and host-local's DEL frees those of both.
+/// The two DELs of a migration: DEL of `rdma-ipam` releases host-local's addresses, and host-local's DEL releases the
+/// addresses of both plugins.
 #[test]
 fn a_del_between_the_two_frees_all() {
     let node = Node::new();

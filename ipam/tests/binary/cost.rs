@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The cost of an ADD does not depend on the number of held addresses.
+//! Tests that the cost of an ADD does not depend on the number of leased addresses.
 
 use super::node::{Node, call};
 use serde_json::{Value, json};
@@ -44,7 +44,7 @@ fn time(node: &Node, number: usize) -> Duration {
 fn the_next_after_fifty_thousand_costs_what_the_first_does() {
     let (empty, full) = (Node::in_memory(), Node::in_memory());
     fill(&full);
-    // the machine has other things to do: the quickest of many, side by side, tells
+    // compares the fastest of many calls, because the machine may be busy
     let mut best = (Duration::MAX, Duration::MAX);
     for number in 0..200 {
         best.0 = best.0.min(time(&empty, number));
@@ -61,7 +61,7 @@ fn the_next_after_fifty_thousand_costs_what_the_first_does() {
 fn a_long_run_of_held_addresses_is_jumped_over() {
     let node = Node::new();
     fill(&node);
-    // the pointer is lost: the search begins at the first address
+    // without the pointer, the search begins at the first address
     fs::remove_file(node.leases_dir().join("last_reserved_ip.0")).unwrap();
     let start = Instant::now();
     assert_eq!(call("ADD", "a", &conf(&node)).address(), "10.64.195.82");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The examples in `conf/` are valid for the plugin.
+//! Tests that the examples in `conf/` are valid for the plugin.
 
 use cni_protocol::{Command, Environment, Mistakes};
 use rdma_ipam::conf::{Place, Plan};
@@ -24,7 +24,7 @@ fn every_example_is_a_valid_configuration() {
             if plugin["ipam"]["type"] != "rdma-ipam" {
                 continue;
             }
-            // as a plugin passes it
+            // adds the fields that `rdma-cni` passes
             let mut input = plugin.as_object().unwrap().clone();
             input.insert("name".into(), list["name"].clone());
             input.insert("cniVersion".into(), list["cniVersion"].clone());

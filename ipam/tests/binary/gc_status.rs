@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! GC frees addresses of attachments that the runtime does not have. STATUS reports the error that ADD would have.
+//! Tests that GC releases addresses of attachments that the runtime no longer has, and that STATUS reports the error
+//! that ADD would have.
 
 use super::node::{Node, call};
 use serde_json::json;
@@ -52,12 +53,12 @@ fn gc_frees_all_but_the_valid() {
     conf["cni.dev/valid-attachments"] = json!("all");
     assert_eq!(call("GC", "", &conf).error().0, 7);
     assert_eq!(node.leases(), held);
-    // a nil slice of Go
+    // Go marshals a nil slice as null
     conf["cni.dev/valid-attachments"] = json!(null);
     gc_all(&node, &conf);
 }
 
-/// A wrong value in another field does not keep an address from being given back.
+/// DEL and GC release an address although a field that they do not need has a wrong value.
 #[test]
 fn del_and_gc_pass_over_a_wrong_value_that_they_do_not_need() {
     let node = Node::new();
@@ -109,7 +110,7 @@ fn status_writes_nothing() {
         call("STATUS", "", &conf).ok();
         assert!(!node.data_dir().exists(), "{strategy}");
     }
-    // nor does it wait for a writer
+    // STATUS does not wait for a pipe's writer either
     let conf = node.conf(json!({"subnet": "10.77.0.0/24"}));
     call("ADD", "a", &conf).result();
     let lock = fs::File::open(node.leases_dir().join("lock")).unwrap();

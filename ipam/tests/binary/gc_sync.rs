@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! After a successful GC, its removals and those of earlier GCs are on the disk.
+//! Tests that after a successful GC its removals, and the removals of earlier GCs, are on disk.
 
 use super::node::{Node, call};
 use cni_protocol::Input;
@@ -27,7 +27,7 @@ impl Disk for Syncs {
     }
 }
 
-/// Runs GC in this process. Returns its result, null if it succeeds, and the synced directories.
+/// Runs GC in this process. Returns its result (null if GC succeeds) and the synced directories.
 fn gc(conf: &Value, fails: bool) -> (Value, Vec<PathBuf>) {
     let environment = [("CNI_COMMAND", "GC"), ("CNI_PATH", "/x")];
     let input = Input {
@@ -60,14 +60,14 @@ fn a_gc_that_is_repeated_syncs_what_one_before_it_took_away() {
     assert_eq!(answer["code"], 5, "{answer}");
     assert_eq!(node.leases(), [""; 0]);
     assert_eq!(node.notes(), [""; 0]);
-    // after a power loss now, both exist again
+    // after a power loss at this point, both leases would exist again
     let (answer, synced) = gc(&conf, false);
     assert_eq!(answer, Value::Null);
     let attachments = node.leases_dir().join("rdma-ipam/attachments");
     assert_eq!(synced, [attachments, node.leases_dir()]);
 }
 
-/// The node has only had host-local.
+/// Only host-local has run on the node.
 #[test]
 fn a_gc_without_directories_of_its_own_succeeds() {
     let node = Node::new();

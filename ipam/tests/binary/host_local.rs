@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Comparison with Debian's host-local: the same results, and one directory for both.
+//! Compares the plugin with Debian's host-local: the results are equal, and both plugins share one directory.
 
 use super::node::{Node, call};
 use serde_json::{Value, json};
 use std::fs;
 
-/// Returns the results of both plugins for the same calls, without their version. None: the call failed.
+/// Returns the results of one plugin for these calls, without the version. A failed call has the result "refused".
 fn answers(node: &Node, ipam: &Value, calls: &[(&str, &str, &str)], ours: bool) -> Vec<Value> {
     let conf = node.conf(ipam.clone());
     let run = |(command, container, args): &(&str, &str, &str)| {
@@ -97,7 +97,7 @@ fn the_same_calls_have_the_same_answers() {
             json!({"subnet": "10.77.0.0/24", "rangeStart": "10.78.0.1"}),
             &many,
         ),
-        // it is ignored: no range of `ranges` begins there
+        // both plugins ignore `rangeStart` and `gateway` outside of `ranges`
         (
             json!({"rangeStart": "10.77.0.100", "gateway": "10.77.0.9", "ranges": [[{"subnet": "10.77.0.0/24"}]]}),
             &many,
@@ -122,7 +122,7 @@ fn the_same_calls_have_the_same_answers() {
             answers(&ours, &ipam, calls, true),
             answers(&theirs, &ipam, calls, false),
         ];
-        // a wrong configuration stops no DEL of ours
+        // a wrong configuration does not make a DEL of `rdma-ipam` fail
         let differs = |(ours, theirs): (&Value, &Value)| {
             ours != theirs && !(ours.is_null() && *theirs == "refused")
         };
@@ -155,7 +155,8 @@ fn a_node_switches_over_and_back() {
         theirs("ADD", "b").addresses(),
         ["10.77.0.3/24", "fd77::3/64"]
     );
-    // over: the round robin goes on, their leases are honoured, checked and freed
+    // after a change from host-local to `rdma-ipam`, the round robin continues, and `rdma-ipam` keeps, checks and
+    // releases host-local's leases
     assert_eq!(ours("ADD", "c").addresses(), ["10.77.0.4/24", "fd77::4/64"]);
     let taken = ours("ADD", "d").env("CNI_ARGS", "IP=10.77.0.2");
     taken.fails(
@@ -169,7 +170,7 @@ fn a_node_switches_over_and_back() {
         node.leases(),
         ["10.77.0.2", "10.77.0.4", "fd77::2", "fd77::4"]
     );
-    // back: the same the other way
+    // after a change back to host-local
     assert_eq!(
         theirs("ADD", "e").addresses(),
         ["10.77.0.5/24", "fd77::5/64"]
@@ -185,7 +186,7 @@ fn a_node_switches_over_and_back() {
         node.leases(),
         ["10.77.0.2", "10.77.0.5", "fd77::2", "fd77::5"]
     );
-    // and over again, with a note whose leases host-local gave back
+    // after a second change to `rdma-ipam`, with a note whose leases host-local released
     assert_eq!(node.notes(), ["c@eth0"]);
     assert_eq!(ours("ADD", "c").addresses(), ["10.77.0.6/24", "fd77::6/64"]);
     for container in ["a", "c", "e"] {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! ADD and DEL that stop before each of their changes of the disk, as after a kill.
+//! Stops ADD and DEL before each of their changes of the disk, as if they were killed.
 
 use super::node::{Node, call};
 use cni_protocol::Input;
@@ -12,11 +12,11 @@ use std::{
     process::ExitCode,
 };
 
-/// A disk that makes `left` changes and then none, as if the process were dead.
+/// A disk that makes `left` changes and then no more, as if the process had been killed.
 #[derive(Debug)]
 struct Stopping {
     left: Cell<usize>,
-    /// True if the file that is being written at the end stays incomplete.
+    /// True if the last change leaves its file incomplete.
     torn: Cell<bool>,
     made: RefCell<Vec<Change>>,
 }
@@ -85,7 +85,7 @@ fn conf(node: &Node, strategy: &str) -> Value {
     conf
 }
 
-/// Asserts that each lease is complete, and belongs to an attachment.
+/// Asserts that each lease is complete and belongs to an attachment.
 fn assert_whole(node: &Node, when: &str) {
     for lease in node.leases() {
         let content = fs::read_to_string(node.leases_dir().join(&lease)).unwrap();
@@ -96,7 +96,7 @@ fn assert_whole(node: &Node, when: &str) {
     }
 }
 
-/// The calls after the kill.
+/// The calls after the verb was killed.
 #[derive(Clone, Copy, Debug)]
 enum Then {
     Del,
@@ -131,7 +131,7 @@ fn recover(node: &Node, conf: &Value, then: Then, when: &str) {
             a("DEL").ok();
         }
         Then::OtherPodFirst => {
-            // it gets the address that the killed one was about to get
+            // the attachment gets the address that the killed ADD would have assigned
             let free: Vec<String> = ["10.77.0.2", "fd77::2"]
                 .iter()
                 .map(ToString::to_string)
@@ -149,7 +149,7 @@ fn recover(node: &Node, conf: &Value, then: Then, when: &str) {
     }
     assert_eq!(node.leases(), [""; 0], "{when}");
     assert_eq!(node.notes(), [""; 0], "{when}");
-    // and the node works
+    // other attachments can get addresses
     a("ADD").result();
     a("DEL").ok();
 }
@@ -209,7 +209,7 @@ fn a_del_stopped_anywhere_is_repeated() {
 
 #[test]
 fn a_lost_note_loses_no_lease() {
-    // a loss of power may take what was not synced yet
+    // a power loss may remove changes that were not synced
     let node = Node::new();
     let conf = conf(&node, "sequential");
     call("ADD", "a", &conf).result();
@@ -241,7 +241,7 @@ fn the_order_of_changes() {
             words.trim_end().replace(&process, ".PID.")
         };
         let made = disk.made.borrow();
-        // of the removals some are of what may be left by a killed one
+        // some removals are of files that a killed process may have left
         made.iter().map(relative).collect()
     };
     assert_eq!(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of the real binary: every verb in every version, alone and beside host-local, killed, and with many
-//! processes.
+//! Tests of the real binary: every verb in every version, alone and together with host-local, killed, and in
+//! many processes.
 
 mod added_twice;
 mod bad_input;

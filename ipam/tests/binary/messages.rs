@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The exact message for each wrong value, and the result of each right one. Each line of `messages/*.txt` that is
-//! not indented is a configuration. The lines below it have the error of ADD, or `taken: ` and the settings that
-//! differ; after `DEL: `, the error of DEL if it fails.
+//! Tests the exact message for each wrong value, and the result for each right value. Each line of `messages/*.txt`
+//! without indentation is a configuration. The lines below it have the error of ADD, or `taken: ` and the settings that
+//! differ from the defaults. If DEL fails, a line has `DEL: ` and its error.
 //!
-//! `UPDATE_PLANS=1 cargo test -p rdma-ipam --test binary messages` writes the files again. Read them before you
-//! commit.
+//! `UPDATE_PLANS=1 cargo test -p rdma-ipam --test binary messages` writes the files again. Read them before you commit.
 
 use cases::golden;
 use cni_protocol::{Command, ConfError, Environment, Mistakes};
@@ -33,7 +32,7 @@ fn said(input: &str) -> Vec<String> {
     said
 }
 
-/// Returns the configuration with a version and a name, unless it sets them, and `CNI_ARGS`.
+/// Returns the configuration `input` and its `CNI_ARGS`. Adds a version and a name if they are missing.
 fn conf(input: &str) -> (Map<String, Value>, String) {
     let conf: Value = serde_json::from_str(input).unwrap_or_else(|e| panic!("{input}: {e}"));
     let mut conf = conf.as_object().expect(input).clone();

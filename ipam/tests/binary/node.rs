@@ -34,7 +34,7 @@ pub(crate) struct Outcome {
     pub(crate) stderr: String,
 }
 
-/// A call of a plugin, whose details can be set.
+/// A call of a plugin, whose details a test can change.
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
     program: String,
@@ -45,7 +45,7 @@ pub(crate) struct Call {
 impl Drop for Node {
     fn drop(&mut self) {
         if self.is_mounted {
-            // what is left of it must not hide why a test failed
+            // an error of this call must not hide the reason why a test failed
             let _ = umount2(self.directory.path(), MntFlags::MNT_DETACH);
         }
     }
@@ -59,7 +59,8 @@ impl Node {
         }
     }
 
-    /// Returns a node with its files in memory: no disk that others write to influences the duration of a call.
+    /// Returns a node with its files in memory. Otherwise other writers of the disk would influence the duration of
+    /// a call.
     pub(crate) fn in_memory() -> Self {
         let mut node = Self::new();
         let kind = Some("tmpfs");
@@ -79,12 +80,12 @@ impl Node {
         self.directory.path().join("networks")
     }
 
-    /// The network's directory.
+    /// Returns the network's directory of leases.
     pub(crate) fn leases_dir(&self) -> PathBuf {
         self.data_dir().join("net")
     }
 
-    /// Makes the conflict mark of `address` older by `seconds`. Returns its path.
+    /// Makes the conflict mark of `address` older by `seconds`. Returns the mark's path.
     pub(crate) fn age_conflict(&self, address: &str, seconds: u64) -> PathBuf {
         let mark = self.leases_dir().join("rdma-ipam/conflicts").join(address);
         let seen = fs::read_link(&mark).unwrap();
@@ -180,7 +181,7 @@ impl Call {
             Path::new(HOST_LOCAL).exists(),
             "there is no {HOST_LOCAL}: apt-get install containernetworking-plugins"
         );
-        // Debian's knows no CNI 1.1
+        // Debian's host-local does not support CNI 1.1
         if self.input["cniVersion"] == "1.1.0" {
             self.input["cniVersion"] = "1.0.0".into();
         }
@@ -201,7 +202,7 @@ impl Call {
             Value::String(text) => text.clone(),
             input => input.to_string(),
         };
-        // a plugin may answer without reading
+        // a plugin may answer without reading its input
         let _ = stdin.write_all(text.as_bytes());
         child
     }
@@ -215,7 +216,7 @@ impl Call {
         }
     }
 
-    /// Runs the call, which has to succeed without output.
+    /// Runs the call. Fails if the call fails or has output.
     #[track_caller]
     pub(crate) fn ok(&self) {
         let outcome = self.run();
@@ -225,7 +226,7 @@ impl Call {
         );
     }
 
-    /// Runs the call, which has to succeed, and returns its result.
+    /// Runs the call and returns its result. Fails if the call fails.
     #[track_caller]
     pub(crate) fn result(&self) -> Value {
         let outcome = self.run();
@@ -233,7 +234,7 @@ impl Call {
         serde_json::from_str(&outcome.stdout).expect("one JSON object")
     }
 
-    /// Runs the call, which has to succeed, and returns its addresses.
+    /// Runs the call and returns its addresses. Fails if the call fails.
     #[track_caller]
     pub(crate) fn addresses(&self) -> Vec<String> {
         let result = self.result();
@@ -242,7 +243,7 @@ impl Call {
         ips.iter().map(text).collect()
     }
 
-    /// Runs the call, which has to succeed with one address, and returns it without its prefix length.
+    /// Runs the call and returns its one address without the prefix length. Fails if the call fails.
     #[track_caller]
     pub(crate) fn address(&self) -> String {
         let addresses = self.addresses();
@@ -250,7 +251,7 @@ impl Call {
         addresses[0].split_once('/').expect("a length").0.to_owned()
     }
 
-    /// Runs the call, which has to fail with this code and a message that has this text.
+    /// Runs the call and returns its error code and message. Fails if the call succeeds.
     #[track_caller]
     pub(crate) fn error(&self) -> (u64, String) {
         let outcome = self.run();
@@ -261,14 +262,15 @@ impl Call {
         (error["code"].as_u64().expect("code"), message)
     }
 
-    /// Runs the call, which has to fail with exactly this code and message.
+    /// Runs the call. Fails if the call does not fail with exactly this code and message.
     #[track_caller]
     pub(crate) fn fails(&self, code: u64, message: &str) {
         assert_eq!(self.error(), (code, message.to_owned()));
     }
 }
 
-/// Runs `work` on a thread in its own network and mount namespaces, which the thread's processes inherit.
+/// Runs `work` on a thread in its own network and mount namespaces. The thread's child processes inherit these
+/// namespaces.
 pub(crate) fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| {
         let inside = || {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Links, pipes, sockets, directories and a file of a gigabyte at the paths of the data directory's files. The plugin
-//! neither waits for them, nor follows them, nor reads them to the end.
+//! Tests of links, pipes, sockets, directories and a file of a gigabyte at the paths of files in the data directory.
+//! The plugin does not wait for such a file, does not follow a link, and does not read a file without a limit.
 
 use super::node::{Node, Outcome, call};
 use nix::{sys::stat::Mode, unistd::mkfifo};
@@ -15,13 +15,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A function that makes one of them at a path.
+/// A function that makes an object of one kind at a path.
 type Put = fn(&Path);
 
-/// Name of the links' target, beside them and in the directory above: it is made together with the link.
+/// Name of the links' target. The target exists in the link's directory and in the directory above.
 const ELSEWHERE: &str = "elsewhere";
 
-/// Content of the target: an owner, as in a lease, with the length of a secret.
+/// Content of the target: an owner as in a lease, with the length of a secret.
 const OTHERS: &[u8] = b"somebody else's, of thirty-two b";
 
 fn elsewhere(path: &Path, name: &str) -> PathBuf {
@@ -56,7 +56,7 @@ const ODD: [(&str, Put); 6] = [
     }),
 ];
 
-/// Time limit, shorter than the wait for a lock, and longer than any call that does not wait.
+/// Time limit of a call. It is shorter than the wait for a lock, and longer than any call that does not wait.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Asserts that nothing was written to the target of a link at `path`.
@@ -114,7 +114,7 @@ fn a_lock_that_is_no_file_is_named() {
         let outcome = run("ADD", "a", &conf);
         assert_left_alone(&lock, what);
         if what == "huge file" {
-            // it can be locked like any other, and nobody reads it
+            // a lock file can be locked whatever it contains, and no process reads it
             assert!(outcome.success, "{outcome:?}");
             assert!(run("DEL", "a", &conf).success);
             assert_eq!(fs::metadata(&lock).expect("the lock").len(), 1 << 30);
@@ -136,7 +136,7 @@ fn a_pointer_that_is_no_file_counts_as_none() {
         put(&pointer);
         let outcome = run("ADD", "a", &conf);
         assert_left_alone(&pointer, what);
-        // a pod has its address, whether or not the next one is remembered
+        // the pod gets its address even if the round robin's pointer cannot be written
         assert!(outcome.success, "{what}: {outcome:?}");
     }
 }
@@ -182,7 +182,7 @@ fn a_data_directory_that_is_none_is_named_and_not_waited_for() {
         put(&path);
         for command in ["ADD", "STATUS"] {
             let outcome = run(command, "a", &conf);
-            // one that leads to a directory is followed: of those that lead to none, nothing is made
+            // a link to a directory is followed; if the target is no directory, nothing is made
             let names_it = outcome.stdout.contains(path.to_str().expect("text"));
             assert!(
                 !outcome.success && names_it,
@@ -190,7 +190,7 @@ fn a_data_directory_that_is_none_is_named_and_not_waited_for() {
             );
             assert_left_alone(&path, what);
         }
-        // in time, whatever they say
+        // the calls must end in time, with any result
         let mut gc = conf.clone();
         gc["cni.dev/valid-attachments"] = json!([]);
         run("DEL", "a", &conf);
@@ -199,7 +199,7 @@ fn a_data_directory_that_is_none_is_named_and_not_waited_for() {
     }
 }
 
-/// Root can read the files, whatever mode a restored backup or a hardening script has set.
+/// Root can read files with any mode, such as the mode that a restored backup or a hardening script has set.
 #[test]
 fn modes_that_nobody_can_use_keep_no_address() {
     for mode in [0o000, 0o111, 0o7777] {
@@ -226,7 +226,7 @@ fn modes_that_nobody_can_use_keep_no_address() {
             assert!(outcome.success, "{mode:o}: {outcome:?}");
         }
         assert_eq!(node.leases(), [""; 0], "{mode:o}");
-        // its secret is the same: so is the address
+        // the secret is unchanged, and so is the stable address
         assert_eq!(call("ADD", "a", &conf).address(), first, "{mode:o}");
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Two plugins of one list share a directory, unless `dataDir` differs.
+//! Tests of two plugins of one list. They share a directory if their `dataDir` is the same.
 
 use super::node::{Call, Node, call};
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Runs ADD of the pod's own network, and then of a rail, as plugins of one list.
+/// Runs ADD of the pod's own network and then of a rail, like the plugins of one list.
 fn pod(container: &str, primary: &Value, rail: &Value, theirs: [bool; 2]) -> [Call; 2] {
     let call = |interface: &str, conf: &Value, is_theirs: bool| {
         let call = call("ADD", container, conf).env("CNI_IFNAME", interface);
@@ -21,8 +21,8 @@ fn pod(container: &str, primary: &Value, rail: &Value, theirs: [bool; 2]) -> [Ca
     ]
 }
 
-/// Both sets have the number 0. host-local uses the file of that number, even if rdma-ipam wrote it: rdma-ipam then
-/// starts once again.
+/// Both sets have the number 0. host-local uses the file with this number even if `rdma-ipam` wrote it. Then
+/// `rdma-ipam` starts its round robin again once.
 #[test]
 fn each_of_two_sets_of_one_number_goes_round() {
     for (theirs, primaries) in [
@@ -46,7 +46,8 @@ fn each_of_two_sets_of_one_number_goes_round() {
     }
 }
 
-/// The round robin covers a range that an operator changes, and the previous range if it comes back.
+/// The round robin continues in the range that an operator changed. It also continues in the previous range if the
+/// operator restores it.
 #[test]
 fn a_range_that_was_changed_is_gone_round() {
     let node = Node::new();
@@ -82,8 +83,8 @@ fn files(directory: &Path, ending: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Returns the texts in `page` that follow a line ending with `start`, up to the first line for which `is_end`
-/// returns true.
+/// Returns the blocks of `page` that follow a line ending with `start`. A block ends before the first line for which
+/// `is_end` returns true.
 fn blocks(page: &str, start: &str, is_end: impl Fn(&str) -> bool) -> Vec<String> {
     let mut lines = page.lines();
     let mut found = vec![];
@@ -94,7 +95,7 @@ fn blocks(page: &str, start: &str, is_end: impl Fn(&str) -> bool) -> Vec<String>
     found
 }
 
-/// Returns every network configuration that is an example: a list, or an entry of one.
+/// Returns every example of a network configuration: a list, or an entry of a list.
 fn examples() -> Vec<(PathBuf, Value)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let (conf, docs) = (root.join("conf"), root.join("docs"));
@@ -114,7 +115,7 @@ fn examples() -> Vec<(PathBuf, Value)> {
         examples.extend(fenced.into_iter().map(|it| (path.clone(), it)));
     }
     let parsed = examples.into_iter().filter_map(|(path, text)| {
-        // behind it there may be more of a manifest
+        // reads only the first document: a manifest's file may have more
         let value = serde_json::Deserializer::from_str(&text).into_iter().next();
         Some((path, value?.ok()?))
     });
@@ -126,7 +127,7 @@ fn examples() -> Vec<(PathBuf, Value)> {
 fn no_example_has_two_ipam_plugins_in_one_directory() {
     let mut seen = 0;
     for (path, example) in examples() {
-        // an entry is for a list that has the pod's own network
+        // an entry belongs to a list that also has the plugin of the pod's own network
         let own = json!({"ipam": {"type": "host-local"}});
         let plugins: Vec<&Value> = match example["plugins"].as_array() {
             Some(plugins) => plugins.iter().collect(),

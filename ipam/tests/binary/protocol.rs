@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Environment, versions, formats of results, and failures to write them.
+//! Tests of environment, versions, formats of results, and failures to write a result.
 
 use super::node::{Node, RDMA_IPAM, call};
 use serde_json::{Value, json};
@@ -125,7 +125,7 @@ fn del_is_repeatable_and_needs_neither_namespace_nor_sense() {
     call("DEL", "a", &conf).ok();
     assert!(!node.data_dir().exists(), "DEL made a directory");
     call("ADD", "a", &conf).result();
-    // the ranges were broken after ADD
+    // the ranges became wrong after ADD
     let broken = node.conf(json!({"ranges": "?", "from": 7, "strategy": "none"}));
     for _ in 0..2 {
         call("DEL", "a", &broken).without("CNI_NETNS").ok();

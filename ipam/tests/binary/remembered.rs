@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Addresses of other nodes, which are remembered while a node is off.
+//! Tests of addresses of other nodes. The plugin remembers them while a node is off.
 
 use super::{
     node::{Node, apart, call, shell},
@@ -23,7 +23,8 @@ fn age(node: &Node, address: &str, seconds: u64) {
     symlink((seen - seconds).to_string(), &note).unwrap();
 }
 
-/// A node with four addresses for pods, `.3` to `.6`, which has met the node `.3` and the pod `.4`.
+/// Returns the two configurations of a node with four addresses for pods, `.3` to `.6`. The node has seen another
+/// node at `.3` and a pod at `.4`.
 fn met(node: &Node, strategy: &str) -> (Value, Value) {
     let ipam = json!({"family": "ipv4", "strategy": strategy});
     let off = told(node, ipam, &["10.77.0.2/29"]);
@@ -44,12 +45,13 @@ fn a_node_that_is_off_keeps_its_address() {
         let given = BTreeSet::from(given);
         assert_eq!(given, expected.map(str::to_owned).into(), "{strategy}");
         assert!(!note(&node, "10.77.0.4").is_symlink());
-        // nothing else is left
+        // no other address is free
         assert_eq!(call("ADD", "d", &off).address(), "10.77.0.3");
     }
 }
 
-/// A NIC that moved into a pod has a maker's hardware address, too. The pod gets its stable address again.
+/// A NIC that moved into a pod also has its maker's hardware address. The plugin must not take it for another node:
+/// the pod gets its stable address again.
 #[test]
 fn a_pod_of_this_node_is_no_other_node() {
     let node = Node::new();
@@ -73,7 +75,7 @@ fn a_node_is_forgotten_after_a_month() {
     assert_eq!(call("ADD", "b", &off).address(), "10.77.0.6");
     assert_eq!(call("ADD", "c", &off).address(), "10.77.0.4");
     call("DEL", "c", &off).ok();
-    // seen again
+    // the host has seen the other node again
     let mut on = on;
     on["neighbourAddresses"] = json!(["10.77.0.3"]);
     assert_eq!(call("ADD", "c", &on).address(), "10.77.0.4");
@@ -88,7 +90,7 @@ fn a_node_is_forgotten_after_a_month() {
     assert!(!note(&node, "10.77.0.3").is_symlink());
 }
 
-/// The hardware address of the one is a NIC's, that of the other is a macvlan's.
+/// One neighbour has the hardware address of a NIC, the other the hardware address of a macvlan.
 #[test]
 fn neighbours_with_a_nics_address_are_nodes() {
     apart(|| {
@@ -112,7 +114,8 @@ fn neighbours_with_a_nics_address_are_nodes() {
     });
 }
 
-/// A machine that answers for every address does not fill the disk, and expired notes make room.
+/// A machine that answers for every address cannot fill the disk. The removal of expired notes makes space for new
+/// notes.
 #[test]
 fn the_number_of_notes_is_limited() {
     let node = Node::new();

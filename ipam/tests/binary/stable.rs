@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `strategy: stable`: the same pod gets the same address again.
+//! Tests of `strategy: stable`: the same pod gets the same address again.
 
 use super::node::{Call, Node, call};
 use serde_json::{Value, json};
 use std::{collections::HashSet, fs, process::Child};
 
-/// Time for which a conflict is avoided, seconds.
+/// Time for which the plugin avoids an address after a conflict, seconds.
 const HOUR: u64 = 3600;
 
 fn pod(command: &str, container: &str, name: &str, conf: &Value) -> Call {
@@ -32,9 +32,9 @@ fn the_same_pod_gets_the_same_address() {
         .address();
     assert_ne!(first, rail);
     pod("DEL", "c1", "web-0", &conf).ok();
-    // another container, the same pod
+    // another container of the same pod
     assert_eq!(pod("ADD", "c3", "web-0", &conf).address(), first);
-    // while it is held, the same pod gets its second address
+    // while the first address is leased, the same pod gets its second address
     let second = pod("ADD", "c4", "web-0", &conf).address();
     assert_ne!(second, first);
     for container in ["c3", "c4"] {
@@ -55,7 +55,8 @@ fn routes_of_the_parent_do_not_move_it() {
     let node = Node::new();
     let mut without = conf(&node);
     without["ipam"]["family"] = "both".into();
-    // so small that one pod in fifteen has the first address or the gateway's at its first try
+    // the prefix is small: for one pod in fifteen, the first try is the prefix's first address or the gateway's
+    // address
     without["masterAddresses"] = json!(["10.77.0.20/27", "2001:db8:1::10/64"]);
     let mut with = without.clone();
     with["masterRoutes"] = json!([
@@ -70,7 +71,8 @@ fn routes_of_the_parent_do_not_move_it() {
             pod("DEL", "c1", &name, conf).ok();
             addresses
         });
-        // with a gateway elsewhere the first address can be given, and the gateway's cannot
+        // if the gateway has another address than the first one, the first address can be assigned, and the
+        // gateway's cannot
         if without[0] == "10.77.0.30/27" || with[0] == "10.77.0.1/27" {
             assert_ne!(without[0], with[0], "{name}");
         } else {
@@ -104,7 +106,7 @@ fn a_conflict_is_avoided_for_an_hour() {
     let mut conf = conf(&node);
     let first = pod("ADD", "c1", "web-0", &conf).address();
     let other = pod("ADD", "c2", "web-1", &conf).address();
-    // rdma-cni found a duplicate; only what the attachment holds is believed
+    // `rdma-cni` reports two duplicates; the plugin records only those that the attachment has
     conf["conflicts"] = json!([first, other]);
     pod("DEL", "c1", "web-0", &conf).ok();
     conf.as_object_mut().unwrap().remove("conflicts");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Many processes of both plugins that start, end and are killed at any moment.
+//! Tests of many processes of both plugins, which start, end and are killed at random moments.
 
 use super::node::{Call, Node, call};
 use serde_json::{Value, json};
@@ -26,7 +26,8 @@ impl Dice {
     }
 }
 
-/// Runs the call, and kills it after a random time. None: the call was killed before its end.
+/// Runs the call, and kills it after a random time. Returns `None` if the kill came before the call's
+/// end.
 fn perhaps_killed(call: &Call, dice: &mut Dice) -> Option<Output> {
     let mut child = call.start();
     let is_killed = dice.roll(3) == 0;
@@ -48,7 +49,8 @@ struct Counts {
 
 struct Crowd {
     conf: Value,
-    /// Addresses that ADD reported for an attachment, until a DEL of it begins.
+    /// Addresses that ADD reported for an attachment. They are removed when a DEL of the attachment
+    /// begins.
     told: Mutex<BTreeSet<String>>,
     counts: Mutex<Counts>,
 }
@@ -56,14 +58,14 @@ struct Crowd {
 impl Crowd {
     fn call(&self, command: &str, container: &str, dice: &mut Dice) -> Call {
         let call = call(command, container, &self.conf);
-        // what the one did is undone by the other, too
+        // each plugin must also be able to undo the calls of the other one
         match dice.roll(6) {
             0 => call.host_local(),
             _ => call,
         }
     }
 
-    /// Runs DEL until a call comes to its end.
+    /// Repeats DEL until a call has ended without being killed.
     fn del(&self, container: &str, dice: &mut Dice) {
         loop {
             let del = self.call("DEL", container, dice);
@@ -81,7 +83,7 @@ impl Crowd {
         }
     }
 
-    /// Runs ADD. Returns the addresses if the call came to its end and succeeded.
+    /// Runs ADD. Returns the addresses if the call was not killed and succeeded.
     fn add(&self, container: &str, dice: &mut Dice) -> Option<Vec<String>> {
         let add = self.call("ADD", container, dice);
         let Some(output) = perhaps_killed(&add, dice) else {
@@ -129,7 +131,7 @@ impl Crowd {
             let container = format!("w{worker}-{number}");
             match self.add(&container, &mut dice) {
                 Some(ips) => drop(live.insert(container, ips)),
-                // a runtime forgets some, which is what GC is for
+                // the runtime forgets some attachments, whose addresses GC releases
                 None if dice.roll(8) == 0 => {}
                 None => self.del(&container, &mut dice),
             }

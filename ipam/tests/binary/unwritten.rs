@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! An ADD whose result cannot be written, or whose leases cannot be synced, reports whether the addresses are free
-//! again.
+//! Tests of ADD whose result cannot be written, or whose leases cannot be synced. Its error says whether the
+//! addresses are free again.
 
 use super::node::{Node, call};
 use cni_protocol::Input;
@@ -13,7 +13,7 @@ use std::{
     process::ExitCode,
 };
 
-/// The failure that begins when the result is written.
+/// The failure that begins when ADD writes its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Broken {
     Nothing,
@@ -21,11 +21,11 @@ enum Broken {
     Syncs,
 }
 
-/// A node on which an operation fails during ADD.
+/// A node on which ADD's operations fail from some moment on.
 #[derive(Debug)]
 struct Breaking {
     broken: Cell<Broken>,
-    /// True if a sync fails before the result is written; `then` fails with it.
+    /// True if a sync fails before ADD writes the result. The failure `then` begins with this sync.
     settles: bool,
     then: Broken,
 }
@@ -48,7 +48,7 @@ impl Disk for Breaking {
     }
 }
 
-/// Output that accepts the error, and not the result.
+/// An output that accepts only the error, and not the result.
 struct Output<'a> {
     disk: &'a Breaking,
     has_failed: bool,
@@ -133,7 +133,7 @@ fn addresses_are_called_given_back_only_where_they_are() {
                 ),
                 true,
             ),
-            // they are free, and held again where power is lost now
+            // the addresses are free, but a power loss now would restore their leases
             (
                 Broken::Syncs,
                 format!("{held}: cannot sync {directory:?}: {remedy}"),

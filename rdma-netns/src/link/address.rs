@@ -8,11 +8,11 @@ use std::net::IpAddr;
 /// An IP address on a netdev (`struct ifaddrmsg`, `include/uapi/linux/if_addr.h`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Address {
-    /// The address itself (`IFA_LOCAL`).
+    /// The IP address (`IFA_LOCAL`).
     pub ip: IpAddr,
-    /// Length of the prefix on the link, bits.
+    /// Length of the address's prefix on the link, bits.
     pub prefix: u8,
-    /// The other end of a point-to-point link.
+    /// Address of the peer on a point-to-point link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer: Option<IpAddr>,
     /// IPv4 broadcast address.
@@ -21,52 +21,53 @@ pub struct Address {
     /// `RT_SCOPE_*`: 0 global, 253 link, 254 host.
     #[serde(default)]
     pub scope: u8,
-    /// IPv4 label, if it differs from the netdev's name.
+    /// Label of an IPv4 address, if the label differs from the netdev's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
-    /// Metric of its prefix route (`IFA_RT_PRIORITY`).
+    /// Metric of the address's prefix route (`IFA_RT_PRIORITY`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metric: Option<u32>,
-    /// Flags of its creation: `IFA_F_NODAD`, `…OPTIMISTIC`, `…HOMEADDRESS`, `…MANAGETEMPADDR`, `…NOPREFIXROUTE`,
-    /// `…MCAUTOJOIN`.
+    /// Flags with which a program added the address: `IFA_F_NODAD`, `…OPTIMISTIC`, `…HOMEADDRESS`, `…MANAGETEMPADDR`,
+    /// `…NOPREFIXROUTE`, `…MCAUTOJOIN`.
     #[serde(default)]
     pub flags: u32,
-    /// Remaining lifetimes (valid, preferred), seconds; `None`: for ever.
+    /// Remaining lifetimes (valid, preferred), seconds. `None`: the address does not expire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lifetime: Option<(u32, u32)>,
-    /// True while the address is unusable: duplicate address detection is in progress, or has failed.
+    /// True while the address is unusable, because duplicate address detection is in progress or has failed.
     #[serde(default)]
     pub tentative: bool,
-    /// True if duplicate address detection found the address on another host (`IFA_F_DADFAILED`). The address stays
-    /// set, but the kernel does not use it.
+    /// True if duplicate address detection found the address on another host (`IFA_F_DADFAILED`). The netdev keeps the
+    /// address, but the kernel does not use it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub dad_failed: bool,
-    /// True if the kernel made the address itself: link-local, from a router advertisement, or temporary.
+    /// True if the kernel made the address: a link-local address, an address from a router advertisement, or a
+    /// temporary address.
     #[serde(default)]
     pub automatic: bool,
-    /// True if the kernel made the address for privacy, and replaces it within days (RFC 8981, `IFA_F_TEMPORARY`).
+    /// True if the address is a temporary privacy address, which the kernel replaces within days (RFC 8981,
+    /// `IFA_F_TEMPORARY`).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub temporary: bool,
 }
 
-/// `IFA_F_NODAD`: no duplicate address detection, usable at once.
+/// `IFA_F_NODAD`: the address is usable at once, without duplicate address detection.
 pub const IFA_F_NODAD: u32 = 0x02;
-/// `IFA_F_OPTIMISTIC`: usable while duplicate address detection goes on.
+/// `IFA_F_OPTIMISTIC`: the address is usable during duplicate address detection.
 pub const IFA_F_OPTIMISTIC: u32 = 0x04;
 /// `IFA_F_HOMEADDRESS`: a mobile node's home address.
 pub const IFA_F_HOMEADDRESS: u32 = 0x10;
 /// `IFA_F_MANAGETEMPADDR`: the kernel makes temporary addresses of the same prefix.
 pub const IFA_F_MANAGETEMPADDR: u32 = 0x100;
-/// `IFA_F_NOPREFIXROUTE`: no route for the prefix is made.
+/// `IFA_F_NOPREFIXROUTE`: the kernel makes no route for the prefix.
 pub const IFA_F_NOPREFIXROUTE: u32 = 0x200;
-/// `IFA_F_MCAUTOJOIN`: multicast groups are joined.
+/// `IFA_F_MCAUTOJOIN`: the kernel joins the multicast group of the address.
 pub const IFA_F_MCAUTOJOIN: u32 = 0x400;
-/// A lifetime that does not end (`INFINITY_LIFE_TIME`, `include/net/addrconf.h`).
+/// Lifetime of an address that does not expire (`INFINITY_LIFE_TIME`, `include/net/addrconf.h`).
 pub const FOR_EVER: u32 = u32::MAX;
-/// Metric of the route that comes with an IPv6 address (`IP6_RT_PRIO_ADDRCONF`,
-/// `include/uapi/linux/ipv6_route.h`).
+/// Metric of an IPv6 address's prefix route (`IP6_RT_PRIO_ADDRCONF`, `include/uapi/linux/ipv6_route.h`).
 const IPV6_PREFIX_METRIC: u32 = 256;
-/// The flags that [`Address::flags`] contains.
+/// Mask of the flags that [`Address::flags`] can contain.
 pub const GIVEN_FLAGS: u32 = IFA_F_NODAD
     | IFA_F_OPTIMISTIC
     | IFA_F_HOMEADDRESS
@@ -96,8 +97,8 @@ impl Address {
 
     /// Returns true if the address's prefix identifies the netdev's network: the address is global, in use and
     /// permanent. Returns false for addresses of scope link or host, and for link-local, loopback and multicast
-    /// addresses. Returns false for tentative, duplicate, deprecated (preferred lifetime 0) and temporary addresses
-    /// too, because they may belong to another machine or expire soon.
+    /// addresses. Returns false also for tentative, duplicate, deprecated (preferred lifetime 0) and temporary
+    /// addresses: another machine may have such an address, or it may expire soon.
     pub fn names_a_network(&self) -> bool {
         let is_global = match self.ip {
             IpAddr::V4(ip) => !ip.is_link_local(),
@@ -110,12 +111,12 @@ impl Address {
         self.scope == 0 && is_global && is_unicast && !is_passing
     }
 
-    /// Returns true if `other` is the same address, regardless of flags and age.
+    /// Returns true if `other` is the same address, ignoring flags and lifetimes.
     pub fn same_as(&self, other: &Self) -> bool {
         self.ip == other.ip && self.prefix == other.prefix && self.peer == other.peer
     }
 
-    /// Returns true if `route`, with `RTPROT_KERNEL`, is the prefix route of this address (`fib_add_ifaddr()`,
+    /// Returns true if `route`, a route with `RTPROT_KERNEL`, is the prefix route of this address (`fib_add_ifaddr()`,
     /// `net/ipv4/fib_frontend.c`; `addrconf_prefix_route()`, `net/ipv6/addrconf.c`). An address with
     /// `IFA_F_NOPREFIXROUTE` has no prefix route.
     pub(super) fn brings(&self, route: &Route) -> bool {
@@ -127,7 +128,7 @@ impl Address {
             IpAddr::V6(_) => (128, IPV6_PREFIX_METRIC),
         };
         let ends = std::iter::once(self.ip).chain(self.peer);
-        // the kernel makes no route for the own address of an IPv4 host
+        // the kernel makes no prefix route for an IPv4 address with a prefix of 32 bits and no peer
         let has_route = self.ip.is_ipv6() || self.peer.is_some() || self.prefix < host;
         let is_end = |end: IpAddr| {
             let is_whole = route.prefix == host && route.destination == end;

@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A route that leaves by one netdev.
+//! A route through one netdev.
 
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
-/// A route that leaves by one netdev (`struct rtmsg`, `include/uapi/linux/rtnetlink.h`).
+/// A route through one netdev (`struct rtmsg`, `include/uapi/linux/rtnetlink.h`).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Route {
-    /// Network address; `0.0.0.0` or `::` with prefix 0 is the default route.
+    /// Network address. The default route has `0.0.0.0` or `::` with prefix 0.
     pub destination: IpAddr,
     /// Length of the destination's prefix, bits.
     pub prefix: u8,
-    /// Next hop; `None`: the destination is on the link.
+    /// Next hop. `None`: the destination is on the netdev's link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway: Option<IpAddr>,
     /// Preferred source address (`src`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<IpAddr>,
-    /// Priority; the lowest wins. None: the kernel's default (0; 1024 for IPv6).
+    /// Priority: the kernel prefers the lowest metric. `None`: the kernel's default (0; 1024 for IPv6).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metric: Option<u32>,
-    /// Table, 254 is main.
+    /// Number of the routing table; the main table is 254.
     #[serde(default = "main_table")]
     pub table: u32,
     /// Origin (`RTPROT_*`): 2 kernel, 3 boot, 4 static, 9 router advertisement.
@@ -41,10 +41,10 @@ pub struct Route {
     /// Further metrics.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metrics: Option<Box<RouteMetrics>>,
-    /// Type of service of the packets that the route is for (IPv4 only); 0: any.
+    /// Type of service of the packets to which the route applies (IPv4 only). 0: the route applies to all packets.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub tos: u8,
-    /// Seconds until the kernel removes the route (`RTA_EXPIRES`, IPv6 only); `None`: never.
+    /// Seconds until the kernel removes the route (`RTA_EXPIRES`, IPv6 only). `None`: the route does not expire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<u32>,
     /// Preference among several default routers (`RTA_PREF`, RFC 4191, section 2.1, IPv6 only): 0 medium, 1 high, 3
@@ -53,7 +53,7 @@ pub struct Route {
     pub preference: u8,
 }
 
-/// Metrics that few routes have (`RTA_METRICS`).
+/// Route metrics that few routes have (`RTA_METRICS`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct RouteMetrics {
     /// Numbers by `RTAX_*` (`include/uapi/linux/rtnetlink.h`), in the kernel's order and units: `initcwnd`, `hoplimit`,
@@ -63,22 +63,22 @@ pub struct RouteMetrics {
     /// Congestion control of TCP (`RTAX_CC_ALGO`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub congestion: Option<String>,
-    /// Realms of source and destination, by which the kernel counts and classifies packets (`RTA_FLOW`, IPv4 only).
+    /// Realms of source and destination (`RTA_FLOW`, IPv4 only). The kernel counts and classifies packets by them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub realm: Option<u32>,
 }
 
 /// `RT_TABLE_MAIN`.
 pub const MAIN_TABLE: u32 = 254;
-/// `RTPROT_KERNEL`: made by the kernel, with an address.
+/// `RTPROT_KERNEL`: the kernel made the route with an address.
 pub const PROTOCOL_KERNEL: u8 = 2;
-/// `RTPROT_STATIC`: made by an administrator.
+/// `RTPROT_STATIC`: an administrator made the route.
 pub const PROTOCOL_STATIC: u8 = 4;
-/// `RTPROT_RA`: made by the kernel from a router advertisement.
+/// `RTPROT_RA`: the kernel made the route from a router advertisement.
 pub const PROTOCOL_RA: u8 = 9;
-/// `ICMPV6_ROUTER_PREF_HIGH` (`include/uapi/linux/icmpv6.h`).
+/// `ICMPV6_ROUTER_PREF_HIGH` (`include/uapi/linux/icmpv6.h`): high router preference.
 pub const HIGH_PREFERENCE: u8 = 1;
-/// `ICMPV6_ROUTER_PREF_LOW`.
+/// `ICMPV6_ROUTER_PREF_LOW`: low router preference.
 pub const LOW_PREFERENCE: u8 = 3;
 /// `RT_SCOPE_LINK`: the destination is on the link.
 pub const SCOPE_LINK: u8 = 253;
@@ -121,10 +121,10 @@ impl Route {
         }
     }
 
-    /// Returns true if `other` is the same route, regardless of age.
+    /// Returns true if `other` is the same route, ignoring the remaining lifetime.
     pub fn same_as(&self, other: &Self) -> bool {
         let expires = self.expires;
-        // a host has thousands of routes, and most of them differ in the destination
+        // the destination comes first: a host has thousands of routes, and most differ in the destination
         self.same_destination(other)
             && *self
                 == Self {
@@ -133,7 +133,7 @@ impl Route {
                 }
     }
 
-    /// Returns true if `other` has the same destination and table.
+    /// Returns true if `other` has the same destination and table as this route.
     pub fn same_destination(&self, other: &Self) -> bool {
         (self.destination, self.prefix, self.table, self.tos)
             == (other.destination, other.prefix, other.table, other.tos)
@@ -144,14 +144,14 @@ impl Route {
         contains(self.destination, self.prefix, ip)
     }
 
-    /// Returns the metric that the kernel uses for a route without one: `IP6_RT_PRIO_USER` for IPv6
+    /// Returns the metric that the kernel uses for a route without a metric: 0 for IPv4, `IP6_RT_PRIO_USER` for IPv6
     /// (`include/uapi/linux/ipv6_route.h`).
     pub fn default_metric(&self) -> u32 {
         if self.destination.is_ipv4() { 0 } else { 1024 }
     }
 }
 
-/// Returns true if `ip` is in the network `network` of `length` bits.
+/// Returns true if `ip` is in the network `network` with a prefix of `length` bits.
 pub(crate) fn contains(network: IpAddr, length: u8, ip: IpAddr) -> bool {
     let shift = |bits: u32| bits.saturating_sub(u32::from(length));
     match (network, ip) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Settings of a netdev below `/proc/sys/net`, by name.
 //!
-//! A node has a netdev for each pod, and each observation reads the 88 settings of all of them. The settings are
-//! therefore stored as numbers in the order of their names, without allocations. A record of a later version may have
+//! A node has a netdev for each pod, and each observation reads the 88 settings of all netdevs. So this type stores the
+//! settings without allocations, as numbers in the order of the settings' names. A record of a later version may have
 //! further settings.
 
 use serde::{Deserialize, Serialize, Serializer};
@@ -18,9 +18,10 @@ pub struct Sysctls {
     others: Vec<(Cow<'static, str>, i32)>,
 }
 
-/// The settings of a netdev below `/proc/sys/net/ipv{4,6}/conf` that netlink reports, in order, each with its index:
-/// `IPV4_DEVCONF_*` (`include/uapi/linux/ip.h`), which counts from 1, or `DEVCONF_*` (`include/uapi/linux/ipv6.h`), which
-/// counts from 0. The list omits `mtu`, `mc_forwarding` (read only), `stable_secret` and `ioam6_id_wide`.
+/// The settings of a netdev below `/proc/sys/net/ipv{4,6}/conf` that netlink reports, in order, each with its index in
+/// netlink's list. The index is `IPV4_DEVCONF_*` (`include/uapi/linux/ip.h`), from 1, or `DEVCONF_*`
+/// (`include/uapi/linux/ipv6.h`), from 0. The list omits `mtu`, `mc_forwarding` (read only), `stable_secret` and
+/// `ioam6_id_wide`.
 const DEVCONF: [(&str, usize); 88] = [
     ("ipv4/accept_local", 23),
     ("ipv4/accept_redirects", 4),
@@ -112,7 +113,8 @@ const DEVCONF: [(&str, usize); 88] = [
     ("ipv6/use_tempaddr", 10),
 ];
 
-/// The names of the settings that netlink reports, in order. A move to another namespace resets them.
+/// The names of the settings that netlink reports, in order. The kernel resets these settings when the netdev moves to
+/// another namespace.
 pub const SYSCTLS: [&str; DEVCONF.len()] = {
     let mut names = [""; DEVCONF.len()];
     let mut place = 0;
@@ -133,7 +135,8 @@ impl Default for Values {
 }
 
 impl Sysctls {
-    /// Collects the settings that `value` knows, by name and index in netlink's list.
+    /// Collects the settings for which `value` returns a number. `value` gets a setting's name and its index in
+    /// netlink's list.
     pub(crate) fn by_place(value: impl Fn((&str, usize)) -> Option<i32>) -> Self {
         Self {
             values: Values(DEVCONF.map(value)),
@@ -193,7 +196,7 @@ impl Sysctls {
         self.iter().map(|(name, _)| name)
     }
 
-    /// Keeps the settings whose names are `wanted`.
+    /// Keeps only the settings whose names `wanted` accepts.
     pub fn retain(&mut self, wanted: impl Fn(&str) -> bool) {
         let kept = self.iter().filter(|(name, _)| wanted(name));
         *self = kept
@@ -217,7 +220,7 @@ fn place(name: &str) -> Option<usize> {
     SYSCTLS.binary_search(&name).ok()
 }
 
-/// Returns the value of a present name.
+/// Returns the value of a setting that is present.
 impl Index<&str> for Sysctls {
     type Output = i32;
 
@@ -233,7 +236,7 @@ impl From<BTreeMap<Cow<'static, str>, i32>> for Sysctls {
     }
 }
 
-/// Collects settings; the last of equal names counts.
+/// Collects settings. If a name occurs more than once, its last value remains.
 impl FromIterator<(Cow<'static, str>, i32)> for Sysctls {
     fn from_iter<T: IntoIterator<Item = (Cow<'static, str>, i32)>>(settings: T) -> Self {
         let mut all = Self::default();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! GPUs and other accelerators, and what device plugins call them.
+//! GPUs and other accelerators, and their names in device plugins.
 
 use super::{
     devices::{Uevent, address_of, entries, link_name, numa_node, read},
@@ -16,11 +16,11 @@ use std::{
 /// controllers of other vendors only drive a server's console.
 const GPU_VENDORS: [&str; 4] = ["10de", "1002", "8086", "1ed5"];
 
-/// Directory of NVIDIA's driver below procfs, with the node's GPUs. A container without GPUs of its own sees the same
-/// directory.
+/// Directory of NVIDIA's driver below procfs with the node's GPUs. A container without GPUs also sees all of them in
+/// this directory.
 const NVIDIA: &str = "driver/nvidia/gpus";
 
-/// Returns the node's accelerators by address, without the functions in `others`.
+/// Returns the node's accelerators by address. Omits the functions in `others`.
 ///
 /// # Errors
 /// sysfs cannot be read.
@@ -49,8 +49,9 @@ pub fn accelerators(
     Ok(found)
 }
 
-/// Returns true for processing accelerators, 3D controllers, and graphics cards of the vendors above. A display
-/// controller on the root bus is part of the processor. NVSwitches are bridges (class 0x0680).
+/// Returns true for processing accelerators, for 3D controllers, and for graphics cards of [`GPU_VENDORS`]. Returns
+/// false for a display controller on the root bus, because it is part of the processor. Returns false for NVSwitches,
+/// which are bridges (class 0x0680).
 fn is_accelerator(class: u32, vendor: &str, path: &PciPath) -> bool {
     match (class >> 16, class >> 8) {
         (0x12, _) | (_, 0x0302) => true,
@@ -59,9 +60,9 @@ fn is_accelerator(class: u32, vendor: &str, path: &PciPath) -> bool {
     }
 }
 
-/// Returns other names that device plugins use for PCI functions: the UUID (`GPU-…`) and the device file (`nvidia3`) of
-/// NVIDIA GPUs, and the DRM device file (`card1`). Leaves out names that cannot be read: an unused GPU can have
-/// question marks instead of a UUID.
+/// Returns the other names that device plugins use for PCI functions: the UUID (`GPU-…`) and the device file
+/// (`nvidia3`) of NVIDIA GPUs, and the DRM device file (`card1`). Omits names that cannot be read: NVIDIA's driver may
+/// report question marks instead of the UUID of an unused GPU.
 pub fn accelerator_names(sysfs: &Path, procfs: &Path) -> BTreeMap<String, DeviceAddress> {
     let mut names = BTreeMap::new();
     for directory in entries(&procfs.join(NVIDIA)).unwrap_or_default() {
@@ -81,7 +82,7 @@ pub fn accelerator_names(sysfs: &Path, procfs: &Path) -> BTreeMap<String, Device
     }
     for directory in entries(&sysfs.join("class/drm")).unwrap_or_default() {
         let name = directory.file_name().and_then(|name| name.to_str());
-        // `card1-DP-1` is an output of a card
+        // `card1-DP-1` is a video output of a card
         let card = name.filter(|name| name.starts_with("card") && !name.contains('-'));
         let address = link_name(&directory, "device").and_then(|name| name.try_into().ok());
         names.extend(card.map(str::to_owned).zip(address));

@@ -4,19 +4,19 @@
 use crate::DeviceAddress;
 use std::{fs, path::Path};
 
-/// Numbers of errors since the function appeared.
+/// Numbers of errors since the kernel found the function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PciErrors {
-    /// Errors that hardware corrected.
+    /// Errors that the hardware corrected.
     pub correctable: u64,
-    /// Errors that lost a transaction.
+    /// Errors by which a transaction was lost.
     pub nonfatal: u64,
     /// Errors after which the link is unreliable.
     pub fatal: u64,
 }
 
-/// Returns the PCI errors of the function at `address`, below `sysfs`. `None`: the function does not count errors (a
-/// virtual function), or the kernel does not handle PCI errors.
+/// Returns the PCI errors of the function at `address`, below `sysfs`. Returns `None` if the function does not count
+/// errors (as a virtual function), or if the kernel does not handle PCI errors.
 pub fn pci_errors(sysfs: &Path, address: &DeviceAddress) -> Option<PciErrors> {
     let directory = sysfs.join("bus/pci/devices").join(&**address);
     let total = |file: &str, name: &str| -> Option<u64> {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Announces the hardware address of an IP address: ARP announcements through a packet socket, unsolicited neighbour
-//! advertisements through a raw socket. A packet socket would work for IPv6 too, but takes some 15 ms to close
-//! (`Space::packet`).
+//! Announces to neighbours which hardware address has an IP address. ARP announcements use a packet socket, and
+//! unsolicited neighbour advertisements use a raw socket. A packet socket would also work for IPv6, but closing it
+//! takes the kernel some 15 ms (`Space::packet`).
 
 use super::packet_socket::{ARP, EVERYBODY, Mac, arp_request, send};
 use nix::{
@@ -37,8 +37,9 @@ fn advertisement(address: Ipv6Addr, mac: Mac) -> Vec<u8> {
     message
 }
 
-/// Announces that `mac` has `address` to all nodes on the netdev `index` of the calling thread's namespace. The
-/// packet's source is `address`. Its hop limit is 255, because receivers drop any other (RFC 4861, section 7.1.2).
+/// Announces to all nodes that `mac` has `address`, through the netdev `index` of the calling thread's namespace. The
+/// packet's source is `address`. Its hop limit is 255, because receivers drop packets with any other hop limit (RFC
+/// 4861, section 7.1.2).
 pub(super) fn advertise(address: Ipv6Addr, mac: Mac, index: u32) -> io::Result<()> {
     let socket = socket(
         AddressFamily::Inet6,
@@ -67,7 +68,7 @@ pub(super) fn advertise(address: Ipv6Addr, mac: Mac, index: u32) -> io::Result<(
     Ok(())
 }
 
-/// Announces by the netdev `index`, of the namespace of `socket`, that `mac` has `address`.
+/// Announces through the netdev `index`, in the namespace of `socket`, that `mac` has `address`.
 pub(super) fn announce(
     socket: BorrowedFd<'_>,
     address: Ipv4Addr,

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Addresses of the API server in kubelet's own configuration.
+//! Addresses of the API server, from kubelet's own configuration.
 
 use std::{fs, net::IpAddr};
 
-/// Paths of kubelet's kubeconfig: kubeadm's and ACK's, then EKS' and AKS'.
+/// Paths of kubelet's kubeconfig: the first of kubeadm and ACK, the second of EKS and AKS.
 const KUBECONFIGS: [&str; 2] = [
     "/etc/kubernetes/kubelet.conf",
     "/var/lib/kubelet/kubeconfig",
 ];
 
-/// Returns the addresses of API servers in kubelet's kubeconfigs. Does not resolve host names, so that ADD does not
+/// Returns the addresses of the API servers in kubelet's kubeconfigs. Omits host names, because ADD would have to
 /// wait for a name server.
 pub(super) fn addresses() -> Vec<IpAddr> {
     let texts = KUBECONFIGS
@@ -18,7 +18,7 @@ pub(super) fn addresses() -> Vec<IpAddr> {
     texts.flat_map(|text| named(&text)).collect()
 }
 
-/// Returns the servers that a kubeconfig names by address: `    server: https://192.0.2.1:6443`
+/// Returns the API servers that a kubeconfig names by IP address: ` server: https://192.0.2.1:6443`
 pub(super) fn named(kubeconfig: &str) -> Vec<IpAddr> {
     let servers = kubeconfig.lines().filter_map(|line| {
         let value = line

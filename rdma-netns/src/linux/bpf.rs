@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! BPF programs on a netdev: XDP programs, and tc programs without a queueing discipline (tcx). A move detaches neither
-//! kind (`__dev_change_net_namespace()`, `net/core/dev.c`).
+//! BPF programs on a netdev: XDP programs, and tc programs without a queueing discipline (tcx). The kernel detaches
+//! neither kind when the netdev moves (`__dev_change_net_namespace()`, `net/core/dev.c`).
 
 use crate::DeviceSettings;
 use nix::libc;
@@ -30,8 +30,8 @@ const MAX: usize = 64;
 /// The part of `union bpf_attr` that this module uses, in 32-bit words.
 type Attr = [u32; 32];
 
-/// Adds the programs at both of tcx's attach points (Linux 6.6) of the netdev `index`, in the calling thread's
-/// namespace.
+/// Adds the programs at both tcx attach points (Linux 6.6) of the netdev `index`, in the calling thread's namespace, to
+/// `settings`.
 #[cold]
 pub(super) fn read(index: u32, settings: &mut DeviceSettings) {
     for (key, place) in [("tcx/ingress", TCX_INGRESS), ("tcx/egress", TCX_EGRESS)] {
@@ -45,7 +45,7 @@ pub(super) fn read(index: u32, settings: &mut DeviceSettings) {
 /// Detaches all programs of the attach point `key` except those with the ids in `kept`.
 ///
 /// # Errors
-/// The kernel's; `NotFound`: a program in `kept` is not attached.
+/// The kernel's error. `NotFound`: a program in `kept` is not attached.
 #[cold]
 pub(super) fn keep(index: u32, key: &str, kept: &str) -> io::Result<()> {
     let place = match key {
@@ -71,7 +71,7 @@ pub(super) fn keep(index: u32, key: &str, kept: &str) -> io::Result<()> {
     }
 }
 
-/// Detaches the links that attach the XDP program `program` to the netdev `index`.
+/// Detaches the BPF links that attach the XDP program `program` to the netdev `index`.
 #[cold]
 pub(super) fn detach_xdp(index: u32, program: u32) -> io::Result<()> {
     let mut attr: Attr = [0; 32];
@@ -79,11 +79,11 @@ pub(super) fn detach_xdp(index: u32, program: u32) -> io::Result<()> {
         let id = attr[1];
         attr = [0; 32];
         attr[0] = id;
-        // a link that ended meanwhile cannot be opened
+        // the link has ended since the list was read
         let Ok(link) = by_id(BPF_LINK_GET_FD_BY_ID, id) else {
             continue;
         };
-        // `struct bpf_link_info`: type, id, program, nothing, and for XDP the netdev
+        // words of `struct bpf_link_info`: type, id, program, padding, and for XDP the netdev
         let mut info = [0_u32; 32];
         let mut about: Attr = [0; 32];
         about[..2].copy_from_slice(&[link.as_raw_fd() as u32, size_of_val(&info) as u32]);
@@ -96,8 +96,8 @@ pub(super) fn detach_xdp(index: u32, program: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the programs at the attach point `place` of the netdev `index`, each with the id of its link; 0: without a
-/// link.
+/// Returns the programs at the attach point `place` of the netdev `index`, each with the id of its BPF link. Id 0: the
+/// program has no BPF link.
 #[cold]
 fn attached(index: u32, place: u32) -> io::Result<Vec<(u32, u32)>> {
     let (mut programs, mut links) = ([0_u32; MAX], [0_u32; MAX]);
@@ -126,7 +126,7 @@ fn by_id(command: u32, id: u32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(file as i32) })
 }
 
-/// Puts an address in place: 64 bits at an even word.
+/// Writes an address of 64 bits into `attr`, from the even index `place`.
 fn put(attr: &mut Attr, place: usize, address: *mut u32) {
     let address = (address as u64).to_ne_bytes();
     let (halves, _) = address.as_chunks();
@@ -136,8 +136,8 @@ fn put(attr: &mut Attr, place: usize, address: *mut u32) {
 }
 
 fn bpf(command: u32, attr: &mut Attr) -> io::Result<libc::c_long> {
-    // SAFETY: every address in `attr` is that of an array of the caller, with the length that is in `attr` beside it.
-    // Words that a kernel does not know must be 0, and are.
+    // SAFETY: every address in `attr` is the address of an array of the caller, and `attr` contains the length of this
+    // array. The words that a kernel does not know are 0, as the kernel requires.
     let done =
         unsafe { libc::syscall(libc::SYS_bpf, command, attr.as_mut_ptr(), size_of::<Attr>()) };
     match done {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Macvlan, ipvlan and IPoIB children in rtnetlink's words (`IFLA_LINKINFO`,
-//! `include/uapi/linux/if_link.h`).
+//! Macvlan, ipvlan and IPoIB children in rtnetlink messages (`IFLA_LINKINFO`, `include/uapi/linux/if_link.h`).
 
 use super::links;
 use crate::{
@@ -26,7 +25,7 @@ const FLAGS: u16 = 2;
 pub(super) fn parse(info: &[u8]) -> Option<Child> {
     let value = |wanted| attribute(attribute(info, IFLA_INFO_DATA)?, wanted);
     let number = |wanted| Some(u16::from_ne_bytes(value(wanted)?.try_into().ok()?));
-    // Linux before 4.15 has no flags of ipvlan
+    // Linux before 4.15 reports no flags of ipvlan
     let flags = number(FLAGS).unwrap_or_default();
     match text(attribute(info, IFLA_INFO_KIND)?)? {
         "macvlan" => {
@@ -45,16 +44,16 @@ pub(super) fn parse(info: &[u8]) -> Option<Child> {
     }
 }
 
-/// The kernel chooses the index.
+/// Index in a request that lets the kernel choose the child's index.
 pub(super) const ANY_INDEX: u32 = 0;
 
-/// Cutoff by which the kernel passes broadcasts and multicasts to all children at once. Otherwise a kernel thread
-/// passes them. On a busy machine the thread is too late for a probe (`macvlan_recompute_bc_filter()`,
-/// `drivers/net/macvlan.c`). The cutoff is a setting of the lower netdev until its last child is removed. Linux before
-/// 6.4 ignores the cutoff.
+/// Value of the broadcast cutoff that makes the kernel pass broadcasts and multicasts to all children at once. With
+/// other values a kernel thread passes them, and on a busy machine the thread is too late for a probe
+/// (`macvlan_recompute_bc_filter()`, `drivers/net/macvlan.c`). The lower netdev has the cutoff until its last child is
+/// removed. Linux before 6.4 ignores the cutoff.
 const BC_CUTOFF_DISABLED: i32 = -1;
 
-/// A child to be made.
+/// A child that a request makes.
 pub(super) struct NewChild<'a> {
     /// Index of the lower netdev, in the namespace of the socket.
     pub(super) lower: u32,
@@ -67,7 +66,7 @@ pub(super) struct NewChild<'a> {
 }
 
 impl NewChild<'_> {
-    /// Builds the request that makes the child with the number `index`.
+    /// Builds the request that makes the child with the index `index`.
     pub(super) fn request(&self, index: u32) -> RouteNetlinkMessage {
         let (kind, data) = match self.child {
             Child::Macvlan { mode } => {
@@ -79,8 +78,7 @@ impl NewChild<'_> {
             Child::Ipvlan { mode } => {
                 let (mode, flags) = mode.numbers();
                 let flags = InfoIpVlan::Flags(IpVlanFlags::from_bits_retain(flags));
-                // mode and flags belong to the parent and apply to all its children: this overwrites values that a pod
-                // has set
+                // mode and flags apply to all children of the parent: the request overwrites values that a pod has set
                 let mode = InfoIpVlan::Mode((mode as u16).into());
                 let data = InfoData::IpVlan(vec![mode, flags]);
                 (InfoKind::IpVlan, data)

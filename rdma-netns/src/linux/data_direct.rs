@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Data Direct: a ConnectX-8 below a CPU's root port has a second function below a GPU's switch, by which it reaches
-//! the GPU's memory (`drivers/infiniband/hw/mlx5/data_direct.c`). The second function determines the NIC's distance to
-//! the GPU. Both functions have the same id in their vital product data; rdma-core's `rdma_topo` also pairs them by
-//! this id (`kernel-boot/rdma_topo`, `vpd_v3`).
+//! Data Direct. A ConnectX-8 below a CPU's root port has a second function below a GPU's switch, through which it
+//! reaches the GPU's memory (`drivers/infiniband/hw/mlx5/data_direct.c`). The position of the second function
+//! determines the NIC's distance to the GPU. Both functions have the same id in their vital product data. rdma-core's
+//! `rdma_topo` pairs them by this id too (`kernel-boot/rdma_topo`, `vpd_v3`).
 
 use super::{
     devices::{Uevent, entries},
@@ -12,15 +12,15 @@ use super::{
 use crate::{Function, PciPath};
 use std::{collections::BTreeMap, io, path::Path};
 
-/// Mellanox, now NVIDIA.
+/// PCI vendor id of Mellanox, now NVIDIA.
 const VENDOR: &str = "15b3";
-/// `mlx5_data_direct_pci_table`, `drivers/infiniband/hw/mlx5/data_direct.c`
+/// PCI device id of a Data Direct function (`mlx5_data_direct_pci_table`, `drivers/infiniband/hw/mlx5/data_direct.c`).
 const DATA_DIRECT: &str = "2100";
 /// The keyword of the id that functions of one card share.
 const ID: &[u8; 2] = b"V3";
 
-/// Sets the PCI path of the Data Direct function in `functions` that have RDMA devices. Reads vital product data only
-/// if the node has a Data Direct function.
+/// Sets the PCI path of the Data Direct function in each of `functions` that has RDMA devices. Reads vital product
+/// data only if the node has a Data Direct function.
 pub(super) fn find(sysfs: &Path, functions: &mut [Function]) -> io::Result<()> {
     let devices = sysfs.join("bus/pci/devices");
     let mut found: BTreeMap<Vec<u8>, PciPath> = BTreeMap::new();

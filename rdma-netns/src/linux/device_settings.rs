@@ -2,7 +2,7 @@
 //! Reads and writes [`DeviceSettings`] of the host's netdevs: attributes in sysfs, ethtool settings, BPF programs, and
 //! settings of the netdevs' kinds.
 //!
-//! The code is marked cold, because it runs only a few times for each rail: size matters more than speed.
+//! The code is marked cold: it runs only a few times for each rail, so the compiler optimizes it for size.
 
 use super::{bpf, devices, ethtool, kind_data};
 use crate::{
@@ -15,8 +15,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Attributes of a netdev (`net_class_attrs`, `net/core/net-sysfs.c`) that no move resets and rtnetlink does not report
-/// or set for each kind.
+/// Attributes of a netdev (`net_class_attrs`, `net/core/net-sysfs.c`) that survive a move. For some or all kinds of
+/// netdevs, rtnetlink does not report or cannot set them.
 const ATTRIBUTES: [&str; 4] = [
     "gro_flush_timeout",
     "napi_defer_hard_irqs",
@@ -24,7 +24,8 @@ const ATTRIBUTES: [&str; 4] = [
     "threaded",
 ];
 
-/// Attributes of a queue (`rx_queue_default_attrs`, `netdev_queue_default_attrs` and `dql_attrs` in the same file).
+/// Attributes of a queue (`rx_queue_default_attrs`, `netdev_queue_default_attrs` and `dql_attrs` in
+/// `net/core/net-sysfs.c`).
 const QUEUE_ATTRIBUTES: [&str; 8] = [
     "rps_cpus",
     "rps_flow_cnt",
@@ -36,8 +37,9 @@ const QUEUE_ATTRIBUTES: [&str; 8] = [
     "byte_queue_limits/limit_min",
 ];
 
-/// Settings below `/proc/sys/net/ipv{4,6}/neigh/NETDEV` (`neigh_sysctl_table`, `net/core/neighbour.c`), without second
-/// names of the same value. The kernel resets them when the netdev moves.
+/// Settings below `/proc/sys/net/ipv{4,6}/neigh/NETDEV` (`neigh_sysctl_table`, `net/core/neighbour.c`). The list has
+/// one name for each value, although the kernel has two names for some values. The kernel resets these settings when
+/// the netdev moves.
 const NEIGHBOUR_SETTINGS: [&str; 14] = [
     "anycast_delay",
     "app_solicit",
@@ -63,11 +65,11 @@ const IPV6_SETTINGS: [&str; 4] = [
     "regen_min_advance",
 ];
 
-/// Directory of a driver's byte limits of its queues.
+/// Directory of the byte limits of a driver's queues.
 const LIMITS: &str = "byte_queue_limits";
 
-/// Returns the settings of `link`, which is in the namespace of `sysfs` and `socket`. Leaves out defaults
-/// (`default_of()`, `device_settings.rs`) and settings that the driver lacks.
+/// Returns the settings of `link`, which is in the namespace of `sysfs` and `socket`. Omits settings with default
+/// values (`default_of()`, `device_settings.rs`) and settings that the driver does not support.
 #[cold]
 pub(super) fn read(sysfs: &Path, socket: &mut Socket, link: &Link) -> DeviceSettings {
     let mut settings = DeviceSettings::default();
@@ -111,7 +113,7 @@ pub(super) fn read(sysfs: &Path, socket: &mut Socket, link: &Link) -> DeviceSett
 /// Sets the setting `key` of the netdev `name`, whose index is `index`.
 ///
 /// # Errors
-/// The driver's or the kernel's. `NotFound`: a BPF program is missing, and cannot be attached again.
+/// The error of the driver or the kernel. `NotFound`: a BPF program is missing, and cannot be attached again.
 #[cold]
 pub(super) fn write(
     sysfs: &Path,
@@ -154,8 +156,8 @@ fn sysctls() -> impl Iterator<Item = String> {
     neighbours.chain(ipv6.map(|it| format!("sysctl/ipv6/conf/{it}")))
 }
 
-/// Returns the file of the setting `key` for the netdev `name` in the calling thread's namespace. `None`: there is no
-/// such setting.
+/// Returns the file of the setting `key` for the netdev `name` in the calling thread's namespace. Returns `None` if the
+/// setting does not exist.
 fn sysctl(name: &str, key: &str) -> Option<PathBuf> {
     let mut parts = key.strip_prefix("sysctl/")?.split('/');
     let (family, table, setting) = (parts.next()?, parts.next()?, parts.next()?);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The scan on a tree like that of a node with a bond, virtual functions and a
-//! sub-function.
+//! Tests of the scan on a directory tree like the sysfs of a node with a bond, virtual functions and a sub-function.
 
 use super::*;
 use serde_json::json;
@@ -165,7 +164,7 @@ fn only_what_can_have_a_netdev_or_an_rdma_device() {
     sysfs.pci("0000:02:00.0", "PCI_CLASS=C0600\nPCI_ID=15B3:1003\n", 0);
     sysfs.pci("0000:03:00.0", "PCI_CLASS=120000\nPCI_ID=1DED:107F\n", 0);
     sysfs.uverbs(0, "erdma_0", Some("0000:03:00.0"));
-    // No driver is bound to it, and a name that is no address is passed over.
+    // a function without a driver, and a file whose name is no PCI address: the scan ignores both
     sysfs.pci("0000:04:00.0", "PCI_CLASS=20000\nPCI_ID=1AF4:1041\n", 0);
     fs::create_dir(sysfs.path().join("bus/pci/devices/odd")).expect("a directory");
     let found: Vec<_> = sysfs
@@ -190,7 +189,7 @@ fn another_observation_reads_only_changes() {
         panic!("the virtual function alone");
     };
     assert!(before.driver.is_some() && !before.has_netdev);
-    // a driver makes NICs of two, and is taken off the third
+    // the driver of two functions makes NICs of them; the third function has no driver
     for it in [&gpu, &free] {
         fs::create_dir(sysfs.path().join(it).join("net")).expect("a directory");
     }
@@ -200,7 +199,7 @@ fn another_observation_reads_only_changes() {
         "PCI_CLASS=20000\nPCI_ID=15B3:101E\n",
     );
     sysfs.file(&format!("{vf}/numa_node"), "0\n");
-    // one is plugged in
+    // an administrator plugs a function in
     sysfs.pci("0000:3d:00.0", VF, 1);
     let after = sysfs.scan_again(&mut known);
     let found: Vec<&str> = after.iter().map(|it| &*it.address).collect();
@@ -221,7 +220,7 @@ fn a_machine_without_these_buses() {
     assert_eq!(none.expect("none"), []);
 }
 
-/// The parent of a virtio NIC, as eRDMA's are, is on a bus of its own.
+/// The parent of a virtio NIC's netdev, as of eRDMA, is on a bus of its own.
 #[test]
 fn a_netdevs_parent_is_its_hardware() {
     let sysfs = Sysfs::new();
@@ -233,7 +232,7 @@ fn a_netdevs_parent_is_its_hardware() {
         sysfs.link(&link, &format!("../../../{place}/{name}"));
     };
     virtio("virtio3", &nic);
-    // of a microVM: on virtio-mmio, which is no PCI function
+    // in a microVM the NIC is on virtio-mmio, which is no PCI function
     let mmio = "devices/platform/a000000.virtio_mmio";
     fs::create_dir_all(sysfs.path().join(mmio).join("virtio4")).expect("a directory");
     virtio("virtio4", mmio);
@@ -254,8 +253,8 @@ fn a_netdevs_parent_is_its_hardware() {
     }
 }
 
-/// `ip link` of a kernel without `IFLA_PARENT_DEV_NAME`: sysfs has the same, by the netdev's name, if
-/// it is that netdev.
+/// Models `ip link` of a kernel without `IFLA_PARENT_DEV_NAME`. A netdev's hardware is in sysfs by the netdev's name.
+/// The result counts only if name and index belong to the same netdev.
 #[test]
 fn the_hardware_of_a_netdev_is_in_sysfs() {
     let sysfs = Sysfs::new();
@@ -300,9 +299,9 @@ fn the_hardware_of_a_netdev_is_in_sysfs() {
         ("ens5", 6, Some("0000:00:05.0")),
         ("usb0", 7, None),
         ("cali1", 8, None),
-        // another namespace's netdev of that name
+        // another namespace's netdev with the same name
         ("eth2", 40, None),
-        // a name that is no text is not known by it
+        // `%4` replaces a name that is not UTF-8, so only the index leads to the netdev
         ("%4", 4, Some("0000:3b:00.2")),
         ("none", 41, None),
     ] {

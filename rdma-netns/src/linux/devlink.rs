@@ -41,9 +41,9 @@ pub struct Reporter {
     pub bus: String,
     /// Name of the device on its bus.
     pub device: String,
-    /// Port of the device; `None`: the reporter is the whole device's.
+    /// Port of the device. `None`: the reporter belongs to the whole device.
     pub port: Option<u32>,
-    /// Name: `fw`, `fw_fatal`, `tx`, `rx`, `vnic`.
+    /// Name of the reporter: `fw`, `fw_fatal`, `tx`, `rx`, `vnic`.
     pub name: String,
     /// True in the state `error`: the driver reported an error, and the device has not recovered yet.
     pub is_error: bool,
@@ -73,18 +73,18 @@ impl Reporter {
     }
 }
 
-/// Returns the health reporters of all devices in the calling thread's namespace. Empty if the kernel has no devlink. A
-/// driver that recovers its device holds the device's lock; the call then waits.
+/// Returns the health reporters of all devices in the calling thread's namespace. Returns none if the kernel has no
+/// devlink. The call blocks while a driver recovers its device, because the driver then has the device's lock.
 ///
 /// # Errors
-/// The kernel refuses the request.
+/// The kernel refused the request.
 pub fn reporters() -> Result<Vec<Reporter>, NetlinkError> {
     let answers = generic::dump_if_known(FAMILY, GET)?;
     Ok(answers.bodies().filter_map(parse).collect())
 }
 
-/// Returns the number of the multicast group that receives each change of a reporter, on a socket of `NETLINK_GENERIC`.
-/// `None`: the kernel has no devlink.
+/// Returns the number of the multicast group that receives each change of a reporter, for a socket of
+/// `NETLINK_GENERIC`. Returns `None` if the kernel has no devlink.
 pub(super) fn changes() -> Result<Option<u32>, NetlinkError> {
     generic::group(FAMILY, CONFIG)
 }
@@ -134,7 +134,7 @@ mod tests {
             let part = parse(&bytes[..end]);
             assert!(part.is_none_or(|it| it.name == "dummy"));
         }
-        // of a port
+        // the reporter belongs to a port
         bytes.extend([8, 0, 3, 0, 2, 0, 0, 0]);
         expected.port = Some(2);
         assert_eq!(parse(&bytes).as_ref(), Some(&expected));

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Unbinds and binds drivers by sysfs (`unbind_store()` and `bind_store()`, `drivers/base/bus.c`). Each write returns
-//! when the driver has finished. A driver that waits for its devices' users may never finish, and no signal interrupts
-//! the write: with erdma, `unregister_netdevice()` waits for an RDMA device that keeps a reference.
+//! Unbinds and binds drivers through sysfs (`unbind_store()` and `bind_store()`, `drivers/base/bus.c`). Each write
+//! returns when the driver has finished. A driver that waits for users of its devices may never finish, and no signal
+//! interrupts the write. For example, unbinding erdma waits in `unregister_netdevice()` while an RDMA device keeps a
+//! reference to the netdev.
 
 use super::devices;
 use crate::DeviceAddress;
@@ -28,11 +29,13 @@ const LIMIT: u16 = 20_000;
 /// Unbinds `driver` from `device` and binds it again.
 ///
 /// # Errors
-/// The device has sub-functions, which the unbinding would remove; another driver is bound to the device, or none
-/// (`ENODEV`); the driver does not finish; or the driver fails, and then no driver is bound.
+/// - The device has sub-functions, which the unbinding would remove.
+/// - Another driver is bound to the device, or no driver (`ENODEV`).
+/// - The driver does not finish.
+/// - The driver fails. Then no driver is bound.
 pub(super) fn rebind(sysfs: &Path, device: &DeviceAddress, driver: &str) -> io::Result<()> {
     let directory = sysfs.join("bus").join(device.bus()).join("devices");
-    // `mlx5_core.sf.4`, a directory below that of its function (`mlx5_sf_dev_add()`)
+    // `mlx5_core.sf.4`: the directory of a sub-function is below its function's directory (`mlx5_sf_dev_add()`)
     let is_sub_function = |name: &OsString| name.to_str().is_some_and(|it| it.contains(".sf."));
     let mut names = devices::names(&directory.join(&**device))?.into_iter();
     if let Some(name) = names.find(is_sub_function) {
@@ -43,10 +46,10 @@ pub(super) fn rebind(sysfs: &Path, device: &DeviceAddress, driver: &str) -> io::
     bind(sysfs, device, driver)
 }
 
-/// Binds `driver` to `device`, if they are not bound already.
+/// Binds `driver` to `device`. Does nothing if `driver` is bound already.
 ///
 /// # Errors
-/// The driver fails, or another one is bound to the device.
+/// The driver fails, or another driver is bound to the device.
 pub(super) fn bind(sysfs: &Path, device: &DeviceAddress, driver: &str) -> io::Result<()> {
     let directory = sysfs.join("bus").join(device.bus()).join("devices");
     let bound = devices::link_name(&directory.join(&**device), "driver");
@@ -62,26 +65,27 @@ fn write(sysfs: &Path, device: &DeviceAddress, driver: &str, file: &str) -> io::
         return Err(io::ErrorKind::InvalidInput.into());
     }
     let file = drivers.join(driver).join(file);
-    // a missing file must not be created
+    // the call must not create a missing file
     let mut options = fs::OpenOptions::new();
     let file = options.write(true).open(file)?;
     within_limit(&file, device.as_bytes())
 }
 
-/// Writes `bytes` to `file` in a child process. If the kernel does not let the write end, the child keeps running. The
-/// child holds the lock of `file` until it ends, so only one child at a time writes to a file.
+/// Writes `bytes` to `file` in a child process. The child continues to run if the write does not end. The child has
+/// the lock of `file` until the child ends, so only one child at a time writes to a file.
 fn within_limit(file: &fs::File, bytes: &[u8]) -> io::Result<()> {
     if file.try_lock().is_err() {
         let why = "an earlier bind or unbind of this driver has not ended";
         return Err(io::Error::new(io::ErrorKind::ResourceBusy, why));
     }
     let (mut answer, end) = io::pipe()?;
-    // SAFETY: the child makes only system calls, and ends
+    // SAFETY: the child makes only system calls, and then exits
     let child = match unsafe { fork() }? {
         ForkResult::Parent { child } => child,
         // SAFETY: the descriptors are open, and `bytes` is in the child's own memory
         ForkResult::Child => unsafe {
-            // close everything else in the child: it must keep neither locks nor the runtime's standard output open
+            // close all other descriptors in the child: otherwise the child would keep locks, and the runtime's
+            // standard output, open
             libc::dup2(file.as_raw_fd(), 0);
             libc::dup2(end.as_raw_fd(), 1);
             libc::syscall(libc::SYS_close_range, 2, libc::c_uint::MAX, 0);
@@ -98,7 +102,7 @@ fn within_limit(file: &fs::File, bytes: &[u8]) -> io::Result<()> {
     drop(end);
     let mut ends = [PollFd::new(answer.as_fd(), PollFlags::POLLIN)];
     if poll(&mut ends, PollTimeout::from(LIMIT))? == 0 {
-        // ends a child that waits interruptibly
+        // SIGKILL ends a child whose wait can be interrupted
         let _ = kill(child, Signal::SIGKILL);
         let why = "the driver did not release the function within 20 s; a program may still use its devices";
         return Err(io::Error::new(io::ErrorKind::TimedOut, why));
@@ -124,7 +128,7 @@ mod tests {
         FUNCTION.to_owned().try_into().expect("an address")
     }
 
-    /// A function of `mlx5_core`, whose files keep what was written.
+    /// Returns a sysfs with a function of `mlx5_core`. Its files are regular files that keep the written text.
     fn sysfs() -> tempfile::TempDir {
         let sysfs = tempfile::tempdir().expect("a directory");
         let bus = sysfs.path().join("bus/pci");
@@ -151,14 +155,14 @@ mod tests {
     fn a_driver_is_taken_off_and_bound_by_the_functions_address() {
         let sysfs = sysfs();
         let link = sysfs.path().join("bus/pci/devices/0000:5e:00.2/driver");
-        // writing to the file unbinds the driver
+        // in a real sysfs the write unbinds the driver and removes the link
         fs::remove_file(&link).expect("a link");
         rebind(sysfs.path(), &address(), "mlx5_core").expect("bound anew");
         assert_eq!(written(sysfs.path(), "unbind"), FUNCTION);
         assert_eq!(written(sysfs.path(), "bind"), FUNCTION);
     }
 
-    /// A sub-function need not be recorded: it can have been made while a pod had the function.
+    /// A record may lack the sub-function: an administrator can make a sub-function while a pod has the function.
     #[test]
     fn a_function_with_a_sub_function_keeps_its_driver() {
         let sysfs = sysfs();
@@ -169,7 +173,7 @@ mod tests {
         assert_eq!(written(sysfs.path(), "unbind"), "");
     }
 
-    /// A full pipe without a reader represents a driver that does not end.
+    /// A full pipe without a reader models a driver that does not finish.
     #[test]
     fn a_driver_that_does_not_end_is_left_and_held_off() {
         let sysfs = sysfs();
@@ -184,7 +188,7 @@ mod tests {
         let error = rebound();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         assert!(begun.elapsed().as_secs() < 30, "{:?}", begun.elapsed());
-        // a child that no signal ends keeps the lock until it ends
+        // no signal ends the child, so the child keeps the lock
         let lock = open().expect("a pipe");
         lock.lock().expect("the process is gone");
         let begun = std::time::Instant::now();

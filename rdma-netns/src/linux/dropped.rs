@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Objects of a netdev that a move drops and no program restores: queueing disciplines, permanent neighbours, and
-//! routes of other types than unicast.
+//! Objects of a netdev that a move removes, and that no program restores: queueing disciplines, permanent neighbours,
+//! and routes of types other than unicast.
 
 use super::{ip_of, routes};
 use crate::netlink::{Answers, Request, Socket, attribute, text, u32_of};
@@ -17,11 +17,11 @@ const PERMANENT: u16 = 0x80;
 const QDISCS: u16 = 38;
 const QDISC_HEADER: usize = 20;
 
-/// The index of a netdev, and the object in words.
+/// Index of a netdev, and the description of one of its objects.
 type Found = (u32, String);
 
-/// Returns the objects of `netdevs` that a move drops, in words, with the netdev's index. Unreadable objects are
-/// missing.
+/// Describes the objects of `netdevs` that a move removes, each with the netdev's index. Omits objects that cannot be
+/// read.
 #[cold]
 pub(super) fn read(socket: &mut Socket, netdevs: &[u32]) -> Vec<Found> {
     let mut found = vec![];
@@ -29,14 +29,14 @@ pub(super) fn read(socket: &mut Socket, netdevs: &[u32]) -> Vec<Found> {
         let bodies = answers.iter().flat_map(Answers::bodies);
         found.extend(bodies.filter_map(words));
     };
-    // both headers have the netdev's index at the same offset
+    // `struct ndmsg` and `struct tcmsg` have the netdev's index at the same offset
     let netdev = |body: &[u8]| {
         let index = body.get(4..8).and_then(u32_of);
         index.filter(|it| netdevs.contains(it))
     };
     let qdiscs = Request::new(QDISCS, &[0; QDISC_HEADER]);
     dumped(socket.dump(&qdiscs).ok(), &|body| {
-        // the kernel's own queueing disciplines have no number
+        // a queueing discipline that the kernel made itself has the handle 0
         let number = body.get(8..12)?;
         let index = netdev(body).filter(|_| number != [0; 4])?;
         let kind = attribute(body.get(QDISC_HEADER..)?, TCA_KIND)?;

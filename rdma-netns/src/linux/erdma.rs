@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Differences of eRDMA: a NIC is two PCI functions, and the driver has modes.
+//! Special cases of eRDMA: a NIC has two PCI functions, and the driver has modes.
 
 use super::{Linux, devices::read, smc::erdma_compat};
 use crate::{
@@ -9,11 +9,14 @@ use crate::{
 };
 use std::path::Path;
 
-/// Pairs RDMA devices of eRDMA whose function has no netdev. The netdev is on another function without an RDMA device,
-/// and both have the same GUID ([`pairing`](crate::pairing)). Only eRDMA devices are paired by GUID: a virtual function
-/// of another vendor can have a GUID that also derives from another netdev's address. The GID table has the name of a
-/// port's netdev, but not its namespace, and another netdev in this namespace can have this name. The name is therefore
-/// used only for netdevs with a changed MAC, because no GUID matches them.
+/// Pairs an RDMA device of eRDMA with its netdev. The netdev is on another function than the RDMA device. Two rules
+/// find the netdev:
+///
+/// - Netdev and RDMA device have the same GUID ([`pairing`](crate::pairing)). The rule applies to eRDMA only, because a
+///   virtual function of another vendor can have a GUID that also derives from another netdev's address.
+/// - The netdev's name is in the GID table of the RDMA device's port. The table does not name a namespace, and a
+///   different netdev in this namespace can have the same name. So the rule applies only to netdevs with a changed MAC,
+///   because their MACs match no GUID.
 pub(super) fn pair(sysfs: &Path, functions: &mut [Function]) {
     let peers: Vec<_> = functions
         .iter()
@@ -27,8 +30,8 @@ pub(super) fn pair(sysfs: &Path, functions: &mut [Function]) {
     }
 }
 
-/// Returns the netdev of `function`'s RDMA device from the other functions' netdevs, and the function that has this
-/// netdev.
+/// Returns the netdev of the RDMA device of `function`, and the function that has this netdev. Searches the netdevs of
+/// all other functions.
 fn peer(
     sysfs: &Path,
     function: &Function,
@@ -54,14 +57,14 @@ fn peer(
     find(&|it| is_guid_of(&guid, &it.mac)).or_else(|| find(&is_port))
 }
 
-/// Returns true if the netdev's MAC was changed (`NET_ADDR_SET`, `include/uapi/linux/netdevice.h`). The RDMA device's
-/// GUID derives from the earlier MAC until the driver is reloaded.
+/// Returns true if a program changed the netdev's MAC (`NET_ADDR_SET`, `include/uapi/linux/netdevice.h`). The RDMA
+/// device's GUID continues to derive from the earlier MAC until the driver is loaded again.
 fn has_another_mac(sysfs: &Path, netdev: &Netdev) -> bool {
     let directory = sysfs.join("class/net").join(&netdev.name);
     read(&directory, "addr_assign_type").as_deref() == Some("3")
 }
 
-/// Returns the module of the eRDMA driver, if it is loaded.
+/// Returns the module of the eRDMA driver. Returns `None` if the module is not loaded.
 pub(super) fn erdma_module(sysfs: &Path) -> Option<ErdmaModule> {
     let modules = sysfs.join("module");
     let module = modules.join("erdma");
@@ -72,7 +75,7 @@ pub(super) fn erdma_module(sysfs: &Path) -> Option<ErdmaModule> {
 }
 
 impl Linux {
-    /// Returns the module of the eRDMA driver; `None`: the module is not loaded.
+    /// Returns the module of the eRDMA driver. Returns `None` if the module is not loaded.
     pub fn erdma_module(&self) -> Option<ErdmaModule> {
         erdma_module(&self.sysfs)
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Settings of a netdev's driver, by ethtool's `ioctl` (`net/ethtool/ioctl.c`). Drivers keep these settings over a
-//! move.
+//! Settings of a netdev's driver, read and written by ethtool's `ioctl` (`net/ethtool/ioctl.c`). Drivers keep these
+//! settings when the netdev moves.
 
 use crate::{DeviceSettings, Link, device_settings::UNREADABLE};
 use nix::libc;
@@ -32,15 +32,15 @@ const ETHTOOL_SRSSH: u32 = 0x47;
 const ETHTOOL_GTUNABLE: u32 = 0x48;
 const ETHTOOL_GFECPARAM: u32 = 0x50;
 
-/// A structure with the commands that read it and write it.
+/// A structure of ethtool, with the commands that read and write it.
 struct Block {
     name: &'static str,
     get: u32,
-    /// Header of a request after its command.
+    /// Words of a request after its command.
     head: &'static [u32],
-    /// 32-bit words of the structure, its command included.
+    /// Number of 32-bit words of the structure, including its command.
     words: usize,
-    /// Bit mask of settable words; all other words are limits, or were negotiated.
+    /// Bit mask of the words that can be set. All other words are limits or negotiated values.
     settable: u32,
 }
 
@@ -61,7 +61,7 @@ const fn tunable(name: &'static str, head: &'static [u32]) -> Block {
     }
 }
 
-/// The structures of `include/uapi/linux/ethtool.h`; a tunable's head is its id, its type and its bytes.
+/// The structures of `include/uapi/linux/ethtool.h`. The head of a tunable is its id, its type and its length in bytes.
 const BLOCKS: [Block; 12] = [
     block("channels", ETHTOOL_GCHANNELS, 9, 0x1e0),
     block("coalesce", ETHTOOL_GCOALESCE, 23, 0x7f_fffe),
@@ -77,30 +77,32 @@ const BLOCKS: [Block; 12] = [
     block("wake", ETHTOOL_GWOL, 5, 0x1c),
 ];
 
-/// Words of a feature block: available, requested, active, never changed (`struct ethtool_get_features_block`).
+/// Number of words in a feature block: available, requested, active, never changed (`struct
+/// ethtool_get_features_block`).
 const FEATURES: usize = 4;
-/// More features than any kernel has, in blocks of 32.
+/// Number of feature blocks of 32 features. No kernel has more.
 const FEATURE_BLOCKS: usize = 8;
 
-/// Words before the table of `struct ethtool_rxfh`, and the indices of the words with the numbers of its entries and of
-/// its key's bytes.
+/// Number of words before the table of `struct ethtool_rxfh`. The next two constants are the indexes of the number of
+/// table entries and of the number of the key's bytes.
 const RSS: usize = 6;
 const RSS_ENTRIES: usize = 2;
 const RSS_KEY: usize = 3;
 
-/// Words of `struct ethtool_rxnfc` before the list of locations (47), and the indices of the words with the number of
-/// locations, the rule's location, and the rule itself with its location and its RSS context.
+/// Number of words before the list of locations in `struct ethtool_rxnfc` (47). The constants below are indexes of
+/// words: the number of locations, the rule's location, and the rule itself with its location and its RSS context.
 const RULES: usize = 47;
 const RULES_COUNT: usize = 46;
 const RULES_PLACE: usize = 44;
 const RULE: std::ops::Range<usize> = 4..RULES;
 
-/// Names of the settings that are no [`BLOCKS`].
+/// Names of the settings that are not in [`BLOCKS`].
 const FEATURES_NAME: &str = "features";
 const RSS_NAME: &str = "rss";
 const RULES_NAME: &str = "rules";
 
-/// Adds the settings of the driver of `link`. A driver without hardware has at most features and channels.
+/// Adds the settings of the driver of `link`. A driver without hardware has at most the settings `features` and
+/// `channels`.
 #[cold]
 pub(super) fn read(socket: BorrowedFd<'_>, link: &Link, settings: &mut DeviceSettings) {
     let ask = |words: &mut [u32]| ioctl(socket, &link.name, words);
@@ -131,14 +133,15 @@ pub(super) fn read(socket: BorrowedFd<'_>, link: &Link, settings: &mut DeviceSet
     }
 }
 
-/// Returns the flow rules, or [`UNREADABLE`]. `None`: the driver never has flow rules.
+/// Returns the flow rules as text, or [`UNREADABLE`]. Returns `None` if the driver does not support flow rules.
 fn rules_text(ask: Ask<'_>) -> Option<String> {
     match rules(ask) {
         Ok(rules) => {
             let rules: Vec<String> = rules.iter().map(|it| text(it)).collect();
             Some(rules.join(" "))
         }
-        // mlx4 without steering by the device answers EINVAL (`mlx4_en_get_rxnfc()`, `drivers/net/ethernet/mellanox/mlx4`)
+        // mlx4 returns EINVAL if the device does not steer packets (`mlx4_en_get_rxnfc()`,
+        // `drivers/net/ethernet/mellanox/mlx4`)
         Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL)) => None,
         Err(_) => Some(UNREADABLE.to_owned()),
     }
@@ -191,7 +194,7 @@ impl Block {
         words
     }
 
-    /// Returns the indices of settable words.
+    /// Returns the indexes of the words that can be set.
     fn places(&self) -> impl Iterator<Item = usize> {
         (0..self.words).filter(|place| self.settable & (1 << place) != 0)
     }
@@ -204,7 +207,7 @@ fn features(ask: Ask<'_>) -> io::Result<Vec<[u32; FEATURES]>> {
     let mut words = [0; 2 + FEATURE_BLOCKS * FEATURES];
     (words[0], words[1]) = (ETHTOOL_GFEATURES, FEATURE_BLOCKS as u32);
     ask(&mut words)?;
-    // the number of blocks
+    // the word with the number of blocks
     let count = (words[1] as usize).min(FEATURE_BLOCKS);
     let (blocks, _) = words[2..].as_chunks();
     Ok(blocks[..count].to_vec())
@@ -222,7 +225,7 @@ fn rss(ask: Ask<'_>) -> io::Result<Vec<u32>> {
     Ok(words)
 }
 
-/// Gives the driver the flow rules in `value`, and removes all others.
+/// Adds the flow rules in `value` to the driver, and removes the driver's other rules.
 #[cold]
 fn keep_rules(ask: Ask<'_>, value: &str) -> io::Result<()> {
     let invalid = || io::Error::from(io::ErrorKind::InvalidInput);
@@ -233,7 +236,7 @@ fn keep_rules(ask: Ask<'_>, value: &str) -> io::Result<()> {
         return Err(invalid());
     }
     let present = rules(ask)?;
-    // a changed rule first releases its location
+    // a location has one rule, so this removes the present rule before its changed form is added
     for rule in present.iter().filter(|it| !wanted.contains(it)) {
         ask(&mut on_rule(ETHTOOL_SRXCLSRLDEL, rule))?;
     }
@@ -243,7 +246,7 @@ fn keep_rules(ask: Ask<'_>, value: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// A request of `command` on `rule`.
+/// Returns a request of `command` for `rule`.
 fn on_rule(command: u32, rule: &[u32]) -> [u32; RULES + 1] {
     let mut words = [0; RULES + 1];
     words[0] = command;
@@ -284,7 +287,7 @@ fn words_of(text: &str) -> Option<Vec<u32>> {
 }
 
 /// Passes `words` to the driver of the netdev `name`. The first word is the command. The driver writes its answer into
-/// `words`. Any socket in the netdev's namespace works (`sock_do_ioctl()`, `net/socket.c`).
+/// `words`. `socket` can be any socket in the netdev's namespace (`sock_do_ioctl()`, `net/socket.c`).
 fn ioctl(socket: BorrowedFd<'_>, name: &str, words: &mut [u32]) -> io::Result<()> {
     // SAFETY: the structure consists of numbers and pointers.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -293,8 +296,8 @@ fn ioctl(socket: BorrowedFd<'_>, name: &str, words: &mut [u32]) -> io::Result<()
         *to = byte as _;
     }
     request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
-    // SAFETY: the name ends with a NUL, and `words` is the whole structure of its command, as long as the structure
-    // says.
+    // SAFETY: the name ends with a NUL, and `words` is the whole structure of its command, with the length that the
+    // structure states.
     match unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &raw mut request) } {
         0.. => Ok(()),
         _ => Err(io::Error::last_os_error()),
@@ -307,7 +310,7 @@ mod tests {
     use crate::device_settings::FLOW_RULES;
     use std::{cell::RefCell, collections::BTreeMap};
 
-    /// A driver's table of rules.
+    /// Models a driver with the flow rules `rules`.
     fn driver(rules: &RefCell<BTreeMap<u32, Vec<u32>>>, words: &mut [u32]) -> io::Result<()> {
         let mut rules = rules.borrow_mut();
         let place = words[RULES_PLACE];
@@ -329,7 +332,7 @@ mod tests {
         Ok(())
     }
 
-    /// A rule at the same place that leads elsewhere is another one.
+    /// Two rules at the same location with different destinations are different rules.
     #[test]
     fn flow_rules_are_kept_by_their_contents() {
         let rule = |place: u32, queue: u32| {
@@ -354,7 +357,7 @@ mod tests {
         assert!(rules.borrow().is_empty());
     }
 
-    /// A driver that is being reset refuses to be read for a moment: the host's rules are not removed at DEL then.
+    /// A driver that is being reset refuses to report rules for a moment. DEL then keeps the host's rules.
     #[test]
     fn flow_rules_that_cannot_be_read_are_not_taken_for_none() {
         let refuse = |errno| rules_text(&move |_| Err(io::Error::from_raw_os_error(errno)));

@@ -19,8 +19,8 @@ use netlink_packet_route::{
 use nix::libc;
 use std::{io, net::IpAddr, os::fd::AsFd, path::Path};
 
-/// Number of tries to find a free index for a child, and step between two tries. Another netdev can get an index in the
-/// meantime.
+/// Number of tries to find a free index for a child, and difference between the indexes of two tries. Another netdev
+/// can get an index between two tries.
 const INDEX_TRIES: u32 = 8;
 const INDEX_GAP: u32 = 64;
 
@@ -46,7 +46,7 @@ impl<'a> Namespaces<'a> {
         }
     }
 
-    /// Makes `change` to `link`; `change` gets the index of `link`.
+    /// Makes `change` to `link`. `change` is a closure whose argument is the index of `link`.
     fn change(
         self,
         at: NetnsSide,
@@ -163,7 +163,7 @@ impl<'a> Namespaces<'a> {
                 let is_host = at == NetnsSide::Host;
                 let changed =
                     ipoib::change_mode(space, is_host, self.sysfs, (&**link, index), *mode);
-                // the netdev has the mode, and another process holds rtnl
+                // the kernel returns EBUSY if the netdev already has the mode while another process has the rtnl lock
                 tolerate(libc::EBUSY, changed)
             }
             LinkChange::Umcast(on) => request(0, &|index| ipoib::set_umcast(index, *on)),
@@ -199,12 +199,12 @@ impl<'a> Namespaces<'a> {
         }
     }
 
-    /// Sends one request on the host's socket, where the parent is found, with the child's namespace as an attribute.
-    /// `NLM_F_EXCL` prevents changes of an existing netdev of that name.
+    /// Sends one request on the host's socket, because the parent is on the host. An attribute of the request names the
+    /// child's namespace. With `NLM_F_EXCL` the kernel does not change an existing netdev with the child's name.
     ///
-    /// Linux before 6.15 searches for an existing netdev in the socket's namespace instead of the child's
-    /// (`rtnl_newlink()`, `net/core/rtnetlink.c`), so a child could not have the name of any netdev of the host. If the
-    /// request has an index, the kernel does not search.
+    /// If a request has no index, Linux before 6.15 searches for an existing netdev in the socket's namespace instead
+    /// of the child's (`rtnl_newlink()`, `net/core/rtnetlink.c`). A child could then not have the name of a netdev of
+    /// the host. So the request has an index.
     fn add_child(
         self,
         at: NetnsSide,
@@ -235,11 +235,11 @@ impl<'a> Namespaces<'a> {
         let mut refusal = refusal;
         for attempt in 0..INDEX_TRIES {
             let highest = highest_index(&mut host)?.max(highest_index(&mut inside)?);
-            // netdevs that appear meanwhile get the next indices
+            // the next indexes can belong to netdevs that appear meanwhile
             let index = highest + 1 + attempt * INDEX_GAP;
             match host.request(&new.request(index), flags) {
                 Ok(_) => return Ok(()),
-                // index or name are taken, on the host or in the pod (`register_netdevice()`)
+                // another netdev on the host or in the pod has the index or the name (`register_netdevice()`)
                 Err(taken) if matches!(taken.errno(), Some(libc::EEXIST | libc::EBUSY)) => {
                     log::debug!("{name} cannot be number {index}: {taken}");
                     refusal = taken;
@@ -250,7 +250,7 @@ impl<'a> Namespaces<'a> {
         Err(refusal)
     }
 
-    /// Sends from the netdev's present hardware address, which its driver may have chosen.
+    /// Announces with the netdev's present hardware address, because the driver may have chosen this address.
     fn announce(
         self,
         at: NetnsSide,
@@ -274,7 +274,7 @@ impl<'a> Namespaces<'a> {
         Ok(())
     }
 
-    /// Opens the socket and makes the change in a thread inside `at`.
+    /// Opens the RDMA netlink socket and makes the change in a thread inside the namespace `at`.
     fn rdma(
         self,
         at: NetnsSide,
@@ -286,9 +286,8 @@ impl<'a> Namespaces<'a> {
         })?
     }
 
-    /// Checks the new name before the move. If the old name is free in the new namespace, `do_setlink()`
-    /// (`net/core/rtnetlink.c`) moves the netdev under its old name and renames it afterwards. If the new name is
-    /// taken, the netdev would be moved but not renamed.
+    /// Checks that the new name is free before the move. Without this check, `do_setlink()` (`net/core/rtnetlink.c`)
+    /// could move the netdev under its old name, and then fail to rename it.
     fn move_link(
         self,
         link: &InterfaceName,
@@ -314,7 +313,7 @@ impl<'a> Namespaces<'a> {
     }
 }
 
-/// Treats `errno` as success: the state is already reached.
+/// Treats the error `errno` as success: the kernel returns it if the state is already reached.
 pub(super) fn tolerate(errno: i32, outcome: Result<(), NetlinkError>) -> Result<(), NetlinkError> {
     match outcome {
         Err(error) if error.errno() == Some(errno) => Ok(()),
@@ -322,8 +321,8 @@ pub(super) fn tolerate(errno: i32, outcome: Result<(), NetlinkError>) -> Result<
     }
 }
 
-/// Returns the highest index of a netdev. Accepts the result of an interrupted dump: only netdevs that appear during
-/// the dump can have higher indices. While containers keep starting, no dump is complete.
+/// Returns the highest index of a netdev. Accepts the result of an interrupted dump, because the kernel interrupts
+/// every dump while containers keep starting. Only a netdev that appears during the dump can have a higher index.
 fn highest_index(socket: &mut Socket) -> Result<u32, NetlinkError> {
     let answers = socket.dump_once(&links::dump())?;
     let indices = answers.bodies().filter_map(links::index);

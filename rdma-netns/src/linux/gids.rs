@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! GID tables from sysfs (`drivers/infiniband/core/sysfs.c`).
 //!
-//! ADD waits for a pod's GIDs, so it reads the table often. Each index costs one file, with three system calls. Further
-//! files are read for used indices only.
+//! ADD waits for a pod's GIDs, so it reads the table often. Reading one index takes one open file and three system
+//! calls. Further files are read only for indexes with a GID.
 
 use super::inside;
 use crate::{Gid, GidKind, GidTable, netns::Netns, rdma::name};
@@ -48,18 +48,18 @@ pub(super) fn read(sysfs: &Path, device: &str, port: u32) -> io::Result<GidTable
     Ok(table)
 }
 
-/// Returns the GID at `index`; all zeros if the entry is free.
+/// Returns the GID at `index`. Returns all zeros if the entry is free.
 fn gid(gids: &File, index: u32) -> io::Result<Ipv6Addr> {
     let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
     let file = openat(gids, index.to_string().as_str(), flags, Mode::empty())?;
-    // 8 groups of 4 digits, their colons, a line feed
+    // a GID's text: 8 groups of 4 digits, 7 colons, and a line feed
     let mut text = [0; 40];
     let length = File::from(file).read(&mut text)?;
     let text = str::from_utf8(&text[..length]).unwrap_or_default();
     Ok(text.trim_end().parse().unwrap_or(Ipv6Addr::UNSPECIFIED))
 }
 
-/// Reads a GID table as `netns` shows it: a thread enters the namespace and mounts its own sysfs.
+/// Reads a GID table as `netns` sees it. A thread enters the namespace and mounts its own sysfs.
 pub(super) fn read_inside(
     netns: &Netns,
     sysfs: &Path,
@@ -74,7 +74,7 @@ pub(super) fn read_inside(
         .flatten()
 }
 
-/// Reads an attribute of a GID; `None`: the GID disappeared meanwhile (EINVAL, `_show_port_gid_attr()`).
+/// Reads an attribute of a GID. Returns `None` if the GID has disappeared (EINVAL, `_show_port_gid_attr()`).
 fn attribute(file: &Path) -> io::Result<Option<String>> {
     match fs::read_to_string(file) {
         Ok(text) => Ok(Some(text.trim_end().to_owned()).filter(|text| !text.is_empty())),
@@ -84,7 +84,7 @@ fn attribute(file: &Path) -> io::Result<Option<String>> {
     }
 }
 
-/// `gid_type_str` in `drivers/infiniband/core/cache.c`.
+/// Parses a GID's kind as `gid_type_str` in `drivers/infiniband/core/cache.c` prints it.
 fn kind(text: &str) -> Option<GidKind> {
     match text {
         "IB/RoCE v1" => Some(GidKind::InfinibandOrRoceV1),
@@ -97,7 +97,7 @@ fn kind(text: &str) -> Option<GidKind> {
 mod tests {
     use super::*;
 
-    /// A port with 1024 places, of which 0, 1 and 900 are taken.
+    /// Returns a port with 1024 entries, of which 0, 1 and 900 are used.
     fn port() -> tempfile::TempDir {
         let sysfs = tempfile::tempdir().expect("a directory");
         let port = sysfs.path().join("class/infiniband/mlx5_bond_0/ports/1");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reads the state that decides about GPUDirect, from sysfs and procfs.
+//! Reads the state that determines whether GPUDirect works, from sysfs and procfs.
 
 use super::{
     devices::{link_name, read},
@@ -40,25 +40,25 @@ const PEER_MEMORY: [(&str, &[&str]); 2] = [
     ),
 ];
 
-/// Suffix of the functions that import dma-bufs, such as `mlx5_ib_reg_user_mr_dmabuf`. All drivers name them after the
-/// field of `struct ib_device_ops` (`drivers/infiniband/hw/*`).
+/// Suffix of the functions that import dma-bufs, such as `mlx5_ib_reg_user_mr_dmabuf`. The functions of all drivers
+/// have the name of the field of `struct ib_device_ops` as suffix (`drivers/infiniband/hw/*`).
 const IMPORT: &str = "_reg_user_mr_dmabuf";
-/// Beginning of the functions of ib_uverbs that these call.
+/// Common beginning of the names of functions in ib_uverbs. The functions with the suffix [`IMPORT`] call them.
 const CORE_IMPORT: &str = "ib_umem_dmabuf_get";
 /// Function of `ib_core` by which modules register peer memory.
 const REGISTER_PEER: &str = "ib_register_peer_memory_client";
 
-/// Reads a node's GPUDirect state. Reads the kernel's symbols again only after a module was loaded or removed, because
-/// the list has some ten megabytes.
+/// Reads a node's GPUDirect state. The list of the kernel's symbols has some ten megabytes, so this type reads it
+/// again only after a module was loaded or removed.
 #[derive(Debug, Default)]
 pub struct GpuDirectReader {
-    /// Inodes of the modules' directories, and the symbols with these modules.
+    /// Inodes of the loaded modules' directories, and the symbols that the kernel had with these modules.
     known: Option<(BTreeSet<u64>, Option<Symbols>)>,
 }
 
 impl GpuDirectReader {
-    /// Returns the state of a node with these accelerators and NICs. `sysfs` and `procfs` are mount points. `None`: the
-    /// node has no accelerators, or virtual machines have all of them.
+    /// Returns the state of a node with these accelerators and NICs. `sysfs` and `procfs` are mount points. Returns
+    /// `None` if the node has no accelerators, or if virtual machines have all of them.
     pub fn read(
         &mut self,
         (sysfs, procfs): (&Path, &Path),
@@ -85,7 +85,8 @@ impl GpuDirectReader {
         let redirecting = ports.into_iter().filter(|it| redirects(&directory(it)));
         let redirecting = redirecting.cloned().collect();
         let all = nics.chain(own.iter().map(|it| &it.address));
-        // `DMA`, `DMA-FQ`: the kernel's own translation (`iommu_group_show_type()`, `drivers/iommu/iommu.c`)
+        // `DMA`, `DMA-FQ`: the kernel itself makes the IOMMU translate addresses (`iommu_group_show_type()`,
+        // `drivers/iommu/iommu.c`)
         let is_translated = |address: &&DeviceAddress| {
             let kind = read(&directory(address).join("iommu_group"), "type");
             kind.is_some_and(|kind| kind.starts_with("DMA"))
@@ -123,8 +124,9 @@ impl GpuDirectReader {
     }
 }
 
-/// Parses lines like `0000000000000000 t mlx5_ib_reg_user_mr_dmabuf [mlx5_ib]`. A built-in driver has no module in the
-/// line. The address is 0 unless root reads it. `None`: there is no symbol, or an error occurred.
+/// Parses lines like `0000000000000000 t mlx5_ib_reg_user_mr_dmabuf [mlx5_ib]`. The line of a built-in driver names no
+/// module. The kernel shows the address 0 to programs without root's rights. Returns `None` if the list has no symbol,
+/// or after a read error.
 fn parse(mut list: impl BufRead) -> Option<Symbols> {
     let mut symbols = Symbols::default();
     let (mut has_core, mut has_any) = (false, false);
@@ -133,7 +135,7 @@ fn parse(mut list: impl BufRead) -> Option<Symbols> {
         let mut words = line.split_ascii_whitespace().skip(2);
         if let Some(name) = words.next() {
             has_any = true;
-            // compilers append `.llvm.123` and the like
+            // compilers append suffixes like `.llvm.123`
             let name = name.split('.').next().unwrap_or_default();
             has_core |= name.starts_with(CORE_IMPORT);
             symbols.peer_memory |= name == REGISTER_PEER;
@@ -151,7 +153,8 @@ fn parse(mut list: impl BufRead) -> Option<Symbols> {
     has_any.then_some(symbols)
 }
 
-/// Returns the ports between two functions, below the last port that is above both. Empty if no port is above both.
+/// Returns the ports between two functions: the ports below the last port that is above both functions. Returns none
+/// if no port is above both functions.
 fn ports_between<'a>(
     one: &'a PciPath,
     other: &'a PciPath,
@@ -176,7 +179,7 @@ fn redirects(directory: &Path) -> bool {
         Some(u16::from_le_bytes(bytes.try_into().ok()?))
     };
     let mut place = FIRST;
-    // a list that leads back must end, too
+    // the limit also ends the loop if the list of capabilities is circular
     for _ in 0..space.len() / 8 {
         let Some((id, next)) = word(place).zip(word(place + 2)) else {
             return false;

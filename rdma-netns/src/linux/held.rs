@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The addresses of a namespace, by one dump, for programs that need nothing else.
+//! All addresses of a namespace by one dump. For programs that need only the addresses.
 
 use super::{Linux, addresses, cannot_read};
 use crate::ObserveError;
 use std::net::IpAddr;
 
 impl Linux {
-    /// Returns all addresses of all netdevs in the own namespace, in the kernel's order.
+    /// Returns all addresses of all netdevs in this program's namespace, in the kernel's order.
     pub fn addresses(&self) -> Result<Vec<IpAddr>, ObserveError> {
         let what = "the addresses of the host";
         let host = self.host().map_err(cannot_read(what))?;

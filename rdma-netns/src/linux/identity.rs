@@ -32,7 +32,7 @@ impl Linux {
         }
     }
 
-    /// Returns an error if `id`, found at `path`, is the host's own namespace.
+    /// Returns an error if `id`, the identity found at `path`, is the host's namespace.
     pub(super) fn check_not_host(&self, path: &Path, id: NetnsId) -> Result<(), OpenPodError> {
         let host = self.host().map_err(|source| OpenPodError::Io {
             path: path.to_owned(),
@@ -53,7 +53,7 @@ pub(super) fn not_opened(error: OpenError) -> OpenPodError {
     }
 }
 
-/// Returns true if the namespace is gone: `/proc/PID/ns/net` of a process that has ended returns ESRCH.
+/// Returns true if the namespace has ended: `/proc/PID/ns/net` of a process that has ended returns ESRCH.
 fn is_missing(error: &io::Error) -> bool {
     let missing = [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory];
     missing.contains(&error.kind()) || error.raw_os_error() == Some(libc::ESRCH)

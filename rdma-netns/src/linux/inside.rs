@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reads data that need a thread in a pod's namespace: the pod's exclusive RDMA devices, over RDMA netlink and in the
-//! namespace's sysfs.
+//! Reads data that only a thread in a pod's namespace can read: the pod's exclusive RDMA devices, over RDMA netlink and
+//! in the namespace's sysfs.
 //!
-//! The namespace is open only during the call. Entering it needs `CAP_SYS_ADMIN`.
+//! The namespace is open only during the call. Entering the namespace needs `CAP_SYS_ADMIN`.
 
 use super::{
     devices,
@@ -30,18 +30,18 @@ pub type Ports = (String, Vec<PortInfo>);
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InsideError {
-    /// The namespace cannot be opened; `NotFound`: the namespace is gone.
+    /// The namespace cannot be opened. `NotFound`: the namespace has ended.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// The path now leads to another namespace.
+    /// The path leads to a namespace that has not the expected identity.
     #[error("another network namespace is at {0:?} by now")]
     Other(PathBuf),
-    /// The system refused; `PermissionDenied`: entering needs `CAP_SYS_ADMIN`.
+    /// The system refused to read. `PermissionDenied`: entering the namespace needs `CAP_SYS_ADMIN`.
     #[error("cannot read in the network namespace at {path:?}: {source}")]
     Read {
         /// Path of the namespace.
         path: PathBuf,
-        /// The system's answer.
+        /// The kernel's error.
         source: NetlinkError,
     },
 }
@@ -52,8 +52,8 @@ impl InsideError {
         matches!(self, Self::Open(OpenError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound)
     }
 
-    /// Returns true if a capability is missing for entering the namespace or, with newer kernels, for opening it.
-    /// Security modules refuse with `EACCES`.
+    /// Returns true if this program lacks a capability for entering the namespace. Newer kernels also require a
+    /// capability for opening it. A refusal by a security module is `EACCES`, and returns false.
     pub fn lacks_capability(&self) -> bool {
         let errno = match self {
             Self::Open(OpenError::Io { source, .. }) => source.raw_os_error(),
@@ -64,8 +64,8 @@ impl InsideError {
     }
 }
 
-/// Returns the RDMA devices that the namespace at `path` sees, with the states of their ports. Empty if there is no
-/// RDMA subsystem.
+/// Returns the RDMA devices that the namespace at `path` sees, with the states of their ports. Returns none if there is
+/// no RDMA subsystem.
 pub fn ports(path: &Path, id: NetnsId) -> Result<Vec<Ports>, InsideError> {
     let read = || -> Result<Vec<Ports>, NetlinkError> {
         let Some(mut nldev) = Nldev::open()? else {
@@ -73,7 +73,7 @@ pub fn ports(path: &Path, id: NetnsId) -> Result<Vec<Ports>, InsideError> {
         };
         let devices = nldev.devices()?;
         let with_ports = devices.into_iter().filter_map(|device| {
-            // a device that leaves between two requests is left out
+            // omits a device that disappears between two requests
             let ports = nldev.ports(device.index).ok()?;
             Some((device.name, ports))
         });
@@ -84,8 +84,8 @@ pub fn ports(path: &Path, id: NetnsId) -> Result<Vec<Ports>, InsideError> {
     })
 }
 
-/// Runs `work` with the path of a sysfs that was mounted in the namespace at `path`. The content of
-/// `/sys/class/infiniband` depends on the namespace of the mount.
+/// Runs `work` with the path of a sysfs. A thread has mounted this sysfs in the namespace at `path`, because the
+/// content of `/sys/class/infiniband` depends on the namespace of the mount.
 pub fn with_sysfs<T: Send>(
     path: &Path,
     id: NetnsId,
@@ -98,8 +98,8 @@ pub fn with_sysfs<T: Send>(
     })
 }
 
-/// Returns the PCI functions or auxiliary devices of the netdevs of `netns`, given by name and index; `None` for
-/// netdevs without hardware.
+/// Returns the PCI functions or auxiliary devices of netdevs in `netns`, which are given by name and index. The value
+/// of a netdev without hardware is `None`.
 pub(super) fn hardware(
     netns: &Netns,
     sysfs: &Path,
@@ -126,13 +126,13 @@ fn within<T>(
     })
 }
 
-/// Mounts sysfs for the calling thread alone, as the thread's namespace sees it (`sysfs_init_fs_context()`,
-/// `fs/sysfs/mount.c`). The mount ends with the thread.
+/// Mounts sysfs for the calling thread alone. The mount shows the thread's namespace (`sysfs_init_fs_context()`,
+/// `fs/sysfs/mount.c`), and ends with the thread.
 pub(super) fn mount_own(sysfs: &Path) -> io::Result<()> {
     mount_sysfs(sysfs, MsFlags::MS_RDONLY)
 }
 
-/// Does the same as `mount_own`, with write access.
+/// Mounts sysfs like [`mount_own`], with write access.
 pub(super) fn mount_own_to_write(sysfs: &Path) -> io::Result<()> {
     mount_sysfs(sysfs, MsFlags::empty())
 }

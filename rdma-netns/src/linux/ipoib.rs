@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! IPoIB netdevs. Attributes come from rtnetlink (`IFLA_IPOIB_*`, `include/uapi/linux/if_link.h`), the mode from its
-//! sysfs file if there is one, and the partitions of ports from sysfs.
+//! IPoIB netdevs. Attributes come from rtnetlink (`IFLA_IPOIB_*`, `include/uapi/linux/if_link.h`), and the partitions
+//! of ports from sysfs. The mode is changed through its file in sysfs if the file exists, else through rtnetlink.
 
 use super::{Space, devices, inside, links};
 use crate::{
@@ -62,10 +62,10 @@ fn set_mode(index: u32, mode: IpoibMode) -> RouteNetlinkMessage {
 
 /// Changes the mode of the netdev `name` with the index `index`.
 ///
-/// `ipoib_set_mode()` releases the rtnl lock for a moment. If another process takes the lock then, the function
-/// continues without it. A write to sysfs handles this case (`mode_store()`, `ipoib_cm.c`). A netlink request does not:
-/// it would release the lock of the other process. A child made by netlink has no file for the mode, so its mode is
-/// changed by netlink nevertheless.
+/// `ipoib_set_mode()` releases the rtnl lock for a moment. If another process then takes the lock, `ipoib_set_mode()`
+/// continues without it. The write to sysfs handles this case (`mode_store()`, `ipoib_cm.c`). A netlink request does
+/// not, and would then release the lock of the other process. Only children that netlink made have no file for the
+/// mode, so netlink changes their mode.
 pub(super) fn change_mode(
     space: &Space,
     is_host: bool,
@@ -91,13 +91,13 @@ pub(super) fn change_mode(
 
 fn write_mode(sysfs: &Path, netdev: &str, mode: IpoibMode) -> io::Result<()> {
     let file = sysfs.join("class/net").join(netdev).join("mode");
-    // a missing file must not be created
+    // the call must not create a missing file
     let mut file = fs::OpenOptions::new().write(true).open(file)?;
     // `ipoib_set_mode()` compares whole lines
     io::Write::write_all(&mut file, format!("{}\n", mode.name()).as_bytes())
 }
 
-/// Returns the P_Keys of a port (`/sys/class/infiniband/DEVICE/ports/PORT/pkeys/`), without empty entries.
+/// Returns the P_Keys of a port (`/sys/class/infiniband/DEVICE/ports/PORT/pkeys/`). Omits empty entries.
 pub(super) fn partitions(sysfs: &Path, device: &str, port: u32) -> io::Result<Vec<Pkey>> {
     let table = name::directory(sysfs, device).join(format!("ports/{port}/pkeys"));
     fs::metadata(&table)?;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Bytes as `include/uapi/linux/if_link.h` and `drivers/infiniband/ulp/ipoib/ipoib_netlink.c` have them.
+//! Tests of messages of IPoIB netdevs. They compare bytes with `include/uapi/linux/if_link.h` and
+//! `drivers/infiniband/ulp/ipoib/ipoib_netlink.c`.
 
 use super::*;
 use crate::{Child, linux::children::NewChild};
@@ -11,7 +12,7 @@ use std::{
 const HEADER: usize = 16;
 const IFLA_LINKINFO: u16 = 18;
 
-/// `struct nlattr` and its value, to four bytes.
+/// Returns `struct nlattr` with its value, padded to a multiple of four bytes.
 fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     let length = u16::try_from(value.len() + 4).expect("short");
     let mut bytes = [length.to_ne_bytes(), kind.to_ne_bytes()].concat();
@@ -28,14 +29,14 @@ fn of_kind(kind: &str, data: &[u8]) -> Vec<u8> {
     .concat()
 }
 
-/// All three are of 16 bits (`ipoib_policy`).
+/// Returns the three IPoIB attributes, each of 16 bits (`ipoib_policy`).
 fn ipoib(pkey: u16, mode: u16, umcast: u16) -> Vec<u8> {
     let attributes = [(1, pkey), (2, mode), (3, umcast)];
     let attributes = attributes.map(|(kind, value)| attribute(kind, &value.to_ne_bytes()));
     of_kind("ipoib\0", &attributes.concat())
 }
 
-/// `struct ifinfomsg` of a netdev, what follows it, and the number of the request.
+/// Returns `struct ifinfomsg` with the attributes that follow it, and the message type of the request.
 fn bytes(message: &RouteNetlinkMessage) -> (Vec<u8>, u16) {
     use netlink_packet_core::NetlinkSerializable;
     let mut body = vec![0; message.buffer_len()];
@@ -64,7 +65,8 @@ fn every_attribute_of_an_ipoib_netdev_is_read() {
     assert_eq!(parse(&of_kind("ipoib\0", &[])), None);
 }
 
-/// A parent's `IFLA_LINK` is its own number, and not reported; a child's is its parent's, in any namespace.
+/// An IPoIB parent's `IFLA_LINK` is its own index, so the parent has no lower netdev. A child's `IFLA_LINK` is its
+/// parent's index, in any namespace.
 #[test]
 fn a_child_has_a_lower_netdev() {
     let header = |index: u32| {
@@ -89,7 +91,8 @@ fn a_child_has_a_lower_netdev() {
     assert_eq!(child.lower, Some(4));
 }
 
-/// Without a mode, for which netlink releases rtnl, and without an MTU, which the kernel takes from the port.
+/// The request has no mode, because netlink releases the rtnl lock for a mode. The request has no MTU, because the
+/// kernel takes the MTU from the port.
 #[test]
 fn a_child_is_requested_by_parent_and_partition() {
     let target = fs::File::open("/").expect("a descriptor");

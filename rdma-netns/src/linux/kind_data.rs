@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Settings of a virtual netdev's kind that survive a move and that an administrator of its namespace can change
-//! (`IFLA_INFO_DATA`, `include/uapi/linux/if_link.h`), and the reasons why its protocol is down
-//! (`IFLA_PROTO_DOWN_REASON`).
+//! Settings of a virtual netdev's kind (`IFLA_INFO_DATA`, `include/uapi/linux/if_link.h`) that survive a move, and that
+//! an administrator of the netdev's namespace can change. The module also reads and writes the reasons why the netdev's
+//! protocol is down (`IFLA_PROTO_DOWN_REASON`).
 
 use super::links::{self, HEADER};
 use crate::{
@@ -26,22 +26,22 @@ const IFLA_VLAN_QOS_MAPPING: u16 = 1;
 /// All of `VLAN_FLAG_*` (Linux 5.3).
 const VLAN_FLAGS: u32 = 0x1f;
 
-/// Format of a settable attribute of a kind.
+/// Format of an attribute that a program can set.
 #[derive(Clone, Copy, PartialEq)]
 enum Form {
-    /// Bytes.
+    /// Bytes without structure.
     Plain,
     /// `struct ifla_vlan_flags`
     Flags,
-    /// Addresses of senders.
+    /// A list of sender addresses.
     Senders,
-    /// `struct ifla_vlan_qos_mapping`s: from and to.
+    /// A list of `struct ifla_vlan_qos_mapping`, each with a value `from` and a value `to`.
     Mappings,
 }
 
-/// Attributes of macvlan, in the order in which they can be set: mode, flags, length of the broadcast queue, sender
-/// addresses (`macvlan_changelink()`, `drivers/net/macvlan.c`). The broadcast cutoff is left out, because it applies to
-/// all children of the lower netdev.
+/// Attributes of macvlan, in an order in which they can be set: mode, flags, length of the broadcast queue, sender
+/// addresses (`macvlan_changelink()`, `drivers/net/macvlan.c`). The list omits the broadcast cutoff, because it applies
+/// to all children of the lower netdev.
 const MACVLAN: &[(u16, Form)] = &[
     (1, Form::Plain),
     (2, Form::Plain),
@@ -50,7 +50,7 @@ const MACVLAN: &[(u16, Form)] = &[
 ];
 /// Attributes of ipvlan: mode and flags (`ipvlan_nl_changelink()`, `drivers/net/ipvlan/ipvlan_main.c`).
 const IPVLAN: &[(u16, Form)] = &[(1, Form::Plain), (2, Form::Plain)];
-/// Attributes of a VLAN: flags, priorities of sent and of received frames (`vlan_changelink()`,
+/// Attributes of a VLAN: flags, priorities of sent frames, priorities of received frames (`vlan_changelink()`,
 /// `net/8021q/vlan_netlink.c`).
 const VLAN: &[(u16, Form)] = &[
     (IFLA_VLAN_FLAGS, Form::Flags),
@@ -67,7 +67,7 @@ fn forms(kind: &str) -> &'static [(u16, Form)] {
     }
 }
 
-/// Adds the settable attributes of the kind of `link`, if `link` is virtual.
+/// Adds to `settings` the attributes of the kind of `link` that a program can set. Adds none if `link` is not virtual.
 #[cold]
 pub(super) fn read(socket: &mut Socket, link: &Link, settings: &mut DeviceSettings) {
     let Some(kind) = &link.kind else {
@@ -88,7 +88,7 @@ pub(super) fn read(socket: &mut Socket, link: &Link, settings: &mut DeviceSettin
 /// Sets the setting `kind/SETTING` of the netdev `index`.
 ///
 /// # Errors
-/// The kernel's; `InvalidInput`: the netdev's kind has no such setting.
+/// The kernel's error. `InvalidInput`: the netdev's kind has no such setting.
 #[cold]
 pub(super) fn write(
     socket: &mut Socket,
@@ -109,7 +109,7 @@ pub(super) fn write(
     let form = forms.find(|(attribute, _)| attribute.to_string() == setting);
     let (attribute, form) = *form.ok_or_else(invalid)?;
     if present.text(attribute, form).as_deref() == Some(value) {
-        // another setting has changed this one too: a mode removes the addresses of senders
+        // this change can already be made: setting a mode also removes the sender addresses
         return Ok(());
     }
     let items = || wanted.iter().filter(|it| !it.is_empty()).cloned();
@@ -129,7 +129,7 @@ pub(super) fn write(
             ]
         }
         Form::Mappings => {
-            // a mapping that must be absent is set to its default
+            // a mapping that `value` lacks is set to its default
             let from = |it: &[u8]| it.get(..4).map(<[u8]>::to_vec);
             let is_wanted = |it: &[u8]| wanted.iter().any(|wanted| from(wanted) == from(it));
             let others = present.items(attribute);
@@ -191,12 +191,12 @@ impl Present {
         attributes(attribute(&self.data, kind).unwrap_or_default()).map(|(_, value)| value)
     }
 
-    /// Returns the value in hexadecimal. For a list: the sorted elements, separated by commas. `None`: the kernel does
-    /// not report the attribute.
+    /// Returns the attribute's value in hexadecimal. For a list, returns the sorted elements, separated by commas.
+    /// Returns `None` if the kernel does not report the attribute.
     fn text(&self, kind: u16, form: Form) -> Option<String> {
         match form {
             Form::Plain => attribute(&self.data, kind).map(text),
-            // without the mask: the kernel reports the flags that are on
+            // omits the mask, because the kernel reports only flags that are on
             Form::Flags => {
                 let flags = attribute(&self.data, kind).and_then(|it| it.get(..4));
                 Some(text(flags.unwrap_or(&[0; 4])))
@@ -204,8 +204,8 @@ impl Present {
             Form::Senders | Form::Mappings => {
                 let mut items: Vec<String> = self.items(kind).map(text).collect();
                 items.sort_unstable();
-                // an empty list is written as one empty element, because an empty text means that an earlier record
-                // lacks the setting
+                // an empty list becomes one empty element: an empty text means that the record is of an earlier version
+                // without the setting
                 Some(if items.is_empty() {
                     ",".into()
                 } else {
@@ -220,7 +220,7 @@ fn nest(attribute: u16, value: Vec<u8>) -> DefaultNla {
     DefaultNla::new(attribute | NLA_F_NESTED, value)
 }
 
-/// Returns the bytes of attributes one after the other.
+/// Concatenates the bytes of attributes.
 pub(super) fn nested(list: &[DefaultNla]) -> Vec<u8> {
     let mut value = vec![0; list.buffer_len()];
     list.emit(&mut value);

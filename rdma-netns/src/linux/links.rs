@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Netdevs in rtnetlink's words (`RTM_*LINK`, `include/uapi/linux/if_link.h`).
+//! Netdevs in rtnetlink messages (`RTM_*LINK`, `include/uapi/linux/if_link.h`).
 
 use super::{children, devices, ipoib, sysctls, vlans, xdp};
 use crate::{
@@ -35,7 +35,7 @@ const OPER_TESTING: u8 = 4;
 const OPER_DORMANT: u8 = 5;
 const OPER_UP: u8 = 6;
 
-/// Settings with a `u32` value, and their attributes.
+/// Settings with a value of type `u32`, each with its attribute.
 const NUMBERS: [(LinkSetting, u16); 6] = [
     (LinkSetting::Group, IFLA_GROUP),
     (LinkSetting::GsoMaxSize, 41),
@@ -57,27 +57,27 @@ const FLAGS: [(LinkFlag, LinkFlags); 9] = [
     (LinkFlag::AutoMedia, LinkFlags::Automedia),
 ];
 
-/// Requests all netdevs, without their counters.
+/// Builds the request for all netdevs, without their counters.
 pub(super) fn dump() -> RouteNetlinkMessage {
     get(0, vec![])
 }
 
-/// Requests all netdevs of the namespace that has the number `nsid` in this one.
+/// Builds the request for all netdevs of the namespace with the number `nsid` in this namespace.
 pub(super) fn dump_of(nsid: i32) -> RouteNetlinkMessage {
     get(0, vec![LinkAttribute::IfNetnsId(nsid)]) // IFLA_TARGET_NETNSID by its older name
 }
 
-/// Requests the netdev called `name`, alternative names included.
+/// Builds the request for the netdev with the name or alternative name `name`.
 pub(super) fn find(name: &str) -> RouteNetlinkMessage {
     get(0, vec![LinkAttribute::IfName(name.to_owned())])
 }
 
-/// Requests the netdev `index`.
+/// Builds the request for the netdev `index`.
 pub(super) fn by_index(index: u32) -> RouteNetlinkMessage {
     get(index, vec![])
 }
 
-/// Requests the netdev `index` with the set-up of its virtual functions.
+/// Builds the request for the netdev `index` with the settings of its virtual functions.
 pub(super) fn with_functions(index: u32) -> RouteNetlinkMessage {
     let mask = vec![LinkExtentMask::Vf, LinkExtentMask::SkipStats];
     let attributes = vec![LinkAttribute::ExtMask(mask)];
@@ -96,13 +96,13 @@ pub(super) fn message(index: u32, attributes: Vec<LinkAttribute>) -> LinkMessage
     message
 }
 
-/// Returns the index in an `RTM_NEWLINK`.
+/// Returns the netdev's index in an `RTM_NEWLINK`.
 pub(super) fn index(body: &[u8]) -> Option<u32> {
     LinkHeader::parse(body).ok().map(|header| header.index)
 }
 
-/// Returns the hardware address by which neighbours reach the Ethernet netdev of an `RTM_NEWLINK`. `None`: the netdev
-/// is down, has `IFF_NOARP`, or is not Ethernet.
+/// Returns the hardware address by which neighbours reach the Ethernet netdev of an `RTM_NEWLINK`. Returns `None` if
+/// the netdev is down, has `IFF_NOARP`, or is not Ethernet.
 pub(super) fn neighbours_find(body: &[u8]) -> Option<[u8; 6]> {
     let header = LinkHeader::parse(body).ok()?;
     let is_found = header.link_layer_type == LinkLayerType::Ether
@@ -112,8 +112,7 @@ pub(super) fn neighbours_find(body: &[u8]) -> Option<[u8; 6]> {
     address.try_into().ok()
 }
 
-/// Returns the hardware address with which the netdev of an `RTM_NEWLINK` can send ARP and neighbour discovery at
-/// present.
+/// Returns the hardware address from which the netdev of an `RTM_NEWLINK` can send ARP and neighbour discovery now.
 pub(super) fn can_ask(body: &[u8]) -> Result<[u8; 6], Unasked> {
     let header = LinkHeader::parse(body).map_err(|_| Unasked::NotEthernet)?;
     if header.link_layer_type != LinkLayerType::Ether {
@@ -197,7 +196,7 @@ pub(super) fn parse(body: &[u8], sysfs: &Path) -> Option<Link> {
                 link.settings
                     .insert(LinkSetting::Dormant, u32::from(is_dormant));
             }
-            // 0: the netdev has no lower one, as a tunnel reports
+            // 0 means that the netdev has no lower netdev; tunnels report 0
             IFLA_LINK => link.lower = u32_of(value).filter(|index| *index != 0),
             IFLA_LINK_NETNSID => netns = u32_of(value),
             IFLA_MASTER => link.master = u32_of(value),
@@ -228,11 +227,11 @@ pub(super) fn parse(body: &[u8], sysfs: &Path) -> Option<Link> {
         netns: netns.map_or(-1, |it| it as i32),
         vlan,
     });
-    // IFLA_LINK of a pair is its other end, which is no lower netdev.
+    // IFLA_LINK of one end of a pair is the other end, which is no lower netdev
     if matches!(link.kind.as_deref(), Some("veth" | "vxcan" | "netkit")) {
         link.lower = None;
     }
-    // a child reports the netdev on which it lies (`ipoib_get_iflink()`, `ipoib_main.c`)
+    // IFLA_LINK of an IPoIB child is its parent (`ipoib_get_iflink()`, `ipoib_main.c`)
     if let (Some(Ipoib { pkey, mode, .. }), Some(_)) = (link.ipoib, link.lower) {
         link.child = Some(Child::Ipoib { pkey, mode });
     }
@@ -248,9 +247,9 @@ fn name_of(body: &[u8], index: u32) -> InterfaceName {
     name.unwrap_or_else(|| InterfaceName::of_index(index))
 }
 
-/// Returns true if the netdev of an `RTM_NEWLINK` may have hardware that the message leaves out. Linux reports hardware
-/// since 5.14 (`rtnl_fill_ifinfo()`, `net/core/rtnetlink.c`). Virtual netdevs have a kind. Netdevs with hardware have
-/// no kind, except for IPoIB.
+/// Returns true if the netdev of an `RTM_NEWLINK` may have hardware that the message does not name. Linux before
+/// 5.14 reports no hardware (`rtnl_fill_ifinfo()`, `net/core/rtnetlink.c`). A netdev with a kind is virtual, except
+/// an IPoIB netdev.
 pub(super) fn hides_hardware(body: &[u8], link: &Link) -> bool {
     let can_have =
         link.link_type != LinkType::Other && matches!(link.kind.as_deref(), None | Some("ipoib"));
@@ -258,7 +257,7 @@ pub(super) fn hides_hardware(body: &[u8], link: &Link) -> bool {
     can_have && attribute(attributes, IFLA_PARENT_DEV_NAME).is_none()
 }
 
-/// Returns the netdev of an `RTM_NEWLINK` of the namespace that `sysfs` shows.
+/// Returns the netdev of an `RTM_NEWLINK`, which is in the namespace that `sysfs` shows.
 pub(super) fn parse_own(body: &[u8], sysfs: &Path) -> Option<Link> {
     let mut link = parse(body, sysfs)?;
     if hides_hardware(body, &link) {
@@ -267,7 +266,7 @@ pub(super) fn parse_own(body: &[u8], sysfs: &Path) -> Option<Link> {
     Some(link)
 }
 
-/// Returns bytes up to a NUL as text, in the form of [`Link::alt_names`]: a pod may use any bytes.
+/// Returns the bytes up to a NUL as text, in the form of [`Link::alt_names`]. A pod may use any bytes.
 fn text_of_bytes(value: &[u8]) -> String {
     let bytes = value.split(|byte| *byte == 0).next().unwrap_or_default();
     match std::str::from_utf8(bytes) {
@@ -322,7 +321,7 @@ pub(super) fn setting(setting: LinkSetting, value: u32) -> LinkAttribute {
     )
 }
 
-/// Returns the attribute of an alias, without a NUL; an empty one removes the alias.
+/// Returns the attribute that sets an alias, without a NUL. An empty alias removes the alias.
 pub(super) fn alias(alias: &str) -> LinkAttribute {
     LinkAttribute::Other(DefaultNla::new(IFLA_IFALIAS, bytes_of_text(alias)))
 }
@@ -369,7 +368,7 @@ mod tests {
     use netlink_packet_route::link::{InfoKind, LinkInfo};
     use std::{fs, os::unix::fs::symlink};
 
-    /// An `RTM_NEWLINK` of `eth2`, number 4.
+    /// Returns the body of an `RTM_NEWLINK` for `eth2` with index 4.
     fn body(of: LinkLayerType, more: Vec<LinkAttribute>) -> Vec<u8> {
         let mut attributes = vec![
             LinkAttribute::IfName("eth2".to_owned()),

@@ -10,11 +10,12 @@ use std::fs;
 /// Table of the netlink sockets of the reading thread's namespace (`netlink_seq_show()`, `net/netlink/af_netlink.c`).
 const SOCKETS: &str = "/proc/thread-self/net/netlink";
 
-/// Groups of a program that configures netdevs by events.
+/// Multicast groups that a program joins if it configures netdevs when events occur.
 const EVERYTHING: i32 =
     RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV4_ROUTE | RTMGRP_IPV6_IFADDR | RTMGRP_IPV6_ROUTE;
 
-/// Returns true if a socket of this thread's namespace receives all events. Returns false if the table cannot be read.
+/// Returns true if a socket of this thread's namespace receives all events. Returns false if the table of sockets
+/// cannot be read.
 pub(super) fn of_everything() -> bool {
     let table = fs::read_to_string(SOCKETS).unwrap_or_else(|error| {
         log::debug!("{SOCKETS}: {error}");
@@ -23,7 +24,7 @@ pub(super) fn of_everything() -> bool {
     has_one(&table)
 }
 
-/// Returns true if one of the sockets of `table` receives all events.
+/// Returns true if a socket in `table` receives all events.
 pub(super) fn has_one(table: &str) -> bool {
     // columns: sk Eth Pid Groups …; `Eth` is the protocol, `Groups` the first 32 groups
     let mut sockets = table.lines().filter_map(|line| {
@@ -53,7 +54,7 @@ mod tests {
     fn a_network_manager_is_one_and_who_hears_of_less_is_none() {
         assert!(!has_one(""));
         assert!(!has_one(HEADER));
-        // udevd listens to devices, a daemon to links, a proxy to addresses
+        // udevd receives events of devices, a daemon of links, a proxy of addresses
         let others = [
             (15, "00000002"),
             (0, "00000001"),
@@ -61,7 +62,7 @@ mod tests {
             (0, "00000000"),
         ];
         assert!(!has_one(&table(&others)));
-        // all groups, but of the protocol for devices
+        // a socket with all groups, but of another protocol: the one for devices
         assert!(!has_one(&table(&[(15, "00000551")])));
         assert!(has_one(&table(&[(0, "00000000"), (0, "800405d5")])));
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Limit of a process's locked memory (`RLIMIT_MEMLOCK`, getrlimit(2)). The limit applies to all memory that the
-//! process registers for RDMA, unless the process has `CAP_IPC_LOCK` in the initial user namespace (`__ib_umem_get()`,
-//! `drivers/infiniband/core/umem.c`).
+//! process registers for RDMA. A process with `CAP_IPC_LOCK` in the initial user namespace has no limit
+//! (`__ib_umem_get()`, `drivers/infiniband/core/umem.c`).
 
 use nix::{
     errno::Errno,
@@ -10,7 +10,8 @@ use nix::{
 };
 use std::{io, ptr};
 
-/// Raises the soft and the hard limit of `process` to `bytes`. `None`: unlimited. Does not lower a higher limit.
+/// Raises the soft and the hard limit of `process` to `bytes`. `None` removes the limit. A limit that is higher already
+/// stays.
 ///
 /// # Errors
 /// The process does not exist, or this program may not raise the hard limit (`CAP_SYS_RESOURCE`).

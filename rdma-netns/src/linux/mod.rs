@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The real kernel.
 //!
-//! Requests to rtnetlink are built with `netlink-packet-route`; answers are read one
-//! attribute at a time, since an attribute that a library does not know must not hide a
-//! netdev or fail a node.
+//! This module builds requests to rtnetlink with `netlink-packet-route`, and reads answers one attribute at a time. So
+//! an attribute that the library does not know hides no netdev, and makes no observation fail.
 //!
 //! | module | owns |
 //! |---|---|
 //! | `links`, `children`, `ipoib`, `addresses`, `routes`, `rules`, `sysctls` | one rtnetlink object each: parsing and requests |
 //! | `device_settings`, `ethtool`, `kind_data`, `bpf`, `xdp` | settings of a netdev in sysfs, of its driver and of its kind, and BPF programs |
-//! | `vfs` | virtual functions, as their physical function has them |
+//! | `vfs` | virtual functions, as their physical function reports them |
 //! | `drivers` | unbinding and binding of drivers |
 //! | `announce` | announcements of an address to neighbours |
 //! | `probe` | probes whether an address is free |
@@ -17,15 +16,15 @@
 //! | `neighbours` | the neighbour tables |
 //! | `nexthops` | the netdevs of nexthop objects |
 //! | `listeners` | sockets that receive the events of netdevs, addresses and routes |
-//! | `reach` | the netdevs without which the node is cut off |
+//! | `reach` | the netdevs that the node needs for its own network connection |
 //! | `api_server` | the API server's address in kubelet's kubeconfig |
-//! | `held` | all addresses of a namespace by one dump |
+//! | `held` | all addresses of a namespace, read by one dump |
 //! | `vlans` | the VLANs on a netdev |
 //! | [`nldev`] | RDMA netlink |
-//! | `rdma`, `devices` | RDMA devices and the hardware behind them, sysfs and `/dev` included |
+//! | `rdma`, `devices` | RDMA devices and their hardware, in sysfs and `/dev` |
 //! | `gids` | the GID tables in sysfs |
 //! | `erdma` | differences of eRDMA |
-//! | `inventory` | the hardware that resources are made of |
+//! | `inventory` | the node's hardware from which resources are formed |
 //! | `accelerators`, `data_direct`, `sockets` | GPUs, and the distance of a NIC from them |
 //! | `gpudirect` | conditions of GPUDirect |
 //! | [`devlink`], [`aer`] | errors of a NIC that its driver and its PCI link report |
@@ -34,7 +33,7 @@
 //! | `smc` | SMC's settings |
 //! | `locked_memory` | the limit of a process's locked memory |
 //! | `rdma_cgroup` | the controller that limits the use of RDMA devices |
-//! | `namespace` | all of a namespace but its RDMA devices |
+//! | `namespace` | the state of a namespace except its RDMA devices |
 //! | [`monitor`] | events of the kernel |
 //! | [`inside`] | reads that need a thread in a pod's namespace |
 //! | [`offline`] | decoding without a kernel |
@@ -122,16 +121,16 @@ const HOST: &str = "the host";
 /// File with an id that changes at every boot.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// The kernel of this machine, seen from the namespace of the first thread that uses this value.
+/// The kernel of this machine. The first thread that uses this value determines its network namespace: the host's.
 #[derive(Debug)]
 pub struct Linux {
     sysfs: PathBuf,
     dev: PathBuf,
     host: OnceLock<Space>,
     boot_id: OnceLock<String>,
-    /// Hardware that a value for one run caches.
+    /// Cache of hardware. Only a value for one run has a cache.
     known: Option<Mutex<devices::Known>>,
-    /// Cache of the API servers in kubelet's configuration, for one run.
+    /// Cache of the API servers in kubelet's configuration. Only a value for one run has a cache.
     api_servers: OnceLock<Vec<IpAddr>>,
     scope: Mutex<Option<ObservationScope>>,
 }
@@ -148,8 +147,8 @@ impl Linux {
         Self::with_roots("/sys", "/dev")
     }
 
-    /// Returns the kernel for one short run of a plugin. Attributes of PCI functions and the address of the API server
-    /// are read once. If a function is replaced by another one during the run, the change may be missed.
+    /// Returns the kernel for one short run of a plugin. Reads attributes of PCI functions and the addresses of the API
+    /// servers only once. So a run may miss that another function gets a function's address.
     pub fn for_one_run() -> Self {
         Self {
             known: Some(Mutex::default()),
@@ -172,7 +171,7 @@ impl Linux {
     }
 
     /// Sets the namespace mode of the RDMA subsystem: `rdma system set netns MODE`. The kernel accepts exclusive mode
-    /// only while there are no other namespaces, as at boot, and returns EBUSY otherwise.
+    /// only if no other network namespace exists, as at boot. Otherwise it returns EBUSY.
     pub fn set_rdma_mode(&self, mode: RdmaMode) -> Result<(), NetlinkError> {
         let unsupported = || io::Error::from(io::ErrorKind::Unsupported);
         self.host()?
@@ -206,8 +205,8 @@ impl Linux {
         }
     }
 
-    /// Returns true if the directory of ib_core in sysfs exists. Without ib_core, each opening of RDMA netlink would
-    /// make the kernel search for a module.
+    /// Returns true if the directory of ib_core in sysfs exists. Without ib_core, the kernel would search for a module
+    /// whenever a program opens RDMA netlink.
     fn has_nldev(&self) -> bool {
         self.sysfs.join("class/infiniband").exists()
     }
@@ -399,7 +398,7 @@ impl Kernel for Linux {
     }
 }
 
-/// Returns the seconds of `CLOCK_BOOTTIME`, which unlike the monotonic clock goes on while the machine sleeps.
+/// Returns the seconds of `CLOCK_BOOTTIME`. Unlike the monotonic clock, this clock counts while the machine sleeps.
 pub fn seconds_since_boot() -> Option<u64> {
     let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME).ok()?;
     u64::try_from(now.tv_sec()).ok()
@@ -445,7 +444,7 @@ impl Linux {
     }
 }
 
-/// Returns the conversion of the error of reading `what`.
+/// Returns a function that converts an error of reading `what`.
 fn cannot_read<E: Into<NetlinkError>>(what: impl fmt::Display) -> impl FnOnce(E) -> ObserveError {
     move |error| {
         let error = error.into();
@@ -459,7 +458,7 @@ fn cannot_read<E: Into<NetlinkError>>(what: impl fmt::Display) -> impl FnOnce(E)
     }
 }
 
-/// Parses an address in network byte order; its length selects the family.
+/// Parses an address in network byte order. The length determines the family.
 fn ip_of(value: &[u8]) -> Option<IpAddr> {
     match value.len() {
         4 => <[u8; 4]>::try_from(value).ok().map(IpAddr::from),

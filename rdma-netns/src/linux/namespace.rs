@@ -9,8 +9,8 @@ use crate::{Link, Namespace, ObserveError, Route, netlink::Answers};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage, route::RouteType};
 use std::{collections::BTreeSet, path::Path};
 
-/// Reads a namespace: netdevs, rules, and with `has_routes` routes. Leaves out RDMA devices and the number of the other
-/// namespace.
+/// Reads a namespace's netdevs and rules, and its routes if `has_routes` is true. Does not read its RDMA devices and
+/// the number of the other namespace.
 pub(super) fn read(
     space: &Space,
     whose: &str,
@@ -38,8 +38,8 @@ pub(super) fn read(
     })
 }
 
-/// Returns the number of the namespace `other` in `space`, if a netdev in `links`, the netdevs of `space`, lies on a
-/// netdev of another namespace.
+/// Returns the number that the namespace `other` has in `space`. Returns `None` if none of `links`, the netdevs of
+/// `space`, has a lower netdev in another namespace.
 pub(super) fn number_of(
     other: &Space,
     space: &Space,
@@ -57,7 +57,7 @@ pub(super) fn number_of(
     Ok(number.map(|it| it.0))
 }
 
-/// Returns the kernel's objects of the kind `what`, by `request`.
+/// Sends `request`, and returns the kernel's objects of the kind `what`.
 fn dump(
     space: &Space,
     whose: &str,
@@ -72,7 +72,7 @@ fn dump(
 fn links_of(space: &Space, whose: &str, sysfs: &Path) -> Result<Vec<Link>, ObserveError> {
     let answers = dump(space, whose, "links", &links::dump())?;
     let mut links: Vec<Link> = Vec::with_capacity(answers.bodies().count());
-    // indices in `links`
+    // indexes in `links`
     let mut without_hardware: Vec<usize> = Vec::new();
     for body in answers.bodies() {
         let link = match space.is_own() {
@@ -105,7 +105,8 @@ fn links_of(space: &Space, whose: &str, sysfs: &Path) -> Result<Vec<Link>, Obser
     Ok(links)
 }
 
-/// Adds a namespace's routes to its netdevs, and for a pod also its `tables`. Returns the routes with several netdevs.
+/// Adds the routes of a namespace to its netdevs. Also fills in the `tables` if the namespace is a pod's. Returns the
+/// routes that use several netdevs.
 fn routes_of(
     space: &Space,
     whose: &str,
@@ -114,7 +115,7 @@ fn routes_of(
 ) -> Result<Vec<(u32, Route)>, ObserveError> {
     let mut unkept_routes = Vec::new();
     let mut by_object = Vec::new();
-    // a host can have thousands of local addresses, and needs no free table
+    // a host can have thousands of local addresses, and no caller searches for a free table on the host
     let kind = match space.is_own() {
         true => RouteType::Unicast,
         false => RouteType::Unspec,

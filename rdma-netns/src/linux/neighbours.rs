@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Neighbours in rtnetlink's words (`RTM_*NEIGH`, `include/uapi/linux/neighbour.h`).
+//! Neighbour table entries in rtnetlink messages (`RTM_*NEIGH`, `include/uapi/linux/neighbour.h`).
 
 use super::{Linux, cannot_read, ip_of};
 use crate::{HardwareAddress, Neighbour, ObserveError, netlink::attributes};
@@ -9,12 +9,12 @@ use nix::libc::{NDA_DST, NDA_LLADDR};
 /// `sizeof(struct ndmsg)`
 const HEADER: usize = 12;
 
-/// `NUD_REACHABLE|NUD_STALE|NUD_DELAY|NUD_PROBE|NUD_PERMANENT`: states in which the neighbour's hardware address is
-/// known.
+/// `NUD_REACHABLE|NUD_STALE|NUD_DELAY|NUD_PROBE|NUD_PERMANENT`: states in which the kernel knows the neighbour's
+/// hardware address.
 const KNOWN: u16 = 0x02 | 0x04 | 0x08 | 0x10 | 0x80;
 
 impl Linux {
-    /// Returns the neighbours of the own namespace, by all netdevs.
+    /// Returns the neighbours of this program's namespace, on all netdevs.
     pub fn neighbours(&self) -> Result<Vec<Neighbour>, ObserveError> {
         let what = "the neighbours of the host";
         let host = self.host().map_err(cannot_read(what))?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Nexthop objects in rtnetlink (`RTM_*NEXTHOP`, `include/uapi/linux/nexthop.h`; Linux 5.3): the destinations of routes
-//! that refer to an object.
+//! Nexthop objects in rtnetlink (`RTM_*NEXTHOP`, `include/uapi/linux/nexthop.h`; Linux 5.3). A route can refer to such
+//! an object instead of naming its next hops.
 
 use crate::netlink::{Answers, Request, attributes, u32_of};
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,19 +9,19 @@ use std::collections::{BTreeMap, BTreeSet};
 const GET: u16 = 106;
 /// `sizeof(struct nhmsg)`
 const HEADER: usize = 8;
-/// `sizeof(struct nexthop_grp)`: the id comes first.
+/// `sizeof(struct nexthop_grp)`. The member's id comes first in the structure.
 const MEMBER: usize = 8;
 
 const NHA_ID: u16 = 1;
 const NHA_GROUP: u16 = 2;
 const NHA_OIF: u16 = 5;
 
-/// Returns the request for all nexthop objects, of both families.
+/// Builds the request for all nexthop objects, of IPv4 and IPv6.
 pub(super) fn dump() -> Request {
     Request::new(GET, &[0; HEADER])
 }
 
-/// Destination of a nexthop object: a netdev, or a group of objects.
+/// Destination of a nexthop object: a netdev, or a group of nexthop objects.
 enum Object {
     Netdev(u32),
     Group(Vec<u32>),
@@ -31,18 +31,18 @@ enum Object {
 pub(super) struct Nexthops(BTreeMap<u32, Object>);
 
 impl Nexthops {
-    /// Parses a dump.
+    /// Parses the answers of a dump.
     pub(super) fn of(answers: &Answers) -> Self {
         Self(answers.bodies().filter_map(parse).collect())
     }
 
-    /// Returns the indices of the netdevs that the nexthop object `id` uses. Empty: the object is a black hole, or
-    /// gone.
+    /// Returns the indexes of the netdevs that the nexthop object `id` uses. Returns none if the object is a black hole
+    /// or does not exist any more.
     pub(super) fn netdevs(&self, id: u32) -> BTreeSet<u32> {
         match self.0.get(&id) {
             None => BTreeSet::new(),
             Some(Object::Netdev(index)) => BTreeSet::from([*index]),
-            // a group is no member of another one (`valid_group_nh()`, `net/ipv4/nexthop.c`)
+            // a group is never a member of another group (`valid_group_nh()`, `net/ipv4/nexthop.c`)
             Some(Object::Group(members)) => members
                 .iter()
                 .filter_map(|member| match self.0.get(member) {

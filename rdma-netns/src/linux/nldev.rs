@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! RDMA netlink (`include/uapi/rdma/rdma_netlink.h`): the system's namespace mode, RDMA devices, their ports and
-//! character devices, and the move of a device.
+//! RDMA netlink (`include/uapi/rdma/rdma_netlink.h`): the system's namespace mode, RDMA devices with their ports and
+//! character devices, and moves of RDMA devices.
 //!
-//! A query sees the namespace in which the socket was opened. For a move, the *sending thread* must be in the device's
-//! namespace (`ib_device_set_netns_put()` in `drivers/infiniband/core/device.c` checks `current`).
+//! A query returns the devices of the namespace in which the socket was opened. For a move, the *sending thread* must
+//! be in the device's namespace (`ib_device_set_netns_put()` in `drivers/infiniband/core/device.c` checks `current`).
 
 use crate::{
     RdmaMode,
@@ -20,9 +20,9 @@ use std::{
 const PROTOCOL: isize = 20;
 /// `RDMA_NL_NLDEV`
 const CLIENT: u16 = 5;
-/// Command of `enum rdma_nldev_command` since Linux 6.11: headers may be older.
+/// Command of `enum rdma_nldev_command` that exists since Linux 6.11. Older headers lack it.
 const DELDEV: u16 = 27;
-/// Attribute of `enum rdma_nldev_attr` since Linux 6.11.
+/// Attribute of `enum rdma_nldev_attr` that exists since Linux 6.11.
 const PARENT_NAME: u16 = 100;
 /// The module of SMC-R.
 const SMC: &str = "smc";
@@ -74,15 +74,15 @@ fn request(command: u16) -> Request {
 /// An RDMA device as `RDMA_NLDEV_CMD_GET` reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
-    /// Index, constant for the device's lifetime.
+    /// Index, which is constant for the device's lifetime.
     pub index: u32,
-    /// Name, as [`name::text`].
+    /// Name, in the form of [`name::text`].
     pub name: String,
-    /// Node GUID, `0011:2233:4455:6677`.
+    /// Node GUID, such as `0011:2233:4455:6677`.
     pub node_guid: String,
-    /// Name of the parent RDMA device; `Some` for a [sub-device](crate::SubDevice).
+    /// Name of the parent RDMA device. `None`: the device is no [sub-device](crate::SubDevice).
     pub parent: Option<String>,
-    /// True if its first port speaks iWARP.
+    /// True if the device's first port speaks iWARP.
     pub is_iwarp: bool,
 }
 
@@ -106,13 +106,14 @@ pub struct CharDeviceInfo {
     pub major: u32,
     /// Minor number.
     pub minor: u32,
-    /// Driver of the RDMA device (`enum rdma_driver_id`, `include/uapi/rdma/ib_user_ioctl_verbs.h`), for uverbs only.
-    /// `None`: the driver does not report its id (`uverbs_no_driver_id_binding`), or the kernel is older than 5.3.
+    /// Driver id of the RDMA device (`enum rdma_driver_id`, `include/uapi/rdma/ib_user_ioctl_verbs.h`). Only uverbs
+    /// devices have a driver id. `None`: the driver does not report its id (`uverbs_no_driver_id_binding`), or the
+    /// kernel is older than 5.3.
     pub driver: Option<u32>,
 }
 
 impl CharDeviceInfo {
-    /// Returns the driver id of hardware; `None` for rxe, siw and drivers that report no id.
+    /// Returns the driver id if the driver drives hardware. Returns `None` for rxe, siw and drivers that report no id.
     pub fn hardware(&self) -> Option<u32> {
         /// `RDMA_DRIVER_UNKNOWN`, `RDMA_DRIVER_RXE`, `RDMA_DRIVER_SIW`
         const OTHERS: [u32; 3] = [0, 14, 18];
@@ -120,12 +121,12 @@ impl CharDeviceInfo {
     }
 }
 
-/// A connection to RDMA netlink, which sees the devices of one namespace.
+/// A connection to RDMA netlink. Its queries return the devices of one namespace.
 #[derive(Debug)]
 pub struct Nldev(Socket);
 
 impl Nldev {
-    /// Opens RDMA netlink in the calling thread's namespace; `None`: the kernel has no RDMA subsystem.
+    /// Opens RDMA netlink in the calling thread's namespace. Returns `None` if the kernel has no RDMA subsystem.
     pub fn open() -> io::Result<Option<Self>> {
         match Socket::open(PROTOCOL) {
             Ok(socket) => Ok(Some(Self(socket))),
@@ -134,14 +135,14 @@ impl Nldev {
         }
     }
 
-    /// Returns the namespace mode (`rdma system show`); a kernel without modes (before 5.2) is in shared mode.
+    /// Returns the namespace mode (`rdma system show`). A kernel without modes (before 5.2) is in shared mode.
     pub fn mode(&mut self) -> Result<RdmaMode, NetlinkError> {
         let answers = self.0.request(&request(command::SYS_GET), 0)?;
         let mode = answers.bodies().find_map(parse_mode);
         Ok(mode.unwrap_or(RdmaMode::Shared))
     }
 
-    /// Sets the namespace mode (`rdma system set netns MODE`); EBUSY while there are other namespaces.
+    /// Sets the namespace mode (`rdma system set netns MODE`). The kernel returns EBUSY while other namespaces exist.
     pub fn set_mode(&mut self, mode: RdmaMode) -> Result<(), NetlinkError> {
         let mode = match mode {
             RdmaMode::Shared => 1,
@@ -151,13 +152,13 @@ impl Nldev {
         self.0.request(&request, 0).map(drop)
     }
 
-    /// `rdma dev show`
+    /// Returns the RDMA devices: `rdma dev show`.
     pub fn devices(&mut self) -> Result<Vec<DeviceInfo>, NetlinkError> {
         let answers = self.0.dump(&request(command::GET))?;
         Ok(answers.bodies().filter_map(parse_device).collect())
     }
 
-    /// `rdma link show DEVICE`
+    /// Returns the ports of an RDMA device: `rdma link show DEVICE`.
     pub fn ports(&mut self, device: u32) -> Result<Vec<PortInfo>, NetlinkError> {
         let request = request(command::PORT_GET).number(attr::DEV_INDEX, device);
         let answers = self.0.dump(&request)?;
@@ -171,13 +172,13 @@ impl Nldev {
         Ok(answers.bodies().flat_map(parse_resources).collect())
     }
 
-    /// Returns the kernel modules that have a connection through a device, or listen at one of its addresses (`rdma
-    /// resource show cm_id dev DEVICE`), without duplicates. Leaves out modules that listen at every address of the
-    /// node, and SMC, which reconnects through another device.
+    /// Returns the kernel modules that have a connection through a device, or listen on one of its addresses
+    /// (`rdma resource show cm_id dev DEVICE`), without duplicates. Omits modules that listen on the unspecified
+    /// address. Omits SMC, because it reconnects through another device.
     ///
-    /// The result includes all kernel users of the RDMA connection manager: NVMe, NFS, Lustre, iSER, SMB. It does not
-    /// include SRP, which uses InfiniBand's own connection manager. A list of queue pairs would include SRP, but costs
-    /// a firmware query for each queue pair (`fill_res_qp_entry()`, `drivers/infiniband/core/nldev.c`).
+    /// The result includes all modules that use the RDMA connection manager: NVMe, NFS, Lustre, iSER, SMB. The result
+    /// does not include SRP, which uses InfiniBand's own connection manager. A list of queue pairs would include SRP,
+    /// but costs a firmware query for each queue pair (`fill_res_qp_entry()`, `drivers/infiniband/core/nldev.c`).
     pub fn kernel_users(&mut self, device: u32) -> Result<Vec<String>, NetlinkError> {
         let request = request(command::RES_CM_ID_GET).number(attr::DEV_INDEX, device);
         let answers = self.0.dump(&request)?;
@@ -187,9 +188,9 @@ impl Nldev {
         Ok(users)
     }
 
-    /// Returns the character device of the kernel client `client` (`uverbs`, `umad`) for a device or, with umad, for a
-    /// port of the device. Call this only if the client is loaded: the kernel *loads* a missing client for this request
-    /// (`ib_get_client_nl_info()`).
+    /// Returns the character device of the kernel client `client`. A `uverbs` device belongs to an RDMA device, a
+    /// `umad` device to one port of the RDMA device. Call this function only if the client's module is loaded, because
+    /// this request makes the kernel *load* a missing module (`ib_get_client_nl_info()`).
     pub fn char_device(
         &mut self,
         client: &str,
@@ -204,7 +205,7 @@ impl Nldev {
         }
         match self.0.request(&request, 0) {
             Ok(answers) => Ok(answers.bodies().find_map(parse_char_device)),
-            // The client has nothing for this device or port.
+            // the client has no character device for this RDMA device or port
             Err(error)
                 if matches!(
                     error.errno(),
@@ -218,7 +219,7 @@ impl Nldev {
         }
     }
 
-    /// `rdma dev set DEVICE netns TARGET`, from the namespace of the calling thread.
+    /// Moves an RDMA device from the namespace of the calling thread: `rdma dev set DEVICE netns TARGET`.
     pub fn move_device(&mut self, name: &str, target: BorrowedFd<'_>) -> Result<(), NetlinkError> {
         let target = target.as_raw_fd().to_ne_bytes().to_vec();
         let request = self.change(command::SET, name)?;
@@ -226,7 +227,7 @@ impl Nldev {
         self.0.request(&request, 0).map(drop)
     }
 
-    /// `rdma dev set DEVICE name NAME`
+    /// Renames an RDMA device: `rdma dev set DEVICE name NAME`.
     pub fn rename_device(&mut self, device: &str, name: &str) -> Result<(), NetlinkError> {
         let request = self.change(command::SET, device)?;
         let name = [name::bytes(name).as_slice(), b"\0"].concat();
@@ -235,14 +236,14 @@ impl Nldev {
             .map(drop)
     }
 
-    /// Deletes a sub-device: `rdma dev delete DEVICE`. Never call this for an RDMA device that is no sub-device:
-    /// `ib_del_sub_device_and_put()` refuses, and leaks a reference.
+    /// Deletes a sub-device: `rdma dev delete DEVICE`. Never call this function for an RDMA device that is no
+    /// sub-device: `ib_del_sub_device_and_put()` refuses, and leaks a reference.
     pub fn delete_sub_device(&mut self, name: &str) -> Result<(), NetlinkError> {
         let request = self.change(DELDEV, name)?;
         self.0.request(&request, 0).map(drop)
     }
 
-    /// Builds a request for the device that is called `name` now.
+    /// Builds a request for the device whose present name is `name`.
     fn change(&mut self, command: u16, name: &str) -> Result<Request, NetlinkError> {
         let devices = self.devices()?;
         let mut devices = devices.iter();
@@ -308,7 +309,7 @@ pub(super) fn parse_resources(body: &[u8]) -> Vec<(String, u64)> {
         .collect()
 }
 
-/// Returns the kernel modules that own CM ids. A CM id of a process has a PID instead of a module name
+/// Returns the kernel modules that own CM ids. The CM id of a process has a PID instead of a module name
 /// (`fill_res_name_pid()`, `drivers/infiniband/core/nldev.c`).
 pub(super) fn parse_kernel_users(body: &[u8]) -> Vec<String> {
     let table = attribute(body, attr::RES_CM_ID).unwrap_or_default();
@@ -322,7 +323,7 @@ pub(super) fn parse_kernel_users(body: &[u8]) -> Vec<String> {
         .collect()
 }
 
-/// Returns true if a `struct sockaddr_storage` has another address than the unspecified one.
+/// Returns true if a `struct sockaddr_storage` has an address other than the unspecified address.
 fn names_an_address(socket: &[u8]) -> bool {
     let family = socket.get(..2).and_then(|it| it.try_into().ok());
     let address = match family.map(u16::from_ne_bytes).map(i32::from) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The codec on bytes; whole exchanges are tried on an RDMA kernel in the lab.
+//! Tests of decoding and encoding. Tests in the lab exchange whole messages with a kernel's RDMA netlink.
 
 use super::*;
 use netlink_packet_core::NetlinkSerializable;
@@ -33,7 +33,7 @@ fn port() -> Vec<u8> {
 }
 
 fn char_device() -> Vec<u8> {
-    // 231:192, as `new_encode_dev(MKDEV(231, 192))` gives it.
+    // 231:192, in the encoding of `new_encode_dev(MKDEV(231, 192))`
     bytes(
         &request(command::GET_CHARDEV)
             .text(attr::CHARDEV_NAME, "uverbs0")
@@ -42,7 +42,7 @@ fn char_device() -> Vec<u8> {
     )
 }
 
-/// A CM id of `owner`, or of a process, that is bound to `ip`.
+/// Returns a CM id of the module `owner`, or of a process, that is bound to `ip`.
 fn cm_id(owner: Option<&str>, ip: std::net::IpAddr) -> Vec<u8> {
     let mut socket = vec![0; 128]; // `struct sockaddr_storage`
     let (family, at, octets) = match ip {
@@ -65,11 +65,11 @@ fn the_kernels_own_users_of_a_device() {
     let ids = [
         cm_id(Some("nvme_rdma"), ip("192.0.2.1")),
         cm_id(Some("rpcrdma"), ip("2001:db8::1")),
-        // at every address of the node
+        // a module that listens at every address of the node
         cm_id(Some("rpcrdma"), ip("::")),
         cm_id(Some("nvmet_rdma"), ip("0.0.0.0")),
         cm_id(Some("smc"), ip("192.0.2.1")),
-        // ib_write_bw, a process
+        // ib_write_bw, which is a process and no module
         cm_id(None, ip("192.0.2.1")),
     ];
     let entries = ids
@@ -116,7 +116,7 @@ fn requests_are_addressed_to_nldev() {
         bytes(&moved),
         [8, 0, 1, 0, 1, 0, 0, 0, 8, 0, 68, 0, 9, 0, 0, 0]
     );
-    // A string's padding is not counted in its length.
+    // a string's length does not include its padding
     assert_eq!(
         bytes(&request(command::GET_CHARDEV).text(attr::CHARDEV_TYPE, "umad")),
         [9, 0, 69, 0, b'u', b'm', b'a', b'd', 0, 0, 0, 0]
@@ -215,7 +215,8 @@ fn no_bytes_make_it_panic() {
     }
 }
 
-/// rxe and siw have hardware's `node_type` and protocol, and a GUID of their netdev's address: the driver tells.
+/// rxe and siw have the `node_type` and protocol of hardware, and a GUID that derives from their netdev's address. Only
+/// the driver distinguishes them.
 #[test]
 fn software_is_recognized_by_its_driver() {
     // `enum rdma_driver_id`: not reported, unknown, mlx5, rxe, siw, erdma

@@ -8,14 +8,14 @@ use super::{devices::Uevent, vpd};
 use crate::DeviceAddress;
 use std::path::Path;
 
-/// Mark in the vital product data of a function that manages switches.
+/// Model in the vital product data of a function that manages NVLink's switches.
 const MARK: &[u8] = b"SW_MNG";
-/// Mellanox, now NVIDIA.
+/// PCI vendor id of Mellanox, now NVIDIA.
 const VENDOR: &str = "15b3";
-/// `PCI_CLASS_NETWORK_INFINIBAND`, `include/linux/pci_ids.h`
+/// PCI class `PCI_CLASS_NETWORK_INFINIBAND` (`include/linux/pci_ids.h`).
 const INFINIBAND: u32 = 0x0207;
 
-/// Returns true if the device at `address` manages switches.
+/// Returns true if the device at `address` manages NVLink's switches.
 pub(super) fn is_switch_manager(sysfs: &Path, address: &DeviceAddress) -> bool {
     let directory = sysfs.join("bus/pci/devices").join(&**address);
     let is_candidate = Uevent::read(&directory).is_some_and(|uevent| {

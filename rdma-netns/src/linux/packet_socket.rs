@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Packet sockets: ARP and the questions of neighbour discovery go by them. Advertisements go by a raw IPv6 socket.
+//! Packet sockets. This program sends ARP and neighbour solicitations through them, and neighbour advertisements
+//! through a raw IPv6 socket.
 
 use nix::{
     libc,
@@ -20,10 +21,10 @@ pub(super) const EVERYBODY: Mac = [0xff; 6];
 /// `ETH_P_ARP` (`include/uapi/linux/if_ether.h`)
 pub(super) const ARP: u16 = 0x0806;
 
-/// Ethernet, IPv4, the lengths of their addresses (RFC 826).
+/// Fields at the beginning of an ARP packet: Ethernet, IPv4, and the lengths of their addresses (RFC 826).
 pub(super) const ETHERNET_AND_IPV4: [u8; 6] = [0, 1, 0x08, 0x00, 6, 4];
 
-/// Returns an ARP request for `target` with zero as the target's hardware address (RFC 826).
+/// Returns an ARP request for `target`. The target's hardware address is zero (RFC 826).
 pub(super) fn arp_request(mac: Mac, sender: Ipv4Addr, target: Ipv4Addr) -> Vec<u8> {
     let mut packet = ETHERNET_AND_IPV4.to_vec();
     packet.extend([0, 1]);
@@ -34,7 +35,7 @@ pub(super) fn arp_request(mac: Mac, sender: Ipv4Addr, target: Ipv4Addr) -> Vec<u
     packet
 }
 
-/// Opens a packet socket of no protocol in the calling thread's namespace: it receives nothing.
+/// Opens a packet socket without a protocol in the calling thread's namespace. The socket receives no packets.
 pub(super) fn open() -> io::Result<OwnedFd> {
     Ok(socket(
         AddressFamily::Packet,
@@ -44,8 +45,8 @@ pub(super) fn open() -> io::Result<OwnedFd> {
     )?)
 }
 
-/// Sends `packet` of `protocol` to `to` by the netdev `index`, of the namespace of `socket`. The kernel writes the
-/// Ethernet header by the netdev's own rules (`packet_snd()`, `net/packet/af_packet.c`).
+/// Sends `packet` of `protocol` to `to` through the netdev `index`, in the namespace of `socket`. The kernel writes the
+/// Ethernet header as the netdev requires (`packet_snd()`, `net/packet/af_packet.c`).
 pub(super) fn send(
     socket: BorrowedFd<'_>,
     packet: &[u8],
@@ -58,7 +59,7 @@ pub(super) fn send(
     Ok(())
 }
 
-/// Makes `socket` receive packets of `protocol` by all netdevs of its namespace.
+/// Makes `socket` receive packets of `protocol` from all netdevs of the socket's namespace.
 pub(super) fn bind(socket: BorrowedFd<'_>, protocol: u16) -> io::Result<()> {
     let address = link_address(protocol, 0, [0; 6])?;
     Ok(nix::sys::socket::bind(socket.as_raw_fd(), &address)?)
@@ -77,7 +78,7 @@ fn link_address(protocol: u16, index: u32, mac: Mac) -> io::Result<LinkAddr> {
         sll_addr: bytes,
     };
     let length = size_of_val(&address) as libc::socklen_t;
-    // SAFETY: the pointer is to memory that lives until the call returns, with its size.
+    // SAFETY: the pointer is to memory of the stated size that lives until the call returns.
     let address = unsafe { LinkAddr::from_raw((&raw const address).cast(), Some(length)) };
     address.ok_or_else(|| io::ErrorKind::InvalidInput.into())
 }

@@ -18,7 +18,7 @@ use std::{
     path::Path,
 };
 
-/// Sources of data in addition to RDMA netlink.
+/// Sources of an RDMA device's data, in addition to RDMA netlink.
 pub(super) struct DeviceContext<'a> {
     /// Mount point of sysfs.
     pub(super) sysfs: &'a Path,
@@ -26,14 +26,15 @@ pub(super) struct DeviceContext<'a> {
     pub(super) dev: &'a Path,
     /// Content of `/sys/class/infiniband_verbs`; `None`: ib_uverbs is not loaded.
     pub(super) verbs: &'a [Verbs],
-    /// Devices whose ports are read; `None`: all. Software RDMA devices are always read, because they have no firmware.
+    /// Devices whose ports are read. `None`: the ports of all devices. The ports of software RDMA devices are always
+    /// read, because software RDMA devices have no firmware.
     pub(super) ports: Option<&'a BTreeSet<DeviceAddress>>,
     /// True for the host's namespace.
     pub(super) is_host: bool,
 }
 
-/// Returns the RDMA devices that the namespace of `nldev` sees. Also adds each RDMA device with a hardware driver to
-/// `hardware`, with the driver's id.
+/// Returns the RDMA devices that the namespace of `nldev` sees. Also adds each RDMA device that has a hardware driver
+/// to `hardware`, with the driver's id.
 pub(super) fn read(
     nldev: &mut Nldev,
     context: &DeviceContext<'_>,
@@ -43,14 +44,14 @@ pub(super) fn read(
     if infos.is_empty() {
         return Ok((Vec::new(), Vec::new()));
     }
-    // sub-devices come after their parents
+    // a sub-device follows its parent
     infos.sort_by_key(|it| it.parent.is_some());
     let class = context.sysfs.join("class");
     let uverbs = class.join("infiniband_verbs").exists();
     let umad = class.join("infiniband_mad").exists();
     let (mut devices, mut sub_devices): (Vec<RdmaDevice>, Vec<SubDevice>) = Default::default();
     for info in infos {
-        // A device that leaves between two requests is left out.
+        // omits a device that disappears between two requests
         let mut verbs = context.verbs.iter();
         let verbs = verbs.find(|verbs| verbs.device == info.name);
         let parent = verbs.and_then(|verbs| verbs.parent.clone());
@@ -117,8 +118,8 @@ pub(super) fn read(
     Ok((devices, sub_devices))
 }
 
-/// Returns the kernel modules that use the device, by name; none if the kernel does not report them (before Linux
-/// 4.17).
+/// Returns the names of the kernel modules that use the device. Returns none if the kernel does not report them (before
+/// Linux 4.17).
 pub(super) fn kernel_users(nldev: &mut Nldev, device: &DeviceInfo) -> Vec<String> {
     nldev.kernel_users(device.index).unwrap_or_else(|error| {
         log::debug!("cannot read the kernel's users of {}: {error}", device.name);
@@ -126,7 +127,7 @@ pub(super) fn kernel_users(nldev: &mut Nldev, device: &DeviceInfo) -> Vec<String
     })
 }
 
-/// Returns the device number of a character device's node.
+/// Returns major and minor number of a character device's node.
 pub(super) fn node(path: &Path) -> Option<(u32, u32)> {
     let metadata = fs::metadata(path).ok()?;
     let number = metadata.rdev();

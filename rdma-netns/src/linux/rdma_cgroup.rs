@@ -11,17 +11,17 @@ const CONTROLLER: &str = "rdma";
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum RdmaCgroup {
-    /// Cgroups can have it.
+    /// The controller can be enabled for cgroups.
     #[default]
     Usable,
-    /// The node has cgroup version 1, or nothing is mounted.
+    /// The node uses cgroup version 1, or no cgroup file system is mounted.
     NoVersion2,
-    /// The kernel does not have it in cgroup version 2.
+    /// The kernel does not offer the controller in cgroup version 2.
     NoController,
 }
 
 impl RdmaCgroup {
-    /// Returns the state on the node with sysfs and procfs mounted there.
+    /// Returns the controller's state on the node whose sysfs and procfs are mounted at these paths.
     pub fn observe(sysfs: &Path, procfs: &Path) -> Self {
         let root = sysfs.join("fs/cgroup");
         let Ok(controllers) = fs::read_to_string(root.join("cgroup.controllers")) else {
@@ -30,7 +30,8 @@ impl RdmaCgroup {
         if Self::is_among(&controllers) {
             return Self::Usable;
         }
-        // only the root has no type; in a cgroup namespace a container's own cgroup takes the root's place
+        // only the root cgroup has no type; inside a cgroup namespace the mount's root is a container's own cgroup,
+        // which has a type
         let is_root = !root.join("cgroup.type").exists();
         let all = fs::read_to_string(procfs.join("cgroups")).unwrap_or_default();
         match !is_root && all.lines().any(is_usable) {
@@ -44,7 +45,7 @@ impl RdmaCgroup {
         controllers.split_whitespace().any(|it| it == CONTROLLER)
     }
 
-    /// Returns what is missing for limits, and the remedy. `None`: nothing is.
+    /// Returns the reason why limits are impossible, and the remedy. Returns `None` if limits are possible.
     pub fn lack(self) -> Option<(&'static str, &'static str)> {
         match self {
             Self::Usable => None,
@@ -61,8 +62,9 @@ impl RdmaCgroup {
     }
 }
 
-/// Returns true if a line of `/proc/cgroups` (name, hierarchy, number of cgroups, enabled) describes the rdma
-/// controller, and no cgroup v1 hierarchy uses it (`proc_cgroupstats_show()`, `kernel/cgroup/cgroup-v1.c`).
+/// Returns true if a line of `/proc/cgroups` describes the rdma controller, and no cgroup v1 hierarchy uses the
+/// controller. The columns are name, hierarchy, number of cgroups, enabled (`proc_cgroupstats_show()`,
+/// `kernel/cgroup/cgroup-v1.c`).
 fn is_usable(line: &str) -> bool {
     let mut words = line.split_whitespace();
     let is_it = words.next() == Some(CONTROLLER) && words.next() == Some("0");

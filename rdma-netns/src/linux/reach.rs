@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The netdevs without which the node is cut off.
+//! The netdevs by which the node is reachable. A move of one of them cuts off the node.
 
 use super::{HOST, Linux, api_server, cannot_read, namespace};
 use crate::{Link, ObserveError};
@@ -8,25 +8,25 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
-/// Netdevs of this program's namespace, as routes and addresses name them.
+/// Netdevs of this program's namespace, with their addresses.
 #[derive(Debug, Default)]
 pub(super) struct Reach {
-    /// Netdevs without which the node is cut off.
+    /// Netdevs whose move cuts off the node.
     pub(super) uplinks: BTreeSet<String>,
-    /// Addresses of the netdevs that have an address that is not link-local.
+    /// Addresses that are not link-local, by name of the netdev.
     addresses: BTreeMap<String, Addresses>,
 }
 
-/// First addresses of a netdev that are not link-local.
+/// The first IPv4 and the first IPv6 address of a netdev that are not link-local.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Addresses {
     pub(super) ipv4: Option<Ipv4Addr>,
-    /// IPv6 address with the length of its prefix.
+    /// IPv6 address, with the length of its prefix in bits.
     pub(super) ipv6: Option<(Ipv6Addr, u8)>,
 }
 
 impl Reach {
-    /// Returns the addresses of the netdev `name`. A family without an address gets the addresses of `master`.
+    /// Returns the addresses of the netdev `name`. For a family without an address, returns the address of `master`.
     pub(super) fn addresses_of(&self, name: &str, master: Option<&str>) -> Addresses {
         let of = |name| self.addresses.get(name).copied().unwrap_or_default();
         let (own, of_master) = (of(name), master.map(of).unwrap_or_default());
@@ -64,7 +64,7 @@ impl Linux {
     }
 }
 
-/// Returns the network of `length` bits that contains `ip`.
+/// Returns the network with a prefix of `length` bits that contains `ip`.
 pub(super) fn network_of(ip: Ipv6Addr, length: u8) -> String {
     let mask = u128::MAX.checked_shl(128 - u32::from(length));
     let network = Ipv6Addr::from(u128::from(ip) & mask.unwrap_or(0));

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Routes in rtnetlink (`RTM_*ROUTE`, `include/uapi/linux/rtnetlink.h`).
 //!
-//! Only unicast routes through one netdev are returned. The kernel reports IPv6 routes of one destination and metric as
-//! one route with several next hops, but adds and removes them one by one. They are returned separately.
+//! The module returns only unicast routes through one netdev. The kernel reports several IPv6 routes with the same
+//! destination and metric as one route with several next hops, but adds and removes them one by one. So the module
+//! returns one route for each next hop.
 //!
 //! A [`Route`] cannot represent IPv4 routes with several next hops, routes with a nexthop object or an encapsulation,
-//! and routes by source prefix. Such routes are left out, because setting a part of a route is worse than setting none.
-//! Their netdevs are returned. The netdevs of a nexthop object are queried separately ([`super::nexthops`]), because
-//! the kernel may report the route without them (`net.ipv4.nexthop_compat_mode`).
+//! and routes by source prefix. The module omits them, because a route that is set in part is worse than no route. But
+//! it returns the netdevs of these routes. [`super::nexthops`] queries the netdevs of a nexthop object, because the
+//! kernel may report the route without them (`net.ipv4.nexthop_compat_mode`).
 //!
-//! The kernel reports when an IPv6 route expires. IPv4 routes do not expire.
+//! The kernel reports the remaining lifetime of an IPv6 route. IPv4 routes do not expire.
 
 use super::ip_of;
 use crate::{
@@ -44,13 +45,14 @@ const RTAX_MTU: u16 = 2;
 const RTAX_ADVMSS: u16 = 8;
 const RTAX_CC_ALGO: u16 = 16;
 
-/// Units of `rta_expires` in a second (`USER_HZ`).
+/// Number of units of `rta_expires` in a second (`USER_HZ`).
 const USER_HZ: i32 = 100;
 
-/// `RT_TABLE_LOCAL`: kept by the kernel alone.
+/// `RT_TABLE_LOCAL`: the table that only the kernel fills.
 pub(super) const LOCAL_TABLE: u32 = 255;
 
-/// Builds the request for all routes of `family` and of the type `kind`, in all tables; `Unspec`: of all types.
+/// Builds the request for all routes of `family` and of the type `kind`, in all tables. `Unspec` requests routes of all
+/// types.
 pub(super) fn dump(family: AddressFamily, kind: RouteType) -> RouteNetlinkMessage {
     let mut message = RouteMessage::default();
     message.header.address_family = family;
@@ -64,12 +66,12 @@ pub(super) fn table(body: &[u8]) -> Option<u32> {
     attributes.find_map(|(kind, value)| u32_of(value).filter(|_| kind == RTA_TABLE))
 }
 
-/// Returns netdev and destination of an `RTM_NEWROUTE`. `None`: the route uses none of `netdevs`, is not of the type
-/// `kind`, or was made by the kernel.
+/// Returns netdev and destination of an `RTM_NEWROUTE`. Returns `None` if the route uses none of `netdevs`, is not of
+/// the type `kind`, or was made by the kernel.
 #[cold]
 pub(super) fn special(body: &[u8], kind: RouteType, netdevs: &[u32]) -> Option<(u32, String)> {
     let header = RouteHeader::parse(body).ok()?;
-    // Linux before 4.20 does not filter
+    // Linux before 4.20 ignores the filter of the request
     if header.kind != kind || u8::from(header.protocol) == PROTOCOL_KERNEL {
         return None;
     }
@@ -91,7 +93,7 @@ pub(super) fn special(body: &[u8], kind: RouteType, netdevs: &[u32]) -> Option<(
 /// The routes of an `RTM_NEWROUTE`.
 #[derive(Debug, Default)]
 pub(super) struct Parsed {
-    /// True if [`Route`]s represent the routes completely, so that they can be set again.
+    /// True if [`Route`]s represent the routes completely, so that a program can set the routes again.
     pub(super) kept: bool,
     /// One route for each next hop, with the index of its netdev.
     pub(super) hops: Vec<(u32, Route)>,
@@ -99,7 +101,7 @@ pub(super) struct Parsed {
     pub(super) by_object: Option<(u32, Route)>,
 }
 
-/// Parses an `RTM_NEWROUTE`; `None`: the route is not unicast, or a copy from the kernel's cache.
+/// Parses an `RTM_NEWROUTE`. Returns `None` if the route is not unicast, or is a copy from the kernel's cache.
 pub(super) fn parse(body: &[u8]) -> Option<Parsed> {
     let header = RouteHeader::parse(body).ok()?;
     let unspecified = match header.address_family {
@@ -107,7 +109,7 @@ pub(super) fn parse(body: &[u8]) -> Option<Parsed> {
         AddressFamily::Inet6 => IpAddr::from([0; 16]),
         _ => return None,
     };
-    // Linux before 4.20 does not filter.
+    // Linux before 4.20 ignores the filter of the request
     if header.kind != RouteType::Unicast || header.flags.contains(RouteFlags::Cloned) {
         return None;
     }
@@ -126,7 +128,7 @@ pub(super) fn parse(body: &[u8]) -> Option<Parsed> {
             RTA_DST => route.destination = ip_of(value)?,
             RTA_OIF => netdev = u32_of(value),
             RTA_GATEWAY => route.gateway = ip_of(value),
-            // `struct rtvia`: the family, then the address.
+            // `struct rtvia`: the family, then the address
             RTA_VIA => route.gateway = value.get(2..).and_then(ip_of),
             RTA_PREFSRC => route.source = ip_of(value),
             RTA_PRIORITY => route.metric = u32_of(value),
@@ -176,8 +178,8 @@ pub(super) fn parse(body: &[u8]) -> Option<Parsed> {
     })
 }
 
-/// Returns `rta_expires` of a `struct rta_cacheinfo` in seconds; 0: the route does not expire. The kernel reports a
-/// negative value for an expired route that it has not removed yet.
+/// Returns `rta_expires` of a `struct rta_cacheinfo` in seconds. Returns `None` for 0, because such a route does not
+/// expire. A negative value belongs to an expired route that the kernel has not removed yet.
 fn expires(cache_info: &[u8]) -> Option<u32> {
     let ticks = cache_info
         .get(8..12)?
@@ -188,7 +190,7 @@ fn expires(cache_info: &[u8]) -> Option<u32> {
     (ticks != 0).then_some(seconds)
 }
 
-/// A next hop of a route with several (`struct rtnexthop`).
+/// One of several next hops of a route (`struct rtnexthop`).
 struct NextHop {
     netdev: u32,
     gateway: Option<IpAddr>,
@@ -197,7 +199,7 @@ struct NextHop {
 }
 
 impl NextHop {
-    /// Returns the route that has only this next hop.
+    /// Returns `route` with this next hop as its only next hop.
     fn of(self, route: &Route) -> (u32, Route) {
         let Self {
             netdev,
@@ -216,7 +218,7 @@ impl NextHop {
     }
 }
 
-/// Parses next hops: `rtnh_len`, `rtnh_flags`, `rtnh_hops`, `rtnh_ifindex`, then attributes.
+/// Parses next hops. Each has `rtnh_len`, `rtnh_flags`, `rtnh_hops`, `rtnh_ifindex`, then attributes.
 fn next_hops(mut hops: &[u8]) -> impl Iterator<Item = NextHop> {
     /// `sizeof(struct rtnexthop)`
     const HOP_HEADER: usize = 8;
@@ -234,13 +236,13 @@ fn next_hops(mut hops: &[u8]) -> impl Iterator<Item = NextHop> {
     })
 }
 
-/// Builds the request that adds a route by the netdev `index`.
+/// Builds the request that adds a route through the netdev `index`.
 pub(super) fn add(index: u32, route: &Route) -> RouteNetlinkMessage {
     RouteNetlinkMessage::NewRoute(message(index, route))
 }
 
-/// Builds the request that removes a route through the netdev `index`. The kernel compares only the fields of the
-/// request. Metric 0 removes the route with the lowest metric.
+/// Builds the request that removes a route through the netdev `index`. The kernel compares only the fields that the
+/// request has. A request without metric removes the matching route with the lowest metric.
 pub(super) fn remove(index: u32, route: &Route) -> RouteNetlinkMessage {
     let metric = route.metric.unwrap_or(route.default_metric());
     let route = Route {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Routing rules in rtnetlink (`RTM_*RULE`, `include/uapi/linux/fib_rules.h`).
+//! Routing rules in rtnetlink (`RTM_*RULE`, `include/uapi/linux/fib_rules.h`). This module reports
 //!
-//! This module reports rules that a [`Rule`] can represent (source, destination and table, and no other selector). It
-//! reports the tables of all rules. As [`GeneralRule`]s it reports rules with a table that select neither by source nor
-//! by netdev.
+//! - rules that a [`Rule`] can represent: rules with source, destination and table, and no other selector;
+//! - as [`GeneralRule`]s: rules with a table that select neither by source nor by netdev;
+//! - the tables of all rules.
 
 use super::{ip_of, routes::LOCAL_TABLE};
 use crate::{
@@ -30,10 +30,10 @@ const FRA_OIFNAME: u16 = 17;
 const FRA_L3MDEV: u16 = 19;
 const FRA_PROTOCOL: u16 = 21;
 
-/// Incoming netdev of the packets that the namespace itself sends.
+/// Incoming netdev of packets that this namespace itself sends.
 const LOOPBACK: &str = "lo";
 
-/// Builds the request for the rules of all families. A request for IPv6 only would fail if the kernel has no IPv6.
+/// Builds the request for the rules of all families. A request for IPv6 alone would fail on a kernel without IPv6.
 pub(super) fn dump() -> RouteNetlinkMessage {
     RouteNetlinkMessage::GetRule(RuleMessage::default())
 }
@@ -57,7 +57,7 @@ pub(super) fn parse(body: &[u8]) -> Option<Rule> {
             FRA_TABLE => table = u32_of(value)?,
             FRA_PRIORITY => priority = u32_of(value)?,
             FRA_PROTOCOL => {}
-            // the kernel always reports these attributes; -1: nothing is suppressed
+            // the kernel always reports these attributes; -1 means that the rule suppresses no routes
             FRA_SUPPRESS_PREFIXLEN | FRA_SUPPRESS_IFGROUP if u32_of(value) == Some(u32::MAX) => {}
             _ => return None,
         }
@@ -77,7 +77,7 @@ pub(super) fn table(body: &[u8]) -> Option<u32> {
     attributes.find_map(|(kind, value)| u32_of(value).filter(|_| kind == FRA_TABLE))
 }
 
-/// Returns the rule of an `RTM_NEWRULE`, if it is a general rule with another table than `local`.
+/// Returns the rule of an `RTM_NEWRULE`, if it is a general rule whose table is not `local`.
 pub(super) fn parse_general(body: &[u8]) -> Option<GeneralRule> {
     let header = RuleHeader::parse(body).ok()?;
     let to = match header.family {
@@ -100,7 +100,7 @@ pub(super) fn parse_general(body: &[u8]) -> Option<GeneralRule> {
         match kind {
             FRA_DST if !inverted => rule.to = ip_of(value)?,
             FRA_TABLE => rule.table = u32_of(value)?,
-            // a rule that leads to the table of a VRF's netdev
+            // the rule leads to the table of a VRF's netdev
             FRA_L3MDEV if value != [0] => return None,
             FRA_IIFNAME | FRA_OIFNAME if inverted => {}
             FRA_IIFNAME if text(value) == Some(LOOPBACK) => {}

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! SMC's settings: reading and changing them.
+//! Reads and changes SMC's settings.
 
 use super::{Space, cannot_read, execute::tolerate};
 use crate::{
@@ -12,11 +12,12 @@ use crate::{
 use nix::libc;
 use std::{collections::BTreeMap, fs, io, path::Path, sync::Once};
 
-/// Setting whose value depends on the thread's namespace (`net_ctl_header_lookup()`, `net/sysctl_net.c`).
+/// Setting with a value for each network namespace. The file shows the value of the reading thread's namespace
+/// (`net_ctl_header_lookup()`, `net/sysctl_net.c`).
 const MAX_LINKS: &str = "/proc/sys/net/smc/smcr_max_links_per_lgr";
 const TCP2SMC: &str = "/proc/sys/net/smc/tcp2smc";
 
-/// Reads the SMC state; `None`: the kernel has no SMC.
+/// Reads the SMC state. Returns `None` if the kernel has no SMC.
 pub(super) fn read(
     host: &Space,
     pod: Option<&Space>,
@@ -41,7 +42,7 @@ pub(super) fn read(
         state.held = known(connections).map_err(cannot_read("the SMC connections of the host"))?;
         return Ok(Some(state));
     };
-    // only a thread in the pod's namespace can read these
+    // only a thread in the pod's namespace can read these settings
     let inside = || -> Result<SmcState, ObserveError> {
         let entries = PnetTable::open().and_then(|mut table| table.entries());
         Ok(SmcState {
@@ -66,7 +67,8 @@ pub(super) fn is_there() -> bool {
     protocols.lines().any(|line| line.starts_with("SMC"))
 }
 
-/// Returns the held connections. `None`: the kernel does not report them; the first such failure is logged.
+/// Returns the connections that delay a move. Returns none if the kernel does not report connections. Logs only the
+/// first such failure.
 fn known(
     connections: Result<Vec<Connection>, NetlinkError>,
 ) -> Result<Vec<HeldConnections>, NetlinkError> {
@@ -85,9 +87,9 @@ fn known(
     }
 }
 
-/// Returns the connections that use an RDMA device. The kernel no longer reports a connection that its process has
+/// Returns the connections that use an RDMA device. The kernel does not report a connection that its process has
 /// closed, or whose process was killed (`__smc_release()`, `net/smc/af_smc.c`). The kernel reports a connection that
-/// its listener has not accepted. A move with such a connection waited for over 300 s (Linux 6.12), even after the
+/// its listener has not accepted. With such a connection a move waited for over 300 s (Linux 6.12), even after the
 /// listener had ended.
 fn held(connections: &[Connection]) -> Vec<HeldConnections> {
     let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
@@ -103,17 +105,17 @@ fn held(connections: &[Connection]) -> Vec<HeldConnections> {
     held.collect()
 }
 
-/// Returns `compat_mode` of the erdma driver.
+/// Returns the parameter `compat_mode` of the erdma driver.
 pub(super) fn erdma_compat(sysfs: &Path) -> io::Result<Option<bool>> {
     switch(&sysfs.join("module/erdma/parameters/compat_mode"))
 }
 
-/// Reads a file with Y or N, or with a number; `None`: the file is missing.
+/// Reads a file that contains Y or N, or a number. Returns `None` if the file is missing.
 fn switch(file: &Path) -> io::Result<Option<bool>> {
     Ok(text(file)?.map(|text| !matches!(text.trim_end(), "N" | "n" | "0")))
 }
 
-/// Reads a file with a number; `None`: the file is missing.
+/// Reads a file that contains a number. Returns `None` if the file is missing.
 fn number(file: &Path) -> io::Result<Option<u8>> {
     Ok(text(file)?.and_then(|text| text.trim_end().parse().ok()))
 }
@@ -125,7 +127,7 @@ fn text(file: &Path) -> io::Result<Option<String>> {
     }
 }
 
-/// Adds an entry. [`smc::missing`] must be called first.
+/// Adds an entry to the pnet table. Callers must call [`smc::missing`] first.
 pub(super) fn add_pnet(
     space: &Space,
     at: NetnsSide,
@@ -140,7 +142,7 @@ pub(super) fn add_pnet(
     let mut table = open_table(space)?;
     for half in missing(&mut table, entry)? {
         match table.add(&half) {
-            // another process was faster, or the object has a pnet id that the kernel's table does not show
+            // another process has added the entry meanwhile, or the object has a pnet id that the kernel does not list
             Err(error) if error.errno() == Some(libc::EEXIST) => {
                 if !missing(&mut table, &half)?.is_empty() {
                     return Err(refused(libc::EEXIST, already(&half)));
@@ -157,7 +159,7 @@ fn missing(table: &mut PnetTable, entry: &PnetEntry) -> Result<Vec<PnetEntry>, N
     smc::missing(&table.entries()?, entry).map_err(taken)
 }
 
-/// Explains EEXIST for an entry that is not in the table.
+/// Explains why the kernel returned EEXIST for an entry that is not in the table.
 fn already(half: &PnetEntry) -> &'static str {
     match half.rdma {
         Some(_) => {
@@ -176,7 +178,8 @@ fn open_table(space: &Space) -> Result<PnetTable, NetlinkError> {
     space.pnet().map_err(no_smc)
 }
 
-/// Adds a user EID. If the table is full, the kernel reports this error even for an EID that is in the table.
+/// Adds a user EID. If the table is full, the kernel returns the error for a full table even if the table already has
+/// the EID.
 pub(super) fn add_ueid(ueid: &str) -> Result<(), NetlinkError> {
     let mut ueids = UserEids::open().map_err(no_smc)?;
     if ueids.list()?.iter().any(|present| present == ueid) {
@@ -260,7 +263,7 @@ mod tests {
         let connections = [
             connection(Mode::Smcr, Some("rxe1"), 7),
             connection(Mode::Smcr, Some("rxe0"), 8),
-            // not accepted yet
+            // the listener has not accepted the connection yet
             connection(Mode::Smcr, Some("rxe1"), 0),
             connection(Mode::Smcr, None, 9),
             connection(Mode::Tcp, None, 10),

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Returns the processor socket of each NUMA node. One socket can have several NUMA nodes: parts of its processor
-//! (sub-NUMA clustering, NPS), and memory without processors, such as a GPU's beside a Grace CPU. A node without
-//! processors belongs to the socket with the smallest distance in the firmware's table (ACPI SLIT,
-//! `/sys/devices/system/node/nodeN/distance`).
+//! The processor socket of each NUMA node. One socket can have several NUMA nodes: parts of its processor (sub-NUMA
+//! clustering, NPS), and memory without processors, such as a GPU's memory beside a Grace CPU. A NUMA node without
+//! processors belongs to the socket of the nearest NUMA node with processors, by the distances in the firmware's
+//! table (ACPI SLIT, `/sys/devices/system/node/nodeN/distance`).
 
 use super::devices::{entries, read};
 use std::{
@@ -11,7 +11,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Returns sockets by NUMA node; nodes that the kernel does not report are missing.
+/// Returns sockets by NUMA node. Omits NUMA nodes that the kernel does not report.
 pub(super) fn of_numa_nodes(sysfs: &Path) -> io::Result<BTreeMap<u32, u32>> {
     let system = sysfs.join("devices/system");
     let directories = entries(&system.join("node"))?;
@@ -30,7 +30,7 @@ pub(super) fn of_numa_nodes(sysfs: &Path) -> io::Result<BTreeMap<u32, u32>> {
     let mut sockets = own.clone();
     for (node, directory) in nodes.iter().filter(|(node, _)| !own.contains_key(node)) {
         let text = read(directory, "distance").unwrap_or_default();
-        // one number for each existing node, in order
+        // the file has one number for each existing NUMA node, in order
         let distances = text.split_ascii_whitespace().map(str::parse::<u32>);
         let nearest = nodes
             .keys()
@@ -42,7 +42,8 @@ pub(super) fn of_numa_nodes(sysfs: &Path) -> io::Result<BTreeMap<u32, u32>> {
     Ok(sockets)
 }
 
-/// Returns the socket of the processors of the NUMA node at `directory`; `None`: the node has no processors.
+/// Returns the socket of the processors of the NUMA node at `directory`. Returns `None` if the NUMA node has no
+/// processors.
 fn of_processors(system: &Path, directory: &Path) -> Option<u32> {
     let list = read(directory, "cpulist")?;
     let first = list.split([',', '-']).next().filter(|it| !it.is_empty())?;

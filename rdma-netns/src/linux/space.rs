@@ -18,14 +18,14 @@ use std::{
     sync::{Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
-/// A namespace, and the sockets that were opened there.
+/// A namespace, and the sockets that were opened inside it.
 #[derive(Debug)]
 pub struct Space {
     netns: Netns,
     route: Mutex<Socket>,
     packet: OnceLock<OwnedFd>,
     groups: Mutex<Option<UdpSocket>>,
-    /// True for the namespace of this program and its threads.
+    /// True if this program's threads are in the namespace.
     own: bool,
 }
 
@@ -65,17 +65,17 @@ impl Space {
         &self.netns
     }
 
-    /// Returns true for the namespace of this program, which its sysfs shows.
+    /// Returns true for the namespace of this program. The program's sysfs shows this namespace.
     pub(super) fn is_own(&self) -> bool {
         self.own
     }
 
     pub(super) fn route(&self) -> MutexGuard<'_, Socket> {
-        // A socket is usable after a panic, too: it assigns answers to requests by sequence.
+        // a socket is usable after a panic too, because it assigns answers to requests by sequence number
         self.route.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs `work` inside the namespace, from a thread in any namespace.
+    /// Runs `work` inside the namespace. The calling thread can be in any namespace.
     pub(super) fn inside<T, E: From<io::Error>>(
         &self,
         work: impl FnOnce() -> Result<T, E>,
@@ -83,8 +83,8 @@ impl Space {
         self.netns.visit(work)?
     }
 
-    /// Returns a packet socket, which stays open after its first use. Closing a packet socket takes some 15 ms, because
-    /// the kernel waits until no CPU can receive through it (`packet_release()`, `net/packet/af_packet.c`).
+    /// Returns a packet socket. The socket stays open after its first use, because closing it takes some 15 ms: the
+    /// kernel waits until no CPU can receive through the socket (`packet_release()`, `net/packet/af_packet.c`).
     pub(super) fn packet(&self) -> io::Result<BorrowedFd<'_>> {
         let socket = match self.packet.get() {
             Some(socket) => socket,
@@ -96,7 +96,7 @@ impl Space {
         Ok(socket.as_fd())
     }
 
-    /// Joins `group` by the netdev `index`, until [`Space::leave`].
+    /// Joins the multicast group `group` on the netdev `index`. The membership lasts until [`Space::leave`].
     pub(super) fn join(&self, group: &Ipv6Addr, index: u32) -> io::Result<()> {
         let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
         let socket = match &mut *groups {
@@ -107,14 +107,14 @@ impl Space {
             }
         };
         match socket.join_multicast_v6(group, index) {
-            Err(error) if error.raw_os_error() == Some(libc::EADDRINUSE) => Ok(()), // a member already
+            Err(error) if error.raw_os_error() == Some(libc::EADDRINUSE) => Ok(()), // a member
             joined => joined,
         }
     }
 
-    /// Leaves all groups. Call this before the netdevs leave the namespace, because the kernel identifies a membership
-    /// by the netdev's index. A netdev that returns with the same index would have no membership by this socket, and
-    /// leaving would remove the netdev from a group of its own address (`__ipv6_sock_mc_close()`, `net/ipv6/mcast.c`).
+    /// Leaves all multicast groups. Call this before a netdev leaves the namespace: the kernel finds a membership's
+    /// netdev by index. After the netdev has returned with its index, this call would end the membership that the
+    /// kernel made for the netdev's own address (`__ipv6_sock_mc_close()`, `net/ipv6/mcast.c`).
     pub(super) fn leave(&self) {
         *self.groups.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }

@@ -9,7 +9,7 @@ fn bytes(message: &RouteNetlinkMessage) -> Vec<u8> {
     body
 }
 
-/// The bytes of `struct ifla_vf_*`: the function's number, and what follows.
+/// Returns the bytes of `struct ifla_vf_*`: the function's number, and then the values.
 fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }
@@ -23,7 +23,7 @@ fn mac(number: u32, last: u8) -> VfInfo {
 
 const GUID: u64 = 0x02c9_0300_216e_7001;
 
-/// `struct ifla_vf_guid`: 64 bits begin at a place that 8 divides.
+/// Returns the bytes of `struct ifla_vf_guid`. The 64 bits begin at an offset that is a multiple of 8.
 fn of_guid(number: u32, guid: u64) -> Vec<u8> {
     let padding = words(&[0]);
     let padding = match cfg!(target_pointer_width = "32") {
@@ -37,7 +37,7 @@ fn of_words(kind: u16, value: &[u32]) -> VfInfo {
     VfInfo::Other(DefaultNla::new(kind, words(value)))
 }
 
-/// An `RTM_NEWLINK` of `eth2`, number 4, with these functions.
+/// Returns an `RTM_NEWLINK` of `eth2` with index 4 and these virtual functions.
 fn netdev(functions: Vec<LinkVfInfo>) -> Vec<u8> {
     let name = LinkAttribute::IfName("eth2".to_owned());
     let attributes = vec![name, LinkAttribute::VfInfoList(functions)];
@@ -65,7 +65,7 @@ fn every_setting_that_a_driver_reports_of_a_function_is_read() {
             of_words(IFLA_VF_RATE, &[1, 10, 200]),
             of_words(IFLA_VF_SPOOFCHK, &[1, 1]),
             of_words(IFLA_VF_LINK_STATE, &[1, 2]),
-            // not known to the driver
+            // the driver does not report trust
             of_words(IFLA_VF_TRUST, &[1, NOT_REPORTED]),
         ]),
     ];
@@ -87,7 +87,8 @@ fn every_setting_that_a_driver_reports_of_a_function_is_read() {
     assert_eq!(read(vec![], 0), None);
 }
 
-/// Format of Linux 5.5 and later for an InfiniBand function; zero if its physical function has set none.
+/// Linux 5.5 and later report GUIDs of an InfiniBand function in this format. A GUID is zero if the physical function
+/// has set no GUID.
 #[test]
 fn guids_are_reported_if_the_driver_knows_them() {
     let guid = |kind, guid| VfInfo::Other(DefaultNla::new(kind, of_guid(1, guid)));
@@ -113,7 +114,7 @@ fn guids_are_reported_if_the_driver_knows_them() {
     assert_eq!(without.setting(VfSettingKind::PortGuid), None);
 }
 
-/// Format of kernels before 4.10, and of drivers without tags.
+/// Kernels before 4.10, and drivers without VLAN tags, use this format.
 #[test]
 fn a_vlan_without_its_list_is_a_customers_and_none_has_no_tag() {
     let of = |vlan: &[u32]| {
@@ -126,7 +127,7 @@ fn a_vlan_without_its_list_is_a_customers_and_none_has_no_tag() {
     assert_eq!(vlan_of(0, 0, VlanProtocol::Service), VfVlan::NONE);
 }
 
-/// Message of `ip link set dev eth2 vf 3 ...`, by `include/uapi/linux/if_link.h`.
+/// The expected message is the one of `ip link set dev eth2 vf 3 ...`, by `include/uapi/linux/if_link.h`.
 #[test]
 fn each_setting_is_sent_as_the_kernel_declares_it() {
     let mac: HardwareAddress = "ca:fe:c0:ff:ee:00".parse().expect("an address");
@@ -183,7 +184,7 @@ fn each_setting_is_sent_as_the_kernel_declares_it() {
         let info = nla(kind, &value);
         let sent = &body[HEADER..];
         let plain = nla(IFLA_VFINFO_LIST, &nla(IFLA_VF_INFO, &info));
-        // whether a list says that it is one is left to who sends it
+        // the sender may omit the flag that marks a nested attribute
         let without_flags: Vec<u8> = [22, 1, 12].iter().fold(sent.to_vec(), |bytes, kind| {
             replace(bytes, nested(*kind), *kind)
         });

@@ -14,8 +14,8 @@ use std::path::Path;
 const IFLA_VLAN_ID: u16 = 1;
 const IFLA_VLAN_PROTOCOL: u16 = 5;
 
-/// Returns protocol and id of the VLAN that `IFLA_LINKINFO` describes, in the form of [`Origin`](crate::Origin); 0:
-/// another kind.
+/// Returns protocol and id of the VLAN that `IFLA_LINKINFO` describes, in the form of [`Origin`](crate::Origin).
+/// Returns 0 for a netdev of another kind.
 pub(super) fn tag(info: &[u8]) -> u32 {
     let is_vlan = attribute(info, IFLA_INFO_KIND).and_then(text) == Some("vlan");
     let data = attribute(info, IFLA_INFO_DATA).filter(|_| is_vlan);
@@ -25,7 +25,7 @@ pub(super) fn tag(info: &[u8]) -> u32 {
     u32::from(protocol) << 16 | u32::from(id)
 }
 
-/// Returns the VLANs on the netdev `name`, by name.
+/// Returns the VLANs on the netdev `name`, sorted by name.
 pub(super) fn of(sysfs: &Path, name: &str) -> Vec<Vlan> {
     let netdevs = sysfs.join("class/net");
     let uppers = entries(&netdevs.join(name)).unwrap_or_default();
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
     use std::{fs, os::unix::fs::symlink};
 
-    /// `IFLA_INFO_KIND`, and `IFLA_INFO_DATA` with a protocol in network byte order.
+    /// The message has `IFLA_INFO_KIND`, and `IFLA_INFO_DATA` with a protocol in network byte order.
     #[test]
     fn a_vlan_has_its_protocol_and_id() {
         let attribute = |kind: u16, value: &[u8]| {

@@ -8,17 +8,18 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-/// Tag of the read-only part (`PCI_VPD_LRDT_RO_DATA`, `drivers/pci/vpd.c`).
+/// Tag of the read-only section (`PCI_VPD_LRDT_RO_DATA`, `drivers/pci/vpd.c`).
 const READ_ONLY: u8 = 0x90;
-/// Bit that is set in the tags of parts with a two-byte length.
+/// Bit that is set in the tags of sections with a two-byte length.
 const LARGE: u8 = 0x80;
 /// Tag that ends the data (`PCI_VPD_STIN_END`).
 const END: u8 = 0x78;
 
-/// Cache of vital product data, which is constant, and which the kernel reads from the device in steps of four bytes.
+/// Cache of vital product data. The data are constant, and the kernel reads them from the device in steps of four
+/// bytes.
 static READ: Mutex<BTreeMap<PathBuf, Vec<u8>>> = Mutex::new(BTreeMap::new());
 
-/// Returns the vital product data of the function at `directory`; `None`: absent or unreadable.
+/// Returns the vital product data of the function at `directory`. Returns `None` if the data are absent or unreadable.
 pub(super) fn read(directory: &Path) -> Option<Vec<u8>> {
     let file = directory.join("vpd");
     let mut read = READ.lock().unwrap_or_else(PoisonError::into_inner);
@@ -30,7 +31,7 @@ pub(super) fn read(directory: &Path) -> Option<Vec<u8>> {
     Some(data)
 }
 
-/// Returns the value of `keyword` in the read-only part.
+/// Returns the value of `keyword` in the read-only section.
 pub(super) fn value<'a>(data: &'a [u8], keyword: &[u8; 2]) -> Option<&'a [u8]> {
     let mut fields = part(data, READ_ONLY)?;
     while let [a, b, length, rest @ ..] = fields {
@@ -43,7 +44,7 @@ pub(super) fn value<'a>(data: &'a [u8], keyword: &[u8; 2]) -> Option<&'a [u8]> {
     None
 }
 
-/// Returns the part with the tag `wanted`.
+/// Returns the section with the tag `wanted`.
 fn part(mut data: &[u8], wanted: u8) -> Option<&[u8]> {
     loop {
         let (tag, length, rest) = match data {
@@ -67,7 +68,7 @@ fn part(mut data: &[u8], wanted: u8) -> Option<&[u8]> {
 mod tests {
     use super::*;
 
-    /// The name of a card, what is read only, and the end.
+    /// Returns vital product data: the name of a card, the read-only section, and the end tag.
     fn data(fields: &[(&[u8; 2], &[u8])]) -> Vec<u8> {
         let mut own = Vec::new();
         for (keyword, value) in fields {

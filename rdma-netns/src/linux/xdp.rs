@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! XDP programs in rtnetlink's words (`IFLA_XDP`, `rtnl_xdp_fill()` and `do_setlink()` in `net/core/rtnetlink.c`).
+//! XDP programs in rtnetlink messages (`IFLA_XDP`, `rtnl_xdp_fill()` and `do_setlink()` in `net/core/rtnetlink.c`).
 
 use super::{
     bpf,
@@ -15,7 +15,8 @@ use std::io;
 const IFLA_XDP_FD: u16 = 1;
 const IFLA_XDP_FLAGS: u16 = 3;
 
-/// `IFLA_XDP_*_PROG_ID`, and the flag of each mode (`XDP_FLAGS_*_MODE`): driver mode, generic mode, hardware mode.
+/// `IFLA_XDP_*_PROG_ID` of each mode, with the mode's flag (`XDP_FLAGS_*_MODE`): driver mode, generic mode, hardware
+/// mode.
 const XDP_MODES: [(u16, u32); 3] = [(5, 4), (6, 2), (7, 8)];
 
 /// Returns the XDP programs in an `IFLA_XDP`, each with the flag of its mode.
@@ -26,10 +27,10 @@ pub(super) fn programs(value: &[u8]) -> impl Iterator<Item = (u32, u32)> {
     })
 }
 
-/// Detaches the XDP programs of the netdev `index` except the one with the id `kept`.
+/// Detaches the XDP programs of the netdev `index`. The program with the id `kept` remains.
 ///
 /// # Errors
-/// The kernel's; `NotFound`: `kept` is not attached.
+/// The kernel's error. `NotFound`: `kept` is not attached.
 #[cold]
 pub(super) fn detach(socket: &mut Socket, index: u32, kept: u32) -> Result<(), NetlinkError> {
     let answers = socket.request(&links::by_index(index), 0)?;
@@ -39,7 +40,7 @@ pub(super) fn detach(socket: &mut Socket, index: u32, kept: u32) -> Result<(), N
     let programs: Vec<(u32, u32)> = lists.flat_map(|(_, list)| programs(list)).collect();
     for (mode, program) in programs.iter().filter(|(_, it)| *it != kept) {
         let attribute = |kind, value: u32| DefaultNla::new(kind, value.to_ne_bytes().to_vec());
-        // no descriptor: the program is detached
+        // a request without a descriptor of a program detaches the attached program
         let list = [
             attribute(IFLA_XDP_FD, u32::MAX),
             attribute(IFLA_XDP_FLAGS, *mode),
@@ -47,7 +48,7 @@ pub(super) fn detach(socket: &mut Socket, index: u32, kept: u32) -> Result<(), N
         let value = nested(&list);
         let list = LinkAttribute::Other(DefaultNla::new(IFLA_XDP | NLA_F_NESTED, value));
         match socket.request(&links::set(index, vec![list]), 0) {
-            // a link holds the program
+            // the program is attached by a BPF link
             Err(error) if error.errno() == Some(libc::EBUSY) => bpf::detach_xdp(index, *program)?,
             done => drop(done?),
         }

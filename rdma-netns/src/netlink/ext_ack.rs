@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `NLMSG_ERROR` and `NLMSG_DONE`: the errno and, with `NETLINK_EXT_ACK`, the kernel's sentence about the error
-//! (`Documentation/userspace-api/netlink/intro.rst`).
+//! Outcome of a request, in `NLMSG_ERROR` and `NLMSG_DONE`: the errno and, with `NETLINK_EXT_ACK`, the kernel's
+//! error text (`Documentation/userspace-api/netlink/intro.rst`).
 
 use super::{NetlinkError, attribute, text};
 use netlink_packet_core::{NLM_F_ACK_TLVS, NLM_F_CAPPED};
@@ -13,7 +13,7 @@ const HEADER: usize = 16;
 /// `NLMSGERR_ATTR_MSG`
 const MESSAGE: u16 = 1;
 
-/// Parses an `NLMSG_ERROR` with `flags`: 0 is the acknowledgement.
+/// Parses an `NLMSG_ERROR` with `flags`. Errno 0 is the acknowledgement.
 pub(super) fn acknowledgement(flags: u16, body: &[u8]) -> Result<(), NetlinkError> {
     let original = body
         .get(4..8)
@@ -25,7 +25,7 @@ pub(super) fn acknowledgement(flags: u16, body: &[u8]) -> Result<(), NetlinkErro
                 HEADER
             }
         });
-    // The attributes follow the unchanged request, or its header alone.
+    // the attributes follow the whole request, or only its header
     let rest = body
         .get(4 + original.next_multiple_of(4)..)
         .unwrap_or_default();
@@ -63,7 +63,7 @@ fn outcome(flags: u16, body: &[u8], rest: &[u8]) -> Result<(), NetlinkError> {
 mod tests {
     use super::*;
 
-    /// errno, the request's header with its length, what followed it, and the sentence.
+    /// Returns a message with the errno, the request's header and body, and the kernel's error text.
     fn error(code: i32, request: &[u8], sentence: &str) -> Vec<u8> {
         let mut body = code.to_ne_bytes().to_vec();
         body.extend((HEADER as u32 + 8).to_ne_bytes());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A generic netlink family. Its number is resolved once for all requests.
+//! A generic netlink family. The first query returns the family's number, which all later requests contain.
 
 use super::{Answers, NetlinkError, Request, Socket, attribute, attributes, text, u32_of};
 use netlink_sys::protocols::NETLINK_GENERIC;
@@ -9,7 +9,7 @@ use std::io;
 /// `sizeof(struct genlmsghdr)`
 const HEADER: usize = 4;
 
-/// The controller family, which reports the other families (`include/uapi/linux/genetlink.h`).
+/// Number of the controller family, which reports all other families (`include/uapi/linux/genetlink.h`).
 const GENL_ID_CTRL: u16 = 16;
 const CTRL_CMD_GETFAMILY: u8 = 3;
 const CTRL_ATTR_FAMILY_ID: u16 = 1;
@@ -22,39 +22,40 @@ const CTRL_ATTR_MCAST_GRP_ID: u16 = 2;
 /// version.
 const VERSION: u8 = 1;
 
-/// A family, as the namespace of the opening thread has it.
+/// A family in the namespace of the thread that opened it.
 #[derive(Debug)]
 pub(crate) struct Family {
     socket: Socket,
     id: u16,
 }
 
-/// Returns the answers to `command` of the family called `name`. Empty if the kernel has no such family, or a family
-/// without this command.
+/// Returns the answers to `command` of the family called `name`. Returns none if the kernel has no such family, or if
+/// the family has no such command.
 pub(crate) fn dump_if_known(name: &str, command: u8) -> Result<Answers, NetlinkError> {
     dump_of_known(name, command).map(Option::unwrap_or_default)
 }
 
-/// Returns the answers as [`dump_if_known`] does. `None`: the kernel does not know the command.
+/// Returns the answers like [`dump_if_known`]. Returns `None` if the kernel has no such family, or if the family has no
+/// such command.
 pub(crate) fn dump_of_known(name: &str, command: u8) -> Result<Option<Answers>, NetlinkError> {
     if_known(Family::open(name).and_then(|mut family| family.dump(command)))
 }
 
-/// Returns the number of a multicast group of the family called `name`, for a socket's membership. `None`: the kernel
-/// has no such family, or the family no such group.
+/// Returns the number of a multicast group of the family called `name`. A socket joins the group by this number.
+/// Returns `None` if the kernel has no such family, or if the family has no such group.
 pub(crate) fn group(name: &str, group: &str) -> Result<Option<u32>, NetlinkError> {
     let mut socket = Socket::open(NETLINK_GENERIC)?;
     let answers = if_known(ask(&mut socket, name))?.unwrap_or_default();
     Ok(answers.bodies().find_map(|body| parse_group(body, group)))
 }
 
-/// Asks the controller for the family called `name`.
+/// Queries the controller for the family called `name`.
 fn ask(socket: &mut Socket, name: &str) -> Result<Answers, NetlinkError> {
     let question = request(GENL_ID_CTRL, CTRL_CMD_GETFAMILY).text(CTRL_ATTR_FAMILY_NAME, name);
     socket.request(&question, 0)
 }
 
-/// ENOENT: no such family; EOPNOTSUPP: no such command (`genl_rcv_msg()`,
+/// Converts two errors to `None`: ENOENT (no such family) and EOPNOTSUPP (no such command; `genl_rcv_msg()`,
 /// `net/netlink/genetlink.c`).
 fn if_known(answers: Result<Answers, NetlinkError>) -> Result<Option<Answers>, NetlinkError> {
     match answers {
@@ -66,7 +67,10 @@ fn if_known(answers: Result<Answers, NetlinkError>) -> Result<Option<Answers>, N
 }
 
 impl Family {
-    /// Opens the family called `name`; the kernel loads its module if possible. ENOENT: there is no such family.
+    /// Opens the family called `name`. The kernel loads the family's module if possible.
+    ///
+    /// # Errors
+    /// ENOENT: the kernel has no such family.
     pub(crate) fn open(name: &str) -> Result<Self, NetlinkError> {
         let mut socket = Socket::open(NETLINK_GENERIC)?;
         let answers = ask(&mut socket, name)?;
@@ -78,7 +82,7 @@ impl Family {
         })
     }
 
-    /// Makes one change.
+    /// Sends the request for one change.
     pub(crate) fn change(&mut self, change: &Request) -> Result<(), NetlinkError> {
         self.socket.request(change, 0).map(drop)
     }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One request/answer exchange with the kernel, for rtnetlink, RDMA netlink and generic netlink alike.
+//! One exchange of a request and its answer with the kernel, for rtnetlink, RDMA netlink and generic netlink.
 //!
-//! This module owns framing, sequence numbers, retries and errors. Callers pass bodies of messages and get bodies back.
+//! This module owns framing, sequence numbers, retries and errors. Callers pass the bodies of messages, and get the
+//! bodies of the answers.
 
 mod ext_ack;
 pub(crate) mod generic;
@@ -14,12 +15,12 @@ pub use socket::{Answers, Socket};
 use netlink_packet_core::{NLA_HEADER_SIZE, NLA_TYPE_MASK};
 use std::{fmt, io};
 
-/// The kernel refused a request, or could not receive it.
+/// The kernel refused a request, or this program could not send it.
 #[derive(Debug)]
 pub struct NetlinkError {
     /// The errno.
     pub source: io::Error,
-    /// The kernel's own sentence (`NLMSGERR_ATTR_MSG`), if it gave one.
+    /// The kernel's own error text (`NLMSGERR_ATTR_MSG`), if the kernel sent one.
     pub message: Option<String>,
 }
 
@@ -54,8 +55,8 @@ impl From<io::Error> for NetlinkError {
     }
 }
 
-/// Returns the attributes of `bytes` as (type, value), up to the first malformed one. Callers read attributes one by
-/// one, so that an unknown attribute does not hide others.
+/// Returns the attributes of `bytes` as (type, value), up to the first malformed attribute. Callers read attributes one
+/// by one, so an unknown attribute does not hide other attributes.
 pub(crate) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let header: [u8; 4] = bytes.get(..NLA_HEADER_SIZE)?.try_into().ok()?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A request of a message type for which the netlink crates have no typed message.
+//! A request whose message type the netlink crates do not provide.
 
 use netlink_packet_core::{DefaultNla, Emitable, NetlinkSerializable};
 
@@ -12,7 +12,7 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// A request of the message type `kind`, without attributes.
+    /// Returns a request of the message type `kind`, without attributes.
     pub(crate) fn new(kind: u16, header: &[u8]) -> Self {
         Self {
             kind,
@@ -25,7 +25,7 @@ impl Request {
         self.with(kind, value.to_ne_bytes().to_vec())
     }
 
-    /// Adds a string attribute, with its NUL.
+    /// Adds a string attribute, with a terminating NUL.
     pub(crate) fn text(self, kind: u16, value: &str) -> Self {
         self.with(kind, [value.as_bytes(), b"\0"].concat())
     }

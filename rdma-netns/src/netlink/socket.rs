@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A netlink socket: sends a request, and reads answers until the kernel has reported the outcome.
+//! A netlink socket. It sends a request, and reads answers until the kernel has reported the outcome.
 
 use super::{NetlinkError, ext_ack};
 use netlink_packet_core::{
@@ -23,44 +23,47 @@ use std::{
 /// `sizeof(struct nlmsghdr)`
 const HEADER: usize = 16;
 
-/// Number of tries for a dump during which objects changed, and for an exchange with too small a buffer.
+/// Number of tries of a dump during which objects change, and of an exchange whose buffer is too small.
 const DUMP_ATTEMPTS: usize = 10;
 
-/// Seconds to wait for an answer. The kernel executes a request before the send returns, so a missing answer will not
-/// come later. The limit turns a defect of the kernel into an error.
+/// Seconds to wait for an answer. The kernel executes a request before the send returns, so an answer that is missing
+/// then never arrives. The limit turns a defect of the kernel into an error. Without it, this program would wait for
+/// ever.
 const ANSWER_SECONDS: i64 = 30;
 
-/// Buffer size that holds the largest part of most dumps (32 KiB, `netlink_dump()` in `net/netlink/af_netlink.c`). The
-/// answer about a physical function with many virtual functions is longer.
+/// Buffer size in bytes. It suffices for the largest datagram of most dumps (32 KiB, `netlink_dump()` in
+/// `net/netlink/af_netlink.c`). The answer about a physical function with many virtual functions is longer.
 const DATAGRAM: usize = 32 << 10;
 
-/// Initial capacity for an answer: most answers fit beside a [`DATAGRAM`], without a reallocation.
+/// Initial capacity in bytes for an answer. Most answers fit without a reallocation, even if one more [`DATAGRAM`]
+/// follows.
 const ANSWER: usize = 2 * DATAGRAM;
 
-/// A netlink socket. Its requests apply to the namespace of the thread that opened it, even if another thread uses it
-/// later. Exception: for the move of an RDMA device, the kernel checks the sending thread.
+/// A netlink socket. Its requests apply to the namespace of the thread that opened the socket, even if another thread
+/// uses it later. The move of an RDMA device is an exception: the kernel checks the namespace of the sending thread.
 #[derive(Debug)]
 pub struct Socket {
     socket: netlink_sys::Socket,
     sequence: u32,
-    /// Buffer size in bytes for one datagram: [`DATAGRAM`], or the length of the longest datagram so far.
+    /// Buffer size in bytes for one datagram: [`DATAGRAM`], or the length of the longest datagram so far if it is
+    /// larger.
     room: usize,
 }
 
-/// The messages of an answer, as they were received, in one piece of memory.
+/// The received messages of an answer, in one buffer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answers {
     datagrams: Vec<u8>,
-    /// Positions of the bodies in the messages.
+    /// Positions of the messages' bodies in the buffer.
     bodies: Vec<Range<usize>>,
 }
 
-/// End of an exchange that the kernel did not refuse.
+/// End of an exchange whose request the kernel did not refuse.
 enum Ending {
     Complete,
     /// Objects changed during the dump, or a part of the dump was lost.
     Interrupted,
-    /// A part was longer than the buffer, which has been enlarged since.
+    /// A datagram was longer than the buffer. The buffer has been enlarged.
     Cut,
 }
 
@@ -71,11 +74,13 @@ impl AsFd for Socket {
 }
 
 impl Socket {
-    /// Opens a socket of `protocol` (`netlink_sys::protocols`) in the calling thread's
-    /// network namespace. EPROTONOSUPPORT: this kernel has no such subsystem.
+    /// Opens a socket of `protocol` (`netlink_sys::protocols`) in the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// EPROTONOSUPPORT: this kernel has no such subsystem.
     pub fn open(protocol: isize) -> io::Result<Self> {
         let socket = netlink_sys::Socket::new(protocol)?;
-        // Linux 4.12, 4.3 and 4.20 introduced these options; answers can be read without them.
+        // Linux 4.12, 4.3 and 4.20 introduced these options; this program can read answers without them
         for outcome in [
             socket.set_ext_ack(true),
             socket.set_cap_ack(true),
@@ -97,7 +102,7 @@ impl Socket {
         })
     }
 
-    /// Sends a request for one object or one change. `flags` are in addition to `NLM_F_REQUEST|NLM_F_ACK`.
+    /// Sends a request for one object or one change. Adds `flags` to `NLM_F_REQUEST|NLM_F_ACK`.
     pub fn request<M>(&mut self, message: &M, flags: u16) -> Result<Answers, NetlinkError>
     where
         M: NetlinkSerializable,
@@ -108,7 +113,7 @@ impl Socket {
         }
     }
 
-    /// Dumps all objects; repeats the dump if the objects changed meanwhile.
+    /// Dumps all objects. Repeats the dump if objects changed during the dump.
     pub fn dump<M>(&mut self, message: &M) -> Result<Answers, NetlinkError>
     where
         M: NetlinkSerializable,
@@ -122,7 +127,7 @@ impl Socket {
         Err(io::Error::from_raw_os_error(libc::EINTR).into())
     }
 
-    /// Dumps all objects once; objects that changed meanwhile may be missing.
+    /// Dumps all objects once. Objects that changed during the dump may be missing.
     pub fn dump_once<M>(&mut self, message: &M) -> Result<Answers, NetlinkError>
     where
         M: NetlinkSerializable,
@@ -131,8 +136,8 @@ impl Socket {
         Ok(answers)
     }
 
-    /// Exchanges a request and its answer, and repeats the exchange if the buffer was too small. Only queries have long
-    /// answers, so repeating changes nothing.
+    /// Sends a request and receives its answer. Repeats the exchange if the buffer was too small. Only queries have
+    /// long answers, so a change is never repeated.
     fn whole(&mut self, mut request: Vec<u8>) -> Result<(Answers, Ending), NetlinkError> {
         let mut answers = Answers::default();
         for _ in 0..DUMP_ATTEMPTS {
@@ -163,7 +168,8 @@ impl Socket {
                 Ok(Received::Whole) => {}
                 Ok(Received::Cut) => return self.drain().map(|()| Ending::Cut),
                 Ok(Received::Others) => continue,
-                // the kernel dropped a message: a dump still ends, but a dropped answer never arrives
+                // the kernel dropped a message: the end of a dump still arrives, but the answer to another request
+                // never arrives
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
                     if !is_dump {
                         return Err(error.into());
@@ -186,8 +192,8 @@ impl Socket {
         }
     }
 
-    /// Discards the rest of an answer before the next exchange. The rest is pending, or the kernel generates it during
-    /// the read.
+    /// Discards the rest of an answer before the next exchange. The rest is pending, or the kernel generates it as this
+    /// function reads.
     fn drain(&mut self) -> Result<(), NetlinkError> {
         loop {
             let mut rest = &mut [0_u8; 0][..];
@@ -200,8 +206,8 @@ impl Socket {
         }
     }
 
-    /// Adds one datagram to `datagrams`. Does not query the datagram's length first, which would double the number of
-    /// calls.
+    /// Adds one datagram to `datagrams`. Does not query the datagram's length first, because the query would double the
+    /// number of system calls.
     fn receive(&mut self, datagrams: &mut Vec<u8>) -> io::Result<Received> {
         let before = datagrams.len();
         datagrams.reserve(self.room);
@@ -218,13 +224,13 @@ impl Socket {
     }
 }
 
-/// Extent to which a datagram was added to an answer.
+/// Part of a datagram that was added to an answer.
 enum Received {
-    /// The whole datagram.
+    /// The whole datagram was added.
     Whole,
-    /// Its beginning. The buffer is large enough for the next attempt.
+    /// Only the beginning was added. The buffer is large enough for the next attempt.
     Cut,
-    /// Nothing, as the sender was not the kernel.
+    /// Nothing was added, because the sender was not the kernel.
     Others,
 }
 
@@ -237,7 +243,7 @@ pub(crate) struct Read {
 }
 
 impl Answers {
-    /// Returns the bodies of the messages after their headers, in their order.
+    /// Returns the bodies of the messages in order, without their headers.
     pub fn bodies(&self) -> impl Iterator<Item = &[u8]> {
         self.bodies.iter().map(|it| &self.datagrams[it.clone()])
     }
@@ -245,14 +251,14 @@ impl Answers {
     /// Adds the messages of `datagram` that answer the request `sequence`.
     ///
     /// # Errors
-    /// The kernel refuses the request.
+    /// The kernel refused the request.
     pub(crate) fn add(&mut self, datagram: &[u8], sequence: u32) -> Result<Read, NetlinkError> {
         let received = self.datagrams.len();
         self.datagrams.extend_from_slice(datagram);
         self.read(received, sequence)
     }
 
-    /// Reads the messages of the datagram that was added at `received`.
+    /// Reads the messages of the datagram that begins at `received`.
     fn read(&mut self, received: usize, sequence: u32) -> Result<Read, NetlinkError> {
         read_datagram(&self.datagrams[received..], sequence, |start, body| {
             let start = received + start;
@@ -266,7 +272,7 @@ impl Answers {
     }
 }
 
-/// Builds answers, for tests of parsers.
+/// Builds answers for tests of parsers.
 impl<'a> FromIterator<&'a [u8]> for Answers {
     fn from_iter<T: IntoIterator<Item = &'a [u8]>>(bodies: T) -> Self {
         let mut answers = Self::default();
@@ -279,10 +285,11 @@ impl<'a> FromIterator<&'a [u8]> for Answers {
     }
 }
 
-/// Finds the position and length of the body of each message in one datagram that answers the request `sequence`.
+/// Finds the position and length of each message's body in a datagram, among the messages that answer the request
+/// `sequence`.
 ///
 /// # Errors
-/// The kernel refuses the request.
+/// The kernel refused the request.
 fn read_datagram(
     datagram: &[u8],
     sequence: u32,
@@ -290,7 +297,7 @@ fn read_datagram(
 ) -> Result<Read, NetlinkError> {
     let mut read = Read::default();
     let mut rest = datagram;
-    // checked before parsing, because the parser formats an error text for empty input
+    // this check precedes parsing, because the parser formats an error text for empty input
     while !rest.is_empty()
         && let Ok(part) = NetlinkBuffer::new_checked(rest)
     {
@@ -299,7 +306,7 @@ fn read_datagram(
         let body = rest.get(HEADER..length).unwrap_or_default();
         rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
         if part.sequence_number() != sequence {
-            continue; // left over from an abandoned exchange
+            continue; // an answer of an abandoned exchange
         }
         read.is_interrupted |= part.flags() & NLM_F_DUMP_INTR != 0;
         match part.message_type() {
@@ -321,7 +328,7 @@ fn read_datagram(
     Ok(read)
 }
 
-/// Repeats `call` while a signal interrupts it.
+/// Calls `call` again as long as a signal interrupts it.
 fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         match call() {
@@ -331,7 +338,7 @@ fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     }
 }
 
-/// Builds a request whose sequence number is still to be set. `flags` are in addition to `NLM_F_REQUEST`.
+/// Builds a request without a sequence number, which the caller sets later. Adds `flags` to `NLM_F_REQUEST`.
 fn frame<M: NetlinkSerializable>(message: &M, flags: u16) -> Vec<u8> {
     let length = HEADER + message.buffer_len();
     let mut datagram = vec![0; length];

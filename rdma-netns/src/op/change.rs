@@ -6,7 +6,7 @@ use crate::{Address, HardwareAddress, InterfaceName, IpoibMode, LinkFlag, LinkSe
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
-/// A change of the netdev LINK that the kernel makes whole or not at all: the content of [`Op::Link`](super::Op::Link).
+/// A change of the netdev LINK ([`Op::Link`](super::Op::Link)), which the kernel makes whole or not at all.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[expect(
@@ -16,9 +16,9 @@ use std::net::IpAddr;
 pub enum LinkChange {
     /// `ip link del dev LINK`; a missing netdev is no error.
     Remove,
-    /// `ip link set dev LINK name NAME`; before Linux 6.2 only while the netdev is down.
+    /// `ip link set dev LINK name NAME`. Kernels before 6.2 accept it only while the netdev is down.
     Rename(InterfaceName),
-    /// `ip link set dev LINK up|down`. Down removes IPv6 addresses and all routes.
+    /// `ip link set dev LINK up|down`. Down removes the netdev's IPv6 addresses and all its routes.
     Up(bool),
     /// `ip link set dev LINK mtu BYTES`
     Mtu(u32),
@@ -32,18 +32,19 @@ pub enum LinkChange {
     /// `gso_max_segs COUNT`, `gro_max_size BYTES`, `gso_ipv4_max_size BYTES`, `gro_ipv4_max_size BYTES`, `xdp off`. XDP
     /// programs can only be detached, not attached.
     Setting(LinkSetting, u32),
-    /// `ip link set dev LINK type ipoib mode datagram|connected`. The MTU becomes the largest of the mode.
+    /// `ip link set dev LINK type ipoib mode datagram|connected`. The kernel also sets the MTU to the largest MTU of
+    /// the mode.
     IpoibMode(IpoibMode),
     /// `ip link set dev LINK type ipoib umcast 0|1`
     Umcast(bool),
-    /// `ip link set dev LINK promisc|allmulticast|multicast|arp|trailers|dynamic on|off`; `ip` has no words for debug,
+    /// `ip link set dev LINK promisc|allmulticast|multicast|arp|trailers|dynamic on|off`. `ip` has no words for debug,
     /// portsel and automedia.
     Flag(LinkFlag, bool),
     /// `ip link set dev LINK alias TEXT`; an empty text removes the alias.
     Alias(String),
     /// `ip link property add|del dev LINK altname NAME`
     AltName { name: String, present: bool },
-    /// `sysctl -w net.ipv6.conf.LINK.KEY=VALUE`; `key` is one of [`SYSCTLS`](crate::link::SYSCTLS).
+    /// `sysctl -w net.ipv6.conf.LINK.KEY=VALUE`. `key` is one of [`SYSCTLS`](crate::link::SYSCTLS).
     Sysctl { key: String, value: i32 },
     /// `ip address replace ADDRESS dev LINK`
     AddAddress(Address),
@@ -54,14 +55,15 @@ pub enum LinkChange {
     /// `ip route del ROUTE dev LINK`; a missing route is no error.
     RemoveRoute(Route),
     /// `arping -c 1 -U -I LINK ADDRESS`, for IPv6 `ndsend ADDRESS LINK`: announces the hardware address of ADDRESS
-    /// once, so that neighbours update their caches. The operation changes nothing, so no plan contains it. On links
-    /// without hardware addresses like Ethernet's (NOARP, InfiniBand), and on links that are down, it sends nothing and
-    /// returns no error.
+    /// once, so that neighbours update their caches. The operation changes no state, so no plan contains it. It sends
+    /// nothing and returns no error on links that are down, and on links without Ethernet-like hardware addresses
+    /// (NOARP, InfiniBand).
     Announce(IpAddr),
 }
 
 impl LinkChange {
-    /// Returns the command for `link`. `ip` and `exec` are how `ip` and other programs begin in the netdev's namespace.
+    /// Returns the command for `link`. `ip` and `exec` are the first words of the command: `ip` for commands of `ip`,
+    /// `exec` for other programs in the netdev's namespace.
     pub(super) fn command(&self, ip: &str, exec: &str, link: &InterfaceName) -> String {
         let words = match self {
             Self::Remove => return format!("{ip} link del dev {link}"),

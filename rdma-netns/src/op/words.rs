@@ -8,8 +8,8 @@ pub(super) fn drivers(device: &DeviceAddress, driver: &str) -> String {
     format!("/sys/bus/{}/drivers/{driver}", device.bus())
 }
 
-/// Returns the command that sets a device setting. Only describes settings of ethtool and tcx, because neither ethtool
-/// nor bpftool accepts the format of the record.
+/// Returns the command that sets a device setting. Describes settings of ethtool and tcx by a sentence, because neither
+/// ethtool nor bpftool accepts the record's format.
 pub(super) fn device_setting(link: &str, key: &str, value: &str) -> String {
     match key.split_once('/') {
         Some((tool @ ("ethtool" | "tcx"), setting)) => {
@@ -45,8 +45,8 @@ pub(super) fn setting_words(setting: LinkSetting, value: u32) -> String {
     }
 }
 
-/// Returns the command for an address family. `ip route` and `ip rule` need a flag for IPv6, unless an IPv6 address
-/// precedes.
+/// Returns `ip` with the flag for the family of `address`. `ip route` and `ip rule` need the flag for IPv6 if their
+/// arguments begin with no IPv6 address.
 pub(super) fn of_family(ip: &str, address: IpAddr) -> String {
     match address {
         IpAddr::V4(_) => ip.to_owned(),
@@ -93,8 +93,8 @@ pub(super) fn address_words(address: &Address, whole: bool) -> String {
     words
 }
 
-/// Names of [`link::RouteMetrics::numbers`] in iproute2 (`RTAX_*`, `include/uapi/linux/rtnetlink.h`). Leaves out the
-/// mask of locked metrics and the features, because iproute2 writes them in another form.
+/// Names of [`link::RouteMetrics::numbers`] in iproute2 (`RTAX_*`, `include/uapi/linux/rtnetlink.h`). Omits the mask of
+/// locked metrics and the features, because iproute2 writes them in another form.
 const METRICS: [(u16, &str); 12] = [
     (3, "window"),
     (4, "rtt"),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Names of RDMA devices as text. The kernel accepts any bytes except NUL as a name (`nldev_set_doit()`,
-//! `drivers/infiniband/core/nldev.c`), from any pod with `NET_ADMIN`.
+//! Names of RDMA devices as text. Any pod with `NET_ADMIN` can rename its RDMA devices, and the kernel accepts any
+//! bytes except NUL (`nldev_set_doit()`, `drivers/infiniband/core/nldev.c`).
 
 use std::{
     ffi::OsString,
@@ -9,8 +9,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Returns `name` as text: unchanged, except that `\`, `/`, control characters and bytes that are no UTF-8 become
-/// `\xNN`. Different names have different texts.
+/// Returns `name` as text. `\`, `/`, control characters and bytes that are not UTF-8 become `\xNN`. Different names
+/// have different texts.
 pub fn text(name: &[u8]) -> String {
     let mut text = String::new();
     let escape = |text: &mut String, bytes: &[u8]| {
@@ -45,7 +45,7 @@ pub fn bytes(text: &str) -> Vec<u8> {
     bytes
 }
 
-/// Returns the directory of the RDMA device `name` in sysfs; a name with a `/` has none.
+/// Returns the sysfs directory of the RDMA device `name`. A name with a `/` has no directory.
 pub fn directory(sysfs: &Path, name: &str) -> PathBuf {
     let bytes = Some(bytes(name)).filter(|it| !it.contains(&b'/'));
     let name = bytes.unwrap_or_else(|| name.as_bytes().to_vec());

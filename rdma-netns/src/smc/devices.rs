@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The RDMA devices that SMC knows, of the whole node (`SMC_NETLINK_GET_DEV_SMCR`, `net/smc/smc_ib.c`). SMC uses the
-//! pnet id of the port, which can differ from the table's.
+//! The RDMA devices of the whole node that SMC knows (`SMC_NETLINK_GET_DEV_SMCR`, `net/smc/smc_ib.c`). SMC uses the
+//! pnet id of the port, which can differ from the pnet id in the pnet table.
 
 use super::eids::FAMILY;
 use crate::{
@@ -38,22 +38,22 @@ pub struct SmcPort {
     pub device: String,
     /// Number of the port, from 1.
     pub port: u8,
-    /// Pnet id of the port; `None`: the port has none.
+    /// Pnet id of the port. `None`: the port has no pnet id.
     pub pnet_id: Option<String>,
-    /// True if the pnet id comes from the table, false if from the hardware.
+    /// True if the pnet id comes from the pnet table, false if it comes from the hardware.
     pub by_user: bool,
     /// True if the port is active.
     pub active: bool,
 }
 
-/// Returns all ports, in any namespace. Empty if the kernel does not report them (before Linux 5.11).
+/// Returns all ports, in any namespace. Returns none if the kernel does not report them (before Linux 5.11).
 pub fn ports() -> Result<Vec<SmcPort>, NetlinkError> {
     let answers = dump_if_known(FAMILY, GET_DEV_SMCR)?;
     Ok(answers.bodies().flat_map(parse).collect())
 }
 
-/// Returns the RDMA devices that SMC uses, in any namespace: on most kernels only InfiniBand's and RoCE's
-/// (`smc_ib_add_dev()`). `None` if the kernel does not report them (before Linux 5.11).
+/// Returns the RDMA devices that SMC uses, in any namespace. Most kernels use only InfiniBand and RoCE devices
+/// (`smc_ib_add_dev()`). Returns `None` if the kernel does not report them (before Linux 5.11).
 pub fn used_devices() -> Result<Option<Vec<String>>, NetlinkError> {
     let answers = dump_of_known(FAMILY, GET_DEV_SMCR)?;
     let names = |answers: Answers| {
@@ -63,7 +63,7 @@ pub fn used_devices() -> Result<Option<Vec<String>>, NetlinkError> {
     Ok(answers.map(names))
 }
 
-/// Returns the name of the device in an answer, and its other attributes.
+/// Returns the device's name from an answer, and the answer's other attributes.
 fn device(body: &[u8]) -> Option<(String, &[u8])> {
     let device = attribute(attributes_of(body), DEV_SMCR)?;
     let name = attribute(device, IB_NAME)?;
@@ -83,7 +83,7 @@ pub(super) fn parse(body: &[u8]) -> Vec<SmcPort> {
     ports.collect()
 }
 
-/// Parses a port; `None`: the device does not have the port.
+/// Parses a port. Returns `None` if the device does not have the port.
 fn parse_port(device: &str, port: u8, bytes: &[u8]) -> Option<SmcPort> {
     let flag = |wanted| attribute(bytes, wanted).is_some_and(|value| value.first() == Some(&1));
     let id = text(attribute(bytes, PORT_PNETID)?)?.trim_end();
@@ -100,7 +100,7 @@ fn parse_port(device: &str, port: u8, bytes: &[u8]) -> Option<SmcPort> {
 mod tests {
     use super::*;
 
-    /// Recorded from Linux 6.12: rxe0 with the pnet id N0.
+    /// Recorded from Linux 6.12: rxe0 has the pnet id N0.
     const ANSWER: &str = "060100004c000680050002000100000009000a007278653000000000340008800500\
         010001000000070002004e3000000800030003000000050005000100000005000400\
         010000000800060001000000";

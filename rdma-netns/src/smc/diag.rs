@@ -18,7 +18,7 @@ const SOCK_DIAG_BY_FAMILY: u16 = 20;
 /// `AF_SMC`
 const AF_SMC: u8 = 43;
 
-/// `SMC_DIAG_*`: type of an attribute; the bit that requests the attribute is one less.
+/// `SMC_DIAG_*`: type of an attribute. A request sets the bit with the number type - 1 to get the attribute.
 const LGRINFO: u16 = 2;
 const FALLBACK: u16 = 5;
 
@@ -26,7 +26,7 @@ const FALLBACK: u16 = 5;
 const REQUEST: usize = 52;
 const MESSAGE: usize = 64;
 
-/// `IB_DEVICE_NAME_MAX`, and the length of a GID's text, in `struct smc_diag_linkinfo`.
+/// `IB_DEVICE_NAME_MAX`, and the length of a GID as text, in `struct smc_diag_linkinfo`.
 const NAME: usize = 64;
 const GID: usize = 40;
 
@@ -36,20 +36,20 @@ const GID: usize = 40;
 pub struct Connection {
     /// State of the connection.
     pub state: State,
-    /// Carrier of its payload.
+    /// Protocol that carries the connection's payload.
     pub mode: Mode,
-    /// Address of this end; `None` while it has none.
+    /// Address of this end. `None`: this end has no address yet.
     pub local: Option<SocketAddr>,
-    /// Address of the other end; `None` while it has none.
+    /// Address of the other end. `None`: the other end has no address yet.
     pub peer: Option<SocketAddr>,
-    /// User id of its owner.
+    /// User id of the socket's owner.
     pub uid: u32,
-    /// Inode of the socket, as in `/proc/PID/fd`. 0: its listener has yet to accept it.
+    /// Inode of the socket, as in `/proc/PID/fd`. 0: the listener has not accepted the connection yet.
     pub inode: u64,
     /// The RDMA link that carries the connection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub link: Option<ConnectionLink>,
-    /// Reason why the connection is TCP.
+    /// Reason why TCP carries the connection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fallback: Option<Fallback>,
 }
@@ -58,7 +58,7 @@ pub struct Connection {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ConnectionLink {
-    /// Number within its link group.
+    /// Number of the link in its link group.
     pub id: u8,
     /// The RDMA device.
     pub device: String,
@@ -70,26 +70,26 @@ pub struct ConnectionLink {
     pub peer_gid: Option<Ipv6Addr>,
 }
 
-/// Reason why a connection is TCP.
+/// Reason why TCP carries a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Fallback {
-    /// Reason of this end.
+    /// Reason that this end found.
     pub reason: Reason,
-    /// Reason of the other end when it declined.
+    /// Reason that the other end sent when it declined SMC.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer: Option<Reason>,
 }
 
-/// Carrier of a connection's payload.
+/// Protocol that carries a connection's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// RDMA. The kernel reports this mode also for sockets that listen or are not connected.
     Smcr,
-    /// TCP, because one of the two ends could not use RDMA.
+    /// TCP, because one end could not use RDMA.
     Tcp,
-    /// Memory shared by a machine's partitions.
+    /// SMC-D: memory that the partitions of a machine share.
     Smcd,
 }
 
@@ -148,7 +148,7 @@ impl Serialize for State {
     }
 }
 
-/// Returns a request for every SMC socket of a namespace.
+/// Returns a request for all SMC sockets of a namespace.
 fn request() -> Request {
     let mut header = [0; REQUEST];
     header[0] = AF_SMC;
@@ -156,9 +156,11 @@ fn request() -> Request {
     Request::new(SOCK_DIAG_BY_FAMILY, &header)
 }
 
-/// Returns the SMC sockets of the calling thread's namespace. Sockets that were closed, or whose process has ended, are
-/// missing even if the kernel still works on them (`__smc_release()`, `net/smc/af_smc.c`). ENOENT: the kernel has no
-/// SMC, or does not report its sockets (`smc_diag`).
+/// Returns the SMC sockets of the calling thread's namespace. The kernel does not report sockets that were closed, or
+/// whose process has ended, even while it still works on them (`__smc_release()`, `net/smc/af_smc.c`).
+///
+/// # Errors
+/// ENOENT: the kernel has no SMC, or does not report its sockets (`smc_diag`).
 pub fn connections() -> Result<Vec<Connection>, NetlinkError> {
     let mut socket = Socket::open(NETLINK_SOCK_DIAG)?;
     let answers = socket.dump(&request())?;
@@ -185,7 +187,7 @@ pub(super) fn parse(body: &[u8]) -> Option<Connection> {
     for (kind, value) in attributes(&body[MESSAGE..]) {
         match kind {
             LGRINFO => connection.link = link(value),
-            // every socket has this attribute; its value only counts for sockets that fell back
+            // every socket has this attribute, but its value is valid only for sockets that fell back to TCP
             FALLBACK if mode == Mode::Tcp => connection.fallback = fallback(value),
             _ => {}
         }
@@ -193,8 +195,8 @@ pub(super) fn parse(body: &[u8]) -> Option<Connection> {
     Some(connection)
 }
 
-/// Parses a port and an address in network byte order. An IPv4 address is the first of four words; the family is not
-/// reported.
+/// Parses a port and an address in network byte order. An IPv4 address is in the first of four words. The kernel does
+/// not report the family.
 fn end(port: &[u8], address: &[u8]) -> Option<SocketAddr> {
     let port = u16::from_be_bytes(port.try_into().ok()?);
     let address: [u8; 16] = address.try_into().ok()?;
@@ -205,7 +207,7 @@ fn end(port: &[u8], address: &[u8]) -> Option<SocketAddr> {
     (port != 0 || !ip.is_unspecified()).then_some(SocketAddr::new(ip, port))
 }
 
-/// Parses `struct smc_diag_lgrinfo`, which has one link.
+/// Parses `struct smc_diag_lgrinfo`, which contains one link.
 fn link(value: &[u8]) -> Option<ConnectionLink> {
     let (id, rest) = value.split_first()?;
     let (name, rest) = rest.split_at_checked(NAME)?;
@@ -236,8 +238,8 @@ mod tests {
     use super::{super::recorded, *};
     use netlink_packet_core::NetlinkSerializable;
 
-    /// Recorded from Linux 6.12: the server's end of an SMC-R connection, of one with a plain TCP
-    /// client, and its listener.
+    /// Recorded from Linux 6.12: the server's end of an SMC-R connection, the server's end of a connection with a plain
+    /// TCP client, and their listener.
     const ACTIVE: &str = "2b0100001b58ab820a0900010000000000000000000000000a0900020000000000000000000000000000000001\
         0000000000000000000000710500000000000005000300000000000c0005000000000000000000500001000100\
         000000000100000001000000010000000000000000000000000000000000000000000000000000000000000000\

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! User EIDs (`smcr ueid`): names of sets of hosts, which apply to the whole node. Two hosts use SMC-Rv2 if they have a
-//! user EID in common. Generic netlink family `SMC_GEN_NETLINK` (`include/uapi/linux/smc.h`).
+//! User EIDs (`smcr ueid`). A user EID names a set of hosts. It applies to the whole node. Two hosts use SMC-Rv2 if
+//! they have a user EID in common. Generic netlink family `SMC_GEN_NETLINK` (`include/uapi/linux/smc.h`).
 
 use crate::netlink::{
     Answers, NetlinkError, attribute,
@@ -21,8 +21,8 @@ const REMOVE_UEID: u8 = 11;
 /// `SMC_NLA_EID_TABLE_ENTRY`
 const ENTRY: u16 = 1;
 
-/// `SMC_MAX_EID_LEN`. A shorter EID is padded with blanks, as the kernel accepts nothing shorter (`smc_nl_add_ueid()`,
-/// `net/smc/smc_clc.c`).
+/// `SMC_MAX_EID_LEN`, bytes. A shorter EID is padded with blanks, because the kernel accepts no shorter EID
+/// (`smc_nl_add_ueid()`, `net/smc/smc_clc.c`).
 const LENGTH: usize = 32;
 
 /// The user EIDs of the node.
@@ -32,7 +32,10 @@ pub struct UserEids {
 }
 
 impl UserEids {
-    /// Opens the table of user EIDs. ENOENT: the kernel has no SMC, or no EIDs (before Linux 5.16).
+    /// Opens the table of user EIDs.
+    ///
+    /// # Errors
+    /// ENOENT: the kernel has no SMC, or no EIDs (before Linux 5.16).
     pub fn open() -> Result<Self, NetlinkError> {
         let family = Family::open(FAMILY)?;
         Ok(Self { family })
@@ -43,14 +46,21 @@ impl UserEids {
         Ok(ueids(&self.family.dump(DUMP_UEID)?))
     }
 
-    /// Adds an EID (`smcr ueid add UEID`). EEXIST: the table has the EID. ERANGE: the table is full, and may have the
-    /// EID. EINVAL: the EID has characters other than A-Z, 0-9, `.` and `-`, or begins with `.` or `-`
-    /// (`smc_clc_ueid_add()`, `smc_clc_ueid_valid()`).
+    /// Adds an EID (`smcr ueid add UEID`).
+    ///
+    /// # Errors
+    /// - EEXIST: the table already has the EID.
+    /// - ERANGE: the table is full. The kernel returns this error even if the table already has the EID.
+    /// - EINVAL: the EID has characters other than A-Z, 0-9, `.` and `-`, or begins with `.` or `-`
+    ///   (`smc_clc_ueid_add()`, `smc_clc_ueid_valid()`).
     pub fn add(&mut self, ueid: &str) -> Result<(), NetlinkError> {
         self.change(ADD_UEID, ueid)
     }
 
-    /// Removes an EID (`smcr ueid del UEID`). ENOENT: the table does not have the EID.
+    /// Removes an EID (`smcr ueid del UEID`).
+    ///
+    /// # Errors
+    /// ENOENT: the table does not have the EID.
     pub fn remove(&mut self, ueid: &str) -> Result<(), NetlinkError> {
         self.change(REMOVE_UEID, ueid)
     }
@@ -68,7 +78,7 @@ impl UserEids {
     }
 }
 
-/// Returns the user EIDs of the node. Empty if the kernel has no EIDs (before Linux 5.16).
+/// Returns the user EIDs of the node. Returns none if the kernel has no EIDs (before Linux 5.16).
 pub fn user_eids() -> Result<Vec<String>, NetlinkError> {
     Ok(ueids(&generic::dump_if_known(FAMILY, DUMP_UEID)?))
 }

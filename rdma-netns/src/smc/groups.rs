@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Link groups and their links (`smcr linkgroup show`, `smcr link show`). Two hosts that have SMC-R connections with
-//! each other share a link group. A link group lingers for minutes after its last connection (`SMC_LGR_FREE_DELAY_SERV`
-//! and `_CLNT`, `net/smc/smc_core.c`).
+//! each other share a link group. The kernel keeps a link group for minutes after its last connection
+//! (`SMC_LGR_FREE_DELAY_SERV` and `_CLNT`, `net/smc/smc_core.c`).
 
 use super::eids::FAMILY;
 use crate::netlink::{
@@ -12,7 +12,7 @@ use crate::netlink::{
 use serde::{Serialize, Serializer};
 use std::{fmt, net::Ipv6Addr};
 
-/// `SMC_NETLINK_GET_LINK_SMCR`: the answer has each group, followed by its links (`smc_nl_fill_lgr_list()`,
+/// `SMC_NETLINK_GET_LINK_SMCR`. The answer has each group, followed by the group's links (`smc_nl_fill_lgr_list()`,
 /// `net/smc/smc_core.c`).
 const GET_LINK_SMCR: u8 = 3;
 
@@ -54,20 +54,20 @@ mod link {
 pub struct LinkGroup {
     /// Number of the group, 8 hexadecimal digits.
     pub id: String,
-    /// True if this end is the server.
+    /// True if this end is the server of the group.
     pub is_server: bool,
     /// Version of SMC-R, 1 or 2.
     pub version: u8,
-    /// Physical network that both ends have in common, as this end names it.
+    /// Pnet id of the physical network of both ends, in this end's pnet table.
     pub pnet_id: String,
-    /// Number of connections.
+    /// Number of connections in the group.
     pub connections: u32,
-    /// `SO_NETNS_COOKIE` of the group's namespace; 0 if the kernel does not report it (before Linux 5.18).
+    /// Cookie of the group's namespace (`SO_NETNS_COOKIE`). 0: the kernel does not report it (before Linux 5.18).
     pub netns_cookie: u64,
-    /// User EID that both ends have in common, in version 2.
+    /// User EID that the ends have in common. Only version 2 has it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub eid: Option<String>,
-    /// The peer's host name, in version 2.
+    /// Host name of the peer. Only version 2 has it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer_host: Option<String>,
     /// Links of the group.
@@ -78,7 +78,7 @@ pub struct LinkGroup {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GroupLink {
-    /// Number within the group.
+    /// Number of the link in the group.
     pub id: u8,
     /// The RDMA device.
     pub device: String,
@@ -88,7 +88,7 @@ pub struct GroupLink {
     pub gid: Option<Ipv6Addr>,
     /// GID of the other end.
     pub peer_gid: Option<Ipv6Addr>,
-    /// Number of connections.
+    /// Number of connections over the link.
     pub connections: u32,
     /// State of the link.
     pub state: LinkState,
@@ -116,7 +116,8 @@ impl Serialize for LinkState {
     }
 }
 
-/// Returns all link groups of the node, in any namespace. Empty if the kernel does not report them (before Linux 5.11).
+/// Returns all link groups of the node, in any namespace. Returns none if the kernel does not report them (before Linux
+/// 5.11).
 pub fn link_groups() -> Result<Vec<LinkGroup>, NetlinkError> {
     let answers = dump_if_known(FAMILY, GET_LINK_SMCR)?;
     Ok(parse(answers.bodies()))
@@ -185,7 +186,7 @@ fn parse_link(bytes: &[u8]) -> GroupLink {
     found
 }
 
-/// Returns a text without the blanks that pad it; `None` if the rest is empty.
+/// Returns a text without its trailing blanks. Returns `None` if the text consists of blanks only.
 fn trimmed(value: &[u8]) -> Option<String> {
     let text = text(value)?.trim_end();
     (!text.is_empty()).then(|| text.to_owned())
@@ -195,7 +196,7 @@ fn trimmed(value: &[u8]) -> Option<String> {
 mod tests {
     use super::{super::recorded, *};
 
-    /// Recorded from Linux 6.12, both ends of a connection on one node.
+    /// Recorded from Linux 6.12: both ends of a connection are on one node.
     const ANSWERS: [&str; 4] = [
         "03010000e0000280080001000001000008000600010000000500020001000000050003000100000005000b0000\
         00000005000500000000000c0009000110000000000000070004004e30000008000c000000010008000d000000\

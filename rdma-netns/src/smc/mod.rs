@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! SMC-R: RDMA carries the payload of TCP connections, if both ends can.
+//! SMC-R: RDMA carries the payload of a TCP connection if both ends support it.
 //!
 //! | module | owns |
 //! |---|---|
-//! | `pnet` | the pnet table: which netdev and which RDMA port reach the same network |
+//! | `pnet` | the pnet table, which assigns netdevs and RDMA ports to physical networks |
 //! | `eids` | user EIDs, of which SMC-Rv2 needs at least one |
 //! | `devices` | the RDMA devices that SMC knows |
 //! | `state` | SMC state for planning a pod's set-up |
 //! | `groups` | link groups and their links |
-//! | `diag` | SMC sockets, and the carriers of their payload |
-//! | `overview` | the state of SMC in a namespace, for people |
+//! | `diag` | SMC sockets, and the transport of their payload (SMC-R, SMC-D or TCP) |
+//! | `overview` | the state of SMC in a namespace, for display |
 //! | `reason` | reasons why a connection fell back to TCP, in words |
 
 mod devices;
@@ -32,7 +32,7 @@ pub use state::{HeldConnections, SmcState};
 
 use crate::{linux::offline::SmcAnswer, netlink::generic};
 
-/// Decodes a message as an answer to each request.
+/// Decodes a message of SMC as the answer to each kind of request.
 pub(crate) fn decode(body: &[u8]) -> SmcAnswer {
     SmcAnswer {
         family: generic::parse_id(body),
@@ -44,7 +44,7 @@ pub(crate) fn decode(body: &[u8]) -> SmcAnswer {
     }
 }
 
-/// Hexadecimal digits as bytes.
+/// Returns the bytes that the hexadecimal digits encode.
 #[cfg(test)]
 fn recorded(digits: &str) -> Vec<u8> {
     let (pairs, rest) = digits.as_bytes().as_chunks::<2>();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The state of SMC in a namespace, for people.
+//! State of SMC in a namespace, for display.
 
 use super::{
     Connection, LinkGroup, PnetEntry, PnetTable, SmcPort, connections, link_groups, ports,
@@ -13,7 +13,7 @@ use serde::Serialize;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Overview {
-    /// Entries of the namespace's pnet table, and the entries of RDMA ports, which apply to the whole node.
+    /// Entries of the namespace's pnet table, and the entries of the whole node's RDMA ports.
     pub pnet_entries: Vec<PnetEntry>,
     /// RDMA ports of the node, with the pnet ids that SMC uses.
     pub rdma_ports: Vec<SmcPort>,
@@ -25,8 +25,8 @@ pub struct Overview {
     pub connections: Vec<Connection>,
 }
 
-/// Reads the SMC state of the namespace, from the caller's namespace. The caller should be in the initial namespace:
-/// only it shows the entries of RDMA ports. `None`: the kernel has no SMC.
+/// Reads the SMC state of the namespace `netns`, from the caller's namespace. The caller should be in the initial
+/// namespace, because only this namespace shows the entries of RDMA ports. Returns `None` if the kernel has no SMC.
 pub fn overview(netns: &Netns) -> Result<Option<Overview>, ObserveError> {
     let outside = match PnetTable::open() {
         Err(error) if error.errno() == Some(libc::ENOENT) => return Ok(None),

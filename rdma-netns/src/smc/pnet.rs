@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! SMC-R's pnet table (`smc_pnet`): which netdev and which RDMA port reach the same
-//! physical network. Generic netlink family `SMC_PNETID` (`include/uapi/linux/smc.h`).
+//! SMC-R's pnet table (`smc_pnet`). The table names the physical network of a netdev or an RDMA port. Generic netlink
+//! family `SMC_PNETID` (`include/uapi/linux/smc.h`).
 //!
-//! The kernel keeps entries for netdevs in each network namespace, and entries for RDMA ports only in the initial one
-//! (`smc_pnet_add_ib()` in `net/smc/smc_pnet.c`; EEXIST elsewhere).
+//! The kernel keeps entries for netdevs in each network namespace, but entries for RDMA ports only in the initial
+//! namespace (`smc_pnet_add_ib()` in `net/smc/smc_pnet.c`; EEXIST in other namespaces).
 
 use crate::{
     HardwareAddress,
@@ -31,16 +31,16 @@ const ETHNAME: u16 = 2;
 const IBNAME: u16 = 3;
 const IBPORT: u16 = 4;
 
-/// Value of the kernel for the unset half of an entry.
+/// Value that the kernel reports for a missing netdev or RDMA port of an entry.
 const UNSET: &str = "n/a";
 
-/// Name of a physical network that the kernel accepts (`smc_pnetid_valid()`): 1 to 16 letters and digits. The kernel
-/// does not distinguish upper and lower case.
+/// Pnet id: the name of a physical network, 1 to 16 letters and digits (`smc_pnetid_valid()`). The kernel does not
+/// distinguish upper and lower case.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct PnetId(String);
 
-/// The text is no name of a physical network.
+/// The text is no pnet id.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no pnet id: 1 to 16 letters A-Z and digits")]
 pub struct InvalidPnetId(String);
@@ -73,7 +73,8 @@ impl From<PnetId> for String {
 }
 
 impl PnetId {
-    /// Returns the name that is unique to a NIC: the 12 digits of its MAC. `None` for an address of another length.
+    /// Returns the pnet id that is unique to a NIC: the 12 digits of its MAC. Returns `None` for an address of another
+    /// length.
     pub fn from_mac(mac: &HardwareAddress) -> Option<Self> {
         let id: String = mac.0.iter().map(|byte| format!("{byte:02X}")).collect();
         (mac.0.len() == 6).then_some(Self(id))
@@ -94,10 +95,10 @@ impl fmt::Display for PnetId {
     }
 }
 
-/// An entry of the table: a netdev, an RDMA port, or (when adding) both.
+/// An entry of the pnet table: a netdev or an RDMA port. A request to add can have both.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PnetEntry {
-    /// The network.
+    /// The pnet id of the network.
     pub name: PnetId,
     /// A netdev on the network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -108,7 +109,7 @@ pub struct PnetEntry {
 }
 
 impl PnetEntry {
-    /// Returns the netdev and the RDMA port, each in an entry of its own, as the kernel keeps them.
+    /// Returns the netdev and the RDMA port of the entry as separate entries, as the kernel keeps them.
     pub fn halves(&self) -> impl Iterator<Item = Self> {
         let half = |netdev, rdma| Self {
             name: self.name.clone(),
@@ -120,8 +121,8 @@ impl PnetEntry {
         netdev.into_iter().chain(rdma)
     }
 
-    /// Returns true if the kernel cannot keep both entries: a netdev has one entry, and an RDMA device has one for all
-    /// its ports (`smc_pnet_add_eth()`, `smc_pnet_add_ib()`).
+    /// Returns true if the kernel cannot keep both this entry and `other`. A netdev has one entry. An RDMA device has
+    /// one entry for all its ports (`smc_pnet_add_eth()`, `smc_pnet_add_ib()`).
     pub fn excludes(&self, other: &Self) -> bool {
         let same_netdev = self.netdev.is_some() && self.netdev == other.netdev;
         let device = |entry: &Self| entry.rdma.as_ref().map(|(device, _)| device.clone());
@@ -141,7 +142,7 @@ impl PnetEntry {
     }
 }
 
-/// The netdev or the RDMA device of an entry has another entry.
+/// The netdev or the RDMA device already has an entry with another pnet id or for another port.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the pnet id of {} is {} already", subject(.0), .0.name)]
 pub struct PnetTaken(pub PnetEntry);
@@ -155,10 +156,12 @@ fn subject(entry: &PnetEntry) -> String {
 
 /// Returns the parts of `entry` that `table` lacks.
 ///
-/// Callers must check this before they add an entry, for two reasons. If a request has a netdev and an RDMA port, the
-/// kernel adds the free one, and does not report that the other has another id (`smc_pnet_enter()`). If the request is
-/// for the second port of a device that has an entry, the kernel sets the port's id, and then refuses the entry
-/// (`smc_pnet_add_ib()`).
+/// Call this function before you add an entry, for two reasons:
+///
+/// - A request can have a netdev and an RDMA port of which one already has another pnet id. The kernel then adds only
+///   the other one, and returns no error (`smc_pnet_enter()`).
+/// - A request can name the second port of a device that already has an entry. The kernel then sets the port's pnet id,
+///   and still refuses the entry (`smc_pnet_add_ib()`).
 pub fn missing(table: &[PnetEntry], entry: &PnetEntry) -> Result<Vec<PnetEntry>, PnetTaken> {
     let mut halves: Vec<PnetEntry> = entry.halves().collect();
     halves.retain(|half| !table.contains(half));
@@ -176,34 +179,43 @@ pub struct PnetTable {
 }
 
 impl PnetTable {
-    /// Opens the table of the calling thread's namespace. ENOENT: the kernel has no SMC, or cannot load the module.
+    /// Opens the pnet table of the calling thread's namespace.
+    ///
+    /// # Errors
+    /// ENOENT: the kernel has no SMC, or cannot load the module.
     pub fn open() -> Result<Self, NetlinkError> {
         let family = Family::open(FAMILY)?;
         Ok(Self { family })
     }
 
-    /// Adds an entry: `smc_pnet -a NAME -I NETDEV -D DEVICE -P PORT`. Neither the netdev nor the RDMA device need
-    /// exist: a later netdev or device with the name gets the id, also after a move, and the device in any namespace
-    /// (`smc_pnet_add_by_ndev()`, `smc_ib_add_dev()`; of the device observed on Linux 6.12). EEXIST: see [`missing`];
-    /// also returned for an RDMA port outside of the initial namespace.
+    /// Adds an entry: `smc_pnet -a NAME -I NETDEV -D DEVICE -P PORT`. The netdev or RDMA device need not exist. A
+    /// netdev or RDMA device that gets the name later also gets the pnet id, even if it appears by a move. An RDMA
+    /// device gets the pnet id in any namespace (`smc_pnet_add_by_ndev()`, `smc_ib_add_dev()`; for RDMA devices
+    /// observed on Linux 6.12).
+    ///
+    /// # Errors
+    /// EEXIST: see [`missing`]. The kernel also returns EEXIST for an RDMA port outside of the initial namespace.
     pub fn add(&mut self, entry: &PnetEntry) -> Result<(), NetlinkError> {
         let request = entry.added_to(self.family.request(ADD));
         self.family.change(&request)
     }
 
-    /// Removes every entry of the name (`smc_pnet -d NAME`). ENOENT: there is no such entry.
+    /// Removes every entry with the pnet id `name` (`smc_pnet -d NAME`).
+    ///
+    /// # Errors
+    /// ENOENT: no entry has this pnet id.
     pub fn remove(&mut self, name: &PnetId) -> Result<(), NetlinkError> {
         let request = self.family.request(DEL).text(NAME, name);
         self.family.change(&request)
     }
 
-    /// `smc_pnet -f`
+    /// Removes all entries: `smc_pnet -f`.
     pub fn flush(&mut self) -> Result<(), NetlinkError> {
         let request = self.family.request(FLUSH);
         self.family.change(&request)
     }
 
-    /// Returns the entries (`smc_pnet -s`): netdevs and RDMA ports, each in an entry of its own.
+    /// Returns the entries (`smc_pnet -s`). Each entry has a netdev or an RDMA port.
     pub fn entries(&mut self) -> Result<Vec<PnetEntry>, NetlinkError> {
         let answers = self.family.dump(GET)?;
         Ok(answers.bodies().filter_map(parse_entry).collect())
@@ -342,7 +354,7 @@ mod tests {
                 "the pnet id of rxe0, port 1, is B2 already"
             );
         }
-        // nothing of an entry is added whose other half cannot be
+        // if one half of an entry cannot be added, the other half is not added either
         let both = PnetEntry {
             netdev: Some("eth1".to_owned()),
             ..port("C3", "rxe0", 1)

@@ -8,7 +8,7 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Reason(pub u32);
 
-/// Number, meaning and remedy of each reason (empty: no remedy is known).
+/// Number, meaning and remedy of each reason. Empty remedy: none is known.
 const REASONS: [(u32, &str, &str); 36] = [
     (
         0x0101_0000,
@@ -129,12 +129,12 @@ impl Reason {
         REASONS.iter().find(|(number, _, _)| *number == self.0)
     }
 
-    /// Returns the meaning, if the number is one of Linux 6.12.
+    /// Returns the meaning of a number that Linux 6.12 knows.
     pub fn words(self) -> Option<&'static str> {
         self.row().map(|(_, words, _)| *words)
     }
 
-    /// Returns the remedy, if known.
+    /// Returns the remedy, if one is known.
     pub fn advice(self) -> Option<&'static str> {
         let (_, _, advice) = self.row()?;
         Some(*advice).filter(|advice| !advice.is_empty())

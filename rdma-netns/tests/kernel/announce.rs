@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Announcements, as a neighbour takes them that knows another hardware address.
+//! Tests of announcements to a neighbour that has another hardware address in its cache.
 
 use crate::world::{World, interface, to_pod, with_node};
 use nix::libc;
@@ -12,21 +12,22 @@ use std::{
 const ADDRESSES: [&str; 2] = ["10.1.0.5", "fd01::5"];
 const OLD: &str = "02:00:00:00:00:99";
 
-/// A pod with `wire0`, whose addresses the node knows at another hardware address.
+/// Runs `test` with a pod that has `wire0`. The node's neighbour cache has another hardware address for the addresses
+/// of `wire0`.
 fn with_neighbour(test: impl FnOnce(&World) + Send) {
     with_node(|world| {
         world.ip("address add 10.1.0.1/24 dev nic0");
         world.ip("address add fd01::1/64 dev nic0 nodad");
         world.execute(to_pod("wire0", "wire0"));
         world.pod_ip("link set wire0 up");
-        // nobody announces an address that is not there
+        // the kernel announces no address that the pod does not have
         world.pod_ip("address add fd01::5/64 dev wire0 nodad");
         forget(world);
         test(world);
     });
 }
 
-/// The node knows again what was right once.
+/// Restores the outdated entry in the node's neighbour cache.
 fn forget(world: &World) {
     for address in ADDRESSES {
         world.ip(&format!(
@@ -43,13 +44,13 @@ fn announce(at: NetnsSide, link: &InterfaceName, address: &str) -> Op {
     }
 }
 
-/// Time in which an announcement is learnt.
+/// Time within which the node learns from an announcement.
 const LEARNT: Duration = Duration::from_millis(500);
 
-/// Limit for that on a slow machine.
+/// Time limit for the node to learn from an announcement, on a slow machine.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Returns true if the node knows `address` at `mac` within `limit`.
+/// Returns true if the node's neighbour cache has `address` with `mac` within `limit`.
 fn is_known_at(world: &World, address: &str, mac: &str, limit: Duration) -> bool {
     let begin = Instant::now();
     loop {
@@ -68,7 +69,7 @@ fn is_known_at(world: &World, address: &str, mac: &str, limit: Duration) -> bool
 fn a_neighbour_learns_the_new_hardware_address() {
     with_neighbour(|world| {
         let mac = world.pod_link("wire0").mac.to_string();
-        // by its number, too, as where its name is no text
+        // a netdev whose name is not UTF-8 is found by its index
         let number = InterfaceName::of_index(world.pod_link("wire0").index);
         for link in [interface("wire0"), number] {
             forget(world);
@@ -81,7 +82,7 @@ fn a_neighbour_learns_the_new_hardware_address() {
     });
 }
 
-/// Its hardware address is its own, and not that of the netdev which it lies on.
+/// A child announces its own hardware address, and not its lower netdev's.
 #[test]
 fn a_child_announces_itself() {
     with_node(|world| {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Children of a host netdev, made in the pod. Macvlan only: not every kernel that these tests
-//! run on has ipvlan, which is tried in the lab.
+//! Tests of children of a host's netdev that are made in the pod. They use only macvlan, because some kernels on which
+//! they run lack ipvlan. Tests in the lab use ipvlan.
 
 use crate::world::{World, interface, with_node};
 use netlink_packet_core::Parseable as _;
@@ -63,14 +63,15 @@ fn cutoff(world: &World, name: &str) -> Option<i32> {
     pod.run(ask).expect("to enter it")
 }
 
-/// Where a kernel thread hands them on, probes of other nodes come late.
+/// ADD sets the broadcast cutoff of macvlan children to -1: the kernel passes broadcasts to them at once. By default a
+/// kernel thread passes them later, and a child receives the probes of other nodes too late.
 #[test]
 fn broadcasts_are_handed_to_children_as_they_come() {
     with_node(|world| {
         world.ip("link add theirs0 link nic0 type macvlan mode bridge");
         let pod = world.pod_path();
         world.ip(&format!("link set theirs0 netns {}", pod.display()));
-        // 1, which is not told
+        // the kernel does not report the default cutoff, 1
         assert_eq!(cutoff(world, "theirs0"), None);
         world.execute(add(BRIDGE, "rdma0", 1500));
         for name in ["rdma0", "theirs0"] {

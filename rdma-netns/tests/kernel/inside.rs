@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reads of a thread in a pod's namespace. They leave nothing behind.
+//! Tests of reads by a thread in a pod's namespace. The thread leaves no mount behind.
 
 use crate::world::{to_pod, with_node};
 use rdma_netns::{Pod, linux::inside};
@@ -18,7 +18,7 @@ fn netdevs(sysfs: &Path) -> Vec<String> {
     names
 }
 
-/// The mounts of sysfs that this program sees.
+/// Returns the mounts of sysfs that this program sees.
 fn sysfs_mounts() -> Vec<String> {
     let mounts = fs::read_to_string("/proc/self/mounts").expect("mounts");
     let sysfs = mounts.lines().filter(|line| line.starts_with("sysfs "));
@@ -42,7 +42,7 @@ fn sysfs_is_the_pods_and_only_for_a_moment() {
 fn two_pods_can_be_read_at_once() {
     with_node(|world| {
         let (path, id) = (world.pod.path(), world.pod.id());
-        // each is inside while the other is
+        // both threads are inside the namespace at the same time
         let both = Barrier::new(2);
         let (answer, answers) = mpsc::channel();
         std::thread::scope(|scope| {

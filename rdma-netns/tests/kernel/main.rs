@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The crate on the real kernel: each test makes a node and a pod of two new network
-//! namespaces, with veth pairs for NICs. RDMA devices are tried in the lab. What the fake kernel
-//! does as well is in `suite`; the other tests are of what only the real one has.
+//! Tests the crate on the real kernel. Each test makes a node and a pod of two new network namespaces, with veth pairs
+//! as NICs. `suite` runs rules that also apply to the fake kernel. All other tests are only for the real kernel. Tests
+//! of RDMA devices run in the lab (`tests/rdma`).
 
 mod addresses;
 mod announce;

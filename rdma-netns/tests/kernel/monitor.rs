@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Events of this namespace and of pods', and that listening keeps no pod's namespace alive.
+//! Tests of events of this program's namespace and of pods' namespaces. Watching a pod's namespace does not keep it
+//! alive.
 
 use crate::world::{World, ip, to_pod, with_node};
 use nix::libc;
@@ -20,8 +21,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Limit for a report of an event on a slow machine. The daemon promises a second, without what the machine is late
-/// (`cni/rdma-device-plugin/tests/health`).
+/// Time limit for the report of an event on a slow machine. The daemon's own limit is one second, plus the delays of
+/// the machine (`cni/rdma-device-plugin/tests/health`).
 const SOON: Duration = Duration::from_secs(30);
 
 fn open() -> Monitor {
@@ -54,7 +55,8 @@ fn carrier(namespace: Option<Nsid>, name: &str, on: bool) -> impl Fn(&Event) -> 
     }
 }
 
-/// Link-local ones come with every pod's veth; those of pods are theirs.
+/// The monitor reports only addresses of global scope in this namespace. Link-local addresses appear with every pod's
+/// veth, and addresses of pods are not the node's.
 #[test]
 fn an_ipv6_address_of_the_whole_network_is_reported_here() {
     with_node(|world| {
@@ -116,7 +118,7 @@ fn a_pod_that_is_not_watched_is_not_reported() {
     with_node(|world| {
         let mut monitor = open();
         let pod = watch(world, &mut monitor);
-        // a second question finds the same number
+        // a second query returns the same number
         assert_eq!(watch(world, &mut monitor), pod);
         monitor.forget(pod);
         world.pod_ip("link add other0 type bridge");
@@ -148,10 +150,11 @@ fn a_watched_namespace_dies_with_its_last_user() {
             "link add eth0 netns {name} type veth peer name veth0"
         ));
         assert!(monitor.links(Some(nsid)).expect("links").len() >= 2);
-        // nor does looking inside keep it alive
+        // a read inside the namespace does not keep the namespace alive either
         inside::ports(&path, id).expect("read");
         ip(&["netns", "del", &name]);
-        // the pair's other end goes when the namespace really ends; the two can come at once
+        // the other end of the pair disappears when the namespace really ends; the two events can arrive at the same
+        // time
         let (mut number, mut end) = (false, false);
         let begin = Instant::now();
         while !(number && end) {
@@ -212,7 +215,7 @@ fn lost_events_are_reported() {
         std::fs::write(batch.path(), lines).expect("written");
         world.ip(&format!("-batch {}", batch.path().display()));
         expect(&mut monitor, "the loss", |event| *event == Event::Lost);
-        // and listening goes on
+        // the monitor continues to receive events
         while !monitor.events().expect("events").is_empty() {}
         world.ip("link set wire0 down");
         expect(
@@ -223,12 +226,12 @@ fn lost_events_are_reported() {
     });
 }
 
-/// Gives up all capabilities of the calling thread, and of those that it starts.
+/// Drops all capabilities of the calling thread and of the threads that it starts.
 fn give_up_capabilities() {
     // struct __user_cap_header_struct of _LINUX_CAPABILITY_VERSION_3, and its two data blocks
     let header = [0x2008_0522_u32, 0];
     let none = [0_u32; 6];
-    // SAFETY: both are of the sizes that this version has.
+    // SAFETY: both pointers are to memory of the sizes that this version requires.
     let outcome = unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), none.as_ptr()) };
     assert_eq!(outcome, 0, "{}", io::Error::last_os_error());
 }
@@ -257,7 +260,7 @@ fn without_capabilities_less_is_reported() {
     });
 }
 
-/// A network manager listens as `ip monitor` of iproute2 does.
+/// A network manager joins the same multicast groups as `ip monitor` of iproute2.
 #[test]
 fn a_promiscuous_netdev_is_reported() {
     with_node(|world| {

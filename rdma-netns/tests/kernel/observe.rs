@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Observations of links. Observing is quick and changes nothing.
+//! Tests of observations of netdevs. An observation is fast and changes nothing.
 
 use crate::world::{interface, with_node};
 use netlink_packet_route::{
@@ -38,7 +38,7 @@ fn links_as_they_are() {
 #[test]
 fn looking_changes_nothing_and_is_kept_as_text() {
     with_node(|world| {
-        // addresses that the kernel would still make, and detect
+        // remove the addresses that the kernel would otherwise change during the test
         for nic in ["nic0", "wire0"] {
             world.ip(&format!("link set {nic} addrgenmode none"));
             world.ip(&format!("-6 address flush dev {nic}"));
@@ -52,14 +52,15 @@ fn looking_changes_nothing_and_is_kept_as_text() {
             serde_json::from_str::<Observed>(&text).expect("the state"),
             first
         );
-        // Devices are only there with a subsystem that has a mode.
+        // a kernel with an RDMA subsystem has a mode; RDMA devices exist only on such a kernel
         let modes = [None, Some(RdmaMode::Shared), Some(RdmaMode::Exclusive)];
         assert!(modes.contains(&first.rdma_mode));
         assert!(first.rdma_mode.is_some() || first.host.rdma.is_empty());
     });
 }
 
-/// A part of a dump, and the answer to one question, that are longer than what there is room for at first.
+/// Two messages are longer than the socket's first buffer: a part of a dump, and the answer to one
+/// query.
 #[test]
 fn a_netdev_with_many_attributes_is_read_whole() {
     with_node(|world| {
@@ -76,7 +77,7 @@ fn a_netdev_with_many_attributes_is_read_whole() {
         });
         let after = world.host_link("nic0");
         assert_eq!((after.mtu, after.alt_names), (4000, names));
-        // a socket that has read nothing so long before
+        // a new socket has received no long datagram yet
         let mut socket = Socket::open(NETLINK_ROUTE).expect("a socket");
         let mut question = LinkMessage::default();
         let mask = LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats]);

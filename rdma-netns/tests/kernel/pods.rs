@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Opening pods, and working inside them.
+//! Tests that open pods' namespaces, and work inside them.
 
 use crate::world::{Named, with_node};
 use nix::libc;
@@ -95,7 +95,7 @@ fn a_panic_inside_leaves_the_caller_where_it_was() {
         let panic = panic.expect_err("the panic goes on");
         assert_eq!(panic.downcast_ref::<&str>(), Some(&"inside"));
         assert_eq!(Netns::current().expect("current").id(), before);
-        // Nor is anything of the host lost for the kernel's user.
+        // the caller's thread still sees the host
         assert!(world.observe().host.link("nic0").is_some());
     });
 }

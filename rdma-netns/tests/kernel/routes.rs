@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Routes: whose they are, and which are shown.
+//! Tests of routes: their netdevs, and which routes an observation reports.
 
 use crate::world::{World, interface, with_node};
 use nix::libc;
@@ -18,7 +18,7 @@ fn add(route: &Route) -> Op {
     }
 }
 
-/// The routes of `nic0` that the kernel did not make.
+/// Returns the routes of `nic0` that the kernel did not make.
 fn seen(world: &World) -> Vec<Route> {
     let link = world.host_link("nic0");
     let mut routes: Vec<_> = link.lasting_routes().cloned().collect();
@@ -34,7 +34,7 @@ fn node_with_addresses(test: impl FnOnce(&World) + Send) {
     });
 }
 
-/// Network managers set routes as of the kernel, and take router advertisements themselves.
+/// Network managers set routes that look like the kernel's, and process router advertisements themselves.
 #[test]
 fn routes_of_managers_are_distinguished_from_the_kernels() {
     node_with_addresses(|world| {
@@ -86,7 +86,7 @@ fn connected_routes_are_the_kernels() {
             let route = found.unwrap_or_else(|| panic!("no route to {network}"));
             assert!(link.makes_itself(route), "{route:?}");
         }
-        // Of the kernel's own tables nothing is shown: no local, broadcast, multicast.
+        // an observation reports no routes of the kernel's own tables: local, broadcast, multicast
         assert!(
             link.routes
                 .iter()

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Rules: what selects by more than a source and a destination is left out, but for its table.
+//! Tests of routing rules. For a rule with other selectors than source and destination, an observation reports only
+//! the table.
 
 use crate::world::{World, with_node};
 use rdma_netns::Rule;
@@ -57,7 +58,7 @@ fn only_those_that_select_by_source_and_destination_are_shown() {
     });
 }
 
-/// A plugin that chooses a table has to know them all.
+/// A plugin that chooses a free table must know all tables that are in use.
 #[test]
 fn the_tables_of_all_rules_and_routes_are_reported() {
     with_node(|world| {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Settings of a link, by their files, and what is said of wrong ones.
+//! Tests of a netdev's settings by their files, and of errors for wrong settings.
 
 use crate::world::{interface, to_pod, with_node};
 use nix::libc;
@@ -24,8 +24,8 @@ fn from_proc(link: &str) -> Sysctls {
     SYSCTLS.iter().filter_map(read).collect()
 }
 
-/// The index of each setting in `IFLA_AF_SPEC` is the one of its file. The test
-/// distinguishes settings by changing one at a time.
+/// Compares the index of each setting in `IFLA_AF_SPEC` with the setting's file. The test changes one setting at a
+/// time, so it knows which index belongs to the file.
 #[test]
 fn settings_are_those_of_proc() {
     with_node(|world| {
@@ -35,9 +35,9 @@ fn settings_are_those_of_proc() {
             let before = world.host_link("nic0").sysctls;
             assert_eq!(before, from_proc("nic0"));
             let value = match (key, before[key]) {
-                // 0 is refused
+                // the kernel refuses 0
                 ("ipv6/hop_limit" | "ipv6/ra_defrtr_metric", now) => now + 1,
-                // the kernel counts in ticks
+                // the kernel stores this time in ticks
                 (_, now) if key.ends_with("_report_interval") => now + 1000,
                 (_, now) => i32::from(now == 0),
             };
@@ -119,12 +119,12 @@ fn refusals_name_what_was_wrong() {
     });
 }
 
-/// Where sysfs has no file for the mode, on the host and as the pod's namespace shows it, the kernel is asked by netlink:
-/// which netdev it is that is no IPoIB's, it says itself. The mount that was made for it is gone by then.
+/// Sysfs has no file for the mode, neither on the host nor in the pod's namespace. So the crate sets the mode by
+/// netlink. The kernel refuses a netdev that is no IPoIB netdev. Afterwards the crate's own mount of sysfs is gone.
 #[test]
 fn an_ipoib_mode_without_a_file_is_the_kernels_to_refuse() {
     with_node(|world| {
-        // the namespaces of other tests come and go meanwhile
+        // ignores the namespaces of parallel tests
         let mounts = || -> Vec<String> {
             let all = fs::read_to_string("/proc/thread-self/mounts").expect("the mounts");
             let others = all.lines().filter(|it| !it.starts_with("nsfs "));

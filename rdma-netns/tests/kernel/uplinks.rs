@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Netdevs by which the node is reached, as the kernel reports its routes and rules.
+//! Tests of the netdevs by which a node is reachable, by routes and rules that the kernel reports.
 
 use crate::world::{World, with_node};
 use std::fs;
 
-/// A node with a NIC for its own (`eth0`), two rails, and a VLAN.
+/// Runs `test` with a node that has its own NIC (`eth0`), two rails, and a VLAN.
 fn with_rails(test: impl FnOnce(&World) + Send) {
     with_node(|world| {
         for (index, name) in ["eth0", "rail0", "rail1"].into_iter().enumerate() {
@@ -35,7 +35,7 @@ fn are(world: &World, servers: &[&str], expected: &[&str]) {
     assert_eq!(found, expected, "{servers:?}");
 }
 
-/// With the modern form of nexthop objects the kernel tells a route without its netdev.
+/// The kernel's setting for nexthop objects is the modern one: the kernel reports a route without its netdev.
 #[test]
 fn default_routes_by_nexthop_objects() {
     for compatible in ["1", "0"] {
@@ -60,7 +60,7 @@ fn default_routes_by_nexthop_objects() {
     }
 }
 
-/// Where a table is looked in whatever the source of a packet, its default route is the node's.
+/// If the kernel uses a table for packets of any source, the table's default route counts as the node's.
 #[test]
 fn default_routes_in_tables_that_a_rule_of_the_host_leads_to() {
     let with_family = |family: &str, rules: &[&str], expected: &[&str]| {
@@ -83,7 +83,7 @@ fn default_routes_in_tables_that_a_rule_of_the_host_leads_to() {
                 world.ip(&format!("{family} rule add {}", by_family(rule)));
             }
             are(world, &[], expected);
-            // another one in main is the node's as well: kubelet takes its address from there
+            // a default route in the main table counts too, because kubelet takes the node's address from it
             world.ip(&format!(
                 "{family} {}",
                 by_family("route add default via 10.0.0.1 dev eth0")
@@ -104,7 +104,7 @@ fn default_routes_in_tables_that_a_rule_of_the_host_leads_to() {
                 &["fwmark 7 lookup 101 pref 10", "lookup 100 pref 20"],
                 &["rail0", "rail1"],
             ),
-            // behind one that leads everywhere
+            // a table behind a rule that leads all packets to another table
             (&["lookup 100 pref 10", "lookup 101 pref 20"], &["rail0"]),
             // each rail's own table
             (
@@ -124,7 +124,7 @@ fn default_routes_in_tables_that_a_rule_of_the_host_leads_to() {
     }
 }
 
-/// Rules and routes that lead to the API server alone.
+/// Some rules and routes lead only to the API server.
 #[test]
 fn tables_by_which_an_api_server_is_reached() {
     with_rails(|world| {

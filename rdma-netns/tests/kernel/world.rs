@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A node and a pod, as two namespaces that end with the test.
+//! A node and a pod: two namespaces that end with the test.
 
 use rdma_netns::{
     InterfaceName, Kernel, Link, Linux, NetnsSide, Observed, Op, OpError, linux::Space,
@@ -13,7 +13,7 @@ use std::{
 
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
-/// `ip netns add`, and `del` on drop.
+/// A namespace that `ip netns add` has made. Dropping this value removes it by `ip netns del`.
 pub(crate) struct Named(String);
 
 impl Named {
@@ -37,12 +37,12 @@ impl Named {
 
 impl Drop for Named {
     fn drop(&mut self) {
-        // What is left of a namespace must not hide why a test failed.
+        // an error of this command must not hide the reason why a test failed
         let _ = Command::new("ip").args(["netns", "del", &self.0]).output();
     }
 }
 
-/// Runs `ip`; its failure is the test's. What it printed.
+/// Runs `ip` and returns its output. If `ip` fails, the test fails.
 #[track_caller]
 pub(crate) fn ip(arguments: &[&str]) -> String {
     let output = Command::new("ip")
@@ -58,7 +58,8 @@ pub(crate) fn ip(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("iproute2 prints UTF-8")
 }
 
-/// The inside of the node: what the code under test sees as the host.
+/// The node and its pod. The test runs inside the node's namespace, which the tested code treats as
+/// the host.
 pub(crate) struct World {
     pub(crate) kernel: Linux,
     pub(crate) pod: Space,
@@ -92,12 +93,12 @@ pub(crate) fn with_node(test: impl FnOnce(&World) + Send) {
 }
 
 impl World {
-    /// Where the node's namespace is.
+    /// Returns the path of the node's namespace.
     pub(crate) fn node_path(&self) -> PathBuf {
         PathBuf::from("/run/netns").join(&self.node)
     }
 
-    /// Where the pod's namespace is.
+    /// Returns the path of the pod's namespace.
     pub(crate) fn pod_path(&self) -> PathBuf {
         PathBuf::from("/run/netns").join(&self.pod_name)
     }
@@ -106,7 +107,7 @@ impl World {
         self.kernel.observe(Some(&self.pod)).expect("a state")
     }
 
-    /// The netdev called `name` on the host.
+    /// Returns the netdev `name` on the host.
     #[track_caller]
     pub(crate) fn host_link(&self, name: &str) -> Link {
         self.observe()
@@ -116,7 +117,7 @@ impl World {
             .clone()
     }
 
-    /// The netdev called `name` in the pod.
+    /// Returns the netdev `name` in the pod.
     #[track_caller]
     pub(crate) fn pod_link(&self, name: &str) -> Link {
         let pod = self.observe().pod.expect("the pod");
@@ -138,7 +139,7 @@ impl World {
         outcome.expect_err(&format!("{op} was not refused"))
     }
 
-    /// `ip` in the node.
+    /// Runs `ip` in the node's namespace.
     #[track_caller]
     pub(crate) fn ip(&self, arguments: &str) -> String {
         ip(&["-n", &self.node]
@@ -147,7 +148,7 @@ impl World {
             .collect::<Vec<_>>())
     }
 
-    /// `ip` in the pod.
+    /// Runs `ip` in the pod's namespace.
     #[track_caller]
     pub(crate) fn pod_ip(&self, arguments: &str) -> String {
         ip(&["-n", &self.pod_name]
@@ -157,7 +158,7 @@ impl World {
     }
 }
 
-/// The move of `link` to the pod, as `name`.
+/// Returns the operation that moves `link` to the pod as `name`.
 pub(crate) fn to_pod(link: &str, name: &str) -> Op {
     let (from, to) = (NetnsSide::Host, NetnsSide::Pod);
     Op::MoveLink {
@@ -168,7 +169,7 @@ pub(crate) fn to_pod(link: &str, name: &str) -> Op {
     }
 }
 
-/// The move of `link` to the host, as `name`.
+/// Returns the operation that moves `link` to the host as `name`.
 pub(crate) fn to_host(link: &str, name: &str) -> Op {
     let (from, to) = (NetnsSide::Pod, NetnsSide::Host);
     Op::MoveLink {

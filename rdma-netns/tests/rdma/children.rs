@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Children: what an ipvlan one hears, and names and numbers on the host.
+//! Tests of children: the packets that an ipvlan child receives, and names and indexes on the host.
 
 use super::*;
 use nix::libc;
@@ -22,8 +22,8 @@ const IPVLAN: Child = Child::Ipvlan {
     mode: IpvlanMode::L2,
 };
 
-/// An ipvlan child has its parent's hardware address. IPv4's answers to its probes, from the other end and from its
-/// siblings, arrive at the parent.
+/// An ipvlan child has its parent's hardware address. With IPv4, the answers to its probes arrive at the parent,
+/// from the other end and from its siblings.
 #[test]
 fn an_ipvlan_child_hears_who_has_an_address() {
     let world = World::new("rdma-ipvlan-probe");
@@ -68,7 +68,7 @@ fn an_ipvlan_child_hears_who_has_an_address() {
     run("ip netns del rdma-ipvlan-sibling");
 }
 
-/// Before Linux 6.15 the kernel looks for the name on the host.
+/// Linux before 6.15 searches on the host for the child's name.
 #[test]
 fn a_name_of_the_host_is_free_for_the_pod() {
     let world = World::new("rdma-same-name");
@@ -82,7 +82,7 @@ fn a_name_of_the_host_is_free_for_the_pod() {
     assert_eq!(seen.host.link("nic1").expect("nic1").child, None);
     let error = execute(add("nic0", BRIDGE, "nic1", 1500)).expect_err("taken");
     assert_eq!(error.errno(), Some(libc::EEXIST), "{error}");
-    // made again, it may get another number
+    // a netdev that is made a second time may get another index
     let link = interface("nic1");
     let at = NetnsSide::Pod;
     execute(Op::Link {
@@ -94,8 +94,8 @@ fn a_name_of_the_host_is_free_for_the_pod() {
     execute(add("nic0", BRIDGE, "nic1", 1500)).expect("a child");
 }
 
-/// Where the name is one of the host's, the child's number is chosen here, and containers come and
-/// go meanwhile.
+/// The child's name exists on the host, so the crate chooses the child's index. Meanwhile other containers start
+/// and end.
 #[test]
 fn a_number_that_another_netdev_gets_meanwhile_is_no_error() {
     use std::{io::Write as _, process::Stdio};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Health reporters of devlink, on a device of netdevsim: its reporter `dummy` fails on request, and recovers if told to.
+//! Tests of devlink's health reporters, on a device of netdevsim. The device's reporter `dummy` fails and recovers on
+//! request.
 
 use crate::run;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -24,7 +25,7 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // the test's own failure is reported
+        // an error of this write must not hide the test's own failure
         let _ = fs::write("/sys/bus/netdevsim/del_device", "10");
     }
 }

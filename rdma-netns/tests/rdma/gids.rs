@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! GID tables: when an address has its GID, and who sees it.
+//! Tests of GID tables: when an address gets its GID, and which namespaces see the GID.
 
 use super::*;
 use rdma_netns::{Address, Child, Gid, GidKind, GidTable, MacvlanMode, link::IFA_F_NODAD};
@@ -7,7 +7,7 @@ use std::{net::IpAddr, thread::sleep, time::Duration};
 
 const ADDRESSES: [(&str, u8); 2] = [("10.9.0.5", 24), ("fd09::5", 64)];
 
-/// Addresses of `link` in the pod, which is set up.
+/// Adds [`ADDRESSES`] to `link` in the pod, and sets `link` up.
 fn address(world: &World, pod: &Space, link: &str) {
     let execute = |op: Op| {
         let done = world.kernel.execute(&op, Some(pod));
@@ -36,7 +36,7 @@ fn find(table: &GidTable, ip: &str) -> Option<Gid> {
     table.find(ip, GidKind::RoceV2).cloned()
 }
 
-/// Waits until all of [`ADDRESSES`] have, or no longer have, their GIDs.
+/// Waits until all of [`ADDRESSES`] have their GIDs (`present`), or have lost them.
 #[track_caller]
 fn wait(present: bool, read: impl Fn() -> GidTable) -> GidTable {
     let begin = Instant::now();

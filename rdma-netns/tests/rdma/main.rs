@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! RDMA devices on a kernel that has them: in the lab, in its initial namespace and
-//! exclusive mode (`scripts/test` runs them there).
+//! RDMA devices on a kernel that supports them. `scripts/test` runs these tests in the lab, in the initial namespace
+//! and in exclusive mode.
 
 mod children;
 mod devlink;
@@ -21,7 +21,7 @@ use std::{
     time::Instant,
 };
 
-/// Runs a program; its failure is the test's.
+/// Runs a program. If the program fails, the test fails.
 #[track_caller]
 fn run(command: &str) {
     let mut words = command.split(' ');
@@ -34,7 +34,7 @@ fn run(command: &str) {
     );
 }
 
-/// Two rxe devices on the ends of a veth pair, and a namespace; all gone with it.
+/// Two rxe devices on the ends of a veth pair, and a namespace. Dropping this value removes all of them.
 struct World {
     kernel: Linux,
     name: &'static str,
@@ -42,7 +42,7 @@ struct World {
 
 impl World {
     fn new(name: &'static str) -> Self {
-        // what is made goes with it, also if the rest cannot be made
+        // dropping `world` removes everything even if a later step fails
         let world = Self {
             kernel: Linux::new(),
             name,
@@ -65,9 +65,9 @@ impl World {
     }
 }
 
-/// Devices first, wherever they are: the kernel removes the device of a netdev that goes, and the netdevs of a
-/// namespace that goes, some time after the request, and `ENFILE` is the answer to a name that is there still
-/// (`assign_name()`, `drivers/infiniband/core/device.c`).
+/// Removes the RDMA devices first, from any namespace. The kernel removes an RDMA device some time after the deletion
+/// of its netdev, and a netdev some time after the deletion of its namespace. Until then it returns `ENFILE` for the
+/// device's name (`assign_name()`, `drivers/infiniband/core/device.c`).
 impl Drop for World {
     fn drop(&mut self) {
         let quietly = |program: &str, words: &[&str]| {
@@ -80,7 +80,7 @@ impl Drop for World {
                 &["netns", "exec", self.name, "rdma", "link", "del", device],
             );
         }
-        // one of the pair takes the other with it
+        // deleting one end of the pair also deletes the other end
         for netdev in ["nic0", "nic1"] {
             quietly("ip", &["link", "del", netdev]);
         }
@@ -100,8 +100,8 @@ fn rdma<'a>(observed: &'a Observed, at: NetnsSide, name: &str) -> Option<&'a Rdm
         .find(|device| device.name == name)
 }
 
-/// Its character devices have the numbers that their nodes have, right away: devtmpfs
-/// makes a node before the kernel answers.
+/// Checks that the numbers of character devices and of their files agree at once: devtmpfs makes the file before the
+/// kernel's call returns.
 #[track_caller]
 fn is_whole(device: &RdmaDevice) {
     assert!(
@@ -194,7 +194,7 @@ fn an_rdma_device_and_its_link_go_to_the_pod_and_back() {
     assert_eq!(after.pod.map(|pod| pod.rdma), Some(vec![]));
 }
 
-/// uverbs1 becomes uverbs0 when it moves while 0 is free.
+/// uverbs1 becomes uverbs0 when it moves, because number 0 is free.
 #[test]
 fn a_character_device_gets_another_number_and_it_is_seen() {
     let world = World::new("rdma-numbers");
@@ -222,8 +222,9 @@ fn a_character_device_gets_another_number_and_it_is_seen() {
     assert_ne!(before, after);
 }
 
-/// The mode changes only while there is no other namespace, in either direction
-/// (EBUSY of `rdma_compatdev_set()`, `drivers/infiniband/core/device.c`); one ends some time after it was deleted.
+/// Sets the mode. The kernel changes the mode only if no other namespace exists (EBUSY of `rdma_compatdev_set()`,
+/// `drivers/infiniband/core/device.c`). A namespace ends some time after its deletion, so this function tries several
+/// times.
 #[track_caller]
 fn set_mode(mode: RdmaMode) {
     let begin = Instant::now();
@@ -281,7 +282,7 @@ fn looking_is_quick() {
     }
 }
 
-/// NVMe over RDMA, with the host as its target: the kernel's own listener at an address of `rxe0`.
+/// An NVMe target over RDMA on the host: a kernel module that listens on an address of `rxe0`.
 struct NvmeTarget;
 
 const NVMET: &str = "/sys/kernel/config/nvmet";
@@ -329,12 +330,12 @@ fn the_kernels_own_users_of_a_device() {
         let device = rdma(&observed, NetnsSide::Host, name).expect(name);
         device.kernel_users.clone()
     };
-    // though the kernel has queue pairs of its own on each device
+    // the kernel's own queue pairs on each device do not count
     assert_eq!(users("rxe0"), [""; 0]);
     let target = NvmeTarget::at("192.0.2.1");
     assert_eq!(users("rxe0"), ["nvmet_rdma"]);
     assert_eq!(users("rxe1"), [""; 0]);
-    // as the daemon is, in a PID namespace of its own
+    // `unshare` makes a PID namespace, because the daemon also has its own
     let inside = Command::new("unshare")
         .args(["--pid", "--fork", "rdma", "resource", "show", "cm_id"])
         .output()
@@ -343,7 +344,7 @@ fn the_kernels_own_users_of_a_device() {
     assert!(String::from_utf8_lossy(&inside.stdout).contains("[nvmet_rdma]"));
     drop(target);
     assert_eq!(users("rxe0"), [""; 0]);
-    // a listener at every address of the node is none's
+    // a listener on the unspecified address uses no particular device
     let target = NvmeTarget::at("0.0.0.0");
     assert_eq!(users("rxe0"), [""; 0]);
     drop(target);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Names that are no text: the kernel takes any bytes for the name of an RDMA device.
+//! Tests of names that are not UTF-8: the kernel accepts any bytes as the name of an RDMA device.
 
 use super::*;
 use rdma_netns::rdma::name;
@@ -52,7 +52,7 @@ fn an_rdma_device_is_seen_and_moved_under_any_name() {
             let table = world.kernel.gids(None, &odd, 1).expect("a table");
             assert!(table.size > 0, "{odd:?}");
         }
-        // rxe on a veth is no hardware, and no reason to fail
+        // rxe on a veth is no hardware, but the inventory must return no error
         world.kernel.inventory().expect("the hardware");
         execute(move_to(host, inside));
         let observed = observe();

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! SMC's settings: the pnet tables, user EIDs.
+//! Tests of SMC's settings: the pnet tables and the user EIDs.
 
 use super::*;
 use rdma_netns::smc::{self, PnetEntry, PnetId, PnetTable, SmcState, UserEids};
 
-/// Guard that removes what a test left: pnet entries and user EIDs are the whole node's.
+/// Guard that removes the pnet entries and user EIDs of a test, because they apply to the whole node.
 pub(crate) struct Clean;
 
 impl Drop for Clean {
@@ -40,7 +40,7 @@ fn add_ueid(ueid: &str) -> Op {
     Op::AddUeid { ueid }
 }
 
-/// Seen and done as in a pod's set-up.
+/// Reads and changes SMC's settings as the set-up of a pod does.
 struct Pod<'a>(&'a World, Space);
 
 impl Pod<'_> {
@@ -103,7 +103,7 @@ fn the_pnet_table() {
     assert_eq!(host.entries().expect("entries"), []);
 }
 
-/// The kernel's own answers, which the operations are made for.
+/// Tests the kernel's own answers on which the operations rely.
 #[test]
 fn the_kernel_says_eexist_for_three_things_and_does_half_of_two() {
     let world = World::new("rdma-pnet-raw");
@@ -116,12 +116,12 @@ fn the_kernel_says_eexist_for_three_things_and_does_half_of_two() {
         ..entry("B2", None, None)
     };
     let eexist = Some(nix::libc::EEXIST);
-    // an entry of nothing
+    // an entry with neither a netdev nor an RDMA port
     assert_eq!(refused(&entry("A1", None, None)), eexist);
     let mut host = PnetTable::open().expect("the host's table");
     host.add(&entry("A1", Some("nic0"), Some("rxe0")))
         .expect("both");
-    // a netdev and a free port: one is done
+    // of a netdev that has an entry and a free port, the kernel adds only the port
     host.add(&entry("B2", Some("nic0"), Some("rxe1")))
         .expect("half");
     assert!(
@@ -129,7 +129,7 @@ fn the_kernel_says_eexist_for_three_things_and_does_half_of_two() {
             .expect("entries")
             .contains(&entry("B2", None, Some("rxe1")))
     );
-    // one entry per device, whatever the port
+    // a device has one entry for all its ports
     host.add(&entry("B2", None, Some("later"))).expect("a name");
     let error = host.add(&second_port("later")).expect_err("another port");
     assert_eq!(error.errno(), eexist);
@@ -141,7 +141,7 @@ fn the_kernel_says_eexist_for_three_things_and_does_half_of_two() {
         error.expect_err("no port 3").errno(),
         Some(nix::libc::EINVAL)
     );
-    // in a pod, the port is left out in silence
+    // inside a pod, the kernel ignores the port without an error
     let inside = || -> Vec<PnetEntry> {
         let mut table = PnetTable::open().expect("a table");
         let error = table
@@ -162,7 +162,7 @@ fn entries_are_added_once_and_a_conflict_is_reported() {
     let world = World::new("rdma-pnet-ops");
     let _clean = Clean;
     let pod = Pod(&world, world.pod());
-    // two links a group are the kernel's own setting, and SMC uses RoCE's devices
+    // by default the kernel makes two links for each group, and SMC uses RoCE devices
     let bare = SmcState {
         max_links: Some(2),
         devices: Some(["rxe0", "rxe1"].map(str::to_owned).to_vec()),
@@ -200,7 +200,7 @@ fn entries_are_added_once_and_a_conflict_is_reported() {
         let refused = pod.refused(op);
         assert!(refused.ends_with(words), "{refused}");
     }
-    // nothing was done by halves
+    // the kernel added neither half of the entry
     assert_eq!(pod.state(), state);
     for at in [NetnsSide::Host, NetnsSide::Pod, NetnsSide::Host] {
         pod.make(Op::RemovePnet { at, id: id("A1") });
@@ -212,8 +212,8 @@ fn entries_are_added_once_and_a_conflict_is_reported() {
     assert_eq!(pod.state(), left);
 }
 
-/// `smc_ib_add_dev()` asks the initial namespace's table by the device's name, wherever the device
-/// is, and each time that it comes: a move is a device that goes and one that comes.
+/// `smc_ib_add_dev()` searches the initial namespace's table for the device's name each time that the device
+/// appears, whichever namespace it is in. A move removes the device from SMC and adds it again.
 #[test]
 fn a_ports_entry_is_by_name_and_outlives_moves_and_the_device() {
     let world = World::new("rdma-pnet-moves");
@@ -245,7 +245,7 @@ fn a_ports_entry_is_by_name_and_outlives_moves_and_the_device() {
     assert_eq!(pod.state().host, [entry("A1", None, Some("rxe0"))]);
     run("rdma link add rxe0 type rxe netdev nic0");
     assert_eq!(port_of("rxe0").as_deref(), Some("A1"));
-    // the entry goes, and what the port has with it, in a pod as well
+    // removing the entry also removes the pnet id of a port that is in a pod
     pod.make(Op::MoveRdma {
         device: device(),
         from,
@@ -255,12 +255,12 @@ fn a_ports_entry_is_by_name_and_outlives_moves_and_the_device() {
     let at = NetnsSide::Host;
     pod.make(Op::RemovePnet { at, id });
     assert_eq!(port_of("rxe0"), None);
-    // and comes while the device is in a pod
+    // the entry is added while the device is in a pod
     pod.make(add(NetnsSide::Host, entry("B2", None, Some("rxe0"))));
     assert_eq!(port_of("rxe0").as_deref(), Some("B2"));
 }
 
-/// The kernel keeps 4 (`SMC_MAX_UEID`), in 32 characters each.
+/// The kernel's table has 4 user EIDs (`SMC_MAX_UEID`) of 32 characters.
 #[test]
 fn user_eids_are_the_nodes_and_a_full_table_is_reported() {
     let world = World::new("rdma-ueids");

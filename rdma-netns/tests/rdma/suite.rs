@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The rules that the fake kernel is held to as well.
+//! Runs the rules that also apply to the fake kernel on the real kernel.
 
 use crate::{World, run, smc::Clean};
 use conformance::Node;

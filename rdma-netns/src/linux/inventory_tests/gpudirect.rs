@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Conditions of GPUDirect.
+//! Tests of the state that determines whether GPUDirect works.
 
 use super::*;
 use crate::{
@@ -9,7 +9,7 @@ use crate::{
 
 const GPU: &str = "0000:1b:00.0";
 
-/// Text of driver 580's `/proc/driver/nvidia/version`.
+/// Content of `/proc/driver/nvidia/version` with driver 580.
 const OPEN: &str = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build  (dvs-builder)";
 const PROPRIETARY: &str =
     "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024";
@@ -91,7 +91,8 @@ fn drivers_and_the_iommu_are_read() {
     assert_eq!(found, [GPU]);
 }
 
-/// Configuration space with a capability of power budgeting, and ACS with this control register.
+/// Returns a configuration space with two capabilities: power budgeting, and ACS with the control register
+/// `control`.
 fn space(control: u16) -> Vec<u8> {
     let mut space = vec![0; 4096];
     space[0x100..0x104].copy_from_slice(&0x1401_0004_u32.to_le_bytes());
@@ -114,7 +115,7 @@ fn ports_between_a_gpu_and_a_nic_may_redirect() {
     port(&switch, "0000:3d:00.0", &on);
     port(&switch, "0000:3d:01.0", &off);
     port(&switch, "0000:3d:02.0", &on[..64]);
-    // below another root port
+    // the port is below another root port
     port("pci0000:60", "0000:60:00.0", &on);
     for (place, address, class, id) in [
         ("0000:3d:00.0", "0000:3e:00.0", "30200", "10DE:2330"),
@@ -143,7 +144,7 @@ fn symbols_name_the_drivers_that_import() {
         peer_memory: false,
     };
     assert_eq!(symbols(), Some(expected));
-    // MLNX_OFED on a kernel without dma-buf for RDMA
+    // the symbols of a kernel with MLNX_OFED that does not import dma-bufs for RDMA
     let old = SYMBOLS.replace("ib_umem_dmabuf_get", "ib_register_peer_memory_client");
     node.file("proc/kallsyms", &old);
     let expected = Symbols {

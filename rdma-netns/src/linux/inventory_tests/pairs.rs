@@ -32,7 +32,7 @@ fn soft_roce_belongs_to_the_hardware_below_its_netdev() {
             node.link(&format!("{directory}/master"), format!("../../{master}"));
         }
     }
-    // the netdev as rxe tells it; by the GID table; of a bond; of nothing; of none
+    // netdevs: reported by rxe, reported by the GID table, a bond, a name that does not exist, none
     for (number, name, file, netdev) in [
         (0, "rxe0", "parent", "eth0"),
         (1, "soft1", "ports/1/gid_attrs/ndevs/0", "eth4"),
@@ -43,7 +43,7 @@ fn soft_roce_belongs_to_the_hardware_below_its_netdev() {
         node.rdma(number, name, None);
         node.file(&format!("sys/class/infiniband/{name}/{file}"), netdev);
     }
-    // a device of the function itself comes first
+    // the function's own RDMA device precedes a software device
     node.rdma(
         5,
         "zzz",
@@ -68,7 +68,7 @@ fn rdma_in_software_is_distinguished_from_hardware() {
     node.rdma(0, "mlx5_0", Some(&nic));
     node.rdma(1, "rxe0", None);
     node.file("sys/class/infiniband/rxe0/parent", "eth0");
-    // Linux 5.10 gives it the NIC's hardware
+    // Linux 5.10 reports the NIC's hardware as the parent of siw devices
     node.rdma(2, "siw0", Some(&nic));
     node.file(
         "sys/class/infiniband/siw0/node_desc",
@@ -81,8 +81,8 @@ fn rdma_in_software_is_distinguished_from_hardware() {
     assert_eq!(found, [("mlx5_0", false), ("rxe0", true), ("siw0", true)]);
 }
 
-/// eRDMA: the virtio function has the netdev, another the RDMA device, whose GUID is made of the
-/// netdev's address.
+/// On eRDMA, the virtio function has the netdev, and another function has the RDMA device. The RDMA device's GUID
+/// derives from the netdev's address.
 #[test]
 fn an_rdma_device_finds_its_netdev_on_another_function() {
     let node = Node::new();
@@ -119,7 +119,7 @@ fn an_rdma_device_finds_its_netdev_on_another_function() {
             row("0000:00:03.0", &["eth3"], &[]),
             row("0000:00:11.0", &["eth1"], &["erdma_1"]),
             row("0000:00:12.0", &["eth2"], &["erdma_2"]),
-            // one that cannot be understood does not hide the others
+            // an RDMA device with an invalid GUID does not hide the other RDMA devices
             row("0000:00:13.0", &[], &["erdma_3"]),
         ]
     );
@@ -130,8 +130,8 @@ fn an_rdma_device_finds_its_netdev_on_another_function() {
     assert_eq!(node.inventory().erdma, None);
 }
 
-/// A netdev has another MAC than the one that the driver made the GUID of. The name in the GID table tells it, which
-/// can also be that of a netdev in a pod.
+/// The driver derived the RDMA device's GUID from an earlier MAC of the netdev. So the inventory finds the netdev by
+/// its name in the GID table. A netdev in a pod can have the same name.
 #[test]
 fn an_erdma_netdev_with_another_mac_is_found_by_the_gid_table() {
     for (assigned, wanted) in [("3", &["eth1"][..]), ("0", &[])] {
@@ -149,8 +149,9 @@ fn an_erdma_netdev_with_another_mac_is_found_by_the_gid_table() {
     }
 }
 
-/// A virtual function of another make, whose netdev is in a pod, has a GUID of the address that a
-/// netdev beside it has as well; and the netdev of a NIC with an RDMA device is that one's.
+/// Two RDMA devices are not paired by GUID. One belongs to another vendor's virtual function, whose netdev is in a pod:
+/// its GUID derives from an address that another netdev also has. The other netdev belongs to a NIC that already has an
+/// RDMA device.
 #[test]
 fn only_erdma_finds_its_netdev_on_another_function() {
     for (id, peer_has_rdma, wanted) in [
@@ -176,8 +177,8 @@ fn only_erdma_finds_its_netdev_on_another_function() {
     }
 }
 
-/// The layouts of an eRDMA NIC: the in-tree driver sets no parent, so that the RDMA device is below
-/// `devices/virtual`; Alibaba's own driver sets the PCI function.
+/// Adds the RDMA device of an eRDMA NIC in one of two layouts. The in-tree driver sets no parent, so the RDMA device is
+/// below `devices/virtual`. Alibaba's own driver sets the PCI function as the parent.
 fn erdma(node: &Node, number: u32, has_parent: bool) {
     let virtio = node.pci(
         "pci0000:00",
@@ -200,7 +201,7 @@ fn erdma(node: &Node, number: u32, has_parent: bool) {
     visible_erdma(node, number);
 }
 
-/// Adds the parts that the RDMA device's namespace shows.
+/// Adds the sysfs entries that only the RDMA device's own namespace shows.
 fn visible_erdma(node: &Node, number: u32) {
     let name = format!("erdma_{number}");
     node.visible(&name, "4: ACTIVE");
@@ -235,7 +236,7 @@ fn an_rdma_device_without_a_parent_is_its_netdevs() {
     assert_eq!(inventory.unpaired, []);
 }
 
-/// The RDMA device is paired with its netdev nevertheless. Without netlink, the inventory recognizes the driver by the
+/// The RDMA device is still paired with its netdev. Without netlink, the inventory recognizes the driver by the RDMA
 /// device's name.
 #[test]
 fn an_rdma_device_of_another_driver_was_made_by_no_function_of_erdma() {
@@ -253,7 +254,7 @@ fn an_rdma_device_of_another_driver_was_made_by_no_function_of_erdma() {
     assert_eq!(function.device.rdma_functions, []);
 }
 
-/// sysfs does not show which of two functions made which device; the netdev is certain.
+/// Sysfs does not show which of two functions made which RDMA device. It shows the netdev of each RDMA device.
 #[test]
 fn two_rdma_devices_without_a_parent_are_each_its_netdevs() {
     let node = Node::new();
@@ -285,7 +286,8 @@ fn two_rdma_devices_without_a_parent_are_each_its_netdevs() {
     assert_eq!(functions[1].device.numa_node, Some(1));
 }
 
-/// A pod has its netdev, or both: it is known by what was known of it before.
+/// A pod has the RDMA device's netdev, or both RDMA device and netdev. The inventory still identifies the RDMA device,
+/// by the earlier pairing.
 #[test]
 fn an_rdma_device_without_a_parent_is_remembered_while_a_pod_has_it() {
     let node = Node::new();
@@ -308,7 +310,7 @@ fn an_rdma_device_without_a_parent_is_remembered_while_a_pod_has_it() {
     }
 }
 
-/// Pairs eRDMA beside soft-RoCE on the same netdev, and in the layout with a parent.
+/// Tests eRDMA beside soft-RoCE on the same netdev, and eRDMA in the layout with a parent.
 #[test]
 fn the_function_that_has_a_parentless_device_is_no_others() {
     let node = Node::new();
@@ -341,7 +343,8 @@ fn the_function_that_has_a_parentless_device_is_no_others() {
     assert_eq!(made_by, ["0000:00:12.0"]);
 }
 
-/// A multi-plane ConnectX-8 as Mellanox/rdmamap#17 lists one: `smi1` has a port for each plane, and no `uverbs` device.
+/// A constructed multi-plane ConnectX-8, as Mellanox/rdmamap#17 lists it. `smi1` has a port for each plane, and no
+/// `uverbs` device.
 #[test]
 fn a_sub_devices_umad_devices_are_its_parents() {
     let node = Node::new();
@@ -382,7 +385,7 @@ fn a_sub_devices_umad_devices_are_its_parents() {
     assert_eq!(names, expected);
 }
 
-/// A pod with `NET_ADMIN` has renamed it: it keeps its function, its character devices and its ports.
+/// A pod with `NET_ADMIN` has renamed the RDMA device, which keeps its function, its character devices and its ports.
 #[test]
 fn a_device_that_is_called_by_any_bytes() {
     let bytes = b"\xff a\n";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! GPUs by name, Data Direct, and NUMA nodes of one socket.
+//! Tests of GPUs by name, of Data Direct, and of NUMA nodes of one socket.
 
 use super::*;
 use crate::accelerator_names;
@@ -59,7 +59,7 @@ fn an_nvswitch_is_no_accelerator() {
     assert_eq!(found, ["0000:1b:00.0"]);
 }
 
-/// Vital product data with an id of a card.
+/// Returns vital product data with the card id `id`.
 fn vpd(id: &str) -> Vec<u8> {
     let mut fields = b"PN\x03CX8V3".to_vec();
     fields.push(u8::try_from(id.len()).expect("short"));
@@ -68,8 +68,8 @@ fn vpd(id: &str) -> Vec<u8> {
     [&[0x90][..], &length, &fields, &[0x78]].concat()
 }
 
-/// A made-up GB300 tray, in little: each ConnectX-8 is below a root port of its own, and its Data Direct function below
-/// the switch of a GPU.
+/// Models a small GB300 tray: each ConnectX-8 is below its own root port, and its Data Direct function is below the
+/// switch of a GPU.
 #[test]
 fn a_nic_knows_where_its_data_direct_function_is() {
     let node = Node::new();
@@ -86,7 +86,7 @@ fn a_nic_knows_where_its_data_direct_function_is() {
         let direct = node.pci(&below, &format!("{gpu_root}:03:00.0"), "80100", "15B3:2100");
         write(&direct, &format!("card-{number}"));
     }
-    // a virtual function's is its physical function's, another card has none
+    // a virtual function gets the Data Direct function of its physical function; another card gets none
     let virtual_one = node.pci("pci0000:00/0000:00:00.0", "0000:03:00.1", "20700", PF);
     node.link(&format!("{virtual_one}/physfn"), "../0000:03:00.0");
     node.rdma(2, "mlx5_2", Some(&virtual_one));

@@ -12,11 +12,11 @@ use std::{
 /// start.
 const BURST: u32 = 1 << 20;
 
-/// Size of the largest event in bytes: a netdev's message is below 4 KiB, a uevent's is a little over 2 KiB at most
-/// (`UEVENT_BUFFER_SIZE`).
+/// Size of the largest event in bytes. A netdev's message is smaller than 4 KiB, and a uevent has at most a little more
+/// than 2 KiB (`UEVENT_BUFFER_SIZE`).
 const LARGEST: usize = 32 << 10;
 
-/// A socket that is a member of one or more groups.
+/// A netlink socket that is a member of one or more multicast groups.
 #[derive(Debug)]
 pub(super) struct Feed {
     socket: netlink_sys::Socket,
@@ -28,7 +28,7 @@ pub(super) struct Feed {
 /// Result of receiving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Received {
-    /// A datagram, with the number of its namespace; `None`: the socket's own.
+    /// A datagram from a namespace, by the number of the namespace. `None`: the socket's own namespace.
     Datagram(Option<i32>),
     /// No datagram is pending.
     Nothing,
@@ -59,22 +59,25 @@ impl Feed {
         })
     }
 
-    /// Joins one more group.
+    /// Joins one more multicast group.
     pub(super) fn join(&self, group: u32) -> io::Result<()> {
         self.socket.add_membership(group)
     }
 
-    /// Receives events of all namespaces that have a number in this namespace. EPERM: `CAP_NET_BROADCAST` is missing.
+    /// Makes the socket receive events of all namespaces that have a number in this namespace.
+    ///
+    /// # Errors
+    /// EPERM: `CAP_NET_BROADCAST` is missing.
     pub(super) fn listen_to_all_namespaces(&self) -> io::Result<()> {
         self.socket.set_listen_all_namespaces(true)
     }
 
-    /// Returns the last datagram.
+    /// Returns the bytes of the last datagram.
     pub(super) fn datagram(&self) -> &[u8] {
         &self.buffer[..self.length]
     }
 
-    /// Takes the kernel's next datagram, without waiting for one.
+    /// Receives the kernel's next datagram. Does not wait.
     pub(super) fn receive(&mut self) -> io::Result<Received> {
         loop {
             let message = match self.take() {
@@ -87,7 +90,7 @@ impl Feed {
                 },
             };
             if message.sender != 0 {
-                continue; // another program's
+                continue; // a message of another program
             }
             if message.truncated {
                 return Ok(Received::Lost);
@@ -111,7 +114,7 @@ impl Feed {
         header.msg_iovlen = 1;
         header.msg_control = control.as_mut_ptr().cast();
         header.msg_controllen = size_of_val(&control) as _;
-        // SAFETY: every pointer in the header is to a live object of the length beside it.
+        // SAFETY: every pointer in the header points to a live object, whose length is in the header.
         let length = unsafe { libc::recvmsg(self.socket.as_raw_fd(), &raw mut header, 0) };
         self.length = usize::try_from(length).map_err(|_| io::Error::last_os_error())?;
         Ok(Message {
@@ -122,19 +125,19 @@ impl Feed {
     }
 }
 
-/// Control data of a datagram.
+/// Metadata of a received datagram.
 struct Message {
-    /// 0: the kernel.
+    /// Port id of the sender. 0: the kernel.
     sender: u32,
     truncated: bool,
     namespace: Option<i32>,
 }
 
-/// Returns the number that `netlink_cmsg_listen_all_nsid()` (`net/netlink/af_netlink.c`) attaches to a datagram of
-/// another namespace.
+/// Returns the number of the namespace that a datagram comes from. `netlink_cmsg_listen_all_nsid()`
+/// (`net/netlink/af_netlink.c`) attaches this number to datagrams of other namespaces.
 fn namespace_of(header: &libc::msghdr) -> Option<i32> {
-    // SAFETY: the header's control buffer is alive, and as long as the kernel left it to be;
-    // the macros stay within it, and a number is read only where there is room for one.
+    // SAFETY: the header's control buffer is alive, and the kernel has set its length. The macros stay within this
+    // length, and this code reads a number only if the message has space for one.
     unsafe {
         let mut next = libc::CMSG_FIRSTHDR(header);
         while let Some(control) = next.as_ref() {

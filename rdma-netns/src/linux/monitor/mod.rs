@@ -2,11 +2,11 @@
 //! Events of the kernel: netdevs of this namespace and of pods' namespaces, RDMA devices, hardware, and health
 //! reporters.
 //!
-//! The monitor opens nothing in a pod's namespace. A socket there would keep the namespace alive after the pod's end,
-//! so that its devices would not return to the host. Instead, the monitor assigns a number to the pod's namespace in
-//! this namespace (`RTM_NEWNSID`). A number keeps nothing alive. The number identifies the pod's events on a socket of
-//! this namespace (`NETLINK_LISTEN_ALL_NSID`). In requests it selects the pod's netdevs (`IFLA_TARGET_NETNSID`), so
-//! that no thread needs to enter the namespace.
+//! The monitor keeps no descriptor of a pod's namespace. A socket in the pod's namespace would keep the namespace alive
+//! after the pod's end, and then the pod's devices would not return to the host. Instead, the monitor assigns a number
+//! to the pod's namespace in this namespace (`RTM_NEWNSID`). A number does not keep a namespace alive. The number
+//! identifies the pod's events on a socket of this namespace (`NETLINK_LISTEN_ALL_NSID`). In requests it selects the
+//! pod's netdevs (`IFLA_TARGET_NETNSID`), so no thread needs to enter the namespace.
 //!
 //! | needs | for |
 //! |---|---|
@@ -44,7 +44,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Multicast group of the kernel's uevents; group 2 has udev's.
+/// Multicast group of the kernel's uevents. Udev's events have group 2.
 const UEVENTS: u32 = 1;
 
 /// `ifa_scope` in `struct ifaddrmsg`, and its value for addresses of the whole network (`RT_SCOPE_UNIVERSE`).
@@ -54,35 +54,35 @@ const UNIVERSE: u8 = 0;
 /// `sizeof(struct nlmsghdr)`
 const HEADER: usize = 16;
 
-/// Maximum number of datagrams that one call reads, so that other work is not delayed.
+/// Maximum number of datagrams that one call reads. Without a limit, a flood of events would delay other work.
 const BATCH: usize = 4096;
 
-/// Something changed.
+/// A change on the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A netdev is new, or has changed.
+    /// A netdev appeared or changed.
     Link {
-        /// Namespace; `None`: this one.
+        /// Namespace of the netdev. `None`: this program's namespace.
         namespace: Option<Nsid>,
         /// The netdev, without addresses and routes.
         link: Box<Link>,
     },
-    /// A netdev is gone from a namespace.
+    /// A netdev disappeared from a namespace.
     LinkGone {
-        /// Former namespace; `None`: this one.
+        /// Former namespace of the netdev. `None`: this program's namespace.
         namespace: Option<Nsid>,
-        /// The netdev as it was.
+        /// The netdev in its last known state.
         link: Box<Link>,
     },
     /// An IPv6 address of global scope appeared on a netdev of this namespace, disappeared, or changed.
     Address,
-    /// A watched namespace has ended; the kernel can give its number to another one.
+    /// A watched namespace has ended. The kernel can give its number to another namespace.
     NamespaceGone(Nsid),
     /// A device appeared, disappeared, or changed.
     Device(Uevent),
     /// A health reporter or another object of devlink changed.
     Devlink,
-    /// Events came faster than they were read, and some are lost: observe everything again.
+    /// The kernel dropped events, because this program read them too slowly. The caller must observe everything again.
     Lost,
 }
 
@@ -118,39 +118,39 @@ impl fmt::Display for Event {
     }
 }
 
-/// Missing events, with the reason.
+/// Kind of events that the monitor cannot receive, with the reason.
 #[derive(Debug, thiserror::Error)]
 pub enum Loss {
-    /// No events of pods' namespaces.
+    /// The monitor receives no events of pods' namespaces.
     #[error("netdevs in pods' namespaces are not followed: {0} (this needs CAP_NET_BROADCAST)")]
     Namespaces(io::Error),
-    /// No events of addresses.
+    /// The monitor receives no events of addresses.
     #[error("changes of IPv6 addresses are not reported: {0}")]
     Addresses(io::Error),
-    /// No events of the ends of namespaces.
+    /// The monitor does not learn when namespaces end.
     #[error("ends of namespaces are not reported: {0}")]
     Ends(io::Error),
-    /// No events of devices.
+    /// The monitor receives no events of devices.
     #[error("added and removed devices are not reported: {0}")]
     Devices(io::Error),
-    /// No events of devlink.
+    /// The monitor receives no events of devlink.
     #[error("changes of devlink's health reporters are not reported: {0}")]
     Devlink(NetlinkError),
 }
 
-/// Why a namespace cannot be watched.
+/// Reason why a namespace cannot be watched.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WatchError {
-    /// The namespace cannot be opened; `NotFound`: it is gone.
+    /// The namespace cannot be opened. `NotFound`: the namespace has ended.
     #[error("cannot open {path:?}: {source}")]
     Open {
         /// Path of the namespace.
         path: PathBuf,
-        /// The system's answer.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// The path now leads to another namespace.
+    /// The path leads to a namespace that has not the expected identity.
     #[error("another network namespace is at {0:?} by now")]
     Other(PathBuf),
     /// The kernel gave the namespace no number.
@@ -158,20 +158,20 @@ pub enum WatchError {
     Number {
         /// Path of the namespace.
         path: PathBuf,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: NetlinkError,
     },
 }
 
-/// The events of a node.
+/// Receives the events of a node.
 #[derive(Debug)]
 pub struct Monitor {
     sysfs: PathBuf,
-    /// Readable when one of the feeds is readable.
+    /// Epoll instance that is readable when one of the sockets is readable.
     ready: Epoll,
     routes: Feed,
     uevents: Option<Feed>,
-    /// Changes of devlink's objects; `None`: the kernel has no devlink.
+    /// Socket for changes of devlink's objects. `None`: the kernel has no devlink.
     devlink: Option<Feed>,
     requests: Socket,
     watched: BTreeMap<Nsid, NetnsId>,
@@ -180,7 +180,7 @@ pub struct Monitor {
 }
 
 impl AsFd for Monitor {
-    /// Readable when there are events.
+    /// Returns a descriptor that is readable when events are pending.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.ready.0.as_fd()
     }
@@ -242,25 +242,26 @@ impl Monitor {
         })
     }
 
-    /// Returns the missing events.
+    /// Returns the kinds of events that the monitor cannot receive.
     pub fn losses(&self) -> &[Loss] {
         &self.losses
     }
 
-    /// Starts to monitor the namespace at `path`, if it still has the identity `id`. Does not compare the cookie in
-    /// `id`, which only a thread inside the namespace can read.
+    /// Starts to watch the namespace at `path`, if it still has the identity `id`. Does not compare the cookie in `id`,
+    /// because only a thread inside the namespace can read the cookie.
     pub fn watch(&mut self, path: &Path, id: NetnsId) -> Result<Nsid, WatchError> {
         let nsid = nsid::of(&mut self.requests, path, id)?;
         self.watched.insert(nsid, id);
         Ok(nsid)
     }
 
-    /// Stops following a namespace.
+    /// Stops watching a namespace.
     pub fn forget(&mut self, namespace: Nsid) {
         self.watched.remove(&namespace);
     }
 
-    /// Returns the netdevs of a watched namespace, or of this namespace for `None`. Leaves out addresses and routes.
+    /// Returns the netdevs of a watched namespace, without addresses and routes. `None` stands for this program's
+    /// namespace.
     pub fn links(&mut self, namespace: Option<Nsid>) -> Result<Vec<Link>, NetlinkError> {
         let request = namespace.map_or_else(links::dump, |nsid| links::dump_of(nsid.0));
         let answers = self.requests.dump(&request)?;
@@ -271,12 +272,12 @@ impl Monitor {
         Ok(answers.bodies().filter_map(parse).collect())
     }
 
-    /// Returns true if more events may be pending than the last [`events`](Self::events) returned.
+    /// Returns true if more events may be pending after the last call of [`events`](Self::events).
     pub fn has_more(&self) -> bool {
         self.more
     }
 
-    /// Returns the pending events, without waiting.
+    /// Returns the pending events. Does not wait.
     pub fn events(&mut self) -> io::Result<Vec<Event>> {
         let mut events = Vec::new();
         self.more = true;
@@ -301,7 +302,7 @@ impl Monitor {
             }
         }
         if let Some(devlink) = &mut self.devlink {
-            // all of these events have one consequence
+            // several events of addresses become one [`Event::Address`]
             let mut heard = false;
             let mut is_empty = false;
             for _ in 0..BATCH {
@@ -334,7 +335,7 @@ impl Monitor {
     }
 }
 
-/// Returns the events in a datagram from `namespace`; `None`: from this namespace.
+/// Returns the events in a datagram from `namespace`. `None` stands for this program's namespace.
 fn of_rtnetlink(
     datagram: &[u8],
     namespace: Option<Nsid>,

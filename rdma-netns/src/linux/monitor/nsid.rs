@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Numbers that other namespaces have in this one (`net/core/net_namespace.c`).
+//! Numbers of other namespaces in this namespace (`net/core/net_namespace.c`).
 
 use super::WatchError;
 use crate::{
@@ -35,8 +35,8 @@ impl fmt::Display for Nsid {
 const HEADER: usize = 4;
 const NETNSA_NSID: u16 = 1;
 
-/// Returns the number of the namespace at `path`. Assigns a number if there is none. The namespace is open only during
-/// this call.
+/// Returns the number of the namespace at `path`. Assigns a number if the namespace has none. The namespace is open
+/// only during this call.
 pub(super) fn of(socket: &mut Socket, path: &Path, id: NetnsId) -> Result<Nsid, WatchError> {
     let failed = |source: io::Error| WatchError::Open {
         path: path.to_owned(),
@@ -54,11 +54,11 @@ pub(super) fn of(socket: &mut Socket, path: &Path, id: NetnsId) -> Result<Nsid, 
     if let Some(nsid) = ask(socket, &file).map_err(number)? {
         return Ok(nsid);
     }
-    // -1: the kernel chooses
+    // -1 lets the kernel choose the number
     let request = message(vec![descriptor(&file), NsidAttribute::Id(-1)]);
     match socket.request(&RouteNetlinkMessage::NewNsId(request), 0) {
         Ok(_) => {}
-        // another process was faster
+        // another process has assigned a number since the first query
         Err(error) if error.errno() == Some(libc::EEXIST) => {}
         Err(error) => return Err(number(error)),
     }
@@ -66,7 +66,7 @@ pub(super) fn of(socket: &mut Socket, path: &Path, id: NetnsId) -> Result<Nsid, 
     nsid.ok_or_else(|| number(io::Error::from_raw_os_error(libc::ENOENT).into()))
 }
 
-/// Returns the number of the open namespace `file` in the namespace of `socket`; `None`: it has none.
+/// Returns the number of the open namespace `file` in the namespace of `socket`. Returns `None` if it has no number.
 pub(in crate::linux) fn ask(
     socket: &mut Socket,
     file: &File,
@@ -86,7 +86,7 @@ fn message(attributes: Vec<NsidAttribute>) -> NsidMessage {
     message
 }
 
-/// Returns the number in an `RTM_NEWNSID` or `RTM_DELNSID`; -1 is none.
+/// Returns the number in an `RTM_NEWNSID` or `RTM_DELNSID`. -1 means that there is no number.
 pub(super) fn parse(body: &[u8]) -> Option<Nsid> {
     let value = attribute(body.get(HEADER..)?, NETNSA_NSID)?;
     let number = value.try_into().ok().map(i32::from_ne_bytes)?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Socket filter that accepts only packets about certain addresses. Without the filter, other packets could fill the
-//! socket's limited buffer between two reads.
+//! socket's limited buffer between two reads, and the kernel would drop answers.
 
 use super::packet::{
     ADVERTISEMENT, ASKED_FOR, ICMPV6, IPV6, NEXT_HEADER, SENDER, SOLICITATION, TARGET, TYPE,
@@ -26,16 +26,16 @@ const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
 const ALL: u32 = u32::MAX;
 const NOTHING: u32 = 0;
 
-/// Makes `socket`, whose packets begin at the network header, receive only packets about `addresses`, without the
-/// packets that this machine sends.
+/// Makes `socket`, whose packets begin at the network header, receive only packets about `addresses`. Packets that this
+/// machine sends are excluded.
 pub(super) fn attach(socket: BorrowedFd<'_>, addresses: &[IpAddr]) -> io::Result<()> {
     let mut filter = program(addresses);
     let program = libc::sock_fprog {
         len: u16::try_from(filter.len()).map_err(|_| io::ErrorKind::InvalidInput)?,
         filter: filter.as_mut_ptr(),
     };
-    // SAFETY: the program and the instructions that it points to live until the call returns, with
-    // their sizes; the descriptor is open.
+    // SAFETY: the program, and the instructions to which it points, live until the call returns and have the stated
+    // sizes. The descriptor is open.
     let done = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
@@ -93,8 +93,8 @@ fn program(addresses: &[IpAddr]) -> Vec<sock_filter> {
     program
 }
 
-/// Returns instructions: `then`, if the words of the packet from `at` on are `words`, else the instruction that
-/// follows.
+/// Returns instructions that execute `then` if the words of the packet from offset `at` on equal `words`. If they
+/// differ, execution continues after these instructions.
 fn compare(at: usize, words: &[u32], then: sock_filter) -> Vec<sock_filter> {
     let count = words.len();
     let mut program = vec![];
@@ -115,7 +115,7 @@ fn instruction(code: u32, k: u32) -> sock_filter {
     }
 }
 
-/// Jumps over `count` instructions unless the loaded value is `value`.
+/// Returns an instruction that jumps over `count` instructions if the loaded value differs from `value`.
 fn unless(value: u32, count: u8) -> sock_filter {
     sock_filter {
         jf: count,
@@ -131,7 +131,7 @@ fn returns(length: u32) -> sock_filter {
 mod tests {
     use super::*;
 
-    /// Runs the program, a small classic BPF, on a packet of `protocol`, as the kernel does.
+    /// Runs the classic BPF program on a packet of `protocol`, as the kernel does.
     fn passes(program: &[sock_filter], direction: u32, protocol: u16, packet: &[u8]) -> bool {
         let (mut at, mut loaded) = (0, 0);
         loop {
@@ -175,7 +175,7 @@ mod tests {
                 let concerns = number <= count;
                 assert_eq!(passes(&program, 0, ARP, &arp(number)), concerns);
                 assert!(!passes(&program, 4, ARP, &arp(number)), "one's own");
-                // from 1 to 9 hexadecimal digits are decimal ones
+                // numbers from 1 to 9 have the same digits in hexadecimal and decimal
                 if number < 10 {
                     assert_eq!(passes(&program, 0, IPV6, &nd(number.into())), concerns);
                     let mut advertisement = nd(number.into());

@@ -11,34 +11,34 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// `ETH_P_IPV6` (`include/uapi/linux/if_ether.h`)
 pub(super) const IPV6: u16 = 0x86dd;
 
-/// `IPPROTO_ICMPV6`, and its messages (RFC 4861, sections 4.3 and 4.4).
+/// `IPPROTO_ICMPV6`, and the types of its neighbour messages (RFC 4861, sections 4.3 and 4.4).
 pub(super) const ICMPV6: u8 = 58;
 pub(super) const SOLICITATION: u8 = 135;
 pub(super) const ADVERTISEMENT: u8 = 136;
 
-/// Offsets in an ARP packet of the sender's hardware and IP address, and of the target's IP address (RFC 826, with the
-/// lengths of Ethernet and IPv4).
+/// Offsets in an ARP packet: the sender's hardware address, the sender's IP address, and the target's IP address (RFC
+/// 826, with the address lengths of Ethernet and IPv4).
 pub(super) const SENDER_MAC: usize = 8;
 pub(super) const SENDER: usize = 14;
 pub(super) const TARGET: usize = 24;
 
-/// Offsets in an IPv6 packet: the number of the next header and the source in the IPv6 header; behind it the type of an
-/// ICMPv6 message, the target of a neighbour message, and its end.
+/// Offsets in an IPv6 packet with an ICMPv6 message: next header and source in the IPv6 header; then the message's
+/// type, a neighbour message's target, and the end of this message.
 pub(super) const NEXT_HEADER: usize = 6;
 const SOURCE: usize = 8;
 pub(super) const TYPE: usize = 40;
 pub(super) const ASKED_FOR: usize = 48;
 const END: usize = 64;
 
-/// Returns an ARP probe: a request with the sender 0.0.0.0, from which no host learns an address (RFC 5227, section
-/// 2.1.1).
+/// Returns an ARP probe: a request with the sender 0.0.0.0, so that no host learns an address from it (RFC 5227,
+/// section 2.1.1).
 pub(super) fn arp_probe(address: Ipv4Addr, mac: Mac) -> Vec<u8> {
     arp_request(mac, Ipv4Addr::UNSPECIFIED, address)
 }
 
-/// Returns a neighbour solicitation of duplicate address detection, with its IPv6 header: from the unspecified address,
-/// and without a source link-layer address (RFC 4862, section 5.4.2; RFC 4861, section 4.3). A raw socket would choose
-/// a source of its own (`ip6_dst_lookup_tail()`).
+/// Returns a neighbour solicitation of duplicate address detection, with its IPv6 header. The source is the unspecified
+/// address, and the packet has no source link-layer address (RFC 4862, section 5.4.2; RFC 4861, section 4.3). A raw
+/// socket would choose a source of its own (`ip6_dst_lookup_tail()`).
 pub(super) fn solicitation(address: Ipv6Addr) -> Vec<u8> {
     let mut message = vec![SOLICITATION, 0, 0, 0, 0, 0, 0, 0];
     message.extend(address.octets());
@@ -55,19 +55,19 @@ pub(super) fn solicitation(address: Ipv6Addr) -> Vec<u8> {
     packet
 }
 
-/// Returns the solicited-node multicast address (RFC 4291, section 2.7.1).
+/// Returns the solicited-node multicast address of `address` (RFC 4291, section 2.7.1).
 pub(super) fn group(address: Ipv6Addr) -> Ipv6Addr {
     let [.., a, b, c] = address.octets();
     Ipv6Addr::from([0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, a, b, c])
 }
 
-/// Returns Ethernet's address of a multicast group (RFC 2464, section 7).
+/// Returns the Ethernet address of a multicast group (RFC 2464, section 7).
 pub(super) fn group_mac(group: Ipv6Addr) -> Mac {
     let [.., a, b, c, d] = group.octets();
     [0x33, 0x33, a, b, c, d]
 }
 
-/// Returns ICMPv6's checksum, over a pseudo-header and the message (RFC 8200, section 8.1).
+/// Returns the ICMPv6 checksum over a pseudo-header and the message (RFC 8200, section 8.1).
 fn checksum(source: Ipv6Addr, destination: Ipv6Addr, message: &[u8]) -> u16 {
     let mut bytes = source.octets().to_vec();
     bytes.extend(destination.octets());
@@ -82,7 +82,7 @@ fn checksum(source: Ipv6Addr, destination: Ipv6Addr, message: &[u8]) -> u16 {
     !((folded >> 16) + (folded & 0xffff)) as u16
 }
 
-/// The address that a received packet is about, and its sender.
+/// The IP address that a received packet is about, and the packet's sender.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Said {
     pub(super) address: IpAddr,
@@ -91,7 +91,7 @@ pub(super) struct Said {
 }
 
 /// Decodes the packet of `protocol` from `from`. Returns `None` for packets that only look up a neighbour: a
-/// solicitation with a source address, and an ARP request of a host with an address.
+/// solicitation from a specified address, or an ARP request of a host that has an address.
 pub(super) fn read(protocol: u16, packet: &[u8], from: &[u8]) -> Option<Said> {
     match protocol {
         ARP => read_arp(packet),
@@ -127,7 +127,7 @@ fn read_neighbour_message(packet: &[u8], from: &[u8]) -> Option<Said> {
         let bytes: [u8; 16] = packet.get(at..at + 16)?.try_into().ok()?;
         Some(bytes.into())
     };
-    // 255: no router has forwarded the packet (RFC 4861, section 7.1)
+    // hop limit 255: no router has forwarded the packet (RFC 4861, section 7.1)
     if packet.len() < END || packet[NEXT_HEADER] != ICMPV6 || packet[NEXT_HEADER + 1] != 255 {
         return None;
     }
@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(arp_probe(Ipv4Addr::new(10, 0, 0, 5), MAC), packet);
     }
 
-    /// `tests/kernel/probe.rs` shows that a kernel accepts it, with its checksum.
+    /// `tests/kernel/probe.rs` tests that a kernel accepts the packet with this checksum.
     #[test]
     fn a_solicitation_of_duplicate_address_detection() {
         let packet = solicitation("fd00::5".parse().expect("an address"));
