@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A runtime's cache of the networks that it made, in libcni's format (`cacheAdd` in `libcni/api.go`, `cniCacheV1`).
+//! A runtime's cache of the networks that it attached, in libcni's format (`cacheAdd` in `libcni/api.go`,
+//! `cniCacheV1`).
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use serde_json::{Value, json};
@@ -8,14 +9,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The directory: `/var/lib/cni/results` of a node.
+/// The cache's directory, `/var/lib/cni/results` on a node.
 #[derive(Debug)]
 pub struct CniCache {
     directory: PathBuf,
 }
 
 impl CniCache {
-    /// Makes a cache at `directory`, which is created.
+    /// Makes a cache at `directory`, which this function creates.
     #[track_caller]
     pub fn new(directory: &Path) -> Self {
         fs::create_dir_all(directory).expect("a directory");
@@ -24,14 +25,14 @@ impl CniCache {
         }
     }
 
-    /// ADD of a list of `plugins` to the sandbox `container` of the pod `default/<pod>` has succeeded.
-    /// The file.
+    /// Writes the file of a successful ADD of a list of `plugins` for the sandbox `container` of the pod
+    /// `default/<pod>`. Returns the file's path.
     #[track_caller]
     pub fn add(&self, pod: &str, container: &str, network: &str, plugins: &[&str]) -> PathBuf {
         self.add_to(pod, container, (network, "eth0"), plugins)
     }
 
-    /// Does the same as `add`, for another interface of the sandbox.
+    /// Writes the file like [`Self::add`], for another interface of the sandbox.
     #[track_caller]
     pub fn add_to(
         &self,

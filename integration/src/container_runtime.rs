@@ -1,23 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A real container runtime in the lab: pods are its sandboxes with containers in them, and it is the runtime
-//! that calls CNI.
+//! A real container runtime in the lab. Pods are its sandboxes with containers in them. The runtime itself calls CNI.
 //!
 //! | module | owns |
 //! |---|---|
 //! | [`engine`] | the runtime's program: Debian's containerd 1.7, containerd 2, CRI-O |
-//! | `containerd`, `crio` | their configurations, and how they get images |
+//! | `containerd`, `crio` | their configurations, and the import of images |
 //! | [`cri`] | calls of the runtime's interface, as kubelet makes them |
 //! | [`network`] | the node's CNI directories: plugins, one conflist |
 //! | [`manifest`] | a manifest's DaemonSet and ConfigMap, read strictly: an unknown field is an error |
-//! | [`daemon_set`] | kubelet's part for a DaemonSet's pod: volumes, rights, init containers, probes |
-//! | [`installed`] | a node whose daemon is such a pod, everything by its path on a node |
+//! | [`daemon_set`] | kubelet's tasks for a DaemonSet's pod: volumes, rights, init containers, probes |
+//! | [`installed`] | a node whose daemon runs in a DaemonSet's pod, with the usual paths of a node |
 //! | [`pod`] | a pod's life: sandbox, containers, programs run in them, its end |
-//! | [`shared`] | a node with bonded NICs, a runtime, and the chain |
-//! | [`exclusive`] | a node with a runtime, the chain, and virtual functions, each for one pod alone |
+//! | [`shared`] | a node with bonded NICs, a container runtime, and the chain |
+//! | [`exclusive`] | a node with a container runtime, the chain, and virtual functions, each for only one pod |
 //! | [`traffic`] | RDMA between containers |
 //!
-//! `integration/lab/setup` has containerd 1.7, runc and the images in the lab's cache,
-//! `integration/runtimes/build` the others.
+//! `integration/lab/setup` puts containerd 1.7, runc and the images into the lab's cache; `integration/runtimes/build`
+//! puts the other runtimes there.
 
 mod containerd;
 pub mod cri;
@@ -65,7 +64,7 @@ const TO_START: Duration = Duration::from_secs(240);
 /// A running runtime. Drop ends the runtime and its pods.
 #[derive(Debug)]
 pub struct ContainerRuntime {
-    /// The node's CNI directories.
+    /// CNI directories of the runtime.
     pub network: Network,
     engine: Engine,
     process: Option<Child>,
@@ -78,7 +77,7 @@ pub struct ContainerRuntime {
 pub const ROOT: &str = "/var/lib/containerd";
 
 impl ContainerRuntime {
-    /// Starts a runtime that finds CDI files in `cdi`. It has the lab's images, and no network yet.
+    /// Starts a runtime that reads CDI files in `cdi`. It has the lab's images, and no network yet.
     #[track_caller]
     pub fn start(cdi: &Path) -> Self {
         let directory = directory();
@@ -87,7 +86,7 @@ impl ContainerRuntime {
         Self::start_in(directory, &root, network, cdi)
     }
 
-    /// Does the same as `start`, with the node's own CNI directories and without our plugins there.
+    /// Starts a runtime like [`Self::start`], with the node's own CNI directories. They do not have our plugins.
     #[track_caller]
     pub fn start_on_node() -> Self {
         let directory = directory();
@@ -96,15 +95,15 @@ impl ContainerRuntime {
         Self::start_in(directory, &root, Network::of_node(), cdi)
     }
 
-    /// Starts a runtime as on a node: state that outlives the boot is in [`ROOT`] and in CNI's usual directories, the
-    /// rest on a tmpfs. It has the lab's images from its first start on.
+    /// Starts a runtime as on a node: [`ROOT`] and CNI's usual directories have the state that survives a boot, a tmpfs
+    /// has the other state. At its first start it gets the lab's images.
     #[track_caller]
     pub fn start_on_disk(cdi: &Path) -> Self {
         let network = Network::of_node().with_ours();
         Self::start_in(directory(), Path::new(ROOT), network, cdi)
     }
 
-    /// Does the same as `start_on_disk`, without our plugins in CNI's directories.
+    /// Starts a runtime like [`Self::start_on_disk`], without our plugins in CNI's directories.
     #[track_caller]
     pub fn start_on_nodes_disk() -> Self {
         let cdi = Path::new("/var/run/cdi");
@@ -145,12 +144,12 @@ impl ContainerRuntime {
         self.engine
     }
 
-    /// The runtime's interface.
+    /// Returns the client of the runtime's interface.
     pub fn cri(&self) -> &Cri {
         &self.cri
     }
 
-    /// Starts the process, and waits until it answers.
+    /// Starts the runtime's process, and waits until it answers.
     #[track_caller]
     pub fn come(&mut self) {
         assert!(self.process.is_none(), "it runs already");
@@ -173,7 +172,7 @@ impl ContainerRuntime {
         );
     }
 
-    /// Ends the process by `signal`; pods live on, as their shims and monitors do.
+    /// Ends the runtime's process by `signal`. Pods continue to run, because their shims and monitors do.
     #[track_caller]
     pub fn go(&mut self, signal: Signal) {
         let mut process = self.process.take().expect("it runs");
@@ -186,13 +185,13 @@ impl ContainerRuntime {
         );
     }
 
-    /// Imports an image under the name in its archive.
+    /// Imports an image under the name that its archive contains.
     #[track_caller]
     pub fn import(&self, archive: &Path) {
         crate::netns::check(&mut self.engine.import(&self.place, archive));
     }
 
-    /// The runtime's log so far.
+    /// Returns the runtime's log so far.
     pub fn log(&self) -> String {
         fs::read_to_string(self.path("log")).unwrap_or_default()
     }
@@ -204,7 +203,7 @@ impl ContainerRuntime {
 
 impl Drop for ContainerRuntime {
     fn drop(&mut self) {
-        // what a failed test left: its processes would live on
+        // a failed test leaves pods, whose processes would otherwise continue
         self.cri.remove_all(|_| true);
         if let Some(mut process) = self.process.take() {
             wait::ends(&mut process, Signal::SIGTERM, wait::PATIENCE);
@@ -218,7 +217,7 @@ impl Drop for ContainerRuntime {
     }
 }
 
-/// Overlayfs does not stack on the guest's `/`, but on the tmpfs that `/run` is.
+/// Makes a directory on the tmpfs of `/run`, because overlayfs does not stack on the guest's `/`.
 #[track_caller]
 fn directory() -> TempDir {
     let mut builder = tempfile::Builder::new();

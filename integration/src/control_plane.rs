@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Kubernetes' control plane itself: etcd, API server, controllers, scheduler.
-//! `integration/kubernetes/build` makes the program.
+//! Kubernetes' real control plane: etcd, API server, controllers, scheduler. `integration/kubernetes/build` builds the
+//! program.
 //!
 //! | module | owns |
 //! |---|---|
-//! | `kubectl` | commands and requests of an operator and a test |
-//! | `stand_in` | a node and pods without a kubelet |
-//! | [`server`] | a control plane outside the lab's machines, for the nodes in them |
+//! | `kubectl` | commands of an operator, requests of a test |
+//! | `stand_in` | a node and its pods without a kubelet |
+//! | [`server`] | a control plane outside of the lab's machines, whose nodes are in them |
 //! | `remote` | access of a node's tests to that control plane |
 //! | `messages` | messages between `server` and `remote` |
 //! | `site` | the namespace and directories of a control plane |
 //! | [`nodes`] | the machines that can be nodes |
 //!
-//! The control plane runs on this machine, in a network namespace of its own. Without the lab ([`ControlPlane::start`]) no
-//! kubelet runs: [`ControlPlane::add_node`] makes a node that is ready, and [`ControlPlane::start_bound_pods`] reports of
-//! its pods what a kubelet would report. The nodes of a cluster in the lab are virtual machines with a NIC on a bridge in
-//! that namespace. In an emulated machine, the control plane and `kubectl` would take eight times the CPU time.
+//! The control plane runs on this machine, in a separate network namespace. Outside the lab ([`ControlPlane::start`])
+//! no kubelet runs: [`ControlPlane::add_node`] makes a ready node, and [`ControlPlane::start_bound_pods`] sets the
+//! status of its pods as a kubelet would. In the lab, a cluster's nodes are virtual machines with a NIC on a bridge in
+//! this namespace. The control plane is not in these machines: there it and `kubectl` would need eight times the CPU
+//! time.
 
 mod kubectl;
 mod messages;
@@ -42,42 +43,44 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// Names the program that `integration/kubernetes/build` made.
+/// Environment variable that names the program that `integration/kubernetes/build` has built.
 pub const PROGRAM: &str = "RDMA_KUBERNETES";
 
-/// Names the program that `integration/helm/build` made, where Helm is wanted.
+/// Environment variable that names the program that `integration/helm/build` has built. Only tests that use Helm need
+/// it.
 pub const HELM: &str = "RDMA_HELM";
 
-/// Names the program that `integration/coredns/build` made, in clusters whose pods resolve names of services.
+/// Environment variable that names the program that `integration/coredns/build` has built. Only clusters whose pods
+/// resolve names of services need it.
 pub const COREDNS: &str = "RDMA_COREDNS";
 
-/// The domain of the cluster's names.
+/// DNS domain of the cluster.
 pub(crate) const DOMAIN: &str = "cluster.local";
 
-/// The address by which the API server is announced: its namespace's own.
+/// Address of the API server in its namespace.
 pub const ADDRESS: &str = "10.99.0.1";
 
-/// The port of the API server: that of its service, so that the service's address leads to it where it is routed to
-/// [`ADDRESS`].
+/// Port of the API server. The service has the same port, because nodes route the service's address to [`ADDRESS`].
 const PORT: u16 = 443;
 
-/// The address of the API server's service. There is no kube-proxy: the lab's nodes have a route to it.
+/// Address of the API server's service. No kube-proxy runs: the lab's nodes have a route to this address.
 pub const SERVICE: &str = "10.96.0.1";
 
-/// No kubelet sends heartbeats, or one on a machine that is slow at times.
+/// Time without heartbeats after which a node counts as lost. It is long because no kubelet runs, or because kubelet's
+/// machine is slow at times.
 const NEVER_LOST: &str = "24h";
 
-/// The API server's name as a program.
+/// Name of the API server's program.
 const API_SERVER: &str = "kube-apiserver";
 
-/// Limit until any of the programs is ready, in an emulated machine with builds beside it.
+/// Time limit for any program to become ready, in an emulated machine while builds run.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Collects garbage less often than Go does by itself: a quarter less of CPU time until all are ready (2.0
-/// instead of 2.8 s on the host, measured), for a third more of memory.
+/// Makes Go collect garbage less often than by default. This saves a quarter of the CPU time until all programs are
+/// ready (2.0 s instead of 2.8 s, measured on the host), and costs a third more memory.
 pub(crate) const GC: (&str, &str) = ("GOGC", "400");
 
-/// A control plane that runs; its programs are killed when it is dropped.
+/// A running control plane. Drop kills its programs.
 #[derive(Debug)]
 pub struct ControlPlane {
     processes: Vec<(&'static str, Child)>,
@@ -90,7 +93,7 @@ pub struct ControlPlane {
 }
 
 impl ControlPlane {
-    /// Starts one on this machine, without nodes; comes back when pods can be made.
+    /// Starts a control plane without nodes on this machine. Returns when pods can be created.
     #[track_caller]
     pub fn start() -> Self {
         let directory = TempDir::new().expect("a temporary directory");
@@ -98,8 +101,8 @@ impl ControlPlane {
         Self::start_at(site, directory, repository(), NEVER_LOST)
     }
 
-    /// Starts one at `site`, where none runs, with nothing in it. `desk` is where [`Self::shell`]'s commands are typed;
-    /// a node that sends nothing for as long as `lost` is not ready any more.
+    /// Starts an empty control plane at `site`, where no other control plane runs. The commands of [`Self::shell`] run
+    /// in `desk`. A node that sends no heartbeat for `lost` becomes not ready.
     #[track_caller]
     fn start_at(site: Arc<Site>, directory: TempDir, desk: PathBuf, lost: &'static str) -> Self {
         let mut plane = Self {
@@ -114,12 +117,12 @@ impl ControlPlane {
         plane
     }
 
-    /// The program that is all of Kubernetes'.
+    /// Returns the path of the program that contains all programs of Kubernetes.
     pub fn program(&self) -> &Path {
         &self.program
     }
 
-    /// The file `name` of the certificates and kubeconfigs.
+    /// Returns the path of the file `name` among the certificates and kubeconfigs.
     pub fn pki(&self, name: &str) -> String {
         self.site.pki(name)
     }
@@ -135,7 +138,7 @@ impl ControlPlane {
         self.run_api_server();
         self.run_proxy();
         self.until_ready();
-        // not before: they give the API server ten seconds, and never work if that is not enough
+        // the controllers start now: they wait ten seconds for the API server, and never work if it needs longer
         self.run_controllers();
         self.run_scheduler();
         self.run_coredns();
@@ -181,7 +184,7 @@ impl ControlPlane {
             "--service-account-issuer=https://kubernetes.default.svc".into(),
             file("service-account-key-file", "sa.pub"),
             file("service-account-signing-key-file", "sa.key"),
-            // `kubectl exec` and `logs`
+            // for `kubectl exec` and `logs`
             file("kubelet-client-certificate", "apiserver-kubelet.crt"),
             file("kubelet-client-key", "apiserver-kubelet.key"),
             file("kubelet-certificate-authority", "ca.crt"),
@@ -214,7 +217,7 @@ impl ControlPlane {
         self.run("kube-scheduler", &arguments);
     }
 
-    /// Starts the resolver of pods' names, where there is one, at [`ADDRESS`].
+    /// Starts the DNS server of the cluster at [`ADDRESS`]. Does nothing if [`COREDNS`] is not set.
     fn run_coredns(&mut self) {
         let Some(program) = env::var_os(COREDNS) else {
             return;
@@ -230,7 +233,7 @@ impl ControlPlane {
         self.spawn("coredns", command);
     }
 
-    /// Starts the proxy to which [`Self::ask`] sends requests: a request then starts no program.
+    /// Starts the proxy to which [`Self::ask`] sends requests. So a request needs no new program.
     fn run_proxy(&mut self) {
         let arguments = [
             "proxy".into(),
@@ -250,7 +253,8 @@ impl ControlPlane {
         self.spawn(name, command);
     }
 
-    /// A program of the control plane: it ends with this process, even if this process is killed.
+    /// Returns the command of a program of the control plane. The program ends with this process, even if this process is
+    /// killed.
     fn command_of(&self, program: &Path) -> Command {
         let mut command = self.site.netns().command("setpriv");
         command.args(["--pdeathsig", "KILL"]).arg(program);
@@ -266,7 +270,7 @@ impl ControlPlane {
         self.processes.push((name, child));
     }
 
-    /// The API server ends by `signal` and starts again; comes back when it is ready.
+    /// Ends the API server by `signal`, and starts it again. Returns when it is ready.
     #[track_caller]
     pub fn restart_api_server(&mut self, signal: Signal) {
         let at = |(name, _): &(&str, Child)| *name == API_SERVER;
@@ -282,7 +286,7 @@ impl ControlPlane {
         self.directory.path().join(format!("{name}.log"))
     }
 
-    /// Returns the last errors of its programs.
+    /// Returns the last errors of the control plane's programs.
     fn last_errors(&self) -> String {
         let mut told = String::new();
         for (name, _) in &self.processes {
@@ -295,7 +299,7 @@ impl ControlPlane {
         told
     }
 
-    /// Asserts that the control plane's programs run. `yet` is the state that the caller waits for.
+    /// Asserts that the control plane's programs run. `yet` is the state for which the caller waits.
     #[track_caller]
     pub fn assert_runs(&mut self, yet: &str) {
         for (name, process) in &mut self.processes {
@@ -304,7 +308,7 @@ impl ControlPlane {
         }
     }
 
-    /// Waits for `done`; ends at once when one of the programs does.
+    /// Waits until `done` returns true. Panics as soon as a program of the control plane ends.
     #[track_caller]
     pub fn until(&mut self, what: &str, mut done: impl FnMut(&Self) -> bool) {
         let end = Instant::now() + PATIENCE;

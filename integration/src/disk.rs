@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A test's own disk with a real file system. On loss of power, unsynced data is lost.
+//! A disk with a real file system for one test. A power loss removes unsynced data.
 
 use crate::{netns::check, wait};
 use nix::{
@@ -19,27 +19,27 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// Mount point for a test and its child processes; others see the former directory.
+/// Mount point for a test and its child processes. Other processes see the original directory at this path.
 const MOUNT_POINT: &str = "/mnt";
 
-/// True if tests of this program have disks.
+/// True if tests of this program use disks.
 static IS_USED: AtomicBool = AtomicBool::new(false);
 
 /// `FS_IOC_SHUTDOWN`, `_IOR('X', 125, __u32)` (`include/uapi/linux/fs.h`); ext4 and XFS have it.
 const SHUTDOWN: libc::Ioctl = 0x8004_587d_u32 as libc::Ioctl;
 
-/// Flag for a shutdown that does not write even the journal (`FS_SHUTDOWN_FLAGS_NOLOGFLUSH`).
+/// Flag for a shutdown that does not even write the journal (`FS_SHUTDOWN_FLAGS_NOLOGFLUSH`).
 const WITHOUT_JOURNAL: u32 = 2;
 
-/// Size in bytes: the minimum of XFS.
+/// Size in bytes, the minimum for XFS.
 const SIZE: u64 = 300 << 20;
 
 /// File system of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// ext4, as Debian and Ubuntu have it.
+    /// ext4, the default of Debian and Ubuntu.
     Ext4,
-    /// XFS, as Red Hat and its kin have it.
+    /// XFS, the default of Red Hat and its derivatives.
     Xfs,
 }
 
@@ -47,7 +47,7 @@ impl Format {
     /// All file systems.
     pub const ALL: [Self; 2] = [Self::Ext4, Self::Xfs];
 
-    /// Returns its usual spelling.
+    /// Returns the usual spelling of the format.
     pub fn name(self) -> &'static str {
         match self {
             Self::Ext4 => "ext4",
@@ -66,7 +66,7 @@ impl Format {
     }
 }
 
-/// A file that is mounted by a loop device; it goes with this value.
+/// A file that is mounted by a loop device. Drop removes both.
 #[derive(Debug)]
 pub struct Disk {
     /// The disk's file system.
@@ -75,8 +75,8 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Makes a disk with an empty file system, on which this test's temporary directories are from now on. It is
-    /// mounted for this thread and its child processes: a mount in another process would keep the file system alive.
+    /// Makes a disk with an empty file system, in which this test's later temporary directories are. Only this thread
+    /// and its child processes see the mount: a mount in another process would keep the file system alive.
     #[track_caller]
     pub fn for_temporary_directories(format: Format) -> Self {
         let disk = Self {
@@ -97,16 +97,16 @@ impl Disk {
         disk
     }
 
-    /// Loses power, and restores it: unsynced data is lost. All writers have ended.
+    /// Switches the power off and on, so that unsynced data is lost. All writers must have ended.
     #[track_caller]
     pub fn lose_power(&self) {
         let root = File::open(MOUNT_POINT).expect("the mount point");
         let how = WITHOUT_JOURNAL;
-        // SAFETY: the pointer is to what lives until the call returns, and of the size that the call reads
+        // SAFETY: the pointer is valid until the call returns, and its target has the size that the call reads.
         let done = unsafe { libc::ioctl(root.as_raw_fd(), SHUTDOWN, &raw const how) };
         assert_eq!(done, 0, "{}", io::Error::last_os_error());
         drop(root);
-        // who was killed may not be quite gone
+        // a killed process may not have ended yet
         wait::until("nobody has anything open on the disk", || {
             umount2(MOUNT_POINT, MntFlags::empty()).is_ok()
         });
@@ -135,7 +135,7 @@ impl Drop for Disk {
     }
 }
 
-/// Syncs the files of a test's preparation, where tests of this program have a disk.
+/// Syncs the files that a test has prepared, if tests of this program use a disk.
 #[track_caller]
 pub fn settle() {
     if IS_USED.load(Ordering::SeqCst) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The fabric of the lab's eRDMA functions. A test in the VM sends it orders (`integration/lab/vm --tier erdma --monitor`).
+//! The fabric of the lab's eRDMA functions. A test in the VM sends orders to the fabric
+//! (`integration/lab/vm --tier erdma --monitor`).
 
 use crate::model_orders::ModelOrders;
 
@@ -8,7 +9,7 @@ use crate::model_orders::ModelOrders;
 pub struct ErdmaFabric(ModelOrders);
 
 impl ErdmaFabric {
-    /// Opens the machine's only fabric, for one test at a time.
+    /// Opens the machine's only fabric. Only one test at a time can use it.
     #[track_caller]
     pub fn new() -> Self {
         Self(ModelOrders::open())

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The lab's NICs as unconfigured eRDMA NICs of an Alibaba Cloud instance, from inside the VM (`integration/lab/vm --tier
-//! erdma`): down and without addresses, with a metadata service on loopback that has them.
+//! The lab's NICs like the unconfigured eRDMA NICs of an Alibaba Cloud instance, as seen from inside the VM
+//! (`integration/lab/vm --tier erdma`): down and without addresses. A metadata service on loopback has their addresses.
 
 use crate::{
     MetadataService, Netns,
@@ -10,14 +10,14 @@ use crate::{
 use serde_json::Value;
 use std::{fs, path::Path, process::Command};
 
-/// The subnet of both NICs.
+/// Subnet of both NICs.
 pub const CIDR: &str = "10.0.0.0/24";
-/// The subnet's router.
+/// Address of the subnet's router.
 pub const GATEWAY: &str = "10.0.0.253";
 /// Addresses in the service's answers.
 pub const ADDRESSES: [&str; 2] = ["10.0.0.6", "10.0.0.7"];
 
-/// The NICs, and the metadata service that describes the NICs.
+/// The NICs, and the metadata service that describes them.
 #[derive(Debug)]
 pub struct ErdmaNics {
     /// The VM's own namespace.
@@ -26,7 +26,7 @@ pub struct ErdmaNics {
     pub service: MetadataService,
 }
 
-/// The hardware address of `nic`.
+/// Returns the hardware address of `nic`.
 #[track_caller]
 pub fn mac(nic: &str) -> String {
     let file = Path::new("/sys/class/net").join(nic).join("address");
@@ -35,7 +35,7 @@ pub fn mac(nic: &str) -> String {
 }
 
 impl ErdmaNics {
-    /// The NICs of `functions`, as an instance has them after its boot, with `service` as its metadata service.
+    /// Returns the NICs of `functions` in the state after an instance's boot, with `service` as the metadata service.
     #[track_caller]
     pub fn of(functions: &ErdmaFunctions, service: MetadataService) -> Self {
         functions.are_home();
@@ -43,7 +43,7 @@ impl ErdmaNics {
         for (rail, nic) in NICS.into_iter().enumerate() {
             host.ip(&format!("link set dev {nic} down"));
             host.set_sysctl(&format!("ipv4/conf/{nic}/rp_filter"), "1");
-            // it was there before the defaults were set
+            // the defaults do not apply to the NIC, which existed before
             for key in ["dad_transmits", "router_solicitation_delay"] {
                 host.set_sysctl(&format!("ipv6/conf/{nic}/{key}"), "0");
             }
@@ -52,7 +52,7 @@ impl ErdmaNics {
         Self { host, service }
     }
 
-    /// Destination, source and metric of a NIC's IPv4 routes.
+    /// Returns destination, source and metric of a NIC's IPv4 routes.
     pub fn routes(&self, nic: &str) -> Vec<(String, String, u64)> {
         let routes = self.host.show(&format!("-4 route show dev {nic}"));
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -63,7 +63,7 @@ impl ErdmaNics {
         routes.iter().map(told).collect()
     }
 
-    /// The routes that the daemon gives the NIC on `rail`, with its metric.
+    /// Returns the routes that the daemon sets for the NIC on `rail`, with the NIC's metric.
     pub fn wanted(rail: usize, metric: u64) -> Vec<(String, String, u64)> {
         let of = |destination: &str| {
             let source = ADDRESSES[rail].to_owned();
@@ -72,7 +72,7 @@ impl ErdmaNics {
         vec![of("default"), of(CIDR)]
     }
 
-    /// Waits until both NICs are configured as the metadata service says.
+    /// Waits until both NICs have the configuration of the metadata service.
     #[track_caller]
     pub fn are_configured(&self) {
         for (rail, nic) in NICS.into_iter().enumerate() {

@@ -1,22 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Two machines of the lab whose eRDMA functions are one fabric, from inside one of them (`integration/lab/pair`).
+//! Two machines of the lab whose eRDMA functions share one fabric, as seen from inside one of them
+//! (`integration/lab/pair`).
 
 use crate::wait;
 use std::{env, fs, path::PathBuf, time::Duration};
 
-/// Time for a step of the other machine, which may still boot. A machine that fails ends the other one earlier.
+/// Time limit for a step of the other machine, which may still be booting. If a machine fails, the wait for it ends
+/// earlier.
 const PATIENCE: Duration = Duration::from_secs(240);
 
-/// This machine of the two. Both run the same test, and wait for each other at named steps.
+/// One of the two machines. Both run the same test, and wait for each other at named steps.
 #[derive(Debug)]
 pub struct ErdmaPair {
-    /// 1 or 2.
+    /// Number of this machine: 1 or 2.
     pub number: usize,
     directory: PathBuf,
 }
 
 impl ErdmaPair {
-    /// `test` is a name that no other test has.
+    /// Makes this machine's side. `test` is a name that no other test uses.
     #[track_caller]
     pub fn new(test: &str) -> Self {
         let number = env::var("RDMA_LAB_NODE")

@@ -6,7 +6,7 @@ pub fn is_full() -> bool {
     std::env::var("RDMA_TEST_FULL").is_ok_and(|value| value == "1")
 }
 
-/// `full` in a full run, else `usual`.
+/// Returns `full` in a full run, else `usual`.
 pub fn of<T>(usual: T, full: T) -> T {
     if is_full() { full } else { usual }
 }

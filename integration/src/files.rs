@@ -39,13 +39,13 @@ impl Files {
         self
     }
 
-    /// All paths, in order.
+    /// Returns all paths in order.
     pub fn paths(&self) -> Vec<PathBuf> {
         self.0.keys().cloned().collect()
     }
 
-    /// Nothing differs from what was `before`, but that the paths `left` are there as well, and the
-    /// directories that they are in.
+    /// Asserts that the files are the same as `before`. Only the paths in `left`, paths below them, and their parent
+    /// directories may have been added.
     #[track_caller]
     pub fn assert_as(&self, before: &Self, left: &[&str]) {
         let paths = self.0.keys().chain(before.0.keys());
@@ -104,8 +104,8 @@ fn walk(path: &Path, found: &mut BTreeMap<PathBuf, (u32, u32, u32, Vec<u8>)>) {
     }
 }
 
-/// Returns the text of a file of procfs or sysfs. One read returns the whole file. The function makes three system calls,
-/// because a snapshot reads thousands of files.
+/// Returns the text of a file of procfs or sysfs. One read returns the whole file. The function makes only three system
+/// calls, because a snapshot reads thousands of files.
 pub(crate) fn read_short(directory: &File, name: &str) -> io::Result<String> {
     let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
     let mut file = File::from(openat(directory, name, flags, Mode::empty())?);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Stand-in IPAM plugin: a script that records its calls. Files beside the script set its answers, errors and waits.
+//! Stand-in for an IPAM plugin: a script that records its calls. Files beside the script set its answers, errors and
+//! waits.
 
 use serde_json::Value;
 use std::{
@@ -8,13 +9,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Stand-in, found by its name in its directory.
+/// The stand-in. Callers find it by its name in its directory.
 #[derive(Debug)]
 pub struct StandInIpam {
     directory: PathBuf,
 }
 
-/// Call of the stand-in.
+/// A call of the stand-in.
 #[derive(Clone, Debug)]
 pub struct Call {
     /// `CNI_COMMAND`
@@ -25,11 +26,11 @@ pub struct Call {
     pub container: String,
     /// `CNI_NETNS`
     pub netns: String,
-    /// The plugin's standard input.
+    /// Standard input of the plugin.
     pub input: Value,
 }
 
-/// The plugin's `type`.
+/// `type` of the plugin.
 pub const NAME: &str = "stand-in-ipam";
 
 const SCRIPT: &str = r#"#!/bin/sh
@@ -51,7 +52,7 @@ done
 "#;
 
 impl StandInIpam {
-    /// Writes the stand-in into `directory`, which is created.
+    /// Writes the stand-in into `directory`, which this function creates.
     #[track_caller]
     pub fn install(directory: &Path) -> Self {
         fs::create_dir_all(directory.join("calls")).expect("a directory for the stand-in");
@@ -63,38 +64,38 @@ impl StandInIpam {
         }
     }
 
-    /// The directory to have in `CNI_PATH`.
+    /// Returns the directory to add to `CNI_PATH`.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// `command` (`ADD`, or `ADD.rdma1` for one interface) answers this.
+    /// Sets the answer to `command`, which is `ADD`, or `ADD.rdma1` for one interface.
     pub fn answer(&self, command: &str, answer: &Value) {
         self.write(&format!("answer.{command}"), &answer.to_string());
     }
 
-    /// `command` (or `ADD.rdma1`) fails with this code and message.
+    /// Makes `command` (or `ADD.rdma1`) fail with this code and message.
     pub fn fail(&self, command: &str, code: u32, message: &str) {
         let error = serde_json::json!({"cniVersion": "1.1.0", "code": code, "msg": message});
         self.write(&format!("fail.{command}"), &error.to_string());
     }
 
-    /// `command` succeeds again.
+    /// Ends the failures of `command`.
     pub fn recover(&self, command: &str) {
         fs::remove_file(self.directory.join(format!("fail.{command}"))).expect("it was failing");
     }
 
-    /// Holds `command` until [`Self::release`].
+    /// Makes calls of `command` wait until [`Self::release`].
     pub fn hold(&self, command: &str) {
         self.write(&format!("hold.{command}"), "");
     }
 
-    /// Lets a held call continue.
+    /// Lets a waiting call continue.
     pub fn release(&self, command: &str) {
         fs::remove_file(self.directory.join(format!("hold.{command}"))).expect("it was held");
     }
 
-    /// The calls so far, in their order.
+    /// Returns the calls so far, in their order.
     pub fn calls(&self) -> Vec<Call> {
         let calls = fs::read_dir(self.directory.join("calls")).expect("the calls' directory");
         let mut calls: Vec<PathBuf> = calls.map(|entry| entry.expect("an entry").path()).collect();
@@ -103,7 +104,7 @@ impl StandInIpam {
         calls.iter().map(|call| read_call(call)).collect()
     }
 
-    /// The interfaces that `command` was called for, in the calls' order.
+    /// Returns the interfaces of the calls with `command`, in the calls' order.
     pub fn interfaces(&self, command: &str) -> Vec<String> {
         let calls = self
             .calls()

@@ -3,13 +3,14 @@
 
 use std::fs;
 
-/// Returns the number of network namespaces of all processes. None: this kernel does not report it.
+/// Returns the number of network namespaces of all processes. `None`: this kernel does not report
+/// it.
 pub fn network_namespaces() -> Option<usize> {
     let text = fs::read_to_string("/sys/kernel/slab/net_namespace/objects").ok()?;
     text.split_whitespace().next()?.parse().ok()
 }
 
-/// The kernel's unreclaimable memory, and its per-CPU memory, in KiB.
+/// Returns the sum of the kernel's unreclaimable memory and its per-CPU memory, in KiB.
 #[track_caller]
 pub fn unreclaimable_memory() -> usize {
     let text = fs::read_to_string("/proc/meminfo").expect("procfs");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! SIGKILL after operations of a verb, and recovery by the next call.
+//! Kills a verb after an operation. The next call must restore the host.
 
 use crate::{Invocation, Netns, Outcome, Snapshot};
 use serde_json::{Value, json};
@@ -8,24 +8,24 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Call that comes after the killed one.
+/// Call after the killed verb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Restorer {
     /// DEL of the same attachment.
     Del,
-    /// ADD of the devices to another pod. A pod that lives holds its devices until
-    /// its DEL succeeds: until then ADD answers 101, and the test runs DEL first.
+    /// ADD of the devices to another pod. A running pod keeps its devices until its DEL succeeds.
+    /// Until then ADD answers 101, and the test first runs DEL.
     Add,
     /// GC with an empty list of valid attachments.
     Gc,
 }
 
-/// Operations around which a verb is killed: before the first, and after each of them.
+/// Operations at which a verb is killed: before the first one, and after each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Around {
     /// All operations.
     All,
-    /// The moves of netdevs and of RDMA devices to another namespace.
+    /// Moves of netdevs and of RDMA devices to another namespace.
     Moves,
     /// Settings of SMC-R: pnet entries, user EIDs, `tcp2smc`, links per link group.
     Smc,
@@ -42,16 +42,16 @@ impl Around {
     }
 }
 
-/// Attachment that is made and removed, each time with a kill.
+/// An attachment that is made and removed, each time with a kill.
 #[derive(Debug)]
 pub struct Sweep<'a> {
     /// Namespace in which plugins start.
     pub host: &'a Netns,
     /// The plugin.
     pub plugin: PathBuf,
-    /// Plugin that kills itself: `rdma-cni-killed`.
+    /// Variant of the plugin that kills itself: `rdma-cni-killed`.
     pub killed: PathBuf,
-    /// Operations around which it is killed.
+    /// Operations around which the plugin is killed.
     pub around: Around,
     /// `CNI_PATH`
     pub cni_path: String,
@@ -62,12 +62,12 @@ pub struct Sweep<'a> {
 }
 
 impl Sweep<'_> {
-    /// Kills `command` (ADD or DEL) at each of the points; every time one of `restorers`, in turn,
-    /// has to bring the host back. How many points there were.
+    /// Kills `command` (ADD or DEL) at each of its points. After each kill one of `restorers`, in
+    /// turn, must restore the host. Returns the number of points.
     #[track_caller]
     pub fn run(&self, command: &str, restorers: &[Restorer]) -> u32 {
         for (points, restorer) in (0..).zip(restorers.iter().cycle().copied()) {
-            // shown when an assertion fails
+            // printed only if an assertion fails
             println!("{command} is killed at point {points}, then {restorer:?}");
             let pod = Netns::new("killed");
             let bare = Snapshot::of(&pod);
@@ -92,7 +92,7 @@ impl Sweep<'_> {
             );
             self.restore(command, restorer, &pod);
             self.before.assert_restored(self.host);
-            // children and rules
+            // the pod has no children and rules any more
             bare.assert_restored(&pod);
             self.call("DEL", "a", &pod).run().silent();
             self.before.assert_restored(self.host);

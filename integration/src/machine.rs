@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A made-up node for the daemon: a sysfs tree with RDMA NICs and virtual functions, device files,
-//! and the directories that it works in. Nothing in it is hardware; the kernel tells of none of
-//! its changes.
+//! A constructed node for the daemon: a sysfs tree with RDMA NICs and virtual functions, device files, and the daemon's
+//! directories. It has no hardware, and the kernel reports none of its changes.
 
 use nix::{
     sys::stat::{Mode, SFlag, makedev, mknod},
@@ -17,28 +16,28 @@ use std::{
 /// Major number of InfiniBand's character devices.
 const MAJOR: u64 = 231;
 
-/// A node; it goes with this value.
+/// A constructed node. Drop removes its files.
 #[derive(Debug)]
 pub struct Machine {
     root: tempfile::TempDir,
 }
 
-/// An RDMA NIC of it.
+/// An RDMA NIC of a constructed node.
 #[derive(Clone, Copy, Debug)]
 pub struct Nic<'a> {
-    /// PCI address: `0000:3b:00.0`.
+    /// PCI address, such as `0000:3b:00.0`.
     pub address: &'a str,
-    /// Name of its RDMA device.
+    /// Name of the RDMA device.
     pub rdma: &'a str,
-    /// Name of its netdev.
+    /// Name of the netdev.
     pub netdev: &'a str,
-    /// Value in sysfs: -1 is unknown.
+    /// NUMA node as in sysfs: -1 if unknown.
     pub numa_node: i32,
-    /// Number of `uverbs`.
+    /// Number of the `uverbs` device.
     pub number: u64,
 }
 
-/// The NIC of a machine that needs one NIC only.
+/// The NIC of a machine that needs only one NIC.
 pub const NIC: Nic<'_> = Nic {
     address: "0000:3b:00.0",
     rdma: "mlx5_0",
@@ -47,22 +46,22 @@ pub const NIC: Nic<'_> = Nic {
     number: 0,
 };
 
-/// An eRDMA NIC of it: two PCI functions, one with the netdev, one with the RDMA device.
+/// An eRDMA NIC of a constructed node. It has two PCI functions: one with the netdev, one with the RDMA device.
 #[derive(Clone, Copy, Debug)]
 pub struct Erdma<'a> {
-    /// The function of the RDMA device.
+    /// PCI address of the function with the RDMA device.
     pub address: &'a str,
-    /// The function of the netdev.
+    /// PCI address of the function with the netdev.
     pub netdev_address: &'a str,
-    /// Name of its RDMA device.
+    /// Name of the RDMA device.
     pub rdma: &'a str,
-    /// Name of its netdev.
+    /// Name of the netdev.
     pub netdev: &'a str,
-    /// The netdev's hardware address.
+    /// Hardware address of the netdev.
     pub mac: &'a str,
-    /// Value in sysfs: -1 is unknown.
+    /// NUMA node as in sysfs: -1 if unknown.
     pub numa_node: i32,
-    /// Number of `uverbs`.
+    /// Number of the `uverbs` device.
     pub number: u64,
 }
 
@@ -77,7 +76,7 @@ impl Erdma<'_> {
         }
     }
 
-    /// The EUI-64 of the address, with the bit inverted that says "locally administered".
+    /// Returns the EUI-64 of the hardware address, with the inverted "locally administered" bit.
     fn guid(&self) -> String {
         let bytes: Vec<u8> = self
             .mac
@@ -122,7 +121,7 @@ impl Machine {
         machine
     }
 
-    /// The program's command line on this node.
+    /// Returns the command of `program` on this node.
     pub fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
         self.arguments(&mut command);
@@ -130,7 +129,7 @@ impl Machine {
         command
     }
 
-    /// Adds the same arguments as `command`, without a configuration file, to an existing command.
+    /// Adds the arguments of [`Self::command`], except the configuration file, to an existing command.
     pub fn arguments(&self, command: &mut Command) {
         command.env_clear();
         for (flag, below) in [
@@ -143,7 +142,7 @@ impl Machine {
         ] {
             command.arg(flag).arg(self.path(below));
         }
-        // earlier daemons have no such flag
+        // earlier daemons lack this flag
         if self.path("proc").exists() {
             command.arg("--procfs").arg(self.path("proc"));
         }
@@ -154,17 +153,17 @@ impl Machine {
         self.root.path().join(below)
     }
 
-    /// Writes a file of it.
+    /// Writes a file of the machine.
     pub fn write(&self, below: &str, text: &str) {
         fs::write(self.path(below), text).expect("written");
     }
 
-    /// The configuration of the seeds, or another one.
+    /// Writes the daemon's configuration file.
     pub fn configure(&self, text: &str) {
         self.write("etc/config.json", text);
     }
 
-    /// Puts a NIC in.
+    /// Plugs a NIC in.
     pub fn plug(&self, nic: &Nic<'_>) {
         let place = self.function(nic.address, "mlx5_core", "15B3:101D", nic.numa_node);
         let (high, low) = (nic.number >> 8, nic.number & 0xff);
@@ -173,7 +172,7 @@ impl Machine {
         self.rdma(nic);
     }
 
-    /// Puts an eRDMA NIC in.
+    /// Plugs an eRDMA NIC in.
     pub fn plug_erdma(&self, nic: &Erdma<'_>) {
         let numa_node = nic.numa_node;
         let place = self.function(nic.netdev_address, "virtio-pci", "1AF4:1000", numa_node);
@@ -188,7 +187,7 @@ impl Machine {
         self.write(&guid, &nic.guid());
     }
 
-    /// The eRDMA NIC, which is plugged in, as mainline's driver has it: the RDMA device has no parent.
+    /// Changes a plugged eRDMA NIC to its state with mainline's driver: the RDMA device has no parent.
     pub fn erdma_without_parent(&self, nic: &Erdma<'_>) {
         let verbs = format!("sys/class/infiniband_verbs/uverbs{}/device", nic.number);
         fs::remove_file(self.path(&verbs)).expect("a link");
@@ -197,7 +196,7 @@ impl Machine {
         self.write(&function, uevent);
     }
 
-    /// Takes an eRDMA NIC out.
+    /// Unplugs an eRDMA NIC.
     pub fn unplug_erdma(&self, nic: &Erdma<'_>) {
         self.without_number(nic.number);
         for below in [
@@ -216,7 +215,8 @@ impl Machine {
         }
     }
 
-    /// Loads the eRDMA driver, with a `compat_mode` if it has one; none at all: unloads it.
+    /// Loads the eRDMA driver. The inner value is `compat_mode`, if the driver has this parameter. `None` unloads the
+    /// driver.
     pub fn erdma_module(&self, module: Option<Option<bool>>) {
         let path = "sys/module/erdma/parameters";
         let _ = fs::remove_dir_all(self.path("sys/module/erdma"));
@@ -228,13 +228,13 @@ impl Machine {
         }
     }
 
-    /// Puts a GPU in, below a host bridge of its own.
+    /// Plugs a GPU in, below a separate host bridge.
     pub fn accelerator(&self, address: &str, numa_node: i32) {
         let uevent = "DRIVER=nvidia\nPCI_CLASS=30200\nPCI_ID=10DE:2330\n";
         self.below_own_bridge(address, uevent, numa_node);
     }
 
-    /// Gives the NIC a Data Direct function, below a host bridge of its own, as a ConnectX-8 has it.
+    /// Gives the NIC a Data Direct function below a separate host bridge, as a ConnectX-8 has.
     pub fn data_direct(&self, nic: &Nic<'_>, address: &str) {
         let uevent = "PCI_CLASS=80100\nPCI_ID=15B3:2100\n";
         self.below_own_bridge(address, uevent, nic.numa_node);
@@ -255,7 +255,7 @@ impl Machine {
         self.link(&link, &format!("../../../{place}"));
     }
 
-    /// Does the same as `accelerator`, for a GPU that NVIDIA's driver reports from the daemon's start on.
+    /// Plugs a GPU in like [`Self::accelerator`]. NVIDIA's driver reports it when the daemon starts.
     pub fn nvidia(&self, address: &str, numa_node: i32, uuid: &str) {
         self.accelerator(address, numa_node);
         let below = format!("proc/driver/nvidia/gpus/{address}");
@@ -264,7 +264,7 @@ impl Machine {
         self.write(&format!("{below}/information"), &text);
     }
 
-    /// A PCI function; where it is.
+    /// Makes a PCI function. Returns its directory.
     fn function(&self, address: &str, driver: &str, id: &str, numa_node: i32) -> String {
         let place = format!("sys/devices/pci0000:00/{address}");
         fs::create_dir_all(self.path(&place)).expect("a directory");
@@ -276,7 +276,7 @@ impl Machine {
         place
     }
 
-    /// A netdev of the device at `place`.
+    /// Makes a netdev of the device at `place`.
     fn netdev(&self, place: &str, name: &str, mac: &str) {
         let netdev = format!("{place}/net/{name}");
         fs::create_dir_all(self.path(&netdev)).expect("a directory");
@@ -288,7 +288,7 @@ impl Machine {
         self.link(&format!("sys/class/net/{name}"), &target);
     }
 
-    /// The RDMA device of a function.
+    /// Makes the RDMA device of a function.
     fn rdma(&self, nic: &Nic<'_>) {
         let port = format!("sys/class/infiniband/{}/ports/1", nic.rdma);
         fs::create_dir_all(self.path(&port)).expect("a directory");
@@ -297,7 +297,7 @@ impl Machine {
         self.number(nic, nic.number);
     }
 
-    /// Makes `virtual_one`, which is plugged in, the virtual function `index` of `physical`.
+    /// Makes the plugged NIC `virtual_one` the virtual function `index` of `physical`.
     pub fn is_virtual(&self, virtual_one: &Nic<'_>, physical: &Nic<'_>, index: usize) {
         let pci = "sys/devices/pci0000:00";
         let (own, of) = (virtual_one.address, physical.address);
@@ -309,7 +309,7 @@ impl Machine {
         self.write(&count, &format!("{}\n", before.max(index + 1)));
     }
 
-    /// Gives the NIC's `uverbs` a number.
+    /// Makes the `uverbs` device of the NIC, with this number.
     pub fn number(&self, nic: &Nic<'_>, number: u64) {
         let verbs = format!("sys/class/infiniband_verbs/uverbs{number}");
         fs::create_dir_all(self.path(&verbs)).expect("a directory");
@@ -323,8 +323,9 @@ impl Machine {
         self.node(&format!("uverbs{number}"), MAJOR, 192 + number);
     }
 
-    /// Makes `nic`, which is plugged in, a multi-plane one: its function has a second RDMA device for subnet management, with
-    /// a port for each of the `planes`, and `umad` and `issm` devices. `nic` itself gets those of number 0.
+    /// Makes the plugged NIC `nic` a multi-plane NIC. Its function gets a second RDMA device for subnet management,
+    /// `sub_device`. For each of the `planes`, this device has a port, a `umad` device and an `issm` device. `nic`
+    /// itself gets the `umad` and `issm` devices with number 0.
     pub fn is_multi_plane(&self, nic: &Nic<'_>, sub_device: &str, planes: u64) {
         let own = std::iter::once((nic.rdma, 1, 0));
         for (rdma, port, number) in own.chain((1..=planes).map(|it| (sub_device, it, it))) {
@@ -346,14 +347,15 @@ impl Machine {
         }
     }
 
-    /// Takes the character device of this number away.
+    /// Removes the character device with this number.
     pub fn without_number(&self, number: u64) {
         let verbs = format!("sys/class/infiniband_verbs/uverbs{number}");
         fs::remove_dir_all(self.path(&verbs)).expect("removed");
         fs::remove_file(self.path(&format!("dev/infiniband/uverbs{number}"))).expect("removed");
     }
 
-    /// Stops the answers of `nic`'s firmware: a process that opens the state of its port waits for a writer.
+    /// Makes the firmware of `nic` stop responding: a process that opens the file of the port's state waits for a
+    /// writer.
     ///
     /// # Panics
     /// There is no such NIC.
@@ -364,7 +366,7 @@ impl Machine {
         mkfifo(&state, Mode::S_IRUSR).expect("a FIFO");
     }
 
-    /// Takes the NIC out.
+    /// Unplugs the NIC.
     pub fn unplug(&self, nic: &Nic<'_>) {
         self.without_number(nic.number);
         let own = self.path(&format!("sys/devices/pci0000:00/{}", nic.address));
@@ -406,7 +408,7 @@ impl Machine {
     }
 }
 
-/// Returns vital product data with the id that functions of one card share (`V3`).
+/// Returns vital product data with the id `card` (`V3`), which the functions of one card share.
 pub fn product_data(card: &str) -> Vec<u8> {
     let mut fields = b"PN\x03CX8V3".to_vec();
     fields.push(u8::try_from(card.len()).expect("short"));

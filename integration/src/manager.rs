@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! NetworkManager, systemd-networkd and lldpd as processes, each for one throw-away namespace.
+//! NetworkManager, systemd-networkd and lldpd as processes. Each runs for one temporary namespace.
 //!
-//! A manager runs in mount and PID namespaces of its own, so that several of them, and the
-//! machine's own, never meet: what it keeps is in memory, its D-Bus too, and all that it starts
-//! ends with it. Its `/sys` can only be read: by that both programs know that there is no udev to
-//! wait for (`udev_available()` of systemd, `nmp_netns` and `use_udev` of NetworkManager).
+//! A manager runs in separate mount and PID namespaces, so it disturbs neither other managers nor the machine's own
+//! manager. Its files and its D-Bus are in memory, and all programs that it starts end with it. Its `/sys` is
+//! read-only. By this, both managers recognize that there is no udev to wait for (`udev_available()` of systemd,
+//! `nmp_netns` and `use_udev` of NetworkManager).
 
 use crate::{Netns, wait};
 use std::{
@@ -21,7 +21,7 @@ const NETWORK_MANAGER: &str = "/usr/sbin/NetworkManager";
 
 const LLDPD: &str = "/usr/sbin/lldpd";
 
-/// A network manager at work. It is killed on drop, and leaves what it has configured.
+/// A running network manager. Drop kills it. Its configuration of the namespace remains.
 #[derive(Debug)]
 pub struct Manager {
     child: Child,
@@ -29,14 +29,14 @@ pub struct Manager {
 }
 
 impl Manager {
-    /// Starts NetworkManager with `profiles`, each a name and a keyfile's text. It manages virtual netdevs too, which
-    /// stand for NICs here.
+    /// Starts NetworkManager with `profiles`, which are pairs of a name and a keyfile's text. It also manages virtual
+    /// netdevs, because virtual netdevs model NICs in the tests.
     #[track_caller]
     pub fn network_manager(host: &Netns, profiles: &[(&str, &str)]) -> Self {
         Self::network_manager_of(host, ["interface-name:lo", "*"], profiles)
     }
 
-    /// Does the same as `network_manager`, for the netdevs whose names match `pattern` and no others.
+    /// Starts NetworkManager like [`Self::network_manager`], for only the netdevs whose names match `pattern`.
     #[track_caller]
     pub fn network_manager_for(host: &Netns, pattern: &str, profiles: &[(&str, &str)]) -> Self {
         let others = format!("interface-name:*,except:interface-name:{pattern}");
@@ -67,7 +67,7 @@ impl Manager {
         Self::start(host, directory, &files, &script)
     }
 
-    /// systemd-networkd with `files`, each a name (`eth1.network`) and its text.
+    /// Starts systemd-networkd with `files`, which are pairs of a name (such as `eth1.network`) and a text.
     #[track_caller]
     pub fn networkd(host: &Netns, files: &[(&str, &str)]) -> Self {
         let files: Vec<_> = files
@@ -75,12 +75,12 @@ impl Manager {
             .map(|(name, text)| ((*name).to_owned(), *text))
             .collect();
         let directory = ["/etc/systemd/network", NETWORKD, "systemd"];
-        // not as process 1, which systemd's programs take for systemd itself
+        // not as process 1: systemd's programs would take process 1 for systemd itself
         Self::start(host, directory, &files, &format!("{NETWORKD} & wait"))
     }
 
-    /// Starts lldpd, which sends by all netdevs of `switch` as the system `name`, each second with a TTL of `hold`
-    /// seconds. `run("pkill lldpd")` ends it in an orderly manner.
+    /// Starts lldpd. Each second it sends a frame on every netdev of `switch`, as the system `name` and with a TTL of
+    /// `hold` seconds. `run("pkill lldpd")` lets it announce that it stops.
     #[track_caller]
     pub fn lldpd(switch: &Netns, name: &str, hold: u8) -> Self {
         let text = format!(
@@ -129,7 +129,7 @@ impl Manager {
         Self { child, directory }
     }
 
-    /// Runs a command line (split at white space) beside the manager, `nmcli` for instance. Returns any output.
+    /// Runs a command line, split at white space, in the manager's namespaces, such as `nmcli`. Returns any output.
     pub fn run(&self, line: &str) -> String {
         let Some(inside) = self.first_process() else {
             return String::new();
@@ -141,12 +141,12 @@ impl Manager {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// Returns its log.
+    /// Returns the manager's log.
     pub fn log(&self) -> String {
         fs::read_to_string(self.log_path()).unwrap_or_default()
     }
 
-    /// Waits until `done`; panics with its log when patience is over.
+    /// Waits until `done` returns true. At the time limit, panics with the manager's log.
     #[track_caller]
     pub fn until(&self, what: &str, done: impl FnMut() -> bool) {
         assert!(
@@ -157,14 +157,14 @@ impl Manager {
         );
     }
 
-    /// Kills it. What it has configured stays.
+    /// Kills the manager. Its configuration of the namespace remains.
     pub fn stop(self) {}
 
     fn log_path(&self) -> PathBuf {
         self.directory.path().join("log")
     }
 
-    /// The first process of its PID namespace, as it is called here.
+    /// Returns the PID of the first process of the manager's PID namespace, in this process's PID namespace.
     fn first_process(&self) -> Option<String> {
         let pid = self.child.id();
         let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
@@ -177,7 +177,7 @@ impl Drop for Manager {
         let inside = self.first_process();
         let _ = self.child.kill();
         let _ = self.child.wait();
-        // the last of the namespace's processes ends a little after the first
+        // the namespace's last process ends a little after the first one
         if let Some(pid) = inside {
             let gone = || !Path::new(&format!("/proc/{pid}")).exists();
             wait::within(wait::PATIENCE, gone);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Stand-in for the cloud's metadata service: real HTTP on loopback, with a set behaviour.
+//! Stand-in for the cloud's metadata service: real HTTP on loopback. A test sets its behaviour.
 
 use crate::wait;
 use nix::sys::socket::{
@@ -20,19 +20,19 @@ const TOKEN: &str = "/latest/api/token";
 /// Behaviour of the service.
 #[derive(Clone, Debug)]
 pub struct Behaviour {
-    /// Status of its answer to a PUT for a token. None: it issues one.
+    /// Status of the answer to a PUT for a token. `None`: the service issues a token.
     pub no_tokens: Option<u16>,
     /// True if a GET needs a token.
     pub requires_token: bool,
-    /// Status of its answer to every GET. None: it answers from its items.
+    /// Status of the answer to every GET. `None`: the service answers from its items.
     pub status: Option<u16>,
-    /// Number of further requests that it answers with 503.
+    /// Number of further requests to answer with 503.
     pub busy: u32,
     /// Delay before each answer.
     pub delay: Duration,
-    /// Whole answers by path, as bytes on the wire.
+    /// Complete answers by path, as bytes on the wire.
     pub raw: BTreeMap<String, Vec<u8>>,
-    /// Bodies by path.
+    /// Bodies of answers by path.
     pub values: BTreeMap<String, Vec<u8>>,
 }
 
@@ -45,7 +45,7 @@ struct State {
     ends: bool,
 }
 
-/// A service; it ends when this is dropped.
+/// A running service. Drop ends it.
 #[derive(Debug)]
 pub struct MetadataService {
     address: SocketAddr,
@@ -60,13 +60,14 @@ impl Default for MetadataService {
 }
 
 impl MetadataService {
-    /// Starts a service that requires tokens, and has the instance `i-bp1` without NICs.
+    /// Starts a service that requires tokens. Its instance is `i-bp1` without NICs.
     #[track_caller]
     pub fn new() -> Self {
         Self::at(Ipv4Addr::LOCALHOST, 0)
     }
 
-    /// Starts such a service at an address of this namespace. Port 0: a free one.
+    /// Starts a service like [`Self::new`], at an address of this namespace. Port 0 means any free
+    /// port.
     #[track_caller]
     pub fn at(ip: Ipv4Addr, port: u16) -> Self {
         let listener = TcpListener::bind((ip, port)).expect("a free port");
@@ -100,19 +101,19 @@ impl MetadataService {
         }
     }
 
-    /// Returns the value to configure as its address.
+    /// Returns the value to configure as the service's address.
     pub fn base(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// Has it know the NIC with `mac`.
+    /// Adds the NIC with `mac` to the service's items.
     pub fn add_nic(&self, mac: &str, address: &str, cidr: &str, gateway: &str) {
         self.set(mac, "primary-ip-address", Some(address.as_bytes()));
         self.set(mac, "vswitch-cidr-block", Some(cidr.as_bytes()));
         self.set(mac, "gateway", Some(gateway.as_bytes()));
     }
 
-    /// Sets an item of the NIC with `mac`. None: 404.
+    /// Sets an item of the NIC with `mac`. `None`: the answer is 404.
     pub fn set(&self, mac: &str, item: &str, value: Option<&[u8]>) {
         let path = nic_path(mac, item);
         self.behave(|behaviour| match value {
@@ -121,7 +122,7 @@ impl MetadataService {
         });
     }
 
-    /// Sets the hardware address of the instance's primary NIC. None: 404.
+    /// Sets the hardware address of the instance's primary NIC. `None`: the answer is 404.
     pub fn set_primary(&self, mac: Option<&str>) {
         let path = "/latest/meta-data/mac".to_owned();
         self.behave(|behaviour| match mac {
@@ -130,7 +131,7 @@ impl MetadataService {
         });
     }
 
-    /// Has it behave otherwise from now on.
+    /// Changes the service's behaviour.
     pub fn behave(&self, change: impl FnOnce(&mut Behaviour)) {
         change(&mut self.lock().behaviour);
     }
@@ -140,7 +141,8 @@ impl MetadataService {
         self.lock().tokens.clear();
     }
 
-    /// `PUT /latest/api/token`, `GET …`, in the order in which they came.
+    /// Returns the requests in the order of their arrival, such as `PUT /latest/api/token` and `GET
+    /// …`.
     pub fn requests(&self) -> Vec<String> {
         self.lock().requests.clone()
     }
@@ -160,7 +162,7 @@ impl Drop for MetadataService {
         if let Ok(mut state) = self.state.lock() {
             state.ends = true;
         }
-        // wakes the one that waits for a connection
+        // wakes the thread that waits for a connection
         let _ = TcpStream::connect(self.address);
         if let Some(server) = self.server.take() {
             let _ = server.join();
@@ -178,7 +180,7 @@ fn serve(listener: &TcpListener, state: &Arc<Mutex<State>>) {
             continue;
         };
         conversations.push(thread::spawn(move || {
-            // the other side may be gone by now
+            // an error is ignored, because the client may have closed the connection
             let _ = converse(stream, &state);
         }));
     }
@@ -267,7 +269,8 @@ fn reply(status: u16, body: &[u8]) -> Vec<u8> {
     [head.as_bytes(), body].concat()
 }
 
-/// An address that takes no connection and refuses none, as behind a firewall that drops.
+/// An address that neither accepts nor refuses connections, as behind a firewall that drops
+/// packets.
 #[derive(Debug)]
 pub struct BlackHole {
     address: SocketAddr,
@@ -282,7 +285,7 @@ impl Default for BlackHole {
 }
 
 impl BlackHole {
-    /// A listener whose queue is full: the kernel drops what comes.
+    /// Makes a listener whose queue is full. The kernel then drops further requests.
     #[track_caller]
     pub fn new() -> Self {
         let listener = socket(

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Orders for the model of the lab's PCI functions, from inside the VM (`integration/lab/vm --tier mlx5`, or `--tier erdma
-//! --monitor`). `integration/hardware/README.md` lists the orders.
+//! Orders for the model of the lab's PCI functions, sent from inside the VM (`integration/lab/vm --tier mlx5`, or
+//! `--tier erdma --monitor`). `integration/hardware/README.md` lists the orders.
 
 use std::{
     fs::File,
     io::{BufRead, BufReader, Write},
 };
 
-/// The port that leads to the model's socket of orders.
+/// Port that is connected with the model's socket for orders.
 const PORT: &str = "/dev/vport0p4";
 
-/// The open port. The kernel opens it once at a time.
+/// The open port. The kernel lets only one process at a time open it.
 #[derive(Debug)]
 pub struct ModelOrders {
     orders: File,
@@ -29,7 +29,7 @@ impl ModelOrders {
         Self { orders, answers }
     }
 
-    /// Executes an order. Returns the answer without the end of its last line.
+    /// Executes an order. Returns the answer without its final line break.
     #[track_caller]
     pub fn execute(&mut self, order: &str) -> String {
         let written = self.orders.write_all(format!("{order}\n").as_bytes());

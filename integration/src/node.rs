@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A machine in small: a host with rails on a switch, pods, and a state directory.
+//! A small test machine: a host with rails on a switch, pods, and a state directory.
 
 use crate::{
     Attachment, Invocation, Netns, Runtime, Snapshot, StandInIpam,
@@ -13,13 +13,13 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// The machine. Rails are veths whose other ends are on a bridge in a namespace of their
-/// own, so that nothing of the set-up is in the host's.
+/// A small test machine. Rails are veths. Their other ends are on a bridge in a separate namespace, so the
+/// host's namespace has no objects of the test's preparation.
 #[derive(Debug)]
 pub struct Node {
-    /// The namespace that plugins are started in.
+    /// Namespace in which plugins are started.
     pub host: Netns,
-    /// Namespace that has the switch.
+    /// Namespace of the switch.
     pub switch: Netns,
     /// Stand-in IPAM plugin, found by [`crate::ipam::NAME`].
     pub ipam: StandInIpam,
@@ -36,13 +36,13 @@ impl Default for Node {
 }
 
 impl Node {
-    /// A host without rails.
+    /// Makes a host without rails.
     #[track_caller]
     pub fn new() -> Self {
         Self::on(Netns::new("host"))
     }
 
-    /// Makes a node with the host `host`: [`Netns::own`], if RDMA devices are to be made.
+    /// Makes a node with the host `host`. If a test makes RDMA devices, this must be [`Netns::own`].
     #[track_caller]
     pub fn on(host: Netns) -> Self {
         let switch = Netns::new("switch");
@@ -51,7 +51,7 @@ impl Node {
         Self::at(host, switch, "to".into())
     }
 
-    /// Another machine on the switch of this one, which is the `number`th: from 2.
+    /// Makes another machine on this machine's switch. `number` is its number, from 2.
     #[track_caller]
     pub fn beside(&self, number: u32) -> Self {
         let switch = Netns::existing(self.switch.path());
@@ -61,8 +61,8 @@ impl Node {
     #[track_caller]
     fn at(host: Netns, switch: Netns, ports: String) -> Self {
         let plugin = rdma_cni();
-        // The host's link-local addresses are usable at once: a test need not wait. A
-        // pod has its own setting.
+        // The host's new link-local addresses are usable immediately, so a test need not wait for them. A pod
+        // has a setting of its own.
         host.set_sysctl("ipv6/conf/default/dad_transmits", "0");
         host.set_sysctl("ipv6/conf/default/router_solicitation_delay", "0");
         host.ip("link set dev lo up");
@@ -78,7 +78,7 @@ impl Node {
         }
     }
 
-    /// A host with `rails` called `eth1`, `eth2`…
+    /// Makes a host with `rails` rails, called `eth1`, `eth2`…
     #[track_caller]
     pub fn with_rails(rails: u32) -> Self {
         let node = Self::new();
@@ -88,7 +88,7 @@ impl Node {
         node
     }
 
-    /// A host with the rails `eth1` and `eth2`, as its administrator has set them up.
+    /// Makes a host with the rails `eth1` and `eth2`, configured as an administrator configures them.
     #[track_caller]
     pub fn furnished() -> Self {
         let node = Self::with_rails(2);
@@ -96,7 +96,8 @@ impl Node {
         node
     }
 
-    /// Sets the rails `eth1` and `eth2` up as an administrator does: addresses, a route, an MTU, another name.
+    /// Configures the rails `eth1` and `eth2` as an administrator does: addresses, a route, an MTU, another
+    /// name.
     #[track_caller]
     pub fn furnish(&self) {
         for line in [
@@ -108,14 +109,14 @@ impl Node {
         ] {
             self.host.ip(line);
         }
-        // in a worker, a little later (`addrconf_dad_work()`, net/ipv6/addrconf.c)
+        // a kernel worker adds the route a little later (`addrconf_dad_work()`, net/ipv6/addrconf.c)
         wait::until("the kernel has the address's local route", || {
             let routes = self.host.ip("-6 route show table local");
             routes.contains("2001:db8:5::5 ")
         });
     }
 
-    /// A node whose rail `eth1` is a macvlan, up, on the NIC `nic0`.
+    /// Makes a node whose rail `eth1` is a macvlan on the NIC `nic0`. The rail is up.
     #[track_caller]
     pub fn with_macvlan() -> Self {
         let node = Self::with_rails(0);
@@ -126,7 +127,7 @@ impl Node {
         node
     }
 
-    /// Adds a rail: up, without addresses but its link-local one.
+    /// Adds a rail that is up. Its only address is link-local.
     #[track_caller]
     pub fn add_rail(&self, name: &str) {
         let peer = format!("{}-{name}", self.ports);
@@ -137,7 +138,7 @@ impl Node {
         self.switch
             .ip(&format!("link set dev {peer} master br0 up"));
         self.host.ip(&format!("link set dev {name} up"));
-        // it comes with the carrier, which the kernel reports a little later
+        // the kernel adds the address after the carrier, which the veth reports a little later
         wait::until("the rail has its link-local address", || {
             let link = self.host.link(name).unwrap_or_default();
             link["addr_info"]
@@ -146,7 +147,7 @@ impl Node {
         });
     }
 
-    /// A pod's namespace.
+    /// Makes a pod's namespace.
     #[track_caller]
     pub fn pod(&self, label: &str) -> Netns {
         let pod = Netns::new(label);
@@ -154,7 +155,7 @@ impl Node {
         pod
     }
 
-    /// `stateDir` of the configurations.
+    /// Returns the `stateDir` of the configurations.
     pub fn state(&self) -> PathBuf {
         self.directory.path().join("state")
     }
@@ -164,7 +165,7 @@ impl Node {
         self.directory.path()
     }
 
-    /// A network configuration for the host's netdevs `netdevs`, without IPAM.
+    /// Returns a network configuration for the host's netdevs `netdevs`. It has no IPAM.
     pub fn configuration(&self, netdevs: &[&str]) -> Value {
         let devices: Vec<Value> = netdevs
             .iter()
@@ -181,18 +182,18 @@ impl Node {
         })
     }
 
-    /// Returns `CNI_PATH`: the plugin's directory, the stand-in's, Debian's.
+    /// Returns the `CNI_PATH` with the plugin's directory, the stand-in's, and Debian's.
     pub fn cni_path(&self) -> String {
         cni_path(&self.plugin, &[self.ipam.directory()])
     }
 
-    /// `rdma-cni` with nothing set.
+    /// Returns a call of `rdma-cni` without environment and input.
     pub fn bare(&self) -> Invocation<'_> {
         Invocation::new(&self.host, &self.plugin)
     }
 
-    /// `rdma-cni` as a runtime calls it for `pod`: container id is `container`, `CNI_IFNAME`
-    /// is `eth0`.
+    /// Returns a call of `rdma-cni` as a runtime makes it for `pod`: the container id is `container`, and
+    /// `CNI_IFNAME` is `eth0`.
     pub fn invoke(&self, command: &str, container: &str, netns: &Path) -> Invocation<'_> {
         let path = self.cni_path();
         self.bare()
@@ -203,7 +204,7 @@ impl Node {
             .env("CNI_PATH", &path)
     }
 
-    /// ADD of `configuration` to `pod`, as container `container`; it must succeed.
+    /// Runs ADD of `configuration` for `pod`, as container `container`. It must succeed. Returns the result.
     #[track_caller]
     pub fn add(&self, configuration: &Value, container: &str, pod: &Netns) -> Value {
         self.invoke("ADD", container, pod.path())
@@ -212,7 +213,7 @@ impl Node {
             .result()
     }
 
-    /// DEL, which must succeed.
+    /// Runs DEL, which must succeed.
     #[track_caller]
     pub fn del(&self, configuration: &Value, container: &str, pod: &Netns) {
         self.invoke("DEL", container, pod.path())
@@ -221,7 +222,7 @@ impl Node {
             .silent();
     }
 
-    /// A runtime on this machine.
+    /// Returns a runtime on this machine.
     pub fn runtime(&self) -> Runtime<'_> {
         Runtime::new(
             &self.host,
@@ -230,12 +231,12 @@ impl Node {
         )
     }
 
-    /// An attachment called `eth0` of container `container` in `pod`.
+    /// Returns the attachment `eth0` of container `container` in `pod`.
     pub fn attachment(&self, container: &str, pod: &Netns) -> Attachment {
         Attachment::new(container, pod.path(), "eth0")
     }
 
-    /// The record of container `container` on network `network`.
+    /// Returns the path of the record of container `container` on network `network`.
     pub fn record(&self, network: &str, container: &str) -> PathBuf {
         self.state()
             .join("attachments")
@@ -243,7 +244,7 @@ impl Node {
             .join(format!("{container}@eth0.json"))
     }
 
-    /// The host is as it was `before`, and there is no record of any pod.
+    /// Asserts that the host is the same as `before`, and that there is no record of any pod.
     #[track_caller]
     pub fn assert_restored(&self, before: &Snapshot) {
         before.assert_restored(&self.host);
@@ -251,7 +252,7 @@ impl Node {
         assert!(left.is_empty(), "a record was left: {left:?}");
     }
 
-    /// All records, of all networks.
+    /// Returns the paths of all records of all networks.
     pub fn records(&self) -> Vec<PathBuf> {
         let list = |directory: &Path| -> Vec<PathBuf> {
             let Ok(entries) = fs::read_dir(directory) else {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! OCI image archives, read as a container runtime reads them: of an index the image of its own
-//! architecture, of an image its layers
+//! OCI image archives, read as a container runtime reads them: from an index the image of the
+//! machine's architecture, and from an image its layers
 //! (<https://github.com/opencontainers/image-spec>, `image-layout.md`, `image-index.md`).
 
 use serde_json::Value;
@@ -14,17 +14,18 @@ use tempfile::TempDir;
 
 const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 
-/// An archive, unpacked into a directory of its own.
+/// An archive, unpacked into a separate directory.
 #[derive(Debug)]
 pub struct Archive(TempDir);
 
-/// Image of an archive.
+/// An image of an archive.
 #[derive(Debug)]
 pub struct Image<'a> {
     archive: &'a Archive,
     /// The image's manifest.
     pub manifest: Value,
-    /// The image's configuration: `architecture`, and in `config` what is started.
+    /// The image's configuration. It contains `architecture` and, in `config`, the program to
+    /// start.
     pub config: Value,
 }
 
@@ -37,7 +38,8 @@ impl Archive {
         Self(directory)
     }
 
-    /// The descriptor of the only thing in it that has a name: an image, or an index of several.
+    /// Returns the descriptor of the archive's only named object: an image, or an index of several
+    /// images.
     #[track_caller]
     pub fn named(&self) -> Value {
         let index = json(&self.0.path().join("index.json"));
@@ -47,7 +49,7 @@ impl Archive {
         }
     }
 
-    /// Returns the file of a descriptor's blob; its digest and size are checked.
+    /// Checks digest and size of a descriptor's blob, and returns the blob's file.
     #[track_caller]
     pub fn blob(&self, descriptor: &Value) -> PathBuf {
         let digest = descriptor["digest"].as_str().expect("a digest");
@@ -61,7 +63,7 @@ impl Archive {
         path
     }
 
-    /// The architectures of its images, as their descriptors tell.
+    /// Returns the architectures of the images, by their descriptors.
     #[track_caller]
     pub fn architectures(&self) -> Vec<String> {
         let platform = |descriptor: &Value| {
@@ -72,7 +74,7 @@ impl Archive {
         self.images().iter().map(platform).collect()
     }
 
-    /// The image that a runtime on Linux takes, on `architecture`.
+    /// Returns the image that a Linux runtime on `architecture` selects.
     #[track_caller]
     pub fn image(&self, architecture: &str) -> Image<'_> {
         let images = self.images();
@@ -105,7 +107,7 @@ impl Archive {
 }
 
 impl Image<'_> {
-    /// The image's layers, tar archives, the lowest first.
+    /// Returns the image's layers as tar archives, the lowest first.
     #[track_caller]
     pub fn layers(&self) -> Vec<PathBuf> {
         let layers = self.manifest["layers"].as_array().expect("layers");
@@ -115,7 +117,7 @@ impl Image<'_> {
             .collect()
     }
 
-    /// The image's root file system, in `directory`, which is made.
+    /// Unpacks the image's root file system into `directory`, which this function creates.
     #[track_caller]
     pub fn unpack(&self, directory: &Path) {
         fs::create_dir_all(directory).expect("made");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Objects in the place of a file that do not belong to the project.
+//! Foreign objects at the path of a file of the project.
 
 use nix::{sys::stat::Mode, unistd::mkfifo};
 use std::{
@@ -8,20 +8,20 @@ use std::{
     path::Path,
 };
 
-/// Kind of object.
+/// Kind of foreign object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OddFile {
-    /// A link to a file elsewhere, which [`OddFile::ELSEWHERE`] is in.
+    /// A link to a file elsewhere. This file has the content [`OddFile::ELSEWHERE`].
     Link,
-    /// A link to nothing.
+    /// A link to a file that does not exist.
     DanglingLink,
-    /// A pipe without a reader and a writer.
+    /// A pipe without reader and writer.
     Pipe,
     /// A socket without a server.
     Socket,
     /// A directory with an entry.
     Directory,
-    /// A file of 1 GiB, all of it a hole.
+    /// A file of 1 GiB that is only a hole.
     Huge,
 }
 
@@ -66,10 +66,10 @@ impl OddFile {
         }
     }
 
-    /// Asserts that nothing was written to links' targets.
+    /// Asserts that nothing was written through a link to its target.
     ///
     /// # Panics
-    /// A target was written to.
+    /// Something was written to a target.
     #[track_caller]
     pub fn assert_left_alone(elsewhere: &Path) {
         assert!(!elsewhere.join("nothing").exists(), "made through a link");

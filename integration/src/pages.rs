@@ -3,29 +3,29 @@
 
 use std::{fs, path::Path};
 
-/// A block of code, by the heading above it.
+/// A block of code, with the heading above it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// The heading's words.
+    /// Text of the heading.
     pub heading: String,
-    /// The block's lines without their comments; a line that ends in `\` is joined with the next line.
+    /// The block's lines without comments. A line that ends in `\` is joined with the next line.
     pub lines: Vec<String>,
 }
 
-/// The blocks of a page of the repository, in their order.
+/// Returns the blocks of a page of the repository, in their order.
 #[track_caller]
 pub fn blocks(page: &str) -> Vec<Block> {
     let text = read(page).replace("\\\n", " ");
     let mut heading = "";
     let mut blocks = vec![];
-    // every other piece is a block of code
+    // every second piece is a block of code
     for (number, piece) in text.split("```").enumerate() {
         if number % 2 == 0 {
             let mut headings = piece.lines().filter(|line| line.starts_with('#'));
             heading = headings.next_back().unwrap_or(heading);
             continue;
         }
-        // the rest of the first line names a language
+        // the first line names only a language
         let lines = piece.lines().skip(1).map(|line| {
             let command = line.split(" #").next().unwrap_or(line);
             command.split_whitespace().collect::<Vec<_>>().join(" ")
@@ -38,7 +38,7 @@ pub fn blocks(page: &str) -> Vec<Block> {
     blocks
 }
 
-/// The commands below a heading of a page that call `program`: there are some.
+/// Returns the commands below a heading of a page that call `program`. Panics if there are none.
 #[track_caller]
 pub fn commands(page: &str, heading: &str, program: &str) -> Vec<String> {
     let mut blocks = blocks(page);
@@ -48,7 +48,8 @@ pub fn commands(page: &str, heading: &str, program: &str) -> Vec<String> {
     commands
 }
 
-/// The blocks below a heading of a page that a shell can run: there are some. The others hold fields of YAML.
+/// Returns the blocks below a heading of a page that a shell can run. Omits blocks of YAML. Panics if there
+/// are none.
 #[track_caller]
 pub fn shell(page: &str, heading: &str) -> Vec<Block> {
     let mut blocks = blocks(page);
@@ -57,7 +58,8 @@ pub fn shell(page: &str, heading: &str) -> Vec<Block> {
     blocks
 }
 
-/// The cells of each row of the table below `header`, a line of the page, without their backquotes.
+/// Returns the cells of each row of the table below `header`, without backquotes. `header` is a line of the
+/// page.
 #[track_caller]
 pub fn rows(page: &str, header: &str) -> Vec<Vec<String>> {
     let text = read(page);
@@ -73,14 +75,14 @@ pub fn rows(page: &str, header: &str) -> Vec<Vec<String>> {
     rows.map(cells).collect()
 }
 
-/// The text of a page of the repository.
+/// Returns the text of a page of the repository.
 #[track_caller]
 fn read(page: &str) -> String {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(page);
     fs::read_to_string(&file).unwrap_or_else(|error| panic!("{file:?}: {error}"))
 }
 
-/// Returns true if the first program that the block calls is `program`.
+/// Returns true if the block's first command calls `program`.
 fn calls(block: &Block, program: &str) -> bool {
     let first = block.lines.first();
     first.is_some_and(|line| line.split(' ').next() == Some(program))

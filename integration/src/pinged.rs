@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `rdma-device-plugin ping` of one address, by a pod of the lab.
+//! `rdma-device-plugin ping` to one address, from a pod of the lab.
 
 use crate::{Netns, daemon::rdma_device_plugin};
 use serde_json::Value;
 
-/// The exit code of two requests from `netns` to `address`, and their pair in the document. A silence takes `timeout`
-/// seconds.
+/// Sends two requests from `netns` to `address`. Returns the exit code, and the JSON object of the pair of
+/// source and target. An unanswered request takes `timeout` seconds.
 ///
 /// # Panics
-/// The command wrote to standard error, or no JSON.
+/// The command wrote to standard error, or wrote no JSON.
 #[track_caller]
 pub fn pinged(netns: &Netns, address: &str, timeout: &str) -> (i32, Value) {
     let mut command = netns.command(rdma_device_plugin());
@@ -21,10 +21,10 @@ pub fn pinged(netns: &Netns, address: &str, timeout: &str) -> (i32, Value) {
     (code, document["pairs"][0].take())
 }
 
-/// RDMA alone is silent, and the pair says so.
+/// Asserts that, according to the pair, the target answers, but not over RDMA.
 ///
 /// # Panics
-/// Another reason.
+/// The pair reports another reason.
 #[track_caller]
 pub fn is_silent_rdma(pair: &Value) {
     let reason = pair["reason"].as_str().unwrap_or_default();

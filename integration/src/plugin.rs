@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Run of one CNI plugin: exact environment and input, a deadline, and the result.
+//! Runs one CNI plugin with exact environment and input, and with a deadline. Returns the result.
 
 use crate::{Netns, wait};
 use nix::{sys::signal, unistd::Pid};
@@ -15,19 +15,19 @@ use std::{
     time::Duration,
 };
 
-/// No plugin may run longer, unless a test says otherwise.
+/// Time limit for each plugin, if a test sets no other limit.
 pub const DEADLINE: Duration = Duration::from_secs(240);
 
 /// Directory of Debian's containernetworking-plugins.
 pub const DEBIAN_PLUGINS: &str = "/usr/lib/cni";
 
-/// The `rdma-cni` under test.
+/// Returns the path of the `rdma-cni` under test.
 #[track_caller]
 pub fn rdma_cni() -> PathBuf {
     built("RDMA_CNI", "rdma-cni")
 }
 
-/// `rdma-cni` of an earlier commit, which `scripts/versions` builds.
+/// Returns the path of an earlier commit's `rdma-cni`, which `scripts/versions` builds.
 #[track_caller]
 pub fn earlier_rdma_cni() -> PathBuf {
     let versions = std::env::var_os("RDMA_CNI_VERSIONS").map(PathBuf::from);
@@ -43,7 +43,7 @@ pub fn earlier_rdma_cni() -> PathBuf {
     path
 }
 
-/// `CNI_PATH`: the directory of `plugin`, which is under test, the `others`, Debian's.
+/// Returns the `CNI_PATH` with the directory of `plugin`, which is under test, the directories `others`, and Debian's.
 #[track_caller]
 pub fn cni_path(plugin: &Path, others: &[&Path]) -> String {
     let own = plugin.parent().expect("a program is in a directory");
@@ -56,7 +56,7 @@ pub fn cni_path(plugin: &Path, others: &[&Path]) -> String {
     path.into_string().expect("UTF-8")
 }
 
-/// The program that `variable` names, else the one in `dist/`.
+/// Returns the program that the environment variable `variable` names. If it is unset, returns the program in `dist/`.
 #[track_caller]
 pub(crate) fn built(variable: &str, name: &str) -> PathBuf {
     let path = match std::env::var_os(variable) {
@@ -84,7 +84,7 @@ pub fn debian(plugin: &str) -> PathBuf {
     path
 }
 
-/// Run of a plugin, described in detail.
+/// A run of a plugin, with environment and input.
 #[derive(Debug)]
 pub struct Invocation<'a> {
     host: &'a Netns,
@@ -97,7 +97,7 @@ pub struct Invocation<'a> {
 }
 
 impl<'a> Invocation<'a> {
-    /// `program` in the namespace `host`, with an empty environment and input.
+    /// Describes a run of `program` in the namespace `host`, with empty environment and input.
     pub fn new(host: &'a Netns, program: &Path) -> Self {
         Self {
             host,
@@ -110,19 +110,20 @@ impl<'a> Invocation<'a> {
         }
     }
 
-    /// Sets the limit, instead of [`DEADLINE`].
+    /// Sets the time limit in place of [`DEADLINE`].
     pub fn within(mut self, limit: Duration) -> Self {
         self.limit = limit;
         self
     }
 
-    /// Another program in its place.
+    /// Replaces the program.
     pub fn program(mut self, program: &Path) -> Self {
         self.program = program.to_owned();
         self
     }
 
-    /// Runs the plugin by `program`, which gets `arguments`, then the plugin's path and arguments.
+    /// Runs the plugin by `program`. The arguments of `program` are `arguments`, the plugin's path and the plugin's
+    /// arguments.
     pub fn by(mut self, program: &Path, arguments: Vec<String>) -> Self {
         let own = std::mem::replace(&mut self.program, program.to_owned());
         let own = own.to_str().expect("UTF-8").to_owned();
@@ -138,14 +139,14 @@ impl<'a> Invocation<'a> {
         self
     }
 
-    /// Sets a variable.
+    /// Sets an environment variable.
     pub fn env(mut self, name: &str, value: impl AsRef<Path>) -> Self {
         let value = value.as_ref().to_str().expect("UTF-8").to_owned();
         self.environment.insert(name.to_owned(), value);
         self
     }
 
-    /// Takes a variable away.
+    /// Removes an environment variable.
     pub fn without(mut self, name: &str) -> Self {
         self.environment.remove(name);
         self
@@ -163,19 +164,19 @@ impl<'a> Invocation<'a> {
         self
     }
 
-    /// Sends its standard output to `file`, instead of to the test.
+    /// Sends the plugin's standard output to `file` instead of the test.
     pub fn stdout(mut self, file: File) -> Self {
         self.stdout = Some(file);
         self
     }
 
-    /// Runs it to its end.
+    /// Runs the plugin to its end.
     #[track_caller]
     pub fn run(self) -> Outcome {
         self.start().wait()
     }
 
-    /// Starts it.
+    /// Starts the plugin.
     #[track_caller]
     pub fn start(self) -> Running {
         let mut command = self.host.command(&self.program);
@@ -196,7 +197,8 @@ impl<'a> Invocation<'a> {
             .unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
         let mut stdin = child.stdin.take().expect("piped");
         let input = self.input;
-        // A plugin that does not read all of its input has a reason; its answer is what counts.
+        // An error is ignored: a plugin may end without reading all of its input, and the test checks the plugin's
+        // answer.
         thread::spawn(move || stdin.write_all(input.as_bytes()));
         Running {
             what: format!("{} {:?}", self.program.display(), self.environment),
@@ -216,7 +218,7 @@ fn read_all(mut from: impl Read + Send + 'static) -> JoinHandle<String> {
     })
 }
 
-/// A plugin that has been started.
+/// A running plugin.
 #[derive(Debug)]
 pub struct Running {
     what: String,
@@ -227,7 +229,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Waits for its end; panics when its time is over.
+    /// Waits for the plugin's end. Panics at the time limit.
     #[track_caller]
     pub fn wait(mut self) -> Outcome {
         let (mut status, limit) = (None, self.limit);
@@ -251,24 +253,25 @@ impl Running {
         }
     }
 
-    /// Returns true if it has ended within `limit`.
+    /// Returns true if the plugin has ended within `limit`.
     pub fn ends_within(&mut self, limit: Duration) -> bool {
         wait::within(limit, || {
             self.child.try_wait().expect("our own child").is_some()
         })
     }
 
-    /// SIGKILL for it and all that it started.
+    /// Sends SIGKILL to the plugin and to all programs that it started.
     pub fn kill(&mut self) {
         let _ = signal::killpg(self.pid(), signal::Signal::SIGKILL);
     }
 
-    /// Sends SIGKILL to the plugin alone. Programs that the plugin started run on.
+    /// Sends SIGKILL to the plugin alone. Programs that the plugin started continue to run.
     pub fn kill_alone(&mut self) {
         let _ = self.child.kill();
     }
 
-    /// Waits for a program called `name` that it starts. None: it ended before one was seen.
+    /// Waits until the plugin has a child called `name`, and returns the child. Returns `None` if the plugin ended
+    /// before.
     pub fn await_child(&mut self, name: &str) -> Option<Pid> {
         while self.child.try_wait().expect("our own child").is_none() {
             let found = self.children().into_iter().find(|it| is_called(*it, name));
@@ -280,7 +283,7 @@ impl Running {
         None
     }
 
-    /// SIGKILL for `child`, if that is still a child called `name`.
+    /// Sends SIGKILL to `child` if it is still a child called `name`. Returns true if it sent the signal.
     pub fn kill_child(&mut self, child: Pid, name: &str) -> bool {
         self.children().contains(&child)
             && is_called(child, name)
@@ -309,20 +312,20 @@ fn is_called(process: Pid, name: &str) -> bool {
     fs::read_to_string(format!("/proc/{process}/comm")).is_ok_and(|comm| comm.trim() == name)
 }
 
-/// Results of a plugin's run.
+/// Result of a plugin's run.
 #[derive(Debug)]
 pub struct Outcome {
     what: String,
     /// Exit status.
     pub status: ExitStatus,
-    /// Standard output, unless it was redirected.
+    /// Standard output. Empty if the test redirected it.
     pub stdout: String,
     /// The plugin's log.
     pub stderr: String,
 }
 
 impl Outcome {
-    /// Asserts that it succeeded and printed one JSON object. Returns the object.
+    /// Asserts that the plugin succeeded and printed one JSON object. Returns the object.
     #[track_caller]
     pub fn result(&self) -> Value {
         assert!(self.status.success(), "failed: {self}");
@@ -332,15 +335,15 @@ impl Outcome {
         value
     }
 
-    /// Asserts that it succeeded and printed nothing: DEL, CHECK, GC, STATUS.
+    /// Asserts that the plugin succeeded and printed nothing, as DEL, CHECK, GC and STATUS do.
     #[track_caller]
     pub fn silent(&self) {
         assert!(self.status.success(), "failed: {self}");
         assert_eq!(self.stdout, "", "printed something: {self}");
     }
 
-    /// Asserts that it failed as the specification requires: exit status 1 or above, one JSON object with `cniVersion`,
-    /// a `code` and a `msg`. Returns the object.
+    /// Asserts that the plugin failed as the specification requires: exit status 1 or above, and one JSON object with
+    /// `cniVersion`, `code` and `msg`. Returns the object.
     #[track_caller]
     pub fn failure(&self) -> Failure {
         assert!(!self.status.success(), "succeeded: {self}");
@@ -363,7 +366,7 @@ impl Outcome {
         }
     }
 
-    /// Asserts that it failed with `code`. Returns message and details as one text.
+    /// Asserts that the plugin failed with `code`. Returns message and details as one text.
     #[track_caller]
     pub fn error(&self, code: u64) -> String {
         let failure = self.failure();
@@ -394,12 +397,12 @@ pub struct Failure {
     pub code: u64,
     /// `msg`
     pub message: String,
-    /// `details`, or nothing
+    /// `details`. Empty if the object has none.
     pub details: String,
 }
 
 impl Failure {
-    /// Message and details.
+    /// Returns message and details as one text.
     pub fn text(&self) -> String {
         format!("{} {}", self.message, self.details)
     }

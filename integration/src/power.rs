@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, a machine that loses power and boots again with its disk: `integration/lab/vm --disk DIR`. The test
+//! In the lab, a machine that loses power and boots again with its disk (`integration/lab/vm --disk DIR`). The test
 //! starts again in every boot, and reads the boot's number.
 
 use crate::wait;
@@ -8,7 +8,7 @@ use std::{
     fs::{self, File},
 };
 
-/// The machine's boots, from 1 on.
+/// Returns the number of the machine's present boot, from 1.
 #[track_caller]
 pub fn boot() -> u32 {
     let number = env::var("RDMA_LAB_BOOT").ok();
@@ -17,15 +17,15 @@ pub fn boot() -> u32 {
     number.parse().expect("a number")
 }
 
-/// Returns true if the machine was on before, and has its disk.
+/// Returns true if the machine has booted before, with the same disk.
 pub fn is_on_again() -> bool {
     env::var_os("RDMA_LAB_BOOT").is_some() && boot() > 1
 }
 
-/// Cuts the machine's power at once. Data that has not reached the disk is lost. The machine boots again.
+/// Cuts the machine's power immediately. Data that is not yet on the disk is lost. Then the machine boots again.
 #[track_caller]
 pub fn cut() -> ! {
-    // on the machine around this one
+    // this directory belongs to the machine that runs the VM
     File::create("/run/lab/reboot").expect("a file");
     fs::write("/proc/sysrq-trigger", "b").expect("a reset");
     wait::within(wait::PATIENCE, || false);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, the machine from outside: QEMU's monitor, which the guest has if `integration/lab/vm --monitor` started
-//! it (`docs/interop/qmp-spec.rst` of QEMU). The virtual functions of an igb NIC are no devices of QEMU's command line:
-//! they are unplugged with their NIC.
+//! In the lab, access to the machine from outside: QEMU's monitor (`docs/interop/qmp-spec.rst` of QEMU). The guest has
+//! it with `integration/lab/vm --monitor`. The virtual functions of an igb NIC are no devices of QEMU's command line,
+//! so they can only be unplugged together with their NIC.
 
 use crate::lab::NICS;
 use serde_json::{Value, json};
@@ -13,26 +13,26 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The port that leads to the monitor.
+/// Port that is connected with the monitor.
 const PORT: &str = "/dev/vport0p3";
 
-/// Limit for any command of QEMU. A guest's kernel waits five seconds before it releases a slot
+/// Time limit for any command of QEMU. A guest's kernel waits five seconds before it releases a slot
 /// (`drivers/pci/hotplug/pciehp_ctrl.c`).
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The monitor of the machine that this runs on.
+/// The monitor of this machine.
 #[derive(Debug)]
 pub struct Qemu {
     port: File,
     told: Receiver<Value>,
 }
 
-/// An unplugged NIC, with the order that plugs the NIC in again.
+/// An unplugged NIC, with the arguments that plug it in again.
 #[derive(Debug)]
 pub struct Unplugged(Value);
 
 impl Qemu {
-    /// The monitor. A machine has one, for one test program at a time.
+    /// Opens the machine's only monitor. Only one test program at a time can use it.
     #[track_caller]
     pub fn monitor() -> Self {
         let port = File::options().read(true).write(true).open(PORT);
@@ -41,7 +41,7 @@ impl Qemu {
         });
         let lines = BufReader::new(port.try_clone().expect("a second handle"));
         let (tell, told) = channel();
-        // it ends with the process: nothing else ends a read of the port
+        // nothing but the process's end can end a read of the port, so this thread ends with the process
         thread::spawn(move || {
             for line in lines.lines().map_while(Result::ok) {
                 let line = serde_json::from_str(&line).expect("the monitor speaks JSON");
@@ -51,7 +51,7 @@ impl Qemu {
             }
         });
         let mut qemu = Self { port, told };
-        // QEMU refuses it if a test program of this boot had the monitor before
+        // QEMU refuses this command if an earlier test program of this boot used the monitor
         let answer = qemu.ask("qmp_capabilities", &json!({}));
         let error = answer.get("error");
         assert!(
@@ -61,13 +61,13 @@ impl Qemu {
         qemu
     }
 
-    /// Unplugs [`NICS`]`[nic]` with its functions, wherever they are, as a hypervisor does: it requests the release,
-    /// and the guest releases the NIC. Returns when it is gone.
+    /// Unplugs [`NICS`]`[nic]` with its functions, whichever namespaces they are in, as a hypervisor does: QEMU
+    /// requests the release, and the guest releases the NIC. Returns when the NIC has disappeared.
     #[track_caller]
     pub fn unplug(&mut self, nic: usize) -> Unplugged {
         let address = format!("/sys/class/net/{}/address", NICS[nic]);
         let address = fs::read_to_string(address).expect("the NIC is there");
-        // as `integration/lab/vm` has it
+        // the ids and properties of `integration/lab/vm`
         let id = format!("nic{nic}");
         let back = json!({
             "driver": "igb", "id": id, "bus": format!("rp{nic}"), "netdev": format!("hub{nic}"),
@@ -80,14 +80,14 @@ impl Qemu {
         Unplugged(back)
     }
 
-    /// Plugs a NIC in again. The guest sees it a little later.
+    /// Plugs a NIC in again. The guest detects it a little later.
     #[track_caller]
     pub fn plug(&mut self, nic: &Unplugged) {
         self.execute("device_add", &nic.0);
     }
 
-    /// Takes the carrier from the NIC with this number, or gives it back, as a cable does. Its device is `nic0` or
-    /// `nic1` in `integration/lab/vm`, on each tier with NICs.
+    /// Sets or clears the carrier of the NIC with this number, as a cable does. In `integration/lab/vm`, its device is
+    /// `nic0` or `nic1`, in each tier with NICs.
     #[track_caller]
     pub fn set_link(&mut self, nic: usize, up: bool) {
         let arguments = json!({"name": format!("nic{nic}"), "up": up});
@@ -100,7 +100,7 @@ impl Qemu {
         assert!(answer.get("error").is_none(), "{command}: {answer}");
     }
 
-    /// The answer to `command`: it has `return` or `error`.
+    /// Sends `command`. Returns the answer, which has `return` or `error`.
     #[track_caller]
     fn ask(&mut self, command: &str, arguments: &Value) -> Value {
         let line = format!("{}\n", json!({"execute": command, "arguments": arguments}));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A fabric with two rails and two sides, from inside the VM, as a GPU node with bonded
-//! NICs sees it (`integration/lab/vm --shared`, either tier).
+//! A fabric with two rails and two sides, as a GPU node with bonded NICs sees it, from inside the VM
+//! (`integration/lab/vm --shared`, either tier).
 //!
 //! | bond | RDMA device | side | rail | prefixes |
 //! |---|---|---|---|---|
@@ -9,18 +9,17 @@
 //! | `bond2` | `mlx5_bond_2` | B | 0 | `10.11.0.0/24`, `fd00:b0::/64` |
 //! | `bond3` | `mlx5_bond_3` | B | 1 | `10.11.1.0/24`, `fd00:b1::/64` |
 //!
-//! Every bond is an 802.3ad one over two veths, whose other ends are a bond of the rail's
-//! router. A router has an address in both prefixes of its rail and forwards between them;
-//! it is a namespace of its own, so that there is no way from one rail to the other.
+//! Every bond is an 802.3ad bond over two veths. The other ends of the veths form a bond of the rail's router. A router
+//! has an address in both prefixes of its rail, and forwards between them. Each router has a separate namespace, so
+//! there is no path between the rails.
 //!
-//! Both sides are in the initial namespace, as only there RDMA devices can be made. Pods
-//! have namespaces of their own, so what they send goes through the router; what the host
-//! itself sends from one side to the other does not.
+//! Both sides are in the initial namespace, because the kernel makes RDMA devices only there. Pods have separate
+//! namespaces, so their packets pass through the router. Packets of the host itself from one side to the other do not.
 
 use crate::{Netns, wait};
 use std::{env, fs};
 
-/// The two sides of the fabric: two nodes, or two groups of nodes.
+/// One of the two sides of the fabric. A side stands for a node or a group of nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// `bond0` and `bond1`.
@@ -30,7 +29,7 @@ pub enum Side {
 }
 
 impl Side {
-    /// Returns the side that this one talks to.
+    /// Returns the other side.
     pub fn other(self) -> Self {
         match self {
             Self::A => Self::B,
@@ -44,11 +43,11 @@ impl Side {
 pub struct Bond {
     /// Side of the fabric.
     pub side: Side,
-    /// 0 or 1.
+    /// Number of the rail: 0 or 1.
     pub rail: usize,
 }
 
-/// All bonds, by number.
+/// All bonds in the order of their numbers.
 pub const BONDS: [Bond; 4] = [
     Bond::new(Side::A, 0),
     Bond::new(Side::A, 1),
@@ -56,61 +55,61 @@ pub const BONDS: [Bond; 4] = [
     Bond::new(Side::B, 1),
 ];
 
-/// The number of the host's own address in a prefix; pods have others.
+/// Number of the host's own address in a prefix. Pods have other numbers.
 pub const HOST: u8 = 1;
 
 impl Bond {
-    /// The bond of `side` on `rail`.
+    /// Returns the bond of `side` on `rail`.
     pub const fn new(side: Side, rail: usize) -> Self {
         Self { side, rail }
     }
 
-    /// The netdev's name.
+    /// Returns the name of the netdev.
     pub fn netdev(self) -> String {
         format!("bond{}", self.number())
     }
 
-    /// The RDMA device's name.
+    /// Returns the name of the RDMA device.
     pub fn rdma(self) -> String {
         format!("mlx5_bond_{}", self.number())
     }
 
-    /// The rail's bond on the other side.
+    /// Returns the bond of the other side on the same rail.
     pub fn peer(self) -> Self {
         Self::new(self.side.other(), self.rail)
     }
 
-    /// Address `number` of its IPv4 prefix, without the length.
+    /// Returns address `number` of the bond's IPv4 prefix, without the prefix length.
     pub fn ipv4(self, number: u8) -> String {
         format!("10.{}.{}.{number}", 10 + self.side as u8, self.rail)
     }
 
-    /// Address `number` of its IPv6 prefix, without the length.
+    /// Returns address `number` of the bond's IPv6 prefix, without the prefix length.
     pub fn ipv6(self, number: u8) -> String {
         format!("{}{number:x}", self.ipv6_start())
     }
 
-    /// The IPv4 prefix, `10.10.0.0/24`.
+    /// Returns the IPv4 prefix, such as `10.10.0.0/24`.
     pub fn ipv4_prefix(self) -> String {
         format!("{}/24", self.ipv4(0))
     }
 
-    /// The IPv6 prefix, `fd00:a0::/64`.
+    /// Returns the IPv6 prefix, such as `fd00:a0::/64`.
     pub fn ipv6_prefix(self) -> String {
         format!("{}/64", self.ipv6_start())
     }
 
-    /// The router's address in its IPv4 prefix.
+    /// Returns the router's address in the bond's IPv4 prefix.
     pub fn ipv4_gateway(self) -> String {
         self.ipv4(254)
     }
 
-    /// The router's address in its IPv6 prefix.
+    /// Returns the router's address in the bond's IPv6 prefix.
     pub fn ipv6_gateway(self) -> String {
         format!("{}fffe", self.ipv6_start())
     }
 
-    /// The bond's routes to the other side: destination and gateway, IPv4 and IPv6.
+    /// Returns the bond's routes to the other side, for IPv4 and IPv6: destination and gateway.
     pub fn routes(self) -> [(String, String); 2] {
         let peer = self.peer();
         [
@@ -119,7 +118,7 @@ impl Bond {
         ]
     }
 
-    /// The router's bond, its LACP partner.
+    /// Returns the router's bond, which is the LACP partner.
     pub fn partner(self) -> &'static str {
         match self.side {
             Side::A => "to-a",
@@ -140,12 +139,12 @@ impl Bond {
     }
 }
 
-/// The fabric and the bonds on it.
+/// The fabric, and the bonds on it.
 #[derive(Debug)]
 pub struct Rails {
     /// The VM's own namespace, with the bonds of both sides.
     pub host: Netns,
-    /// The routers, one a rail.
+    /// The routers, one for each rail.
     pub routers: [Netns; 2],
 }
 
@@ -156,8 +155,8 @@ impl Default for Rails {
 }
 
 impl Rails {
-    /// Makes all of it; comes back when LACP is through on all bonds, the RDMA devices are
-    /// active, and the host reaches its gateways.
+    /// Makes the fabric and the bonds. Returns when LACP is complete on all bonds, the RDMA devices are active, and the
+    /// host reaches its gateways.
     #[track_caller]
     pub fn new() -> Self {
         assert_eq!(
@@ -169,7 +168,7 @@ impl Rails {
             host: Netns::own(),
             routers: ["rail0", "rail1"].map(Netns::new),
         };
-        // Before the first netdev: addresses are usable at once.
+        // Before the first netdev, so that its addresses are usable immediately.
         rails.host.ip("link set dev lo up");
         for netns in rails.routers.iter().chain([&rails.host]) {
             netns.set_sysctl("ipv6/conf/default/dad_transmits", "0");
@@ -187,18 +186,18 @@ impl Rails {
         rails
     }
 
-    /// The router of the bond's rail.
+    /// Returns the router of the bond's rail.
     pub fn router(&self, bond: Bond) -> &Netns {
         &self.routers[bond.rail]
     }
 
-    /// Returns the bytes sent by `bond`.
+    /// Returns the number of bytes that `bond` has sent.
     #[track_caller]
     pub fn sent(&self, bond: Bond) -> u64 {
         self.host.tx_bytes(&bond.netdev())
     }
 
-    /// Makes the bonds and their partners, by one program in each namespace.
+    /// Makes the bonds and their partners, by one program for each namespace.
     fn make(&self) {
         let (mut ours, mut theirs, mut devices) = (vec![], [vec![], vec![]], vec![]);
         for bond in BONDS {
@@ -213,18 +212,17 @@ impl Rails {
         self.host.rdma_batch(&devices);
     }
 
-    /// Adds lines for `ip` that make `bond`, to `ours`, and its partner, to `theirs`.
+    /// Adds lines for `ip`: the lines that make `bond` to `ours`, the lines that make its partner to `theirs`.
     fn describe(&self, bond: Bond, ours: &mut Vec<String>, theirs: &mut Vec<String>) {
         let (netdev, partner, router) = (bond.netdev(), bond.partner(), self.router(bond));
-        // An index that no netdev of a pod has. rdma_cm takes a change of a neighbour for one
-        // of its own peer when index and address are the same, in whatever namespace
-        // (`cma_netevent_callback` in drivers/infiniband/core/cma.c, 6.12): the router's
-        // learning of a pod's MAC would end the connection that made it do so.
+        // An index that no netdev of a pod has. rdma_cm takes a change of a neighbour in any namespace for a change of
+        // its own peer if index and address are equal (`cma_netevent_callback` in drivers/infiniband/core/cma.c, 6.12).
+        // The router learns a pod's MAC because of a connection, and with an equal index this would end the connection.
         let index = format!("index {}", 9000 + bond.number());
-        // Fast LACP: a frame a second, not one in 30 s.
+        // Fast LACP: a frame every second instead of every 30 s.
         let lacp = "type bond mode 802.3ad miimon 100 lacp_rate fast xmit_hash_policy layer3+4";
-        // With MACs of its own choice udev would come in between: it gives a port another one
-        // when it is a port already, and what comes in by that is for nobody.
+        // This command sets the MAC, because udev does not change a MAC that was set. udev would replace a MAC that the
+        // kernel chose, when the netdev is already a port. Frames to the new MAC would be lost.
         let mac = format!("02:00:00:00:b0:{:02x}", bond.number() * 4);
         ours.push(format!("link add name {netdev} address {mac} {lacp}"));
         theirs.push(format!("link add name {partner} {index} {lacp}"));
@@ -252,7 +250,7 @@ impl Rails {
             lines.push(format!("address add {ipv6}/64 dev {name} nodad"));
         }
         for (prefix, gateway) in bond.routes() {
-            // The other side's own route has a better metric, being on the same host.
+            // The host has a better route to the other side, which is on the same host.
             ours.push(format!(
                 "route add {prefix} via {gateway} dev {netdev} metric 1024"
             ));
@@ -279,10 +277,10 @@ impl Rails {
     }
 }
 
-/// MAC of the partner of a bond that has none.
+/// MAC that a bond without a partner shows as its partner's.
 const NOBODY: &str = "00:00:00:00:00:00";
 
-/// Waits until LACP is through on `bond`, and its RDMA device is active.
+/// Waits until LACP is complete on `bond`, and the bond's RDMA device is active.
 #[track_caller]
 fn wait_for_ports(bond: Bond) {
     let (netdev, rdma) = (bond.netdev(), bond.rdma());
@@ -295,7 +293,7 @@ fn wait_for_ports(bond: Bond) {
     wait::until(&format!("{rdma} is active"), || is_active(&rdma));
 }
 
-/// Returns true if the port of an RDMA device of this namespace is active. sysfs tells, for which no program starts.
+/// Returns true if sysfs shows the port of an RDMA device of this namespace as active. Starts no program.
 pub(crate) fn is_active(rdma: &str) -> bool {
     let state = fs::read_to_string(format!("/sys/class/infiniband/{rdma}/ports/1/state"));
     state.is_ok_and(|it| it.contains("ACTIVE"))
@@ -303,7 +301,7 @@ pub(crate) fn is_active(rdma: &str) -> bool {
 
 impl Drop for Rails {
     fn drop(&mut self) {
-        // The RDMA devices go with the bonds.
+        // The RDMA devices end with the bonds.
         let lines = BONDS.map(|bond| {
             let netdev = bond.netdev();
             let delete = |name: &str| format!("link delete {name}");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Interfaces of a pod's replies: a machine with rails, and a pod that has a cluster's network.
-//! Every interface of the pod has strict `rp_filter`, and the packets are counted at the far ends of the interfaces.
+//! Tests by which interfaces a pod's replies leave. The machine has rails, and the pod has a cluster's primary network.
+//! Every interface of the pod has strict `rp_filter`. The packets are counted at the other ends of the interfaces.
 
 use crate::{Netns, Node, Outcome, Snapshot, ipam};
 use serde_json::{Value, json};
@@ -8,17 +8,18 @@ use serde_json::{Value, json};
 /// Kind of a pod's primary network.
 #[derive(Clone, Copy, Debug)]
 pub enum Primary {
-    /// Calico's way: host addresses, and routers on the link that no network of the pod has.
+    /// As with Calico: the addresses have the full prefix length, and no network of the pod contains the routers on the
+    /// link.
     Routed,
-    /// A bridge's way: networks, and routers in them.
+    /// As with a bridge: the addresses have networks, and these networks contain the routers.
     Bridged,
 }
 
 impl Primary {
-    /// Both ways.
+    /// Both kinds.
     pub const BOTH: [Self; 2] = [Self::Routed, Self::Bridged];
 
-    /// The addresses of `eth0`.
+    /// Returns the addresses of `eth0`.
     pub fn addresses(self) -> [&'static str; 2] {
         match self {
             Self::Routed => ["172.16.1.5", "fd00:172::5"],
@@ -27,7 +28,7 @@ impl Primary {
     }
 }
 
-/// The node's own addresses, which are in the networks of `rdma0`.
+/// Addresses of the node itself in the networks of `rdma0`.
 pub const OF_NODE: [&str; 2] = ["10.20.0.1", "fd00:20::1"];
 
 /// Addresses behind the routers of all rails.
@@ -35,11 +36,11 @@ const FAR: [&str; 2] = ["198.51.100.1", "2001:db8:99::1"];
 
 /// A machine with rails, and a pod with its primary network.
 pub struct Machine {
-    /// The machine's rails, and the switch that they are at.
+    /// The machine with its rails, and the rails' switch.
     pub node: Node,
-    /// The pod.
+    /// The pod's namespace.
     pub pod: Netns,
-    /// Namespace of the other end of `eth0`.
+    /// Namespace with the other end of `eth0`.
     pub uplink: Netns,
     /// Kind of the pod's primary network.
     pub primary: Primary,
@@ -47,7 +48,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A machine with so many `rails`.
+    /// Makes a machine with `rails` rails.
     #[track_caller]
     pub fn new(primary: Primary, rails: u32) -> Self {
         let node = Node::with_rails(rails);
@@ -101,7 +102,7 @@ impl Machine {
         let lines = |it: &[&str]| it.iter().map(ToString::to_string).collect::<Vec<_>>();
         uplink.ip_batch(&lines(of_uplink));
         pod.ip_batch(&lines(of_pod));
-        // the rails' routers, which are the switch
+        // the switch is also the rails' router
         let mut of_switch = lines(&[
             "link set dev lo up",
             "address add 198.51.100.1/32 dev lo",
@@ -127,7 +128,7 @@ impl Machine {
         }
     }
 
-    /// The configuration of all rails: moved, or a child of each.
+    /// Returns a configuration of all rails. By `mode`, they move into the pod, or the pod gets a child of each.
     pub fn configuration(&self, mode: &str) -> Value {
         let names: Vec<String> = (1..=self.rails).map(|rail| format!("eth{rail}")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -137,7 +138,7 @@ impl Machine {
         configuration
     }
 
-    /// CHECK after the ADD whose result is `result`.
+    /// Runs CHECK after the ADD with the result `result`.
     pub fn check(&self, configuration: &Value, result: &Value) -> Outcome {
         let mut configuration = configuration.clone();
         configuration["prevResult"] = result.clone();
@@ -145,7 +146,8 @@ impl Machine {
         check.input(&configuration).run()
     }
 
-    /// Counts the packets out of the pod: at `eth0`'s other end, and at the switch's port of each rail.
+    /// Returns the numbers of packets from the pod: first at the other end of `eth0`, then at the switch's port of each
+    /// rail.
     pub fn received(&self) -> Vec<u64> {
         let ports = (1..=self.rails).map(|rail| format!("to-eth{rail}"));
         let rails = ports.map(|port| self.node.switch.rx_packets(&port));
@@ -153,8 +155,8 @@ impl Machine {
         std::iter::once(eth0).chain(rails).collect()
     }
 
-    /// Sends echo requests from `peer` in `from` to `address` of the pod. All replies leave by interface `way`: 0 is `eth0`,
-    /// then the rails.
+    /// Sends echo requests from `peer` in `from` to `address` of the pod. Asserts that all replies leave by the interface
+    /// with the number `way`: 0 is `eth0`, then the rails follow.
     #[track_caller]
     fn replies(&self, from: &Netns, peer: &str, address: &str, way: usize) {
         let before = self.received();
@@ -177,7 +179,7 @@ impl Machine {
         }
     }
 
-    /// Replies of every address, to peers in the rails' networks and behind them.
+    /// Checks the replies of every address, to peers in the rails' networks and to peers behind the rails' routers.
     #[track_caller]
     pub fn all_replies(&self) {
         for (peer, address) in OF_NODE.iter().zip(self.primary.addresses()) {
@@ -215,8 +217,8 @@ pub fn way_to(pod: &Netns, address: &str) -> Value {
     pod.show(&format!("route get {address}"))[0]["dev"].clone()
 }
 
-/// Asserts that no rail attracts a reply of another interface: ADD with each of `ways`, a mode and a type of child, CHECK
-/// and DEL.
+/// Asserts that no rail attracts replies of another interface. Runs ADD, CHECK and DEL for each of `ways`: a mode and a
+/// type of child.
 #[track_caller]
 pub fn with_rails(rails: u32, ways: &[(&str, &str)]) {
     for primary in Primary::BOTH {
@@ -229,7 +231,7 @@ pub fn with_rails(rails: u32, ways: &[(&str, &str)]) {
             let result = node.add(&configuration, "a", pod);
             for (peer, address) in OF_NODE.iter().zip(primary.addresses()) {
                 assert_eq!(way_to(pod, &format!("{peer} from {address}")), "eth0");
-                // and a program that binds to nothing, or reads the main table alone, has the rail
+                // programs that bind to no address, or that read only the main table, use the rail
                 assert_eq!(way_to(pod, peer), "rdma0");
                 let main = pod.show(&format!("route show table main root {peer}/16"));
                 assert!(peer.contains(':') || main.iter().any(|it| it["dev"] == "rdma0"));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A conflist run as libcni runs it: the chain with `prevResult`, `runtimeConfig` for the
-//! capabilities that a plugin declares, the cached result for CHECK and DEL, GC, STATUS.
+//! Runs a conflist as libcni does: the chain with `prevResult`, `runtimeConfig` for the
+//! capabilities that a plugin declares, the cached result for CHECK and DEL, GC, and STATUS.
 
 use crate::{Invocation, Netns, Outcome, plugin::Running};
 use serde_json::{Map, Value, json};
@@ -10,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A list of plugins' configurations.
+/// List of plugins' configurations.
 #[derive(Clone, Debug)]
 pub struct Conflist {
     /// `name`
@@ -22,7 +22,7 @@ pub struct Conflist {
 }
 
 impl Conflist {
-    /// A list called `net`.
+    /// Makes a list called `net`.
     pub fn new(version: &str, plugins: Vec<Value>) -> Self {
         Self {
             name: "net".into(),
@@ -32,7 +32,7 @@ impl Conflist {
     }
 }
 
-/// A container's interface, as a runtime knows it.
+/// A container's interface, with the names that the runtime uses.
 #[derive(Clone, Debug)]
 pub struct Attachment {
     /// `CNI_CONTAINERID`
@@ -43,7 +43,7 @@ pub struct Attachment {
     pub ifname: String,
     /// `CNI_ARGS`
     pub args: BTreeMap<String, String>,
-    /// Capability arguments; each goes to the plugins that declare it.
+    /// Capability arguments. A plugin gets the arguments of the capabilities that it declares.
     pub capabilities: Map<String, Value>,
 }
 
@@ -78,7 +78,7 @@ impl Attachment {
     }
 }
 
-/// Runtime of the lists.
+/// Runtime that runs the lists.
 #[derive(Debug)]
 pub struct Runtime<'a> {
     host: &'a Netns,
@@ -87,7 +87,7 @@ pub struct Runtime<'a> {
 }
 
 impl<'a> Runtime<'a> {
-    /// A runtime in `host` that finds plugins in `cni_path` and keeps results in `cache`.
+    /// Makes a runtime in `host` that finds plugins in `cni_path` and caches results in `cache`.
     pub fn new(host: &'a Netns, cni_path: &str, cache: &Path) -> Self {
         fs::create_dir_all(cache).expect("a directory for the cache");
         Self {
@@ -97,8 +97,8 @@ impl<'a> Runtime<'a> {
         }
     }
 
-    /// ADD through the whole chain. On failure the outcome of the plugin that failed; a
-    /// runtime then calls [`Self::del`].
+    /// Runs ADD of the whole chain. The error is the outcome of the plugin that failed. A runtime
+    /// then calls [`Self::del`].
     #[track_caller]
     pub fn add(&self, list: &Conflist, attachment: &Attachment) -> Result<Value, Outcome> {
         let mut previous = None;
@@ -114,7 +114,7 @@ impl<'a> Runtime<'a> {
         Ok(result)
     }
 
-    /// DEL through the chain, last plugin first; ends at the first error.
+    /// Runs DEL of the chain from the last plugin to the first, up to the first error.
     #[track_caller]
     pub fn del(&self, list: &Conflist, attachment: &Attachment) -> Result<(), Outcome> {
         let cached = self
@@ -131,7 +131,7 @@ impl<'a> Runtime<'a> {
         Ok(())
     }
 
-    /// CHECK through the chain; every plugin gets the chain's final result.
+    /// Runs CHECK of the chain. Every plugin gets the chain's final result.
     #[track_caller]
     pub fn check(&self, list: &Conflist, attachment: &Attachment) -> Result<(), Outcome> {
         let cached = self
@@ -147,7 +147,7 @@ impl<'a> Runtime<'a> {
         Ok(())
     }
 
-    /// Calls GC of every plugin with `valid` as the only attachments.
+    /// Runs GC of every plugin, with `valid` as the only valid attachments.
     #[track_caller]
     pub fn gc(&self, list: &Conflist, valid: &[&Attachment]) -> Vec<Outcome> {
         let valid: Vec<Value> = valid
@@ -166,7 +166,7 @@ impl<'a> Runtime<'a> {
         calls.collect()
     }
 
-    /// STATUS of every plugin.
+    /// Runs STATUS of every plugin.
     #[track_caller]
     pub fn status(&self, list: &Conflist) -> Vec<Outcome> {
         let calls = list.plugins.iter().map(|plugin| {
@@ -179,7 +179,7 @@ impl<'a> Runtime<'a> {
         calls.collect()
     }
 
-    /// Starts one plugin's part of ADD, DEL or CHECK, for tests that kill it.
+    /// Starts ADD, DEL or CHECK of one plugin, for tests that kill the plugin.
     #[track_caller]
     pub fn start(
         &self,

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A node's ResourceSlices, as the API server has them.
+//! A node's ResourceSlices from the API server.
 
 use serde_json::Value;
 
-/// The names of all their devices, and of those that no new pod may have: a taint without an effect keeps none away.
+/// Returns the names of all devices of the slices, and the names of the devices that no new pod may use. A taint
+/// without an effect excludes no pod.
 pub fn devices(slices: &[Value]) -> (Vec<String>, Vec<String>) {
     let devices = slices
         .iter()
@@ -21,7 +22,7 @@ pub fn devices(slices: &[Value]) -> (Vec<String>, Vec<String>) {
     (devices.iter().map(name).collect(), tainted)
 }
 
-/// The attribute `name` of one of their devices; null: it has none.
+/// Returns the attribute `name` of a device in the slices. `Null`: the device has no such attribute.
 pub fn attribute(slices: &[Value], device: &str, name: &str) -> Value {
     let devices = slices
         .iter()

@@ -1,23 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-//! All that a namespace has, as `iproute2` shows it: comparable bit for bit.
+//! The state of a namespace, as `iproute2` shows it. Two states can be compared bit by bit.
 //!
-//! A snapshot is a flat, sorted map of paths to values, so that a difference reads as the
-//! lines that differ. Left out is what changes by itself or must change with a move:
+//! A snapshot is a flat, sorted map of paths to values, so a difference is a list of lines. It omits properties that
+//! change by themselves or that must change in a move:
 //!
-//! - interface indices, and the index and namespace of a veth's other end: a move gives
-//!   another index when the old one is taken
-//! - `operstate`, carrier and what follows it (`NO-CARRIER`, `LOWER_UP`, `M-DOWN`,
-//!   `linkdown`), and the queueing discipline: all set again at each up
-//! - the burnt-in address, which no one can set, and which igbvf replaces by the present
-//!   one at each down
-//! - what a bond and its LACP partner have agreed upon
-//! - counters, timers, and what is left of a lifetime (limited and unlimited
-//!   lifetimes differ)
-//! - IPv6 `tentative`: an address is the same before and after it has been checked
-//! - the order of IPv6 addresses; that of IPv4 is compared, the first is the primary
+//! - interface indexes, and the index and namespace of a veth's other end: a moved link gets another index if its old
+//!   index is taken
+//! - `operstate`, carrier and dependent flags (`NO-CARRIER`, `LOWER_UP`, `M-DOWN`, `linkdown`), and the queueing
+//!   discipline: the kernel sets all of them again when the link goes up
+//! - the burnt-in address, which no program can set, and which igbvf replaces by the present address when the link
+//!   goes down
+//! - values that a bond and its LACP partner have negotiated
+//! - counters, timers, and the remaining part of a lifetime (limited and unlimited lifetimes differ)
+//! - IPv6 `tentative`: an address is the same before and after duplicate address detection
+//! - the order of IPv6 addresses. The order of IPv4 addresses counts, because the first one is the primary address
 //!
-//! Addresses and routes that the kernel makes itself come a little after a link's up:
-//! [`Snapshot::assert_restored`] waits for them.
+//! The kernel adds some addresses and routes a little after a link goes up. [`Snapshot::assert_restored`] waits for
+//! them.
 
 use crate::{
     Netns, files,
@@ -46,7 +45,7 @@ const FOR_EVER: u64 = u32::MAX as u64;
 const ROUTES: &str = "route show table all";
 const RULES: &str = "rule show";
 
-/// Keys of a link that are not compared.
+/// Properties of a link that a snapshot omits.
 const PASSING_KEYS: [&str; 9] = [
     "ifindex",
     "permaddr",
@@ -59,7 +58,7 @@ const PASSING_KEYS: [&str; 9] = [
     "addr_info",
 ];
 
-/// Flags of links and routes that come and go by themselves.
+/// Flags of links and routes that change by themselves.
 const PASSING_FLAGS: [&str; 6] = [
     "LOWER_UP",
     "NO-CARRIER",
@@ -69,12 +68,14 @@ const PASSING_FLAGS: [&str; 6] = [
     "dead",
 ];
 
-/// Longest wait for an IPv6 address' local route. A kernel worker adds the route, with DAD or without
-/// (`addrconf_dad_work()`, `net/ipv6/addrconf.c`). The wait ends, as another program can have removed the route.
+/// Time limit for the local route of an IPv6 address. A kernel worker adds the route, with or without DAD
+/// (`addrconf_dad_work()`, `net/ipv6/addrconf.c`). The limit is necessary because another program may have removed
+/// the route.
 const UNROUTED: Duration = Duration::from_secs(1);
 
 impl Snapshot {
-    /// The namespace's present state, once its IPv6 addresses have been checked, and have their routes.
+    /// Waits until duplicate address detection of the namespace's IPv6 addresses has ended and they have their
+    /// routes. Returns the namespace's state.
     #[track_caller]
     pub fn of(netns: &Netns) -> Self {
         let mut ipv6 = [vec![], vec![]];
@@ -109,8 +110,7 @@ impl Snapshot {
         state
     }
 
-    /// Waits until `netns` is as it was when this snapshot was taken; panics with what
-    /// differs when patience is over.
+    /// Waits until `netns` has the state of this snapshot. At the time limit, panics with the differences.
     #[track_caller]
     pub fn assert_restored(&self, netns: &Netns) {
         let difference = self.difference_within(wait::PATIENCE, netns, &|difference| difference);
@@ -120,8 +120,8 @@ impl Snapshot {
         );
     }
 
-    /// Returns the differences of `netns` from this snapshot for which `counted` returns text. It waits for `limit`
-    /// until there are none, as the kernel makes some changes later.
+    /// Returns the differences of `netns` from this snapshot for which `counted` returns text. Waits until there are
+    /// none, for at most `limit`, because the kernel makes some changes late.
     pub fn difference_within(
         &self,
         limit: Duration,
@@ -136,18 +136,18 @@ impl Snapshot {
         difference
     }
 
-    /// The snapshot as text, to be kept.
+    /// Returns the snapshot as text, for a file.
     pub fn to_text(&self) -> String {
         json!(self.0).to_string()
     }
 
-    /// Parses the text of [`Self::to_text`], of this boot or of an earlier one.
+    /// Parses text of [`Self::to_text`], from this boot or an earlier one.
     #[track_caller]
     pub fn of_text(text: &str) -> Self {
         Self(serde_json::from_str(text).expect("a snapshot"))
     }
 
-    /// Returns the lines that differ: `-` lines are only in this snapshot, `+` lines only in `now`.
+    /// Returns the lines that differ. Lines with `-` are only in this snapshot, lines with `+` only in `now`.
     pub fn difference(&self, now: &Self) -> String {
         let mut text = String::new();
         let paths: std::collections::BTreeSet<_> = self.0.keys().chain(now.0.keys()).collect();
@@ -165,7 +165,7 @@ impl Snapshot {
         text
     }
 
-    /// The paths of this snapshot that begin with `prefix`, with their values.
+    /// Returns the paths of this snapshot that begin with `prefix`, with their values.
     pub fn part(&self, prefix: &str) -> Vec<String> {
         let lines = self.0.iter().filter(|(path, _)| path.starts_with(prefix));
         lines
@@ -211,7 +211,7 @@ impl Snapshot {
         *count = (count.parse::<u32>().expect("a count") + 1).to_string();
     }
 
-    /// Every setting of every link, and the two that links inherit from.
+    /// Adds every setting of every link, and the settings that new links inherit (`all`, `default`).
     fn add_sysctls(&mut self, netns: &Netns) {
         let mut settings = vec![];
         let read = || {
@@ -229,7 +229,7 @@ impl Snapshot {
         if !Path::new("/sys/module/ib_core").exists() {
             return;
         }
-        // from a thread inside, as `ip netns exec` mounts more than this needs
+        // runs on a thread in the namespace: `ip netns exec` would make mounts that are not needed
         let show = |what: &str| {
             let mut rdma = Command::new("rdma");
             let rdma = rdma.args(["-j", what, "show"]);
@@ -244,7 +244,8 @@ impl Snapshot {
         }
     }
 
-    /// Adds the settings of SMC-R, if it is loaded: a request would load it.
+    /// Adds the settings of SMC-R if its module is loaded. Otherwise the request would make the kernel load the
+    /// module.
     fn add_smc(&mut self, netns: &Netns) {
         if !Path::new("/sys/module/smc").exists() {
             return;
@@ -254,7 +255,7 @@ impl Snapshot {
             self.count("pnet entry", &json!(entry));
         }
         let ueids = match smc::UserEids::open() {
-            // a kernel before 5.16 has none
+            // a kernel before 5.16 lacks this request
             Err(error) if error.errno() == Some(ENOENT) => return,
             ueids => ueids.and_then(|mut it| it.list()),
         };
@@ -264,8 +265,8 @@ impl Snapshot {
     }
 }
 
-/// Each setting of each link in `folder` of `/proc/sys/net`, with its key. A link that goes meanwhile has
-/// none, and a secret that is not set cannot be read.
+/// Reads each setting of each link in `folder` of `/proc/sys/net`, with its key. Omits the settings of a link that
+/// ends meanwhile, and a secret that is not set, which cannot be read.
 fn read_settings(folder: &str, settings: &mut Vec<(String, String)>) {
     let entries = |path: &str| {
         let found = fs::read_dir(Path::new("/proc/sys/net").join(path));
@@ -335,8 +336,7 @@ fn without_passing(mut item: Value, keys: &[&str]) -> Value {
     item
 }
 
-/// Sorts the keys of its objects, and removes a bridge's running timers, and the state that a bond negotiates with its
-/// partner at any time.
+/// Removes the state that a bond may negotiate with its partner at any time.
 fn without_lacp(mut linkinfo: Value) -> Value {
     const AGREED: [&str; 5] = ["ad_", "state", "mii_status", "active_", "link_failure"];
     for part in ["info_slave_data", "info_data"] {
@@ -350,6 +350,7 @@ fn without_lacp(mut linkinfo: Value) -> Value {
     linkinfo
 }
 
+/// Sorts the keys of all objects, and removes a bridge's running timers.
 fn sorted(value: &Value) -> Value {
     match value {
         Value::Object(object) => {

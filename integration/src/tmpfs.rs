@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! File systems of their own: full, read-only, or without the oddities of the one below.
+//! Separate file systems: full, read-only, or without the special properties of the guest's own.
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use std::{
@@ -8,14 +8,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A tmpfs; unmounted on drop.
+/// A tmpfs. Drop unmounts it.
 #[derive(Debug)]
 pub struct Tmpfs {
     path: PathBuf,
 }
 
 impl Tmpfs {
-    /// Mounts a tiny one, of 64 KiB, on `path`, which is created.
+    /// Mounts a tmpfs of only 64 KiB on `path`, which this function creates.
     #[track_caller]
     pub fn mount(path: &Path) -> Self {
         Self::of("size=64k,mode=700", path)
@@ -46,7 +46,7 @@ impl Tmpfs {
             .unwrap_or_else(|error| panic!("cannot remount {:?} read-only: {error}", self.path));
     }
 
-    /// Takes all room that is left: not one more byte can be written.
+    /// Fills the file system completely: the next write fails.
     #[track_caller]
     pub fn fill(&self) {
         let mut ballast = fs::File::create(self.path.join("ballast")).expect("ballast");
@@ -59,7 +59,7 @@ impl Tmpfs {
         }
     }
 
-    /// Makes room again.
+    /// Frees space again.
     #[track_caller]
     pub fn make_room(&self) {
         fs::remove_file(self.path.join("ballast")).expect("there is ballast");
@@ -68,7 +68,7 @@ impl Tmpfs {
 
 impl Drop for Tmpfs {
     fn drop(&mut self) {
-        // Detached: a plugin that is just ending may still be in there.
+        // MNT_DETACH: a plugin that is ending may still use the file system.
         let _ = umount2(&self.path, MntFlags::MNT_DETACH);
     }
 }

@@ -4,11 +4,11 @@
 use crate::Netns;
 use std::process::Command;
 
-/// Limit in seconds for udevd's queue. An emulated machine beside another has needed more than 30.
+/// Time limit in seconds for udevd's queue. An emulated machine needed more than 30 while another one ran.
 const LIMIT: u32 = 240;
 
-/// Waits until udevd has handled all events of `host`. Panics with udevd's processes, and with what each of them waits
-/// for in the kernel, if that takes longer than four minutes.
+/// Waits until udevd has handled all events of `host`. After four minutes, panics with udevd's processes, and with the
+/// kernel function in which each of them waits.
 #[track_caller]
 pub fn settle(host: &Netns) {
     let mut settle = host.command("udevadm");

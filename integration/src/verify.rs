@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `rdma-device-plugin ping --exchange`, as two pods of `conf/examples/verify.yaml` run it.
+//! Runs `rdma-device-plugin ping --exchange` as two pods of `conf/examples/verify.yaml` do.
 
 use crate::{Netns, daemon::rdma_device_plugin};
 use std::process::{Output, Stdio};
 
-/// The TCP port of the example.
+/// TCP port of the example.
 const PORT: u16 = 7471;
 
-/// Exit code and standard output of both pods, which run at the same time and have no capability. `addresses` are
-/// those that each pod finds the other one by, in place of a headless Service.
+/// Runs the command in both pods simultaneously, without capabilities. Returns exit code and standard output of each.
+/// `addresses` are the pods' addresses. By them each pod finds the other one, in place of a headless Service.
 ///
 /// # Panics
-/// One wrote to standard error.
+/// A command wrote to standard error.
 #[track_caller]
 pub fn exchange(pods: [&Netns; 2], addresses: [&str; 2], options: &[&str]) -> [(i32, String); 2] {
     let start = |pod: usize| {
@@ -37,7 +37,8 @@ pub fn exchange(pods: [&Netns; 2], addresses: [&str; 2], options: &[&str]) -> [(
     })
 }
 
-/// The table is of two rails, whose same rails answered.
+/// Asserts that the table has two rails on each side, and that each rail has an answer from the same rail of the
+/// other side.
 #[track_caller]
 pub fn is_a_table_of_two_rails(text: &str, own: &str, other: &str) {
     let lines: Vec<&str> = text.lines().collect();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Waiting for the kernel, with an end.
+//! Waits for the kernel, with a time limit.
 
 use crate::stopwatch::Stopwatch;
 use nix::{
@@ -12,16 +12,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Limit for any event on a slow machine: an emulated one whose two CPUs are shared with other machines.
+/// Time limit for any event on a slow machine: an emulated machine whose two CPUs are shared with other machines.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Polls until `done`; panics with `what` when [`PATIENCE`] is over.
+/// Polls until `done` returns true. Panics with `what` after [`PATIENCE`].
 #[track_caller]
 pub fn until(what: &str, done: impl FnMut() -> bool) {
     assert!(within(PATIENCE, done), "not within {PATIENCE:?}: {what}");
 }
 
-/// Polls until `done` or until `limit` is over; says which of both it was.
+/// Polls until `done` returns true or until `limit` has passed. Returns true in the first case.
 pub fn within(limit: Duration, mut done: impl FnMut() -> bool) -> bool {
     let end = Instant::now() + limit;
     loop {
@@ -35,11 +35,11 @@ pub fn within(limit: Duration, mut done: impl FnMut() -> bool) -> bool {
     }
 }
 
-/// Sends `signal` to a process, and waits for its end for `limit`. One that does not end gets SIGKILL; says which of
-/// both it was.
+/// Sends `signal` to a process, and waits at most `limit` until it ends. Returns true if it ended by then; otherwise
+/// sends SIGKILL and returns false.
 pub fn ends(process: &mut Child, signal: Signal, limit: Duration) -> bool {
     let pid = i32::try_from(process.id()).expect("a pid");
-    // one that has ended gets none
+    // an error is ignored, because the process may have ended
     let _ = kill(Pid::from_raw(pid), signal);
     let ended = within(limit, || {
         process.try_wait().expect("our own child").is_some()
@@ -51,7 +51,7 @@ pub fn ends(process: &mut Child, signal: Signal, limit: Duration) -> bool {
     ended
 }
 
-/// Returns the result of `work`, and prints how long it took, without what the machine was late. Panics if that is
+/// Returns the result of `work`, and prints its duration without the machine's delay. Panics if this duration is
 /// `limit` or longer.
 #[track_caller]
 pub fn for_no_longer<T>(limit: Duration, what: &str, work: impl FnOnce() -> T) -> T {

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `rdma-cni` called by libcni's own `cnitool`, which `scripts/cnitool` builds.
+//! `rdma-cni`, called by libcni's own `cnitool`, which `scripts/cnitool` builds.
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use integration::{Invocation, Netns, Node, Outcome, Snapshot, ipam};
 use serde_json::{Value, json};
 use std::{fs, path::Path};
 
-/// A node with one rail, and the list that `cnitool` finds.
+/// A node with one rail, and the CNI list that `cnitool` finds.
 struct Libcni {
     node: Node,
     pod: Netns,
 }
 
 impl Libcni {
-    /// `name` is the network's: libcni keeps what it knows of networks in one place.
+    /// `name` is the network's name. It must be unique, because libcni keeps its cache of all networks in one
+    /// directory.
     fn new(name: &str, version: &str, plugins: &[Value]) -> Self {
         let node = Node::with_rails(1);
         let list = json!({ "cniVersion": version, "name": name, "plugins": plugins });
@@ -60,7 +61,7 @@ fn ours() -> Value {
     })
 }
 
-/// Without a list of what is valid, as `cnitool gc` has none: nothing is known, nothing is dropped.
+/// `cnitool gc` passes no list of valid attachments. GC then succeeds and drops nothing.
 #[test]
 fn gc_without_a_list_succeeds_and_drops_nothing() {
     let mut plugin = ours();
@@ -71,7 +72,7 @@ fn gc_without_a_list_succeeds_and_drops_nothing() {
     let node = &libcni.node;
     let before = Snapshot::of(&node.host);
     succeeds(&libcni.run("status", "cnitool-gc"));
-    // libcni deletes by itself what it has added: this one it knows nothing of
+    // libcni itself sends DEL only for attachments that it added: not for this one
     plugin["cniVersion"] = "1.1.0".into();
     plugin["name"] = "cnitool-gc".into();
     node.add(&plugin, "a", &libcni.pod);
@@ -81,8 +82,8 @@ fn gc_without_a_list_succeeds_and_drops_nothing() {
     before.assert_restored(&node.host);
 }
 
-/// Behind the reference `bridge`, whose CHECK looks on its own interface for every address of the
-/// result. libcni hands on what it knows of a result: `rails` is lost.
+/// The chain contains the reference `bridge`. Its CHECK expects every address of the result on its own interface.
+/// libcni passes only the fields of a result that it knows: `rails` is lost.
 #[test]
 fn check_succeeds_behind_the_reference_bridge() {
     let state = tempfile::tempdir().expect("a directory");
@@ -107,7 +108,7 @@ fn check_succeeds_behind_the_reference_bridge() {
     assert!(libcni.node.host.has_link("eth1"));
 }
 
-/// An IPAM plugin without CHECK, as whereabouts, makes each CHECK fail; `disableCheck` of the list is the way out.
+/// An IPAM plugin without CHECK, such as whereabouts, makes each CHECK fail. `disableCheck` in the list avoids this.
 #[test]
 fn a_list_with_disable_check_is_not_checked() {
     let state = tempfile::tempdir().expect("a directory");
@@ -132,9 +133,9 @@ fn a_list_with_disable_check_is_not_checked() {
     succeeds(&libcni.run("del", network));
 }
 
-/// The plugins of the network's own directory, which libcni appends to those of its list since 1.3: ours is called
-/// there at ADD, CHECK and DEL, with the list as its owner wrote it. What libcni keeps of the network is the list
-/// alone, so that it does not tell; it tells by the interfaces that are in the result.
+/// Since 1.3, libcni appends the plugins of the network's own directory to those of its list. libcni calls `rdma-cni`
+/// from this directory at ADD, CHECK and DEL, with the list unchanged. The list in libcni's cache does not show the
+/// directory's plugins; the interfaces of the cached result do.
 #[test]
 fn a_file_in_the_networks_directory_is_called() {
     let directory = Directory::new("cnitool-directory", "1.0.0");
@@ -157,7 +158,7 @@ fn a_file_in_the_networks_directory_is_called() {
     succeeds(&libcni.run("del", network));
     libcni.node.host.ip("link del cni0");
     before.assert_restored(&libcni.node.host);
-    // and not with a list that refuses it
+    // and not with a list that disables the directory
     let list = directory.list(&[], &json!({ "loadOnlyInlinedPlugins": true }));
     directory.write("../10-net.conflist", &list);
     let outcome = libcni.run("add", network);
@@ -166,7 +167,7 @@ fn a_file_in_the_networks_directory_is_called() {
     succeeds(&libcni.run("del", network));
 }
 
-/// Where both have it, as between two steps of the daemon's, a pod has its rails once.
+/// A pod gets its rails once if the list and the directory both have the entry, as between two steps of the daemon.
 #[test]
 fn the_list_and_the_directory_at_once_give_a_pod_its_rails_once() {
     let directory = Directory::new("cnitool-both", "1.0.0");
@@ -186,8 +187,8 @@ fn the_list_and_the_directory_at_once_give_a_pod_its_rails_once() {
     before.assert_restored(&libcni.node.host);
 }
 
-/// The entry that finds out notes the ADD and the DEL of a pod, also in a version whose DEL has no result. By these notes,
-/// the daemon knows that a runtime calls the entry there.
+/// The probe entry records the ADD and the DEL of a pod, also in a CNI version whose DEL has no result. From these
+/// records the daemon knows that the runtime calls plugins of the directory.
 #[test]
 fn the_entry_that_finds_out_notes_what_libcni_calls() {
     for (network, version) in [("cnitool-new", "1.0.0"), ("cnitool-old", "0.3.1")] {
@@ -220,14 +221,14 @@ fn the_entry_that_finds_out_notes_what_libcni_calls() {
             notes(),
             [format!("ADD@{network}"), format!("DEL@{network}")]
         );
-        // a DEL of what was not added, as after a failed start
+        // a DEL without an ADD, as after a failed start
         fs::remove_file(state.join(format!("DEL@{network}"))).expect("removed");
         succeeds(&libcni.run_with("del", network, &pod));
         assert_eq!(notes(), [format!("ADD@{network}")]);
     }
 }
 
-/// A network of the reference `bridge`, with a directory of its own.
+/// A network of the reference `bridge`, with a plugin directory of its own.
 struct Directory {
     libcni: Libcni,
     state: tempfile::TempDir,
@@ -252,7 +253,7 @@ impl Directory {
         }
     }
 
-    /// The list, with `more` plugins and `fields`.
+    /// The network's list, with the additional plugins `more` and the additional `fields`.
     fn list(&self, more: &[Value], fields: &Value) -> Value {
         let path = self.libcni.node.directory().join("net.d/10-net.conflist");
         let text = fs::read(path).expect("the list");
@@ -268,7 +269,7 @@ impl Directory {
         list
     }
 
-    /// Below the network's own directory.
+    /// Writes a file in the network's own directory.
     fn write(&self, file: &str, value: &Value) {
         let net = self.libcni.node.directory().join("net.d");
         let entries = fs::read_dir(&net).expect("the directory").flatten();
@@ -276,7 +277,7 @@ impl Directory {
         fs::write(own.expect("the directory").join(file), value.to_string()).expect("written");
     }
 
-    /// The list and the result that libcni has kept.
+    /// The list and the result in libcni's cache.
     fn kept(&self) -> (Value, Value) {
         let entries = fs::read_dir("/var/lib/cni/results")
             .expect("libcni's cache")

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Several plugins at once, and records whose pods are gone.
+//! Several plugins at the same time, and records whose pods are gone.
 
 use integration::{
     Netns, Node, Outcome, Snapshot, ipam,
@@ -14,10 +14,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Netdevs of a pod that takes its time to end.
+/// Number of netdevs of a pod whose removal takes a long time.
 const NETDEVS: usize = 6000;
 
-/// Runs ADD for `pods` at the same moment.
+/// Runs ADD for all `pods` at the same moment.
 fn add_at_once(node: &Node, configuration: &Value, pods: &[(&str, &Netns)]) -> Vec<Outcome> {
     let start = Barrier::new(pods.len());
     thread::scope(|scope| {
@@ -67,7 +67,7 @@ fn one_of_two_adds_wins_and_the_other_names_the_holder() {
             "nor its pod: {text}"
         );
         assert!(pod.has_link("rdma0") && !other.has_link("rdma0"));
-        // A runtime deletes what could not be added; the winner must not notice.
+        // A runtime sends DEL for an ADD that failed; this must not affect the successful pod.
         node.del(&configuration, loser, other);
         assert!(
             pod.has_link("rdma0"),
@@ -122,8 +122,8 @@ fn a_slow_del_of_an_old_pod_does_not_reset_what_a_new_pod_holds() {
         .invoke("ADD", "new", new.path())
         .input(&new_conf)
         .start();
-    // Whether a new pod can be had meanwhile, has to wait, or is refused: it is never
-    // given and then taken back.
+    // A new pod may get the device in the meantime, must wait, or is refused: it never gets the device and loses it
+    // again.
     let early = stopwatch::within(Duration::from_secs(3), || add.ends_within(Duration::ZERO));
     node.ipam.release("DEL");
     slow.wait().silent();
@@ -156,7 +156,7 @@ fn a_record_from_before_a_reboot_does_not_block() {
     let text = fs::read_to_string(&record).expect("the record");
     node.del(&configuration, "old", &old);
 
-    // As after a reboot: the device is on the host, the record has another boot's id.
+    // As after a reboot: the device is on the host, and the record has the id of another boot.
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("a boot id");
     assert!(
         text.contains(boot.trim()),
@@ -167,7 +167,7 @@ fn a_record_from_before_a_reboot_does_not_block() {
     node.add(&configuration, "new", &new);
     let in_pod = Snapshot::of(&new);
 
-    // The kubelet deletes the old pod once it is up again.
+    // The kubelet deletes the old pod after its start.
     node.del(&configuration, "old", &old);
     assert!(!record.exists(), "the old record was left");
     in_pod.assert_restored(&new);
@@ -260,7 +260,7 @@ fn sixteen_pods_come_and_go_at_once() {
     assert!(node.records().is_empty());
 }
 
-/// Another pod's ADD goes on with a DEL that was killed, one batch at a time.
+/// The ADD of another pod continues a killed DEL, one batch at a time.
 #[test]
 fn a_removal_that_continues_is_no_failure() {
     let node = Node::with_rails(2);
@@ -293,7 +293,8 @@ fn a_removal_that_continues_is_no_failure() {
     node.assert_restored(&before);
 }
 
-/// A pod with `NET_ADMIN` can have as many netdevs on its rail as its memory holds. Others' verbs wait for one batch.
+/// A pod with `NET_ADMIN` can create as many netdevs on its rail as its memory permits. Verbs of other pods wait for
+/// one batch.
 #[test]
 fn a_del_that_removes_thousands_of_netdevs_keeps_no_other_pod_waiting() {
     let node = Node::with_rails(2);
@@ -322,7 +323,7 @@ fn a_del_that_removes_thousands_of_netdevs_keeps_no_other_pod_waiting() {
     }
     slow.wait().silent();
     let total = begun.elapsed();
-    // on a machine of any speed
+    // independent of the speed of the machine
     assert!(longest * 3 < total, "{longest:?} of {total:?}");
     let left = crowded.show("link show type macvlan");
     assert!(left.is_empty(), "{left:?}");

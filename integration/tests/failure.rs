@@ -42,7 +42,8 @@ fn an_alternative_name_in_the_pod_takes_a_name_as_well() {
     node.assert_restored(&before);
 }
 
-/// An operator counts errors: one failed ADD is one, whether `rdma-ipam` is a process of its own or not.
+/// An operator counts errors in the log: a failed ADD is one error, both with `rdma-ipam` as a separate process and
+/// without.
 #[test]
 fn a_failed_add_is_one_error_in_the_log() {
     let node = Node::with_rails(1);
@@ -60,7 +61,7 @@ fn a_failed_add_is_one_error_in_the_log() {
         .filter(|line| line.starts_with("rdma-cni["));
     let errors = own.filter(|line| line.contains("has no global IPv6 address"));
     assert_eq!(errors.count(), 1, "{outcome}");
-    // an IPAM plugin that fails DEL, too, is one more warning
+    // an IPAM plugin whose DEL fails as well adds one warning
     configuration["ipam"] = json!({"type": "host-local"});
     configuration["cniVersion"] = "1.0.0".into();
     let outcome = node
@@ -125,7 +126,7 @@ fn a_failure_at_the_second_rail_restores_the_first_one() {
 fn a_change_that_the_kernel_refuses_restores_all_rails() {
     let node = Node::with_rails(2);
     let pod = node.pod("pod");
-    // A macvlan takes no MTU above that of the netdev under it.
+    // The kernel permits no MTU of a macvlan above that of its lower netdev.
     node.host
         .ip("link add link eth2 name mac2 type macvlan mode bridge");
     node.host.ip("link set dev mac2 up");
@@ -253,7 +254,7 @@ fn a_full_state_directory_changes_nothing() {
     assert!(!pod.has_link("rdma0"));
     state.make_room();
     node.add(&configuration, "a", &pod);
-    // What was taken can always be restored: that needs no room.
+    // rdma-cni can always restore the devices that it moved: this needs no disk space.
     state.fill();
     node.del(&configuration, "a", &pod);
     node.assert_restored(&before);
@@ -277,8 +278,9 @@ fn a_state_directory_that_is_a_file_changes_nothing() {
     }
 }
 
-/// DEL of a pod without a record succeeds where `rdma-cni` can record nothing. Each pod without an allocation is such a
-/// pod: its ADD left no lock. An error of its DEL would keep the plugins before `rdma-cni` from their DEL.
+/// DEL of a pod without a record succeeds where `rdma-cni` cannot write a record. Each pod without an allocation is
+/// such a pod: its ADD created no lock. If its DEL failed, the runtime would not call DEL of the plugins before
+/// `rdma-cni`.
 #[test]
 fn a_pod_that_nothing_is_recorded_of_ends_where_nothing_can_be_recorded() {
     let node = Node::with_rails(1);
@@ -314,7 +316,8 @@ fn an_ipam_plugin_is_not_called_when_nothing_can_be_recorded() {
     assert!(!leaked, "an address was asked for and not given back");
 }
 
-/// Nobody can lock any more: devices that stay in a pod that did not come to be harm more than another's move.
+/// `rdma-cni` can no longer lock the node, and undoes the ADD without a lock. Devices that remain in a failed pod do
+/// more harm than a concurrent move of another pod.
 #[test]
 fn an_add_that_cannot_lock_the_node_any_more_is_undone_and_says_so() {
     let node = Node::with_rails(1);
@@ -383,7 +386,7 @@ fn a_killed_add_is_put_right_by_the_next_del_and_the_next_add() {
     }
 }
 
-/// The other rail of its record does not keep it from the node's pods.
+/// Other pods of the node can use a rail that is back on the host, even if the other rail of the same record is not.
 #[test]
 fn a_rail_that_is_home_is_another_pods_to_have() {
     let node = Node::furnished();

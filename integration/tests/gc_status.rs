@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! GC removes only stale attachments of its own network. STATUS reports whether ADD could work.
+//! GC removes only stale attachments of its own network. STATUS reports whether ADD could succeed.
 
 use integration::{Conflist, Netns, Node, Outcome, Snapshot, ipam, tmpfs::Tmpfs};
 use serde_json::{Value, json};
 
-/// Pods `stay` and `go` on network `net`, pod `other` on network `other`.
+/// The pods `stay` and `go` on network `net`, and the pod `other` on network `other`.
 struct Cluster {
     node: Node,
     pods: [Netns; 3],
@@ -54,7 +54,7 @@ impl Cluster {
         call.input(configuration).run()
     }
 
-    /// Which of the three pods have their rail.
+    /// For each of the three pods: true if it has its rail.
     fn attached(&self) -> [bool; 3] {
         std::array::from_fn(|pod| self.pods[pod].has_link("rdma0"))
     }
@@ -84,7 +84,7 @@ fn gc_with_an_empty_list_removes_all_of_its_own_network() {
 fn gc_does_not_take_a_missing_list_for_an_empty_one() {
     let cluster = Cluster::new();
     let mut configuration = cluster.configuration("eth1");
-    // neither does IPAM, which would take a missing list for an empty one
+    // nor is IPAM called, which would regard a missing list as an empty one
     configuration["ipam"] = json!({"type": ipam::NAME});
     cluster.run(&configuration).silent();
     assert_eq!(cluster.attached(), [true, true, true]);
@@ -92,7 +92,7 @@ fn gc_does_not_take_a_missing_list_for_an_empty_one() {
     assert_eq!(cluster.node.ipam.interfaces("GC"), [""; 0]);
 }
 
-/// A slice of Go's that nothing was put into: CRI-O at its start on a node without pods.
+/// A nil slice of Go: CRI-O passes it at its start on a node without pods.
 #[test]
 fn gc_takes_null_for_the_empty_list() {
     for keys in [
@@ -179,7 +179,7 @@ fn gc_is_handed_on_to_ipam_with_its_list() {
         .iter()
         .find(|call| call.command == "GC")
         .expect("IPAM was asked");
-    // IPAM knows the attachment by its rail's name
+    // IPAM identifies the attachment by the name of its rail
     let [runtimes, rails] =
         ["eth0", "rdma0"].map(|name| json!({"containerID": "a", "ifname": name}));
     let valid = json!([runtimes, rails]);
@@ -230,7 +230,7 @@ fn status_says_when_nothing_can_be_recorded() {
     let state = Tmpfs::mount(&node.state());
     let list = Conflist::new("1.1.0", vec![node.configuration(&["eth1"])]);
     state.fill();
-    // runtimes ask every few seconds: nothing is written for the answer
+    // runtimes call STATUS every few seconds: the answer requires no write
     let files = || {
         std::fs::read_dir(node.state())
             .expect("a directory")

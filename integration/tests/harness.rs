@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of the harness: a snapshot contains the whole state, and the runtime stand-in calls plugins as libcni does.
+//! Tests of the test harness: a snapshot contains the whole state, and the stand-in for the runtime calls plugins as
+//! libcni does.
 
 use integration::{Attachment, Conflist, Invocation, Netns, Runtime, Snapshot, StandInIpam, ipam};
 use serde_json::{Value, json};
@@ -108,7 +109,7 @@ fn the_runner_does_as_libcni_does() {
         [false, true, true, true, true, true, false, false]
     );
     let granted: Vec<bool> = (0..8).map(|call| has(call, "runtimeConfig")).collect();
-    // DEL goes from the last plugin to the first
+    // DEL calls the plugins from the last to the first
     assert_eq!(
         granted,
         [true, false, true, false, false, true, false, true]

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `scripts/jobs.sh`, which runs the parts of `scripts/test`, with made-up jobs.
+//! `scripts/jobs.sh`, which runs the parts of `scripts/test`. The tests use invented jobs.
 
 use std::process::Command;
 
-/// Returns what the script prints for `jobs`, and then for `run_jobs`. It has two lanes, and reports running jobs every
+/// Returns the script's output for `jobs` and then for `run_jobs`, with two lanes. It reports running jobs every
 /// second.
 fn run(jobs: &str) -> String {
     let script = format!(
@@ -42,12 +42,12 @@ fn running_jobs_are_reported_with_their_seconds() {
 
 #[test]
 fn nothing_is_reported_of_short_jobs() {
-    // on a busy machine, too
+    // also on a busy machine
     let told = run("HEARTBEAT=20\njob a one '' true");
     assert!(!told.contains("still at it"), "{told}");
 }
 
-/// A line about others stands between the outputs of two jobs, and in none of them.
+/// A line about other jobs is printed between the outputs of two jobs, and never within an output.
 #[test]
 fn the_output_of_a_job_stays_together_and_its_failure_counts() {
     let told = run(
@@ -61,7 +61,7 @@ fn the_output_of_a_job_stays_together_and_its_failure_counts() {
     assert!(told.ends_with("failed: 2\n"), "{told}");
 }
 
-/// Both are counted, whichever is waited for first.
+/// The script counts both jobs, whichever it waits for first.
 #[test]
 fn jobs_that_end_at_once_are_all_seen() {
     let told = run("job a one '' sleep 1\njob a two '' sleep 1\njob b three '' sleep 1");
@@ -70,7 +70,7 @@ fn jobs_that_end_at_once_are_all_seen() {
     }
 }
 
-/// The first two lanes have room for three jobs. A job of the lane called idle does not count.
+/// The first two lanes run three jobs at the same time. A job of the lane "idle" does not count.
 #[test]
 fn no_more_jobs_run_at_once_than_the_machine_is_to_do() {
     let told = run(
@@ -94,7 +94,8 @@ fn a_job_that_is_killed_has_failed() {
     assert!(told.contains(" done: other, "), "{told}");
 }
 
-/// Who sees the end of a long run alone learns why it failed: what tests printed, and the last lines.
+/// A reader who sees only the end of a long run learns why it failed: the output of the failed tests, and the last
+/// lines.
 #[test]
 fn a_failed_jobs_reason_is_repeated_at_the_end() {
     let told = run(

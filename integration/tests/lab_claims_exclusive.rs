@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, a real cluster of one node whose virtual functions are allocated by claims. `scripts/test --full lab
-//! cluster-claims-exclusive` has unchanged pods that request `rdma/vf: 1`. `cluster-claims-1.34` has pods with a claim
-//! template, because that API server has no other way. RDMA devices move into pods and are renumbered.
+//! In the lab, a real cluster of one node whose virtual functions are allocated by claims.
+//! `scripts/test --full lab cluster-claims-exclusive` uses unchanged pods that request `rdma/vf: 1`.
+//! `cluster-claims-1.34` uses pods with a claim template, the only way with this API server. RDMA devices move into
+//! pods and are renumbered.
 
 use integration::{
     Cluster, Snapshot,
@@ -20,10 +21,10 @@ use serde_json::{Value, json};
 
 const MANIFEST: &str = "integration/manifests/rendered/claims-of-moved-vfs.yaml";
 
-/// Resources that an API server before [`SHARES`] cannot have.
+/// Resources that an API server before [`SHARES`] does not support.
 const SHARED: &str = "integration/manifests/rendered/claims.yaml";
 
-/// The minor release from which an API server has extended resources by claims, and devices that are shared.
+/// The first minor release whose API server supports extended resources by claims, and shared devices.
 const SHARES: u32 = 37;
 
 const ROOT: &str = "resource.kubernetes.io/pcieRoot";
@@ -36,7 +37,7 @@ fn release(cluster: &Cluster<Lab>) -> u32 {
     minor.trim_end_matches('+').parse().expect("a number")
 }
 
-/// A template of claims of so many functions, with the constraints.
+/// A template of claims for `count` functions, with the constraints.
 fn template(name: &str, count: u32, constraints: Value) -> Value {
     let exactly = json!({"deviceClassName": "rdma-vf", "count": count});
     let requests = json!([{"name": "functions", "exactly": exactly}]);
@@ -47,7 +48,7 @@ fn template(name: &str, count: u32, constraints: Value) -> Value {
     })
 }
 
-/// A pod that asks for `rdma/vf: 1`, or has a claim by `template`.
+/// A pod that requests `rdma/vf: 1`, or has a claim from `template`.
 fn pod(name: &str, template: Option<&str>) -> Value {
     let mut container = json!({"name": "main", "image": TOOLS, "command": ["sleep", "1000000"]});
     let mut spec = json!({"terminationGracePeriodSeconds": 1});
@@ -61,13 +62,13 @@ fn pod(name: &str, template: Option<&str>) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
 }
 
-/// The name of a function's device in a pool.
+/// The device name of a function in a pool.
 fn device(function: &Function) -> String {
     format!("rdma-vf-{}", function.pci.replace([':', '.'], "-"))
 }
 
-/// The RDMA devices that the pod has in its namespace; they are what its container has the device files of, and whose
-/// ports are active.
+/// Returns the RDMA devices in the pod's namespace. Asserts that the container has the device files of exactly these
+/// devices, and that their ports are active.
 #[track_caller]
 fn all_own(pod: &Pod) -> Vec<String> {
     let mut devices = verbs_devices(&pod.netns());
@@ -85,7 +86,7 @@ fn all_own(pod: &Pod) -> Vec<String> {
     devices
 }
 
-/// Returns the RDMA device of a pod that has one.
+/// Returns the RDMA device of a pod that has exactly one.
 #[track_caller]
 fn own(pod: &Pod) -> String {
     let mut devices = all_own(pod);
@@ -94,8 +95,8 @@ fn own(pod: &Pod) -> String {
     device
 }
 
-/// The scheduler takes two functions of the same NIC for a claim of two below one root. Of the `functions`, one NIC has one
-/// and the other one has two.
+/// The scheduler allocates two functions of the same NIC to a claim for two devices below one root. Of the `functions`,
+/// one NIC has one and the other NIC has two.
 fn two_are_below_one_root(cluster: &mut Cluster<Lab>, functions: &[Vec<&Function>]) {
     let constraint = json!([{"requests": ["functions"], "matchAttribute": ROOT}]);
     cluster.make(TEMPLATES, &template("two", 2, constraint));
@@ -129,7 +130,7 @@ fn two_are_below_one_root(cluster: &mut Cluster<Lab>, functions: &[Vec<&Function
     cluster.delete(TEMPLATES, &["two"]);
 }
 
-/// An API server that passes over `allowMultipleAllocations`: the slices are taken back, and the log says why.
+/// An API server that drops `allowMultipleAllocations`: the daemon deletes the slices, and the log says why.
 fn shared_devices_are_refused_in_words(cluster: &mut Cluster<Lab>) {
     let file = root().join(SHARED);
     cluster.types(&format!(
@@ -156,7 +157,7 @@ fn each_container_has_its_own_function() {
         lab
     });
     let files = Files::below(&PLACES);
-    // the lowest number is free: whatever moves first gets it
+    // the lowest number is free: the device that moves first gets it
     let all = cluster.nics.functions.clone();
     let mut functions: Vec<(u64, &Function)> = all
         .iter()
@@ -199,7 +200,7 @@ fn each_container_has_its_own_function() {
     own(&again);
     cluster.says("a container that was started again has its own function");
 
-    // another pod has what one gave back
+    // another pod gets the function that a removed pod returned
     let given_back = own(&pods[0]);
     end(&mut cluster, &["a"]);
     cluster.make(PODS, &pod("d", template));

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, a real cluster of one node whose `rdma/hca` is allocated by claims. The test kills the daemon, which is
-//! the DRA driver, before each of its file changes while a pod starts and while a pod ends. Kubelet restarts the
-//! daemon, and repeats unanswered Prepare and Unprepare calls. `scripts/test --full lab cluster-claims-killed`.
+//! In the lab, a real cluster of one node whose `rdma/hca` is allocated by claims:
+//! `scripts/test --full lab cluster-claims-killed`. The test kills the daemon, which is the DRA driver, before each of
+//! its file changes while a pod starts and while a pod ends. Kubelet restarts the daemon, and repeats unanswered
+//! Prepare and Unprepare calls.
 
 use integration::{
     Cluster, Snapshot,
@@ -30,7 +31,7 @@ const DEVICES: [&str; 3] = [
 
 const NAME: &str = "killed";
 
-/// A system call, and which of its kind it is, from 1.
+/// A system call, and the ordinal number of this call, from 1.
 type Point = (String, u32);
 
 fn makes_a_pod(cluster: &Cluster) {
@@ -51,7 +52,7 @@ fn until_it_is_gone(cluster: &mut Cluster) {
     });
 }
 
-/// The claim is given up as soon as the driver has no record of it: the pod may be gone before.
+/// Waits until the driver has no record of the claim. This may be later than the end of the pod.
 #[track_caller]
 fn until_all_is_given_up(cluster: &mut Cluster) {
     until_it_is_gone(cluster);
@@ -73,7 +74,7 @@ fn points(changes: BTreeMap<String, u32>) -> Vec<Point> {
     changes.into_iter().flat_map(of_call).collect()
 }
 
-/// Returns the points at which the driver changes something while a pod comes, and while it ends.
+/// Returns the points at which the driver changes a file: while a pod starts, and while it ends.
 fn all_points(cluster: &mut Cluster) -> [Vec<Point>; 2] {
     let driver = pid_of(cluster);
     let coming = kill_at::changes(driver, || {
@@ -85,7 +86,8 @@ fn all_points(cluster: &mut Cluster) -> [Vec<Point>; 2] {
         until_it_is_gone(cluster);
     });
     until_all_is_given_up(cluster);
-    // the record, under its name when it is whole, and both off again: the specification comes with the pod's network
+    // the record is renamed when it is complete, and later removed together with the specification, which is written
+    // with the pod's network
     assert_eq!(coming.get("rename"), Some(&1), "{coming:?}");
     assert!(coming.contains_key("fsync"), "{coming:?}");
     assert!(ending["unlink"] >= 2, "{ending:?}");
@@ -93,7 +95,8 @@ fn all_points(cluster: &mut Cluster) -> [Vec<Point>; 2] {
     [coming, ending].map(points)
 }
 
-/// Kills the driver `pid` at `point` of what `begin` begins, and waits until kubelet has started it again.
+/// Kills the driver `pid` at `point` of the work that `begin` starts, and waits until kubelet has restarted the
+/// driver.
 #[track_caller]
 fn is_killed(
     cluster: &mut Cluster,
@@ -115,7 +118,7 @@ fn is_killed(
     cluster.says(&what);
 }
 
-/// Another pod of the daemon: kubelet starts the containers of one later and later.
+/// Replaces the daemon's pod, because kubelet restarts the containers of one pod with growing delays.
 #[track_caller]
 fn another_daemon(cluster: &mut Cluster) {
     let before = daemon(cluster);

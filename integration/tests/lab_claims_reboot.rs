@@ -16,10 +16,10 @@ const MANIFEST: &str = "integration/manifests/rendered/claims-of-moved-vfs.yaml"
 
 const NAMES: [&str; 2] = ["a", "b"];
 
-/// File on the node's disk that has the node's network from before the installation.
+/// The file on the node's disk with the node's network state before the installation.
 const FRESH: &str = "/var/lib/reboot/fresh.json";
 
-/// A node that has booted: two virtual functions on each NIC, set up as at every boot.
+/// A node that has booted, with two virtual functions on each NIC, set up as at every boot.
 fn booted() -> Lab {
     let lab = Lab::new(2);
     lab.give_hardware_addresses();
@@ -36,7 +36,7 @@ fn pod(name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
 }
 
-/// The function that the pod has; its container has no other.
+/// The function in the pod. Asserts that the container has no other one.
 #[track_caller]
 fn own(cluster: &Cluster<Lab>, pod: &Pod) -> Function {
     let [rdma] = &verbs_devices(&pod.netns())[..] else {
@@ -48,7 +48,7 @@ fn own(cluster: &Cluster<Lab>, pod: &Pod) -> Function {
     own.clone()
 }
 
-/// The device that the pod's claim was allocated.
+/// The device that the scheduler allocated to the pod's claim.
 #[track_caller]
 fn allocated(cluster: &Cluster<Lab>, pod: &str) -> Value {
     let claims = cluster.look_at_all(CLAIMS);
@@ -58,7 +58,8 @@ fn allocated(cluster: &Cluster<Lab>, pod: &str) -> Value {
     claim["status"]["allocation"]["devices"]["results"][0]["device"].clone()
 }
 
-/// Removes the bridge of the primary network, which has another address at each boot, and comes with the next pod.
+/// Removes the bridge of the primary network. The bridge gets another address at each boot, and is created with the
+/// next pod.
 #[track_caller]
 fn remove_bridge(cluster: &Cluster<Lab>) {
     cluster.nics.host.ip("link delete dev cni0");
@@ -84,12 +85,12 @@ fn first_boot() {
         own(&cluster, &pod);
     }
     cluster.says("two pods have a function each");
-    // what the runtime keeps is not what this is about
+    // write the runtime's files to the disk: the test is not about their loss
     nix::unistd::sync();
     power::cut();
 }
 
-/// The pods from before the boot have the same devices again, and give them back.
+/// The pods from before the boot get the same devices again, and return them when they end.
 fn second_boot() {
     assert_eq!(records().len(), NAMES.len(), "of the boot before");
     let [claims, specifications] = claims::files();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, a real cluster of one node with unconfigured eRDMA NICs, under the kernel's own driver: `scripts/test
-//! --full lab cluster-erdma`. Control plane, kubelet, container runtime, the daemon's image, driver and provider are
-//! real. The functions are models. The metadata service is a stand-in at the real one's address. The operator has the page
-//! for eRDMA, and types its commands.
+//! In the lab, a real cluster of one node with unconfigured eRDMA NICs and the kernel's own driver:
+//! `scripts/test --full lab cluster-erdma`. Control plane, kubelet, container runtime, the daemon's image, driver and
+//! user-space provider are real. The functions are models. The metadata service is a stand-in at the real address. The
+//! operator types the commands of the page for eRDMA.
 
 use integration::{
     Cluster, ErdmaNics, MetadataService, Netns, Snapshot,
@@ -27,7 +27,7 @@ const PAGE: &str = "docs/get-started/erdma.md";
 /// The address of the cloud's metadata service.
 const METADATA: Ipv4Addr = Ipv4Addr::new(100, 100, 100, 200);
 
-/// The machine's NICs. The driver is unloaded last.
+/// The machine's NICs. The driver is unloaded last, on drop.
 struct Nics {
     nics: ErdmaNics,
     erdma: ErdmaFunctions,
@@ -43,7 +43,7 @@ impl Nics {
     }
 }
 
-/// Types the commands of the page's manifest, and those of "Verify" until the first pod.
+/// Types the commands of the page's manifest, and those of "Verify" before the first pod.
 fn installed_by_the_page(cluster: &mut Cluster<Nics>) {
     let blocks = pages::blocks(PAGE);
     let block = blocks.iter().find(|it| {
@@ -72,7 +72,8 @@ fn pod(name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
 }
 
-/// The RDMA device of which the pod's container has the device file, which is `uverbs0` and `rdma_cm` alone.
+/// The RDMA device whose device file the pod's container has. Asserts that the container has only `uverbs0` and
+/// `rdma_cm`.
 #[track_caller]
 fn device_of(pod: &Pod, devices: &[String; 2]) -> String {
     let nodes = pod.main().rdma_nodes();
@@ -88,7 +89,7 @@ fn device_of(pod: &Pod, devices: &[String; 2]) -> String {
 fn kubelet_gives_pods_the_devices_of_nics_that_the_daemon_brings_up() {
     let mut cluster = Cluster::with(Nics::new);
     let host = Netns::own();
-    // the page: in /etc/sysctl.d
+    // as on the page: in /etc/sysctl.d
     host.set_sysctl("ipv4/conf/all/rp_filter", "2");
     let files = Files::below(&PLACES);
     let before = Snapshot::of(&host);
@@ -96,7 +97,7 @@ fn kubelet_gives_pods_the_devices_of_nics_that_the_daemon_brings_up() {
     installed_by_the_page(&mut cluster);
     cluster.nics.nics.are_configured();
     for nic in NICS {
-        // a container cannot set it, as the page says
+        // a container cannot set the sysctl, as the page says
         assert_eq!(cluster.nics.nics.filter(nic), "1");
     }
     cluster.says("the NICs have what the metadata service says");
@@ -108,7 +109,7 @@ fn kubelet_gives_pods_the_devices_of_nics_that_the_daemon_brings_up() {
     for name in names {
         let pod = cluster.pod(name);
         let device = device_of(&pod, &devices);
-        // Debian's provider opens it by that file
+        // Debian's user-space provider opens the device by this file
         let said = pod.main().sh(&format!("ibv_devinfo -d {device}"));
         assert!(said.contains("PORT_ACTIVE"), "{said}");
         assert!(said.contains("iWARP"), "{said}");
@@ -130,7 +131,7 @@ fn kubelet_gives_pods_the_devices_of_nics_that_the_daemon_brings_up() {
         it.allocatable(RESOURCE).is_none_or(|count| count == "0")
     });
     Files::below(&PLACES).assert_as(&files, &["/var/run/cdi"]);
-    // what the daemon has set stays for the node's own programs, until it is taken back on the node
+    // the NICs keep the daemon's settings for the node's own programs until `--release` is run on the node
     let mut release = Command::new(rdma_device_plugin());
     let released = release.arg("--release").output().expect("it runs");
     let words = String::from_utf8_lossy(&released.stdout).into_owned();

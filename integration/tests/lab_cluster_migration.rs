@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, a real cluster of one node whose NICs k8s-rdma-shared-dev-plugin serves: `scripts/test --full lab
-//! cluster-mlx5`. The operator types the commands of `docs/drop-in.md`, from the check to the undone end. The other
-//! plugin's program and DaemonSet, control plane, kubelet, container runtime, the daemon's image, mlx5_core and its
-//! provider are real. The card is a model.
+//! In the lab, a real cluster of one node whose NICs k8s-rdma-shared-dev-plugin provides:
+//! `scripts/test --full lab cluster-mlx5`. The operator types the commands of `docs/drop-in.md`, from the check to
+//! the undo of the migration. The other plugin's program and DaemonSet, control plane, kubelet, container runtime,
+//! the daemon's image, mlx5_core and its user-space provider are real. The card is a model.
 
 use integration::{
     Cluster, Netns, Snapshot,
@@ -21,7 +21,8 @@ use std::{env, fs, path::Path};
 const PAGE: &str = "docs/drop-in.md";
 const RESOURCE: &str = "rdma/hca";
 
-/// The directory of the other plugin's program and manifest (`integration/runtimes/build shared-device-plugin`).
+/// Environment variable with the directory of the other plugin's program and manifest
+/// (`integration/runtimes/build shared-device-plugin`).
 const PROGRAMS: &str = "RDMA_SHARED_DEVICE_PLUGIN";
 
 /// The other plugin's configuration, in the form of its own example.
@@ -34,11 +35,11 @@ const CONFIG: &str = r#"{
   }]
 }"#;
 
-/// The other plugin's image has Alpine's complete list.
+/// A part of Alpine's PCI id list, which is in the other plugin's image.
 const PCI_IDS: &str = "15b3  Mellanox Technologies\n\t1017  MT27800 Family [ConnectX-5]\n\
                        C 02  Network controller\n\t00  Ethernet controller\n";
 
-/// Both functions, up. The other plugin takes only devices that have a `umad` device file.
+/// A card with both functions up. The other plugin accepts only devices with a `umad` device file.
 fn card() -> Mlx5Card {
     let card = Mlx5Card::new("shared");
     card.host.run("modprobe ib_umad");
@@ -49,7 +50,8 @@ fn card() -> Mlx5Card {
     card
 }
 
-/// The other plugin's ConfigMap and its own DaemonSet, whose program the node has instead of its image.
+/// Applies the other plugin's ConfigMap and its own DaemonSet. The program comes from the node and not from the
+/// plugin's image.
 fn shared_device_plugin(cluster: &Cluster<Mlx5Card>, name: &str) {
     let programs = env::var(PROGRAMS).expect(PROGRAMS);
     let manifest = fs::read_to_string(Path::new(&programs).join("daemonset.yaml"));
@@ -88,13 +90,13 @@ fn shared_device_plugin(cluster: &Cluster<Mlx5Card>, name: &str) {
     ));
     let log = cluster.types(&format!("kubectl -n kube-system logs ds/{name}"));
     eprintln!("{log}");
-    // the page's config.json
+    // config.json of the page
     cluster.types(
         "kubectl -n kube-system get cm rdma-devices -o jsonpath='{.data.config\\.json}' >config.json",
     );
 }
 
-/// A user's pod, which a controller makes again after its eviction.
+/// A user's pod with a controller, which replaces it after an eviction.
 fn job(cluster: &Cluster<Mlx5Card>) {
     cluster.types(&format!(
         "kubectl apply -f - <<'EOF'\napiVersion: apps/v1\nkind: StatefulSet\nmetadata: {{ name: job }}\nspec:\n  \
@@ -105,7 +107,8 @@ fn job(cluster: &Cluster<Mlx5Card>) {
     ));
 }
 
-/// The user's pod has the device files of both NICs, and `others`. The provider opens both devices.
+/// Asserts that the user's pod has the device files of both NICs and `others`, and that the user-space provider
+/// opens both devices.
 #[track_caller]
 fn has_both_nics(pod: &Pod, others: &[&str]) {
     let nodes = pod.main().rdma_nodes();
@@ -135,7 +138,7 @@ fn a_node_goes_from_the_shared_device_plugin_to_ours_and_back() {
     let types = |cluster: &Cluster<Mlx5Card>, heading: &str| {
         let mut output = String::new();
         let blocks = pages::shell(PAGE, heading);
-        // with enableNonHostNetwork alone, the page says
+        // the page says: only with enableNonHostNetwork
         let uninstall = |it: &&String| it.starts_with("rdma-device-plugin ");
         for line in (blocks.iter().flat_map(|it| &it.lines)).filter(|it| !uninstall(it)) {
             let line = line

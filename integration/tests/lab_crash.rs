@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, the stories of `crash` with RDMA devices that belong to one namespace, and SMC-R:
+//! In the lab, the stories of `crash` with SMC-R and with RDMA devices that belong to one namespace:
 //! `integration/lab/vm --tier full --exclusive`, one test at a time.
 
 use integration::{
@@ -16,13 +16,13 @@ use integration::{
 };
 use serde_json::json;
 
-/// One rail with an RDMA device that moves, and SMC-R.
+/// One rail with SMC-R and an RDMA device that moves.
 #[test]
 #[ignore = "scripts/test --full: kills are lab_exclusive's and lab_smc_exclusive's"]
 fn devices_that_move_and_smc_r_leave_nothing() {
     let lab = Lab::new(2);
     lab.give_addresses();
-    // SMC-Rv2 takes a GID of a netdev with an address of the connection's network
+    // SMC-Rv2 uses a GID of a netdev with an address in the network of the connection
     let netdev = &lab.rails(0)[0].netdev;
     lab.host.ip(&format!(
         "address add 10.88.1.1/16 dev {netdev} noprefixroute"
@@ -33,7 +33,7 @@ fn devices_that_move_and_smc_r_leave_nothing() {
     configuration["smcUeid"] = UEID.into();
     configuration["name"] = "net".into();
     configuration["cniVersion"] = "1.1.0".into();
-    // one rail is as good as two, and quicker
+    // one rail tests the same as two, and is faster
     configuration["devices"] = json!([configuration["devices"][0]]);
     let programs = [
         plugin::rdma_cni(),
@@ -46,7 +46,8 @@ fn devices_that_move_and_smc_r_leave_nothing() {
         configuration,
         vec![lab.state()],
     );
-    // a kill takes some seconds here, an error some more: the program stops where it changes nothing, too
+    // a kill takes some seconds in the lab, an error somewhat more: the story also stops the program
+    // where it changes nothing
     for (name, verb, errors) in [
         ("lab: ADD", Verb::Add, 20),
         ("lab: DEL", Verb::Del, 16),

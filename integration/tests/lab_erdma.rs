@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, unconfigured eRDMA NICs under the kernel's own driver: `integration/lab/vm --tier erdma`, one test at a
-//! time. Driver and netdevs are real, the functions are models. The daemon asks a metadata stand-in on loopback.
+//! In the lab, unconfigured eRDMA NICs with the kernel's own driver: `integration/lab/vm --tier erdma`, one test at a
+//! time. Driver and netdevs are real, the functions are models. The daemon queries a stand-in for the metadata service
+//! on loopback.
 
 use integration::{
     Daemon, ErdmaNics, MetadataService, Netns, Snapshot,
@@ -21,16 +22,16 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// A node with a NIC of its own, `eth0`, and both eRDMA NICs down and bare.
+/// A node with a NIC of its own, `eth0`, and with both eRDMA NICs down and without addresses.
 struct Scene {
     nics: ErdmaNics,
     erdma: ErdmaFunctions,
     state: TempDir,
-    /// Held: the other end of `eth0` is in it.
+    /// The namespace with the other end of `eth0`, which must exist as long as the node.
     _switch: Netns,
 }
 
-/// A daemon, and kubelet beside it.
+/// A daemon, and a stand-in for kubelet.
 struct Running<'a> {
     scene: &'a Scene,
     node: Node,
@@ -69,7 +70,7 @@ impl Scene {
         })
     }
 
-    /// The daemon starts, with the service at `base`.
+    /// Starts the daemon with the metadata service at `base`.
     #[track_caller]
     fn start(&self, base: &str) -> Running<'_> {
         let configuration = self.configuration(base).to_string();
@@ -77,7 +78,7 @@ impl Scene {
         Running { scene: self, node }
     }
 
-    /// `--release`
+    /// Runs the program with `--release`.
     fn release(&self) -> Output {
         let file = self.state.path().join("config.json");
         let configuration = self.configuration(&self.nics.service.base());
@@ -98,7 +99,7 @@ impl Scene {
         assert_eq!(self.leaves_by("10.0.0.99"), "eth0");
     }
 
-    /// Returns the netdev by which the node's own packets to `destination` leave.
+    /// Returns the netdev of the route for the node's own packets to `destination`.
     fn leaves_by(&self, destination: &str) -> String {
         let routes = self.nics.host.show(&format!("-4 route get {destination}"));
         routes[0]["dev"].as_str().expect("a netdev").to_owned()
@@ -119,7 +120,7 @@ impl Running<'_> {
         &self.node.daemon
     }
 
-    /// Until the log has said what both NICs have.
+    /// Waits until the log has reported the settings of both NICs.
     #[track_caller]
     fn told(&self) {
         for (rail, nic) in NICS.into_iter().enumerate() {
@@ -159,13 +160,13 @@ fn bare_nics_are_brought_up_and_released(driver: Driver) {
     let requests = scene.nics.service.requests();
     let count = requests.len();
     assert_eq!(requests[0], "PUT /latest/api/token");
-    // an answer that is late is asked for again
+    // the daemon repeats a request whose answer is late
     let mut asked = requests.clone();
     asked.dedup();
     assert_eq!(asked.len(), 8, "{requests:?}");
     let configured = Snapshot::of(&scene.nics.host);
 
-    // a flap: routes are lost, and come back with their metrics
+    // a flap: routes are lost, and return with their metrics
     scene
         .nics
         .host
@@ -176,7 +177,7 @@ fn bare_nics_are_brought_up_and_released(driver: Driver) {
     let requests = scene.nics.service.requests();
     assert_eq!(requests.len(), count, "it is known by now: {requests:?}");
 
-    // not against a daemon that would do it all again
+    // `--release` is refused while a daemon would configure the NICs again
     let refused = scene.release();
     let words = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(
@@ -185,7 +186,7 @@ fn bare_nics_are_brought_up_and_released(driver: Driver) {
     );
     running.end();
 
-    // a second run, in which the service is gone
+    // a second run, in which the service does not respond
     let again = scene.start("http://127.0.0.1:9");
     again.told();
     configured.assert_restored(&scene.nics.host);
@@ -202,8 +203,8 @@ fn bare_nics_are_brought_up_and_released(driver: Driver) {
     before.assert_restored(&scene.nics.host);
 }
 
-/// The daemon says `told` while the service misbehaves, does nothing, and brings the NICs up when
-/// it has come round.
+/// While the service misbehaves, the daemon logs `told` and changes nothing. It brings the NICs up when the service
+/// behaves again.
 fn comes_round(misbehave: impl FnOnce(&MetadataService), told: &str) {
     let scene = Scene::new();
     let before = Snapshot::of(&scene.nics.host);
@@ -305,7 +306,7 @@ fn conflicts_are_reported_and_what_is_configured_is_left_alone() {
     before.assert_restored(&scene.nics.host);
     running.end();
 
-    // out of the bond, and configured by its administrator
+    // removed from the bond, and configured by the administrator
     scene
         .nics
         .host
@@ -372,7 +373,7 @@ fn a_nic_in_the_middle_of_dhcp_and_the_primary_one_are_left_alone() {
     is_bare();
 }
 
-/// Both drivers of a NIC: `erdma`, and the netdev's, whose netdev is another one then.
+/// Both drivers of a NIC are bound again: `erdma`, and the driver of the netdev, which creates a new netdev.
 #[test]
 fn a_nic_whose_drivers_are_bound_anew_gets_it_all_again() {
     let scene = Scene::new();
@@ -392,7 +393,7 @@ fn a_nic_whose_drivers_are_bound_anew_gets_it_all_again() {
     scene.erdma.are_home();
     scene.is_configured();
 
-    // the netdev's function is not removed while erdma is loaded
+    // the kernel does not remove the netdev's function while erdma is loaded
     scene.erdma.unload();
     driver("virtio-pci", "unbind", NIC_FUNCTIONS[1]);
     wait::until("the NIC is gone", || !scene.nics.host.has_link(NICS[1]));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, faults of the eRDMA fabric and of a function, under the kernel's own driver: `integration/lab/vm --tier
-//! erdma --monitor`, one test at a time. Driver and provider are real, the functions and the fabric are models.
+//! In the lab, faults of the eRDMA fabric and of a function, with the kernel's own driver:
+//! `integration/lab/vm --tier erdma --monitor`, one test at a time. Driver and user-space provider are real, the
+//! functions and the fabric are models.
 
 use integration::{
     Netns, Outcome, Snapshot,
@@ -14,16 +15,17 @@ use std::{fs, time::Duration};
 
 const RESOURCE: &str = "aliyun/erdma";
 
-/// NICs stay as they are.
+/// A configuration with which the daemon does not configure the NICs.
 const CONFIGURATION: &str = r#"{"erdma": {"configureNICs": false}}"#;
 
-/// Time that a verb may take: the driver gives a command up after 15 s (`ERDMA_CMDQ_TIMEOUT_MS`).
+/// Time that a verb may take: the driver aborts a command after 15 s (`ERDMA_CMDQ_TIMEOUT_MS`).
 const LIMIT: Duration = Duration::from_secs(25);
 
-/// Time that an answer of the daemon may take that asks nothing of the driver.
+/// Time that the daemon may take for an answer that needs no command of the driver.
 const SOON: Duration = Duration::from_secs(10);
 
-/// Two pods, each with a NIC by `rdma-cni`; the host is as before after `work`.
+/// Runs `work` with two pods, to each of which `rdma-cni` has given a NIC. Asserts that the host is as before
+/// afterwards.
 #[track_caller]
 fn with_pods(work: impl FnOnce(End<'_>, End<'_>)) {
     let scene = ErdmaNode::new(Driver::Kernel, "exclusive");
@@ -128,7 +130,7 @@ fn verbs_and_the_daemon_go_on_when_a_function_in_a_pod_falls_off_its_bus() {
     verb(&scene, "ADD", 0, &pod).result();
     fabric.order(&format!("unplug {}", macs()[0]));
 
-    // the driver waits 15 s for the answer to the first command, and the page does not wait for it
+    // the driver waits 15 s for the answer to the first command, and the metrics page must not wait for it
     wait::for_no_longer(SOON, "/metrics", || node.metrics());
     let others = scene.erdma.rdma(1);
     let has_counters = || {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! In the lab, pods of two machines with eRDMA NICs on one fabric: `integration/lab/pair`, one test at a time. Both
-//! machines run this program. Driver and provider are real, the functions and the fabric are models.
+//! machines run this program. Driver and user-space provider are real, the functions and the fabric are models.
 
 use integration::{
     Snapshot,
@@ -9,10 +9,10 @@ use integration::{
     traffic::{self, End},
 };
 
-/// The NICs of machine 1, and those of machine 2.
+/// The addresses of the NICs of machine 1, and those of machine 2.
 const ADDRESSES: [[&str; 2]; 2] = [["10.0.0.1", "10.0.0.2"], ["10.0.0.3", "10.0.0.4"]];
 
-/// A pod of machine 1 has the NIC of its NUMA node 0, and a pod of machine 2 that of its NUMA node 1.
+/// A pod of machine 1 has the NIC of its NUMA node 0. A pod of machine 2 has the NIC of its NUMA node 1.
 #[test]
 fn pods_of_two_machines_exchange_data() {
     let pair = ErdmaPair::new("traffic");
@@ -41,7 +41,7 @@ fn pods_of_two_machines_exchange_data() {
         pair.wait_for("rping");
         traffic::ask_rping(end, server_address);
     }
-    // the data of a read are the server's
+    // in a read, the server is the sender of the data
     for (program, sender) in [
         ("ib_read_bw -q 30", 2),
         ("ib_write_bw", 1),

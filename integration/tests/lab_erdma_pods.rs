@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, pods with eRDMA NICs under the kernel's own driver, and under its variant with a parent:
-//! `integration/lab/vm --tier erdma`, one test at a time. Driver and provider are real, the functions are models.
+//! In the lab, pods with eRDMA NICs, with the kernel's own driver and with its variant that has a parent:
+//! `integration/lab/vm --tier erdma`, one test at a time. Driver and user-space provider are real, the functions are
+//! models.
 
 use integration::{
     Snapshot,
@@ -16,7 +17,7 @@ use integration::{
 use serde_json::json;
 use std::{collections::BTreeSet, fs, process::Command};
 
-/// `--check-config` offers both NICs, and `doctor` finds both active.
+/// Asserts that `--check-config` advertises both NICs, and that `doctor` finds both active.
 #[track_caller]
 fn are_both_offered(scene: &ErdmaNode) {
     let file = scene.node.directory().join("config.json");
@@ -51,8 +52,8 @@ fn are_both_offered(scene: &ErdmaNode) {
     }
 }
 
-/// The devices are offered, and given to a pod, also while a NIC has another MAC than the one that the driver made its
-/// node GUID of.
+/// The daemon advertises both devices and gives them to a pod, even while a NIC's MAC differs from the one in the node
+/// GUID.
 #[track_caller]
 fn both_are_offered(driver: Driver) {
     let scene = ErdmaNode::new(driver, "exclusive");
@@ -71,7 +72,7 @@ fn both_are_offered(driver: Driver) {
     change(changed);
     is_guid_of(&macs()[0]);
     are_both_offered(&scene);
-    // the next load takes the changed MAC into the GUID
+    // the next load of the driver copies the changed MAC into the node GUID
     scene.erdma.unload();
     scene.erdma.load();
     scene.erdma.are_home();
@@ -137,7 +138,7 @@ fn pods_have_their_devices(driver: Driver) {
         assert!(sent >= least, "{program}: {sent} bytes");
     }
 
-    // one pod is removed in order, the other one after its end
+    // one pod is removed in order, the other one after its processes have ended
     node.del(&scene.configuration(0), "c0", &pods[0]);
     pods[1].die();
     wait::until("the kernel gave the RDMA device back", || {
@@ -157,7 +158,7 @@ fn pods_have_devices_with_a_parent_and_the_host_is_as_before() {
     pods_have_their_devices(Driver::WithParent);
 }
 
-/// In shared mode the netdev is the pod's, and the RDMA device follows it while it stays the node's.
+/// In shared mode the netdev is in the pod. The RDMA device refers to this netdev, and stays on the node.
 #[test]
 fn pods_have_netdevs_and_data_in_shared_mode() {
     let scene = ErdmaNode::new(Driver::Kernel, "shared");
@@ -191,7 +192,7 @@ fn pods_have_netdevs_and_data_in_shared_mode() {
     node.assert_restored(&before);
 }
 
-/// `rdma-cni` is killed at moves or at every change, and the next verb restores netdev and RDMA device.
+/// Kills `rdma-cni` at moves or at every change. The next verb restores netdev and RDMA device.
 #[track_caller]
 fn devices_return_after_a_kill(driver: Driver, around: Around) {
     let scene = ErdmaNode::new(driver, "exclusive");
@@ -256,7 +257,8 @@ fn a_device_is_chosen_by_its_driver_and_shared_mode_gives_a_child() {
         node.assert_restored(&before);
     }
 
-    // a pod's child of each NIC; the RDMA devices stay, and have the child's address as a GID on RoCE alone
+    // a child of each NIC in a pod; the RDMA devices stay on the host, and only on RoCE have the child's address as a
+    // GID
     let scene = ErdmaNode::new(Driver::Kernel, "shared");
     let node = &scene.node;
     let before = Snapshot::of(&node.host);

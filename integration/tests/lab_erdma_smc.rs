@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, SMC-R over eRDMA functions that speak RoCE v2: `integration/lab/vm --tier erdma --erdma-roce`, one test at a
-//! time. Driver and SMC are the kernel's, the functions are models.
+//! In the lab, SMC-R on eRDMA functions with RoCE v2: `integration/lab/vm --tier erdma --erdma-roce`, one test at a
+//! time. Driver and SMC are those of the kernel, the functions are models.
 
 use integration::{
     Netns, Snapshot,
@@ -11,7 +11,8 @@ use std::process::Command;
 
 const MIB: u64 = 1 << 20;
 
-/// SMC of Linux 6.12 that takes devices with one receive SGE (`integration/lab/patches`); the kernel's own is back on drop.
+/// SMC of Linux 6.12 with a patch that accepts devices with one receive SGE (`integration/lab/patches`). The kernel's
+/// own module is loaded again on drop.
 struct OneReceiveSge;
 
 impl OneReceiveSge {
@@ -36,8 +37,8 @@ impl Drop for OneReceiveSge {
     }
 }
 
-/// Two annotated pods with an eRDMA NIC each: connections between their own addresses carry all bytes, and are what
-/// `is_expected` says, at both ends.
+/// Two annotated pods with an eRDMA NIC each. Connections between their own addresses carry all bytes. At both ends
+/// they are as `is_expected` requires.
 #[track_caller]
 fn annotated_pods_are_carried(is_expected: impl Fn(&str) -> bool) {
     let scene = ErdmaNode::new(Driver::Kernel, "exclusive");

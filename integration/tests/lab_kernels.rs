@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, a node on the kernels of Debian's releases: `integration/lab/vm --kernel 5.10 --tier full --shared
-//! --memory 4096`, one test at a time. These kernels' rdma_rxe is Debian's own: its devices cannot be moved, and pods
-//! have no traffic with each other. The kernels also differ in their reports of netdevs and devices.
+//! In the lab, a node with the kernels of Debian's releases:
+//! `integration/lab/vm --kernel 5.10 --tier full --shared --memory 4096`, one test at a time. The rdma_rxe of these
+//! kernels is Debian's own: its devices cannot be moved, and pods have no traffic with each other. The kernels also
+//! differ in their reports of netdevs and devices.
 
 use integration::{
     Attachment, Conflist, Snapshot,
@@ -75,7 +76,7 @@ fn virtual_functions_are_moved_by_device_id_and_by_driver() {
     };
     del(&moved(&by_id, 1));
     del(&moved(&by_driver, 2));
-    // a pod that dies: the kernel gives them back, without their addresses
+    // a pod ends without DEL: the kernel returns the netdevs without their addresses
     let attached = moved(&by_driver, 2);
     pod.die();
     wait::until("the kernel gave the netdevs back", || {
@@ -84,7 +85,7 @@ fn virtual_functions_are_moved_by_device_id_and_by_driver() {
     del(&attached);
 }
 
-/// Both NICs of the machine in one network. Packets from one to the other pass the wire, although both addresses are the
+/// Both NICs of the machine in one network. Packets between them pass the wire, although both addresses are the
 /// machine's own.
 struct Wire(Lab);
 
@@ -124,7 +125,7 @@ impl Drop for Wire {
     }
 }
 
-/// The machine's own connection manager answers, by the other NIC, which drops UDP port 4791 afterwards.
+/// The machine's own connection manager answers on the other NIC. Later this NIC drops UDP port 4791.
 #[test]
 fn a_rail_pings_another_one_and_tells_that_rdma_alone_is_dropped() {
     let Wire(lab) = &Wire::new();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! In the lab, one resource request in exclusive mode: `integration/lab/vm --tier full --exclusive`, one test at a
-//! time. A virtual function moves into one pod, which has the function alone.
+//! time. A virtual function moves into a pod, and no other pod sees it.
 
 use integration::{
     Attachment, Conflist, Netns, Runtime, Snapshot,
@@ -10,13 +10,13 @@ use integration::{
 };
 use std::{fs, os::linux::fs::MetadataExt, path::Path};
 
-/// Configuration as users of sriov-network-device-plugin have it, for igbvf's functions.
+/// A configuration in the format of sriov-network-device-plugin, for igbvf's functions.
 const RESOURCE_LIST: &str = r#"{"resourceList": [{
     "resourcePrefix": "lab", "resourceName": "vf",
     "selectors": {"isRdma": true, "drivers": ["igbvf"]}
 }]}"#;
 
-/// Configuration of the same resource in the daemon's own format, by CDI names.
+/// A configuration of the same resource in the daemon's own format, with CDI names.
 const BY_CDI: &str = r#"
 resources:
 - name: lab/vf
@@ -35,7 +35,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// Two virtual functions on each NIC, all advertised.
+    /// Creates two virtual functions on each NIC, and advertises all of them.
     #[track_caller]
     fn new(configuration: &str) -> Self {
         let lab = Lab::new(2);
@@ -59,7 +59,7 @@ impl Scene {
         Attachment::new(&format!("sandbox-{pod}"), netns.path(), "eth0").of_pod("default", pod)
     }
 
-    /// The sandbox of a pod that has its allocation; its containers may start then.
+    /// Runs ADD for the sandbox of a pod that has its allocation. Its containers may start afterwards.
     #[track_caller]
     fn add(&self, pod: &str) -> Netns {
         let netns = self.lab.pod(pod);
@@ -80,7 +80,7 @@ impl Scene {
         self.node.free(pod);
     }
 
-    /// The function of this PCI address.
+    /// The function with this PCI address.
     #[track_caller]
     fn function(&self, id: &str) -> &Function {
         let mut functions = self.lab.functions.iter().flatten();
@@ -88,7 +88,7 @@ impl Scene {
         found.unwrap_or_else(|| panic!("there is no function {id}"))
     }
 
-    /// A container of `pod` gets the pod's function of a NIC.
+    /// Allocates the pod's function of a NIC to a container of `pod`.
     #[track_caller]
     fn one(&self, pod: usize, nic: usize, container: &str) -> Allocation {
         let id = self.lab.functions[nic][pod].pci.clone();
@@ -96,7 +96,7 @@ impl Scene {
         self.node.allocate(&wish)
     }
 
-    /// A pod has the function of `uverbs1`, and there is one with the lower number.
+    /// A pod has the function of `uverbs1`, and another function has the lower number.
     #[track_caller]
     fn with_a_lower_number(&self) -> (Function, Function, Allocation) {
         let [lowest, function] = ["uverbs0", "uverbs1"].map(|name| self.lab.numbered(name));
@@ -106,7 +106,7 @@ impl Scene {
     }
 }
 
-/// The numbers of the node in `/dev/infiniband`.
+/// Device numbers (major, minor) of the file `name` in `/dev/infiniband`.
 #[track_caller]
 fn node(name: &str) -> (u64, u64) {
     let path = Path::new("/dev/infiniband").join(name);
@@ -118,7 +118,7 @@ fn node(name: &str) -> (u64, u64) {
     )
 }
 
-/// Asserts that the metrics have the counters of a device inside a pod, with the pod's container.
+/// Asserts that the metrics contain the counters of a device inside a pod, labelled with the pod's container.
 #[track_caller]
 fn held_by(scene: &Scene, given: &Allocation) {
     let rdma = &scene.function(&given.ids[0]).rdma;
@@ -157,7 +157,7 @@ fn a_container_gets_the_right_node_though_the_move_renumbered_it() {
         std::slice::from_ref(&granted)
     );
 
-    // between Allocate and ADD another device goes: the move gives the lowest free number
+    // another device is removed between Allocate and ADD: the moved device gets the lowest free number
     scene
         .lab
         .host
@@ -170,7 +170,7 @@ fn a_container_gets_the_right_node_though_the_move_renumbered_it() {
         std::slice::from_ref(&now)
     );
     assert_eq!(node(&now.0), (now.1, now.2), "/dev was not put right");
-    // and the path that would have been given leads to nothing, or to another device
+    // and the path at the time of Allocate now leads to no device, or to another one
     scene.lab.host.run(&format!(
         "rdma link add {} type rxe netdev {}",
         lowest.rdma, lowest.netdev
@@ -182,7 +182,7 @@ fn a_container_gets_the_right_node_though_the_move_renumbered_it() {
     assert_eq!(node(&granted.0), (granted.1, granted.2));
     scene.node.may_start("one");
     lab::open_verbs(&netns, &function.rdma);
-    // the daemon, which sees the device come, writes what is true as well
+    // the daemon sees the new device, and writes its correct entry as well
     wait::until("the daemon wrote the new device's entry", || {
         let nodes = scene.node.cdi_nodes_if_there(&lowest.pci);
         nodes.is_some_and(|it| it == [uverbs(&lowest.rdma)])
@@ -217,7 +217,7 @@ fn a_path_that_would_lead_to_another_device_fails_the_pod() {
     let text = refused.expect_err("a wrong device was given").error(106);
     assert!(text.contains("uverbs1") && text.contains("cdi"), "{text}");
     before.assert_restored(&scene.lab.host);
-    // kubelet's check before the container's start sees it, too
+    // kubelet's check before the start of the container sees the new number, too
     let told = scene.node.kubelet.before_start(VF, &given.ids);
     let told = told.expect_err("a wrong device would be given");
     assert!(told.message().contains("uverbs1"), "{told:?}");
@@ -248,7 +248,7 @@ fn functions_come_and_go_while_the_daemon_runs() {
         it.is_some_and(|it| it.devices.len() == 3)
     });
     assert!(there, "{:?}", kubelet.resource(VF));
-    // its wire takes longer
+    // the carrier of the new function appears later
     wait::until("the new function has carrier", || {
         let state = format!("/sys/class/infiniband/r_{netdev}/ports/1/state");
         fs::read_to_string(state).is_ok_and(|it| it.contains("ACTIVE"))
@@ -271,7 +271,7 @@ fn health_and_counters_of_a_device_inside_a_pod_are_known() {
         given.given.envs.get("PCIDEVICE_LAB_VF"),
         Some(&given.ids[0])
     );
-    // in its pod, and on the way there, it is advertised as before
+    // a function in its pod, or on the way there, is advertised as before
     let known = kubelet.resource(VF).expect("it is registered");
     assert_eq!(known.healthy().len(), 4, "{:?}", known.devices);
     assert_eq!(known.lists, 1, "kubelet got another list");
@@ -282,7 +282,7 @@ fn health_and_counters_of_a_device_inside_a_pod_are_known() {
             .is_some_and(|it| it.healthy().contains(id))
     });
     held_by(&scene, &given);
-    // its wire is its physical function's
+    // the carrier is that of its physical function
     let nic = NICS[0];
     scene.lab.host.ip(&format!("link set dev {nic} down"));
     wait::until("the function has lost its carrier", || {
@@ -306,7 +306,8 @@ fn health_and_counters_of_a_device_inside_a_pod_are_known() {
         it.is_some_and(|it| it.healthy().contains(id))
     });
     assert!(told, "{:?}", kubelet.resource(VF));
-    // igb has no hardware address of a function while that is reset, which is done by its carrier
+    // igb reports no hardware address of a function during its reset, which has ended when the function has
+    // carrier
     wait::until("the NIC's other function has its carrier, too", || {
         let known = kubelet.resource(VF);
         known.is_some_and(|it| it.healthy().len() == 4)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, health of shared devices: `integration/lab/vm --tier full --shared`, one test at a time. The node has
-//! bonds over its NICs. `lab_pods_share` tests the pods.
+//! In the lab, the health of shared devices: `integration/lab/vm --tier full --shared`, one test at a time. The node
+//! has bonds on its NICs. `lab_pods_share` tests the pods.
 
 use integration::{
     BondedNics,
@@ -35,7 +35,7 @@ fn a_rail_that_goes_down_is_reported_within_a_second_and_its_return_within_anoth
     );
     let kubelet = &scene.node.kubelet;
     let known = kubelet.wait_for("rdma/hca", "its ids", |it| it.healthy().len() == 100);
-    // each id is one NIC's, with that NIC's NUMA node
+    // each id belongs to one NIC and has this NIC's NUMA node
     for node in [0, 1] {
         let on_node = known.devices.iter().filter(|it| {
             let nodes = it.topology.iter().flat_map(|it| &it.nodes);

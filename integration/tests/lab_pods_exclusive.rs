@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, exclusive devices in containers of a real runtime: `integration/lab/vm --tier full --exclusive --memory
-//! 2560`, one test at a time. Containers get devices by CDI names.
+//! In the lab, exclusive devices in containers of a real runtime:
+//! `integration/lab/vm --tier full --exclusive --memory 2560`, one test at a time. Containers get devices by CDI
+//! names.
 
 use integration::{
     ContainerRuntime, Netns,
@@ -23,7 +24,7 @@ use std::{
 
 const NAMES: [&str; 2] = ["one", "two"];
 
-/// Two virtual functions on each NIC.
+/// A node with two virtual functions on each NIC.
 #[track_caller]
 fn node() -> ExclusiveNode {
     let lab = Lab::new(2);
@@ -36,7 +37,7 @@ fn node() -> ExclusiveNode {
     ExclusiveNode::new(lab, node, runtime, &chain)
 }
 
-/// The function that the pod of this number has on a NIC, allocated to a container of it.
+/// Allocates a function of a NIC, the one with the pod's number, to a container of this pod.
 #[track_caller]
 fn give(node: &ExclusiveNode, pod: usize, nic: usize, container: &str) -> Allocation {
     node.allocate(NAMES[pod], container, &node.lab.functions[nic][pod].pci)
@@ -48,7 +49,7 @@ fn end(node: &ExclusiveNode, pods: impl IntoIterator<Item = Pod>) {
     node.before.assert_restored(&node.lab.host);
 }
 
-/// Neither by its name nor by a node made for it can the container open the device.
+/// Asserts that the container cannot open the device, neither by its name nor by a device node that the test creates.
 #[track_caller]
 fn cannot_open(container: &Container, function: &Function) {
     let (name, major, minor) = uverbs(&function.rdma);
@@ -59,7 +60,7 @@ fn cannot_open(container: &Container, function: &Function) {
     assert!(tried.said.contains("not permitted"), "{}", tried.said);
 }
 
-/// One node serves all: to start one takes longer than any of these.
+/// One node serves all steps, because its start takes longer than any step.
 #[test]
 fn pods_have_just_their_own_devices_and_smc_r_where_they_request_it() {
     let node = node();
@@ -108,13 +109,13 @@ fn pods_started_in_parallel_have_the_right_nodes_though_numbers_went_round(node:
         let given = node.allocate(NAMES[pod], "main", &functions[pod].pci);
         PodSpec::new(NAMES[pod]).container("main", &[given])
     });
-    // between Allocate and ADD a device goes: each move takes the lowest free number
+    // a device is removed between Allocate and ADD: each move takes the lowest free number
     let rdma = &lowest.rdma;
     node.lab.host.run(&format!("rdma link delete {rdma}"));
     let pods = thread::scope(|scope| {
         let started = specs.each_ref().map(|spec| {
             let started = scope.spawn(|| node.runtime.pod(spec));
-            // the pod with the lower number moves first, if nothing delays it
+            // the pod with the lower number moves its device first if nothing delays it
             thread::sleep(Duration::from_millis(300));
             started
         });
@@ -123,7 +124,7 @@ fn pods_started_in_parallel_have_the_right_nodes_though_numbers_went_round(node:
     let now = functions.each_ref().map(|it| uverbs(&it.rdma).0);
     println!("uverbs1 is now {}, uverbs2 is now {}", now[0], now[1]);
     assert_ne!(now, ["uverbs1", "uverbs2"], "no number changed");
-    // and the number that is free leads to another device again
+    // and the free number belongs to another device again
     let netdev = &lowest.netdev;
     let again = format!("rdma link add {rdma} type rxe netdev {netdev}");
     node.lab.host.run(&again);
@@ -135,7 +136,7 @@ fn pods_started_in_parallel_have_the_right_nodes_though_numbers_went_round(node:
     end(node, pods);
 }
 
-/// Neither pod has the other's device.
+/// Asserts that neither pod has the device of the other.
 #[track_caller]
 fn has_not(node: &ExclusiveNode, pods: &[Pod; 2], functions: &[Function; 2]) {
     for (pod, function) in pods.iter().zip(functions.iter().rev()) {
@@ -160,19 +161,19 @@ fn a_pod_that_asks_for_smc_r_by_annotation_has_it_on_its_rail(node: &ExclusiveNo
         node.runtime.pod(&spec)
     });
     let netns = [0, 1].map(|pod: usize| pods[pod].netns());
-    // an emulated function's port can come up later than its pod
+    // the port of an emulated function can come up later than its pod
     wait::until("the ports with a pnet id are up", || {
         let ports = shown(&netns[0])["rdmaPorts"].take();
         let mut ports = ports.as_array().expect("a list").iter();
         ports.all(|it| it["pnetId"].is_null() || it["active"] == true)
     });
-    // the primary interface is of another network, of which no GID is
+    // the primary interface is in another network, which has no GID
     for (address, mode) in [
         (pods[0].addresses()[0].clone(), "tcp"),
         (ipv4(0, 0), "smcr"),
     ] {
         let mut connections = exchange(&peer, &pods, &netns, &format!("{address}:7000"));
-        // the pods have no real-time priority to win the kernel's race with: see `OneCpu`
+        // the pods have no real-time priority with which to win the kernel's race: see `OneCpu`
         for port in 7001..7003 {
             if mode == "tcp" || !connections.iter().any(is_late) {
                 break;
@@ -186,7 +187,7 @@ fn a_pod_that_asks_for_smc_r_by_annotation_has_it_on_its_rail(node: &ExclusiveNo
     end(node, pods);
 }
 
-/// Whether the connection fell back to TCP because its first link was not confirmed in time.
+/// Returns true if the connection fell back to TCP because its first link was not confirmed in time.
 fn is_late(connection: &Value) -> bool {
     let Value::Object(fallback) = &connection["fallback"] else {
         return false;
@@ -197,8 +198,8 @@ fn is_late(connection: &Value) -> bool {
         .any(|it| late.iter().any(|late| it["code"] == *late))
 }
 
-/// Opens a connection from the second pod to `address` of the first, exchanges a MiB on it, and returns the
-/// connection as both ends have it.
+/// Opens a connection from the second pod to `address` of the first, exchanges a MiB on it, and returns the connection
+/// as reported at both ends.
 #[track_caller]
 fn exchange(peer: &Path, pods: &[Pod; 2], netns: &[Netns; 2], address: &str) -> [Value; 2] {
     let program = peer.display();
@@ -214,7 +215,7 @@ fn exchange(peer: &Path, pods: &[Pod; 2], netns: &[Netns; 2], address: &str) -> 
         let asked = scope.spawn(|| pods[1].main().sh(&asking));
         let connections = wait_for_connections(netns);
         drop(one);
-        // their standard input ends, and so do they; the container's own sleep takes no signal
+        // their standard input ends, which ends them; the container's own sleep ignores the signal
         pods[1].main().sh("killall sleep");
         let said = asked.join().expect("the client succeeded");
         assert!(said.contains("equal"), "{said}");
@@ -224,7 +225,7 @@ fn exchange(peer: &Path, pods: &[Pod; 2], netns: &[Netns; 2], address: &str) -> 
     })
 }
 
-/// Waits until both have a connection, and returns the one of each.
+/// Waits until both pods have a connection, and returns them.
 #[track_caller]
 fn wait_for_connections(netns: &[Netns; 2]) -> [Value; 2] {
     let mut connections = [vec![], vec![]];

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, bonded NICs shared by pods of a real container runtime: `integration/lab/vm --tier full --shared
-//! --memory 4096`, one test at a time. A stand-in plays kubelet over the daemon's real sockets; the runtime calls the
-//! chain.
+//! In the lab, pods of a real container runtime that share bonded NICs:
+//! `integration/lab/vm --tier full --shared --memory 4096`, one test at a time. A stand-in acts as kubelet on the
+//! daemon's real sockets; the runtime calls the chain.
 
 use integration::{
     Snapshot,
@@ -18,10 +18,10 @@ use nix::sys::signal::Signal;
 use std::{thread, time::Duration};
 use tonic::Code;
 
-/// Limit between a sandbox's start and the chain's ADD.
+/// Time limit between the start of a sandbox and the chain's ADD.
 const TO_BEGIN: Duration = Duration::from_secs(180);
 
-/// A node on which a pod without RDMA, which the chain left alone, has come and gone.
+/// A node on which a pod without RDMA has started and ended. The chain did not change this pod.
 #[track_caller]
 fn node_with_a_bridge() -> SharedNode {
     let node = SharedNode::new();
@@ -46,7 +46,7 @@ fn one_request_gives_a_container_every_rail_with_devices_addresses_and_traffic()
     for (pod, netns) in pods.iter().zip(&netns) {
         assert_eq!(pod.main().rdma_nodes(), nodes_of_all_rails());
         assert_eq!(links(netns), ["lo", "eth0", "rdma0", "rdma1"]);
-        // kubelet's own address of the pod is its primary network's
+        // kubelet reports the pod's address of the primary network
         let told = pod.addresses();
         assert!(told[0].starts_with("10.88."), "{told:?}");
     }
@@ -64,7 +64,7 @@ fn one_request_gives_a_container_every_rail_with_devices_addresses_and_traffic()
                 let by_tcp = address(&netns[0], rail, false);
                 let sent = nics::sent_packets(&rdma);
                 traffic::read_bandwidth(end(0), end(1), &by_tcp, 30);
-                // 30 pairs, 20 reads each, four packets of 1024 bytes a read
+                // 30 pairs, 20 reads each, four packets of 1024 bytes per read
                 assert!(
                     nics::sent_packets(&rdma) >= sent + 30 * 20 * 4,
                     "by another"
@@ -84,7 +84,7 @@ fn one_request_gives_a_container_every_rail_with_devices_addresses_and_traffic()
     assert_eq!(node.records(), 0);
 }
 
-/// The metrics name both pods as holders of both devices, and have what these have sent.
+/// Asserts that the metrics name both pods as users of both devices, and contain the bytes that these have sent.
 #[track_caller]
 fn held_by(node: &SharedNode, pods: &[Pod; 2]) {
     for rdma in [0, 1].map(nics::rdma) {
@@ -134,7 +134,7 @@ fn pods_that_end_in_any_way_leave_the_node_as_it_was() {
     let mut node = node_with_a_bridge();
     let before = Snapshot::of(&node.nics.host);
 
-    // all processes of a pod are killed; kubelet sees it and removes the pod
+    // all processes of a pod are killed; kubelet notices this and removes the pod
     let killed = node.runtime.pod(&node.wish("killed"));
     let lives = node.runtime.pod(&node.wish("lives"));
     killed.kill();
@@ -143,7 +143,7 @@ fn pods_that_end_in_any_way_leave_the_node_as_it_was() {
         killed.has_ended() && (keeps_no_process || !killed.is_ready())
     });
 
-    // the runtime is killed, and starts again beside what it had started
+    // the runtime is killed, and starts again; its containers continue
     node.runtime.go(Signal::SIGKILL);
     node.runtime.come();
     assert!(killed.has_ended());
@@ -159,7 +159,7 @@ fn pods_that_end_in_any_way_leave_the_node_as_it_was() {
         traffic::rping(end, end);
     }
     node.remove(killed);
-    // a new pod beside the old one, by the new process
+    // a new pod beside the old one, started by the new process
     let new = node.runtime.pod(&node.wish("new"));
     assert_eq!(links(&new.netns()), ["lo", "eth0", "rdma0", "rdma1"]);
     node.remove(new);
@@ -170,14 +170,14 @@ fn pods_that_end_in_any_way_leave_the_node_as_it_was() {
     killed_while_add_runs(&mut node, &before);
 }
 
-/// Kubelet gives a sandbox up: before the chain has it, and while the chain's ADD runs.
+/// Kubelet abandons a sandbox: before the chain's ADD begins, and while it runs.
 #[track_caller]
 fn given_up_while_add_runs(node: &SharedNode, before: &Snapshot) {
     for (name, records) in [("given-up-before", 0), ("given-up-within", 1)] {
         let named = namespaces();
         let mut seen = None;
         let enough = || {
-            // the runtime makes the sandbox's namespace just before it calls the first plugin
+            // the runtime creates the sandbox's namespace just before it calls the first plugin
             let found = node.records();
             let enough = found == records && namespaces() != named;
             seen = seen.or(enough.then_some(found));
@@ -193,8 +193,8 @@ fn given_up_while_add_runs(node: &SharedNode, before: &Snapshot) {
     }
 }
 
-/// The runtime is killed then, the ADD goes on without it, and kubelet removes what it finds after
-/// the runtime's start.
+/// The runtime is killed while ADD runs, and ADD continues. After its restart, kubelet removes the sandboxes that the
+/// runtime reports.
 #[track_caller]
 fn killed_while_add_runs(node: &mut SharedNode, before: &Snapshot) {
     let (spec, named) = (node.wish("orphan"), namespaces());
@@ -215,13 +215,14 @@ fn killed_while_add_runs(node: &mut SharedNode, before: &Snapshot) {
     assert_eq!(node.records(), 0);
 }
 
-/// Configuration with all variables for programs that look for their rails. They hold for the container's own pod alone.
+/// A configuration with all variables for programs that search for their rails. The values are those of the container's
+/// own pod.
 const TOLD: &str = r#"{"cdi": true, "resources": [{
     "name": "rdma/hca", "kind": "shared", "environment": ["rails", "nccl", "ucx", "nvshmem"]
 }]}"#;
 
-/// The rails in a container's environment, each with the GID index of its pod's address, and the index in the file for
-/// NCCL if all rails have one index.
+/// Asserts that the container's environment names the rails, each with the GID index of its pod's address. If all rails
+/// have the same index, the file for NCCL contains it.
 #[track_caller]
 fn knows_its_rails(pod: &Pod) -> Vec<u64> {
     let told = pod.main().sh("echo \"$RDMA_RAILS\"");
@@ -243,7 +244,7 @@ fn knows_its_rails(pod: &Pod) -> Vec<u64> {
     let is_one = rails.iter().all(|rail| rail["gidIndex"] == first);
     let names = [0, 1].map(nics::rdma);
     let mut expected = format!("NCCL_IB_HCA=={},{}\n", names[0], names[1]);
-    // else nothing: NCCL would take the node's, which comes first
+    // if the indexes differ, the file has none; without an index NCCL uses the node's GID, the first in the table
     if is_one {
         expected += &format!("NCCL_IB_GID_INDEX={first}\n");
     }
@@ -299,13 +300,13 @@ fn each_container_gets_its_own_pods_rails() {
     }
 }
 
-/// Bonds that are one pod's each, by the addresses of their ports.
+/// A configuration in which each bond belongs to one pod, selected by the addresses of its ports.
 const ALONE: &str = r#"{"resources": [{"name": "rdma/hca", "kind": "exclusive"}]}"#;
 
 #[test]
 fn a_bond_can_be_one_pods_alone() {
     let node = SharedNode::of(ALONE, 2);
-    // it makes the bridge of the primary network
+    // it creates the bridge of the primary network
     node.remove(node.plain("plain"));
     let before = Snapshot::of(&node.nics.host);
     let pods = ["first", "second"].map(|name| node.runtime.pod(&node.wish(name)));

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! In the lab, a node loses power while pods have its devices, and boots again with its disk:
-//! `integration/lab/vm --tier full --exclusive --memory 2560` and `--disk` for each of
-//! /var/lib/cni, /var/lib/kubelet, /var/lib/containerd, /etc/cni/net.d, /opt/cni/bin and
-//! /var/lib/reboot. The test runs again in each boot.
+//! `integration/lab/vm --tier full --exclusive --memory 2560` and `--disk` for each of /var/lib/cni, /var/lib/kubelet,
+//! /var/lib/containerd, /etc/cni/net.d, /opt/cni/bin and /var/lib/reboot. The test program starts again in each boot.
 
 use integration::{
     ContainerRuntime, Snapshot,
@@ -30,16 +29,16 @@ use std::{
 /// The chain's default directory of records.
 const RECORDS: &str = "/var/lib/cni/rdma-cni/attachments/net";
 
-/// Where `rdma-ipam` keeps its leases here.
+/// The directory of `rdma-ipam`'s leases in this test.
 const LEASES: &str = "/var/lib/cni/leases";
 
-/// File with what the first boot tells the second.
+/// The file with which the first boot passes data to the second.
 const TOLD: &str = "/var/lib/reboot/told.json";
 
-/// Pods of the first boot, and the functions of each of their containers: NIC and number.
+/// The pods of the first boot, and the functions of each of their containers: NIC and number.
 const PODS: [(&str, &[(usize, usize)]); 2] = [("one", &[(0, 0), (1, 0)]), ("two", &[(0, 1)])];
 
-/// A node that has booted: two virtual functions on each NIC, set up as at every boot.
+/// A node that has booted, with two virtual functions on each NIC, set up as at every boot.
 #[track_caller]
 fn booted() -> Lab {
     let lab = Lab::new(2);
@@ -48,7 +47,7 @@ fn booted() -> Lab {
     lab
 }
 
-/// Daemon and runtime have come, with what the disk has.
+/// Starts the daemon and the runtime with the files on the disk.
 #[track_caller]
 fn started(lab: Lab) -> ExclusiveNode {
     let node = Node::start_on_disk(BY_CDI);
@@ -59,7 +58,7 @@ fn started(lab: Lab) -> ExclusiveNode {
     ExclusiveNode::new(lab, node, runtime, &chain)
 }
 
-/// A pod with a container for each of the functions.
+/// A pod with one container for each function.
 #[track_caller]
 fn pod(node: &ExclusiveNode, name: &str, functions: &[(usize, usize)]) -> Pod {
     let mut spec = PodSpec::new(name);
@@ -74,7 +73,7 @@ fn pod(node: &ExclusiveNode, name: &str, functions: &[(usize, usize)]) -> Pod {
     pod
 }
 
-/// Removes a sandbox, as kubelet does if it does not know the sandbox's pod.
+/// Removes a sandbox, as kubelet does if it does not know the pod of the sandbox.
 #[track_caller]
 fn remove(node: &ExclusiveNode, sandbox: &str) {
     let removed = node.runtime.cri().remove(sandbox);
@@ -90,7 +89,7 @@ fn sandboxes(node: &ExclusiveNode) -> Vec<String> {
     ids
 }
 
-/// The sandboxes that have a record; each record can be read.
+/// The sandboxes with a record. Asserts that each record is readable.
 #[track_caller]
 fn records() -> Vec<String> {
     let files = fs::read_dir(RECORDS).into_iter().flatten().flatten();
@@ -109,7 +108,7 @@ fn records() -> Vec<String> {
     sandboxes
 }
 
-/// The addresses that are held, and by which sandboxes.
+/// The leased addresses, each with its sandbox.
 #[track_caller]
 fn leases() -> BTreeMap<IpAddr, String> {
     let files = fs::read_dir(Path::new(LEASES).join("net"));
@@ -125,9 +124,9 @@ fn leases() -> BTreeMap<IpAddr, String> {
     leases
 }
 
-/// Removes the empty files of ADD's answers, and returns their number. An operator has to do the same: containerd
-/// 1.7 does not sync these files, so that they may come back empty. It removes no such sandbox then (`failed to get network
-/// "net" cached result: … unexpected end of JSON input`).
+/// Removes the empty files of ADD's results, and returns their number. An operator must do the same: containerd 1.7
+/// does not sync these files, and they can be empty after a loss of power. containerd cannot remove such a sandbox
+/// (`failed to get network "net" cached result: … unexpected end of JSON input`).
 fn take_empty_results_away() -> usize {
     let files = fs::read_dir("/var/lib/cni/results").expect("containerd's results");
     let files = files.map(|it| it.expect("a file").path());
@@ -138,13 +137,13 @@ fn take_empty_results_away() -> usize {
         .count()
 }
 
-/// Returns the number of pods that have a file with what their programs have to name.
+/// Returns the number of pods with a file that names their rails.
 fn rails() -> usize {
     let pods = fs::read_dir("/var/lib/cni/rdma-cni/rails/net");
     pods.into_iter().flatten().count()
 }
 
-/// Returns what `rdma-device-plugin doctor` says, as one line.
+/// Returns the output of `rdma-device-plugin doctor` as one line.
 #[track_caller]
 fn doctor() -> String {
     let said = Command::new(rdma_device_plugin()).arg("doctor").output();
@@ -158,7 +157,7 @@ fn first_boot() {
     let lab = booted();
     let fresh = Snapshot::of(&lab.host);
     let node = started(lab);
-    // what a node has had for long; from here on the disk has just what somebody had synced
+    // sync all older files of the node; from here on the disk has only the files that the programs sync
     nix::unistd::sync();
     let mut sandboxes = BTreeMap::new();
     for (name, functions) in PODS {
@@ -174,7 +173,7 @@ fn first_boot() {
     power::cut();
 }
 
-/// The node is as before, verbs report and remove what is left, and pods get devices again.
+/// The node is as before. Verbs report and remove what remains, and pods get devices again.
 fn second_boot() {
     let told = fs::read(TOLD).expect("what the first boot told");
     let told: Value = serde_json::from_slice(&told).expect("JSON");
@@ -199,12 +198,12 @@ fn second_boot() {
     let empty = take_empty_results_away();
     println!("{empty} of containerd's results came back empty");
     assert_eq!(records(), old, "a pod without RDMA recovers nothing");
-    // kubelet's way: first the old sandbox goes
+    // in kubelet's order: the old sandbox is removed first
     remove(&node, &sandbox("one"));
     assert_eq!(records(), [sandbox("two")]);
     assert!(leases().values().all(|it| *it == sandbox("two")));
     node.before.assert_restored(&node.lab.host);
-    // and a pod that comes before that
+    // and a pod that starts before this removal
     let (_, functions) = PODS[1];
     let new = pod(&node, "new", functions);
     let of_new = vec![new.sandbox.clone()];
@@ -228,7 +227,7 @@ fn second_boot() {
         }
     };
     traffic::rping(end(0), end(1));
-    // the daemon came before the first network namespace, and sees devices in pods nevertheless
+    // the daemon started before the first network namespace existed, and sees devices in pods nevertheless
     let kubelet = &node.node.kubelet;
     kubelet.wait_for(VF, "four functions", |it| it.healthy().len() == 4);
     for pod in [one, new] {

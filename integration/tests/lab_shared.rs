@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, RDMA devices are seen in all namespaces:
+//! In the lab, RDMA devices that are visible in all namespaces:
 //! `integration/lab/vm --tier full --shared`, one test at a time.
 
 use integration::{
@@ -100,7 +100,7 @@ fn rdma_devices_that_a_pod_renamed_have_their_names_after_del_and_for_the_next_p
         };
         add(0);
         lab::rename_rdma(&pods[0], &function.rdma, name);
-        // no path of sysfs leads to a name with a slash, so that doctor cannot read its GIDs
+        // no path of sysfs can contain a name with a slash: doctor cannot read its GIDs
         if !name.contains(&b'/') {
             let (_, told) = doctor(&lab.host, &[lab.configuration(1)], &[]);
             let words = format!("RDMA device {} is called", function.rdma);
@@ -125,7 +125,7 @@ fn the_drop_in_needs_exclusive_mode_and_says_how_to_get_it() {
     let pod = lab.pod("pod");
     let before = Snapshot::of(&lab.host);
     let plugin = json!({"type": "rdma", "deviceID": function.pci, "stateDir": lab.state()});
-    // it comes after another plugin
+    // the entry follows another plugin
     let list = Conflist::new("1.0.0", vec![json!({"type": "loopback"}), plugin]);
     let attachment = Attachment::new("a", pod.path(), "net1");
     let text = lab

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, siw (iWARP in software) of the kernel: `integration/lab/vm --tier fast --exclusive`. A siw device has
-//! one GID, made of the MAC, as an eRDMA device has. It cannot be moved.
+//! In the lab, the kernel's siw (iWARP in software): `integration/lab/vm --tier fast --exclusive`. Like an eRDMA
+//! device, a siw device has one GID, made from the MAC. It cannot be moved.
 
 use integration::{Netns, Node, Snapshot, daemon::doctor, pinged::pinged};
 use serde_json::json;
 use std::process::Command;
 
-/// A host with the rail `eth1` and `siw0` on it; the device is deleted on drop.
+/// A host with the rail `eth1` and `siw0` on it. The RDMA device is deleted on drop.
 struct Siw(Node);
 
 impl Siw {

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 const MIB: u64 = 1 << 20;
 
-/// A node whose network is a bridge, and two virtual functions for each of two pods.
+/// A node whose primary network is a bridge, with two virtual functions for each of two pods.
 struct Scene {
     lab: Lab,
     before: Snapshot,
@@ -24,7 +24,7 @@ impl Scene {
     fn new() -> Self {
         let lab = Lab::new(2);
         lab.give_addresses();
-        // SMC-Rv2 takes a GID of a netdev with an address of the connection's network
+        // SMC-Rv2 uses a GID of a netdev with an address in the network of the connection
         for number in 0..2 {
             let netdev = &lab.rails(number)[0].netdev;
             let address = format!("10.88.1.{}/16", number + 1);
@@ -43,7 +43,7 @@ impl Scene {
         plugin
     }
 
-    /// A pod with both rails of `number`, its annotation as it is.
+    /// A pod with both rails of `number` and this annotation.
     #[track_caller]
     fn pod(&self, number: usize, annotation: &str) -> SmcPod {
         let plugins = [
@@ -55,13 +55,13 @@ impl Scene {
         pod
     }
 
-    /// Two pods whose annotation asks for SMC-R.
+    /// Two pods whose annotation requests SMC-R.
     #[track_caller]
     fn two_annotated(&self) -> [SmcPod; 2] {
         [0, 1].map(|number| self.pod(number, "true"))
     }
 
-    /// DEL of both, after which the host is as before.
+    /// Runs DEL of both pods. Asserts that the host is as before.
     #[track_caller]
     fn end(&self, pods: &[SmcPod]) {
         for pod in pods {
@@ -109,7 +109,7 @@ fn a_gib_arrives_as_it_was_sent() {
     scene.end(&pods);
 }
 
-/// Asserts that SMC-R carries the connections at both ends, and that all data arrive as they were sent, both ways.
+/// Asserts that both ends report SMC-R for the connections, and that all data arrive unchanged in both directions.
 #[track_caller]
 fn carried_as_it_was_sent(pods: &[SmcPod; 2], address: &str, work: (usize, u64)) {
     let (listener, client) = exchange(&peer(), [&pods[0], &pods[1]], address, work);
@@ -162,7 +162,7 @@ fn a_process_with_a_connection_is_named_instead_of_waited_for() {
 
 #[test]
 fn nothing_is_left_after_sigkill_around_every_change_of_smc() {
-    // The moves are lab_exclusive's.
+    // lab_exclusive tests the moves.
     sweep(Around::Smc);
 }
 
@@ -178,7 +178,7 @@ fn sweep(around: Around) {
     let mut configuration = scene.configuration(0, "on");
     configuration["name"] = "net".into();
     configuration["cniVersion"] = "1.1.0".into();
-    // one rail is as good as two, and quicker
+    // one rail tests the same as two, and is faster
     configuration["devices"] = json!([configuration["devices"][0]]);
     let sweep = Sweep {
         host: &scene.lab.host,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, the report of `rdma-device-plugin smc` against the real connections, and the kernel's treatment of a
-//! killed process's connections: `integration/lab/vm --tier fast --exclusive`.
+//! In the lab, `rdma-device-plugin smc`, compared with the real connections, and the kernel's treatment of a killed
+//! process's connections: `integration/lab/vm --tier fast --exclusive`.
 
 use integration::{
     Netns, extent,
@@ -23,8 +23,8 @@ const UEID: &str = "RDMA.LAB-1";
 const LIMIT: Duration = Duration::from_secs(240);
 const MIB: u64 = 1 << 20;
 
-/// Two pods, each with its end of a veth pair and an RDMA device on it, `rail0` with `rxe0` and
-/// `10.9.0.1`, `rail1` with `rxe1` and `10.9.0.2`; each with a pnet id of its own.
+/// Two pods, each with one end of a veth pair and an RDMA device on it. Pod 0 has `rail0`, `rxe0` and `10.9.0.1`; pod 1
+/// has `rail1`, `rxe1` and `10.9.0.2`. Each pod has its own pnet id.
 struct World {
     kernel: Linux,
     pods: [Netns; 2],
@@ -95,7 +95,7 @@ impl World {
         state.expect("a state").expect("a kernel with SMC")
     }
 
-    /// A server in pod 0, and a client in pod 1 with connections to it.
+    /// Starts a server in pod 0, and a client in pod 1 with connections to it.
     fn connect(&self, sockets: [Socket; 2], address: &str, work: (usize, u64)) -> (Server, Client) {
         let peer = peer();
         let server = peer.serve(&self.pods[0], sockets[0], address);
@@ -151,7 +151,7 @@ fn a_connection_over_rdma_is_shown_at_both_ends() {
         let ports = json["rdmaPorts"].as_array().expect("a list");
         let port = ports.iter().find(|port| port["device"] == device);
         assert_eq!(port.expect("its port")["pnetId"], *id(number));
-        // the other end's is on the same node, and not shown
+        // the other end is in another pod on the same node, and is not shown
         let groups = json["linkGroups"].as_array().expect("a list");
         assert_eq!(groups.len(), 1);
         assert_eq!(groups[0]["isServer"], role);
@@ -176,7 +176,7 @@ fn a_connection_over_rdma_is_shown_at_both_ends() {
             .count();
         assert_eq!(lines, 3, "{text}");
     }
-    // this program's own namespace has no connection
+    // the namespace of this program has no connection
     assert!(read_out(&[]).ends_with("Connections: none\n"));
     client.end();
     server.end();
@@ -200,7 +200,7 @@ fn sockets_of_ipproto_smc_are_the_same() {
     server.end();
 }
 
-/// Why each connection is TCP, at the server and at the client, and what the peer told.
+/// The reason why each connection is TCP, at the server and at the client, and the reason that the peer sent.
 #[track_caller]
 fn reasons(world: &World) -> [Vec<String>; 2] {
     [0, 1].map(|number| {
@@ -238,14 +238,14 @@ fn a_connection_that_fell_back_says_why() {
     };
     let both = [Socket::Smc; 2];
     let no_smc = "the peer did not offer SMC";
-    // an end that does not speak SMC has no SMC socket to be shown
+    // an end without SMC has no SMC socket to be shown
     cases([Socket::Smc, Socket::Tcp], "10.9.0.1:7000", &[no_smc], &[]);
     cases([Socket::Tcp, Socket::Smc], "10.9.0.1:7001", &[], &[no_smc]);
     let declined = "the peer declined: no SMC device for it";
     let nothing = "no SMC device for it";
     // without GIDs of RoCE v1
     cases(both, "[fd09::1]:7002", &[declined], &[nothing]);
-    // the client's pnet id is no RDMA port's
+    // no RDMA port has the client's pnet id
     let at = NetnsSide::Pod;
     let entry = PnetEntry {
         name: id(7),
@@ -266,8 +266,9 @@ fn a_connection_that_fell_back_says_why() {
     cases(both, "10.9.0.1:7005", &[declined], &[nothing]);
 }
 
-/// The kernel tells which connections a process has open. `rdma-cni` asks for them before it moves a device: the move would
-/// wait in the kernel for such a connection. A process that was killed has none, whatever its peer does.
+/// The kernel reports the connections that a process has open. `rdma-cni` reads them before it moves a device, because
+/// the move would wait in the kernel for such a connection. A killed process has no open connection, independent of its
+/// peer.
 #[test]
 fn connections_are_held_until_they_are_closed_or_their_process_ends() {
     let world = World::new();
@@ -285,7 +286,7 @@ fn connections_are_held_until_they_are_closed_or_their_process_ends() {
     let host = world.kernel.smc(None).expect("a state").expect("SMC");
     assert_eq!(host.held, []);
     client.kill();
-    // the server has not closed its ends, and still the kernel tells nothing of the client's
+    // the server has not closed its ends; the kernel reports no connection of the client nevertheless
     wait::until("the sockets are nobody's", || {
         world.state(1).held.is_empty()
     });
@@ -302,8 +303,8 @@ fn connections_are_held_until_they_are_closed_or_their_process_ends() {
     world.execute(0, to_host("rxe0"));
 }
 
-/// A connection that nobody has accepted has no inode. With it a move would wait in vain: over 300 s,
-/// tried once, even after the listener's end. It ends with its listener if that goes first.
+/// A connection that no process has accepted has no inode. A device move would wait for it without success: more than
+/// 300 s in one trial, even after the end of the listener. The connection ends if the listener ends before the move.
 #[test]
 fn a_connection_that_is_not_accepted_is_held_until_its_listener_ends() {
     let world = World::new();
@@ -322,7 +323,7 @@ fn a_connection_that_is_not_accepted_is_held_until_its_listener_ends() {
     let connections = shown(&world.pods[0])["connections"].take();
     println!("{connections:#}");
     let connections = connections.as_array().expect("a list");
-    // beside the listener's own socket
+    // in addition to the listener's own socket
     let mut accepted_by_nobody = connections.iter().filter(|it| it["link"].is_object());
     assert_eq!(accepted_by_nobody.next().expect("one")["inode"], 0);
     server.kill();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! In the lab, SMC-R of pods that share RDMA devices: `integration/lab/vm --tier full --shared --rocev1`, one test at a
-//! time. Two state directories stand for two nodes: there is one kernel, and two sets of records.
+//! time. Two state directories act as two nodes: there are one kernel and two sets of records.
 
 use integration::{
     Netns, Runtime, Snapshot,
@@ -58,7 +58,7 @@ impl Scene {
         SmcPod::new(name, [bridge(&self.path("leases")), plugin], Some("true"))
     }
 
-    /// DEL of all, after which the host is as before.
+    /// Runs DEL of all pods. Asserts that the host is as before.
     #[track_caller]
     fn end(&self, pods: &[&SmcPod]) {
         for pod in pods {
@@ -67,7 +67,7 @@ impl Scene {
         self.before.assert_restored(&self.nics.host);
     }
 
-    /// Returns what the pod's record says of SMC-R.
+    /// Returns the SMC-R part of the pod's record.
     #[track_caller]
     fn smc(&self, node: &str, pod: &SmcPod) -> Value {
         let name = format!("{}@{PRIMARY}.json", pod.attachment.container);
@@ -88,7 +88,7 @@ fn peer() -> SmcPeer {
     SmcPeer(env!("CARGO_BIN_EXE_smc-peer").into())
 }
 
-/// That both ends of connections by `address` of the first pod are carried so.
+/// Asserts that both ends report the expected transport for connections to `address` of the first pod.
 #[track_caller]
 fn assert_carried(pods: [&SmcPod; 2], address: &str, how: &str) {
     let (listener, client) = exchange(&peer(), pods, address, (2, MIB));
@@ -101,7 +101,7 @@ fn assert_carried(pods: [&SmcPod; 2], address: &str, how: &str) {
     listener.end();
 }
 
-/// SMC-Rv1 would go by the bonds' own GIDs.
+/// SMC-Rv1 would use the GIDs of the bonds themselves.
 #[test]
 fn pods_without_a_user_eid_stay_with_tcp() {
     let scene = Scene::new();
@@ -135,7 +135,7 @@ fn one_pod_of_each_node_has_smc_r_by_its_own_address() {
         pod.add(&scene.runtime());
         pod.check(&scene.runtime());
     }
-    // for the primary interface the kernel has the parents' RoCE v1 GIDs only
+    // for the primary interface the kernel has only the RoCE v1 GIDs of the parents
     for (interface, how) in [("rdma0", "smcr"), (PRIMARY, "tcp: ")] {
         assert_carried([&one, &two], &one.ipv4(interface), how);
         assert_carried([&two, &one], &two.ipv4(interface), how);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, a runtime's use of STATUS and GC of CNI 1.1: `integration/lab/vm --tier full --shared --memory 4096`, on
-//! containerd 2 and CRI-O. The primary network uses the CNI project's own plugins, because Debian 12's stop at CNI 1.0.
+//! In the lab, a runtime's calls of STATUS and GC of CNI 1.1: `integration/lab/vm --tier full --shared --memory 4096`,
+//! on containerd 2 and CRI-O. The primary network uses the CNI project's own plugins, because those of Debian 12
+//! support only CNI 1.0.
 
 use integration::{
     Attachment, Conflist, Netns, Runtime, Snapshot,
@@ -17,15 +18,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Room for two pods with two rails each.
+/// A range with addresses for two pods with two rails each.
 const POOL: [&str; 2] = ["fd00:88::10", "fd00:88::13"];
 
-/// CRI-O asks twice a second until the network is ready.
+/// CRI-O calls STATUS twice a second until the network is ready.
 const ASKED_AGAIN: Duration = Duration::from_secs(5);
 
 const NETWORK: &str = "NetworkReady";
 
-/// The list: `chain` behind a primary network.
+/// The list: a primary network, followed by `chain`.
 fn list(node: &SharedNode, mut chain: Value) -> Conflist {
     chain["ipam"] = json!({
         "type": "rdma-ipam", "dataDir": node.node.path("leases"),
@@ -39,12 +40,12 @@ fn list(node: &SharedNode, mut chain: Value) -> Conflist {
     Conflist::new("1.1.0", vec![bridge, chain])
 }
 
-/// Returns the list as the manifests have it: kubelet's allocation says what a pod gets.
+/// Returns the list of the manifests: kubelet's allocation selects a pod's devices.
 fn by_allocation(node: &SharedNode) -> Conflist {
     list(node, node.node.chain(&[HCA]))
 }
 
-/// Returns the list as written by hand for a network whose pods all get the same devices.
+/// Returns a list as an operator writes it for a network whose pods all get the same devices.
 fn by_name(node: &SharedNode) -> Conflist {
     let devices = json!([{"rdma": nics::rdma(0)}, {"rdma": nics::rdma(1)}]);
     let state = node.node.path("state");
@@ -54,7 +55,7 @@ fn by_name(node: &SharedNode) -> Conflist {
     )
 }
 
-/// The runtime starts again with `list`.
+/// Restarts the runtime with `list`.
 #[track_caller]
 fn start_anew(node: &mut SharedNode, list: &Conflist) {
     node.runtime.go(Signal::SIGTERM);
@@ -62,7 +63,7 @@ fn start_anew(node: &mut SharedNode, list: &Conflist) {
     node.runtime.come();
 }
 
-/// A node without a pod, whose bridge stays.
+/// A node without a pod, on which the bridge of the primary network remains.
 #[track_caller]
 fn node() -> SharedNode {
     let node = SharedNode::new();
@@ -106,7 +107,7 @@ fn a_network_that_all_pods_request_is_not_ready_and_is_cleaned_up_where_gc_is_ca
     let before = Snapshot::of(&node.nics.host);
     let list = by_name(&node);
     node.runtime.go(Signal::SIGTERM);
-    // of pods that the runtime does not know
+    // attachments of pods that the runtime does not know
     let left = ["one", "two"].map(Netns::new);
     let attachments = [0, 1].map(|pod: usize| {
         let name = format!("left-{pod}");
@@ -137,7 +138,7 @@ fn a_network_that_all_pods_request_is_not_ready_and_is_cleaned_up_where_gc_is_ca
     wait::until("the network is ready", || {
         node.runtime.cri().is_ready(NETWORK)
     });
-    // containerd calls no GC
+    // containerd does not call GC
     if node.runtime.engine() == Engine::Crio {
         wait::until("GC has taken the other one back", || node.records() == 0);
     } else {

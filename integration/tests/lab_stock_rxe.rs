@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, with a driver whose devices cannot be moved:
+//! In the lab, a driver whose devices cannot be moved:
 //! `integration/lab/vm --tier fast --exclusive --stock-rxe`.
 
 use integration::{Netns, Node, Snapshot};

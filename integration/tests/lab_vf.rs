@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, virtual functions that igb sets up while a pod has them, by sriov-cni's fields:
+//! In the lab, virtual functions that igb configures while a pod has them, with the fields of sriov-cni:
 //! `integration/lab/vm --tier full --exclusive`, one test at a time.
 
 use integration::{
@@ -16,7 +16,7 @@ use std::{
     process::Command,
 };
 
-/// The host as `ip` shows it, its functions as their physical functions have them.
+/// The host's state according to `ip`, with the functions as their physical functions report them.
 #[derive(Debug)]
 struct Before {
     host: Snapshot,
@@ -39,7 +39,7 @@ impl Before {
     }
 }
 
-/// Returns what `ip link show` says of the functions of `nic`, a line for each.
+/// Returns the lines of `ip link show` about the functions of `nic`, one for each function.
 #[track_caller]
 fn functions(lab: &Lab, nic: &str) -> Vec<String> {
     let text = lab.host.ip(&format!("-d link show dev {nic}"));
@@ -56,8 +56,8 @@ fn list(lab: &Lab, function: &Function, settings: &Value) -> Conflist {
     Conflist::new("1.0.0", vec![plugin])
 }
 
-/// The example of sriov-cni's reference (`docs/configuration-reference.md`), without what igb does not take: another
-/// tag, a lower limit, a link state.
+/// The example of sriov-cni's reference (`docs/configuration-reference.md`), without the values that igb refuses:
+/// another tag, a lower limit, a link state.
 fn example() -> Value {
     json!({
         "mac": "CA:FE:C0:FF:EE:00",
@@ -116,7 +116,7 @@ fn a_function_is_set_up_for_its_pod_and_put_back() {
     }
 }
 
-/// Returns true if one packet to `address` is answered within two seconds.
+/// Returns true if `address` answers one packet within two seconds.
 #[track_caller]
 fn reaches(pod: &Netns, address: &str) -> bool {
     let mut ping = pod.command("ping");
@@ -124,8 +124,8 @@ fn reaches(pod: &Netns, address: &str) -> bool {
     output.expect("ping").status.success()
 }
 
-/// The extended example of sriov-cni's README, with its type changed: `igb` takes all of it. The pods ask for their
-/// hardware addresses as by Multus without the capability `mac`.
+/// The extended example of sriov-cni's README, with its type changed: `igb` accepts all of it. The pods request their
+/// hardware addresses as with Multus without the capability `mac`.
 #[test]
 fn an_example_with_addresses_has_two_pods_reach_each_other() {
     let lab = Lab::new(1);
@@ -171,7 +171,7 @@ fn an_example_with_addresses_has_two_pods_reach_each_other() {
         let default = pod.show("route show default");
         assert_eq!(default[0]["gateway"], "10.56.217.1");
         assert_eq!(default[0]["dev"], "net1");
-        // not sriov-cni's 0: a default route that is the pod's own stays the one that is used
+        // not 0 as with sriov-cni: the pod keeps using its own default route
         assert_eq!(default[0]["metric"], 200);
         let function = &functions(&lab, NICS[nic])[0];
         for expected in [&*mac, "vlan 1000", "spoof checking off", "trust on"] {
@@ -198,7 +198,7 @@ fn an_example_with_addresses_has_two_pods_reach_each_other() {
     before.assert_restored(&lab);
 }
 
-/// ADD reports what igb does not take in the kernel's words, and leaves nothing of the rest.
+/// ADD reports a value that igb refuses with the kernel's message, and undoes all its changes.
 #[test]
 fn a_refusal_of_the_driver_is_reported_and_undone() {
     let lab = Lab::new(1);
@@ -239,7 +239,7 @@ fn a_refusal_of_the_driver_is_reported_and_undone() {
     }
 }
 
-/// Two pods on one VLAN have RDMA between them, and one that is on none does not reach them.
+/// Two pods in one VLAN have RDMA between them. A pod outside the VLAN does not reach them.
 #[test]
 fn tenants_are_apart() {
     let lab = Lab::new(2);
@@ -282,8 +282,8 @@ fn tenants_are_apart() {
     before.assert_restored(&lab);
 }
 
-/// `conf/node`'s rule with its example's line for physical function `pci` and `count` functions, where udev looks; gone
-/// again when this is dropped.
+/// `conf/node`'s udev rule, with its example's line for the physical function `pci` and `count` functions. Removed on
+/// drop.
 struct Rule(PathBuf);
 
 impl Rule {
@@ -303,7 +303,7 @@ impl Rule {
         );
         let rule = Self(PathBuf::from("/run/udev/rules.d/61-rdma-vfs.rules"));
         fs::write(&rule.0, format!("ACTION{line}\n")).expect("written");
-        // as at a boot (systemd-udev-trigger.service)
+        // as at boot (systemd-udev-trigger.service)
         lab.host.run("udevadm control --reload");
         lab.host
             .run("udevadm trigger --type=devices --action=add --subsystem-match=pci");
@@ -356,14 +356,14 @@ fn functions_are_made_once_by_the_nodes_rule() {
     let attachment = Attachment::new("a", pod.path(), "eth0");
     let added = lab.runtime().add(&list, &attachment);
     added.unwrap_or_else(|outcome| panic!("{outcome}"));
-    // another number does not take the function from its pod
+    // a rule with another number does not remove the function from its pod
     drop(rule);
     let rule = Rule::install(&lab, &pci, 3);
     assert_eq!(count(), 2);
     assert!(pod.has_link("eth0"));
     let deleted = lab.runtime().del(&list, &attachment);
     deleted.unwrap_or_else(|outcome| panic!("{outcome}"));
-    // the next time that the NIC comes
+    // when the NIC appears the next time
     fs::write(device.join("sriov_numvfs"), "0").expect("taken away");
     drop(rule);
     let rule = Rule::install(&lab, &pci, 3);
@@ -371,7 +371,7 @@ fn functions_are_made_once_by_the_nodes_rule() {
     drop(rule);
 }
 
-/// A pod with a function of `lab`, without RDMA, with `settings` as well.
+/// A pod with a function of `lab`, without RDMA, and with the additional `settings`.
 #[track_caller]
 fn attached(lab: &Lab, label: &str, settings: Value) -> (Netns, Conflist, Attachment) {
     let mut settings = settings;
@@ -384,7 +384,7 @@ fn attached(lab: &Lab, label: &str, settings: Value) -> (Netns, Conflist, Attach
     (pod, list, attachment)
 }
 
-/// DEL binds its driver again, and the function's next pod gets it.
+/// DEL binds the function's driver again, and the function's next pod gets it.
 #[test]
 fn a_function_that_its_pod_moved_to_another_pod_comes_home_as_the_last_resort() {
     let lab = Lab::without_rdma(2);
@@ -405,7 +405,8 @@ fn a_function_that_its_pod_moved_to_another_pod_comes_home_as_the_last_resort() 
     before.assert_restored(&lab);
 }
 
-/// In namespaces that the pod made, which nobody names to DEL. It ends them where the configuration says so.
+/// The netdevs are in namespaces that the pod created, which DEL cannot name. They end if the configuration makes DEL
+/// bind the function's driver again.
 #[test]
 fn netdevs_of_a_pod_in_other_namespaces_end_where_a_driver_is_bound_anew() {
     for (settings, has_one_in_the_pod, ends) in [

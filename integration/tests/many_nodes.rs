@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Eight nodes of twenty pods each on one /24 and one /64, all started at once, with the manifests' configuration. No
-//! two pods get one address, and no pod gets a node's address.
+//! Eight nodes with twenty pods each on one /24 and one /64. All pods start at the same time, with the configuration
+//! of the manifests. No two pods get the same address, and no pod gets a node's address.
 //!
-//! All nodes share this machine's few CPUs, while a real node has many CPUs of its own: work that waits for its
-//! turn waits longer here.
+//! All nodes share the few CPUs of this machine, while a real node has many CPUs of its own: work waits longer for a
+//! CPU here.
 
 use integration::{Netns, plugin::cni_path, plugin::rdma_cni};
 use nix::sched::{CloneFlags, setns};
@@ -23,7 +23,7 @@ use tempfile::TempDir;
 const NODES: usize = 8;
 const PODS: usize = 20;
 
-/// Number of times that the test plays kubelet's part: a pod whose ADD failed gets a DEL, and another ADD.
+/// Number of attempts in the test's role of kubelet: a pod whose ADD failed gets a DEL, and another ADD.
 const TRIES: usize = 3;
 
 struct Machine {
@@ -54,7 +54,7 @@ fn machine(node: usize, switch: &Netns) -> Machine {
         format!("address add {ipv6}/64 dev eth1 nodad"),
     ]);
     switch.ip(&format!("link set dev {port} master br0 up"));
-    // records and leases are synced to the disk: memory is quicker
+    // records and leases are synced to the disk: a memory file system is faster
     let memory = Path::new("/dev/shm");
     let state = match memory.is_dir() {
         true => tempfile::tempdir_in(memory),
@@ -75,7 +75,7 @@ impl Machine {
             "type": "rdma-cni",
             "requireRdma": false,
             "devices": [{ "netdev": "eth1" }],
-            // the first plugin of its list
+            // the first plugin of the machine's list
             "interfaceName": "rdma%d",
             "mode": "share",
             "stateDir": self.state.path().join("state"),
@@ -88,7 +88,7 @@ impl Machine {
         })
     }
 
-    /// `verb` for the pod `number`, in the namespace that the calling thread is in.
+    /// Calls `verb` for the pod `number`, whose namespace is that of the calling thread.
     fn call(&self, verb: &str, number: usize) -> Child {
         let plugin = rdma_cni();
         let mut child = Command::new(&plugin)
@@ -113,8 +113,8 @@ impl Machine {
         child
     }
 
-    /// Starts all pods at once. How many tries it took more than one for each, the slowest ADD, and
-    /// how often another address was taken.
+    /// Starts all pods at the same time. Returns the number of additional attempts, the time of the slowest ADD, and
+    /// the number of conflicts after which another address was assigned.
     fn start(&self) -> Started {
         let mut started = Started::default();
         let mut waiting: Vec<usize> = (0..PODS).collect();
@@ -151,7 +151,7 @@ struct Started {
     anew: usize,
 }
 
-/// Returns the addresses that `netns` has on `link`, without link-local ones.
+/// Returns the addresses of `link` in `netns`, without link-local ones.
 fn addresses(netns: &Netns, link: &str) -> Vec<String> {
     let found = netns.addresses(link).into_iter();
     let found = found.map(|it| it.split('/').next().unwrap_or_default().to_owned());
@@ -222,7 +222,7 @@ fn eight_nodes_of_twenty_pods_share_no_address() {
     assert_eq!(shared(&owners), Vec::<String>::new());
 }
 
-/// Returns the addresses that have several owners, with their owners.
+/// Returns the addresses with several owners, and these owners.
 fn shared(owners: &BTreeMap<String, Vec<String>>) -> Vec<String> {
     let shared = owners.iter().filter(|(_, owners)| owners.len() > 1);
     shared

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Names of a netdev before and during an attachment: DEL restores the netdev whatever its names are.
+//! Names of a netdev before and during an attachment. DEL restores the netdev whatever its names are.
 
 use integration::{Netns, Node, Snapshot};
 use serde_json::json;
 use std::{ffi::OsStr, fs, os::unix::ffi::OsStrExt as _};
 
-/// Gives `link` of `netns` a name of any bytes.
+/// Gives `link` of `netns` a name of arbitrary bytes.
 #[track_caller]
 fn rename(netns: &Netns, link: &str, name: &[u8]) {
     netns.ip(&format!("link set dev {link} down"));
@@ -46,8 +46,8 @@ fn a_name_that_is_no_text_on_the_host_disturbs_no_verb() {
     node.host.ip("address show dev eth1");
 }
 
-/// ADD refuses a netdev whose own name is no text: DEL could not give the name back, and no verb could read the record with
-/// it.
+/// ADD refuses a netdev whose own name is not UTF-8: DEL could not restore the name, and no verb could read a record
+/// with it.
 #[test]
 fn a_netdev_whose_own_name_is_no_text_is_not_attached() {
     let node = Node::with_rails(1);
@@ -64,7 +64,7 @@ fn a_netdev_whose_own_name_is_no_text_is_not_attached() {
             "{text}"
         );
         assert!(node.records().is_empty());
-        node.host.ip("link set dev roce-a down"); // it is there still
+        node.host.ip("link set dev roce-a down"); // t the rail still exists
     }
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A node without kubelet: the real podman with its CNI backend, a network that it made itself, and the entry that
-//! `rdma-device-plugin install` adds to it. The NIC is a veth, so that no RDMA device moves.
+//! A node without kubelet: the real podman with its CNI backend, a network that podman created, and the entry that
+//! `rdma-device-plugin install` adds to it. The NIC is a veth, so no RDMA device moves.
 
 use integration::{Node, Snapshot, daemon::rdma_device_plugin, plugin};
 use serde_json::{Value, json};
@@ -11,10 +11,10 @@ use std::{
     process::Output,
 };
 
-/// Files of every container, from the machine's own `/usr`.
+/// Podman options. The files of every container are the machine's own `/usr`.
 const OPTIONS: &str = "--cgroups=disabled --security-opt seccomp=unconfined -v /usr:/usr:ro";
 
-/// A node, and the files of its podman.
+/// A node, and the files of podman on it.
 struct Podman {
     node: Node,
 }
@@ -23,7 +23,7 @@ impl Podman {
     fn new() -> Self {
         let node = Node::with_rails(1);
         node.host.ip("address add 2001:db8:5::5/64 dev eth1 nodad");
-        // the plugin `bridge` sets it, and leaves it
+        // the plugin `bridge` sets this sysctl, and does not restore it
         node.host.set_sysctl("ipv4/ip_forward", "1");
         let podman = Self { node };
         for directory in [
@@ -59,7 +59,7 @@ impl Podman {
         self.node.directory().join(below)
     }
 
-    /// Writes a configuration for `install` on such a node.
+    /// Writes a configuration for `install` on a node without kubelet.
     fn configure(&self, plugin: &Value) {
         let chain = json!({
             "confDir": self.path("net.d"), "runtime": "podman", "network": "rails", "plugin": plugin,
@@ -68,8 +68,8 @@ impl Podman {
         fs::write(self.path("config.json"), text).expect("written");
     }
 
-    /// Runs `script` on the node, in a mount namespace of its own (that of `ip netns exec`): crun refuses a machine
-    /// that has both versions of cgroups, and libcni keeps its cache in one place. `$PODMAN`, `$RUN` and `$PLUGIN` are the programs.
+    /// Runs `script` on the node, in its own mount namespace (that of `ip netns exec`). crun refuses a machine with
+    /// both versions of cgroups, and libcni has one cache directory. `$PODMAN`, `$RUN` and `$PLUGIN` are the programs.
     fn shell(&self, script: &str) -> Output {
         let own = |name: &str| self.path(name).to_str().expect("UTF-8").to_owned();
         let podman = format!(
@@ -103,7 +103,7 @@ impl Podman {
         command.output().expect("bash")
     }
 
-    /// Returns the output of `script`, which succeeds.
+    /// Returns the output of `script`. Asserts that it succeeds.
     #[track_caller]
     fn succeeds(&self, script: &str) -> String {
         let output = self.shell(script);
@@ -126,7 +126,7 @@ fn has_link(text: &str, name: &str) -> bool {
     links.any(|link| link["ifname"] == name)
 }
 
-/// The first steps: a network of podman's own, `install`, a container with a rail, and the node as before.
+/// The first steps: a network of podman, `install`, a container with a rail, and the node as before.
 #[test]
 fn a_container_of_podman_has_a_rail_and_gives_it_back() {
     let podman = Podman::new();
@@ -135,7 +135,7 @@ fn a_container_of_podman_has_a_rail_and_gives_it_back() {
         "ipam": { "type": "rdma-ipam", "from": "parent" },
     }));
     let before = Snapshot::of(&podman.node.host);
-    // before there is such a network, install says so, and changes no list
+    // without such a network, install reports this, and changes no list
     let output = podman.shell(INSTALL);
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(error.contains("podman network create"), "{output:?}");
@@ -161,7 +161,7 @@ fn a_container_of_podman_has_a_rail_and_gives_it_back() {
         "the rail is back after the container's end"
     );
 
-    // another network has none; and a container that is killed gives its rail back, too
+    // a container of another network has no rail; and a killed container returns its rail, too
     let text = podman.succeeds(
         "$PODMAN network create plain >&2; \
          ${RUN/--network rails/--network plain} --rootfs $ROOTFS ip -j link show",
@@ -186,7 +186,7 @@ fn a_container_of_podman_has_a_rail_and_gives_it_back() {
     before.assert_restored(&podman.node.host);
 }
 
-/// Without devices in the entry nothing names those of a container: ADD's message and `doctor` name
+/// If the entry names no devices, no program can tell which devices a container gets. ADD's message and `doctor` name
 /// the same remedy.
 #[test]
 fn an_entry_that_queries_kubelet_is_reported_by_doctor_and_refused_by_add() {
@@ -218,7 +218,7 @@ fn an_entry_that_queries_kubelet_is_reported_by_doctor_and_refused_by_add() {
     );
 }
 
-/// The example in `conf` is the one of `docs/install.md`.
+/// `install` accepts the example in `conf`, which is the one of `docs/install.md`.
 #[test]
 fn the_example_is_taken_by_install() {
     let podman = Podman::new();

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Routes of IPAM plugins beside the pod's own routes, and MTUs that are too small for IPv6.
+//! Routes of IPAM plugins together with the pod's own routes, and MTUs that are too small for IPv6.
 
 use integration::{Netns, Node, Outcome, Snapshot, ipam};
 use serde_json::{Value, json};
 
-/// A pod as its primary network leaves it: with a default route of both families.
+/// A pod after its primary network's ADD: with a default route of both families.
 fn pod_with_default_routes(node: &Node) -> Netns {
     let pod = node.pod("pod");
     pod.ip("link add name eth0 type veth peer name uplink");
@@ -17,19 +17,19 @@ fn pod_with_default_routes(node: &Node) -> Netns {
     pod
 }
 
-/// The routes of a family to `destination`, which ip lists by their metric.
+/// The routes of a family to `destination`, in ip's order by metric.
 fn routes(pod: &Netns, family: u8, destination: &str) -> Vec<Value> {
     let mut routes = pod.show(&format!("-{family} route show table main"));
     routes.retain(|route| route["dst"] == destination);
     routes
 }
 
-/// The metric that counts.
+/// The effective metric of a route.
 fn metric(route: &Value) -> u64 {
     route["metric"].as_u64().unwrap_or(0)
 }
 
-/// The netdev by which `address` is reached.
+/// The netdev of the route to `address`.
 fn way_to(pod: &Netns, address: &str) -> Value {
     pod.show(&format!("route get {address}"))[0]["dev"].clone()
 }
@@ -170,8 +170,8 @@ fn ipv6_addresses_of_ipam_need_their_mtu_too() {
     assert!(node.records().is_empty(), "{:?}", node.records());
 }
 
-/// A pod with two rails. Behind the routers of both, which are the switch, is one network:
-/// `198.51.100.1` and `2001:db8:99::1`.
+/// A pod with two rails. The switch acts as the routers of both rails. Behind these routers is one
+/// network, with `198.51.100.1` and `2001:db8:99::1`.
 fn two_rails(node: &Node, pod: &Netns, base: u32) -> (Value, Value) {
     for rail in [0, 1] {
         for address in [format!("10.9.{rail}.1/24"), format!("fd00:9:{rail}::1/64")] {
@@ -236,7 +236,7 @@ fn replies_leave_by_the_rail_that_was_addressed() {
                 ("2001:db8:99::1", format!("fd00:9:{rail}::7")),
             ] {
                 let replies = replies(&node, &pod, peer, &address);
-                // without tables all go by the first rail's default route
+                // without tables, all packets use the first rail's default route
                 let way = if base == 0 { 0 } else { rail };
                 assert!(
                     replies[way] >= 40 && replies[1 - way] < 20,
@@ -244,7 +244,7 @@ fn replies_leave_by_the_rail_that_was_addressed() {
                 );
             }
         }
-        // and a program that binds to nothing has a way nevertheless
+        // and a program that binds to no address has a route nevertheless
         assert_eq!(way_to(&pod, "198.51.100.1"), "rdma0");
         assert_eq!(rules(&pod).len(), if base == 0 { 0 } else { 4 });
         check(&node, &configuration, result, &pod).silent();
@@ -291,8 +291,8 @@ fn a_rule_or_route_of_a_table_that_is_gone_is_drift() {
     }
 }
 
-/// Without IPAM, with the addresses that the rails had on the host; beside it rules that the pod
-/// made on its own.
+/// The rails keep the addresses that they had on the host, without IPAM. The pod has created rules
+/// of its own.
 #[test]
 fn kept_addresses_have_tables_and_the_pods_own_rules_stay() {
     let node = Node::with_rails(2);
@@ -338,7 +338,7 @@ fn a_table_of_the_pods_own_is_left_alone() {
     let own = pod.show("route show table 1001");
     assert_eq!(own.len(), 1, "{own:?}");
     assert_eq!(own[0]["dst"], "192.0.2.0/24");
-    // the next ones that are free
+    // the next free priorities
     let [first, second] = &rules(&pod)[..] else {
         panic!("{:?}", rules(&pod))
     };
@@ -349,7 +349,8 @@ fn a_table_of_the_pods_own_is_left_alone() {
     assert_eq!(pod.show("route show table 1001").len(), 1);
 }
 
-/// The order that an IPAM plugin wants stays, and its routes are no route of several next hops.
+/// The IPAM plugin's order of routes is kept, and its routes do not become a route with several
+/// next hops.
 #[test]
 fn priorities_of_ipam_keep_their_order_behind_the_pods_own() {
     let node = Node::with_rails(2);
@@ -394,7 +395,7 @@ fn metric_grows(routes: &[Value]) -> bool {
     routes.is_sorted_by(|a, b| metric(a) < metric(b))
 }
 
-/// Without a default route of IPAM's a table has the way by the gateway.
+/// Without a default route of IPAM, the table has a route by the gateway.
 #[test]
 fn a_link_local_gateway_is_the_way_of_its_table() {
     let node = Node::with_rails(2);
@@ -420,7 +421,7 @@ fn a_link_local_gateway_is_the_way_of_its_table() {
     before.assert_restored(&node.host);
 }
 
-/// Without IPAM, a route of several next hops is one in the pod, and in the rail's table.
+/// Without IPAM, a route with several next hops stays one route in the pod and in the rail's table.
 #[test]
 fn kept_next_hops_stay_together() {
     let node = Node::with_rails(2);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `smc-peer`, the program of the lab's SMC tests, by plain TCP on any kernel.
+//! `smc-peer`, the program of the lab's SMC tests, with plain TCP on any kernel.
 
 use integration::{
     Netns,
@@ -41,7 +41,7 @@ fn all_bytes_of_all_connections_go_both_ways() {
     }
 }
 
-/// The third block is another one: a server must not take it for right.
+/// The third block has wrong data: a server must report it.
 #[test]
 fn a_wrong_byte_is_reported_with_its_place() {
     let netns = Netns::own();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! SMC-R that is not possible, by the real binary: an error, or one log line.
+//! SMC-R that is not possible, with the real binary: an error, or one log line.
 
 use integration::{Netns, Node, Snapshot};
 use serde_json::json;
@@ -12,7 +12,7 @@ fn node_and_pod() -> (Node, Netns, Snapshot) {
     (node, pod, before)
 }
 
-/// Here is no RDMA device, and on most machines that test no SMC either.
+/// This machine has no RDMA device, and in most cases no SMC.
 #[test]
 fn smc_that_is_required_and_cannot_be_had_changes_nothing() {
     let (node, pod, before) = node_and_pod();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Thousands of pods that start and end, and a daemon that serves as many. Resources at the end equal the resources
-//! after the first few pods.
+//! Thousands of pods that start and end, and a daemon that serves them. The resources at the end must equal those after
+//! the first few pods.
 
 use integration::{
     Daemon, Files, Machine, Node, Snapshot,
@@ -15,23 +15,22 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use std::{collections::BTreeSet, mem, ops::Range, path::Path, slice, thread, time::Duration};
 
-/// Number of pods that come and go at the same time with children of the same netdevs. Beside them there is one with a
-/// netdev that moves.
+/// Number of pods that run at the same time with children of the same netdevs. One more pod has a netdev that moves.
 const SHARING: usize = 3;
 
-/// The kernel's memory that cannot be reclaimed may grow by so much, KiB: other tests run beside this one.
+/// By this number of KiB the kernel's unreclaimable memory may grow, because other tests run at the same time.
 const KERNEL_MEMORY: usize = 96 << 10;
 
-/// Way in which a pod ends.
+/// The way in which a pod ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Ending {
     /// With one DEL.
     Usual,
-    /// Its runtime never asks for it: another pod's ADD does what DEL would have done.
+    /// The runtime never calls DEL: another pod's ADD does its work.
     WithoutDel,
-    /// Its namespace ends before DEL.
+    /// The pod's namespace ends before DEL.
     BeforeDel,
-    /// With two, as a runtime does that is not sure.
+    /// With two DELs, as by a runtime that repeats a DEL.
     DelTwice,
 }
 
@@ -43,7 +42,7 @@ impl Ending {
         Self::DelTwice,
     ];
 
-    /// Returns how a worker's `turn`th pod ends: one pod in ten has each of the unusual ends.
+    /// Returns the way in which a worker's pod `turn` ends: one pod in ten has each of the unusual ends.
     fn of(turn: usize, may_die: bool) -> Self {
         match turn % 10 {
             3 if may_die => Self::WithoutDel,
@@ -53,23 +52,23 @@ impl Ending {
         }
     }
 
-    /// Returns true if pods of a network can end so.
+    /// Returns true if pods of a network can end in this way.
     fn is_possible(self, may_die: bool) -> bool {
         may_die || matches!(self, Self::Usual | Self::DelTwice)
     }
 }
 
-/// A network, and how its pods end.
+/// A network, and the ways in which its pods end.
 struct Network<'a> {
     node: &'a Node,
     configuration: Value,
-    /// A namespace's end takes the pod's netdevs along, and no netdev of the host: those of these tests would go with it,
-    /// too, as no hardware is behind them.
+    /// True if a pod's namespace may end before DEL. The kernel then deletes the pod's virtual netdevs. In these tests
+    /// it would delete moved netdevs of the host, too, because they have no hardware.
     may_die: bool,
 }
 
 impl<'a> Network<'a> {
-    /// Children of `eth1` and `eth2`, with an address from each one's prefix.
+    /// A network with children of `eth1` and `eth2`, and an address of each one's prefix.
     fn of_children(node: &'a Node) -> Self {
         let mut configuration = node.configuration(&["eth1", "eth2"]);
         configuration["name"] = "children".into();
@@ -83,7 +82,7 @@ impl<'a> Network<'a> {
         }
     }
 
-    /// `eth3` itself, with its addresses.
+    /// A network that moves `eth3` with its addresses.
     fn of_a_move(node: &'a Node) -> Self {
         let mut configuration = node.configuration(&["eth3"]);
         configuration["name"] = "move".into();
@@ -94,7 +93,7 @@ impl<'a> Network<'a> {
         }
     }
 
-    /// Runs ADD, CHECK and an end for the `number`th pod.
+    /// Runs ADD, CHECK and an end for the pod `number`.
     fn cycle(&self, worker: usize, number: usize, ending: Ending) {
         let container = format!("{worker}-{number}");
         let pod = self.node.pod("soak");
@@ -124,16 +123,16 @@ impl<'a> Network<'a> {
     }
 }
 
-/// Traces that may grow on a node beside what [`Snapshot`] has.
+/// Traces that may grow on a node in addition to the contents of [`Snapshot`].
 #[derive(Debug)]
 struct Traces {
-    /// With their content: nothing of a pod that has ended is in a file that stays.
+    /// The files with their contents: no remaining file may name a pod that has ended.
     files: Files,
-    /// The groups of multicast that its netdevs are in: netdev, group, how often.
+    /// The multicast groups of the node's netdevs: netdev, group, and reference count.
     groups: Vec<String>,
-    /// Network namespaces of the machine; none: this kernel does not tell.
+    /// Number of network namespaces of the machine. `None` if the kernel does not report it.
     namespaces: Option<usize>,
-    /// The kernel's memory that cannot be reclaimed, and that of each processor's own, KiB.
+    /// The kernel's unreclaimable memory, including per-processor memory, in KiB.
     memory: usize,
 }
 
@@ -160,7 +159,8 @@ impl Traces {
         }
     }
 
-    /// Nothing has come since `early`, but what tests beside this one may have, after so many cycles.
+    /// Asserts that no trace was added since `early`, after `cycles` cycles. Permits additions that parallel tests can
+    /// cause.
     #[track_caller]
     fn assert_as(&self, early: &Self, cycles: usize) {
         let differing = self.files.differences(&early.files, &|_| false);
@@ -185,7 +185,8 @@ impl Traces {
     }
 }
 
-/// So many pods come and go, at the same time as many as there are workers; and which worker's have ended how.
+/// Runs the given number of pods, with as many at the same time as there are workers. Returns for each worker the
+/// number of pods by their end.
 fn come_and_go(
     children: &Network<'_>,
     moved: &Network<'_>,
@@ -197,7 +198,7 @@ fn come_and_go(
                 scope.spawn(move || {
                     let network = if worker < SHARING { children } else { moved };
                     let own = numbers.clone().skip(worker).step_by(SHARING + 1);
-                    // each begins elsewhere, so that a few pods have all endings
+                    // each worker begins with another end, so that a few pods cover all of them
                     let turns = own.zip(SHARING * worker..);
                     let had = turns.map(|(number, turn)| {
                         let ending = Ending::of(turn, network.may_die);
@@ -213,7 +214,7 @@ fn come_and_go(
             .map(|it| it.join().expect("its pods came and went"));
         had.flatten().collect()
     });
-    // what a pod has left that died without a DEL
+    // the remains of a pod that ended without a DEL
     children.cycle(SHARING + 1, 0, Ending::Usual);
     endings
 }
@@ -249,7 +250,7 @@ fn thousands_of_pods_leave_nothing() {
 struct Size {
     descriptors: usize,
     threads: usize,
-    /// KiB
+    /// In KiB.
     memory: u64,
     files: Files,
 }
@@ -266,8 +267,8 @@ impl Size {
         }
     }
 
-    /// Returns the sizes that stay for a second: a daemon that has just lost its kubelet makes sockets and connections
-    /// again.
+    /// Returns the sizes when they are unchanged for a second: a daemon that has lost its kubelet creates sockets and
+    /// connections again.
     #[track_caller]
     fn at_rest(daemon: &Daemon, machine: &Machine) -> Self {
         let mut last = Self::of(daemon, machine);
@@ -280,7 +281,7 @@ impl Size {
         last
     }
 
-    /// Returns true if nothing is more than it was `early`, and the files are the same. Memory may be more by a quarter.
+    /// Returns true if no size exceeds that of `early`, and the files are the same. Memory may exceed it by a quarter.
     fn is_as(&self, early: &Self) -> bool {
         self.descriptors <= early.descriptors
             && self.threads <= early.threads

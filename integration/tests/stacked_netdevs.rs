@@ -5,7 +5,7 @@
 use integration::{Netns, Node, Snapshot};
 use serde_json::{Value, json};
 
-/// The netdevs `netdevs` of the host, to be moved although something lies on one of them.
+/// A configuration that moves the host's `netdevs`, although another netdev uses one of them as its lower netdev.
 fn moved(node: &Node, network: &str, netdevs: &[&str]) -> Value {
     let mut configuration = node.configuration(netdevs);
     configuration["name"] = json!(network);
@@ -13,7 +13,7 @@ fn moved(node: &Node, network: &str, netdevs: &[&str]) -> Value {
     configuration
 }
 
-/// ADD of `configuration` fails with `code` and `words`, and changes neither the host nor the pod.
+/// Asserts that ADD of `configuration` fails with `code` and `words`, and changes neither the host nor the pod.
 #[track_caller]
 fn is_refused(node: &Node, pod: &Netns, configuration: &Value, (code, words): (u64, &str)) {
     let before = [&node.host, pod].map(Snapshot::of);
@@ -28,7 +28,7 @@ fn is_refused(node: &Node, pod: &Netns, configuration: &Value, (code, words): (u
     }
 }
 
-/// The undo of a failed ADD, and DEL, would delete the pod's network.
+/// Otherwise the undo of a failed ADD, and DEL, would delete the pod's network.
 #[test]
 fn a_nic_is_not_moved_while_the_pods_eth0_lies_on_it() {
     let node = Node::with_macvlan();
@@ -39,7 +39,7 @@ fn a_nic_is_not_moved_while_the_pods_eth0_lies_on_it() {
     is_refused(&node, &pod, &moved(&node, "rails", &["nic0"]), (102, words));
 }
 
-/// Its DEL could not tell the rail from a netdev that the pod made.
+/// DEL could not distinguish the rail from a netdev that the pod created.
 #[test]
 fn a_nic_is_not_moved_while_a_netdev_on_it_is_a_rail() {
     let node = Node::with_macvlan();
@@ -65,7 +65,7 @@ fn a_nic_and_a_netdev_on_it_are_not_moved_together() {
     }
 }
 
-/// The kernel reports another origin then (`IFLA_LINK`, `IFLA_LINK_NETNSID`).
+/// The kernel then reports another lower netdev for the rail (`IFLA_LINK`, `IFLA_LINK_NETNSID`).
 #[test]
 fn a_rail_comes_home_whose_lower_netdev_somebody_moved() {
     let node = Node::with_macvlan();
@@ -78,7 +78,8 @@ fn a_rail_comes_home_whose_lower_netdev_somebody_moved() {
     assert!(node.host.has_link("eth1"), "{}", pod.ip("link show"));
 }
 
-/// Also as another pod's rail. DEL would report that the pod deleted it: the kernel reports another origin in each namespace.
+/// This applies to a NIC that is another pod's rail, too. The kernel reports another lower netdev in each namespace, so
+/// DEL would report that the pod deleted the rail.
 #[test]
 fn a_netdev_is_not_moved_while_the_nic_below_is_in_another_namespace() {
     const WORDS: &str =
@@ -102,7 +103,7 @@ fn a_netdev_is_not_moved_while_the_nic_below_is_in_another_namespace() {
     assert!(node.host.has_link("eth1"), "{}", pod.ip("link show"));
 }
 
-/// Its number in the pod differs from the host's.
+/// The id of the third namespace differs between the pod and the host.
 #[test]
 fn a_netdev_on_the_same_index_of_a_third_namespace_stays() {
     let node = Node::with_rails(1);

@@ -23,15 +23,15 @@ use std::{
 
 const DIRECTORIES: [&str; 4] = ["ipv4/conf", "ipv4/neigh", "ipv6/conf", "ipv6/neigh"];
 
-/// Settings that the test leaves alone: the first removes all addresses, the second is the netdev's MTU, and the third can be
-/// read only after it was set (docs/security.md names it).
+/// Settings that the test does not change: the first removes all addresses, the second is the netdev's MTU, and the
+/// third can be read only after it was set (docs/security.md names it).
 const LEFT_ALONE: [&str; 3] = [
     "ipv6/conf/disable_ipv6",
     "ipv6/conf/mtu",
     "ipv6/conf/stable_secret",
 ];
 
-/// All settings of `eth1` in `netns` that can be read, by table and name.
+/// All readable settings of `eth1` in `netns`, by table and name.
 fn settings(netns: &Netns) -> BTreeMap<String, String> {
     let files = DIRECTORIES.map(|it| format!("/proc/sys/net/{it}/eth1"));
     let mut command = netns.command("grep");
@@ -105,20 +105,20 @@ fn advertise(netns: &Netns, link: &str) {
     };
     let netns = rdma_netns::netns::Netns::open(netns.path()).expect("a namespace");
     let sent = netns.run(send).expect("a thread inside");
-    // until detection of its own address has ended
+    // until duplicate address detection of its own address has ended
     assert!(
         matches!(sent, Ok(_) | Err(Errno::EADDRNOTAVAIL)),
         "{sent:?}"
     );
 }
 
-/// The default routes by `eth2` that the kernel made of router advertisements.
+/// The number of default routes by `eth2` that the kernel created from router advertisements.
 fn advertised(node: &Node) -> usize {
     let routes = node.host.show("-6 route show default dev eth2 proto ra");
     routes.len()
 }
 
-/// A node that forwards by its rail `eth1`, and has a default router by `eth2`.
+/// A node whose rail `eth1` forwards packets, and which has a default router on `eth2`.
 fn with_default_router() -> Node {
     let node = Node::with_rails(2);
     node.host.set_sysctl("ipv6/conf/eth1/forwarding", "1");
@@ -129,7 +129,8 @@ fn with_default_router() -> Node {
     node
 }
 
-/// The kernel drops the default routers of the whole namespace when a netdev in it is set to forward.
+/// When forwarding is switched on for a netdev, the kernel drops the default routers of the whole namespace. ADD and
+/// DEL must keep those of other netdevs.
 #[test]
 fn a_netdev_that_forwards_costs_no_other_its_default_router() {
     let node = with_default_router();

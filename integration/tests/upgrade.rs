@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Upgrades: an earlier version attaches, and this version checks and restores. The earlier version is the real program
-//! of a commit that `scripts/versions` builds.
+//! Upgrades: an earlier version runs ADD, and this version runs CHECK and DEL. The earlier version is the real program
+//! of a commit, which `scripts/versions` builds.
 
 use integration::{Node, Snapshot, ipam};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
-/// A node, and how it was; `rdma-cni` of the earlier version.
+/// A node, a snapshot of its first state, and `rdma-cni` of the earlier version.
 struct Upgrade {
     node: Node,
     earlier: PathBuf,
@@ -26,7 +26,8 @@ impl Upgrade {
         }
     }
 
-    /// ADD by the earlier version, CHECK and DEL by this one; then the same with the pod gone before.
+    /// Runs ADD with the earlier version, and CHECK and DEL with this one. Then does the same with a pod that ends
+    /// before DEL.
     fn check(&self, configuration: &Value) {
         let mut checked = configuration.clone();
         for gone in [false, true] {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Events of a completion queue: a driver asks for the next one, and names the entries that it has read.
+//! Events of a completion queue. A driver requests the next event, and states the number of entries that it has read.
 
-/// The events for which a driver waits.
+/// The events that a driver has requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Armed {
     No,
@@ -9,11 +9,11 @@ enum Armed {
     Solicited,
 }
 
-/// Number of entries of a completion queue, and the event that is due for them.
+/// Number of entries of a completion queue, and the event that it has to report for them.
 #[derive(Debug)]
 pub struct Arming {
     produced: u32,
-    /// The value of `produced` after the newest completion that is worth a solicited event.
+    /// The value of `produced` after the newest completion that solicits an event.
     solicited: u32,
     armed: Armed,
 }
@@ -32,7 +32,7 @@ impl Arming {
         }
     }
 
-    /// Returns true if an event is due. The next one is due after another request.
+    /// Returns true if an event is due. The next event is due only after another request.
     pub fn take(&mut self) -> bool {
         let is_due = match self.armed {
             Armed::No => false,
@@ -45,15 +45,15 @@ impl Arming {
         is_due
     }
 
-    /// Handles a request for the next event. The low 24 bits of `read` are the number of entries that the driver has read.
-    /// Returns true if an event is due at once: the queue may have got entries in the meantime.
+    /// Handles a request for the next event. The low 24 bits of `read` are the number of entries that the driver has
+    /// read. Returns true if an event is due at once, because the queue has got entries in the meantime.
     pub fn arm(&mut self, only_solicited: bool, read: u32) -> bool {
         let (armed, newest) = match only_solicited {
             false => (Armed::Any, self.produced),
             true => (Armed::Solicited, self.solicited),
         };
         let unread = newest.wrapping_sub(read) & 0xff_ffff;
-        // half of the 24 bits are behind
+        // a difference of half of the 24 bits or more is negative
         let is_due = unread != 0 && unread < 1 << 23;
         self.armed = if is_due { Armed::No } else { armed };
         is_due

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! MSI-X vectors of a function. QEMU hands over an eventfd for each vector that the driver has enabled.
+//! MSI-X vectors of a function. QEMU passes an eventfd for each vector that the driver has enabled.
 
 use std::{fs::File, io::Write};
 
@@ -25,7 +25,7 @@ impl Vectors {
         self.events.clear();
     }
 
-    /// Raises the interrupt `vector`. A disabled vector raises none.
+    /// Raises the interrupt `vector`. Does nothing if the vector is disabled.
     pub fn raise(&self, vector: usize) {
         if let Some(Some(event)) = self.events.get(vector)
             && let Err(error) = (&*event).write_all(&1u64.to_ne_bytes())

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Modelled PCI functions. QEMU attaches them by vfio-user, and an unchanged Linux driver runs on them.
+//! Models of PCI functions. QEMU attaches them by vfio-user, and an unmodified Linux driver uses them.
 //!
 //! | module | contents |
 //! |---|---|
@@ -13,8 +13,8 @@
 //! | [`erdma`] | an Alibaba eRDMA function, and the fabric that connects several of them |
 //! | [`mlx5`] | functions of ConnectX cards |
 //!
-//! The driver, the user-space provider and the kernel are real. The firmware is modelled: a model may accept a request that
-//! real firmware refuses.
+//! The driver, the user-space provider and the kernel are real. The firmware is modelled: a model may accept a request
+//! that real firmware refuses.
 
 pub mod arming;
 pub mod erdma;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The memory of the virtual machine that a function is in. QEMU shares it by file descriptors.
+//! The memory of the virtual machine to which a function belongs. QEMU shares the memory by file descriptors.
 
 use std::{fs::File, io, sync::Arc, sync::atomic::Ordering};
 use vm_memory::{
@@ -21,7 +21,7 @@ impl Memory {
     /// Maps `size` bytes of `file` from `offset` on. The function sees them at `address`.
     ///
     /// # Errors
-    /// `mmap` fails, or the range overlaps one that is mapped.
+    /// `mmap` fails, or the range overlaps an existing mapping.
     pub fn map(&mut self, address: u64, size: u64, offset: u64, file: File) -> io::Result<()> {
         let size = usize::try_from(size).map_err(io::Error::other)?;
         let mapping =
@@ -29,10 +29,10 @@ impl Memory {
         self.insert(address, mapping)
     }
 
-    /// Maps `size` bytes of zeroes that no virtual machine shares: for a guest that a test plays.
+    /// Maps `size` bytes of zeroes that no virtual machine shares. Unit tests use it as the memory of a guest.
     ///
     /// # Errors
-    /// `mmap` fails, or the range overlaps one that is mapped.
+    /// `mmap` fails, or the range overlaps an existing mapping.
     pub fn map_anonymous(&mut self, address: u64, size: usize) -> io::Result<()> {
         self.insert(address, MmapRegion::new(size).map_err(io::Error::other)?)
     }
@@ -84,18 +84,18 @@ impl Memory {
         (self.mappings.write_slice(from, GuestAddress(address))).map_err(|_| Unmapped)
     }
 
-    /// Reads a little-endian number of 64 bits.
+    /// Reads a little-endian 64-bit number.
     ///
     /// # Errors
-    /// A part of it is not mapped.
+    /// A part of the number is not mapped.
     pub fn u64(&self, address: u64) -> Result<u64, Unmapped> {
         let mut bytes = [0; 8];
         self.read(address, &mut bytes)?;
         Ok(u64::from_le_bytes(bytes))
     }
 
-    /// Writes an entry of a queue whose owner bit is in its first 4 bytes: these are written last and at once, as the
-    /// guest polls them.
+    /// Writes a queue entry whose first 4 bytes contain the owner bit. Writes these 4 bytes last and in one access,
+    /// because the guest polls them.
     ///
     /// # Errors
     /// A part of the entry is not mapped, or `address` is not a multiple of 4.
@@ -111,10 +111,10 @@ impl Memory {
         .map_err(|_| Unmapped)
     }
 
-    /// Writes an entry whose owner is in its last 4 bytes: these are written last and at once.
+    /// Writes a queue entry whose last 4 bytes contain the owner bit. Writes these 4 bytes last and in one access.
     ///
     /// # Errors
-    /// A part of the entry is not mapped, or its end is not at a multiple of 4.
+    /// A part of the entry is not mapped, or the entry's end is not at a multiple of 4.
     pub fn publish_by_end(&self, address: u64, entry: &[u8]) -> Result<(), Unmapped> {
         let Some((rest, owner)) = entry.split_last_chunk::<4>() else {
             return Ok(());

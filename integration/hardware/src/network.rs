@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The network headers of RoCE. The receiver of a datagram gets 40 bytes before the data: an IPv6 header or a GRH, which
-//! have one layout, or an IPv4 header in the last 20 of them.
+//! The network headers of RoCE. The receiver of a datagram gets 40 bytes before the data: an IPv6 header, a GRH, or an
+//! IPv4 header in the last 20 of these bytes. IPv6 header and GRH have the same layout.
 
-/// Bytes of the header.
+/// Bytes of the network header.
 pub const HEADER: usize = 40;
 const IPV4: usize = 20;
-/// UDP.
+/// The protocol number of UDP.
 const PROTOCOL: u8 = 17;
 const MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 
@@ -14,7 +14,7 @@ pub fn is_ipv4(gid: &[u8; 16]) -> bool {
     gid.starts_with(&MAPPED)
 }
 
-/// Content of a header.
+/// The contents of a network header.
 #[derive(Clone, Copy, Debug)]
 pub struct Route {
     /// The GID of the sender.
@@ -38,7 +38,7 @@ impl Route {
             let [high, low] = len.saturating_add(IPV4 as u16).to_be_bytes();
             let ipv4 = &mut header[HEADER - IPV4..];
             ipv4[..4].copy_from_slice(&[0x45, self.traffic_class, high, low]);
-            // don't fragment
+            // the flag "don't fragment"
             ipv4[6] = 0x40;
             ipv4[8..10].copy_from_slice(&[self.hop_limit, PROTOCOL]);
             ipv4[12..16].copy_from_slice(&self.from[12..]);

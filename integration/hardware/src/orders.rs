@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Common parts of the programs' command lines: hardware addresses, and the control socket.
+//! Parts that the programs share: hardware addresses in command lines, and the control socket.
 
 use std::{
     fs,
@@ -9,13 +9,14 @@ use std::{
     thread,
 };
 
-/// The hardware address that `text` is.
+/// Parses a hardware address.
 pub fn mac(text: &str) -> Option<[u8; 6]> {
     let bytes = text.split(':').map(|it| u8::from_str_radix(it, 16).ok());
     bytes.collect::<Option<Vec<u8>>>()?.try_into().ok()
 }
 
-/// Returns the positions of the functions that `mac` names: one of `names`, or `all`.
+/// Returns the positions of the functions that `mac` selects: the function with this name, or all of them
+/// for `all`.
 ///
 /// # Errors
 /// No function has this name.
@@ -34,10 +35,11 @@ pub fn named<'a>(
     }
 }
 
-/// Serves orders on `socket`, a line each, in threads. The answer to an error is `error: ` and the reason.
+/// Executes the orders that arrive on `socket`, one per line, in threads. The answer to a failed order is
+/// `error: ` and the reason.
 ///
 /// # Errors
-/// The socket cannot be made.
+/// The socket cannot be created.
 pub fn serve(
     socket: &str,
     execute: impl Fn(&str) -> Result<String, String> + Send + Sync + 'static,

@@ -9,41 +9,41 @@ pub const CONFIG_SIZE: usize = 256;
 /// The identity of a function.
 #[derive(Clone, Copy, Debug)]
 pub struct Identity {
-    /// Vendor, and subsystem vendor.
+    /// The vendor ID, and the subsystem vendor ID.
     pub vendor: u16,
-    /// Device.
+    /// The device ID.
     pub device: u16,
     /// Base class, subclass and programming interface.
     pub class: [u8; 3],
-    /// Sizes of the six BARs in bytes, powers of two; 0 for none.
+    /// The sizes of the six BARs in bytes, powers of two. 0 means that there is no such BAR.
     pub bars: [u64; 6],
-    /// MSI-X vectors, at least one.
+    /// The number of MSI-X vectors, at least one.
     pub vectors: u16,
-    /// The BAR with the MSI-X table, and with the pending bits at its middle.
+    /// The BAR that contains the MSI-X table, and in its second half the pending bits.
     pub vector_bar: u8,
 }
 
-/// A model of a function. The transport calls it for all accesses of the virtual machine.
+/// A model of a PCI function. The transport calls it for all accesses of the virtual machine.
 pub trait Function: Send {
     /// The function's identity, which does not change.
     fn identity(&self) -> Identity;
 
-    /// Returns true if the function answers on its bus. All reads of a function that does not answer are all ones.
+    /// Returns true if the function responds on its bus. Reads of an absent function return all ones.
     fn is_present(&self) -> bool;
 
-    /// Reads from a BAR. Addresses beyond its registers read as zero.
+    /// Reads from a BAR. Addresses beyond the registers read as zero.
     fn read(&mut self, bar: u8, offset: u64, data: &mut [u8]);
 
     /// Writes to a BAR.
     fn write(&mut self, bar: u8, offset: u64, data: &[u8]);
 
-    /// Changes the memory that it may access.
+    /// Changes the mappings of the memory that the function may access.
     fn memory(&mut self, change: &mut dyn FnMut(&mut Memory));
 
-    /// Changes its interrupts.
+    /// Changes the function's interrupts.
     fn interrupts(&mut self, change: &mut dyn FnMut(&mut Vectors));
 
-    /// Resets it. Memory and interrupts stay.
+    /// Resets the function. Memory and interrupts are kept.
     fn reset(&mut self);
 }
 
@@ -58,14 +58,14 @@ const INTERRUPT_LINE: usize = 0x3c;
 const MSIX: usize = 0x40;
 const MSIX_ID: u8 = 0x11;
 
-/// The configuration space of a function, with the MSI-X capability. QEMU keeps the BARs' addresses itself.
+/// The configuration space of a function, with the MSI-X capability. QEMU stores the BAR addresses itself.
 #[derive(Debug)]
 pub struct ConfigSpace {
     bytes: [u8; CONFIG_SIZE],
 }
 
 impl ConfigSpace {
-    /// The space of a function after power-on.
+    /// Creates the configuration space of a function after power-on.
     pub fn new(identity: &Identity) -> ConfigSpace {
         let mut space = ConfigSpace {
             bytes: [0; CONFIG_SIZE],
@@ -92,18 +92,18 @@ impl ConfigSpace {
         self.bytes[at..at + value.len()].copy_from_slice(value);
     }
 
-    /// Reads `data.len()` bytes. Beyond the space they are zero.
+    /// Reads `data.len()` bytes. Bytes beyond the configuration space are zero.
     pub fn read(&self, offset: u64, data: &mut [u8]) {
         read(&self.bytes, offset, data);
     }
 
-    /// Writes those registers that a driver may change: the command, the interrupt line, the control of MSI-X.
+    /// Writes the registers that a driver may change: command, interrupt line, MSI-X control.
     pub fn write(&mut self, offset: u64, data: &[u8]) {
         for (at, byte) in positions(offset, data) {
             match at {
                 COMMAND | INTERRUPT_LINE => self.bytes[at] = byte,
                 _ if at == COMMAND + 1 => self.bytes[at] = byte,
-                // function mask and enable; the size of the table is read-only
+                // function mask and enable bit; the size of the table is read-only
                 _ if at == MSIX + 3 => self.bytes[at] = self.bytes[at] & 0x3f | byte & 0xc0,
                 _ => {}
             }
@@ -111,13 +111,14 @@ impl ConfigSpace {
     }
 }
 
-/// The bytes that are written at `offset`, with the position of each. A position that no memory has is left out.
+/// The bytes that are written at `offset`, with the position of each byte. Omits positions that exceed the address
+/// range of memory.
 pub fn positions(offset: u64, data: &[u8]) -> impl Iterator<Item = (usize, u8)> {
     (data.iter().enumerate())
         .filter_map(move |(i, byte)| Some((usize::try_from(offset).ok()?.checked_add(i)?, *byte)))
 }
 
-/// Reads `data.len()` bytes of `from` at `offset`. Beyond its end they are zero.
+/// Reads `data.len()` bytes of `from` at `offset`. Bytes beyond the end of `from` are zero.
 pub fn read(from: &[u8], offset: u64, data: &mut [u8]) {
     data.fill(0);
     if let Some(rest) = usize::try_from(offset).ok().and_then(|at| from.get(at..)) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The package is of use without the repository that it is in.
+//! The package builds outside of this repository.
 
 const MANIFEST: &str = include_str!("../Cargo.toml");
 

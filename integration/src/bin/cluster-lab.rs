@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `cluster-lab DIRECTORY NODES ARGUMENT...` boots one or two machines by `integration/lab/vm ARGUMENT...`, which reach
-//! a Kubernetes control plane on this one. It makes new keys and certificates in DIRECTORY. It ends with the first
-//! machine; the second one ends then, too.
+//! `cluster-lab DIRECTORY NODES ARGUMENT...` starts a Kubernetes control plane on this machine, and boots one or two
+//! machines that use it, by `integration/lab/vm ARGUMENT...`. It makes new keys and certificates in DIRECTORY. When
+//! the first machine ends, the program ends the second machine, and then itself.
 
 use integration::control_plane::{nodes, server};
 use std::{env, ffi::OsString, path::Path, process};
@@ -18,7 +18,7 @@ fn main() {
         stop("one node, or two");
     };
     let ended = server::run(Path::new(directory), members, arguments);
-    // by a signal: as a shell says it
+    // if a signal ended the machine: the exit code that a shell reports
     process::exit(ended.code().unwrap_or(128 + 15));
 }
 

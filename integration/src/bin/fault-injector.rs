@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `fault-injector [--report=FILE] [FAULT…] -- PROGRAM [ARGUMENT…]`: runs a program with faults at some of its system
-//! calls (`integration::tracer`), and ends as the program did. Without a FILE the points are printed on standard error.
-//! A FAULT is `--kill=N`, `--kill-after=N`, `--kill-before-send=N` or `--fail=N=ERRNO`.
+//! `fault-injector [--report=FILE] [FAULT…] -- PROGRAM [ARGUMENT…]` runs a program with faults at some of its system
+//! calls (`integration::tracer`), and ends with the program's exit status. Without a FILE, it prints the points on
+//! standard error. A FAULT is `--kill=N`, `--kill-after=N`, `--kill-before-send=N` or `--fail=N=ERRNO`.
 
 use integration::tracer::{self, Arguments, Report, Traced};
 use nix::{
@@ -25,7 +25,7 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    // with the test that has started this, all goes
+    // this process and the program end with the test that has started this process
     let _ = prctl::set_pdeathsig(Signal::SIGKILL);
     let mut command = Command::new(&program[0]);
     command.args(&program[1..]);
@@ -44,7 +44,7 @@ fn main() -> ExitCode {
         Ok(Traced::Exited(code)) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
         Ok(Traced::Killed(signal)) => {
             let _ = raise(signal);
-            // a signal that does not end this process
+            // the signal that ended the program does not end this process: report it by the exit code
             ExitCode::from(128)
         }
     }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The real plugin on the real kernel, killed by SIGKILL at a chosen change.
+//! The real plugin on the real kernel. SIGKILL ends it at a chosen point.
 //!
-//! `RDMA_CNI_KILL_AFTER=n`: the process ends at its n-th point. Points are before and after each
-//! change of a kind, which is one point where two of them follow each other. `RDMA_CNI_KILL_AROUND` is the
-//! kind: `all`, `moves` or `smc`. With `all`, 0 ends the process when it is about to make the first change,
-//! with only the record written, and n after the n-th change. All else is `rdma-cni`.
+//! `RDMA_CNI_KILL_AFTER=n`: the process ends at its n-th point. A point is before and after each change of
+//! a kind. Between two such changes in a row there is only one point. `RDMA_CNI_KILL_AROUND` is the kind:
+//! `all`, `moves` or `smc`. With `all`, 0 ends the process before its first change, when it has written
+//! only the record, and n ends it after the n-th change. In other respects the program is `rdma-cni`.
 
 use cni_protocol::Input;
 use nix::{
@@ -22,7 +22,7 @@ struct Killed {
     linux: Linux,
     around: String,
     left: Cell<Option<u32>>,
-    /// Nothing was changed since the last point.
+    /// True if the process has changed nothing since the last point.
     is_counted: Cell<bool>,
 }
 
@@ -140,7 +140,7 @@ impl Kernel for Killed {
 }
 
 fn die() {
-    // a process cannot outlive this
+    // SIGKILL ends the process before it can continue
     let _ = kill(Pid::this(), Signal::SIGKILL);
 }
 

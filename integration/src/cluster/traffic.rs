@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! RDMA between two pods on any nodes, as a user starts it: `rping` and `ib_read_bw` by `kubectl exec`.
+//! RDMA between two pods on any nodes, run as a user does: `rping` and `ib_read_bw` with `kubectl exec`.
 
 use super::Cluster;
 use crate::{
@@ -11,13 +11,13 @@ use crate::{
 };
 use std::process::Output;
 
-/// The IPv6 address of a pod of the namespace `default` on a rail, as the pod has it.
+/// Returns the IPv6 address that a pod of the namespace `default` has on a rail.
 #[track_caller]
 pub fn address(cluster: &Cluster, pod: &str, rail: usize) -> String {
     address_of(cluster, pod, "-6", &format!("rdma{rail}"))
 }
 
-/// The address of a family, `-4` or `-6`, that a pod's interface has.
+/// Returns the address of a pod's interface in a family, `-4` or `-6`.
 #[track_caller]
 pub fn address_of(cluster: &Cluster, pod: &str, family: &str, interface: &str) -> String {
     let line = format!("ip {family} -json address show scope global dev {interface}");
@@ -28,8 +28,8 @@ pub fn address_of(cluster: &Cluster, pod: &str, family: &str, interface: &str) -
     address.to_owned()
 }
 
-/// Runs `rping` from the second pod to the first one's IPv6 address on a rail: five messages each way, with their
-/// contents compared. Returns the address.
+/// Runs `rping` from the second pod to the first pod's IPv6 address on a rail. It sends five messages each way,
+/// and compares their contents. Returns the address.
 #[track_caller]
 pub fn rping(cluster: &Cluster, [server, client]: [&str; 2], rail: usize) -> String {
     let to = address(cluster, server, rail);
@@ -37,7 +37,7 @@ pub fn rping(cluster: &Cluster, [server, client]: [&str; 2], rail: usize) -> Str
     to
 }
 
-/// Runs `rping` as [`rping`] does, to an address of the first pod.
+/// Runs `rping` like [`rping`], to the first pod's address `to`.
 #[track_caller]
 pub fn rping_to(cluster: &Cluster, [server, client]: [&str; 2], to: &str) {
     let lines = [
@@ -59,8 +59,8 @@ pub fn gid_index(cluster: &Cluster, pod: &str, rail: usize) -> usize {
     })
 }
 
-/// `ib_read_bw` with `pairs` queue pairs on a rail, and 20 reads of 4 KiB each: as much as an emulated
-/// machine reads in seconds. The average, MB/s.
+/// Runs `ib_read_bw` with `pairs` queue pairs on a rail. Each makes 20 reads of 4 KiB, which take an emulated
+/// machine some seconds. Returns the average in MB/s.
 #[track_caller]
 pub fn read_bandwidth(
     cluster: &Cluster,
@@ -72,7 +72,7 @@ pub fn read_bandwidth(
         let (rdma, gid) = (nics::rdma(rail), gid_index(cluster, pod, rail));
         format!("ib_read_bw -q {pairs} -d {rdma} -x {gid} -s 4096 -n 20 -F")
     };
-    // what is exchanged beforehand goes by TCP
+    // the programs exchange their parameters by TCP beforehand
     let told = cluster.look(&format!("/api/v1/namespaces/default/pods/{server}"));
     let by_tcp = told["status"]["podIP"].as_str().expect("an address");
     let lines = [
@@ -89,8 +89,8 @@ pub fn read_bandwidth(
     average(&said)
 }
 
-/// Runs the server's line in its pod by `kubectl exec`, which must succeed, and the client's as soon as the server
-/// listens. Returns both outputs.
+/// Runs the server's command in its pod by `kubectl exec`, and the client's command when the server listens. Both
+/// must succeed. Returns both outputs.
 #[track_caller]
 fn exec_both(
     cluster: &Cluster,
@@ -109,7 +109,7 @@ fn exec(pod: &str, line: &str) -> String {
     format!("kubectl exec {pod} -- {line}")
 }
 
-/// Returns the output of a program in the pod; it must succeed.
+/// Runs a program in the pod, which must succeed, and returns its output.
 #[track_caller]
 fn said(cluster: &Cluster, pod: &str, line: &str) -> String {
     let line = exec(pod, line);

@@ -25,12 +25,12 @@ use tonic::{
     transport::{Channel, Endpoint},
 };
 
-/// No call may take longer: kubelet has two minutes for a sandbox.
+/// Time limit for each call: kubelet's limit for a sandbox is two minutes.
 const LIMIT: Duration = Duration::from_secs(120);
 
 type Client = RuntimeServiceClient<Channel>;
 
-/// CRI client for all threads. It connects again for each call: the runtime may have restarted.
+/// CRI client for all threads. It makes a new connection for each call, because the runtime may have restarted.
 #[derive(Clone, Debug)]
 pub struct Cri {
     socket: PathBuf,
@@ -42,12 +42,12 @@ pub struct Cri {
 pub struct Ran {
     /// The program's exit status.
     pub code: i32,
-    /// The program's output, and after it what it wrote to standard error.
+    /// The program's output, followed by its standard error.
     pub said: String,
 }
 
 impl Cri {
-    /// A client of the runtime that listens at `socket`.
+    /// Makes a client of the runtime that listens at `socket`.
     pub fn new(socket: &Path) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -65,7 +65,7 @@ impl Cri {
         &self.socket
     }
 
-    /// Name and version of the runtime.
+    /// Returns the name and version of the runtime.
     pub fn version(&self) -> Result<String, Status> {
         let answer = self.ask(async |mut it| it.version(VersionRequest::default()).await)?;
         Ok(format!(
@@ -88,7 +88,7 @@ impl Cri {
         (found.status, found.message)
     }
 
-    /// Makes a pod's sandbox, CNI's ADD included; its id.
+    /// Makes a pod's sandbox, which includes CNI's ADD. Returns the sandbox's id.
     pub fn run_sandbox(&self, config: &PodSandboxConfig) -> Result<String, Status> {
         let config = Some(config.clone());
         let request = RunPodSandboxRequest { config };
@@ -96,8 +96,8 @@ impl Cri {
         Ok(answer.pod_sandbox_id)
     }
 
-    /// Runs a sandbox as [`Self::run_sandbox`] does, and cancels the call as soon as `enough` is true: kubelet ends a
-    /// call that takes too long in this way. The runtime sees the cancellation.
+    /// Makes a sandbox like [`Self::run_sandbox`], but cancels the call as soon as `enough` returns true. Kubelet
+    /// cancels a slow call in the same way: the runtime sees the cancellation.
     pub fn run_sandbox_until(
         &self,
         config: &PodSandboxConfig,
@@ -119,7 +119,7 @@ impl Cri {
         Ok(self.ask(call)?.pod_sandbox_id)
     }
 
-    /// Makes a container and starts it; its id.
+    /// Makes and starts a container. Returns its id.
     pub fn start(&self, request: CreateContainerRequest) -> Result<String, Status> {
         let created = self.ask(async |mut it| it.create_container(request).await)?;
         let container_id = created.container_id;
@@ -130,7 +130,7 @@ impl Cri {
         Ok(container_id)
     }
 
-    /// Ends all of a pod, CNI's DEL included.
+    /// Stops a pod's sandbox with its containers, which includes CNI's DEL.
     pub fn stop(&self, sandbox: &str) -> Result<(), Status> {
         let request = StopPodSandboxRequest {
             pod_sandbox_id: sandbox.to_owned(),
@@ -139,7 +139,7 @@ impl Cri {
         Ok(())
     }
 
-    /// Ends all of a pod and forgets it.
+    /// Stops a pod's sandbox, and removes it.
     pub fn remove(&self, sandbox: &str) -> Result<(), Status> {
         self.stop(sandbox)?;
         let request = RemovePodSandboxRequest {
@@ -149,7 +149,7 @@ impl Cri {
         Ok(())
     }
 
-    /// All sandboxes that it knows.
+    /// Returns all sandboxes that the runtime lists.
     pub fn pods(&self) -> Result<Vec<PodSandbox>, Status> {
         let request = ListPodSandboxRequest {};
         Ok(self
@@ -157,8 +157,8 @@ impl Cri {
             .items)
     }
 
-    /// Stops and removes the `unwanted` pods, as kubelet does. Returns true if none is left: a failure is printed, and
-    /// kubelet would repeat the call.
+    /// Stops and removes the pods for which `unwanted` returns true, as kubelet does. Returns true if none of them is
+    /// left. Prints a failure, after which kubelet would repeat the call.
     pub fn remove_all(&self, unwanted: impl Fn(&PodSandbox) -> bool) -> bool {
         let said = |status: Status| println!("{}", status.message());
         let left = || {
@@ -168,11 +168,11 @@ impl Cri {
         for sandbox in left().unwrap_or_default() {
             self.remove(&sandbox.id).unwrap_or_else(said);
         }
-        // what was removed meanwhile, or came meanwhile, is not in the list from before
+        // lists again: sandboxes may have been added or removed since the first list
         left().is_some_and(|left| left.is_empty())
     }
 
-    /// All that it knows of a sandbox: the status and JSON of its own.
+    /// Returns a sandbox's status, and the runtime's own information on the sandbox as JSON.
     pub fn sandbox(&self, id: &str) -> Result<(cri_api::PodSandboxStatus, Value), Status> {
         let request = PodSandboxStatusRequest {
             pod_sandbox_id: id.to_owned(),
@@ -182,12 +182,12 @@ impl Cri {
         Ok((answer.status.unwrap_or_default(), info(&answer.info)))
     }
 
-    /// Returns the runtime's own information on a container, JSON.
+    /// Returns the runtime's own information on a container as JSON.
     pub fn container(&self, id: &str) -> Result<Value, Status> {
         Ok(self.container_status(id)?.1)
     }
 
-    /// All that it knows of a container: the status and JSON of its own.
+    /// Returns a container's status, and the runtime's own information on the container as JSON.
     pub fn container_status(&self, id: &str) -> Result<(ContainerStatus, Value), Status> {
         let request = ContainerStatusRequest {
             container_id: id.to_owned(),
@@ -197,13 +197,13 @@ impl Cri {
         Ok((answer.status.unwrap_or_default(), info(&answer.info)))
     }
 
-    /// SIGKILL to a container's first process, behind the runtime's back.
+    /// Sends SIGKILL to a container's first process, without the runtime's knowledge.
     #[track_caller]
     pub fn kill(&self, container: &str) {
         kill(&self.container(container).expect("it is known"));
     }
 
-    /// Ends a container: SIGTERM, and SIGKILL after `grace`.
+    /// Ends a container with SIGTERM, and with SIGKILL after `grace`.
     pub fn stop_container(&self, id: &str, grace: Duration) -> Result<(), Status> {
         let request = StopContainerRequest {
             container_id: id.to_owned(),
@@ -213,7 +213,7 @@ impl Cri {
         Ok(())
     }
 
-    /// Runs a program in a container, to its end or for `limit`.
+    /// Runs a program in a container, for at most `limit`.
     pub fn exec(&self, container: &str, words: &[&str], limit: Duration) -> Result<Ran, Status> {
         let request = ExecSyncRequest {
             container_id: container.to_owned(),
@@ -245,7 +245,7 @@ impl Cri {
     }
 }
 
-/// SIGKILL to the process that the runtime knows, as its own JSON tells.
+/// Sends SIGKILL to the process that the runtime's own JSON names.
 #[track_caller]
 pub(super) fn kill(info: &Value) {
     let pid = info["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok());

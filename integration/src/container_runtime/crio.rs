@@ -5,7 +5,8 @@ use super::{PAUSE, engine::Place, network::Network};
 use serde_json::Value;
 use std::{fs, path::Path, process::Command};
 
-/// Copies whole directories: overlayfs would need a mount helper below the guest's own overlay.
+/// Storage driver that copies whole directories. overlayfs would need a mount helper on top of the guest's own
+/// overlay.
 const STORAGE: &str = "vfs";
 
 #[track_caller]
@@ -16,7 +17,7 @@ pub(super) fn configure(place: &Place, network: &Network) {
         "policy.json",
         r#"{"default": [{"type": "insecureAcceptAnything"}]}"#,
     );
-    // nothing is pulled: what an image is called that is named without a registry
+    // no registry is used: this file gives the full name to an image that is named without a registry
     let registries = Path::new("/etc/containers");
     fs::create_dir_all(registries).expect("a directory");
     let text = "unqualified-search-registries = [\"docker.io\"]\n";
@@ -26,8 +27,8 @@ pub(super) fn configure(place: &Place, network: &Network) {
 }
 
 /// Prevents udev from changing the MACs of veths. CRI-O calls CHECK after each ADD. The reference bridge's CHECK
-/// expects the veth on the host to keep its first MAC, and udev assigns another one a moment later
-/// (`MACAddressPolicy=persistent`, systemd.link(5)): one in a few pods fails, with any plugins (docs/node.md).
+/// expects that the veth on the host has kept its first MAC. But udev assigns another MAC a moment later
+/// (`MACAddressPolicy=persistent`, systemd.link(5)), so a few pods would fail, with any plugins (docs/node.md).
 #[track_caller]
 fn keep_macs_of_veths() {
     let directory = Path::new("/etc/systemd/network");
@@ -40,12 +41,12 @@ fn keep_macs_of_veths() {
 pub(super) fn command(place: &Place) -> Command {
     let mut command = Command::new(place.programs.join("crio"));
     command.arg("--config").arg(place.at("crio.conf"));
-    // no further files
+    // an empty name: CRI-O reads no further files
     command.arg("--config-dir").arg("");
     command
 }
 
-/// The archive of one image, into CRI-O's storage.
+/// Returns the command that imports an archive's only image into CRI-O's storage.
 #[track_caller]
 pub(super) fn import(place: &Place, archive: &Path) -> Command {
     let index = crate::netns::check(
@@ -65,7 +66,7 @@ pub(super) fn import(place: &Place, archive: &Path) -> Command {
     command
 }
 
-/// Returns the directories of images and containers, and those that a boot removes.
+/// Returns CRI-O's directory of images and containers, and its directory for state that a boot removes.
 fn storage(place: &Place) -> (String, String) {
     let root = place.root.display().to_string();
     (root, place.at("storage").display().to_string())

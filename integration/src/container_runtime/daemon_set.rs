@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A DaemonSet's pod on this node: what kubelet makes of a manifest, and nothing that the manifest
-//! does not say (`pkg/kubelet/kuberuntime`, `pkg/volume` of Kubernetes).
+//! A DaemonSet's pod on this node. It has only the properties of its manifest, translated as kubelet does
+//! (`pkg/kubelet/kuberuntime`, `pkg/volume` of Kubernetes).
 
 use super::{
     ContainerRuntime,
@@ -27,7 +27,7 @@ use std::{
 /// Limit for an init container in an emulated machine.
 const TO_PREPARE: Duration = Duration::from_secs(240);
 
-/// `defaultMaskedPaths` and `defaultReadonlyPaths` in `pkg/securitycontext`.
+/// `defaultMaskedPaths` and `defaultReadonlyPaths` of Kubernetes (`pkg/securitycontext`).
 const MASKED: [&str; 10] = [
     "/proc/asound",
     "/proc/acpi",
@@ -48,10 +48,10 @@ const READ_ONLY: [&str; 5] = [
     "/proc/sysrq-trigger",
 ];
 
-/// OOM score that kubelet gives a pod of `system-node-critical` (`pkg/kubelet/qos`).
+/// OOM score that kubelet gives to a pod of `system-node-critical` (`pkg/kubelet/qos`).
 const NODE_CRITICAL: i64 = -997;
 
-/// The pod, which runs.
+/// A running pod of a DaemonSet.
 #[derive(Debug)]
 pub struct DaemonPod {
     manifest: Manifest,
@@ -61,7 +61,7 @@ pub struct DaemonPod {
     cri: Cri,
 }
 
-/// A container ended: kubelet would run it again later.
+/// The error that a container has ended. Kubelet would restart it later.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ended {
     /// The container's exit status.
@@ -71,8 +71,8 @@ pub struct Ended {
 }
 
 impl ContainerRuntime {
-    /// Runs the manifest's pod, which is called `name`, with its images as they are; all that its
-    /// init containers said. Of a pod one of whose init containers fails nothing is left.
+    /// Runs the manifest's pod under the name `name`. All its images are imported already. Returns the pod, and the
+    /// output of its init containers. If an init container fails, the pod is removed.
     #[track_caller]
     pub fn daemon_pod(
         &self,
@@ -120,7 +120,7 @@ impl DaemonPod {
         started.unwrap_or_else(|status| panic!("{}: {}", container.name, status.message()))
     }
 
-    /// Waits for the container's end; its exit status.
+    /// Waits until the container has ended, and returns its exit status.
     #[track_caller]
     fn ended(&self, id: &str) -> i32 {
         let end = Instant::now() + TO_PREPARE;
@@ -167,7 +167,7 @@ impl DaemonPod {
         }
     }
 
-    /// Returns the volume's path on the node, and makes it as kubelet does.
+    /// Makes a volume as kubelet does, and returns its path on the node.
     #[track_caller]
     fn on_node(&self, volume: &Volume, uid: &str) -> PathBuf {
         let of_pod = Path::new("/var/lib/kubelet/pods").join(uid).join("volumes");
@@ -203,13 +203,13 @@ impl DaemonPod {
     pub fn log(&self, container: &str) -> String {
         let text = fs::read_to_string(self.logs.join(log_path(container))).unwrap_or_default();
         let lines = text.lines().map(|line| {
-            // time, stream, whether the line is whole
+            // a line's fields: time, stream, mark of a complete line, text
             line.splitn(4, ' ').nth(3).unwrap_or_default().to_owned() + "\n"
         });
         lines.collect()
     }
 
-    /// The only container that stays.
+    /// Returns the pod's only container that is no init container.
     #[track_caller]
     fn main(&self) -> &(Container, String) {
         match self.containers.as_slice() {
@@ -232,7 +232,7 @@ impl DaemonPod {
     pub fn says(&self, words: &str) -> Result<(), Ended> {
         let end = Instant::now() + TO_PREPARE;
         loop {
-            // the log has the last output when the end is reported
+            // when the runtime reports the end, the log is complete
             let (status, _) = self
                 .cri
                 .container_status(&self.main().1)
@@ -261,19 +261,19 @@ impl DaemonPod {
         (status.expect("its status"), info["runtimeSpec"].clone())
     }
 
-    /// Returns the result and the output of its liveness probe.
+    /// Runs the liveness probe, and returns its result and output.
     #[track_caller]
     pub fn lives(&self) -> (bool, String) {
         self.ask(self.main().0.liveness_probe.as_ref().expect("a probe"))
     }
 
-    /// Does the same as `lives`, for the readiness probe.
+    /// Runs the readiness probe, and returns its result and output.
     #[track_caller]
     pub fn ready(&self) -> (bool, String) {
         self.ask(self.main().0.readiness_probe.as_ref().expect("a probe"))
     }
 
-    /// A container that does not run, and a program that takes too long, are no.
+    /// Runs a probe. It fails if the container does not run, or if the program exceeds its time limit.
     fn ask(&self, probe: &Probe) -> (bool, String) {
         let words: Vec<&str> = probe.exec.command.iter().map(String::as_str).collect();
         let limit = Duration::from_secs(probe.timeout_seconds);
@@ -283,7 +283,7 @@ impl DaemonPod {
         }
     }
 
-    /// The pod's end, as kubelet has it.
+    /// Removes the pod as kubelet does.
     #[track_caller]
     pub fn remove(self) {
         let pod = self.manifest.pod();
@@ -294,7 +294,7 @@ impl DaemonPod {
         }
         let removed = self.cri.remove(&self.sandbox);
         removed.unwrap_or_else(|status| panic!("{}", status.message()));
-        // the next pod of that name has a log of its own
+        // the next pod of this name begins a new log
         fs::remove_dir_all(&self.logs).expect("its logs");
     }
 }
@@ -367,7 +367,8 @@ fn rights(pod: &PodSpec, container: &Container) -> LinuxContainerSecurityContext
     }
 }
 
-/// `MilliCPUToShares` in `pkg/kubelet/cm`, and the limit as it is.
+/// Returns a container's resources. CPU shares are computed like `MilliCPUToShares` (`pkg/kubelet/cm`). The memory
+/// limit is unchanged.
 #[track_caller]
 fn resources(pod: &PodSpec, container: &Container) -> LinuxContainerResources {
     let limit = &container.resources.limits.memory;
@@ -397,7 +398,7 @@ fn propagation(mount: &VolumeMount) -> MountPropagation {
     }
 }
 
-/// Files by links through `..data`, so that all of them change at once (`AtomicWriter` in
+/// Writes files as links through `..data`, so that all of them change in one step (`AtomicWriter` in
 /// `pkg/volume/util`).
 #[track_caller]
 fn write_atomically<'a>(path: &Path, files: impl IntoIterator<Item = (&'a String, &'a String)>) {

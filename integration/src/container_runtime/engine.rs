@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Program of a container runtime.
+//! The program of a container runtime.
 
 use super::{containerd, crio, network::Network};
 use std::{
@@ -8,7 +8,7 @@ use std::{
     process::Command,
 };
 
-/// Environment variable with the runtime of a lab machine; unset: Debian's containerd.
+/// Environment variable that names the runtime of a lab machine. Unset: Debian's containerd.
 const ENGINE: &str = "RDMA_LAB_RUNTIME";
 
 /// Environment variable with the directory into which `integration/runtimes/build` has installed the runtime, if it is
@@ -29,32 +29,32 @@ pub enum Engine {
 /// Files and directories of a runtime on a node.
 #[derive(Debug)]
 pub(super) struct Place {
-    /// Directory of its programs.
+    /// Directory of the runtime's programs.
     pub(super) programs: PathBuf,
-    /// Program that makes containers.
+    /// Program that creates containers.
     pub(super) runc: PathBuf,
-    /// State that outlives a boot.
+    /// Directory of the state that survives a boot.
     pub(super) root: PathBuf,
-    /// The rest of it.
+    /// Directory of the other state.
     pub(super) directory: PathBuf,
-    /// CDI files.
+    /// Directory of CDI files.
     pub(super) cdi: PathBuf,
 }
 
 impl Place {
-    /// Returns its socket.
+    /// Returns the path of the runtime's socket.
     pub(super) fn socket(&self) -> PathBuf {
         self.at("runtime.sock")
     }
 
-    /// A path of its directory.
+    /// Returns the path of `below` in the runtime's directory.
     pub(super) fn at(&self, below: &str) -> PathBuf {
         self.directory.join(below)
     }
 }
 
 impl Engine {
-    /// The machine's.
+    /// Returns the runtime of this lab machine.
     #[track_caller]
     pub fn of_the_lab() -> Self {
         match env::var(ENGINE).as_deref() {
@@ -73,8 +73,8 @@ impl Engine {
         }
     }
 
-    /// Returns true if the runtime calls the plugins in a network's own directory at ADD and at DEL: libcni 1.3. CRI-O calls
-    /// them only at ADD.
+    /// Returns true if the runtime calls the plugins in a network's own directory at ADD and at DEL, as libcni 1.3 does.
+    /// CRI-O calls them only at ADD.
     pub fn reads_directories(self) -> bool {
         self == Self::Containerd2
     }
@@ -91,7 +91,7 @@ impl Engine {
         }
     }
 
-    /// Writes its configuration.
+    /// Writes the runtime's configuration.
     #[track_caller]
     pub(super) fn configure(self, place: &Place, network: &Network) {
         match self {
@@ -105,7 +105,7 @@ impl Engine {
         }
     }
 
-    /// Returns the command that starts it.
+    /// Returns the command that starts the runtime.
     pub(super) fn command(self, place: &Place) -> Command {
         match self {
             Self::Containerd | Self::Containerd2 => containerd::command(place),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A node whose virtual functions are each one pod's alone: kubelet's part, the daemon, a container runtime, and
-//! the chain behind a primary network. Containers get their devices by CDI names.
+//! A node on which each virtual function belongs to one pod alone: kubelet's stand-in, the daemon, a container runtime,
+//! and the chain after a primary network. Containers get their devices by CDI names.
 
 use super::{Container, ContainerRuntime, Pod, PodSpec};
 use crate::{
@@ -11,10 +11,10 @@ use crate::{
 };
 use serde_json::Value;
 
-/// The resource.
+/// Name of the resource.
 pub const VF: &str = "aliyun/erdma";
 
-/// The daemon's configuration: virtual functions in the part of eRDMA's, under its name.
+/// The daemon's configuration. The virtual functions have the resource name of eRDMA.
 pub const BY_CDI: &str = r#"
 resources:
 - name: aliyun/erdma
@@ -26,20 +26,20 @@ cdi: true
 /// The node.
 #[derive(Debug)]
 pub struct ExclusiveNode {
-    // the first to end: pods restore their functions
-    /// The runtime.
+    // dropped first: pods end before the runtime, and their functions return to the host
+    /// The node's container runtime.
     pub runtime: ContainerRuntime,
-    /// Kubelet's part, and the daemon.
+    /// Kubelet's stand-in, and the daemon.
     pub node: Node,
-    /// The host with the functions.
+    /// The host, which has the functions.
     pub lab: Lab,
-    /// The host as it was before the first pod with devices.
+    /// State of the host before the first pod with devices.
     pub before: Snapshot,
 }
 
 impl ExclusiveNode {
-    /// Prepares a node with all functions advertised. It has had a pod without RDMA, so that the bridge exists. The
-    /// chain's entry has the fields of `chain`, too.
+    /// Prepares a node that has advertised all functions. A pod without RDMA has run on it, so the bridge exists. The
+    /// chain's entry also has the fields of `chain`.
     #[track_caller]
     pub fn new(lab: Lab, node: Node, runtime: ContainerRuntime, chain: &Value) -> Self {
         let mut entry = node.chain(&[VF]);
@@ -65,7 +65,7 @@ impl ExclusiveNode {
         }
     }
 
-    /// The function of this PCI address, allocated to a container of a pod.
+    /// Allocates the function at this PCI address to a container of a pod.
     #[track_caller]
     pub fn allocate(&self, pod: &str, container: &str, pci: &str) -> Allocation {
         let wish = Wish::new(pod, container, VF, 1).reusing(&[pci.to_owned()]);
@@ -75,7 +75,7 @@ impl ExclusiveNode {
         given
     }
 
-    /// The pod's end.
+    /// Removes a pod, and releases its ids.
     #[track_caller]
     pub fn remove(&self, pod: Pod) {
         let name = pod.name.clone();
@@ -84,7 +84,8 @@ impl ExclusiveNode {
     }
 }
 
-/// The device's node is the container's only one, and it is that device which is behind it.
+/// Asserts that the container has the device node of the function's RDMA device, and no node of another device, and
+/// that the device's port is active.
 #[track_caller]
 pub fn has_just(container: &Container, function: &Function) {
     let mut nodes = container.rdma_nodes();

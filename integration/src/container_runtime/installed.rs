@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A node whose daemon is a DaemonSet's pod, made of the image: everything is by the path that it has
-//! on a node. What is written there is forgotten with the lab's guest.
+//! A node whose daemon is a DaemonSet's pod from the image. All files have their usual paths on a node, and are lost
+//! when the lab's guest ends.
 
 use super::{
     ContainerRuntime, DaemonPod, Pod, PodSpec, daemon_set::Ended, manifest::Manifest, shared::HCA,
@@ -23,7 +23,7 @@ use std::{
 
 pub use crate::Files;
 
-/// The list of the node's primary network.
+/// Path of the conflist of the node's primary network.
 pub const LIST: &str = "/etc/cni/net.d/10-pods.conflist";
 
 /// Directory of the chain's records.
@@ -39,36 +39,36 @@ pub const PLACES: [&str; 6] = [
     "/var/lib/kubelet/pod-resources",
 ];
 
-/// Last line of a complete `uninstall --stay`.
+/// Last line of the output of a complete `uninstall --stay`.
 pub const UNINSTALLED: &str = "nothing is left to remove";
 
-/// Files that stay by design: the daemon's and the chain's own state, in their own directory; and the state of IPAM
-/// plugins and of the runtime's CNI library for the networks that they served.
+/// Directories whose files remain by design. The first one has the state of the daemon and of the chain. The others
+/// have the state of IPAM plugins and of the runtime's CNI library, for the networks of earlier pods.
 pub const LEFT: [&str; 3] = [STATE, "/var/lib/cni/networks", "/var/lib/cni/results"];
 
-/// Names the archive of this tree's image.
+/// Environment variable that names the archive of this tree's image.
 const IMAGE: &str = "RDMA_LAB_IMAGE";
 
-/// Limit until a daemon is ready in an emulated machine.
+/// Time limit for a daemon to become ready in an emulated machine.
 const TO_BE_READY: Duration = Duration::from_secs(240);
 
-/// Why a pod did not start.
+/// Reason why a pod did not start.
 #[derive(Debug)]
 pub enum NotStarted {
-    /// The daemon did not let its container start (PreStartContainer): its sentence.
+    /// The daemon refused the container's start (PreStartContainer), with this message.
     Refused(String),
-    /// The runtime could not make it: its sentence.
+    /// The runtime could not create the pod, and gave this message.
     Failed(String),
 }
 
-/// The node.
+/// A node on which the daemon can be installed.
 #[derive(Debug)]
 pub struct InstalledNode {
-    /// The runtime.
+    /// The node's container runtime.
     pub runtime: ContainerRuntime,
     /// Kubelet's device manager.
     pub kubelet: DeviceManager,
-    /// The bonds.
+    /// The bonded NICs.
     pub nics: BondedNics,
     pod_resources: PodResourcesServer,
 }
@@ -80,11 +80,11 @@ impl Default for InstalledNode {
 }
 
 impl InstalledNode {
-    /// Starts a node with a primary network and this tree's image, without an installation.
+    /// Starts a node with a primary network and this tree's image. `rdma-cni` is not installed.
     #[track_caller]
     pub fn new() -> Self {
         clear();
-        // as systemd has it: what is mounted on the node can come into containers
+        // systemd does this too: later mounts of the node propagate into containers
         check(Command::new("mount").args(["--make-rshared", "/"]));
         let nics = BondedNics::new();
         let runtime = ContainerRuntime::start_on_node();
@@ -101,7 +101,7 @@ impl InstalledNode {
         }
     }
 
-    /// The pod of the manifest, and the output of its init containers.
+    /// Runs the manifest's pod. Returns the pod and the output of its init containers.
     #[track_caller]
     pub fn daemon_pod(&self, manifest: &Manifest, name: &str) -> (DaemonPod, String) {
         let started = self.runtime.daemon_pod(manifest, name);
@@ -110,7 +110,7 @@ impl InstalledNode {
         })
     }
 
-    /// Does the same as `daemon_pod`, and waits until the readiness probe succeeds.
+    /// Runs the pod like [`Self::daemon_pod`], and waits until the readiness probe succeeds.
     #[track_caller]
     pub fn daemon(&self, manifest: &Manifest, name: &str) -> (DaemonPod, String) {
         let (daemon, said) = self.daemon_pod(manifest, name);
@@ -124,11 +124,11 @@ impl InstalledNode {
         (daemon, said)
     }
 
-    /// A pod whose one container asks for one `rdma/hca`; its container is made if the daemon lets
-    /// it start. Of one that fails nothing is left, unless the runtime could not end it.
+    /// Runs a pod whose only container requests one `rdma/hca`. The container is created if the daemon permits its
+    /// start. A pod that failed is removed, but the runtime may be unable to end it.
     ///
     /// # Errors
-    /// What kubelet would put into the pod's event.
+    /// The error has the text that kubelet would write into the pod's event.
     #[track_caller]
     pub fn run(&self, name: &str) -> Result<Pod, NotStarted> {
         let given = self.kubelet.allocate(&Wish::new(name, "main", HCA, 1));
@@ -151,14 +151,14 @@ impl InstalledNode {
         })
     }
 
-    /// Does the same as `run`, for a pod that must start.
+    /// Runs a pod like [`Self::run`]. The pod must start.
     #[track_caller]
     pub fn pod(&self, name: &str) -> Pod {
         let pod = self.run(name);
         pod.unwrap_or_else(|why| panic!("{name}: {why:?}"))
     }
 
-    /// The pod's end.
+    /// Removes a pod, and releases its ids.
     #[track_caller]
     pub fn remove(&self, pod: Pod) {
         let name = pod.name.clone();
@@ -172,7 +172,7 @@ impl InstalledNode {
     }
 }
 
-/// Removes files that an earlier test of the guest left in a node's directories.
+/// Removes the files that an earlier test left in the guest's node directories.
 #[track_caller]
 pub fn clear() {
     assert!(
@@ -192,12 +192,12 @@ pub fn clear() {
     }
 }
 
-/// The repository.
+/// Returns the path of the repository.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// The list of a primary network that is called `name`, as its own program writes it.
+/// Returns the conflist of a primary network called `name`, as the network's own program writes it.
 pub fn primary(name: &str) -> String {
     let bridge = smc::bridge(Path::new("/var/lib/cni/networks"));
     format!(
@@ -206,14 +206,14 @@ pub fn primary(name: &str) -> String {
     )
 }
 
-/// The archive of this tree's image.
+/// Returns the path of the archive of this tree's image.
 #[track_caller]
 pub fn image() -> PathBuf {
     let image = env::var_os(IMAGE).map(PathBuf::from);
     image.unwrap_or_else(|| panic!("{IMAGE} is not set: scripts/test lab makes the image"))
 }
 
-/// Writes the primary network's list atomically.
+/// Writes the conflist of the primary network atomically.
 #[track_caller]
 pub fn write_list(text: &str) {
     let new = Path::new(LIST).with_extension("conflist.tmp");
@@ -221,7 +221,7 @@ pub fn write_list(text: &str) {
     fs::rename(new, LIST).expect("the list");
 }
 
-/// The chain's records, by file name.
+/// Returns the chain's records by their file names.
 pub fn records() -> BTreeMap<String, String> {
     let networks = fs::read_dir(Path::new(STATE).join("attachments"));
     let networks = networks.into_iter().flatten().flatten();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A DaemonSet and its ConfigMap of `conf/manifests`. A field that [`super::daemon_set`] does not translate cannot be
-//! parsed here: a change that adds one to a manifest has to define how kubelet translates it.
+//! A DaemonSet and its ConfigMap, read from `conf/manifests`. Reading fails at a field that [`super::daemon_set`] does
+//! not translate. So a new field of a manifest needs a translation.
 
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -11,11 +11,11 @@ use std::{collections::BTreeMap, fs, path::Path};
 pub struct Manifest {
     /// The daemon.
     pub daemon_set: DaemonSet,
-    /// The manifest's configuration, by file name; `uninstall` has none.
+    /// The manifest's configuration, by file name. `None` for `uninstall`.
     pub config_map: Option<ConfigMap>,
 }
 
-/// `v1`, `ConfigMap`
+/// ConfigMap of `v1`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ConfigMap {
@@ -29,7 +29,7 @@ pub struct ConfigMap {
     pub data: BTreeMap<String, String>,
 }
 
-/// DaemonSet of `apps/v1`. Fields for the scheduler and about other nodes are ignored.
+/// DaemonSet of `apps/v1`. Fields for the scheduler and fields about other nodes are ignored.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DaemonSet {
@@ -57,7 +57,7 @@ pub struct DaemonSetSpec {
     pub template: Template,
 }
 
-/// A pod that is not yet one.
+/// Template from which pods are made.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Template {
@@ -71,20 +71,20 @@ pub struct Template {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Metadata {
-    /// A template has none.
+    /// Name. Empty in a template.
     #[serde(default)]
     pub name: String,
-    /// A template has none.
+    /// Namespace. Empty in a template.
     #[serde(default)]
     pub namespace: String,
     #[serde(default, rename = "annotations")]
     _annotations: Value,
-    /// Handed on to the runtime.
+    /// Labels. The runtime receives them.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
 }
 
-/// A pod.
+/// Specification of a pod.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PodSpec {
@@ -94,16 +94,16 @@ pub struct PodSpec {
     _affinity: Value,
     #[serde(rename = "tolerations")]
     _tolerations: Value,
-    /// No token is mounted.
+    /// False: no token is mounted.
     pub automount_service_account_token: bool,
-    /// No variables tell of services.
+    /// False: the environment has no variables about services.
     pub enable_service_links: bool,
     /// Containers that keep running.
     pub containers: Vec<Container>,
-    /// Containers that end before those start.
+    /// Containers that must end before the other containers start.
     #[serde(default)]
     pub init_containers: Vec<Container>,
-    /// True if it uses the node's network.
+    /// True if the pod uses the node's network.
     #[serde(default)]
     pub host_network: bool,
     /// Priority class, which decides the order of eviction.
@@ -117,7 +117,7 @@ pub struct PodSpec {
     pub volumes: Vec<Volume>,
 }
 
-/// Rights of a pod.
+/// Security settings of a pod.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PodSecurity {
@@ -129,7 +129,7 @@ pub struct PodSecurity {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SeccompProfile {
-    /// `RuntimeDefault`
+    /// `RuntimeDefault`.
     pub r#type: String,
 }
 
@@ -139,7 +139,7 @@ pub struct SeccompProfile {
 pub struct Container {
     #[serde(default, rename = "imagePullPolicy")]
     _image_pull_policy: String,
-    /// The scheduler's, as the pod has the node's network.
+    /// Ports. Only the scheduler reads them, because the pod uses the node's network.
     #[serde(default, rename = "ports")]
     _ports: Value,
     /// The container's name.
@@ -149,9 +149,9 @@ pub struct Container {
     /// Arguments of the image's program.
     #[serde(default)]
     pub args: Vec<String>,
-    /// Probe after whose failure the container restarts.
+    /// Liveness probe: if it fails, kubelet restarts the container.
     pub liveness_probe: Option<Probe>,
-    /// Probe of readiness.
+    /// Readiness probe.
     pub readiness_probe: Option<Probe>,
     /// Limits and requests.
     pub resources: Resources,
@@ -162,7 +162,7 @@ pub struct Container {
     pub volume_mounts: Vec<VolumeMount>,
 }
 
-/// A question of kubelet's.
+/// A probe of kubelet.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Probe {
@@ -174,11 +174,11 @@ pub struct Probe {
     _period_seconds: u32,
     /// Command to run in the container.
     pub exec: Exec,
-    /// Limit for the answer, seconds.
+    /// Time limit for the probe, in seconds.
     pub timeout_seconds: u64,
 }
 
-/// A program of the container's.
+/// Program to run in a container.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Exec {
@@ -196,22 +196,22 @@ pub struct Resources {
     pub requests: Shares,
 }
 
-/// Limits.
+/// Limit of memory.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Memory {
-    /// A quantity.
+    /// Memory, as a quantity.
     pub memory: String,
 }
 
-/// Requests.
+/// Request for CPU time.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Shares {
-    /// The scheduler's.
+    /// Memory. Only the scheduler reads it.
     #[serde(rename = "memory")]
     _memory: String,
-    /// A quantity.
+    /// CPU time, as a quantity.
     pub cpu: String,
 }
 
@@ -219,13 +219,13 @@ pub struct Shares {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Security {
-    /// False: `no_new_privs`.
+    /// False: the process gets `no_new_privs`.
     pub allow_privilege_escalation: bool,
     /// Capabilities.
     pub capabilities: Capabilities,
-    /// Everything.
+    /// True if the container has all privileges.
     pub privileged: bool,
-    /// True if the image is read-only.
+    /// True if the container cannot write into its image.
     pub read_only_root_filesystem: bool,
     /// User of the process.
     pub run_as_user: i64,
@@ -235,10 +235,10 @@ pub struct Security {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Capabilities {
-    /// Added ones.
+    /// Added capabilities.
     #[serde(default)]
     pub add: Vec<String>,
-    /// Removed ones.
+    /// Removed capabilities.
     #[serde(default)]
     pub drop: Vec<String>,
 }
@@ -247,47 +247,47 @@ pub struct Capabilities {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct VolumeMount {
-    /// The volume's.
+    /// Name of the volume.
     pub name: String,
     /// Path in the container.
     pub mount_path: String,
-    /// True if it is read-only.
+    /// True if the mount is read-only.
     #[serde(default)]
     pub read_only: bool,
-    /// `HostToContainer`: what is mounted below it later is seen too.
+    /// `HostToContainer`: the container also sees later mounts below the path.
     pub mount_propagation: Option<String>,
 }
 
-/// Something that containers mount.
+/// Volume that containers can mount.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Volume {
     /// The volume's name.
     pub name: String,
-    /// A directory of the node.
+    /// Directory of the node.
     pub host_path: Option<HostPath>,
-    /// A ConfigMap's files.
+    /// Files of a ConfigMap.
     pub config_map: Option<MapName>,
-    /// A directory that comes and goes with the pod.
+    /// Directory that exists as long as the pod.
     pub empty_dir: Option<EmptyDir>,
 }
 
-/// A directory that comes and goes with the pod.
+/// Directory that exists as long as the pod.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EmptyDir {}
 
-/// A directory of the node.
+/// Directory of the node.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HostPath {
     /// Path.
     pub path: String,
-    /// `Directory`, `DirectoryOrCreate`
+    /// Requirement on the path: `Directory` or `DirectoryOrCreate`.
     pub r#type: String,
 }
 
-/// A ConfigMap's name.
+/// Name of a ConfigMap.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct MapName {
@@ -296,7 +296,7 @@ pub struct MapName {
 }
 
 impl Manifest {
-    /// Reads a file of the repository, `conf/manifests/lingjun.yaml`.
+    /// Reads a file of the repository, such as `conf/manifests/lingjun.yaml`.
     #[track_caller]
     pub fn read(file: &str) -> Self {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(file);
@@ -318,7 +318,7 @@ impl Manifest {
         }
     }
 
-    /// Returns the manifest with another image of ours.
+    /// Returns the manifest with `image` in place of our image.
     pub fn with_our_image(&self, image: &str) -> Self {
         let mut manifest = self.clone();
         let pod = &mut manifest.daemon_set.spec.template.spec;
@@ -343,7 +343,7 @@ impl Manifest {
         manifest
     }
 
-    /// The pod.
+    /// Returns the specification of the pod.
     pub fn pod(&self) -> &PodSpec {
         &self.daemon_set.spec.template.spec
     }

@@ -12,10 +12,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Debian's plugins that pods need: containerd 1.7 itself calls `loopback`.
+/// Debian's plugins for the primary network. containerd 1.7 itself calls `loopback`.
 const DEBIAN: [&str; 3] = ["loopback", "bridge", "host-local"];
 
-/// Directory into which `integration/runtimes/build` has installed plugins of CNI 1.1.
+/// Environment variable that names the directory into which `integration/runtimes/build` has
+/// installed plugins of CNI 1.1.
 const PLUGINS: &str = "RDMA_LAB_CNI_PLUGINS";
 
 /// The directories, `/opt/cni/bin` and `/etc/cni/net.d` of a node.
@@ -26,20 +27,20 @@ pub struct Network {
 }
 
 impl Network {
-    /// Below `directory`, with the plugins under test and Debian's, and no conflist.
+    /// Makes CNI directories below `directory`, with the plugins under test, Debian's plugins, and
+    /// no conflist.
     #[track_caller]
     pub fn new(directory: &Path) -> Self {
         Self::with_debians(directory.join("bin"), directory.join("net.d")).with_ours()
     }
 
-    /// The node's own directories, with Debian's plugins: what a node has before anything of ours is
-    /// put there.
+    /// Returns the node's own directories with only Debian's plugins, as before an installation.
     #[track_caller]
     pub fn of_node() -> Self {
         Self::with_debians("/opt/cni/bin".into(), "/etc/cni/net.d".into())
     }
 
-    /// The directories, with all that an earlier boot has left there.
+    /// Copies Debian's plugins into the directories, which may contain files of an earlier boot.
     #[track_caller]
     fn with_debians(plugins: PathBuf, lists: PathBuf) -> Self {
         for directory in [&plugins, &lists] {
@@ -54,7 +55,7 @@ impl Network {
         Self { plugins, lists }
     }
 
-    /// Does the same as `with_debians`, with the plugins under test.
+    /// Adds the plugins under test to the directories.
     #[track_caller]
     pub fn with_ours(self) -> Self {
         for plugin in [rdma_cni(), rdma_cni().with_file_name("rdma-ipam")] {
@@ -68,14 +69,14 @@ impl Network {
         self
     }
 
-    /// Has plugins for a primary network by CNI 1.1 from now on, instead of Debian's of 1.0.
+    /// Replaces Debian's plugins of CNI 1.0 for the primary network by plugins of CNI 1.1.
     #[track_caller]
     pub fn knows_cni_1_1(&self) {
         let built = env::var_os(PLUGINS);
         let built =
             built.unwrap_or_else(|| panic!("{PLUGINS} is not set: scripts/test lab sets it"));
         for plugin in ["bridge", "host-local"] {
-            // the runtime may be running the one that is there
+            // renames the new file into place, because the runtime may be running the old plugin
             let new = self.plugins.join(format!("{plugin}.new"));
             fs::copy(Path::new(&built).join(plugin), &new).expect("a plugin");
             fs::rename(&new, self.plugins.join(plugin)).expect("a plugin");
@@ -92,7 +93,7 @@ impl Network {
         &self.lists
     }
 
-    /// Pods are attached by `list` from now on; there is never half a file.
+    /// Writes `list` atomically. The runtime uses it for later pods.
     #[track_caller]
     pub fn set(&self, list: &Conflist) {
         let Conflist {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! RDMA between containers: `rping` (connection manager) and `ib_read_bw` (verbs), run in them.
+//! RDMA between containers, by programs in them: `rping` (connection manager) and `ib_read_bw` (verbs).
 
 use super::{Container, pod::succeeded};
 use crate::{
@@ -8,19 +8,19 @@ use crate::{
 };
 use std::{thread, time::Duration};
 
-/// Limit until a server's program listens: by `kubectl exec` it starts late.
+/// Time limit until a server's program listens. With `kubectl exec` the program starts late.
 const LIMIT: Duration = Duration::from_secs(240);
 
-/// Command and output that show that `rping` listens.
+/// Command that shows whether `rping` listens, and the text that its output then contains.
 pub(crate) const RPING_LISTENS: (&str, &str) = ("rdma resource show cm_id", "LISTEN");
 
-/// Command and output that show that a program of perftest listens.
+/// Command that shows whether a program of perftest listens, and the text that its output then contains.
 pub(crate) const PERFTEST_LISTENS: (&str, &str) = ("ss -Hltn", ":18515 ");
 
 /// An end of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct End<'a> {
-    /// Container of the programs.
+    /// Container in which the programs run.
     pub container: &'a Container,
     /// The RDMA device.
     pub rdma: &'a str,
@@ -28,7 +28,7 @@ pub struct End<'a> {
     pub address: &'a str,
 }
 
-/// `rping` from `client` to `server`: five messages each way, and their contents compared.
+/// Runs `rping` from `client` to `server`. It sends five messages each way, and compares their contents.
 #[track_caller]
 pub fn rping(server: End<'_>, client: End<'_>) {
     let (to, from) = (server.address, client.address);
@@ -43,8 +43,8 @@ pub fn rping(server: End<'_>, client: End<'_>) {
     assert_rping_succeeded(Some(ran.code), &ran.said);
 }
 
-/// `ib_read_bw` with `pairs` queue pairs and the GIDs of the ends' addresses; what is exchanged
-/// beforehand goes over TCP to `by_tcp`. The average, MB/s.
+/// Runs `ib_read_bw` with `pairs` queue pairs and the GIDs of both ends' addresses. The programs exchange their
+/// parameters over TCP, with the address `by_tcp`. Returns the average in MB/s.
 #[track_caller]
 pub fn read_bandwidth(server: End<'_>, client: End<'_>, by_tcp: &str, pairs: usize) -> f64 {
     let line = |end: End<'_>| {
@@ -64,14 +64,14 @@ pub fn read_bandwidth(server: End<'_>, client: End<'_>, by_tcp: &str, pairs: usi
     average(&succeeded(ran, &asking))
 }
 
-/// Index of the GID that the end's address is, as its container's sysfs has it; waits for it.
+/// Waits until the sysfs of the end's container shows the end's address as a GID. Returns the GID's index.
 #[track_caller]
 pub fn gid_index(end: End<'_>) -> usize {
     gid_of(end.rdma, end.address, |script| end.container.sh(script))
 }
 
-/// Serves, and asks as soon as `question`, which `look` runs beside the server, shows `answer`. What came of asking;
-/// `serve` must end without a panic.
+/// Runs `serve` in a thread. Runs `ask` as soon as the output of the command `question` contains `answer`;
+/// `look` runs this command. Returns the result of `ask`. `serve` must end without a panic.
 #[track_caller]
 pub(crate) fn between<S: Send, A>(
     look: impl Fn(&str) -> String,
@@ -82,9 +82,9 @@ pub(crate) fn between<S: Send, A>(
     thread::scope(|scope| {
         let served = scope.spawn(serve);
         let listens = wait::within(LIMIT, || {
-            // each observation starts a program, which takes CPU time from the server
+            // each call starts a program, which takes CPU time from the server
             thread::sleep(Duration::from_millis(200));
-            // in the container: resources are shown to their own pid namespace only
+            // runs in the container, because the kernel shows resources only in their own PID namespace
             look(question).contains(answer) || served.is_finished()
         });
         assert!(listens, "not within {LIMIT:?}: {question} shows {answer:?}");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! An operator's requests to the API server, by `kubectl`; and cheaper requests of a test.
+//! An operator's requests to the API server by `kubectl`, and a test's own requests, which need less CPU time.
 
 use super::{ADDRESS, ControlPlane, GC, HELM, PORT};
 use crate::{Machine, Netns, daemon::rdma_device_plugin, wait};
@@ -13,17 +13,17 @@ use std::{
 };
 
 impl ControlPlane {
-    /// The network namespace of the API server, which a node there reaches.
+    /// Returns the API server's network namespace. A node in this namespace reaches the API server.
     pub fn netns(&self) -> Netns {
         Netns::existing(self.site.netns().path())
     }
 
-    /// `program`, to be run where the API server is reached.
+    /// Returns the command of `program` in the API server's network namespace.
     pub fn command(&self, program: &Path) -> Command {
         self.site.netns().command(program)
     }
 
-    /// The daemon of `machine` as in a pod of the cluster, with the token that is in `account`.
+    /// Returns the command of the daemon of `machine` with a pod's access to the API server: the token in `account`.
     pub fn daemon(&self, machine: &Machine, account: &Machine) -> Command {
         let mut command = self.command(&rdma_device_plugin());
         machine.arguments(&mut command);
@@ -37,12 +37,12 @@ impl ControlPlane {
         command
     }
 
-    /// Address and port of the API server, as pods of a cluster have them in their environment.
+    /// Returns the API server's address and port, as pods of a cluster have them in their environment.
     pub fn address(&self) -> (&'static str, u16) {
         (ADDRESS, PORT)
     }
 
-    /// Returns the API server's CA, PEM.
+    /// Returns the API server's CA as PEM.
     pub fn ca(&self) -> String {
         fs::read_to_string(self.pki("ca.crt")).expect("a certificate")
     }
@@ -65,24 +65,24 @@ impl ControlPlane {
         command.output().expect("kubectl runs")
     }
 
-    /// `kubectl LINE`, split at white space, as an administrator.
+    /// Runs `kubectl LINE`, split at white space, as an administrator.
     pub fn try_kubectl(&self, line: &str) -> Output {
         self.kubectl_with(line, "")
     }
 
-    /// `kubectl LINE`; it must succeed. What it printed.
+    /// Runs `kubectl LINE`, which must succeed. Returns its output.
     #[track_caller]
     pub fn kubectl(&self, line: &str) -> String {
         self.apply(line, "")
     }
 
-    /// `kubectl LINE` with `input` on its standard input; it must succeed. What it printed.
+    /// Runs `kubectl LINE` with `input` on its standard input. It must succeed. Returns its output.
     #[track_caller]
     pub fn apply(&self, line: &str, input: &str) -> String {
         succeeded(&format!("kubectl {line}"), self.kubectl_with(line, input))
     }
 
-    /// `kubectl LINE` with `input` on its standard input.
+    /// Runs `kubectl LINE` with `input` on its standard input.
     pub fn kubectl_with(&self, line: &str, input: &str) -> Output {
         let mut command = self.site.netns().command(&self.program);
         command.arg("kubectl").args(line.split_whitespace());
@@ -91,27 +91,27 @@ impl ControlPlane {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("kubectl starts");
         let mut stdin = child.stdin.take().expect("its standard input");
-        // one that reads nothing ends first
+        // a program that reads no input may end before this write
         let _ = stdin.write_all(input.as_bytes());
         drop(stdin);
         child.wait_with_output().expect("kubectl ends")
     }
 
-    /// A command line as an operator types it into a shell, which has the plugin `kubectl rdma`; it must succeed. What it
-    /// printed.
+    /// Runs a line in an operator's shell, which has the plugin `kubectl rdma`. The line must succeed. Returns its
+    /// output.
     #[track_caller]
     pub fn shell(&self, line: &str) -> String {
         succeeded(line, self.try_shell(line))
     }
 
-    /// Runs a command line as [`Self::shell`] does, also one that fails.
+    /// Runs a line like [`Self::shell`]. The line may fail.
     #[track_caller]
     pub fn try_shell(&self, line: &str) -> Output {
         let helm = env::var_os(HELM).map(PathBuf::from);
         let programs = [Some(&self.program), helm.as_ref()].into_iter().flatten();
         let mut path = format!("{}:", self.directory.path().display());
         if line.starts_with("kubectl rdma ") {
-            // from the second line on it is there
+            // an earlier call may have made the link
             let _ = symlink(
                 rdma_device_plugin(),
                 self.directory.path().join("kubectl-rdma"),
@@ -129,14 +129,14 @@ impl ControlPlane {
         output.unwrap_or_else(|error| panic!("{line}: {error}"))
     }
 
-    /// Returns the API server's answer to an administrator's `GET PATH`. None: no answer, or an error. It costs less
-    /// than a `kubectl`, whose start takes an emulated machine seconds.
+    /// Returns the API server's answer to an administrator's `GET PATH`. Returns `None` without an answer, and for an
+    /// error. A `kubectl` would take seconds to start in an emulated machine.
     pub fn ask(&self, path: &str) -> Option<String> {
         let (is_done, answer) = self.request("GET", path, "").ok()?;
         is_done.then_some(answer)
     }
 
-    /// Sends the API server a request with a JSON body. Returns whether it succeeded, and its answer.
+    /// Sends the API server a request with a JSON body. Returns true if it succeeded, and the answer.
     ///
     /// # Errors
     /// The API server does not answer.
@@ -144,7 +144,7 @@ impl ControlPlane {
         let mut stream = UnixStream::connect(self.proxy())?;
         stream.set_read_timeout(Some(wait::PATIENCE))?;
         let length = body.len();
-        // HTTP/1.0: the answer's end is the connection's
+        // HTTP/1.0: the answer ends with the connection
         write!(
             stream,
             "{method} {path} HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json\r\n\
@@ -160,16 +160,16 @@ impl ControlPlane {
     fn as_administrator<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         command.env("KUBECONFIG", self.pki("admin.conf"));
         command.env(GC.0, GC.1);
-        // discovery is remembered there, and is not another cluster's
+        // a separate directory: kubectl caches the API's resources in it, which another cluster may not have
         command.env("HOME", self.directory.path())
     }
 
-    /// The objects of `kubectl get WHAT`.
+    /// Returns the objects of `kubectl get WHAT`.
     #[track_caller]
     pub fn get(&self, what: &str) -> Vec<Value> {
         let text = self.kubectl(&format!("get {what} -o json"));
         let mut list: Value = serde_json::from_str(&text).expect("kubectl prints JSON");
-        // an object that is no list must not get `items` by that
+        // `get_mut`: indexing would add `items` to an object that is no list
         match list.get_mut("items").map(Value::take) {
             Some(Value::Array(items)) => items,
             _ => vec![list],

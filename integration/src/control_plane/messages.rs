@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Protocol of a test in a node with the control plane outside, one request for each TCP connection: a [`Request`] in
-//! JSON up to the end of the stream; then the [`Answer`], also in JSON.
+//! Protocol between a test in a node and the control plane outside of the node. A TCP connection has one [`Request`] in
+//! JSON up to the end of the stream, and then the [`Answer`], also in JSON.
 
 use serde::{Deserialize, Serialize};
 use std::{
@@ -8,7 +8,7 @@ use std::{
     process::{ExitStatus, Output},
 };
 
-/// Port of [`super::ADDRESS`] for requests.
+/// Port at [`super::ADDRESS`] for these requests.
 pub(super) const PORT: u16 = 8090;
 
 #[derive(Debug, Deserialize, Serialize)]
@@ -17,38 +17,39 @@ pub(super) enum Request {
     Change(Change),
 }
 
-/// Requests that leave the control plane's processes unchanged.
+/// Requests that leave the control plane's processes running.
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) enum Question {
-    /// A command line as an operator types it.
+    /// Run a line in an operator's shell.
     Shell(String),
-    /// A request to the API server.
+    /// Send the API server a request.
     Api {
         method: String,
         path: String,
         body: String,
     },
-    /// Last errors of its programs.
+    /// Return the last errors of the control plane's programs.
     LastErrors,
 }
 
-/// Requests that change processes.
+/// Requests that start or end processes.
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) enum Change {
-    /// A control plane that has seen no node yet. What there was goes.
+    /// Replace the control plane by a new one without nodes.
     Fresh,
-    /// Asserts that they run, as do the nodes that have not lost power. The text names the awaited event.
+    /// Assert that the control plane's programs run, and that the nodes run whose power was not cut. The text names the
+    /// awaited event.
     AssertRuns(String),
-    /// The node of this number loses power.
+    /// Cut the power of the node with this number.
     PowerOff(usize),
-    /// The API server ends by this signal, and starts again.
+    /// End the API server by this signal, and start it again.
     RestartApiServer(i32),
 }
 
-/// Result in the form of a process' result.
+/// Result, in the form of a process's result.
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) struct Answer {
-    /// Status as `wait` returns it.
+    /// Exit status in the form in which `wait` returns it.
     status: i32,
     said: String,
     errors: String,

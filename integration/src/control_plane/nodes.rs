@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The nodes that a cluster in the lab can have: virtual machines, each with a NIC by which the others and the control
-//! plane reach it.
+//! The possible nodes of a cluster in the lab: virtual machines. By its NIC, each is reached by the others and by
+//! the control plane.
 
 use std::env;
 
@@ -11,57 +11,57 @@ pub struct Member {
     pub number: usize,
     /// Name in Kubernetes.
     pub name: &'static str,
-    /// The node's address for all but RDMA.
+    /// The node's address for traffic other than RDMA.
     pub address: &'static str,
 }
 
-/// The first node, or the only one.
+/// The first node. It may be the only one.
 pub const FIRST: Member = Member {
     number: 1,
     name: "node",
     address: "10.99.0.2",
 };
 
-/// The second one, if there are two.
+/// The second node, if there are two.
 pub const SECOND: Member = Member {
     number: 2,
     name: "node-2",
     address: "10.99.0.3",
 };
 
-/// All nodes, which have keys and certificates.
+/// All nodes. Each has keys and certificates.
 pub const ALL: [Member; 2] = [FIRST, SECOND];
 
-/// The name of the first node, or the only one.
+/// Name of the first node.
 pub const NODE: &str = FIRST.name;
 
-/// The addresses of all pods: the primary network is routed from node to node.
+/// Addresses of all pods. The primary network is routed between the nodes.
 pub const PODS: &str = "10.88.0.0/16";
 
 impl Member {
-    /// Returns the node that this machine is (`integration/lab/vm --node`).
+    /// Returns the node that runs on this machine (`integration/lab/vm --node`).
     pub fn this() -> Self {
         let number = env::var("RDMA_LAB_NODE").ok();
         let number: usize = number.map_or(1, |it| it.parse().expect("a node's number"));
         ALL[number - 1]
     }
 
-    /// The netdev on the host that its NIC is connected with.
+    /// Returns the name of the host's netdev that is connected with the node's NIC.
     pub(super) fn tap(self) -> String {
         format!("node-{}", self.number)
     }
 
-    /// The netdev on the host that its fabric goes on in.
+    /// Returns the name of the host's netdev that connects the node's fabric.
     pub(super) fn fabric(self) -> String {
         format!("fabric-{}", self.number)
     }
 
-    /// Returns its own part of [`PODS`].
+    /// Returns the node's part of [`PODS`].
     pub fn pods(self) -> String {
         format!("10.88.{}.0/24", self.number)
     }
 
-    /// Their router's address.
+    /// Returns the address of the router of the node's pods.
     pub fn router(self) -> String {
         format!("10.88.{}.1", self.number)
     }

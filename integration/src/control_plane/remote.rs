@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A control plane as the tests in a node of the lab reach it: it runs outside ([`super::server`]).
+//! Access to the control plane for tests in a node of the lab. The control plane runs outside of the node
+//! ([`super::server`]).
 
 use super::{
     ADDRESS,
@@ -20,23 +21,23 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// Names the directory of the keys and certificates that the node finds there.
+/// Environment variable that names the directory of keys and certificates in the node.
 pub(super) const PKI: &str = "RDMA_LAB_PKI";
 
-/// Limit for an answer: an operator's commands wait for ten minutes.
+/// Time limit for an answer. Commands of an operator wait for up to ten minutes.
 const PATIENCE: Duration = Duration::from_secs(900);
 
-/// Control plane that has had no nodes but those of this test.
+/// A control plane that has only this test's nodes.
 #[derive(Debug)]
 pub struct RemoteControlPlane {
     pki: PathBuf,
-    /// Programs on a tmpfs: they are read often.
+    /// Copies of the programs on a tmpfs: the kernel reads them often.
     programs: TempDir,
 }
 
 impl RemoteControlPlane {
-    /// Takes one, by the node's NIC; comes back when pods can be made. The first node's is one that has seen no node
-    /// yet, unless the node has booted again.
+    /// Connects to a control plane by the node's NIC. Returns when pods can be created. The first node gets a new
+    /// control plane, except after it has booted again.
     #[track_caller]
     pub fn reached() -> Self {
         let pki = env::var_os(PKI).map(PathBuf::from);
@@ -50,47 +51,49 @@ impl RemoteControlPlane {
         Self { pki, programs }
     }
 
-    /// The program that is all of Kubernetes'.
+    /// Returns the path of the program that contains all programs of Kubernetes.
     pub fn program(&self) -> PathBuf {
         self.programs.path().join("kubernetes")
     }
 
-    /// The file `name` of the certificates and kubeconfigs.
+    /// Returns the path of the file `name` among the certificates and kubeconfigs.
     pub fn pki(&self, name: &str) -> String {
         self.pki.join(name).display().to_string()
     }
 
-    /// Runs a command line as an operator's shell does, also one that fails.
+    /// Runs a line in an operator's shell. The line may fail.
     pub fn try_shell(&self, line: &str) -> Output {
         question(Question::Shell(line.to_owned())).into()
     }
 
-    /// Returns the API server's answer to an administrator's `GET PATH`. None: no answer, or an error.
+    /// Returns the API server's answer to an administrator's `GET PATH`. Returns `None` without an answer, and for an
+    /// error.
     pub fn ask(&self, path: &str) -> Option<String> {
         let (is_done, answer) = self.request("GET", path, "");
         is_done.then_some(answer)
     }
 
-    /// Sends the API server a request with a JSON body. Returns whether it succeeded, and its answer.
+    /// Sends the API server a request with a JSON body. Returns true if it succeeded, and the answer.
     pub fn request(&self, method: &str, path: &str, body: &str) -> (bool, String) {
         let [method, path, body] = [method, path, body].map(str::to_owned);
         let answer = question(Question::Api { method, path, body });
         (answer.is_done(), answer.said())
     }
 
-    /// The API server ends by `signal` and starts again; comes back when it is ready.
+    /// Ends the API server by `signal`, and starts it again. Returns when it is ready.
     #[track_caller]
     pub fn restart_api_server(&mut self, signal: Signal) {
         change(Change::RestartApiServer(signal as i32));
     }
 
-    /// A node loses power: its machine is killed.
+    /// Cuts the power of a node: its machine is killed.
     #[track_caller]
     pub fn power_off(&mut self, node: Member) {
         change(Change::PowerOff(node.number));
     }
 
-    /// Asserts that the control plane's programs run, and all nodes that have power. The caller waits for `yet`.
+    /// Asserts that the control plane's programs run, and all nodes whose power was not cut. `yet` is the state for
+    /// which the caller waits.
     #[track_caller]
     pub fn assert_runs(&mut self, yet: &str) {
         change(Change::AssertRuns(yet.to_owned()));

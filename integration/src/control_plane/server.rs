@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A control plane outside the lab's machines, for the nodes in them: `cluster-lab` is it.
+//! A control plane outside of the lab's machines. Its nodes run in the machines. The program `cluster-lab` runs it.
 
 use super::{
     ControlPlane, NEVER_LOST,
@@ -36,11 +36,11 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// Images that examples name, and their replacement: nothing is pulled.
+/// Image that examples name, and the image that replaces it: no registry is used.
 const IMAGES: [&str; 2] = ["mellanox/centos_7_4_mofed_4_2_1_2_0_0_60", TOOLS];
 
-/// Time without a report of its kubelet after which a node is lost, where nodes may lose power: a minute is long enough
-/// for an emulated one.
+/// Time without a report of kubelet after which a node counts as lost, in tests that cut a node's power. A minute is
+/// long enough for an emulated node.
 const LOST: &str = "60s";
 
 /// Messages to the thread that owns all processes of the control plane. The processes end with the thread.
@@ -53,13 +53,13 @@ enum Told {
 #[derive(Default)]
 struct Running {
     plane: Option<ControlPlane>,
-    /// True if a test has used it.
+    /// True if a test has used the control plane.
     is_used: bool,
     /// The machines of the nodes, by their numbers.
     machines: BTreeMap<usize, Machine>,
 }
 
-/// A node.
+/// State of a node's machine.
 #[derive(Debug, Eq, PartialEq)]
 enum Machine {
     Runs(Pid),
@@ -67,9 +67,9 @@ enum Machine {
     Ended(ExitStatus),
 }
 
-/// Boots a machine for each of `members` by `integration/lab/vm ARGUMENTS`, whose command reaches a control plane as a
-/// [`super::RemoteControlPlane`]. Makes new keys and certificates in `pki` for the nodes. Returns the exit status of
-/// the first node's command.
+/// Boots a machine for each of `members` by `integration/lab/vm ARGUMENTS`. The machine's command uses the control
+/// plane by a [`super::RemoteControlPlane`]. Makes new keys and certificates for the nodes in `pki`. Returns the exit
+/// status of the first node's command.
 #[track_caller]
 pub fn run(pki: &Path, members: &[Member], arguments: &[OsString]) -> ExitStatus {
     if pki.exists() {
@@ -98,7 +98,7 @@ pub fn run(pki: &Path, members: &[Member], arguments: &[OsString]) -> ExitStatus
         let running = Arc::clone(&running);
         move || accept(&listener, &running, &tell)
     });
-    // while the machines boot
+    // the control plane starts while the machines boot
     write(&running).plane = Some(start(&site, members));
     loop {
         match told.recv().expect("the machines end some time") {
@@ -106,7 +106,8 @@ pub fn run(pki: &Path, members: &[Member], arguments: &[OsString]) -> ExitStatus
                 let mut running = write(&running);
                 running.machines.remove(&FIRST.number);
                 running.end_machines();
-                // the thread that accepts has the rest, and goes on
+                // drops the control plane here, because the thread that accepts connections continues to run and keeps
+                // `running`
                 running.plane = None;
                 return status;
             }
@@ -118,7 +119,7 @@ pub fn run(pki: &Path, members: &[Member], arguments: &[OsString]) -> ExitStatus
     }
 }
 
-/// `integration/lab/vm` for a node: it ends with this thread.
+/// Returns the command of `integration/lab/vm` for a node. The program ends with this thread.
 fn machine(site: &Site, member: Member, has_fabric: bool) -> Command {
     let mut vm = site.netns().command("setpriv");
     vm.args(["--pdeathsig", "TERM"]);
@@ -129,7 +130,7 @@ fn machine(site: &Site, member: Member, has_fabric: bool) -> Command {
 }
 
 fn write(running: &RwLock<Running>) -> std::sync::RwLockWriteGuard<'_, Running> {
-    // the requester has seen the panic
+    // the lock can be poisoned: the test whose request panicked has got the panic as its answer
     running.write().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -167,14 +168,14 @@ fn read(mut stream: &TcpStream) -> io::Result<Request> {
     Ok(serde_json::from_str(&text)?)
 }
 
-/// Sends the result of `done`. If it panics, the requesting test ends.
+/// Sends the result of `done`. If `done` panics, the answer makes the test fail that sent the request.
 fn answer(mut stream: &TcpStream, done: impl FnOnce() -> Answer) {
     let answer = panic::catch_unwind(AssertUnwindSafe(done)).unwrap_or_else(|_| {
         let why = "the control plane's server panicked; what it said is above";
         Answer::not_done(String::new(), why.to_owned())
     });
     let text = serde_json::to_string(&answer).expect("JSON");
-    // a test that has ended reads no answer
+    // an error is ignored, because the test may have ended
     let _ = stream.write_all(text.as_bytes());
     let _ = stream.shutdown(Shutdown::Both);
 }
@@ -197,7 +198,7 @@ impl Running {
         match change {
             Change::Fresh => {
                 if self.is_used {
-                    // its ports are the next one's
+                    // dropped first: the next control plane uses the same ports
                     self.plane = None;
                     self.plane = Some(start(site, members));
                 }
@@ -215,7 +216,7 @@ impl Running {
                 let Some(Machine::Runs(pid)) = before else {
                     panic!("node {number} does not run: {before:?}");
                 };
-                // it kills its machine
+                // the program kills its machine
                 kill(pid, Signal::SIGTERM).expect("our own child");
             }
             Change::RestartApiServer(signal) => {
@@ -240,7 +241,7 @@ impl Running {
     fn end_machines(&self) {
         for machine in self.machines.values() {
             if let Machine::Runs(pid) = machine {
-                // one that has just ended needs none
+                // an error is ignored, because the machine may have just ended
                 let _ = kill(*pid, Signal::SIGTERM);
             }
         }
@@ -255,8 +256,8 @@ fn start(site: &Arc<Site>, members: &[Member]) -> ControlPlane {
     ControlPlane::start_at(Arc::clone(site), directory, desk, patience)
 }
 
-/// Makes the operator's directory below `directory`: it has the repository's `conf`, in which the examples have the
-/// lab's images and the manifests have the lab's runtime.
+/// Makes the operator's directory below `directory`. It has the repository's `conf`. In it, the examples name the lab's
+/// images, and the manifests the lab's runtime.
 #[track_caller]
 fn desk(directory: &Path) -> PathBuf {
     let desk = directory.join("desk");
@@ -266,7 +267,7 @@ fn desk(directory: &Path) -> PathBuf {
     let [of_users, of_the_lab] = IMAGES;
     replace(&desk.join("conf/examples"), of_users, of_the_lab);
     if Engine::of_the_lab() == Engine::Crio {
-        // what docs/node.md tells its users
+        // the setting that docs/node.md describes
         let chain = "\"chain\": {";
         let runtime = format!("{chain} \"runtime\": \"crio\",");
         replace(&desk.join("conf/manifests"), chain, &runtime);

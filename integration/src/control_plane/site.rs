@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Site of a control plane: a network namespace with its addresses, and the keys of all its clients.
+//! Place of a control plane: a network namespace with the control plane's addresses, and the keys
+//! of all its clients.
 
 use super::{
     ADDRESS, SERVICE,
@@ -12,13 +13,13 @@ use std::{
     process::Command,
 };
 
-/// Bridges of the nodes' NICs, and of their fabrics.
+/// Names of two bridges: one connects the nodes' NICs, the other their fabrics.
 const BRIDGES: [&str; 2] = ["nodes", "fabric"];
 
-/// Highest MTU of any NIC on a fabric.
+/// Highest MTU of a NIC on a fabric.
 const MTU: u32 = 9216;
 
-/// The place of one control plane at a time.
+/// A place in which one control plane runs at a time.
 #[derive(Debug)]
 pub(super) struct Site {
     netns: Netns,
@@ -26,7 +27,7 @@ pub(super) struct Site {
 }
 
 impl Site {
-    /// Makes an isolated site. Keys, certificates and kubeconfigs are made in `pki`.
+    /// Makes a site without nodes. Writes keys, certificates and kubeconfigs into `pki`.
     #[track_caller]
     pub(super) fn new(pki: &Path) -> Self {
         let netns = Netns::new("control-plane");
@@ -41,7 +42,8 @@ impl Site {
         }
     }
 
-    /// Makes a site that nodes reach: virtual machines whose NICs end here.
+    /// Makes a site for nodes, which are virtual machines whose NICs are connected with the site's
+    /// bridges.
     #[track_caller]
     pub(super) fn with_nodes(pki: &Path, members: &[Member]) -> Self {
         let site = Self::new(pki);
@@ -50,7 +52,7 @@ impl Site {
             format!("address delete {ADDRESS}/32 dev lo"),
             format!("address add {SERVICE}/32 dev lo"),
         ];
-        // no multicast snooping: multicast goes to all ports
+        // without multicast snooping, multicast reaches all ports
         for bridge in BRIDGES {
             lines.push(format!(
                 "link add {bridge} mtu {MTU} type bridge mcast_snooping 0"
@@ -63,7 +65,7 @@ impl Site {
                 lines.push(format!("link set dev {tap} mtu {MTU} master {bridge} up"));
             }
         }
-        // answers of the resolver: only its pods have a route here
+        // for the DNS server's answers: only pods of these nodes have a route to this namespace
         let pods = members
             .iter()
             .map(|it| format!("route add {} via {}", it.pods(), it.address));
@@ -77,7 +79,7 @@ impl Site {
         &self.netns
     }
 
-    /// The file `name` of the certificates and kubeconfigs.
+    /// Returns the path of the file `name` among the certificates and kubeconfigs.
     pub(super) fn pki(&self, name: &str) -> String {
         self.pki.join(name).display().to_string()
     }

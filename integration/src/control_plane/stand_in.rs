@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Stand-in for a kubelet where none runs: a node that is ready, and pods that start at once.
+//! Stand-in for a kubelet: a ready node, and pods that start immediately.
 
 use super::ControlPlane;
 use serde_json::{Value, json};
 use std::fs;
 
 impl ControlPlane {
-    /// A node that is ready and has `resources` in addition to CPU, memory and room for pods. No
-    /// kubelet runs there.
+    /// Adds a ready node without a kubelet. It has `resources`, in addition to CPU, memory and room for
+    /// pods.
     #[track_caller]
     pub fn add_node(&mut self, name: &str, resources: &[(&str, &str)]) {
         let labels = json!({"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"});
@@ -24,13 +24,14 @@ impl ControlPlane {
             "capacity": has, "allocatable": has, "addresses": addresses, "conditions": [ready],
         }});
         self.patch_status(&format!("node {name}"), &status);
-        // as soon as the controllers have seen that it is ready
+        // the controllers remove the taint when they have seen that the node is ready
         self.until("the node takes pods", |it| {
             it.get(&format!("node {name}"))[0]["spec"]["taints"].is_null()
         });
     }
 
-    /// Does once what a kubelet does: pods bound to nodes run and are ready, and deleted ones disappear.
+    /// Does a kubelet's work once: sets pods that are bound to nodes running and ready, and removes
+    /// deleted pods.
     #[track_caller]
     pub fn start_bound_pods(&self) {
         for pod in self.get("pods -A") {
@@ -45,7 +46,8 @@ impl ControlPlane {
             if !pod["metadata"]["deletionTimestamp"].is_null() {
                 self.kubectl(&format!("delete pod {name} --force --grace-period=0"));
             } else if pod["status"]["phase"] == "Pending" {
-                // ready for long: a DaemonSet may want that (`minReadySeconds`)
+                // long ago: a DaemonSet may require that its pod has been ready for some time
+                // (`minReadySeconds`)
                 let since = "2026-01-01T00:00:00Z";
                 let conditions = ["Initialized", "ContainersReady", "Ready"]
                     .map(|it| json!({"type": it, "status": "True", "lastTransitionTime": since}));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! ADD, DEL and GC of `rdma-cni` for one pod, and DEL, GC or another pod's ADD in turn after each fault.
+//! ADD, DEL and GC of `rdma-cni` for one pod. After each fault comes DEL, GC or another pod's ADD, in turn.
 
 mod failed_add;
 
@@ -18,14 +18,14 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// Limit for a traced call: 15 s were measured in the lab, where each stop is expensive, and more beside other builds.
+/// Time limit for a traced call. In the lab, where each stop is expensive, a call took 15 s, and more while builds ran.
 const TRACED: Duration = Duration::from_secs(240);
 
-/// Files that stay when no pod has a device: locks, the secret of stable addresses, and the position of the round
+/// Files that exist although no pod has a device: locks, the secret of stable addresses, and the position of the round
 /// robin.
 const LASTING: [&str; 6] = [
     "lock",
-    // of the rails' files
+    // lock of the rails files
     ".lock",
     ".rdma-ipam.secret",
     ".rdma-ipam.secret.lock",
@@ -33,26 +33,26 @@ const LASTING: [&str; 6] = [
     "last_reserved_ip.1",
 ];
 
-/// Returns true if a file or directory stays when no pod has a device or an address.
+/// Returns true if a file or directory may exist although no pod has a device or an address.
 pub(super) fn is_lasting(path: &Path) -> bool {
     let name = path.file_name().and_then(|it| it.to_str());
-    // a pod's own is not
+    // a directory, but no pod's
     let is_directory = path.is_dir() && name.is_some_and(|it| !["a", "b"].contains(&it));
     is_directory || name.is_some_and(|it| LASTING.contains(&it))
 }
 
-/// Mode in which a node's rails are allocated.
+/// How a node's rails get into a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// The netdevs go into the pod, with their addresses.
+    /// The netdevs move into the pod with their addresses.
     Move,
-    /// The pod gets children of them, with addresses of `rdma-ipam`.
+    /// The pod gets children of the netdevs, with addresses of `rdma-ipam`.
     Share,
-    /// `Share` with a wrapper in place of `rdma-ipam`: `rdma-cni` starts the wrapper as a program of its own.
+    /// `Share` with a wrapper in place of `rdma-ipam`. `rdma-cni` starts the wrapper as a separate program.
     ShareByWrapper,
 }
 
-/// A pod's namespace, and what it has before it has a device.
+/// Makes a pod's namespace. Returns the namespace, and its state without a device.
 #[track_caller]
 fn pod(label: &str) -> (Netns, Snapshot) {
     let pod = Netns::new(label);
@@ -61,14 +61,14 @@ fn pod(label: &str) -> (Netns, Snapshot) {
     (pod, bare)
 }
 
-/// A directory below `directory` with a program of the same name that comes to `program`, as users put in front of a
-/// plugin.
+/// Makes a directory below `directory` with a wrapper: a script that has the name of `program` and executes it. Some
+/// users install such wrappers in place of plugins.
 #[track_caller]
 fn wrapper(program: &Path, directory: &Path) -> PathBuf {
     let place = directory.join("in-front");
     fs::create_dir(&place).expect("a directory");
     let file = place.join(program.file_name().expect("a program has a name"));
-    // dash takes a script that it cannot read for an empty one, which succeeds
+    // bash: dash would treat a script that it cannot read as an empty one, which succeeds
     let script = format!("#!/bin/bash\nexec {} \"$@\"\n", program.display());
     fs::write(&file, script).expect("a program");
     fs::set_permissions(&file, Permissions::from_mode(0o755)).expect("it can be run");
@@ -80,23 +80,23 @@ fn wrapper(program: &Path, directory: &Path) -> PathBuf {
 pub enum Verb {
     /// ADD of the pod `a`.
     Add,
-    /// DEL of the pod `a`, which has its devices.
+    /// DEL of the pod `a`, which has devices.
     Del,
-    /// GC without the pod `a`, which has its devices.
+    /// GC without the pod `a`, which has devices.
     Gc,
 }
 
-/// A node, and how its pods are attached.
+/// A node, and the attachments of its pods.
 #[derive(Debug)]
 pub struct Attachments {
-    /// Node made for this, and the mode of its rails: it can be made again.
+    /// A node that this value has made and can replace, and the mode of its rails. `None`: the caller's node.
     node: Option<(Node, Mode)>,
     host: Netns,
     plugin: PathBuf,
     injector: PathBuf,
     cni_path: String,
     configuration: Value,
-    /// Directories that are the chain's alone: `stateDir`, the leases. They are emptied before each run.
+    /// Directories that only the chain uses: `stateDir` and the leases. The test empties them before each run.
     directories: Vec<PathBuf>,
     host_before: Snapshot,
     /// The pods `a` and `b`.
@@ -105,19 +105,20 @@ pub struct Attachments {
     booted: Option<Booted>,
 }
 
-/// The node has lost power, and is on again.
+/// State of a node that has lost power and booted again.
 #[derive(Debug)]
 struct Booted {
-    /// Has what the host is now.
+    /// The node, which has the present host.
     _node: Node,
-    /// The boot's id, of another boot than the records'.
+    /// File with a boot id that differs from the records' boot id.
     boot_id: PathBuf,
-    /// Former path of the namespace of the pod `a`.
+    /// Path that the network namespace of the pod `a` had before the boot.
     ended: PathBuf,
 }
 
 impl Attachments {
-    /// `host` as it is now has to come back. `programs` are `rdma-cni` and the injector.
+    /// Makes a value for `host`. Each run must restore the host's present state. `programs` are `rdma-cni` and the
+    /// injector.
     #[track_caller]
     pub fn new(
         host: Netns,
@@ -141,7 +142,7 @@ impl Attachments {
         }
     }
 
-    /// A node with two rails.
+    /// Makes a node with two rails.
     #[track_caller]
     pub fn of_node(mode: Mode, programs: [PathBuf; 2]) -> Self {
         let node = Node::furnished();
@@ -169,8 +170,8 @@ impl Attachments {
         of
     }
 
-    /// The node was without power, and has booted: its netdevs are as they were when it booted before, its pods have
-    /// ended, and what was on the disk is there.
+    /// Replaces the host as a power loss and a boot do: the netdevs are as after the first boot, the pods have ended,
+    /// and the files on the disk remain.
     #[track_caller]
     pub fn boot(&mut self) {
         let node = Node::furnished();
@@ -187,8 +188,8 @@ impl Attachments {
         });
     }
 
-    /// Replaces the node after a difference, or at least the pods when their devices are back. The difference has been
-    /// reported then.
+    /// Makes a new node after a difference was reported. A caller's node remains, but gets new pods after the devices
+    /// of the old ones have returned.
     #[track_caller]
     pub fn start_anew(&mut self) {
         match &self.node {
@@ -206,7 +207,7 @@ impl Attachments {
         }
     }
 
-    /// Takes from the pods what they still have, as far as their records say: the next run removes these.
+    /// Runs DEL for both pods if a record exists, because the next run removes the records.
     fn bring_home(&self) {
         let files = fs::read_dir(self.directories[0].join("attachments/net"));
         let mut names = files.into_iter().flatten().flatten().map(|it| it.path());
@@ -220,7 +221,7 @@ impl Attachments {
         }
     }
 
-    /// Resets the node to the state without any former pod.
+    /// Resets the node to its state without pods.
     #[track_caller]
     pub fn clear(&self) {
         if self.node.is_none() {
@@ -231,7 +232,7 @@ impl Attachments {
         }
     }
 
-    /// `command` of a pod: `a` is 0, `b` is 1.
+    /// Returns `command` of `rdma-cni` for a pod. Pod `a` is 0, pod `b` is 1.
     pub fn call(&self, command: &str, pod: usize) -> Invocation<'_> {
         let netns = match &self.booted {
             Some(Booted { ended, .. }) if pod == 0 => ended,
@@ -246,20 +247,21 @@ impl Attachments {
             .input(&self.configuration)
     }
 
-    /// `rdma-cni` in the host's namespace, in the boot that it is.
+    /// Returns a call of `rdma-cni` in the host's namespace and with the present boot id.
     fn bare(&self) -> Invocation<'_> {
         let call = Invocation::new(&self.host, &self.plugin);
         let Some(Booted { boot_id, .. }) = &self.booted else {
             return call;
         };
-        // `ip netns exec` gives each program mounts of its own
+        // the script itself makes the mount, because `ip netns exec` gives each program a separate mount namespace
         let script = "mount --bind \"$0\" /proc/sys/kernel/random/boot_id && exec \"$@\"";
         let boot_id = boot_id.display().to_string();
         let arguments = ["-c".to_owned(), script.to_owned(), boot_id];
         call.by("/bin/sh".as_ref(), arguments.into())
     }
 
-    /// Returns the first call of a story with `verb`: no pod has a device before ADD, and the pod `a` is the first one.
+    /// Returns the first call of a story with `verb`: before ADD no pod has a device, before other verbs the pod `a`
+    /// has devices.
     #[track_caller]
     pub(super) fn first(&self, verb: Verb) -> Invocation<'_> {
         self.clear();
@@ -273,7 +275,7 @@ impl Attachments {
         }
     }
 
-    /// GC that knows of no attachment.
+    /// Returns GC with an empty list of valid attachments.
     pub fn gc(&self) -> Invocation<'_> {
         let mut configuration = self.configuration.clone();
         configuration["cni.dev/valid-attachments"] = json!([]);
@@ -281,14 +283,14 @@ impl Attachments {
         call.env("CNI_PATH", &self.cni_path).input(&configuration)
     }
 
-    /// CHECK of the pod `a` with the result of its ADD.
+    /// Runs CHECK of the pod `a` with the result of its ADD.
     fn check(&self, result: &str) -> Outcome {
         let mut configuration = self.configuration.clone();
         configuration["prevResult"] = serde_json::from_str(result).unwrap_or_default();
         self.call("CHECK", 0).input(&configuration).run()
     }
 
-    /// Runs a call with faults.
+    /// Runs a call with faults. Returns its end and the injector's report.
     #[track_caller]
     pub fn traced(
         &self,
@@ -305,16 +307,16 @@ impl Attachments {
         (end, tracer::report(&report))
     }
 
-    /// Returns the differences from a node that never had a pod with a device: on the host, in the pods of these
-    /// numbers, in the directories.
+    /// Returns the differences from a node on which no pod has had a device: on the host, in the given pods, and in the
+    /// directories.
     pub fn differences(&self, pods: &[usize]) -> Vec<String> {
         let mut left = self.in_namespaces(pods, &|difference| difference);
         left.extend(self.files_but(&is_lasting));
         left
     }
 
-    /// Returns the differences on the host and in the pods of these numbers for which `counted` returns text. It waits
-    /// for changes that the kernel makes by itself.
+    /// Returns the differences on the host and in the given pods for which `counted` returns text. Waits until the
+    /// kernel has made changes that come late.
     fn in_namespaces(&self, pods: &[usize], counted: &dyn Fn(String) -> String) -> Vec<String> {
         let mut left = vec![];
         let mut namespaces = vec![("host", &self.host, &self.host_before)];
@@ -331,7 +333,7 @@ impl Attachments {
         left
     }
 
-    /// Returns true if ADD of the pod `a` has answered, according to the record: it was killed after that.
+    /// Returns true if the record says that ADD of the pod `a` has answered. Then the kill came after the answer.
     pub(super) fn is_attached(&self) -> bool {
         let record = self.directories[0].join("attachments/net/a@eth0.json");
         let record: Value =
@@ -339,7 +341,8 @@ impl Attachments {
         record["phase"] == "attached"
     }
 
-    /// Files that should not be there when no pod has a device, but those that last.
+    /// Returns the files that should not exist when no pod has a device. Omits files for which `is_lasting` returns
+    /// true.
     fn files_but(&self, is_lasting: &dyn Fn(&Path) -> bool) -> Vec<String> {
         let directories: Vec<&str> = self
             .directories
@@ -349,8 +352,8 @@ impl Attachments {
         Files::below(&directories).differences(&Files::below(&[]), is_lasting)
     }
 
-    /// ADD of the pod `b` and its DEL. A pod that lives holds its devices until its DEL is through: then the answer
-    /// is 101, and DEL of `a` comes first.
+    /// Runs ADD and DEL of the pod `b`. A running pod keeps its devices until its DEL succeeds. So if ADD answers with
+    /// code 101, runs DEL of `a` and repeats ADD.
     fn other(&self) -> Vec<String> {
         let mut left = vec![];
         let mut outcome = self.call("ADD", 1).run();
@@ -363,8 +366,8 @@ impl Attachments {
         left
     }
 
-    /// Makes the calls after a verb with a fault: DEL, GC or another pod's ADD, and DEL. `holds`: the pod `a` may still
-    /// have its devices.
+    /// Makes the calls after a verb with a fault: DEL, GC or another pod's ADD, and then DEL. `holds`: the pod `a` may
+    /// still have its devices.
     pub fn restore(&self, turn: usize, holds: bool) -> Vec<String> {
         let told = |when: &str, left: Vec<String>| -> Vec<String> {
             left.into_iter().map(|it| format!("{when}: {it}")).collect()
@@ -392,14 +395,14 @@ impl Attachments {
     }
 }
 
-/// Story of one verb.
+/// The story of one verb.
 #[derive(Debug)]
 pub struct OfVerb<'a> {
-    /// Name for readers.
+    /// Name, as text for the reader.
     pub name: &'static str,
-    /// Verb.
+    /// The verb.
     pub verb: Verb,
-    /// Node.
+    /// The node.
     pub of: &'a mut Attachments,
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Files that `rdma-device-plugin` writes while it runs: files for `rdma-cni`, CDI, device information, the entry in
-//! the network's list, a container's allocation, and its files before its start. After each fault a new daemon has to
-//! write the same files.
+//! Files that `rdma-device-plugin` writes while it runs: files for `rdma-cni`, CDI files, device information, the entry
+//! in the network's list, a container's allocation, and the container's files before its start. After each fault, a new
+//! daemon must write the same files.
 
 use super::{End, Story, without_times};
 use crate::{
@@ -52,27 +52,27 @@ const LIST_FILE: &str = "net.d/10-flannel.conflist";
 /// Directories to which the daemon may write.
 const WRITTEN: [&str; 5] = ["state", "cdi", "device-info", "net.d", "bin"];
 
-/// Files for a container: settings of libraries, its pod's rails, and its ids.
+/// Directories with files for a container: settings of libraries, rails of its pod, its ids.
 const TOLD: [&str; 3] = [
     "state/containers",
     "state/containers.json",
     "cdi/rdma-device-plugin-container.json",
 ];
 
-/// Ids of a container for each resource.
+/// Ids of the container in each resource.
 const GIVEN: [(&str, &str); 2] = [("rdma/hca", "3"), ("rdma/nic", "0000:af:00.0")];
 
-/// Limit for the work of a daemon that has met an error, beyond the time of a run without one.
+/// Additional time limit for a daemon after an error. It is added to the time of a run without a fault.
 const LIMIT: Duration = Duration::from_secs(3);
 
-/// Kubelet, as the daemon sees it.
+/// The parts of kubelet with which the daemon communicates.
 struct Kubelet {
     devices: DeviceManager,
     _pods: PodResourcesServer,
 }
 
 impl Kubelet {
-    /// Starts a daemon with a container that has the ids of [`GIVEN`].
+    /// Starts a kubelet whose pod-resources list a container with the ids of [`GIVEN`].
     #[track_caller]
     fn started(directory: &Path) -> Self {
         let pods = PodResourcesServer::start(&directory.join("pod-resources/kubelet.sock"));
@@ -88,7 +88,7 @@ impl Kubelet {
         }
     }
 
-    /// Has the container allocated, and made ready to start: whether both came to their end.
+    /// Requests the container's allocation and the preparation of its start. Returns true if all calls succeed.
     #[track_caller]
     fn starts_container(&self) -> bool {
         let ids = GIVEN.map(|(resource, id)| (resource, [id.to_owned()]));
@@ -105,16 +105,16 @@ pub struct Writes {
     machine: Machine,
     program: PathBuf,
     injector: PathBuf,
-    /// Files after a run without a fault: all, and those of [`TOLD`].
+    /// Two sets of files after a run without a fault: all files, and the files of [`TOLD`].
     reference: Option<[Files; 2]>,
-    /// Differences in those of the last daemon, with which a container was ready to start.
+    /// Differences in the files of [`TOLD`], after the last daemon prepared a container.
     told_otherwise: Vec<String>,
-    /// Longest run without a fault.
+    /// Duration of the longest run without a fault.
     longest: Duration,
 }
 
 impl Writes {
-    /// `programs` are `rdma-device-plugin`, beside which the plugins are, and the injector.
+    /// Makes a node. `programs` are `rdma-device-plugin`, whose directory has the plugins, and the injector.
     #[track_caller]
     pub fn new([program, injector]: [PathBuf; 2]) -> Self {
         let machine = Machine::with(&NICS);
@@ -137,8 +137,8 @@ impl Writes {
         }
     }
 
-    /// Installs the plugins without their entry in the list, as if a user had just replaced it. There is device
-    /// information of a removed NIC.
+    /// Installs the plugins without their entry in the list, as if a user had just replaced the list. Also writes
+    /// device information of a NIC that was removed.
     #[track_caller]
     fn prepare(&self) -> Kubelet {
         let at = |below: &str| self.machine.path(below);
@@ -175,7 +175,7 @@ impl Writes {
         kubelet
     }
 
-    /// The daemon on this node.
+    /// Returns the command of the daemon on this node.
     fn daemon(&self) -> Command {
         let mut command = self.machine.command(&self.program);
         let device_info = self.machine.path("device-info");
@@ -194,8 +194,9 @@ impl Writes {
         without_times(Files::below(&paths.each_ref().map(String::as_str)))
     }
 
-    /// Returns true if all is written: both resources, the entry, and a container's allocation and files, for which
-    /// kubelet repeats its request if necessary; `is_over` ends that.
+    /// Returns true when the daemon has written everything: both resources, the entry, and a container's allocation and
+    /// files. Kubelet repeats its requests for the container if necessary. The wait also ends when `is_over` returns
+    /// true.
     fn has_all(
         &self,
         kubelet: &Kubelet,
@@ -217,7 +218,7 @@ impl Writes {
     }
 }
 
-/// The program that the injector has started.
+/// Returns the program that the injector has started.
 fn tracee(injector: &Child) -> Option<Pid> {
     let id = injector.id();
     let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).ok()?;
@@ -258,7 +259,7 @@ impl Story for Writes {
             self.longest = self.longest.max(start.elapsed());
         }
         if let Some(daemon) = tracee(&injector) {
-            // one that has ended meanwhile gets none
+            // an error is ignored, because the program may have ended
             let _ = kill(daemon, Signal::SIGTERM);
         }
         let ended = wait::within(limit, || injector.try_wait().expect("a status").is_some());
@@ -282,7 +283,7 @@ impl Story for Writes {
         3
     }
 
-    /// Starts a new daemon, which has to reach the state without a fault.
+    /// Starts a new daemon. It must reach the state of a run without a fault.
     fn put_right(&mut self, _: &End, _: usize) -> Vec<String> {
         let kubelet = Kubelet::started(&self.machine.path("kubelet"));
         let daemon = Daemon::start(&mut self.daemon());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! ADD, DEL and GC of `rdma-ipam` by itself: leases of both families, by a secret that the first ADD makes.
+//! ADD, DEL and GC of `rdma-ipam` alone: leases of both families, with a secret that the first ADD makes.
 
 use super::{
     End, Story,
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use std::{fs, path::PathBuf};
 use tempfile::TempDir;
 
-/// A data directory, and one verb on it.
+/// A data directory, and the verb that the story runs on it.
 #[derive(Debug)]
 pub struct Leases {
     name: &'static str,
@@ -26,7 +26,7 @@ pub struct Leases {
 }
 
 impl Leases {
-    /// `programs` are `rdma-ipam` and the injector.
+    /// Makes the directory. `programs` are `rdma-ipam` and the injector.
     #[track_caller]
     pub fn new(name: &'static str, verb: Verb, [plugin, injector]: [PathBuf; 2]) -> Self {
         Self {
@@ -64,7 +64,8 @@ impl Leases {
             .input(&self.configuration())
     }
 
-    /// An ADD that succeeded has answered with an address of each family, and CHECK finds them.
+    /// Checks the result of a successful ADD. It must have an address of each family, and CHECK must find
+    /// these addresses.
     fn check(&self, result: &str) -> Vec<String> {
         let result: Value = serde_json::from_str(result).unwrap_or_default();
         let addresses = result["ips"].as_array().map_or(0, Vec::len);
@@ -96,7 +97,7 @@ impl Leases {
         left.into_iter().map(|it| format!("{when}: {it}")).collect()
     }
 
-    /// ADD of another attachment, and its DEL.
+    /// Runs ADD and DEL of another attachment.
     fn other(&self) -> Vec<String> {
         let mut left = must_succeed("another's ADD", &self.call("ADD", "b").run());
         left.extend(must_succeed("its DEL", &self.call("DEL", "b").run()));

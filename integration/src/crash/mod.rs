@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Stories that are killed, or whose system calls are made to fail, at each of their points ([`crate::tracer`]);
-//! after each one, that what comes next puts everything right, byte for byte.
+//! Stories. A run is killed at a point ([`crate::tracer`]), or the system call at the point fails. Each point has its
+//! own run. After each fault, the next calls must restore the state byte for byte.
 //!
-//! | module | its stories |
+//! | module | stories |
 //! |---|---|
 //! | [`attachment`] | ADD, DEL and GC of `rdma-cni` |
-//! | [`twice`] | two of them killed, one after the other, or one that meets an error and is killed or meets another one |
-//! | [`lease`] | ADD, DEL and GC of `rdma-ipam` by itself |
+//! | [`twice`] | two verbs, both killed; or one verb that meets an error, and then is killed or meets another error |
+//! | [`lease`] | ADD, DEL and GC of `rdma-ipam` alone |
 //! | [`program`] | `install` and `uninstall` of `rdma-device-plugin` |
-//! | [`power_loss`] | any of them, and loss of power at each sync |
+//! | [`power_loss`] | stories of the other modules, with a loss of power at each sync |
 //! | [`daemon`] | the files that `rdma-device-plugin` writes while it runs |
-//! | `sweep` | which points there are, and which of them are tried |
+//! | `sweep` | none: it finds the points, and selects those to try |
 
 pub mod attachment;
 pub mod daemon;
@@ -29,25 +29,25 @@ use crate::{
 use serde_json::Value;
 use std::os::unix::process::ExitStatusExt;
 
-/// Something that is run again and again, each time with another fault.
+/// A story. It runs many times, each time with another fault.
 pub trait Story {
-    /// Returns the name for readers.
+    /// Returns the name as text for the reader.
     fn name(&self) -> &'static str;
 
-    /// All as the program finds it; then it runs, with `fault`.
+    /// Prepares the state, then runs the program with `fault`.
     fn run(&mut self, fault: Option<Fault>) -> (End, Report);
 
-    /// Makes the calls after such an end, in the `turn`th of the possible ways. Returns a sentence for each difference
-    /// from the state before.
+    /// Makes the calls after this end. `turn` selects one of several ways. Returns a sentence for each difference from
+    /// the earlier state.
     fn put_right(&mut self, end: &End, turn: usize) -> Vec<String>;
 
-    /// Returns how many runs without a fault are recorded. The faults are those of the shortest: a daemon's run on a
-    /// busy machine has more calls than others, and a fault at one of them is not met.
+    /// Returns the number of recorded runs without a fault. The shortest run determines the faults: on a busy machine a
+    /// daemon's run can have additional calls, and a fault at such a call would not occur in other runs.
     fn recordings(&self) -> usize {
         1
     }
 
-    /// Starts again after a difference, so that it is reported once.
+    /// Replaces the state after a difference. Otherwise later runs would report the difference again.
     fn start_anew(&mut self) {}
 }
 
@@ -56,14 +56,14 @@ pub trait Story {
 pub enum End {
     /// Ended by SIGKILL.
     Killed,
-    /// Well: what it said on standard output.
+    /// Succeeded, with this standard output.
     Done(String),
-    /// Ended with an error: its code, 0 if it has none, and its text.
+    /// Ended with an error: code (0 if it has none) and text.
     Refused(u64, String),
 }
 
 impl End {
-    /// Returns the end in `outcome`.
+    /// Returns the end that `outcome` describes.
     pub fn of(outcome: &Outcome) -> Self {
         let Outcome {
             status,
@@ -85,7 +85,8 @@ impl End {
     }
 }
 
-/// `files` with the record of an installation without its times, which tell when a list was last written.
+/// Returns `files` without the times in the record of an installation. A time depends on when the list was last
+/// written.
 fn without_times(files: Files) -> Files {
     files.with("install.json", |text| {
         let Ok(mut record) = serde_json::from_slice::<Value>(text) else {
@@ -101,7 +102,7 @@ fn without_times(files: Files) -> Files {
     })
 }
 
-/// `outcome` is well; else what it said.
+/// Returns nothing if `outcome` is a success. Otherwise returns its text.
 fn must_succeed(what: &str, outcome: &Outcome) -> Vec<String> {
     match outcome.status.success() {
         true => vec![],

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Loss of power at each sync of a story: unsynced data and all state of the kernel are lost.
+//! Power loss at each sync of a story: unsynced data and all state of the kernel are lost.
 //!
-//! Only a sync changes a disk for certain. So the sweep kills a story before each sync, and at its end.
+//! Only a sync makes a change of the disk certain. So the sweep kills a story before each sync and at its
+//! end.
 
 use super::{
     End, Story, Tally, at_syncs,
@@ -12,19 +13,19 @@ use crate::{
     tracer::{Fault, Report},
 };
 
-/// Tells `story`, all of whose files are on `disk`.
+/// Runs `story` with power losses. All its files are on `disk`.
 #[track_caller]
 pub fn loses_power(story: &mut dyn Story, disk: &Disk) -> Tally {
     disk::settle();
     at_syncs(&mut Powerless { story, disk }, &power_lost(disk))
 }
 
-/// Returns the name for the table: the stories without a loss of power have the same names.
+/// Returns the name for the table. It differs from the name of the same story without power loss.
 fn power_lost(disk: &Disk) -> String {
     format!("power lost on {}", disk.format.name())
 }
 
-/// A story of files alone: what puts it right is the same as without a loss of power.
+/// A story that changes only files. After a power loss, the same calls restore the state as without one.
 struct Powerless<'a> {
     story: &'a mut dyn Story,
     disk: &'a Disk,
@@ -43,7 +44,7 @@ impl Story for Powerless<'_> {
 
     fn put_right(&mut self, end: &End, turn: usize) -> Vec<String> {
         let left = self.story.put_right(end, turn);
-        // the next run is another one
+        // syncs: the next run starts from this state
         disk::settle();
         left
     }
@@ -54,14 +55,15 @@ impl Story for Powerless<'_> {
     }
 }
 
-/// ADD, DEL or GC of `rdma-cni`, whose node boots after it: with its netdevs, and without its pods.
+/// ADD, DEL or GC of `rdma-cni`, after which the node boots: the netdevs are on the host, and the pods
+/// have ended.
 #[derive(Debug)]
 pub struct Boots<'a> {
-    /// Name for readers.
+    /// Name, as text for the reader.
     pub name: &'static str,
-    /// Verb.
+    /// The verb.
     pub verb: Verb,
-    /// Node.
+    /// The node.
     pub of: Attachments,
     /// Disk that loses power with the node.
     pub disk: &'a Disk,
@@ -81,8 +83,8 @@ impl Story for Boots<'_> {
         ended
     }
 
-    /// Expects that a record removed by DEL may exist again: its pod is of another boot, which the next call
-    /// recognizes.
+    /// A record that DEL removed may exist again. The next call recognizes that its pod is of an earlier
+    /// boot.
     fn put_right(&mut self, _: &End, turn: usize) -> Vec<String> {
         self.of.boot();
         let left = self.of.restore(turn, false);
@@ -95,7 +97,7 @@ impl Story for Boots<'_> {
     }
 }
 
-/// Tells it.
+/// Runs the story with power losses.
 #[track_caller]
 pub fn boots(mut story: Boots<'_>) -> Tally {
     let what = power_lost(story.disk);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `install` and `uninstall` of `rdma-device-plugin` on a made-up node, and one of them again after each fault.
+//! `install` and `uninstall` of `rdma-device-plugin` on a constructed node. After each fault, one of the two runs
+//! again.
 
 mod ended;
 
@@ -20,7 +21,7 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// The network's list, as flannel's manifest has it.
+/// The network's list, as in flannel's manifest.
 const LIST: &str = r#"{
   "name": "cbr0",
   "cniVersion": "0.3.1",
@@ -39,7 +40,7 @@ const LIST: &str = r#"{
 }
 "#;
 
-/// Directories of a node that a runtime reads.
+/// Directories of a node that the container runtime reads.
 const SEEN: [&str; 3] = ["opt", "etc", "state"];
 
 /// A command of `rdma-device-plugin`.
@@ -51,7 +52,7 @@ pub enum Verb {
     Uninstall,
 }
 
-/// A node on which it is done.
+/// A node, and a verb that is run on it.
 #[derive(Debug)]
 pub struct Programs {
     verb: Verb,
@@ -64,17 +65,17 @@ pub struct Programs {
     before: Files,
     /// Files after an `install` without a fault.
     installed: Option<Files>,
-    /// Differences after the last successful one.
+    /// Differences that the last successful run left.
     lacking: Vec<String>,
-    /// Returns true if a file does not belong to an installation, and may exist.
+    /// Returns true if a file may exist that does not belong to an installation.
     is_others: fn(&Machine, &Path) -> bool,
-    /// Kubelet's directory, which is nothing of what is installed.
+    /// Kubelet's directory, in which nothing is installed.
     kubelet: TempDir,
     _kubelet: UnixListener,
 }
 
 impl Programs {
-    /// `programs` are `rdma-device-plugin`, beside which the plugins are, and the injector.
+    /// Makes a node. `programs` are `rdma-device-plugin`, whose directory has the plugins, and the injector.
     #[track_caller]
     pub fn new(verb: Verb, [program, injector]: [PathBuf; 2]) -> Self {
         let machine = Machine::with(&[NIC]);
@@ -89,7 +90,7 @@ impl Programs {
         }
         machine.write("etc/cni/net.d/10-flannel.conflist", LIST);
         fs::remove_dir(machine.path("state")).expect("not there yet");
-        // no socket is on a disk that loses power: it would be in use
+        // not on the disk that loses power, because the socket would keep this disk busy
         let kubelet = TempDir::new_in(env::temp_dir()).expect("a directory");
         let pod_resources = kubelet.path().join("pod-resources");
         fs::create_dir(&pod_resources).expect("a directory");
@@ -111,8 +112,7 @@ impl Programs {
         }
     }
 
-    /// Returns the program with the entry in the network's own directory, into which `install` moves it from the
-    /// list.
+    /// Makes the network's own directory the place of the entry. `install` moves the entry there from the list.
     #[must_use]
     pub fn in_directory(mut self) -> Self {
         self.placement = Some("directory");
@@ -157,7 +157,7 @@ impl Programs {
         assert!(lacking.is_empty(), "{lacking:#?}");
     }
 
-    /// Puts the entry into the list, from which it moves into the directory.
+    /// Installs with the entry in the list. The next `install` moves the entry into the directory.
     #[track_caller]
     fn put_into_list(&self) {
         if self.placement.is_some() {
@@ -172,7 +172,7 @@ impl Programs {
         let call = self.call(self.verb);
         let outcome = tracer::traced(call, &self.injector, fault, &report).run();
         let end = End::of(&outcome);
-        // before power is lost: what was not synced is allowed to go then
+        // compares before the power loss, which may remove unsynced data
         self.lacking = match (self.verb, &end) {
             (Verb::Install, End::Done(_)) => self.lacking("it succeeded"),
             _ => vec![],
@@ -220,7 +220,7 @@ impl Story for Programs {
         self.traced(fault)
     }
 
-    /// Runs the verb again, or every second time the other one, and then `uninstall`. Returns the differences.
+    /// Runs the verb again (in every second turn the other verb), and then `uninstall`. Returns the differences.
     fn put_right(&mut self, end: &End, turn: usize) -> Vec<String> {
         let mut left = mem::take(&mut self.lacking);
         if let (Verb::Uninstall, End::Done(_)) = (self.verb, end) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Points of stories, and the choice of those that are tried.
+//! Points of stories, and which points a run tries.
 
 use super::{End, Story};
 use crate::{
@@ -23,20 +23,20 @@ use std::{
 /// Number of differences after which a story ends.
 const ENOUGH: usize = 40;
 
-/// Number of tries to meet a fault at its call: the order of threads' calls varies, most on a busy machine.
+/// Number of tries until a fault occurs at its call. The order of threads' calls varies, most on a busy machine.
 const TRIES: usize = 20;
 
-/// Number of tried errors among those that differ by numbers alone: a table of GIDs is a thousand files.
+/// Number of errors to try among errors whose texts differ only in numbers. One GID table alone is a thousand files.
 const ALIKE: usize = 4;
 
-/// Number of points to try.
+/// Selects the points to try.
 #[derive(Clone, Copy, Debug)]
 pub struct Extent {
-    /// One in this many.
+    /// Only every `every`th point is tried.
     pub every: usize,
-    /// Index of the first one.
+    /// Index of the first point.
     pub first: usize,
-    /// No more than so many, spread evenly.
+    /// At most this many points are tried, spread evenly.
     pub most: usize,
 }
 
@@ -44,7 +44,7 @@ impl Extent {
     /// All points of a story.
     pub const ALL: Self = Self::spread(0, usize::MAX);
 
-    /// No more than `most`, spread evenly over all, from the `first` on.
+    /// Selects at most `most` points, spread evenly over all points from `first` on.
     pub const fn spread(first: usize, most: usize) -> Self {
         Self {
             every: 1,
@@ -53,18 +53,20 @@ impl Extent {
         }
     }
 
-    /// Returns the extent of a run of `scripts/test`: one in ten, and all with `--full`; or that of `scripts/crash`.
-    /// Stories begin at different ones.
+    /// Returns the selection for a run of `scripts/test` (one point in ten; with `--full` all), or the selection for
+    /// `scripts/crash`. Each story has another value of `first`.
     pub fn of_test(first: usize) -> Self {
         Self::of_run(first, extent::of(10, 1))
     }
 
-    /// Does the same as `of_test`, for a story that takes half a second at each point: one point in twenty.
+    /// Returns the selection like [`Self::of_test`], for a story that takes half a second at each point: one point in
+    /// twenty.
     pub fn of_slow(first: usize) -> Self {
         Self::of_run(first, extent::of(20, 1))
     }
 
-    /// Does the same as `of_slow`, for a story that differs little from another one: one point in fifty.
+    /// Returns the selection like [`Self::of_slow`], for a story that differs little from another story: one point in
+    /// fifty.
     pub fn of_variant(first: usize) -> Self {
         Self::of_run(first, extent::of(50, 1))
     }
@@ -79,14 +81,14 @@ impl Extent {
         }
     }
 
-    /// Returns the elements of `all` that the extent selects.
+    /// Returns the selected elements of `all`.
     pub(super) fn of<T>(self, all: Vec<T>) -> impl Iterator<Item = T> {
         let step = self.every.max(all.len().div_ceil(self.most));
         all.into_iter().skip(self.first % step).step_by(step)
     }
 }
 
-/// Faults with words for people.
+/// Faults, each with text for the reader.
 pub(super) type Faults = Vec<(Fault, String)>;
 
 /// Results of a story.
@@ -94,23 +96,23 @@ pub(super) type Faults = Vec<(Fault, String)>;
 pub struct Tally {
     /// The story's name.
     pub name: String,
-    /// System calls that change something.
+    /// Number of system calls that change something.
     pub changes: usize,
-    /// System calls at which a fault makes sense.
+    /// Number of system calls at which a fault is possible.
     pub points: usize,
-    /// Faults that there are.
+    /// Number of possible faults.
     pub all: usize,
     /// Number of kills.
     pub killed: usize,
     /// Number of calls that were made to fail.
     pub failed: usize,
-    /// Number of these after which the program succeeded nevertheless.
+    /// Number of failed calls after which the program still succeeded.
     pub tolerated: usize,
-    /// Faults that were not met: the run had fewer calls than the first one.
+    /// Number of faults that did not occur, because the run had fewer calls than the first one.
     pub unmet: usize,
-    /// Faults that hit a different call than the one of that number in the first run.
+    /// Number of faults that occurred at another call than the call with the same number in the first run.
     pub elsewhere: usize,
-    /// Differences, and where they were found.
+    /// Differences, each with the fault after which it was found.
     pub left: Vec<String>,
 }
 
@@ -128,8 +130,8 @@ impl fmt::Display for Tally {
 }
 
 impl Tally {
-    /// Panics on a difference, or if more than one in `most_unmet` of the tried faults was not met: a run that waits
-    /// for the kernel may read its state less often than the first one.
+    /// Panics on a difference, or if more than one in `most_unmet` of the tried faults did not occur. A run that waits
+    /// for the kernel may read the kernel's state less often than the first run, so some faults may not occur.
     #[track_caller]
     pub fn assert_nothing_left(&self, most_unmet: usize) {
         let met = self.killed + self.failed;
@@ -150,7 +152,7 @@ impl Tally {
         ]
     }
 
-    /// Says it, and adds a line to the table of `scripts/crash`.
+    /// Prints the results, and adds a line to the table of `scripts/crash`.
     #[track_caller]
     pub(super) fn tell(&self) {
         println!("{self}");
@@ -177,7 +179,7 @@ impl Tally {
     }
 }
 
-/// Tells `story` once without a fault, and then with each of those kills, and of those errors, that `extent` says.
+/// Runs `story` once without a fault, then with each kill and each error that `extent` selects.
 #[track_caller]
 pub fn sweep(story: &mut dyn Story, extent: Extent) -> Tally {
     let (faults, mut tally) = without_fault(story);
@@ -188,8 +190,8 @@ pub fn sweep(story: &mut dyn Story, extent: Extent) -> Tally {
     tally
 }
 
-/// Does the same as `sweep`, with the kills that `kills` and the errors that `errors` selects. Of similar errors it
-/// takes a few.
+/// Runs `story` like [`sweep`], with the kills that `kills` selects and the errors that `errors` selects. Tries only a
+/// few of similar errors.
 #[track_caller]
 pub fn kills_and_errors(story: &mut dyn Story, kills: Extent, errors: Extent) -> Tally {
     let (faults, mut tally) = without_fault(story);
@@ -200,14 +202,15 @@ pub fn kills_and_errors(story: &mut dyn Story, kills: Extent, errors: Extent) ->
     tally
 }
 
-/// The errors of `faults`, and the kills.
+/// Splits `faults` into errors and kills.
 fn by_kind(faults: Faults) -> (Faults, Faults) {
     let is_error = |(fault, _): &(Fault, String)| matches!(fault, Fault::Fail(..));
     faults.into_iter().partition(is_error)
 }
 
-/// Does the same as `sweep`, at the points whose words contain both texts of one of `points`: points that once left
-/// something. Each of `points` must be met at least once; a point that several tries do not meet counts as unmet.
+/// Runs `story` like [`sweep`], at the points whose texts contain both words of an element of `points`. These points
+/// once left something. For each element, at least one point must be reached. A point that no try reaches counts as
+/// unmet.
 #[track_caller]
 pub fn at(story: &mut dyn Story, points: &[[&str; 2]]) -> Tally {
     let (faults, mut tally) = without_fault(story);
@@ -235,8 +238,8 @@ pub fn at(story: &mut dyn Story, points: &[[&str; 2]]) -> Tally {
     tally
 }
 
-/// Does the same as `sweep`, with a kill before each sync, whichever system call it is, and one after the last
-/// change. `what` is the fault's name in the table.
+/// Runs `story` like [`sweep`], with a kill before each sync (by any system call), and with one after the last change.
+/// `what` is the fault's name in the table.
 #[track_caller]
 pub fn at_syncs(story: &mut dyn Story, what: &str) -> Tally {
     let (faults, mut tally) = without_fault(story);
@@ -320,7 +323,7 @@ fn tell(
     let (mut end, mut report) = story.run(Some(fault));
     let mut left = vec![];
     if report.hit.is_none() {
-        // another run may have as many calls as the first one
+        // runs the story again, because the number of its calls varies
         left = story.put_right(&end, turn);
         (end, report) = story.run(Some(fault));
     }
@@ -341,8 +344,8 @@ fn tell(
     left
 }
 
-/// A kill before each call that changes something, one after the last, one before each word to another process, and
-/// each error of each call; with words.
+/// Returns all faults with their texts: a kill before each call that changes something, a kill after the last such
+/// call, a kill before each call that sends to another process, and each error of each call.
 pub(super) fn faults(report: &Report) -> Faults {
     let mut faults = vec![];
     let mut counts = BTreeMap::<&str, usize>::new();
@@ -376,7 +379,7 @@ pub(super) fn faults(report: &Report) -> Faults {
     faults
 }
 
-/// Returns a few of the `faults` whose texts differ only by numbers, spread evenly, in their order.
+/// Returns `faults` in their order. Of faults whose texts differ only in numbers, returns a few, spread evenly.
 fn unlike(faults: Faults) -> Faults {
     let mut alike = BTreeMap::<String, Vec<(usize, (Fault, String))>>::new();
     for (at, fault) in faults.into_iter().enumerate() {

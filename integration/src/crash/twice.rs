@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Two faults in one story: a verb is killed, and the next verb is killed too; or a verb meets an error,
-//! and is killed, or meets another error, while it undoes its changes. Then the story's last verb runs.
+//! Two faults in one story. There are two kinds of stories: a verb is killed, and then the next verb is; or a verb gets
+//! an error, and is then killed or gets another error while it undoes its changes. At the end the story's last verb
+//! runs.
 
 use super::{
     End, Extent, Tally,
@@ -15,8 +16,9 @@ use crate::{
 use nix::libc::EINTR;
 use std::ops::Range;
 
-/// Kills one of `firsts` before its changes, and each time one of `seconds` before one of its own, of which ADD is
-/// another pod's; `extent` says how many of all pairs. Then DEL. `name` is for people.
+/// Kills each of `firsts` before each of its changes, then each of `seconds` before each of its own changes. If the
+/// second verb is ADD, it is another pod's. Then DEL runs. `extent` selects among all pairs. `name` is the row in the
+/// table.
 #[track_caller]
 pub fn two_kills(
     name: &str,
@@ -35,7 +37,7 @@ pub fn two_kills(
     for (first, changes) in firsts {
         for at in 1..=changes {
             for (second, changes) in &seconds {
-                // what ends the attachment goes on where the first one was
+                // a second verb that ends the attachment makes only the changes that the first verb did not make
                 let rest = match first {
                     Verb::Add => *changes,
                     _ => changes.saturating_sub(at) + 1,
@@ -48,7 +50,7 @@ pub fn two_kills(
     for ((first, at), (second, then)) in extent.of(pairs) {
         let mut reports = pair(&mut tally, of, (first, at), (second, then));
         let made = reports[1].changes().count();
-        // it had less to do than after a first one that was whole
+        // the second verb made fewer changes than after a first verb that completed
         if reports[1].hit.is_none() && made > 0 {
             reports = pair(&mut tally, of, (first, at), (second, (then - 1) % made + 1));
         }
@@ -61,7 +63,7 @@ pub fn two_kills(
     tally
 }
 
-/// Runs one pair, each verb with the number of the change before which it is killed. Returns the results.
+/// Runs one pair. Each verb is killed before the change with its number. Returns the reports.
 #[track_caller]
 fn pair(
     tally: &mut Tally,
@@ -81,8 +83,8 @@ fn pair(
     [begun, report]
 }
 
-/// Runs `verb` once with each error that `extent` selects: first with the error alone, then also with a kill before one of
-/// the later changes. After each run come DEL, GC or another pod's ADD, and DEL. `name` is the row in the table.
+/// Runs `verb` once with each error that `extent` selects, and then again with the same error and a kill before one of
+/// the later changes. After each run, DEL, GC or another pod's ADD runs, and then DEL. `name` is the row in the table.
 #[track_caller]
 pub fn error_and_kill(name: &str, of: &mut Attachments, verb: Verb, extent: Extent) -> Tally {
     let (errors, mut tally) = begin(name, of, verb);
@@ -96,7 +98,7 @@ pub fn error_and_kill(name: &str, of: &mut Attachments, verb: Verb, extent: Exte
         }
         let holds = verb != Verb::Add || matches!(end, End::Done(_));
         let kills = changes_after(&report, error);
-        // another one after each error
+        // a different kill after each error
         let kill = kills.clone().nth(turn % kills.len().max(1));
         note(&mut tally, of, &words, of.restore(turn, holds));
         let Some(kill) = kill else {
@@ -115,13 +117,13 @@ pub fn error_and_kill(name: &str, of: &mut Attachments, verb: Verb, extent: Exte
     tally
 }
 
-/// Makes calls of ADD fail, and another one that it makes after that, as it undoes what it did; `extent` says at how many
-/// of its errors. Then DEL, GC or another pod's ADD, and DEL. `name` is for people.
+/// Runs ADD with each error that `extent` selects, and then again with a second error while ADD undoes its changes.
+/// After each run, DEL, GC or another pod's ADD runs, and then DEL. `name` is the row in the table.
 #[track_caller]
 pub fn two_errors(name: &str, of: &mut Attachments, extent: Extent) -> Tally {
     let (errors, mut tally) = begin(name, of, Verb::Add);
     for (turn, (error, words)) in extent.of(errors).enumerate() {
-        // what has no number that any call has lets the program stop where it changes nothing, too
+        // no call has this fault: with it, the report also has the points that change nothing
         let never = Fault::Fail(usize::MAX, EINTR);
         let (end, report) = of.traced(of.first(Verb::Add), [error, never]);
         note(
@@ -131,12 +133,12 @@ pub fn two_errors(name: &str, of: &mut Attachments, extent: Extent) -> Tally {
             of.restore(turn, matches!(end, End::Done(_))),
         );
         let mut seconds = errors_after(&report, error);
-        // whom the answer does not reach knows no code
+        // if ADD cannot write its answer, there is no code to check
         seconds.retain(|(_, words)| !words.ends_with("(the answer)"));
         if matches!(end, End::Done(_)) || seconds.is_empty() {
             continue;
         }
-        // another one after each error, early and late
+        // another second error after each error: early ones and late ones
         let (second, then) = &seconds[turn * 7919 % seconds.len()];
         let (end, report) = of.traced(of.first(Verb::Add), [error, *second]);
         match report.hits {
@@ -144,7 +146,7 @@ pub fn two_errors(name: &str, of: &mut Attachments, extent: Extent) -> Tally {
             _ => tally.unmet += 1,
         }
         let mut left = of.left_by_two_errors(&end);
-        // the next call leaves unreleased addresses alone for a while
+        // `true`: for a while, the next call does not release addresses that this ADD could not release
         left.extend(of.restore(turn, true));
         let what = format!("{words}, and then {then}, turn {turn}");
         note(&mut tally, of, &what, left);
@@ -153,8 +155,8 @@ pub fn two_errors(name: &str, of: &mut Attachments, extent: Extent) -> Tally {
     tally
 }
 
-/// Runs as [`two_errors`], at the first call whose text has both of `first`, and at the first one after it whose text
-/// has both of `then`. Returns ADD's end.
+/// Runs ADD with two errors. The first occurs at the first call whose text contains both words of `first`. The second
+/// occurs at the next call whose text contains both words of `then`. Returns ADD's end.
 #[track_caller]
 pub fn these_two_errors(of: &mut Attachments, first: [&str; 2], then: [&str; 2]) -> End {
     let at = |wanted: [&str; 2], errors: Vec<(Fault, String)>| {
@@ -175,7 +177,7 @@ pub fn these_two_errors(of: &mut Attachments, first: [&str; 2], then: [&str; 2])
     end
 }
 
-/// The errors that the calls of `verb` can have, by a run without an error and its DEL, and the tally of this run.
+/// Runs `verb` without an error, then DEL. Returns the possible errors of the run's calls, and a new tally.
 #[track_caller]
 fn begin(name: &str, of: &Attachments, verb: Verb) -> (Vec<(Fault, String)>, Tally) {
     let (_, report) = of.traced(of.first(verb), None);
@@ -191,7 +193,7 @@ fn begin(name: &str, of: &Attachments, verb: Verb) -> (Vec<(Fault, String)>, Tal
     (errors, tally)
 }
 
-/// The errors that calls can have, with words.
+/// Returns the possible errors of calls, with their texts.
 fn errors(points: &[Point]) -> Vec<(Fault, String)> {
     let report = Report {
         points: points.to_owned(),
@@ -202,7 +204,7 @@ fn errors(points: &[Point]) -> Vec<(Fault, String)> {
     errors
 }
 
-/// Returns the calls that a run made after it had met `error`.
+/// Returns the possible errors of the calls that a run made after `error`.
 fn errors_after(report: &Report, error: Fault) -> Vec<(Fault, String)> {
     let Some(at) = position(report, error) else {
         return vec![];
@@ -247,7 +249,7 @@ fn changes(of: &Attachments, verb: Verb) -> usize {
     report.changes().count()
 }
 
-/// The numbers of the changes that a run made after it had met `error`.
+/// Returns the numbers of the changes that a run made after `error`.
 fn changes_after(report: &Report, error: Fault) -> Range<usize> {
     let all = report.changes().count();
     let Some(at) = position(report, error) else {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Allocation for a container by the steps of kubelet's device manager (`devicesToAllocate` in
+//! Allocates for a container by the steps of kubelet's device manager (`devicesToAllocate` in
 //! `pkg/kubelet/cm/devicemanager/manager.go`).
 
 use super::device_manager::DeviceManager;
@@ -11,10 +11,10 @@ use kubelet_api::device_plugin::{
 use std::{collections::BTreeSet, time::Duration};
 use tonic::{Status, transport::Channel};
 
-/// No plugin may think longer about anything.
+/// Time limit for each call of a plugin.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Requests of a container.
+/// A container's request.
 #[derive(Clone, Debug)]
 pub struct Wish {
     pod: (String, String),
@@ -26,7 +26,7 @@ pub struct Wish {
 }
 
 impl Wish {
-    /// `count` of `resource` for the container `container` of the pod `default/<pod>`.
+    /// Makes a request of the container `container` of the pod `default/<pod>` for `count` of `resource`.
     pub fn new(pod: &str, container: &str, resource: &str, count: usize) -> Self {
         Self {
             pod: ("default".into(), pod.into()),
@@ -38,13 +38,13 @@ impl Wish {
         }
     }
 
-    /// The topology manager wants it on this NUMA node.
+    /// Sets the NUMA node that the topology manager prefers.
     pub fn on_numa_node(mut self, node: i64) -> Self {
         self.numa_node = Some(node);
         self
     }
 
-    /// An init container of the pod had these before.
+    /// Sets the ids that an init container of the pod had before.
     pub fn reusing(mut self, ids: &[String]) -> Self {
         self.reusable = ids.to_vec();
         self
@@ -54,21 +54,21 @@ impl Wish {
 /// Allocation of a resource to a container.
 #[derive(Clone, Debug)]
 pub struct Allocation {
-    /// Namespace and name.
+    /// Namespace and name of the pod.
     pub pod: (String, String),
     /// The container.
     pub container: String,
     /// The resource.
     pub resource: String,
-    /// The ids.
+    /// Allocated ids.
     pub ids: Vec<String>,
-    /// The plugin's response for them.
+    /// The plugin's response for these ids.
     pub given: ContainerAllocateResponse,
 }
 
 impl DeviceManager {
-    /// Requests a preference and an allocation. [`before_start`](Self::before_start) is called later, when the pod's
-    /// sandbox exists.
+    /// Requests a preference and an allocation. The caller calls [`before_start`](Self::before_start) later, when
+    /// the pod's sandbox exists.
     #[track_caller]
     pub fn allocate(&self, wish: &Wish) -> Result<Allocation, Status> {
         let ids = self.ids(wish)?;
@@ -90,13 +90,13 @@ impl DeviceManager {
         Ok(allocation)
     }
 
-    /// The pod is gone: its ids can be allocated again.
+    /// Makes the ids of a removed pod available again.
     pub fn free(&self, pod: &str) {
         self.shared()
             .change(|known| known.allocations.retain(|it| it.pod.1 != pod));
     }
 
-    /// Chooses the ids.
+    /// Chooses the ids to allocate.
     #[track_caller]
     fn ids(&self, wish: &Wish) -> Result<Vec<String>, Status> {
         let known = self.resource(&wish.resource);
@@ -224,7 +224,7 @@ impl DeviceManager {
         resource: &str,
         question: impl AsyncFnOnce(DevicePluginClient<Channel>) -> Result<tonic::Response<T>, Status>,
     ) -> Result<T, Status> {
-        // of thousands of ids, none is copied: what a question takes is measured
+        // does not copy the ids, because there may be thousands and a test measures the duration of this call
         let known = self.shared().lock();
         let found = known.resources.get(resource);
         let found = found.map(|it| (it.stopped, it.client.clone()));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Kubelet's device manager: it starts, stops, is killed and starts again, in one directory.
+//! Kubelet's device manager in one directory. A test can start, stop, kill and restart it.
 
 use super::{
     allocation::Allocation,
@@ -20,7 +20,7 @@ use tokio::{net::UnixListener, runtime::Runtime};
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Server;
 
-/// A device manager. What was allocated outlives its restarts, as kubelet's checkpoint does.
+/// A device manager. Its allocations survive restarts, like those in kubelet's checkpoint.
 #[derive(Debug)]
 pub struct DeviceManager {
     directory: PathBuf,
@@ -29,7 +29,7 @@ pub struct DeviceManager {
 }
 
 impl DeviceManager {
-    /// Makes the kubelet in `kubelet_dir` (`/var/lib/kubelet`). It does not run yet.
+    /// Makes a stopped kubelet in `kubelet_dir` (`/var/lib/kubelet`).
     pub fn new(kubelet_dir: &Path) -> Self {
         Self {
             directory: kubelet_dir.to_owned(),
@@ -38,7 +38,7 @@ impl DeviceManager {
         }
     }
 
-    /// Does the same as `new`, and starts it.
+    /// Makes and starts a kubelet in `kubelet_dir`.
     #[track_caller]
     pub fn started(kubelet_dir: &Path) -> Self {
         let mut manager = Self::new(kubelet_dir);
@@ -46,19 +46,19 @@ impl DeviceManager {
         manager
     }
 
-    /// Keeps its clients as `generation` does.
+    /// Sets the version whose rules kubelet uses for the plugins' clients.
     pub fn of_generation(self, generation: Generation) -> Self {
         self.shared.change(|known| known.generation = generation);
         self
     }
 
-    /// `kubelet.sock`
+    /// Returns the path of `kubelet.sock`.
     pub fn socket(&self) -> PathBuf {
         self.directory.join("device-plugins/kubelet.sock")
     }
 
-    /// Removes all sockets of its directory, and listens. When that was. One that its plugin removes at
-    /// the same moment is no error, as for kubelet (`CleanupPluginDirectory` in
+    /// Removes all sockets in the directory, and listens. Returns the time at which it listens. If a plugin
+    /// removes its socket at the same moment, this is no error, as for kubelet (`CleanupPluginDirectory` in
     /// `pkg/kubelet/cm/devicemanager/manager.go`: `os.RemoveAll`).
     #[track_caller]
     pub fn start(&mut self) -> Instant {
@@ -88,14 +88,14 @@ impl DeviceManager {
         at
     }
 
-    /// Ends it as SIGTERM does: `kubelet.sock` goes.
+    /// Ends kubelet as SIGTERM does: `kubelet.sock` is removed.
     #[track_caller]
     pub fn stop(&mut self) {
         self.kill();
         fs::remove_file(self.socket()).expect("kubelet.sock removed");
     }
 
-    /// Ends it as SIGKILL does: `kubelet.sock` stays.
+    /// Ends kubelet as SIGKILL does: `kubelet.sock` remains.
     #[track_caller]
     pub fn kill(&mut self) {
         let running = self.running.take().expect("kubelet runs");
@@ -107,21 +107,21 @@ impl DeviceManager {
         });
     }
 
-    /// Ends it, and starts it. When its socket was there again.
+    /// Stops and starts kubelet. Returns the time at which its socket existed again.
     #[track_caller]
     pub fn restart(&mut self) -> Instant {
         self.stop();
         self.start()
     }
 
-    /// Sets the answer to registrations of `resource`; an empty name stands for all.
+    /// Sets how registrations of `resource` are answered. An empty name means all resources.
     pub fn takes(&self, resource: &str, manner: Manner) {
         self.shared.change(|known| {
             known.manners.insert(resource.to_owned(), manner);
         });
     }
 
-    /// Ends all streams, and nothing else.
+    /// Ends all streams of plugins, and changes nothing else.
     pub fn cut_streams(&self) {
         self.shared.change(|known| {
             for stream in known.streams.drain(..) {
@@ -130,7 +130,8 @@ impl DeviceManager {
         });
     }
 
-    /// Returns `resource` as soon as `is_it` is true for it; panics with `what` after [`PATIENCE`].
+    /// Waits until `is_it` returns true for `resource`, and returns the resource. Panics with `what` after
+    /// [`PATIENCE`].
     #[track_caller]
     pub fn wait_for(
         &self,
@@ -153,7 +154,7 @@ impl DeviceManager {
         })
     }
 
-    /// Waits until `are_they` holds for the registrations of all lives of the device manager, and returns them.
+    /// Waits until `are_they` returns true for the registrations since this value was made, and returns them.
     #[track_caller]
     pub fn wait_for_registrations(
         &self,
@@ -188,12 +189,12 @@ impl DeviceManager {
         self.shared.lock().resources.get(resource).cloned()
     }
 
-    /// All registrations that were taken, of all lives.
+    /// Returns all accepted registrations, including those before restarts.
     pub fn registrations(&self) -> Vec<Registered> {
         self.shared.lock().registered.clone()
     }
 
-    /// Returns the number of calls of `Register`, with any result.
+    /// Returns the number of calls of `Register`, successful or not.
     pub fn calls(&self) -> usize {
         self.shared.lock().calls
     }
@@ -237,7 +238,7 @@ impl DeviceManager {
         &self.shared
     }
 
-    /// The stand-in's runtime, to ask plugins something.
+    /// Returns the stand-in's asynchronous runtime, for calls to plugins.
     #[track_caller]
     pub(super) fn running(&self) -> &Runtime {
         self.running.as_ref().expect("kubelet runs")

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Kubelet's view of its plugins: `Register`, the call back to the plugin, and its list.
+//! Kubelet's side of the plugin interface: `Register`, the call back to the plugin, and the plugin's list.
 
 use kubelet_api::device_plugin::{
     Device, DevicePluginOptions, Empty, HEALTHY, RegisterRequest, UNHEALTHY, VERSION,
@@ -19,68 +19,68 @@ use tonic::{
 
 use super::allocation::Allocation;
 
-/// Kubelet's limit for a connection to a plugin.
+/// Time limit of kubelet for a connection to a plugin.
 const TO_DIAL: Duration = Duration::from_secs(10);
 
-/// Answer to a registration.
+/// How a registration is answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Manner {
-    /// Kubelet's answer.
+    /// As kubelet answers it.
     Proper,
-    /// Refused, with this message.
+    /// With an error that has this message.
     Refusing(String),
-    /// Never answered.
+    /// Not at all.
     Silent,
 }
 
-/// Treatment of a resource's clients, of which there are two while one daemon replaces another
-/// (`pkg/kubelet/cm/devicemanager`).
+/// Rules by which a version of kubelet keeps the clients of a resource (`pkg/kubelet/cm/devicemanager`). A resource has
+/// two clients while one daemon replaces another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Generation {
-    /// Kubelet 1.25 to 1.36: one client for each resource's name (`plugin/v1beta1/handler.go`). The stream of the
-    /// former one continues; when it ends, the present client of the name is disconnected. A failed attempt removes the
-    /// name from its present client.
+    /// Kubelet 1.25 to 1.36: one client for each name of a resource (`plugin/v1beta1/handler.go`). The stream of a
+    /// replaced client remains open. When this stream ends, kubelet disconnects the name's present client. After a
+    /// failed attempt to connect, the name's present client loses the name.
     #[default]
     ByName,
-    /// 1.37: one for each name and socket; ids are unhealthy when the last one ends. A second one of
-    /// the same socket is refused.
+    /// Kubelet 1.37: one client for each pair of name and socket. Ids become unhealthy when the last client ends. A
+    /// second client with the same socket is refused.
     BySocket,
-    /// Kubelet up to 1.24: the new endpoint replaces the old one, whose connection is closed. The plugin gets no
-    /// request for its options (`addEndpoint` in `manager.go`).
+    /// Kubelet up to 1.24: the new endpoint replaces the old one, whose connection kubelet closes. Kubelet does not
+    /// request the plugin's options (`addEndpoint` in `manager.go`).
     Replacing,
 }
 
-/// A registration that was taken.
+/// An accepted registration.
 #[derive(Clone, Debug)]
 pub struct Registered {
     /// The resource.
     pub resource: String,
     /// The path of the plugin's socket.
     pub endpoint: PathBuf,
-    /// Time of the change.
+    /// Time of the registration.
     pub at: Instant,
 }
 
-/// A resource as kubelet has it.
+/// A resource and its state in kubelet.
 #[derive(Clone, Debug)]
 pub struct Resource {
-    /// The last list.
+    /// The plugin's last list.
     pub devices: Vec<Device>,
-    /// Lists that came by the streams of this life.
+    /// Number of lists since kubelet's start.
     pub lists: usize,
-    /// Streams that are open.
+    /// Number of open streams.
     pub streams: usize,
     /// Options of the plugin.
     pub options: DevicePluginOptions,
-    /// The ids that could be allocated, after each change of their number.
+    /// Number of allocatable ids after each change of this number.
     pub allocatable: Vec<usize>,
-    /// True if its endpoint is stopped: it gets no further request.
+    /// True if the endpoint is stopped: the plugin gets no further request.
     pub stopped: bool,
     pub(super) client: DevicePluginClient<Channel>,
 }
 
 impl Resource {
-    /// The ids that can be allocated.
+    /// Returns the ids that can be allocated.
     pub fn healthy(&self) -> BTreeSet<&str> {
         let healthy = self.devices.iter().filter(|it| it.health == HEALTHY);
         healthy.map(|it| it.id.as_str()).collect()
@@ -94,7 +94,7 @@ impl Resource {
         }
     }
 
-    /// `PluginDisconnected`: nothing can be allocated until a plugin registers again.
+    /// Makes all ids unallocatable until a plugin registers again, like kubelet's `PluginDisconnected`.
     fn disconnected(&mut self) {
         let unhealthy = |it: Device| Device {
             health: UNHEALTHY.into(),
@@ -106,7 +106,7 @@ impl Resource {
     }
 }
 
-/// A plugin that was dialled.
+/// A client of a plugin, to which kubelet has a connection.
 #[derive(Clone, Debug)]
 pub(super) struct Client {
     number: usize,
@@ -115,24 +115,24 @@ pub(super) struct Client {
     stream: Option<AbortHandle>,
 }
 
-/// All that it knows.
+/// Kubelet's state.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     pub(super) resources: BTreeMap<String, Resource>,
     pub(super) registered: Vec<Registered>,
-    /// Calls of `Register`, with any result.
+    /// Number of calls of `Register`, successful or not.
     pub(super) calls: usize,
     pub(super) manners: BTreeMap<String, Manner>,
     pub(super) allocations: Vec<Allocation>,
     pub(super) streams: Vec<AbortHandle>,
     pub(super) generation: Generation,
-    /// Clients that would be disconnected.
+    /// Clients that a disconnection can affect.
     pub(super) clients: Vec<Client>,
     dialled: usize,
 }
 
 impl Known {
-    /// `registerClient`
+    /// Adds a client, like kubelet's `registerClient`.
     fn add_client(&mut self, resource: &str, endpoint: &Path) -> usize {
         if self.generation != Generation::BySocket {
             let (replaced, others) = std::mem::take(&mut self.clients)
@@ -154,7 +154,7 @@ impl Known {
         self.dialled
     }
 
-    /// `deregisterClient`: all of the name, or of the name and the socket.
+    /// Removes the clients of the name, or of the name and the socket, like kubelet's `deregisterClient`.
     fn drop_clients(&mut self, resource: &str, endpoint: &Path) -> Vec<Client> {
         let by_socket = self.generation == Generation::BySocket;
         let is_it =
@@ -162,7 +162,7 @@ impl Known {
         self.clients.extract_if(.., is_it).collect()
     }
 
-    /// Does what kubelet's `runClient` does when the stream of client `number` has ended.
+    /// Handles the end of the stream of client `number`, like kubelet's `runClient`.
     fn stream_ended(&mut self, resource: &str, endpoint: &Path, number: usize) {
         if self.generation == Generation::Replacing
             && !self.clients.iter().any(|it| it.number == number)
@@ -173,7 +173,7 @@ impl Known {
         if dropped.is_empty() {
             return;
         }
-        // their connections are closed
+        // closes their connections
         for stream in dropped.into_iter().filter_map(|it| it.stream) {
             stream.abort();
         }
@@ -184,7 +184,7 @@ impl Known {
     }
 }
 
-/// The plugins, shared by all threads, which can wait for changes.
+/// State that all threads share. A thread can wait for changes of it.
 #[derive(Clone, Debug)]
 pub(super) struct Shared {
     directory: PathBuf,
@@ -209,7 +209,7 @@ impl Shared {
         answer
     }
 
-    /// Waits until `found` finds something, at most `limit`.
+    /// Waits until `found` returns a value, for at most `limit`.
     pub(super) fn wait<T>(
         &self,
         limit: Duration,
@@ -227,7 +227,7 @@ impl Shared {
         }
     }
 
-    /// Calls back the plugin at `endpoint`, and keeps its list.
+    /// Connects to the plugin at `endpoint`, and stores its lists.
     pub(super) async fn connect(
         &self,
         resource: &str,
@@ -273,8 +273,8 @@ impl Shared {
                 client: client.clone(),
             };
             let old = known.resources.insert(resource.to_owned(), new);
-            // a restarted plugin's devices stay until it has sent its list, and its old stream
-            // counts until it ends
+            // a restarted plugin's devices remain until it has sent its list; its old stream counts as open until this
+            // stream ends
             if let (Some(old), Some(new)) = (old, known.resources.get_mut(resource)) {
                 new.devices = old.devices;
                 new.streams = old.streams;
@@ -329,7 +329,7 @@ impl Shared {
     }
 }
 
-/// A stream, as long as it is open.
+/// A stream. It counts as open until this value is dropped.
 struct Open {
     shared: Shared,
     resource: String,

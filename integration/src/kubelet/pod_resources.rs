@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Kubelet's pod-resources, on a thread and a runtime of its own: what pods were allocated, and
-//! everything else that kubelet does.
+//! Stand-in for kubelet's pod-resources. It has its own thread and its own asynchronous runtime. A test sets the pods
+//! and how requests are treated.
 
 use crate::wait;
 use kubelet_api::pod_resources::v1::{
@@ -21,29 +21,29 @@ use tokio::{net::UnixListener, sync::oneshot};
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::{Code, Request, Response, Status, transport::Server};
 
-/// Answer to `Get`.
+/// How kubelet answers `Get`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Get {
-    /// The pod, or that it does not exist.
+    /// With the pod, or with the error that it does not exist.
     Works,
-    /// The feature gate is off.
+    /// With the error of a feature gate that is off.
     TurnedOff,
-    /// A kubelet from before `Get`.
+    /// With the error of a kubelet that lacks `Get`.
     Unimplemented,
 }
 
-/// Treatment of a request.
+/// How requests are treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mood {
-    /// Answered at once.
+    /// Answers immediately.
     Prompt,
-    /// Answered after this time.
+    /// Answers after this time.
     Slow(Duration),
-    /// Never answered.
+    /// Never answers.
     Silent,
-    /// Refuses this many requests as too frequent.
+    /// Refuses this many requests because they are too frequent.
     Busy(u32),
-    /// Refused, always.
+    /// Refuses all requests with this code.
     Refusing(Code),
 }
 
@@ -55,7 +55,7 @@ struct State {
     asked: Vec<&'static str>,
 }
 
-/// Stand-in, which disappears when this is dropped.
+/// The running stand-in. Drop ends it.
 #[derive(Debug)]
 pub struct PodResourcesServer {
     socket: PathBuf,
@@ -69,7 +69,7 @@ struct Running {
     thread: JoinHandle<()>,
 }
 
-/// A pod whose containers have `devices`: resource and ids, a list for each container.
+/// Returns a pod whose containers have `devices`: a list of resources with their ids for each container.
 pub fn pod(namespace: &str, name: &str, containers: &[&[(&str, &[&str])]]) -> PodResources {
     let devices = |(resource, ids): &(&str, &[&str])| ContainerDevices {
         resource_name: (*resource).to_owned(),
@@ -88,7 +88,7 @@ pub fn pod(namespace: &str, name: &str, containers: &[&[(&str, &[&str])]]) -> Po
     }
 }
 
-/// `pod` with a container more, which uses claims: driver, device and CDI name of each.
+/// Adds a container to `pod` that uses claims. `devices` are driver, device and CDI name of each.
 pub fn claiming(mut pod: PodResources, devices: &[(&str, &str, &str)]) -> PodResources {
     let resource = |(driver, device, name): &(&str, &str, &str)| ClaimResource {
         cdi_devices: vec![CdiDevice {
@@ -112,7 +112,7 @@ pub fn claiming(mut pod: PodResources, devices: &[(&str, &str, &str)]) -> PodRes
 }
 
 impl PodResourcesServer {
-    /// Starts a server at `socket` that knows no pod.
+    /// Starts a server at `socket`, without pods.
     #[track_caller]
     pub fn start(socket: &Path) -> Self {
         let state = State {
@@ -130,22 +130,22 @@ impl PodResourcesServer {
         server
     }
 
-    /// Returns its socket.
+    /// Returns the path of the socket.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// Knows `pods`, and no others.
+    /// Replaces the known pods by `pods`.
     pub fn set_pods(&self, pods: &[PodResources]) {
         self.state().pods = pods.to_vec();
     }
 
-    /// Answers `Get` so.
+    /// Sets the answer to `Get`.
     pub fn set_get(&self, get: Get) {
         self.state().get = get;
     }
 
-    /// Takes questions so.
+    /// Sets the treatment of requests.
     pub fn set_mood(&self, mood: Mood) {
         self.state().mood = mood;
     }
@@ -155,7 +155,7 @@ impl PodResourcesServer {
         std::mem::take(&mut self.state().asked)
     }
 
-    /// Ends, as kubelet does: the socket's file stays.
+    /// Stops the server as when kubelet ends: the socket's file remains.
     pub fn go(&mut self) {
         if let Some(Running { stop, thread }) = self.running.take() {
             let _ = stop.send(());
@@ -163,7 +163,7 @@ impl PodResourcesServer {
         }
     }
 
-    /// Starts again, as kubelet does: it makes a new socket file.
+    /// Starts the server again as kubelet does, with a new socket file.
     #[track_caller]
     pub fn come(&mut self) {
         self.go();
@@ -193,7 +193,7 @@ impl Drop for PodResourcesServer {
     }
 }
 
-/// Serves until it is stopped; unanswered requests then end with it.
+/// Serves requests until it is stopped. Then it also ends requests that have no answer yet.
 fn serve(listener: StdListener, answers: Answers, stopped: oneshot::Receiver<()>) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -235,7 +235,7 @@ impl Answers {
                 Ok(())
             }
             Mood::Silent => std::future::pending().await,
-            // `pkg/kubelet/apis/grpc/ratelimit.go`
+            // the message of `pkg/kubelet/apis/grpc/ratelimit.go`
             Mood::Busy(_) => Err(Status::resource_exhausted("rejected by rate limit")),
             Mood::Refusing(code) => Err(Status::new(code, "refused by the test")),
         }
@@ -257,8 +257,8 @@ impl PodResourcesLister for Answers {
         Ok(Response::new(ListPodResourcesResponse { pod_resources }))
     }
 
-    /// Answers as `pkg/kubelet/apis/podresources/server_v1.go` does: plain errors, which gRPC for Go gives the code
-    /// Unknown.
+    /// Answers as `pkg/kubelet/apis/podresources/server_v1.go` does. Its errors are plain Go errors, which gRPC for Go
+    /// sends with the code Unknown.
     async fn get(
         &self,
         request: Request<GetPodResourcesRequest>,

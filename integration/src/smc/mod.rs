@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Connections over SMC or TCP between two namespaces, by `smc-peer`: both ends compare every byte.
+//! Connections over SMC or TCP between two namespaces by `smc-peer`. Both ends compare every byte.
 
 mod one_cpu;
 mod pods;
@@ -20,7 +20,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Limit for everything but an exchange, under emulation.
+/// Time limit under emulation for everything except an exchange.
 const LIMIT: Duration = Duration::from_secs(240);
 
 /// Kind of an end's sockets.
@@ -44,7 +44,7 @@ impl Socket {
     }
 }
 
-/// The program: `SmcPeer(env!("CARGO_BIN_EXE_smc-peer").into())`.
+/// The program, made by `SmcPeer(env!("CARGO_BIN_EXE_smc-peer").into())`.
 #[derive(Clone, Debug)]
 pub struct SmcPeer(pub PathBuf);
 
@@ -53,27 +53,27 @@ pub struct SmcPeer(pub PathBuf);
 pub struct Connected {
     /// Duration of `connect`.
     pub took: Duration,
-    /// The client's end of it.
+    /// Address of the client's end.
     pub local: SocketAddr,
-    /// Bytes sent and as many received, all as they should be.
+    /// Number of bytes sent, and number of bytes received. All of them were right.
     pub bytes: u64,
 }
 
-/// A server; killed on drop.
+/// A running server. Drop kills it.
 #[derive(Debug)]
 pub struct Server {
     process: Process,
     address: SocketAddr,
 }
 
-/// A client that has its connections; killed on drop.
+/// A client with its connections. Drop kills it.
 #[derive(Debug)]
 pub struct Client {
     process: Process,
     connected: Vec<Connected>,
 }
 
-/// Returns the output of `rdma-device-plugin smc` with these arguments; it must succeed.
+/// Runs `rdma-device-plugin smc` with these arguments, which must succeed. Returns its output.
 #[track_caller]
 pub fn read_out(words: &[&str]) -> String {
     let output = Command::new(rdma_device_plugin())
@@ -87,13 +87,13 @@ pub fn read_out(words: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
-/// The read-out of a pod, for programs.
+/// Returns the pod's state by `rdma-device-plugin smc --json`.
 #[track_caller]
 pub fn shown(pod: &Netns) -> Value {
     serde_json::from_str(&read_out(&["--json", pod.name()])).expect("JSON")
 }
 
-/// The connections of a pod that are open both ways.
+/// Returns the pod's connections that are open in both directions.
 #[track_caller]
 pub fn active(pod: &Netns) -> Vec<Value> {
     let mut connections = shown(pod)["connections"].take();
@@ -103,13 +103,15 @@ pub fn active(pod: &Netns) -> Vec<Value> {
 }
 
 impl SmcPeer {
-    /// A server in `netns` that listens at `address`, `10.0.0.1:7000`; port 0 is any.
+    /// Starts a server in `netns` that listens at `address`, such as `10.0.0.1:7000`. Port 0 means any
+    /// free port.
     #[track_caller]
     pub fn serve(&self, netns: &Netns, socket: Socket, address: &str) -> Server {
         self.serve_with(netns, socket, &[address])
     }
 
-    /// Does the same as `serve`, with a server that keeps its ends open when clients have closed theirs.
+    /// Starts a server like [`Self::serve`]. The server keeps its ends open after clients have closed
+    /// theirs.
     #[track_caller]
     pub fn serve_and_hold(&self, netns: &Netns, socket: Socket, address: &str) -> Server {
         self.serve_with(netns, socket, &["--hold", address])
@@ -125,8 +127,8 @@ impl SmcPeer {
         }
     }
 
-    /// A client in `netns` with `count` connections to `server`, by each of which `bytes` go both
-    /// ways within `limit`. They stay open.
+    /// Starts a client in `netns` with `count` connections to `server`. Each connection carries `bytes`
+    /// bytes in both directions within `limit`, and stays open.
     #[track_caller]
     pub fn connect(
         &self,
@@ -141,7 +143,7 @@ impl SmcPeer {
         client
     }
 
-    /// Does the same as `connect`, and returns as soon as the client has its connections.
+    /// Starts a client like [`Self::connect`], but returns as soon as the client has its connections.
     #[track_caller]
     fn open(
         &self,
@@ -182,17 +184,17 @@ impl Server {
         self.address
     }
 
-    /// The server's process.
+    /// Returns the server's process id.
     pub fn pid(&self) -> u32 {
         self.process.child.id()
     }
 
-    /// SIGKILL.
+    /// Sends SIGKILL to the server.
     pub fn kill(mut self) {
         self.process.kill();
     }
 
-    /// Ends it. All bytes that came were right, or this panics.
+    /// Ends the server. Panics if any received byte was wrong.
     #[track_caller]
     pub fn end(self) {
         self.process.end();
@@ -200,12 +202,12 @@ impl Server {
 }
 
 impl Client {
-    /// The client's connections, which are open.
+    /// Returns the client's open connections.
     pub fn connected(&self) -> &[Connected] {
         &self.connected
     }
 
-    /// Waits until all bytes have gone both ways, for `limit` at most.
+    /// Waits until all bytes have been exchanged, for at most `limit`.
     #[track_caller]
     fn has_exchanged(&mut self, limit: Duration) {
         let end = Instant::now() + limit;
@@ -215,12 +217,12 @@ impl Client {
         }
     }
 
-    /// The client's process.
+    /// Returns the client's process id.
     pub fn pid(&self) -> u32 {
         self.process.child.id()
     }
 
-    /// SIGKILL.
+    /// Sends SIGKILL to the client.
     pub fn kill(mut self) {
         self.process.kill();
     }
@@ -280,7 +282,7 @@ impl Process {
         }
     }
 
-    /// The next event called `name`; a failure before it is the test's.
+    /// Returns the next event called `name`. An event about a failure before it fails the test.
     #[track_caller]
     fn event(&mut self, name: &str, limit: Duration) -> Value {
         let end = Instant::now() + limit;
@@ -317,7 +319,7 @@ impl Process {
             self.told.extend(self.events.try_iter());
             panic!("did not end: {:#?}", self.told);
         };
-        // its last words may still be on their way from the thread that reads them
+        // the thread that reads the events may still add the last ones
         self.told.extend(self.events.iter());
         assert!(status.success(), "{status}: {:#?}", self.told);
     }

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A race of the kernel's that a test cannot win on a busy host, left out.
+//! Avoids a race in the kernel, in which connections of a test fall back to TCP on a busy host.
 //!
-//! The server of an SMC-R connection sends a link's first message as soon as it has the client's CLC CONFIRM.
-//! The client drops it if it has not begun to wait by then (`smc_llc_event_handler`: no flow, `net/smc/smc_llc.c`):
-//! the host may have taken the client's emulated CPU away, and left the server its own. Both ends go back to
-//! TCP after 3 s (`smcr_serv_conf_first_link`, `net/smc/af_smc.c`).
+//! The server of an SMC-R connection sends a link's first message as soon as it has the client's CLC CONFIRM. The
+//! client drops the message if the client does not wait for it yet (`smc_llc_event_handler`: no flow,
+//! `net/smc/smc_llc.c`). This happens if the host has suspended the client's emulated CPU but not the server's. After 3
+//! s both ends fall back to TCP (`smcr_serv_conf_first_link`, `net/smc/af_smc.c`).
 
 use nix::{errno::Errno, libc};
 use std::{env, fs, io, path::PathBuf};
 
-/// The machine has one CPU, until this is dropped: the server has its turn when the client waits, or has used up its
-/// own.
+/// Restricts the machine to one CPU until this value is dropped. The server then runs only when the client waits, or
+/// has used its time slice.
 #[derive(Debug)]
 pub struct OneCpu {
     offline: Vec<PathBuf>,
 }
 
 impl OneCpu {
-    /// Begins the restriction to one CPU.
+    /// Starts the restriction to one CPU.
     #[track_caller]
     pub fn begin() -> Self {
         assert!(
@@ -49,7 +49,7 @@ impl Drop for OneCpu {
     }
 }
 
-/// Priority of this thread's children on its CPU above the kernel's workers, until this is dropped.
+/// Gives this thread's children priority over the kernel's workers on their CPU, until this value is dropped.
 #[derive(Debug)]
 pub(super) struct First;
 
@@ -67,15 +67,15 @@ impl Drop for First {
     }
 }
 
-/// The policy and priority of this thread, and of what it starts from now on.
+/// Sets the scheduling policy and priority of this thread, and of the children that it starts later.
 ///
 /// # Errors
-/// The system's.
+/// The system's error.
 pub fn schedule(policy: i32, priority: i32) -> io::Result<()> {
-    // SAFETY: all of its fields are numbers, for which 0 is a value
+    // SAFETY: all fields are numbers, for which 0 is a valid value.
     let mut parameter: libc::sched_param = unsafe { std::mem::zeroed() };
     parameter.sched_priority = priority;
-    // SAFETY: reads the parameter, which outlives the call
+    // SAFETY: the call only reads the parameter, which outlives the call.
     let done = unsafe { libc::sched_setscheduler(0, policy, &raw const parameter) };
     Ok(Errno::result(done).map(drop)?)
 }

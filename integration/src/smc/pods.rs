@@ -1,40 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pods with a primary interface, attached by a bridge plugin and `rdma-cni`, and connections
-//! between them.
+//! Pods with a primary interface, attached by a bridge plugin and `rdma-cni`, and connections between these pods.
 
 use super::{Client, Connected, Server, SmcPeer, Socket, active};
 use crate::{Attachment, Conflist, Netns, Runtime, plugin, stopwatch::Stopwatch};
 use serde_json::{Value, json};
 use std::{path::Path, time::Duration};
 
-/// Name of the pods' primary interface: no code relies on `eth0`.
+/// Name of the pods' primary interface. It is not `eth0`: the tests would otherwise miss code that relies on this
+/// name.
 pub const PRIMARY: &str = "net0";
 
 /// User EID of the configurations.
 pub const UEID: &str = "RDMA-CNI.LAB";
 
-/// Well under a second, without what the machine was late: less than any time for which the kernel waits for a peer.
+/// Time limit for a connection, without the machine's delays. It is shorter than any time for which the kernel waits
+/// for a peer.
 const SOON: Duration = Duration::from_millis(900);
 
-/// Limit for an exchange.
+/// Time limit for an exchange.
 const LIMIT: Duration = Duration::from_secs(400);
 
-/// Capability that hands over annotations.
+/// Capability by which the runtime passes annotations.
 const ANNOTATIONS: &str = "io.kubernetes.cri.pod-annotations";
 
-/// A pod, and how it is attached.
+/// A pod, with its conflist and attachment.
 #[derive(Debug)]
 pub struct SmcPod {
     /// The pod's namespace.
     pub netns: Netns,
-    /// The chain: bridge, `rdma-cni`.
+    /// The conflist: bridge, then `rdma-cni`.
     pub list: Conflist,
     /// The pod's attachment.
     pub attachment: Attachment,
 }
 
-/// Debian's bridge with addresses of its own network, what a node's primary plugin does; leases
-/// are in `leases`.
+/// Returns the configuration of Debian's bridge with addresses of a separate network, as a node's primary plugin.
+/// Leases are in `leases`.
 pub fn bridge(leases: &Path) -> Value {
     plugin::debian("bridge");
     json!({
@@ -44,7 +45,7 @@ pub fn bridge(leases: &Path) -> Value {
     })
 }
 
-/// Makes the bridge, which stays when the first pod that needed it has gone.
+/// Makes a pod, and so the bridge. The bridge remains when the pod has ended.
 #[track_caller]
 pub fn make_bridge(runtime: &Runtime<'_>, leases: &Path) {
     let netns = Netns::new("first");
@@ -55,8 +56,8 @@ pub fn make_bridge(runtime: &Runtime<'_>, leases: &Path) {
 }
 
 impl SmcPod {
-    /// Pod `name` that `bridge` and then `plugin` are run for, its annotation as it is. Nothing is
-    /// run yet.
+    /// Makes the pod `name`, whose list is `bridge` and then `plugin`, with its annotation unchanged. Calls no plugin
+    /// yet.
     #[track_caller]
     pub fn new(name: &str, [bridge, mut plugin]: [Value; 2], annotation: Option<&str>) -> Self {
         let netns = Netns::new(name);
@@ -77,21 +78,21 @@ impl SmcPod {
         }
     }
 
-    /// ADD of both plugins.
+    /// Runs ADD of both plugins, which must succeed.
     #[track_caller]
     pub fn add(&self, runtime: &Runtime<'_>) -> Value {
         let added = runtime.add(&self.list, &self.attachment);
         added.unwrap_or_else(|outcome| panic!("{outcome}"))
     }
 
-    /// DEL of both plugins.
+    /// Runs DEL of both plugins, which must succeed.
     #[track_caller]
     pub fn del(&self, runtime: &Runtime<'_>) {
         let deleted = runtime.del(&self.list, &self.attachment);
         deleted.unwrap_or_else(|outcome| panic!("{outcome}"));
     }
 
-    /// `rdma-cni` alone of the chain.
+    /// Returns the list with only `rdma-cni`.
     pub fn only(&self) -> Conflist {
         Conflist {
             plugins: self.list.plugins[1..].to_vec(),
@@ -99,14 +100,15 @@ impl SmcPod {
         }
     }
 
-    /// CHECK of `rdma-cni`. Debian's bridge finds its veth's MAC changed, by udev.
+    /// Runs CHECK of `rdma-cni` only. CHECK of Debian's bridge would report that udev has changed the MAC of the
+    /// bridge's veth.
     #[track_caller]
     pub fn check(&self, runtime: &Runtime<'_>) {
         let checked = runtime.check(&self.only(), &self.attachment);
         checked.unwrap_or_else(|outcome| panic!("{outcome}"));
     }
 
-    /// The IPv4 address of an interface.
+    /// Returns the IPv4 address of an interface.
     #[track_caller]
     pub fn ipv4(&self, interface: &str) -> String {
         let addresses = self.netns.addresses(interface);
@@ -115,7 +117,8 @@ impl SmcPod {
         address.split('/').next().expect("an address").to_owned()
     }
 
-    /// Returns the protocols of its established connections, `smcr` or `tcp: ` with the reason, each once.
+    /// Returns the protocols of the pod's established connections without duplicates: `smcr`, or `tcp: ` with the
+    /// reason.
     #[track_caller]
     pub fn carried(&self) -> Vec<String> {
         let words = |of: &Value| of["words"].as_str().unwrap_or_default().to_owned();
@@ -136,8 +139,9 @@ impl SmcPod {
     }
 }
 
-/// Opens connections of [`Socket::Smc`] from the second pod to `address` of the first. Each sends bytes both ways and
-/// compares them: `work` has both numbers. None of them had to wait for the other end.
+/// Opens connections of [`Socket::Smc`] from the second pod to `address` of the first, and exchanges bytes that both
+/// ends compare. `work` has the number of connections and the number of bytes. Asserts that no connection waited for
+/// the other end.
 #[track_caller]
 pub fn exchange(
     peer: &SmcPeer,

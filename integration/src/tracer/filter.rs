@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The filter, by seccomp(2), that stops a traced program at some of its system calls: the others cost it no stop.
+//! A seccomp(2) filter that stops a traced program only at some of its system calls. Other calls run without a stop.
 //!
-//! The filter is a program of the kernel's BPF (`Documentation/userspace-api/seccomp_filter.rst`). All programs that the
-//! traced program starts inherit the filter, and keep it: without a tracer the calls of the filter fail with `ENOSYS`.
+//! The filter is a program of the kernel's BPF (`Documentation/userspace-api/seccomp_filter.rst`). All programs that
+//! the traced program starts inherit the filter, and cannot remove it. Without a tracer, the calls in the filter fail
+//! with `ENOSYS`.
 
 use nix::{
     errno::Errno,
@@ -19,22 +20,23 @@ const MACHINE: u16 = libc::EM_X86_64;
 #[cfg(target_arch = "aarch64")]
 const MACHINE: u16 = libc::EM_AARCH64;
 
-/// `AUDIT_ARCH_…` (`include/uapi/linux/audit.h`): the machine of ELF, with 64 bits, little-endian.
+/// `AUDIT_ARCH_…` (`include/uapi/linux/audit.h`): the machine number of ELF, with the bits for 64 bits and
+/// little-endian.
 const ARCHITECTURE: u32 = MACHINE as u32 | 0xc000_0000;
 
-/// `__X32_SYSCALL_BIT` (`arch/x86/include/uapi/asm/unistd.h`): x86-64's calls once more, by other numbers.
+/// `__X32_SYSCALL_BIT` (`arch/x86/include/uapi/asm/unistd.h`): marks the call numbers of a second set that x86-64 has.
 const X32: u32 = 0x4000_0000;
 
-/// A call that is stopped at.
+/// A call at which the program stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stop {
     pub(super) number: u32,
-    /// Only if the argument of this number has one of these bits.
+    /// Number of an argument, and a bit mask. With it, the program stops only if the argument has one of these bits.
     pub(super) only: Option<(usize, u32)>,
 }
 
-/// Returns a filter that stops at `stops`. It kills a process that calls the kernel by numbers of another architecture,
-/// which would otherwise pass unseen.
+/// Returns a filter that stops the program at `stops`. It kills a process that uses the call numbers of another
+/// architecture, because the tracer would not see such calls.
 pub(super) fn stopping_at(stops: &[Stop]) -> Vec<sock_filter> {
     let mut filter = vec![
         load(offset_of!(seccomp_data, arch)),
@@ -49,7 +51,7 @@ pub(super) fn stopping_at(stops: &[Stop]) -> Vec<sock_filter> {
             None => filter.extend([jump(BPF_JEQ, *number, 0, 1), end(SECCOMP_RET_TRACE)]),
             Some((argument, bits)) => filter.extend([
                 jump(BPF_JEQ, *number, 0, 4),
-                // the lower half, which comes first
+                // loads the lower half of the argument, which precedes the upper half
                 load(offset_of!(seccomp_data, args) + argument * size_of::<u64>()),
                 jump(BPF_JSET, *bits, 0, 1),
                 end(SECCOMP_RET_TRACE),
@@ -61,30 +63,31 @@ pub(super) fn stopping_at(stops: &[Stop]) -> Vec<sock_filter> {
     filter
 }
 
-/// Puts this thread under `filter` permanently. Without `CAP_SYS_ADMIN` the kernel refuses the filter:
-/// `PR_SET_NO_NEW_PRIVS` would change what the program does.
+/// Installs `filter` for this thread permanently. The kernel requires `CAP_SYS_ADMIN` or `PR_SET_NO_NEW_PRIVS`. This
+/// function relies on the capability, because `PR_SET_NO_NEW_PRIVS` would change the program's behaviour.
 pub(super) fn install(filter: &[sock_filter]) -> nix::Result<()> {
     let program = sock_fprog {
         len: u16::try_from(filter.len()).map_err(|_| Errno::EINVAL)?,
         filter: filter.as_ptr().cast_mut(),
     };
-    // SAFETY: the kernel copies the `len` instructions, which it does not change
+    // SAFETY: the kernel only copies the `len` instructions.
     let done = unsafe { libc::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &raw const program) };
     Errno::result(done).map(drop)
 }
 
-/// Loads the word at `offset` of what is known of the call.
+/// Returns the instruction that loads the word at `offset` of the call's data.
 fn load(offset: usize) -> sock_filter {
     let offset = u32::try_from(offset).expect("a small structure");
     instruction(BPF_LD | BPF_W | BPF_ABS, offset, [0, 0])
 }
 
-/// Goes over `then` instructions where the word compares so with `value`, else over `otherwise`.
+/// Returns an instruction that skips `then` instructions if the comparison of the word with `value` is true, else
+/// `otherwise` instructions.
 fn jump(comparison: u32, value: u32, then: u8, otherwise: u8) -> sock_filter {
     instruction(BPF_JMP | BPF_K | comparison, value, [then, otherwise])
 }
 
-/// Ends with `action`.
+/// Returns the instruction that ends the filter with `action`.
 fn end(action: u32) -> sock_filter {
     instruction(BPF_RET | BPF_K, action, [0, 0])
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reads of a stopped thread's memory and descriptors.
+//! Reads a stopped thread's memory and descriptors.
 
 use nix::unistd::Pid;
 use std::{
@@ -7,7 +7,7 @@ use std::{
     os::unix::fs::FileExt,
 };
 
-/// `length` bytes at `address`, or fewer where its memory ends.
+/// Returns `length` bytes at `address`, or fewer if the thread's memory ends before.
 pub(super) fn bytes(thread: Pid, address: u64, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
     let read = File::open(format!("/proc/{thread}/mem"))
@@ -16,14 +16,14 @@ pub(super) fn bytes(thread: Pid, address: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// The text at `address`, up to its NUL.
+/// Returns the text at `address`, up to its NUL.
 pub(super) fn text(thread: Pid, address: u64) -> String {
     let bytes = bytes(thread, address, 4096);
     let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
     String::from_utf8_lossy(text).into_owned()
 }
 
-/// The machine's word at `address`.
+/// Returns the machine word at `address`.
 pub(super) fn word(thread: Pid, address: u64) -> u64 {
     let bytes = bytes(thread, address, 8);
     bytes.try_into().map_or(0, u64::from_ne_bytes)
@@ -35,7 +35,7 @@ pub(super) fn target(thread: Pid, descriptor: u64) -> String {
     link.map_or_else(|_| String::new(), |it| it.to_string_lossy().into_owned())
 }
 
-/// The process that a thread belongs to.
+/// Returns the process of a thread.
 pub(super) fn process(thread: Pid) -> Pid {
     let status = fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"));

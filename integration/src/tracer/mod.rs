@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A program run with a fault at one of its system calls, by ptrace(2): SIGKILL to it and to all that it started, or
-//! an error in place of the call. Without a fault: which calls there are at which one makes sense.
+//! Runs a program with a fault at one of its system calls, by ptrace(2). The fault is a SIGKILL to the program and to
+//! all programs that it started, or an error in place of the call. Without a fault, the run reports the calls at which
+//! a fault is possible.
 //!
 //! | module | owns |
 //! |---|---|
-//! | [`point`] | which system calls are points, what each of them does, and which errors it could have |
-//! | `netlink` | whether a netlink request changes something |
-//! | `filter` | that the kernel stops the program at the calls that can be points, and at no others |
-//! | `memory` | what a stopped thread's memory and descriptors say |
-//! | `registers` | what differs from CPU to CPU |
-//! | `run` | the loop: every thread and child is stopped at each call that can be a point |
+//! | [`point`] | system calls that are points, their effects, and their possible errors |
+//! | `netlink` | detection of netlink requests that change something |
+//! | `filter` | the filter by which the kernel stops the program at only those calls that can be points |
+//! | `memory` | reads of a stopped thread's memory and descriptors |
+//! | `registers` | differences between CPUs |
+//! | `run` | the loop that stops every thread and child at each call that can be a point |
 //!
-//! Points are numbered from 1 in the order in which they come, over all threads and children. Two runs of the same
-//! program have the same points as far as it does the same: what waits for the kernel may look once more.
+//! Points are numbered from 1 in their order over all threads and children. Two runs of a program have the same points
+//! as long as they do the same. A run that waits for the kernel may read the kernel's state more often.
 
 mod filter;
 mod memory;
@@ -33,34 +34,34 @@ use std::{
     str::FromStr,
 };
 
-/// Fault at a point.
+/// A fault at a point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Fault {
-    /// SIGKILL before the `n`th call that changes something: it is not made.
+    /// SIGKILL before the `n`th call that changes something. The kernel does not execute this call.
     Kill(usize),
     /// SIGKILL after the `n`th call that changes something.
     KillAfter(usize),
-    /// SIGKILL before the `n`th call that sends something to another process. They are counted by themselves: how often a
-    /// program speaks differs from run to run.
+    /// SIGKILL before the `n`th call that sends something to another process. These calls have a separate count,
+    /// because their number differs between runs.
     KillBeforeSend(usize),
-    /// The `n`th call that can have this `errno` is not made, and fails with it. What a run does in another order than
-    /// the one before, it meets nevertheless.
+    /// The kernel does not execute the `n`th call that can have this `errno`. The call fails with this `errno`. The
+    /// count includes only such calls, so the fault occurs at the right call even if the order of other calls differs.
     Fail(usize, i32),
 }
 
 impl Fault {
-    /// Returns true if it is an error that the call of `point` can have.
+    /// Returns true if the fault is an error that the call of `point` can have.
     pub(crate) fn is_possible_at(self, point: &Point) -> bool {
         matches!(self, Self::Fail(_, errno) if point.errors.contains(&errno))
     }
 
-    /// Returns true if it is at a call that changes something or can lack room, so that the others need not stop the
-    /// program.
+    /// Returns true if the fault is at a call that changes something or can lack space. Then the program need not stop
+    /// at other calls.
     fn is_at_a_change(self) -> bool {
         !matches!(self, Self::Fail(_, errno) if errno != ENOSPC)
     }
 
-    /// Returns the argument of a command line: `kill=3`, `kill-after=3`, `kill-before-send=3`, `fail=3=28`.
+    /// Returns the fault as an argument of a command line: `kill=3`, `kill-after=3`, `kill-before-send=3`, `fail=3=28`.
     pub fn argument(self) -> String {
         match self {
             Self::Kill(number) => format!("kill={number}"),
@@ -96,24 +97,24 @@ impl FromStr for Fault {
 /// Results of a run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Report {
-    /// Points in their order, up to the end that a kill brings. With a kill or `ENOSPC`: the points that change
-    /// something, send something or can lack room.
+    /// Points in their order, up to a kill. With a kill or `ENOSPC`, only points that change something, send something
+    /// or can lack space.
     pub points: Vec<Point>,
-    /// Point of the fault, or of the last one of several. `None` if the program ended before it.
+    /// Point of the fault, or of the last of several faults. `None`: the program ended before the fault.
     pub hit: Option<Point>,
-    /// Number of faults that were met.
+    /// Number of faults that occurred.
     pub hits: usize,
 }
 
 impl Report {
-    /// The points that change something.
+    /// Returns the points that change something.
     pub fn changes(&self) -> impl Iterator<Item = &Point> {
         self.points.iter().filter(|point| point.changes)
     }
 }
 
-/// `invocation`, run with `faults` by `injector`, which is the program of `src/bin/fault-injector.rs`. What it
-/// reports is in the file `report` when it has ended.
+/// Returns `invocation` as a run with `faults` by `injector`, the program of `src/bin/fault-injector.rs`. The injector
+/// writes its report to the file `report` when it ends.
 pub fn traced<'a>(
     invocation: Invocation<'a>,
     injector: &Path,
@@ -133,22 +134,22 @@ pub fn report(file: &Path) -> Report {
     serde_json::from_slice(&text).unwrap_or_else(|error| panic!("{file:?}: {error}"))
 }
 
-/// The injector's command line.
+/// Command line of the injector.
 #[derive(Debug)]
 pub struct Arguments {
-    /// File of the report. None: it is printed for readers.
+    /// File of the report. `None`: the report is printed as text for the reader.
     pub report: Option<PathBuf>,
     /// Faults of one run.
     pub faults: Vec<Fault>,
-    /// The program and its arguments; there is a program.
+    /// The program and its arguments. Not empty.
     pub program: Vec<String>,
 }
 
 impl Arguments {
-    /// Reads them.
+    /// Reads the arguments.
     ///
     /// # Errors
-    /// A sentence that says what is wrong.
+    /// The error is a sentence about the first wrong argument.
     pub fn read(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
         let (mut report, mut faults) = (None, vec![]);
         for word in words.by_ref() {
@@ -177,7 +178,7 @@ impl Arguments {
 /// Writes a report.
 ///
 /// # Errors
-/// The system's.
+/// The system's error.
 pub fn write(report: &Report, file: &Path) -> io::Result<()> {
     fs::write(file, serde_json::to_vec(report)?)
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Names of netlink requests, and which of them change something.
+//! Names of netlink requests, and whether they change something.
 
 use nix::libc::{
     NETLINK_GENERIC, NETLINK_RDMA, NETLINK_ROUTE, NLM_F_ACK, NLM_F_DUMP, RTM_DELADDR, RTM_DELLINK,
@@ -7,10 +7,10 @@ use nix::libc::{
     RTM_NEWRULE, RTM_SETLINK,
 };
 
-/// `GENL_ID_CTRL` (`include/uapi/linux/genetlink.h`): families are asked for.
+/// `GENL_ID_CTRL` (`include/uapi/linux/genetlink.h`): requests for the numbers of families.
 const CONTROLLER: u16 = 0x10;
 
-/// `RTM_NEWLINKPROP`, `RTM_DELLINKPROP`: alternative names (`include/uapi/linux/rtnetlink.h`).
+/// `RTM_NEWLINKPROP`, `RTM_DELLINKPROP`: changes of alternative names (`include/uapi/linux/rtnetlink.h`).
 const LINK_PROPERTIES: [u16; 2] = [108, 109];
 
 /// `RDMA_NLDEV_CMD_{SET, NEWLINK, DELLINK, SYS_SET}` (`include/uapi/rdma/rdma_netlink.h`).
@@ -31,7 +31,8 @@ const ROUTE_NAMES: [(u16, &str); 12] = [
     (LINK_PROPERTIES[1], "DELLINKPROP"),
 ];
 
-/// Returns whether the request that begins with `header` changes something, and its name. None: it is no request.
+/// Returns whether the request with the header `header` changes something, and the request's name. Returns `None`
+/// if it is no request.
 pub(super) fn request(protocol: i32, header: &[u8]) -> Option<(bool, String)> {
     let number = |at: usize| {
         let bytes = header.get(at..at + 2)?;

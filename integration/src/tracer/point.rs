@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which system calls are points, what each of them does, and which errors it could have.
+//! Determines which system calls are points, their effects, and their possible errors.
 //!
-//! A call *changes* something if what it leaves outlives the process: files, mounts, devices, frames, the answer, and
-//! programs that are started. It *sends* something if another process reads it from a Unix socket. Points without
-//! either are those whose error a program has to live with: descriptors that cannot be had, threads, reading, looking
-//! at files, connections, and waiting that a signal interrupts. What is written to standard error is a log, and no
-//! point; nor is memory, which no program here goes on without.
+//! A call *changes* something if its effect outlives the process: files, mounts, devices, frames, the answer, and
+//! started programs. It *sends* something if another process reads it from a Unix socket. The other points are calls
+//! whose error a program has to handle: new descriptors, threads, reads, file queries, connections, and waits that a
+//! signal interrupts. Writing to standard error is logging, and so no point. Allocating memory is no point, because
+//! none of the tested programs continues without memory.
 
 use super::{filter::Stop, memory, netlink};
 use nix::{
@@ -17,18 +17,18 @@ use nix::{
 };
 use serde::{Deserialize, Serialize};
 
-/// A system call at which a fault makes sense.
+/// A system call at which a fault is possible.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Point {
-    /// The call.
+    /// Name of the call.
     pub call: String,
-    /// Object of the call, for readers.
+    /// Object of the call, as text for the reader.
     pub what: String,
-    /// True if it changes something.
+    /// True if the call changes something.
     pub changes: bool,
-    /// True if it sends something to another process by a Unix socket.
+    /// True if the call sends something to another process by a Unix socket.
     pub sends: bool,
-    /// Possible errors: `errno`.
+    /// Possible values of `errno`.
     pub errors: Vec<i32>,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct Call<'a> {
     pub(super) thread: Pid,
     pub(super) number: i64,
     pub(super) arguments: [u64; 6],
-    /// Returns the kind of a descriptor, if it is a socket.
+    /// Returns domain and protocol of a descriptor if it is a socket.
     pub(super) socket: &'a dyn Fn(u64) -> Option<Socket>,
 }
 
@@ -50,7 +50,7 @@ macro_rules! names {
     };
 }
 
-/// Calls that can change something, on every CPU.
+/// Calls that can change something, on all CPUs.
 const CHANGES: &[(libc::c_long, &str)] = names![
     openat SYS_openat, openat2 SYS_openat2, write SYS_write, pwrite64 SYS_pwrite64,
     writev SYS_writev, ftruncate SYS_ftruncate, fallocate SYS_fallocate, fsync SYS_fsync,
@@ -64,7 +64,7 @@ const CHANGES: &[(libc::c_long, &str)] = names![
     clone3 SYS_clone3, execve SYS_execve, kill SYS_kill,
 ];
 
-/// Such calls that later CPUs do not have.
+/// Further calls that can change something. Newer CPU architectures do not have them.
 #[cfg(target_arch = "x86_64")]
 const OLD_CHANGES: &[(libc::c_long, &str)] = names![
     open SYS_open, rename SYS_rename, link SYS_link, symlink SYS_symlink, mkdir SYS_mkdir,
@@ -74,7 +74,7 @@ const OLD_CHANGES: &[(libc::c_long, &str)] = names![
 #[cfg(not(target_arch = "x86_64"))]
 const OLD_CHANGES: &[(libc::c_long, &str)] = &[];
 
-/// Calls that never change anything, on every CPU.
+/// Calls that never change anything, on all CPUs.
 const OTHERS: &[(libc::c_long, &str)] = names![
     read SYS_read, pread64 SYS_pread64, readv SYS_readv, getdents64 SYS_getdents64,
     setns SYS_setns, unshare SYS_unshare, socket SYS_socket, pipe2 SYS_pipe2, eventfd2 SYS_eventfd2,
@@ -88,13 +88,13 @@ const OTHERS: &[(libc::c_long, &str)] = names![
     faccessat2 SYS_faccessat2,
 ];
 
-/// Calls by which a descriptor becomes a socket, which identifies the sent data.
+/// Calls that make a descriptor a socket. The socket's kind identifies the sent data.
 const SOCKETS: [&str; 4] = ["socket", "socketpair", "accept4", "fcntl"];
 
-/// Call that changes nothing, and may lack room as changing calls do.
+/// Call that changes nothing, but can lack space like a call that changes something.
 const LACKS_ROOM: &str = "inotify_add_watch";
 
-/// Such calls that later CPUs do not have.
+/// Further calls that never change anything. Newer CPU architectures do not have them.
 #[cfg(target_arch = "x86_64")]
 const OLD_OTHERS: &[(libc::c_long, &str)] = names![
     pipe SYS_pipe, poll SYS_poll, select SYS_select, epoll_wait SYS_epoll_wait,
@@ -111,14 +111,14 @@ pub fn is_sync(call: &str) -> bool {
     SYNCS.contains(&call)
 }
 
-/// `SIOCGSKNS` (`include/uapi/linux/sockios.h`): the namespace of a socket, as a descriptor.
+/// `SIOCGSKNS` (`include/uapi/linux/sockios.h`): returns the namespace of a socket as a descriptor.
 const NAMESPACE_OF_SOCKET: u64 = 0x894c;
 
-/// Flags of an open that changes something: a file is made, or loses its content.
+/// Flags of an open call that changes something, because it creates or empties a file.
 const MAKES: u32 = (O_CREAT | O_TRUNC).cast_unsigned();
 
-/// The calls that can be points; or only those that can change something or lack room, and the sockets, by which a
-/// request is known.
+/// Returns the calls that can be points. With `only_changes`, returns only calls that can change something or lack
+/// space, and calls that make sockets, which identify requests.
 pub(super) fn stops(only_changes: bool) -> Vec<Stop> {
     let changes = CHANGES.iter().chain(OLD_CHANGES).map(|(number, name)| {
         let flags = match *name {
@@ -140,11 +140,11 @@ pub(super) fn stops(only_changes: bool) -> Vec<Stop> {
     .collect()
 }
 
-/// No room, and a disk that fails.
+/// Errors of a full disk and of a failing disk.
 const DISK: [i32; 2] = [ENOSPC, EIO];
 
 impl Call<'_> {
-    /// The call's name, if it can be a point.
+    /// Returns the call's name, if the call can be a point.
     pub(super) fn name(&self) -> Option<&'static str> {
         let all = [CHANGES, OLD_CHANGES, OTHERS, OLD_OTHERS];
         let mut all = all.into_iter().flatten();
@@ -152,7 +152,7 @@ impl Call<'_> {
             .map(|(_, name)| *name)
     }
 
-    /// The point that this call is. None: it is none.
+    /// Returns the point of this call. `None`: the call is no point.
     pub(super) fn point(&self) -> Option<Point> {
         let name = self.name()?;
         let ((changes, what, errors), sends) = match self.send(name) {
@@ -160,7 +160,7 @@ impl Call<'_> {
             None => (self.effect(name)?, false),
         };
         let mut can_change = CHANGES.iter().chain(OLD_CHANGES);
-        // else a fault would miss it
+        // if this fails, a fault would miss the call
         debug_assert!(!changes || can_change.any(|(_, it)| *it == name), "{name}");
         Some(Point {
             call: name.to_owned(),
@@ -171,7 +171,7 @@ impl Call<'_> {
         })
     }
 
-    /// Returns the data that it sends to another process.
+    /// Returns the data that the call sends to another process.
     fn send(&self, name: &str) -> Option<String> {
         let calls = ["write", "writev", "sendto", "sendmsg", "sendmmsg"];
         let sends = calls.contains(&name) && self.is_socket_of(AF_UNIX);
@@ -197,7 +197,7 @@ impl Call<'_> {
             "ftruncate" | "fallocate" | "fsync" | "fdatasync" | "syncfs" | "sync_file_range" => {
                 change(self.target(0), &DISK)
             }
-            // which tells of no error
+            // sync() reports no errors
             "sync" => change(String::new(), &[]),
             "fchmod" | "fchown" => change(self.target(0), &[EIO]),
             "copy_file_range" => change(self.target(2), &DISK),
@@ -212,18 +212,18 @@ impl Call<'_> {
             "unlinkat" | "fchmodat" | "fchownat" | "utimensat" => change(self.path(1), &[EIO]),
             "mount" => change(self.path(1), &[ENOMEM]),
             "umount2" => change(self.path(0), &[ENOMEM]),
-            // a socket gets a name in the file system
+            // the call makes a file with the socket's name
             "bind" if self.is_socket_of(AF_UNIX) => change(String::new(), &DISK),
             "bind" if self.is_socket_of(AF_NETLINK) => no_change("netlink".to_owned(), &[ENOMEM]),
             "setsockopt" if self.is_socket_of(AF_NETLINK) => {
                 no_change("netlink".to_owned(), &[ENOMEM])
             }
-            // whom it is for is not there just now
+            // the error of a server that does not run
             "connect" if self.is_socket_of(AF_UNIX) => {
                 no_change("a Unix socket".to_owned(), &[ECONNREFUSED])
             }
             "accept4" => no_change(String::new(), &[EMFILE]),
-            // the user's limit of watches
+            // the error at the user's limit of watches
             "inotify_add_watch" => no_change(self.path(1), &[ENOSPC]),
             "fcntl" if self.duplicates() => no_change("another descriptor".to_owned(), &[EMFILE]),
             "ioctl" if arguments[1] == NAMESPACE_OF_SOCKET => {
@@ -240,7 +240,7 @@ impl Call<'_> {
                 let vectors = memory::word(self.thread, arguments[1] + 16);
                 self.sent(memory::word(self.thread, vectors))
             }
-            // between processes nothing is lacking
+            // reading data of another process does not fail for lack of memory
             "recvfrom" | "recvmsg" => match (self.socket)(arguments[0]) {
                 None | Some((AF_UNIX, _)) => no_change(String::new(), &[EINTR]),
                 Some(_) => no_change(String::new(), &[EINTR, ENOMEM]),
@@ -265,7 +265,8 @@ impl Call<'_> {
         })
     }
 
-    /// Excludes descriptors that are open already, for which the path is empty.
+    /// Returns the point of a call that queries a file. A query of an open descriptor (with an empty path) is no
+    /// point.
     fn looked_at(&self, path: usize) -> Option<(bool, String, &'static [i32])> {
         let path = self.path(path);
         (!path.is_empty()).then_some((false, path, &[EIO]))
@@ -319,7 +320,7 @@ impl Call<'_> {
         })
     }
 
-    /// Returns true if a call of fcntl makes another descriptor.
+    /// Returns true if the call is an fcntl() that duplicates a descriptor.
     pub(super) fn duplicates(&self) -> bool {
         let makes = [libc::F_DUPFD, libc::F_DUPFD_CLOEXEC];
         makes

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! CPU-specific part: how a system call fails in a thread that the filter has stopped before it.
+//! The part that depends on the CPU: makes a system call fail in a thread that the filter has stopped before the
+//! call.
 
 pub(super) use cpu::refuse;
 
@@ -7,7 +8,8 @@ pub(super) use cpu::refuse;
 mod cpu {
     use nix::{sys::ptrace, unistd::Pid};
 
-    /// The call is not made, as none has the number -1, and fails with `errno`.
+    /// Sets the call's number to -1, which is no call's number, so the kernel executes no call. The thread gets
+    /// `errno`.
     pub(crate) fn refuse(thread: Pid, errno: i32) -> nix::Result<()> {
         let mut registers = ptrace::getregs(thread)?;
         registers.orig_rax = u64::MAX;
@@ -16,7 +18,7 @@ mod cpu {
     }
 }
 
-/// Registers of arm64. This code was not run: the tests run on x86-64.
+/// Registers of arm64. This code has never run: the tests run on x86-64.
 #[cfg(target_arch = "aarch64")]
 mod cpu {
     use nix::{
@@ -30,15 +32,15 @@ mod cpu {
     /// `include/uapi/linux/elf.h`
     const NT_ARM_SYSTEM_CALL: usize = 0x404;
 
-    /// The call is not made, as none has the number -1, and fails with `errno`. The number is in a set of registers
-    /// of its own (`arch/arm64/kernel/ptrace.c`).
+    /// Sets the call's number to -1, which is no call's number, so the kernel executes no call. The thread gets
+    /// `errno`. The number is in a separate set of registers (`arch/arm64/kernel/ptrace.c`).
     pub(crate) fn refuse(thread: Pid, errno: i32) -> nix::Result<()> {
         let mut number: libc::c_int = -1;
         let mut vector = libc::iovec {
             iov_base: (&raw mut number).cast(),
             iov_len: mem::size_of_val(&number),
         };
-        // SAFETY: the kernel reads what the vector describes, which is `number`
+        // SAFETY: the kernel only reads the vector's target, which is `number`.
         let done = unsafe {
             libc::ptrace(
                 libc::PTRACE_SETREGSET,

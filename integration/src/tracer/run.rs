@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The loop: every thread and child is stopped before each call that can be a point, and at its end where that matters.
+//! The tracer's loop. It stops every thread and child before each call that can be a point, and after the call if the
+//! call's result matters.
 
 use super::{
     Fault, Report, filter, memory,
@@ -29,12 +30,12 @@ use std::{
 pub enum Traced {
     /// Exited by itself, with this status.
     Exited(i32),
-    /// Killed by a signal, of a fault or of another origin.
+    /// Killed by a signal, by a fault or for another reason.
     Killed(Signal),
 }
 
-/// Runs `program` to its end, and what it started to theirs; `faults` happen in it. The calling process has one thread,
-/// and may administer the system.
+/// Runs `program` with `faults` until it and all programs that it started have ended. The calling process must have
+/// only one thread, and must be privileged.
 ///
 /// # Errors
 /// The program cannot be started, or the system refuses to trace the program.
@@ -58,21 +59,21 @@ pub fn run(program: Command, faults: &[Fault]) -> io::Result<(Traced, Report)> {
     Ok((ended, tracer.report))
 }
 
-/// Starts `program`, which is stopped at its beginning. It is traced before it is filtered: without a tracer its own
-/// exec would fail.
+/// Starts `program`, which stops at its beginning. The tracer attaches before the child installs the filter: without a
+/// tracer the program's exec call would fail.
 fn start(program: Command, filter: &[libc::sock_filter]) -> io::Result<Pid> {
-    // SAFETY: there is no other thread, so the child may do what any process may
+    // SAFETY: this process has only one thread, so the child may make any call.
     let child = match unsafe { fork() }? {
         ForkResult::Parent { child } => child,
         ForkResult::Child => {
             let Err(error) = become_traced(program, filter);
             let errno = error.raw_os_error().unwrap_or(libc::EINVAL);
-            // SAFETY: it ends this process, and nothing else
+            // SAFETY: the call only ends this process.
             unsafe { libc::_exit(errno) }
         }
     };
     let next = || waitpid(child, Some(WaitPidFlag::__WALL));
-    // it has stopped itself
+    // the child has stopped itself
     next()?;
     let options = Options::PTRACE_O_TRACESYSGOOD
         | Options::PTRACE_O_TRACESECCOMP
@@ -94,7 +95,7 @@ fn start(program: Command, filter: &[libc::sock_filter]) -> io::Result<Pid> {
     }
 }
 
-/// Runs in the child: installs the filter when the tracer is there, and executes `program`.
+/// Runs in the child: installs the filter when the tracer has attached, and executes `program`.
 fn become_traced(mut program: Command, filter: &[libc::sock_filter]) -> io::Result<Infallible> {
     ptrace::traceme()?;
     raise(Signal::SIGSTOP)?;
@@ -102,10 +103,10 @@ fn become_traced(mut program: Command, filter: &[libc::sock_filter]) -> io::Resu
     Err(program.exec())
 }
 
-/// A thread that is followed.
+/// A traced thread.
 struct Thread {
     process: Pid,
-    /// Fault of the present call.
+    /// Action at the end of the present call.
     pending: Pending,
 }
 
@@ -118,24 +119,25 @@ impl Thread {
     }
 }
 
-/// Meaning of the end of a call.
+/// Action at the end of a call.
 #[derive(Clone, Copy)]
 enum Pending {
     Nothing,
-    /// A descriptor of a socket. None: of what is no socket, or not known.
+    /// The call returns a descriptor. `Some`: it is a socket. `None`: it is another or an unknown object.
     Socket(Option<Socket>),
-    /// Two sockets of the program's own, which are to be at this address.
+    /// The call makes a pair of connected sockets of the program itself. The kernel will write their descriptors to
+    /// this address.
     Pair(u64),
-    /// All is killed.
+    /// Kill all processes.
     Kill,
 }
 
 struct Tracer {
     root: Pid,
-    /// Faults, each with the number of points so far that can have its error.
+    /// Faults. Each has the number of points so far that can have the fault's error.
     faults: Vec<(Fault, usize)>,
     threads: BTreeMap<Pid, Thread>,
-    /// Sockets by process and descriptor.
+    /// Sockets, by process and descriptor.
     sockets: BTreeMap<(Pid, u64), Socket>,
     /// Number of points that changed something.
     changes: usize,
@@ -143,7 +145,7 @@ struct Tracer {
     sends: usize,
     report: Report,
     ended: Option<Traced>,
-    /// All that ran were killed.
+    /// True if all processes were killed.
     killed: bool,
 }
 
@@ -158,7 +160,7 @@ impl Tracer {
             match status {
                 WaitStatus::Exited(thread, code) => self.end(thread, Traced::Exited(code)),
                 WaitStatus::Signaled(thread, signal, _) => self.end(thread, Traced::Killed(signal)),
-                // a process that is killed during the observation is gone
+                // an error is ignored, because the process may have been killed since
                 WaitStatus::PtraceEvent(thread, _, libc::PTRACE_EVENT_SECCOMP) => {
                     gone(self.before(thread))?;
                     self.go_on(thread, None)?;
@@ -169,12 +171,12 @@ impl Tracer {
                 }
                 WaitStatus::PtraceEvent(thread, _, _) => self.go_on(thread, None)?,
                 WaitStatus::Stopped(thread, _) if self.killed => {
-                    // a child that was being started when all were killed
+                    // this child was starting when all processes were killed
                     let _ = kill(thread, Signal::SIGKILL);
                     self.go_on(thread, None)?;
                 }
                 WaitStatus::Stopped(thread, signal) => {
-                    // the first stop of a new thread or child is no signal
+                    // the first stop of a new thread or child is not caused by a signal
                     let is_new = !self.threads.contains_key(&thread);
                     self.threads
                         .entry(thread)
@@ -194,7 +196,7 @@ impl Tracer {
         }
     }
 
-    /// Continues to the next call that can be a point, or to the end of the present one, if that matters.
+    /// Continues to the next call that can be a point, or to the end of the present call if its result matters.
     fn go_on(&self, thread: Pid, signal: Option<Signal>) -> nix::Result<()> {
         let pending = self.threads.get(&thread).map(|it| it.pending);
         gone(match pending {
@@ -203,24 +205,25 @@ impl Tracer {
         })
     }
 
-    /// The filter has stopped a thread before a call: since Linux 4.8 nothing but the call itself comes after that.
+    /// Handles the filter's stop of a thread before a call. Since Linux 4.8, the kernel executes the call directly
+    /// after this stop.
     fn before(&mut self, thread: Pid) -> nix::Result<()> {
         let info = ptrace::syscall_info(thread)?;
         if info.op != libc::PTRACE_SYSCALL_INFO_SECCOMP {
             return Ok(());
         }
-        // SAFETY: the kernel has filled in what `op` says
+        // SAFETY: the kernel has filled in the field that `op` names.
         let call = unsafe { info.u.seccomp };
         self.entry(thread, call.nr.cast_signed(), call.args)
     }
 
-    /// A thread is at the end of a call.
+    /// Handles the end of a thread's call.
     fn after(&mut self, thread: Pid) -> nix::Result<()> {
         let info = ptrace::syscall_info(thread)?;
         if info.op != libc::PTRACE_SYSCALL_INFO_EXIT {
             return Ok(());
         }
-        // SAFETY: the kernel has filled in what `op` says
+        // SAFETY: the kernel has filled in the field that `op` names.
         let result = unsafe { info.u.exit }.sval;
         self.exit(thread, result);
         Ok(())
@@ -245,7 +248,7 @@ impl Tracer {
                 let int = |argument: u64| i32::try_from(argument).unwrap_or_default();
                 Pending::Socket(Some((int(arguments[0]), int(arguments[2]))))
             }
-            // of the same kind as the one that it comes from
+            // the new socket has the kind of the listening one
             Some("accept4") => Pending::Socket(socket(arguments[0])),
             Some("fcntl") if call.duplicates() => Pending::Socket(socket(arguments[0])),
             Some("socketpair") => Pending::Pair(arguments[3]),
@@ -301,7 +304,7 @@ impl Tracer {
                 }
             }
             Pending::Pair(at) if result == 0 => {
-                // two ints
+                // an array of two ints
                 let pair = memory::word(thread, at).to_ne_bytes();
                 for half in [&pair[..4], &pair[4..]] {
                     let descriptor = half.try_into().map_or(0, u32::from_ne_bytes);
@@ -313,7 +316,8 @@ impl Tracer {
         }
     }
 
-    /// Records the kind of a process's descriptor. A closed one may have had the same number.
+    /// Records the kind of a process's new descriptor. An earlier descriptor with the same number may have been
+    /// closed.
     fn is_now(&mut self, descriptor: (Pid, u64), socket: Option<Socket>) {
         match socket {
             Some(socket) => self.sockets.insert(descriptor, socket),
@@ -321,18 +325,18 @@ impl Tracer {
         };
     }
 
-    /// SIGKILL to all processes, at once.
+    /// Sends SIGKILL to all processes.
     fn kill(&mut self) {
         self.killed = true;
         let processes: BTreeSet<Pid> = self.threads.values().map(|it| it.process).collect();
         for process in processes {
-            // one that has ended meanwhile gets none
+            // an error is ignored, because the process may have ended
             let _ = kill(process, Signal::SIGKILL);
         }
     }
 }
 
-/// A thread that SIGKILL has met is not there any more.
+/// Ignores the error that the thread no longer exists: SIGKILL may have ended it.
 fn gone(done: nix::Result<()>) -> nix::Result<()> {
     match done {
         Err(Errno::ESRCH) => Ok(()),

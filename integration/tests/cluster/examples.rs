@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The pods of users.
+//! The example pods of users.
 
 use super::{manifests::delete, root, text, yaml_files};
 use integration::ControlPlane;
@@ -11,12 +11,13 @@ fn all() -> Vec<String> {
     files
 }
 
-/// The file as it is, but for images that are the reader's to name.
+/// The file with the placeholders of images replaced.
 fn example(file: &str) -> String {
     text(file).replace("\"****\"", "example.org/image")
 }
 
-/// Multus' custom resource, as its specification has it, so far as the examples go.
+/// Multus' custom resource definition according to its specification, with the fields that the
+/// examples use.
 fn network_attachment_definitions() -> Value {
     let spec = json!({"type": "object", "properties": {"config": {"type": "string"}}});
     let schema = json!({"type": "object", "properties": {"spec": spec}});
@@ -39,7 +40,8 @@ fn network_attachment_definitions() -> Value {
     })
 }
 
-/// Each is taken strictly, and its pods, if it has any, come to the node that has what they ask for.
+/// The API server accepts each example with strict validation. The pods of each example are
+/// scheduled to the node that has the requested resources.
 pub(super) fn all_are_taken(cluster: &mut ControlPlane) {
     cluster.apply("apply -f -", &network_attachment_definitions().to_string());
     cluster.until("Multus' custom resource is served", |it| {
@@ -51,10 +53,11 @@ pub(super) fn all_are_taken(cluster: &mut ControlPlane) {
         let text = example(&file);
         cluster.apply("apply --server-side --validate=strict -f -", &text);
         let is_on_the_node = |pod: &Value| pod["spec"]["nodeName"] == "rdma-1";
-        // whose claims wait for a GPU, and for a node whose resources are claimed
+        // examples whose claims wait for a GPU, and for a node whose resources are allocated by
+        // claims
         let is_claiming = text.contains("resourceClaims:");
         if text.contains("containers:") && !is_claiming {
-            // the second waits for another node with RDMA
+            // the second pod waits for another node with RDMA
             let is_apart = text.contains("podAntiAffinity:");
             cluster.until(&format!("{file}: its pods have a node"), |it| {
                 let pods = it.get("pods -n default");
@@ -69,8 +72,8 @@ pub(super) fn all_are_taken(cluster: &mut ControlPlane) {
     }
 }
 
-/// `baseline` refuses just those that ask for `IPC_LOCK` or for the node's network namespace, and
-/// the page says so.
+/// The level `baseline` refuses exactly the pods that request `IPC_LOCK` or the node's network
+/// namespace. The page says so.
 pub(super) fn those_that_podsecurity_refuses_are_told(cluster: &mut ControlPlane) {
     cluster.kubectl("create namespace strict");
     cluster.kubectl("label namespace strict pod-security.kubernetes.io/enforce=baseline");
@@ -79,7 +82,7 @@ pub(super) fn those_that_podsecurity_refuses_are_told(cluster: &mut ControlPlane
         account.status.success()
     });
     for file in all() {
-        // what makes pods of a template is taken, and told by a warning
+        // the API server accepts an object that creates pods from a template, and returns a warning
         let dry = cluster.kubectl_with("-n strict apply --dry-run=server -f -", &example(&file));
         let said = String::from_utf8_lossy(&dry.stderr).into_owned();
         let asks = example(&file);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The fabric watch on a real API server, with the token, the role and the policy that the chart gives it.
+//! The fabric watch on a real API server, with the token, role and policy of the chart.
 
 use super::{
     manifests,
@@ -15,12 +15,13 @@ use std::fs;
 
 const CHART: &str = "integration/manifests/rendered/fabric.yaml";
 
-/// Words of the policy's refusal.
+/// Text in the policy's refusal.
 const OWN_NODE: &str = "writes the ConfigMap of its own node only";
 
-/// The token writes one ConfigMap, which ends with the node. The watch writes it, and lists those of other nodes.
+/// The token can write one ConfigMap, which is deleted with the node. The watch writes this ConfigMap, and lists
+/// those of other nodes.
 pub(super) fn writes_the_config_map_of_its_node(cluster: &mut ControlPlane) {
-    // without the operator's objects, which another test has
+    // without the objects of the Prometheus operator, which another test covers
     let chart = text(CHART);
     let objects = chart.split("---\n");
     let objects = objects.filter(|it| !it.contains("kind: PodMonitor"));
@@ -89,7 +90,7 @@ pub(super) fn writes_the_config_map_of_its_node(cluster: &mut ControlPlane) {
     assert_eq!(found["metadata"]["ownerReferences"][0]["uid"], uid(&node));
     let rails = found["data"]["rails"].as_str().expect("a text");
     assert!(rails.contains("\"device\":\"mlx5_0\""), "{rails}");
-    // a rail that is gone is written over, and nothing was refused
+    // the watch overwrites a rail that is gone, and the policy refused nothing
     machine.unplug(&NIC);
     cluster.until("its rail is gone", |it| {
         it.get(own)[0]["data"]["rails"] == "[]"

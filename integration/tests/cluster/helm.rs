@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The pages' blocks in which Helm is called, by Helm itself.
+//! The blocks of the pages that call Helm, run with Helm itself.
 
 use super::{DAEMON_SET, manifests, migrate::Operator, text};
 use integration::{
@@ -15,7 +15,7 @@ const PAGE: &str = "docs/deploy.md";
 /// The heading of an example with two releases.
 const KINDS: &str = "Two kinds of nodes";
 
-/// The headings of the page's blocks with Helm, in their order.
+/// The headings of the page's blocks that call Helm, in their order.
 const HEADINGS: [&str; 5] = [
     "The chart",
     "Counters of devices inside pods",
@@ -24,15 +24,15 @@ const HEADINGS: [&str; 5] = [
     "Removal",
 ];
 
-/// Every block of the cluster's page that calls Helm, in their order and as they are: installed, upgraded,
-/// rendered beside it, and removed with the chain. Between them a roll-back, which the page has in its text.
+/// Runs every block of the cluster's page that calls Helm, in order and unchanged: install, upgrade, render,
+/// and removal with the chain. Rolls the release back between them, as the text of the page says.
 pub(super) fn every_block_works(cluster: &mut ControlPlane) {
     if env::var_os(HELM).is_none() {
-        // scripts/test counts it as skipped, with the reason
+        // scripts/test counts this test as skipped, with the reason
         println!("Helm is not here");
         return;
     }
-    // what the last of the page's kubectl commands left
+    // remove the objects of the page's last kubectl commands
     cluster.shell("kubectl delete -f conf/manifests/uninstall.yaml --wait=false");
     are_gone(cluster);
     let blocks = blocks_with_helm(PAGE);
@@ -58,7 +58,7 @@ pub(super) fn every_block_works(cluster: &mut ControlPlane) {
     assert!(has_policy(cluster, of_pods));
     types(cluster, remove);
     are_gone(cluster);
-    // what `helm template | kubectl apply` made beside the release goes as it came
+    // objects that `helm template | kubectl apply` created beside the release are deleted in the same way
     for block in [render, pods] {
         let [line] = &block.lines[..1] else {
             unreachable!("one line");
@@ -69,8 +69,8 @@ pub(super) fn every_block_works(cluster: &mut ControlPlane) {
     assert!(!has_policy(cluster, of_pods));
 }
 
-/// Objects of the same names that another owner made are in the chart's way, and are handed over by what
-/// the page says.
+/// Helm refuses to install over objects of the same names that another owner created. The commands of the
+/// page transfer these objects to the release.
 pub(super) fn a_foreign_owners_objects_are_handed_over(cluster: &mut ControlPlane) {
     if env::var_os(HELM).is_none() {
         return;
@@ -94,7 +94,7 @@ pub(super) fn a_foreign_owners_objects_are_handed_over(cluster: &mut ControlPlan
     are_gone(cluster);
 }
 
-/// Two releases of the chart: each kind of node has the daemon of its own release, and no other.
+/// Two releases of the chart: each kind of node has only the daemon of its own release.
 pub(super) fn two_kinds_of_nodes_have_a_release_each(cluster: &mut ControlPlane) {
     if env::var_os(HELM).is_none() {
         return;
@@ -130,14 +130,14 @@ pub(super) fn two_kinds_of_nodes_have_a_release_each(cluster: &mut ControlPlane)
     are_gone(cluster);
 }
 
-/// Reports whether the API server has the policy `wanted`.
+/// Returns true if the API server has the policy `wanted`.
 fn has_policy(cluster: &ControlPlane, wanted: &str) -> bool {
     let policies = cluster.get("validatingadmissionpolicies");
     let mut names = policies.iter().map(|it| &it["metadata"]["name"]);
     names.any(|name| name == wanted)
 }
 
-/// Waits until the daemon's pods, and those of its removal, have ended.
+/// Waits until the pods of the daemon and of its removal have ended.
 pub(super) fn are_gone(cluster: &mut ControlPlane) {
     cluster.until("no pods are left in kube-system", |it| {
         it.start_bound_pods();
@@ -147,14 +147,14 @@ pub(super) fn are_gone(cluster: &mut ControlPlane) {
 
 fn blocks_with_helm(page: &str) -> Vec<Block> {
     let mut blocks = pages::blocks(page);
-    // the first has files of a release, which rdma-device-plugin's tests `published` make
+    // the first heading needs release files, which the test `published` of rdma-device-plugin makes
     let elsewhere = ["Without internet access", KINDS];
     blocks.retain(|it| !elsewhere.contains(&it.heading.as_str()));
     blocks.retain(|it| it.lines.iter().any(|line| line.starts_with("helm ")));
     blocks
 }
 
-/// The block as an operator types it: line by line, or at once where it is a loop of the shell.
+/// Types the block as an operator does: line by line, or at once if it is a shell loop.
 fn types(cluster: &mut ControlPlane, block: &Block) {
     if block.lines[0].starts_with("for ") {
         cluster.shell(&block.lines.join("\n"));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `kubectl rdma`, by `kubectl` itself: what it reads of the API server, written by the daemon. No kubelet runs, so no
-//! daemon can be asked: the lab's cluster does that.
+//! `kubectl rdma`, called by `kubectl` itself. It reads objects of the API server that the daemon wrote. No kubelet
+//! runs here, so the plugin can query a daemon only in the lab's cluster.
 
 use integration::ControlPlane;
 use serde_json::{Value, json};
@@ -17,7 +17,7 @@ fn typed(cluster: &ControlPlane, line: &str) -> (Option<i32>, String, String) {
     )
 }
 
-/// The daemon of `rdma-1` has written the node's condition, and an event of `trainer`.
+/// The daemon of `rdma-1` has written the node's condition, and an event for the pod `trainer`.
 pub(super) fn shows_conditions_and_events(cluster: &ControlPlane) {
     let (code, table, errors) = typed(cluster, "kubectl rdma nodes");
     let words: Vec<&str> = table.split_whitespace().collect();
@@ -38,7 +38,7 @@ pub(super) fn shows_conditions_and_events(cluster: &ControlPlane) {
         table.contains("0000:af:00.0 (mlx5_1) is no longer on this node"),
         "{table}"
     );
-    // the daemon, which is asked as well, has no kubelet
+    // the plugin also queries the daemon, which has no kubelet here
     let is_one_sentence = errors.starts_with("kubectl-rdma: kubectl exec --namespace kube-system")
         && errors.lines().count() == 1;
     assert!(is_one_sentence, "{errors}");

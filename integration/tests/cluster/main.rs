@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Files of `conf/` for a cluster, and commands that the documentation tells an operator to type, on a real API server with
-//! its controllers and scheduler. There is no kubelet: the lab tests what pods do.
+//! Files of `conf/` for a cluster, and commands that the documentation gives to an operator, on a real API server with
+//! its controllers and scheduler. There is no kubelet: the lab tests the pods themselves.
 
 mod claims;
 mod examples;
@@ -22,10 +22,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The label of nodes with RDMA, as the manifests have it.
+/// The label of nodes with RDMA in the manifests.
 const LABEL: &str = "aliyun.accelerator/rdma=true";
 
-/// The DaemonSet of all manifests, and what its roll-out waits for.
+/// The DaemonSet of all manifests, as an argument of `kubectl rollout status`.
 const DAEMON_SET: &str = "-n kube-system ds/ack-rdma-dp-ds";
 
 fn root() -> PathBuf {
@@ -40,7 +40,7 @@ fn text(path: &str) -> String {
     fs::read_to_string(&file).unwrap_or_else(|error| panic!("{file:?}: {error}"))
 }
 
-/// The YAML files of a directory of the repository, sorted, by their paths in it.
+/// The YAML files of a directory of the repository: their paths in the repository, sorted.
 fn yaml_files(directory: &str) -> Vec<String> {
     let entries = fs::read_dir(root().join(directory)).expect("a directory");
     let mut files: Vec<String> = entries
@@ -53,7 +53,7 @@ fn yaml_files(directory: &str) -> Vec<String> {
     files
 }
 
-/// A cluster with a node that has RDMA, `rdma-1`, and one that has not, `plain-1`.
+/// A cluster with a node with RDMA, `rdma-1`, and a node without RDMA, `plain-1`.
 #[track_caller]
 fn cluster() -> ControlPlane {
     let mut cluster = ControlPlane::start();
@@ -65,19 +65,18 @@ fn cluster() -> ControlPlane {
         ("nvidia.com/gpu", "16"),
     ];
     cluster.add_node("rdma-1", &resources);
-    // and what Node Feature Discovery says of it, by which a set of values chooses
+    // and the label of Node Feature Discovery, by which a set of values selects nodes
     cluster.kubectl(&format!(
         "label node rdma-1 {LABEL} feature.node.kubernetes.io/rdma.available=true"
     ));
     cluster.add_node("plain-1", &[]);
-    // what a set of values names and the chart does not make
+    // an object that a set of values names and the chart does not create
     cluster.kubectl("-n kube-system create serviceaccount rdma");
     cluster.kubectl("create priorityclass cluster-rdma --value=1000");
     cluster
 }
 
-/// One cluster serves all: to start one takes longer than any of these. What one leaves is
-/// nothing.
+/// One cluster serves all steps, because its start takes longer than any step. Each step removes its objects.
 #[test]
 fn a_cluster_takes_what_conf_has_and_what_the_pages_say() {
     let mut cluster = cluster();
@@ -104,14 +103,14 @@ fn a_cluster_takes_what_conf_has_and_what_the_pages_say() {
     whereabouts::gives_each_rail_an_address_and_gets_it_back(&mut cluster);
 }
 
-/// On a cluster of its own: without a node that has the resource from a device plugin.
+/// Uses its own cluster, whose nodes get no resource from a device plugin.
 #[test]
 fn resources_are_allocated_by_claims_as_far_as_the_api_server_can() {
     let mut cluster = ControlPlane::start();
     claims::are_prepared_by_the_daemon_of_their_node(&mut cluster);
 }
 
-/// On a cluster of its own, whose node has the resource of the watch.
+/// Uses its own cluster, whose node has the resource of the watch.
 #[test]
 fn the_fabric_watch_writes_the_config_map_of_its_node() {
     let mut cluster = ControlPlane::start();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The manifests, and the chart as it was rendered.
+//! The manifests, and the rendered chart.
 
 use super::{text, yaml_files};
 use integration::ControlPlane;
@@ -9,18 +9,18 @@ use std::collections::BTreeSet;
 const APPLY: &str = "apply --server-side --validate=strict -f -";
 const APPLY_ANY: &str = "apply --validate=strict -f -";
 
-/// Returns the manifests that an operator applies, and those that the chart renders with each of the tests' values, except
-/// the ones of claims.
+/// Returns the manifests that an operator applies, and those that the chart renders with each of the tests' values.
+/// Excludes the manifests with claims.
 fn all() -> Vec<String> {
     let mut files = yaml_files("conf/manifests");
     let rendered = yaml_files("integration/manifests/rendered");
-    // what an older API server has no fields of is its own test's
+    // another test covers the manifests whose fields an older API server does not have
     let is_claimed = |file: &String| file.contains("/claims");
     files.extend(rendered.into_iter().filter(|file| !is_claimed(file)));
     files
 }
 
-/// The file's DaemonSet: its name.
+/// The name of the file's DaemonSet.
 fn daemon_set(file: &str) -> &'static str {
     if file.contains("/uninstall") {
         "ack-rdma-dp-uninstall"
@@ -29,8 +29,8 @@ fn daemon_set(file: &str) -> &'static str {
     }
 }
 
-/// Waits until the controller has made the pods of a DaemonSet, one for each node that it selects,
-/// and until `rollout status` says that they are ready.
+/// Waits until the controller has created the pods of a DaemonSet, one for each selected node, and until
+/// `rollout status` reports them as ready.
 #[track_caller]
 pub(super) fn roll_out(cluster: &mut ControlPlane, daemon_set: &str, pods: u64) {
     let what = format!("-n kube-system ds/{daemon_set}");
@@ -55,7 +55,7 @@ pub(super) fn roll_out(cluster: &mut ControlPlane, daemon_set: &str, pods: u64) 
     assert!(told.contains("successfully rolled out"), "{told}");
 }
 
-/// Deletes what the text says, and waits until its pods are gone.
+/// Deletes the objects of a manifest, and waits until their pods are gone.
 #[track_caller]
 pub(super) fn delete(cluster: &mut ControlPlane, text: &str) {
     cluster.apply("delete --wait=false -f -", text);
@@ -65,7 +65,8 @@ pub(super) fn delete(cluster: &mut ControlPlane, text: &str) {
     });
 }
 
-/// Prometheus' operator's custom resources, of which its own types hold the chart's (`scripts/manifests --check`).
+/// The custom resource definitions of the Prometheus operator, without a schema. `scripts/manifests --check` checks the
+/// chart against the operator's own types.
 fn monitoring() -> Vec<Value> {
     let any = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
     let resource = |kind: &str, plural: &str| {
@@ -88,8 +89,8 @@ fn monitoring() -> Vec<Value> {
     ]
 }
 
-/// The API server takes each strictly, changes nothing of what it says, and its pods come where
-/// they belong.
+/// The API server accepts each manifest with strict validation and changes none of its fields. The pods are scheduled
+/// to the right nodes.
 pub(super) fn taken_strictly_and_as_they_are(cluster: &mut ControlPlane) {
     for resource in monitoring() {
         cluster.apply("apply -f -", &resource.to_string());
@@ -119,8 +120,8 @@ pub(super) fn taken_strictly_and_as_they_are(cluster: &mut ControlPlane) {
     }
 }
 
-/// Returns the numbers in a walk from `from` back to it, on which each number from there below `end` is followed by each
-/// other one, once.
+/// Returns a closed walk of numbers from `from` back to it. In the walk, each number from `from` to `end` (exclusive)
+/// is followed by each other number exactly once.
 fn tour(from: usize, end: usize) -> Vec<usize> {
     let mut walk = vec![];
     for next in from + 1..end {
@@ -133,7 +134,7 @@ fn tour(from: usize, end: usize) -> Vec<usize> {
     walk
 }
 
-/// Applied over any other one as the pages say, each manifest leaves nothing of the other one.
+/// Applies each manifest over each other one as the pages say. No object of the other manifest remains.
 pub(super) fn any_one_becomes_any_other(cluster: &mut ControlPlane) {
     let files = yaml_files("conf/manifests");
     let files: Vec<String> = files
@@ -165,8 +166,8 @@ pub(super) fn any_one_becomes_any_other(cluster: &mut ControlPlane) {
     delete(cluster, &files[0]);
 }
 
-/// In a namespace that enforces `baseline` the DaemonSet is taken and makes no pod; its events
-/// say why. With `privileged` it does.
+/// In a namespace that enforces `baseline`, the API server accepts the DaemonSet, and the controller cannot create a
+/// pod: an event says why. With `privileged` it creates the pod.
 pub(super) fn podsecurity_stops_them_where_it_is_enforced(cluster: &mut ControlPlane) {
     cluster.kubectl("create namespace rdma");
     for (level, pods) in [("baseline", 0), ("privileged", 1)] {

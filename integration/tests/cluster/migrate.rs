@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The procedures of `docs/drop-in.md`, from check to undo and to the end: `kubectl` and Helm on the API server, and the
-//! commands of a node on files in place of its own. The other plugins are DaemonSets of their names, whose pods do
-//! nothing; kubelet is [`ControlPlane::start_bound_pods`].
+//! The procedures of `docs/drop-in.md`, from the check to the undo and to the final migration. `kubectl` and Helm use
+//! the API server; the commands of a node use files of the test instead of the node's. The other plugins are DaemonSets
+//! with the right names, whose pods do nothing. [`ControlPlane::start_bound_pods`] acts as kubelet.
 
 use super::{root, text};
 use integration::{
@@ -23,10 +23,10 @@ use tempfile::TempDir;
 
 const PAGE: &str = "docs/drop-in.md";
 
-/// The runtime's list before anything.
+/// The runtime's CNI list before the migration.
 const LIST: &str = r#"{"cniVersion":"0.3.1","name":"cbr0","plugins":[{"type":"flannel"}]}"#;
 
-/// An operator's shell and a node's, with what the page's names in capital letters stand for.
+/// The shells of an operator and of a node, with the values for the page's names in capital letters.
 pub(super) struct Operator<'a> {
     cluster: &'a ControlPlane,
     desk: TempDir,
@@ -61,7 +61,7 @@ impl<'a> Operator<'a> {
         fs::write(self.node.path().join(path), text).expect("written");
     }
 
-    /// The block's lines, one by one. A pod's log and programs need a kubelet, and are left out.
+    /// Types the lines of a block, one by one. Omits lines that need a kubelet: the log of a pod and programs in a pod.
     #[track_caller]
     pub(super) fn types(&self, block: &Block) -> String {
         let mut said = String::new();
@@ -80,7 +80,7 @@ impl<'a> Operator<'a> {
         said
     }
 
-    /// A line at the operator's desk, while pods start and end.
+    /// Types a line at the operator's workstation, while pods start and end.
     #[track_caller]
     pub(super) fn at_desk(&self, line: &str) -> String {
         let typed = format!("cd {}; {line}", self.desk.path().display());
@@ -94,7 +94,7 @@ impl<'a> Operator<'a> {
         succeeded(line, output)
     }
 
-    /// A line on the node: its directories are the node's, and our programs are where it is typed.
+    /// Types a line on the node: paths are in the node's directories, and the line finds this project's programs.
     fn try_in_node(&self, line: &str) -> Output {
         let mut command = Command::new("bwrap");
         for directory in ["/usr", "/sys"] {
@@ -130,12 +130,12 @@ impl<'a> Operator<'a> {
         succeeded(line, self.try_in_node(line))
     }
 
-    /// The node's files: mode, digest and name of each.
+    /// The mode, digest and name of each of the node's files.
     fn files(&self) -> String {
         self.in_node("find /opt /etc /var -type f -printf '%m ' -exec sha256sum {} ';' | sort -k 3")
     }
 
-    /// The names of the nodes with pods that the selector describes.
+    /// The names of the nodes with pods that the selector matches.
     pub(super) fn nodes_of(&self, pods: &str) -> Vec<String> {
         let pods = self.cluster.get(&format!("pods {pods}"));
         let nodes = pods.iter().map(|pod| pod["spec"]["nodeName"].as_str());
@@ -157,7 +157,7 @@ fn plugins() -> Vec<Vec<String>> {
     pages::rows(PAGE, "| from | NAMESPACE | NAME | VALUES |")
 }
 
-/// Another plugin's DaemonSet, on both nodes, with a label of its pods.
+/// Creates the DaemonSet of another plugin on both nodes, with a label of its pods.
 fn another(operator: &Operator, namespace: &str, name: &str, (key, value): (&str, &str)) {
     let labels = json!({ key: value });
     let container = json!({ "name": "plugin", "image": "registry.example/plugin:1" });
@@ -177,7 +177,8 @@ fn another(operator: &Operator, namespace: &str, name: &str, (key, value): (&str
     operator.at_desk(&format!("kubectl -n {namespace} rollout status ds/{name}"));
 }
 
-/// Returns what migration changes of the cluster: the other DaemonSet's pods, and the node's labels, taints and cordon.
+/// Returns the cluster state that a migration changes: the pods of the other DaemonSet, and the node's labels, taints
+/// and cordon.
 fn state(cluster: &ControlPlane, daemon_set: &str) -> Value {
     let other = &cluster.get(&format!("-n kube-system ds/{daemon_set}"))[0];
     let node = &cluster.get("node rdma-1")[0];
@@ -188,7 +189,7 @@ fn state(cluster: &ControlPlane, daemon_set: &str) -> Value {
     ])
 }
 
-/// Another owner's custom resource, of which the API server knows no fields.
+/// Creates a custom resource of another owner. The API server has no schema of the resource.
 fn custom_resource(cluster: &mut ControlPlane, kind: &str, plural: &str, group: &str) {
     let any = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
     let singular = kind.to_lowercase();
@@ -205,10 +206,11 @@ fn custom_resource(cluster: &mut ControlPlane, kind: &str, plural: &str, group: 
     });
 }
 
-/// Migrates a node from each plugin of the table to ours and back. Migrates from the first plugin permanently, too.
+/// Migrates a node from each plugin of the table to this project and back. Migrates from the first plugin permanently,
+/// too.
 pub(super) fn a_node_goes_to_ours_and_back(cluster: &mut ControlPlane) {
     if env::var_os(HELM).is_none() {
-        return; // scripts/test counts it as skipped
+        return; // t scripts/test counts it as skipped
     }
     let plugins = plugins();
     assert_eq!(plugins.len(), 4);
@@ -247,7 +249,7 @@ pub(super) fn a_node_goes_to_ours_and_back(cluster: &mut ControlPlane) {
         assert_eq!(operator.nodes_of(&theirs), ["plain-1"]);
         assert_eq!(operator.nodes_of(&ours), ["rdma-1"]);
         assert!(types("Verify a node").contains("rdma/hca"));
-        // as the init container of our pod does there
+        // as the init container of the daemon's pod does there
         operator.write("etc/config.json", r#"{"mode":"hca","chain":{}}"#);
         operator.in_node("rdma-device-plugin install --config /etc/config.json --without-kubelet; rm /etc/config.json");
         assert_ne!(operator.files(), files);
@@ -281,7 +283,7 @@ pub(super) fn a_node_goes_to_ours_and_back(cluster: &mut ControlPlane) {
     }
 }
 
-/// The page's claim in place of dranet's is one that the API server takes.
+/// The API server accepts the page's claim for users of dranet.
 pub(super) fn a_claim_for_dranets_users_is_taken(cluster: &ControlPlane) {
     let page = text(PAGE);
     let claims = page.split("```yaml\n").skip(1);
@@ -302,8 +304,8 @@ pub(super) fn a_claim_for_dranets_users_is_taken(cluster: &ControlPlane) {
     );
 }
 
-/// The page's commands remove what the eRDMA controller leaves: custom resources whose finalizer the controller would
-/// remove.
+/// The page's commands remove what the eRDMA controller leaves: custom resources with a finalizer that only the
+/// controller would remove.
 pub(super) fn what_the_erdma_controller_leaves_goes(cluster: &mut ControlPlane) {
     custom_resource(
         cluster,
@@ -326,7 +328,7 @@ pub(super) fn what_the_erdma_controller_leaves_goes(cluster: &mut ControlPlane) 
     cluster.kubectl("-n kube-system delete configmap eni-config");
 }
 
-/// The network operator's policy loses its section and gets it back.
+/// The page's commands remove a section of the network operator's policy and restore it.
 pub(super) fn a_policys_section_is_put_back(cluster: &mut ControlPlane) {
     if env::var_os(HELM).is_none() {
         return;
@@ -362,7 +364,7 @@ pub(super) fn a_policys_section_is_put_back(cluster: &mut ControlPlane) {
         lines: lines.to_vec(),
     });
     operator.types(&first);
-    // what the operator makes of its policy
+    // the objects that the operator creates from its policy
     cluster.kubectl(&format!(
         "-n {theirs} delete ds rdma-shared-dp-ds --wait=false"
     ));
@@ -385,9 +387,10 @@ pub(super) fn a_policys_section_is_put_back(cluster: &mut ControlPlane) {
     cluster.kubectl(&format!("label node rdma-1 {}", super::LABEL));
 }
 
-/// rdma-cni's binary is replaced, kept and put back. The API server has the networks of the examples.
+/// The page's commands replace the binary of rdma-cni, save it and restore it. The API server has the networks of the
+/// examples.
 pub(super) fn the_binary_of_rdma_cni_is_put_back(cluster: &mut ControlPlane) {
-    // pods of the pages' examples have no controller: `drain` refuses them
+    // pods of the pages' examples have no controller: `drain` refuses to evict them
     cluster.kubectl("-n default delete pods --all --force --grace-period=0");
     let operator = Operator::new(cluster, &[]);
     another(
@@ -419,7 +422,7 @@ pub(super) fn the_binary_of_rdma_cni_is_put_back(cluster: &mut ControlPlane) {
     operator.types(replace);
     let version = format!("rdma-cni {}\n", env!("CARGO_PKG_VERSION"));
     assert_eq!(operator.types(verify), version);
-    // a second time keeps nothing else
+    // a second run saves no other file
     assert!(!operator.try_in_node(&replace.lines[0]).status.success());
     operator.types(uncordon);
     for block in [drain, put_back, come_back, undo] {

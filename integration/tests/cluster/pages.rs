@@ -9,7 +9,7 @@ use integration::{
 };
 use std::{env, fs};
 
-/// The `kubectl` commands of a page; blocks in which Helm is called are one with what Helm did.
+/// The `kubectl` commands of a page. A block that calls Helm becomes one command with the result of Helm.
 fn commands(page: &str) -> Vec<String> {
     let mut blocks = pages::blocks(page);
     blocks.retain(|block| !block.lines.iter().any(|line| line.starts_with("helm ")));
@@ -17,15 +17,15 @@ fn commands(page: &str) -> Vec<String> {
     lines.filter(|line| line.starts_with("kubectl ")).collect()
 }
 
-/// Returns true if a kubelet answers the command. These tests have no kubelet.
+/// Returns true if the command needs a kubelet. These tests have no kubelet.
 fn needs_kubelet(command: &str) -> bool {
     command.starts_with("kubectl exec ")
         || command.contains(" logs ")
         || command.contains("=Succeeded")
 }
 
-/// The commands of the README and of the cluster's page, in their order, as they are: but for
-/// `NODE`, and without those that need a kubelet or Helm.
+/// Runs the commands of the README and of the cluster's page, in order. Replaces only `NODE`, and omits the commands
+/// that need a kubelet or Helm.
 pub(super) fn every_command_works(cluster: &mut ControlPlane) {
     cluster.kubectl("label node rdma-1 aliyun.accelerator/rdma-");
     for page in ["README.md", "docs/deploy.md"] {
@@ -49,8 +49,9 @@ pub(super) fn every_command_works(cluster: &mut ControlPlane) {
     assert_eq!(nodes.len(), 1, "the pages label a node");
 }
 
-/// Types the pages for each kind of node line by line: each of their manifests and releases of the chart runs on the
-/// labelled node alone. Claims of shared NICs need a later Kubernetes: their release is rendered.
+/// Types the pages for each kind of node line by line: the pods of each of their manifests and releases run only on
+/// the labelled node. Claims of shared NICs need a later Kubernetes release: the test only renders that Helm
+/// release.
 pub(super) fn get_started_installs(cluster: &mut ControlPlane) {
     let files = fs::read_dir(super::root().join("docs/get-started")).expect("the pages");
     let mut names: Vec<_> = files.map(|it| it.expect("a page").file_name()).collect();
@@ -97,7 +98,7 @@ fn runs_where_it_is_labelled(cluster: &mut ControlPlane, page: &str) {
     assert_eq!(pods[0]["spec"]["nodeName"], "rdma-1", "{page}");
 }
 
-/// The page's fields of a container are those of a pod that asks for rails and locks memory.
+/// The page's container fields are those of a pod that requests rails and locks memory.
 fn the_container_of_the_roce_page_is_taken(cluster: &ControlPlane) {
     let mut blocks = pages::blocks("docs/get-started/roce-ipv4.md");
     blocks.retain(|it| it.lines[0].starts_with("resources:"));
@@ -119,7 +120,7 @@ fn the_container_of_the_roce_page_is_taken(cluster: &ControlPlane) {
     );
 }
 
-/// The kustomizations of the cluster's page, each beside the manifest that it names, with what it changes.
+/// Applies the kustomizations of the cluster's page, each with its manifest and its changes.
 pub(super) fn every_kustomization_works(cluster: &ControlPlane) {
     let page = text("docs/deploy.md");
     let blocks = page.split("```yaml\n").skip(1);

@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 
 const CHART: &str = "integration/manifests/rendered/pod-policy.yaml";
 
-/// The policy's message.
+/// Text of the policy's message.
 const REFUSAL: &str = "may have neither NET_ADMIN nor privileged";
 
-/// A pod whose containers are in these lists of its specification.
+/// A pod with these lists of containers in its specification.
 fn pod(lists: &Value) -> Value {
     let mut spec = lists.clone();
     if spec["containers"].is_null() {
@@ -28,32 +28,32 @@ fn container(name: &str, fields: &Value) -> Value {
     container
 }
 
-/// The right to `add` a capability.
+/// A security context that adds `capability`.
 fn adds(capability: &str) -> Value {
     json!({"securityContext": {"capabilities": {"add": [capability]}}})
 }
 
-/// A request for one resource of shared rails, or for another one.
+/// The resource requests of a container: one of `resource`.
 fn requests(resource: &str) -> Value {
     json!({"resources": {"limits": {resource: 1}}})
 }
 
-/// The fields of both.
+/// Merges the fields of two objects.
 fn both(one: &Value, other: &Value) -> Value {
     let mut all = one.as_object().expect("fields").clone();
     all.extend(other.as_object().expect("fields").clone());
     all.into()
 }
 
-/// The API server's refusal of `pod`; none: it would take it.
+/// The API server's refusal of `pod`. Returns `None` if the API server accepts the pod.
 fn refusal(cluster: &ControlPlane, pod: &Value) -> Option<String> {
     let created = cluster.kubectl_with("create --dry-run=server -n default -f -", &pod.to_string());
     let message = String::from_utf8_lossy(&created.stderr).into_owned();
     (!created.status.success()).then_some(message)
 }
 
-/// Pods of a shared rail may have no container with `NET_ADMIN`, by whatever name, and none that is privileged. Others may,
-/// and all that they may else.
+/// The policy refuses pods with shared rails that have a container with `NET_ADMIN`, in any spelling, or a privileged
+/// container. It accepts other pods, and all other rights.
 pub(super) fn refuses_what_could_change_a_shared_nic(cluster: &mut ControlPlane) {
     cluster.apply("apply --server-side --validate=strict -f -", &text(CHART));
     let (rail, admin) = (requests("rdma/hca"), adds("NET_ADMIN"));

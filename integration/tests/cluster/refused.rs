@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pods whose containers may not start (`--refused-pods delete`): the daemon itself, with the token, the
-//! role and the policy that the chart gives it.
+//! Pods whose containers may not start (`--refused-pods delete`). The daemon is real, with the token, role and policy
+//! of the chart.
 
 use super::{manifests, text};
 use integration::{
@@ -17,15 +17,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Words of the policy's refusal.
+/// Text in the policy's refusal.
 const OWN_NODE: &str = "pods of its own node only";
 
 const CHART: &str = "integration/manifests/rendered/refused-pods.yaml";
 
-/// Shortest time after which the daemon takes a start for kubelet's second try. Kubelet itself tries again after 10 s.
+/// Shortest time after which the daemon regards a start as kubelet's second attempt. Kubelet itself tries again after
+/// 10 s.
 const NEXT_TRY: Duration = Duration::from_millis(5_200);
 
-/// Returns an object of `kind` that makes pods on `node`.
+/// Returns a controller object of `kind` whose pods run on `node`.
 fn maker(kind: &str, name: &str, node: &str) -> Value {
     let labels = json!({"app": name});
     let container = json!({"name": "main", "image": "example.org/image"});
@@ -43,10 +44,10 @@ pub(super) fn bare(name: &str, annotations: Value) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
 }
 
-/// Apps of the pods, in the order of kubelet's ids: id 0 is the first one's.
+/// The apps of the pods, in the order of kubelet's ids: the first app has id 0.
 const APPS: [&str; 5] = ["trainer", "rank", "elsewhere", "bare", "static"];
 
-/// For each of them the one pod that is not being deleted, as soon as it is on a node.
+/// For each app, the pod that is not being deleted. Waits until the pod is on a node.
 #[track_caller]
 fn running(cluster: &mut ControlPlane) -> [Value; 5] {
     let mut found = vec![];
@@ -72,7 +73,7 @@ pub(super) fn uid(pod: &Value) -> &str {
     pod["metadata"]["uid"].as_str().expect("a uid")
 }
 
-/// The daemon's token, bound to its pod as kubelet asks for it; or to nothing.
+/// The daemon's token, bound to its pod as kubelet requests it, or without a bound object.
 #[track_caller]
 pub(super) fn token(cluster: &ControlPlane, bound_to: Option<&str>) -> String {
     let bound = bound_to.map(|it| format!("--bound-object-kind Pod --bound-object-name {it}"));
@@ -90,7 +91,7 @@ struct Node {
 }
 
 impl Node {
-    /// One whose kubelet has given an id to each of `pods`.
+    /// Creates a node whose kubelet has allocated an id to each of `pods`.
     #[track_caller]
     fn new(cluster: &ControlPlane, account: &Machine, pods: &[&str]) -> Self {
         let machine = Machine::with(&[NIC]);
@@ -119,7 +120,7 @@ impl Node {
         }
     }
 
-    /// Kubelet's try for each of so many pods; none may start.
+    /// Kubelet tries to start each of this number of pods; the daemon refuses all of them.
     #[track_caller]
     fn refuses(&self, pods: usize) {
         for id in 0..pods {
@@ -129,7 +130,7 @@ impl Node {
     }
 }
 
-/// Who makes pods, on the daemon's node and on another one.
+/// Controllers of pods, on the daemon's node and on another one.
 fn makers() -> String {
     let items = [
         maker("Deployment", "trainer", "rdma-1"),
@@ -141,7 +142,7 @@ fn makers() -> String {
     json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string()
 }
 
-/// A thief of the token can delete pods of its node that come again, and write events, and nothing else.
+/// A thief of the token can only delete pods of its node that a controller replaces, and write events.
 #[track_caller]
 fn the_token_is_for_no_more(cluster: &ControlPlane, token: &str, pods: &[Value; 5]) {
     let [trainer, _, elsewhere, bare, _] = pods.each_ref().map(name);
@@ -169,7 +170,7 @@ fn the_token_is_for_no_more(cluster: &ControlPlane, token: &str, pods: &[Value; 
     assert_eq!(String::from_utf8_lossy(&evicts.stdout), "no\n");
 }
 
-/// Returns the daemon's metrics, which only its own network namespace reaches.
+/// Returns the daemon's metrics, which only a process in its network namespace can read.
 fn metrics(cluster: &ControlPlane) -> String {
     let ask =
         "exec 3<>/dev/tcp/127.0.0.1/9102; printf 'GET /metrics HTTP/1.0\\r\\n\\r\\n' >&3; cat <&3";
@@ -178,8 +179,8 @@ fn metrics(cluster: &ControlPlane) -> String {
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
-/// The pods of the daemon's node that a controller makes again are deleted, after their event; others
-/// are not.
+/// The daemon writes an event for each refused pod of its node. Then it deletes those that a controller replaces, and
+/// no other pods.
 pub(super) fn are_deleted_by_the_daemon_of_their_node(cluster: &mut ControlPlane) {
     cluster.apply("apply --server-side --validate=strict -f -", &text(CHART));
     cluster.apply("apply -n default -f -", &makers());
@@ -194,7 +195,7 @@ pub(super) fn are_deleted_by_the_daemon_of_their_node(cluster: &mut ControlPlane
         String::from_utf8_lossy(&tried.stderr).contains(OWN_NODE)
     });
 
-    // a token that counts no more, until it is exchanged
+    // a token that is no longer valid, until kubelet replaces it
     let account = Machine::bare();
     fs::create_dir(account.path("account")).expect("a directory");
     account.write("account/ca.crt", &cluster.ca());
@@ -207,7 +208,7 @@ pub(super) fn are_deleted_by_the_daemon_of_their_node(cluster: &mut ControlPlane
     node.daemon.says("Unauthorized");
     account.write("account/token", &bound);
 
-    // kubelet's first try of each, and the second; a namesake comes in between
+    // kubelet's first attempt for each pod, and the second; a pod of the same name appears in between
     node.refuses(APPS.len());
     let first = Instant::now();
     node.daemon

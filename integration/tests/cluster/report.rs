@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reports of rails to the API server (`--report`). The daemon itself makes them, with the token, the role and the policy
-//! that the chart gives it.
+//! Reports of rails to the API server (`--report`). The daemon is real, with the token, role and policy of the chart.
 
 use super::{
     kubectl, manifests,
@@ -22,12 +21,12 @@ use std::{fs, thread, time::Duration};
 
 const CHART: &str = "integration/manifests/rendered/report.yaml";
 
-/// Words of the policy's refusals.
+/// Text in the policy's refusals.
 const OWN_NODE: &str = "writes the status of its own node only";
 const OWN_CONDITION: &str = "writes no other condition than RdmaRailsMissing";
 const NOTHING_ELSE: &str = "writes nothing of a node but its condition RdmaRailsMissing";
 
-/// Shortest time after which the daemon takes a start for kubelet's second try.
+/// Shortest time after which the daemon regards a start as kubelet's second attempt.
 const NEXT_TRY: Duration = Duration::from_millis(5_200);
 
 const NICS: [Nic<'_>; 2] = [
@@ -47,7 +46,7 @@ const NICS: [Nic<'_>; 2] = [
     },
 ];
 
-/// The node's condition.
+/// The daemon's condition on the node.
 fn condition(cluster: &ControlPlane) -> Option<Value> {
     let node = cluster.get("node rdma-1").remove(0);
     let conditions = node["status"]["conditions"].as_array()?.clone();
@@ -59,7 +58,7 @@ fn condition(cluster: &ControlPlane) -> Option<Value> {
     found
 }
 
-/// Waits until the condition is of that status.
+/// Waits until the condition has the given status.
 #[track_caller]
 fn is(cluster: &mut ControlPlane, status: &str) -> Value {
     let what = format!("RdmaRailsMissing is {status}");
@@ -69,7 +68,7 @@ fn is(cluster: &mut ControlPlane, status: &str) -> Value {
     condition(cluster).expect("it is there")
 }
 
-/// The messages of a pod's events for a reason, with the uids that they name.
+/// The messages of a pod's events with a reason, and the uids that the events name.
 fn events(cluster: &ControlPlane, reason: &str) -> Vec<(String, Value)> {
     let found = cluster.get(&format!(
         "events -n default --field-selector reason={reason}"
@@ -88,8 +87,8 @@ fn until_told(cluster: &mut ControlPlane, reason: &str) {
     cluster.until(&what, |it| !events(it, reason).is_empty());
 }
 
-/// A strategic merge patch of a node's status, by the token's holder: the API server's answer. kubectl reads an
-/// object before it patches it, which the token may not.
+/// A Python program that sends a strategic merge patch of a node's status with the token, and prints the API server's
+/// answer. The test does not use kubectl, which reads an object before it patches it: the token has no right to read.
 const PATCH: &str = "
 import ssl, sys, urllib.error, urllib.request
 url, ca, token, patch = sys.argv[1:]
@@ -113,12 +112,12 @@ fn patch(cluster: &ControlPlane, token: &str, node: &str, patch: &Value) -> Stri
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
-/// The patch that adds a condition, or another one of its type.
+/// The patch that adds a condition of type `kind`.
 fn with(kind: &str) -> Value {
     json!({"status": {"conditions": [{"type": kind, "status": "True", "reason": "Stolen"}]}})
 }
 
-/// A thief of the token can write events, and the one condition of its node, and nothing else.
+/// A thief of the token can only write events and the one condition of its node.
 #[track_caller]
 fn the_token_is_for_no_more(cluster: &ControlPlane, bound: &str) {
     let unbound = token(cluster, None);
@@ -179,8 +178,8 @@ fn the_token_is_for_no_more(cluster: &ControlPlane, bound: &str) {
     }
 }
 
-/// The condition follows the node's rails and leaves all else of the node as it is; pods get events for rails that
-/// they lose and have again, and for the reason why they cannot start.
+/// The condition follows the state of the node's rails and changes no other field of the node. Pods get events for
+/// rails that they lose and get back, and for the reason why they cannot start.
 pub(super) fn is_by_the_daemon_of_its_node_and_of_its_own_condition(cluster: &mut ControlPlane) {
     cluster.apply("apply --server-side --validate=strict -f -", &text(CHART));
     let pods = ["trainer", "late"].map(|it| bare(it, json!({})).to_string());
@@ -196,7 +195,7 @@ pub(super) fn is_by_the_daemon_of_its_node_and_of_its_own_condition(cluster: &mu
     });
     let before = cluster.get("node rdma-1").remove(0);
 
-    // a token that counts no more, until it is exchanged
+    // a token that is no longer valid, until kubelet replaces it
     let account = Machine::bare();
     fs::create_dir(account.path("account")).expect("a directory");
     account.write("account/ca.crt", &cluster.ca());
@@ -220,7 +219,7 @@ pub(super) fn is_by_the_daemon_of_its_node_and_of_its_own_condition(cluster: &mu
     account.write("account/token", &bound);
     let healthy = is(cluster, "False");
     assert_eq!(healthy["reason"], "NoRailMissing");
-    // as the runtime has it of this pod, in whose place the cache's has a uid of its own
+    // the runtime's cache entry of this pod, with the uid of the test's pod
     let cached = fs::read_to_string(&trainer).expect("a file");
     let pod_of =
         |it: &ControlPlane, name: &str| it.get(&format!("pod -n default {name}")).remove(0);
@@ -238,7 +237,7 @@ pub(super) fn is_by_the_daemon_of_its_node_and_of_its_own_condition(cluster: &mu
     };
     given(&[("trainer", "0"), ("late", "1")]);
 
-    // the one that comes after it writes nothing that is there already
+    // the next daemon writes no event that exists already
     daemon.end(Signal::SIGTERM);
     let daemon = run(cluster);
     kubelet.wait_for("rdma/hca", "a stream of it", |it| {
@@ -248,7 +247,7 @@ pub(super) fn is_by_the_daemon_of_its_node_and_of_its_own_condition(cluster: &mu
     thread::sleep(Duration::from_secs(2));
     assert_eq!(condition(cluster), Some(healthy));
 
-    // a NIC falls off its bus beside a pod that runs, and one that is to start
+    // a NIC falls off its bus, with one pod that runs and one that is to start
     machine.unplug(&NICS[1]);
     daemon.signal(Signal::SIGHUP);
     let missing = is(cluster, "True");
@@ -265,7 +264,7 @@ pub(super) fn is_by_the_daemon_of_its_node_and_of_its_own_condition(cluster: &mu
     let told = events(cluster, "RdmaRailLost");
     let lost = "rails that are unusable: mlx5_1 (0000:af:00.0): it is no longer on this node";
     assert!(told.iter().all(|(message, _)| message == lost), "{told:?}");
-    // kubelet tells nobody the uid; of a pod with the host's network nothing here knows it
+    // kubelet tells no plugin the uid; for a pod with the host's network no file contains it
     assert!(told.iter().any(|(_, it)| it == &own) && told.iter().any(|(_, it)| it.is_null()));
     for pause in [NEXT_TRY, Duration::ZERO, Duration::ZERO] {
         let tried = kubelet.before_start("rdma/hca", &["1".into()]);
@@ -299,7 +298,7 @@ pub(super) fn is_by_the_daemon_of_its_node_and_of_its_own_condition(cluster: &mu
     let (back, _) = events(cluster, "RdmaRailRecovered").remove(0);
     assert_eq!(back, "rails that are usable again: mlx5_1 (0000:af:00.0)");
 
-    // as the page has it removed, when no daemon writes it any more
+    // remove the condition by the page's command; no daemon writes the condition any more
     drop(daemon);
     let blocks = pages::blocks("docs/observability.md").into_iter();
     let mut lines = blocks.flat_map(|block| block.lines);

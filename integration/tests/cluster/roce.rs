@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The page for RoCE with IPv4, from Helm's command to the addresses of pods on two nodes with eight rails. The rails are veths, and
-//! are named here: kubelet is not there to allocate them.
+//! The page for RoCE with IPv4, from Helm's command to the addresses of pods on two nodes with eight rails. The rails
+//! are veths. The test names them itself, because no kubelet allocates them.
 
 use integration::{ControlPlane, Node, Snapshot, control_plane::HELM, pages};
 use serde_json::Value;
@@ -10,7 +10,7 @@ const PAGE: &str = "docs/get-started/roce-ipv4.md";
 
 const RAILS: u32 = 8;
 
-/// Returns the fields of the entry of `rdma-cni`, as the page's command gives them to the daemon.
+/// Returns the fields of the entry of `rdma-cni`, as the page's command passes them to the daemon.
 #[track_caller]
 fn entry(cluster: &ControlPlane) -> Value {
     let commands = pages::blocks(PAGE).into_iter().flat_map(|it| it.lines);
@@ -26,7 +26,7 @@ fn entry(cluster: &ControlPlane) -> Value {
     config["chain"]["plugin"].clone()
 }
 
-/// A node with the page's network configuration, whose own addresses end with `host`.
+/// A node with the page's network configuration. The last byte of its own addresses is `host`.
 struct Rails {
     node: Node,
     configuration: Value,
@@ -43,7 +43,7 @@ impl Rails {
         }
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let mut configuration = node.configuration(&names);
-        // as those of a resource that pods share
+        // as for a resource that pods share
         configuration["mode"] = "share".into();
         for (field, value) in entry.as_object().expect("fields") {
             configuration[field] = value.clone();
@@ -57,11 +57,11 @@ impl Rails {
     }
 }
 
-/// Pods of two nodes get an address of each rail's prefix, from the page's `rangeStart` on, and reach each other by it. ADD
-/// fails (104) and names the node's own address if the pods' range has it.
+/// Pods of two nodes get an address of each rail's prefix, from the page's `rangeStart` on, and reach each other by
+/// these addresses. If the pods' range contains the node's own address, ADD fails (104) and names this address.
 pub(super) fn pods_get_an_address_of_each_rail(cluster: &ControlPlane) {
     if env::var_os(HELM).is_none() {
-        return; // scripts/test counts it as skipped
+        return; // t scripts/test counts it as skipped
     }
     let entry = entry(cluster);
     let first = Rails::of(Node::new(), 7, &entry);

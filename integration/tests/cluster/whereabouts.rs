@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! whereabouts itself as the IPAM plugin of `rdma-cni`, installed by its own objects and with the rights of its own account.
-//! `integration/runtimes/build whereabouts` makes both. The rails are veths, on a node beside the API server.
+//! whereabouts as the IPAM plugin of `rdma-cni`, installed by its own manifests and with the rights of its own account.
+//! `integration/runtimes/build whereabouts` makes its program and its manifests. The rails are veths, on a node that
+//! has access to the API server.
 
 use integration::{
     ControlPlane, Invocation, Netns, Node, Snapshot, pages,
@@ -15,12 +16,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Names the directory that `integration/runtimes/build` made, where whereabouts is wanted.
+/// Environment variable with the directory that `integration/runtimes/build` made.
 const PROGRAMS: &str = "RDMA_WHEREABOUTS";
 
 const PAGE: &str = "docs/ipam.md";
 
-/// The first address of the page's range that is not in its `exclude`.
+/// The first address of the page's range that `exclude` does not contain.
 const FIRST: &str = "10.1.0.64";
 
 /// A node whose pods get addresses from whereabouts.
@@ -82,7 +83,7 @@ impl<'a> Place<'a> {
         self.node.directory().join("whereabouts.conf")
     }
 
-    /// Children of both rails, with the page's `ipam`.
+    /// A configuration with children of both rails, and the page's `ipam`.
     #[track_caller]
     fn configuration(&self) -> Value {
         let blocks = pages::blocks(PAGE).into_iter().flat_map(|it| it.lines);
@@ -115,7 +116,7 @@ impl<'a> Place<'a> {
         call.input(&self.configuration()).run().silent();
     }
 
-    /// Returns the pods and interfaces that have an address, by the pool that the API server keeps.
+    /// Returns the pods and interfaces that have an address, according to the address pool on the API server.
     fn leases(&self) -> BTreeSet<String> {
         let pools = "/apis/whereabouts.cni.cncf.io/v1alpha1/ippools";
         let pools = self.cluster.ask(pools).expect("the API server answers");
@@ -133,10 +134,10 @@ impl<'a> Place<'a> {
     }
 }
 
-/// ADD, CHECK and DEL of two pods, a pod of another plugin, a killed ADD, and an address that another machine has.
+/// ADD, CHECK and DEL of two pods, a pod of another plugin, a killed ADD, and an address that another machine uses.
 pub(super) fn gives_each_rail_an_address_and_gets_it_back(cluster: &mut ControlPlane) {
     let Some(programs) = env::var_os(PROGRAMS).map(PathBuf::from) else {
-        return; // scripts/test counts it as skipped
+        return; // t scripts/test counts it as skipped
     };
     let place = Place::new(cluster, programs);
     two_pods_never_share_an_address(&place);
@@ -172,7 +173,7 @@ fn two_pods_never_share_an_address(place: &Place) {
     let peer = peer.split('/').next().expect("an address");
     a.run(&format!("ping -n -c 1 -W 5 -I rdma0 {peer}"));
 
-    // whereabouts has no CHECK; a lost address is found without it
+    // whereabouts does not support CHECK: rdma-cni itself finds a lost address
     let check = |result: &Value| {
         let mut configuration = place.configuration();
         configuration["prevResult"] = result.clone();
@@ -193,7 +194,7 @@ fn two_pods_never_share_an_address(place: &Place) {
     place.node.assert_restored(&before);
 }
 
-/// Debian's macvlan, as in a network that is not migrated yet.
+/// A pod with Debian's macvlan, as in a network that is not migrated yet.
 fn pods_of_macvlan_and_ours_share_a_range(place: &Place) {
     let ipam = place.configuration()["ipam"].clone();
     let network = json!({ "cniVersion": "1.0.0", "name": "old", "type": "macvlan", "master": "eth1", "ipam": ipam });
@@ -251,7 +252,8 @@ fn a_killed_add_gives_its_addresses_back(place: &Place) {
     }
 }
 
-/// whereabouts assigns the lowest free address, and assigns it again after rdma-cni found another user of it.
+/// whereabouts assigns the lowest free address. It assigns the address again after rdma-cni found another machine with
+/// it.
 fn an_address_of_another_machine_is_refused(place: &Place) {
     let before = Snapshot::of(&place.node.host);
     place

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Changes that a pod makes to one of its rails. The test chooses them at random, and the real kernel makes them.
+//! Changes that a pod makes to one of its rails. The test chooses them at random, and the real kernel performs them.
 
 use crate::{
     inside::{set_channels, set_features, write_attribute},
@@ -7,11 +7,11 @@ use crate::{
 };
 use std::{fs, os::fd::OwnedFd};
 
-/// Numbers by a seed (splitmix64).
+/// Pseudorandom numbers from a seed (splitmix64).
 pub(crate) struct Dice(pub(crate) u64);
 
 impl Dice {
-    /// One of `sides` numbers, from 0.
+    /// A number from 0 to `sides` - 1.
     pub(crate) fn roll(&mut self, sides: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = self.0;
@@ -25,22 +25,22 @@ impl Dice {
     }
 }
 
-/// One thing that a pod does.
+/// One change that a pod makes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// `ip …`
+    /// Runs `ip …`.
     Ip(String),
-    /// `tc …`
+    /// Runs `tc …`.
     Tc(String),
     /// An attribute of the netdev in sysfs.
     Attribute(&'static str, &'static str),
     /// A setting of the netdev below `/proc/sys/net`.
     Sysctl(&'static str, &'static str),
-    /// Features of the driver, on or off.
+    /// Features of the driver, switched on or off.
     Features(u32, bool),
     /// Number of channels of the driver.
     Channels(u32),
-    /// A program at a place, held by a link or not.
+    /// A BPF program at a place. A BPF link keeps it attached if the second field is true.
     Program(Place, bool),
 }
 
@@ -122,11 +122,11 @@ const SYSCTLS: [(&str, &str); 8] = [
     ("ipv6/neigh/{rail}/mcast_solicit", "9"),
 ];
 
-/// Scatter-gather, checksums, high DMA's neighbours, GRO: what veth and macvlan can switch.
+/// Scatter-gather, checksums, high DMA, GRO and related features that veth and macvlan can switch.
 const FEATURES: [u32; 4] = [0x1, 0x8, 0x4000, 0x4009];
 
 impl Change {
-    /// One of all.
+    /// A random change.
     pub(crate) fn any(dice: &mut Dice) -> Self {
         match dice.roll(10) {
             0..=4 => Self::Ip(dice.of(&IP).to_owned()),
@@ -148,7 +148,7 @@ impl Change {
         }
     }
 
-    /// Its words, for the rail `rail` with the number `n`; `other` is another rail's number.
+    /// Fills in a command for the rail `rail` with the number `n`. `other` is the number of another rail.
     pub(crate) fn fill(text: &str, rail: &str, n: usize, other: usize, host: &str) -> String {
         text.replace("{rail}", rail)
             .replace("{n}", &format!("{n:02}"))
@@ -156,8 +156,8 @@ impl Change {
             .replace("{host}", host)
     }
 
-    /// Makes it by the calling thread, in the pod's namespace, if it is none of a program's. What the kernel refuses is not
-    /// done. The answer is to be held.
+    /// Makes a change that needs no external program, in the calling thread, whose namespace is the pod's. A change
+    /// that the kernel refuses is skipped. The caller must keep the returned descriptor open.
     pub(crate) fn make(&self, rail: &str) -> Option<OwnedFd> {
         match self {
             Self::Ip(_) | Self::Tc(_) => {}

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Work in a namespace, without starting a program: what sysfs shows of it, its drivers' settings, raw frames.
+//! Work in a network namespace without an external program: reading its sysfs, settings of its drivers, raw frames.
 
 use integration::Netns;
 use nix::{
@@ -14,10 +14,10 @@ use std::{
     path::Path,
 };
 
-/// Frames of this protocol are the tests' (`ETH_P_802_EX1`).
+/// The protocol of the tests' frames (`ETH_P_802_EX1`).
 const PROTOCOL: u16 = 0x88b5;
 
-/// Runs `work` on a thread in `netns` that has a sysfs of its own, and returns its result.
+/// Runs `work` on a thread in `netns` with a sysfs of this namespace, and returns the result.
 #[track_caller]
 pub(crate) fn inside<T: Send>(netns: &Netns, work: impl FnOnce() -> T + Send) -> T {
     let opened = rdma_netns::netns::Netns::open(netns.path()).expect("a namespace");
@@ -39,7 +39,7 @@ pub(crate) fn inside<T: Send>(netns: &Netns, work: impl FnOnce() -> T + Send) ->
     opened.run(work).expect("a thread")
 }
 
-/// Writes attributes of `link` (`gro_flush_timeout`), of the thread's namespace.
+/// Writes attributes of `link` (`gro_flush_timeout`) in the thread's namespace.
 pub(crate) fn write_attribute(link: &str, attribute: &str, value: &str) -> io::Result<()> {
     fs::write(
         Path::new("/sys/class/net").join(link).join(attribute),
@@ -47,7 +47,7 @@ pub(crate) fn write_attribute(link: &str, attribute: &str, value: &str) -> io::R
     )
 }
 
-/// Attributes that change by themselves, or with a move: numbers of netdevs, states of the medium, origins of name and
+/// Attributes that change by themselves or with a move: numbers of netdevs, states of the medium, origins of name and
 /// address.
 const PASSING: [&str; 17] = [
     "addr_assign_type",
@@ -69,7 +69,7 @@ const PASSING: [&str; 17] = [
     "power",
 ];
 
-/// Every attribute of every netdev in the thread's sysfs, by its path.
+/// All attributes of all netdevs in the thread's sysfs, by path.
 pub(crate) fn attributes() -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     let netdevs = fs::read_dir("/sys/class/net").expect("netdevs");
@@ -90,7 +90,7 @@ fn gather(directory: &Path, all: &mut BTreeMap<String, String>) {
         if kind.is_dir() {
             gather(&path, all);
         } else if kind.is_file() {
-            // some cannot be read of this kind of netdev
+            // some attributes cannot be read for this type of netdev
             let value = fs::read(&path).map_err(|error| error.to_string());
             let value = value.map(|it| String::from_utf8_lossy(&it).trim_end().to_owned());
             let key = path.display().to_string();
@@ -99,7 +99,8 @@ fn gather(directory: &Path, all: &mut BTreeMap<String, String>) {
     }
 }
 
-/// `ethtool -K LINK tx off rx off sg off gro off`, by `ETHTOOL_SFEATURES` of the first 32 features; or on.
+/// Does the work of `ethtool -K LINK tx off rx off sg off gro off`, or `on`, by `ETHTOOL_SFEATURES` for the first 32
+/// features.
 pub(crate) fn set_features(link: &str, bits: u32, on: bool) -> io::Result<()> {
     const ETHTOOL_SFEATURES: u32 = 0x3b;
     let value = if on { bits } else { 0 };
@@ -115,7 +116,7 @@ pub(crate) fn set_channels(link: &str, count: u32) -> io::Result<()> {
     )
 }
 
-/// The counts of channels, and the features that were asked for.
+/// The numbers of channels, and the requested features.
 pub(crate) fn driver_settings(link: &str) -> io::Result<Vec<u32>> {
     let mut features = [0_u32; 34];
     (features[0], features[1]) = (0x3a, 8);
@@ -132,36 +133,37 @@ pub(crate) fn driver_settings(link: &str) -> io::Result<Vec<u32>> {
 fn ethtool(link: &str, words: &mut [u32]) -> io::Result<()> {
     const SIOCETHTOOL: u32 = 0x8946;
     let socket = packet_socket(0)?;
-    // SAFETY: it is made of numbers and pointers alone.
+    // SAFETY: the structure consists of numbers and pointers.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     for (to, byte) in request.ifr_name.iter_mut().zip(link.bytes()) {
         *to = byte as _;
     }
     request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
-    // SAFETY: the words are the whole structure of their command.
+    // SAFETY: the array contains the whole structure of the command.
     match unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &raw mut request) } {
         0.. => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// A packet socket of the thread's namespace that hears all netdevs.
+/// A packet socket that receives the frames of all netdevs in the thread's namespace.
 pub(crate) fn listener() -> OwnedFd {
     packet_socket(PROTOCOL).expect("a packet socket")
 }
 
 fn packet_socket(protocol: u16) -> io::Result<OwnedFd> {
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: no address is handed over.
+    // SAFETY: the call has no address as an argument.
     let fd = unsafe { libc::socket(libc::AF_PACKET, kind, i32::from(protocol.to_be())) };
     match fd {
-        // SAFETY: the kernel has opened it for this call, and nobody else has it.
+        // SAFETY: the kernel has opened the descriptor for this call, and no other object owns it.
         0.. => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Sends one frame that says `text` to all by each netdev of the thread's namespace but loopback, as far as it takes it.
+/// Broadcasts a frame with `text` from each netdev of the thread's namespace except loopback. Ignores a netdev that
+/// refuses the frame.
 pub(crate) fn send_by_all(text: &str) {
     let socket = packet_socket(0).expect("a packet socket");
     for netdev in fs::read_dir("/sys/class/net").expect("netdevs").flatten() {
@@ -183,11 +185,11 @@ pub(crate) fn send_by_all(text: &str) {
             &[0; 60],
         ]
         .concat();
-        // SAFETY: it is made of numbers alone.
+        // SAFETY: the structure consists of numbers.
         let mut to: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
         to.sll_family = libc::AF_PACKET as u16;
         to.sll_ifindex = index;
-        // SAFETY: frame and address are that long. One that is down refuses it.
+        // SAFETY: frame and address have these lengths. A netdev that is down refuses the frame.
         let _ = unsafe {
             libc::sendto(
                 socket.as_raw_fd(),
@@ -201,16 +203,16 @@ pub(crate) fn send_by_all(text: &str) {
     }
 }
 
-/// Returns the texts of the frames that a [`listener`] has received since the last call, without those that its own
+/// Returns the texts of the frames that a [`listener`] received since the last call, except frames that its own
 /// namespace sent.
 pub(crate) fn heard(listener: &OwnedFd) -> Vec<String> {
     let mut heard = vec![];
     let mut frame = [0_u8; 2048];
     loop {
-        // SAFETY: it is made of numbers alone.
+        // SAFETY: the structure consists of numbers.
         let mut from: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
         let mut length = size_of::<libc::sockaddr_ll>() as u32;
-        // SAFETY: frame and address have that much room.
+        // SAFETY: the buffers for frame and address have these sizes.
         let received = unsafe {
             libc::recvfrom(
                 listener.as_raw_fd(),

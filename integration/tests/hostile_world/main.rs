@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Settings that a pod makes on its rail beside rtnetlink's names and addresses, and random sequences of all of them. The
-//! tests use real namespaces and real netdevs of this kernel (veth, macvlan).
+//! Settings that a pod makes on its rail in addition to rtnetlink's names and addresses, and random sequences of all
+//! settings. The tests use real namespaces and real netdevs of this kernel (veth, macvlan).
 
 mod change;
 mod inside;
@@ -13,7 +13,7 @@ use programs::{Place, attach};
 use rdma_netns::{DeviceSettings, Kernel, LinkSetting, Linux};
 use serde_json::Value;
 
-/// `eth1` of `host` in what this project reads of it.
+/// The settings of the host's `eth1` that this project reads.
 #[track_caller]
 fn seen(host: &Netns) -> (DeviceSettings, Option<u32>) {
     let kernel = Linux::new();
@@ -25,7 +25,7 @@ fn seen(host: &Netns) -> (DeviceSettings, Option<u32>) {
     })
 }
 
-/// A node with `eth1`, which has four queues, and a pod that has it.
+/// A node with `eth1`, which has four queues, and a pod to which `rdma-cni` has moved it.
 struct Given {
     node: Node,
     pod: Netns,
@@ -37,7 +37,7 @@ impl Given {
         Self::prepared(|_| {})
     }
 
-    /// The host does something to `eth1` before.
+    /// Creates the node. The host changes `eth1` before ADD.
     fn prepared(host: impl FnOnce(&Netns)) -> Self {
         let node = Node::with_rails(0);
         let switch = node.switch.name();
@@ -113,7 +113,7 @@ fn attributes_of_sysfs_are_restored() {
     assert_eq!(value, "500", "the host's own");
 }
 
-/// DEL restores the protocol state of a macvlan. A veth has none.
+/// DEL restores the protocol state of a macvlan. A veth has no such state.
 #[test]
 fn a_protocol_state_that_a_pod_has_set_is_restored() {
     let node = Node::with_macvlan();
@@ -126,8 +126,8 @@ fn a_protocol_state_that_a_pod_has_set_is_restored() {
     before.assert_restored(&node.host);
 }
 
-/// DEL restores what a pod has set of a macvlan (`IFLA_INFO_DATA`). By its mode, a macvlan would hear frames for others on
-/// the host.
+/// DEL restores the macvlan settings that a pod has changed (`IFLA_INFO_DATA`). With the pod's mode, a macvlan on the
+/// host would receive frames for others.
 #[test]
 fn the_mode_the_flags_and_the_senders_of_a_macvlan_are_restored() {
     let source = "link set dev eth1 type macvlan mode source";
@@ -185,7 +185,7 @@ fn features_and_channels_of_the_driver_are_restored() {
     assert_eq!(inside(&given.node.host, settings), before);
 }
 
-/// DEL detaches the pod's programs. They would drop, change, or pass on what the next pod receives.
+/// DEL detaches the pod's BPF programs. They would drop, change, or redirect the packets that the next pod receives.
 #[test]
 fn programs_of_a_pod_are_detached() {
     for link in [false, true] {
@@ -205,7 +205,7 @@ fn programs_of_a_pod_are_detached() {
     }
 }
 
-/// The host's own programs stay, also beside those of the pod.
+/// The host's own BPF programs stay attached, also together with programs of the pod.
 #[test]
 fn programs_of_the_host_stay_attached() {
     let mut held = vec![];
@@ -224,7 +224,7 @@ fn programs_of_the_host_stay_attached() {
     assert_eq!(seen(&given.node.host), before);
 }
 
-/// Nobody can attach it again: the log and `doctor`'s note report it.
+/// rdma-cni cannot attach the program again: the log and the note for `doctor` report it.
 #[test]
 fn a_program_of_the_host_that_the_pod_detached_is_reported() {
     let given = Given::prepared(|host| {
@@ -250,8 +250,8 @@ fn a_program_of_the_host_that_the_pod_detached_is_reported() {
     assert!(note.contains("tcx of eth1"), "{note}");
 }
 
-/// DEL restores a macvlan that a pod has made dormant. The carrier of a macvlan does not change with a move: otherwise the
-/// kernel would look at the state again.
+/// DEL restores a macvlan that a pod has made dormant. The carrier of a macvlan does not change with a move. With a
+/// change of the carrier, the kernel would evaluate the state again.
 #[test]
 fn a_rail_that_a_pod_made_dormant_is_used_again() {
     for line in ["mode dormant", "state dormant"] {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! BPF programs that a pod attaches to its rail, by `bpf(2)` and rtnetlink.
+//! BPF programs that a pod attaches to its rail, by `bpf(2)` and by rtnetlink.
 
 use nix::libc;
 use std::{
@@ -17,23 +17,23 @@ const ATTACH_XDP: u32 = 37;
 const ATTACH_TCX_INGRESS: u32 = 46;
 const ATTACH_TCX_EGRESS: u32 = 47;
 
-/// Verdicts of XDP and of tc by which the packet goes nowhere.
+/// Verdicts of XDP and of tc that drop the packet.
 const XDP_DROP: i32 = 1;
 const TC_ACT_SHOT: i32 = 2;
 
-/// Where a program is attached.
+/// The place at which a program is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// In the driver, or in the kernel's stead.
+    /// XDP, in the driver or in the kernel's generic code.
     Xdp,
-    /// Before the stack's reception.
+    /// Before the network stack receives the packet.
     Ingress,
-    /// Before the driver's transmission.
+    /// Before the driver transmits the packet.
     Egress,
 }
 
-/// Attaches a program that drops all packets to the netdev `index` of the thread's namespace. With `link` it stays as
-/// long as the answer is held, and nobody can detach it by the netdev alone.
+/// Attaches a program that drops all packets to the netdev `index` of the thread's namespace. With `link`, the
+/// program stays attached until the returned descriptor is closed, and cannot be detached by the netdev.
 pub(crate) fn attach(place: Place, index: u32, link: bool) -> io::Result<OwnedFd> {
     let (kind, verdict, attach) = match place {
         Place::Xdp => (TYPE_XDP, XDP_DROP, ATTACH_XDP),
@@ -57,7 +57,7 @@ pub(crate) fn attach(place: Place, index: u32, link: bool) -> io::Result<OwnedFd
     Ok(program)
 }
 
-/// `r0 = VERDICT; exit`
+/// Loads the program `r0 = VERDICT; exit`.
 fn load(kind: u32, verdict: i32, attach: u32) -> io::Result<OwnedFd> {
     let [a, b, c, d] = verdict.to_ne_bytes();
     let instructions: [u8; 16] = [0xb7, 0, 0, 0, a, b, c, d, 0x95, 0, 0, 0, 0, 0, 0, 0];
@@ -70,7 +70,7 @@ fn load(kind: u32, verdict: i32, attach: u32) -> io::Result<OwnedFd> {
     bpf(BPF_PROG_LOAD, &mut attr).map(owned)
 }
 
-/// `IFLA_XDP` with the program's descriptor.
+/// Sets `IFLA_XDP` to the program's descriptor.
 fn set_xdp(index: u32, program: u32) -> io::Result<()> {
     let socket = netlink_socket()?;
     let words: [u32; 12] = [
@@ -90,7 +90,7 @@ fn set_xdp(index: u32, program: u32) -> io::Result<()> {
     let length = 44;
     let mut message = words;
     message[0] = length;
-    // SAFETY: the message is that long.
+    // SAFETY: the message has this length.
     let sent = unsafe {
         libc::send(
             socket.as_raw_fd(),
@@ -100,7 +100,7 @@ fn set_xdp(index: u32, program: u32) -> io::Result<()> {
         )
     };
     let mut answer = [0_u32; 64];
-    // SAFETY: the answer has that much room.
+    // SAFETY: the buffer for the answer has this size.
     let received = unsafe {
         libc::recv(
             socket.as_raw_fd(),
@@ -119,7 +119,7 @@ fn set_xdp(index: u32, program: u32) -> io::Result<()> {
 }
 
 fn netlink_socket() -> io::Result<OwnedFd> {
-    // SAFETY: no address is handed over.
+    // SAFETY: the call has no address as an argument.
     let fd = unsafe { libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
     match fd {
         0.. => Ok(owned(fd.into())),
@@ -133,12 +133,12 @@ fn put(attr: &mut [u32; 32], place: usize, address: u64) {
 }
 
 fn owned(fd: libc::c_long) -> OwnedFd {
-    // SAFETY: the kernel has opened it for this call, and nobody else has it.
+    // SAFETY: the kernel has opened the descriptor for this call, and no other object owns it.
     unsafe { OwnedFd::from_raw_fd(fd as i32) }
 }
 
 fn bpf(command: u32, attr: &mut [u32; 32]) -> io::Result<libc::c_long> {
-    // SAFETY: all addresses in it are those of arrays that live as long as the call.
+    // SAFETY: all addresses in `attr` are those of arrays that live until the call returns.
     let done = unsafe { libc::syscall(libc::SYS_bpf, command, attr.as_mut_ptr(), 128) };
     match done {
         0.. => Ok(done),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Random sequences: a pod with ten rails changes each of them as its own sequence says, and ends. Then the host is as it
-//! was, and the next pod with these rails has them to itself.
+//! Random sequences: a pod with ten rails changes each of them according to a random sequence, and ends. Then the host
+//! must be in its earlier state, and the next pod must have these rails for itself.
 //!
 //! `RDMA_HOSTILE_SEED=N` repeats the sequences of one pod.
 
@@ -23,30 +23,30 @@ use std::{
     time::Duration,
 };
 
-/// Rails of a pod, of which the last ones are macvlans.
+/// Number of a pod's rails. The last ones are macvlans.
 const RAILS: usize = 10;
 const VETHS: usize = 6;
-/// One that is down on the host.
+/// The index of the rail that is down on the host.
 const DOWN: usize = 8;
 
-/// Number of machines at a time.
+/// Number of test machines at the same time.
 const WORLDS: usize = 3;
 
-/// After so many sequences with a difference the test ends.
+/// The test ends after this number of sequences with a difference.
 const MOST_WRONG: usize = 10;
 
 /// NETIF_F_GRO
 const GRO: u32 = 1 << 14;
 
-/// Changes of a rail at most.
+/// The largest number of changes of a rail.
 const CHANGES: usize = 6;
 
-/// Way in which a pod ends.
+/// The way in which a pod ends.
 #[derive(Clone, Copy, Debug)]
 enum Ending {
     Del,
     Gc,
-    /// DEL is killed after so many changes, and the next pod's ADD does the rest.
+    /// DEL is killed after this number of changes, and the next pod's ADD completes the work.
     NextAdd(usize),
 }
 
@@ -56,7 +56,7 @@ struct World {
     before: State,
 }
 
-/// All of the host that can be compared.
+/// The host state that the test compares.
 struct State {
     snapshot: Snapshot,
     other: BTreeMap<String, String>,
@@ -84,7 +84,7 @@ impl State {
             "ip neigh show proxy",
             "bridge fdb show",
         ] {
-            // what each netdev without a queue has as soon as it was up once
+            // a qdisc that each netdev without a queue has after it was up once
             let shown = host.run(line);
             let lasting = shown.lines().filter(|it| !it.contains("noqueue"));
             other.extend(lasting.map(|it| (format!("{line}: {it}"), String::new())));
@@ -108,7 +108,7 @@ impl State {
     }
 }
 
-/// A pod's sequences, as text by which a developer repeats them.
+/// A pod's sequences, as text with which a developer can repeat them.
 struct Story {
     seed: u64,
     ending: Ending,
@@ -126,7 +126,7 @@ impl Story {
         let rails = (0..RAILS).map(|rail| {
             let changes = 1 + dice.roll(CHANGES);
             let changes = (0..changes).map(|_| Change::any(&mut dice));
-            // a macvlan of a macvlan lies on the host's netdev below, beside the rail: no upper one of the rail
+            // a macvlan of a macvlan is an upper netdev of the host's lower netdev, and not of the rail
             let is_apart =
                 |it: &Change| matches!(it, Change::Ip(text) if text.starts_with("link add link"));
             changes.filter(|it| rail < VETHS || !is_apart(it)).collect()
@@ -149,7 +149,8 @@ impl Story {
         text
     }
 
-    /// Makes all changes in `pod`, the first one of each rail, then the second one. What is to be held.
+    /// Makes all changes in `pod`: the first change of each rail, then the second of each, and so on. The caller must
+    /// keep the returned descriptors open.
     fn make(&self, pod: &Netns, host: &Netns) -> Vec<OwnedFd> {
         let handle = |rail: usize| format!("the-rail-{rail}");
         let mut indices = vec![];
@@ -197,7 +198,7 @@ impl Story {
     }
 }
 
-/// Runs `program` once for all `lines`. What is refused is not done.
+/// Runs `program` once for all `lines`. A line that the kernel refuses is skipped.
 fn batch(netns: &Netns, program: &str, lines: &[String]) {
     if lines.is_empty() {
         return;
@@ -236,14 +237,15 @@ impl World {
                 node.host.ip(&format!(
                     "link add link nic{rail} name eth{rail} type macvlan mode bridge"
                 ));
-                // the host does not use this one
+                // the host does not use this rail
                 if rail != DOWN {
                     node.host.ip(&format!("link set dev eth{rail} up"));
                 }
             }
         }
         node.furnish();
-        // as a NIC's driver, they have NAPI instances while they are up: without one, nobody can set `threaded`
+        // like a NIC's driver, they have NAPI instances while they are up; without such an instance, `threaded` cannot
+        // be set
         inside(&node.host, || {
             for rail in 1..=VETHS {
                 set_features(&format!("eth{rail}"), GRO, true).expect("GRO");
@@ -269,7 +271,7 @@ impl World {
         }
     }
 
-    /// A pod that does what the sequences of `seed` say, and another one after it. What is wrong then.
+    /// Runs a pod according to the sequences of `seed`, and then another pod. Returns the differences as an error.
     fn run(&self, story: &Story) -> Result<(), String> {
         let (old, next) = (self.node.pod("hostile"), self.node.pod("next"));
         self.node.add(&self.rails, "old", &old);
@@ -280,7 +282,7 @@ impl World {
         self.call("DEL", "next", &next)?;
         self.is_as_before("after the next pod's DEL")?;
         drop(held);
-        // a verb that comes late changes nothing
+        // a late verb changes nothing
         self.call("DEL", "old", &old)?;
         self.is_as_before("after another DEL of the first pod")
     }
@@ -311,7 +313,7 @@ impl World {
                 if add.input(&self.rails).run().status.success() {
                     return Ok(());
                 }
-                // a DEL that has changed nothing holds them
+                // the rails are still those of a pod whose DEL has changed nothing
                 self.call("DEL", "old", old)?;
                 return self.call("ADD", "next", next);
             }
@@ -329,7 +331,7 @@ impl World {
         }
     }
 
-    /// The kernel makes some things later, and gives some up later after a move.
+    /// Waits until the state is as before, because the kernel creates and removes some objects only after the move.
     fn is_as_before(&self, when: &str) -> Result<(), String> {
         let mut difference = String::new();
         let done = wait::within(wait::PATIENCE, || {
@@ -345,12 +347,12 @@ impl World {
         }
     }
 
-    /// Each rail carries frames both ways between `next` and the switch; `old`, in which `spy` is, hears none of them,
-    /// and nobody hears what it sends.
+    /// Checks that each rail carries frames both ways between `next` and the switch. The socket `spy` in `old` must not
+    /// receive these frames. Neither `next` nor the switch may receive the frames that `old` sends.
     fn probe(&self, story: &Story, old: &Netns, spy: &OwnedFd, next: &Netns) -> Result<(), String> {
         let switch = &self.node.switch;
         let [at_switch, at_next] = [inside(switch, listener), inside(next, listener)];
-        // what was on its way
+        // discard frames that are still in flight
         heard(spy);
         let word = |who: &str| format!("{who}-{}", story.seed);
         let expected = |who: &str, netdev: &dyn Fn(usize) -> String| -> BTreeSet<String> {
@@ -399,7 +401,7 @@ fn nothing_that_a_pod_does_to_its_rails_outlives_it() {
     let seeds = Mutex::new(seeds);
     let next = || seeds.lock().unwrap_or_else(PoisonError::into_inner).next();
     let wrong = Mutex::new(vec![]);
-    // a machine each, since the kernel is waited for most of the time
+    // one machine for each thread, because most of the time is spent waiting for the kernel
     thread::scope(|scope| {
         for _ in 0..WORLDS {
             scope.spawn(|| {
@@ -423,7 +425,7 @@ fn nothing_that_a_pod_does_to_its_rails_outlives_it() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The probe finds a netdev that the first pod has on the next one's rail. The sequences rely on this.
+/// The probe finds a netdev of the first pod that is still on the next pod's rail. The sequences rely on this.
 #[test]
 fn a_netdev_on_another_pods_rail_is_found_by_its_frames() {
     let world = World::new();

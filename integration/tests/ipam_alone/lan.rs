@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A node whose `eth1` has a prefix of each family, and the leases that are given of them.
+//! A node whose `eth1` has a prefix of each family, and the leases of addresses of these prefixes.
 
 use integration::{Conflist, Invocation, Netns, Node, Outcome, wait};
 use serde_json::{Value, json};
@@ -16,15 +16,15 @@ pub(crate) const HOST: [&str; 2] = ["10.1.0.10/24", "2001:db8:1::10/64"];
 /// The routers of `eth1`: one in the prefix, one link-local.
 pub(crate) const ROUTERS: [&str; 2] = ["10.1.0.254", "fe80::1"];
 
-/// A node.
+/// A node of the tests.
 #[derive(Debug)]
 pub(crate) struct Lan {
-    /// The machine.
+    /// The test machine.
     pub(crate) node: Node,
 }
 
 impl Lan {
-    /// One whose `eth1` has nothing.
+    /// A node whose `eth1` has no addresses.
     #[track_caller]
     pub(crate) fn bare() -> Self {
         Self {
@@ -32,7 +32,7 @@ impl Lan {
         }
     }
 
-    /// One whose `eth1` has [`HOST`] and [`ROUTERS`].
+    /// A node whose `eth1` has [`HOST`] and [`ROUTERS`].
     #[track_caller]
     pub(crate) fn new() -> Self {
         let lan = Self::bare();
@@ -45,8 +45,8 @@ impl Lan {
         lan
     }
 
-    /// Gives `eth1` addresses, and waits until they are in use. Also without duplicate address detection a kernel worker
-    /// (`addrconf_dad_work()`, `net/ipv6/addrconf.c`) makes an address usable; the worker waits for RTNL.
+    /// Gives `eth1` addresses, and waits until they are usable. Even without duplicate address detection, a kernel
+    /// worker (`addrconf_dad_work()`, `net/ipv6/addrconf.c`) makes an address usable. The worker waits for RTNL.
     #[track_caller]
     pub(crate) fn give(&self, addresses: &[&str]) {
         for address in addresses {
@@ -59,7 +59,7 @@ impl Lan {
         });
     }
 
-    /// `ipam` with `fields`.
+    /// The configuration `ipam` with `fields`.
     pub(crate) fn ipam(&self, fields: &Value) -> Value {
         let mut ipam = json!({"type": "rdma-ipam", "dataDir": self.data_dir()});
         for (key, value) in fields.as_object().expect("fields") {
@@ -68,7 +68,7 @@ impl Lan {
         ipam
     }
 
-    /// A list with Debian's `macvlan` alone, on `eth1`.
+    /// A list with only Debian's `macvlan`, on `eth1`.
     pub(crate) fn macvlan(&self, ipam: &Value) -> Conflist {
         let plugin = json!({
             "type": "macvlan",
@@ -80,7 +80,7 @@ impl Lan {
         Conflist::new("1.0.0", vec![plugin])
     }
 
-    /// A pod whose addresses can be used at once.
+    /// A pod that can use its addresses at once.
     #[track_caller]
     pub(crate) fn quick_pod(&self, label: &str) -> Netns {
         let pod = self.node.pod(label);
@@ -88,7 +88,7 @@ impl Lan {
         pod
     }
 
-    /// `rdma-ipam` itself, with the configuration of `list`'s first plugin, in CNI 1.1.
+    /// Calls `rdma-ipam` directly, with the configuration of `list`'s first plugin, in CNI 1.1.
     pub(crate) fn direct(&self, command: &str, list: &Conflist, more: &Value) -> Invocation<'_> {
         let mut input = list.plugins[0].clone();
         input["cniVersion"] = "1.1.0".into();
@@ -104,7 +104,7 @@ impl Lan {
             .input(&input)
     }
 
-    /// GC by `rdma-ipam` itself: only `valid` (container, interface) are there.
+    /// Calls GC of `rdma-ipam` directly. Only the attachments `valid` (container, interface) still exist.
     #[track_caller]
     pub(crate) fn gc(&self, list: &Conflist, valid: &[(&str, &str)]) {
         let valid = valid
@@ -119,24 +119,24 @@ impl Lan {
         self.node.directory().join("leases")
     }
 
-    /// Where the leases of network `net` are.
+    /// The directory with the leases of network `net`.
     pub(crate) fn leases_dir(&self) -> PathBuf {
         self.data_dir().join("net")
     }
 
-    /// Who has which address: container, interface.
+    /// The owner of each leased address: container, interface.
     pub(crate) fn leases(&self) -> BTreeMap<IpAddr, (String, String)> {
         let Ok(entries) = fs::read_dir(self.leases_dir()) else {
             return BTreeMap::new();
         };
         let names = entries.map(|entry| entry.expect("an entry").file_name());
         let addresses = names.filter_map(|name| name.to_str().expect("UTF-8").parse().ok());
-        // one that went meanwhile is none
+        // a lease that was removed in the meantime is skipped
         let with_owner = |ip| Some((ip, self.lease(ip)?));
         addresses.filter_map(with_owner).collect()
     }
 
-    /// Who has `ip`.
+    /// The owner of the lease of `ip`.
     pub(crate) fn lease(&self, ip: IpAddr) -> Option<(String, String)> {
         let text = fs::read_to_string(self.leases_dir().join(ip.to_string())).ok()?;
         let (container, ifname) = text
@@ -145,7 +145,7 @@ impl Lan {
         Some((container.to_owned(), ifname.to_owned()))
     }
 
-    /// Nothing is left of any attachment: no lease, no note, nothing half-written.
+    /// Asserts that no file of any attachment remains: no lease, no note, no temporary file.
     #[track_caller]
     pub(crate) fn assert_nothing_is_held(&self) {
         assert_eq!(self.leases(), BTreeMap::new());
@@ -160,7 +160,7 @@ impl Lan {
     }
 }
 
-/// The addresses of a result, as they are in it.
+/// The addresses of a result, as written in it.
 pub(crate) fn ips(result: &Value) -> Vec<String> {
     let ips = result["ips"].as_array().expect("ips");
     let ips = ips.iter().map(|ip| ip["address"].as_str().expect("text"));
@@ -173,8 +173,8 @@ pub(crate) fn ip(address: &str) -> IpAddr {
     ip.parse().expect("an address")
 }
 
-/// One of Debian's plugins failed with `code`, which it hands on from `rdma-ipam`: its message.
-/// Unlike ours its error has no `cniVersion`.
+/// Asserts that one of Debian's plugins failed with `code`, an error of `rdma-ipam` that the plugin passes on. Returns
+/// the error's message. Debian's errors have no `cniVersion`.
 #[track_caller]
 pub(crate) fn refused<T>(outcome: Result<T, Outcome>, code: u64) -> String {
     let Err(outcome) = outcome else {
@@ -186,7 +186,7 @@ pub(crate) fn refused<T>(outcome: Result<T, Outcome>, code: u64) -> String {
     error["msg"].as_str().expect("msg").to_owned()
 }
 
-/// The bits of the network of `10.1.0.10/24`, and how many.
+/// The network of an address such as `10.1.0.10/24`: its bits and its prefix length.
 pub(crate) fn network(address: &str) -> (u128, u32) {
     let (_, length) = address.split_once('/').expect("a prefix length");
     let length: u32 = length.parse().expect("a prefix length");
@@ -197,13 +197,13 @@ pub(crate) fn network(address: &str) -> (u128, u32) {
     (bits >> (width - length), length)
 }
 
-/// From one pod to `address`.
+/// Pings `address` from a pod.
 #[track_caller]
 pub(crate) fn ping(from: &Netns, address: IpAddr) {
     from.run(&format!("ping -n -c 2 -i 0.05 -W 5 {address}"));
 }
 
-/// `dst via gateway` of each route in `pod` that goes by a gateway.
+/// `dst via gateway` of each route in `pod` that has a gateway.
 #[track_caller]
 pub(crate) fn gateway_routes(pod: &Netns) -> Vec<(String, String)> {
     let mut found = vec![];

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Debian's `macvlan`: addresses of its `master`'s prefixes, and of ranges.
+//! Debian's `macvlan` with addresses of its `master`'s prefixes, and of ranges.
 
 use crate::lan::{HOST, Lan, ROUTERS, gateway_routes, ip, ips, network, ping, refused};
 use integration::{Attachment, Conflist, Netns};
 use serde_json::{Value, json};
 use std::{collections::BTreeSet, fs};
 
-/// Every address of `result` is on the pod's interface, in the network of one of `hosts`,
-/// leased to `attachment`, and not the host's.
+/// Asserts for every address of `result`: the pod's interface has it, it is in the network of one
+/// of `hosts`, it is leased to `attachment`, and it is not the host's own.
 #[track_caller]
 fn assert_placed(lan: &Lan, pod: &Netns, attachment: &Attachment, result: &Value, hosts: &[&str]) {
     let told = ips(result);
@@ -21,8 +21,9 @@ fn assert_placed(lan: &Lan, pod: &Netns, attachment: &Attachment, result: &Value
     }
 }
 
-/// ADD to two pods, pings between them, CHECK, CHECK without a lease, DEL, DEL of a pod that
-/// died, and the first pod once more: its two results, and the second pod's.
+/// Runs ADD of two pods, pings between them, CHECK, CHECK without a lease, DEL, DEL of a pod that
+/// has ended, and ADD of the first pod again. Returns both results of the first pod, and the result
+/// of the second pod.
 #[track_caller]
 fn life(lan: &Lan, list: &Conflist, hosts: &[&str]) -> [Value; 3] {
     let runtime = lan.node.runtime();
@@ -90,7 +91,7 @@ fn addresses_of_the_parents_prefix_are_on_the_pods_interface() {
             _ => assert_ne!(first["ips"], again["ips"], "round robin"),
         }
         if strategy == "sequential" {
-            // no router in the IPv6 prefix: its first address is spared
+            // no router in the IPv6 prefix: rdma-ipam does not assign the first address
             let last = |result: &Value| ips(result).pop();
             assert_eq!(last(&first).as_deref(), Some("2001:db8:1::2/64"));
             assert_eq!(last(&second).as_deref(), Some("2001:db8:1::3/64"));
@@ -106,7 +107,7 @@ fn the_parents_routers_are_the_pods() {
     let by = |dst: &str, router: &str| (dst.to_owned(), router.to_owned());
 
     let list = lan.macvlan(&json!({"from": "parent", "family": "both"}));
-    // here with duplicate address detection, as in life
+    // this pod uses duplicate address detection, as in production
     let result = runtime.add(&list, &attachment).expect("ADD");
     assert_eq!(result["ips"][0]["gateway"], ROUTERS[0]);
     assert!(result["ips"][1].get("gateway").is_none(), "{result}");
@@ -122,7 +123,7 @@ fn the_parents_routers_are_the_pods() {
     runtime.check(&list, &attachment).expect("CHECK");
     runtime.del(&list, &attachment).expect("DEL");
 
-    // routes of one's own take the place of the parent's; the gateway stays
+    // configured routes replace those of the parent; the gateway is kept
     let routes = json!([{"dst": "192.0.2.0/24"}]);
     let list = lan.macvlan(&json!({"from": "parent", "family": "ipv4", "routes": routes}));
     let result = runtime.add(&list, &attachment).expect("ADD");
@@ -130,7 +131,7 @@ fn the_parents_routers_are_the_pods() {
     assert_eq!(gateway_routes(&pod), [by("192.0.2.0/24", ROUTERS[0])]);
     runtime.del(&list, &attachment).expect("DEL");
 
-    // the routers are nobody's address
+    // rdma-ipam does not assign the routers' addresses
     let list = lan.macvlan(&json!({"from": "parent", "family": "ipv4"}));
     let wish = attachment.with_capability("ips", json!([ROUTERS[0]]));
     let text = refused(runtime.add(&list, &wish), 7);
@@ -175,7 +176,7 @@ fn ranges() {
 fn the_hosts_own_addresses_are_never_given() {
     let lan = Lan::bare();
     lan.give(&["10.1.0.3/29"]);
-    // on another netdev
+    // an address of another netdev
     lan.node.host.ip("address add 10.1.0.5/32 dev lo");
     let list = lan.macvlan(&json!({"from": "parent", "family": "ipv4"}));
     let runtime = lan.node.runtime();
@@ -257,7 +258,7 @@ fn a_parent_without_a_prefix_is_reported_in_a_sentence() {
     }
 }
 
-/// Debian's macvlan speaks CNI 1.0: a runtime asks it for no STATUS, and no GC.
+/// Debian's macvlan supports only CNI 1.0: a runtime calls neither STATUS nor GC.
 #[test]
 fn status() {
     let lan = Lan::new();
@@ -270,6 +271,6 @@ fn status() {
     let told = lan.direct("STATUS", &list, &json!({"master": "eth9"}));
     let text = told.run().error(50);
     assert!(text.contains("eth9"), "{text}");
-    // no pod got anything by that
+    // no address was leased by these calls
     lan.assert_nothing_is_held();
 }

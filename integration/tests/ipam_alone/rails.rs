@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `rdma-cni` without RDMA: macvlan children of two rails, each with addresses of its own
+//! `rdma-cni` without RDMA: macvlan children of two rails. Each child gets addresses of its
 //! parent's prefixes.
 
 use crate::lan::{Lan, ip, ips, network, ping};
@@ -12,7 +12,7 @@ const RAILS: [[&str; 2]; 2] = [
     ["10.2.0.10/24", "2001:db8:2::10/64"],
 ];
 
-/// `eth1` and `eth2` with [`RAILS`], and the list that shares them.
+/// A node whose `eth1` and `eth2` have [`RAILS`], and the list that shares them.
 fn rails(strategy: &str) -> (Lan, Conflist) {
     let lan = Lan::bare();
     lan.node.add_rail("eth2");
@@ -35,7 +35,8 @@ fn list_of(lan: &Lan, strategy: &str) -> Conflist {
     Conflist::new("1.1.0", vec![plugin])
 }
 
-/// The pod's rails have addresses of their parents' networks, leased under the rails' names.
+/// Asserts that the pod's rails have addresses of their parents' networks, leased with the names of
+/// the rails.
 #[track_caller]
 fn assert_placed(lan: &Lan, pod: &Netns, container: &str) {
     for (rail, hosts) in ["rdma0", "rdma1"].iter().zip(RAILS) {
@@ -74,7 +75,7 @@ fn each_rail_has_addresses_of_its_own_parent() {
             ping(&pods[0], ip(&address));
         }
 
-        // the runtime knows attachments, not rails
+        // the runtime identifies attachments, and knows no rails
         let all: Vec<&Attachment> = attachments.iter().collect();
         for outcome in runtime.gc(&list, &all) {
             outcome.silent();
@@ -113,7 +114,7 @@ fn each_rail_has_addresses_of_its_own_parent() {
     }
 }
 
-/// One IPv4 address and one IPv6 address for each rail, in no order.
+/// Requests one IPv4 address and one IPv6 address for each rail, in any order.
 const WISHES: [&str; 4] = [
     "2001:db8:2::77",
     "10.1.0.77",
@@ -144,7 +145,7 @@ fn each_rail_gets_the_requested_addresses_of_its_own_network() {
         lan.assert_nothing_is_held();
     }
 
-    // one address for one rail; `stable` could give the other one .77 by chance
+    // one requested address for one rail; `stable` could assign .77 to the other one by chance
     let list = list_of(&lan, "sequential");
     let mut by_argument = attachment.clone();
     by_argument.args.insert("IP".into(), "10.2.0.77".into());

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pods that come and go by Debian's `macvlan`, from prefixes so small that addresses are
-//! used again and again, while `macvlan` and `rdma-ipam` are killed at any moment. The test
-//! compares the pods' real addresses all the time.
+//! Pods that start and end by Debian's `macvlan`. The prefixes are so small that addresses are reused,
+//! while the test kills `macvlan` and `rdma-ipam` at random moments. The test compares the pods' real
+//! addresses all the time.
 //!
-//! A pod counts from the end of its ADD, however that ended, until its DEL begins: `macvlan`
-//! gives addresses back before it takes them off the interface.
+//! A pod is compared from the end of its ADD, also of a failed one, until the start of its DEL: `macvlan`
+//! releases addresses before it removes them from the interface.
 
 use crate::lan::Lan;
 use integration::{Attachment, Conflist, Netns, plugin::Running};
@@ -23,14 +23,14 @@ use std::{
 const LONG: Duration = Duration::from_secs(15);
 const THREADS: u32 = 4;
 
-/// So many pods live at most, of each thread.
+/// The largest number of living pods of each thread.
 const PODS: usize = 12;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Phase {
     Coming,
     Added,
-    /// Its ADD was killed, or failed as its IPAM plugin was.
+    /// The pod's ADD was killed, or failed because its IPAM plugin was killed.
     Cut,
     Leaving,
 }
@@ -56,20 +56,20 @@ impl Pod {
     }
 }
 
-/// Processes that the test kills.
+/// The processes that the test kills.
 #[derive(Clone, Copy, Debug)]
 enum Victim {
-    /// `macvlan` and what it started, at once.
+    /// `macvlan` and the processes that it started, together.
     Group,
-    /// `macvlan`: `rdma-ipam` goes on, and nobody hears its answer.
+    /// Only `macvlan`: `rdma-ipam` continues, and no process reads its answer.
     Caller,
-    /// `rdma-ipam`
+    /// Only `rdma-ipam`.
     Ipam,
 }
 
 const VICTIMS: [Victim; 3] = [Victim::Group, Victim::Caller, Victim::Ipam];
 
-/// Numbers to choose by (xorshift).
+/// Pseudorandom numbers (xorshift).
 #[derive(Debug)]
 struct Dice(u64);
 
@@ -115,7 +115,8 @@ impl Stress {
         )
     }
 
-    /// Kills `running` or a part of it, somewhere in its middle. Tells whether it was in time.
+    /// Kills `running` or one of its processes at a random time. Returns true if the process was still
+    /// running.
     fn kill(&self, running: &mut Running, dice: &mut Dice) -> bool {
         let index = usize::try_from(dice.below(3)).expect("small");
         let hit = match VICTIMS[index] {
@@ -140,7 +141,7 @@ impl Stress {
         hit
     }
 
-    /// ADD, perhaps killed.
+    /// Runs ADD, which the test kills at random.
     fn add(&self, container: String, dice: &mut Dice) -> Arc<Pod> {
         let pod = Arc::new(Pod {
             netns: self.lan.quick_pod("pod"),
@@ -150,7 +151,7 @@ impl Stress {
         self.pods.lock().expect("no panic").push(pod.clone());
         let mut running = self.start("ADD", &pod);
         let was_killed = dice.below(3) == 0 && self.kill(&mut running, dice);
-        // with an `rdma-ipam` that was left alone
+        // after a kill of `macvlan`, the end of `rdma-ipam`
         let outcome = running.wait();
         self.counts.adds.fetch_add(1, Relaxed);
         if outcome.status.success() {
@@ -166,7 +167,7 @@ impl Stress {
         pod
     }
 
-    /// DEL, perhaps killed, and then again.
+    /// Runs DEL, which the test kills at random and then repeats.
     fn del(&self, pod: &Arc<Pod>, dice: &mut Dice) {
         pod.becomes(Phase::Leaving);
         loop {
@@ -187,7 +188,7 @@ impl Stress {
         pods.retain(|other| !Arc::ptr_eq(other, pod));
     }
 
-    /// One that runs pods. Cut-off ones get their DEL at once, later, or not at all.
+    /// A thread that runs pods. A pod whose ADD was killed gets its DEL at once, later, or never.
     fn come_and_go(&self, number: u32) {
         let mut dice = Dice(0x9e37_79b9_7f4a_7c15 ^ u64::from(number + 1) << 32);
         let mut mine: Vec<Arc<Pod>> = vec![];
@@ -214,11 +215,12 @@ impl Stress {
         }
     }
 
-    /// Asserts that no two pods have one address, and that each address is leased to its pod's container.
+    /// Asserts that no two pods have the same address, and that each address is leased to its pod's
+    /// container.
     fn look(&self) {
         let pods = self.living();
         let phases = pods.iter().map(|pod| pod.phase.read().expect("no panic"));
-        // none of these can begin its DEL meanwhile
+        // no pod in this list can begin its DEL in the meantime
         let still: Vec<_> = pods
             .iter()
             .zip(phases)
@@ -249,7 +251,7 @@ impl Stress {
     }
 }
 
-/// The addresses that a pod has, whatever its interface is called.
+/// The addresses of a pod, on any of its interfaces.
 fn configured(netns: &Netns) -> Vec<IpAddr> {
     let mut found = vec![];
     for link in netns.show("address show") {
@@ -300,7 +302,7 @@ fn no_address_is_configured_twice_and_none_is_lost() {
     }
     let Stress { lan, list, .. } = &stress;
 
-    // of those that were cut off, one half gets its DEL, and the other only GC
+    // half of the killed pods get a DEL, and the other half only GC
     let mut dice = Dice(7);
     let pods = stress.living();
     let (cut, added): (Vec<_>, Vec<_>) = pods.iter().partition(|pod| pod.is(Phase::Cut));
@@ -327,7 +329,8 @@ fn no_address_is_configured_twice_and_none_is_lost() {
     fill(lan, list);
 }
 
-/// All addresses of both prefixes can be given, but the host's own and the first one.
+/// Asserts that rdma-ipam can assign all addresses of both prefixes except the host's own and the first
+/// one.
 fn fill(lan: &Lan, list: &Conflist) {
     let prefixes = ["10.1.0.", "2001:db8:1::"];
     let v4 = (2..=126)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! In the lab, a real cluster of one node whose `rdma/hca` is allocated by claims (dynamic resource allocation):
-//! `scripts/test --full lab cluster-claims` with Kubernetes 1.37, `cluster-claims-1.36` with 1.36. Scheduler, kubelet and
-//! container runtime are real; the pods are the unchanged examples, and some pods that name their claims.
+//! `scripts/test --full lab cluster-claims` with Kubernetes 1.37, `cluster-claims-1.36` with 1.36. Scheduler, kubelet
+//! and container runtime are real. The pods are the unchanged examples, and some pods that name their claims.
 
 mod driver;
 mod named;
@@ -26,20 +26,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The pods of the example, in its order.
+/// The pods of the example, in the order of its file.
 const PAIR: [&str; 2] = ["rdma-test-pod", "rdma-test-pod-1"];
 
-/// Manifest that the chart renders with `dra` of its values.
+/// The manifest that the chart renders with `dra` set in its values.
 const MANIFEST: &str = "integration/manifests/rendered/claims.yaml";
 
-/// The devices of its node.
+/// The names of the node's devices.
 const DEVICES: [&str; 3] = [
     "rdma-hca-all",
     "rdma-hca-0000-21-00-0",
     "rdma-hca-0000-41-00-0",
 ];
 
-/// A pod of the cluster that was allocated what it has by a claim.
+/// A pod of the cluster whose devices were allocated by a claim.
 #[track_caller]
 fn claiming(cluster: &mut Cluster, name: &str) -> Pod {
     let pod = cluster.pod(name);
@@ -53,7 +53,7 @@ fn claiming(cluster: &mut Cluster, name: &str) -> Pod {
     pod
 }
 
-/// The example's pods with `hostNetwork`, for whose network nobody waits.
+/// The example's pods with `hostNetwork`. The driver does not wait for their network.
 fn of_the_host_have_the_devices(cluster: &mut Cluster) {
     cluster.types("kubectl apply -f conf/examples/10-bandwidth-host-network.yaml");
     for name in PAIR {
@@ -64,7 +64,7 @@ fn of_the_host_have_the_devices(cluster: &mut Cluster) {
     end(cluster, &[]);
 }
 
-/// The container's environment has the pod's rails, each with an RDMA device and a GID.
+/// Asserts that the container's environment names the pod's rails, each with an RDMA device and a GID.
 fn knows_its_rails(pod: &Pod) {
     let told = pod.main().sh("echo \"$RDMA_RAILS\"");
     let rails: Value = serde_json::from_str(&told).expect("JSON");
@@ -82,7 +82,7 @@ fn of_the_example_have_all_rails(cluster: &mut Cluster) -> [Pod; 2] {
     let pair = PAIR.map(|name| claiming(cluster, name));
     pair.iter().for_each(has_all_rails);
     pair.iter().for_each(knows_its_rails);
-    // what a container is given was there when its pod had a network
+    // the CDI specifications existed when the network of each pod was ready
     let events = cluster.types("kubectl events -o json");
     assert!(!events.contains("CDI device injection failed"), "{events}");
     assert_eq!(records().len(), 2);
@@ -92,14 +92,14 @@ fn of_the_example_have_all_rails(cluster: &mut Cluster) -> [Pod; 2] {
     pair
 }
 
-/// The driver is killed, and kubelet starts it again: what runs goes on, and the next pod has its rails.
+/// The driver is killed, and kubelet restarts it: running pods continue, and the next pod gets its rails.
 fn are_served_after_a_kill(cluster: &mut Cluster, pair: [Pod; 2]) -> [Pod; 2] {
     let of_container = |pod: &Value| pod["status"]["containerStatuses"][0].clone();
     let container = of_container(&claims::daemon(cluster));
     let id = container["containerID"].as_str().expect("an id").to_owned();
     let id = id.split_once("://").expect("a runtime and an id").1;
     cluster.runtime.cri().kill(id);
-    // one ends meanwhile, whether the driver is back by then or not, and comes again
+    // one pod ends in the meantime, whether or not the driver is back, and starts again
     let [first, second] = pair;
     let path = format!("{PODS}/{}", second.name);
     cluster.delete(PODS, &[&second.name]);
@@ -117,7 +117,8 @@ fn are_served_after_a_kill(cluster: &mut Cluster, pair: [Pod; 2]) -> [Pod; 2] {
     [first, second]
 }
 
-/// A NIC's carrier goes, and comes: as long its device has a taint, by which the scheduler gives it to no pod.
+/// A NIC loses its carrier and gets it back. In between, its device has a taint, and the scheduler allocates it to no
+/// pod.
 fn nics_without_carrier_are_tainted(cluster: &mut Cluster) {
     let change = |cluster: &mut Cluster, to: &str, count: usize| {
         let port = NICS[0];
@@ -143,7 +144,7 @@ fn nics_without_carrier_are_tainted(cluster: &mut Cluster) {
     change(cluster, "up", 0);
 }
 
-/// The slice has the network of a NIC's bond as it is now. Claims choose a NIC by its network.
+/// The slice shows the current network of a NIC's bond. Claims select a NIC by its network.
 fn nics_tell_their_networks(cluster: &mut Cluster) {
     let [_, device, _] = DEVICES;
     let told = |cluster: &Cluster| claims::attribute(cluster, device, "ipv6Prefix");
@@ -151,7 +152,7 @@ fn nics_tell_their_networks(cluster: &mut Cluster) {
     let bond = bond["string"].as_str().expect("a bond").to_owned();
     let before = told(cluster);
     assert!(before["string"].is_string(), "{before}");
-    // the kernel has the newest in front
+    // the kernel lists the newest address first
     for (verb, expected) in [("add", json!({"string": "fd77::/64"})), ("del", before)] {
         let at = Instant::now();
         cluster
@@ -168,7 +169,7 @@ fn nics_tell_their_networks(cluster: &mut Cluster) {
     }
 }
 
-/// The example's pods end; nothing of theirs is left.
+/// The example's pods end. Asserts that nothing of them remains.
 fn end(cluster: &mut Cluster, netns: &[Netns]) {
     cluster.delete(PODS, &PAIR);
     cluster.until("they are gone", |it| {
@@ -202,7 +203,7 @@ fn unchanged_pods_are_served_by_claims() {
     named::claims(&mut cluster);
     none_is_left(&mut cluster);
     remove(&mut cluster, MANIFEST);
-    // kubelet makes the directory for the mount (DirectoryOrCreate)
+    // kubelet creates the directory for the mount (DirectoryOrCreate)
     Files::below(&PLACES).assert_as(&files, &["/var/run/cdi"]);
     network.assert_restored(&cluster.nics.host);
 }

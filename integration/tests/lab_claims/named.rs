@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pods that name their claims: several on one claim, with parameters, in init containers; and what a claim gives while
-//! devices, containers and kubelet go and come.
+//! Pods that name their claims: several pods with one claim, parameters, and init containers. The tests also check the
+//! devices of a claim while devices, containers and kubelet restart.
 
 use integration::{
     Cluster, Netns,
@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 const CLASSES: &str = "/apis/resource.k8s.io/v1/deviceclasses";
 
-/// The `config` that has the parameters `fields`.
+/// The field `config` of a claim with the parameters `fields`.
 fn config(fields: Value) -> Value {
     let mut parameters = json!({"apiVersion": "hca.rdma/v1alpha1", "kind": "AttachmentParameters"});
     for (name, value) in fields.as_object().expect("an object") {
@@ -44,7 +44,7 @@ fn object(kind: &str, name: &str, spec: Value) -> Value {
     })
 }
 
-/// A pod whose `containers` or `initContainers` use its one claim.
+/// A pod with one claim, which its containers in the list `users` (`containers` or `initContainers`) use.
 fn pod(name: &str, claim: &Value, users: &str) -> Value {
     let mut main = json!({"name": "main", "image": TOOLS, "command": ["sleep", "1000000"]});
     let look = "cat /sys/class/net/rdma0/address && ls /dev/infiniband/uverbs*";
@@ -64,12 +64,12 @@ fn pod(name: &str, claim: &Value, users: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
 }
 
-/// Returns what the claim says of its one device.
+/// Returns the status of the claim's one device.
 fn said(cluster: &Cluster, claim: &str) -> Value {
     cluster.look(&format!("{CLAIMS}/{claim}"))["status"]["devices"][0].clone()
 }
 
-/// Returns the number of pods' rails that the claim has.
+/// Returns the number of pod rails in the claim's status.
 fn rails(cluster: &Cluster, claim: &str) -> usize {
     let said = said(cluster, claim);
     said["data"]["rails"].as_array().map_or(0, Vec::len)
@@ -81,7 +81,7 @@ fn mtu(netns: &Netns, link: &str) -> u64 {
     found[0]["mtu"].as_u64().expect("a number")
 }
 
-/// Two pods, each with its own rails, of the MTU that the claim has.
+/// Two pods share a claim. Each has its own rails, with the MTU of the claim.
 fn of_one_claim_have_their_own_rails(cluster: &mut Cluster) -> [Pod; 2] {
     let spec = devices("rdma-hca", json!({"mtu": 1400}));
     cluster.make(CLAIMS, &object("ResourceClaim", "both", spec));
@@ -104,7 +104,7 @@ fn of_one_claim_have_their_own_rails(cluster: &mut Cluster) -> [Pod; 2] {
     pods
 }
 
-/// A claim that only an init container uses: kubelet tells nobody of it.
+/// A claim that only an init container uses: kubelet does not report it to plugins.
 fn of_an_init_container_is_attached(cluster: &mut Cluster) {
     let spec = json!({"spec": devices("rdma-hca-nic", Value::Null)});
     cluster.make(TEMPLATES, &object("ResourceClaimTemplate", "nic", spec));
@@ -138,7 +138,7 @@ fn of_an_init_container_is_attached(cluster: &mut Cluster) {
     end(cluster, &["init"]);
 }
 
-/// Both RDMA devices go, and come back in the other order.
+/// Both RDMA devices are removed, and return in the other order.
 fn change_numbers(cluster: &mut Cluster) {
     let before = [0, 1].map(|rail| uverbs(&rdma(rail)));
     let host = &cluster.nics.host;
@@ -154,8 +154,8 @@ fn change_numbers(cluster: &mut Cluster) {
     cluster.says("the devices have each other's numbers");
 }
 
-/// A class of an operator's own says what its pods get of a netdev, and their routes. A container that is started again
-/// has its own device, whose number is another's by now.
+/// An operator's own class sets the netdev settings and the routes of its pods. A restarted container gets its own
+/// device, whose number now belongs to another device.
 fn keep_their_device(cluster: &mut Cluster) {
     let all = r#"device.driver == "hca.rdma" && device.attributes["hca.rdma"].scope == "all""#;
     let fields =
@@ -195,7 +195,7 @@ fn keep_their_device(cluster: &mut Cluster) {
     cluster.delete(CLASSES, &["private"]);
 }
 
-/// Kubelet starts again: it deletes the slices, and prepares what it has once more.
+/// Kubelet restarts: it deletes the slices, and prepares its claims again.
 fn outlive_kubelet(cluster: &mut Cluster, pods: &[Pod; 2]) {
     cluster.kubelet.go(Signal::SIGTERM);
     cluster.kubelet.come();
@@ -212,7 +212,7 @@ fn outlive_kubelet(cluster: &mut Cluster, pods: &[Pod; 2]) {
     end(cluster, &["third"]);
 }
 
-/// Kubelet reports a NIC without carrier in the status of the containers that have it.
+/// Kubelet reports a NIC without carrier in the status of the containers that have this NIC.
 fn hear_of_their_devices_health(cluster: &mut Cluster) {
     let is = |cluster: &mut Cluster, state: &str| {
         let change = if state == "Healthy" { "up" } else { "down" };
@@ -231,7 +231,7 @@ fn hear_of_their_devices_health(cluster: &mut Cluster) {
     is(cluster, "Healthy");
 }
 
-/// A claim whose parameters are wrong: its pod does not come, and its events say why.
+/// A claim with wrong parameters: its pod does not start, and an event of the pod says why.
 fn are_refused_in_words(cluster: &mut Cluster) {
     let spec = devices("rdma-hca", json!({"mtu": "9000"}));
     cluster.make(CLAIMS, &object("ResourceClaim", "wrong", spec));
@@ -249,7 +249,7 @@ fn are_refused_in_words(cluster: &mut Cluster) {
     cluster.delete(CLAIMS, &["wrong"]);
 }
 
-/// All of it. Nothing is left.
+/// Runs all steps. Asserts that nothing remains.
 pub(super) fn claims(cluster: &mut Cluster) {
     let pods = of_one_claim_have_their_own_rails(cluster);
     of_an_init_container_is_attached(cluster);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! In the lab, a real cluster of one node: `scripts/test lab cluster`. Control plane, kubelet and container runtime are
-//! real; the daemon runs in the DaemonSet's pod from the image, and the daemon has installed the chain. The commands of
-//! an operator come from the pages.
+//! real. The daemon runs from the image in the DaemonSet's pod, and has installed the chain. The operator's commands
+//! are those of the pages.
 
 mod chart;
 mod install;
@@ -15,17 +15,17 @@ mod without_ipv6;
 use integration::{Cluster, Netns, Snapshot, container_runtime::installed::Files};
 use std::fs;
 
-/// The page.
+/// The page with the commands.
 const PAGE: &str = "docs/deploy.md";
 
-/// Where an installation writes, or may, but for kubelet's own directories and [`STATES`].
+/// Directories in which an installation may write, in addition to kubelet's own directories and [`STATES`].
 const PLACES: [&str; 3] = ["/etc/cni", "/opt/cni", "/var/run/cdi"];
 
-/// Directories that an installation may leave by design, below the first one: the daemon's and the chain's own state, and
-/// what IPAM plugins and the runtime's CNI library keep of networks that they served. Nothing else is there.
+/// A directory, and the directories below it that may remain after the removal: the state of the daemon and the chain,
+/// and the files that IPAM plugins and the runtime's CNI library keep for networks. Nothing else may be in it.
 const STATES: (&str, [&str; 3]) = ("/var/lib/cni", ["networks", "rdma-cni", "results"]);
 
-/// Files and network of a node.
+/// The files and the network state of a node before the installation.
 struct Before {
     files: Files,
     network: Snapshot,
@@ -52,7 +52,7 @@ impl Before {
     }
 }
 
-/// All steps share one cluster: its start takes longer than any step.
+/// All steps share one cluster, because its start takes longer than any step.
 #[test]
 fn a_cluster_is_installed_used_and_left_as_it_was() {
     let mut cluster = Cluster::new();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Users' pods.
+//! Pods of users.
 
 use integration::{
     Cluster, Netns,
@@ -16,16 +16,16 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// The pods of the example, in its order.
+/// The pods of the example, in the order of its file.
 pub(super) const PAIR: [&str; 2] = ["rdma-test-pod", "rdma-test-pod-1"];
 
-/// The pods of a user, by their path.
+/// The API path of a user's pods.
 pub(super) const PODS: &str = "/api/v1/namespaces/default/pods";
 
 /// The links of a pod without RDMA.
 pub(super) const PLAIN: [&str; 2] = ["lo", "eth0"];
 
-/// Returns the number of ids that kubelet allocated to the pod, as kubelet reports it.
+/// Returns the number of ids allocated to the pod, as kubelet reports them.
 #[track_caller]
 fn allocated(pod: &Pod) -> usize {
     let limit = Duration::from_secs(60);
@@ -37,12 +37,12 @@ fn allocated(pod: &Pod) -> usize {
     of_ours.map(|it| it.device_ids.len()).sum()
 }
 
-/// A pod that asks for `limits`. Its shell's end is not waited for.
+/// A pod that requests `limits`. Its deletion does not wait for the shell to end.
 pub(super) fn pod(name: &str, limits: &Value) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec(limits)})
 }
 
-/// Returns the specification of such a pod.
+/// Returns the specification of a pod that requests `limits`.
 pub(super) fn spec(limits: &Value) -> Value {
     let container = json!({
         "name": "main", "image": TOOLS, "command": ["sleep", "1000000"], "resources": {"limits": limits},
@@ -50,7 +50,7 @@ pub(super) fn spec(limits: &Value) -> Value {
     json!({"terminationGracePeriodSeconds": 1, "containers": [container]})
 }
 
-/// A pod without RDMA, and those of the example with `hostNetwork`, which have the devices and the node's
+/// A pod without RDMA, and the example's pods with `hostNetwork`, which have the devices and the node's
 /// NICs.
 pub(super) fn without_rails_are_untouched(cluster: &mut Cluster) {
     cluster.make(PODS, &pod("plain", &json!({})));
@@ -74,7 +74,7 @@ pub(super) fn without_rails_are_untouched(cluster: &mut Cluster) {
     cluster.says("pods without rails are gone");
 }
 
-/// Two pods of this node; those of "Verify" want two nodes.
+/// Starts the example's two pods on this node. The pods of "Verify" need two nodes.
 pub(super) fn of_the_example_have_all_rails(cluster: &mut Cluster) -> [Pod; 2] {
     cluster.types("kubectl apply -f conf/examples/10-bandwidth.yaml");
     cluster.types(
@@ -96,7 +96,8 @@ pub(super) fn of_the_example_have_all_rails(cluster: &mut Cluster) -> [Pod; 2] {
     pair
 }
 
-/// `rping` on each rail, and by `kubectl exec` `rping` on one and `ib_read_bw -q 30` on the other.
+/// Runs `rping` on each rail. Runs by `kubectl exec` `rping` on one rail and `ib_read_bw -q 30` on the
+/// other.
 pub(super) fn have_rdma_between_them(cluster: &Cluster, pair: [&Pod; 2]) {
     rping_on_all_rails(pair);
     let names = pair.map(|it| it.name.as_str());
@@ -104,7 +105,7 @@ pub(super) fn have_rdma_between_them(cluster: &Cluster, pair: [&Pod; 2]) {
     traffic::read_bandwidth(cluster, names, 1, 30);
 }
 
-/// Kubelet is started again: the same containers run, and have what they had been allocated.
+/// Kubelet restarts: the same containers run, and keep their allocation.
 pub(super) fn outlive_kubelet(cluster: &mut Cluster, pair: &[&Pod; 2]) {
     cluster.kubelet.go(Signal::SIGTERM);
     pair.iter().for_each(|pod| has_all_rails(pod));
@@ -114,7 +115,7 @@ pub(super) fn outlive_kubelet(cluster: &mut Cluster, pair: &[&Pod; 2]) {
     are_the_same(cluster, pair);
 }
 
-/// The second of the example's pods ends, and comes again with the example.
+/// The example's second pod ends, and is created again from the example.
 pub(super) fn one_comes_again(cluster: &mut Cluster, pod: Pod) -> Pod {
     let path = format!("{PODS}/{}", pod.name);
     cluster.delete(PODS, &[&pod.name]);
@@ -129,7 +130,7 @@ pub(super) fn one_comes_again(cluster: &mut Cluster, pod: Pod) -> Pod {
     again
 }
 
-/// The pods are those that they were.
+/// Asserts that the pods are still the same.
 #[track_caller]
 pub(super) fn are_the_same(cluster: &mut Cluster, pair: &[&Pod; 2]) {
     for pod in pair {
@@ -141,16 +142,16 @@ pub(super) fn are_the_same(cluster: &mut Cluster, pair: &[&Pod; 2]) {
     }
 }
 
-/// The example's pods end; nothing of theirs is left.
+/// The example's pods end. Asserts that nothing of them remains.
 pub(super) fn end(cluster: &mut Cluster, pair: [&Pod; 2]) {
     let netns: Vec<Netns> = pair.into_iter().map(Pod::netns).collect();
     cluster.delete(PODS, &PAIR);
     have_left_nothing(cluster, &netns);
 }
 
-/// The pods, which had these namespaces, end now; nothing of theirs is left.
+/// Waits until the pods with these namespaces have ended. Asserts that nothing of them remains.
 pub(super) fn have_left_nothing(cluster: &mut Cluster, netns: &[Netns]) {
-    // the runtime removes a namespace last, DEL included
+    // the runtime removes a namespace last, after DEL
     cluster.until("they are gone", |it| {
         it.look_at_all(PODS).is_empty() && netns.iter().all(|it| !it.path().exists())
     });

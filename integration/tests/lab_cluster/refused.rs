@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pods whose containers may not start (`--refused-pods delete`), with kubelet's own tries.
+//! Pods whose containers may not start (`--refused-pods delete`), with the start attempts of a real kubelet.
 
 use super::{
     PAGE,
@@ -21,11 +21,11 @@ fn uid(pod: &Value) -> &str {
     pod["metadata"]["uid"].as_str().expect("an id")
 }
 
-/// An RDMA device that is no rail: its netdev has the node's default route.
+/// An RDMA device that is not a rail: its netdev has the node's default route.
 const OTHER: &str = "rxe_other";
 
-/// The rails' RDMA devices are made again, after another one: the first has another number, and the second a
-/// number that no container was given.
+/// Creates the rails' RDMA devices again, after another device. The first one gets another number, and the
+/// second one a number that no container got.
 #[track_caller]
 fn change_numbers(cluster: &Cluster) {
     let numbers = || [0, 1].map(|rail| uverbs(&nics::rdma(rail)).0);
@@ -43,8 +43,8 @@ fn change_numbers(cluster: &Cluster) {
     assert_eq!(numbers(), ["uverbs1", "uverbs2"]);
 }
 
-/// A container that ends after its devices' numbers have changed may not start again. At kubelet's second
-/// try the pod is deleted, and the one that its controller makes has its rails.
+/// A container that ends after the numbers of its devices have changed may not start again. At kubelet's
+/// second attempt the daemon deletes the pod. The controller's new pod gets its rails.
 pub(super) fn are_deleted_and_come_again(cluster: &mut Cluster) {
     let labels = json!({"app": "trainer"});
     let template = json!({"metadata": {"labels": labels}, "spec": pods::spec(&json!({HCA: 1}))});

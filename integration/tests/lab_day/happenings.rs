@@ -1,35 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Events on a node in a day, while a pod has a function of each NIC.
+//! Events on a node during a day, while a pod has a function of each NIC.
 
 use crate::node::{Day, Given};
 use integration::{lab::NICS, wait};
 use nix::sys::signal::Signal;
 use std::path::Path;
 
-/// One of these events.
+/// An event on the node.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Happening {
-    /// The container runtime ends, by SIGKILL or by SIGTERM, and starts beside what it had started.
+    /// The container runtime ends by SIGKILL or SIGTERM, and starts again; its processes continue.
     RuntimeStartsAnew,
-    /// Kubelet ends, in order or killed, and starts: its plugins register again.
+    /// Kubelet ends in order or is killed, and starts: its plugins register again.
     KubeletStartsAnew,
-    /// The daemon is killed, and starts.
+    /// The daemon is killed, and starts again.
     DaemonIsKilled,
-    /// The daemon looks at its configuration and at the hardware (SIGHUP).
+    /// The daemon reads its configuration and the hardware again (SIGHUP).
     DaemonReloads,
-    /// NetworkManager is killed, and starts.
+    /// NetworkManager is killed, and starts again.
     NetworkManagerStartsAnew,
-    /// A NIC goes down and up: its functions lose their carriers, wherever they are.
+    /// A NIC goes down and up: its functions lose their carriers, on the host and in pods.
     NicFlaps,
-    /// A NIC is unplugged with its functions, one of which a pod has, and comes back: before that pod is removed, or
-    /// after.
+    /// A NIC is unplugged with its functions and returns with them. A pod has one of the functions. The NIC returns
+    /// before or after the removal of the pod.
     NicIsUnplugged,
-    /// All processes of a pod are killed, its sandbox's included; kubelet removes it.
+    /// All processes of a pod are killed, including those of its sandbox; kubelet removes the pod.
     PodIsKilled,
 }
 
 impl Happening {
-    /// Returns the events of a round, in an order that follows from its number.
+    /// Returns the events of a round, in an order that depends on the round's number.
     pub(super) fn in_the_order_of(round: usize, daemon_is_killed: bool) -> Vec<Self> {
         let of_the_daemon = match daemon_is_killed {
             true => Self::DaemonIsKilled,
@@ -44,7 +44,7 @@ impl Happening {
             Self::NicIsUnplugged,
             Self::PodIsKilled,
         ];
-        // Knuth's generator for MMIX, and the shuffle of Fisher and Yates
+        // Knuth's generator for MMIX, and the Fisher-Yates shuffle
         let mut state = round as u64;
         for last in (1..all.len()).rev() {
             state = state
@@ -57,7 +57,7 @@ impl Happening {
         all
     }
 
-    /// Brings the event about. Returns the pod that has the functions afterwards: `lives`, or another one.
+    /// Performs the event. Returns the pod that has the functions afterwards: `lives`, or another one.
     #[track_caller]
     pub(super) fn happens(self, day: &mut Day, lives: Given) -> Given {
         day.says(&format!("{self:?}"));
@@ -111,7 +111,7 @@ impl Happening {
     }
 }
 
-/// The NIC of this round.
+/// The NIC of this round, as an index.
 fn nic(day: &Day) -> usize {
     day.round % NICS.len()
 }
@@ -133,7 +133,7 @@ fn unplug(day: &mut Day, lives: Given) -> Given {
     assert!(!Path::new("/sys/class/net").join(NICS[nic]).exists());
     assert!(!netns.has_link(&format!("rdma{nic}")), "it is in the pod");
     day.wait_for_healthy(2);
-    // the NIC of either is unplugged in both ways
+    // over the rounds, each NIC is unplugged in both ways
     let comes_back_first = (day.round / NICS.len()) % 2 == 1;
     if comes_back_first {
         day.qemu.plug(&unplugged);

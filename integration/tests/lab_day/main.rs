@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A day in the lab, compressed: `scripts/test --full lab day`, on `integration/lab/vm --tier full --exclusive --memory
-//! 2560 --monitor`. Every round has all events of a node's day, in another order each time, with pods that live through
-//! the round and pods that start and end. After each round the node is in its first state.
+//! A compressed day in the lab: `scripts/test --full lab day`, on
+//! `integration/lab/vm --tier full --exclusive --memory 2560 --monitor`. Every round has all events of a node's day, in
+//! another order each time. Some pods live through the round, others start and end in it. After each round the node
+//! must be in its first state.
 //!
 //! | module | owns |
 //! |---|---|
@@ -18,7 +19,7 @@ use integration::extent;
 use node::Day;
 use traces::{DaemonSize, Traces};
 
-/// In every so many rounds, from the first on, the daemon is killed; it lives through those between.
+/// The test kills the daemon in every round whose number is a multiple of this one, from the first on.
 const DAEMONS_LIFE: usize = 4;
 
 #[test]

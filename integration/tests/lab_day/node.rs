@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The node: two NICs with two virtual functions each, whose addresses are NetworkManager's; containerd; the daemon; a
-//! stand-in for kubelet, over the daemon's real sockets. A pod that lives has the first function of both NICs, those
-//! that come and go have one of the others.
+//! The node: two NICs with two virtual functions each, whose addresses NetworkManager sets; containerd; the daemon; and
+//! a stand-in for kubelet on the daemon's real sockets. The long-lived pod has the first function of both NICs. Each
+//! short-lived pod has one of the other functions.
 
 use integration::{
     ContainerRuntime, Manager, Qemu,
@@ -26,23 +26,23 @@ use std::{
 /// Number of functions of each NIC.
 const FUNCTIONS: usize = 2;
 
-/// Time that NetworkManager may take in an emulated machine, from a netdev's carrier on.
+/// Time that NetworkManager may need in an emulated machine after a netdev has carrier.
 const TO_CONNECT: Duration = Duration::from_secs(60);
 
-/// With SMC-R on its rails.
+/// The annotation for SMC-R on a pod's rails.
 const SMC_R: (&str, &str) = ("network.alibabacloud.com/erdma-smcr", "true");
 
-/// A pod, and the functions that it has, by NIC and number.
+/// A pod and its functions, by NIC and number.
 #[derive(Debug)]
 pub(super) struct Given {
     pub(super) pod: Pod,
     pub(super) functions: Vec<(usize, usize)>,
 }
 
-/// The node, and how far the day has come.
+/// The node, and the state of the day.
 #[derive(Debug)]
 pub(super) struct Day {
-    // the first to end: it would set up again what goes with the others
+    // ended first: NetworkManager would otherwise configure netdevs while the others end
     manager: Option<Manager>,
     pub(super) node: ExclusiveNode,
     pub(super) qemu: Qemu,
@@ -60,7 +60,7 @@ impl Day {
         let qemu = Qemu::monitor();
         let lab = Lab::without_rdma(FUNCTIONS);
         for (nic, name) in NICS.into_iter().enumerate() {
-            // as one has it that comes later: these were there before the lab set the defaults
+            // as on netdevs that appear later: these existed before the lab set the defaults
             for key in ["dad_transmits", "router_solicitation_delay"] {
                 lab.host.set_sysctl(&format!("ipv6/conf/{name}/{key}"), "0");
             }
@@ -89,13 +89,13 @@ impl Day {
         day
     }
 
-    /// Prints when it was.
+    /// Prints `what` with the current time.
     pub(super) fn says(&self, what: &str) {
         let seconds = self.began.elapsed().as_secs_f64();
         eprintln!("{seconds:6.1} s, round {}: {what}", self.round);
     }
 
-    /// A pod with the first function of both NICs; in every second round with SMC-R.
+    /// A pod with the first function of both NICs, in every second round with SMC-R.
     #[track_caller]
     pub(super) fn long_lived(&mut self) -> Given {
         let has_smc_r = self.round % 2 == 1;
@@ -105,7 +105,8 @@ impl Day {
         })
     }
 
-    /// Another pod, with a function of one NIC; it speaks with the one that lives, where both are on that NIC's fabric.
+    /// Starts and ends another pod with a function of one NIC. The pod exchanges data with the long-lived pod over this
+    /// NIC.
     #[track_caller]
     pub(super) fn a_pod_comes_and_goes(&mut self, lives: &Given) {
         self.passers += 1;
@@ -123,7 +124,7 @@ impl Day {
         self.says("a pod has come and gone");
     }
 
-    /// A pod whose one container asks for these functions, and has them and no others.
+    /// Starts a pod with one container that requests these functions. Asserts that the pod has exactly these functions.
     #[track_caller]
     fn comes(
         &mut self,
@@ -151,7 +152,7 @@ impl Day {
         given
     }
 
-    /// The pod's container has the device files of its functions, and no others; their ports are active.
+    /// Asserts that the pod's container has the device files of exactly its functions, and that their ports are active.
     #[track_caller]
     pub(super) fn has_its_own(&self, given: &Given) {
         let mut nodes = given.pod.main().rdma_nodes();
@@ -166,7 +167,7 @@ impl Day {
         assert_eq!(active, expected.len(), "{said}");
     }
 
-    /// The pod's end.
+    /// Removes the pod.
     #[track_caller]
     pub(super) fn remove(&self, pod: Pod) {
         self.node.remove(pod);
@@ -176,14 +177,14 @@ impl Day {
         &self.node.lab.functions[nic][number]
     }
 
-    /// NetworkManager is killed, and starts again beside what it has set up.
+    /// Kills NetworkManager and starts it again; its settings remain.
     #[track_caller]
     pub(super) fn start_network_manager_anew(&mut self) {
         drop(self.manager.take());
         self.manager = Some(network_manager(&self.node.lab));
     }
 
-    /// Waits until kubelet has so many functions for pods.
+    /// Waits until kubelet has `count` functions for pods.
     #[track_caller]
     pub(super) fn wait_for_healthy(&self, count: usize) {
         let what = format!("{count} functions are healthy");
@@ -191,7 +192,7 @@ impl Day {
         kubelet.wait_for(VF, &what, |it| it.healthy().len() == count);
     }
 
-    /// Waits until all that the host has is set up, and kubelet knows it.
+    /// Waits until all functions on the host are configured, and kubelet knows them.
     #[track_caller]
     pub(super) fn settles(&self) {
         let manager = self.manager.as_ref().expect("it runs");
@@ -199,7 +200,7 @@ impl Day {
         self.wait_for_healthy(NICS.len() * FUNCTIONS);
     }
 
-    /// Waits until nothing happens any more; the host is as it was before the first pod.
+    /// Waits until nothing changes any more. Asserts that the host is as it was before the first pod.
     #[track_caller]
     pub(super) fn rests(&self) {
         self.settles();
@@ -207,7 +208,7 @@ impl Day {
         self.says("the node is as it was");
     }
 
-    /// The day's end, without NetworkManager: what it has set up stays.
+    /// Ends the day and NetworkManager, whose settings remain.
     #[track_caller]
     pub(super) fn ends(mut self) {
         drop(self.manager.take());
@@ -215,8 +216,8 @@ impl Day {
     }
 }
 
-/// Makes the kernel end the machine if a task waits in it for two minutes: the task would wait until the machine's time is
-/// over. The console then has the stack of that task.
+/// Makes the kernel panic if a task hangs for two minutes. Without the panic, the machine would wait for the task until
+/// its time limit. The console then shows the stack of the task.
 #[track_caller]
 fn end_the_machine_if_a_task_hangs() {
     for (key, value) in [("printk", "7"), ("hung_task_panic", "1")] {
@@ -225,12 +226,13 @@ fn end_the_machine_if_a_task_hangs() {
     }
 }
 
-/// NetworkManager with a profile for each function, as an administrator writes it, and for nothing else. After four
-/// attempts that failed, as one does that a flap ends, it would wait five minutes (`autoconnect-retries`, nm-settings(5)).
+/// NetworkManager with a profile for each function, as an administrator writes it, and with no other profile. The
+/// profile permits more than four failed attempts: after four, for example those that end with a flap, NetworkManager
+/// would wait five minutes (`autoconnect-retries`, nm-settings(5)).
 #[track_caller]
 fn network_manager(lab: &Lab) -> Manager {
     let profiles = all(lab).map(|(nic, number, netdev)| {
-        // a metric of its own: else NetworkManager counts, in the order in which they come
+        // with its own metric: otherwise NetworkManager numbers the netdevs in the order in which they appear
         let metric = 100 + nic * FUNCTIONS + number;
         let text = format!(
             "[connection]\nid={netdev}\ntype=ethernet\ninterface-name={netdev}\nautoconnect-retries=0\n\
@@ -248,8 +250,9 @@ fn network_manager(lab: &Lab) -> Manager {
     manager
 }
 
-/// Waits until NetworkManager is done with all functions that the host has. One that has come back with its addresses it
-/// takes for somebody else's connection ("externally"); after a flap that is "disconnected", and the addresses stay.
+/// Waits until NetworkManager has configured all functions on the host. NetworkManager regards a function that returns
+/// with its addresses as a connection of another program ("externally"). After a flap such a function is
+/// "disconnected", and keeps its addresses.
 #[track_caller]
 fn until_connected(manager: &Manager, lab: &Lab) {
     let mut said = String::new();
@@ -285,7 +288,7 @@ fn until_connected(manager: &Manager, lab: &Lab) {
     );
 }
 
-/// NIC, number and netdev of all functions.
+/// The NIC, number and netdev of all functions.
 fn all(lab: &Lab) -> impl Iterator<Item = (usize, usize, &str)> {
     let nics = lab.functions.iter().enumerate();
     nics.flat_map(|(nic, functions)| {

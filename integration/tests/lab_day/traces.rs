@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Traces that could be left on a node beside what `Snapshot` has, counted, and sizes of a daemon that could grow.
+//! Traces that could remain on a node in addition to the contents of `Snapshot`, as counts. Also the sizes of a daemon
+//! that could grow.
 
 use crate::node::Day;
 use integration::{
@@ -17,31 +18,31 @@ use std::{
     time::Duration,
 };
 
-/// The directories of programs' files: the records' directory, the runtime's specifications, kubelet's, and the
-/// leases of both IPAM plugins.
+/// Directories with files of programs: the records, the runtime's CDI specifications, kubelet's files, and the leases
+/// of both IPAM plugins.
 const PLACES: [&str; 5] = ["state", "cdi", "kubelet", "leases", "networks"];
 
-/// So many network namespaces more may be counted: the kernel counts the objects of slabs that a processor holds as if
-/// all were in use, up to eight each on two processors. A round has more than eight pods.
+/// By this number the count of network namespaces may grow. The kernel counts all slab objects that a processor caches
+/// as in use, up to eight on each of two processors. A round has more than eight pods.
 const NAMESPACES: usize = 16;
 
-/// The kernel's memory that cannot be reclaimed may grow by so much, KiB: its caches fill. A pod's namespace that stays
-/// takes half a MiB or more.
+/// By this number of KiB the kernel's unreclaimable memory may grow, because its caches fill. A pod's namespace that
+/// remains takes half a MiB or more.
 const KERNEL_MEMORY: usize = 32 << 10;
 
 /// Number of objects, by name.
 type Counts = BTreeMap<String, usize>;
 
-/// Traces on a node at one time.
+/// The traces on a node at one time.
 #[derive(Debug)]
 pub(super) struct Traces {
     /// Files in the node's directories.
     files: Counts,
-    /// Counts that are the same at every rest.
+    /// Counts that must be the same at each check.
     exact: Counts,
-    /// Network namespaces of the machine.
+    /// Number of network namespaces of the machine.
     namespaces: usize,
-    /// The kernel's memory that cannot be reclaimed, and that of each processor's own, KiB.
+    /// The kernel's unreclaimable memory, including per-processor memory, in KiB.
     memory: usize,
 }
 
@@ -56,7 +57,8 @@ impl Traces {
         }
     }
 
-    /// No pod has anything: no record, no rails of a pod, no lease, and nothing was given up.
+    /// Asserts that nothing of a pod remains: no record, no file of rails, no lease, and no note about a netdev that
+    /// was given up.
     #[track_caller]
     pub(super) fn held(day: &Day) {
         let [attachments, rails, given_up] =
@@ -72,8 +74,8 @@ impl Traces {
         assert!(held.is_empty(), "{held:?}");
     }
 
-    /// Returns the traces as soon as they have nothing that was not in a `fresh` node, and, of what the first pods make for
-    /// good, nothing that was not there `early`.
+    /// Waits until the traces equal those of a `fresh` node, and returns them. Objects that the first pods create
+    /// permanently may be present as in `early`.
     #[track_caller]
     pub(super) fn until_as(day: &Day, fresh: &Self, early: Option<&Self>) -> Self {
         let mut now = Self::of(day);
@@ -125,7 +127,7 @@ impl fmt::Display for Traces {
     }
 }
 
-/// Returns the names whose number `is` now another one than it `was`, with both numbers.
+/// Returns the names whose count differs between `was` and `is`, with both counts.
 fn changes(was: &Counts, is: &Counts) -> Vec<String> {
     let names: BTreeSet<&String> = was.keys().chain(is.keys()).collect();
     let told = names.into_iter().filter_map(|name| {
@@ -142,7 +144,8 @@ fn paths(day: &Day) -> Vec<PathBuf> {
     Files::below(&places).paths()
 }
 
-/// Its files, by path. In the names of a daemon's file and of its sockets is what tells its lives apart.
+/// The files of the directories, by path. Removes the parts of file and socket names that differ between two starts of
+/// a daemon.
 #[track_caller]
 fn files(day: &Day) -> Counts {
     let mut files = Counts::new();
@@ -160,7 +163,7 @@ fn files(day: &Day) -> Counts {
     files
 }
 
-/// Namespaces with a name, processes by theirs, mounts, and what the kernel counts of each RDMA device.
+/// Named namespaces, processes by name, mounts, and the kernel's object counts of each RDMA device.
 #[track_caller]
 fn exact(day: &Day) -> Counts {
     let mut exact = Counts::new();
@@ -178,7 +181,7 @@ fn exact(day: &Day) -> Counts {
     for device in devices {
         let name = device["ifname"].as_str().expect("a name");
         for (what, count) in device.as_object().expect("an object") {
-            // its index is another one after it has moved
+            // the index of a netdev changes with each move
             if let Some(count) = count.as_u64().filter(|_| what != "ifindex") {
                 let count = usize::try_from(count).expect("a count");
                 exact.insert(format!("{name} {what}"), count);
@@ -188,11 +191,11 @@ fn exact(day: &Day) -> Counts {
     exact
 }
 
-/// Processes that udev and NetworkManager start and end as they like.
+/// Processes that udev and NetworkManager start and end at any time.
 const HELPERS: [&str; 2] = ["(udev-worker)", "nm-dispatcher"];
 
-/// Returns the name of the program that a process runs, or `None` if the process is the kernel's, has ended, or is one of
-/// [`HELPERS`].
+/// Returns the name of the program that a process runs. Returns `None` if the process is a kernel thread, has ended, or
+/// is one of [`HELPERS`].
 fn program(process: &Path) -> Option<String> {
     let arguments = fs::read(process.join("cmdline")).ok()?;
     let name = fs::read_to_string(process.join("comm")).ok()?;
@@ -205,7 +208,7 @@ fn program(process: &Path) -> Option<String> {
 pub(super) struct DaemonSize {
     descriptors: usize,
     threads: usize,
-    /// KiB
+    /// In KiB.
     memory: u64,
 }
 
@@ -219,7 +222,8 @@ impl DaemonSize {
         }
     }
 
-    /// Its size as soon as it stays the same for a second: where connections are made again, descriptors come and go.
+    /// The daemon's size, as soon as it is unchanged for a second: while connections are opened again, the number of
+    /// descriptors changes.
     #[track_caller]
     fn at_rest(day: &Day) -> Self {
         let mut last = Self::of(day);
@@ -231,8 +235,8 @@ impl DaemonSize {
         last
     }
 
-    /// Its size as soon as nothing is more than it was `early` in the same daemon's life. Memory may be by a quarter, as
-    /// in `soak`: the allocator's and the program's own pages come when they are first used.
+    /// The daemon's size, as soon as no number exceeds the one of `early`, which the same process had before. Memory
+    /// may exceed it by a quarter, as in `soak`, because the allocator and the program touch some pages later.
     #[track_caller]
     pub(super) fn until_as(day: &Day, early: Option<&Self>) -> Self {
         let mut now = Self::at_rest(day);

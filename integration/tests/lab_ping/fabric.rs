@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The fabric watch, by the kernel's real connection manager. The pods' namespaces stand for two nodes. One of them has a
-//! watch, and the other one only a ConfigMap in a stand-in for the API server.
+//! The fabric watch with the kernel's real connection manager. Two pods' namespaces act as two nodes. One of them runs
+//! a watch. The other one has only a ConfigMap in a stand-in for the API server.
 
 use crate::TwoPods;
 use integration::{
@@ -19,10 +19,10 @@ use std::{
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/rdma/configmaps";
 
-/// Twelve requests, two in a second, each with a second one and a second to wait for each answer.
+/// The time of twelve requests, two per second, each with a repetition and a wait of one second for each answer.
 const LOST: Duration = Duration::from_secs(60);
 
-/// The peer drops UDP port 4791 of one rail. The watch finds that rail, and that it is reachable again.
+/// The peer drops UDP port 4791 on one rail. The watch reports this rail, and later that it is reachable again.
 #[test]
 fn the_watch_finds_a_rail_whose_packets_are_dropped() {
     let scene = TwoPods::new();
@@ -37,7 +37,7 @@ fn the_watch_finds_a_rail_whose_packets_are_dropped() {
     }});
     let published: Published = serde_json::from_value(published).expect("resources");
     published.write(state.path()).expect("written");
-    // numbers follow the addresses
+    // the numbers of the rails follow their PCI addresses
     let number = |rail: usize| usize::from(pci[rail] > pci[1 - rail]);
     let rail = |rail: usize| {
         let addresses = [ipv6(rail, 1), ipv4(rail, 1)];
@@ -80,7 +80,7 @@ fn the_watch_finds_a_rail_whose_packets_are_dropped() {
         assert_eq!(own[number(rail)]["addresses"], addresses, "{own:?}");
     }
 
-    // the addresses of the peer are looked up after the rule
+    // the kernel evaluates the rule before the peer's addresses
     two.ip("-6 rule add pref 10 lookup local");
     two.ip("-6 rule del pref 0");
     let dropped = "pref 5 ipproto udp dport 4791 iif rdma1 blackhole";

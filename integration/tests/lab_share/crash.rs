@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The stories of `crash` where a pod shares a bonded NIC with an RDMA device, and has its addresses of `rdma-ipam`.
+//! The stories of `crash` in which a pod shares a bonded NIC with an RDMA device, and gets its addresses from
+//! `rdma-ipam`.
 
 use super::{gids_are, nothing_is_left, of_one_rail};
 use integration::{
@@ -29,7 +30,7 @@ fn a_share_with_an_rdma_device_leaves_nothing() {
         of_one_rail(&bonded),
         vec![bonded.state(Side::A), bonded.leases(Side::A)],
     );
-    // each takes some seconds here: the program stops where it changes nothing, too
+    // each story takes some seconds in the lab: it also stops the program where the program changes nothing
     for (name, verb, kills, errors) in [
         ("lab share: ADD", Verb::Add, 16, 12),
         ("lab share: DEL", Verb::Del, 10, 8),

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Ipvlan children of a bond, whose mode is the port's: that of all of them.
+//! Ipvlan children of a bond. The mode belongs to the bond and applies to all its children.
 
 use crate::nothing_is_left;
 use integration::{Bonded, BondedPod, Snapshot, rails::Side};
 use serde_json::json;
 use std::fs;
 
-/// All pods of a bond have the mode or flag that a pod with `NET_ADMIN` sets. CHECK of each pod reports it. DEL of that pod
-/// sets it back. The next ADD on the bond sets it back too, and warns of it.
+/// A pod with `NET_ADMIN` changes the mode or a flag for all pods of a bond. CHECK of each pod reports the change. DEL
+/// of the pod that made it restores the value. The next ADD on the bond restores the value, too, and logs a warning.
 #[test]
 fn a_mode_that_one_pod_sets_ends_with_that_pod_or_with_the_next_one() {
     let bonded = Bonded::new();

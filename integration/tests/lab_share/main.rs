@@ -18,7 +18,7 @@ use integration::{
 use serde_json::{Value, json};
 use std::fs;
 
-/// A configuration of side A whose pods have one rail, which is as good as two where they are killed, and quicker.
+/// A configuration of side A with one rail for each pod. For kills, one rail tests the same as two, and is faster.
 fn of_one_rail(bonded: &Bonded) -> Value {
     let mut configuration = bonded.configuration(Side::A);
     configuration["devices"] = json!([{ "netdev": "bond0" }]);
@@ -27,7 +27,7 @@ fn of_one_rail(bonded: &Bonded) -> Value {
     configuration
 }
 
-/// The GIDs of all bonds are as many as `before`.
+/// Asserts that the numbers of GIDs of all bonds are as in `before`.
 #[track_caller]
 fn gids_are(bonded: &Bonded, before: [usize; 4]) {
     wait::until("the pods' GIDs are gone", || {
@@ -35,7 +35,7 @@ fn gids_are(bonded: &Bonded, before: [usize; 4]) {
     });
 }
 
-/// Nothing is left of any pod on `side`.
+/// Asserts that nothing of any pod remains on `side`.
 #[track_caller]
 fn nothing_is_left(bonded: &Bonded, side: Side) {
     assert_eq!(bonded.held(side), Vec::<String>::new(), "leases");
@@ -94,7 +94,7 @@ fn pods_on_two_sides_talk_rdma_on_every_rail() {
     }
 }
 
-/// Addresses of each rail's own prefix, `rails.json`, the parent's MTU.
+/// Asserts that the pod has addresses of each rail's own prefix, `rails.json`, and the parent's MTU.
 #[track_caller]
 fn is_as_promised(bonded: &Bonded, pod: &BondedPod) {
     for rail in 0..2 {
@@ -150,7 +150,7 @@ fn both_rails_at_once(bonded: &Bonded, pods: &[BondedPod; 2]) {
     );
 }
 
-/// At least `bytes` have left by each of `senders`, and by no other bond.
+/// Asserts that at least `bytes` were sent by each of `senders`, and none by another bond.
 #[track_caller]
 fn left_by(bonded: &Bonded, before: [u64; 4], bytes: u64, senders: &[Bond]) {
     for (bond, before) in BONDS.into_iter().zip(before) {
@@ -160,7 +160,7 @@ fn left_by(bonded: &Bonded, before: [u64; 4], bytes: u64, senders: &[Bond]) {
     }
 }
 
-/// The client binds no netdev; the server answers from the address that it was asked at.
+/// The client does not bind to a netdev. The server answers from the address to which the request was sent.
 #[track_caller]
 fn a_reply_leaves_by_the_rail_of_its_address(bonded: &Bonded, pods: &[BondedPod; 2]) {
     for rail in 0..2 {
@@ -198,7 +198,7 @@ fn twenty_pods_share_a_bond() {
     indices.dedup();
     assert_eq!((addresses.len(), indices.len()), (20, 20));
     assert_eq!(bonded.held(Side::A).len(), 40);
-    // pods of one parent reach each other
+    // pods with the same parent reach each other
     bonded::traffic(&pods[0], &pods[19], 0, true);
     bonded::traffic(&pods[19], &pods[7], 0, false);
     a_pod_can_use_anothers_gid(&pods);
@@ -210,7 +210,7 @@ fn twenty_pods_share_a_bond() {
     before.assert_restored(&bonded.rails.host);
 }
 
-/// A pod can send from another pod's GID, of which `docs/security.md` warns.
+/// A pod can send with another pod's GID; `docs/security.md` warns of this.
 #[track_caller]
 fn a_pod_can_use_anothers_gid(pods: &[BondedPod]) {
     let [server, thief, owner] = [&pods[0], &pods[1], &pods[2]];
@@ -230,7 +230,7 @@ fn a_pod_can_use_anothers_gid(pods: &[BondedPod]) {
     let run = Write::new(server_end, thief_end, &server.address(0, false).0)
         .gids(index, of_owner)
         .start();
-    // it ends with success: the receiver takes what comes from that GID
+    // the run succeeds: the receiver accepts packets with this GID
     run.bandwidth();
 }
 
@@ -271,7 +271,7 @@ fn a_full_gid_table_fails_add_and_leaves_nothing() {
     nothing_is_left(&bonded, Side::A);
     assert_eq!(bonded.gids(bond), size);
     before.assert_restored(&bonded.rails.host);
-    // with room again it works
+    // with free space again the verb succeeds
     hog.die();
     wait::until("there is room", || bonded.gids(bond) < size / 2);
     bonded
@@ -297,7 +297,7 @@ fn addresses_are_stable_and_conflicts_are_avoided() {
     assert_eq!(address("trainer-0"), first, "the same pod, created again");
     let second = address("trainer-1");
     assert_ne!(second, first, "another pod");
-    // another machine has the address: found by duplicate address detection, and avoided
+    // another machine has the address: ADD finds it by duplicate address detection, and avoids it
     let (router, bond) = (&bonded.rails.routers[0], Bond::new(Side::A, 0));
     let partner = bond.partner();
     router.ip(&format!("address add {}/64 dev {partner} nodad", first[0]));
@@ -320,7 +320,7 @@ fn addresses_are_stable_and_conflicts_are_avoided() {
     assert!(!given.contains(&first[0]), "{given}");
     let deleted = bonded.runtime().del(&careful(), &attachment("y"));
     deleted.unwrap_or_else(|outcome| panic!("{outcome}"));
-    // asked for on the wire, it is found before it is set: the same ADD takes another one
+    // with a probe, ADD finds the used address before it sets the address, and assigns another one
     router.ip(&format!("address add {}/64 dev {partner} nodad", second[0]));
     let [asked, _] = address("trainer-1");
     assert_ne!(asked, second[0]);
@@ -361,7 +361,7 @@ fn killed_after_any_operation_nothing_is_left() {
         configuration,
         before: Snapshot::of(&bonded.rails.host),
     };
-    // what is shared is nobody's alone: another pod's ADD is never refused
+    // no pod owns a shared device: another pod's ADD is never refused
     let restorers = [Restorer::Del, Restorer::Gc];
     let added = sweep.run("ADD", &restorers);
     assert!(added >= 4, "ADD has {added} operations");

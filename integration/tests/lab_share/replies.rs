@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Interfaces by which replies leave that are sent from an ipvlan child. Kernels of containers' hosts often lack ipvlan.
+//! The interfaces by which replies of an ipvlan child leave. Kernels of container hosts often lack ipvlan.
 
 use integration::replies::with_rails;
 

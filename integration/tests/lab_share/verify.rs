@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pods of `rdma/hca: 1` verify each other: children of shared NICs, by devices that all namespaces see.
+//! Pods with `rdma/hca: 1` verify each other: children of shared NICs, with devices that all namespaces
+//! see.
 
 use integration::{Bonded, rails::Side, verify};
 

@@ -9,8 +9,8 @@ use integration::{
 };
 use serde_json::json;
 
-/// The VLANs 100 and 200 of both sides' bonds of rail 0, each a network of its own, which the rail's router switches
-/// from side to side, tags and all.
+/// Creates the VLANs 100 and 200 on both sides' bonds of rail 0. Each VLAN is a network of its own; the rail's
+/// router forwards its tagged frames between the sides.
 fn make_vlans(bonded: &Bonded) {
     let (mut ours, mut theirs) = (vec![], vec![]);
     for id in [100, 200] {
@@ -47,13 +47,14 @@ fn tenant(bonded: &Bonded, side: Side, name: &str, ids: &[u32]) -> BondedPod {
     bonded.pod(side, name, configuration)
 }
 
-/// Returns the name of `rail` in the pod: a single rail has the name that the runtime gives.
+/// Returns the name of `rail` in the pod: a single rail has the name that the runtime passes.
 fn interface(pod: &BondedPod, rail: usize) -> String {
     let name = pod.rail(rail)["interface"].as_str();
     name.expect("a name").to_owned()
 }
 
-/// `rping`, and `ib_write_bw` by the GIDs of the results, on the client's `rail` to the server's first one.
+/// Runs `rping`, and `ib_write_bw` with the GIDs of the results, from the client's `rail` to the server's first
+/// rail.
 #[track_caller]
 fn on_a_vlan(server: &BondedPod, client: &BondedPod, rail: usize) {
     let devices = [server, client].map(|pod| pod.bond(0).rdma());
@@ -101,7 +102,7 @@ fn two_tenants_have_a_vlan_each_of_one_bond() {
         let (address, _) = pod.address(rail, true);
         assert!(address.starts_with(&format!("fd00:{id}::")), "{address}");
     }
-    // the packets have the VLAN's tag: they come by the router's VLAN
+    // the packets have the VLAN tag: the router receives them on its VLAN netdev
     let router = bonded.rails.router(Bond::new(Side::A, 0));
     let sent = |id: u32| router.tx_bytes(&format!("to-a.{id}"));
     let tagged = [100, 200].map(sent);
@@ -110,7 +111,7 @@ fn two_tenants_have_a_vlan_each_of_one_bond() {
     let tagged = [sent(100) - tagged[0], sent(200) - tagged[1]];
     assert!(tagged[0] >= 2 * 100 * 4096, "{tagged:?}");
     assert!(tagged[1] < 4096, "{tagged:?}");
-    // with a way there on both ends, and of the same prefix: another VLAN is another wire
+    // both ends have a route and the same prefix, but another VLAN is another network
     let ways = [(&other, 100), (&server, 200)];
     for (pod, of) in ways {
         let name = interface(pod, 0);
@@ -135,7 +136,7 @@ fn two_tenants_have_a_vlan_each_of_one_bond() {
         let checked = bonded.runtime().check(&pod.list, &pod.attachment);
         checked.unwrap_or_else(|outcome| panic!("{outcome}"));
     }
-    // one goes with its namespace
+    // one child is removed with its namespace
     same.netns.die();
     for pod in [&server, &same, &other, &both] {
         bonded.delete(pod);
@@ -147,7 +148,8 @@ fn two_tenants_have_a_vlan_each_of_one_bond() {
     before.assert_restored(host);
 }
 
-/// The kernel removes the children with it. DEL succeeds nevertheless.
+/// An operator removes a VLAN while pods use it. The kernel removes the children with it, and DEL succeeds
+/// nevertheless.
 #[test]
 fn a_vlan_can_be_removed_below_its_pods() {
     let bonded = Bonded::new();

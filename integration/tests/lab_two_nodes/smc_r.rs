@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! TCP connections of annotated pods by SMC-R, from node to node.
+//! TCP connections of annotated pods by SMC-R, between nodes.
 
 use super::{gone, spec, start_as};
 use integration::{
@@ -12,17 +12,18 @@ use integration::{
 use serde_json::{Value, json};
 use std::{path::PathBuf, thread, time::Duration};
 
-/// The manifest's way to addresses, and one to such as SMC-Rv2 takes: of IPv4, in no prefix of the node's. Both nodes
-/// count through the same range; the probe keeps them apart.
+/// The manifest's address configuration, and one with addresses that SMC-Rv2 accepts: IPv4, in no prefix of the node.
+/// Both nodes assign addresses from the same range; the probe keeps them different.
 const ADDRESSES: [&str; 2] = [
     r#""from": "parent","#,
     r#""ranges": [[{"subnet": "10.40.0.0/24"}]],"#,
 ];
 
-/// A connection that falls back once is tried again: a busy client may miss the link's confirmation (docs/dev/smc-r-kernel.md).
+/// Number of attempts for a connection that falls back to TCP: a busy client may miss the link's confirmation
+/// (docs/dev/smc-r-kernel.md).
 const TRIES: usize = 3;
 
-/// The command that applies the manifest, with such addresses and the user EID.
+/// The command that applies the manifest with the IPv4 addresses and the user EID.
 pub(super) fn line() -> String {
     let [from, to] = ADDRESSES;
     let plugin = format!(r#""plugin": {{ "smcUeid": "{UEID}","#);
@@ -31,7 +32,8 @@ pub(super) fn line() -> String {
     )
 }
 
-/// A pod on each node: connections over a rail's own address use SMC-R, those over the primary interface stay TCP.
+/// A pod on each node: connections to a rail's address use SMC-R, and connections to the primary interface's address
+/// stay TCP.
 pub(super) fn carries_connections_of_annotated_pods(cluster: &mut Cluster) {
     let peer = PathBuf::from(env!("CARGO_BIN_EXE_smc-peer"));
     for (name, node) in [("serves", SECOND), ("asks", FIRST)] {
@@ -46,7 +48,7 @@ pub(super) fn carries_connections_of_annotated_pods(cluster: &mut Cluster) {
     let primary = primary["status"]["podIP"].as_str().expect("an address");
     let rail = traffic::address_of(cluster, "serves", "-4", "rdma0");
     for (address, mode) in [(rail.as_str(), "smcr"), (primary, "tcp")] {
-        // one that is to stay TCP is never carried otherwise
+        // a connection that must stay TCP must never use SMC-R
         let tries = if mode == "smcr" { TRIES } else { 1 };
         let carried = (0..tries)
             .any(|_| connect(cluster, &netns, &peer.display().to_string(), address) == mode);
@@ -56,8 +58,8 @@ pub(super) fn carries_connections_of_annotated_pods(cluster: &mut Cluster) {
     cluster.says("SMC-R from node to node");
 }
 
-/// Returns the mode of a connection from `asks`, whose namespace is `netns`, to `address` of `serves`. The connection has
-/// carried 1 MiB each way.
+/// Returns the mode of a connection from the pod `asks`, whose namespace is `netns`, to `address` of the pod `serves`.
+/// The connection has carried 1 MiB in each direction.
 #[track_caller]
 fn connect(cluster: &Cluster, netns: &Netns, program: &str, address: &str) -> String {
     let exec = |pod: &str, line: &str| format!("kubectl exec {pod} -- sh -c '{line}'");
@@ -84,7 +86,7 @@ fn connect(cluster: &Cluster, netns: &Netns, program: &str, address: &str) -> St
             connections = active(netns);
             !connections.is_empty()
         });
-        // their standard input ends, and so do they; the first process of a container takes no signal
+        // their standard input ends, which ends them; the first process of a container ignores signals
         for pod in ["asks", "serves"] {
             cluster.types(&exec(pod, "killall sleep"));
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Environment, input and VERSION: an error has its code and names the wrong variable or field, before any change.
+//! Environment, input and VERSION. An error has its code and names the wrong variable or field, before any change.
 
 mod environment;
 mod input;
@@ -7,7 +7,7 @@ mod versions;
 
 use integration::{Netns, Node, Snapshot};
 
-/// A node with one rail, and what its host is like before.
+/// A node with one rail, and a snapshot of its host.
 fn untouched_node() -> (Node, Netns, Snapshot) {
     let node = Node::with_rails(1);
     let pod = node.pod("pod");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! VERSION, the supported versions, and output for people.
+//! VERSION, the supported versions, and output for an operator.
 
 use crate::untouched_node;
 use integration::Node;

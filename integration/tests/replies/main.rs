@@ -10,7 +10,7 @@ use integration::{
 };
 use serde_json::json;
 
-/// Moved netdevs, and macvlan children.
+/// Modes: moved netdevs, and macvlan children.
 const WAYS: [(&str, &str); 2] = [("move", "macvlan"), ("share", "macvlan")];
 
 #[test]
@@ -23,7 +23,7 @@ fn two_rails_attract_no_reply_of_another_interface() {
     with_rails(2, &WAYS);
 }
 
-/// An interface of Multus beside `eth0`, and an address with another owner's source rule.
+/// An interface of Multus in addition to `eth0`, and an address with a source rule of another program.
 #[test]
 fn every_interface_that_is_there_has_a_way_of_its_own() {
     let machine = Machine::new(Primary::Routed, 1);
@@ -97,7 +97,7 @@ fn a_way_of_another_interface_that_is_gone_is_drift() {
     }
 }
 
-/// Two attachments of one pod, as Multus makes them, in either order of their ends.
+/// Two attachments of one pod, as Multus makes them, which end in either order.
 #[test]
 fn each_attachment_of_a_pod_takes_its_own_rules_away() {
     for first_goes_first in [true, false] {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `erdma-model [--control SOCKET] SOCKET=MAC[,roce]...`: eRDMA functions for QEMU's `vfio-user-pci`, one on each socket.
-//! All of them are one fabric, whichever virtual machine they are in. The README of the package says more.
+//! `erdma-model [--control SOCKET] SOCKET=MAC[,roce]...`: eRDMA functions for QEMU's `vfio-user-pci`, one on each
+//! socket. All of them are on one fabric, whichever virtual machines they are in. See the package's README.
 
 use hardware::{
     erdma::{

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `mlx5-model [--control SOCKET] [--link ethernet|infiniband] SOCKET=MAC[+SOCKET=MAC][,virtual]...`: cards for QEMU's
-//! `vfio-user-pci`. Each argument is a card, with one or two functions. The README of the package says more.
+//! `vfio-user-pci`. Each argument is a card with one or two functions. See the package's README.
 
 use hardware::{
     mlx5::{

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The command queue (`ERDMA_CMD_HDR_*`): the driver posts requests of up to 128 bytes, and gets an entry in a completion
-//! queue for each.
+//! The command queue (`ERDMA_CMD_HDR_*`). The driver posts requests of up to 128 bytes. The function writes one entry
+//! for each request to the completion queue.
 
 use super::{
     completions,
@@ -18,7 +18,7 @@ const SLOTS: u16 = 4;
 const QUEUE_TYPE: u32 = 2;
 const REFUSED: u32 = 1;
 
-/// The largest queue: positions have 16 bits.
+/// The largest number of slots of a queue: ring positions have 16 bits.
 const MAX_DEPTH: u32 = 1 << 15;
 
 /// The queue, its completion queue and its event queue.
@@ -34,8 +34,8 @@ pub struct CommandQueue {
 }
 
 impl CommandQueue {
-    /// A queue of `depth` slots of 32 bytes at `requests`, with a completion queue of as many entries. None if `depth` is
-    /// no power of two, or too large.
+    /// Creates a queue of `depth` slots of 32 bytes at `requests`, and a completion queue with as many entries. Returns
+    /// `None` if `depth` is not a power of two or is too large.
     pub fn new(
         requests: u64,
         completions: u64,
@@ -55,7 +55,7 @@ impl CommandQueue {
 }
 
 impl Device {
-    /// Handles the doorbell of the commands: executes those before `position`.
+    /// Handles the doorbell of the command queue: executes the commands before `position`.
     pub fn commands_posted(&mut self, position: u16) {
         loop {
             let Some(queue) = &mut self.commands else {
@@ -137,7 +137,7 @@ impl Device {
         }
     }
 
-    /// Handles the doorbell of the commands' completion queue, by which the driver asks for an event.
+    /// Handles the doorbell of the command completion queue. The driver requests an event by this doorbell.
     pub fn commands_armed(&mut self, value: u64) {
         let Some(queue) = &mut self.commands else {
             return;
@@ -150,7 +150,7 @@ impl Device {
         }
     }
 
-    /// Starts the function with the queues that its registers name. The driver waits for it.
+    /// Starts the function with the queues that its registers name. The driver waits until the function has started.
     pub(super) fn start(&mut self) {
         let registers = &self.registers;
         let asynchronous = EventQueue::new(

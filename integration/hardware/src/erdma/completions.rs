@@ -10,37 +10,37 @@ use crate::{
 /// Bytes of an entry.
 pub const ENTRY: u64 = 32;
 
-/// The largest queue, as a power of two (`ERDMA_CMD_DEV_CAP_MAX_CQE`).
+/// The largest depth of a completion queue, as a power of two (`ERDMA_CMD_DEV_CAP_MAX_CQE`).
 pub const MAX_DEPTH_SHIFT: u32 = 20;
 
 /// Status of a completed request, `enum erdma_wc_status`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// Done.
+    /// The request succeeded.
     Success = 0,
-    /// The peer has a receive request that cannot be read.
+    /// The function cannot decode the peer's receive request.
     ReceiveFormat = 2,
     /// The peer does not know the key.
     ReceiveKey = 3,
-    /// The memory of the key does not have the addresses.
+    /// The addresses are outside the peer's memory region.
     ReceiveBounds = 4,
     /// The key does not allow the access.
     ReceiveRights = 5,
-    /// The key is of another protection domain.
+    /// The peer's key belongs to another protection domain.
     ReceiveDomain = 6,
-    /// The addresses wrap around.
+    /// The addresses of the receive request wrap around.
     ReceiveWrap = 7,
-    /// The request cannot be read, or is none that the queue pair can execute.
+    /// The function cannot decode the request, or the queue pair cannot execute its operation.
     SendFormat = 8,
     /// The function does not know the key of the request.
     SendKey = 10,
-    /// The memory of the key does not have the addresses.
+    /// The addresses are outside the requester's memory region.
     SendBounds = 11,
     /// The key does not allow the access.
     SendRights = 12,
-    /// The key is of another protection domain.
+    /// The requester's key belongs to another protection domain.
     SendDomain = 13,
-    /// The addresses wrap around.
+    /// The addresses of the send request wrap around.
     SendWrap = 14,
     /// The queue pair was in error before the request was executed.
     Flushed = 15,
@@ -53,7 +53,7 @@ pub enum Status {
 pub struct Completion {
     /// `enum erdma_opcode`.
     pub opcode: u8,
-    /// True if the request is one of the receive queue.
+    /// True if the request was posted to the receive queue.
     pub is_receive: bool,
     /// Status of the request.
     pub status: Status,
@@ -77,12 +77,12 @@ pub struct CompletionQueue {
     pages: Pages,
     depth: u32,
     arming: Arming,
-    /// The event queue that it reports to.
+    /// The number of the event queue that gets this queue's events.
     pub events: u32,
 }
 
 impl CompletionQueue {
-    /// A queue of `1 << depth_shift` entries. None if that is above [`MAX_DEPTH_SHIFT`].
+    /// Creates a queue of `1 << depth_shift` entries. Returns `None` if `depth_shift` is above [`MAX_DEPTH_SHIFT`].
     pub fn new(pages: Pages, depth_shift: u32, events: u32) -> Option<CompletionQueue> {
         (depth_shift <= MAX_DEPTH_SHIFT).then(|| CompletionQueue {
             pages,
@@ -92,10 +92,11 @@ impl CompletionQueue {
         })
     }
 
-    /// Writes an entry. Its owner bit is 1 in the first lap, and 0 in the second. Returns whether an event is due.
+    /// Writes an entry. Its owner bit is 1 in the first lap and 0 in the second. Returns true if the function must
+    /// raise an event.
     ///
     /// # Errors
-    /// The queue is not in memory.
+    /// The queue's memory is not mapped.
     pub fn push(&mut self, memory: &Memory, completion: &Completion) -> Result<bool, Unmapped> {
         let produced = self.arming.produced();
         let lap = u32::from(produced & self.depth == 0);
@@ -122,8 +123,8 @@ impl CompletionQueue {
         Ok(self.arming.take())
     }
 
-    /// Handles a doorbell. It says how many entries the driver has read. Returns whether an event is due: the writes of
-    /// the virtual machine may come late, and entries may have been written meanwhile.
+    /// Handles a doorbell, which states how many entries the driver has read. Returns true if the function must raise
+    /// an event. An event can be due because the guest's write can arrive after the function has written more entries.
     pub fn doorbell(&mut self, value: u64) -> bool {
         if bits(value, 31, 31) == 0 {
             return false;
@@ -133,7 +134,7 @@ impl CompletionQueue {
     }
 }
 
-/// The bytes of an entry: its words are big-endian.
+/// Encodes an entry: its words are big-endian.
 pub fn entry(words: [u32; 8]) -> [u8; ENTRY as usize] {
     let mut entry = [0; ENTRY as usize];
     for (bytes, word) in entry.chunks_exact_mut(4).zip(words) {

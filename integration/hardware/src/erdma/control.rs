@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Orders of a test, a line each. The answer is `ok`, the status, or `error: ` and the reason.
+//! Orders of a test, one per line. The answer is `ok`, the status, or `error: ` and the reason.
 //!
 //! | order | effect |
 //! |---|---|
-//! | `link MAC up`, `link MAC down` | whether messages pass |
-//! | `loss MAC PERCENT` | so many of a hundred messages that the function sends are lost |
+//! | `link MAC up`, `link MAC down` | messages pass, or do not pass |
+//! | `loss MAC PERCENT` | this percentage of the messages that the function sends is lost |
 //! | `delay MAC MILLISECONDS` | messages that the function sends arrive later |
-//! | `unplug MAC` | the function falls off its bus: it reads as all ones, and does nothing any more |
-//! | `plug MAC` | it is there again, as after power-on |
-//! | `no-answer MILLISECONDS` | how long a request waits for a peer that does not answer; 10000 at start |
-//! | `no-receive MILLISECONDS`, `no-receive forever` | how long it waits for a receive request of its peer; forever at start |
+//! | `unplug MAC` | the function falls off its bus: all reads return ones, and the function does nothing |
+//! | `plug MAC` | the function is on its bus again, in its state after power-on |
+//! | `no-answer MILLISECONDS` | the time that a request waits for a peer that does not respond; 10000 at start |
+//! | `no-receive MILLISECONDS`, `no-receive forever` | the time that a request waits for a receive request of its peer; forever at start |
 //! | `status` | a line for each function, and an empty line |
 //!
-//! `all` in the place of a MAC is all functions.
+//! An order with `all` instead of a MAC applies to all functions.
 
 use super::{fabric::Fabric, faults::Link};
 use crate::orders;
@@ -21,7 +21,7 @@ use std::{fmt::Write, time::Duration};
 /// Executes an order.
 ///
 /// # Errors
-/// The reason why it is none.
+/// The reason why the line is not a valid order.
 pub fn order(fabric: &mut Fabric, line: &str) -> Result<String, String> {
     let words: Vec<&str> = line.split_whitespace().collect();
     match words.as_slice() {

@@ -32,16 +32,16 @@ pub mod counter {
     pub const COUNT: usize = 11;
 }
 
-/// A request that is not in memory, or not posted as a whole.
+/// The model cannot read a request: its memory is not mapped, or the driver has posted only a part of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unreadable;
 
 /// A function.
 #[derive(Debug)]
 pub struct Device {
-    /// For messages: the hardware address.
+    /// The hardware address as text, for messages.
     pub name: String,
-    /// The hardware address of the netdev that the driver pairs it with.
+    /// The hardware address of the netdev with which the driver pairs the function.
     pub mac: Mac,
     /// The function's protocol.
     pub protocol: Protocol,
@@ -67,16 +67,16 @@ pub struct Device {
     pub gids: BTreeMap<u16, [u8; 16]>,
     /// The function's address handles, with their protection domains.
     pub handles: HashMap<u32, (u32, AddressVector)>,
-    /// Programs that have doorbells of their own.
+    /// Number of programs that have doorbells of their own.
     pub(super) contexts: u32,
-    /// The MTU of its netdev.
+    /// The MTU of the function's netdev.
     pub mtu: u32,
-    /// The upper half of its cookies. They are unique on the fabric.
+    /// The upper half of the function's connection cookies. Cookies are unique on the fabric.
     pub(super) cookies: u32,
     pub(super) next_cookie: u32,
-    /// Queue pairs that may go on: the fabric takes them.
+    /// Queue pairs that can continue. The fabric removes them from this list.
     pub(super) woken: Vec<u32>,
-    /// True if queue pairs failed or were destroyed. Their peers may wait for them.
+    /// True if queue pairs failed or were destroyed. The peers of these queue pairs may wait for them.
     pub(super) has_lost_pairs: bool,
 }
 
@@ -110,7 +110,8 @@ impl Device {
         }
     }
 
-    /// Resets it: nothing that the driver made is left. Memory, interrupts and the port of the fabric stay.
+    /// Resets the function and removes all objects that the driver made. Memory, interrupts and the port of
+    /// the fabric are kept.
     pub fn reset(&mut self) {
         let kept = Device {
             link: self.link,
@@ -129,7 +130,7 @@ impl Device {
         self.registers.read(&self.counters, offset, data);
     }
 
-    /// Writes to BAR 0: a register, or a doorbell. A doorbell is written as a whole.
+    /// Writes to BAR 0: a register or a doorbell. The driver writes a doorbell in one access.
     pub fn write(&mut self, offset: u64, data: &[u8]) {
         if data.len() < 4 {
             return;
@@ -219,10 +220,10 @@ impl Device {
         }
     }
 
-    /// The next request of a send queue. None if there is none.
+    /// Returns the next request of a send queue, or `None` if no request is pending.
     ///
     /// # Errors
-    /// The request is not in memory, or not posted as a whole.
+    /// The request's memory is not mapped, or the driver has posted only a part of the request.
     pub fn next_send(
         &self,
         pair: &QueuePair,
@@ -243,7 +244,8 @@ impl Device {
         }
     }
 
-    /// The queue pair is in error because of a request: it reports a fatal event, and flushes both queues.
+    /// Puts a queue pair into the error state because of a request: reports a fatal event, and flushes the
+    /// send and the receive queue.
     pub fn fail(&mut self, number: u32) {
         if let Some(pair) = self.pairs.get_mut(&number) {
             pair.state = State::Error;
@@ -253,7 +255,7 @@ impl Device {
         }
     }
 
-    /// Completes all requests that are posted and not done, as flushed.
+    /// Completes all pending requests with the status "flushed".
     pub fn flush(&mut self, number: u32) {
         let Some(mut pair) = self.pairs.remove(&number) else {
             return;
@@ -279,7 +281,7 @@ impl Device {
             pair.send.take(header.slots);
             self.complete(pair.send_completions, &completion);
         }
-        // what cannot be read is lost
+        // a request that cannot be decoded is discarded
         pair.send.take(pair.send.pending());
         while pair.receive.pending() > 0 {
             let index = pair.receive.position();

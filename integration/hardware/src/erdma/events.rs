@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Event queues: entries of 16 bytes, and an interrupt for each (`struct erdma_aeqe`, `ERDMA_CEQE_*`).
+//! Event queues: entries of 16 bytes, with an interrupt for each entry (`struct erdma_aeqe`, `ERDMA_CEQE_*`).
 
 use crate::{interrupts::Vectors, memory::Memory};
 
@@ -14,7 +14,7 @@ pub const MAX_DEPTH: u32 = 1 << 16;
 pub enum Asynchronous {
     /// A queue pair is in error.
     QueuePairFatal = 0,
-    /// A completion queue is not in memory.
+    /// The memory of a completion queue is not mapped.
     CompletionQueue = 3,
 }
 
@@ -28,8 +28,8 @@ pub struct EventQueue {
 }
 
 impl EventQueue {
-    /// A queue of `depth` entries at `address` that raises `vector`. None if `depth` is no power of two, or above
-    /// [`MAX_DEPTH`].
+    /// Creates a queue of `depth` entries at `address` that raises `vector`. Returns `None` if `depth` is not a
+    /// power of two or is above [`MAX_DEPTH`].
     pub fn new(address: u64, depth: u32, vector: usize) -> Option<EventQueue> {
         (depth.is_power_of_two() && depth <= MAX_DEPTH).then_some(EventQueue {
             address,
@@ -39,7 +39,7 @@ impl EventQueue {
         })
     }
 
-    /// Writes an entry and raises the interrupt. The owner bit, bit 31, is 1 in the first lap, and 0 in the second.
+    /// Writes an entry and raises the interrupt. The owner bit, bit 31, is 1 in the first lap and 0 in the second.
     pub fn push(&mut self, memory: &Memory, vectors: &Vectors, first: u32, data: [u32; 3]) {
         let lap = u32::from(self.produced & self.depth == 0);
         let mut entry = [0; ENTRY as usize];

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The fabric: all functions, who is connected to whom, and whose requests are executed next.
+//! The fabric: all functions, the connections between their queue pairs, and the order in which requests are executed.
 //!
-//! The caller supplies the time. A test lets it pass at once.
+//! The caller supplies the time. A unit test can advance the time without waiting.
 
 use super::{
     completions::{Completion, Status},
@@ -15,26 +15,26 @@ use std::{
     time::Duration,
 };
 
-/// A queue pair: the position of its function, and its number.
+/// A queue pair: the position of its function in the fabric, and its number.
 pub type Place = (usize, u32);
 
 /// The outcome of an attempt to execute a request.
 #[derive(Clone, Copy, Debug)]
 pub enum Outcome {
-    /// Ended, with this status.
+    /// The request ended with this status.
     Done(Status),
-    /// Tried again as soon as its peer changes, or at that time.
+    /// The fabric tries the request again when the peer changes, or at this time.
     Later(Option<Duration>),
 }
 
-/// Time of the next work of [`Fabric::advance`].
+/// The time of the next call of [`Fabric::advance`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// At once.
+    /// Immediately.
     Now,
-    /// At that time.
+    /// At this time.
     At(Duration),
-    /// When a guest writes.
+    /// After the next write of a guest.
     Idle,
 }
 
@@ -42,7 +42,7 @@ pub enum Next {
 #[derive(Debug, Default)]
 pub struct Fabric {
     devices: Vec<Device>,
-    /// Times that requests wait.
+    /// The longest times that requests wait.
     pub limits: Limits,
     pub(super) chance: Chance,
     now: Duration,
@@ -51,7 +51,7 @@ pub struct Fabric {
 }
 
 impl Fabric {
-    /// Adds a function. Returns its position.
+    /// Adds a function and returns its position.
     pub fn add(&mut self, mut device: Device) -> usize {
         let position = self.devices.len();
         device.cookies = (position as u32 + 1) << 24;
@@ -67,25 +67,25 @@ impl Fabric {
     /// The function at `position`.
     ///
     /// # Panics
-    /// There is none.
+    /// No function has the position.
     pub fn device(&self, position: usize) -> &Device {
         &self.devices[position]
     }
 
-    /// The function at `position`, to be changed.
+    /// The function at `position`, mutable.
     ///
     /// # Panics
-    /// There is none.
+    /// No function has the position.
     pub fn device_mut(&mut self, position: usize) -> &mut Device {
         &mut self.devices[position]
     }
 
-    /// A guest writes to BAR 0.
+    /// Handles a guest's write to BAR 0.
     pub fn write(&mut self, position: usize, offset: u64, data: &[u8]) {
         self.devices[position].write(offset, data);
         for number in std::mem::take(&mut self.devices[position].woken) {
             self.wake((position, number));
-            // it may wait for a receive request, or for a connection
+            // the peer may wait for a receive request, or for a connection
             if let Some(peer) = self.peer((position, number)) {
                 self.wake(peer);
             }
@@ -93,7 +93,7 @@ impl Fabric {
         self.wake_peers_of_lost();
     }
 
-    /// Wakes the requests that wait for a queue pair that failed or was destroyed.
+    /// Wakes the requests whose peer, a queue pair, failed or was destroyed.
     fn wake_peers_of_lost(&mut self) {
         let mut is_any = false;
         for device in &mut self.devices {
@@ -104,7 +104,7 @@ impl Fabric {
         }
     }
 
-    /// Wakes all queue pairs, as a fault has come or gone.
+    /// Wakes all queue pairs after a fault was set or removed.
     pub fn wake_all(&mut self) {
         let places: Vec<Place> = (self.devices.iter().enumerate())
             .flat_map(|(position, device)| {
@@ -123,7 +123,7 @@ impl Fabric {
         }
     }
 
-    /// Executes up to `budget` requests. `now` is the time since some begin.
+    /// Executes up to `budget` requests. `now` is the time since a fixed start.
     pub fn advance(&mut self, now: Duration, budget: usize) -> Next {
         self.now = self.now.max(now);
         while let Some((due, place)) = self.timers.first().copied()
@@ -162,7 +162,7 @@ impl Fabric {
         }
     }
 
-    /// Executes the next request of a queue pair, if it is possible.
+    /// Executes the next request of a queue pair if it can be executed now.
     fn step(&mut self, place: Place) {
         let (now, (position, number)) = (self.now, place);
         let device = &mut self.devices[position];
@@ -206,7 +206,7 @@ impl Fabric {
         }
     }
 
-    /// A request ended: it is completed, and the next one is up.
+    /// Completes a request that ended, and advances to the next request.
     fn done(&mut self, place: Place, header: &Header, status: Status) {
         self.set_timer(place, None);
         let (position, number) = place;
@@ -238,7 +238,7 @@ impl Fabric {
         }
     }
 
-    /// The next request of a send queue cannot be read: where the one after it is, is unknown.
+    /// Handles a request of a send queue that cannot be decoded. The position of the request after it is unknown.
     fn cannot_read(&mut self, place: Place) {
         self.set_timer(place, None);
         let (position, number) = place;
@@ -263,7 +263,7 @@ impl Fabric {
         device.fail(number);
     }
 
-    /// The peer of a reliable queue pair. The connection is mutual.
+    /// The peer of a reliable queue pair. Returns the peer only if it is connected to this queue pair as well.
     pub(super) fn peer(&self, (position, number): Place) -> Option<Place> {
         let pair = self.devices[position].pairs.get(&number)?;
         if pair.service != Service::Reliable {
@@ -272,7 +272,7 @@ impl Fabric {
         match pair.peer {
             Peer::None => None,
             Peer::Cookie(cookie) => {
-                // the upper 8 bits are the position of its function
+                // the upper 8 bits are the position of the peer's function, plus 1
                 let position = ((cookie >> 24) as usize).checked_sub(1)?;
                 let mut pairs = self.devices.get(position)?.pairs.values();
                 let other = pairs.find(|other| other.cookie == cookie)?;
@@ -288,8 +288,8 @@ impl Fabric {
         }
     }
 
-    /// The function with an address. Where several have the GID, it is that with the hardware address; where none of these
-    /// has that, it is behind a router.
+    /// Finds the function with an address. If several functions have the GID, returns the one whose hardware address
+    /// matches. If none of them has the hardware address, the destination is behind a router.
     pub(super) fn find(&self, address: &AddressVector) -> Option<usize> {
         let has_gid = |device: &&Device| device.gids.values().any(|gid| *gid == address.gid);
         let mut found = (self.devices.iter().enumerate()).filter(|(_, device)| has_gid(device));
@@ -307,12 +307,12 @@ impl Fabric {
         })
     }
 
-    /// A request whose peer does not answer.
+    /// The outcome of a request whose peer does not respond.
     pub(super) fn no_answer(&self, (position, number): Place) -> Outcome {
         self.wait(position, number, Some(self.limits.no_answer))
     }
 
-    /// A request whose peer has no receive request.
+    /// The outcome of a request whose peer has no receive request.
     pub(super) fn no_receive(&self, (position, number): Place) -> Outcome {
         self.wait(position, number, self.limits.no_receive)
     }
@@ -326,7 +326,7 @@ impl Fabric {
         }
     }
 
-    /// Delay and loss of a message. None if it passes now.
+    /// Applies the delay and the loss of a message. Returns `None` if the message passes now.
     pub(super) fn fault(&mut self, (position, number): Place) -> Option<Outcome> {
         let now = self.now;
         let device = &mut self.devices[position];

@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Faults of the fabric: loss, delay, links that are down, functions that fell off their bus.
+//! Faults of the fabric: loss, delay, links that are down, and functions that are no longer on their bus.
 
 use std::time::Duration;
 
-/// A lost message of a reliable connection is sent again after this time.
+/// Time after which a reliable connection sends a lost message again.
 pub const RETRANSMISSION: Duration = Duration::from_millis(20);
 
-/// Number of times that a lost message is sent again. Another loss ends the connection.
+/// Number of times that a lost message is sent again. If it is lost once more, the connection ends.
 pub const RETRIES: u32 = 7;
 
-/// The port of one function.
+/// The fabric port of one function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// True if messages pass.
+    /// True if messages pass through the port.
     pub is_up: bool,
-    /// True if the function answers on its bus. A function that does not answer neither reads nor writes memory, and
-    /// raises no interrupt.
+    /// True if the function responds on its bus. An absent function does not read or write memory, and does not
+    /// raise an interrupt.
     pub is_present: bool,
-    /// Percentage of its messages that are lost.
+    /// Percentage of the function's messages that the fabric drops.
     pub loss_percent: u8,
-    /// Delay of the function's messages. The messages of one queue pair wait for one another.
+    /// Delay of the function's messages. The fabric keeps the order of the messages of one queue pair.
     pub delay: Duration,
 }
 
@@ -34,12 +34,12 @@ impl Default for Link {
     }
 }
 
-/// Time that a request waits before it ends with an error.
+/// Times that a request waits before it ends with an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// For a peer that does not answer.
+    /// Time to wait for a peer that does not respond.
     pub no_answer: Duration,
-    /// For a receive request of the peer. None waits forever.
+    /// Time to wait until the peer posts a receive request. With `None`, the request waits forever.
     pub no_receive: Option<Duration>,
 }
 
@@ -52,7 +52,7 @@ impl Default for Limits {
     }
 }
 
-/// Numbers that decide which message is lost. They are the same in each run.
+/// Pseudorandom numbers that decide which message is lost. Each run gets the same numbers.
 #[derive(Debug)]
 pub struct Chance {
     state: u64,
@@ -67,7 +67,7 @@ impl Default for Chance {
 }
 
 impl Chance {
-    /// True in `percent` of a hundred calls.
+    /// Returns true in about `percent` of a hundred calls.
     pub fn is_lost(&mut self, percent: u8) -> bool {
         // xorshift64
         self.state ^= self.state << 13;

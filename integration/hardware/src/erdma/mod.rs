@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! An Alibaba eRDMA function (PCI 1ded:107f) and the fabric between several of them.
+//! An Alibaba eRDMA function (PCI 1ded:107f), and the fabric between several such functions.
 //!
-//! Registers, commands and entries of queues are as Linux' `drivers/infiniband/hw/erdma/erdma_hw.h` states them
-//! (GPL-2.0 or BSD-3-Clause).
+//! The layout of registers, commands and queue entries is that of Linux'
+//! `drivers/infiniband/hw/erdma/erdma_hw.h` (GPL-2.0 or BSD-3-Clause).
 //!
 //! | module | contents |
 //! |---|---|
@@ -14,14 +14,14 @@
 //! | [`translation`] | translation tables (MTT) |
 //! | [`regions`] | memory regions, keys and rights |
 //! | [`queue_pairs`] | queue pairs, their queues and states |
-//! | [`requests`] | work requests, as they are in a send queue |
+//! | [`requests`] | the layout of work requests in a send queue |
 //! | [`device`] | one function |
-//! | [`fabric`] | all functions, and who is connected to whom |
+//! | [`fabric`] | all functions, and the connections between their queue pairs |
 //! | [`reliable`], [`datagrams`] | the execution of work requests |
 //! | [`transfer`] | copying between memories |
-//! | [`faults`] | loss, delay, links that are down, functions that fell off their bus |
+//! | [`faults`] | loss, delay, links that are down, functions that are no longer on their bus |
 //! | [`control`] | the control socket's orders |
-//! | [`port`] | a function as the transport sees it |
+//! | [`port`] | a fabric function as a PCI function of the transport |
 
 pub mod commands;
 pub mod completions;
@@ -45,12 +45,12 @@ pub mod translation;
 /// A hardware address.
 pub type Mac = [u8; 6];
 
-/// The protocol of a function: register 0xc.
+/// The protocol of a function, in register 0xc.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
-    /// Connections are made by the driver over TCP and MPA, and identified by cookies.
+    /// The driver makes connections over TCP and MPA. A cookie identifies each connection.
     #[default]
     Iwarp,
-    /// Connections are made by queue pair number and GID.
+    /// The driver makes connections by queue pair number and GID.
     Roce,
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The commands, and the objects that they make, change and destroy (`enum CMDQ_RDMA_OPCODE`, `enum CMDQ_COMMON_OPCODE`).
+//! The commands, and the objects that these commands make, change and destroy (`enum CMDQ_RDMA_OPCODE`,
+//! `enum CMDQ_COMMON_OPCODE`).
 
 use super::{
     Protocol,
@@ -14,11 +15,11 @@ use super::{
     translation::{HARDWARE_PAGE_SHIFT, Pages, Table},
 };
 
-/// The answer of a command, or the reason for its refusal.
+/// The answer to a command, or the reason why the function refuses the command.
 type Answer = Result<[u64; 2], &'static str>;
 type Request = [u8; REQUEST];
 
-/// Thousands of queue pairs (`ERDMA_CMD_DEV_CAP_QBLOCK`, `ERDMA_NQP_PER_QBLOCK`).
+/// The number of queue pairs in units of 1024 (`ERDMA_CMD_DEV_CAP_QBLOCK`, `ERDMA_NQP_PER_QBLOCK`).
 const QUEUE_PAIR_BLOCKS: u64 = 4;
 /// The most queue pairs.
 pub const MAX_QUEUE_PAIRS: usize = QUEUE_PAIR_BLOCKS as usize * 1024;
@@ -38,7 +39,7 @@ const STATISTICS_MAGIC: u16 = 0x5566;
 const STATISTICS: usize = 256;
 const STATISTICS_HEADER: usize = 16;
 
-// `attr_mask` of a request that changes a queue pair of RoCE v2
+// bits of `attr_mask` in a request that changes a queue pair of RoCE v2
 const CHANGES_STATE: u32 = 1 << 0;
 const CHANGES_KEY: u32 = 1 << 1;
 const CHANGES_ADDRESS: u32 = 1 << 2;
@@ -52,7 +53,7 @@ fn done(is_done: bool, otherwise: &'static str) -> Answer {
     if is_done { Ok(NONE) } else { Err(otherwise) }
 }
 
-/// An address vector (`struct erdma_av_cfg`) at `at`.
+/// Reads the address vector (`struct erdma_av_cfg`) at offset `at`.
 fn address_vector(request: &Request, at: usize) -> AddressVector {
     let [traffic_class, hop_limit, service_level] = bytes(request, at + 4);
     AddressVector {
@@ -66,7 +67,8 @@ fn address_vector(request: &Request, at: usize) -> AddressVector {
     }
 }
 
-/// The buffer of a queue: in pages that the command has, or in an array of them.
+/// The buffer of a queue. The command contains the addresses of its pages, or the address of an array of page
+/// addresses.
 fn buffer(
     shift: u32,
     offset: u64,
@@ -130,7 +132,7 @@ impl Device {
                 Ok(NONE)
             }
             (1, 4) => self.statistics(request),
-            // the page size of the driver: the model's doorbells are in any page
+            // the driver's page size: the model accepts doorbells in any page
             (1, 5) => Ok(NONE),
             (1, 8) => self.own_doorbells(),
             (1, 9) => {
@@ -142,8 +144,8 @@ impl Device {
         }
     }
 
-    /// The pages of BAR 0 with the doorbells. The driver takes the field `RDB` for completion queues, and `CDB` for
-    /// receive queues. All programs have the same pages: a doorbell says which queue it is for.
+    /// The pages of BAR 0 with the doorbells. The driver uses the field `RDB` for completion queues, and `CDB` for
+    /// receive queues. All programs share these pages, because a doorbell contains the number of its queue.
     fn own_doorbells(&mut self) -> Answer {
         self.contexts = self.contexts.saturating_add(1);
         let page = |doorbells: &std::ops::Range<u64>| doorbells.start >> HARDWARE_PAGE_SHIFT;
@@ -212,7 +214,7 @@ impl Device {
         };
         let (send, send_completions) = ring(16, 24, 40, 64, bits32(first, 31, 20))?;
         let (receive, receive_completions) = ring(20, 32, 44, 88, bits32(second, 31, 20))?;
-        // drivers before 6.14 have nothing there, and their stack in the request
+        // drivers before 6.14 do not set this field: it contains bytes of the driver's stack
         let service = match self.protocol == Protocol::Roce && le32(request, 116) == 1 {
             true => Service::Datagram,
             false => Service::Reliable,
@@ -280,7 +282,7 @@ impl Device {
         ])
     }
 
-    /// Requests that were posted after a queue pair was in error.
+    /// Flushes the requests that the driver posted after the queue pair entered the error state.
     fn flush_again(&mut self, request: &Request) -> Answer {
         let number = le32(request, 8);
         let pair = self.pairs.get_mut(&number).ok_or("no such queue pair")?;

@@ -18,15 +18,15 @@ use std::{
 
 const VENDOR: u16 = 0x1ded;
 const DEVICE: u16 = 0x107f;
-/// Unclassified, as an instance of Alibaba Cloud shows it.
+/// PCI class "unclassified", as on an instance of Alibaba Cloud.
 const CLASS: [u8; 3] = [0, 0xff, 0];
 const VECTORS: u16 = 32;
 const VECTOR_BAR: u8 = 2;
 const VECTOR_BAR_SIZE: usize = 4096;
 
-/// Number of requests that are executed before a guest's doorbell returns.
+/// Number of requests that the model executes before a guest's doorbell write returns.
 const BUDGET_OF_A_DOORBELL: usize = 16;
-/// Number of requests that the thread executes before others get the fabric.
+/// Number of requests that the thread executes before it releases the fabric's lock.
 const BUDGET_OF_THE_THREAD: usize = 64;
 
 /// The fabric of a process. All ports and the thread share it.
@@ -47,7 +47,7 @@ impl Shared {
         })
     }
 
-    /// Locks the fabric. A panic of another thread does not poison it.
+    /// Locks the fabric. The lock stays usable after a panic of another thread.
     pub fn fabric(&self) -> MutexGuard<'_, Fabric> {
         self.fabric.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -62,14 +62,14 @@ impl Shared {
         result
     }
 
-    /// Executes requests that wait for a timer, and those beyond the budget of a doorbell. It does not return.
+    /// Executes requests that wait for a timer, and requests beyond the budget of a doorbell. Does not return.
     pub fn run(&self) -> ! {
         loop {
             let mut fabric = self.fabric();
             let wait = match fabric.advance(self.begin.elapsed(), BUDGET_OF_THE_THREAD) {
                 Next::Now => {
                     drop(fabric);
-                    // a doorbell may wait for the lock
+                    // a doorbell's handler may wait for the lock
                     thread::yield_now();
                     continue;
                 }
@@ -90,7 +90,7 @@ pub struct Port {
 }
 
 impl Port {
-    /// The function at `position`, which there is.
+    /// Creates the function at `position`, which must exist.
     pub fn new(shared: Arc<Shared>, position: usize) -> Port {
         Port {
             shared,

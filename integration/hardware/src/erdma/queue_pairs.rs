@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Queue pairs: their queues, their states, and the peers that they are connected to.
+//! Queue pairs: their queues, states and peers.
 
 use super::{Mac, translation::Pages};
 use crate::memory::Memory;
 use std::time::Duration;
 
-/// Bytes of a slot of either queue (`SQEBB_SIZE`, `RQE_SIZE`).
+/// Bytes of a slot of the send or the receive queue (`SQEBB_SIZE`, `RQE_SIZE`).
 pub const SLOT: u64 = 32;
 
 /// The most slots of a request (`ERDMA_MAX_WQEBB_PER_SQE`).
 pub const MAX_SLOTS: u16 = 4;
 
-/// The largest queue, as a power of two: positions have 16 bits.
+/// The largest depth of a queue, as a power of two: ring positions have 16 bits.
 pub const MAX_DEPTH_SHIFT: u32 = 15;
 
-/// The queue of a guest. The guest posts, and the function takes.
+/// A ring of a guest. The guest posts slots, and the function consumes them.
 #[derive(Debug)]
 pub struct Ring {
     pages: Pages,
@@ -24,7 +24,7 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// A queue of `1 << depth_shift` slots. None above [`MAX_DEPTH_SHIFT`].
+    /// Creates a ring of `1 << depth_shift` slots. Returns `None` if `depth_shift` is above [`MAX_DEPTH_SHIFT`].
     pub fn new(pages: Pages, depth_shift: u32) -> Option<Ring> {
         (depth_shift <= MAX_DEPTH_SHIFT).then(|| Ring {
             pages,
@@ -34,12 +34,13 @@ impl Ring {
         })
     }
 
-    /// Empties it.
+    /// Removes all slots.
     pub fn clear(&mut self) {
         (self.taken, self.posted) = (0, 0);
     }
 
-    /// Handles a doorbell: the guest has posted all slots before `position`. False if there are more than the queue has.
+    /// Handles a doorbell: the guest has posted all slots before `position`. Returns false if more slots are pending
+    /// than the ring has.
     pub fn post(&mut self, position: u16) -> bool {
         let is_possible = u32::from(position.wrapping_sub(self.taken)) <= self.depth;
         if is_possible {
@@ -48,22 +49,23 @@ impl Ring {
         is_possible
     }
 
-    /// The position of the next slot that is not taken.
+    /// The position of the next slot that the function has not consumed.
     pub fn position(&self) -> u16 {
         self.taken
     }
 
-    /// The slots that are posted and not taken.
+    /// Number of slots that the guest posted and the function has not consumed.
     pub fn pending(&self) -> u16 {
         self.posted.wrapping_sub(self.taken)
     }
 
-    /// Takes `slots` slots, at most those that are pending.
+    /// Consumes `slots` slots, at most the number of pending ones.
     pub fn take(&mut self, slots: u16) {
         self.taken = self.taken.wrapping_add(slots.min(self.pending()));
     }
 
-    /// Reads the `slot`th slot from the next that is not taken. None if it is not in memory.
+    /// Reads the slot that is `slot` positions after the next unconsumed one. Returns `None` if its memory is not
+    /// mapped.
     pub fn read(&self, memory: &Memory, slot: u16) -> Option<[u8; SLOT as usize]> {
         let index = u32::from(self.taken.wrapping_add(slot)) & (self.depth - 1);
         let address = self.pages.entry(memory, u64::from(index), SLOT)?;
@@ -73,27 +75,27 @@ impl Ring {
     }
 }
 
-/// The state of a queue pair: those of RoCE v2. iWARP has `Init`, `ReadyToSend` and `Error` of them.
+/// The state of a queue pair. RoCE v2 has all states, iWARP only `Init`, `ReadyToSend` and `Error`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Made.
+    /// The state after creation.
     Reset = 0,
     /// Requests may be posted to its receive queue.
     Init = 1,
-    /// Receives.
+    /// The queue pair receives.
     ReadyToReceive = 2,
-    /// Sends and receives.
+    /// The queue pair sends and receives.
     ReadyToSend = 3,
-    /// Receives, and executes no new request.
+    /// The queue pair receives, and executes no new send request.
     SendQueueDrained = 4,
-    /// Receives; its send queue is in error.
+    /// The queue pair receives; its send queue is in error.
     SendQueueError = 5,
     /// All requests are flushed.
     Error = 6,
 }
 
 impl State {
-    /// A state of RoCE v2, `ERDMA_QPS_ROCEV2_*`. None for other numbers.
+    /// Converts a state of RoCE v2, `ERDMA_QPS_ROCEV2_*`. Returns `None` for other numbers.
     pub fn of_roce(number: u32) -> Option<State> {
         let states = [
             State::Reset,
@@ -141,25 +143,25 @@ pub struct AddressVector {
     pub flow_label: u32,
 }
 
-/// Who a reliable queue pair is connected to.
+/// The peer to which a reliable queue pair is connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
-    /// None yet.
+    /// Not connected yet.
     None,
-    /// iWARP: the one with this cookie.
+    /// iWARP: the queue pair with this cookie.
     Cookie(u32),
-    /// RoCE v2: that with this number, on the function with the address.
+    /// RoCE v2: the queue pair with this number, on the function with the address.
     Address(AddressVector, u32),
 }
 
 /// The progress of the next request of a send queue.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Attempt {
-    /// When it was tried first.
+    /// Time of the first attempt.
     pub since: Option<Duration>,
-    /// When it is tried again.
+    /// Time of the next attempt.
     pub not_before: Option<Duration>,
-    /// Number of times that it was lost.
+    /// Number of times that the message was lost.
     pub lost: u32,
 }
 
@@ -180,20 +182,20 @@ pub struct QueuePair {
     pub send_completions: u32,
     /// The completion queue of the receive queue.
     pub receive_completions: u32,
-    /// iWARP: its identity on the fabric.
+    /// iWARP: the queue pair's cookie, which identifies it on the fabric.
     pub cookie: u32,
     /// The queue pair's state.
     pub state: State,
-    /// Who it is connected to.
+    /// The peer to which the queue pair is connected.
     pub peer: Peer,
-    /// The key that datagrams to it have.
+    /// The queue key that a datagram to this queue pair must contain.
     pub key: u32,
-    /// First packet sequence numbers, of the send and of the receive queue. The model has no packets.
+    /// First packet sequence numbers of the send and the receive queue. The model stores them but has no packets.
     pub sequence: (u32, u32),
     /// The next request of the send queue.
     pub attempt: Attempt,
-    /// True if the fabric has it in its list of queue pairs that may go on.
+    /// True if the fabric has the queue pair in its list of queue pairs that can continue.
     pub is_ready: bool,
-    /// When the fabric wakes it.
+    /// Time at which the fabric wakes the queue pair.
     pub timer: Option<Duration>,
 }

@@ -8,45 +8,45 @@ use super::{
 use crate::{memory::Memory, transfer};
 use std::collections::HashMap;
 
-/// The most regions: twice the queue pairs, as the driver reckons.
+/// The largest number of regions: twice the number of queue pairs, as the driver calculates it.
 pub const MAX_REGIONS: usize = 8192;
 
-/// The key by which the driver itself reaches all memory (`ERDMA_CMD_DEV_CAP_DMA_LOCAL_KEY`).
+/// The key with which the driver itself accesses all memory (`ERDMA_CMD_DEV_CAP_DMA_LOCAL_KEY`).
 pub const LOCAL_DMA_KEY: u32 = 0xffff_ff00;
 
-/// Rights of a region, as bits 5 to 1 of the command have them.
+/// Access rights of a region, as bits 5 to 1 of the command contain them.
 pub mod rights {
-    /// Atomic operations of the peer.
+    /// The peer may execute atomic operations.
     pub const REMOTE_ATOMIC: u32 = 1 << 0;
-    /// Reading for requests of its own function.
+    /// Requests of the region's own function may read.
     pub const LOCAL_READ: u32 = 1 << 1;
-    /// Writing for requests of its own function.
+    /// Requests of the region's own function may write.
     pub const LOCAL_WRITE: u32 = 1 << 2;
-    /// Reading by the peer.
+    /// The peer may read.
     pub const REMOTE_READ: u32 = 1 << 3;
-    /// Writing by the peer.
+    /// The peer may write.
     pub const REMOTE_WRITE: u32 = 1 << 4;
-    /// Rights that [`super::LOCAL_DMA_KEY`] has.
+    /// The rights of [`super::LOCAL_DMA_KEY`].
     pub const LOCAL: u32 = LOCAL_READ | LOCAL_WRITE;
 }
 
-/// Why an access is refused.
+/// The reason why an access is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// No region has the key, or it is not valid.
+    /// No region has the key, or the key is not valid.
     Key,
-    /// The region does not have the addresses.
+    /// The addresses are outside the region.
     Bounds,
     /// The region does not allow the access.
     Rights,
-    /// The region is of another protection domain.
+    /// The region belongs to another protection domain.
     Domain,
     /// The addresses wrap around.
     Wrap,
 }
 
 impl Refusal {
-    /// The status of a request whose own keys are refused.
+    /// The status of a request for whose own key the function refuses the access.
     pub fn local(self) -> Status {
         match self {
             Refusal::Key => Status::SendKey,
@@ -57,7 +57,8 @@ impl Refusal {
         }
     }
 
-    /// Returns the status of a request if the peer refuses its key. A receive request has the status, too.
+    /// Returns the status of a request if the peer refuses its key. The peer's receive request completes with this
+    /// status, too.
     pub fn remote(self) -> Status {
         match self {
             Refusal::Key => Status::ReceiveKey,
@@ -72,26 +73,26 @@ impl Refusal {
 /// The type of a region, `ERDMA_MR_TYPE_*`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Registered by a command.
+    /// A command registered the region.
     Normal,
-    /// Registered by requests in a send queue.
+    /// A request in a send queue registered the region.
     Fast,
-    /// All memory.
+    /// The region contains all memory.
     Dma,
 }
 
 /// A memory region.
 #[derive(Clone, Copy, Debug)]
 pub struct Region {
-    /// The lowest byte of its key.
+    /// The lowest byte of the region's key.
     pub key: u8,
     /// The region's protection domain.
     pub domain: u32,
     /// The region's type.
     pub kind: Kind,
-    /// True if its key may be used.
+    /// True if requests may use the region's key.
     pub is_valid: bool,
-    /// The address of its first byte, as requests name it.
+    /// The first address of the region, as requests name it.
     pub start: u64,
     /// The region's size in bytes.
     pub size: u64,
@@ -99,25 +100,26 @@ pub struct Region {
     pub rights: u32,
     /// The region's pages.
     pub pages: Pages,
-    /// Table that the command gave a region that requests register, and the most pages.
+    /// The page table of a region that requests register, and the largest number of pages. The command that created the
+    /// region set both.
     pub table: (Table, u64),
 }
 
-/// Memory that a key stands for: `len` bytes.
+/// The `len` bytes of memory to which a key refers.
 #[derive(Clone, Copy, Debug)]
 pub struct Window {
-    /// Where it is.
+    /// The location of the memory.
     pub place: Place,
     /// The window's size in bytes.
     pub len: u64,
 }
 
-/// Where a window is.
+/// The location of a window's memory.
 #[derive(Clone, Copy, Debug)]
 pub enum Place {
-    /// At this address.
+    /// Contiguous memory at this address.
     Address(u64),
-    /// In pages, from this byte on.
+    /// Memory in pages, from this byte offset on.
     Pages(Pages, u64),
 }
 
@@ -143,7 +145,7 @@ pub struct Regions {
 }
 
 impl Regions {
-    /// Adds a region. False if there is one of that index, or there are [`MAX_REGIONS`].
+    /// Adds a region. Returns false if a region has this index already, or the function has [`MAX_REGIONS`] regions.
     pub fn add(&mut self, index: u32, region: Region) -> bool {
         if self.by_index.len() >= MAX_REGIONS || self.by_index.contains_key(&index) {
             return false;
@@ -152,12 +154,12 @@ impl Regions {
         true
     }
 
-    /// Removes a region. False if there is none.
+    /// Removes a region. Returns false if no region has the index.
     pub fn remove(&mut self, index: u32) -> bool {
         self.by_index.remove(&index).is_some()
     }
 
-    /// The region with that index, which has the key's upper 24 bits.
+    /// The region with this index: the upper 24 bits of its key.
     pub fn get_mut(&mut self, index: u32) -> Option<&mut Region> {
         self.by_index.get_mut(&index)
     }
@@ -214,7 +216,7 @@ impl Regions {
     /// Makes a key unusable.
     ///
     /// # Errors
-    /// There is no region with it that requests register, or it is of another protection domain.
+    /// No region that requests can register has the key, or the region belongs to another protection domain.
     pub fn invalidate(&mut self, key: u32, domain: u32) -> Result<(), Refusal> {
         let region = self.by_index.get_mut(&(key >> 8)).ok_or(Refusal::Key)?;
         if region.kind != Kind::Fast || region.key != key as u8 {

@@ -8,7 +8,7 @@ use std::ops::Range;
 /// The size of BAR 0.
 pub const BAR_SIZE: u64 = 512 << 10;
 
-/// The bytes of BAR 0 before the doorbells.
+/// The size in bytes of the registers, which precede the doorbells in BAR 0.
 pub const SIZE: usize = 0x1000;
 
 const VERSION: usize = 0;
@@ -19,21 +19,22 @@ const STATUS: usize = 0x14;
 const MAC_LOW: usize = 0x18;
 const MAC_HIGH: usize = 0x1c;
 
-/// The low half of the address of the commands' send queue. The high half is in the register after.
+/// The low half of the address of the command send queue. The next register contains the high half.
 pub const COMMAND_SEND: usize = 0x20;
-/// The low half of the address of their completion queue. The high half is in the register after.
+/// The low half of the address of the command completion queue. The next register contains the high
+/// half.
 pub const COMMAND_COMPLETIONS: usize = 0x28;
-/// The depth of both.
+/// The depth of the command send queue and the command completion queue.
 pub const COMMAND_DEPTH: usize = 0x30;
-/// The depth of their event queue.
+/// The depth of the command event queue.
 pub const COMMAND_EVENTS_DEPTH: usize = 0x34;
-/// The address of their event queue.
+/// The address of the command event queue.
 pub const COMMAND_EVENTS: usize = 0x38;
 /// The address of the queue of asynchronous events.
 pub const ASYNCHRONOUS: usize = 0x40;
-/// The asynchronous queue's depth.
+/// The depth of the queue of asynchronous events.
 pub const ASYNCHRONOUS_DEPTH: usize = 0x48;
-/// Counters that are registers too, with the position of each in the answer to `GET_STATS`.
+/// Counters that registers show, with the position of each in the answer to `GET_STATS`.
 const COUNTERS: [(u64, usize); 10] = [
     (0x88, 1),
     (0x90, 2),
@@ -47,9 +48,9 @@ const COUNTERS: [(u64, usize); 10] = [
     (0xe0, 10),
 ];
 
-/// The doorbell of the commands' send queue.
+/// The doorbell of the command send queue.
 pub const COMMAND_SEND_DOORBELL: u64 = 0x200;
-/// The doorbell of their completion queue.
+/// The doorbell of the command completion queue.
 pub const COMMAND_COMPLETIONS_DOORBELL: u64 = 0x300;
 /// Doorbells of send queues.
 pub const SEND_DOORBELLS: Range<u64> = 0x1000..0x61000;
@@ -62,7 +63,7 @@ pub const COMPLETION_DOORBELLS: Range<u64> = 0x79000..BAR_SIZE;
 pub mod control {
     /// Resets the function.
     pub const RESET: u32 = 1;
-    /// Starts it with the queues that the registers name.
+    /// Starts the function with the queues that the registers name.
     pub const INIT: u32 = 2;
 }
 
@@ -94,17 +95,17 @@ impl Registers {
         self.bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
     }
 
-    /// Sets the bit that the driver waits for.
+    /// Sets the bit that shows the driver that the function has started.
     pub fn set_started(&mut self) {
         self.put(STATUS, RESET_DONE | INIT_DONE);
     }
 
-    /// The register at `at`.
+    /// The register at offset `at`.
     pub fn get(&self, at: usize) -> u32 {
         le32(&*self.bytes, at)
     }
 
-    /// The address whose low half is at `low`.
+    /// Returns the address whose low half is in the register at offset `low`.
     pub fn address(&self, low: usize) -> u64 {
         u64::from(self.get(low + 4)) << 32 | u64::from(self.get(low))
     }
@@ -121,7 +122,7 @@ impl Registers {
         }
     }
 
-    /// Writes registers. Read-only ones stay.
+    /// Writes registers. A write to a read-only register has no effect.
     pub fn write(&mut self, offset: u64, data: &[u8]) {
         for (at, byte) in pci::positions(offset, data) {
             let is_read_only = (VERSION..COMMAND_SEND).contains(&at);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Work requests, as they are in a send queue (`ERDMA_SQE_*`, `struct erdma_*_sqe`) and in a receive queue
+//! Work requests: their layout in a send queue (`ERDMA_SQE_*`, `struct erdma_*_sqe`) and in a receive queue
 //! (`struct erdma_rqe`).
 
 use super::{
@@ -37,7 +37,7 @@ pub mod opcode {
     pub const FETCH_AND_ADD: u8 = 18;
 }
 
-/// Memory that a key stands for.
+/// Memory to which a key refers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
     /// The address of the segment's first byte.
@@ -48,23 +48,23 @@ pub struct Segment {
     pub key: u32,
 }
 
-/// The data of a message.
+/// Location of the data of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Data {
-    /// In the request.
+    /// The request contains the data.
     Inline(Vec<u8>),
-    /// In memory.
+    /// Memory segments contain the data.
     Segments(Vec<Segment>),
 }
 
-/// The fourth word of a completion of the receiver.
+/// The fourth word of the receiver's completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extra {
-    /// Nothing.
+    /// The word is not used.
     None,
     /// Immediate data: its four bytes as a little-endian number.
     Immediate(u32),
-    /// A key of the peer's that becomes unusable.
+    /// A key of the peer that becomes unusable.
     Invalidate(u32),
 }
 
@@ -75,20 +75,20 @@ pub enum Operation {
     Write {
         /// The payload.
         data: Data,
-        /// Where.
+        /// The address in the peer's memory.
         address: u64,
         /// The peer's key.
         key: u32,
-        /// None, or immediate data that takes a receive request of the peer.
+        /// Nothing, or immediate data, which consume a receive request of the peer.
         extra: Extra,
     },
     /// Reads the peer's memory.
     Read {
-        /// Where the data go.
+        /// The local memory that gets the data.
         into: Segment,
-        /// Where it is.
+        /// The peer's memory with the data.
         from: Segment,
-        /// A key of its own that becomes unusable afterwards.
+        /// A key of the requester that becomes unusable afterwards.
         invalidate: Option<u32>,
     },
     /// Sends to a receive request of the peer.
@@ -102,22 +102,22 @@ pub enum Operation {
     Datagram {
         /// The payload.
         data: Data,
-        /// None, or immediate data.
+        /// Nothing, or immediate data.
         extra: Extra,
         /// The address handle.
         handle: u32,
-        /// The number of the queue pair that it is for.
+        /// The number of the destination queue pair.
         number: u32,
-        /// The key of the queue pair that it is for.
+        /// The queue key of the destination queue pair.
         key: u32,
     },
-    /// Changes 8 bytes of the peer's memory at once.
+    /// Changes 8 bytes of the peer's memory atomically.
     Atomic {
-        /// Which.
+        /// The 8 bytes of the peer's memory.
         remote: Segment,
-        /// Where the value before goes.
+        /// The local memory that gets the previous value.
         into: Segment,
-        /// The value that it needs before a change. None adds.
+        /// The value with which the memory is compared before the exchange. `None` selects fetch-and-add.
         compare: Option<u64>,
         /// The new value, or the addend.
         operand: u64,
@@ -134,12 +134,12 @@ pub enum Operation {
         rights: u32,
         /// The number of its pages.
         count: u32,
-        /// Their addresses. None if they are in the table of the region.
+        /// The addresses of the pages, or `None` if the region's table contains them.
         pages: Option<[u64; INLINE_PAGES]>,
     },
     /// Makes a key unusable.
     Invalidate {
-        /// Which.
+        /// The key.
         key: u32,
     },
 }
@@ -149,22 +149,22 @@ pub enum Operation {
 pub struct Header {
     /// `enum erdma_opcode`.
     pub opcode: u8,
-    /// The slots that it has: 1 to 8; the driver uses up to 4.
+    /// The number of slots of the request: 1 to 8. The driver uses up to 4.
     pub slots: u16,
-    /// Segments, or bytes of inline data.
+    /// The number of segments, or the bytes of inline data.
     pub count: usize,
-    /// True if the data are in the request.
+    /// True if the request contains the data.
     pub is_inline: bool,
-    /// True if the function reports its completion even if it succeeds.
+    /// True if the function writes a completion even if the request succeeds.
     pub is_signaled: bool,
-    /// True if it solicits an event of the peer.
+    /// True if the request solicits an event at the peer.
     pub is_solicited: bool,
-    /// Bytes of the message, as the driver has counted them.
+    /// Bytes of the message, as the driver counted them.
     pub len: u32,
 }
 
 impl Header {
-    /// Reads the first 16 bytes.
+    /// Decodes the first 16 bytes of a request.
     pub fn read(request: &[u8]) -> Header {
         let header = le64(request, 0);
         Header {
@@ -201,9 +201,10 @@ fn data(header: &Header, request: &[u8], at: usize) -> Option<Data> {
     (len <= MAX_MESSAGE).then_some(Data::Segments(segments))
 }
 
-/// Decodes the operation of a work request. None if the request is malformed, or its opcode is not one of the service.
+/// Decodes the operation of a work request. Returns `None` if the request is malformed, or `service` does not have its
+/// opcode.
 pub fn operation(header: &Header, service: Service, request: &[u8]) -> Option<Operation> {
-    // they are one field, which is either big-endian or little-endian; the entry of the completion queue is the same
+    // immediate data and key share one field, big-endian or little-endian; a completion uses the same word
     let word = le32(request, 8);
     let far_address = u64::from(le32(request, 20)) | u64::from(le32(request, 24)) << 32;
     let extra = match header.opcode {
@@ -287,7 +288,7 @@ pub fn operation(header: &Header, service: Service, request: &[u8]) -> Option<Op
     }
 }
 
-/// The memory that a receive request has.
+/// The memory segment of a receive request.
 pub fn receive(request: &[u8; SLOT as usize]) -> Segment {
     segment(&bytes::<16>(request, 16), 0)
 }

@@ -1,49 +1,54 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Translation tables (MTT): a buffer that is contiguous for a program of the guest, in pages of the guest's memory.
+//! Translation tables (MTT). A buffer is contiguous for a program of the guest; the tables list the pages of guest
+//! memory that contain it.
 //!
-//! A table has up to three levels. With level 0 the command has the addresses of up to four pages itself. With level 1
-//! it has the address of an array of them. With levels 2 and 3 it has the address of a page with the addresses of the
-//! pages of the level below. The tables stay in the guest's memory, and each access reads them there.
+//! A table has up to three levels:
+//!
+//! - Level 0: the command itself contains the addresses of up to four pages.
+//! - Level 1: the command contains the address of an array of page addresses.
+//! - Levels 2 and 3: the command contains the address of a page. This page lists the pages of the level below.
+//!
+//! The tables stay in the guest's memory, and each access reads them again.
 
 use crate::memory::Memory;
 
 /// The smallest page: 4 KiB (`ERDMA_HW_PAGE_SHIFT`).
 pub const HARDWARE_PAGE_SHIFT: u32 = 12;
 
-/// The most pages that a command has itself.
+/// The largest number of page addresses in a command.
 pub const INLINE_PAGES: usize = 4;
 
-/// Where the addresses of pages are.
+/// Location of the page addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Table {
-    /// In the command.
+    /// The command contains the addresses.
     Inline([u64; INLINE_PAGES]),
-    /// In the guest's memory.
+    /// The guest's memory contains the addresses.
     Tree {
         /// The address of the topmost array.
         root: u64,
-        /// 1 to 3.
+        /// The number of levels, 1 to 3.
         levels: u32,
-        /// The size of an array of the levels below the topmost, as a power of two in bytes.
+        /// The size of an array below the topmost level, as a power of two in bytes.
         page_shift: u32,
     },
 }
 
-/// A buffer in pages.
+/// A buffer that consists of pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pages {
     /// The size of a page, as a power of two in bytes.
     pub shift: u32,
-    /// Where the buffer begins in its first page.
+    /// The offset of the buffer in its first page, in bytes.
     pub offset: u64,
     /// The number of pages.
     pub count: u64,
-    /// Their addresses.
+    /// The addresses of the pages.
     pub table: Table,
 }
 
 impl Pages {
-    /// None if a size is out of its range.
+    /// Returns `None` if a size is out of range.
     pub fn new(shift: u32, offset: u64, count: u64, table: Table) -> Option<Pages> {
         let is_valid = match table {
             Table::Inline(pages) => count <= pages.len() as u64,
@@ -61,13 +66,13 @@ impl Pages {
         )
     }
 
-    /// The bytes that the pages hold from the buffer's begin on.
+    /// The bytes of the pages from the start of the buffer on.
     pub fn size(&self) -> u64 {
         (self.count.saturating_mul(1 << self.shift)).saturating_sub(self.offset)
     }
 
-    /// The address of byte `offset` of the buffer, and how many bytes from there on are contiguous. None beyond the last
-    /// page, and where a table is not in memory.
+    /// The address of byte `offset` of the buffer, and the number of contiguous bytes from this address on. Returns
+    /// `None` beyond the last page, and if a table's memory is not mapped.
     pub fn locate(&self, memory: &Memory, offset: u64) -> Option<(u64, u64)> {
         let at = self.offset.checked_add(offset)?;
         let page = self.page(memory, at >> self.shift)?;
@@ -93,10 +98,10 @@ impl Pages {
                 page_shift,
             } => (root, levels, page_shift),
         };
-        // so many bits of the index choose an entry of one array
+        // the number of index bits that select an entry of one array
         let width = page_shift - 3;
         for level in (1..levels).rev() {
-            // the topmost array has no end of its own
+            // the model does not limit the size of the topmost array
             let above = index >> (width * level);
             let entry = match level + 1 == levels {
                 true => above,

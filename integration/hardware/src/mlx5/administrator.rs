@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The subnet administrator: paths between ports, and multicast groups. Its records are those of the InfiniBand
-//! Architecture Specification, volume 1, chapter 15.2 (`include/rdma/ib_sa.h`).
+//! The subnet administrator: paths between ports, and multicast groups. The layout of its records is that of the
+//! InfiniBand Architecture Specification, volume 1, chapter 15.2 (`include/rdma/ib_sa.h`).
 
 use super::{
     fields::{Field, field, paste},
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 /// Bytes of a management datagram.
 const MAD: usize = 256;
-/// Base version 1, and class and class version of subnet administration.
+/// Base version 1, and the class and class version of subnet administration.
 const BEGIN: [u8; 3] = [1, 3, 2];
 const METHOD: Field = field(0x18, 8);
 const STATUS: Field = field(0x20, 16);
@@ -18,7 +18,8 @@ const ATTRIBUTE: Field = field(0x80, 16);
 const MASK: Field = field(48 * 8, 64);
 const DATA: usize = 56;
 
-/// Methods. The answer to a method has its upper bit, and that to SET is one to GET.
+/// Methods. The method of a response is that of the request with the upper bit set; a response to SET has the method
+/// of a response to GET.
 const GET: u64 = 1;
 const SET: u64 = 2;
 const DELETE: u64 = 0x15;
@@ -31,7 +32,7 @@ const GROUP_RECORD: u64 = 0x38;
 /// The reason why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Refusal {
-    /// There is no such method of the attribute.
+    /// The attribute does not have the method.
     Unsupported = 0x000c,
     NoResources = 0x0100,
     InvalidRequest = 0x0200,
@@ -67,11 +68,12 @@ mod group {
     pub(super) const LIFE_TIME: Field = field(43 * 8, 8);
     pub(super) const JOINS: Field = field(48 * 8 + 4, 4);
     pub(super) const FULL_MEMBER: u64 = 1;
-    /// The components that a request for a new group has: key, traffic class, partition, service level and flow label.
+    /// The components that a request to create a group must have: key, traffic class, partition, service level and
+    /// flow label.
     pub(super) const NEW: u64 = 1 << 2 | 1 << 6 | 1 << 7 | 1 << 12 | 1 << 13;
 }
 
-/// The selector of a value that is exactly this one.
+/// The selector that requires exactly the given value.
 const EXACTLY: u64 = 2 << 6;
 /// MTUs of 2048 and 4096 bytes, rates of 10 and 100 Gbit/s, and a time.
 const GROUP_MTU: u64 = EXACTLY | 4;
@@ -79,7 +81,7 @@ const PATH_MTU: u64 = EXACTLY | 5;
 const GROUP_RATE: u64 = EXACTLY | 3;
 const PATH_RATE: u64 = EXACTLY | 16;
 const LIFE_TIME: u64 = EXACTLY | 18;
-/// The key of the groups for broadcast.
+/// The queue key of the broadcast groups.
 const BROADCAST_KEY: u64 = 0xb1b;
 const MAX_GROUPS: u16 = 256;
 
@@ -90,7 +92,7 @@ pub type Gid = [u8; 16];
 struct Group {
     lid: u16,
     record: [u8; group::SIZE],
-    /// The join states of each port.
+    /// The join state of each port.
     members: BTreeMap<Gid, u64>,
 }
 
@@ -100,7 +102,7 @@ pub struct Administrator {
     groups: BTreeMap<Gid, Group>,
 }
 
-/// The partition of a group for IPv4 broadcast (`ff12:401b:PKEY::ffff:ffff`). None if it is another one.
+/// The partition of an IPv4 broadcast group (`ff12:401b:PKEY::ffff:ffff`). Returns `None` for any other GID.
 fn broadcast_partition(gid: &Gid) -> Option<u16> {
     let is_it = gid[0] == 0xff
         && gid[2..4] == [0x40, 0x1b]
@@ -110,14 +112,14 @@ fn broadcast_partition(gid: &Gid) -> Option<u16> {
 }
 
 impl Administrator {
-    /// Returns true if a port receives the datagrams to a group's LID.
+    /// Returns true if a port receives the datagrams that are sent to a group's LID.
     pub fn is_member(&self, lid: u16, port: &Gid) -> bool {
         let mut groups = self.groups.values().filter(|it| it.lid == lid);
         groups.any(|it| (it.members.get(port)).is_some_and(|it| it & group::FULL_MEMBER != 0))
     }
 
-    /// Returns the answer to a datagram to queue pair 1. None if it is no request. `ports` has the active ports of the
-    /// subnet, with their LIDs.
+    /// Returns the answer to a datagram to queue pair 1, or `None` if the datagram is not a request. `ports` lists the
+    /// active ports of the subnet, with their LIDs.
     pub fn answer(&mut self, request: &[u8], ports: &[(Gid, u16)]) -> Option<Vec<u8>> {
         let mut mad = request.first_chunk::<MAD>()?.to_vec();
         let method = METHOD.get(&mad);
@@ -130,7 +132,7 @@ impl Administrator {
             (CLASS_PORT_INFO, GET) => {
                 data.fill(0);
                 paste(data, 0, &[1, 2]);
-                // the time that an answer takes
+                // the time that the administrator needs for an answer
                 data[7] = 18;
                 Ok(())
             }
@@ -165,7 +167,7 @@ impl Administrator {
         Ok(())
     }
 
-    /// A new group. Those for broadcast are made with values of their own.
+    /// Creates a group. A broadcast group gets fixed values.
     fn make(&self, gid: Gid, mask: u64, data: &[u8]) -> Result<Group, Refusal> {
         let is_full = group::JOINS.get(data) & group::FULL_MEMBER != 0;
         let mut record = [0; group::SIZE];
@@ -203,7 +205,7 @@ impl Administrator {
         })
     }
 
-    /// Ends a membership. A group without members is gone.
+    /// Ends a membership. Removes the group if it has no member any more.
     fn leave(&mut self, data: &mut [u8]) -> Result<(), Refusal> {
         let [gid, port] = gids(data, 0, group::PORT);
         let group = self.groups.get_mut(&gid).ok_or(Refusal::InvalidRequest)?;
@@ -217,7 +219,7 @@ impl Administrator {
     }
 }
 
-/// Two GIDs of a record. The data of a datagram has both.
+/// The two GIDs of a record at the offsets `one` and `other` of a datagram's data.
 fn gids(data: &[u8], one: usize, other: usize) -> [Gid; 2] {
     [one, other].map(|at| {
         let mut gid = Gid::default();

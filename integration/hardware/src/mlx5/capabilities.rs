@@ -8,9 +8,9 @@ use super::{
 };
 use std::collections::BTreeMap;
 
-/// Bytes of the capabilities of a type.
+/// Bytes of the capabilities of one type.
 pub const SIZE: usize = 0x1000;
-/// Where they are in input and output.
+/// The offset of the capabilities in input and output.
 const AT: usize = 16;
 const OP_MOD: Field = field(0x30, 16);
 
@@ -19,10 +19,10 @@ const ETHERNET: u64 = 1;
 const ATOMIC: u64 = 3;
 const ROCE: u64 = 4;
 const FLOW_TABLE: u64 = 7;
-/// The types that a driver may set.
+/// The capability types that a driver may set.
 const TYPES: u64 = 0x40;
 
-/// A field of `mlx5_ifc.h` with its name there, and its value.
+/// A field of `mlx5_ifc.h`: its name in that file, its place, and its value.
 type Capability = (&'static str, Field, u64);
 
 /// `cmd_hca_cap`: a port of a ConnectX-5.
@@ -56,7 +56,7 @@ const GENERAL_FIELDS: &[Capability] = &[
     ("log_max_msg", field(0x1c3, 5), 30),
     ("max_tc", field(0x1cc, 4), 8),
     ("cqe_version", field(0x1fc, 4), 1),
-    // the driver registers memory by commands
+    // the driver registers memory only by commands
     ("umr_modify_entity_size_disabled", field(0x207, 1), 1),
     ("eth_net_offloads", field(0x21c, 1), 1),
     ("roce", field(0x21d, 1), 1),
@@ -99,7 +99,8 @@ const GENERAL_FIELDS: &[Capability] = &[
     ("device_frequency_khz", field(0x4e0, 32), 1_000_000),
 ];
 
-/// The values of an InfiniBand port that differ. Tables of 8 GIDs and 128 partition keys are the smallest ones.
+/// The values of an InfiniBand port that differ from [`GENERAL_FIELDS`]. Tables of 8 GIDs and 128 partition
+/// keys are the smallest ones.
 const INFINIBAND_FIELDS: &[Capability] = &[
     ("gid_table_size", field(0x170, 16), 0),
     ("ib_virt", field(0x1a2, 1), 1),
@@ -110,10 +111,10 @@ const INFINIBAND_FIELDS: &[Capability] = &[
     ("roce_rw_supported", field(0x3a1, 1), 0),
 ];
 
-/// The values of a virtual function that differ: it manages no other functions.
+/// The values of a virtual function that differ from [`GENERAL_FIELDS`]: it manages no other functions.
 const VIRTUAL_FIELDS: &[Capability] = &[("vport_group_manager", field(0x1a0, 1), 0)];
 
-/// An Ethernet card with more than one port: the driver bonds its functions.
+/// The fields of an Ethernet card with more than one port: the driver bonds the functions of the card.
 const LAG_FIELDS: &[(&str, Field)] = &[
     ("lag_master", field(0x27b, 1)),
     ("num_lag_ports", field(0x27c, 4)),
@@ -155,7 +156,7 @@ const ROCE_FIELDS: &[Capability] = &[
     ),
 ];
 
-/// `flow_table_nic_cap`: where the four kinds of tables that the driver needs are, in bits.
+/// `flow_table_nic_cap`: the bit offsets of the four kinds of tables that the driver needs.
 const FLOW_TABLE_KINDS: [usize; 4] = [0x200, 0x400, 0x800, 0xa00];
 
 /// `flow_table_prop_layout`, with the fields of packets that a rule can match.
@@ -195,7 +196,7 @@ const FLOW_TABLE_FIELDS: &[Capability] = &[
     ("bth_dst_qp", field(0x15a, 1), 1),
 ];
 
-/// The capabilities that the driver changed, and the place of the function on its card.
+/// The capabilities that the driver changed, and the function's place on its card.
 #[derive(Debug)]
 pub struct Capabilities {
     place: Place,
@@ -211,7 +212,7 @@ impl Capabilities {
         }
     }
 
-    /// `QUERY_HCA_CAP`: the greatest values, or those in force. All fields of an unknown type are zero.
+    /// `QUERY_HCA_CAP`: the maximum values, or the current values. All fields of an unknown type are zero.
     pub fn query(&self, input: &[u8], output: &mut [u8]) {
         let (kind, is_current) = (OP_MOD.get(input) >> 1, OP_MOD.get(input) & 1 == 1);
         match self.set.get(&kind).filter(|_| is_current) {
@@ -227,7 +228,7 @@ impl Capabilities {
         if kind >= TYPES {
             return Err(Status::Parameter);
         }
-        // the byte order of atomic operations, of which there is one
+        // the only setting: the byte order of atomic operations, which has one value
         if kind != ATOMIC {
             self.set.insert(kind, value.to_vec());
         }

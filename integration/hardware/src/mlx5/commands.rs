@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The command queue (`struct mlx5_cmd_layout`): 32 entries in the memory of the guest. Input and output beyond 16 bytes
-//! are in chains of mailboxes (`struct mlx5_cmd_prot_block`).
+//! The command queue (`struct mlx5_cmd_layout`): 32 entries in the memory of the guest. Chains of mailboxes
+//! (`struct mlx5_cmd_prot_block`) contain the input and the output beyond 16 bytes.
 
 use super::{
     fields::{Field, field},
@@ -8,17 +8,17 @@ use super::{
 };
 use crate::memory::{Memory, Unmapped};
 
-/// Entries of the queue, as the initialization segment states them.
+/// Number of entries of the queue, as the initialization segment states it.
 pub const SLOTS: u32 = 32;
 /// Bytes of an entry.
 const ENTRY: usize = 64;
-/// Bytes of input and of output that are in the entry.
+/// Bytes of input, and of output, in the entry itself.
 const INLINE: usize = 16;
 /// Bytes of data in a mailbox.
 const BLOCK: usize = 512;
 /// Bytes of a mailbox.
 const MAILBOX: usize = 576;
-/// The longest input and output: a context, and the pages of the largest queue.
+/// The longest input and output: a context, and the page addresses of the largest queue.
 pub const MAX_LENGTH: usize = 1 << 20;
 
 const TYPE: Field = field(0, 8);
@@ -30,10 +30,10 @@ const OUTPUT_MAILBOX: Field = field(0x180, 64);
 const OUTPUT_LENGTH: Field = field(0x1c0, 32);
 const TOKEN: usize = 60;
 const SIGNATURE: usize = 61;
-/// The owner is bit 0; the status of the delivery is above it.
+/// The offset of the status byte. Bit 0 is the owner; the bits above are the delivery status.
 const OWNER: usize = 63;
 const BY_HARDWARE: u8 = 1;
-/// The type of an entry of the PCI function.
+/// The type of an entry for the PCI function.
 const TYPE_PCI: u64 = 7;
 
 const NEXT: Field = field(560 * 8, 64);
@@ -42,26 +42,26 @@ const BLOCK_TOKEN: usize = 573;
 const CONTROL_SIGNATURE: usize = 574;
 const BLOCK_SIGNATURE: usize = 575;
 
-/// `MLX5_CMD_DELIVERY_STAT_*`: why a command was not executed.
+/// `MLX5_CMD_DELIVERY_STAT_*`: the reason why a command was not executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery {
-    /// A mailbox has another token than the entry.
+    /// The token of a mailbox differs from the token of the entry.
     Token = 2,
-    /// A mailbox has another number than its place in the chain.
+    /// The number of a mailbox differs from its position in the chain.
     BlockNumber = 3,
-    /// The output's chain is not in memory, or not aligned.
+    /// The memory of the output's chain is not mapped or not aligned.
     OutputPointer = 4,
-    /// The input's chain is not in memory, or not aligned.
+    /// The memory of the input's chain is not mapped or not aligned.
     InputPointer = 5,
-    /// The input is too short, or too long.
+    /// The input is too short or too long.
     InputLength = 7,
-    /// The output is too short, or too long.
+    /// The output is too short or too long.
     OutputLength = 8,
-    /// The entry is of another type.
+    /// The entry is not of the type for a PCI function.
     Descriptor = 0x10,
 }
 
-/// `MLX5_CMD_STAT_*`: why a command failed.
+/// `MLX5_CMD_STAT_*`: the reason why a command failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
     /// The command is unknown.
@@ -70,7 +70,7 @@ pub enum Status {
     Parameter = 3,
     /// The object does not exist.
     Resource = 5,
-    /// The function has no more objects of that kind.
+    /// The function has no free object of this kind.
     Limit = 8,
     /// An index is beyond its table.
     Index = 0xa,
@@ -78,7 +78,7 @@ pub enum Status {
     InputLength = 0x50,
 }
 
-/// The exclusive or of all bytes, inverted.
+/// The inverted exclusive-or of all bytes.
 fn signature(bytes: &[u8]) -> u8 {
     !bytes.iter().fold(0, |all, byte| all ^ byte)
 }
@@ -108,7 +108,7 @@ fn mailbox(memory: &Memory, address: u64) -> Result<[u8; MAILBOX], Unmapped> {
     }
 }
 
-/// The addresses of the mailboxes of an output, and their contents.
+/// The addresses and the contents of the mailboxes of an output.
 fn chain(memory: &Memory, first: u64, len: usize) -> Result<Vec<(u64, [u8; MAILBOX])>, Delivery> {
     let mut address = first;
     let blocks = (0..len.div_ceil(BLOCK)).map(|_| {
@@ -133,7 +133,7 @@ fn scatter(memory: &Memory, chain: Vec<(u64, [u8; MAILBOX])>, token: u8, output:
 }
 
 impl Function {
-    /// Handles the doorbell of the commands: executes the entries of the slots whose bits are set.
+    /// Handles the command doorbell: executes the entries whose bits are set in `slots`.
     pub(super) fn commands_posted(&mut self, slots: u32) {
         for slot in (0..SLOTS).filter(|slot| slots >> slot & 1 == 1) {
             let base = self.registers.command_queue();
@@ -163,7 +163,7 @@ impl Function {
         }
     }
 
-    /// Writes the entry back, its owner last, as the driver polls it.
+    /// Writes the entry back. Writes the owner bit last, because the driver polls it.
     fn finish(&self, address: u64, entry: &[u8; ENTRY]) {
         let written = self.memory.publish_by_end(address, entry);
         if written.is_err() {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Orders of a test, a line each. The answer is `ok`, the status, or `error: ` and the reason.
+//! Orders of a test, one per line. The answer is `ok`, the status, or `error: ` and the reason.
 //!
 //! | order | effect |
 //! |---|---|
-//! | `link MAC up`, `link MAC down` | whether frames pass; the driver gets an event |
-//! | `syndrome MAC NUMBER` | the firmware reports this error in the health buffer; 0: none |
-//! | `unplug MAC` | the function falls off its bus: it reads as all ones, and does nothing any more |
-//! | `plug MAC` | it is there again, as after power-on |
+//! | `link MAC up`, `link MAC down` | frames pass, or do not pass; the driver gets an event |
+//! | `syndrome MAC NUMBER` | the firmware reports this error in the health buffer; 0 means no error |
+//! | `unplug MAC` | the function falls off its bus: all reads return ones, and the function does nothing |
+//! | `plug MAC` | the function is on its bus again, in its state after power-on |
 //! | `status` | a line for each function, and an empty line |
 //!
-//! `all` in the place of a MAC is all functions.
+//! An order with `all` instead of a MAC applies to all functions.
 
 use super::{fabric::Fabric, function::Function};
 use crate::orders;
@@ -18,7 +18,7 @@ use std::fmt::Write;
 /// Executes an order.
 ///
 /// # Errors
-/// The reason why it is none.
+/// The reason why the line is not a valid order.
 pub fn order(fabric: &mut Fabric, line: &str) -> Result<String, String> {
     let words: Vec<&str> = line.split_whitespace().collect();
     match words.as_slice() {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The counters of queue pairs (`query_q_counter_out`). A function has one set, which all its queue pairs share.
+//! The counters of queue pairs (`query_q_counter_out`). A function has one set of counters, which all its queue
+//! pairs share.
 
 use super::{
     fields::{field, paste},
@@ -12,19 +13,19 @@ pub(super) const QUERY: u16 = 0x773;
 const SIZE: usize = 0x100;
 const AT: usize = 16;
 
-/// Places of counters.
+/// Byte offsets of counters.
 pub(super) mod counter {
-    /// Writes of peers.
+    /// RDMA writes from peers.
     pub(in super::super) const WRITES: usize = 0x10;
-    /// Reads of peers.
+    /// RDMA reads from peers.
     pub(in super::super) const READS: usize = 0x18;
-    /// Atomic operations of peers.
+    /// Atomic operations from peers.
     pub(in super::super) const ATOMICS: usize = 0x20;
-    /// Messages of peers that found no receive request.
+    /// Messages from peers for which this function had no receive request.
     pub(in super::super) const OUT_OF_BUFFER: usize = 0x30;
     /// Messages for which a peer had no receive request.
     pub(in super::super) const RECEIVE_RETRIES: usize = 0x48;
-    /// Timeouts of requests that no peer answered.
+    /// Timeouts of requests to which no peer responded.
     pub(in super::super) const TIMEOUTS: usize = 0x60;
 }
 
@@ -39,14 +40,14 @@ impl Default for Counters {
 }
 
 impl Function {
-    /// Adds to the counter at `at`.
+    /// Adds `more` to the counter at the offset `at`.
     pub(super) fn count(&mut self, at: usize, more: u32) {
         let number = field(at * 8, 32);
         let sum = number.get32(&self.counters.0).wrapping_add(more);
         number.put(&mut self.counters.0, sum.into());
     }
 
-    /// The answer to `QUERY_Q_COUNTER` behind its first 16 bytes.
+    /// The answer to `QUERY_Q_COUNTER` after its first 16 bytes.
     pub(super) fn query_counters(&self, output: &mut [u8]) {
         paste(output, AT, &self.counters.0[AT..]);
     }

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::memory::Unmapped;
 
-/// The most bytes of a frame before it is cut.
+/// The most bytes of a frame before segmentation.
 const MAX_FRAME: usize = 1 << 17;
 
 const CHECKSUMS: Field = field(20 * 8, 2);
@@ -38,7 +38,7 @@ const ACCESS_MODE: Field = field(0x80 + 0x16, 2);
 const CREATE_RQT: u16 = 0x916;
 const LIST_SIZE: Field = field(0x100 + 0xd0, 16);
 const LIST: usize = 0x110;
-/// The most entries of a list that are read.
+/// The largest number of list entries that the model reads.
 const MAX_LIST: u64 = 32;
 
 /// A request that the function cannot execute.
@@ -46,7 +46,7 @@ const MAX_LIST: u64 = 32;
 struct Refused;
 
 impl Function {
-    /// Handles the doorbell of a send queue: executes its requests.
+    /// Handles the doorbell of a send queue: executes the queue's requests.
     pub(super) fn posted(&mut self, number: u32) {
         loop {
             let is_ready = self.is_ready(opcode::CREATE_SQ, number);
@@ -95,7 +95,7 @@ impl Function {
             request_opcode::SEND | request_opcode::LSO if request.len() >= 2 * SEGMENT => {}
             _ => return Err(Refused),
         }
-        // a tag is in the place of the inline bytes
+        // a VLAN tag uses the bytes of the inline header
         let is_tagged = INSERTS_VLAN.get(request) == 1;
         let inline = match is_tagged {
             true => 0,
@@ -134,7 +134,7 @@ impl Function {
         Ok(())
     }
 
-    /// Only keys that name memory by address are there.
+    /// Checks that the key names memory by address. The model has no other keys for Ethernet.
     fn reach(&self, key: u32) -> Result<(), Refused> {
         let region = self.objects.get(keys::CREATE, key >> 8);
         let by_address = region.is_some_and(|it| ACCESS_MODE.get(it) == 0);
@@ -144,7 +144,7 @@ impl Function {
         }
     }
 
-    /// The receive queue of a frame: the first one that a table of the driver names, and that has room.
+    /// The receive queue for a frame: the first queue with room that a table of the driver names.
     fn receiver(&self) -> Option<u32> {
         let tables = self.objects.ids(CREATE_RQT);
         let numbers = tables.flat_map(|table| {
@@ -160,7 +160,7 @@ impl Function {
         ready.next()
     }
 
-    /// Receives a frame. It is lost if no queue has room.
+    /// Receives a frame. Drops the frame if no queue has room.
     pub(super) fn receive(&mut self, frame: &[u8]) {
         let Some(number) = self.receiver() else {
             return log::debug!("{}: no receive queue has room", self.name);

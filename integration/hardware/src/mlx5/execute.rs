@@ -13,11 +13,11 @@ const OPCODE: Field = field(0, 16);
 const OP_MOD: Field = field(0x30, 16);
 const ID: Field = field(0x48, 24);
 const STATUS: Field = field(0, 8);
-/// Pages that the firmware has at most.
+/// The largest number of pages that the driver can give to the firmware.
 const MAX_PAGES: usize = 1 << 16;
 
 impl Function {
-    /// Executes a command. The first 16 bytes of input and output are there.
+    /// Executes a command. The caller ensures that input and output have at least 16 bytes.
     pub(super) fn execute(&mut self, input: &[u8], output: &mut [u8]) {
         let opcode = OPCODE.get(input) as u16;
         match self.answer(opcode, input, output) {
@@ -87,7 +87,7 @@ impl Function {
         changed
     }
 
-    /// `MANAGE_PAGES`: the driver gives pages, or takes them back.
+    /// `MANAGE_PAGES`: the driver gives pages to the firmware or takes them back.
     fn manage_pages(&mut self, input: &[u8], output: &mut [u8]) {
         let count = field(0x60, 32).get(input) as usize;
         match OP_MOD.get(input) {
@@ -116,7 +116,7 @@ impl Function {
     }
 }
 
-/// Commands that change nothing here.
+/// Commands that succeed and change nothing in the model.
 const ACCEPTED: &[u16] = &[
     0x104, // ENABLE_HCA
     0x105, // DISABLE_HCA
@@ -151,7 +151,7 @@ fn query_adapter(output: &mut [u8]) {
     paste(output, 0x100, b"MT_0000000000");
 }
 
-/// Pages that the firmware requests: at boot, at `INIT_HCA`, later.
+/// Number of pages that the firmware requests at boot, at `INIT_HCA`, and later.
 fn query_pages(input: &[u8], output: &mut [u8]) {
     let count = match OP_MOD.get(input) {
         1 => 16,
@@ -161,7 +161,7 @@ fn query_pages(input: &[u8], output: &mut [u8]) {
     field(0x60, 32).put(output, count);
 }
 
-/// The versions of the interface: 0 and 1.
+/// The supported versions of the command interface: 0 and 1.
 fn query_issi(output: &mut [u8]) {
     field(0x360, 32).put(output, 3);
 }
@@ -172,5 +172,5 @@ fn query_special_contexts(output: &mut [u8]) {
     field(0x60, 32).put(output, RESERVED_KEY.into());
 }
 
-/// The key by which a guest's kernel names its memory by address.
+/// The key with which a guest's kernel accesses its memory by address.
 pub(super) const RESERVED_KEY: u32 = 0x300;

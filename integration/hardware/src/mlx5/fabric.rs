@@ -21,12 +21,12 @@ pub enum LinkLayer {
     InfiniBand,
 }
 
-/// The functions of a slot.
+/// The functions of a PCI slot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Card {
-    /// The hardware addresses of its functions, by port.
+    /// The hardware addresses of the card's functions, in the order of the ports.
     pub macs: Vec<Mac>,
-    /// The functions are virtual ones, whose physical functions another machine has.
+    /// True if the functions are virtual. Another machine has their physical functions.
     pub is_virtual: bool,
 }
 
@@ -36,12 +36,12 @@ pub struct Fabric {
     functions: Vec<Function>,
     pub(super) administrator: Administrator,
     pub(super) now: Duration,
-    /// The queue pairs whose next request waits, or that are in error.
+    /// The queue pairs that are in error, or whose next request waits.
     pub(super) waiting: BTreeSet<Place>,
 }
 
 impl Fabric {
-    /// The functions of `cards`, on one fabric.
+    /// Creates the functions of `cards` on one fabric.
     pub fn new(layer: LinkLayer, cards: &[Card]) -> Fabric {
         let places = cards.iter().flat_map(|card| {
             (1..).zip(&card.macs).map(|(port, mac)| function::Place {
@@ -63,7 +63,7 @@ impl Fabric {
         }
     }
 
-    /// All functions, card by card.
+    /// All functions, in the order of the cards.
     pub fn functions(&self) -> &[Function] {
         &self.functions
     }
@@ -71,12 +71,13 @@ impl Fabric {
     /// The function at `position`.
     ///
     /// # Panics
-    /// There is none.
+    /// No function has the position.
     pub fn function_mut(&mut self, position: usize) -> &mut Function {
         &mut self.functions[position]
     }
 
-    /// A guest writes to BAR 0. Frames that it sends arrive at once, and messages if their receivers are ready.
+    /// Handles a guest's write to BAR 0. Frames that the write sends arrive at once. Messages arrive at once if their
+    /// receivers are ready.
     pub fn write(&mut self, position: usize, offset: u64, data: &[u8]) {
         let sender = &mut self.functions[position];
         sender.write(offset, data);
@@ -88,8 +89,11 @@ impl Fabric {
         self.execute_rung();
     }
 
-    /// Hands a frame to all functions that accept its target, but its sender. Of the functions of an aggregate one gets
-    /// the frame, and none if one of them is the sender. The switch keeps frames to reserved groups.
+    /// Delivers a frame to all functions that accept its destination, except the sender:
+    ///
+    /// - If several receivers belong to one aggregate, one of them gets the frame.
+    /// - If the sender belongs to the aggregate, none of its functions gets the frame.
+    /// - The switch does not forward frames to reserved groups.
     fn switch(&mut self, from: usize, frame: &[u8]) {
         let Some(target) = frame.first_chunk::<6>() else {
             return;

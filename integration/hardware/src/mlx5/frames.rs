@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Ethernet frames, as a sender's offloads change them.
+//! Ethernet frames, and the changes that a sender's offloads make to them.
 
 const TYPE: usize = 12;
 const HEADER: usize = 14;
@@ -8,11 +8,11 @@ const IPV6: u16 = 0x86dd;
 const TAGS: [u16; 2] = [0x8100, 0x88a8];
 const TCP: u8 = 6;
 const UDP: u8 = 17;
-/// The most frames of one request.
+/// The largest number of frames into which one request is segmented.
 const MAX_SEGMENTS: usize = 1024;
 const TCP_FIN_PSH: u8 = 0x09;
 
-/// Where the headers of a frame with TCP or UDP are.
+/// The offsets of the headers of a TCP or UDP frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Headers {
     /// The IP header.
@@ -34,7 +34,7 @@ fn put16(frame: &mut [u8], at: usize, value: u16) {
 }
 
 impl Headers {
-    /// None if the frame is neither TCP nor UDP, or a fragment.
+    /// Returns `None` if the frame is neither TCP nor UDP, or is a fragment.
     fn of(frame: &[u8]) -> Option<Headers> {
         let mut at = TYPE;
         while TAGS.contains(&be16(frame, at)?) {
@@ -63,13 +63,13 @@ impl Headers {
         })
     }
 
-    /// Where the checksum of TCP or UDP is.
+    /// The offset of the TCP or UDP checksum.
     fn checksum(self) -> usize {
         self.transport + if self.protocol == TCP { 16 } else { 6 }
     }
 }
 
-/// The sum of the big-endian numbers of 16 bits, in one's complement. An odd byte at the end is the upper one.
+/// The one's complement sum of the big-endian 16-bit numbers. An odd last byte is the upper byte of a number.
 fn sum(bytes: &[u8], start: u32) -> u32 {
     let words = bytes.chunks(2).map(|it| match it {
         [high, low] => u32::from(*high) << 8 | u32::from(*low),
@@ -83,12 +83,12 @@ fn sum(bytes: &[u8], start: u32) -> u32 {
     sum as u32
 }
 
-/// The sum of a frame behind its Ethernet header, which the driver gets with it (`CHECKSUM_COMPLETE`).
+/// The sum over a frame after its Ethernet header. The driver gets the sum with the frame (`CHECKSUM_COMPLETE`).
 pub fn payload_sum(frame: &[u8]) -> u16 {
     sum(frame.get(HEADER..).unwrap_or_default(), 0) as u16
 }
 
-/// Puts a VLAN's tag into a frame. `tci` has priority and number.
+/// Inserts a VLAN tag into a frame. `tci` contains priority and VLAN number.
 pub fn insert_vlan(frame: &mut Vec<u8>, is_service: bool, tci: u16) {
     if frame.len() >= TYPE {
         let [high, low] = TAGS[usize::from(is_service)].to_be_bytes();
@@ -97,7 +97,7 @@ pub fn insert_vlan(frame: &mut Vec<u8>, is_service: bool, tci: u16) {
     }
 }
 
-/// Computes the checksums of IPv4, and of TCP or UDP. Another frame stays.
+/// Computes the checksum of IPv4, and that of TCP or UDP. Leaves any other frame unchanged.
 pub fn fill_checksums(frame: &mut [u8]) {
     let Some(headers) = Headers::of(frame) else {
         return;
@@ -117,15 +117,15 @@ pub fn fill_checksums(frame: &mut [u8]) {
     let pseudo = sum(&frame[addresses], len + u32::from(headers.protocol));
     put16(frame, headers.checksum(), 0);
     let value = match !sum(&frame[transport..], pseudo) as u16 {
-        // none, for UDP
+        // in UDP, 0 means "no checksum"
         0 if headers.protocol == UDP => 0xffff,
         value => value,
     };
     put16(frame, headers.checksum(), value);
 }
 
-/// Cuts a frame behind its first `header` bytes into frames with at most `size` bytes of payload each. None if it is
-/// neither TCP nor UDP, or has too many segments.
+/// Splits a frame after its first `header` bytes into frames with at most `size` bytes of payload each. Returns
+/// `None` if the frame is neither TCP nor UDP, or has too many segments.
 pub fn segments(frame: &[u8], header: usize, size: usize) -> Option<Vec<Vec<u8>>> {
     let headers = Headers::of(frame)?;
     let payload = frame.get(header..)?;
@@ -166,7 +166,7 @@ pub fn segments(frame: &[u8], header: usize, size: usize) -> Option<Vec<Vec<u8>>
 mod tests {
     use super::*;
 
-    /// An IPv4 frame with TCP, sequence number 1000, PSH, and `len` bytes.
+    /// An IPv4 frame with TCP, sequence number 1000, PSH, and `len` bytes of payload.
     fn frame(len: usize) -> Vec<u8> {
         let mut frame = vec![0; HEADER + 40 + len];
         frame[TYPE..HEADER].copy_from_slice(&IPV4.to_be_bytes());

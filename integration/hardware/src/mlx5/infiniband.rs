@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The InfiniBand port of a function: its addresses, its partitions, its HCA vport context, and its management agent.
+//! The InfiniBand port of a function: its addresses, partitions, HCA vport context and management agent.
 
 use super::{
     commands::Status,
@@ -23,7 +23,7 @@ const PREFIX: u64 = 0xfe80 << 48;
 /// The most multicast groups of a queue pair.
 const MAX_GROUPS: usize = 1024;
 
-/// Where a context and a table are in input and output.
+/// The byte offset of a context or a table in input and output.
 const AT: usize = 16;
 const INDEX: Field = field(0x70, 16);
 /// All entries of a table.
@@ -51,10 +51,10 @@ mod hca {
 const CAPABILITIES: u32 = 1 << 11 | 1 << 25;
 /// `IB_PORT_SM`, `IB_PORT_CM_SUP`, `IB_PORT_SNMP_TUNNEL_SUP`, `IB_PORT_DEVICE_MGMT_SUP`.
 const CHANGEABLE: u32 = 1 << 1 | 1 << 16 | 1 << 17 | 1 << 19;
-/// The time that the subnet needs for a datagram, as an exponent.
+/// The time that the subnet needs to deliver a datagram, as an exponent.
 const TIMEOUT: u64 = 18;
 
-/// The states of a port with and without carrier (`IB_PORT_ACTIVE`, `IB_PORT_DOWN`), and of its link.
+/// The states of a port and of its link, first without and then with carrier (`IB_PORT_DOWN`, `IB_PORT_ACTIVE`).
 const STATES: [(u64, u64); 2] = [(1, 2), (4, 5)];
 
 /// A management datagram (`struct ib_smp`).
@@ -68,7 +68,7 @@ mod smp {
     pub(super) const DATA: usize = 64;
     pub(super) const GET: u64 = 1;
     pub(super) const RESPONSE: u64 = 0x81;
-    /// The agent does not have the method for the attribute.
+    /// Status: the attribute does not have the method.
     pub(super) const UNSUPPORTED: u64 = 0xc;
     pub(super) const NODE_DESCRIPTION: u64 = 0x10;
     pub(super) const NODE_INFO: u64 = 0x11;
@@ -82,17 +82,18 @@ pub fn gid(place: &Place) -> [u8; 16] {
     (u128::from(PREFIX) << 64 | u128::from(guid(place.mac))).to_be_bytes()
 }
 
-/// Returns true if two queue pairs with these keys are in one partition. One of them is a full member.
+/// Returns true if queue pairs with these two keys are in one partition and at least one of the keys is that of a full
+/// member.
 fn are_together(one: u16, other: u16) -> bool {
     (one ^ other) & 0x7fff == 0 && (one | other) & 0x8000 != 0
 }
 
-/// Returns true if a port has the partition.
+/// Returns true if a port has the partition with this key.
 pub fn has_partition(key: u16) -> bool {
     PARTITIONS.iter().any(|it| are_together(*it, key))
 }
 
-/// `QUERY_HCA_VPORT_PKEY`. An Ethernet port has the default partition alone.
+/// `QUERY_HCA_VPORT_PKEY`. An Ethernet port has only the default partition.
 pub(super) fn query_partition_keys(is_ethernet: bool, input: &[u8], output: &mut [u8]) {
     let keys = if is_ethernet {
         &PARTITIONS[..1]
@@ -138,15 +139,15 @@ impl Function {
         (CAPABILITIES | self.added_capabilities).into()
     }
 
-    /// `MODIFY_HCA_VPORT_CONTEXT`: the capabilities that the driver may change.
+    /// `MODIFY_HCA_VPORT_CONTEXT`: changes the capabilities that the driver may change.
     pub(super) fn modify_hca_context(&mut self, input: &[u8]) {
         let [selected, value] = [hca::CHANGEABLE, hca::CAPABILITIES]
             .map(|it| it.within(AT * 8).get32(input) & CHANGEABLE);
         self.added_capabilities = self.added_capabilities & !selected | value & selected;
     }
 
-    /// `QUERY_HCA_VPORT_GID`. A port has one; the other entries have the subnet's prefix alone, which a driver takes from
-    /// any of them.
+    /// `QUERY_HCA_VPORT_GID`. A port has one GID. The other entries contain only the subnet's prefix, which a driver
+    /// can read from any entry.
     pub(super) fn query_gid(&self, input: &[u8], output: &mut [u8]) {
         field(0x60, 16).put(output, 1);
         let room = output.len().saturating_sub(AT) / 16;
@@ -158,7 +159,7 @@ impl Function {
         }
     }
 
-    /// `MAD_IFC`: the subnet management agent reads attributes, and changes none.
+    /// `MAD_IFC`: the subnet management agent. It can read attributes, and cannot change them.
     pub(super) fn mad_ifc(&self, lid: u16, input: &[u8], output: &mut [u8]) {
         let mut mad = [0; smp::SIZE];
         paste(&mut mad, 0, input.get(AT..).unwrap_or_default());
@@ -171,7 +172,7 @@ impl Function {
         paste(output, AT, &mad);
     }
 
-    /// Writes an attribute into a management datagram. False if there is none.
+    /// Writes an attribute into a management datagram. Returns false if the agent does not have the attribute.
     fn attribute(&self, lid: u16, mad: &mut [u8; smp::SIZE]) -> bool {
         let block = smp::MODIFIER.get32(mad);
         let attribute = smp::ATTRIBUTE.get(mad);
@@ -189,7 +190,7 @@ impl Function {
         let (state, physical_state) = self.states();
         match attribute {
             smp::NODE_INFO => put(&[
-                // versions, a channel adapter, and its ports
+                // versions, the type "channel adapter", and the number of its ports
                 (0, 32, 0x0101_0101),
                 (4, 64, system),
                 (12, 64, node),
@@ -203,7 +204,7 @@ impl Function {
                 (16, 16, lid.into()),
                 (18, 16, MANAGER.into()),
                 (20, 32, self.port_capabilities()),
-                // local port; width 4X enabled, supported and active
+                // local port; width 4X is enabled, supported and active
                 (28, 32, 0x0102_0202),
                 (32, 8, state),
                 (33, 8, physical_state << 4),
@@ -243,14 +244,14 @@ impl Function {
         Ok(())
     }
 
-    /// The key of a queue pair's partition. None if there is none.
+    /// The key of a queue pair's partition, or `None` if it has none.
     fn partition(&self, number: u32) -> Option<u16> {
         self.objects.get(pairs::CREATE, number)?;
         let index = self.pair(number, context::PARTITION) as usize;
         PARTITIONS.get(index).copied()
     }
 
-    /// Returns true if datagrams pass between two queue pairs: they are in one partition.
+    /// Returns true if datagrams pass between two queue pairs, that is, if both are in one partition.
     pub(super) fn shares_partition(&self, number: u32, other: &Function, theirs: u32) -> bool {
         let keys = self.partition(number).zip(other.partition(theirs));
         keys.is_some_and(|(one, other)| are_together(one, other))

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Memory keys (`mkc`): the memory that segments of requests name, by address or by pages.
+//! Memory keys (`mkc`). The segments of requests name memory by such a key, which refers to memory by address or by
+//! pages.
 
 use super::{
     commands::Status,
@@ -22,7 +23,7 @@ const DOMAIN: Field = field(0x68, 24).within(CONTEXT);
 const START: Field = field(0x80, 64).within(CONTEXT);
 const LENGTH: Field = field(0xc0, 64).within(CONTEXT);
 const LOG_PAGE: Field = field(0x1da, 6).within(CONTEXT);
-/// Number of the command's pages, in units of two.
+/// Number of pages in the command, in units of two.
 const PAIRS: Field = field(0x300, 32);
 const PAGES: usize = 0x110;
 
@@ -30,46 +31,46 @@ const PAGES: usize = 0x110;
 const BY_ADDRESS: u64 = 0;
 const BY_PAGES: u64 = 1;
 
-/// The most pages that all keys of a function have.
+/// The largest total number of pages of all keys of a function.
 const MAX_PAGES: usize = 1 << 20;
-/// Sizes of pages, as powers of two.
+/// Supported page sizes, as powers of two.
 const LOG_PAGES: std::ops::RangeInclusive<u32> = 12..=40;
 /// The key that ends a list of segments (`MLX5_TERMINATE_SCATTER_LIST_LKEY`).
 const TERMINATOR: u32 = 0x100;
-/// A bit that is no part of a segment's length.
+/// A bit of the length field that is not part of the length.
 const FLAG: u32 = 1 << 31;
 
-/// The rights of a key: `a`, `rw`, `rr`, `lw` and `lr`.
+/// The access rights of a key: `a`, `rw`, `rr`, `lw` and `lr`.
 pub mod rights {
-    /// Atomic operations of the peer.
+    /// The peer may execute atomic operations.
     pub const ATOMIC: u64 = 1 << 4;
-    /// Writing by the peer.
+    /// The peer may write.
     pub const REMOTE_WRITE: u64 = 1 << 3;
-    /// Reading by the peer.
+    /// The peer may read.
     pub const REMOTE_READ: u64 = 1 << 2;
-    /// Writing for requests of its own function.
+    /// Requests of the key's own function may write.
     pub const LOCAL_WRITE: u64 = 1 << 1;
-    /// Reading for requests of its own function.
+    /// Requests of the key's own function may read.
     pub const LOCAL_READ: u64 = 1;
 }
 
-/// The reason why an access is refused does not matter: the completion does not have it.
+/// A refused access. It has no reason, because the completion does not report one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal;
 
 /// Memory that a request names (`struct mlx5_wqe_data_seg`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// The address of its first byte.
+    /// The first address of the segment.
     pub address: u64,
     /// The segment's size in bytes.
     pub len: u32,
-    /// The key.
+    /// The memory key.
     pub key: u32,
 }
 
 impl Segment {
-    /// Reads 16 bytes.
+    /// Decodes the 16 bytes of a segment.
     pub fn read(segment: &[u8]) -> Segment {
         Segment {
             address: field(64, 64).get(segment),
@@ -78,13 +79,13 @@ impl Segment {
         }
     }
 
-    /// The segments of a receive request, up to the terminator.
+    /// The segments of a receive request before the terminator.
     pub fn list(request: &[u8]) -> impl Iterator<Item = Segment> {
         (request.chunks_exact(16).map(Segment::read)).take_while(|it| it.key != TERMINATOR)
     }
 }
 
-/// Bytes of the guest's memory in one piece.
+/// A contiguous range of the guest's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     address: u64,
@@ -101,7 +102,7 @@ impl Window for Extent {
     }
 }
 
-/// Way in which a key names memory.
+/// The way in which a key refers to memory.
 #[derive(Debug)]
 enum Space {
     Address,
@@ -109,7 +110,7 @@ enum Space {
         log_page: u32,
         pages: Vec<u64>,
     },
-    /// In a way that is not modelled.
+    /// A way that the model does not support.
     Other,
 }
 
@@ -120,13 +121,13 @@ struct MemoryKey {
     domain: u32,
     rights: u64,
     start: u64,
-    /// None for all memory.
+    /// The size of the memory, or `None` for all memory.
     size: Option<u64>,
     space: Space,
 }
 
 impl MemoryKey {
-    /// The key that `CREATE_MKEY` describes. One that is free has no rights.
+    /// Creates the key that `CREATE_MKEY` describes. A key in the free state has no rights.
     fn new(input: &[u8]) -> Result<MemoryKey, Status> {
         let space = match MODE_HIGH.get(input) << 2 | MODE_LOW.get(input) {
             BY_ADDRESS => Space::Address,
@@ -164,7 +165,7 @@ impl MemoryKey {
         }
     }
 
-    /// Appends the memory of a segment.
+    /// Appends the guest memory of a segment to `into`.
     fn locate(&self, segment: Segment, into: &mut Vec<Extent>) -> Result<(), Refusal> {
         let mut left = u64::from(segment.len);
         segment.address.checked_add(left).ok_or(Refusal)?;
@@ -185,7 +186,7 @@ impl MemoryKey {
             };
         };
         let page = 1u64 << log_page;
-        // the first page has the first byte where its address says
+        // the start address contains the offset of the first byte in the first page
         let first = self.start & !(page - 1);
         let mut at = segment.address.checked_sub(first).ok_or(Refusal)?;
         while left > 0 {
@@ -202,7 +203,7 @@ impl MemoryKey {
     }
 }
 
-/// All keys of a function, by the upper 24 bits.
+/// All keys of a function, by their upper 24 bits.
 #[derive(Debug, Default)]
 pub struct Keys {
     by_index: BTreeMap<u32, MemoryKey>,
@@ -228,7 +229,8 @@ impl Keys {
         }
     }
 
-    /// The memory of `segments`, for a queue pair of the protection domain `domain` that needs the rights `needed`.
+    /// Returns the memory of `segments` for a queue pair of protection domain `domain` that needs the rights
+    /// `needed`.
     ///
     /// # Errors
     /// The access is refused.

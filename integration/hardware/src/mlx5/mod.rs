@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! ConnectX functions (PCI 15b3:1017), as ports of cards.
 //!
-//! Commands, contexts and registers are as Linux' `include/linux/mlx5/mlx5_ifc.h` and `device.h` state them (GPL-2.0 or
-//! OpenIB.org BSD).
+//! The layout of commands, contexts and registers is that of Linux' `include/linux/mlx5/mlx5_ifc.h` and `device.h`
+//! (GPL-2.0 or OpenIB.org BSD).
 //!
 //! | module | contents |
 //! |---|---|
@@ -16,23 +16,23 @@
 //! | [`ethernet`] | the requests of send queues, and received frames |
 //! | [`keys`] | memory keys |
 //! | [`context`] | the contexts of queue pairs |
-//! | [`pairs`] | their queues and completions |
-//! | [`requests`] | the requests of their send queues |
-//! | [`verbs`] | the order of execution, and who is connected to whom |
+//! | [`pairs`] | the queues and completions of queue pairs |
+//! | [`requests`] | the requests of the send queues of queue pairs |
+//! | [`verbs`] | the order of execution, and the connections between queue pairs |
 //! | [`reliable`] | requests on reliable connections |
 //! | [`datagrams`] | datagrams |
 //! | [`counters`] | the counters of queue pairs |
 //! | [`frames`] | checksums, VLANs and segments of frames |
 //! | [`infiniband`] | the InfiniBand port: LIDs, GIDs, partitions, its management agent |
 //! | [`administrator`] | the subnet administrator: paths and multicast groups |
-//! | [`aggregation`] | the switch's end of a link aggregation |
+//! | [`aggregation`] | the switch's side of a link aggregation |
 //! | [`vport`] | the virtual port: addresses, RoCE addresses, state, counters |
 //! | [`ports`] | the registers of the physical port |
 //! | [`function`] | one function |
 //! | [`fabric`] | all functions, and the switch between their ports |
 //! | [`control`] | the control socket's orders |
-//! | [`port`] | a function as the transport sees it |
-//! | [`fields`] | places of numbers in structures |
+//! | [`port`] | a fabric function as a PCI function of the transport |
+//! | [`fields`] | offsets and widths of the numbers in structures |
 
 pub mod administrator;
 pub mod aggregation;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A function of the fabric as a PCI function, and the thread that tries waiting requests again.
+//! A fabric function as a PCI function, and the thread that retries waiting requests.
 
 use super::{fabric::Fabric, registers};
 use crate::{
@@ -14,11 +14,11 @@ use std::{
 };
 
 const VENDOR: u16 = 0x15b3;
-/// ConnectX-5.
+/// The PCI device ID of ConnectX-5.
 const DEVICE: u16 = 0x1017;
-/// A virtual function of any ConnectX.
+/// The PCI device ID of a virtual function of any ConnectX.
 const VIRTUAL_DEVICE: u16 = 0x101e;
-/// Controllers of Ethernet, and of InfiniBand.
+/// PCI classes of Ethernet and InfiniBand controllers.
 const ETHERNET: [u8; 3] = [2, 0, 0];
 const INFINIBAND: [u8; 3] = [2, 7, 0];
 const VECTORS: u16 = 64;
@@ -27,7 +27,7 @@ const VECTOR_BAR_SIZE: usize = 4096;
 /// The time between two attempts to execute a request.
 const TICK: Duration = Duration::from_millis(1);
 
-/// The fabric of a process. All ports, the orders and the thread share it.
+/// The fabric of a process. All ports, the handlers of orders and the thread share it.
 #[derive(Debug)]
 pub struct Shared {
     fabric: Mutex<Fabric>,
@@ -45,12 +45,12 @@ impl Shared {
         })
     }
 
-    /// Locks the fabric. A panic of another thread does not poison it.
+    /// Locks the fabric. The lock stays usable after a panic of another thread.
     pub fn fabric(&self) -> MutexGuard<'_, Fabric> {
         self.fabric.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tries waiting requests again. It does not return.
+    /// Retries waiting requests. Does not return.
     pub fn run(&self) -> ! {
         loop {
             let mut fabric = self.fabric();
@@ -73,7 +73,7 @@ pub struct Port {
 }
 
 impl Port {
-    /// The function at `position`, which there is.
+    /// Creates the function at `position`, which must exist.
     pub fn new(shared: Arc<Shared>, position: usize) -> Port {
         Port {
             shared,

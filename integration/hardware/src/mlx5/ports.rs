@@ -10,9 +10,9 @@ use std::collections::BTreeMap;
 const REGISTER: Field = field(0x50, 16);
 const OP_MOD: Field = field(0x30, 16);
 const WRITE: u64 = 0;
-/// Where a register is in input and output.
+/// The byte offset of a register in input and output.
 const AT: usize = 16;
-/// The most registers that are kept, and the bytes of each.
+/// The largest number of registers that the model stores, and the bytes of each register.
 const MAX_REGISTERS: usize = 256;
 const MAX_SIZE: usize = 1024;
 
@@ -28,7 +28,7 @@ const MTU: Field = field(0x40, 16);
 const SPEED: u64 = 1 << 20;
 const ETHERNET: u64 = 4;
 const INFINIBAND: u64 = 1;
-/// 4X, and its speed.
+/// Link width 4X, and its speed.
 const WIDTH: u64 = 1 << 2;
 const EDR: u64 = 32;
 const INFINIBAND_MTU: u64 = 4096;
@@ -57,7 +57,7 @@ impl Default for Ports {
 }
 
 impl Ports {
-    /// Returns true if the driver has the port on.
+    /// Returns true if the driver has switched the port on.
     pub fn is_enabled(&self) -> bool {
         self.admin == UP
     }
@@ -71,7 +71,7 @@ impl Ports {
 }
 
 impl Function {
-    /// `ACCESS_REG`. A register without a meaning here reads as the driver wrote it.
+    /// `ACCESS_REG`. A register that the model does not interpret reads as the driver wrote it.
     pub(super) fn access_register(&mut self, input: &[u8], output: &mut [u8]) {
         let (register, is_write) = (REGISTER.get(input), OP_MOD.get(input) == WRITE);
         let value = input.get(AT..).unwrap_or_default();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! BAR 0: the initialization segment (`struct mlx5_init_seg`), and behind it the pages of doorbells (UAR).
+//! BAR 0: the initialization segment (`struct mlx5_init_seg`), followed by the doorbell pages (UAR).
 
 use super::fields::{Field, field};
 use crate::pci;
@@ -9,17 +9,17 @@ use std::time::Duration;
 pub const BAR_SIZE: u64 = 32 << 20;
 /// The bytes of the initialization segment.
 pub const SIZE: usize = 0x2000;
-/// The bytes of a page of doorbells.
+/// The bytes of a doorbell page.
 pub const PAGE: u64 = 4096;
-/// The first page that a driver can have.
+/// The number of the first doorbell page that a driver can allocate.
 pub const FIRST_PAGE: u32 = 16;
-/// In such a page, the doorbell of completion queues.
+/// The offset of the completion queues' doorbell in a doorbell page.
 pub const COMPLETION_DOORBELL: u64 = 0x20;
-/// The doorbells of send queues, from here to the end.
+/// The offset in a doorbell page from which its doorbells of send queues extend to the end of the page.
 pub const SEND_DOORBELLS: u64 = 0x800;
-/// The bytes of each of them.
+/// The bytes of each doorbell of a send queue.
 pub const SEND_DOORBELL: u64 = 0x100;
-/// The pages of BAR 0.
+/// The number of pages of BAR 0.
 pub const PAGES: u32 = (BAR_SIZE / PAGE) as u32;
 
 /// The firmware's version: 16.35.1012.
@@ -28,10 +28,10 @@ const SUBMINOR: u32 = 1012;
 const COMMAND_INTERFACE: u32 = 5;
 const QUEUE_HIGH: usize = 0x10;
 const QUEUE_LOW: usize = 0x14;
-/// The logarithms of the command queue's entries, and of the bytes of each.
+/// The logarithms of the number of command queue entries and of the bytes of each entry.
 const QUEUE_SIZES: u32 = 5 << 4 | 6;
 const INTERFACE: Field = field(21, 3);
-/// The doorbell of the commands.
+/// The doorbell of the command queue.
 pub const COMMAND_DOORBELL: u64 = 0x18;
 const HEALTH_FIRMWARE: usize = 0x230;
 /// `synd` of the health buffer, between `irisc_index` and `ext_synd`.
@@ -46,7 +46,7 @@ pub struct Registers {
 }
 
 impl Default for Registers {
-    /// The registers after a reset. The firmware has started.
+    /// The registers after a reset, with the firmware started.
     fn default() -> Registers {
         let mut registers = Registers {
             bytes: Box::new([0; SIZE]),
@@ -64,7 +64,7 @@ impl Registers {
         self.bytes[at..at + 4].copy_from_slice(&value.to_be_bytes());
     }
 
-    /// Sets the syndrome that the firmware reports in the health buffer; 0: none.
+    /// Sets the syndrome that the firmware reports in the health buffer. 0 means no syndrome.
     pub fn set_syndrome(&mut self, syndrome: u8) {
         self.bytes[HEALTH_SYNDROME] = syndrome;
     }
@@ -83,7 +83,8 @@ impl Registers {
         pci::read(&*self.bytes, offset, data);
     }
 
-    /// Writes registers: the address of the command queue, and the kind of the driver's interface. The others stay.
+    /// Writes registers. The driver can write the address of the command queue and the type of the interface. A
+    /// write to another register has no effect.
     pub fn write(&mut self, offset: u64, data: &[u8]) {
         for (at, byte) in pci::positions(offset, data) {
             if (QUEUE_HIGH..QUEUE_LOW + 4).contains(&at) {

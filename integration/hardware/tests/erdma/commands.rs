@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The command queue, and the commands that need no peer.
+//! The command queue, and the commands that do not involve a peer.
 
 use crate::driver::{Bus, COMMAND_SLOTS, Command, Direct, Driver, MEMORY, le32, one, two, work::*};
 use hardware::erdma::Protocol;
@@ -25,7 +25,7 @@ fn capabilities_are_those_that_the_driver_reads() {
 #[test]
 fn the_command_queue_goes_around() {
     let mut driver = one();
-    // positions have 16 bits: more than a lap of these, in steps of 4
+    // positions have 16 bits: post more than one lap of positions, in steps of 4
     for _ in 0..(1 << 16) / 4 + COMMAND_SLOTS {
         assert_eq!(driver.command(Command::new(1, 2)), Ok([0x0001_0203, 0]));
         assert_eq!(driver.answered(), None);
@@ -133,7 +133,7 @@ fn sizes_beyond_those_of_the_function_are_refused() {
     };
     assert_eq!(driver.command(queue(21 << 24 | 1)), Err(1));
     assert_eq!(driver.command(queue(255 << 24 | 1)), Err(1));
-    // more pages than a command has, without a table
+    // more pages than a command can contain, without a table
     assert_eq!(driver.command(queue(3 << 24 | 1).u32(20, 5 << 16)), Err(1));
     for depth_shift in [17, 31, 32, 64, 255] {
         let events = Command::new(1, 0)
@@ -167,7 +167,7 @@ fn a_function_does_not_start_with_queues_of_odd_depths() {
         }
         driver.write32(0x10, 2);
         assert_eq!(driver.read32(0x14), 1, "{register:#x} is {depth}");
-        // without a queue a doorbell does nothing
+        // a doorbell without a queue has no effect
         driver.write64(0x200, 4);
         driver.write64(0x300, 1 << 31);
     }
@@ -178,7 +178,7 @@ fn a_doorbell_beyond_the_queue_is_ignored() {
     let mut driver = one();
     driver.write64(0x200, u64::from(COMMAND_SLOTS) + 1);
     assert_eq!(driver.answered(), None);
-    // half a command
+    // post half a command
     driver.write64(0x200, 2);
     driver.write64(0x200, 4);
     while driver.answered().is_some() {}
@@ -217,7 +217,7 @@ fn registers_say_what_the_function_is() {
             (0x0200, 2),
             "its MAC"
         );
-        // they are read-only
+        // these registers are read-only
         for register in [0, 0xc, 0x14, 0x18, 0x1c] {
             let before = second.read32(register);
             second.write32(register, !before);
@@ -260,7 +260,7 @@ fn programs_get_doorbells_and_give_them_back() {
     let [pages, _] = driver
         .command(Command::new(1, 8).u32(8, 7))
         .expect("ALLOC_DB");
-    // the driver takes RDB (63..48) for completion queues, and CDB (47..32) for receive queues
+    // the driver uses RDB (63..48) for completion queues, and CDB (47..32) for receive queues
     assert_eq!((pages & 0xffff) << 12, 0x1000);
     assert_eq!((pages >> 32 & 0xffff) << 12, 0x61000);
     assert_eq!((pages >> 48) << 12, 0x79000);

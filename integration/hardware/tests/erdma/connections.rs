@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reliable connections: what the provider offers, between two functions.
+//! Reliable connections between two functions: all operations that the user-space provider offers.
 
 use crate::driver::{Bus, Completed, Completions, Direct, Driver, Fabrics, two, work::*};
 use hardware::erdma::Protocol;
@@ -12,7 +12,7 @@ pub(crate) struct Connection {
     pub(crate) far_queue: Completions,
     pub(crate) pair: Pair,
     pub(crate) other: Pair,
-    /// A region of two pages at either side
+    /// A region of two pages on each side
     pub(crate) here: (u64, u32),
     pub(crate) there: (u64, u32),
 }
@@ -27,7 +27,7 @@ impl Connection {
     pub(crate) fn post(&mut self, request: &Request) {
         self.near.post_send(&mut self.pair, request);
     }
-    /// `len` bytes of the near region as a segment
+    /// `len` bytes of the near region, as a segment
     pub(crate) fn segment(&self, at: u64, len: u32) -> (u64, u32, u32) {
         (self.here.0 + at, len, self.here.1)
     }
@@ -37,7 +37,7 @@ impl Connection {
     }
 }
 
-/// A connection whose queues have 16 slots.
+/// Creates a connection whose queues have 16 slots.
 pub(crate) fn connection() -> Connection {
     let (fabric, mut near, mut far) = two(Protocol::Iwarp);
     let (near_queue, far_queue) = (near.completion_queue(1, 4), far.completion_queue(1, 4));
@@ -76,7 +76,7 @@ fn write_from_six_segments() {
 #[test]
 fn inline_data_are_in_the_request() {
     let mut it = connection();
-    // 96 bytes are the most: the request has 4 slots
+    // inline data have at most 96 bytes: the request has 4 slots
     let data: Vec<u8> = (0..96).collect();
     it.post(&remote(Request::new(WRITE), it.there).inline(32, &data));
     assert_eq!(it.near().expect("a completion").status, 0);
@@ -117,7 +117,7 @@ fn send_goes_to_receive_requests_in_their_order() {
 #[test]
 fn immediate_data_are_the_same_at_both_ends() {
     let mut it = connection();
-    // in network order, as a verb has them
+    // in network byte order, as in the verbs interface
     let immediate = [1, 2, 3, 4];
     it.receive(0, 100);
     it.post(
@@ -293,7 +293,7 @@ fn messages_may_be_empty() {
 #[test]
 fn all_queues_go_around() {
     let mut it = connection();
-    // requests of 3 slots in 16, over the end of the queue and of its positions
+    // requests of 3 slots in a queue of 16: they wrap around the queue, and its positions overflow
     for round in 0..30_000u32 {
         it.receive(4096, 64);
         it.near.bus.store(it.here.0, &round.to_le_bytes());
@@ -324,7 +324,7 @@ fn all_queues_go_around() {
 fn a_queue_may_be_full() {
     let mut it = connection();
     for _ in 0..8 {
-        // 2 slots each, and one doorbell for all of them
+        // 2 slots per request, and one doorbell for all requests
         it.near.push_send(
             &mut it.pair,
             &remote(Request::new(WRITE), it.there).inline(32, b"x"),
@@ -420,7 +420,8 @@ fn statistics_count_messages() {
     assert_eq!(it.near.read32(0xc8), 24);
 }
 
-/// RoCE v2: a GID at either function, and the states of the verbs.
+/// RoCE v2: each function has a GID, and queue pairs change through the states of the verbs
+/// interface.
 #[test]
 fn connections_by_gid_and_number() {
     use crate::driver::{Command, MACS};
@@ -464,7 +465,7 @@ fn connections_by_gid_and_number() {
     let request = write((there, far_key), &[(here, 4, key)]);
     near.post_send(&mut pair, &request);
     assert_eq!(near.poll(&mut near_queue), None, "it does not send yet");
-    // the sequence number of the send queue, with the state
+    // the sequence number of the send queue, together with the state
     let ready_to_send = Command::new(0, 3)
         .u32(8, 3 << 24 | 2)
         .u32(16, 1 | 1 << 3)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Datagrams of RoCE v2, as drivers from 6.14 on send them.
+//! Datagrams of RoCE v2, as drivers from Linux 6.14 on send them.
 
 use crate::driver::{Bus, Command, Completions, Direct, Driver, MACS, two, work::*};
 use hardware::erdma::Protocol;
@@ -22,7 +22,8 @@ fn mapped(last: u8) -> [u8; 16] {
     [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, last]
 }
 
-/// QP 1 at both ends; the near function has a handle for the GID of the far one.
+/// Creates QP 1 on both functions. The near function has an address handle for the GID of the far
+/// one.
 fn datagrams(gid: fn(u8) -> [u8; 16]) -> Datagrams {
     let (_, mut near, mut far) = two(Protocol::Roce);
     for (driver, last) in [(&mut near, 1), (&mut far, 2)] {
@@ -225,7 +226,7 @@ fn a_receive_request_that_is_too_small() {
 fn iwarp_has_no_datagrams() {
     let (fabric, mut driver, _) = two(Protocol::Iwarp);
     let queue = driver.completion_queue(1, 4);
-    // drivers before 6.14 do not write this field
+    // drivers before Linux 6.14 do not write this field
     driver.typed_pair(1, 4, &queue, 1);
     let service = fabric.borrow().device(0).pairs[&1].service;
     assert_eq!(service, hardware::erdma::queue_pairs::Service::Reliable);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Requests that end with an error: the statuses, the state afterwards, and the requests that are flushed.
+//! Requests that end with an error: the statuses, the state afterwards, and the flushed requests.
 
 use crate::{
     connections::{Connection, connection},
@@ -98,7 +98,7 @@ fn the_requests_after_a_failed_one_are_flushed() {
     let statuses: Vec<_> = std::iter::from_fn(|| it.near())
         .map(|it| (it.is_receive, it.status, it.index))
         .collect();
-    // one that is not signaled is flushed with a completion, too
+    // the flush of an unsignaled request creates a completion, too
     assert_eq!(
         statuses,
         [
@@ -109,7 +109,7 @@ fn the_requests_after_a_failed_one_are_flushed() {
             (true, 15, 0)
         ]
     );
-    // requests posted later are flushed as well
+    // requests that are posted later are flushed as well
     it.post(&good);
     it.near.post_receive(&mut it.pair, (0, 0, 0));
     let statuses: Vec<_> = std::iter::from_fn(|| it.near())
@@ -132,7 +132,7 @@ fn the_driver_closes_a_connection() {
             Some((true, 15))
         );
         assert_eq!(it.near.asynchronous(), None, "the driver knows");
-        // the queues of a kernel consumer: positions are in the command
+        // the queues of a kernel consumer: the command contains the positions
         it.near.push_send(&mut it.pair, &write(it.there, &[]));
         let reflush = Command::new(0, 6)
             .u32(8, number)
@@ -148,7 +148,7 @@ fn the_driver_closes_a_connection() {
             Err(1),
             "more than the queue has"
         );
-        // the peer gets no answer any more
+        // the peer no longer responds
         it.far.post_send(&mut it.other, &write(it.here, &[]));
         assert_eq!(it.far().map(|it| it.status), Some(16));
     }
@@ -171,7 +171,7 @@ fn a_peer_that_is_destroyed_does_not_answer() {
 fn a_send_that_waits_for_a_receive_request_learns_that_its_peer_failed() {
     let mut it = connection();
     it.post(&send(&[it.segment(0, 4)]));
-    // the third request of the peer
+    // the peer's third request
     let good = write(it.here, &[]);
     for request in [&good, &good, &Request::new(31)] {
         it.far.push_send(&mut it.other, request);
@@ -265,7 +265,7 @@ fn a_request_that_is_not_posted_as_a_whole() {
     it.near.ring_send(&it.pair);
     assert_eq!(it.near().map(|it| (it.status, it.index)), Some((8, 0)));
     assert_eq!(it.near.asynchronous(), Some((0, 1)));
-    // eight slots, as the field has room for
+    // eight slots, the most that the field can express
     let mut it = connection();
     for _ in 0..8 {
         it.near.push_send(&mut it.pair, &Request::new(SEND));

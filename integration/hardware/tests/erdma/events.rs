@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Completion events: when the driver gets one, and how their queues go around.
+//! Completion events: when the driver gets an event, and how the event queues wrap around.
 
 use crate::{
     connections::{Connection, connection},
     driver::{Bus, Command, Events, one, work::*},
 };
 
-/// A connection whose completion queues report to event queue 1.
+/// Creates a connection whose completion queues report to event queue 1.
 fn with_events() -> (Connection, Events) {
     let mut it = connection();
     let events = it.far.event_queue(1, 3);
@@ -41,7 +41,7 @@ fn an_event_comes_for_completions_that_were_written_before_the_doorbell_arrived(
     let (mut it, mut events) = with_events();
     it.receive(0, 64);
     it.post(&send(&[it.segment(0, 4)]));
-    // the driver had read the queue before: its doorbell was on its way
+    // the driver read the queue before this entry, and its doorbell arrives later
     it.far.arm(&it.far_queue, false);
     assert_eq!(event(&it, &mut events), Some(1));
     assert!(it.far().is_some());
@@ -117,7 +117,7 @@ fn the_command_queue_reports_events() {
     let firmware = Command::new(1, 2);
     driver.command(firmware.clone()).expect("a command");
     assert!(!driver.command_event(), "it was not asked for");
-    // one that is unread
+    // post a command that the driver does not read
     driver.post(&firmware);
     driver.write64(0x300, 1 << 31 | u64::from(driver.completed));
     assert!(driver.command_event());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Faults that a test orders.
+//! Faults that a test sets.
 
 use crate::{
     connections::{Connection, connection},
@@ -53,7 +53,7 @@ fn a_delay_is_that_of_each_message() {
     at(&it.fabric, 30);
     assert_eq!(it.far.load(it.there.0, 4), b"late");
     assert!(it.near().is_some());
-    // the other direction is not delayed
+    // the messages of the other direction are not delayed
     it.far.post_send(&mut it.other, &write(it.here, &[]));
     assert_eq!(it.far().map(|it| it.status), Some(0));
 }
@@ -74,7 +74,7 @@ fn lost_messages_are_sent_again() {
             at(&it.fabric, time);
         };
         if done.status == 16 {
-            // eight in a row
+            // eight losses in a row
             return;
         }
         assert_eq!(it.far.load(it.there.0, 4), round.to_le_bytes());
@@ -88,7 +88,7 @@ fn a_message_that_is_always_lost_ends_the_connection() {
     let mut it = connection();
     order(&it, &format!("loss {NEAR} 100"));
     it.post(&write(it.there, &[it.segment(0, 4)]));
-    // seven times again
+    // the message is sent again seven times
     for time in (0..140).step_by(20) {
         at(&it.fabric, time);
         assert_eq!(it.near(), None, "{time}");

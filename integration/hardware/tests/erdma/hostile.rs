@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A hostile guest: the function survives its writes, and works after a reset.
+//! A hostile guest: the function survives the guest's writes, and works after a reset.
 
 use crate::{
     connections::connection,
@@ -8,7 +8,7 @@ use crate::{
     },
 };
 
-/// Numbers that are the same in each run.
+/// Pseudorandom numbers. Each run gets the same numbers.
 struct Numbers(u64);
 
 impl Numbers {
@@ -21,7 +21,7 @@ impl Numbers {
     fn below(&mut self, end: u64) -> u64 {
         (self.next() >> 16) % end
     }
-    /// A number that is often at a border
+    /// A number that is often at a limit of its range
     fn odd(&mut self) -> u64 {
         match self.below(8) {
             0 => u64::MAX,
@@ -45,7 +45,7 @@ fn random_commands_requests_and_doorbells() {
         for round in 0..4_000u64 {
             match numbers.below(10) {
                 0..=3 => {
-                    // a command with odd fields
+                    // a command with unusual field values
                     let codes = [0, 1, 2, 3, 4, 5, 6, 8, 9, 14, 15, 16, 17];
                     let mut command = match numbers.below(3) {
                         0 => Command::new(1, numbers.below(10)),
@@ -57,7 +57,7 @@ fn random_commands_requests_and_doorbells() {
                     }
                     it.near.post(&command);
                     while it.near.answered().is_some() {}
-                    // one that was destroyed
+                    // an object that was destroyed
                     if numbers.below(4) == 0 {
                         let again =
                             Driver::<Direct>::create_pair(1, 4, 1, it.pair.send, it.pair.receive);
@@ -127,7 +127,7 @@ fn random_commands_requests_and_doorbells() {
             }
             settle(&it.fabric);
         }
-        // bounded, whatever it made
+        // the memory of the model is bounded, whatever the guest created
         {
             let fabric = it.fabric.borrow();
             let device = fabric.device(0);
@@ -204,10 +204,10 @@ fn queues_that_are_not_in_memory() {
                     .u32(12, cookie as u32),
             )
             .expect("RTS");
-        // it cannot be read
+        // the request cannot be decoded
         it.near.write64(0x1000, 7 << 32 | 4);
         assert_eq!(it.near().map(|it| it.status), Some(8), "{address:#x}");
-        // nor can a receive request
+        // the receive request cannot be decoded either
         it.near
             .command(Command::new(0, 2).u32(8, 7))
             .expect("DESTROY_QP");
@@ -230,7 +230,7 @@ fn queues_that_are_not_in_memory() {
         it.near.write64(0x61000, 7 << 32 | 1);
         it.far.post_send(&mut it.other, &send(&[]));
         assert_eq!(it.far().map(|it| it.status), Some(2), "{address:#x}");
-        // completions and events
+        // completion and event queues
         let queue = Command::new(0, 4)
             .u32(8, 4 << 24 | 9)
             .u32(12, address as u32)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The eRDMA function, against the driver's header. A guest is played by [`driver`], or by a client of vfio-user.
+//! The eRDMA function, tested against the driver's header. [`driver`] or a vfio-user client acts as the guest.
 
 mod attached;
 mod commands;

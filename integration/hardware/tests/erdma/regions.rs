@@ -6,7 +6,7 @@ use crate::driver::{
 };
 use hardware::erdma::Protocol;
 
-/// Two functions with a connection. The near one writes to regions of the far one.
+/// Two connected functions. The near one writes to regions of the far one.
 struct Connected {
     near: Driver<Direct>,
     far: Driver<Direct>,
@@ -46,7 +46,7 @@ impl Connected {
         self.request(&write(to, &[from])).status
     }
 
-    /// A page of the far guest with these numbers of 64 bits.
+    /// A page of the far guest that contains these 64-bit numbers.
     fn table(&mut self, entries: &[u64]) -> u64 {
         let pages = (entries.len() as u64 * 8).div_ceil(4096).max(1);
         let address = self.far.pages(pages);
@@ -56,7 +56,7 @@ impl Connected {
     }
 }
 
-/// A region whose pages are in a table.
+/// Creates a region whose page addresses are in a table.
 fn with_table(index: u32, start: u64, size: u64, level: u32, count: u64, table: u64) -> Command {
     let is_large = level > 1;
     let mut command = Command::new(0, 8)
@@ -74,7 +74,7 @@ fn with_table(index: u32, start: u64, size: u64, level: u32, count: u64, table: 
     command
 }
 
-/// An address of the guest's program, which is not that of its memory.
+/// A virtual address of the guest's program, which differs from the address of its memory.
 const VIRTUAL: u64 = 0x7f12_3456_7000;
 
 #[test]
@@ -84,7 +84,7 @@ fn pages_that_the_command_has() {
     let start = VIRTUAL + 0x123;
     let command = Driver::<Direct>::region_command(9, ALL, start, 3 * 4096, &pages);
     it.far.command(command).expect("a region");
-    // over the boundary of the first two pages, which are not neighbours
+    // across the boundary of the first two pages, which are not adjacent
     assert_eq!(it.write((start + 4096 - 0x123 - 3, 9 << 8), b"abcdef"), 0);
     assert_eq!(it.far.load(pages[0] + 4093, 3), b"abc");
     assert_eq!(it.far.load(pages[1], 3), b"def");
@@ -96,7 +96,7 @@ fn pages_that_the_command_has() {
 #[test]
 fn a_table_of_one_level() {
     let mut it = connected();
-    // more than a page of the table: the array is contiguous
+    // more than a page of page addresses: the array is contiguous
     let page = it.far.pages(1);
     let mut entries = vec![page; 600];
     let last = it.far.pages(1);
@@ -119,7 +119,7 @@ fn a_table_of_two_levels() {
     let mut it = connected();
     let page = it.far.pages(1);
     let targets: Vec<u64> = (0..3).map(|_| it.far.pages(1)).collect();
-    // 512 entries are a page of the table
+    // 512 entries fill one page of the table
     let mut lower = [vec![page; 512], vec![page; 512], vec![page; 176]];
     (lower[0][511], lower[1][0], lower[2][175]) = (targets[0], targets[1], targets[2]);
     let lower: Vec<u64> = lower.iter().map(|entries| it.table(entries)).collect();
@@ -138,7 +138,8 @@ fn a_table_of_two_levels() {
 fn a_table_of_three_levels_with_more_than_four_gigabytes() {
     let mut it = connected();
     let (page, target) = (it.far.pages(1), it.far.pages(1));
-    // 2^20 + 1 pages: all are the same but the last, which is entry 0 of the bottom under entry 4 of the top
+    // 2^20 + 1 pages: all entries name the same page except the last, entry 0 of the bottom under entry 4 of
+    // the top
     let bottom = it.table(&[page; 512]);
     let middle = it.table(&[bottom; 512]);
     let last_bottom = it.table(&[target]);
@@ -161,7 +162,7 @@ fn a_table_of_three_levels_with_more_than_four_gigabytes() {
 #[test]
 fn larger_pages() {
     let mut it = connected();
-    // 2 MiB, as ib_umem_find_best_pgsz finds them
+    // 2 MiB, the page size that ib_umem_find_best_pgsz selects
     let page = MEMORY + MEMORY_SIZE as u64 - (2 << 20);
     let start = VIRTUAL & !0x1f_ffff | 0x12_3456;
     let command = Driver::<Direct>::region_command(9, ALL, start, 8192, &[page]);
@@ -219,7 +220,7 @@ fn rights_and_domains_are_checked() {
             assert_eq!(it.request(&request).status, status, "{rights:#x} {domain}");
         }
     }
-    // its own keys
+    // keys of the requester itself
     let own: Make = |_, from| write((0, 0), &[(from.0, 8, from.1)]);
     let own_read: Make = |it, into| read((into.0, 8, into.1), (it.here.0, 8));
     let own_add: Make = |it, into| atomic(FAA, (it.here.0, 8), into, 1, 0);
@@ -319,7 +320,7 @@ fn regions_that_cannot_be_are_refused() {
     assert_eq!(it.far.command(good()), Ok([0, 0]));
 }
 
-/// A region that requests register: `count` pages at most, with a table in memory.
+/// A region that requests register: at most `count` pages, with a table in memory.
 fn fast(driver: &mut Driver<Direct>, index: u32, count: u32) -> u64 {
     let table = driver.pages(1);
     let command = Command::new(0, 8)
@@ -361,7 +362,7 @@ fn requests_register_and_invalidate_memory() {
         3,
         "not yet registered"
     );
-    // in the request, with another key
+    // page addresses in the request, with another key
     let mut it = connected();
     let table_again = fast(&mut it.far, 9, 16);
     assert_eq!(table_again, table);
@@ -377,7 +378,7 @@ fn requests_register_and_invalidate_memory() {
     assert_eq!(poll(&mut it, &mut far_queue), 0);
     assert_eq!(it.write((VIRTUAL + 0x10 + 4096, key), b"registered"), 0);
     assert_eq!(it.far.load(pages[1] + 0x10, 10), b"registered");
-    // and in the table
+    // page addresses in the table
     it.far
         .post_send(&mut it.other, &Request::new(LOCAL_INV).u32(20, key));
     assert_eq!(poll(&mut it, &mut far_queue), 0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The subnet administrator, as `include/rdma/ib_sa.h` has its records.
+//! The subnet administrator, with records in the layout of `include/rdma/ib_sa.h`.
 
 use crate::{
     driver::{Driver, number},
@@ -8,17 +8,18 @@ use crate::{
 };
 use hardware::mlx5::administrator::Administrator;
 
-/// The group for IPv4 broadcast in the partition 0x8001.
+/// The IPv4 broadcast group of partition 0x8001.
 pub(crate) const BROADCAST: [u8; 16] = group(0x8001);
 const GET: u8 = 1;
 const SET: u8 = 2;
 const DELETE: u8 = 0x15;
 const PATH: u16 = 0x35;
 const MEMBER: u16 = 0x38;
-/// The components of a request for a new group: key, traffic class, partition, service level, flow label.
+/// The components that a request to create a group must have: key, traffic class, partition, service
+/// level, flow label.
 const NEW: u64 = 1 << 2 | 1 << 6 | 1 << 7 | 1 << 12 | 1 << 13;
 
-/// The group for IPv4 broadcast in a partition.
+/// The IPv4 broadcast group of a partition.
 const fn group(key: u16) -> [u8; 16] {
     let [high, low] = key.to_be_bytes();
     [
@@ -26,7 +27,7 @@ const fn group(key: u16) -> [u8; 16] {
     ]
 }
 
-/// A datagram to the administrator: 24 bytes of header, and the record at byte 56.
+/// A datagram to the administrator: 24 bytes of header, and the record from byte 56 on.
 fn request(method: u8, attribute: u16, mask: u64, record: &[u8]) -> Vec<u8> {
     let mut mad = vec![0; 256];
     mad[..4].copy_from_slice(&[1, 3, 2, method]);
@@ -37,7 +38,7 @@ fn request(method: u8, attribute: u16, mask: u64, record: &[u8]) -> Vec<u8> {
     mad
 }
 
-/// An MCMemberRecord: group, port, key, partition, and how the port joins.
+/// An MCMemberRecord: group, port, key, partition, and join state.
 fn member(group: [u8; 16], port: [u8; 16], joins: u8) -> Vec<u8> {
     let mut record = [group, port].concat();
     record.resize(52, 0);
@@ -51,7 +52,7 @@ fn ports() -> Vec<([u8; 16], u16)> {
     vec![(gid(0), 2), (gid(1), 3)]
 }
 
-/// Asks an administrator. Returns method, status and record of the answer.
+/// Sends a request to the administrator. Returns method, status and record of the answer.
 fn ask(it: &mut Administrator, mad: &[u8]) -> (u8, u16, Vec<u8>) {
     let answer = it.answer(mad, &ports()).expect("an answer");
     assert_eq!(answer[8..18], mad[8..18], "transaction and attribute");
@@ -66,7 +67,7 @@ fn ask(it: &mut Administrator, mad: &[u8]) -> (u8, u16, Vec<u8>) {
 pub(crate) fn join(it: &mut Driver, pair: &mut Pair, port: [u8; 16], joins: u8) -> u16 {
     pair.receive(it, &[(NAMED, 300)]);
     let mad = request(SET, MEMBER, 0x1_0083, &member(BROADCAST, port, joins));
-    // the administrator is queue pair 1 of LID 1; the sender means its own key
+    // the administrator is queue pair 1 of LID 1; the sender selects its own key
     let rest = [to(1, 1, 1 << 31), inline(&mad)].concat();
     pair.send(it, SEND, 0, &rest);
     let got = pair.next(it, 1).expect("an answer");
@@ -81,7 +82,7 @@ pub(crate) fn join(it: &mut Driver, pair: &mut Pair, port: [u8; 16], joins: u8) 
 fn queue_pair_1_reaches_the_administrator() {
     let (mut it, [mut here, _]) = both(QP1, MANAGEMENT);
     assert_eq!(join(&mut it, &mut here, gid(0), 1), 0xc000);
-    // without carrier it does not
+    // the administrator does not answer without carrier
     hardware::mlx5::control::order(&mut it.fabric, "link all down").expect("an order");
     here.receive(&mut it, &[(NAMED, 300)]);
     let mad = request(GET, 1, 0, &[]);
@@ -109,7 +110,7 @@ fn a_path_has_both_lids() {
         assert_eq!((method, status), (0x81, 0));
         assert_eq!(path[40..44], [0, 3, 0, 2]);
         assert_eq!(number(&path[50..52]), expected);
-        // reversible; 4096 bytes, and 100 Gbit/s, exactly
+        // reversible; exactly 4096 bytes and exactly 100 Gbit/s
         assert_eq!((path[49] >> 7, path[54], path[55]), (1, 0x85, 0x90));
     }
     for (to, key) in [([9; 16], 0xffff), (gid(1), 0x8002)] {
@@ -122,11 +123,11 @@ fn a_path_has_both_lids() {
 fn groups_are_made_joined_and_left() {
     let mut it = Administrator::default();
     let mut set = |mask, record: Vec<u8>| ask(&mut it, &request(SET, MEMBER, mask, &record));
-    // the group of a partition that there is not, and one that is no group for broadcast
+    // the group of an unknown partition, and a group that is not a broadcast group
     let other = [0xff; 16];
     assert_eq!(set(0, member(group(0x8002), gid(0), 1)).1, 0x200);
     assert_eq!(set(0, member(other, gid(0), 1)).1, 0x200);
-    // who joins only to send makes none
+    // a port that joins only to send cannot create a group
     assert_eq!(set(NEW, member(other, gid(0), 4)).1, 0x200);
     assert_eq!(
         set(NEW, member(other, [9; 16], 1)).1,
@@ -141,7 +142,7 @@ fn groups_are_made_joined_and_left() {
     let (method, status, made) = set(NEW, member(other, gid(0), 1));
     assert_eq!((method, status), (0x81, 0));
     assert_eq!(number(&made[32..38]), 9 << 16 | 0xc000, "key and LID");
-    // the second port gets the values of the first; 2048 bytes
+    // the second port gets the values of the first one: 2048 bytes
     let mut record = member(other, gid(1), 4);
     record[35] = 1;
     let (_, status, joined) = set(0, record);
@@ -168,13 +169,13 @@ fn other_requests_are_refused() {
     let (method, status, class) = ask(&mut it, &request(GET, 1, 0, &[9; 8]));
     assert_eq!((method, status), (0x81, 0));
     assert_eq!(class[..8], [1, 2, 0, 0, 0, 0, 0, 18]);
-    // ServiceRecord; a table of paths
+    // ServiceRecord, and a table of paths
     for (method, attribute) in [(SET, 0x31), (0x12, PATH)] {
         assert_eq!(ask(&mut it, &request(method, attribute, 0, &[])).1, 0xc);
     }
     let mad = request(GET, PATH, 0, &[]);
     assert_eq!(it.answer(&mad[..255], &ports()), None);
-    // an answer; another class
+    // an answer instead of a request, and another class
     for (at, byte) in [(3, 0x81), (1, 4)] {
         let mut mad = mad.clone();
         mad[at] = byte;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The program, as a virtual machine attaches to it.
+//! The program from the view of a virtual machine.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -25,7 +25,7 @@ impl Drop for Model {
 }
 
 impl Model {
-    /// `kind` ends the argument that is the card.
+    /// Starts the program. `kind` is the end of the argument that describes the card.
     fn start(link: &str, kind: &str) -> Model {
         let directory = tempfile::tempdir().expect("a directory");
         let path = |name: &str| directory.path().join(name).display().to_string();
@@ -40,7 +40,7 @@ impl Model {
             .expect("the program");
         let model = Model { process, directory };
         let begin = Instant::now();
-        // the last of its sockets; its file is there before it listens
+        // the program creates this socket last; the file exists before the program listens
         while UnixStream::connect(model.socket("control")).is_err() {
             assert!(begin.elapsed() < Duration::from_secs(20));
             thread::sleep(Duration::from_millis(2));
@@ -64,7 +64,8 @@ fn a_machine_finds_a_card_of_two_functions() {
     }
 }
 
-/// `device` is the lower half of the device's number; `class` is the programming interface, the subclass and the class.
+/// Checks the identity of a function. `device` is the lower byte of the device ID. `class` is programming interface,
+/// subclass and class.
 fn is_a_card(model: &Model, device: u8, class: [u8; 3]) {
     for name in ["0", "1"] {
         let mut client = Client::new(&model.socket(name)).expect("a connection");

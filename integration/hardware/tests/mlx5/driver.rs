@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A driver as the header describes it: it posts commands, and reads events. It shares no code with the model.
+//! A driver according to the header: it posts commands, and reads events. It shares no code with the model.
 
 use hardware::mlx5::fabric::{Card, Fabric, LinkLayer};
 
 pub(crate) const MACS: [[u8; 6]; 2] = [[0x52, 0x54, 0, 0xbb, 0, 1], [0x52, 0x54, 0, 0xbb, 0, 2]];
 pub(crate) const MEMORY: u64 = 0x10_0000;
 pub(crate) const MEMORY_SIZE: usize = 0x10_0000;
-/// The command queue; mailboxes of the input and of the output; pages of event queues.
+/// Addresses: the command queue, the mailboxes of the input and of the output, and the pages of event queues.
 pub(crate) const QUEUE: u64 = MEMORY;
 pub(crate) const INPUT: u64 = MEMORY + 0x1000;
 pub(crate) const OUTPUT: u64 = MEMORY + 0x4_0000;
@@ -14,7 +14,7 @@ pub(crate) const EVENTS: u64 = MEMORY + 0x8_0000;
 const MAILBOX: u64 = 1024;
 const TOKEN: u8 = 0x5a;
 
-/// The answer to a command: the status of its delivery, and its output.
+/// The answer to a command: the delivery status and the output.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) delivery: u8,
@@ -28,7 +28,7 @@ impl Answer {
         self.output[0]
     }
 
-    /// The number of `width` bytes at `at`.
+    /// The number of `width` bytes at offset `at`.
     pub(crate) fn number(&self, at: usize, width: usize) -> u64 {
         number(&self.output[at..at + width])
     }
@@ -48,7 +48,7 @@ pub(crate) fn command(opcode: u16, modifier: u16, len: usize) -> Vec<u8> {
     command
 }
 
-/// Puts bytes into a command.
+/// Writes bytes into a command at offset `at`.
 pub(crate) fn with(mut command: Vec<u8>, at: usize, bytes: &[u8]) -> Vec<u8> {
     command[at..at + bytes.len()].copy_from_slice(bytes);
     command
@@ -57,17 +57,17 @@ pub(crate) fn with(mut command: Vec<u8>, at: usize, bytes: &[u8]) -> Vec<u8> {
 /// A guest with a card of two functions.
 pub(crate) struct Driver {
     pub(crate) fabric: Fabric,
-    /// The function that it uses.
+    /// The position of the function that the driver uses.
     pub(crate) position: usize,
 }
 
 impl Driver {
-    /// The card after power-on, with the address of the command queue set.
+    /// A card after power-on, with the address of the command queue set.
     pub(crate) fn new() -> Driver {
         Driver::with(LinkLayer::Ethernet)
     }
 
-    /// A card with ports of this link layer.
+    /// A card whose ports have this link layer.
     pub(crate) fn with(layer: LinkLayer) -> Driver {
         let card = Card {
             macs: MACS.to_vec(),
@@ -76,7 +76,7 @@ impl Driver {
         Driver::of(layer, &[card])
     }
 
-    /// These cards.
+    /// A guest with these cards.
     pub(crate) fn of(layer: LinkLayer, cards: &[Card]) -> Driver {
         let mut fabric = Fabric::new(layer, cards);
         for position in 0..fabric.functions().len() {
@@ -160,7 +160,7 @@ impl Driver {
         self.post(&Driver::entry(input, output_length), output_length)
     }
 
-    /// Posts an entry in slot 0, and reads its answer.
+    /// Posts an entry in slot 0, and reads the answer.
     pub(crate) fn post(&mut self, entry: &[u8; 64], output_length: usize) -> Answer {
         self.store(QUEUE, entry);
         self.write(0x18, &1u32.to_be_bytes());
@@ -178,7 +178,7 @@ impl Driver {
         }
     }
 
-    /// Makes an event queue of 16 entries for the events of `mask`, in page `page`. Returns its number.
+    /// Creates an event queue of 16 entries for the events of `mask`, in page `page`. Returns its number.
     pub(crate) fn event_queue(&mut self, page: u64, mask: u64) -> u32 {
         let input = with(command(0x301, 0, 0x118), 0x1c, &[4]);
         let input = with(input, 0x58, &mask.to_be_bytes());
@@ -193,7 +193,8 @@ impl Driver {
         answer.number(11, 1) as u32
     }
 
-    /// The entry `index` of the first lap: type, subtype and data. None if it is not there.
+    /// The entry `index` of the first lap: type, subtype and data. Returns `None` if the function has not
+    /// written the entry.
     pub(crate) fn event(&self, page: u64, index: u64) -> Option<(u8, u8, Vec<u8>)> {
         let entry = self.load(EVENTS + page * 0x1000 + index * 64, 64);
         (entry[63] & 1 == 0).then(|| (entry[1], entry[3], entry[32..60].to_vec()))

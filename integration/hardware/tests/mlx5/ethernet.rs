@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Ethernet between the functions of a card: send and receive queues with their completions.
+//! Ethernet between the functions of a card: send and receive queues, and their completions.
 
 use crate::driver::{Driver, MACS, MEMORY, command, number, with};
 use hardware::mlx5::{
@@ -12,7 +12,7 @@ const RECORDS: u64 = MEMORY + 0xa_0000;
 const DATA: u64 = MEMORY + 0xb_0000;
 const UAR: u64 = 16 * 4096;
 
-/// The pages of a function: completions of sends, of receives, send queue, receive queue.
+/// The pages of a function: send completions, receive completions, send queue, receive queue.
 const fn page(index: u64) -> u64 {
     PAGES + index * 4096
 }
@@ -40,7 +40,7 @@ fn completion_queue(it: &mut Driver, index: u64, events: u32) -> u32 {
     made(it, &with(input, 0x110, &page(index).to_be_bytes()))
 }
 
-/// A queue of 16 entries of `1 << stride` bytes, ready.
+/// Creates a queue of 16 entries of `1 << stride` bytes, in the ready state.
 fn work_queue(it: &mut Driver, create: u16, completions: u32, index: u64, stride: u8) -> u32 {
     let input = with(command(create, 0, 0x118), 0x28, &completions.to_be_bytes());
     let input = with(input, 0x50, &[0x10]);
@@ -66,7 +66,7 @@ impl Queues {
         let receives = work_queue(it, 0x908, completions[1], 3, 5);
         for buffer in 0..4u64 {
             let at = DATA + 0x4000 + buffer * 0x1000;
-            // two segments: 64 bytes, and the rest
+            // two segments: 64 bytes, and the rest of the frame
             for (index, (len, address)) in [(64u32, at), (2048, at + 0x100)].into_iter().enumerate()
             {
                 let entry = page(3) + buffer * 32 + index as u64 * 16;
@@ -87,7 +87,7 @@ impl Queues {
         }
     }
 
-    /// Posts a request of one block, and rings.
+    /// Posts a request of one block, and rings the doorbell.
     fn post(&mut self, it: &mut Driver, mut request: [u8; 64], segments: u8) {
         request[1..3].copy_from_slice(&self.posted.to_be_bytes());
         request[4..8].copy_from_slice(&(self.sends << 8 | u32::from(segments)).to_be_bytes());
@@ -112,7 +112,8 @@ impl Queues {
     }
 }
 
-/// The completion `index` of a queue in its first lap. None if it is not there.
+/// The completion `index` of a queue in its first lap. Returns `None` if the function has not
+/// written the completion.
 fn completion(it: &Driver, queue: u64, index: u64) -> Option<Vec<u8>> {
     let entry = it.load(page(queue) + index * 64, 64);
     (entry[63] & 1 == 0).then_some(entry)
@@ -143,7 +144,7 @@ fn a_nop_has_a_completion_and_an_event_where_the_queue_is_armed() {
     assert_eq!((done[63], number(&done[60..62])), (0, 0));
     assert_eq!(number(&done[56..60]), u64::from(here.sends));
     assert_eq!(it.event(0, 0), None);
-    // the driver has not read it: the event is due
+    // the driver has not read the completion: the event is due
     let number = here.completions[0];
     let armed = [0u32, number].map(u32::to_be_bytes).concat();
     it.write(UAR + 0x20, &armed);
@@ -152,7 +153,7 @@ fn a_nop_has_a_completion_and_an_event_where_the_queue_is_armed() {
         (kind, super::driver::number(&data[24..])),
         (0, u64::from(number))
     );
-    // it has: the next completion brings one, and only one
+    // the driver has read it: the next completion raises one event
     it.write(UAR + 0x20, &[1u32, number].map(u32::to_be_bytes).concat());
     assert_eq!(it.event(0, 1), None);
     here.post(&mut it, nop, 1);
@@ -162,7 +163,7 @@ fn a_nop_has_a_completion_and_an_event_where_the_queue_is_armed() {
         super::driver::number(&completion(&it, 0, 2).expect("done")[60..62]),
         2
     );
-    // a request that asks for none has none
+    // a request without the completion flag gets no completion
     nop[11] = 0;
     here.post(&mut it, nop, 1);
     assert_eq!(completion(&it, 0, 3), None);
@@ -226,7 +227,7 @@ fn frames_are_lost_without_carrier_or_buffers() {
     assert_eq!(completion(&it, 1, 4), None, "it has four buffers");
 }
 
-/// A LACPDU whose actor has this state.
+/// A LACPDU whose actor has the state `state`.
 fn lacpdu(state: u8) -> Vec<u8> {
     let mut frame = frame([1, 0x80, 0xc2, 0, 0, 2], 124);
     frame[12..18].copy_from_slice(&[0x88, 9, 1, 1, 1, 20]);
@@ -282,7 +283,7 @@ fn the_functions_that_ask_for_it_are_one_aggregate_of_the_switch() {
     assert_eq!(received(&mut it, 1), [124], "the other one got it");
     assert_eq!(received(&mut it, 2), [60]);
 
-    // without the carrier, and by its own word, it is alone again
+    // without carrier, and without the aggregation bit, the function is in no aggregate
     order(&mut it.fabric, "link 52:54:00:bb:00:01 down").expect("an order");
     order(&mut it.fabric, "link all up").expect("an order");
     send(&mut it, 1, &lacpdu(0x09));

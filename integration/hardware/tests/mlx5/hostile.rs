@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A hostile guest: the functions survive its writes, and work after a reset.
+//! A hostile guest: the functions survive the guest's writes, and work after a reset.
 
 use crate::driver::{Driver, INPUT, MEMORY, MEMORY_SIZE, OUTPUT, QUEUE, command};
 use hardware::mlx5::{administrator::Administrator, fabric::LinkLayer, objects::KINDS};
 
-/// Numbers that are the same in each run.
+/// Pseudorandom numbers. Each run gets the same numbers.
 struct Numbers(u64);
 
 impl Numbers {
@@ -17,7 +17,7 @@ impl Numbers {
     fn below(&mut self, end: u64) -> u64 {
         (self.next() >> 16) % end
     }
-    /// A number that is often at a border
+    /// A number that is often at a limit of its range
     fn odd(&mut self) -> u64 {
         match self.below(7) {
             0 => u64::MAX - self.below(4096),
@@ -31,11 +31,11 @@ impl Numbers {
     }
 }
 
-/// The opcodes that are known.
+/// The opcodes that the model knows.
 fn opcodes() -> Vec<u16> {
     let known = (0x100..0xa10).filter(|it| *it != 0x103);
     let objects = KINDS.iter().flat_map(|kind| [kind.create, kind.destroy]);
-    // those that make objects are posted more often
+    // the guest posts commands that create objects more often
     known.chain(objects.cycle().take(2000)).collect()
 }
 
@@ -112,7 +112,7 @@ fn random_datagrams_to_the_subnet_administrator() {
         let mut mad: Vec<u8> = (0..32).flat_map(|_| numbers.odd().to_be_bytes()).collect();
         mad[..4].copy_from_slice(&[1, 3, 2, [1, 2, 0x15, 0x81][numbers.below(4) as usize]]);
         mad[16..18].copy_from_slice(&[0, [1, 0x35, 0x38, 0x31][numbers.below(4) as usize]]);
-        // groups of few GIDs, and known ports
+        // groups with few different GIDs, and known ports
         mad[56..72].fill(0xff);
         mad[58] = numbers.below(3) as u8;
         mad[72..88].copy_from_slice(&ports[numbers.below(2) as usize].0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! InfiniBand ports: what the driver reads of them, and datagrams and connections by LID.
+//! InfiniBand ports: the attributes that the driver reads, and datagrams and connections by LID.
 
 use crate::{
     administrator::{BROADCAST, join},
@@ -12,7 +12,7 @@ use crate::{
 use hardware::mlx5::{control::order, fabric::LinkLayer};
 
 pub(crate) const SEND: u8 = 0xa;
-/// The key of management datagrams (`IB_QP1_QKEY`).
+/// The queue key of management datagrams (`IB_QP1_QKEY`).
 pub(crate) const MANAGEMENT: u32 = 0x8001_0000;
 const WRITE: u8 = 8;
 /// GUIDs and GIDs of the functions.
@@ -26,14 +26,14 @@ pub(crate) fn card() -> Driver {
     Driver::with(LinkLayer::InfiniBand)
 }
 
-/// `QUERY_HCA_VPORT_CONTEXT`; the context is at byte 16.
+/// `QUERY_HCA_VPORT_CONTEXT`. The answer contains the context from byte 16 on.
 fn context(it: &mut Driver) -> Answer {
     let answer = it.execute(&command(0x762, 0, 16), 0x210);
     assert_eq!(answer.status(), 0);
     answer
 }
 
-/// A management datagram of class 1 that reads an attribute; the answer's data is at byte 16 + 64.
+/// Sends a management datagram of class 1 that reads an attribute. The answer's data begin at byte 16 + 64.
 fn management(it: &mut Driver, method: u8, attribute: u16, modifier: u32) -> Answer {
     let input = with(command(0x50d, 3, 0x110), 16, &[1, 1, 1, method]);
     let input = with(input, 16 + 16, &attribute.to_be_bytes());
@@ -54,7 +54,7 @@ fn a_port_has_lid_guids_gid_and_partitions() {
         it.position = position;
         it.set_queue();
         let answer = context(&mut it);
-        // active, and the link is up
+        // the port is active, and the link is up
         assert_eq!(answer.number(16 + 0x22, 2), 0x5004 | 4 << 4);
         assert_eq!(answer.number(16 + 0x28, 8), GUIDS[0], "the card's");
         assert_eq!(answer.number(16 + 0x30, 8), guid);
@@ -113,7 +113,7 @@ fn the_state_follows_the_link() {
 fn a_driver_changes_capabilities_of_the_port() {
     let mut it = card();
     let before = context(&mut it).number(16 + 0x40, 4);
-    // IB_PORT_CM_SUP, and one that cannot be changed
+    // IB_PORT_CM_SUP, and a capability that cannot be changed
     let input = with(command(0x763, 0, 0x210), 16 + 0x40, &[0, 1, 0, 1]);
     let set = with(input, 16 + 0x44, &[0, 1, 0, 1]);
     assert_eq!(it.execute(&set, 16).status(), 0);
@@ -159,7 +159,7 @@ pub(crate) fn to(lid: u16, number: u32, key: u32) -> Vec<u8> {
     vector
 }
 
-/// The same with a network header.
+/// An address vector with a network header.
 fn routed(lid: u16, number: u32, key: u32, gid: [u8; 16]) -> Vec<u8> {
     let mut vector = to(lid, number, key);
     vector[28] = 1 << 6;
@@ -211,7 +211,7 @@ fn a_datagram_without_a_receiver_is_lost() {
         assert_eq!(here.next(&mut it, 0).map(|it| it.kind), Some(REQUEST));
         assert_eq!(there.next(&mut it, 1), None, "{round}");
     }
-    // another partition: the second key, and one that there is not
+    // another partition: the second key, and an unknown index
     for index in [1, 2] {
         let mask: (usize, &[u8]) = (0x10, &[0, 0, 0, 1 << 4]);
         let at: (usize, &[u8]) = (0x32, &[0, index]);
@@ -250,7 +250,8 @@ fn a_reliable_connection_is_one_of_lids() {
     assert_eq!(there.enter(&mut it).load(DATA + 0x123, 6), b"by LID");
 }
 
-/// Sends a datagram to the broadcast group from the second pair. Returns for each pair the LID of the sender.
+/// Sends a datagram to the broadcast group from the second queue pair. Returns for each queue pair the LID of
+/// the sender.
 fn broadcast(it: &mut Driver, pairs: &mut [Pair; 2], lid: u16) -> [Option<u16>; 2] {
     for pair in &mut *pairs {
         pair.receive(it, &[(NAMED, 100)]);
@@ -276,7 +277,7 @@ fn a_multicast_group_reaches_attached_members() {
     for pair in &pairs {
         assert_eq!(attach(pair.enter(&mut it), 0x806, pair.number), 0);
     }
-    // the port of the second function has not joined, or only to send
+    // the port of the second function has not joined, or has joined only to send
     assert_eq!(broadcast(&mut it, &mut pairs, lid), [Some(3), None]);
     join(&mut it, &mut management, gid(1), 4);
     assert_eq!(broadcast(&mut it, &mut pairs, lid), [Some(3), None]);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The port: its state, RoCE addresses, registers and the orders of a test.
+//! The port: its state, RoCE addresses, registers, and the orders of a test.
 
 use crate::driver::{Driver, MACS, command, with};
 use hardware::mlx5::{
@@ -26,7 +26,7 @@ fn the_state_follows_the_link_and_the_driver_gets_an_event() {
         let (kind, got, data) = it.event(0, index as u64).expect("an event");
         assert_eq!((kind, got, data[8]), (9, subtype, 0x10));
     }
-    // an order that changes nothing is no event, nor is one for the other function
+    // no event for an order that changes nothing, and none for an order to the other function
     order(&mut it.fabric, "link all up").expect("an order");
     order(&mut it.fabric, "link 52:54:00:bb:00:02 down").expect("an order");
     assert_eq!(it.event(0, 2), None);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! ADD and DEL of pods with different numbers of rails, alternating. Shows the cost of more rails, in comparison with
-//! peers that do the job once for each rail.
+//! ADD and DEL of pods with different numbers of rails, in turn. Shows the cost of more rails. The peers run once for
+//! each rail.
 
 use super::{
     figures,
@@ -10,15 +10,15 @@ use super::{
 use integration::{Netns, plugin::rdma_cni};
 use std::path::PathBuf;
 
-/// Number of runs if no program is slow.
+/// Number of runs if all compared programs are fast.
 pub(super) const RUNS: usize = 15;
 const VERBS: [&str; 2] = ["ADD", "DEL"];
 
 /// A comparison by numbers of rails.
 pub(super) struct ByRails<'a> {
-    /// Subject of the comparison, for readers.
+    /// Subject of the comparison, as text for the reader.
     pub(super) what: &'a str,
-    /// Numbers of rails with their configurations; the first is the reference.
+    /// Numbers of rails with their configurations. The first number is the reference.
     pub(super) inputs: Vec<(u32, PathBuf)>,
     /// Number of runs.
     pub(super) runs: usize,
@@ -34,7 +34,7 @@ struct Times {
 }
 
 impl ByRails<'_> {
-    /// Measures ADD and DEL for each number of rails, prints the times, and writes them as `table` for the plots.
+    /// Measures ADD and DEL for each number of rails. Prints the times, and writes them as `table` for the plots.
     pub(super) fn measure(&self, table: &str) {
         let mut times: Vec<Times> = self.inputs.iter().map(|_| Times::default()).collect();
         for round in 0..self.runs {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon as a DRA driver with a real API server on the same machine (`RDMA_KUBERNETES`): claims of all NICs of a
-//! node are prepared one after the other, kept, and released.
+//! The daemon as a DRA driver with a real API server on the same machine (`RDMA_KUBERNETES`). Kubelet's stand-in
+//! prepares claims of all NICs of a node one after the other, keeps them, and releases them.
 
 use super::daemon::p50_and_p99;
 use integration::{ControlPlane, Daemon, Machine, kubelet::ClaimManager, machine::Nic};
@@ -10,12 +10,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Number of claims: nearly twice the number of a node's pods.
+/// Number of claims: nearly twice the maximum number of a node's pods.
 const CLAIMS: usize = 200;
 const NODE: &str = "bench-1";
 const DRIVER: &str = "hca.rdma";
 
-/// Eight rails, four on each NUMA node.
+/// Returns a machine with eight rails, four on each NUMA node.
 fn machine() -> Machine {
     let machine = Machine::with(&[]);
     for number in 0..8_u64 {
@@ -30,7 +30,7 @@ fn machine() -> Machine {
     machine
 }
 
-/// A daemon with a token that is bound to a pod of the node, and may do all.
+/// Starts a daemon. Its token is bound to a pod of the node and has all permissions.
 fn start(cluster: &mut ControlPlane, machine: &Machine) -> Daemon {
     cluster.add_node(NODE, &[]);
     let all = "create clusterrolebinding bench --clusterrole=cluster-admin --serviceaccount=default:default";
@@ -57,7 +57,7 @@ fn start(cluster: &mut ControlPlane, machine: &Machine) -> Daemon {
     Daemon::start(&mut cluster.daemon(machine, machine))
 }
 
-/// Makes claims that are allocated on the node.
+/// Makes claims that are allocated on the node, and returns them.
 fn allocated(cluster: &mut ControlPlane) -> Vec<Value> {
     let list =
         |items: Vec<Value>| json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Cost of many pods that start at once and then end at once: pods per second, waiting time of one pod, and processor
-//! time including its IPAM plugin's.
+//! Cost of many pods that start simultaneously and then end simultaneously: pods per second, waiting time of one pod,
+//! and processor time including the IPAM plugin's.
 
 use super::{
     figures, rails,
@@ -14,13 +14,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Numbers of pods and of repetitions. The waiting time of one pod needs as many samples as there are pods at once.
+/// Numbers of simultaneous pods, each with its number of repetitions. A small number of pods has more repetitions, so
+/// each case has enough samples of one pod's waiting time.
 const CROWDS: [(usize, usize); 3] = [(1, 16), (16, 4), (100, 2)];
 const RAILS: [u32; 2] = [1, 8];
 const VERBS: [&str; 2] = ["ADD", "DEL"];
 
-/// Measures in the namespace of `node`'s host, which has `eth1`. State and leases are in memory, so that no figure
-/// contains the disk.
+/// Measures in the host's namespace of `node`, which has `eth1`. State and leases are in memory, so no figure
+/// contains the disk's time.
 pub(super) fn measure(node: &Node) {
     let memory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
     let inputs = rails::inputs(node, RAILS).map(|it| rails::kept_in(&it, memory.path()));
@@ -54,13 +55,13 @@ pub(super) fn measure(node: &Node) {
     figures::keep("crowd", &head, &rows);
 }
 
-/// Number of simultaneous pods, and of their rails.
+/// Number of simultaneous pods, and number of rails of each pod.
 struct Size<'a> {
     pods: usize,
     rounds: usize,
     rails: u32,
     input: &'a Path,
-    /// ADD and DEL.
+    /// The runs of ADD and of DEL.
     crowds: [Crowd; 2],
 }
 
@@ -76,7 +77,7 @@ impl<'a> Size<'a> {
         }
     }
 
-    /// All start, and all end.
+    /// Starts all pods simultaneously, then ends all of them simultaneously.
     fn round(&mut self, node: &Node) {
         let netns: Vec<Netns> = (0..self.pods).map(|_| Netns::new("crowd")).collect();
         for (verb, crowd) in VERBS.iter().zip(&mut self.crowds) {
@@ -84,7 +85,7 @@ impl<'a> Size<'a> {
         }
     }
 
-    /// Prints its lines, and returns its row for the plots.
+    /// Prints the lines for this size, and returns its row for the plots.
     fn tell(&self) -> (String, Vec<f64>) {
         let rounds = self.rounds;
         let name = format!("{} of {} rails", self.pods, self.rails);
@@ -118,13 +119,14 @@ impl Crowd {
         self.wall += wall;
     }
 
-    /// Returns pods per second, the median and 99th percentile of one pod, and its processor time, in milliseconds.
+    /// Returns four figures: pods per second, and of one pod the median, the 99th percentile and the processor time,
+    /// in milliseconds.
     fn figures(&self) -> [f64; 4] {
         let mut walls: Vec<f64> = self.runs.iter().map(|run| milliseconds(run.wall)).collect();
         walls.sort_by(f64::total_cmp);
         let count = walls.len();
         let cpu: f64 = self.runs.iter().map(|run| milliseconds(run.cpu)).sum();
-        // the least that 99 of 100 need
+        // 99 of 100 pods need at most this time
         let p99 = walls[(count * 99).div_ceil(100) - 1];
         let number = count as f64;
         [
@@ -136,7 +138,7 @@ impl Crowd {
     }
 }
 
-/// `verb` for all `pods` at the same moment, and how long it took until the last one was done.
+/// Calls `verb` for all `pods` simultaneously. Returns the runs, and the time until the last run has ended.
 fn at_once(node: &Node, verb: &str, pods: &[Netns], input: &Path) -> (Vec<Run>, Duration) {
     let path = node.cni_path();
     let start = Barrier::new(pods.len() + 1);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `rdma-device-plugin` with a kubelet: eight HCAs with a thousand ids, and 256 virtual functions. No other project's
-//! numbers are beside these; the machine's load is above them.
+//! `rdma-device-plugin` with kubelet's stand-in, on nodes with eight HCAs and a thousand ids, and with 256 virtual
+//! functions. The table compares no other project. The line above the table shows the machine's load.
 
 use super::{
     machines::{self, Case},
@@ -17,17 +17,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Number of calls, and the part of a round: all cases have one round each, in turn.
+/// Number of rounds of calls. The cases take turns after each round.
 const ROUNDS: usize = 20;
 /// Calls of Allocate in a round.
 const CALLS: usize = 100;
-/// Number of calls that take longer.
+/// Number of calls of a method that takes longer.
 const FEW: usize = 15;
 const IDLE: Duration = Duration::from_secs(60);
 
 /// A kubelet and its running daemon.
 struct Running {
-    // the daemon ends before what it uses goes
+    // the first field: the daemon ends before the kubelet and the files that it uses
     daemon: Daemon,
     kubelet: DeviceManager,
     case: Case,
@@ -89,7 +89,7 @@ pub(super) fn measure() {
 }
 
 impl Running {
-    /// Starts the daemon. Returns also the start's duration, ms.
+    /// Starts the daemon. Returns it, and the duration of the start in ms.
     fn start(case: Case) -> (Self, f64) {
         let kubelet = DeviceManager::started(&case.machine.path("kubelet"));
         let mut command = case.machine.command(&rdma_device_plugin());
@@ -114,7 +114,7 @@ impl Running {
     fn allocate(&self) -> Vec<Duration> {
         let mut times = vec![];
         while times.len() < CALLS {
-            // an id that has its grant is not recorded again
+            // the daemon records each grant again only if its file is missing
             let _ = fs::remove_dir_all(self.case.machine.path("state/granted"));
             for id in self.ids.iter().take(CALLS - times.len()) {
                 let at = Instant::now();
@@ -129,7 +129,8 @@ impl Running {
         times
     }
 
-    /// The check before a container starts, of ids that the last round of [`Self::allocate`] gave.
+    /// Returns the durations of the check before a container starts, for the ids of the last round of
+    /// [`Self::allocate`].
     fn before_start(&self) -> Vec<Duration> {
         let granted = CALLS % self.ids.len();
         let granted = if granted == 0 {
@@ -150,7 +151,7 @@ impl Running {
     }
 }
 
-/// p50 and p99 of each, ms: all have one round of `calls` after the other.
+/// Returns p50 and p99 of each case, in ms. The cases take turns after each round of `calls`.
 fn in_turn(all: &[Running], calls: fn(&Running) -> Vec<Duration>) -> (Vec<f64>, Vec<f64>) {
     let mut times: Vec<_> = all.iter().map(|_| vec![]).collect();
     for _ in 0..ROUNDS {
@@ -161,14 +162,14 @@ fn in_turn(all: &[Running], calls: fn(&Running) -> Vec<Duration>) -> (Vec<f64>, 
     times.into_iter().map(p50_and_p99).unzip()
 }
 
-/// CPU time in ms, and how often one of its threads went to sleep, of each.
+/// Returns, for each case, the daemon's CPU time in ms, and the number of times that one of its threads went to sleep.
 fn idle(all: &[Running]) -> (Vec<f64>, Vec<f64>) {
-    // all were called a moment before: threads that were needed go, and what has a due time comes
+    // after the calls, idle threads still end and delayed work is still done
     thread::sleep(Duration::from_secs(15));
     let used = |it: &Running| (it.daemon.ticks(), it.daemon.sleeps());
     let before: Vec<_> = all.iter().map(used).collect();
     thread::sleep(IDLE);
-    // SAFETY: it asks for a constant of the system.
+    // SAFETY: sysconf() reads a constant of the system.
     let second = u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).expect("ticks");
     let pairs = all.iter().map(used).zip(before);
     let spent = pairs.map(|(after, before)| {
@@ -178,7 +179,7 @@ fn idle(all: &[Running]) -> (Vec<f64>, Vec<f64>) {
     spent.unzip()
 }
 
-/// `2 CPUs, load 0.36, Linux 6.1.0`
+/// Returns the conditions of the measurement, such as `2 CPUs, load 0.36, Linux 6.1.0`.
 fn conditions() -> String {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let load = read("/proc/loadavg");

@@ -3,7 +3,7 @@
 
 use std::{env, fmt::Write, fs, path::Path};
 
-/// Keeps a table for a plot: a name and numbers in each row. `head` says what the numbers are.
+/// Writes a table for a plot. Each row has a name and numbers. `head` names the columns.
 pub(super) fn keep(table: &str, head: &[&str], rows: &[(String, Vec<f64>)]) {
     let Some(directory) = env::var_os("RDMA_BENCH_FIGURES") else {
         return;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One rail's ADD beside its floor: a static C program that sends the same requests to the kernel, and does nothing
-//! else. With state and leases in memory and without a probe the ADD waits neither for the disk nor for the wire. The
-//! same ADD with each of them is below, with its waiting time.
+//! One rail's ADD compared with its lower limit: a static C program that sends the same requests to the kernel, and
+//! does nothing else. The ADD has no probe, and its state and leases are in memory, so it waits neither for the disk
+//! nor for the wire. Further rows show the same ADD with a disk and with a probe, and its waiting times.
 
 use super::{
     rails,
@@ -16,7 +16,7 @@ use std::{
 };
 
 const RUNS: usize = 31;
-/// Number of runs under strace, for the time that they wait for the disk.
+/// Number of runs under strace. They measure how long the ADD waits for the disk.
 const TRACED: usize = 5;
 
 /// An ADD that is measured.
@@ -28,10 +28,10 @@ struct Case {
     waits: Vec<Waits>,
 }
 
-/// Measures in the namespace of `node`'s host, which has `eth1`.
+/// Measures in the host's namespace of `node`, which has `eth1`.
 pub(super) fn measure(node: &Node) {
     let memory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
-    // where files outlive a boot
+    // a file system whose files survive a boot
     let disk = tempfile::tempdir_in("/var/tmp").expect("a directory on a disk");
     let [input] = rails::inputs(node, [1]);
     let floor = build(memory.path());
@@ -112,19 +112,19 @@ pub(super) fn measure(node: &Node) {
     );
 }
 
-/// The configuration in the file `input`, with all files in `directory`, and with `probe`.
+/// Returns a copy of the configuration file `input`, with all files in `directory` and with `probe`.
 fn input_in(input: &Path, directory: &Path, probe: &str) -> PathBuf {
     let kept = rails::kept_in(input, directory);
     let file = directory.join(format!("probe-{probe}.json"));
     rails::changed(&kept, file, |it| it["probe"] = probe.into())
 }
 
-/// The C program, static, with musl, as rdma-cni is. glibc asks 43 times what the CPU is before `main`: on a virtual
-/// machine, where the hypervisor answers each `cpuid`, that was a quarter of the floor.
+/// Builds the C program statically with musl, like rdma-cni. glibc executes `cpuid` 43 times before `main`. On a
+/// virtual machine the hypervisor handles each `cpuid`, which took a quarter of the lower limit.
 fn build(directory: &Path) -> PathBuf {
     let program = directory.join("floor");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/bin/bench/floor.c");
-    // the kernel's headers are among glibc's
+    // the directory of glibc's headers also has the kernel's headers
     let headers = format!("/usr/include/{}-linux-gnu", std::env::consts::ARCH);
     let built = Command::new("musl-gcc")
         .args(["-static", "-O2", "-Wall", "-idirafter", "/usr/include"])

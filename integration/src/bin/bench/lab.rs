@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Measurements inside the lab's VM (`integration/lab/vm --tier full`): pods with 1, 2, 4 and 8 virtual functions with
-//! RDMA devices. In exclusive mode functions and devices move; in shared mode pods get children.
+//! RDMA devices. In exclusive mode the functions and their RDMA devices move into the pods. In shared mode the pods
+//! get children.
 
 use super::{by_rails::ByRails, run::runs};
 use integration::{lab::Lab, plugin::cni_path, plugin::rdma_cni};
@@ -8,7 +9,7 @@ use serde_json::{Value, json};
 use std::{env, fs};
 
 const COUNTS: [u32; 4] = [1, 2, 4, 8];
-/// Emulated CPUs are slow.
+/// Few runs, because emulated CPUs are slow.
 const RUNS: usize = 5;
 
 /// Measures in the VM's own namespace.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `rdma-ipam` beside Debian's `host-local`: what an address costs when none is held, and when
-//! 50,000 are.
+//! `rdma-ipam` compared with Debian's `host-local`: the cost of an address if no other address is
+//! leased, and if 50,000 others are leased.
 
 use super::{
     figures,
@@ -22,14 +22,15 @@ use std::{
 const RUNS: usize = 31;
 const HELD: u32 = 50_000;
 
-/// One plugin with one range.
+/// One plugin with one range of addresses.
 struct Side {
     program: PathBuf,
     directory: PathBuf,
     input: PathBuf,
 }
 
-/// The leases are in memory: `rdma-ipam` waits for a disk, and `host-local` does not.
+/// Measures with the leases in memory, because `rdma-ipam` waits for a disk and `host-local` does
+/// not.
 pub(super) fn measure(_: &Node) {
     let memory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
     let ours = rdma_cni().with_file_name("rdma-ipam");
@@ -80,8 +81,8 @@ pub(super) fn measure(_: &Node) {
     );
 }
 
-/// Medians of ADD and DEL, ours and theirs, for each pair of `sides`; all in turn, so that what
-/// else the machine does is in all of them.
+/// Returns the medians of ADD and DEL of both plugins, ours first, for each pair of `sides`. All
+/// calls take turns, so other load of the machine affects all of them.
 fn costs(sides: &[[Side; 2]; 2]) -> [[[f64; 2]; 2]; 2] {
     let mut times: [[[Vec<Run>; 2]; 2]; 2] = Default::default();
     for _ in 0..runs(RUNS) {
@@ -124,7 +125,7 @@ impl Side {
         run
     }
 
-    /// Writes the leases of 50,000 pods' ADDs.
+    /// Writes the leases that the ADDs of 50,000 pods would leave.
     fn fill_ours(&self, start: IpAddr) {
         let store = Store::new(&RealDisk, &self.directory, "bench", Patience::of_verb());
         let leases = store.lock().expect("the lock");
@@ -160,7 +161,7 @@ fn owner(number: u32) -> Owner {
     }
 }
 
-/// The `number`th address after the first that a pod could have: that one is the gateway.
+/// Returns the `number`th address after the range's first usable address, which is the gateway's.
 fn nth(start: IpAddr, number: u32) -> IpAddr {
     match start {
         IpAddr::V4(ip) => Ipv4Addr::from_bits(ip.to_bits() + 1 + number).into(),

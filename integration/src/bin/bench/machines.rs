@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The nodes that the daemon is measured on.
+//! Nodes on which the daemon is measured.
 
 use integration::{Machine, machine::Nic};
 
@@ -8,7 +8,7 @@ const PHYSICAL: usize = 2;
 /// Virtual functions of each physical function.
 const VIRTUAL: usize = 128;
 
-/// A node, and what it offers.
+/// A node, and the ids that its daemon offers.
 pub(super) struct Case {
     pub(super) title: &'static str,
     pub(super) machine: Machine,
@@ -17,7 +17,7 @@ pub(super) struct Case {
     pub(super) ids: usize,
 }
 
-/// Returns all cases; titles name the mode or the ids' form.
+/// Returns all cases. Their titles name the mode or the form of the ids.
 pub(super) fn cases() -> Vec<Case> {
     let shared =
         r#"{"resources":[{"name":"rdma/hca","kind":"shared","count":1000,"allocate":"numa"}]}"#;
@@ -71,7 +71,7 @@ struct Place {
     address: String,
     number: usize,
     numa_node: usize,
-    /// The physical function's number, and the virtual function's number on it.
+    /// Number of the physical function, and number of the virtual function on it.
     of: Option<(usize, usize)>,
 }
 
@@ -86,7 +86,7 @@ impl Place {
     }
 
     fn virtual_one(of: usize, index: usize) -> Self {
-        // eight functions to a slot
+        // a slot has eight functions
         let place = index + 8;
         Self {
             address: format!("0000:{of:02x}:{:02x}.{}", place / 8, place % 8),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Speed beside the peers that Debian has, in one run: what counts is the ratio. And the
-//! daemon's figures, which have none beside them. Arguments name the parts that are wanted.
+//! Measures speed together with the peers that Debian has, in one run: the ratio is the result. The
+//! daemon has no peer. Arguments name the parts to run.
 
 mod by_rails;
 mod claims;
@@ -25,7 +25,7 @@ use integration::Node;
 use nix::sched::{CloneFlags, setns};
 use std::{env, fs::File, process};
 
-/// Prints what it measures on a node.
+/// Measures on a node, and prints the figures.
 type Measure = fn(&Node);
 
 const PARTS: [(&str, Measure); 10] = [
@@ -57,7 +57,7 @@ fn main() {
         process::exit(2);
     }
     let node = Node::with_rails(1);
-    // children start in the host's namespace, without `ip netns exec` in the measurement
+    // children inherit the host's namespace, so the measured time includes no `ip netns exec`
     let host = File::open(node.host.path()).expect("the host's namespace");
     setns(&host, CloneFlags::CLONE_NEWNET).expect("root may enter it");
     for (name, measure) in PARTS {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pods that 1, 4 and 8 netdevs move to, with the addresses that they have, beside Debian's plugins for the same job:
-//! `host-device` with `static` and `sbr`.
+//! Pods to which 1, 4 and 8 netdevs move with their existing addresses, compared with Debian's plugins for the same
+//! work: `host-device` with `static` and `sbr`.
 
 use super::{
     by_rails::{ByRails, RUNS},
@@ -13,11 +13,11 @@ use integration::Node;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 
-/// Measures in the namespace of `node`'s host, which has `eth1`.
+/// Measures in the host's namespace of `node`, which has `eth1`.
 pub(super) fn measure(node: &Node) {
     let inputs = rails::inputs(node, COUNTS).map(|input| moving(&input));
     let configuration = |rail: u32| {
-        // no gateway, as rdma-cni's pod has none: with one, they wait for duplicate address detection
+        // no gateway, as in rdma-cni's pod: with a gateway, the plugins would wait for duplicate address detection
         let address = json!({"address": format!("2001:db8:{rail}::1/64")});
         json!({
             "device": format!("eth{rail}"),
@@ -25,7 +25,7 @@ pub(super) fn measure(node: &Node) {
         })
     };
     let most = COUNTS.into_iter().max().unwrap_or_default();
-    // host-device leaves a netdev down and without the addresses that it had
+    // host-device leaves a netdev down and without its earlier addresses
     let afterwards = || rails::furnish(node, most);
     let cni_path = &*node.cni_path();
     let peers = Peers {
@@ -48,7 +48,8 @@ pub(super) fn measure(node: &Node) {
     together::measure(node);
 }
 
-/// The configuration of children in the file `input`, of netdevs that move with their addresses.
+/// Returns a copy of the configuration file `input`, in which the netdevs move with their addresses instead of getting
+/// children.
 pub(super) fn moving(input: &Path) -> PathBuf {
     let file = input.with_extension("moves.json");
     rails::changed(input, file, |it| {

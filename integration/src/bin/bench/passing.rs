@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Cost of every pod of a node without RDMA: an ADD that sends kubelet a request and returns prevResult, beside a
+//! Cost for every pod without RDMA: an ADD that sends kubelet a request and returns prevResult, compared with a
 //! process that does nothing.
 
 use super::{

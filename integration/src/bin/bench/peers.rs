@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Debian's plugins for the job of one ADD of `rdma-cni`: once for each rail, as a runtime with several networks calls
-//! them, and `sbr` behind each.
+//! Debian's plugins that do the work of one ADD of `rdma-cni`. Each rail has its own call, as by a runtime with
+//! several networks. A call of `sbr` follows it.
 
 use super::run::{Run, call_for, milliseconds};
 use integration::{Netns, plugin::debian};
@@ -13,15 +13,15 @@ use std::{
 
 /// Plugins, and the node on which they run.
 pub(super) struct Peers<'a> {
-    /// All of them, for people.
+    /// Names of all plugins, as text for the reader.
     pub(super) title: &'static str,
-    /// Name of the plugin that gives a netdev.
+    /// Name of the plugin that makes or moves the netdev.
     pub(super) plugin: &'static str,
-    /// Further configuration of a rail, with its `ipam`.
+    /// Returns the other fields of a rail's configuration, with its `ipam`.
     pub(super) configuration: &'a dyn Fn(u32) -> Value,
-    /// Work after DEL that is not theirs.
+    /// Work after DEL that is not part of the plugins' cost.
     pub(super) afterwards: &'a dyn Fn(),
-    /// Highest number of runs over all rounds.
+    /// Maximum number of runs over all rounds.
     pub(super) runs: usize,
     pub(super) directory: PathBuf,
     pub(super) cni_path: &'a str,
@@ -42,7 +42,7 @@ impl AddAssign<Run> for Cost {
 }
 
 impl Peers<'_> {
-    /// ADD and DEL of a pod with so many rails.
+    /// Runs ADD and DEL for a pod with `rails` rails, and returns their costs.
     pub(super) fn round(&self, rails: u32) -> [Cost; 2] {
         let pod = Netns::new("bench");
         let at = pod.path();
@@ -59,7 +59,7 @@ impl Peers<'_> {
         [added, deleted]
     }
 
-    /// The result.
+    /// Runs ADD for one rail, and returns its result.
     fn add(&self, at: &Path, rail: u32, cost: &mut Cost) -> Value {
         let mut result = None;
         for plugin in [self.plugin, "sbr"] {

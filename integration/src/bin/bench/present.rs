@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Cost of a node's existing attachments for the next one: ADD and DEL of 8 rails beside none, 300 and 3,000 of them.
+//! Influence of a node's existing attachments on the cost of the next one: ADD and DEL of 8 rails, with 0, 300 and
+//! 3,000 existing attachments.
 
 use super::{
     figures, rails,
@@ -13,10 +14,10 @@ use std::{fs, path::Path};
 const RUNS: usize = 15;
 const RAILS: u32 = 8;
 const PRESENT: [usize; 3] = [0, 300, 3000];
-/// Pods, each of which has as many of the attachments as another one.
+/// Number of pods with the existing attachments. Each pod has the same number of attachments.
 const PODS: usize = 300;
 
-/// Measures in the namespace of `node`'s host, which has `eth1`.
+/// Measures in the host's namespace of `node`, which has `eth1`.
 pub(super) fn measure(node: &Node) {
     let [input] = rails::inputs(node, [RAILS]);
     let pods: Vec<Netns> = (0..PODS).map(|_| Netns::new("present")).collect();
@@ -60,7 +61,7 @@ pub(super) fn measure(node: &Node) {
     for (present, times) in PRESENT.iter().zip(&times) {
         let row = figures_of(times);
         let ratio = |index: usize| row[index] / none[index];
-        // of ADD, which reads their records
+        // cost per attachment, because ADD reads the records of these attachments
         let for_each = match present {
             0 => "-".to_owned(),
             _ => format!("{:.0}", (row[1] - none[1]) * 1e3 / *present as f64),
@@ -85,7 +86,8 @@ pub(super) fn measure(node: &Node) {
     );
 }
 
-/// Writes `attachments` records of living pods below `state`: copies of a real record with other pods.
+/// Writes records of `attachments` attachments of running pods below `state`. They are copies of a real record with
+/// other pods' names.
 fn fill(node: &Node, input: &Path, state: &Path, pods: &[Netns], attachments: usize) {
     let pod = Netns::new("first");
     let at = (pod.path(), &*node.cni_path());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Parts of an ADD and a DEL: shares of their processor time by perf, and their instructions outside of the kernel by
-//! callgrind. State and leases are in memory, and nothing is probed.
+//! callgrind. State and leases are in memory, and there is no probe.
 
 use super::{
     moves,
@@ -17,9 +17,9 @@ use std::{
 const RUNS: usize = 30;
 const COUNTS: [u32; 2] = [1, 8];
 const VERBS: [&str; 2] = ["ADD", "DEL"];
-/// The columns of a table: each verb with each number of rails.
+/// Number of columns of a table: one for each verb with each number of rails.
 const COLUMNS: usize = VERBS.len() * COUNTS.len();
-/// Between two samples: nanoseconds of processor time.
+/// Processor time between two samples, in nanoseconds.
 const PERIOD: &str = "50000";
 
 /// Part of a program in which a sample was taken.
@@ -48,7 +48,7 @@ const PARTS: [&str; 7] = [
 /// Number of samples of each part.
 type Samples = [u32; PARTS.len()];
 
-/// Measures in the namespace of `node`'s host, which has `eth1`.
+/// Measures in the host's namespace of `node`, which has `eth1`.
 pub(super) fn measure(node: &Node) {
     let memory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
     let children = rails::inputs(node, COUNTS).map(|input| {
@@ -71,7 +71,7 @@ fn profile(node: &Node, what: &str, inputs: &[PathBuf; COUNTS.len()], directory:
         for (index, input) in inputs.iter().enumerate() {
             let pod = Netns::new("profile");
             let at = (pod.path(), &*node.cni_path());
-            // pages and caches as after another call
+            // one call before the samples fills the caches
             if round == 0 {
                 for verb in VERBS {
                     call(&rdma_cni(), verb, at, input);
@@ -123,7 +123,7 @@ fn profile(node: &Node, what: &str, inputs: &[PathBuf; COUNTS.len()], directory:
     );
 }
 
-/// Makes one call with a sample each [`PERIOD`].
+/// Makes one call, and takes a sample every [`PERIOD`].
 fn sample(command: &str, at: (&Path, &str), input: &Path, directory: &Path, samples: &mut Samples) {
     let file = directory.join("perf.data");
     let mut perf = Command::new("perf");
@@ -146,7 +146,7 @@ fn sample(command: &str, at: (&Path, &str), input: &Path, directory: &Path, samp
     }
 }
 
-/// Returns the number of instructions of one call outside of the kernel.
+/// Returns the number of instructions of one call. The kernel's instructions do not count.
 fn instructions_of(command: &str, at: (&Path, &str), input: &Path, directory: &Path) -> u32 {
     let file = directory.join("callgrind.out");
     let mut valgrind = Command::new("valgrind");
@@ -160,7 +160,7 @@ fn instructions_of(command: &str, at: (&Path, &str), input: &Path, directory: &P
     total.and_then(|it| it.parse().ok()).expect("its total")
 }
 
-/// Runs what runs the plugin.
+/// Runs the program that starts the plugin, and waits for its end.
 fn finish(mut program: Command, command: &str, at: (&Path, &str), input: &Path) {
     let status = program
         .env_clear()
@@ -173,7 +173,8 @@ fn finish(mut program: Command, command: &str, at: (&Path, &str), input: &Path) 
     assert!(status.success(), "{program:?} has failed");
 }
 
-/// Returns the part of a sample's frames, of which the first line is the innermost one: the system call, or the fault.
+/// Returns the part of a sample by its stack. The first line of the stack is the innermost frame. It names the system
+/// call or the fault.
 fn part(stack: &str) -> Part {
     let names = || stack.lines().filter_map(|it| it.split_whitespace().nth(1));
     for name in names().rev() {

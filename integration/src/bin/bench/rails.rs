@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pods with children of 1, 4 and 8 netdevs, beside Debian's plugins for the same job: `macvlan` with `host-local` and
-//! `sbr`.
+//! Pods that get children of 1, 4 and 8 netdevs, compared with Debian's plugins for the same work: `macvlan` with
+//! `host-local` and `sbr`.
 
 use super::{
     by_rails::{ByRails, RUNS},
@@ -14,12 +14,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Numbers of a pod's rails, in this part and in that of moves.
+/// Numbers of a pod's rails, here and in `moves`.
 pub(super) const COUNTS: [u32; 3] = [1, 4, 8];
-/// Number of runs of the peers, which wait seconds for each rail: `host-local` gives every address a gateway.
+/// Number of runs of the peers. They wait for seconds per rail, because `host-local` gives every address a gateway.
 const SLOW: usize = 3;
 
-/// Measures in the namespace of `node`'s host, which has `eth1`.
+/// Measures in the host's namespace of `node`, which has `eth1`.
 pub(super) fn measure(node: &Node) {
     let inputs = COUNTS.into_iter().zip(inputs(node, COUNTS)).collect();
     let leases = node.directory().join("peers");
@@ -52,13 +52,13 @@ pub(super) fn measure(node: &Node) {
     .measure("rails");
 }
 
-/// The configurations of pods with so many rails each, and the rails with their prefixes, as far as `node` lacks them.
+/// Returns the configurations of pods with `counts` rails. Also creates the rails and prefixes that `node` lacks.
 pub(super) fn inputs<const N: usize>(node: &Node, counts: [u32; N]) -> [PathBuf; N] {
     furnish(node, counts.into_iter().max().unwrap_or_default());
     counts.map(|rails| input(node, rails))
 }
 
-/// Gives `node` so many rails, as far as it lacks them, which are up and have their prefixes.
+/// Adds rails until `node` has `rails` of them. All are up and have their prefixes.
 pub(super) fn furnish(node: &Node, rails: u32) {
     for rail in 1..=rails {
         let name = format!("eth{rail}");
@@ -72,7 +72,7 @@ pub(super) fn furnish(node: &Node, rails: u32) {
     }
 }
 
-/// The configuration in the file `input`, changed, in `file`.
+/// Writes the configuration from the file `input`, changed by `change`, to `file`.
 pub(super) fn changed(input: &Path, file: PathBuf, change: impl FnOnce(&mut Value)) -> PathBuf {
     let text = fs::read(input).expect("the configuration");
     let mut configuration = serde_json::from_slice(&text).expect("JSON");
@@ -81,7 +81,7 @@ pub(super) fn changed(input: &Path, file: PathBuf, change: impl FnOnce(&mut Valu
     file
 }
 
-/// The configuration in the file `input`, with state and leases in `directory`.
+/// Returns a copy of the configuration file `input`, with state and leases in `directory`.
 pub(super) fn kept_in(input: &Path, directory: &Path) -> PathBuf {
     let file = directory.join(input.file_name().expect("a file"));
     changed(input, file, |configuration| {
@@ -90,7 +90,7 @@ pub(super) fn kept_in(input: &Path, directory: &Path) -> PathBuf {
     })
 }
 
-/// The configuration of a pod with so many rails, in a file.
+/// Writes the configuration of a pod with `rails` rails to a file, and returns the file's path.
 fn input(node: &Node, rails: u32) -> PathBuf {
     let devices = (1..=rails).map(|rail| json!({"netdev": format!("eth{rail}")}));
     let configuration = json!({

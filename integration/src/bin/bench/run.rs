@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Timing of one process; medians, and rows of a table.
+//! Timing of one process, and its medians.
 
 use nix::{
     libc,
@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Container and interface, where one does.
+/// Container and interface of a call, if there is only one.
 pub(super) const OF: (&str, &str) = ("bench", "net1");
 
 /// Returns the number of runs: `usual`, limited by `RDMA_BENCH_RUNS`.
@@ -31,7 +31,8 @@ pub(super) struct Run {
     pub(super) cpu: Duration,
 }
 
-/// `program` with this environment and nothing else; it has to succeed. What it said.
+/// Runs `program` with only this environment. Returns its times and its output. Fails if the program
+/// fails.
 #[expect(
     clippy::zombie_processes,
     reason = "wait4 waits, and tells the processor time"
@@ -51,9 +52,9 @@ pub(super) fn run(program: &Path, environment: &[(&str, &str)], input: File) -> 
     let stdout = child.stdout.as_mut().expect("its standard output");
     stdout.read_to_string(&mut said).expect("UTF-8");
     let mut status = 0;
-    // SAFETY: an all-zero rusage is a valid one.
+    // SAFETY: an all-zero rusage is valid.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: the child is ours and not waited for elsewhere; both pointers are valid.
+    // SAFETY: only this function waits for the child; both pointers are valid.
     let ended = unsafe { libc::wait4(pid, &raw mut status, 0, &raw mut usage) };
     let wall = start.elapsed();
     assert_eq!(
@@ -74,7 +75,8 @@ fn time(time: libc::timeval) -> Duration {
     Duration::from_micros(u64::try_from(time.num_microseconds()).unwrap_or_default())
 }
 
-/// The CNI plugin `program`, with its configuration in the file `input`, for a pod with the namespace `netns`.
+/// Runs the CNI plugin `program` with the configuration in the file `input`, for a pod with the namespace
+/// `netns`.
 pub(super) fn call(
     program: &Path,
     command: &str,
@@ -84,7 +86,7 @@ pub(super) fn call(
     call_for(OF, program, command, at, input)
 }
 
-/// Calls as [`call`] does, for the container and interface `of`.
+/// Does the same as [`call`], for the container and interface `of`.
 pub(super) fn call_for(
     of: (&str, &str),
     program: &Path,
@@ -120,12 +122,12 @@ pub(super) fn row(name: &str, ours: f64, theirs: f64, digits: usize) {
     println!("{name:<34} {ours:>12.digits$} {theirs:>12.digits$} {ratio:>8}");
 }
 
-/// The median of how long they took, ms.
+/// Returns the median of the runs' durations, in ms.
 pub(super) fn median(runs: &[Run]) -> f64 {
     median_of(runs.iter().map(|run| milliseconds(run.wall)))
 }
 
-/// The median of their processor time, ms.
+/// Returns the median of the runs' processor time, in ms.
 pub(super) fn cpu(runs: &[Run]) -> f64 {
     median_of(runs.iter().map(|run| milliseconds(run.cpu)))
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Duration of moving several netdevs: by one request for each, by these requests in one message, and by one request
-//! for a group. Each request moves a netdev into the pod's namespace, and changes nothing else.
+//! Time to move several netdevs: by one request for each netdev, by these requests in one message, and by one request
+//! for a group of netdevs. Each request moves a netdev into the pod's namespace, and changes nothing else.
 
 use super::{
     rails,
@@ -23,20 +23,20 @@ use std::{
 
 const RUNS: usize = 15;
 const RAILS: u32 = 8;
-/// Any that nothing else on the node is in.
+/// Number of a group that no other netdev of the node has.
 const GROUP: u32 = 77;
 
-/// Asks for the rails in the namespace of a descriptor, and waits for the answer.
+/// Requests that the kernel moves the rails into the namespace of a descriptor, and waits for the answer.
 type Ask = fn(&OwnedFd, u32);
 
-/// Forms of the request.
+/// The three ways to request this, each with its name and function.
 const WAYS: [(&str, Ask); 3] = [
     ("eight requests, one after the other", by_requests),
     ("eight requests in one message", by_one_message),
     ("one request for their group", by_group),
 ];
 
-/// Measures in the namespace of `node`'s host, which has `eth1`.
+/// Measures in the host's namespace of `node`, which has `eth1`.
 pub(super) fn measure(node: &Node) {
     rails::furnish(node, RAILS);
     let mut times = WAYS.map(|_| vec![]);
@@ -57,7 +57,7 @@ pub(super) fn measure(node: &Node) {
     }
 }
 
-/// Returns the time to move all rails into a new pod, in milliseconds. They are restored on the host afterwards.
+/// Returns the time to move all rails into a new pod, in milliseconds. Then restores the rails on the host.
 fn timed(node: &Node, ask: Ask) -> f64 {
     let pod = Netns::new("together");
     let namespace = File::open(pod.path()).expect("the pod's namespace");
@@ -104,7 +104,7 @@ fn by_one_message(kernel: &OwnedFd, namespace: u32) {
     wait_for(kernel, RAILS);
 }
 
-/// `rtnl_group_changelink()` (`net/core/rtnetlink.c`).
+/// Moves the rails by one request for their group (`rtnl_group_changelink()`, `net/core/rtnetlink.c`).
 fn by_group(kernel: &OwnedFd, namespace: u32) {
     let attributes = [(libc::IFLA_GROUP, GROUP), (libc::IFLA_NET_NS_FD, namespace)];
     send(kernel, &request(0, &attributes));
@@ -116,7 +116,7 @@ fn index_of(rail: u32) -> u32 {
     nix::net::if_::if_nametoindex(name.as_c_str()).expect("a rail of the host")
 }
 
-/// An `RTM_NEWLINK` that changes a netdev, or a group of them where there is no index (`struct nlmsghdr`,
+/// Returns an `RTM_NEWLINK` that changes a netdev, or a group of netdevs if the index is 0 (`struct nlmsghdr`,
 /// `linux/netlink.h`; `struct ifinfomsg`, `linux/rtnetlink.h`).
 fn request(index: u32, attributes: &[(u16, u32)]) -> Vec<u8> {
     let flags = u16::try_from(libc::NLM_F_REQUEST | libc::NLM_F_ACK).expect("two bits");
@@ -124,10 +124,10 @@ fn request(index: u32, attributes: &[(u16, u32)]) -> Vec<u8> {
     let mut message = length.to_ne_bytes().to_vec();
     message.extend(libc::RTM_NEWLINK.to_ne_bytes());
     message.extend(flags.to_ne_bytes());
-    // its number and its sender, then no family and no type
+    // the message's number and sender, then the netdev's family and type, all zero
     message.extend([0; 12]);
     message.extend(index.to_ne_bytes());
-    // no flags of the netdev, and none to be changed
+    // the netdev's flags and the mask of changed flags, both zero
     message.extend([0; 8]);
     for (kind, value) in attributes {
         message.extend(8_u16.to_ne_bytes());

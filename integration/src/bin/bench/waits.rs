@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Waiting times of one call of a plugin, by strace, which follows all child processes.
+//! Waiting times of one call of a plugin. strace measures them, and also follows child processes.
 
 use super::run::{OF, environment};
 use std::{
@@ -12,20 +12,21 @@ use std::{
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Waits {
     pub(super) syncs: u32,
-    /// Time of those calls in milliseconds.
+    /// Time in the calls that `syncs` counts, in milliseconds.
     pub(super) synced: f64,
     /// Time of waiting for answers on the wire, in milliseconds.
     pub(super) polled: f64,
     /// Time of waiting in calls that close descriptors, in milliseconds.
     pub(super) closed: f64,
     closes: u32,
-    /// Calls that wait for nothing, and what strace says they took: that is its own.
+    /// Number of calls that wait for nothing. Their times are strace's own overhead.
     idle: u32,
     idled: f64,
 }
 
-/// The CNI plugin `program`, as [`super::run::call`] calls it. It stops at little else, so that waits as it does without
-/// strace, whose own time, that of calls that wait for nothing, is in none of it.
+/// Runs the CNI plugin `program` under strace, otherwise like [`super::run::call`]. strace stops the plugin at few
+/// calls only, so the plugin waits nearly as long as without strace. The result excludes strace's overhead, which it
+/// derives from calls that wait for nothing.
 pub(super) fn waits(program: &Path, command: &str, at: (&Path, &str), input: &Path) -> Waits {
     let waits = traced(program, command, at, input);
     assert!(
@@ -43,7 +44,7 @@ pub(super) fn waits(program: &Path, command: &str, at: (&Path, &str), input: &Pa
 
 fn traced(program: &Path, command: &str, at: (&Path, &str), input: &Path) -> Waits {
     let directory = tempfile::tempdir().expect("a directory");
-    // a file for each thread: no call of one is in the midst of another's
+    // `-ff`: one file for each thread, so no other thread's call interrupts a line
     let status = Command::new("strace")
         .args(["-ff", "-T", "-s", "0", "--seccomp-bpf"])
         .args(["-e", "trace=fsync,fdatasync,poll,close,getpid"])
@@ -66,7 +67,7 @@ fn traced(program: &Path, command: &str, at: (&Path, &str), input: &Path) -> Wai
 }
 
 impl Waits {
-    /// A line of strace: `fsync(3) = 0 <0.000012>`.
+    /// Adds a line of strace, such as `fsync(3) = 0 <0.000012>`.
     fn add(&mut self, line: &str) {
         let Some((name, _)) = line.split_once('(') else {
             return;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Choice of the demonstration's four functions of a host if the caller names none: functions that `rdma-cni` itself
-//! would move into a pod by their address alone.
+//! Chooses four functions of a host for the demonstration if the caller names none. It chooses only functions that
+//! `rdma-cni` itself would move into a pod when it gets only their addresses.
 
 use network_conf::{Conf, Devices};
 use plan::select::{self, Choice, SelectError};
@@ -8,17 +8,17 @@ use rdma_netns::{Device, DeviceAddress, InterfaceName, LinkType, Observed, RdmaM
 use serde_json::json;
 use std::{collections::BTreeMap, fmt};
 
-/// A function, and what is moved with it.
+/// A free function, and the devices that move with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Free {
     pub(super) pci: DeviceAddress,
     pub(super) netdev: InterfaceName,
     pub(super) rdma: String,
-    /// The physical function: that of a virtual function, else the function itself.
+    /// The physical function of a virtual function. For a physical function, its own address.
     port: DeviceAddress,
 }
 
-/// Why there are no four.
+/// Reason why four functions cannot be chosen.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Missing {
     #[error(
@@ -48,10 +48,10 @@ impl fmt::Display for Reasons<'_> {
     }
 }
 
-/// Both rails of the first pod, then both of the second.
+/// Returns the two functions of the first pod's rails, then the two of the second pod's rails.
 ///
-/// A rail's two functions are those of one physical function, where there are two: its own switch connects them. The
-/// two rails are of two physical functions, where these are.
+/// Two free functions of one physical function make a rail, because the NIC's own switch connects them. If possible,
+/// the two rails use two physical functions.
 pub(super) fn choose(observed: &Observed) -> Result<[Free; 4], Missing> {
     match observed.rdma_mode {
         None => return Err(Missing::Subsystem),
@@ -80,7 +80,7 @@ fn is_candidate(device: &Device) -> bool {
     device.address.bus() == "pci" && !device.rdma.is_empty()
 }
 
-/// The function at a device, or why it is not free.
+/// Returns `device` as a free function, or the reason why it is not free.
 fn look_at(device: &Device, observed: &Observed) -> Result<Free, String> {
     if device.virtual_functions > 0 {
         return Err("it has virtual functions".to_owned());
@@ -130,7 +130,7 @@ fn look_at(device: &Device, observed: &Observed) -> Result<Free, String> {
     }
 }
 
-/// Two rails at most, each of two functions.
+/// Returns at most two rails, each with two functions.
 fn in_pairs(free: Vec<Free>) -> Vec<[Free; 2]> {
     let mut by_port: BTreeMap<DeviceAddress, Vec<Free>> = BTreeMap::new();
     for function in free {
@@ -139,7 +139,8 @@ fn in_pairs(free: Vec<Free>) -> Vec<[Free; 2]> {
             .or_default()
             .push(function);
     }
-    // the first pair of each port, then the second; what has no partner at its port comes last
+    // order: the first pair of each port, then the second pair of each port, then functions without a partner on
+    // their port
     let (mut pairs, mut single) = (vec![], vec![]);
     for functions in by_port.into_values() {
         let mut functions = functions.into_iter();

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of the choice on made-up hosts.
+//! Tests of the choice on constructed hosts.
 
 use super::{Missing, choose};
 use fake_kernel::{Nic, World};
 use rdma_netns::{Link, Observed, RdmaMode, link::Route};
 
-/// Physical functions with so many virtual ones each, all of them up.
+/// Returns a host with two physical functions. `virtual_functions` are their numbers of virtual
+/// functions. All functions are up.
 fn host(virtual_functions: [u8; 2]) -> Observed {
     let mut world = World::new(Some(RdmaMode::Exclusive));
     for (bus, count) in ["3b", "5e"].into_iter().zip(virtual_functions) {

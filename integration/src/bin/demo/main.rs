@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Demonstration of `scripts/demo`: a Kubernetes cluster in the lab; or, on a machine with an RDMA stack of its own,
-//! devices that the chain moves into namespaces.
+//! The demonstration of `scripts/demo`. It shows a Kubernetes cluster in the lab. On a machine with its own RDMA
+//! stack, it shows devices that the chain moves into namespaces.
 //!
-//! `demo cluster`; or `demo PCI PCI PCI PCI`: both rails of the first pod, then both of the second; or `demo host`:
-//! four free functions.
+//! Arguments: `cluster`; or `PCI PCI PCI PCI`, which are the first pod's two functions and then the second pod's; or
+//! `host`, which chooses four free functions.
 
 mod choice;
 mod cluster;
@@ -25,7 +25,7 @@ fn main() {
     }
 }
 
-/// Four functions that nothing uses; says which.
+/// Chooses four functions that no program uses, and prints them.
 fn free_functions() -> [String; 4] {
     let observed = Linux::new().observe(None);
     let observed = observed.unwrap_or_else(|error| stop(&error.to_string()));
@@ -44,7 +44,7 @@ fn free_functions() -> [String; 4] {
     chosen.map(|function| function.pci.to_string())
 }
 
-/// Ends before anything was changed.
+/// Ends the program, which has changed nothing yet.
 fn stop(reason: &str) -> ! {
     eprintln!("demo: {reason}");
     process::exit(2)

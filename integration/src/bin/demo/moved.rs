@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Devices of their own: two pods get two rails each, RDMA flows between them over devices that
-//! were moved into them, and everything returns to the host.
+//! Demonstration with moved devices: two pods get two rails each, RDMA data flow between the pods
+//! through these rails, and all devices return to the host.
 
 use super::{PODS, attachment, heading, print, stop};
 use integration::{
@@ -10,7 +10,7 @@ use integration::{
 };
 use std::time::Instant;
 
-/// Shows four PCI functions of this machine.
+/// Shows the demonstration with four PCI functions of this machine.
 pub(super) fn show(functions: &[String; 4]) {
     let start = Instant::now();
     let lab = Lab::on_host(functions).unwrap_or_else(|reason| stop(&reason));

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A program with connections over SMC or TCP: a server and a client that send each other bytes
-//! which both know beforehand, and compare every one.
+//! A server and a client with connections over SMC or TCP. They exchange bytes that both can compute, and
+//! compare every byte.
 //!
 //! ```text
 //! smc-peer server [--tcp|--ipproto] [--hold] ADDRESS:PORT
 //! smc-peer client [--tcp|--ipproto] [--bytes N] [--connections K] [--hold] ADDRESS:PORT
 //! ```
-//! The sockets are AF_SMC's, with `--tcp` plain TCP, with `--ipproto` AF_INET's with IPPROTO_SMC
-//! (Linux 6.11). The client opens K connections one after the other, and sends N bytes by each at
-//! the same time; the server sends as many back. A priority that the client was started with is for
-//! the connecting alone. The peer reports what happens on standard output, a JSON object a line. The server
-//! ends when its standard input is closed. With `--hold` the client does so too, with its connections
-//! open, and the server keeps its ends of them that long.
-//! Exit code 1: something failed, or differed.
+//! The sockets are of AF_SMC. With `--tcp` they are plain TCP sockets, with `--ipproto` sockets of AF_INET
+//! with IPPROTO_SMC (Linux 6.11). The client opens K connections one after the other. It then sends N bytes
+//! by each of them simultaneously, and the server sends the same number back. If the client was started
+//! with a priority, only connecting has this priority. Both print events on standard output, one JSON
+//! object per line. The server ends when its standard input is closed. With `--hold` the client also waits
+//! for this, with its connections open, and the server keeps its ends open as long. Exit code 1: an
+//! operation failed, or bytes differed.
 
 mod payload;
 mod sockets;
@@ -95,12 +95,13 @@ fn parse(words: &[String]) -> Option<Arguments> {
 
 fn tell(event: &Value) {
     let mut output = io::stdout().lock();
-    // the other end of the pipe being gone is no failure of the connections
+    // a closed pipe is no failure of the connections
     let _ = writeln!(output, "{event}");
     let _ = output.flush();
 }
 
-/// Accepts until standard input is closed; every connection ends when its client's does.
+/// Accepts connections until standard input is closed. The server closes its end of a connection when the
+/// client closes the other end.
 fn serve(arguments: &Arguments) -> io::Result<()> {
     let listener = sockets::listen(arguments.kind, arguments.address)?;
     let hold = arguments.hold;
@@ -125,7 +126,7 @@ fn serve(arguments: &Arguments) -> io::Result<()> {
 fn answer(number: u64, stream: &TcpStream, hold: bool) {
     let exchanged = Exchange::asked(stream).and_then(|exchange| exchange.run(stream));
     report(number, exchanged);
-    // open as long as the client has it open
+    // waits until the client closes the connection
     let _ = (&*stream).read(&mut [0]);
     if hold {
         loop {
@@ -147,7 +148,7 @@ fn connect(arguments: &Arguments) -> io::Result<()> {
         }));
         streams.push(stream);
     }
-    // it was the first on its CPU while it connected
+    // only connecting had the priority
     schedule(SCHED_OTHER, 0)?;
     thread::scope(|scope| {
         for (number, stream) in (0..).zip(&streams) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Payload: blocks that both ends can make, so that every byte is compared instead of a checksum. The comparison
-//! reports the position of the first difference, and costs a `memcmp`: an emulated processor has to do it for a GiB.
+//! Payload: blocks that both ends can compute. So both ends compare every byte, and not only a checksum. The
+//! comparison reports the position of the first difference. It costs only a `memcmp`, because an emulated processor
+//! has to compare a GiB.
 
 use std::{
     io::{self, Read, Write},
@@ -10,11 +11,10 @@ use std::{
 
 const BLOCK: usize = 64 << 10;
 
-/// Every so many bytes of a block there is the block's number: what is lost, doubled or in another
-/// order is seen.
+/// Each block has its number at this distance, in bytes. The numbers show lost, duplicated and reordered bytes.
 const STAMPS: usize = 4 << 10;
 
-/// Exchange of one connection: the same number of bytes each way.
+/// Exchange on one connection: the same number of bytes in each direction.
 pub(super) struct Exchange {
     seed: u64,
     pub(super) bytes: u64,
@@ -46,7 +46,7 @@ impl Blocks {
         }
     }
 
-    /// The next block; none: there are no more.
+    /// Returns the next block. `None`: it was the last one.
     fn next(&mut self) -> Option<&[u8]> {
         let length = usize::try_from(self.left).map_or(BLOCK, |left| left.min(BLOCK));
         for at in (0..BLOCK).step_by(STAMPS) {
@@ -59,7 +59,7 @@ impl Blocks {
 }
 
 impl Exchange {
-    /// Tells the server what is to come.
+    /// Sends the server the parameters of the exchange.
     pub(super) fn ask(mut stream: &TcpStream, seed: u64, bytes: u64) -> io::Result<Self> {
         stream.write_all(&seed.to_le_bytes())?;
         stream.write_all(&bytes.to_le_bytes())?;
@@ -79,7 +79,7 @@ impl Exchange {
         })
     }
 
-    /// Sends and receives at the same time; then each end tells how many bytes were right.
+    /// Sends and receives at the same time. Then each end reports how many bytes were right.
     pub(super) fn run(self, stream: &TcpStream) -> io::Result<Self> {
         let seeds = [!self.seed, self.seed];
         let outgoing = Blocks::new(seeds[usize::from(self.is_client)], self.bytes);

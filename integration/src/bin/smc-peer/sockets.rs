@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Sockets that the standard library has no words for, with its own types after that.
+//! Sockets that the standard library cannot open. Open sockets have the standard library's types.
 
 use nix::{
     errno::Errno,
@@ -13,7 +13,7 @@ use std::{
     os::fd::{AsRawFd, FromRawFd, OwnedFd},
 };
 
-/// `AF_SMC`, and its two protocols (`net/smc/smc.h`).
+/// `AF_SMC` and its two protocols (`net/smc/smc.h`).
 const AF_SMC: i32 = 43;
 const SMCPROTO_SMC: i32 = 0;
 const SMCPROTO_SMC6: i32 = 1;
@@ -40,9 +40,9 @@ fn socket(kind: Kind, address: SocketAddr) -> io::Result<OwnedFd> {
         Kind::Tcp => (family, libc::IPPROTO_TCP),
     };
     let flags = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
-    // SAFETY: takes three numbers and gives a descriptor or -1
+    // SAFETY: the call takes three numbers, and returns a descriptor or -1.
     let descriptor = Errno::result(unsafe { libc::socket(family, flags, protocol) })?;
-    // SAFETY: the descriptor is new, and has no other owner
+    // SAFETY: the descriptor is new, and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 

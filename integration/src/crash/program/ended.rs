@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `uninstall` on a node with a pod that ended without `rdma-cni`, which it starts to restore what the pod had.
+//! `uninstall` on a node with a pod that ended without a DEL of `rdma-cni`. `uninstall` starts `rdma-cni` to restore
+//! the pod's devices.
 
 use super::{Programs, Verb};
 use crate::{
@@ -17,7 +18,7 @@ use std::{
 /// Parts of the state directory that only `rdma-cni` uses.
 const OF_PODS: [&str; 3] = ["state/attachments", "state/rails", "state/lock"];
 
-/// A node that has two rails, and a pod whose namespace has died.
+/// A node with two rails, and a pod whose namespace has ended.
 #[derive(Debug)]
 pub struct Ended {
     programs: Programs,
@@ -26,7 +27,7 @@ pub struct Ended {
 }
 
 impl Ended {
-    /// `programs` are `rdma-device-plugin`, beside which the plugins are, and the injector.
+    /// Makes a node. `programs` are `rdma-device-plugin`, whose directory has the plugins, and the injector.
     #[track_caller]
     pub fn new(programs: [PathBuf; 2]) -> Self {
         let node = Node::furnished();
@@ -44,8 +45,8 @@ impl Ended {
         self.programs.machine.path("leases")
     }
 
-    /// ADD by the `rdma-cni` that is installed, and the end of the pod's namespace, whose children of the rails go with it.
-    /// Left are the record, the rails' file and the addresses.
+    /// Runs ADD by the installed `rdma-cni`, and ends the pod's namespace. The children of the rails end with the
+    /// namespace. The record, the rails file and the addresses remain.
     #[track_caller]
     fn pod_ends(&self) {
         let pod = self.node.pod("a");
@@ -63,7 +64,7 @@ impl Ended {
         add.run().result();
     }
 
-    /// Returns the pod's remains: on the host, in the state directory, and leases.
+    /// Returns the pod's objects that remain on the host, in the state directory, and in the leases.
     fn left_by_pod(&self) -> Vec<String> {
         let host = &self.node.host;
         let difference =
@@ -81,7 +82,7 @@ impl Ended {
     }
 }
 
-/// Returns true if `path` belongs to pods, or contains a file of theirs.
+/// Returns true if `path` is a file of pods, or a directory that contains one.
 fn is_of_pods(machine: &Machine, path: &Path) -> bool {
     let mut of_pods = OF_PODS.iter().map(|below| machine.path(below));
     path == machine.path("state") || of_pods.any(|it| path.starts_with(it))
@@ -101,7 +102,7 @@ impl Story for Ended {
         self.programs.traced(fault)
     }
 
-    /// Checks that the state is that without a pod, and that the pod's devices are restored.
+    /// Checks that the state is that of a node without pods, and that the pod's devices are restored.
     fn put_right(&mut self, end: &End, turn: usize) -> Vec<String> {
         let mut left = vec![];
         if let End::Done(_) = end {

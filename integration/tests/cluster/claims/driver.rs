@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon with its node and its token, and what stands in for kubelet; the pods and claims that it is for.
+//! The daemon with its node and its token, a stand-in for kubelet, and the pods and claims that the daemon serves.
 
 use crate::{manifests, text};
 use integration::{
@@ -32,7 +32,7 @@ pub(super) const NICS: [Nic<'_>; 2] = [
     },
 ];
 
-/// The release of the API server: 34 of 1.34.
+/// The minor release of the API server: 34 for 1.34.
 pub(super) fn release(cluster: &ControlPlane) -> u32 {
     let version = cluster.ask("/version").expect("a version");
     let version: Value = serde_json::from_str(&version).expect("JSON");
@@ -40,18 +40,18 @@ pub(super) fn release(cluster: &ControlPlane) -> u32 {
     minor.trim_end_matches('+').parse().expect("a number")
 }
 
-/// A daemon, its node and its token.
+/// A daemon with its node and its token.
 pub(super) struct Driver {
     pub(super) daemon: Daemon,
     pub(super) kubelet: ClaimManager,
     pub(super) pods: PodResourcesServer,
-    /// The other half of kubelet, of which there is nothing to be had.
+    /// A stand-in for kubelet's device manager, which offers no resources.
     _devices: DeviceManager,
     pub(super) machine: Machine,
     pub(super) name: &'static str,
 }
 
-/// The daemon's token, bound to its pod on the node as kubelet asks for it.
+/// Requests the daemon's token, bound to its pod on the node, in the way of kubelet.
 #[track_caller]
 pub(super) fn token(cluster: &mut ControlPlane, file: &str) -> String {
     cluster.apply("apply --server-side --validate=strict -f -", &text(file));
@@ -95,19 +95,20 @@ pub(super) fn configure(
     machine.configure(&configuration.to_string());
 }
 
-/// Waits until it keeps the daemon from being ready, or does not any more, that kubelet has not registered `driver`.
+/// Waits until the daemon's readiness reports, or no longer reports, that kubelet has not registered `driver`.
 #[track_caller]
 fn is_known(cluster: &ControlPlane, driver: &str, is_known: bool) {
     let unknown = format!("kubelet has not registered the DRA driver {driver} yet");
     wait::until("the daemon says whether kubelet knows its driver", || {
         let answer = ask(cluster, "/readyz");
-        // it answers at all
+        // the daemon answers the request
         answer.contains("rdma-cni") && answer.contains(&unknown) != is_known
     });
 }
 
 impl Driver {
-    /// One of `resource`, which is of `kind`, with a chain that attaches what is allocated of it.
+    /// Starts a daemon with one `resource` of the kind `kind`, and a chain that attaches the devices allocated from
+    /// it.
     #[track_caller]
     pub(super) fn new(
         cluster: &mut ControlPlane,
@@ -140,8 +141,8 @@ impl Driver {
         }
     }
 
-    /// Somebody removes the driver's sockets, and kubelet finds it again. The daemon is not ready until then, or until
-    /// kubelet has `claim` prepared, by a connection that it still has.
+    /// Removes the driver's sockets, and waits until the driver has created them again. The daemon is not ready until
+    /// kubelet registers the driver again, or prepares `claim` by the connection that is still open.
     #[track_caller]
     pub(super) fn sockets_are_made_again(&mut self, cluster: &ControlPlane, claim: &Value) {
         let registry = self.machine.path("kubelet/plugins_registry");
@@ -186,12 +187,12 @@ impl Driver {
         }
     }
 
-    /// Another configuration, by which the resource has to have so many devices.
+    /// Writes another configuration, which requires `devices` devices of the resource.
     pub(super) fn configure(&self, resource: &str, kind: &str, require: Value) {
         configure(&self.machine, (resource, kind, self.name), require);
     }
 
-    /// The daemon does nothing while nothing happens, whatever it holds.
+    /// Asserts that the daemon does nothing while nothing changes, with any number of claims.
     pub(super) fn is_at_rest(&self) {
         wait::until("the daemon sleeps", || {
             let before = self.daemon.sleeps();
@@ -200,20 +201,20 @@ impl Driver {
         });
     }
 
-    /// From now on pods' networks are made with `rdma-cni`.
+    /// From now on the runtime calls `rdma-cni` for the networks of pods.
     pub(super) fn is_chained(&self) {
         let record = json!({"format": 1, "lists": {"10-a.conflist": {"entries": []}}});
         self.machine
             .write("state/install.json", &record.to_string());
     }
 
-    /// Returns what a runtime finds by the CDI names that the driver has told kubelet, or `None` while a name leads
-    /// nowhere.
+    /// Returns the edits that a runtime finds by the CDI names that the driver returned to kubelet. Returns `None`
+    /// while a name has no CDI entry.
     pub(super) fn given(&self, prepared: &NodePrepareResourceResponse) -> Option<Vec<Value>> {
         let files = fs::read_dir(self.machine.path("cdi")).expect("a directory");
         let paths = files.map(|it| it.expect("an entry").path());
         let whole = paths.filter(|it| it.extension().is_some_and(|it| it == "json"));
-        // one may go at this moment
+        // the daemon may remove a file at this moment
         let files = whole.filter_map(|it| fs::read(it).ok());
         let mut all = vec![];
         for file in files {
@@ -237,7 +238,7 @@ impl Driver {
     }
 }
 
-/// The names of character devices in a container's edits.
+/// The names of the character devices in a container's edits.
 pub(super) fn nodes(edits: &Value) -> Vec<&str> {
     let nodes = edits["deviceNodes"].as_array().expect("a list").iter();
     let paths = nodes.map(|it| it["path"].as_str().expect("a path"));
@@ -246,12 +247,12 @@ pub(super) fn nodes(edits: &Value) -> Vec<&str> {
         .collect()
 }
 
-/// The devices of the node's slices: names, and those that are tainted.
+/// The devices of the node's slices: all names, and the names of tainted devices.
 pub(super) fn slices(cluster: &ControlPlane) -> (Vec<String>, Vec<String>) {
     integration::slices::devices(&cluster.get("resourceslices"))
 }
 
-/// A pod on the node, with more in its specification.
+/// A pod on the node, with further fields `more` of its specification.
 pub(super) fn pod(name: &str, limits: Value, more: Value) -> Value {
     let mut container = json!({"name": "main", "image": "example.org/image"});
     container["resources"] = json!({"limits": limits});
@@ -266,7 +267,7 @@ pub(super) fn pod(name: &str, limits: Value, more: Value) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
 }
 
-/// The claim of the pod `owner`, as soon as it is allocated and the pod may use it.
+/// The claim of the pod `owner`. Waits until the claim is allocated and reserved for the pod.
 #[track_caller]
 pub(super) fn claim(cluster: &mut ControlPlane, owner: &str) -> Value {
     let mut found = Value::Null;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The metadata of a claim's devices, as Kubernetes' own reader has it.
+//! The metadata of a claim's devices, read by Kubernetes' own reader.
 
 use super::driver::NODE;
 use serde_json::{Value, json};
@@ -9,17 +9,17 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// Names the program that `integration/device-metadata/build` made.
+/// Environment variable with the path of the program that `integration/device-metadata/build` built.
 const READER: &str = "RDMA_DEVICE_METADATA";
 
-/// Checks the file that a container with these `edits` has of the request `nic` of `claim`, which a template made: its
-/// place and both of its objects. The device is `device`, at `address`.
+/// Checks the metadata file that a container with these `edits` has for the request `nic` of `claim`, which was
+/// created from a template: its path and its two objects. The device is `device`, at the PCI address `address`.
 pub(super) fn is_read(edits: &Value, claim: &Value, (device, address): (&str, &str)) {
     let [mount] = edits["mounts"].as_array().expect("a list").as_slice() else {
         panic!("{edits}");
     };
     let Some(reader) = env::var_os(READER) else {
-        // scripts/test counts it as skipped, with the reason
+        // scripts/test counts this test as skipped, with the reason
         println!("the reader of device metadata is not here");
         return;
     };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Resources that are allocated by claims (`dra` of the configuration): the daemon itself, with the token, the role
-//! and the policy that the chart gives it, a real scheduler, and what stands in for kubelet. What the API server of
-//! this Kubernetes cannot have is refused in words.
+//! Resources that are allocated by claims (`dra` of the configuration). The daemon, its token, role and policy of
+//! the chart, and the scheduler are real; kubelet is a stand-in. If the API server's Kubernetes release lacks a
+//! feature, the daemon reports this in a sentence.
 
 mod driver;
 mod exclusive;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Parameters of a claim, beside the class of its devices.
+//! Parameters of a claim, in addition to the class of its devices.
 
 use super::driver::{Driver, claim, ends, pod};
 use integration::ControlPlane;
 use serde_json::{Value, json};
 use std::fs;
 
-/// A claim whose parameters are wrong, and one whose are right.
+/// A claim with wrong parameters, and one with right parameters.
 pub(super) fn are_read(cluster: &mut ControlPlane, driver: &Driver) {
     ends(cluster, &["b"]);
     let parameters = |fields: Value| {
@@ -78,7 +78,8 @@ pub(super) fn are_read(cluster: &mut ControlPlane, driver: &Driver) {
     }
 }
 
-/// A pod that is to look at devices which others have, and has a network of its own.
+/// A claim with `adminAccess` to devices that other pods have. The driver refuses it for a pod with
+/// a network of its own.
 pub(super) fn an_admins_claim_takes_nothing_away(cluster: &mut ControlPlane, driver: &Driver) {
     cluster.kubectl("label namespace default resource.kubernetes.io/admin-access=true");
     let request =

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Taints of degraded and of unhealthy devices: their effects on pods, and an API server that has no taints.
+//! Taints of degraded and of unhealthy devices: their effects on pods, and an API server without taints.
 
 use super::driver::{Driver, NICS, claim, ends, pod, release, slices, template};
 use super::exclusive::EXCLUSIVE;
@@ -25,7 +25,7 @@ fn taint(cluster: &ControlPlane) -> Option<(String, String)> {
     Some((text("key"), text("effect")))
 }
 
-/// A pod gets a NIC that is slower than another one, and is evicted when the NIC is unhealthy.
+/// A pod gets a NIC that is slower than another one. It is evicted when the NIC becomes unhealthy.
 pub(super) fn pods_have_degraded_nics_and_leave_unhealthy_ones(cluster: &mut ControlPlane) {
     let has_taints = release(cluster) >= 36;
     let is = |reason: &str, effect: &str| {

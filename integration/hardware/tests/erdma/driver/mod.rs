@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A driver of the eRDMA function, for tests: it writes registers, commands and requests as `erdma_hw.h` states them, and
-//! reads what the function writes. It is written from the header, and shares no code with the model.
+//! A driver of the eRDMA function, for tests. It writes registers, commands and requests with the layout of
+//! `erdma_hw.h`, and reads the function's output. It shares no code with the model.
 
 use hardware::erdma::{Mac, Protocol, device::Device, fabric::Fabric, fabric::Next};
 use std::{cell::RefCell, rc::Rc, time::Duration};
 
 pub(crate) mod work;
 
-/// Access of a driver to its function and its memory.
+/// A driver's access to its function and its memory.
 pub(crate) trait Bus {
     fn write(&mut self, offset: u64, data: &[u8]);
     fn read(&mut self, offset: u64, data: &mut [u8]);
@@ -15,7 +15,7 @@ pub(crate) trait Bus {
     fn store(&mut self, address: u64, data: &[u8]);
 }
 
-/// Where the memory of a guest begins, and its size.
+/// The first address of a guest's memory, and the size of the memory.
 pub(crate) const MEMORY: u64 = 0x10_0000;
 pub(crate) const MEMORY_SIZE: usize = 16 << 20;
 /// The depth of the command queue, in slots of 32 bytes.
@@ -49,14 +49,14 @@ impl Command {
     }
 }
 
-/// An entry of an event queue of completions: the number of the queue.
+/// The driver's state of an event queue of completions. An entry is the number of a completion queue.
 pub(crate) struct Events {
     pub(crate) address: u64,
     pub(crate) depth: u32,
     pub(crate) read: u32,
 }
 
-/// State of a completion queue that a driver keeps.
+/// The driver's state of a completion queue.
 pub(crate) struct Completions {
     pub(crate) number: u32,
     pub(crate) address: u64,
@@ -71,7 +71,7 @@ pub(crate) struct Completed {
     pub(crate) status: u8,
     pub(crate) index: u32,
     pub(crate) queue_pair: u32,
-    /// Immediate data as the driver has them in `wc->ex.imm_data`: bytes in network order.
+    /// Immediate data in the form of `wc->ex.imm_data`: bytes in network order.
     pub(crate) immediate: [u8; 4],
     pub(crate) key: u32,
     pub(crate) size: u32,
@@ -90,7 +90,7 @@ pub(crate) struct Driver<B> {
 }
 
 impl<B: Bus> Driver<B> {
-    /// Starts the function as a driver does: reset, queues, init.
+    /// Starts the function in the order of the driver: reset, queues, init.
     pub(crate) fn start(bus: B) -> Driver<B> {
         let nothing = || Events {
             address: 0,
@@ -153,7 +153,7 @@ impl<B: Bus> Driver<B> {
         u32::from_le_bytes(bytes)
     }
 
-    /// Memory that nothing else uses, zeroed, on the boundary of a page.
+    /// Allocates unused, zeroed memory on a page boundary.
     pub(crate) fn pages(&mut self, count: u64) -> u64 {
         let address = self.next_page;
         self.next_page += count << 12;
@@ -170,7 +170,7 @@ impl<B: Bus> Driver<B> {
         bytes
     }
 
-    /// Posts a command without waiting.
+    /// Posts a command and does not wait for the answer.
     pub(crate) fn post(&mut self, command: &Command) {
         let slots = 4u16;
         let position = self.posted.wrapping_add(slots);
@@ -185,12 +185,12 @@ impl<B: Bus> Driver<B> {
         self.write64(0x200, u64::from(position));
     }
 
-    /// The next entry of the commands' completion queue: status and answer.
+    /// The next entry of the command completion queue: status and answer.
     pub(crate) fn answered(&mut self) -> Option<(u8, [u64; 2])> {
         let at = u64::from(self.completed % COMMAND_SLOTS) * 32;
         let entry = self.load(self.command_completions + at, 32);
         let header = be32(&entry, 0);
-        // valid where the owner bit differs from the lap
+        // an entry is valid if its owner bit differs from the lap's bit
         if (header >> 31 == 1) == (self.completed & COMMAND_SLOTS != 0) {
             return None;
         }
@@ -203,7 +203,7 @@ impl<B: Bus> Driver<B> {
         ))
     }
 
-    /// Executes a command. `Err` is its status.
+    /// Executes a command. Returns its status as `Err` if it fails.
     pub(crate) fn command(&mut self, command: Command) -> Result<[u64; 2], u8> {
         self.post(&command);
         match self.answered().expect("the command is completed") {
@@ -212,7 +212,7 @@ impl<B: Bus> Driver<B> {
         }
     }
 
-    /// The next event: its words.
+    /// The words of the next event.
     pub(crate) fn event(&self, events: &mut Events) -> Option<[u32; 4]> {
         let at = u64::from(events.read % events.depth) * 16;
         let entry = self.load(events.address + at, 16);
@@ -229,7 +229,7 @@ impl<B: Bus> Driver<B> {
         ])
     }
 
-    /// The next asynchronous event: its type, and the number.
+    /// The type and the object number of the next asynchronous event.
     pub(crate) fn asynchronous(&mut self) -> Option<(u32, u32)> {
         let mut events = Events {
             ..self.asynchronous
@@ -250,13 +250,13 @@ impl<B: Bus> Driver<B> {
     }
 }
 
-/// A function of a fabric in the same process.
+/// A function of a fabric in the process of the test.
 pub(crate) struct Direct {
     pub(crate) fabric: Rc<RefCell<Fabric>>,
     pub(crate) position: usize,
 }
 
-/// Executes everything that is possible without time.
+/// Executes all requests that need no further time.
 pub(crate) fn settle(fabric: &Rc<RefCell<Fabric>>) -> Next {
     let mut rounds = 0;
     loop {
@@ -268,7 +268,7 @@ pub(crate) fn settle(fabric: &Rc<RefCell<Fabric>>) -> Next {
     }
 }
 
-/// Executes everything that is possible at a time.
+/// Executes all requests that can be executed at the time `now`.
 pub(crate) fn at(fabric: &Rc<RefCell<Fabric>>, milliseconds: u64) -> Next {
     loop {
         let next = (fabric.borrow_mut()).advance(Duration::from_millis(milliseconds), 64);
@@ -311,7 +311,7 @@ pub(crate) const MACS: [Mac; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
 
 pub(crate) type Fabrics = Rc<RefCell<Fabric>>;
 
-/// Two functions in guests of their own, started.
+/// Starts two functions, each in a guest of its own.
 pub(crate) fn two(protocol: Protocol) -> (Fabrics, Driver<Direct>, Driver<Direct>) {
     let fabric = Rc::new(RefCell::new(Fabric::default()));
     let [first, second] = MACS.map(|mac| {
@@ -329,7 +329,7 @@ pub(crate) fn two(protocol: Protocol) -> (Fabrics, Driver<Direct>, Driver<Direct
     (fabric, first, second)
 }
 
-/// One function in a guest, started.
+/// Starts one function in a guest.
 pub(crate) fn one() -> Driver<Direct> {
     two(Protocol::Iwarp).1
 }

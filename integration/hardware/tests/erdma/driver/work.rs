@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Queue pairs, completion queues and memory regions of the driver for tests.
+//! Queue pairs, completion queues and memory regions of the tests' driver.
 
 use super::{Bus, Command, Completed, Completions, Driver, Events, be32};
 
-/// Rights as `REGMR_RIGHT` has them.
+/// Rights with the values of `REGMR_RIGHT`.
 pub(crate) const RA: u32 = 1;
 pub(crate) const LR: u32 = 2;
 pub(crate) const LW: u32 = 4;
@@ -13,7 +13,7 @@ pub(crate) const ALL: u32 = RA | LR | LW | RR | RW;
 
 pub(crate) const DOMAIN: u32 = 5;
 
-/// Numbers of operations in requests.
+/// Operation numbers of requests.
 pub(crate) const WRITE: u64 = 0;
 pub(crate) const READ: u64 = 1;
 pub(crate) const SEND: u64 = 2;
@@ -74,7 +74,7 @@ impl Request {
     pub(crate) fn segment(self, at: usize, (address, len, key): (u64, u32, u32)) -> Request {
         self.u64(at, address).u32(at + 8, len).u32(at + 12, key)
     }
-    /// Segments from byte `at` on, with the length of all of them in the header.
+    /// Adds segments from byte `at` on, and their total length to the header.
     pub(crate) fn segments(mut self, at: usize, segments: &[(u64, u32, u32)]) -> Request {
         self.count = segments.len() as u64;
         self = self.u32(12, segments.iter().map(|it| it.1).sum());
@@ -97,7 +97,7 @@ impl Request {
 pub(crate) fn write(to: (u64, u32), segments: &[(u64, u32, u32)]) -> Request {
     remote(Request::new(WRITE), to).segments(32, segments)
 }
-/// The peer's address and key, where write and read have them.
+/// Sets the peer's address and key at the offsets of write and read requests.
 pub(crate) fn remote(request: Request, (address, key): (u64, u32)) -> Request {
     request
         .u32(16, key)
@@ -135,7 +135,7 @@ impl<B: Bus> Driver<B> {
         }
     }
 
-    /// A completion queue in one page, which reports to event queue 1.
+    /// Creates a completion queue in one page that reports to event queue 1.
     pub(crate) fn completion_queue(&mut self, number: u32, depth_shift: u32) -> Completions {
         let address = self.pages(1);
         let command = Command::new(0, 4)
@@ -170,12 +170,12 @@ impl<B: Bus> Driver<B> {
             .u32(44, 1 << 1)
     }
 
-    /// A queue pair whose queues are in a page each.
+    /// Creates a queue pair with one page for each queue.
     pub(crate) fn pair(&mut self, number: u32, depth_shift: u32, queue: &Completions) -> Pair {
         self.typed_pair(number, depth_shift, queue, 0)
     }
 
-    /// Makes a queue pair of the type `service`, which 6.14 and later write: 1 is UD.
+    /// Creates a queue pair of the type `service`. Drivers from Linux 6.14 on write this field: 1 is UD.
     pub(crate) fn typed_pair(
         &mut self,
         number: u32,
@@ -199,7 +199,7 @@ impl<B: Bus> Driver<B> {
         }
     }
 
-    /// iWARP: as after the MPA handshake.
+    /// iWARP: sets the state after the MPA handshake.
     pub(crate) fn connect(&mut self, pair: &Pair, cookie: u32) {
         let command = Command::new(0, 3)
             .u32(8, 2 << 24 | pair.number)
@@ -207,7 +207,7 @@ impl<B: Bus> Driver<B> {
         assert_eq!(self.command(command), Ok([0, 0]));
     }
 
-    /// Changes the state alone.
+    /// Changes only the state.
     pub(crate) fn state(&mut self, pair: &Pair, state: u32) {
         let command = Command::new(0, 3)
             .u32(8, state << 24 | pair.number)
@@ -215,7 +215,7 @@ impl<B: Bus> Driver<B> {
         assert_eq!(self.command(command), Ok([0, 0]));
     }
 
-    /// A region in pages that the command has.
+    /// The command for a region whose page addresses the command contains.
     pub(crate) fn region_command(
         index: u32,
         rights: u32,
@@ -235,7 +235,8 @@ impl<B: Bus> Driver<B> {
         command
     }
 
-    /// `count` pages of memory that a key stands for: its address and the key. The region begins at the address itself.
+    /// Registers `count` pages of memory. Returns their address and the key. The region's start is the memory's own
+    /// address.
     pub(crate) fn region(&mut self, index: u32, rights: u32, count: u64) -> (u64, u32) {
         let address = self.pages(count);
         let pages: Vec<u64> = (0..count).map(|it| address + (it << 12)).collect();
@@ -244,7 +245,7 @@ impl<B: Bus> Driver<B> {
         (address, index << 8)
     }
 
-    /// Writes a request to the send queue, and rings the doorbell if `rings`.
+    /// Writes a request to the send queue. Rings the doorbell if `rings` is true.
     pub(crate) fn post_send(&mut self, pair: &mut Pair, request: &Request) {
         self.push_send(pair, request);
         self.ring_send(pair);
@@ -308,7 +309,7 @@ impl<B: Bus> Driver<B> {
         })
     }
 
-    /// Asks for an event of a completion queue.
+    /// Requests an event of a completion queue.
     pub(crate) fn arm(&mut self, queue: &Completions, solicited: bool) {
         let value = u64::from(queue.number) << 32
             | 1 << 31
