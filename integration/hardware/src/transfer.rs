@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Copying between the memories of two functions, in parts of bounded size.
+//! Copies data between the memories of two functions, in parts of bounded size.
 
 use crate::memory::Memory;
 
 const PART: usize = 64 << 10;
 
-/// Memory that a key stands for.
+/// Memory to which a key refers.
 pub trait Window {
     /// The window's size in bytes.
     fn len(&self) -> u64;
 
-    /// The address of byte `at`, and how many bytes from there on are in one piece. None if it is not there.
+    /// The address of byte `at`, and the number of contiguous bytes from this address on. Returns `None` if the byte is
+    /// not in memory.
     fn locate(&self, memory: &Memory, at: u64) -> Option<(u64, u64)>;
 
     /// Returns true if the size is zero.
@@ -19,34 +20,30 @@ pub trait Window {
     }
 }
 
-/// The source of a copy.
+/// The source of a copy: bytes of a request, and then memory.
 #[derive(Clone, Debug)]
-pub enum Source<W> {
-    /// Bytes of a request.
-    Bytes(Vec<u8>),
-    /// Memory.
-    Windows(Vec<W>),
+pub struct Source<W> {
+    bytes: Vec<u8>,
+    windows: Vec<W>,
 }
 
 impl<W: Window> Source<W> {
-    /// The source's size in bytes.
-    pub fn len(&self) -> u64 {
-        match self {
-            Source::Bytes(bytes) => bytes.len() as u64,
-            Source::Windows(windows) => windows.iter().map(Window::len).sum(),
-        }
+    /// Makes a source of both kinds.
+    pub fn new(bytes: Vec<u8>, windows: Vec<W>) -> Self {
+        Source { bytes, windows }
     }
 
-    /// Returns the source's bytes. None if a part is not there. The caller bounds the size.
+    /// The source's size in bytes.
+    pub fn len(&self) -> u64 {
+        self.bytes.len() as u64 + self.windows.iter().map(Window::len).sum::<u64>()
+    }
+
+    /// Returns the source's bytes, or `None` if a part is not in memory. The caller limits the size.
     pub fn read(&self, memory: &Memory) -> Option<Vec<u8>> {
-        let windows = match self {
-            Source::Bytes(bytes) => return Some(bytes.clone()),
-            Source::Windows(windows) => windows,
-        };
-        let mut all = Vec::new();
+        let mut all = self.bytes.clone();
         let mut cursor = Cursor {
             memory,
-            windows,
+            windows: &self.windows,
             done: 0,
         };
         while let Some((address, len)) = cursor.piece().ok()? {
@@ -64,7 +61,7 @@ impl<W: Window> Source<W> {
     }
 }
 
-/// Which of both memories is not there.
+/// The memory of a failed copy that is not mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
     /// The source.
@@ -73,7 +70,7 @@ pub enum Missing {
     Target,
 }
 
-/// A position in windows.
+/// A position in a list of windows.
 struct Cursor<'a, W> {
     memory: &'a Memory,
     windows: &'a [W],
@@ -81,7 +78,8 @@ struct Cursor<'a, W> {
 }
 
 impl<W: Window> Cursor<'_, W> {
-    /// The address of the next byte, and how many there are in one piece. None at the end; an error if it is not there.
+    /// The address of the next byte, and the number of contiguous bytes from it on. Returns `None` at the end, and an
+    /// error if the byte is not in memory.
     fn piece(&mut self) -> Result<Option<(u64, u64)>, ()> {
         while let Some((window, rest)) = self.windows.split_first() {
             if self.done >= window.len() {
@@ -94,10 +92,10 @@ impl<W: Window> Cursor<'_, W> {
     }
 }
 
-/// Copies all of `source` to the begin of `target`. The source is not larger than the target.
+/// Copies all of `source` to the start of `target`. The source must not be larger than the target.
 ///
 /// # Errors
-/// A part of a memory is not mapped. The bytes copied before it stay.
+/// A part of a memory is not mapped. The bytes before it have been copied.
 pub fn copy<W: Window>(
     from: &Memory,
     source: &Source<W>,
@@ -121,14 +119,11 @@ pub fn copy<W: Window>(
         }
         Ok(())
     };
-    let windows = match source {
-        Source::Bytes(bytes) => return write(bytes),
-        Source::Windows(windows) => windows,
-    };
+    write(&source.bytes)?;
     let mut part = [0; PART];
     let mut source = Cursor {
         memory: from,
-        windows,
+        windows: &source.windows,
         done: 0,
     };
     while let Some((address, len)) = source.piece().map_err(|()| Missing::Source)? {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The vfio-user server: it hands the accesses of a virtual machine to a [`Function`].
+//! The vfio-user server. It passes the accesses of a virtual machine to a [`Function`].
 
 use crate::pci::{CONFIG_SIZE, ConfigSpace, Function};
 use std::{
@@ -16,17 +16,17 @@ use vfio_bindings::bindings::vfio::{
 };
 use vfio_user::{DmaMapFlags, DmaUnmapFlags, IrqInfo, Server, ServerBackend, ServerRegion};
 
-/// A function on a socket. Virtual machines attach to it, one after the other.
+/// A function on a socket. One virtual machine at a time attaches to it.
 pub struct Endpoint<F> {
     server: Server,
     backend: Backend<F>,
 }
 
 impl<F: Function> Endpoint<F> {
-    /// Listens on `socket`. A socket that an earlier process left there is replaced.
+    /// Listens on `socket`. Replaces a socket file that an earlier process left there.
     ///
     /// # Errors
-    /// The socket cannot be made.
+    /// The socket cannot be created.
     pub fn new(socket: &Path, function: F) -> io::Result<Endpoint<F>> {
         match fs::remove_file(socket) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -61,13 +61,13 @@ impl<F: Function> Endpoint<F> {
         })
     }
 
-    /// Serves one virtual machine until it detaches. Afterwards the function is as after power-on.
+    /// Serves one virtual machine until it detaches. Then sets the function to its state after power-on.
     ///
     /// # Errors
-    /// The connection broke, or a request of the client could not be read.
+    /// The connection broke, or the server cannot decode a request of the client.
     pub fn serve(&mut self) -> io::Result<()> {
         let (server, backend) = (&self.server, &mut self.backend);
-        // `Server::run` unwraps what the client says about its version
+        // `Server::run` panics if the client's version message is invalid
         let served = panic::catch_unwind(panic::AssertUnwindSafe(|| server.run(backend)));
         backend.power_off();
         match served {
@@ -79,10 +79,10 @@ impl<F: Function> Endpoint<F> {
     }
 }
 
-/// Makes an endpoint on each socket.
+/// Creates an endpoint on each socket.
 ///
 /// # Errors
-/// A socket cannot be made; it is named.
+/// A socket cannot be created. The error names the socket.
 pub fn endpoints<F: Function>(
     functions: impl IntoIterator<Item = (String, F)>,
 ) -> io::Result<Vec<(String, Endpoint<F>)>> {
@@ -94,7 +94,8 @@ pub fn endpoints<F: Function>(
     functions.into_iter().map(endpoint).collect()
 }
 
-/// Serves each of `endpoints` in a thread, one virtual machine after the other. The threads do not end.
+/// Serves each of `endpoints` in its own thread, one virtual machine after the other. The threads do not
+/// end.
 pub fn serve<F: Function + Send + 'static>(
     endpoints: Vec<(String, Endpoint<F>)>,
 ) -> Vec<JoinHandle<()>> {
@@ -135,6 +136,16 @@ struct Backend<F> {
 }
 
 impl<F: Function> Backend<F> {
+    /// Returns true if the function does not respond on its bus. Then resets its configuration space to the
+    /// state after power-on.
+    fn is_gone(&mut self) -> bool {
+        let is_gone = !self.function.is_present();
+        if is_gone {
+            self.config = ConfigSpace::new(&self.function.identity());
+        }
+        is_gone
+    }
+
     fn power_off(&mut self) {
         self.function.reset();
         self.function.memory(&mut |memory| memory.clear());
@@ -145,7 +156,7 @@ impl<F: Function> Backend<F> {
 
 impl<F: Function> ServerBackend for Backend<F> {
     fn region_read(&mut self, region: u32, offset: u64, data: &mut [u8]) -> io::Result<()> {
-        if !self.function.is_present() {
+        if self.is_gone() {
             data.fill(0xff);
         } else if region == VFIO_PCI_CONFIG_REGION_INDEX {
             self.config.read(offset, data);
@@ -158,8 +169,8 @@ impl<F: Function> ServerBackend for Backend<F> {
     }
 
     fn region_write(&mut self, region: u32, offset: u64, data: &[u8]) -> io::Result<()> {
-        if !self.function.is_present() {
-            // a bus drops it
+        if self.is_gone() {
+            // a bus drops a write to an absent function
         } else if region == VFIO_PCI_CONFIG_REGION_INDEX {
             self.config.write(offset, data);
         } else if region < 6 {
@@ -176,7 +187,7 @@ impl<F: Function> ServerBackend for Backend<F> {
         size: u64,
         file: Option<File>,
     ) -> io::Result<()> {
-        // neither memory that is not shared nor ROM is a place for DMA
+        // DMA cannot use memory that is not shared, or ROM
         let (Some(file), true) = (file, flags.contains(DmaMapFlags::READ_WRITE)) else {
             return Ok(());
         };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Datagrams of RoCE v2 (UD, and QP 1). The receiver gets 40 bytes of network header before the data: an IPv6 header, or
-//! an IPv4 header in the last 20 of them.
+//! Datagrams of RoCE v2 (UD, and QP 1). The receiver gets 40 bytes of network header before the data: an IPv6 header,
+//! or an IPv4 header in the last 20 of these bytes.
 
 use super::{
     completions::{Completion, Status},
@@ -20,7 +20,8 @@ use crate::{
 pub const MAX_DATAGRAM: u64 = 4096;
 
 impl Fabric {
-    /// Sends a datagram. The fabric drops it if there is no receiver. The sender gets a successful completion.
+    /// Sends a datagram. The fabric drops the datagram if it has no receiver. The sender gets a successful completion
+    /// in either case.
     pub(super) fn datagram(
         &mut self,
         place: Place,
@@ -51,7 +52,7 @@ impl Fabric {
             Ok(bytes) => bytes,
             Err(status) => return Outcome::Done(status),
         };
-        // a lost one is not sent again
+        // a lost datagram is not sent again
         match self.fault(place) {
             Some(Outcome::Later(due)) if !self.is_lost(place) => return Outcome::Later(due),
             Some(_) => return Outcome::Done(Status::Success),
@@ -106,7 +107,7 @@ impl Fabric {
             .ok_or(Status::SendBounds)
     }
 
-    /// Delivers a datagram to a queue pair. Returns true if the queue pair takes it.
+    /// Delivers a datagram to a queue pair. Returns true if the queue pair accepts the datagram.
     fn deliver(
         &mut self,
         place: Place,
@@ -133,7 +134,7 @@ impl Fabric {
             }
             let target = window(&segment, &device.regions, domain, rights::LOCAL_WRITE)
                 .map_err(Refusal::remote)?;
-            let source = Source::Bytes(message.to_vec());
+            let source = Source::new(message.to_vec(), vec![]);
             copy(&device.memory, &source, &device.memory, &[target])
                 .map_err(|_| Status::ReceiveBounds)
         });

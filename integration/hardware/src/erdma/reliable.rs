@@ -13,7 +13,7 @@ use super::{
 };
 use crate::transfer::{Missing, Source, Window as _, copy};
 
-/// A message that takes a receive request.
+/// A message that consumes a receive request of the peer.
 struct Arrival {
     opcode: u8,
     extra: u32,
@@ -111,7 +111,7 @@ impl Fabric {
                 compare,
                 operand,
             } => self.atomic(place, peer, &remote, &into, compare, operand),
-            // executed above, or by datagram queue pairs alone
+            // executed above, or only by datagram queue pairs
             Operation::Invalidate { .. }
             | Operation::Register { .. }
             | Operation::Datagram { .. } => Err(Status::SendFormat),
@@ -167,7 +167,7 @@ impl Fabric {
     ) -> Result<(), Status> {
         let (device, other) = (self.device(near.0), self.device(far.0));
         let source = window(from, &other.regions, self.domain(far), rights::REMOTE_READ);
-        let source = Source::Windows(vec![source.map_err(Refusal::remote)?]);
+        let source = Source::new(vec![], vec![source.map_err(Refusal::remote)?]);
         let target = window(
             into,
             &device.regions,
@@ -292,7 +292,7 @@ impl Fabric {
             rights::LOCAL_WRITE,
         );
         let target = target.map_err(Refusal::local)?;
-        // 8 bytes that are aligned to 8 are in one page
+        // 8 bytes at a multiple of 8 are in one page
         let (address, _) = source
             .locate(&other.memory, 0)
             .ok_or(Status::ReceiveBounds)?;
@@ -305,7 +305,7 @@ impl Fabric {
             Some(compare) if compare == old => operand,
             Some(_) => old,
         };
-        let answer = Source::Bytes(old.to_le_bytes().to_vec());
+        let answer = Source::new(old.to_le_bytes().to_vec(), vec![]);
         copy(&other.memory, &answer, &device.memory, &[target]).map_err(|_| Status::SendBounds)?;
         (other.memory.write(address, &new.to_le_bytes())).map_err(|_| Status::ReceiveBounds)?;
         self.count(near.0, far.0, 8);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The memory that requests name.
+//! The memory to which requests refer.
 
 use super::{
     regions::{Refusal, Regions, Window},
@@ -10,7 +10,7 @@ use crate::transfer::Source;
 /// Resolves the payload of a request.
 ///
 /// # Errors
-/// A key is refused.
+/// The function refuses a key.
 pub fn source(
     data: &Data,
     regions: &Regions,
@@ -18,12 +18,12 @@ pub fn source(
     needed: u32,
 ) -> Result<Source<Window>, Refusal> {
     match data {
-        Data::Inline(bytes) => Ok(Source::Bytes(bytes.clone())),
+        Data::Inline(bytes) => Ok(Source::new(bytes.clone(), vec![])),
         Data::Segments(segments) => {
             let windows = segments
                 .iter()
                 .map(|it| window(it, regions, domain, needed));
-            Ok(Source::Windows(windows.collect::<Result<_, _>>()?))
+            Ok(Source::new(vec![], windows.collect::<Result<_, _>>()?))
         }
     }
 }
@@ -31,7 +31,7 @@ pub fn source(
 /// Resolves a segment for an access with the rights `needed`.
 ///
 /// # Errors
-/// The key is refused.
+/// The function refuses the key.
 pub fn window(
     segment: &Segment,
     regions: &Regions,

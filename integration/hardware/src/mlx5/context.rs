@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The contexts of queue pairs (`qpc`), which [`super::objects`] keeps, and the commands that change them. A context is at
-//! the same place of all commands and of the kept input.
+//! The contexts of queue pairs (`qpc`), which [`super::objects`] stores, and the commands that change them. The context
+//! has the same offset in all commands and in the stored input.
 
 use super::fields::{Field, field};
 
@@ -31,9 +31,11 @@ pub(super) const PARTITION: Field = field(0x10, 16).within(PATH);
 /// The peer's LID.
 pub(super) const LID: Field = field(0x30, 16).within(PATH);
 pub(super) const TIMEOUT: Field = field(0x40, 5).within(PATH);
-/// From the index of the own RoCE address to the flow label.
+/// The index of the function's own RoCE address.
+pub(super) const SOURCE: Field = field(0x48, 8).within(PATH);
+/// The fields from [`SOURCE`] to the flow label.
 pub(super) const ROUTE: Field = field(0x48, 56).within(PATH);
-/// Bytes of the peer's GID.
+/// The byte offset of the peer's GID.
 pub(super) const GID: usize = (PATH + 0x80) / 8;
 pub(super) const GID_HIGH: Field = field(0x80, 64).within(PATH);
 pub(super) const GID_LOW: Field = field(0xc0, 64).within(PATH);
@@ -58,6 +60,10 @@ pub(super) const RECEIVE_COMPLETIONS: Field = at(0x4e8, 24);
 pub(super) const RECORD: Field = at(0x500, 64);
 pub(super) const KEY: Field = at(0x540, 32);
 pub(super) const RECEIVE_KIND: Field = at(0x565, 3);
+/// The shared receive queue of a queue pair whose kind is [`SHARED`].
+pub(super) const RECEIVES: Field = at(0x568, 24);
+/// `MLX5_SRQ_RQ`.
+pub(super) const SHARED: u64 = 1;
 
 /// `MLX5_QP_STATE_*`.
 pub(super) mod state {
@@ -76,14 +82,14 @@ pub(super) mod service {
     pub(in super::super) const QP1: u64 = 8;
 }
 
-/// A command that changes the state.
+/// A command that changes the state of a queue pair.
 #[derive(Debug)]
 pub struct Transition {
     /// The command.
     pub opcode: u16,
-    /// The state afterwards.
+    /// The state after the command.
     state: u64,
-    /// The fields that it always has.
+    /// The fields that the command always sets.
     required: &'static [Field],
 }
 
@@ -146,7 +152,7 @@ pub const TRANSITIONS: &[Transition] = &[
     transition(TO_RESET, state::RESET, &[]),
 ];
 
-/// `opt_param_mask`, and the fields of its bits.
+/// `opt_param_mask`, and the fields that its bits select.
 const MASK: Field = field(0x80, 32);
 const OPTIONAL: &[(u32, Field)] = &[
     (1 << 1, MAY_READ),
@@ -164,7 +170,7 @@ const OPTIONAL: &[(u32, Field)] = &[
 ];
 
 impl Transition {
-    /// Changes a context as the command `input` says.
+    /// Changes a context according to the command `input`.
     pub fn apply(&self, context: &mut [u8], input: &[u8]) {
         for field in self.required {
             field.copy(context, input);

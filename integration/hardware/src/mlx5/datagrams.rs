@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Datagrams (UD, and QP 1). The receiver gets 40 bytes of network header before the data. On InfiniBand they can be
-//! without meaning: a LID leads to the receiver, or to a multicast group, or to the subnet administrator.
+//! Datagrams (UD, and QP 1). The receiver gets 40 bytes of network header before the data. On InfiniBand these 40 bytes
+//! can be undefined. There a LID selects the destination: a port, a multicast group, or the subnet administrator.
 
 use super::{
     context::{self, service},
@@ -19,21 +19,22 @@ use crate::{
 
 /// The most bytes of a datagram.
 const MAX_DATAGRAM: u64 = 4096;
-/// The bit of a key by which the request means that of its queue pair.
+/// The bit of a key with which the request selects the key of its own queue pair.
 const OWN_KEY: u32 = 1 << 31;
-/// The number of the queue pair for management datagrams, and the key of its partition.
+/// The number of the queue pair for management datagrams, and the partition key of these datagrams.
 const MANAGEMENT: u32 = 1;
 const PARTITION: u32 = 0xffff;
-/// The network header is in the buffer (`flags_rqpn`).
+/// Flag of a completion: the buffer contains the network header (`flags_rqpn`).
 const HAS_HEADER: u32 = 1 << 28;
-/// The place of the next header's type in a GRH, and the type of InfiniBand.
+/// The offset of the next header's type in a GRH, and the value for InfiniBand.
 const NEXT_HEADER: usize = 6;
 const INFINIBAND: u8 = 0x1b;
-/// RoCE v1, of the table of RoCE addresses.
+/// The RoCE v1 type in the table of RoCE addresses.
 const VERSION_1: u8 = 0;
 
 impl Fabric {
-    /// Sends a datagram. The fabric drops it if there is no receiver. The sender gets a successful completion.
+    /// Sends a datagram. The fabric drops the datagram if it has no receiver. The sender gets a successful completion
+    /// in either case.
     pub(super) fn datagram(
         &mut self,
         place: Place,
@@ -73,6 +74,7 @@ impl Fabric {
             extra: immediate.unwrap_or(PARTITION),
             sender: kind | if is_management { MANAGEMENT } else { number },
             lid: function.place.lid.unwrap_or_default(),
+            vlan: function.vlan(to.source),
             is_solicited: header.is_solicited,
             ..Completion::RECEIVED
         };
@@ -87,12 +89,12 @@ impl Fabric {
         Outcome::Done(payload.len() as u32)
     }
 
-    /// The queue pairs that get a datagram.
+    /// The queue pairs that receive a datagram.
     fn receivers(&self, place: Place, to: &Address, key: u32) -> Vec<Place> {
         let (position, number) = place;
         let sender = &self.functions()[position];
         if sender.place.lid.is_none() {
-            let there = self.find(&to.gid, to.mac);
+            let there = self.find(&to.gid, to.mac, sender.vlan(to.source));
             let there = there.filter(|it| self.is_connected(position, *it));
             let receiver = there.and_then(|there| Some((there, self.receiver(there, to, key)?)));
             return receiver.into_iter().collect();
@@ -116,7 +118,8 @@ impl Fabric {
         found.collect()
     }
 
-    /// Hands a datagram to the subnet administrator, and its answer, which has no network header, to the sender.
+    /// Passes a datagram to the subnet administrator. Delivers the administrator's answer, which has no network header,
+    /// to the sender.
     fn administer(&mut self, (position, number): Place, key: u32, request: &[u8]) {
         let functions = self.functions().iter();
         let active = functions.filter(|it| it.link.is_present && it.has_carrier());
@@ -140,7 +143,7 @@ impl Fabric {
         }
     }
 
-    /// The queue pair of a function that takes a datagram.
+    /// The queue pair of a function that receives a datagram.
     fn receiver(&self, position: usize, to: &Address, key: u32) -> Option<u32> {
         let function = &self.functions()[position];
         let mut numbers = function.pairs.keys().copied();
@@ -156,7 +159,7 @@ impl Fabric {
         let target = function.receive_memory(number, len.into());
         let stored = target.and_then(|target| {
             let memory = &function.memory;
-            (copy(memory, &Source::Bytes(message), memory, &target))
+            (copy(memory, &Source::new(message, vec![]), memory, &target))
                 .map_err(|_| Syndrome::LocalProtection)
         });
         let completion = Completion { len, ..completion };
@@ -176,7 +179,7 @@ impl Fabric {
 }
 
 impl Function {
-    /// Returns true if a queue pair takes datagrams of a service with a key now.
+    /// Returns true if a queue pair currently accepts datagrams of a service with a key.
     fn takes(&self, number: u32, service: u64, key: u32) -> bool {
         self.receives(number)
             && self.pair(number, context::SERVICE) == service
@@ -184,8 +187,8 @@ impl Function {
             && self.has_receive(number)
     }
 
-    /// The network header of a datagram of `len` bytes, and what the completion says of it. None if the function does not
-    /// have the sender's address.
+    /// The network header of a datagram of `len` bytes, and its description in the completion. Returns `None` if the
+    /// function does not have the sender's address.
     fn network_header(&self, to: &Address, len: usize) -> Option<([u8; HEADER], u32)> {
         let is_infiniband = self.place.lid.is_some();
         if is_infiniband && !to.has_header {

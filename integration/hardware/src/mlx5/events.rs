@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Event queues (`struct mlx5_eqe`). An entry belongs to the driver if its owner bit is that of the lap.
+//! Event queues (`struct mlx5_eqe`). An entry belongs to the driver if its owner bit equals the lap's bit.
 
 use super::{
     commands::Status,
@@ -15,7 +15,7 @@ const SUBTYPE: usize = 3;
 const DATA: usize = 32;
 const OWNER: usize = 63;
 
-/// The most event queues of a function, whose numbers have 8 bits.
+/// The largest number of event queues of a function. Their numbers have 8 bits.
 const MAX_QUEUES: u32 = 128;
 const MAX_LOG_SIZE: u32 = 18;
 
@@ -31,14 +31,18 @@ const NUMBER: Field = field(0x58, 8);
 /// `MLX5_EVENT_TYPE_*`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A completion queue that is armed has an entry.
+    /// A completion queue got an entry after the driver had requested an event for it.
     Completion = 0,
     /// The state of the port changed.
     Port = 9,
-    /// Commands ended.
+    /// Commands have ended.
     Command = 0xa,
-    /// The peer of a queue pair named memory that it may not reach.
+    /// The peer of a queue pair named memory to which the peer has no access.
     Access = 0x11,
+    /// A queue pair in error takes no more requests of its shared receive queue.
+    LastRequest = 0x13,
+    /// A shared receive queue has fewer requests than its limit.
+    Limit = 0x14,
 }
 
 /// `MLX5_PORT_CHANGE_SUBTYPE_*`.
@@ -49,7 +53,7 @@ pub mod port_change {
     pub const ACTIVE: u8 = 4;
 }
 
-/// Entries in pages of the guest's memory: of event, completion and work queues.
+/// A list of pages of guest memory that contain the entries of an event, completion or work queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pages {
     addresses: Vec<u64>,
@@ -58,8 +62,9 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// The pages that the byte `at` and those after it of `input` name, for `size` bytes. The first byte is `offset` 64ths
-    /// of a page behind the first page's begin. None if there are too few pages.
+    /// Creates the list of pages for `size` bytes from the addresses in `input`, which begin at the byte `at`. The
+    /// first entry is `offset` 64ths of a page after the start of the first page. Returns `None` if `input` has too few
+    /// pages.
     pub fn new(input: &[u8], at: usize, log_page: u32, offset: u64, size: u64) -> Option<Pages> {
         let log_page = log_page + 12;
         let offset = offset << (log_page - 6);
@@ -75,7 +80,7 @@ impl Pages {
         })
     }
 
-    /// The address of the byte `at`. An address outside of the guest's memory if there is no such page.
+    /// The address of the byte `at`. Returns an address outside the guest's memory if the list has no such page.
     pub fn address(&self, at: u64) -> u64 {
         let at = at.wrapping_add(self.offset);
         let page = (self.addresses).get((at >> self.log_page) as usize);
@@ -112,7 +117,7 @@ impl EventQueue {
         })
     }
 
-    /// Returns true if the driver subscribed to the event.
+    /// Returns true if the driver subscribed this queue to the event.
     fn has(&self, event: Event) -> bool {
         let bit = event as usize;
         (self.mask.get(bit / 64)).is_some_and(|word| word >> (bit % 64) & 1 == 1)
@@ -176,15 +181,15 @@ impl Function {
         Ok(())
     }
 
-    /// Reports an event to the queues that the driver subscribed with.
+    /// Reports an event to the queues that the driver subscribed to it.
     pub(super) fn report(&mut self, event: Event, subtype: u8, data: &[u8]) {
         for queue in self.events.values_mut().filter(|queue| queue.has(event)) {
             queue.push(&self.memory, &self.vectors, event, subtype, data);
         }
     }
 
-    /// Reports that the command in `slot` ended, to the queues that were there before it. A new queue gets no event of its
-    /// own creation: the driver polls for its creation.
+    /// Reports the end of the command in `slot` to the queues that existed before the command. A new queue gets no
+    /// event of its own creation: the driver polls for the end of that command.
     pub(super) fn command_event(&mut self, slot: u32, before: &[u32]) {
         for (number, queue) in &mut self.events {
             if before.contains(number) && queue.has(Event::Command) {

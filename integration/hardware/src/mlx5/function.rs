@@ -19,37 +19,37 @@ use std::{collections::BTreeMap, time::Instant};
 
 const FIRST_DOORBELL: u64 = registers::FIRST_PAGE as u64 * registers::PAGE;
 
-/// The place of a function.
+/// The place of a function on its card and in the fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The function's hardware address.
     pub mac: Mac,
-    /// The hardware address of the first function of its card.
+    /// The hardware address of the first function of the card.
     pub card: Mac,
-    /// The function's port of the card, from 1 on.
+    /// The number of the function's port on the card, from 1 on.
     pub port: u8,
-    /// The ports of the card.
+    /// The number of ports of the card.
     pub ports: u8,
-    /// The LID of an InfiniBand port. None if the port is one of Ethernet.
+    /// The LID of an InfiniBand port, or `None` for an Ethernet port.
     pub lid: Option<u16>,
-    /// The function is virtual: the driver does not switch its port.
+    /// True if the function is virtual: the driver does not switch its port on or off.
     pub is_virtual: bool,
 }
 
-/// The port's cable and the function's slot.
+/// The state of the port's cable and of the function's slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// True if frames pass.
+    /// True if frames pass through the cable.
     pub is_up: bool,
-    /// True if the function answers on its bus. A function that does not answer neither reads nor writes memory, and
-    /// raises no interrupt.
+    /// True if the function responds on its bus. An absent function does not read or write memory, and does not raise
+    /// an interrupt.
     pub is_present: bool,
 }
 
 /// A function.
 #[derive(Debug)]
 pub struct Function {
-    /// For messages: the hardware address.
+    /// The hardware address as text, for messages.
     pub name: String,
     /// The function's place.
     pub place: Place,
@@ -65,15 +65,15 @@ pub struct Function {
     pub vport: Vport,
     /// The objects that the driver made.
     pub objects: Objects,
-    /// The pages that the driver gave.
+    /// The pages that the driver gave to the firmware.
     pub pages: Vec<u64>,
-    /// `INIT_HCA` was executed, and `TEARDOWN_HCA` was not.
+    /// True after `INIT_HCA`, until `TEARDOWN_HCA`.
     pub is_started: bool,
-    /// The context of `CREATE_LAG`, while the driver bonds the card's functions.
+    /// The context of `CREATE_LAG` while the driver bonds the card's functions, else `None`.
     pub lag: Option<[u8; 8]>,
-    /// The driver asked the switch to aggregate its link.
+    /// True if the driver asked the switch to aggregate the function's link.
     pub(super) is_aggregated: bool,
-    /// The capabilities of its InfiniBand port that the driver added.
+    /// The capabilities that the driver added to the InfiniBand port.
     pub(super) added_capabilities: u32,
     pub(super) capabilities: Capabilities,
     pub(super) ports: Ports,
@@ -81,12 +81,15 @@ pub struct Function {
     pub(super) completions: BTreeMap<u32, CompletionQueue>,
     pub(super) sends: BTreeMap<u32, WorkQueue>,
     pub(super) receives: BTreeMap<u32, WorkQueue>,
+    /// The shared receive queues.
+    pub(super) shared: BTreeMap<u32, WorkQueue>,
     pub(super) counters: Counters,
     pub(super) keys: Keys,
     pub(super) pairs: BTreeMap<u32, QueuePair>,
-    /// The queue pairs whose doorbells were rung or that failed, and that the fabric has not executed.
+    /// The queue pairs whose doorbells the driver rang, or that failed. The fabric removes them when it executes their
+    /// requests.
     pub(super) rung: Vec<u32>,
-    /// Frames that it sent, and that the fabric has not taken.
+    /// Frames that the function sent. The fabric removes them when it delivers them.
     pub(super) outgoing: Vec<Vec<u8>>,
     begin: Instant,
 }
@@ -117,6 +120,7 @@ impl Function {
             completions: BTreeMap::new(),
             sends: BTreeMap::new(),
             receives: BTreeMap::new(),
+            shared: BTreeMap::new(),
             counters: Counters::default(),
             keys: Keys::default(),
             pairs: BTreeMap::new(),
@@ -126,7 +130,7 @@ impl Function {
         }
     }
 
-    /// Resets it: nothing that the driver made is left. Memory, interrupts and the link stay.
+    /// Resets the function and removes all objects that the driver made. Memory, interrupts and the link are kept.
     pub fn reset(&mut self) {
         let kept = Function {
             link: self.link,
@@ -142,7 +146,7 @@ impl Function {
         self.registers.read(self.begin.elapsed(), offset, data);
     }
 
-    /// Writes to BAR 0: a register, or a doorbell.
+    /// Writes to BAR 0: a register or a doorbell.
     pub fn write(&mut self, offset: u64, data: &[u8]) {
         match (offset, data.first_chunk()) {
             (registers::COMMAND_DOORBELL, Some(slots)) => {
@@ -153,8 +157,8 @@ impl Function {
         }
     }
 
-    /// A doorbell at `offset` of its page: two 32-bit numbers. Doorbells of event queues have no effect, as each event
-    /// raises an interrupt.
+    /// Handles the doorbell at `offset` of its page: two 32-bit numbers. Doorbells of event queues have no effect,
+    /// because each event raises an interrupt.
     fn doorbell(&mut self, offset: u64, data: &[u8]) {
         let Some(bytes) = data.first_chunk::<8>() else {
             return;
@@ -164,7 +168,7 @@ impl Function {
             registers::COMPLETION_DOORBELL => {
                 self.completions_armed((value >> 32) as u32, value as u32);
             }
-            // a request that is written as a whole begins here, too
+            // a request that the driver writes as a whole begins at the doorbell, too
             registers::SEND_DOORBELLS.. if offset.is_multiple_of(registers::SEND_DOORBELL) => {
                 match value as u32 >> 8 {
                     number if self.pairs.contains_key(&number) => self.rung.push(number),
@@ -175,7 +179,7 @@ impl Function {
         }
     }
 
-    /// Changes what the carrier depends on. The driver gets an event if the carrier changes.
+    /// Changes the state on which the carrier depends. The driver gets an event if the carrier changes.
     pub fn change_link(&mut self, change: impl FnOnce(&mut Function)) {
         let before = self.has_carrier();
         change(self);
@@ -187,7 +191,7 @@ impl Function {
                 port_change::DOWN
             }
         };
-        // the number of the port is in the upper half of byte 8
+        // the upper half of byte 8 is the port's number
         self.report(Event::Port, subtype, &[0, 0, 0, 0, 0, 0, 0, 0, 1 << 4]);
     }
 }

@@ -1,38 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Objects: commands make them, and name them by an id. The model keeps the input of the command that made one; the answer
-//! to a query has its context at the same place.
+//! Objects that commands create and name by an id. The model stores the input of the creating command. The answer to a
+//! query contains the object's context at the same offset as this input.
 
 use super::{
     commands::Status,
     context::{TRANSITIONS, Transition},
     fields::{Field, field, paste},
-    keys, pairs, registers,
+    keys, pairs,
+    queues::{opcode::CREATE_RMP, work},
+    registers,
 };
 use std::collections::BTreeMap;
 
-/// Bytes of an object's input that are kept: the context, and the first queues of a table.
+/// Bytes of the creating command's input that the model stores: the context, and the first queues of a table.
 const KEPT: usize = 0x190;
 
-/// A kind of objects.
+/// A kind of object.
 #[derive(Clone, Copy, Debug)]
 pub struct Kind {
-    /// The commands `CREATE_…` or `ALLOC_…`.
+    /// The opcode of `CREATE_…` or `ALLOC_…`.
     pub create: u16,
-    /// `DESTROY_…` or `DEALLOC_…`.
+    /// The opcode of `DESTROY_…` or `DEALLOC_…`.
     pub destroy: u16,
-    /// `QUERY_…`, or 0.
+    /// The opcode of `QUERY_…`, or 0.
     query: u16,
-    /// `MODIFY_…`, or 0.
+    /// The opcode of `MODIFY_…`, or 0.
     modify: u16,
-    /// The id in the answer to the command that makes one.
+    /// The place of the id in the answer to the creating command.
     made: Field,
-    /// The id in the other commands.
+    /// The place of the id in the other commands.
     id: Field,
-    /// The id in a query.
+    /// The place of the id in a query.
     queried: Field,
-    /// The least id.
+    /// The smallest id.
     first: u32,
-    /// The most objects.
+    /// The largest number of objects.
     pub most: usize,
 }
 
@@ -58,7 +60,7 @@ const fn kind(create: u16, destroy: u16, query: u16, modify: u16) -> Kind {
     }
 }
 
-/// All kinds but event queues.
+/// All kinds of objects except event queues.
 pub const KINDS: &[Kind] = &[
     // memory keys; 0x100 ends a list of segments, and 0x300 is reserved
     Kind {
@@ -72,7 +74,7 @@ pub const KINDS: &[Kind] = &[
         ..kind(pairs::CREATE, pairs::DESTROY, 0x50b, 0)
     },
     kind(0x710, 0x711, 0x713, 0), // DCT
-    // shared receive queues, those of XRC, XRQ and RMP: the driver keeps all of them in one table, by number
+    // shared receive queues, also those of XRC, XRQ and RMP: the driver keeps all of them in one table, by number
     kind(0x700, 0x701, 0x702, 0),
     Kind {
         first: 0x1_0000,
@@ -84,7 +86,7 @@ pub const KINDS: &[Kind] = &[
     },
     Kind {
         first: 0x3_0000,
-        ..kind(0x90c, 0x90e, 0x90f, 0x90d)
+        ..kind(CREATE_RMP, 0x90e, 0x90f, 0x90d)
     },
     // queue counters
     Kind {
@@ -153,7 +155,7 @@ pub const KINDS: &[Kind] = &[
     },
 ];
 
-/// Where the state of a queue is in the input of a command, and in the context of a queue.
+/// The place of a queue's state, in the input of a command and in a queue's context.
 const QUEUE_STATE: Field = field(0x108, 4);
 const CREATE_SEND_QUEUE: u16 = 0x904;
 const CREATE_RECEIVE_QUEUE: u16 = 0x908;
@@ -161,14 +163,14 @@ const CREATE_RQT: u16 = 0x916;
 
 const OPCODE: Field = field(0, 16);
 
-/// The objects of a function: by the command that makes them, and id.
+/// The objects of a function, by the opcode of the creating command and the id.
 #[derive(Debug, Default)]
 pub struct Objects {
     made: BTreeMap<u16, BTreeMap<u32, Vec<u8>>>,
 }
 
 impl Objects {
-    /// The context of an object, as the command `create` has it.
+    /// The context of an object, at the offset that the command `create` uses.
     pub fn get(&self, create: u16, id: u32) -> Option<&[u8]> {
         self.made.get(&create)?.get(&id).map(Vec::as_slice)
     }
@@ -185,12 +187,12 @@ impl Objects {
         }
     }
 
-    /// The ids of all objects of a kind.
+    /// The ids of all objects of one kind.
     pub fn ids(&self, create: u16) -> impl Iterator<Item = u32> {
         self.made.get(&create).into_iter().flatten().map(|it| *it.0)
     }
 
-    /// Executes a command of an object. None if it is another command.
+    /// Executes a command on an object. Returns `None` if the command is not one of [`KINDS`].
     pub fn execute(&mut self, input: &[u8], output: &mut [u8]) -> Option<Result<(), Status>> {
         let opcode = OPCODE.get(input) as u16;
         if let Some(transition) = TRANSITIONS.iter().find(|it| it.opcode == opcode) {
@@ -213,7 +215,7 @@ impl Objects {
                 Ok(())
             }
             Some(object) if is_query => {
-                // the function has the counters
+                // the function has the counters, and not the object
                 if kind.made != SHORT_ID {
                     paste(output, 16, object.get(16..).unwrap_or_default());
                 }
@@ -255,6 +257,7 @@ fn create(
 fn modify(create: u16, object: &mut [u8], input: &[u8]) {
     match create {
         CREATE_SEND_QUEUE | CREATE_RECEIVE_QUEUE => QUEUE_STATE.copy(object, input),
+        CREATE_RMP => work::LIMIT.copy(object, input),
         CREATE_RQT => paste(object, 0x20, input.get(0x20..).unwrap_or_default()),
         _ => {}
     }

@@ -8,25 +8,28 @@ use super::{
     fields::Field,
     function::Function,
     keys::{Extent, Refusal, Segment, rights},
-    queues::{COMPLETION, WorkQueue},
+    queues::{COMPLETION, SEGMENT, WorkQueue, opcode, work},
     requests::{BLOCK, Header},
 };
 use crate::memory::Unmapped;
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-/// The first number. Below it are those of Ethernet's send queues, which have the same doorbells.
+/// The smallest number of a queue pair. Lower numbers are those of Ethernet send queues, which use the same
+/// doorbells.
 pub const FIRST: u32 = 0x1_0000;
 /// `CREATE_QP`.
 pub const CREATE: u16 = 0x500;
 pub(super) const DESTROY: u16 = 0x501;
 const PAGES: usize = 0x110;
-/// The most requests of a queue that are flushed at a time.
+/// `l4_l3_hdr_type`: the datagram arrived with a VLAN tag.
+const HAS_VLAN: u8 = 1;
+/// The largest number of requests of a queue that are flushed in one step.
 const FLUSHED: usize = 1 << 15;
 
 /// The reason why a request waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// The peer does not answer.
+    /// The peer does not respond.
     Answer,
     /// The peer has no receive request.
     Receive,
@@ -37,20 +40,24 @@ pub enum Wait {
 pub struct QueuePair {
     pub(super) send: Option<WorkQueue>,
     pub(super) receive: Option<WorkQueue>,
-    /// Reason why its next request waits, and the time since when it waits.
+    /// The number of the shared receive queue.
+    pub(super) shared: Option<u32>,
+    /// The reason why the next request waits, and the time at which the wait began.
     pub(super) waits: Option<(Wait, Duration)>,
-    /// The GIDs of its multicast groups.
+    /// The GIDs of the queue pair's multicast groups.
     pub(super) groups: BTreeSet<[u8; 16]>,
 }
 
 impl QueuePair {
-    /// The queues that `CREATE_QP` describes: the receive queue comes first in memory, if the queue pair has its own.
+    /// Creates the queues that `CREATE_QP` describes. If the queue pair has its own receive queue, this queue
+    /// precedes the send queue in memory.
     pub fn new(input: &[u8]) -> Result<QueuePair, Status> {
         let log_page = context::LOG_PAGE.get32(input);
         if log_page > 20 {
             return Err(Status::Parameter);
         }
-        let has_receives = context::RECEIVE_KIND.get(input) == 0;
+        let receive_kind = context::RECEIVE_KIND.get(input);
+        let has_receives = receive_kind == 0;
         let log_stride = context::LOG_STRIDE.get32(input) + 4;
         let log_receives = context::LOG_RECEIVES.get32(input);
         let log_sends = context::LOG_SENDS.get32(input);
@@ -74,17 +81,19 @@ impl QueuePair {
             log_stride,
             record: context::RECORD.get(input),
             taken: 0,
+            next: None,
         };
         Ok(QueuePair {
             send: has_sends.then(|| queue(base, log_sends, 6, context::SEND_COMPLETIONS)),
             receive: has_receives
                 .then(|| queue(0, log_receives, log_stride, context::RECEIVE_COMPLETIONS)),
+            shared: (receive_kind == context::SHARED).then(|| context::RECEIVES.get32(input)),
             waits: None,
             groups: BTreeSet::new(),
         })
     }
 
-    /// Begins at the begin of both queues.
+    /// Sets both queues back to their first position.
     pub fn reset(&mut self) {
         for queue in [&mut self.send, &mut self.receive].into_iter().flatten() {
             queue.taken = 0;
@@ -93,7 +102,7 @@ impl QueuePair {
     }
 }
 
-/// `MLX5_CQE_*`: the kind of a completion.
+/// `MLX5_CQE_*`: the type of a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Request = 0,
@@ -123,21 +132,23 @@ pub(super) enum Syndrome {
 pub(super) struct Completion {
     pub(super) kind: Kind,
     pub(super) syndrome: Option<Syndrome>,
-    /// Opcode of a request.
+    /// The opcode of the completed request.
     pub(super) opcode: u8,
     pub(super) index: u16,
     pub(super) len: u32,
-    /// Immediate data, or the partition's key.
+    /// Immediate data, or the partition key.
     pub(super) extra: u32,
-    /// Type of the network header and number of the sender, for a datagram.
+    /// For a datagram: the network header's type, and the sender's queue pair number.
     pub(super) sender: u32,
-    /// LID of the sender, for a datagram on InfiniBand.
+    /// For a datagram on InfiniBand: the sender's LID.
     pub(super) lid: u16,
+    /// The VLAN of the tag with which a datagram arrived.
+    pub(super) vlan: Option<u16>,
     pub(super) is_solicited: bool,
 }
 
 impl Completion {
-    /// One of a receive request that succeeded, at the position that it gets later.
+    /// The completion of a successful receive request. Its position is set later.
     pub(super) const RECEIVED: Completion = Completion {
         kind: Kind::Receive,
         syndrome: None,
@@ -147,10 +158,11 @@ impl Completion {
         extra: 0,
         sender: 0,
         lid: 0,
+        vlan: None,
         is_solicited: false,
     };
 
-    /// One of a send request.
+    /// Creates the completion of a send request.
     pub(super) fn of_request(header: Header, syndrome: Option<Syndrome>, len: u32) -> Completion {
         Completion {
             kind: match syndrome {
@@ -177,6 +189,10 @@ impl Completion {
             entry[at..at + 4].copy_from_slice(&value.to_be_bytes());
         }
         entry[22..24].copy_from_slice(&self.lid.to_be_bytes());
+        if let Some(vlan) = self.vlan {
+            entry[29] = HAS_VLAN;
+            entry[30..32].copy_from_slice(&vlan.to_be_bytes());
+        }
         if let Some(syndrome) = self.syndrome {
             entry[44..48].fill(0);
             entry[55] = syndrome as u8;
@@ -188,13 +204,13 @@ impl Completion {
 }
 
 impl Function {
-    /// A field of a queue pair's context. Zero if there is none.
+    /// A field of a queue pair's context. Returns zero if the queue pair does not exist.
     pub(super) fn pair(&self, number: u32, field: Field) -> u64 {
         let context = self.objects.get(CREATE, number);
         context.map_or(0, |it| field.get(it))
     }
 
-    /// Returns true if a queue pair takes messages.
+    /// Returns true if a queue pair accepts messages.
     pub(super) fn receives(&self, number: u32) -> bool {
         let states = [
             state::READY_TO_RECEIVE,
@@ -204,7 +220,7 @@ impl Function {
         self.pairs.contains_key(&number) && states.contains(&self.pair(number, context::STATE))
     }
 
-    /// The memory of the segments of a queue pair's request.
+    /// The guest memory of the segments of a queue pair's request.
     pub(super) fn memory_of(
         &self,
         number: u32,
@@ -215,35 +231,59 @@ impl Function {
         self.keys.find(segments, domain, needed)
     }
 
+    /// The queue from which a queue pair takes receive requests.
+    fn receive_queue(&self, number: u32) -> Option<&WorkQueue> {
+        let pair = self.pairs.get(&number)?;
+        match pair.shared {
+            Some(shared) => self.shared.get(&shared),
+            None => pair.receive.as_ref(),
+        }
+    }
+
     /// Returns true if a queue pair has a receive request.
     pub(super) fn has_receive(&self, number: u32) -> bool {
-        let queue = (self.pairs.get(&number)).and_then(|it| it.receive.as_ref());
+        let queue = self.receive_queue(number);
         queue.is_some_and(|it| it.pending(&self.memory, false) > 0)
     }
 
-    /// The memory of the next receive request. It takes `len` bytes.
+    /// The guest memory of the next receive request, for a message of `len` bytes.
     pub(super) fn receive_memory(&self, number: u32, len: u64) -> Result<Vec<Extent>, Syndrome> {
-        let queue = (self.pairs.get(&number)).and_then(|it| it.receive.as_ref());
-        let queue = queue.ok_or(Syndrome::LocalOperation)?;
+        let queue = (self.receive_queue(number)).ok_or(Syndrome::LocalOperation)?;
         let mut list = vec![0; 1 << queue.log_stride];
         let read = queue.read(&self.memory, &mut list);
         read.map_err(|Unmapped| Syndrome::LocalProtection)?;
-        let segments: Vec<Segment> = Segment::list(&list).collect();
+        // a request in a list begins with the number of the next entry
+        let header = if queue.next.is_some() { SEGMENT } else { 0 };
+        let segments: Vec<Segment> = Segment::list(&list[header..]).collect();
         if segments.iter().map(|it| u64::from(it.len)).sum::<u64>() < len {
             return Err(Syndrome::LocalLength);
         }
-        let extents = self.memory_of(number, &segments, rights::LOCAL_WRITE);
+        let shared = self.pairs.get(&number).and_then(|it| it.shared);
+        let domain = match shared.and_then(|it| self.objects.get(opcode::CREATE_RMP, it)) {
+            Some(context) => work::DOMAIN.get32(context),
+            None => self.pair(number, context::DOMAIN) as u32,
+        };
+        let extents = self.keys.find(&segments, domain, rights::LOCAL_WRITE);
         extents.map_err(|Refusal| Syndrome::LocalProtection)
     }
 
     /// Completes the next receive request.
     pub(super) fn received(&mut self, number: u32, completion: Completion) {
-        let pair = self.pairs.get_mut(&number);
-        let Some(queue) = pair.and_then(|it| it.receive.as_mut()) else {
+        let Some(pair) = self.pairs.get_mut(&number) else {
             return;
         };
-        let (completions, index) = (queue.completions, queue.taken);
-        queue.taken = queue.taken.wrapping_add(1);
+        let shared = pair.shared;
+        let queue = match shared {
+            Some(shared) => self.shared.get_mut(&shared),
+            None => pair.receive.as_mut(),
+        };
+        let Some(queue) = queue else {
+            return;
+        };
+        let index = queue.index();
+        queue.take(&self.memory);
+        let pending = queue.pending(&self.memory, false);
+        let completions = self.pair(number, context::RECEIVE_COMPLETIONS) as u32;
         self.complete_pair(
             number,
             completions,
@@ -252,9 +292,21 @@ impl Function {
                 ..completion
             },
         );
+        if let Some(shared) = shared {
+            self.limit_event(shared, pending);
+        }
     }
 
-    /// Ends the next send request, which `completion` reports if there is one.
+    /// Reports one event to the driver when a shared receive queue has fewer requests than its limit.
+    fn limit_event(&mut self, shared: u32, pending: u16) {
+        let context = self.objects.get_mut(opcode::CREATE_RMP, shared);
+        if let Some(context) = context.filter(|it| work::LIMIT.get(it) > pending.into()) {
+            work::LIMIT.put(context, 0);
+            self.number_event(Event::Limit, shared);
+        }
+    }
+
+    /// Ends the next send request. Writes `completion` if it is given.
     pub(super) fn sent(&mut self, number: u32, blocks: u16, completion: Option<Completion>) {
         let pair = self.pairs.get_mut(&number);
         let Some(queue) = pair.and_then(|it| it.send.as_mut()) else {
@@ -273,27 +325,41 @@ impl Function {
         self.complete(completions, entry, is_solicited);
     }
 
-    /// A queue pair does not work any more. Its requests are flushed later.
+    /// Sets a queue pair to the error state. Its requests are flushed later.
     pub(super) fn fail_pair(&mut self, number: u32) {
         if let Some(context) = self.objects.get_mut(CREATE, number) {
             context::STATE.put(context, state::ERROR);
             log::debug!("{}: queue pair {number:#x} fails", self.name);
-            self.rung.push(number);
+            self.pair_failed(number);
         }
     }
 
-    /// Tells the driver that a queue pair failed as its peer named memory that it may not reach.
-    pub(super) fn access_event(&mut self, number: u32) {
-        let mut data = [0; 28];
-        data[24..].copy_from_slice(&number.to_be_bytes());
-        self.report(Event::Access, 0, &data);
+    /// Handles a queue pair that entered the error state. It uses no more requests of a shared receive queue; the
+    /// driver gets an event about this.
+    pub(super) fn pair_failed(&mut self, number: u32) {
+        self.rung.push(number);
+        if (self.pairs.get(&number)).is_some_and(|it| it.shared.is_some()) {
+            self.number_event(Event::LastRequest, number);
+        }
     }
 
-    /// Completes all requests of a queue pair in error.
+    /// Reports to the driver that a queue pair failed because its peer named memory to which the peer has no access.
+    pub(super) fn access_event(&mut self, number: u32) {
+        self.number_event(Event::Access, number);
+    }
+
+    fn number_event(&mut self, event: Event, number: u32) {
+        let mut data = [0; 28];
+        data[24..].copy_from_slice(&number.to_be_bytes());
+        self.report(event, 0, &data);
+    }
+
+    /// Flushes all requests of a queue pair that is in error.
     pub(super) fn flush(&mut self, number: u32) {
         let flushed = Some(Syndrome::Flushed);
+        let is_shared = (self.pairs.get(&number)).is_some_and(|it| it.shared.is_some());
         for _ in 0..FLUSHED {
-            if !self.has_receive(number) {
+            if is_shared || !self.has_receive(number) {
                 break;
             }
             let completion = Completion {
@@ -312,7 +378,8 @@ impl Function {
         }
     }
 
-    /// The next send request, and its header. A request that cannot be read has one block. None if there is none.
+    /// The next send request, and its header. A request that cannot be decoded has one block. Returns `None` if no
+    /// request is pending.
     pub(super) fn next_send(&self, number: u32) -> Option<(Header, Option<Vec<u8>>)> {
         let queue = self.pairs.get(&number)?.send.as_ref()?;
         let pending = queue.pending(&self.memory, true);
@@ -323,7 +390,7 @@ impl Function {
         let mut header = request
             .as_deref()
             .map_or_else(Header::default, Header::read);
-        // one that cannot be read is where the queue is
+        // a request that cannot be decoded has one block, at the queue's current position
         header.blocks = header.blocks.clamp(1, pending);
         if request.is_none() {
             header.index = queue.taken;

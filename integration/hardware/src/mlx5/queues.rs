@@ -30,36 +30,43 @@ mod completion {
     pub(super) const OFFSET: Field = field(0x54, 6).within(AT);
 }
 
-/// `sqc` and `rqc`, in the input of `CREATE_SQ` and `CREATE_RQ`.
-mod work {
+/// `sqc`, `rqc` and `rmpc`, in the input of `CREATE_SQ`, `CREATE_RQ` and `CREATE_RMP`.
+pub(super) mod work {
     use super::{Field, field};
     const AT: usize = 0x100;
     const WQ: usize = AT + 0x180;
     pub(super) const COMPLETIONS: Field = field(0x48, 24).within(AT);
     pub(super) const KIND: Field = field(0x0, 4).within(WQ);
+    pub(super) const OFFSET: Field = field(0x2b, 5).within(WQ);
+    /// The limit of a shared receive queue.
+    pub(in super::super) const LIMIT: Field = field(0x30, 16).within(WQ);
+    pub(in super::super) const DOMAIN: Field = field(0x48, 24).within(WQ);
     pub(super) const RECORD: Field = field(0x80, 64).within(WQ);
     pub(super) const LOG_STRIDE: Field = field(0x10c, 4).within(WQ);
     pub(super) const LOG_PAGE: Field = field(0x113, 5).within(WQ);
     pub(super) const LOG_SIZE: Field = field(0x11b, 5).within(WQ);
 }
 
-/// The state of a send or receive queue, in the context that [`super::objects`] keeps.
+/// The state of a send or receive queue in the context that [`super::objects`] stores.
 const STATE: Field = field(0x108, 4);
 const READY: u64 = 1;
 const FAILED: u64 = 3;
 
 /// Bytes of a segment of a request.
 pub const SEGMENT: usize = 16;
-/// The longest request has 63 segments.
+/// Bytes of the longest request: it has 63 segments.
 const MAX_REQUEST: usize = 1024;
 const SEGMENTS: Field = field(32 + 26, 6);
-/// The bit of a doorbell by which the driver asks for an event of a solicited completion (`MLX5_CQ_DB_REQ_NOT_SOL`).
+/// The doorbell bit with which the driver requests an event only for a solicited completion (`MLX5_CQ_DB_REQ_NOT_SOL`).
 const ONLY_SOLICITED: u32 = 1 << 24;
 
 /// Bytes of a completion.
 pub const COMPLETION: usize = 64;
-/// The type of a cyclic queue, whose entries are data segments alone.
+/// The type of a cyclic queue. Its entries consist only of data segments.
 const CYCLIC: u64 = 1;
+/// The type of a queue whose entries form a linked list.
+const LIST: u64 = 0;
+const NEXT_ENTRY: Field = field(16, 16);
 const MAX_LOG_SIZE: u32 = 22;
 const MAX_LOG_PAGE: u32 = 20;
 
@@ -74,6 +81,9 @@ pub mod opcode {
     /// `CREATE_RQ`.
     pub const CREATE_RQ: u16 = 0x908;
     pub(super) const DESTROY_RQ: u16 = 0x90a;
+    /// `CREATE_RMP`.
+    pub const CREATE_RMP: u16 = 0x90c;
+    pub(super) const DESTROY_RMP: u16 = 0x90e;
 }
 
 /// A completion queue.
@@ -81,7 +91,7 @@ pub mod opcode {
 pub struct CompletionQueue {
     pages: Pages,
     log_size: u32,
-    /// 64 bytes, or 128 with the entry in the second half.
+    /// The size of an entry: 64 bytes, or 128 bytes with the contents in the second half.
     entry: u64,
     events: u32,
     arming: Arming,
@@ -128,20 +138,22 @@ impl CompletionQueue {
 /// A send or receive queue.
 #[derive(Clone, Debug)]
 pub struct WorkQueue {
-    /// The queue's memory, which the two queues of a queue pair have in common.
+    /// The memory of the queue. The two queues of a queue pair share it.
     pub pages: Arc<Pages>,
-    /// Where it begins in its memory.
+    /// The offset of the queue in its memory.
     pub base: u64,
-    /// The logarithm of its entries.
+    /// The number of entries, as a logarithm to base 2.
     pub log_size: u32,
     /// The number of its completion queue.
     pub completions: u32,
-    /// The logarithm of the bytes of an entry.
+    /// The size of an entry in bytes, as a logarithm to base 2.
     pub log_stride: u32,
     /// The address of its doorbell record.
     pub record: u64,
-    /// Entries that are done.
+    /// The number of completed entries.
     pub taken: u16,
+    /// The number of the next entry, if the entries form a linked list (shared receive queue).
+    pub next: Option<u16>,
 }
 
 impl WorkQueue {
@@ -151,7 +163,8 @@ impl WorkQueue {
         if log_size > 16 || log_page > MAX_LOG_PAGE || !(4..=12).contains(&log_stride) {
             return Err(Status::Parameter);
         }
-        let pages = Pages::new(input, PAGES, log_page, 0, 1 << (log_size + log_stride));
+        let offset = work::OFFSET.get(input);
+        let pages = Pages::new(input, PAGES, log_page, offset, 1 << (log_size + log_stride));
         Ok(WorkQueue {
             pages: Arc::new(pages.ok_or(Status::InputLength)?),
             base: 0,
@@ -160,11 +173,26 @@ impl WorkQueue {
             log_stride,
             record: work::RECORD.get(input),
             taken: 0,
+            next: (work::KIND.get(input) == LIST).then_some(0),
         })
     }
 
-    /// The entries that the driver posted, and are not done: by the receive counter of the doorbell record, or by the send
-    /// counter behind it.
+    /// The position of the next entry, as a completion reports it.
+    pub fn index(&self) -> u16 {
+        self.next.unwrap_or(self.taken)
+    }
+
+    /// Advances by one entry (`struct mlx5_wqe_srq_next_seg`).
+    pub fn take(&mut self, memory: &Memory) {
+        let mut segment = [0; SEGMENT];
+        if self.next.is_some() && self.read(memory, &mut segment).is_ok() {
+            self.next = Some(NEXT_ENTRY.get(&segment) as u16);
+        }
+        self.taken = self.taken.wrapping_add(1);
+    }
+
+    /// Number of entries that the driver posted and the function has not completed. The doorbell record contains the
+    /// receive counter, followed by the send counter.
     pub fn pending(&self, memory: &Memory, is_send: bool) -> u16 {
         let at = self.record.wrapping_add(if is_send { 4 } else { 0 });
         let mut counter = [0; 4];
@@ -177,7 +205,8 @@ impl WorkQueue {
         }
     }
 
-    /// The next request of a send queue, as many segments as it has. None if there is none in memory, or it has no segment.
+    /// The next request of a send queue, with all its segments. Returns `None` if its memory is not mapped, or the
+    /// request has no segment.
     pub fn next_request(&self, memory: &Memory) -> Option<Vec<u8>> {
         let mut request = [0; MAX_REQUEST];
         self.read(memory, &mut request[..SEGMENT]).ok()?;
@@ -186,10 +215,10 @@ impl WorkQueue {
         (len >= SEGMENT).then(|| request[..len].to_vec())
     }
 
-    /// Reads `into.len()` bytes, a multiple of 16, of the next entries.
+    /// Reads the next entries into `into`, whose length is a multiple of 16.
     pub fn read(&self, memory: &Memory, into: &mut [u8]) -> Result<(), Unmapped> {
         let mask = (1u64 << (self.log_size + self.log_stride)) - 1;
-        let start = u64::from(self.taken) << self.log_stride;
+        let start = u64::from(self.index()) << self.log_stride;
         for (offset, part) in (0..).step_by(16).zip(into.chunks_mut(16)) {
             let at = self.base + ((start + offset) & mask);
             memory.read(self.pages.address(at), part)?;
@@ -199,7 +228,7 @@ impl WorkQueue {
 }
 
 impl Function {
-    /// Makes, changes or destroys the queue, the key or the queue pair of a command that succeeded.
+    /// Creates, changes or destroys the queue, key or queue pair to which a successful command refers.
     pub(super) fn queues_changed(
         &mut self,
         code: u16,
@@ -214,9 +243,12 @@ impl Function {
             opcode::CREATE_SQ => {
                 self.sends.insert(made, WorkQueue::new(input)?);
             }
-            // the data of other kinds goes nowhere
+            // the model drops the data of other kinds
             opcode::CREATE_RQ if work::KIND.get(input) == CYCLIC => {
                 self.receives.insert(made, WorkQueue::new(input)?);
+            }
+            opcode::CREATE_RMP => {
+                self.shared.insert(made, WorkQueue::new(input)?);
             }
             keys::CREATE => self.keys.add(made, input)?,
             keys::DESTROY => self.keys.remove(gone),
@@ -224,7 +256,7 @@ impl Function {
                 self.pairs.insert(made, QueuePair::new(input)?);
             }
             pairs::DESTROY => drop(self.pairs.remove(&gone)),
-            context::TO_ERROR => self.rung.push(gone),
+            context::TO_ERROR => self.pair_failed(gone),
             context::TO_RESET => {
                 if let Some(pair) = self.pairs.get_mut(&gone) {
                     pair.reset();
@@ -233,26 +265,28 @@ impl Function {
             opcode::DESTROY_CQ => drop(self.completions.remove(&gone)),
             opcode::DESTROY_SQ => drop(self.sends.remove(&gone)),
             opcode::DESTROY_RQ => drop(self.receives.remove(&gone)),
+            opcode::DESTROY_RMP => drop(self.shared.remove(&gone)),
             _ => {}
         }
         Ok(())
     }
 
-    /// Returns true if the driver has set the queue, which `create` made, to work.
+    /// Returns true if the driver has set the queue to the ready state. `create` is the opcode of the command that
+    /// created the queue.
     pub(super) fn is_ready(&self, create: u16, number: u32) -> bool {
         let context = self.objects.get(create, number);
         context.is_some_and(|it| STATE.get(it) == READY)
     }
 
-    /// The queue does not work any more, because of one of its entries.
+    /// Sets the queue to the error state because of one of its entries.
     pub(super) fn fail_queue(&mut self, create: u16, number: u32) {
         if let Some(context) = self.objects.get_mut(create, number) {
             STATE.put(context, FAILED);
         }
     }
 
-    /// Writes a completion, and an event if the driver asked for one. `is_solicited` states that a driver gets one which
-    /// waits for solicited completions and for errors.
+    /// Writes a completion, and an event if the driver requested one. `is_solicited` is true for a solicited completion
+    /// and for an error: a driver can request an event for these only.
     pub(super) fn complete(&mut self, number: u32, entry: [u8; COMPLETION], is_solicited: bool) {
         let Some(queue) = self.completions.get_mut(&number) else {
             return;
@@ -276,7 +310,8 @@ impl Function {
         }
     }
 
-    /// Handles the doorbell by which the driver asks for an event of a completion queue. `position` is what it has read.
+    /// Handles the doorbell with which the driver requests an event of a completion queue. `position` is the number of
+    /// completions that the driver has read.
     pub(super) fn completions_armed(&mut self, position: u32, number: u32) {
         let number = number & 0xff_ffff;
         let Some(queue) = self.completions.get_mut(&number) else {

@@ -12,15 +12,16 @@ use super::{
 };
 use crate::transfer::{Missing, Source, Window, copy};
 
-/// Reason why a request fails.
+/// The reason why a request fails.
 enum Failure {
-    /// Because of itself.
+    /// The request itself is wrong.
     Local(Syndrome),
-    /// Because of the peer, which reports it in the completion of a receive request.
+    /// The peer's receive request is wrong. The peer reports the syndrome in the completion of this
+    /// receive request.
     Receive(Syndrome),
-    /// Because it names memory that it may not reach. The peer fails with an event.
+    /// The request names memory to which it has no access. The peer's queue pair fails with an event.
     Access,
-    /// Because the peer does not execute such requests.
+    /// The peer does not execute requests of this kind.
     Request,
 }
 
@@ -92,7 +93,7 @@ impl Fabric {
                 compare,
                 operand,
             } => self.atomic(place, peer, remote, &into, compare, operand),
-            // of other queue pairs, or executed without a peer
+            // operations of other services, or operations that are executed without a peer
             Operation::Nop | Operation::Datagram { .. } => {
                 Err(Failure::Local(Syndrome::LocalOperation))
             }
@@ -103,7 +104,8 @@ impl Fabric {
         }
     }
 
-    /// Makes the peer's queue pair fail unless the failure is local. Returns the syndrome of the request.
+    /// Puts the peer's queue pair into the error state unless the failure is local. Returns the syndrome
+    /// for the request.
     fn failed(&mut self, (position, number): Place, failure: &Failure) -> Syndrome {
         let function = self.function_mut(position);
         let syndrome = match failure {
@@ -136,18 +138,13 @@ impl Fabric {
         (position, number): Place,
         data: &Data,
     ) -> Result<Source<Extent>, Syndrome> {
-        match data {
-            Data::Inline(bytes) => Ok(Source::Bytes(bytes.clone())),
-            Data::Segments(segments) => {
-                let function = &self.functions()[position];
-                let extents = function.memory_of(number, segments, rights::LOCAL_READ);
-                let extents = extents.map_err(|Refusal| Syndrome::LocalProtection)?;
-                Ok(Source::Windows(extents))
-            }
-        }
+        let function = &self.functions()[position];
+        let extents = function.memory_of(number, &data.segments, rights::LOCAL_READ);
+        let extents = extents.map_err(|Refusal| Syndrome::LocalProtection)?;
+        Ok(Source::new(data.inline.clone(), extents))
     }
 
-    /// Copies between two functions, and counts the message.
+    /// Copies data between the memories of two functions, and counts the message.
     fn transfer(
         &mut self,
         from: usize,
@@ -167,7 +164,7 @@ impl Fabric {
         self.function_mut(to).vport.count_message(true, len);
     }
 
-    /// Returns the peer's memory that a request names.
+    /// Returns the peer's memory to which a request refers.
     fn remote(
         &self,
         (position, number): Place,
@@ -229,7 +226,7 @@ impl Fabric {
         remote: Segment,
         into: &[Segment],
     ) -> Result<u32, Failure> {
-        let source = Source::Windows(self.remote(far, remote, rights::REMOTE_READ)?);
+        let source = Source::new(vec![], self.remote(far, remote, rights::REMOTE_READ)?);
         let target = self.functions()[near.0].memory_of(near.1, into, rights::LOCAL_WRITE);
         let target = target.map_err(|Refusal| Failure::Local(Syndrome::LocalProtection))?;
         (self.transfer(far.0, &source, near.0, &target)).map_err(|missing| match missing {
@@ -238,7 +235,7 @@ impl Fabric {
         })
     }
 
-    /// Values in memory are as the guest has them: little-endian.
+    /// Executes an atomic operation. The values in memory are little-endian, as in the guest.
     fn atomic(
         &mut self,
         near: Place,
@@ -255,7 +252,7 @@ impl Fabric {
         let target = self.functions()[near.0].memory_of(near.1, into, rights::LOCAL_WRITE);
         let target = target.map_err(|Refusal| Failure::Local(Syndrome::LocalProtection))?;
         let memory = &self.functions()[far.0].memory;
-        // 8 bytes that are aligned to 8 are in one page
+        // 8 bytes at a multiple of 8 are in one page
         let place = found.first().and_then(|it| it.locate(memory, 0));
         let (address, _) = place.ok_or(Failure::Access)?;
         let old = memory.u64(address).map_err(|_| Failure::Access)?;
@@ -266,7 +263,7 @@ impl Fabric {
         };
         let written = memory.write(address, &new.to_le_bytes());
         written.map_err(|_| Failure::Access)?;
-        let answer = Source::Bytes(old.to_le_bytes().to_vec());
+        let answer = Source::new(old.to_le_bytes().to_vec(), vec![]);
         (self.transfer(far.0, &answer, near.0, &target))
             .map_err(|_| Failure::Local(Syndrome::LocalProtection))
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Requests of send queues (`struct mlx5_wqe_ctrl_seg` and what follows it).
+//! Requests of send queues (`struct mlx5_wqe_ctrl_seg` and the segments after it).
 
 use super::{
     Mac,
@@ -16,7 +16,7 @@ const INDEX: Field = field(8, 16);
 const COMPLETES: Field = field(11 * 8 + 4, 2);
 const SOLICITS: Field = field(11 * 8 + 6, 1);
 const IMMEDIATE: Field = field(12 * 8, 32);
-/// `MLX5_WQE_CTRL_CQ_UPDATE`; with the lower bit there is an event, too.
+/// `MLX5_WQE_CTRL_CQ_UPDATE`: write a completion. If the lower bit is set as well, raise an event, too.
 const ALWAYS: u64 = 2;
 const INLINE: u32 = 1 << 31;
 /// The most bytes of a message.
@@ -24,37 +24,37 @@ const MAX_MESSAGE: u64 = 1 << 30;
 
 /// `MLX5_OPCODE_*`.
 pub mod opcode {
-    /// Nothing.
+    /// No operation.
     pub const NOP: u8 = 0;
     pub(super) const WRITE: u8 = 8;
     pub(super) const WRITE_IMMEDIATE: u8 = 9;
-    /// A message; of an Ethernet queue: a frame.
+    /// Sends a message, or a frame on an Ethernet queue.
     pub const SEND: u8 = 0xa;
     pub(super) const SEND_IMMEDIATE: u8 = 0xb;
-    /// A frame that is cut into segments.
+    /// Sends a frame that the function splits into segments.
     pub const LSO: u8 = 0xe;
     pub(super) const READ: u8 = 0x10;
     pub(super) const COMPARE_AND_SWAP: u8 = 0x11;
     pub(super) const FETCH_AND_ADD: u8 = 0x12;
 }
 
-/// Header of each request.
+/// The header of each request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
     /// `MLX5_OPCODE_*`.
     pub opcode: u8,
-    /// The request's position, in blocks.
+    /// The position of the request, in blocks.
     pub index: u16,
-    /// The number of the request's blocks.
+    /// The number of blocks of the request.
     pub blocks: u16,
-    /// True if the function reports its completion even if it succeeds.
+    /// True if the function writes a completion even if the request succeeds.
     pub is_reported: bool,
-    /// True if it solicits an event of the peer.
+    /// True if the request solicits an event at the peer.
     pub is_solicited: bool,
 }
 
 impl Header {
-    /// Reads it from a request, of which all segments are there.
+    /// Decodes the header of a complete request.
     pub fn read(request: &[u8]) -> Header {
         Header {
             opcode: OPCODE.get(request) as u8,
@@ -68,15 +68,15 @@ impl Header {
 
 /// The payload of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Data {
-    /// In the request.
-    Inline(Vec<u8>),
-    /// In memory.
-    Segments(Vec<Segment>),
+pub struct Data {
+    /// The first bytes, in the request.
+    pub inline: Vec<u8>,
+    /// The other bytes, in memory.
+    pub segments: Vec<Segment>,
 }
 
 impl Data {
-    /// The payload from the byte `at` of a request to its end. None if it is too long, or of both kinds.
+    /// The payload from the byte `at` of a request to its end. None if it is too long, or has inline bytes after a segment.
     fn read(request: &[u8], at: usize) -> Option<Data> {
         let mut rest = request.get(at..)?;
         let (mut inline, mut segments) = (Vec::new(), Vec::new());
@@ -87,6 +87,7 @@ impl Data {
                     segments.push(Segment::read(rest));
                     SEGMENT
                 }
+                _ if !segments.is_empty() => return None,
                 _ => {
                     let end = (word & !INLINE) as usize + 4;
                     inline.extend_from_slice(rest.get(4..end)?);
@@ -96,30 +97,26 @@ impl Data {
             rest = rest.get(len..).unwrap_or_default();
         }
         let size: u64 = segments.iter().map(|it| u64::from(it.len)).sum();
-        match (inline.is_empty(), segments.is_empty()) {
-            (false, false) => None,
-            (false, true) => Some(Data::Inline(inline)),
-            (true, _) => (size <= MAX_MESSAGE).then_some(Data::Segments(segments)),
-        }
+        (size <= MAX_MESSAGE).then_some(Data { inline, segments })
     }
 }
 
 /// The receiver of a datagram (`struct mlx5_av`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address {
-    /// The key of the receiver.
+    /// The queue key of the receiver.
     pub key: u32,
     /// The number of the receiver's queue pair.
     pub number: u32,
-    /// The receiver's LID, on InfiniBand.
+    /// The LID of the receiver, on InfiniBand.
     pub lid: u16,
-    /// True if the datagram has a network header, as it always has on Ethernet.
+    /// True if the datagram has a network header. On Ethernet each datagram has one.
     pub has_header: bool,
     /// The receiver's hardware address.
     pub mac: Mac,
     /// The receiver's GID.
     pub gid: [u8; 16],
-    /// The RoCE address, or the GID, of the sender, by index.
+    /// The index of the sender's RoCE address or GID.
     pub source: usize,
     /// Traffic class.
     pub traffic_class: u8,
@@ -130,7 +127,7 @@ pub struct Address {
 }
 
 impl Address {
-    /// Reads 48 bytes.
+    /// Decodes an address vector of 48 bytes.
     fn read(segment: &[u8]) -> Option<Address> {
         Some(Address {
             key: field(0, 32).get32(segment),
@@ -147,48 +144,49 @@ impl Address {
     }
 }
 
-/// Operation of a request.
+/// The operation of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Nothing.
+    /// No operation.
     Nop,
-    /// A message.
+    /// Sends a message to a receive request of the peer.
     Send {
         /// The request's payload.
         data: Data,
         /// The request's immediate data.
         immediate: Option<u32>,
     },
-    /// Bytes into the peer's memory.
+    /// Writes to the peer's memory.
     Write {
-        /// The bytes.
+        /// The data to write.
         data: Data,
-        /// Where to. Its length is that of the bytes.
+        /// The peer's memory to be written. Its length is that of the data.
         remote: Segment,
-        /// Immediate data, which take a receive request.
+        /// Immediate data, which consume a receive request of the peer.
         immediate: Option<u32>,
     },
-    /// Bytes of the peer's memory.
+    /// Reads from the peer's memory.
     Read {
-        /// Where from.
+        /// The peer's memory to be read.
         remote: Segment,
-        /// Where to.
+        /// The local memory that gets the data.
         into: Vec<Segment>,
     },
-    /// A change of 8 bytes of the peer's memory, whose former value comes back.
+    /// Changes 8 bytes of the peer's memory atomically, and returns their previous value.
     Atomic {
-        /// Which.
+        /// The 8 bytes of the peer's memory.
         remote: Segment,
-        /// Where the former value goes.
+        /// The local memory that gets the previous value.
         into: Vec<Segment>,
-        /// The value that they have to have. None adds.
+        /// The value with which the memory is compared before the exchange. `None` selects
+        /// fetch-and-add.
         compare: Option<u64>,
         /// The new value, or the addend.
         operand: u64,
     },
-    /// A message to an address.
+    /// Sends a datagram to an address.
     Datagram {
-        /// The address.
+        /// The address of the receiver.
         to: Address,
         /// The request's payload.
         data: Data,
@@ -197,7 +195,8 @@ pub enum Operation {
     },
 }
 
-/// Decodes a request. None if it is malformed, or none of the queue pair's service.
+/// Decodes a request. Returns `None` if the request is malformed, or the queue pair's service does not
+/// have its operation.
 pub fn operation(request: &[u8], is_datagram: bool) -> Option<Operation> {
     let code = OPCODE.get(request) as u8;
     let word = IMMEDIATE.get32(request);
@@ -227,18 +226,15 @@ pub fn operation(request: &[u8], is_datagram: bool) -> Option<Operation> {
         key: field(24 * 8, 32).get32(request),
         len,
     };
-    let into = |at| match Data::read(request, at)? {
-        Data::Segments(segments) => Some(segments),
-        Data::Inline(_) => None,
+    let into = |at| {
+        let data = Data::read(request, at)?;
+        data.inline.is_empty().then_some(data.segments)
     };
-    let size = |segments: &[Segment]| segments.iter().map(|it| it.len).sum();
+    let size = |segments: &[Segment]| segments.iter().map(|it| it.len).sum::<u32>();
     match code {
         opcode::WRITE | opcode::WRITE_IMMEDIATE => {
             let data = Data::read(request, 32)?;
-            let len = match &data {
-                Data::Inline(bytes) => bytes.len() as u32,
-                Data::Segments(segments) => size(segments),
-            };
+            let len = data.inline.len() as u32 + size(&data.segments);
             Some(Operation::Write {
                 data,
                 remote: remote(len),

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The order in which the requests of queue pairs are executed, and who is connected to whom.
+//! The order in which the requests of queue pairs are executed, and the connections between queue pairs.
 //!
-//! A doorbell executes the requests of its queue pair. One that waits for its peer is tried again by [`Fabric::advance`], as
-//! a guest that posts a receive request rings no doorbell. The caller supplies the time: a test lets it pass at once.
+//! A doorbell executes the requests of its queue pair. [`Fabric::advance`] retries a request that waits for its peer,
+//! because a guest that posts a receive request rings no doorbell. The caller supplies the time, so a unit test can
+//! advance it without waiting.
 
 use super::{
     Mac,
@@ -15,47 +16,47 @@ use super::{
 };
 use std::time::Duration;
 
-/// A queue pair: the position of its function, and its number.
+/// A queue pair: the position of its function in the fabric, and its number.
 pub(super) type Place = (usize, u32);
 
-/// So many requests of a queue pair are executed before others get the fabric.
+/// The number of requests of a queue pair that are executed before the fabric's lock is released.
 const BUDGET: usize = 64;
 /// The unit of the timeouts of contexts: 4.096 µs.
 const TIMEOUT: Duration = Duration::from_nanos(4096);
 /// The unit of the timers of receivers: 10 µs.
 const TIMER: Duration = Duration::from_micros(10);
-/// The number of retries that means: without end.
+/// The number of retries that stands for unlimited retries.
 const FOREVER: u64 = 7;
 
 /// The outcome of an attempt to execute a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Outcome {
-    /// Succeeded, after so many moved bytes.
+    /// The request succeeded and moved this number of bytes.
     Done(u32),
-    /// Failed, with this syndrome.
+    /// The request failed with this syndrome.
     Failed(Syndrome),
-    /// Tried again: it waits for this reason.
+    /// The request waits for this reason and is tried again.
     Later(Wait),
 }
 
-/// Next step of a queue pair.
+/// The next step of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
-    /// The queue's next request.
+    /// Execute the next request of the queue.
     Request,
-    /// An attempt later.
+    /// Try the request again later.
     Attempt,
-    /// Nothing until a doorbell.
+    /// Wait for a doorbell.
     Idle,
 }
 
 impl Fabric {
-    /// Sets the time since some begin.
+    /// Sets the time since a fixed start.
     pub fn set_time(&mut self, now: Duration) {
         self.now = self.now.max(now);
     }
 
-    /// Tries the requests again that wait. `now` is the time since some begin. Returns true if some wait still.
+    /// Retries the waiting requests. `now` is the time since a fixed start. Returns true if requests still wait.
     pub fn advance(&mut self, now: Duration) -> bool {
         self.set_time(now);
         for place in std::mem::take(&mut self.waiting) {
@@ -70,8 +71,8 @@ impl Fabric {
         !self.waiting.is_empty()
     }
 
-    /// Executes the requests of the queue pairs whose doorbells were rung, or that failed: also a peer's, which this makes
-    /// fail.
+    /// Executes the requests of the queue pairs whose doorbells were rung or that failed. Includes peers that fail
+    /// because of these requests.
     pub(super) fn execute_rung(&mut self) {
         let mut is_any = true;
         while std::mem::take(&mut is_any) {
@@ -103,7 +104,7 @@ impl Fabric {
             return Next::Idle;
         }
         match function.pair(number, context::STATE) {
-            // more may be posted
+            // the driver may post more requests
             state::ERROR => {
                 function.flush(number);
                 return Next::Attempt;
@@ -152,7 +153,7 @@ impl Fabric {
         Next::Request
     }
 
-    /// The time since when the next request waits for this.
+    /// Returns the time at which the next request began to wait for the reason `wait`.
     fn waits(&mut self, place: Place, wait: Wait, now: Duration) -> Duration {
         let (position, number) = place;
         let pair = self.function_mut(position).pairs.get_mut(&number);
@@ -175,7 +176,7 @@ impl Fabric {
         }
     }
 
-    /// Returns the longest time that a request waits. `None` is without end.
+    /// Returns the longest time that a request waits, or `None` for an unlimited wait.
     fn limit(&self, place: Place, wait: Wait) -> Option<Duration> {
         let (position, number) = place;
         let field = |field| self.functions()[position].pair(number, field);
@@ -189,7 +190,7 @@ impl Fabric {
                 let retries = field(context::RECEIVE_RETRIES);
                 let (peer, number) = self.peer(place)?;
                 let timer = self.functions()[peer].pair(number, context::RECEIVE_TIMER);
-                // 0 is the longest; each second step doubles
+                // 0 selects the longest time; each second value doubles the time
                 let timer = if timer == 0 { 32 } else { timer as u32 };
                 let once = TIMER * (1 << (timer / 2)) * (2 + timer % 2) / 2;
                 (retries != FOREVER).then(|| once * (retries as u32 + 1))
@@ -217,7 +218,7 @@ impl Fabric {
         }
     }
 
-    /// The peer of a reliable queue pair. The connection is mutual.
+    /// The peer of a reliable queue pair. Returns the peer only if it is connected to this queue pair as well.
     pub(super) fn peer(&self, (position, number): Place) -> Option<Place> {
         let address = |position: usize, number| {
             let function = &self.functions()[position];
@@ -230,7 +231,8 @@ impl Fabric {
                 None => {
                     let gid = context.get(context::GID..)?.first_chunk::<16>()?;
                     let [_, _, mac @ ..] = context::MAC.get(context).to_be_bytes();
-                    self.find(gid, mac)?
+                    let source = context::SOURCE.get(context) as usize;
+                    self.find(gid, mac, function.vlan(source))?
                 }
             };
             let service = context::SERVICE.get(context);
@@ -240,13 +242,14 @@ impl Fabric {
         (address(peer.0, peer.1)? == (position, number)).then_some(peer)
     }
 
-    /// The function with a RoCE address. Where several have the GID, it is that with the hardware address; where none of
-    /// these has that, it is behind a router.
-    pub(super) fn find(&self, gid: &[u8; 16], mac: Mac) -> Option<usize> {
+    /// Finds the function with a RoCE address in a VLAN. If several functions have the GID in this VLAN, returns the
+    /// one whose hardware address matches. If none of them has the hardware address, the destination is behind a
+    /// router.
+    pub(super) fn find(&self, gid: &[u8; 16], mac: Mac, vlan: Option<u16>) -> Option<usize> {
         let mut found = None;
         for (position, function) in self.functions().iter().enumerate() {
             for (_, address) in function.vport.roce_addresses() {
-                if address.gid == *gid {
+                if address.gid == *gid && address.vlan == vlan {
                     if address.mac == mac {
                         return Some(position);
                     }
@@ -257,7 +260,7 @@ impl Fabric {
         found
     }
 
-    /// Returns true if messages pass between two functions. A bond's function has the links of its card.
+    /// Returns true if messages pass between two functions. A function in a bond uses all links of its card.
     pub(super) fn is_connected(&self, from: usize, to: usize) -> bool {
         let is_linked = |position: usize| {
             let function = &self.functions()[position];

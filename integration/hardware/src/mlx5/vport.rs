@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The virtual port of a function: its NIC context, its table of RoCE addresses, its state and its counters.
+//! The virtual port of a function: its NIC context, table of RoCE addresses, state and counters.
 
 use super::{
     Mac,
@@ -8,11 +8,11 @@ use super::{
     function::Function,
 };
 
-/// Entries of the table of RoCE addresses.
+/// Number of entries of the table of RoCE addresses.
 pub const ROCE_ADDRESSES: usize = 255;
 /// Bytes of a RoCE address (`roce_addr_layout`).
 const ROCE_ADDRESS: usize = 32;
-/// Where a context is in an output, and in the input of `MODIFY_NIC_VPORT_CONTEXT`.
+/// The offset of a context in an output, and in the input of `MODIFY_NIC_VPORT_CONTEXT`.
 const AT: usize = 16;
 const AT_OF_CHANGE: usize = 0x100;
 /// Bytes of the context without its lists of addresses.
@@ -21,6 +21,8 @@ const CONTEXT: usize = 0x100;
 const ROCE_INDEX: Field = field(0x40, 16);
 const ROCE_VERSION: Field = field(0xd8, 8);
 const ROCE_MAC: Field = field(0x90, 48);
+const ROCE_HAS_VLAN: Field = field(0x83, 1);
+const ROCE_VLAN: Field = field(0x84, 12);
 
 /// `nic_vport_context`.
 mod nic {
@@ -41,7 +43,7 @@ mod nic {
     pub(super) const LIST: usize = 0x100;
 }
 
-/// `modify_nic_vport_field_select`: which fields a change has.
+/// `modify_nic_vport_field_select`: the fields that a change contains.
 const SELECTORS: [(Field, &[Field]); 9] = [
     (field(0x74, 1), &[nic::NO_UNICAST_LOOPBACK]),
     (field(0x75, 1), &[nic::NO_MULTICAST_LOOPBACK]),
@@ -55,9 +57,9 @@ const SELECTORS: [(Field, &[Field]); 9] = [
 ];
 const SELECTS_ROCE: Field = field(0x7e, 1);
 const SELECTS_LIST: Field = field(0x7d, 1);
-/// The type of a list with unicast addresses; 1 is multicast, 2 is VLANs.
+/// The list type of unicast addresses; 1 is multicast, 2 is VLANs.
 const UNICAST: u64 = 0;
-/// The most addresses of a list.
+/// The largest number of addresses of a list.
 const MAX_LIST: usize = 1 << 12;
 
 const ADMIN_STATE: Field = field(0x78, 4);
@@ -66,7 +68,7 @@ const STATE_UP: u64 = 1;
 const ADMIN_DOWN: u64 = 0;
 const ADMIN_FOLLOWS: u64 = 2;
 
-/// `query_vport_counter_out`: packets, and the octets after them.
+/// `query_vport_counter_out`: packet counters, each followed by its octet counter.
 mod counters {
     pub(super) const RECEIVED_MESSAGES: usize = 0x30;
     pub(super) const SENT_MESSAGES: usize = 0x40;
@@ -100,6 +102,8 @@ pub struct RoceAddress {
     pub version: u8,
     /// The hardware address.
     pub mac: Mac,
+    /// The VLAN of the address: frames from and to the address have its tag.
+    pub vlan: Option<u16>,
 }
 
 /// The EUI-64 of a hardware address.
@@ -109,7 +113,8 @@ pub fn guid(mac: Mac) -> u64 {
 }
 
 impl Vport {
-    /// The port of a function with the address `mac`, on the card whose first function has the address `card`.
+    /// Creates the port of a function with the hardware address `mac`. `card` is the hardware address of the
+    /// first function of the card.
     pub fn new(mac: Mac, card: Mac) -> Vport {
         let mut context = [0; CONTEXT];
         let [a, b, c, d, e, f] = mac;
@@ -143,11 +148,17 @@ impl Vport {
         (gid != [0; 16]).then(|| {
             let [_, _, mac @ ..] = ROCE_MAC.get(entry).to_be_bytes();
             let version = ROCE_VERSION.get(entry) as u8;
-            RoceAddress { gid, version, mac }
+            let vlan = (ROCE_HAS_VLAN.get(entry) == 1).then(|| ROCE_VLAN.get(entry) as u16);
+            RoceAddress {
+                gid,
+                version,
+                mac,
+                vlan,
+            }
         })
     }
 
-    /// Returns true if a frame to `target` is for the function.
+    /// Returns true if the function accepts a frame to `target`.
     pub fn accepts(&self, target: Mac) -> bool {
         let is_group = target[0] & 1 == 1;
         is_group || nic::PROMISCUOUS.get(&self.context) & 1 == 1 || self.unicast.contains(&target)
@@ -241,9 +252,14 @@ impl Vport {
 }
 
 impl Function {
-    /// Returns true if frames pass: the link is up, and the driver has not switched it off.
+    /// Returns true if frames pass: the link is up, and the driver has not switched the port off.
     pub fn has_carrier(&self) -> bool {
         self.link.is_up && self.ports.is_enabled() && self.vport.admin_state != ADMIN_DOWN
+    }
+
+    /// The VLAN of the RoCE address at `index`.
+    pub(super) fn vlan(&self, index: usize) -> Option<u16> {
+        self.vport.roce_address(index)?.vlan
     }
 
     /// `QUERY_VPORT_STATE`.

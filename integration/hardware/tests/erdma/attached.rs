@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The program, as a virtual machine attaches to it: the client speaks vfio-user as QEMU does, and shares its memory by a
+//! The program from the view of a virtual machine. The client speaks vfio-user as QEMU does, and shares its memory by a
 //! file descriptor.
 
 use crate::driver::{Bus, Command, Completions, Driver, MACS, MEMORY, MEMORY_SIZE, work::*};
@@ -43,7 +43,7 @@ impl Model {
             .spawn()
             .expect("the program");
         let model = Model { process, directory };
-        // the last of its sockets; its file is there before it listens
+        // the program creates this socket last; the file exists before the program listens
         wait_for(|| UnixStream::connect(model.socket("control")).is_ok());
         model
     }
@@ -125,13 +125,13 @@ fn a_machine_finds_an_erdma_function() {
     let sizes: Vec<u64> = (0..7)
         .map(|it| client.region(it).expect("a region").size)
         .collect();
-    // ERDMA_BAR_MASK: BAR 0 and 2 alone, no ROM
+    // ERDMA_BAR_MASK: only BAR 0 and 2, no ROM
     assert_eq!(sizes, [512 << 10, 0, 4096, 0, 0, 0, 0]);
     assert_eq!(client.get_irq_info(2).expect("MSI-X").count, 32);
     client.reset().expect("a reset");
 }
 
-/// Two machines, a connection between their functions, and a region at either side.
+/// Two machines, a connection between their functions, and a memory region on each side.
 struct Machines {
     near: Driver<Attached>,
     far: Driver<Attached>,
@@ -215,7 +215,7 @@ fn waiting_requests_proceed_without_a_doorbell() {
 #[test]
 fn a_client_that_does_not_speak_vfio_user_ends_nothing() {
     let model = Model::start();
-    // a version that is no text, half a header, and an unknown command
+    // a version that is not text, half a header, and an unknown command
     let version = [
         &[1u8, 0, 1, 0, 24, 0, 0, 0][..],
         &[0; 8],
@@ -224,7 +224,7 @@ fn a_client_that_does_not_speak_vfio_user_ends_nothing() {
     .concat();
     for bytes in [&version[..], &[1, 2, 3], &[0xff; 16], &[0xff; 4096]] {
         let mut stream = UnixStream::connect(model.socket("0")).expect("a connection");
-        // it may have closed the connection
+        // the server may have closed the connection
         let _sent = stream.write_all(bytes);
     }
     let mut driver = Driver::start(Attached::new(&model.socket("0")));
@@ -238,7 +238,7 @@ fn interrupts_reach_the_machine() {
     };
     let model = Model::start();
     let mut driver = Driver::start(Attached::new(&model.socket("0")));
-    // a socket in the place of an eventfd: both are written 8 bytes
+    // a socket instead of an eventfd: the function writes 8 bytes to either
     let (ours, theirs) = UnixStream::pair().expect("sockets");
     let flags = VFIO_IRQ_SET_ACTION_TRIGGER | VFIO_IRQ_SET_DATA_EVENTFD;
     (driver.bus.client)
@@ -265,7 +265,7 @@ fn a_machine_that_detaches_leaves_nothing() {
     let mut again = Driver::start(Attached::new(&model.socket("0")));
     let queue = again.completion_queue(1, 4);
     assert_eq!(again.pair(1, 4, &queue).number, 1);
-    // a second process would find the socket's file
+    // a second process would find the file of the socket
     assert!(Client::new(&model.socket("1")).is_ok());
     assert_eq!(MACS[0][5], 1);
 }
@@ -292,6 +292,11 @@ fn a_machine_resets_a_function_and_takes_its_memory_away() {
 fn a_function_falls_off_its_bus_and_comes_back() {
     let model = Model::start();
     let mut driver = Driver::start(Attached::new(&model.socket("0")));
+    let client = &mut driver.bus.client;
+    client.region_write(7, 4, &[6, 0]).expect("the command");
+    let mut command = [0; 2];
+    client.region_read(7, 4, &mut command).expect("a read");
+    assert_eq!(command, [6, 0]);
     assert_eq!(model.order("unplug 02:00:00:00:00:01"), "ok\n");
     assert_eq!(driver.read32(0), u32::MAX);
     let mut config = [0; 4];
@@ -306,6 +311,9 @@ fn a_function_falls_off_its_bus_and_comes_back() {
         "a function that is gone writes no memory"
     );
     assert_eq!(model.order("plug all"), "ok\n");
+    let client = &mut driver.bus.client;
+    client.region_read(7, 4, &mut command).expect("a read");
+    assert_eq!(command, [0, 0], "it masters no bus");
     assert_eq!(driver.read32(0x14), 1, "as after power-on");
     driver.restart();
     assert!(driver.command(Command::new(1, 2)).is_ok());

@@ -39,7 +39,7 @@ fn commands_with_mailboxes_are_executed() {
             assert_eq!(mailbox.iter().fold(0, |all, byte| all ^ byte), 0xff);
         }
     }
-    // what the driver sets is in force
+    // the values that the driver sets become the current values
     let set = with(command(0x109, 0, 16 + 4096), 16, &[0xab; 4096]);
     assert_eq!(it.execute(&set, 16).status(), 0);
     let current = it.execute(&command(0x100, 1, 16), 16 + 4096);
@@ -79,7 +79,7 @@ fn wrong_entries_are_not_delivered() {
         4,
         "the output is not in memory"
     );
-    // an entry that is not the hardware's stays
+    // an entry that is not owned by the hardware is left unchanged
     it.store(crate::driver::QUEUE, &change(63, &[0]));
     it.write(0x18, &1u32.to_be_bytes());
     assert_eq!(it.load(crate::driver::QUEUE, 64), change(63, &[0]));
@@ -93,10 +93,10 @@ fn objects_have_ids_until_they_are_destroyed() {
         (0x700, 0x701, 0x702),
         (0x900, 0x902, 0x903),
         (0x912, 0x914, 0x915),
-        (0x90c, 0x90e, 0x90f),
+        (0x705, 0x706, 0x707),
     ] {
         let context = [0x12; 0x80];
-        // the owner is a protection domain or the like, and its pages follow: none
+        // the owner is a protection domain or similar, followed by its pages: none
         let input = with(command(create, 0, 0x110), 0x20, &context);
         let made = it.execute(&input, 16);
         assert_eq!(made.status(), 0, "{create:#x}");

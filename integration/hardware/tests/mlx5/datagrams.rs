@@ -5,13 +5,13 @@ use crate::{
     driver::{Driver, MACS},
     verbs::{
         DATA, DATAGRAM, NAMED, Pair, QP1, RECEIVE_ERROR, RECEIVED, RECEIVED_WITH_IMMEDIATE,
-        REQUEST, REQUEST_ERROR, address, gid, inline,
+        REQUEST, REQUEST_ERROR, address, gid, inline, tagged_address,
     },
 };
 
 const SEND: u8 = 0xa;
 const SEND_IMMEDIATE: u8 = 0xb;
-/// The key of management datagrams (`IB_QP1_QKEY`).
+/// The queue key of management datagrams (`IB_QP1_QKEY`).
 const MANAGEMENT: u32 = 0x8001_0000;
 
 fn both(service: u8, key: u32) -> (Driver, Pair, Pair) {
@@ -46,7 +46,7 @@ fn a_datagram_comes_with_its_network_header() {
         (got.kind, got.len, got.extra),
         (RECEIVED_WITH_IMMEDIATE, 45, 99)
     );
-    // the header is in the buffer, IPv4
+    // the buffer contains the header, which is IPv4
     assert_eq!(got.sender, 1 << 28 | 2 << 24 | here.number);
     let message = there.enter(&mut it).load(DATA + 0x123, 45);
     assert_eq!(message[..20], [0; 20]);
@@ -75,10 +75,25 @@ fn the_type_of_the_header_is_that_of_the_sender_s_address() {
 }
 
 #[test]
+fn a_datagram_has_the_vlan_of_the_sender_s_address() {
+    let (mut it, mut here, mut there) = both(DATAGRAM, 5);
+    let vlan = [0x10 | 1, 0x23];
+    tagged_address(here.enter(&mut it), gid(0), 2, vlan);
+    there.receive(&mut it, &[(NAMED, 100)]);
+    let rest = [to(1, there.number, 5), inline(b"x")].concat();
+    here.send(&mut it, SEND, 0, &rest);
+    assert_eq!(there.next(&mut it, 1), None, "it is in another network");
+    tagged_address(there.enter(&mut it), gid(1), 2, vlan);
+    here.send(&mut it, SEND, 0, &rest);
+    let got = there.next(&mut it, 1).expect("a completion");
+    assert_eq!(got.vlan, Some(0x123));
+}
+
+#[test]
 fn management_datagrams_go_to_queue_pair_1() {
     let (mut it, mut here, mut there) = both(QP1, MANAGEMENT);
     there.receive(&mut it, &[(NAMED, 300)]);
-    // the sender means its own key
+    // the sender selects its own key
     let rest = [to(1, 1, 1 << 31), inline(&[7; 200])].concat();
     here.send(&mut it, SEND, 0, &rest);
     let got = there.next(&mut it, 1).expect("a completion");
@@ -116,7 +131,7 @@ fn a_datagram_without_a_receiver_is_lost() {
 fn a_wrong_datagram_ends_its_queue_pair() {
     let (mut it, mut here, _) = both(DATAGRAM, 5);
     let mut vector = to(1, 64, 5);
-    // a RoCE address that is not set
+    // an unset RoCE address
     vector[28] |= 1;
     here.send(&mut it, SEND, 0, &[vector, inline(b"x")].concat());
     let failed = here.next(&mut it, 0).expect("a completion");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! ConnectX functions, against the driver's header. [`driver`] plays a guest.
+//! ConnectX functions, tested against the driver's header. [`driver`] acts as a guest.
 
 mod administrator;
 mod attached;
@@ -11,4 +11,5 @@ mod hostile;
 mod infiniband;
 mod port;
 mod reliable;
+mod shared;
 mod verbs;

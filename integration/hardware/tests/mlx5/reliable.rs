@@ -6,7 +6,7 @@ use crate::{
     verbs::{
         ALL_RIGHTS, DATA, DOMAIN, Done, NAMED, Pair, RECEIVE_ERROR, RECEIVED,
         RECEIVED_WITH_IMMEDIATE, RECEIVED_WITH_WRITE, RELIABLE, REQUEST, REQUEST_ERROR, gid,
-        inline, key, pass, remote, segment,
+        inline, key, pass, remote, segment, tagged_address,
     },
 };
 
@@ -31,7 +31,7 @@ fn connected() -> (Driver, Pair, Pair) {
     (it, here, there)
 }
 
-/// A counter of the queue pair's function: `query_q_counter_out`.
+/// Reads a counter of the queue pair's function: `query_q_counter_out`.
 fn counted(pair: &Pair, it: &mut Driver, at: usize) -> u64 {
     let set = pair.enter(it).execute(&command(0x771, 0, 16), 16).output[11];
     let query = with(command(0x773, 0, 32), 0x1f, &[set]);
@@ -40,7 +40,8 @@ fn counted(pair: &Pair, it: &mut Driver, at: usize) -> u64 {
     answer.number(at, 4)
 }
 
-/// Stores bytes where `NAMED + at` is, which begins at 0x123 of the first page.
+/// Stores bytes in the memory of the address `NAMED + at`. `NAMED` is at byte 0x123 of the first
+/// page.
 fn store(pair: &Pair, it: &mut Driver, at: u64, bytes: &[u8]) {
     pair.enter(it).store(DATA + 0x123 + at, bytes);
 }
@@ -63,6 +64,7 @@ fn done(opcode: u8, index: u16, len: u32) -> Option<Done> {
         extra: 0,
         sender: 0,
         lid: 0,
+        vlan: None,
     })
 }
 
@@ -92,7 +94,7 @@ fn a_message_fills_the_segments_of_a_receive_request() {
     assert_eq!(load(&there, &mut it, 0, 5), sent[..5]);
     assert_eq!(load(&there, &mut it, 0x2000, 8995), sent[5..]);
 
-    // one of two blocks, whose data are in it
+    // a request of two blocks with inline data
     there.receive(&mut it, &[(NAMED, 200)]);
     here.send(&mut it, SEND_IMMEDIATE, 0x1234_5678, &inline(&sent[..100]));
     assert_eq!(here.next(&mut it, 0), done(SEND_IMMEDIATE, 1, 100));
@@ -102,12 +104,26 @@ fn a_message_fills_the_segments_of_a_receive_request() {
         (RECEIVED_WITH_IMMEDIATE, 0x1234_5678, 100)
     );
     assert_eq!(load(&there, &mut it, 0, 100), sent[..100]);
-    // both directions count
+    // the counters include both directions
     let counters = there.enter(&mut it).execute(&command(0x770, 0, 32), 0x210);
     assert_eq!(
         (counters.number(0x30, 8), counters.number(0x38, 8)),
         (2, 9100)
     );
+}
+
+/// UCX has the header of a message in the request, and the rest in memory.
+#[test]
+fn bytes_of_a_request_are_before_those_of_memory() {
+    let (mut it, mut here, mut there) = connected();
+    let sent = bytes(50);
+    store(&here, &mut it, 0, &sent[10..]);
+    there.receive(&mut it, &[(NAMED, 200)]);
+    let request = [inline(&sent[..10]), segment(here.key, NAMED, 40)].concat();
+    here.send(&mut it, SEND, 0, &request);
+    assert_eq!(here.next(&mut it, 0), done(SEND, 0, 50));
+    assert_eq!(there.next(&mut it, 1).map(|got| got.len), Some(50));
+    assert_eq!(load(&there, &mut it, 0, 50), sent);
 }
 
 #[test]
@@ -128,7 +144,7 @@ fn the_queues_are_rings() {
 #[test]
 fn writes_and_reads_reach_the_pages_of_a_key() {
     let (mut it, mut here, mut there) = connected();
-    // the second and the first page, so that the bytes are not in one piece
+    // the second page before the first, so that the bytes are not contiguous
     let swapped = key(there.enter(&mut it), ALL_RIGHTS, &[3, 2]);
     let sent = bytes(6000);
     store(&here, &mut it, 0, &sent);
@@ -166,7 +182,7 @@ fn it_page(pair: &Pair, it: &mut Driver, page: u64) -> Vec<u8> {
 #[test]
 fn atomic_operations_return_the_former_value() {
     let (mut it, mut here, there) = connected();
-    // aligned to 8, as the address that programs use
+    // aligned to 8 from the view of the program's address
     let at = 8 - 0x123 % 8;
     store(&there, &mut it, at, &40u64.to_le_bytes());
     let words =
@@ -218,7 +234,7 @@ fn a_key_that_does_not_allow_it_ends_both() {
         assert_eq!(here.next(&mut it, 0), failed(SEND, 1, FLUSHED), "{wrong}");
         assert_eq!(here.state(&mut it), ERROR);
         assert_eq!(there.state(&mut it), ERROR);
-        // the peer's driver gets an event, and its request back
+        // the peer's driver gets an event, and the flushed receive request
         let (kind, _, data) = there.enter(&mut it).event(0, 0).expect("an event");
         assert_eq!((kind, number(&data[24..])), (0x11, u64::from(there.number)));
         let flushed = there.next(&mut it, 1).expect("a completion");
@@ -252,7 +268,7 @@ fn a_wrong_request_ends_its_own_queue_pair() {
         (SEND, segment(0x77, NAMED, 8), LOCAL_PROTECTION),
         (0x25, vec![0; 48], 2),
         (READ, [remote(0, NAMED), inline(&[0; 8])].concat(), 2),
-        (SEND, [inline(&[0; 8]), segment(0x77, NAMED, 8)].concat(), 2),
+        (SEND, [segment(0x77, NAMED, 8), inline(&[0; 8])].concat(), 2),
     ] {
         let (mut it, mut here, mut there) = connected();
         there.receive(&mut it, &[(NAMED, 100)]);
@@ -260,7 +276,7 @@ fn a_wrong_request_ends_its_own_queue_pair() {
         assert_eq!(here.next(&mut it, 0), failed(opcode, 0, syndrome));
         assert_eq!(there.next(&mut it, 1), None);
         assert_ne!(there.state(&mut it), ERROR);
-        // requests that come later are flushed, also if no doorbell is rung for them
+        // later requests are flushed, even if the driver rings no doorbell for them
         here.receive(&mut it, &[(NAMED, 8)]);
         pass(&mut it, 1, 2);
         let flushed = here.next(&mut it, 1).expect("a completion");
@@ -287,7 +303,7 @@ fn a_receive_request_that_is_too_small_or_wrong_ends_both() {
 fn a_message_waits_for_a_receive_request() {
     let (mut it, mut here, mut there) = connected();
     here.send(&mut it, SEND, 0, &inline(&[1; 8]));
-    // two retries of 10.24 ms
+    // two retries, 10.24 ms each
     pass(&mut it, 1, 20);
     assert_eq!(here.next(&mut it, 0), None);
     there.receive(&mut it, &[(NAMED, 8)]);
@@ -328,6 +344,19 @@ fn a_peer_that_does_not_answer_ends_the_retries() {
         assert_eq!(here.next(&mut it, 0), failed(WRITE, 0, 0x15), "{how}");
         assert_eq!(counted(&here, &mut it, 0x60), 2, "local_ack_timeout_err");
     }
+}
+
+#[test]
+fn both_ends_are_in_one_vlan() {
+    let (mut it, mut here, mut there) = connected();
+    tagged_address(here.enter(&mut it), gid(0), 2, [0x10, 7]);
+    there.receive(&mut it, &[(NAMED, 64)]);
+    here.send(&mut it, SEND, 0, &inline(b"x"));
+    assert_eq!(there.next(&mut it, 1), None, "it is in another network");
+    tagged_address(there.enter(&mut it), gid(1), 2, [0x10, 7]);
+    pass(&mut it, 0, 1);
+    assert_eq!(there.next(&mut it, 1).map(|it| it.kind), Some(RECEIVED));
+    assert_eq!(here.next(&mut it, 0).map(|it| it.kind), Some(REQUEST));
 }
 
 #[test]

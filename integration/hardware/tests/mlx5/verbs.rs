@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A driver's queue pairs, memory keys and completions, as the header lays them out.
+//! Queue pairs, memory keys and completions of a driver, in the layout of the header.
 
 use crate::driver::{Driver, MACS, MEMORY, command, number, with};
 use std::time::Duration;
 
 const PAGES: u64 = MEMORY + 0x9_0000;
 const RECORDS: u64 = MEMORY + 0xa_0000;
-/// The memory that keys name: 16 pages.
+/// The memory to which keys refer: 16 pages.
 pub(crate) const DATA: u64 = MEMORY + 0xb_0000;
-/// The address by which programs name it, which does not begin at a page.
+/// The address by which programs name this memory. It is not at a page boundary.
 pub(crate) const NAMED: u64 = 0x7f00_0000_0123;
 const UAR: u64 = 17 * 4096;
-/// Receive requests have 64 bytes, and there are 16; they are before the send requests.
+/// The offset of the send requests, after 16 receive requests of 64 bytes each.
 const SENDS: u64 = 16 * 64;
 
 pub(crate) const ALL_RIGHTS: u16 = 0x7c00;
@@ -61,6 +61,8 @@ pub(crate) struct Done {
     pub(crate) extra: u32,
     pub(crate) sender: u32,
     pub(crate) lid: u16,
+    /// The VLAN of a datagram, or `None` if the datagram has no tag.
+    pub(crate) vlan: Option<u16>,
 }
 
 /// A queue pair with completion queues, and a key for [`DATA`].
@@ -69,19 +71,19 @@ pub(crate) struct Pair {
     pub(crate) number: u32,
     pub(crate) key: u32,
     completions: [u32; 2],
-    /// Which of the function's pages and records it has.
+    /// The slot of the queue pair: selects its pages and doorbell records of the function.
     slot: u64,
     posted: [u16; 2],
     read: [u64; 2],
 }
 
-fn made(it: &mut Driver, input: &[u8]) -> u32 {
+pub(crate) fn made(it: &mut Driver, input: &[u8]) -> u32 {
     let answer = it.execute(input, 16);
     assert_eq!(answer.status(), 0, "{:x?}", &input[..2]);
     answer.number(9, 3) as u32
 }
 
-/// Makes a key for the 16 pages of [`DATA`], in the order of `pages`.
+/// Creates a key for the 16 pages of [`DATA`], in the order of `pages`.
 pub(crate) fn key(it: &mut Driver, rights: u16, pages: &[u64]) -> u32 {
     let input = with(
         command(0x200, 0, 0x110),
@@ -96,26 +98,44 @@ pub(crate) fn key(it: &mut Driver, rights: u16, pages: &[u64]) -> u32 {
     let mut input = with(input, 0x48, &[0, 0, 0, 12]);
     input[0x60..0x64].copy_from_slice(&(pages.len() as u32 / 2).to_be_bytes());
     for page in pages {
-        // with the bits for presence
+        // with the bits that mark a page as present
         input.extend((DATA + page * 4096 + 3).to_be_bytes());
     }
     made(it, &input) << 8 | 0x5a
 }
 
-/// Sets the RoCE address 0 of the function in use.
+/// Sets RoCE address 0 of the function in use.
 pub(crate) fn address(it: &mut Driver, gid: [u8; 16], version: u8) {
+    tagged_address(it, gid, version, [0; 2]);
+}
+
+/// Sets RoCE address 0 of the function in use, with the VLAN's valid bit and number.
+pub(crate) fn tagged_address(it: &mut Driver, gid: [u8; 16], version: u8, vlan: [u8; 2]) {
     let input = with(command(0x761, 0, 0x30), 0x10, &gid);
+    let input = with(input, 0x20, &vlan);
     let input = with(input, 0x22, &MACS[it.position]);
     assert_eq!(it.execute(&with(input, 0x2b, &[version]), 16).status(), 0);
 }
 
 impl Pair {
-    /// A queue pair of the function `position`, in reset. A function has up to 4, by `slot`.
+    /// Creates a queue pair of the function `position`, in the reset state. A function has up to 4 queue pairs, by
+    /// `slot`.
     pub(crate) fn new(it: &mut Driver, position: usize, slot: u64, service: u8) -> Pair {
+        Pair::with_receives(it, position, slot, service, 0)
+    }
+
+    /// [`Pair::new`] with the kind of its receive queue, and the number of a shared one.
+    pub(crate) fn with_receives(
+        it: &mut Driver,
+        position: usize,
+        slot: u64,
+        service: u8,
+        receives: u32,
+    ) -> Pair {
         it.position = position;
         it.set_queue();
         if slot == 0 {
-            it.event_queue(0, 1 << 0x11);
+            it.event_queue(0, 1 << 0x11 | 1 << 0x13 | 1 << 0x14);
             address(it, gid(position), 2);
         }
         let mut pair = Pair {
@@ -132,7 +152,7 @@ impl Pair {
             read: [0; 2],
         };
         for index in 0..2 {
-            // half of a page behind its begin
+            // half a page after the page's start
             let input = with(command(0x400, 0, 0x118), 0x1a, &[8]);
             let input = with(input, 0x1c, &[4]);
             let input = with(input, 0x24, &1u32.to_be_bytes());
@@ -149,6 +169,7 @@ impl Pair {
         let input = with(input, 0x94, &pair.completions[0].to_be_bytes());
         let input = with(input, 0xb4, &pair.completions[1].to_be_bytes());
         let input = with(input, 0xb8, &pair.record().to_be_bytes());
+        let input = with(input, 0xc4, &receives.to_be_bytes());
         let page = pair.page(2).to_be_bytes();
         pair.number = made(it, &with(input, 0x110, &page));
         pair
@@ -168,7 +189,7 @@ impl Pair {
         it
     }
 
-    /// A command of the queue pair.
+    /// Executes a command on the queue pair.
     pub(crate) fn modify(&self, it: &mut Driver, opcode: u16, fields: &[(usize, &[u8])]) {
         let mut input = with(command(opcode, 0, 0x110), 8, &self.number.to_be_bytes());
         for (at, bytes) in fields {
@@ -183,8 +204,11 @@ impl Pair {
         self.enter(it).execute(&query, 0x110).output[0x18] >> 4
     }
 
-    /// Connects a reliable queue pair to the one `to` of the function `there`: it takes what has the rights
-    /// `rre`, `rwe` and `rae`, waits 4.096 µs * 2^10 twice for an answer, and 10.24 ms twice for a receive request.
+    /// Connects a reliable queue pair to the queue pair `to` of the function `there`.
+    ///
+    /// - It accepts requests according to the rights `rre`, `rwe` and `rae`.
+    /// - It waits 4.096 µs * 2^10 for an answer, and retries twice.
+    /// - It waits 10.24 ms for a receive request of the peer, and retries twice.
     pub(crate) fn connect(&self, it: &mut Driver, there: usize, to: u32) {
         self.modify(it, 0x502, &[]);
         let mask = 0xeu32.to_be_bytes();
@@ -206,14 +230,14 @@ impl Pair {
         self.modify(it, 0x504, &[(0x38, &[10 << 3]), (0x89, &[1, 1 << 5])]);
     }
 
-    /// A datagram queue pair with a key, ready.
+    /// Sets a datagram queue pair with a key to the ready state.
     pub(crate) fn ready(&self, it: &mut Driver, key: u32) {
         self.modify(it, 0x502, &[(0xc0, &key.to_be_bytes())]);
         self.modify(it, 0x503, &[]);
         self.modify(it, 0x504, &[]);
     }
 
-    /// Posts a receive request with these segments: no doorbell is rung.
+    /// Posts a receive request with these segments. Rings no doorbell.
     pub(crate) fn receive(&mut self, it: &mut Driver, segments: &[(u64, u32)]) {
         let mut request = [0; 64];
         let end = (0u64, 0u32, 0x100u32);
@@ -229,7 +253,7 @@ impl Pair {
         it.store(self.record(), &u32::from(self.posted[0]).to_be_bytes());
     }
 
-    /// Empties both queues, as a driver does after a reset.
+    /// Empties both queues, as a driver does after it resets the queue pair.
     pub(crate) fn restart(&mut self, it: &mut Driver) {
         self.posted = [0; 2];
         self.enter(it).store(self.record(), &[0; 8]);
@@ -244,7 +268,7 @@ impl Pair {
         self.ring(it, opcode);
     }
 
-    /// Posts a send request that asks for a completion, and rings the doorbell. `rest` follows the control segment.
+    /// Posts a send request that requests a completion, and rings the doorbell. `rest` follows the control segment.
     pub(crate) fn send(&mut self, it: &mut Driver, opcode: u8, immediate: u32, rest: &[u8]) {
         self.post(it, opcode, immediate, rest);
         self.ring(it, opcode);
@@ -296,10 +320,11 @@ impl Pair {
             extra: word(36),
             sender: word(24),
             lid: word(20) as u16,
+            vlan: (entry[29] & 1 == 1).then(|| word(28) as u16),
         })
     }
 
-    /// Asks for an event of the next completion of a queue.
+    /// Requests an event for the next completion of a queue.
     pub(crate) fn arm(&self, it: &mut Driver, queue: usize, only_solicited: bool) {
         let read = self.read[queue] as u32 | u32::from(only_solicited) << 24;
         let doorbell = [read, self.completions[queue]].map(u32::to_be_bytes);
@@ -317,7 +342,7 @@ pub(crate) fn segment(key: u32, address: u64, len: u32) -> Vec<u8> {
     .concat()
 }
 
-/// A segment with the data.
+/// A segment with inline data.
 pub(crate) fn inline(data: &[u8]) -> Vec<u8> {
     let len = 1 << 31 | data.len() as u32;
     let mut segment = [&len.to_be_bytes()[..], data].concat();
@@ -330,7 +355,7 @@ pub(crate) fn remote(key: u32, address: u64) -> Vec<u8> {
     [&address.to_be_bytes()[..], &key.to_be_bytes(), &[0; 4]].concat()
 }
 
-/// Lets time pass, in steps of a millisecond.
+/// Advances the time in steps of a millisecond.
 pub(crate) fn pass(it: &mut Driver, from: u64, to: u64) {
     for millisecond in from..to {
         it.fabric.advance(Duration::from_millis(millisecond));
