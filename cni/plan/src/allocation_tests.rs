@@ -71,7 +71,8 @@ fn node(number: u32) -> CharNode {
 
 #[test]
 fn ids_are_the_containers_together_each_once() {
-    // a sidecar, and two containers; one resource in two entries, as of two NUMA nodes
+    // a sidecar and two containers; kubelet lists one resource in two entries, as it does for two
+    // NUMA nodes
     let pod = pod(&[
         &[("rdma/hca", &["7"])],
         &[
@@ -100,6 +101,7 @@ fn a_grant_counts_more_than_what_is_published_and_that_more_than_the_id() {
     let published = Published {
         format: published::FORMAT,
         cdi_dir: None,
+        boot_id: None,
         resources: [(
             "rdma/vf".to_owned(),
             Resource {
@@ -107,6 +109,7 @@ fn a_grant_counts_more_than_what_is_published_and_that_more_than_the_id() {
                 devices: published::Devices::Every(vec![address("0000:5e:00.1")]),
                 parents: BTreeMap::new(),
                 limited: false,
+                ids: None,
             },
         )]
         .into(),
@@ -192,7 +195,7 @@ fn devices_are_in_the_order_of_resources_then_addresses() {
             "0000:d8:00.0"
         ]
     );
-    // what one resource shares is shared
+    // a device is shared if one of its resources shares it
     let sharings: Vec<Sharing> = found.iter().map(|it| it.sharing).collect();
     use Sharing::{Exclusive, Shared};
     assert_eq!(sharings, [Shared, Exclusive, Shared, Shared]);
@@ -242,7 +245,7 @@ fn claims_of_our_drivers_are_known_by_their_cdi_names() {
         device: name.into(),
     };
     for (containers, expected) in [
-        // two containers of one claim
+        // two containers use one claim
         (
             [
                 ("hca.rdma", "rdma-hca-all", &*of("one")),
@@ -257,7 +260,7 @@ fn claims_of_our_drivers_are_known_by_their_cdi_names() {
             ],
             vec![device("rdma-vf-1")],
         ),
-        // another driver's name of a claim is not this driver's
+        // this driver ignores the CDI name of another driver's device
         (
             [
                 ("gpu.example.org", "gpu-0", &*of("one")),
@@ -292,7 +295,7 @@ fn a_claims_device_is_what_it_was_prepared_with() {
     let allotments = devices(&[meaning], &[]).expect("devices");
     assert_eq!(allotments.len(), 1);
     assert_eq!(allotments[0].address, address("0000:3b:00.1"));
-    // nobody asked for: of another resource, or not in the claim
+    // neither a device of another resource nor a device outside the claim has a result
     assert_eq!(of_claim(&one, &record, &resources[..1]), None);
     assert_eq!(of_claim(&device("other"), &record, &resources), None);
 }
@@ -310,10 +313,12 @@ fn a_device_is_a_rail_for_each_netdev_that_resources_attach_to() {
         devices: published::Devices::Every(vec![address(nic)]),
         parents: [(address(nic), "bond0.200".to_owned())].into(),
         limited: false,
+        ids: None,
     };
     let published = Published {
         format: published::FORMAT,
         cdi_dir: None,
+        boot_id: None,
         resources: [("rdma/tenant-b".to_owned(), resource)].into(),
         chain_names_resources: false,
         physical_functions: BTreeMap::new(),

@@ -16,21 +16,21 @@ use rdma_netns::{
     VfSetting, VfSettingKind,
 };
 
-/// Other records that a plan considers.
+/// Records of other attachments, which a plan takes into account.
 #[derive(Debug, Default)]
 pub struct Others {
-    /// Records of this boot whose devices are not restored. Two pods can have exchanged the names of their netdevs: if
-    /// a netdev of these records has a name that this attachment needs, the plan renames it.
+    /// Records of this boot whose devices are not restored yet. A pod can have exchanged names of netdevs. If a netdev
+    /// of such a record has a name that this attachment needs, the plan renames it.
     pub unrestored: Vec<Attachment>,
     /// Other attachments of the same pod, whose children stay.
     pub of_pod: Vec<Attachment>,
-    /// True if netdevs of the pod that are not rails stay, because they may belong to the host. Only the pod's own DEL
-    /// removes such netdevs, and only if the previous DEL has named them.
+    /// True if a pod's netdev that has an alias and is no rail stays in the pod, because it may belong to the host.
+    /// Only the pod's own DEL removes such a netdev, after the previous DEL has named it in an error.
     pub keeps_aliased: bool,
 }
 
 impl Others {
-    /// Returns true if `plans`, which were made without other attachments, may be different with them.
+    /// Returns true if plans that take [`Others`] into account may differ from `plans`, which do not.
     pub fn are_needed(plans: &[RailPlan], attachment: &Attachment, observed: &Observed) -> bool {
         let is_taken = |plan: &RailPlan| matches!(plan, Err(Obstacle::HostNameTaken { .. }));
         let mut rails = attachment.rails.iter();
@@ -40,14 +40,15 @@ impl Others {
     }
 }
 
-/// Returns the operations that lead from the present to the recorded state, one plan for each rail. A rail that cannot
-/// return to the host does not stop the others.
+/// Returns the operations from the present state to the recorded state, one plan for each rail. If one rail cannot
+/// return to the host, the other rails still get plans.
 pub fn detach(attachment: &Attachment, observed: &Observed) -> Vec<RailPlan> {
     detach_beside(attachment, &Others::default(), observed, &[])
 }
 
-/// Plans like [`detach`], but takes `others` into account, and leaves out the attributes in `given_up`. Each of these
-/// attributes has its rail's index.
+/// Plans like [`detach`], with two differences: it takes `others` into account, and plans no change of the attributes
+/// in `given_up`. Each entry of `given_up` has a rail's index and an attribute. With [`Attribute::Netdev`] a netdev that
+/// no namespace has is not an obstacle, although the function's driver could make the netdev again.
 pub fn detach_beside(
     attachment: &Attachment,
     others: &Others,
@@ -60,7 +61,7 @@ pub fn detach_beside(
         let mut interfaces = vec![];
         let (mut indexes, mut aliased) = (vec![], vec![]);
         if index == 0 {
-            // replies of other interfaces do not meet the rail any more
+            // no rail attracts replies of the pod's other interfaces any more
             interfaces = other_interfaces::detach(attachment, observed);
             let siblings = siblings(attachment, &others.of_pod, observed);
             for (link, _) in siblings.filter(|(_, hosts)| hosts.is_none()) {
@@ -80,9 +81,9 @@ pub fn detach_beside(
             }
         }
         match return_rail((attachment, others), index, observed, given_up) {
-            // the netdev stays in the pod, with its rules and routes
+            // the netdev stays in the pod with its rules and routes until its host name is free
             Err(taken @ Obstacle::HostNameTaken { .. }) => Err(taken),
-            // operations that are possible come first
+            // these operations are possible; the plan reports the obstacle after them
             Err(_) if !(rules.is_empty() && interfaces.is_empty()) => {
                 Ok(rules.into_iter().chain(interfaces).collect())
             }
@@ -101,9 +102,9 @@ pub fn detach_beside(
     rails.collect()
 }
 
-/// Returns the indexes of restored rails. A rail is restored if the host has it with all recorded attributes except
-/// `given_up`, and the pod has no rule, no other interface and no netdev because of the rail. A rail without a netdev
-/// is not restored, because the netdev can come back.
+/// Returns the indexes of restored rails. A rail is restored if the host has its devices with all recorded attributes
+/// except `given_up`, and the pod has no netdev that ADD made or moved for the rail. Rules and routes in the pod do not
+/// matter. A rail whose netdev does not exist is not restored, because the netdev can appear again.
 pub fn home(
     attachment: &Attachment,
     others: &Others,
@@ -111,7 +112,9 @@ pub fn home(
     given_up: &[(usize, Attribute)],
 ) -> Vec<usize> {
     let rails = 0..attachment.rails.len();
-    let gone: Vec<usize> = gone(attachment, observed).map(|(it, _)| it).collect();
+    let gone: Vec<usize> = locate::gone(attachment, observed)
+        .map(|it| it.index)
+        .collect();
     let is_home = |index: &usize| {
         let plan = return_rail((attachment, others), *index, observed, given_up);
         !gone.contains(index) && plan.is_ok_and(|ops| ops.is_empty())
@@ -119,7 +122,8 @@ pub fn home(
     rails.filter(is_home).collect()
 }
 
-/// Plans the return of the rail `index`. If the rail's driver must be bound again, the rebind returns the rail.
+/// Plans the return of the rail `index`. Binding the rail's driver again also returns the rail, so a plan with this
+/// operation has no move.
 fn return_rail(
     (attachment, others): (&Attachment, &Others),
     index: usize,
@@ -128,32 +132,23 @@ fn return_rail(
 ) -> RailPlan {
     let rail = &attachment.rails[index];
     let own = given_up.iter().filter(|(rail, _)| *rail == index);
-    let own: Vec<Attribute> = own.map(|(_, attribute)| attribute.clone()).collect();
+    let mut own: Vec<Attribute> = own.map(|(_, attribute)| attribute.clone()).collect();
     let bind_anew = function::bind_anew(rail, 0);
     let bind_anew = bind_anew.filter(|_| !own.contains(&Attribute::Rebound));
+    if bind_anew.is_some() {
+        // the driver may make the netdev again when it is bound again
+        own.retain(|it| *it != Attribute::Netdev);
+    }
     match rail_to_host((attachment, others), rail, observed, &own) {
-        Err(Obstacle::InAnotherNetns { .. }) if bind_anew.is_some() => {
+        Err(obstacle) if obstacle.is_awaited() && bind_anew.is_some() => {
             Ok(bind_anew.into_iter().collect())
         }
         to_host => to_host,
     }
 }
 
-/// Returns the rails whose netdevs no longer exist, each as its index and the netdev's host state.
-pub fn gone<'a>(
-    attachment: &'a Attachment,
-    observed: &'a Observed,
-) -> impl Iterator<Item = (usize, &'a Link)> {
-    let rails = attachment.rails.iter().enumerate();
-    let ours = rails.filter(|(_, rail)| rail.stage != Stage::Returned);
-    let host_links = ours.filter_map(|(index, rail)| Some((index, rail, rail.host_link.as_ref()?)));
-    let gone = host_links.filter(|(_, rail, host_link)| {
-        matches!(locate::link(rail, host_link, observed), Ok(Located::Gone))
-    });
-    gone.map(|(index, _, host_link)| (index, host_link))
-}
-
-/// Removes the rules that ADD set for the rail. Rules stay after the netdev leaves the pod, unlike routes.
+/// Removes the rules that ADD set for the rail. When the netdev leaves the pod, the kernel removes its routes, but not
+/// the rules.
 fn rules(rail: &Rail, observed: &Observed) -> Vec<Op> {
     let rules = observed.pod.iter().flat_map(|pod| &pod.rules);
     let ours = rules.filter(|rule| rail.assigned.rules.contains(rule));
@@ -164,7 +159,7 @@ fn rules(rail: &Rail, observed: &Observed) -> Vec<Op> {
     .collect()
 }
 
-/// Returns the operations that restore `link` on the host to the state `host_link`.
+/// Returns the operations that restore the host's netdev `link` to the recorded state `host_link`.
 pub fn missing_of(host_link: &Link, link: &Link, observed: &Observed) -> Vec<Op> {
     let mut ops = vec![];
     let draft = LinkPlanner::new(NetnsSide::Host, link, &mut ops);
@@ -221,7 +216,7 @@ fn rail_to_host(
         return Ok(ops);
     };
     if !ops.is_empty() && host_link.link_type == LinkType::Infiniband {
-        // the kernel makes the IPoIB netdev again, on the host: the plan continues after the next observation
+        // after the move the kernel makes a new IPoIB netdev on the host: the plan continues after the next observation
         return Ok(ops);
     }
     let lacks = |function: &Function<'_>| {
@@ -235,12 +230,13 @@ fn rail_to_host(
     let function = Function::of(host_link, observed);
     let bind = function::bind(rail, observed);
     let is_unbound = bind.is_some();
-    let located = match is_unbound {
-        true => Located::Gone,
-        false => locate::link(rail, host_link, observed)?,
+    let located = match locate::link(rail, host_link, observed) {
+        _ if is_unbound => Located::Gone,
+        Err(Obstacle::NoNetdev { .. }) if given_up.contains(&Attribute::Netdev) => Located::Gone,
+        located => located?,
     };
     let Located::At(side, link) = located else {
-        // the physical function has the function without a netdev, as after its driver was unbound
+        // the physical function reports the virtual function, which has no netdev, as when its driver is unbound
         ops.extend(function.iter().filter(|it| it.is_there()).flat_map(lacks));
         ops.extend(bind);
         return Ok(ops);
@@ -254,7 +250,7 @@ fn rail_to_host(
             ops.extend(rebind.filter(|_| !given_up.contains(&Attribute::Rebound)));
         }
         if !ops.is_empty() {
-            // the driver then makes its devices again: the plan continues after the next observation
+            // the driver makes new devices: the plan continues after the next observation
             return Ok(ops);
         }
     }
@@ -281,7 +277,7 @@ fn rail_to_host(
         return Err(Obstacle::HostNameTaken { link, name });
     }
     ops.extend(uppers(attachment, (side, link), observed));
-    // lifetimes that expired meanwhile are removed
+    // removes addresses and routes whose lifetimes have expired since ADD
     let host_link = host_link.aged(attachment.age(observed));
     let mut draft = LinkPlanner::new(side, link, &mut ops);
     match side {
@@ -299,8 +295,8 @@ fn rail_to_host(
     Ok(ops)
 }
 
-/// Removes the rail's child of a shared netdev, and temporary children that restored an ipvlan port's mode. Does not
-/// remove rails of `of_pod`, the pod's other attachments.
+/// Removes the rail's child of a shared netdev, and the temporary children that restored an ipvlan port's mode. Does
+/// not remove rails of `of_pod`, the pod's other attachments.
 fn children(rail: &Rail, of_pod: &[Attachment], observed: &Observed) -> Vec<Op> {
     let Some(shared) = &rail.shared else {
         return vec![];
@@ -329,7 +325,7 @@ fn children(rail: &Rail, of_pod: &[Attachment], observed: &Observed) -> Vec<Op> 
 /// Name of a temporary child that restores the mode of an ipvlan port, followed by a number.
 const PORT_RESET: &str = "rdmaport";
 
-/// Returns the temporary children of the rail's ipvlan port, by their names.
+/// Returns the temporary children of the rail's ipvlan port, which it finds by their names.
 fn port_resets<'a>(rail: &'a Rail, observed: &'a Observed) -> impl Iterator<Item = &'a Link> {
     let shared = rail.shared.as_ref();
     let shared = shared.filter(|it| matches!(it.child, Child::Ipvlan { .. }));
@@ -342,9 +338,9 @@ fn port_resets<'a>(rail: &'a Rail, observed: &'a Observed) -> impl Iterator<Item
     })
 }
 
-/// Restores the mode of an ipvlan port, if the mode of the pod's child `link` shows that a program changed it. A new
-/// child sets the port's mode (`ipvlan_link_new()`, `drivers/net/ipvlan/ipvlan_main.c`), and the port exists as long as
-/// other pods have children. So the plan creates a temporary child, and removes it after the next observation.
+/// Restores the mode of an ipvlan port. The mode of the pod's child `link` shows whether a program changed it. The port
+/// exists while other pods have children of it. A new child sets the port's mode (`ipvlan_link_new()`,
+/// `drivers/net/ipvlan/ipvlan_main.c`). So the plan makes a temporary child, and removes it after the next observation.
 fn reset_port(shared: &Shared, link: &Link, observed: &Observed) -> Option<Op> {
     let is_changed =
         matches!(shared.child, Child::Ipvlan { .. }) && link.child != Some(shared.child);
@@ -363,8 +359,8 @@ fn reset_port(shared: &Shared, link: &Link, observed: &Observed) -> Option<Op> {
     })
 }
 
-/// Returns a temporary name for `link`, a netdev of `rail`, while `other`, a misnamed netdev of another rail, has its
-/// recorded name. A pod can have exchanged the names of two netdevs: each would wait for the other.
+/// Returns a temporary name for `link`, a netdev of `rail`, if a misnamed netdev `other` of another rail has the
+/// recorded name of `link`. A pod can have exchanged the names, and then neither netdev could be renamed first.
 fn temporary_name(
     attachment: &Attachment,
     rail: &Rail,
@@ -386,15 +382,15 @@ fn temporary_name(
     kernel_name(link, observed).filter(|_| is_there)
 }
 
-/// Returns the name that the kernel gives to a returning netdev whose own name is taken (`default_device_exit_net()`,
-/// `net/core/dev.c`), if that name is free.
+/// Returns the name that the kernel gives to a netdev that returns to the host while another netdev has its name
+/// (`default_device_exit_net()`, `net/core/dev.c`). Returns `None` if another netdev also has that name.
 fn kernel_name(link: &Link, observed: &Observed) -> Option<InterfaceName> {
     let name = InterfaceName::try_from(format!("dev{}", link.index)).ok()?;
     observed.host.link(&name).is_none().then_some(name)
 }
 
-/// Renames `link`, a netdev of the host that has `name`, if `link` belongs to `others` and should have another name.
-/// The restore of `link` finds it under any name.
+/// Renames the host's netdev `name` if the netdev belongs to a record of `others` and was recorded under another name.
+/// The restore of that record finds the netdev under any name.
 fn release_name(
     others: &[Attachment],
     link: &Link,
@@ -422,21 +418,22 @@ fn release_name(
     }
 }
 
-/// Plans the move to the host under the recorded name. The move resets all other attributes. A later plan restores
-/// them, when the netdev is observed on the host.
+/// Plans the netdev's move to the host under the recorded name. The kernel resets all other attributes during the move.
+/// A later plan restores them, after an observation of the netdev on the host.
 fn to_host(host_link: &Link, mut draft: LinkPlanner<'_>, observed: &Observed) {
     if let Some(function) = Function::of(host_link, observed) {
-        // a function adopts a hardware address only while it moves; its other settings stay until it has left the pod
+        // a virtual function adopts a hardware address only while it moves; a later plan restores its other settings on
+        // the host
         let is_mac = |it: &&VfSetting| it.kind() == VfSettingKind::Mac;
         draft.vf(&function, function.before().filter(is_mac));
     }
-    // the host may have another netdev with an alternative name of this one; the kernel would then refuse the whole
-    // move (`__dev_change_net_namespace()`, `net/core/dev.c`)
+    // another netdev of the host may have an alternative name of this netdev: the kernel would refuse the whole move
+    // (`__dev_change_net_namespace()`, `net/core/dev.c`)
     let free = host_link.alt_names.iter();
     let free = free.filter(|name| observed.host.link(name).is_none());
     draft.drop_alt_names(&free.cloned().collect::<Vec<_>>());
     if host_link.parent.is_none() {
-        // a virtual netdev on the host is identified by its hardware address
+        // later observations identify a virtual netdev on the host by its hardware address
         draft.mac(&host_link.mac);
     }
     draft.relocate(NetnsSide::Host, &host_link.name);
@@ -449,21 +446,21 @@ fn restore_attributes(
     link: &Link,
     observed: &Observed,
 ) {
-    // the pod may have made the host's name an alternative name
+    // the pod may have added the recorded name as an alternative name
     draft.drop_alt_names(&host_link.alt_names);
     draft.rename(&host_link.name);
     let function = Function::of(host_link, observed);
     if let Some(function) = &function {
         draft.vf(function, function.before());
     }
-    // the address ends with the port's GUID, which the physical function has restored, unless an administrator had set
-    // another one
-    let is_given = function.is_none_or(|it| !it.has_guids()) || Guid::is_changed(host_link);
-    if is_given {
+    // an IPoIB address ends with the port's GUID, which the physical function has restored; restore the address only if
+    // an administrator had set another GUID
+    let sets_mac = function.is_none_or(|it| !it.has_guids()) || Guid::is_changed(host_link);
+    if sets_mac {
         draft.mac(&host_link.mac);
     }
     if let Some(ipoib) = host_link.ipoib {
-        // before the MTU, because the mode changes the MTU
+        // the mode precedes the MTU, because the kernel changes the MTU with the mode
         draft.ipoib_mode(ipoib.mode);
         draft.umcast(ipoib.umcast);
     }
@@ -480,7 +477,7 @@ fn restore_attributes(
     draft.up(host_link.up);
     let lasting = |address: &&Address| !address.automatic;
     draft.addresses(host_link.addresses.iter().filter(lasting));
-    // wait for the address that the kernel makes before restoring a route that needs it
+    // a route can need an address that the kernel itself makes: such a route is planned after the address exists
     let to_be: Vec<_> = host_link
         .addresses
         .iter()

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Plans: lists of operations from an observed state to the state in an attachment's record. This crate is pure: it
-//! never reads or changes a kernel. A plan is empty if nothing remains to do. A restore is a plan towards the recorded
-//! host state.
+//! neither reads nor changes a kernel. A plan is empty if the kernel has the desired state. A restore is a plan whose
+//! result is the recorded host state.
 //!
 //! | module | owns |
 //! |---|---|
@@ -16,7 +16,7 @@
 //! | `rdma_name` | the names of RDMA devices, which pods can change |
 //! | `spared` | the default routers of other netdevs, which the kernel would drop |
 //! | `managed` | attributes that a network manager removed after the restore |
-//! | [`drift`] | an operation as a deviation in words, for CHECK |
+//! | [`drift`] | the description of a deviation by the operation that would correct it, for CHECK |
 
 pub mod allocation;
 mod attach;
@@ -37,22 +37,22 @@ mod spared;
 
 pub use attach::{attach, attach_rail, bearer};
 pub use children::{child_removed, children_together, limit_to_batch};
-pub use detach::{Others, detach, detach_beside, gone, home, missing_of};
+pub use detach::{Others, detach, detach_beside, home, missing_of};
 pub use function::{Rebind, are_named, is_rebound, is_unreported, rebinds};
 pub use leftovers::{is_of_others, left_in_pod};
-pub use locate::{rdma_anywhere, rdma_on_host};
+pub use locate::{GoneRail, gone, rdma_anywhere, rdma_on_host};
 pub use managed::{has_to_outlast, taken_away};
 pub use other_interfaces::{attach_other_interfaces, divert};
 pub use rdma_name::renamed;
 pub use routing::{choose_tables, connected, routed, rules_of};
 pub use spared::{drops_routers, spare, spare_no_more, still_spared, to_spare, without_spared};
 
-use rdma_netns::{InterfaceName, NetnsSide, Op};
+use rdma_netns::{DeviceAddress, InterfaceName, NetnsSide, Op};
 
-/// An obstacle between the observed and the desired state.
+/// An obstacle that prevents the operations from the observed to the desired state.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Obstacle {
-    /// Another netdev has the name that the netdev needs.
+    /// Another netdev of the host has the recorded name of the netdev that returns.
     #[error(
         "{link} cannot get its name {name} on the host, because another netdev has the name; rename the other netdev \
          and try again"
@@ -63,29 +63,30 @@ pub enum Obstacle {
         /// The netdev's recorded name.
         name: InterfaceName,
     },
-    /// The name is taken in the pod.
+    /// Another netdev of the pod has the rail's name.
     #[error("interface {name} exists in the pod already")]
     PodNameTaken {
-        /// The name.
+        /// The rail's name in the pod.
         name: InterfaceName,
     },
-    /// The parent of a child is down, so the child could not be set up.
+    /// The parent is down, so a child of it could not be set up.
     #[error("{parent} is down: set it up on the host, so that pods can share it")]
     ParentDown {
-        /// The netdev's name on the host.
+        /// The parent's name on the host.
         parent: InterfaceName,
     },
-    /// A child's packets pass through its parent.
+    /// The child's MTU is larger than its parent's. This is impossible, because the child's packets pass through the
+    /// parent.
     #[error("mtu: {mtu} is more than the {limit} of {parent}")]
     MtuTooLarge {
         /// The parent's name on the host.
         parent: InterfaceName,
-        /// Bytes.
+        /// MTU of the child, bytes.
         mtu: u32,
-        /// Bytes.
+        /// Largest MTU of a child, bytes.
         limit: u32,
     },
-    /// A sysctl disables IPv6.
+    /// A sysctl of the pod disables IPv6, and the rail has an IPv6 address.
     #[error(
         "{link} cannot have its IPv6 address: IPv6 is switched off in the pod \
          (net.ipv6.conf.{link}.disable_ipv6 is 1; see net.ipv6.conf.default.disable_ipv6)"
@@ -94,7 +95,7 @@ pub enum Obstacle {
         /// The netdev's name in the pod.
         link: InterfaceName,
     },
-    /// No table number from the base on is free.
+    /// The pod uses all routing tables from `routing.tableBase` on.
     #[error(
         "routing.tableBase: the pod uses all routing tables from {base} on; choose a lower base"
     )]
@@ -102,52 +103,52 @@ pub enum Obstacle {
         /// `routing.tableBase`
         base: u32,
     },
-    /// The MTU is too small for IPv6.
+    /// The netdev has an IPv6 address, and its MTU is too small for IPv6.
     #[error("mtu: {mtu} is too small for the IPv6 addresses of {link}: IPv6 needs 1280")]
     MtuTooSmall {
         /// The netdev's name on the host.
         link: InterfaceName,
-        /// Bytes.
+        /// MTU of the netdev, bytes.
         mtu: u32,
     },
-    /// The kernel would wait for connections that a process has open.
+    /// The RDMA device has open SMC connections. A move of the device would wait until they are closed.
     #[error(
         "RDMA device {device} cannot be moved: {} has SMC connections over it open ({count}), and the move would \
          wait uninterruptibly until they end; end the process or its connections, and try again",
         match from { NetnsSide::Host => "a process on the host", NetnsSide::Pod => "a process of the pod" }
     )]
     Held {
-        /// The RDMA device.
+        /// Name of the RDMA device.
         device: String,
-        /// Number of connections.
+        /// Number of open connections.
         count: u32,
         /// The RDMA device's namespace.
         from: NetnsSide,
     },
-    /// The kernel would wait for the sub-device's reference.
+    /// The RDMA device has a sub-device. A move of the RDMA device would wait for the sub-device's reference.
     #[error(
         "RDMA device {device} cannot be moved while it has the sub-device {sub_device}, because the move would wait \
          until the sub-device is gone: delete it (rdma dev delete {sub_device}), or set the RDMA subsystem to shared \
          mode"
     )]
     HasSubDevice {
-        /// The RDMA device.
+        /// Name of the RDMA device.
         device: String,
-        /// The sub-device.
+        /// Name of the sub-device.
         sub_device: String,
     },
-    /// Netdevs of the pod that are not rails. Another plugin may have moved them there from the host.
+    /// The pod has netdevs that are not rails. Another plugin may have moved them from the host into the pod.
     #[error(
         "{links}, as a netdev of the host that another plugin moved: a DEL that finds it again removes it; to keep it, move it \
          to the host"
     )]
     MayBeHosts {
-        /// A clause for each, with its alias.
+        /// One clause for each netdev, with its alias.
         links: String,
-        /// Their indexes in the pod.
+        /// Indexes of these netdevs in the pod.
         indexes: Vec<u32>,
     },
-    /// The device exists, but is in neither namespace.
+    /// The device exists, but is neither on the host nor in the pod.
     #[error(
         "{device} is not back on the host: it is in another namespace, or its pod's namespace is \
          kept alive by a process"
@@ -156,7 +157,19 @@ pub enum Obstacle {
         /// Name of the netdev or RDMA device.
         device: String,
     },
-    /// The device does not exist.
+    /// The netdev's function has a driver and no netdev in any namespace. A driver that recovers its function makes the
+    /// netdev again.
+    #[error(
+        "{device} is not back on the host: {function} has a driver and no netdev; a DEL three minutes after the first one \
+         gives {device} up"
+    )]
+    NoNetdev {
+        /// Name of the netdev.
+        device: InterfaceName,
+        /// The PCI function or auxiliary device.
+        function: DeviceAddress,
+    },
+    /// The device does not exist any more.
     #[error("{device} is neither on the host nor in the pod")]
     Vanished {
         /// Name of the netdev or RDMA device.
@@ -164,5 +177,12 @@ pub enum Obstacle {
     },
 }
 
-/// The plan of one rail.
+impl Obstacle {
+    /// Returns true if the kernel or a driver can still return the device.
+    pub fn is_awaited(&self) -> bool {
+        matches!(self, Self::InAnotherNetns { .. } | Self::NoNetdev { .. })
+    }
+}
+
+/// The operations of one rail, or the obstacle to them.
 pub type RailPlan = Result<Vec<Op>, Obstacle>;

@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Finds a recorded device again, in the pod or on the host. Its name and index may have changed.
+//! Finds a recorded device in the pod or on the host, although its name and index may have changed.
 
 use super::Obstacle;
-use attachments::{Attachment, Rail, Shared, Sibling};
+use attachments::{Attachment, Rail, Shared, Sibling, Stage};
 use rdma_netns::{Child, Device, Link, LinkType, NetnsSide, Observed, Origin, RdmaDevice, pairing};
 
 /// Present place of a recorded device.
 #[derive(Debug)]
 pub(super) enum Located<'a, T> {
-    /// The device is in this namespace.
+    /// The device is in the pod or on the host.
     At(NetnsSide, &'a T),
-    /// The device does not exist any more: a virtual netdev ends with its namespace, and a VF can be removed.
+    /// The device does not exist any more. The kernel deletes a virtual netdev with its namespace, and an administrator
+    /// can remove a VF.
     Gone,
 }
 
-/// Finds the netdev that was `host_link` on the host.
+/// Finds the netdev that was recorded on the host as `host_link`.
 pub(super) fn link<'a>(
     rail: &Rail,
     host_link: &Link,
@@ -43,34 +44,97 @@ pub(super) fn link<'a>(
     if let Some(link) = on_host.find(|link| is_changed(host_link, link)) {
         return Ok(Located::At(NetnsSide::Host, link));
     }
-    let exists = match &host_link.parent {
-        Some(parent) => observed.device(parent).is_some_and(has_netdev_driver),
-        // hardware on another bus than PCI does not end with a namespace
-        None => host_link.kind.is_none(),
+    let device = host_link.name.clone();
+    let Some(parent) = &host_link.parent else {
+        // the kernel does not delete hardware that is on another bus than PCI when a namespace ends
+        return match host_link.kind {
+            None => Err(in_another_netns(&device)),
+            Some(_) => Ok(Located::Gone),
+        };
     };
-    match exists {
-        true => Err(Obstacle::InAnotherNetns {
-            device: host_link.name.to_string(),
+    match observed.device(parent).filter(|it| has_netdev_driver(it)) {
+        None => Ok(Located::Gone),
+        Some(it) if it.has_netdev => Err(in_another_netns(&device)),
+        Some(_) => Err(Obstacle::NoNetdev {
+            device,
+            function: parent.clone(),
         }),
-        false => Ok(Located::Gone),
     }
 }
 
-/// Returns true if the driver of `device` makes netdevs. Drivers that pass the device to a virtual machine make none.
+fn in_another_netns(device: &str) -> Obstacle {
+    let device = device.to_owned();
+    Obstacle::InAnotherNetns { device }
+}
+
+/// A rail whose netdev no longer exists.
+#[derive(Clone, Copy, Debug)]
+pub struct GoneRail<'a> {
+    /// Index of the rail.
+    pub index: usize,
+    /// Host state of the netdev.
+    pub host_link: &'a Link,
+    /// True if the netdev's function has a driver, which could make the netdev again.
+    pub has_driver: bool,
+}
+
+impl GoneRail<'_> {
+    /// Returns the reason why the netdev is not restored. `has_pod` is true if the pod's namespace exists.
+    pub fn why(&self, has_pod: bool) -> String {
+        let Link { name, parent, .. } = self.host_link;
+        match parent {
+            Some(function) => {
+                format!("{name} exists no more: {function} has no netdev in any namespace")
+            }
+            None if has_pod => format!(
+                "{name} is gone: its pod deleted it; a netdev that the pod made in its place stays there"
+            ),
+            None => format!("{name} exists no more: a virtual netdev ends with its namespace"),
+        }
+    }
+}
+
+/// Returns the rails whose netdevs no longer exist.
+pub fn gone<'a>(
+    attachment: &'a Attachment,
+    observed: &'a Observed,
+) -> impl Iterator<Item = GoneRail<'a>> {
+    let rails = attachment.rails.iter().enumerate();
+    let ours = rails.filter(|(_, rail)| rail.stage != Stage::Returned);
+    ours.filter_map(|(index, rail)| {
+        let host_link = rail.host_link.as_ref()?;
+        let has_driver = match link(rail, host_link, observed) {
+            Ok(Located::Gone) => false,
+            Err(Obstacle::NoNetdev { .. }) => true,
+            _ => return None,
+        };
+        Some(GoneRail {
+            index,
+            host_link,
+            has_driver,
+        })
+    })
+}
+
+/// Returns true if the driver of `device` makes netdevs. A driver that passes the device to a virtual machine makes
+/// none.
 fn has_netdev_driver(device: &Device) -> bool {
     device.driver.is_some() && !device.is_passed_through()
 }
 
-/// Returns true if `link` is a recorded sibling: another netdev of the same PCI function.
+/// Returns true if `link` is a recorded sibling of the rail: another netdev of the rail's PCI function.
 fn is_sibling(rail: &Rail, side: NetnsSide, link: &Link) -> bool {
     let is_it = |it: &Sibling| it.name == link.name || it.index == link.index;
     side == NetnsSide::Host && rail.siblings.iter().any(is_it)
 }
 
-/// Returns true if `link` is certainly not the netdev recorded as `host_link`, although both belong to the function
-/// `device`. The pod can have moved the recorded netdev elsewhere. `link` is another netdev if it has another port, or
-/// if both its index and its burnt-in address differ. The burnt-in address of a virtual function or sub-function is
-/// ignored, because it changes whenever the driver makes the netdev again.
+/// Returns true if `link` is certainly not the netdev recorded as `host_link`, although both netdevs belong to the
+/// function `device`. A pod can have moved the recorded netdev to another namespace. `link` is another netdev in two
+/// cases:
+///
+/// - It has another port.
+/// - Its index and its burnt-in address both differ. This case does not apply to virtual functions and sub-functions,
+///   because their driver changes the burnt-in address whenever it makes the netdev again.
 fn is_another(host_link: &Link, link: &Link, device: Option<&Device>) -> bool {
     let ports = host_link.port_name.as_ref().zip(link.port_name.as_ref());
     let is_physical = |it: &Device| it.physical_function.is_none() && it.address.bus() == "pci";
@@ -87,8 +151,8 @@ fn is_another(host_link: &Link, link: &Link, device: Option<&Device>) -> bool {
 }
 
 /// Counts the properties that `link` and `host_link` have in common, to distinguish several netdevs of one PCI
-/// function. Each property is uncertain: a pod can change the first two and, with igbvf, the burnt-in address; a move
-/// changes an index that is taken.
+/// function. No property is certain. A pod can change the first two, and the burnt-in address with the driver igbvf.
+/// The kernel changes the index of a moved netdev if another netdev has this index.
 fn resemblance(rail: &Rail, host_link: &Link, link: &Link) -> usize {
     let traits = [
         link.name == host_link.name || link.name == rail.pod_name,
@@ -124,8 +188,8 @@ fn is_virtual_host_link(
     traits.into_iter().filter(|fits| *fits).count() >= 2
 }
 
-/// Returns true if `link`, a netdev of the host, has the index and the origin of the virtual netdev `host_link`. The
-/// pod has then moved the netdev to the host itself, under another name and with another address.
+/// Returns true if `link`, a netdev of the host, has the index and the origin of the virtual netdev `host_link`. In
+/// this case the pod has moved the netdev to the host itself, with another name and another hardware address.
 fn is_changed(host_link: &Link, link: &Link) -> bool {
     let is_virtual = host_link.parent.is_none() && link.parent.is_none();
     is_virtual
@@ -135,10 +199,10 @@ fn is_changed(host_link: &Link, link: &Link) -> bool {
         && link.origin == host_link.origin
 }
 
-/// Returns true if `link` lies on the same netdev as `host_link` did, or is the other end of the same pair. Otherwise a
-/// pod could delete the rail, and make another netdev with the rail's index, name and hardware address that leads into
-/// the pod. After a move of the lower netdev the kernel reports another origin, so the origin is ignored if the lower
-/// netdev has left the host.
+/// Returns true if `link` lies on the same netdev as `host_link` did, or has the same veth peer. Without this check a
+/// pod could delete the rail, and make a netdev that leads into the pod with the rail's index, name and hardware
+/// address. Ignores the origin if the lower netdev has left the host, because the kernel reports another origin after
+/// this move.
 fn has_origin(
     rail: &Rail,
     host_link: &Link,
@@ -153,7 +217,7 @@ fn has_origin(
     }
     let known = match side {
         NetnsSide::Host => recorded,
-        // not recorded yet: the pod's namespace has another number than on the host
+        // the record has no pod origin yet: the number of the pod's namespace differs from its number on the host
         NetnsSide::Pod => rail.pod_origin.unwrap_or(Origin {
             netns: link.origin.map_or(recorded.netns, |it| it.netns),
             ..recorded
@@ -162,12 +226,12 @@ fn has_origin(
     link.origin == Some(known)
 }
 
-/// Finds the pod's child of a shared netdev. The pod can have renamed the child. The pod cannot make other children of
-/// the parent itself; only a program outside can.
+/// Finds the pod's child of a shared netdev under any name, because the pod can have renamed the child. The pod cannot
+/// make other children of the parent; only a program outside the pod can.
 pub(super) fn child<'a>(rail: &Rail, shared: &Shared, observed: &'a Observed) -> Option<&'a Link> {
     let links = observed.pod.iter().flat_map(|pod| &pod.links);
-    // the kernel does not report a lower index that equals the child's own index, which an IPoIB child can have got in
-    // the pod (`nla_put_iflink()`, `net/core/rtnetlink.c`)
+    // the kernel reports no lower index if the lower index equals the child's own index (`nla_put_iflink()`,
+    // `net/core/rtnetlink.c`); an IPoIB child can have got such an index in the pod
     let hides_lower = |link: &Link| {
         link.ipoib.is_some() && link.parent.is_none() && link.index == shared.parent_index
     };
@@ -179,8 +243,8 @@ pub(super) fn child<'a>(rail: &Rail, shared: &Shared, observed: &'a Observed) ->
     children.max_by_key(|link| rail.pod_index == Some(link.index))
 }
 
-/// Finds the pod's IPoIB child on the host. The child is there before its move to the pod. It returns there when the
-/// pod's namespace ends, with the name `dev7` or its name in the pod.
+/// Finds the pod's IPoIB child on the host. The child is on the host before ADD moves it to the pod. The kernel returns
+/// it to the host when the pod's namespace ends, under a name such as `dev7` or its name in the pod.
 pub(super) fn child_on_host<'a>(
     rail: &Rail,
     shared: &Shared,
@@ -216,8 +280,8 @@ pub fn rdma_anywhere<'a>(rail: &Rail, observed: &'a Observed) -> Option<&'a Rdma
     }
 }
 
-/// Finds the RDMA device whose host state was `host_device`. `others` are records of this boot whose devices are not
-/// restored.
+/// Finds the RDMA device that was recorded on the host as `host_device`. `others` are records of this boot whose
+/// devices are not restored.
 pub(super) fn rdma<'a>(
     host_device: &RdmaDevice,
     others: &[Attachment],
@@ -233,7 +297,7 @@ pub(super) fn rdma<'a>(
     let is_it = |device: &RdmaDevice| {
         device.index == host_device.index && device.node_guid == host_device.node_guid
     };
-    // an RDMA device that the driver made again has another index
+    // an RDMA device that the driver has made again has another index
     let is_its =
         |device: &RdmaDevice| device.parent.is_some() && device.parent == host_device.parent;
     let found = seen().find(|(_, it)| is_it(it));
@@ -246,7 +310,7 @@ pub(super) fn rdma<'a>(
         let mut devices = rails.filter_map(|rail| rail.rdma.as_ref());
         devices.any(|it| it.name == *name && !is_it(it))
     };
-    // the kernel reports no index of an RDMA device in another namespace, so any erdma device may be the right one
+    // the kernel reports no index of an RDMA device in another namespace, so any erdma device can be the recorded one
     let has_makers = !pairing::makers(&observed.devices).is_empty();
     let can_be_it = |name: &String| {
         let is_unseen = || seen().all(|(_, it)| it.name != *name);
@@ -256,9 +320,7 @@ pub(super) fn rdma<'a>(
         .and_then(|it| observed.device(it))
         .is_some_and(|it| !it.rdma.is_empty() || observed.unpaired.iter().any(can_be_it));
     match exists {
-        true => Err(Obstacle::InAnotherNetns {
-            device: host_device.name.clone(),
-        }),
+        true => Err(in_another_netns(&host_device.name)),
         false => Ok(Located::Gone),
     }
 }

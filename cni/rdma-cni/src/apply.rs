@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Executes the plans that move an attachment's rails into the pod or back to the host. No other module changes
+//! Executes the plans that move an attachment's rails into the pod or back to the host. Only this module changes
 //! devices.
 
 mod busy;
@@ -18,43 +18,71 @@ use rdma_netns::{
 };
 use std::{net::IpAddr, time::Duration};
 
-/// Maximum number of plans in one reconcile. The limit does not include the final empty plan, nor one plan per rail for
-/// an IPoIB netdev that udev renames meanwhile. A rail with an IPoIB netdev needs two plans, or three if its driver is
-/// bound again. Any other rail needs one plan.
+/// Maximum number of plans in one reconcile. A rail with an IPoIB netdev needs two plans, or three if its driver is
+/// bound again. Any other rail needs one plan. The final empty plan does not count. For an IPoIB netdev that udev
+/// renames meanwhile, one more plan per rail does not count either.
 const ROUNDS: usize = 4;
 
-/// Time that a character device may take to appear in `/dev`.
+/// Time limit for a character device to appear in `/dev`.
 const CHAR_DEVICE_TIMEOUT: Duration = Duration::from_secs(2);
 
 const POLL: Duration = Duration::from_millis(10);
 
-/// Reason why the desired state was not reached.
+/// Time since the first failed try after which a restore gives up a netdev that no namespace has. A driver that recovers
+/// its function makes the netdev again: mlx5 waits up to a minute for the function, and then loads the firmware
+/// (`mlx5_health_wait_pci_up()`, `drivers/net/ethernet/mellanox/mlx5/core/health.c`).
+const DRIVER_RECOVERY: Duration = Duration::from_secs(180);
+
+/// Position of a restore among the tries of several verbs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Tries {
+    /// No earlier verb tried.
+    First,
+    /// An earlier verb tried.
+    Again,
+    /// An earlier verb tried a long time ago. The restore gives up a netdev that no namespace has.
+    Last,
+}
+
+impl Tries {
+    /// Returns the position of a verb. `waits` is true if the verb continues to wait for missing netdevs. `age` is the
+    /// time since the earlier verb recorded its failure; `None`: the time is unknown.
+    pub fn new(tried_before: bool, waits: bool, age: Option<Duration>) -> Self {
+        match (tried_before, waits) {
+            (false, _) => Self::First,
+            (true, false) if age.is_none_or(|it| it >= DRIVER_RECOVERY) => Self::Last,
+            (true, _) => Self::Again,
+        }
+    }
+}
+
+/// Reason why the pod or the host did not reach the desired state.
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
     /// The kernel refused a change.
     #[error(transparent)]
     Op(#[from] OpError),
-    /// The state could not be read.
+    /// The kernel's state could not be read.
     #[error(transparent)]
     Observe(#[from] ObserveError),
-    /// An obstacle prevents the desired state.
+    /// No plan leads to the desired state, because of this obstacle.
     #[error(transparent)]
     Obstacle(#[from] Obstacle),
-    /// All changes were made, and yet a difference remains.
+    /// The kernel made all changes, but the state still differs from the desired state.
     #[error(transparent)]
     Unstable(#[from] Unstable),
     /// Another machine has the address.
     #[error("{0} is in use by another machine: duplicate address detection found it")]
     Duplicate(IpAddr),
-    /// Another machine answered a probe for the address, or is probing for the same address.
+    /// Another machine answered a probe for the address, or probes the same address.
     #[error(
         "{0}; set \"probe\" to \"off\" if a machine answers for every address, as proxy ARP does"
     )]
     InUse(Conflict),
-    /// Another machine took the address after the probes.
+    /// Another machine began to use the address after the probes.
     #[error("{0}: another machine took the address while ADD set it")]
     TakenMeanwhile(Conflict),
-    /// An address that cannot be used for RDMA.
+    /// The RDMA device has no RoCE v2 GID for the address, so RDMA cannot use the address.
     #[error(
         "{rdma} has no RoCE v2 GID for {address} after {} ms: {used} of {size} GIDs are used{}",
         waited.as_millis(),
@@ -65,28 +93,28 @@ pub enum ApplyError {
         rdma: String,
         /// The address.
         address: IpAddr,
-        /// Time since the search began.
+        /// Time since ADD began to wait for the GID.
         waited: Duration,
-        /// Number of used entries of the table.
+        /// Number of used entries in the GID table.
         used: u32,
-        /// Size of the table.
+        /// Size of the GID table in entries.
         size: u32,
     },
-    /// Duplicate address detection did not finish.
+    /// Duplicate address detection of the address did not finish.
     #[error(
         "duplicate address detection of {0} has not ended: the address is in use, or the link has no carrier"
     )]
     Tentative(IpAddr),
-    /// A moved RDMA device does not have the character devices that the kernel reports.
+    /// A moved RDMA device does not have the character devices in `/dev` that the kernel reports.
     #[error(
         "RDMA device {rdma} was moved, but /dev/infiniband/{node} is not its character device: {found}"
     )]
     CharDevice {
         /// The RDMA device.
         rdma: String,
-        /// The node's name.
+        /// Name of the character device.
         node: String,
-        /// The file at the node's path.
+        /// The file at the character device's path.
         found: String,
     },
 }
@@ -113,17 +141,17 @@ pub fn attach<K: Kernel>(
     reconcile(kernel, Some(pod), rounds, &mut attached).map(|(observed, _)| observed)
 }
 
-/// The desired state: all rails are in the pod.
+/// Desired state in which all rails are in the pod.
 struct Attached<'a, K: Kernel> {
     kernel: &'a K,
     pod: &'a K::Pod,
     attachment: &'a Attachment,
     desired: &'a [DesiredLink],
-    /// The present state, if it was observed after the last change.
+    /// Present state. `None`: the state was not observed after the last change.
     observed: Option<Observed>,
     /// True if the last round unbound and bound drivers.
     rebinds: bool,
-    /// Time left for the last refused operation.
+    /// Time limit for repeating the operation that the kernel refused last.
     patience: busy::Patience,
 }
 
@@ -155,22 +183,25 @@ impl<K: Kernel> Desired for Attached<'_, K> {
         Ok(Plan::Missing(ops))
     }
 
-    /// Decides how to continue after the kernel refused an operation. A busy driver: repeats the operation for a
-    /// limited time. A netdev that udev renamed: plans again. Any other refusal: returns the obstacle that a new plan
-    /// reports, or else the kernel's error.
+    /// Decides how to continue after the kernel refused an operation:
+    ///
+    /// - A driver is busy: repeats the operation for a limited time.
+    /// - Udev renamed the netdev: plans again.
+    /// - Any other refusal: ends with the obstacle that a new plan reports. Without an obstacle, with the kernel's
+    ///   error.
     fn refused(&mut self, error: OpError) -> Refusal<ApplyError> {
         if busy::is_busy(&error) && self.patience.wait(self.kernel, &error) {
             return Refusal::TryAgain;
         }
         if rebound::is_rebound(&error.op) {
-            // the failed bind has ended the function's devices
+            // after the failed bind the function has no devices
             return Refusal::End(error.into());
         }
         let observed = self.observe();
         let planned = observed.map(|it| plan::attach(self.attachment, &it, self.desired));
         match planned {
             Ok(Err(obstacle)) => Refusal::End(obstacle.into()),
-            // udev has renamed a netdev that the kernel made after the observation
+            // udev has renamed a new netdev since the observation
             Ok(Ok(ops)) if error.errno() == Some(libc::ENODEV) && !ops.contains(&error.op) => {
                 Refusal::PlanAgain(error)
             }
@@ -227,14 +258,14 @@ pub fn check_char_devices<K: Kernel>(
     Ok(observed)
 }
 
-/// Returns true if the record lists the character devices that kubelet promised to containers. A later step then
-/// updates the CDI entry, or fails ADD.
+/// Returns true if the record lists the character devices that kubelet promised to containers. In this case a later
+/// step of ADD updates the CDI entry, or fails.
 fn promises_are_known(attachment: &Attachment, before: &RdmaDevice) -> bool {
     let allocated = attachment.allocated_with(before);
     allocated.is_some_and(|it| it.cdi || !it.by_path.is_empty())
 }
 
-/// Returns an error for the first moved RDMA device whose character devices are not in place.
+/// Returns the error for the first moved RDMA device whose character devices in `/dev` do not match.
 pub fn misplaced(attachment: &Attachment, observed: &Observed) -> Option<ApplyError> {
     moved(attachment, observed).find_map(|(before, after)| {
         let error = |node: &str, found: String| ApplyError::CharDevice {
@@ -257,13 +288,13 @@ pub fn misplaced(attachment: &Attachment, observed: &Observed) -> Option<ApplyEr
     })
 }
 
-/// Returns true if a move, or a driver that is bound again, makes the kernel create new character devices for the
-/// attachment's RDMA devices.
+/// Returns true if the kernel makes new character devices for the attachment's RDMA devices, because they move or
+/// because their driver is bound again.
 pub(crate) fn renumbers(attachment: &Attachment) -> bool {
     attachment.moves_rdma() || attachment.rails.iter().any(|it| it.driver.is_some())
 }
 
-/// Returns the RDMA devices whose character devices are new, each in its state before and after the change.
+/// Returns the RDMA devices with new character devices, each in its state before and after the change.
 pub(crate) fn moved<'a>(
     attachment: &'a Attachment,
     observed: &'a Observed,
@@ -277,7 +308,7 @@ pub(crate) fn moved<'a>(
             true => observed.pod.as_ref()?,
             false => &observed.host,
         };
-        // binding the driver again has made another RDMA device
+        // binding the driver again has made a new RDMA device
         let is_it = |after: &&RdmaDevice| match &before.parent {
             Some(_) => after.parent == before.parent,
             None => after.index == before.index,
@@ -289,7 +320,7 @@ pub(crate) fn moved<'a>(
 /// Time limit of duplicate address detection.
 const DETECTION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Waits for the end of duplicate address detection on the rails.
+/// Waits until duplicate address detection has ended on the rails.
 pub fn await_detection<K: Kernel>(
     kernel: &K,
     pod: &K::Pod,
@@ -316,21 +347,21 @@ pub fn await_detection<K: Kernel>(
 }
 
 /// Announces the rails' addresses with their hardware addresses to the neighbours. Without an announcement, a router
-/// that has another pod's hardware address in its cache sends to the other pod (for 46 s in the lab). The kernel makes
-/// no such announcement: `arp_notify` takes effect when a netdev goes up, before the netdev has an address;
-/// `ndisc_notify` takes effect at the end of duplicate address detection, which may be off (`inetdev_event()`,
-/// `net/ipv4/devinet.c`; `addrconf_dad_completed()`, `net/ipv6/addrconf.c`).
+/// whose cache has another pod's hardware address sends to that pod (for 46 s in the lab). The kernel makes no such
+/// announcement. `arp_notify` takes effect when a netdev goes up, before it has an address. `ndisc_notify` takes effect
+/// at the end of duplicate address detection, which may be off (`inetdev_event()`, `net/ipv4/devinet.c`;
+/// `addrconf_dad_completed()`, `net/ipv6/addrconf.c`).
 ///
-/// Link-local addresses are not announced, because they derive from the hardware address. Tentative addresses are not
-/// announced, because another machine may have them (RFC 4862, section 5.4; RFC 4429, section 2.1). A failed
-/// announcement is only logged, because neighbours later detect the new hardware address by themselves.
+/// Does not announce link-local addresses, because they derive from the hardware address. Does not announce tentative
+/// addresses, because another machine may have them (RFC 4862, section 5.4; RFC 4429, section 2.1). Only logs a failed
+/// announcement, because neighbours later find the new hardware address themselves.
 pub fn announce<K: Kernel>(kernel: &K, pod: &K::Pod, attachment: &Attachment, observed: &Observed) {
     for rail in attachment.rails.iter().filter(|rail| rail.is_ours()) {
         let Some(link) = rail.in_pod(observed) else {
             continue;
         };
-        let given = rail.assigned.addresses.iter();
-        let present = given.filter_map(|address| link.address(address));
+        let assigned = rail.assigned.addresses.iter();
+        let present = assigned.filter_map(|address| link.address(address));
         for address in present.filter(|it| !it.is_link_local() && !it.tentative) {
             let op = Op::Link {
                 at: NetnsSide::Pod,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keeps the character devices that kubelet promised to containers valid after a move. The kernel creates new character
-//! devices for a moved RDMA device, with the lowest free numbers. At this time Allocate has already answered.
+//! Keeps kubelet's promises of character devices to containers. When an RDMA device moves, the kernel makes new
+//! character devices for it, with the lowest free numbers. Before the move, the daemon has already answered Allocate.
 //!
 //! A container gets a device by CDI name or by path. For a CDI name, this module updates the CDI entry before the
-//! container starts. A path in Allocate's answer is final: ADD fails if the path leads to another device.
+//! container starts. For a path, the answer to Allocate is final: ADD fails if the path now leads to another device.
 
 use crate::apply;
 use attachments::{Attachment, Rail};
@@ -11,7 +11,7 @@ use rdma_netns::{CharDevice, Observed, RdmaDevice};
 use rdma_resources::{Cdi, CharNode, FileError, Published};
 use std::path::Path;
 
-/// A container would get another device than the promised one.
+/// A container would get a device other than the promised one, or no device.
 #[derive(Debug, thiserror::Error)]
 pub enum CharDeviceError {
     /// `rdma-cni` could not write the CDI entry by which the pod's containers get a device.
@@ -22,7 +22,7 @@ pub enum CharDeviceError {
         /// Reason.
         source: FileError,
     },
-    /// A promised path leads to another device now.
+    /// A path that kubelet promised leads to another device after the move.
     #[error(
         "the move gave RDMA device {rdma} {now}, but a container of the pod was promised \
          /dev/infiniband/{promised} ({id}), which {}; set cdi to true in rdma-device-plugin's \
@@ -34,11 +34,11 @@ pub enum CharDeviceError {
         rdma: String,
         /// Present character devices of the RDMA device.
         now: String,
-        /// The character device that kubelet gave the container.
+        /// The character device that kubelet promised to the container.
         promised: String,
-        /// The allocated id.
+        /// The id that kubelet allocated.
         id: String,
-        /// The RDMA device that now has the promised character device.
+        /// The RDMA device that has the promised character device after the move.
         holder: Option<String>,
     },
 }
@@ -58,18 +58,18 @@ pub fn settle(
         let Failed { rdma, source, .. } = failed.swap_remove(needed);
         return Err(CharDeviceError::Entry { rdma, source });
     }
-    tell(&failed);
+    log_failures(&failed);
     match broken_promise(attachment, observed) {
         Some(error) => Err(error),
         None => Ok(()),
     }
 }
 
-/// Updates the CDI entries after devices have returned to the host, in place of a daemon that may be down. If an entry
-/// cannot be written, the daemon or the next move updates the entry.
+/// Updates the CDI entries after devices have returned to the host. Usually the daemon updates the entries, but it may
+/// be down. If this function cannot write an entry, the daemon or the next move updates the entry.
 pub fn settle_on_host(state_dir: &Path, attachment: &Attachment, observed: &Observed) {
     if apply::renumbers(attachment) {
-        tell(&follow(state_dir, attachment, observed, false));
+        log_failures(&follow(state_dir, attachment, observed, false));
     }
 }
 
@@ -81,14 +81,14 @@ struct Failed {
     source: FileError,
 }
 
-fn tell(failed: &[Failed]) {
+fn log_failures(failed: &[Failed]) {
     for Failed { rdma, source, .. } in failed {
         log::warn!("the CDI entry of RDMA device {rdma}: {source}");
     }
 }
 
-/// Updates the CDI entries of the attachment's RDMA devices. `need` also creates missing entries that containers use.
-/// An error with one entry does not stop the others.
+/// Updates the CDI entries of the attachment's RDMA devices. With `need`, also creates missing entries that containers
+/// use. After an error, continues with the other entries.
 fn follow(
     state_dir: &Path,
     attachment: &Attachment,
@@ -96,7 +96,7 @@ fn follow(
     need: bool,
 ) -> Vec<Failed> {
     let by_name = |rail: &Rail| rail.allocated.as_ref().is_some_and(|it| it.cdi);
-    // entries that containers need are reported first
+    // errors of entries that containers need precede other errors
     let (needed, others): (Vec<&Rail>, Vec<&Rail>) =
         attachment.rails.iter().partition(|rail| by_name(rail));
     let rails = needed.into_iter().chain(others);
@@ -136,11 +136,11 @@ fn follow(
     all
 }
 
-/// Returns an error for the first promised path that no longer leads to its moved RDMA device.
+/// Returns an error for the first promised path that does not lead to its RDMA device after the move.
 fn broken_promise(attachment: &Attachment, observed: &Observed) -> Option<CharDeviceError> {
     apply::moved(attachment, observed).find_map(|(before, after)| {
         let allocated = attachment.allocated_with(before)?;
-        // compares names only: the runtime resolves the path by name, and a reboot may have changed the number
+        // compares only names: the runtime resolves the path by name, and a reboot may have changed the number
         let kept = |node: &CharNode| after.char_devices.iter().any(|it| it.name == node.name);
         let promised = allocated.by_path.iter().find(|node| !kept(node))?;
         Some(CharDeviceError::Promised {
@@ -157,7 +157,7 @@ fn broken_promise(attachment: &Attachment, observed: &Observed) -> Option<CharDe
     })
 }
 
-/// Returns the visible RDMA device that has the character device `name` now.
+/// Returns the visible RDMA device that has the character device `name` after the move.
 fn holder(name: &str, observed: &Observed) -> Option<String> {
     let pod = observed.pod.iter().flat_map(|pod| &pod.rdma);
     let mut devices = pod.chain(&observed.host.rdma);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! CDI specifications of claims (dynamic resource allocation). ADD writes a specification when the pod's network is
-//! ready, because a move may change character devices before. Without the specification, the runtime creates no
-//! container.
+//! ready, because the preceding moves may change character devices. The runtime creates no container without the
+//! specification.
 
 use crate::verb::Node;
 use attachments::{Attachment, Id, Rail, libraries::Allocation};
@@ -18,7 +18,7 @@ use serde::Serialize;
 use serde_json::json;
 use std::{borrow::Cow, collections::BTreeMap, path::Path};
 
-/// The CDI specification of a claim cannot be written, so the runtime will refuse the claim's container.
+/// `rdma-cni` cannot write the CDI specification of a claim. The runtime then refuses to create the claim's container.
 #[derive(Debug, thiserror::Error)]
 #[error("the CDI specification of claim {uid} cannot be written: {source}")]
 pub struct ClaimError {
@@ -31,7 +31,7 @@ pub struct ClaimError {
 /// Returns `conf` with the settings of the pod's claims and annotations. An annotation overrides a claim.
 ///
 /// # Errors
-/// Claims or annotations contradict each other, or a value is wrong.
+/// Claims contradict each other, annotations contradict each other, or a value is wrong.
 pub fn of_pod<'a>(conf: &'a Conf, choice: &Choice<'_>) -> Result<Cow<'a, Conf>, ConfError> {
     let by_claims = applied(conf, choice)?.map_or(Cow::Borrowed(conf), Cow::Owned);
     for annotation in conf.pod_annotations.unheard() {
@@ -44,8 +44,8 @@ pub fn of_pod<'a>(conf: &'a Conf, choice: &Choice<'_>) -> Result<Cow<'a, Conf>, 
     Ok(by_pod.map_or(by_claims, Cow::Owned))
 }
 
-/// Returns `conf` with the settings of the claims that allocated the devices of `choice`. `None`: the claims have no
-/// settings.
+/// Returns `conf` with the settings of the claims that allocated the devices of `choice`. Returns `None` if the claims
+/// have no settings.
 ///
 /// # Errors
 /// The claims contradict each other.
@@ -75,7 +75,7 @@ fn applied(conf: &Conf, choice: &Choice<'_>) -> Result<Option<Conf>, ConfError> 
     Ok(Some(conf))
 }
 
-/// Returns a parameter's value, if all claims that set the parameter agree.
+/// Returns the value of a parameter. All claims that set the parameter must set the same value.
 fn one_of<T: PartialEq + Serialize>(
     name: &str,
     all: &[&AttachmentParameters],
@@ -98,7 +98,7 @@ fn one_of<T: PartialEq + Serialize>(
 }
 
 /// Writes the CDI specifications of the claims that allocated the devices of `choice`, with the `observed` character
-/// devices. The caller calls this function when the network of `attachment` is ready.
+/// devices. Call this function when the network of `attachment` is ready.
 pub fn joined<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &Attachment,
@@ -144,8 +144,8 @@ pub fn joined<K: Kernel>(
     Ok(())
 }
 
-/// Returns the library files for the pod's containers, by name. A container can have several claims, so each file
-/// covers the devices of all claims in `records` that use the file.
+/// Returns the library files for the pod's containers, by file name. A container can have several claims, but sees
+/// each file only once. So each file covers the devices of all claims in `records` that use it.
 fn files<K: Kernel>(
     kernel: &K,
     attachment: &Attachment,
@@ -163,7 +163,7 @@ fn files<K: Kernel>(
                 let Some(text) = request.and_then(|it| it.files.get(file.name())) else {
                     continue;
                 };
-                // empty for a resource that the chain does not attach
+                // the text is empty for a resource that the chain does not attach
                 fixed = fixed.max(Some(text));
                 ids.push((allocation::id_of(record, device), &*device.nics));
             }
@@ -196,8 +196,8 @@ fn is_of(meaning: &Meaning, uid: &str) -> bool {
     meaning.claim.as_ref().is_some_and(|claim| claim.uid == uid)
 }
 
-/// Returns `rail` once for each device in `own`, the claim's devices, that belongs to the rail. If no device in `own`
-/// belongs to the rail, returns `rail` once as a rail of another claim.
+/// Returns `rail` once for each device of the claim (`own`) that belongs to the rail. If none belongs to the rail,
+/// returns `rail` once, as a rail of another claim.
 fn joined_rails(
     rail: &Rail,
     own: &[&Meaning],
@@ -221,13 +221,13 @@ fn joined_rails(
     let joined = devices.into_iter().map(|device| JoinedRail {
         device,
         hardware_address: hardware_address.clone(),
-        told: description.clone(),
+        status_entry: description.clone(),
     });
     joined.collect()
 }
 
-/// Removes the CDI specifications of the sandbox `container` when its network ends. A failure is only logged, and does
-/// not delay the pod's end. The daemon removes the claim's files after the claim's last pod.
+/// Removes the CDI specifications of the sandbox `container` when its network ends. Only logs a failure, which would
+/// otherwise delay the pod's end. The daemon removes the claim's files after the claim's last pod.
 pub fn left(state_dir: &Path, container: &str) {
     if let Err(error) = Claims::new(state_dir).left(container) {
         log::warn!(
@@ -247,7 +247,7 @@ fn rdma<'a>(nic: &GrantedDevice, observed: &'a Observed) -> Option<&'a RdmaDevic
     let function = observed.device(&nic.address);
     let is_its = |rdma: &&RdmaDevice| match &rdma.parent {
         Some(parent) => *parent == nic.address,
-        // a software RDMA device, such as on a bond, has no parent device: compare names
+        // a software RDMA device, such as one on a bond, has no parent device: compare names
         None => rdma.name == nic.rdma || function.is_some_and(|it| it.rdma.contains(&rdma.name)),
     };
     let pod = observed.pod.iter().flat_map(|pod| &pod.rdma);

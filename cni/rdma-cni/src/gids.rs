@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Waits for the GIDs of a pod's addresses. RDMA can use an address only when the RDMA device's GID table has a GID for
-//! the address. The kernel adds the GID shortly after it sets the address. If the table is full, the kernel sets the
-//! address without a GID, and reports this only in its log (`ib_cache_gid_add()`, `drivers/infiniband/core/cache.c`).
+//! Waits for the GIDs of a pod's addresses. RDMA can use an address once the RDMA device's GID table has its GID. The
+//! kernel adds the GID shortly after it sets the address. If the table is full, the address has no GID, and the kernel
+//! reports this only in its log (`ib_cache_gid_add()`, `drivers/infiniband/core/cache.c`).
 
 use crate::apply::ApplyError;
 use attachments::{Attachment, Rail, RailGid};
@@ -11,16 +11,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Time limit for a GID. 11 to 58 ms were observed, on a machine that emulates its processor.
+/// Time limit for one GID. The kernel took 11 to 58 ms on a machine that emulates its processor.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Time limit if the table is full, or if ADD does not need the GID.
+/// Time limit for one GID if the table is full, or if ADD does not need the GID.
 const SHORT_PATIENCE: Duration = Duration::from_secs(1);
 
 const POLL: Duration = Duration::from_millis(10);
 
-/// Waits for the RoCE v2 GIDs of every rail. A missing GID is an error for a child of a shared netdev, because RDMA
-/// needs it. A missing GID of a moved netdev is only logged.
+/// Waits for the RoCE v2 GIDs of every rail. For a child of a shared netdev, a missing GID is an error, because RDMA
+/// needs it. For a moved netdev, a missing GID is only logged.
 pub fn wait<K: Kernel>(
     kernel: &K,
     pod: &K::Pod,
@@ -52,7 +52,7 @@ pub fn wait<K: Kernel>(
     attachment.rails.iter().map(of_rail).collect()
 }
 
-/// Describes the addresses of `left` whose GIDs differ from the record.
+/// Describes the addresses of `left` whose GIDs differ from the recorded GIDs.
 pub fn drift<K: Kernel>(
     kernel: &K,
     pod: &K::Pod,
@@ -62,9 +62,9 @@ pub fn drift<K: Kernel>(
     let whose = Some(pod).filter(|_| attachment.moves_rdma());
     let mut drift = vec![];
     for rail in &attachment.rails {
-        let is_left = |given: &&RailGid| left.contains(&given.address);
-        let given: Vec<&RailGid> = rail.gids.iter().filter(is_left).collect();
-        let Some(rdma) = rail.rdma.as_ref().filter(|_| !given.is_empty()) else {
+        let is_left = |recorded: &&RailGid| left.contains(&recorded.address);
+        let recorded: Vec<&RailGid> = rail.gids.iter().filter(is_left).collect();
+        let Some(rdma) = rail.rdma.as_ref().filter(|_| !recorded.is_empty()) else {
             continue;
         };
         let tables = match tables(kernel, whose, rdma) {
@@ -74,16 +74,16 @@ pub fn drift<K: Kernel>(
                 continue;
             }
         };
-        for given in given {
+        for recorded in recorded {
             let name = &rdma.name;
             let RailGid {
                 address,
                 index,
                 port,
                 ..
-            } = given;
+            } = recorded;
             match locate(&tables, *address) {
-                Some(found) if found == *given => {}
+                Some(found) if found == *recorded => {}
                 Some(found) => drift.push(format!(
                     "the GID of {address} has index {} on {name} port {}, not {index} on port {port}",
                     found.index, found.port
@@ -95,8 +95,8 @@ pub fn drift<K: Kernel>(
     drift
 }
 
-/// Returns the addresses of an ended pod that shared netdevs still have. A process keeps the pod's namespace alive,
-/// although no path leads to the namespace.
+/// Returns the addresses of an ended pod that are still GIDs of shared netdevs. A process then keeps the pod's
+/// namespace alive, although no path leads to the namespace.
 pub fn lingering<K: Kernel>(
     kernel: &K,
     attachment: &Attachment,
@@ -122,7 +122,7 @@ pub fn lingering<K: Kernel>(
     Ok(in_use)
 }
 
-/// A port's number and its GIDs.
+/// A port's number and its GID table.
 type Table = (u32, GidTable);
 
 fn tables<K: Kernel>(
@@ -136,7 +136,7 @@ fn tables<K: Kernel>(
         .collect()
 }
 
-/// Returns true if the device's GIDs do not come from IP addresses. An iWARP device (`erdma`, `siw`, `irdma`) has a
+/// Returns true if the device's GIDs do not derive from IP addresses. An iWARP device (`erdma`, `siw`, `irdma`) has a
 /// single GID, its hardware address (`gid_tbl_len` of 1 in `erdma_get_port_immutable()`).
 fn is_without_addresses(tables: &[Table]) -> bool {
     !tables.is_empty() && tables.iter().all(|(_, table)| table.size == 1)
@@ -154,8 +154,8 @@ fn locate(tables: &[Table], ip: IpAddr) -> Option<RailGid> {
     })
 }
 
-/// Searches the GID tables for `ip`, until a table has the GID or the kernel is no longer expected to add it. If no
-/// table has the GID, returns the last tables.
+/// Searches the GID tables for `ip` until a table has the GID, or until the time limit. At the time limit, returns the
+/// last tables.
 fn find<K: Kernel>(
     kernel: &K,
     whose: Option<&K::Pod>,
@@ -184,7 +184,7 @@ fn find<K: Kernel>(
     }
 }
 
-/// Decides on the result of a search. A missing GID is an error only if the rail needs it.
+/// Evaluates the result of a search. A missing GID is an error only if the rail needs it.
 fn settle(
     rail: &Rail,
     rdma: &RdmaDevice,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Probes the network for other users of the addresses that IPAM assigned, before ADD sets the addresses.
+//! Probes whether another machine uses the addresses that IPAM assigned, before ADD sets them.
 //!
-//! IPAM assigns an address to one pod of the node only. Other nodes assign addresses of the same prefix without knowing
-//! this node's leases. `docs/dev/decisions/` explains how long probes last, and why this time suffices.
+//! On one node, IPAM assigns an address to only one pod. Other nodes assign addresses of the same prefix without
+//! knowing this node's leases. `docs/dev/decisions/` explains how long probes take, and why this time suffices.
 
 use attachments::{Attachment, Rail};
 use rdma_netns::{
@@ -11,10 +11,10 @@ use rdma_netns::{
 };
 use std::time::Duration;
 
-/// Time that one ADD waits for answers, for all of its rails and tries together.
+/// Time limit of one ADD for answers to probes, for all rails and tries together.
 const LIMIT: Duration = Duration::from_millis(80);
 
-/// The remaining time.
+/// The remaining time in which the ADD may wait for answers.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
     left: Duration,
@@ -27,14 +27,14 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// Returns true while the remaining time allows another round of probes.
+    /// Returns true if the remaining time allows another round of probes.
     pub fn is_enough(&self) -> bool {
         self.left >= PROBE_TIME
     }
 }
 
-/// Probes all addresses that `attachment` will have. If a netdev cannot send probes, its addresses count as free, and a
-/// warning is logged.
+/// Probes all addresses that `attachment` will have. Addresses of a netdev that cannot send probes count as free. This
+/// function then logs a warning.
 pub fn conflicts<K: Kernel>(
     kernel: &K,
     pod: &K::Pod,
@@ -64,7 +64,7 @@ pub fn conflicts<K: Kernel>(
     probed.conflicts
 }
 
-/// Returns a machine that announced one of the addresses while ADD set them.
+/// Returns the conflict if another machine announced one of the addresses while ADD set them.
 pub fn overheard<K: Kernel>(kernel: &K, pod: &K::Pod, attachment: &Attachment) -> Option<Conflict> {
     match kernel.overheard(pod, &questions(attachment)) {
         Ok(conflicts) => conflicts.into_iter().next(),
@@ -95,15 +95,15 @@ fn shares_hardware_address(rail: &Rail) -> Option<u32> {
     matches!(shared.child, Child::Ipvlan { .. }).then_some(shared.parent_index)
 }
 
-/// Returns conflicts with addresses of the children's lower netdevs. A lower netdev does not receive the probes of its
-/// children (`macvlan_broadcast()`, `drivers/net/macvlan.c`).
+/// Returns conflicts with the addresses of the children's lower netdevs. A probe cannot find these, because a lower
+/// netdev does not receive the probes of its children (`macvlan_broadcast()`, `drivers/net/macvlan.c`).
 fn of_parents(attachment: &Attachment, observed: &Observed) -> Vec<Conflict> {
     let mut conflicts = vec![];
     for rail in &attachment.rails {
         let parent = rail.shared.as_ref().and_then(|_| rail.on_host(observed));
         let Some(parent) = parent else { continue };
-        let given = rail.assigned.addresses.iter();
-        let own = given.filter(|it| parent.addresses.iter().any(|own| own.ip == it.ip));
+        let assigned = rail.assigned.addresses.iter();
+        let own = assigned.filter(|it| parent.addresses.iter().any(|own| own.ip == it.ip));
         conflicts.extend(own.map(|address| Conflict {
             link: rail.pod_name.clone(),
             address: address.ip,

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `rails.json`: the names that programs in a pod need to use RDMA. ADD writes the names into its result and into this
-//! file, which containers can mount.
+//! file. Containers can mount the file.
 //!
 //! ```text
 //! <stateDir>/rails/<network>/<pod namespace>_<pod name>/rails.json
 //! ```
-//! If the runtime does not pass the pod's name, the directory has the container id as its name. A name that exceeds the
-//! limit for file names is cut, and a hash is appended. The file lists all attachments of the pod to the network. If a
-//! pod is created again while its old sandbox ends, the file lists only attachments of the new pod. Pods may mount
-//! these directories, and may have root in them: see the module `directory`.
+//! The directory of the file has the pod's name, or the container id if the runtime passes no pod's name. A name that
+//! exceeds the limit for file names is shortened, and ends with a hash. The file lists all attachments of the pod to
+//! the network. If a pod is created again while its old sandbox ends, the file lists only attachments of the new pod.
+//! Pods may mount these directories, and may write to them as root: see the module `directory`.
 
 mod directory;
 
@@ -28,18 +28,19 @@ use std::{
 /// The format of the file.
 const FORMAT: u32 = 1;
 
-/// Size limit in bytes, above the size of any file that this module writes. A pod can replace the file: no more than
-/// this is read.
+/// Size limit in bytes. All files that this module writes are smaller. A pod can replace the file, so this module reads
+/// at most this many bytes.
 pub const LARGEST: usize = 1 << 20;
 
 /// Name of the file.
 const FILE: &str = "rails.json";
 
-/// Temporary name of the file, in a directory that no pod mounts: no network's name begins with `.`.
+/// Temporary name of the file, directly below `rails/`. Pods do not mount this directory. No network has this name,
+/// because no network's name begins with `.`.
 const TEMPORARY: &str = ".rails.json.new";
 
-/// Lock for all changes below `rails/`, except for changes of the networks' own directories. No network's name begins
-/// with `.`.
+/// Name of the lock file for changes below `rails/`. It does not cover changes of the networks' own directories. No
+/// network's name begins with `.`.
 const LOCK: &str = ".lock";
 
 /// Returns the name of the pod's directory.
@@ -89,8 +90,8 @@ fn lock(root: &Path, all: &Directory, patience: Patience) -> Result<Held, StoreE
     all.lock(LOCK, patience).map_err(failed)
 }
 
-/// Opens or creates the pod's directory. Removes a file at this path, which a pod that mounts the network's directory
-/// can have created.
+/// Opens the pod's directory, or creates it. First removes a file at this path: a pod that mounts the network's
+/// directory can have created it.
 fn pod_directory(network: &Directory, name: &str) -> io::Result<Directory> {
     match network.make(name) {
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
@@ -121,7 +122,7 @@ pub fn remove(
             return Ok(None);
         };
         let pods = match network.enter(&name) {
-            // a file in place of the directory
+            // a file is at the path of the directory
             Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
                 network.remove(&name)?;
                 None
@@ -135,10 +136,10 @@ pub fn remove(
     };
     let _lock = lock(root, &all, patience)?;
     let remove = || {
-        // left by a killed process
+        // a killed process left this file
         all.remove(TEMPORARY)?;
         match others(&pods, key)? {
-            // the file is already a new pod's of the same name
+            // the file already belongs to a new pod with the same name
             None => return Ok(()),
             Some(others) if !others.is_empty() => {
                 return put(&all, &pods, &text(pod, key, others, vec![]));
@@ -151,7 +152,8 @@ pub fn remove(
     remove().map_err(failed)
 }
 
-/// Returns the rails in the file that belong to other attachments of the pod. `None`: the file belongs to another pod.
+/// Returns the rails in the file that belong to other attachments of the pod. Returns `None` if the file belongs to
+/// another pod.
 fn others(pods: &Directory, key: &Key) -> io::Result<Option<Vec<Value>>> {
     Ok(match pods.read(FILE)? {
         Some(text) => others_of(&text, key),
@@ -159,11 +161,11 @@ fn others(pods: &Directory, key: &Key) -> io::Result<Option<Vec<Value>>> {
     })
 }
 
-/// Parses `text`, and returns the rails that belong to other attachments of the pod. `None`: the file belongs to
-/// another pod.
+/// Parses `text`, and returns the rails that belong to other attachments of the pod. Returns `None` if the file belongs
+/// to another pod.
 pub fn others_of(text: &[u8], key: &Key) -> Option<Vec<Value>> {
     let Ok(content) = serde_json::from_slice::<Value>(text) else {
-        // power failed just after the write: the file's pod did not survive the reboot
+        // the power failed just after the write: the pod of the file ended with that boot
         return Some(vec![]);
     };
     if content["containerID"] != key.container {
@@ -174,9 +176,9 @@ pub fn others_of(text: &[u8], key: &Key) -> Option<Vec<Value>> {
     Some(others.cloned().collect())
 }
 
-/// Returns the file's text: `others`, the unchanged rails of the pod's other attachments, and `own`, the rails of
-/// `key`. The pod can have written `others`, and indentation would multiply their size. If the text would exceed
-/// [`LARGEST`], `others` are dropped.
+/// Returns the file's text: `own`, the rails of `key`, and `others`, the unchanged rails of the pod's other
+/// attachments. The text has no indentation: the pod can have written `others`, and indentation could multiply their
+/// size. Omits `others` if the text would exceed [`LARGEST`].
 pub fn text(pod: Option<&str>, key: &Key, others: Vec<Value>, own: Vec<Value>) -> Vec<u8> {
     let written = |rails: Vec<Value>, most: usize| {
         let content = json!({
@@ -195,13 +197,13 @@ pub fn text(pod: Option<&str>, key: &Key, others: Vec<Value>, own: Vec<Value>) -
         Ok::<_, serde_json::Error>(text.bytes)
     };
     let all = others.into_iter().chain(own.iter().cloned()).collect();
-    // a value in memory can always be written
+    // a write to memory cannot fail
     written(all, LARGEST)
         .or_else(|_| written(own, usize::MAX))
         .unwrap_or_default()
 }
 
-/// A text of limited size.
+/// A text with a size limit.
 struct Text {
     bytes: Vec<u8>,
     most: usize,
@@ -220,7 +222,7 @@ impl Write for Text {
     }
 }
 
-/// Writes the whole file, readable by any user of the pod's programs.
+/// Writes the whole file. Programs of the pod can read it under any user id.
 fn put(all: &Directory, pods: &Directory, text: &[u8]) -> io::Result<()> {
     let written = all.write(TEMPORARY, text, 0o644);
     let put = written.and_then(|()| all.rename(TEMPORARY, pods, FILE));
@@ -245,7 +247,7 @@ mod tests {
 
     const POD: Option<&str> = Some("default/web-0");
 
-    /// Writes a file as [`write`] does, for rails that need not make sense.
+    /// Writes a file like [`write`], but with rails of any content.
     fn put_one(root: &Path, key: &Key) -> io::Result<()> {
         let root = Directory::open(root)?.unwrap();
         let all = root.make("rails")?;
@@ -272,15 +274,15 @@ mod tests {
         put_one(root, &key("a")).unwrap();
         assert!(fs::metadata(&file).unwrap().len() < LARGEST as u64);
         plant();
-        // as it is not ours, no other attachment is in it
+        // another program wrote the file, so it contains no rails of another attachment
         remove(root, Patience::of_verb(), &key("a"), POD).unwrap();
         assert!(!file.exists());
         assert!(begin.elapsed() < integration::wait::PATIENCE);
     }
 
-    /// The file has 200 kB. Indented it would have 20 MB.
+    /// The file has 200 kB. With indentation it would have 20 MB.
     #[test]
-    fn what_a_pod_plants_does_not_grow() {
+    fn a_planted_file_does_not_grow() {
         let deep = "[".repeat(100) + &"0,".repeat(100_000) + "0" + &"]".repeat(100);
         let planted = format!(r#"{{"containerID":"a","rails":[{{"ifname":"eth1"}},{deep}]}}"#);
         let others = others_of(planted.as_bytes(), &key("a")).unwrap();
@@ -307,9 +309,9 @@ mod tests {
         assert!(file.exists());
     }
 
-    /// The pod has mounted its directory, or all of them, and can write to it.
+    /// The pod has mounted its own directory, or all directories, and can write to the mount.
     #[test]
-    fn what_a_pod_plants_is_neither_written_through_nor_read_nor_removed() {
+    fn planted_objects_are_not_followed_read_or_removed() {
         let state = tempfile::tempdir().unwrap();
         let (root, file) = (state.path(), path(state.path(), &key("a"), POD));
         let directory = file.parent().unwrap();
@@ -342,7 +344,7 @@ mod tests {
             is_untouched(what);
             assert!(fs::symlink_metadata(&file).is_err(), "{what:?}");
         }
-        // a directory elsewhere
+        // a directory outside of the rails' directories
         let elsewhere = root.join("elsewhere");
         fs::create_dir(&elsewhere).unwrap();
         fs::write(elsewhere.join(FILE), "").unwrap();
@@ -355,7 +357,7 @@ mod tests {
         assert_eq!(fs::read_to_string(elsewhere.join(FILE)).unwrap(), "");
     }
 
-    /// A planted directory contains something, or is a link to elsewhere.
+    /// A pod has created a directory with content, or a link to another directory, at the path of a file.
     #[test]
     fn a_planted_directory_is_replaced_and_removed() {
         let state = tempfile::tempdir().unwrap();
@@ -377,8 +379,8 @@ mod tests {
         assert!(elsewhere.join("kept").exists());
     }
 
-    /// One planted directory is so deep that a recursion would exhaust its stack or descriptors. Another is so wide
-    /// that others would wait.
+    /// A pod has created two directories. One is so deep that a recursive removal would exhaust the verb's stack or
+    /// descriptors. The other has so many entries that other verbs would have to wait for its removal.
     #[test]
     fn a_planted_directory_without_end_is_reported_and_keeps_nobody() {
         let state = tempfile::tempdir_in("/dev/shm").unwrap();
@@ -426,7 +428,7 @@ mod tests {
         put();
         removed();
         by_hand();
-        // one level more than is removed, and no more
+        // one level more than the limit
         planted(&deep, 33);
         put();
         removed();
@@ -439,7 +441,7 @@ mod tests {
         }
     }
 
-    /// A name of a network that the files beside them could have had.
+    /// The network's name equals the name of another file in the directory.
     #[test]
     fn any_name_of_a_network_has_rails() {
         for network in ["lock", FILE] {
@@ -456,7 +458,7 @@ mod tests {
         }
     }
 
-    /// Opening a planted pipe must not wait for a writer.
+    /// Opening a pipe that a pod has created must not wait for a writer.
     #[test]
     fn a_planted_pipe_is_replaced() {
         let state = tempfile::tempdir().unwrap();

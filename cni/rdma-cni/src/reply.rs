@@ -13,7 +13,7 @@ use plan::{Obstacle, select::SelectError};
 use rdma_netns::{Op, OpError};
 use smcr::apply::SmcError;
 
-/// The plugin's own codes, which its documentation promises.
+/// The plugin's own error codes, which its documentation promises.
 mod own {
     pub(super) const NO_SUCH_DEVICE: u32 = 100;
     pub(super) const DEVICE_IN_USE: u32 = 101;
@@ -44,9 +44,9 @@ pub fn code(error: &Error) -> u32 {
         | Error::Unreadable(_) => own::STATE,
         Error::Observe(_) | Error::Output(_) | Error::Smc(SmcError::Observe(_)) => code::IO,
         Error::Smc(_) => own::WRONG_MODE,
-        Error::Obstacle(Obstacle::Vanished { .. } | Obstacle::ParentDown { .. }) => {
-            own::NO_SUCH_DEVICE
-        }
+        Error::Obstacle(
+            Obstacle::Vanished { .. } | Obstacle::NoNetdev { .. } | Obstacle::ParentDown { .. },
+        ) => own::NO_SUCH_DEVICE,
         Error::Obstacle(Obstacle::InAnotherNetns { .. } | Obstacle::Held { .. }) => {
             own::DEVICE_IN_USE
         }
@@ -128,7 +128,7 @@ fn cannot_move(error: &OpError) -> bool {
     matches!(*error.op, Op::MoveRdma { .. }) && error.errno() == Some(libc::EOPNOTSUPP)
 }
 
-/// Returns the next step for a person, if it is known.
+/// Returns a remedy for the administrator. Returns `None` if none is known.
 fn remedy(error: &Error) -> Option<&'static str> {
     match error {
         Error::Add {

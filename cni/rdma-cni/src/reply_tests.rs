@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests the NICs that an ADD selects on a node, and the codes of refusals.
+//! Tests of the NICs that an ADD selects on a node, and of the codes of refusals.
 //!
 //! The node: the default route leaves by eth0; storage uses mlx5_2; eth3 has a VLAN; eth4 accelerates the netdev hv0,
 //! as on Azure; eth5 and eth6 are rails; bond0 is a rail with the VLAN bond0.100; bond1 has the route to the API
@@ -84,7 +84,7 @@ fn conf(fields: Value) -> Conf {
     Conf::parse(whole.as_object().cloned().expect("an object")).expect("a configuration")
 }
 
-/// The netdevs that are taken, or the error.
+/// Returns the netdevs that the ADD selects, or its error.
 fn taken(conf: &Conf, choice: &Choice<'_>) -> String {
     match rails(conf, choice, &node(), &[]) {
         Ok(selected) => {
@@ -107,8 +107,8 @@ fn takes(fields: Value, expected: &str) {
 }
 
 #[test]
-fn what_a_pattern_would_move_is_passed_over_where_the_host_needs_it() {
-    // bonds are shared: bond1 is an uplink, and selected by its kind alone
+fn a_pattern_skips_netdevs_that_the_host_needs() {
+    // bonds are shared: a selector by kind selects bond1, although it is an uplink
     takes(
         json!({"devices": [{"driver": "mlx5_core"}]}),
         "bond0 eth5 eth6",
@@ -133,7 +133,7 @@ fn what_a_pattern_would_move_is_passed_over_where_the_host_needs_it() {
 }
 
 #[test]
-fn what_is_named_is_moved_with_mode_move_alone() {
+fn a_named_device_is_moved_only_by_mode_move() {
     for (netdev, why) in [
         ("eth0", "the node's default route leaves by it"),
         ("eth2", "the host uses mlx5_2 itself (nvme_rdma, rpcrdma)"),
@@ -154,7 +154,7 @@ fn what_is_named_is_moved_with_mode_move_alone() {
         "102 eth0 is not moved into a pod: the node's default route leaves by it; set mode to \"move\" to move it \
          nevertheless",
     );
-    // restoring does not make it a port again
+    // a restore does not add the netdev to the bond again
     takes(
         json!({"devices": [{"netdev": "eth4"}], "mode": "move"}),
         "102 eth4 cannot be moved into a pod: it is a port of another netdev (a bond, a bridge, or a netdev that it \
@@ -163,7 +163,7 @@ fn what_is_named_is_moved_with_mode_move_alone() {
 }
 
 #[test]
-fn what_is_shared_stays_and_a_pattern_of_names_is_enough() {
+fn share_mode_accepts_a_name_pattern() {
     takes(
         json!({"devices": [{"netdev": "eth0"}], "mode": "share"}),
         "eth0",
@@ -176,7 +176,7 @@ fn what_is_shared_stays_and_a_pattern_of_names_is_enough() {
         json!({"devices": [{"driver": "mlx5_core"}], "mode": "share"}),
         "bond0 eth2 eth3 eth5 eth6",
     );
-    // a VLAN is none of the bonds, unless a selector fits it and not its bond
+    // a pattern for bonds selects a VLAN only if the pattern matches the VLAN and not its bond
     takes(json!({"devices": [{"netdev": "bond*"}]}), "bond0 bond1");
     for netdev in ["bond0.100", "bond*.*"] {
         takes(json!({"devices": [{"netdev": netdev}]}), "bond0.100");
@@ -189,7 +189,7 @@ fn what_is_shared_stays_and_a_pattern_of_names_is_enough() {
 }
 
 #[test]
-fn what_kubelet_allocated_is_shared_or_refused() {
+fn an_allocated_device_is_shared_or_refused() {
     let of = |sharing, mode: &str| {
         let conf = conf(json!({"mode": mode}));
         let address = DeviceAddress::try_from("0000:01:00.0".to_owned()).expect("an address");
@@ -216,7 +216,7 @@ fn what_kubelet_allocated_is_shared_or_refused() {
     }
 }
 
-/// 105 says that nothing was changed.
+/// Code 105 means that the verb changed nothing.
 #[test]
 fn a_restoration_that_has_begun_is_incomplete() {
     let full = || StoreError::new("lock", Path::new("/state/lock"), Errno::ENOSPC.into());
@@ -228,7 +228,7 @@ fn a_restoration_that_has_begun_is_incomplete() {
     }
 }
 
-/// `type: rdma` moves the RDMA device alone, after a netdev that is in the pod already, or without one.
+/// `type: rdma` moves only the RDMA device. Its netdev is already in the pod, or does not exist.
 #[test]
 fn a_drop_ins_rdma_device_that_the_host_uses_stays() {
     let taken = |users: &[&str], bare: bool, mode: &str| {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Configured settings of virtual functions, and their earlier values.
+//! Configured settings of virtual functions, and the settings before ADD.
 
 use crate::error::Error;
 use attachments::{Attachment, Rail};
@@ -27,14 +27,15 @@ const NO_INFINIBAND: &str = "it is no InfiniBand function";
 const NO_GUIDS: &str = "the driver of its physical function does not report the GUIDs of its functions (Linux 5.5 \
                         and mlx5 do), so rdma-cni could not restore them";
 
-const NOT_TOLD: &str = "its driver does not report this setting, so rdma-cni could not restore it";
+const NOT_REPORTED: &str =
+    "its driver does not report this setting, so rdma-cni could not restore it";
 
 const NO_DRIVER: &str = "it has no driver that could adopt a GUID";
 
 const ONE_ADDRESS: &str = "the pod has several rails, but an address or a GUID belongs to one device; request one \
                            device";
 
-/// Records the configured settings for each of the `rails`, and the present values.
+/// Records the configured settings and the present settings for each of the `rails`.
 ///
 /// # Errors
 /// A rail is no virtual function that moves, or its physical function cannot be queried.
@@ -76,13 +77,13 @@ pub fn record<K: Kernel>(
         if is_one_of_several {
             return Err(refused(ONE_ADDRESS).into());
         }
-        let is_told = |kind| vf.setting(kind).is_some();
+        let is_reported = |kind| vf.setting(kind).is_some();
         let guids = [VfSettingKind::NodeGuid, VfSettingKind::PortGuid];
         match sets_guids {
             true if host_link.link_type != LinkType::Infiniband => {
                 return Err(refused(NO_INFINIBAND).into());
             }
-            true if !guids.into_iter().all(is_told) => return Err(refused(NO_GUIDS).into()),
+            true if !guids.into_iter().all(is_reported) => return Err(refused(NO_GUIDS).into()),
             true => {
                 let device = host_link.parent.as_ref();
                 let driver = device.and_then(|it| observed.device(it)?.driver.clone());
@@ -99,7 +100,7 @@ pub fn record<K: Kernel>(
             }
         }
         if !unknown.is_empty() {
-            return Err(refused_of(&unknown, NOT_TOLD).into());
+            return Err(refused_of(&unknown, NOT_REPORTED).into());
         }
         vf.settings.extend(presumed);
         rail.vf = conf.vf.clone();
@@ -110,12 +111,12 @@ pub fn record<K: Kernel>(
     Ok(())
 }
 
-/// Replaces zero GUIDs in `vf`. The physical function reports zero for a GUID that it has not set
-/// (`mlx5_ib_get_vf_guid()`, `drivers/infiniband/hw/mlx5/ib_virt.c`); the function's own GUID then applies. A function
-/// without a GUID gets all-ones GUIDs, as with ib-sriov-cni, because the kernel accepts no zero GUID.
+/// Replaces zero GUIDs in `vf` by the function's own GUIDs. The physical function reports zero for a GUID that it has
+/// not set (`mlx5_ib_get_vf_guid()`, `drivers/infiniband/hw/mlx5/ib_virt.c`). A function without a GUID gets GUIDs of
+/// ones, as with ib-sriov-cni, because the kernel accepts no zero GUID.
 fn name_guids(vf: &mut Vf, host_link: &Link, rdma: Option<&RdmaDevice>) {
-    let or_own = |told: Guid, own: Option<Guid>| match own.filter(|it| it.is_valid()) {
-        _ if told != Guid::ZERO => told,
+    let or_own = |reported: Guid, own: Option<Guid>| match own.filter(|it| it.is_valid()) {
+        _ if reported != Guid::ZERO => reported,
         own => own.unwrap_or(Guid::ONES),
     };
     for setting in &mut vf.settings {
@@ -127,8 +128,8 @@ fn name_guids(vf: &mut Vf, host_link: &Link, rdma: Option<&RdmaDevice>) {
     }
 }
 
-/// Adds the present settings of the record's virtual functions to `observed`. The record can contain other GUIDs, and
-/// settings that were assumed.
+/// Adds the present settings of the record's virtual functions to `observed`. GUIDs and presumed settings of the
+/// record can differ from the settings that the physical function reports.
 ///
 /// # Errors
 /// A physical function cannot be queried.
@@ -150,7 +151,7 @@ pub fn observe<K: Kernel>(
     Ok(())
 }
 
-/// Records the new names of RDMA devices whose drivers were bound again.
+/// Records the new names of RDMA devices after their drivers were bound again.
 pub fn renew(attachment: &mut Attachment, observed: &Observed) {
     let rails = attachment.rails.iter_mut();
     for rail in rails.filter(|rail| rail.driver.is_some()) {
@@ -163,7 +164,7 @@ pub fn renew(attachment: &mut Attachment, observed: &Observed) {
 
 fn fields(settings: &[VfSetting]) -> String {
     let mut fields: Vec<&str> = settings.iter().map(|it| vf::fields(it.kind())).collect();
-    // one field sets both GUIDs
+    // one field sets both the node GUID and the port GUID
     fields.dedup();
     fields.join(", ")
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Selects the devices that kubelet allocated.
+//! Selects the netdevs of the devices that kubelet allocated.
 //!
-//! An id of a shared resource can include all devices of a node. A pod must run even if one of them cannot be attached.
-//! A device without a shareable netdev is used by its character device only. A device that is down is left out if there
-//! is another device.
+//! An id of a shared resource can include all devices of a node. A pod must run even if one of these devices cannot be
+//! attached. So a device without a shareable netdev is no error: the pod uses it only through its character device. The
+//! selection omits a device that is down, unless all devices are down.
 
 use super::{Chosen, Remark, SelectError, bare, by_address, check_holders, host_use::Naming};
 use crate::allocation::{self, Allotment, Meaning};
@@ -13,8 +13,8 @@ use rdma_netns::{Link, LinkType, NetnsSide, Observed, RdmaMode};
 use rdma_resources::Sharing;
 use std::collections::BTreeSet;
 
-/// Returns the netdevs to attach. If two devices are ports of one bond, returns the bond once. Of shared devices,
-/// returns only those that the pod has chosen.
+/// Returns the netdevs to attach. Returns a bond only once, even if two devices are its ports. Returns only the shared
+/// devices that the pod has chosen.
 pub(super) fn choose<'a>(
     conf: &Conf,
     meanings: &[Meaning],
@@ -61,7 +61,7 @@ pub(super) fn choose<'a>(
         return Err(SelectError::NoSuchRail { rail, nics });
     }
     if chosen.is_empty() {
-        // their attachment reports the reason, as for any device
+        // all devices are down: attaching them fails, and the error has the reason
         return Ok(down);
     }
     remarks.extend(down.iter().map(|left_out| Remark {
@@ -75,7 +75,7 @@ pub(super) fn choose<'a>(
 }
 
 impl<'a> Chosen<'a> {
-    /// Returns the netdev `parent` of the resource's `parents` setting: the device's netdev, or a VLAN on it.
+    /// Returns the netdev `parent` of the resource's `parents` setting: the device's own netdev, or a VLAN on it.
     ///
     /// # Errors
     /// `parent` does not exist, or belongs to another device.
@@ -101,17 +101,17 @@ impl<'a> Chosen<'a> {
     }
 }
 
-/// The shared NICs counted so far.
+/// The shared NICs that the selection has numbered so far.
 #[derive(Default)]
 struct Shared {
     nics: usize,
-    /// Indexes of the netdevs on the host.
+    /// Indexes of their netdevs on the host.
     seen: Vec<u32>,
 }
 
 impl Shared {
-    /// Returns true if the pod's choice `rails` includes `found`, the next NIC. A further port of an earlier NIC has no
-    /// number of its own.
+    /// Returns true if the pod's choice `rails` includes `found`, the next NIC. A second port of a numbered NIC gets no
+    /// rail number of its own.
     fn is_chosen(
         &mut self,
         rails: Option<&BTreeSet<usize>>,
@@ -119,7 +119,7 @@ impl Shared {
         remarks: &mut Vec<Remark>,
     ) -> bool {
         if self.seen.contains(&found.link.index) {
-            // an earlier port of this bond has counted the bond
+            // an earlier port of this bond has given the bond its number
             return false;
         }
         self.seen.push(found.link.index);
@@ -143,22 +143,23 @@ fn is_shared(mode: Mode, allotment: &Allotment, observed: &Observed) -> bool {
         && observed.rdma_mode == Some(RdmaMode::Shared)
 }
 
-/// Returns true if pods get children of allocated InfiniBand netdevs: with `pkey`, with a `child` of type `ipoib`, or
-/// with `"mode": "share"` and no `child`. The default is false, because programs on InfiniBand need no IP address.
+/// Returns true if pods get children of allocated InfiniBand netdevs. The configuration then has `pkey`, a `child` of
+/// type `ipoib`, or `"mode": "share"` without `child`. Without such a setting pods get no children, because programs on
+/// InfiniBand need no IP address.
 fn wants_ipoib(conf: &Conf) -> bool {
-    let is_asked = match &conf.child {
+    let is_ipoib = match &conf.child {
         Some(ChildConf::Ipoib { .. }) => true,
         Some(_) => false,
         None => conf.mode == Mode::Share,
     };
-    is_asked || conf.pkey.is_some()
+    is_ipoib || conf.pkey.is_some()
 }
 
-/// Returns the RDMA device of `allotment` with the reason why no netdev is shared, if the device's queue pairs work
+/// Returns the RDMA device of `allotment`, with the reason why no netdev is shared. Queue pairs of this device work
 /// without a netdev.
 ///
 /// # Errors
-/// The port is Ethernet, and has no GIDs without a netdev.
+/// The port is Ethernet, so it has no GIDs without a netdev.
 fn by_verbs_alone<'a>(
     conf: &Conf,
     allotment: &Allotment,

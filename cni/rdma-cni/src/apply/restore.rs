@@ -1,42 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Restores rails to the host. A failure of one rail, or of one attribute, does not stop the others.
+//! Restores rails to the host. If one rail or attribute fails, the restore continues with the other rails and
+//! attributes.
 
-use super::{
-    ROUNDS,
-    busy::{self, PAUSE},
-    rebound,
-};
+use super::{ROUNDS, Tries, busy, busy::PAUSE, rebound};
 use crate::open_connections;
 use attachments::{Attachment, Attribute, Spared, Stage, given_up::Lack, store::StoreError};
 use nix::libc;
 use plan::{self, Obstacle, Others, RailPlan};
 use rdma_netns::{
-    Kernel, Link, LinkChange, Observed, Op, OpError,
+    Kernel, LinkChange, Observed, Op, OpError,
     device_settings::{FLOW_RULES, UNREADABLE},
 };
 use std::time::Duration;
 
-/// Time limit for repeated tries, counted from the netdev's return to the host. The restore repeats its tries while
-/// another program such as a network manager changes the netdev, while memory is short, or while a driver is busy.
+/// Time limit for repeated tries, from the netdev's return to the host. The restore repeats its tries while another
+/// program, such as a network manager, changes the netdev, while memory is short, or while a driver is busy.
 const SETTLING: Duration = Duration::from_secs(2);
 
-/// The reasons why an attachment is not restored, a sentence for each.
+/// The reasons why an attachment is not restored, one sentence for each.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", left.join("; "))]
 pub struct Incomplete {
-    /// The sentences.
+    /// The reasons, as sentences.
     pub left: Vec<String>,
-    /// True if a later try may succeed: a dying namespace returns its devices a little later.
+    /// True if a later try may succeed, because the kernel returns the devices of a dying namespace with a delay.
     pub awaited: bool,
-    /// True if the pod has more netdevs than one verb removes under the node's lock. The next verb removes the rest.
+    /// True if the pod has more netdevs than one verb may remove under the node's lock. The next verb removes the rest.
     pub continues: bool,
-    /// Indexes of netdevs in the pod that may belong to the host, and that the message names.
+    /// Indexes of the pod's netdevs that may belong to the host, and that the error message names.
     pub named: Vec<u32>,
-    /// Rails that are restored, except for attributes that were given up. `None`: the record still claims all rails.
+    /// The restored rails. A restored rail may lack attributes that the restore gave up. `None`: the record still has
+    /// all rails.
     pub restored: Option<Box<Restored>>,
 }
 
-/// Wraps reasons that time does not change.
+/// Makes an error that no later try can avoid, for these reasons.
 impl From<Vec<String>> for Incomplete {
     fn from(left: Vec<String>) -> Self {
         Self {
@@ -50,17 +48,17 @@ impl From<Vec<String>> for Incomplete {
 }
 
 impl Incomplete {
-    /// Indexes of the rails that are on the host.
+    /// Returns the indexes of the rails that are on the host.
     pub fn home(&self) -> &[usize] {
         self.restored.as_ref().map_or(&[], |it| &it.rails)
     }
 
-    /// Returns true if nothing failed. The next DEL, GC or ADD then removes the remaining netdevs.
+    /// Returns true if nothing failed, and the restore only left netdevs that the next DEL, GC or ADD removes.
     pub fn only_continues(&self) -> bool {
         self.continues && self.left.len() == 1
     }
 
-    /// Combines two results.
+    /// Combines the reasons of two results.
     pub fn and(mut self, other: Self) -> Self {
         self.left.extend(other.left);
         self.awaited |= other.awaited;
@@ -80,7 +78,7 @@ pub struct Restored {
     pub observed: Observed,
     /// Attributes that this try gave up.
     pub given_up: Vec<GivenUp>,
-    /// Attributes that the netdevs lack, after [`given_up::note`](crate::given_up::note).
+    /// Attributes that the netdevs lack, from [`given_up::note`](crate::given_up::note).
     pub lacks: Vec<Lack>,
     /// True if a network manager may remove restored addresses.
     pub has_to_outlast: bool,
@@ -98,33 +96,33 @@ impl Restored {
     }
 }
 
-/// An attribute that could not be restored to a netdev.
+/// An attribute that the restore could not restore.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GivenUp {
     /// Index of the rail, from 0.
     pub rail: usize,
     /// The attribute.
     pub attribute: Attribute,
-    /// Reason: a sentence with the refused change.
+    /// The reason, as a sentence that names the refused change.
     pub why: String,
 }
 
-/// Reason of a verb that leaves netdevs to the next verb.
+/// Reason that a verb reports when it leaves netdevs for the next verb to remove.
 const CONTINUES: &str = "the removal of the netdevs that the pod made on its rails continues with the next DEL, GC or ADD";
 
-/// Number of rounds after which the restore expects no change, if each round had the same plan and the same refusals.
+/// Number of rounds with the same plan and the same refusals after which the restore expects no further change.
 const SAME_ROUNDS: usize = 2;
 
-/// Errors whose cause is a temporary state of the machine, and not the request.
+/// Errors that a temporary state of the machine causes. The request does not cause them.
 const PASSING: [i32; 4] = [libc::ENOMEM, libc::ENOBUFS, libc::EAGAIN, libc::EINTR];
 
-/// Returns a sentence about the refusal, and true if a later try may succeed.
+/// Returns a sentence about the kernel's refusal, and true if a later try may succeed.
 fn refusal_of(error: OpError) -> (String, bool) {
     let is_passing = busy::is_busy(&error) || error.errno().is_some_and(|it| PASSING.contains(&it));
     (error.to_string(), is_passing)
 }
 
-/// A change that was refused.
+/// A change that the kernel refused.
 struct Refusal {
     rail: usize,
     op: Op,
@@ -133,16 +131,16 @@ struct Refusal {
 }
 
 /// Restores all rails of `attachment` to the host. A rail must get back its namespace, its name and its RDMA device.
-/// Other attributes are tried in every round, and are given up if the kernel still refuses them when nothing else
-/// changes. An attribute that the machine's temporary state prevents is given up after `SETTLING`, and only if an
-/// earlier verb tried too (`tried_before`). After an error the restore continues while rounds make progress. `others`
-/// is called only if a plan depends on other attachments. `record` is called before a temporary change of the host's
-/// other netdevs.
+/// Every round tries the other attributes again. The restore gives up an attribute if the kernel still refuses it when
+/// nothing else changes. If a temporary state of the machine is the reason, the restore gives up the attribute only
+/// after `SETTLING`, and only if an earlier verb also tried (`tries`). After an error the restore continues while rounds
+/// make progress. It calls `others` only if a plan depends on other attachments, and `record` before a temporary change
+/// of the host's other netdevs.
 pub fn restore<K: Kernel>(
     kernel: &K,
     pod: Option<&K::Pod>,
     attachment: &Attachment,
-    tried_before: bool,
+    tries: Tries,
     others: &dyn Fn() -> Result<Others, StoreError>,
     record: &dyn Fn(&[Spared]) -> Result<(), StoreError>,
 ) -> Result<Restored, Incomplete> {
@@ -150,10 +148,12 @@ pub fn restore<K: Kernel>(
     let functions = attachment.vfs();
     let mut known: Option<Others> = None;
     let mut given_up: Vec<GivenUp> = vec![];
-    // settings that the driver accepted and does not report; no observation shows them
-    let mut set: Vec<(usize, Attribute)> = vec![];
+    // missing netdevs, and settings that drivers accepted and do not report: no observation shows them
+    let rails = 0..attachment.rails.len();
+    let netdevs = rails.filter(|_| tries == Tries::Last);
+    let mut set: Vec<(usize, Attribute)> = netdevs.map(|it| (it, Attribute::Netdev)).collect();
     let mut refused: Vec<Refusal> = vec![];
-    // the plans of the last round
+    // plans of the last round
     let mut last: Option<Vec<RailPlan>> = None;
     let mut same = 0;
     let mut round = 0;
@@ -193,36 +193,34 @@ pub fn restore<K: Kernel>(
             for sentence in plan::left_in_pod(attachment, &others, &observed) {
                 log::warn!("{sentence}");
             }
-            for (rail, Link { name, parent, .. }) in plan::gone(attachment, &observed) {
-                if observed.pod.is_none() || parent.is_some() {
-                    log::warn!("{name} exists no more: a virtual netdev ends with its namespace");
-                    continue;
-                }
-                let why = format!(
-                    "{name} is gone: its pod deleted it; a netdev that the pod made in its place stays there"
-                );
+            for gone in plan::gone(attachment, &observed) {
+                let why = gone.why(observed.pod.is_some());
                 log::warn!("{why}");
-                given_up.push(GivenUp {
-                    rail,
-                    attribute: Attribute::Netdev,
-                    why,
-                });
+                let is_virtual = gone.host_link.parent.is_none();
+                // somebody can make the netdev again, without its host state
+                if gone.has_driver || is_virtual && observed.pod.is_some() {
+                    given_up.push(GivenUp {
+                        rail: gone.index,
+                        attribute: Attribute::Netdev,
+                        why,
+                    });
+                }
             }
             let rails = (0..attachment.rails.len()).collect();
             return Ok(Restored::new(rails, observed, given_up));
         }
-        // further rounds do not find a missing device
+        // a missing device stays missing in further rounds
         let nothing_to_do = plans
             .iter()
             .all(|plan| plan.as_ref().map_or(true, Vec::is_empty));
-        // firmware can keep the pod's GUIDs after every bind of the driver
+        // firmware may keep the pod's GUIDs after every bind of the driver, so a round of binds alone is no progress
         let rebinds = plans.iter().flatten().flatten().any(rebound::is_rebound);
         let is_same = last.as_ref() == Some(&plans) && (rebinds || !refused.is_empty());
         same = if is_same { same + 1 } else { 0 };
         let may_pass = refused.iter().any(|refusal| refusal.is_passing);
         let is_settled = same >= SAME_ROUNDS && !may_pass || kernel.now() >= deadline;
         if nothing_to_do || round >= ROUNDS && last.is_some() && is_settled {
-            let more = dispensable(&plans, &refused, tried_before);
+            let more = dispensable(&plans, &refused, tries);
             if more.is_empty() {
                 let others = known.unwrap_or_default();
                 let home = plan::home(attachment, &others, &observed, &left_out);
@@ -255,7 +253,7 @@ pub fn restore<K: Kernel>(
         let round_made = make(kernel, pod, (&plans, spared), &observed);
         refused = round_made.refused;
         if continues {
-            // only this batch's refusals count: the next verb executes the rest of the plans
+            // only the refusals of this batch count: the next verb executes the rest of the plans
             let mut incomplete = incomplete(vec![], refused);
             incomplete.left.push(CONTINUES.to_owned());
             return Err(Incomplete {
@@ -272,7 +270,7 @@ pub fn restore<K: Kernel>(
         if is_rebound {
             rebound::wait(kernel, attachment);
         }
-        // a rebind or a move may take long, so the limit starts again afterwards
+        // a bind or a move may take long, so the time limit starts again after it
         if is_rebound || round < ROUNDS && made(is_move) {
             deadline = kernel.now() + SETTLING;
         }
@@ -288,7 +286,7 @@ fn log_given_up(attachment: &Attachment, given_up: &[GivenUp]) {
     }
 }
 
-/// Logs the netdevs on moved rails that the plans remove, because another plugin may have made one of them.
+/// Logs the netdevs on moved rails that the plans remove. Another plugin may have made one of these netdevs.
 fn log_uppers(attachment: &Attachment, plans: &[RailPlan]) {
     let moved = plans.iter().zip(&attachment.rails);
     let moved = moved.filter(|(_, rail)| rail.host_link.is_some());
@@ -305,8 +303,8 @@ fn log_uppers(attachment: &Attachment, plans: &[RailPlan]) {
     }
 }
 
-/// Adds the rails' settings that rtnetlink does not report to `observed`, for netdevs that are on the host under their
-/// own names.
+/// Adds the settings that rtnetlink does not report to `observed`, for the rails' netdevs that are on the host under
+/// their own names.
 fn observe_device_settings<K: Kernel>(
     kernel: &K,
     attachment: &Attachment,
@@ -329,15 +327,16 @@ fn observe_device_settings<K: Kernel>(
     }
 }
 
-/// Returns true if `op` moves a device into another namespace, where network managers then see a new device.
+/// Returns true if `op` moves a device into another namespace. Network managers then see a new device in that
+/// namespace.
 fn is_move(op: &Op) -> bool {
     matches!(op, Op::MoveRdma { .. } | Op::MoveLink { .. })
 }
 
-/// Returns the attributes to give up: the refused attributes, or all missing attributes if none was refused. Nothing of
-/// a rail is given up while its plan has a mandatory operation, or while a refusal may be temporary and no earlier verb
-/// tried (`tried_before`).
-fn dispensable(plans: &[RailPlan], refused: &[Refusal], tried_before: bool) -> Vec<GivenUp> {
+/// Returns the attributes to give up: the refused attributes, or all missing attributes if the kernel refused none.
+/// Gives up no attribute of a rail while the rail's plan has a mandatory operation. Gives up nothing if a refusal may
+/// be temporary and no earlier verb tried.
+fn dispensable(plans: &[RailPlan], refused: &[Refusal], tries: Tries) -> Vec<GivenUp> {
     let mut missing = vec![];
     for (rail, plan) in plans.iter().enumerate() {
         let Ok(ops) = plan else {
@@ -351,7 +350,7 @@ fn dispensable(plans: &[RailPlan], refused: &[Refusal], tried_before: bool) -> V
             })
         });
         let may_pass = refused.iter().any(|it| it.rail == rail && it.is_passing);
-        if tried_before || !may_pass {
+        if tries > Tries::First || !may_pass {
             let given_up: Option<Vec<_>> = given_up.collect();
             missing.extend(given_up.unwrap_or_default());
         }
@@ -376,18 +375,18 @@ fn dispensable(plans: &[RailPlan], refused: &[Refusal], tried_before: bool) -> V
     }
 }
 
-/// Result of executing the plans of all rails.
+/// Result of executing the plans of all rails in one round.
 #[derive(Default)]
 struct Made {
     refused: Vec<Refusal>,
-    /// Settings that drivers accepted and do not report, each with its rail's index.
+    /// Settings that drivers accepted and do not report, each with the index of its rail.
     set: Vec<(usize, Attribute)>,
 }
 
-/// Executes the plans of all rails. A failed operation ends its rail's plan if later operations depend on it. Other
-/// failed operations are skipped: a refused alias does not keep a NIC down. Children are removed first, all in one
-/// deletion. The netdevs in `spared` keep their default routers. If `spared` could not be recorded, operations that
-/// would drop these routers are refused.
+/// Executes the plans of all rails. If an operation fails and later operations depend on it, the rail's plan ends.
+/// Other failed operations are skipped, so a refused alias does not keep a NIC down. First, one deletion removes all
+/// children. The netdevs in `spared` keep their default routers. If `spared` could not be recorded, operations that
+/// would drop these routers fail.
 fn make<K: Kernel>(
     kernel: &K,
     pod: Option<&K::Pod>,
@@ -429,7 +428,7 @@ fn make<K: Kernel>(
                     | Op::MoveLink { .. }
                     | Op::Link { change: LinkChange::Rename(_), .. }
                     | Op::Link { change: LinkChange::Up(_), .. }
-                    // a route of another interface, whose rules stay
+                    // removes a route of another interface; its rules remain
                     | Op::Link { change: LinkChange::RemoveRoute(_), .. }
             );
             if is_basis {
@@ -440,8 +439,8 @@ fn make<K: Kernel>(
     made
 }
 
-/// Executes an operation that makes the kernel drop default routers, and protects the routers of the netdevs in
-/// `spared`. If the old `accept_ra` of a netdev cannot be written back, the next verb that reads the record writes it.
+/// Executes an operation that makes the kernel drop default routers, and protects the default routers of the netdevs in
+/// `spared`. If this function cannot restore a netdev's `accept_ra`, the next verb that reads the record restores it.
 fn sparing<K: Kernel>(kernel: &K, spared: &[Spared], op: &Op) -> Result<(), OpError> {
     let change = |op: Op, consequence: &str| {
         if let Err(error) = kernel.execute(&op, None) {
@@ -454,8 +453,8 @@ fn sparing<K: Kernel>(kernel: &K, spared: &[Spared], op: &Op) -> Result<(), OpEr
     done
 }
 
-/// Removes the children of several rails by one deletion. Returns false if the kernel refuses the deletion. Each rail's
-/// own plan then removes its child, and reports errors.
+/// Removes the children of several rails by one deletion. Returns false if the kernel refuses the deletion. Then each
+/// rail's own plan removes its child and reports errors.
 fn remove_together<K: Kernel>(kernel: &K, pod: Option<&K::Pod>, ops: &[Op]) -> bool {
     let made = ops.iter().try_for_each(|op| {
         log::debug!("{op}");
@@ -467,11 +466,10 @@ fn remove_together<K: Kernel>(kernel: &K, pod: Option<&K::Pod>, ops: &[Op]) -> b
     made.is_ok() && !ops.is_empty()
 }
 
-/// Returns the reasons why the restore is incomplete: refused operations, obstacles, and operations that had no effect.
+/// Returns the reasons why the restore is incomplete: refused operations, obstacles, and operations without effect.
 fn incomplete(plans: Vec<RailPlan>, refused: Vec<Refusal>) -> Incomplete {
-    let awaited = plans
-        .iter()
-        .any(|plan| matches!(plan, Err(Obstacle::InAnotherNetns { .. })));
+    let mut obstacles = plans.iter().filter_map(|it| it.as_ref().err());
+    let awaited = obstacles.any(Obstacle::is_awaited);
     let mut left: Vec<String> = refused.into_iter().map(|refusal| refusal.why).collect();
     let has_refusals = !left.is_empty();
     let mut named = vec![];

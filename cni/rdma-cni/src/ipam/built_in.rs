@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `rdma-ipam` inside this process. Otherwise a pod with eight rails would start eight `rdma-ipam` processes.
+//! Runs `rdma-ipam` inside this process. Otherwise a pod with eight rails would start eight `rdma-ipam` processes.
 //!
-//! CNI delegation requires the program in `CNI_PATH`. The built-in plugin therefore runs only if that program is the
-//! `rdma-ipam` of the same build, so that both would do the same. `scripts/build` appends an identical stamp to both
-//! files, behind the part that the kernel loads. A wrapper, another version or a manual build has another stamp or
+//! CNI delegation requires the program in `CNI_PATH`. So `rdma-cni` runs the built-in plugin only if that program is
+//! the `rdma-ipam` of the same build, and would do the same. `scripts/build` appends an identical stamp to both
+//! files, after the part that the kernel loads. A wrapper, another version or a manual build has another stamp or
 //! none. `rdma-cni` starts such a program as a process.
 
 use cni_protocol::lock::Patience;
@@ -21,10 +21,10 @@ use std::{
 /// The plugin's name.
 pub(super) const NAME: &str = "rdma-ipam";
 
-/// Prefix of a stamp. A SHA-256 in hexadecimal and a line feed follow.
+/// Prefix of the build's stamp. A SHA-256 in hexadecimal and a line feed follow.
 const STAMP: &[u8] = b"\nrdma-build ";
 
-/// Bytes of a stamp.
+/// Length of a stamp, bytes.
 const LENGTH: usize = STAMP.len() + 64 + 1;
 
 /// The built-in IPAM plugin.
@@ -34,8 +34,8 @@ pub(super) struct BuiltIn {
 }
 
 impl BuiltIn {
-    /// Returns the built-in plugin if `program` is the `rdma-ipam` of the same build as this program. `name` is the
-    /// plugin's type.
+    /// Returns the built-in plugin if `program` is the `rdma-ipam` of the same build as this program. `name` is
+    /// `ipam.type`.
     pub(super) fn of(name: &str, program: &Path) -> Option<Self> {
         let is_it = name == NAME && {
             static OWN: OnceLock<Option<[u8; LENGTH]>> = OnceLock::new();
@@ -47,9 +47,9 @@ impl BuiltIn {
         })
     }
 
-    /// Runs a verb and returns its output, which is an error object if the verb fails. `deadline` limits the wait for
-    /// locks. The leases' directories are synced when `later` is settled; without `later`, before this function
-    /// returns.
+    /// Runs a verb and returns its output, or the error object if the verb fails. `deadline` limits the wait for
+    /// locks. With `later`, the leases' directories are synced when `later` is settled. Without `later`, this
+    /// function syncs them before it returns.
     pub(super) fn call(
         &self,
         environment: BTreeMap<String, String>,
@@ -98,9 +98,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_of_another_build_is_started() {
+    fn a_plugin_of_another_build_is_started() {
         let end = format!("\nrdma-build {}\n", "0".repeat(64));
-        // this test has no stamp
+        // the program of this test has no stamp
         for other in ["", &end] {
             assert!(BuiltIn::of("rdma-ipam", program(other).path()).is_none());
         }

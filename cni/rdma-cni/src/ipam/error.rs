@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Errors of a delegation, and their meaning for the caller.
+//! Errors of a delegation, and how the caller reacts to them.
 
 use super::built_in;
 use cni_protocol::code;
@@ -11,17 +11,17 @@ use std::{io, path::PathBuf, process::ExitStatus};
 /// Maximum number of characters that a message quotes from another program's output, which can have any length.
 const SHOWN: usize = 400;
 
-/// Delegation failed.
+/// The delegation to an IPAM plugin failed.
 #[derive(Debug, thiserror::Error)]
 pub enum IpamError {
-    /// `CNI_PATH` has no such program.
+    /// No directory of `CNI_PATH` contains the program.
     #[error(
         "IPAM plugin {name:?} is not in CNI_PATH ({path}): install it there, or correct ipam.type"
     )]
     NotFound {
         /// `ipam.type`
         name: String,
-        /// The searched directories.
+        /// The searched directories of `CNI_PATH`.
         path: String,
     },
     /// The program could not be run.
@@ -29,7 +29,7 @@ pub enum IpamError {
     Run {
         /// The program.
         program: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
     /// The plugin answered with an error.
@@ -37,11 +37,11 @@ pub enum IpamError {
     Refused {
         /// `ipam.type`
         name: String,
-        /// `ADD`, `DEL`…
+        /// The command: `ADD`, `DEL`…
         command: &'static str,
         /// CNI code of the answer.
         code: Option<u64>,
-        /// The answer's message and details, or the exit status.
+        /// Message and details of the answer, or the plugin's exit status.
         message: String,
     },
     /// A signal ended the plugin.
@@ -49,15 +49,15 @@ pub enum IpamError {
     Killed {
         /// `ipam.type`
         name: String,
-        /// `ADD`, `DEL`…
+        /// The command: `ADD`, `DEL`…
         command: &'static str,
         /// The exit status.
         status: ExitStatus,
     },
-    /// The plugin's changes are not on disk.
+    /// The changes of the built-in plugin could not be synced to disk.
     #[error("IPAM: {0}")]
     Unsettled(StoreError),
-    /// The answer is wrong.
+    /// The plugin's answer is wrong.
     #[error("IPAM plugin {name:?} answered with an invalid {field}: {value}")]
     Answer {
         /// `ipam.type`
@@ -70,8 +70,8 @@ pub enum IpamError {
 }
 
 impl IpamError {
-    /// Parses the `output` of the plugin `name` after its `command` failed. If `output` is no CNI error, the message is
-    /// `without`.
+    /// Makes the error of the plugin `name` whose `command` failed, from its `output`. If `output` is no CNI error, the
+    /// message is `without`.
     pub fn refused(name: &str, command: &'static str, output: &[u8], without: &str) -> Self {
         let error: Value = serde_json::from_slice(output).unwrap_or_default();
         let words = [&error["msg"], &error["details"]]
@@ -89,8 +89,8 @@ impl IpamError {
         }
     }
 
-    /// Returns true if the failed request certainly had no effect: the plugin is missing, or it answered with a CNI
-    /// error. A killed plugin may have executed the request. `rdma-ipam` may have executed it too if the code is
+    /// Returns true if the failed request certainly had no effect: the plugin is missing, or answered with a CNI error.
+    /// Returns false if the plugin may have executed the request: it was killed, or `rdma-ipam` answered with the code
     /// [`own::STILL_HELD`].
     pub fn is_answer(&self) -> bool {
         match self {
@@ -103,7 +103,7 @@ impl IpamError {
         }
     }
 
-    /// Returns true if a later call may succeed: the plugin reports code 11, exceeded its time limit, or was killed.
+    /// Returns true if a later call may succeed: the plugin reported code 11, exceeded its time limit, or was killed.
     pub fn may_pass(&self) -> bool {
         match self {
             Self::Refused { code, .. } => *code == Some(u64::from(code::TRY_LATER)),
@@ -113,7 +113,7 @@ impl IpamError {
         }
     }
 
-    /// Returns true if the plugin rejects its configuration. A later call would fail in the same way.
+    /// Returns true if the plugin rejected its configuration. Every call with the same configuration then fails.
     pub fn is_configuration(&self) -> bool {
         let codes = [
             code::INCOMPATIBLE_VERSION,
@@ -130,15 +130,15 @@ pub(super) fn shown(words: &str) -> String {
     let mut line = String::new();
     let mut left = SHOWN;
     for character in words.chars() {
-        let told = match steers(character) {
+        let escaped = match steers(character) {
             true => character.escape_default().collect(),
             false => String::from(character),
         };
-        let Some(rest) = left.checked_sub(told.chars().count()) else {
+        let Some(rest) = left.checked_sub(escaped.chars().count()) else {
             line.push('…');
             break;
         };
-        line.push_str(&told);
+        line.push_str(&escaped);
         left = rest;
     }
     line
@@ -160,7 +160,7 @@ mod tests {
             "IPAM plugin \"theirs\" answered with an invalid result: panic:\\n\\u{1b}[31mgoroutine 1"
         );
         for character in ["x", "\0", "\u{9f}", "\u{2028}", "\u{202e}"] {
-            // what is at the ends is trimmed, if it is white space
+            // white space at the ends is trimmed
             let told = error(&format!("<{}>", character.repeat(1 << 20)));
             assert!(told.len() < 500 && told.ends_with('…'), "{told}");
         }
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn who_says_that_addresses_are_held_has_not_refused_them() {
+    fn an_error_about_held_addresses_is_no_refusal() {
         let error = |name, code: u32| {
             let output = serde_json::json!({"code": code, "msg": "no"}).to_string();
             IpamError::refused(name, "ADD", output.as_bytes(), "").is_answer()

@@ -4,20 +4,20 @@
 //!
 //! | argument | limit |
 //! |---|---|
-//! | `--memlock=` | of locked memory, which is raised. The container's program inherits it, whatever its user |
-//! | `--rdma-handles=`, `--rdma-objects=` | of the pod's cgroup, for each RDMA device, which is lowered |
+//! | `--memlock=` | of locked memory, which the hook raises. The container's program inherits it as any user |
+//! | `--rdma-handles=`, `--rdma-objects=` | of the pod's cgroup for each RDMA device, which the hook lowers |
 //!
-//! It records a container of the latter in `--state-dir=`, so that the limits end before the pod's cgroup
-//! ([`rdma_resources::limited`]).
+//! The hook records a container with limits of RDMA objects in `--state-dir=`, because `rdma-cni` must remove the
+//! limits before the pod's cgroup ends ([`rdma_resources::limited`]).
 //!
-//! The hook fails closed: its error ends the container's start. The container would otherwise start without its
-//! resource's limits: it would take others' objects, or fail later, when it registers memory, in a library that does not
-//! name the limit. Kubelet shows the hook's sentence and retries.
+//! The hook's error ends the container's start. Otherwise the container would run without its resource's limits. It
+//! could then use up other containers' objects, or fail later when it registers memory, in a library that does not name
+//! the limit. Kubelet shows the hook's error and tries again.
 
 mod rdma_cgroup;
 
 use nix::unistd::Pid;
-use rdma_cgroup::{CgroupError, Cgroups, prepare};
+use rdma_cgroup::{CgroupError, Cgroups, find};
 use rdma_netns::linux::raise_locked_memory;
 use rdma_resources::{
     FileError, HookArguments, LimitedContainers, Memlock, RdmaLimits,
@@ -67,13 +67,13 @@ enum HookError {
     Rdma { process: i32, source: CgroupError },
 }
 
-/// State of a container, as far as the hook reads it.
+/// Fields of a container's state that the hook reads.
 #[derive(Deserialize)]
 struct State {
     pid: i32,
-    /// Directory of its specification.
+    /// Directory with the container's specification.
     bundle: PathBuf,
-    /// The runtime's id of the container.
+    /// The container's id in the runtime.
     #[serde(default)]
     id: String,
     #[serde(default)]
@@ -81,18 +81,18 @@ struct State {
 }
 
 impl State {
-    /// Returns the name that the first known annotation of `names` has; empty without one.
+    /// Returns the value of the first annotation in `names` that exists. Returns an empty text if none exists.
     fn name(&self, names: [&str; 2]) -> String {
         let mut values = names.iter().filter_map(|it| self.annotations[*it].as_str());
         values.next().unwrap_or_default().to_owned()
     }
 
-    /// Returns the record of the container in these cgroups.
+    /// Returns the record of the container that has these cgroups.
     fn record(&self, cgroups: Cgroups, limits: RdmaLimits) -> Result<LimitedContainer, FileError> {
         Ok(LimitedContainer {
             format: FORMAT,
             boot_id: boot_id()?,
-            // CRI-O's first: it copies the pod's annotations, and sets its own over them
+            // CRI-O's annotation comes first: CRI-O copies the pod's annotations, and overwrites its own
             namespace: self.name([
                 "io.kubernetes.pod.namespace",
                 "io.kubernetes.cri.sandbox-namespace",
@@ -105,7 +105,7 @@ impl State {
     }
 }
 
-/// Runs the hook with its `arguments`. Writes an error to standard error, where the runtime reads it.
+/// Runs the hook with its `arguments`. Writes an error to standard error, which the runtime reads.
 pub fn run(arguments: &[String], stdin: &mut dyn Read) -> ExitCode {
     match set(arguments, stdin) {
         Ok(()) => ExitCode::SUCCESS,
@@ -137,13 +137,13 @@ fn set(arguments: &[String], stdin: &mut dyn Read) -> Result<(), HookError> {
 
 fn limit(state: &State, state_dir: &Path, limits: RdmaLimits) -> Result<(), CgroupError> {
     let root = Path::new(CGROUPS);
-    let cgroups = prepare(root, &cgroup(&state.pid.to_string())?, &cgroup("self")?)?;
+    let cgroups = find(root, &cgroup(&state.pid.to_string())?, &cgroup("self")?)?;
     let record = state.record(cgroups, limits)?;
     Ok(LimitedContainers::new(state_dir, root).limit(&state.id, &record)?)
 }
 
-/// Fails if the container's specification has a lower limit, which runc sets after its hooks (`setupRlimits()`,
-/// `libcontainer/process_linux.go`).
+/// Returns an error if the container's specification has a lower limit, because runc sets that limit after its hooks
+/// (`setupRlimits()`, `libcontainer/process_linux.go`).
 fn outlasts_specification(bundle: &Path, to: Memlock) -> Result<(), HookError> {
     let path = bundle.join("config.json");
     let specification = fs::read(&path)
@@ -158,7 +158,7 @@ fn outlasts_specification(bundle: &Path, to: Memlock) -> Result<(), HookError> {
     }
 }
 
-/// Returns the text of the process's file `cgroup`.
+/// Returns the content of `/proc/PROCESS/cgroup`.
 fn cgroup(process: &str) -> Result<String, CgroupError> {
     let path = Path::new("/proc").join(process).join("cgroup");
     let text = fs::read_to_string(&path);
@@ -166,7 +166,7 @@ fn cgroup(process: &str) -> Result<String, CgroupError> {
 }
 
 fn raise(pid: i32, to: Memlock) -> Result<(), HookError> {
-    // 0 would be the hook itself
+    // PID 0 would mean the hook itself
     let process = Some(Pid::from_raw(pid)).filter(|it| it.as_raw() > 0);
     let raised = process.map_or(Err(io::ErrorKind::NotFound.into()), |process| {
         raise_locked_memory(process, to.bytes())
@@ -187,7 +187,7 @@ mod tests {
         process::{Child, Command},
     };
 
-    /// A container's process, with soft and hard limits of locked memory in KiB.
+    /// A process in place of a container's, with soft and hard limits of locked memory in KiB.
     struct Process(Child);
 
     impl Process {
@@ -195,7 +195,7 @@ mod tests {
             let line = format!("ulimit -S -l {soft}; ulimit -H -l {hard}; exec sleep 60");
             let child = Command::new("sh").args(["-c", &line]).spawn();
             let process = Self(child.expect("a shell"));
-            // the shell has set both limits when it is replaced
+            // when the shell is replaced by `sleep`, it has set both limits
             while process.read("comm").trim() != "sleep" {
                 std::thread::yield_now();
             }
@@ -241,7 +241,7 @@ mod tests {
     fn the_limit_of_the_process_is_raised_and_never_lowered() {
         let process = Process::start(64, 256);
         assert_eq!(process.limits(), ["65536", "262144"]);
-        // its hard limit stays, so that no capability is needed
+        // the hard limit of the process stays, so no capability is needed
         let open_files = json!({"type": "RLIMIT_NOFILE", "soft": 1024, "hard": 1024});
         let specification = json!({"process": {"rlimits": [&open_files]}});
         let raised = process.hook("--memlock=131072", &specification);
@@ -251,7 +251,7 @@ mod tests {
         raised.expect("nothing to do");
         assert_eq!(process.limits(), ["131072", "262144"]);
 
-        // runc would set it after the hook
+        // runc would set this limit after the hook
         let own = json!({"type": "RLIMIT_MEMLOCK", "soft": 131_072, "hard": 262_144});
         let specification = json!({"process": {"rlimits": [open_files, own]}});
         let refused = process.hook("--memlock=131073", &specification);
@@ -264,7 +264,7 @@ mod tests {
 
         match process.hook("--memlock=unlimited", &json!({})) {
             Ok(()) => assert_eq!(process.limits(), ["unlimited", "unlimited"]),
-            // without CAP_SYS_RESOURCE
+            // this program lacks CAP_SYS_RESOURCE
             Err(error) => assert!(
                 error.contains("unlimited: Operation not permitted"),
                 "{error}"

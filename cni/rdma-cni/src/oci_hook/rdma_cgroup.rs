@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The cgroups of a container and its pod, and the kernel's rdma controller of the pod's.
+//! The cgroups of a container and its pod, and the rdma controller in the pod's cgroup. `rdma_resources::limited`
+//! records the limits and removes them.
 
 use rdma_netns::RdmaCgroup;
 use rdma_resources::FileError;
@@ -9,7 +10,7 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-/// Reason why the limits are not set.
+/// Reason why the hook cannot set the limits.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CgroupError {
     #[error(
@@ -26,26 +27,22 @@ pub(super) enum CgroupError {
     File(#[from] FileError),
 }
 
-/// Cgroups of a container below the hierarchy's root.
+/// Cgroups of a container and of its pod. The paths begin below the hierarchy's root.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Cgroups {
-    /// The container's own.
+    /// The container's own cgroup.
     pub(super) container: PathBuf,
-    /// Its pod's, with the controller.
+    /// The cgroup of the container's pod.
     pub(super) pod: PathBuf,
 }
 
-/// Returns the cgroups of the process by the text of its `/proc/PID/cgroup`, below the hierarchy's `root`, and gives the
-/// pod's the controller. `of_hook` is the text of the hook, which the runtime's processes are in.
+/// Returns the cgroups of the process whose `/proc/PID/cgroup` has the text `of_process`, below the hierarchy's `root`.
+/// `of_hook` is the same text of the hook: the hook is in the runtime's cgroup.
 ///
 /// # Errors
-/// The hierarchy has no rdma controller, the process is in the hook's cgroup or in none of a pod, or a file cannot be
-/// written.
-pub(super) fn prepare(
-    root: &Path,
-    of_process: &str,
-    of_hook: &str,
-) -> Result<Cgroups, CgroupError> {
+/// The hierarchy has no rdma controller, the process is in the hook's cgroup, or the process is not below a pod's
+/// cgroup.
+pub(super) fn find(root: &Path, of_process: &str, of_hook: &str) -> Result<Cgroups, CgroupError> {
     if of_process == of_hook {
         return Err(CgroupError::OfRuntime);
     }
@@ -67,18 +64,13 @@ pub(super) fn prepare(
     let (Some(container), Some(pod)) = (path, pod) else {
         return Err(CgroupError::NotOfPod(of_process.trim().to_owned()));
     };
-    let mut parents: Vec<&Path> = pod.ancestors().skip(1).collect();
-    parents.reverse();
-    for parent in parents {
-        enable(&root.join(parent))?;
-    }
     Ok(Cgroups {
         container: container.to_owned(),
         pod: pod.to_owned(),
     })
 }
 
-/// Reports whether a cgroup has the name that kubelet gives a pod's: `podUID`, and by systemd
+/// Returns true for a name that kubelet gives to a pod's cgroup: `podUID`, or with systemd
 /// `kubepods-burstable-podUID.slice` (`GetPodContainerName()`, `pkg/kubelet/cm/pod_container_manager_linux.go`).
 fn is_of_pod(name: &OsStr) -> bool {
     let name = name.to_string_lossy();
@@ -89,63 +81,35 @@ fn is_of_pod(name: &OsStr) -> bool {
     uid.is_some_and(|it| !it.is_empty() && it.bytes().all(is_of_uid))
 }
 
-/// Gives the children of the cgroup the controller.
-fn enable(directory: &Path) -> Result<(), FileError> {
-    let path = directory.join("cgroup.subtree_control");
-    if RdmaCgroup::is_among(&read(&path)?) {
-        return Ok(());
-    }
-    let enabled = fs::write(&path, "+rdma");
-    enabled.map_err(|source| FileError::new("write", &path, source))
-}
-
-fn read(path: &Path) -> Result<String, FileError> {
-    fs::read_to_string(path).map_err(|source| FileError::new("read", path, source))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use tempfile::TempDir;
 
-    /// The hook's `/proc/self/cgroup`.
+    /// Content of the hook's `/proc/self/cgroup`.
     const HOOK: &str = "0::/system.slice/containerd.service\n";
 
-    /// A hierarchy with the cgroup `/kubepods/pod1a-0b`. Files keep what was written, as the kernel's do not.
+    /// Returns a cgroup hierarchy with the rdma controller.
     fn tree() -> TempDir {
         let root = tempfile::tempdir().expect("a directory");
-        let at = |name: &str| root.path().join(name);
-        fs::create_dir_all(at("kubepods/pod1a-0b")).expect("made");
-        fs::write(at("cgroup.controllers"), "cpu memory rdma\n").expect("written");
-        fs::write(at("cgroup.subtree_control"), "cpu rdma\n").expect("written");
-        fs::write(at("kubepods/cgroup.subtree_control"), "cpu\n").expect("written");
+        fs::write(root.path().join("cgroup.controllers"), "cpu memory rdma\n").expect("written");
         root
     }
 
     #[test]
-    fn the_pods_cgroup_gets_the_controller() {
+    fn the_pods_cgroup_is_found_by_the_name_that_each_driver_gives_it() {
         let root = tree();
         let of_process = "1:name=systemd:/other\n0::/kubepods/pod1a-0b/c1\n";
-        let found = prepare(root.path(), of_process, HOOK).expect("found");
+        let found = find(root.path(), of_process, HOOK).expect("found");
         let expected = |container: &str, pod: &str| Cgroups {
             container: container.into(),
             pod: pod.into(),
         };
         assert_eq!(found, expected("kubepods/pod1a-0b/c1", "kubepods/pod1a-0b"));
-        // only where it is missing
-        let written = |name: &str| fs::read_to_string(root.path().join(name)).expect("a file");
-        assert_eq!(written("kubepods/cgroup.subtree_control"), "+rdma");
-        assert_eq!(written("cgroup.subtree_control"), "cpu rdma\n");
-
-        // crun makes a cgroup of its own below systemd's scope
+        // crun makes another cgroup below systemd's scope
         let slice = "kubepods.slice/kubepods-pod1a_0b.slice";
         let scope = format!("{slice}/crio-c1.scope/container");
-        for parent in ["kubepods.slice", slice] {
-            let path = root.path().join(parent);
-            fs::create_dir(&path).expect("made");
-            fs::write(path.join("cgroup.subtree_control"), "rdma\n").expect("written");
-        }
-        let found = prepare(root.path(), &format!("0::/{scope}\n"), HOOK);
+        let found = find(root.path(), &format!("0::/{scope}\n"), HOOK);
         assert_eq!(found.expect("found"), expected(&scope, slice));
     }
 
@@ -153,7 +117,7 @@ mod tests {
     fn a_host_without_the_controller_and_a_process_elsewhere_are_refused() {
         let root = tree();
         let refused = |of_process: &str| {
-            let error = prepare(root.path(), of_process, HOOK).expect_err("refused");
+            let error = find(root.path(), of_process, HOOK).expect_err("refused");
             error.to_string()
         };
         for of_process in [
@@ -173,14 +137,12 @@ mod tests {
             );
         }
         assert!(refused(HOOK).contains("runtime's own cgroup"));
-        let error = refused("0::/kubepods/gone/pod2c/c1\n");
-        assert!(error.contains("gone/cgroup.subtree_control"), "{error}");
         let controllers = root.path().join("cgroup.controllers");
         for text in ["cpu memory\n", ""] {
             fs::write(&controllers, text).expect("written");
             assert!(refused("0::/kubepods/pod1a-0b/c1\n").contains("with the controller rdma"));
         }
-        // version 1
+        // as with cgroup version 1
         fs::remove_file(&controllers).expect("removed");
         assert!(
             refused("0::/kubepods/pod1a-0b/c1\n").contains("is no hierarchy of cgroup version 2")

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! ADD: writes the record, moves the devices, requests addresses, sets them, and prints the result. If a later step
-//! than the record fails, ADD restores the recorded state.
+//! ADD: writes the record, moves the devices, requests addresses, sets them, and prints the result. If a step after
+//! the record fails, ADD restores the recorded state.
 
 mod answer;
 mod observation;
@@ -15,7 +15,7 @@ use crate::{
     ipam::{self, Answer, Known},
     open_connections, partition, ports, probe, rails, vf,
 };
-use attachments::{Attachment, DesiredLink, Key, Phase, Shared, given_up, store::Lock};
+use attachments::{Attachment, DesiredLink, Key, Phase, Shared, given_up, store::AttachmentLock};
 use cni_protocol::{lock::UNDO_LIMIT, memory::populate, result};
 use network_conf::{Dad, SmcRequirement};
 use plan::{
@@ -30,19 +30,19 @@ use std::{collections::BTreeSet, io, net::IpAddr};
 pub enum Outcome<K: Kernel> {
     /// The pod has devices.
     Added(Box<Added<K>>),
-    /// The pod has no allocated device, or an earlier call in this ADD has attached its devices. Contains the previous
-    /// plugins' result.
+    /// ADD attached no device: kubelet allocated none to the pod, or an earlier call in this ADD has attached the
+    /// devices. Contains the result of the previous plugins.
     NothingToDo(Value),
 }
 
-/// A pod's attached devices, before the runtime has the result.
+/// A pod's attached devices. The runtime does not have the result yet.
 #[derive(Debug)]
 pub struct Added<K: Kernel> {
-    /// The result.
+    /// The result for the runtime.
     pub result: Value,
     attachment: Attachment,
     pod: K::Pod,
-    lock: Lock,
+    lock: AttachmentLock,
 }
 
 /// Attaches the configured or allocated devices.
@@ -90,7 +90,7 @@ pub fn add<K: Kernel>(node: &Node<'_, K>) -> Result<Outcome<K>, Error> {
 struct Attempt {
     result: Value,
     attachment: Attachment,
-    lock: Lock,
+    lock: AttachmentLock,
 }
 
 impl Attempt {
@@ -104,7 +104,7 @@ impl Attempt {
     }
 }
 
-/// Runs one try of ADD. If the try fails, the host is restored, and the error lists what could not be restored.
+/// Runs one try of ADD. If the try fails, it restores the host, and the error lists what could not be restored.
 fn attempt<K: Kernel>(
     node: &Node<'_, K>,
     request: (&Choice<'_>, SmcRequirement),
@@ -113,10 +113,10 @@ fn attempt<K: Kernel>(
     budget: &mut probe::Budget,
 ) -> Result<Attempt, Error> {
     let lock = recovery::lock_own(node, key)?;
-    let started = match begin(node, request, key, pod) {
+    let started = match begin(node, request, key, pod, &lock) {
         Ok(started) => started,
         Err(error) => {
-            // this try changed nothing; a complete record may exist, which belongs to another ADD
+            // this try changed nothing: a complete record belongs to another ADD
             return Err(match node.store.remove(key, lock) {
                 Ok(()) => error,
                 Err(left) => Error::Recorded {
@@ -133,8 +133,18 @@ fn attempt<K: Kernel>(
     } = started;
     let finished = match moved {
         Ok(observed) => {
-            let given = addresses::obtain(node, &mut attachment, pod, &observed, &known, budget);
-            given.and_then(|answers| finish(node, &mut attachment, pod, observed, answers, request))
+            let answers = addresses::obtain(node, &mut attachment, pod, &observed, &known, budget);
+            answers.and_then(|answers| {
+                finish(
+                    node,
+                    &mut attachment,
+                    pod,
+                    observed,
+                    answers,
+                    request,
+                    &lock,
+                )
+            })
         }
         Err(cause) => Err(cause),
     };
@@ -149,7 +159,7 @@ fn attempt<K: Kernel>(
 }
 
 impl<K: Kernel> Added<K> {
-    /// Restores everything, since the result could not be written.
+    /// Restores everything after the result could not be written.
     pub fn take_back(mut self, node: &Node<'_, K>, error: io::Error) -> Error {
         undo(
             node,
@@ -164,26 +174,27 @@ impl<K: Kernel> Added<K> {
 /// An attachment whose record is written and whose devices are moved.
 struct Started {
     attachment: Attachment,
-    /// Known addresses, for IPAM plugins.
+    /// Addresses that IPAM plugins cannot observe.
     known: Known,
     moved: Result<Observed, Cause>,
 }
 
-/// Runs the steps that need the node's lock: recovery, selection, record, move. The addresses of recovered attachments
-/// are released after the lock. If the selection depends on the ports of all RDMA devices, the ports are queried
-/// without the lock. A refusal by such a selection is final if the holders of devices have not changed meanwhile, or
-/// the second time.
+/// Runs the steps that need the node's lock: recovery, selection, record, move. Releases the addresses of recovered
+/// attachments after it has released the lock. If the selection depends on the ports of all RDMA devices, queries
+/// these ports without the lock, and selects once more. ADD then fails if the second selection fails, or if the first
+/// one failed and no other attachment got or released devices since.
 fn begin<K: Kernel>(
     node: &Node<'_, K>,
     request: (&Choice<'_>, SmcRequirement),
     key: &Key,
     pod: &K::Pod,
+    lock: &AttachmentLock,
 ) -> Result<Started, Error> {
     let mut selected = None;
     let mut refused: Option<(Vec<Key>, Error)> = None;
     loop {
-        let moves = node.store.lock_node()?;
-        let mut recovery = recovery::recover(node, key, &node.kernel.boot_id()?)?;
+        let moves = node.store.lock_node(lock)?;
+        let mut recovery = recovery::recover(node, &moves, key, &node.kernel.boot_id()?)?;
         let holders = std::mem::take(&mut recovery.holders);
         let started = start(node, request, key, pod, (&holders, selected.as_ref()));
         drop(moves);
@@ -203,8 +214,8 @@ fn begin<K: Kernel>(
     }
 }
 
-/// Returns `None` if the selection depends on the ports of all RDMA devices, and `selected` does not contain the
-/// selected devices.
+/// Runs the steps under the node's lock. Returns `None` if the selection depends on the ports of all RDMA devices, and
+/// `selected` does not contain the selected devices.
 fn start<K: Kernel>(
     node: &Node<'_, K>,
     (choice, smc_requirement): (&Choice<'_>, SmcRequirement),
@@ -221,8 +232,8 @@ fn start<K: Kernel>(
         ipam::program(name, node.environment)?;
     }
     give(&mut attachment, &observed);
-    let desired = given(&attachment);
-    // ADD fails here if no plan is possible: nothing is written or changed yet
+    let desired = desired_links(&attachment);
+    // if no plan is possible, ADD fails here, before it writes or changes anything
     let ops = plan::attach(&attachment, &observed, &desired)?;
     open_connections::check(node.kernel, Some(pod), &ops)?;
     for rail in &mut attachment.rails {
@@ -293,7 +304,7 @@ pub fn draft<K: Kernel>(
     Ok((attachment, remarks))
 }
 
-/// Sets the rails' desired state before IPAM: no addresses if an IPAM plugin is configured, otherwise the netdevs' own
+/// Sets the rails' desired state before IPAM: no addresses if an IPAM plugin is configured, else the netdevs' own
 /// addresses.
 pub fn give(attachment: &mut Attachment, observed: &Observed) {
     let kept = |host_link: &Link| match &attachment.ipam {
@@ -307,7 +318,7 @@ pub fn give(attachment: &mut Attachment, observed: &Observed) {
 }
 
 /// Returns the desired state of the rails' netdevs.
-pub fn given(attachment: &Attachment) -> Vec<DesiredLink> {
+pub fn desired_links(attachment: &Attachment) -> Vec<DesiredLink> {
     attachment
         .rails
         .iter()
@@ -315,7 +326,7 @@ pub fn given(attachment: &Attachment) -> Vec<DesiredLink> {
         .collect()
 }
 
-/// Runs the steps that do not need the node's lock: addresses, GIDs, SMC-R, result.
+/// Runs the steps without the node's lock: addresses, GIDs, SMC-R, result.
 fn finish<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &mut Attachment,
@@ -323,9 +334,16 @@ fn finish<K: Kernel>(
     mut observed: Observed,
     answers: Option<Vec<Answer>>,
     (choice, smc_requirement): (&Choice<'_>, SmcRequirement),
+    lock: &AttachmentLock,
 ) -> Result<Value, Cause> {
     if answers.is_some() {
-        observed = apply::attach(node.kernel, pod, attachment, &given(attachment), observed)?;
+        observed = apply::attach(
+            node.kernel,
+            pod,
+            attachment,
+            &desired_links(attachment),
+            observed,
+        )?;
     }
     if attachment.dad == Dad::Wait {
         observed = apply::await_detection(node.kernel, pod, attachment, observed)?;
@@ -339,17 +357,25 @@ fn finish<K: Kernel>(
         rail.pod_index = link.map(|link| link.index);
         rail.pod_origin = link.and_then(|link| link.origin);
     }
-    smcr::apply::set_up(node.smcr(), smc_requirement, pod, attachment, &observed)?;
+    smcr::apply::set_up(
+        node.smcr(),
+        smc_requirement,
+        pod,
+        attachment,
+        &observed,
+        lock,
+    )?;
     rails::write(node.store.root(), node.store.patience(), attachment)?;
-    // nearly last, so that an ADD that fails is not announced; only the record may fail later
+    // one of the last steps: an ADD that fails announces nothing; after the announcements only writing the record may
+    // fail
     apply::announce(node.kernel, pod, attachment, &observed);
     if answers.is_some() && node.conf.probe {
-        // if two machines set the same address at one time, at least one of them has received the other's announcement
-        // by now
+        // if two machines set the same address at the same time, by now at least one has received the other's
+        // announcement
         let conflict = probe::overheard(node.kernel, pod, attachment);
         conflict.map_or(Ok(()), |it| Err(ApplyError::TakenMeanwhile(it)))?;
     }
-    // while the record's phase is `attaching`, so that a failure restores the devices
+    // the record's phase is still `attaching`, so a failure of this step restores the devices
     claims::joined(node, attachment, choice, &observed)
         .map_err(|error| Cause::Claim(Box::new(error)))?;
     attachment.phase = Phase::Attached;
@@ -368,10 +394,10 @@ fn undo<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &mut Attachment,
     pod: &K::Pod,
-    lock: Lock,
+    lock: AttachmentLock,
     cause: Cause,
 ) -> Error {
-    // the caller logs ADD's error, with the devices that are left to restore
+    // the caller logs ADD's error, with the devices that could not be restored
     log::debug!("{cause}; undoing");
     let node = &node.with_patience(UNDO_LIMIT);
     let conflicts: Vec<IpAddr> = match &cause {
@@ -382,14 +408,15 @@ fn undo<K: Kernel>(
         _ => vec![],
     };
     if attachment.phase == Phase::Attached {
-        // if this process is killed, the phase shows the next verb that the pod does not use the devices
+        // if this process is killed now, the next verb knows by the phase that the pod does not use the devices
         teardown::mark(node, attachment, Phase::Detaching);
     }
-    let restored = match node.store.lock_node() {
-        // another attachment holds the node's lock: DEL or the next ADD restores the devices
+    let restored = match node.store.lock_node(&lock) {
+        // another attachment has the node's lock: DEL or the next ADD restores the devices
         Err(error) if error.is_held() => Err(vec![error.to_string()].into()),
         moves => {
-            // the lock cannot be taken at all: unrestored devices do more harm than a concurrent move
+            // if locking itself fails, restore without the lock, because devices that are not restored do more harm
+            // than a concurrent move
             if let Err(error) = &moves {
                 log::warn!("{error}; undoing without the node's lock");
             }
@@ -397,7 +424,7 @@ fn undo<K: Kernel>(
                 .inspect(|restored| outlast::record_restored(node, attachment, restored))
         }
     };
-    let restored = outlast::managers(node, attachment, Some(pod), false, restored);
+    let restored = outlast::managers(node, attachment, Some(pod), &lock, false, restored);
     teardown::forget_rails(node, attachment);
     let netns = pod.path().display().to_string();
     let (mut lacking, mut held) = (vec![], None);
@@ -407,7 +434,7 @@ fn undo<K: Kernel>(
             lacking = home.lacks;
             match teardown::addresses(node, attachment, Some(&netns), &conflicts) {
                 Ok(()) => forget(node, &attachment.key, lock),
-                // the runtime's DEL calls the IPAM plugin again, which would probably fail again now
+                // the runtime's DEL calls the IPAM plugin again; another call at this time would probably fail too
                 Err(error) => {
                     held = Some(error);
                     None
@@ -423,8 +450,8 @@ fn undo<K: Kernel>(
     }
 }
 
-/// Removes the record; returns the reason if it stays.
-fn forget<K: Kernel>(node: &Node<'_, K>, key: &Key, lock: Lock) -> Option<Incomplete> {
+/// Removes the record. Returns the reason if the record could not be removed.
+fn forget<K: Kernel>(node: &Node<'_, K>, key: &Key, lock: AttachmentLock) -> Option<Incomplete> {
     let removed = node.store.remove(key, lock);
     removed.err().map(|error| vec![error.to_string()].into())
 }
@@ -457,7 +484,7 @@ fn log_rails<K: Kernel>(kernel: &K, attachment: &Attachment) {
             (None, Some(shared)) => {
                 let Shared { parent, child, .. } = shared;
                 log::info!("{name} in {netns} is {child} on {parent}, {rdma}");
-                // programs without an address only report a timeout, and no other message gives the reason
+                // log this: programs in a pod without an address only report a timeout
                 if attachment.ipam.is_none() && !attachment.accept_ra {
                     log::warn!(
                         "{name} has only a link-local IPv6 address: a child of {parent} gets addresses from `ipam`, \

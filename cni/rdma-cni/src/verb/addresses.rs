@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Obtains the rails' addresses: IPAM assigns addresses, and probes check that they are free. For an address in use,
-//! IPAM assigns another one.
+//! Obtains the rails' addresses. IPAM assigns addresses, and probes check that no other machine uses them. If another
+//! machine uses an address, IPAM assigns another address.
 
 use super::Node;
 use crate::{
@@ -15,11 +15,11 @@ use rdma_netns::{Conflict, Kernel, Link, Neighbour, Observed, Pod};
 use std::{borrow::Cow, net::IpAddr};
 
 /// Maximum number of requests to IPAM for a rail. A probe finds an address in use within milliseconds. If other nodes
-/// use two thirds of a /24, one ADD in half a million needs more requests.
+/// use two thirds of a /24, one ADD in half a million would need more requests.
 const TRIES: usize = 32;
 
-/// Returns one answer for each rail. A rail that an earlier plugin put into the pod gets an empty answer. `None`: no
-/// IPAM plugin is configured. An address is recorded on disk before it is used.
+/// Returns one answer for each rail. A rail that an earlier plugin put into the pod gets an empty answer. Returns
+/// `None` if the configuration has no IPAM plugin. Records an address on disk before it is used.
 pub(super) fn obtain<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &mut Attachment,
@@ -38,9 +38,9 @@ pub(super) fn obtain<K: Kernel>(
     let present: Vec<&Link> = links.iter().flatten().collect();
     let mut known = Cow::Borrowed(known);
     let masters = masters(&links, &present, &known);
-    let mut asked = 0;
+    let mut requested = 0;
     let answers = attachment.rails.iter().zip(&masters).map(|(rail, master)| {
-        asked += 1;
+        requested += 1;
         match master {
             Some(master) => ipam.add(&rail.pod_name, master),
             None => Ok(Answer::default()),
@@ -50,10 +50,10 @@ pub(super) fn obtain<K: Kernel>(
     if let Err(error) = &answers
         && error.is_answer()
     {
-        // IPAM has certainly assigned nothing to these rails, so DEL need not retry forever to release their addresses
-        let refused = attachment.rails.iter_mut().skip(asked - 1);
+        // IPAM has certainly assigned no address to these rails, so a later DEL may succeed without IPAM
+        let refused = attachment.rails.iter_mut().skip(requested - 1);
         refused.for_each(|rail| rail.ipam_refused = true);
-        // if the undoing fails, DEL reads the conflict from the record
+        // if ADD cannot undo its changes, DEL learns from the record which rails IPAM refused
         if let Err(error) = node.store.update(attachment) {
             log::warn!(
                 "{}: {error}; DEL does not know which rails IPAM refused",
@@ -65,7 +65,7 @@ pub(super) fn obtain<K: Kernel>(
     for number in 1.. {
         calls.settle()?;
         answered(attachment, observed, &answers);
-        // if this process is killed, the record shows which addresses must no longer be in use
+        // if this process is killed, a restore learns from the record which addresses it must release
         node.store.update(attachment)?;
         if !node.conf.probe {
             break;
@@ -102,7 +102,7 @@ pub(super) fn obtain<K: Kernel>(
     Ok(Some(answers))
 }
 
-/// Returns the descriptions of those `links` that are `present`.
+/// Returns the descriptions of the netdevs of `links` that exist (`Some`).
 fn masters<'a>(
     links: &[Option<Link>],
     present: &[&'a Link],
@@ -115,7 +115,7 @@ fn masters<'a>(
         .collect()
 }
 
-/// Converts IPAM's answers to the desired state of the rails.
+/// Records the desired state of the rails that IPAM's answers describe.
 fn answered(attachment: &mut Attachment, observed: &Observed, answers: &[Answer]) {
     let ipv6 = attachment.ipv6();
     let desired = answers
@@ -125,7 +125,7 @@ fn answered(attachment: &mut Attachment, observed: &Observed, answers: &[Answer]
     give(attachment, observed, desired);
 }
 
-/// Records the rails' desired state, and the rules and routes that the pod's other interfaces need with this state.
+/// Records the rails' desired state. Also records the rules and routes that the pod's other interfaces then need.
 pub fn give(attachment: &mut Attachment, observed: &Observed, desired: Vec<DesiredLink>) {
     for (rail, desired) in attachment.rails.iter_mut().zip(desired) {
         rail.assigned = desired;
@@ -133,7 +133,7 @@ pub fn give(attachment: &mut Attachment, observed: &Observed, desired: Vec<Desir
     plan::divert(attachment, observed);
 }
 
-/// Returns IPAM's next answer for the rail `index`, if one of the rail's addresses is in `conflicts`.
+/// Returns IPAM's next answer for the rail `index`. Returns `None` if no address of the rail is in `conflicts`.
 fn another<P: Pod>(
     ipam: &Ipam<'_>,
     attachment: &Attachment,
@@ -165,10 +165,10 @@ fn another<P: Pod>(
     };
     ipam.rail(Command::Del, call)?;
     let answer = ipam.add(&rail.pod_name, master)?;
-    let given = &answer.desired.addresses;
-    let same = |conflict: &&&Conflict| given.iter().any(|it| it.ip == conflict.address);
+    let addresses = &answer.desired.addresses;
+    let same = |conflict: &&&Conflict| addresses.iter().any(|it| it.ip == conflict.address);
     match own.iter().find(same) {
-        // the plugin has no other address, as the reference `static`
+        // the plugin assigned the same address again, like the reference plugin `static`, which has no other
         Some(conflict) => Err(ApplyError::InUse((*conflict).clone()).into()),
         None => Ok(Some(answer)),
     }

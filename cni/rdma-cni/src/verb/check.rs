@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! CHECK: succeeds if the plan from the present state to the recorded state is empty. Otherwise CHECK reports each
-//! operation of the plan as a difference in words.
+//! CHECK: succeeds if the plan from the present to the recorded state is empty. Otherwise CHECK describes each
+//! operation of the plan as a difference.
 
 use super::Node;
 use crate::{
@@ -18,7 +18,7 @@ use rdma_netns::{Kernel, Link, Namespace, Pod, Route};
 use serde_json::Value;
 use std::{fmt::Write as _, net::IpAddr};
 
-/// Compares the attachment with its record and the chain's final result.
+/// Compares the present state of the attachment with its record and with the chain's final result.
 pub fn check<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
     node.conf.network.since("CHECK", SpecVersion::V0_4_0)?;
     let (_, key) = node.target()?;
@@ -44,9 +44,9 @@ pub fn check<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
         .limit_observation(Some(attachment.devices().into()));
     let observed = node.kernel.observe_vfs(Some(&pod), &attachment.vfs())?;
     let (mut drift, mut left) = (vec![], vec![]);
-    // one plan per rail, so that a difference of one rail does not hide another rail's
+    // one plan per rail: a difference of one rail must not hide a difference of another
     for (index, rail) in attachment.rails.iter().enumerate() {
-        // compare the MTU with the final result, because a later plugin may have changed the MTU
+        // the MTU of the final result counts, because a later plugin may have changed the MTU
         let mtu = result::find_interface(previous, &rail.pod_name).and_then(|it| it.mtu);
         let mtu = mtu.or(attachment.mtu);
         let expected = Attachment {
@@ -103,8 +103,9 @@ fn without_record<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error>
     Err(Error::Drift(vec![drift]))
 }
 
-/// Returns the state that ADD set, without addresses that are missing from the final result. A later plugin may have
-/// removed them: it can remove an address that the result lacks only together with the interface.
+/// Returns the state that ADD set. Omits addresses of ADD's result that the chain's final result lacks, because a later
+/// plugin may have removed them from the pod. If ADD's result has no addresses (`resultIPs`), nothing is omitted: a
+/// later plugin can then remove an address only together with the interface.
 fn desired(attachment: &Attachment, index: usize, rail: &Rail, result: &Value) -> DesiredLink {
     let Some(interface) = result::find_interface(result, &rail.pod_name) else {
         return DesiredLink::default();
@@ -126,7 +127,7 @@ fn desired(attachment: &Attachment, index: usize, rail: &Rail, result: &Value) -
     let ruled: Vec<bool> = desired.rules.iter().map(|it| it.from.is_ipv4()).collect();
     desired.routes.retain(|route| {
         if Some(route.table) == table {
-            // the kernel removes a route with its source address
+            // the kernel removes a route when it removes the route's source address
             return ruled.contains(&route.destination.is_ipv4())
                 && route.source.is_none_or(is_left);
         }
@@ -144,14 +145,14 @@ fn mac_drift(rail: &Rail, namespace: &Namespace, previous: &Value) -> Option<Str
     differs.then(|| format!("the hardware address of {name} is {mac}, not {desired}"))
 }
 
-/// Describes differences of connected routes, which the kernel makes with addresses. No plan includes connected routes.
+/// Describes differences of connected routes. A plan has no such routes, because the kernel makes them with addresses.
 fn connected_drift(rail: &Rail, desired: &DesiredLink, namespace: &Namespace) -> Vec<String> {
     let Some(Link { name, routes, .. }) = namespace.link(&rail.pod_name).filter(|link| link.up)
     else {
         return vec![];
     };
     let addresses = desired.addresses.iter();
-    // without a metric from ADD, any metric of the kernel is right
+    // if ADD sets no metric, the kernel may have chosen any metric
     let connected = addresses.filter_map(plan::connected);
     let connected = connected.filter_map(|route| Some((route.metric?, route)));
     let is_missing = |(metric, desired): &(u32, Route)| {
@@ -182,15 +183,19 @@ fn check_addresses<K: Kernel>(
     let mut config = node.conf.raw.clone();
     if let (ResultIps::None, Some(previous)) = (attachment.result_ips, config.get_mut("prevResult"))
     {
-        // the IPAM plugin finds its own addresses in `prevResult`, where the reference plugin `static` searches for
-        // them
+        // add the addresses: an IPAM plugin may search for them in `prevResult`, as the reference plugin `static` does
         for rail in &attachment.rails {
-            let given = rail.assigned.addresses.iter();
-            let given = given.filter_map(|it| IpNetwork::new(it.ip, it.prefix).ok());
+            let addresses = rail.assigned.addresses.iter();
+            let addresses = addresses.filter_map(|it| IpNetwork::new(it.ip, it.prefix).ok());
             let routers = &rail.assigned.gateways;
             let router = |it: IpNetwork| routers.iter().copied().find(|ip| it.contains(*ip));
-            let given = given.map(|it| (it, router(it)));
-            result::add_addresses(previous, &rail.pod_name, given, node.conf.network.version);
+            let addresses = addresses.map(|it| (it, router(it)));
+            result::add_addresses(
+                previous,
+                &rail.pod_name,
+                addresses,
+                node.conf.network.version,
+            );
         }
     }
     let ipam = Ipam::find(name, node.environment, &config)?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! DEL: restores everything to the host, even if pod, record or namespace are gone. A missing device or record is never
-//! an error.
+//! DEL: restores everything to the host, even if the pod, its record or its namespace no longer exists. A missing
+//! device or record is never an error.
 
 use super::{Node, teardown};
 use crate::{
@@ -10,7 +10,7 @@ use crate::{
 };
 use attachments::{
     DesiredLink, Key, Phase, Rail, Shared,
-    store::{Lock, Record},
+    store::{AttachmentLock, Record},
 };
 use cni_protocol::Command;
 use network_conf::Devices;
@@ -22,7 +22,7 @@ use std::path::Path;
 /// Detaches the devices of the attachment.
 pub fn del<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
     let (target, key) = node.target()?;
-    let given = match &target.netns {
+    let pod = match &target.netns {
         Some(path) => node.pod_if_there(path)?,
         None => None,
     };
@@ -34,7 +34,7 @@ pub fn del<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
         log::warn!("{error}; the next verb removes the files of killed processes");
     }
     let lock = match node.store.lock(&key) {
-        // a pod without attached devices has no lock file yet; its DEL must succeed even on a full disk
+        // a pod without attached devices has no lock file yet: its DEL must succeed even if the disk is full
         Err(error) if error.lacks_room() && matches!(node.store.load(&key), Ok(Record::None)) => {
             log::warn!("{error}; {key} has no record");
             let released = unrecorded(node, &key);
@@ -45,7 +45,7 @@ pub fn del<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
     };
     match node.store.load(&key)? {
         Record::Good(mut attachment) => {
-            let pod = given.filter(|pod| pod.id() == attachment.netns_id);
+            let pod = pod.filter(|pod| pod.id() == attachment.netns_id);
             let pod = match pod {
                 Some(pod) => Some(pod),
                 None => teardown::pod_of(node, &attachment)?,
@@ -63,7 +63,7 @@ pub fn del<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
             log::warn!(
                 "{key}: its record cannot be read ({reason}); restoring its devices without the record"
             );
-            salvage(node, &key, given.as_ref(), lock)
+            salvage(node, &key, pod.as_ref(), lock)
         }
     }
 }
@@ -75,10 +75,10 @@ fn forget_rails<K>(node: &Node<'_, K>, key: &Key) {
     teardown::remove_from_rails_file(node, key, pod.as_deref());
 }
 
-/// Releases the addresses of an attachment whose DEL has ended, or whose ADD did not begin. IPAM normally holds no
-/// address in these cases: ADD writes the record before it calls IPAM, and DEL removes the record last. DEL therefore
-/// fails only if a later try may succeed. A missing plugin, or one that always refuses, would otherwise block the pod's
-/// end forever ("Plugins should generally complete a DEL action without error even if some resources are missing", CNI
+/// Releases the addresses of an attachment whose DEL has ended, or whose ADD did not begin. Usually IPAM has no
+/// address for it: ADD writes the record before it calls IPAM, and DEL removes the record last. So DEL fails only if
+/// a later try may succeed. Otherwise a plugin that is missing or always refuses would block the pod's end for ever
+/// ("Plugins should generally complete a DEL action without error even if some resources are missing", CNI
 /// specification, section 2, DEL).
 fn unrecorded<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error> {
     match without_record(node, key) {
@@ -90,7 +90,7 @@ fn unrecorded<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error> {
     }
 }
 
-/// Releases the addresses that IPAM may hold for an attachment without a record.
+/// Releases the addresses that IPAM may have assigned to an attachment without a record.
 fn without_record<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error> {
     let Some(name) = &node.conf.ipam else {
         return Ok(());
@@ -117,14 +117,14 @@ fn without_record<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error>
         };
         if let Err(error) = ipam.rail(Command::Del, call) {
             log::warn!("{key}: cannot release the addresses of {pod_name}: {error}");
-            // an error that may pass takes precedence over one that stays
+            // a temporary error takes precedence over a permanent error
             first = first.filter(IpamError::may_pass).or(Some(error));
         }
     }
     first.map_or(Ok(()), |error| Err(Error::Release(error)))
 }
 
-/// Returns the rail names of the pod's other attachments. Leases under these names must not be released.
+/// Returns the rail names of the pod's other attachments. DEL must not release leases under these names.
 fn names_of_others<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Vec<InterfaceName> {
     let keys = node.store.keys(Some(&key.network)).unwrap_or_default();
     let others = keys
@@ -137,9 +137,9 @@ fn names_of_others<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Vec<InterfaceNam
     records.flatten().map(|rail| rail.pod_name).collect()
 }
 
-/// Returns the possible names of this attachment's rails in the pod: this plugin's names in `prevResult`, and the first
-/// name that the configuration gives. A pod to which kubelet allocated nothing has no rails. If kubelet decides what is
-/// attached, the first name is therefore left out when there is a `prevResult`.
+/// Returns the names that this attachment's rails may have in the pod: this plugin's names in `prevResult`, and the
+/// first name that the configuration gives. Omits the first name if kubelet determines the devices and there is a
+/// `prevResult`, because a pod to which kubelet allocated nothing has no rails.
 fn rail_names<K>(node: &Node<'_, K>) -> Vec<InterfaceName> {
     let result = node.conf.network.prev_result.as_ref();
     let interfaces = result.and_then(|result| result["interfaces"].as_array());
@@ -150,11 +150,11 @@ fn rail_names<K>(node: &Node<'_, K>) -> Vec<InterfaceName> {
             .flatten()
             .any(|interface| interface["name"] == **name)
     };
-    let told = result.is_some() && matches!(node.conf.devices, Some(Devices::Resources(_)));
+    let is_complete = result.is_some() && matches!(node.conf.devices, Some(Devices::Resources(_)));
     let names = (0..=count).filter_map(|rail| node.conf.interface_name.name(rail));
     let mut names: Vec<InterfaceName> = names
         .enumerate()
-        .filter(|(rail, name)| (*rail == 0 && !told) || in_result(name))
+        .filter(|(rail, name)| (*rail == 0 && !is_complete) || in_result(name))
         .map(|n| n.1)
         .collect();
     names.dedup();
@@ -162,7 +162,7 @@ fn rail_names<K>(node: &Node<'_, K>) -> Vec<InterfaceName> {
     names
 }
 
-/// Returns `CNI_IFNAME`, if it is the name of the only rail. This is so if the plugin is the first of the list, so that
+/// Returns `CNI_IFNAME` if it can be the name of the attachment's only rail: the plugin is the first of the list, and
 /// the pod has no other interface.
 fn named_by_runtime<K>(node: &Node<'_, K>) -> Option<InterfaceName> {
     let conf = node.conf;
@@ -182,14 +182,14 @@ fn named_by_runtime<K>(node: &Node<'_, K>) -> Option<InterfaceName> {
     (only["name"] == *name).then_some(name)
 }
 
-/// Restores the pod's devices after the record was lost. Finds netdevs by the configuration's names in the pod. A
-/// netdev gets its old name if the configuration has that name, else the name that the kernel gives to netdevs of a
-/// dead namespace.
+/// Restores the pod's devices after the record was lost. Finds netdevs in the pod by the configuration's names. A
+/// netdev gets its old name if the configuration contains it. Otherwise it gets the name that the kernel gives to
+/// netdevs of an ended namespace.
 fn salvage<K: Kernel>(
     node: &Node<'_, K>,
     key: &Key,
     pod: Option<&K::Pod>,
-    lock: Lock,
+    lock: AttachmentLock,
 ) -> Result<(), Error> {
     if let Some(pod) = pod {
         let observed = node.kernel.observe(Some(pod))?;
@@ -203,16 +203,16 @@ fn salvage<K: Kernel>(
         }
         let mut attachment = node.record(key, pod, &observed, rails);
         attachment.phase = Phase::Detaching;
-        // without a record, assume that an earlier verb tried
+        // without a record it is unknown whether an earlier verb tried: assume that one did
         attachment.tried = true;
         let links = observed.pod.iter().flat_map(|pod| &pod.links);
         attachment.named = links.map(|link| link.index).collect();
         smcr::apply::tell_lost(node.smcr(), &attachment);
-        teardown::devices(node, &mut attachment, Some(pod))?;
+        teardown::devices(node, &mut attachment, Some(pod), &lock)?;
     }
     without_record(node, key)?;
     forget_rails(node, key);
-    // last, so that after any failure another DEL tries again
+    // this is the last step: after any earlier failure another DEL tries again
     let aside = node.store.set_aside(key)?;
     log::warn!("{key}: the unreadable record is kept as {aside:?}");
     lock.discard();
@@ -243,7 +243,7 @@ fn lost_rails<K>(node: &Node<'_, K>, observed: &Observed) -> Vec<Rail> {
         })
         .collect();
     if let Some(Devices::Address(address)) = &node.conf.devices {
-        // an RDMA device that the drop-in moved without its netdev
+        // the drop-in moved only the RDMA device
         let is_ours = |rail: &Rail| {
             rail.rdma
                 .as_ref()
@@ -269,14 +269,14 @@ fn lost_rails<K>(node: &Node<'_, K>, observed: &Observed) -> Vec<Rail> {
     rails
 }
 
-/// Returns the shared netdev on the host that is the parent of `link`, if `link` is a child.
+/// Returns the shared netdev on the host that is the parent of `link`. Returns `None` if `link` is no child.
 fn shared_again(observed: &Observed, link: &Link) -> Option<Shared> {
     let child = link.child?;
     let parent = observed.host.link_by_index(link.lower?)?;
     Some(Shared::of(parent, child))
 }
 
-/// Reconstructs the host state of a netdev as far as possible.
+/// Reconstructs the recorded host state of a netdev as far as possible.
 fn host_link_again<K>(node: &Node<'_, K>, observed: &Observed, link: &Link) -> Link {
     let configured = match &node.conf.devices {
         Some(Devices::Selectors(selectors)) => match selectors.as_slice() {
@@ -285,7 +285,7 @@ fn host_link_again<K>(node: &Node<'_, K>, observed: &Observed, link: &Link) -> L
         },
         _ => None,
     };
-    // a netdev cannot get its own alternative name as its name
+    // the kernel refuses a name that is an alternative name of the same netdev
     let own = |name: &InterfaceName| link.alt_names.iter().any(|alt| *alt == **name);
     let free = |name: &InterfaceName| observed.host.link(name).is_none() && !own(name);
     let fallback = InterfaceName::try_from(format!("dev{}", link.index));
@@ -293,7 +293,7 @@ fn host_link_again<K>(node: &Node<'_, K>, observed: &Observed, link: &Link) -> L
     Link {
         name: name.unwrap_or_else(|| link.name.clone()),
         up: false,
-        // the observed origin is as the pod sees it
+        // the observed origin is valid only inside the pod
         origin: None,
         addresses: vec![],
         routes: vec![],

@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Restored netdevs whose addresses a network manager removes a moment later.
+//! Restored netdevs whose addresses a network manager removes shortly after the restore.
 
 use super::{Node, teardown};
 use crate::apply::{Incomplete, Restored};
-use attachments::{Attachment, Phase, Smc, Stage};
+use attachments::{Attachment, Phase, Smc, Stage, store::AttachmentLock};
 use rdma_netns::Kernel;
 use std::time::Duration;
 
-/// Quiet time after which a network manager is expected to make no more changes to a returned netdev. NetworkManager
-/// needs up to some tenths of a second on a busy node.
+/// Time without changes after which this module expects no more changes by a network manager. NetworkManager needs up
+/// to some tenths of a second on a busy node.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// Maximum wait for network managers.
+/// Maximum time to wait for network managers.
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// Pause between two observations.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Records that an attachment with node-wide SMC-R settings is restored, while the node's lock is held. Without this
-/// record, another attachment that ends would leave the shared settings for this attachment to remove. If this verb
-/// waits for network managers, it records the restore later. If this process is killed before it calls IPAM, the
-/// addresses are released by DEL, or by another ADD some minutes later.
+/// Records that an attachment with node-wide SMC-R settings is restored, while this verb holds the node's lock. Without
+/// this record, another attachment that ends would rely on this attachment to remove the shared settings. If this verb
+/// waits for network managers, it records the restore later. If this process is killed before it calls IPAM, DEL
+/// releases the addresses, or another ADD releases them some minutes later.
 pub(super) fn record_restored<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &Attachment,
@@ -32,13 +32,14 @@ pub(super) fn record_restored<K: Kernel>(
     }
 }
 
-/// Waits until network managers are quiet, without the node's lock, and restores addresses that a manager has removed
-/// ([`plan::taken_away`]). If the restore remains incomplete, rails on the host become free for other owners.
-/// `tried_before`: an earlier verb has tried the restore.
+/// Waits without the node's lock until network managers make no more changes, and restores addresses that a manager
+/// removed ([`plan::taken_away`]). If the restore remains incomplete, rails on the host still become free for other
+/// pods. `tried_before` is true if an earlier verb tried the restore.
 pub(super) fn managers<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &mut Attachment,
     pod: Option<&K::Pod>,
+    lock: &AttachmentLock,
     tried_before: bool,
     mut restored: Result<Restored, Incomplete>,
 ) -> Result<Restored, Incomplete> {
@@ -65,7 +66,7 @@ pub(super) fn managers<K: Kernel>(
             continue;
         }
         log::info!("a network manager removed addresses that rdma-cni had restored");
-        let _moves = match node.store.lock_node() {
+        let _moves = match node.store.lock_node(lock) {
             Ok(moves) => moves,
             Err(error) => {
                 log::warn!(
@@ -82,7 +83,7 @@ pub(super) fn managers<K: Kernel>(
     let taken = "a network manager keeps removing addresses that rdma-cni restores";
     match restored {
         Ok(_) if is_taken => Err(vec![taken.to_owned()].into()),
-        Ok(restored) if has_waited => leave_smc(node, attachment, pod).map(|()| restored),
+        Ok(restored) if has_waited => leave_smc(node, attachment, pod, lock).map(|()| restored),
         Ok(restored) => Ok(restored),
         Err(incomplete) => {
             if !is_taken {
@@ -93,8 +94,8 @@ pub(super) fn managers<K: Kernel>(
     }
 }
 
-/// Records rails on the host as returned, after the verb failed because of another rail. Returned rails are free for
-/// other owners.
+/// Records rails on the host as returned, after the verb failed because of another rail. Other pods may then get the
+/// returned rails.
 pub(super) fn leave<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &mut Attachment,
@@ -118,17 +119,19 @@ pub(super) fn watched(restored: &Result<Restored, Incomplete>) -> Option<&Restor
     restored.filter(|it| it.has_to_outlast)
 }
 
-/// Removes SMC-R settings that the pod shared with an attachment that has also ended. Each of the two left the settings
-/// for the other to remove. The last attachment that is not recorded as restored removes them.
+/// Removes SMC-R settings that this pod shared with another pod whose attachment has also ended. Otherwise each of two
+/// attachments could rely on the other to remove the shared settings. The last attachment that is not recorded as
+/// restored removes them.
 fn leave_smc<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &mut Attachment,
     pod: Option<&K::Pod>,
+    lock: &AttachmentLock,
 ) -> Result<(), Incomplete> {
     if !attachment.smc.as_ref().is_some_and(Smc::is_set) {
         return Ok(());
     }
-    let moves = node.store.lock_node();
+    let moves = node.store.lock_node(lock);
     let _moves = moves.map_err(|error| Incomplete::from(vec![error.to_string()]))?;
     let left = smcr::apply::take_away(node.smcr(), pod, attachment);
     if !left.is_empty() {

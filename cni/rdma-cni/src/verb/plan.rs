@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `rdma-cni plan`, for administrators: prints the changes that ADD would make, each as its `ip`/`rdma` equivalent.
+//! `rdma-cni plan`, for administrators. Prints the changes that ADD would make, each as an `ip` or `rdma` command.
 //! Reads the same state as ADD, and changes nothing.
 
 use super::{Node, add};
@@ -29,7 +29,7 @@ pub fn plan<K: Kernel>(node: &Node<'_, K>) -> Result<String, Error> {
     let name = pod.path().file_name().unwrap_or_default().to_string_lossy();
     let mut text = String::new();
     add::give(&mut attachment, &observed);
-    for op in plan::attach(&attachment, &observed, &add::given(&attachment))? {
+    for op in plan::attach(&attachment, &observed, &add::desired_links(&attachment))? {
         let _ = writeln!(text, "{}", op.command(&name));
     }
     if let Some(ipam) = &attachment.ipam {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reads all records before an ADD. Determines which attachments hold devices, and recovers attachments whose pod is
-//! gone.
+//! Reads all records before an ADD. Determines which attachments have devices, and recovers attachments whose pods have
+//! ended.
 
 use super::{
     Node, outlast,
@@ -9,32 +9,38 @@ use super::{
 use crate::{error::Error, ipam};
 use attachments::{
     Attachment, Key, Phase,
-    store::{Lock, Record},
+    store::{AttachmentLock, NodeLock, Record},
 };
 use rdma_netns::Kernel;
 use std::time::Duration;
 
-/// Time that the addresses of other pods may delay an ADD.
+/// Maximum delay of an ADD by the release of other pods' addresses.
 const BUDGET: Duration = Duration::from_secs(5);
 
-/// Time for which other ADDs do not retry an IPAM plugin that refused to release a record's addresses.
+/// Pause after an IPAM plugin refused to release a record's addresses. During the pause other ADDs do not call the
+/// plugin again.
 const BACK_OFF: Duration = Duration::from_secs(300);
 
 /// Result of reading all records.
 #[derive(Debug, Default)]
 pub struct Recovery {
-    /// Attachments whose devices are not available.
+    /// Attachments whose devices this ADD cannot get.
     pub holders: Vec<Attachment>,
-    /// Attachments whose devices are restored to the host, and whose addresses [`Recovery::release`] still must
+    /// Attachments whose devices are restored to the host, but whose addresses [`Recovery::release`] must still
     /// release.
-    recovered: Vec<(Attachment, Lock)>,
+    recovered: Vec<(Attachment, AttachmentLock)>,
 }
 
-/// Restores the devices of pods that are gone, and of killed ADDs. Recovery runs in ADD because containerd does not
-/// call GC. Devices that cannot be restored count as held.
+/// Restores the devices of pods that have ended, and of killed ADDs. ADD runs this recovery because containerd does not
+/// call GC. If a device cannot be restored, the ADD cannot get it.
 ///
 /// The caller holds the node's lock and the lock of `own`.
-pub fn recover<K: Kernel>(node: &Node<'_, K>, own: &Key, boot_id: &str) -> Result<Recovery, Error> {
+pub fn recover<K: Kernel>(
+    node: &Node<'_, K>,
+    _moves: &NodeLock,
+    own: &Key,
+    boot_id: &str,
+) -> Result<Recovery, Error> {
     let mut recovery = Recovery::default();
     let records = node.store.sweep(None, Some(own))?;
     let others = others(node, records.iter().filter(|key| *key != own));
@@ -50,7 +56,7 @@ pub fn recover<K: Kernel>(node: &Node<'_, K>, own: &Key, boot_id: &str) -> Resul
     Ok(recovery)
 }
 
-/// Returns the records of these attachments. Logs why a record cannot be read.
+/// Returns the records of these attachments. Logs the reason if a record cannot be read.
 fn others<'a, K: Kernel>(
     node: &Node<'_, K>,
     keys: impl Iterator<Item = &'a Key>,
@@ -73,19 +79,23 @@ fn others<'a, K: Kernel>(
     others
 }
 
-/// Recovers an earlier attachment with this `key`, and takes its lock for an ADD. After an error the lock's file is
-/// removed, unless a record needs it.
-pub fn lock_own<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<Lock, Error> {
+/// Recovers an earlier attachment with this `key`, and takes its lock for an ADD. After an error, removes the lock file
+/// if no record needs it.
+pub fn lock_own<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<AttachmentLock, Error> {
     let lock = node.store.lock(key).map_err(Error::from);
-    let own = lock.and_then(|lock| recover_own(node, key).map(|()| lock));
+    let own = lock.and_then(|lock| recover_own(node, key, &lock).map(|()| lock));
     own.inspect_err(|_| {
         node.store.tidy(key);
     })
 }
 
-/// Recovers an earlier attachment with the same `key`. Its record is from a killed ADD, or from a pod that is gone. The
-/// caller holds the lock of `key`, but not the node's lock.
-fn recover_own<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error> {
+/// Recovers an earlier attachment with the same `key`. Its record is from a killed ADD, or from a pod that has ended.
+/// The caller holds `lock`, the lock of `key`, but not the node's lock.
+fn recover_own<K: Kernel>(
+    node: &Node<'_, K>,
+    key: &Key,
+    lock: &AttachmentLock,
+) -> Result<(), Error> {
     let mut attachment = match node.store.load(key)? {
         Record::Good(attachment) => *attachment,
         Record::None => return Ok(()),
@@ -106,15 +116,16 @@ fn recover_own<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error> {
     }
     log::info!("{key}: an earlier ADD was killed, or its pod is gone: recovering");
     let pod = teardown::pod_of(node, &attachment)?;
-    teardown::devices(node, &mut attachment, pod.as_ref())?;
+    teardown::devices(node, &mut attachment, pod.as_ref(), lock)?;
     teardown::addresses(node, &attachment, None, &[]).map_err(Error::Release)?;
     teardown::forget_rails(node, &attachment);
     node.store.forget(key).map_err(Error::Forget)
 }
 
 impl Recovery {
-    /// Releases the addresses of the recovered attachments. If an IPAM plugin fails, the record stays for a later try,
-    /// but holds no device. The ADD of an unrelated pod waits for these releases, so all of them take at most `BUDGET`.
+    /// Releases the addresses of the recovered attachments. If an IPAM plugin fails, the record remains, without
+    /// devices, for a later try. All releases together take at most `BUDGET`, because the ADD of an unrelated pod waits
+    /// for them.
     pub fn release<K: Kernel>(self, node: &Node<'_, K>) {
         let deadline = ipam::now() + BUDGET;
         for (attachment, lock) in self.recovered {
@@ -127,8 +138,8 @@ impl Recovery {
                 Ok(()) => lock.discard(),
                 Err(error) => {
                     log::warn!("{}: {error}", attachment.key);
-                    // from here on other ADDs ignore the record for a while; the attachment's own DEL waits for the
-                    // lock until this write is done
+                    // by this write, other ADDs ignore the record for a while; the attachment's own DEL waits for its
+                    // lock until the write is done
                     teardown::mark(node, &attachment, Phase::Restored);
                     drop(lock);
                 }
@@ -137,7 +148,7 @@ impl Recovery {
     }
 }
 
-/// Recovers an attachment that was not settled when it was `seen`.
+/// Recovers an attachment that was unfinished when the caller read its record as `seen`.
 fn recover_other<K: Kernel>(
     node: &Node<'_, K>,
     seen: Attachment,
@@ -145,17 +156,17 @@ fn recover_other<K: Kernel>(
     recovery: &mut Recovery,
 ) {
     let key = &seen.key;
-    // its IPAM plugin refused a short time ago
+    // the record's IPAM plugin refused a short time ago
     let is_young = || node.store.age(key).is_some_and(|age| age < BACK_OFF);
     if seen.phase == Phase::Restored && seen.ipam.is_some() && is_young() {
         return;
     }
-    // a running ADD or DEL holds the lock; a killed one does not
+    // a running ADD or DEL has the lock, a killed one does not
     let lock = node.store.try_lock(key).unwrap_or_else(|error| {
         log::warn!("{key}: {error}");
         None
     });
-    // the caller holds the node's lock, so a running ADD does not change its devices now
+    // this ADD waits for the node's lock, which the caller holds: it does not change its devices now
     if lock.is_none() && seen.phase == Phase::Attaching {
         recovery.holders.push(seen);
         return;
@@ -168,7 +179,7 @@ fn recover_other<K: Kernel>(
         return;
     };
     let Some(lock) = lock.filter(|_| !attachment.is_settled(node.kernel, boot_id)) else {
-        // another process releases the addresses: the devices are free
+        // another process is releasing the addresses: the devices are free
         if attachment.phase != Phase::Restored {
             recovery.holders.push(*attachment);
         }
@@ -177,7 +188,7 @@ fn recover_other<K: Kernel>(
     log::info!("{key}: a verb was killed, or the pod is gone: recovering");
     let mut attachment = *attachment;
     let restored = restore_devices(node, &mut attachment, boot_id).and_then(|()| {
-        // from here on another pod can get its devices
+        // by this write, another pod can get the devices
         attachment.phase = Phase::Restored;
         node.store.update(&attachment).map_err(Error::Forget)
     });
@@ -193,9 +204,9 @@ fn recover_other<K: Kernel>(
     }
 }
 
-/// Restores the devices; the caller releases the addresses after the node's lock. ADD does not wait for the end of a
-/// namespace, or for a network manager. If there is nothing to wait for, rails that the first try brings to the host
-/// become free for other owners. Otherwise they become free by a try at least [`PATIENCE`] after an earlier one.
+/// Restores the devices. The caller releases the addresses after it has released the node's lock. Does not wait for the
+/// end of a namespace, or for a network manager. If no such wait is necessary, rails on the host become free for other
+/// pods after the first try. Otherwise they become free after a later try, at least [`PATIENCE`] after the first.
 fn restore_devices<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &mut Attachment,

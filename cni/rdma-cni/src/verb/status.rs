@@ -16,8 +16,8 @@ use plan::{
 };
 use rdma_netns::{Kernel, Link};
 
-/// Reports only conditions that make every ADD fail for every pod, because a node whose network is not ready gets no
-/// pods at all.
+/// Reports only conditions that make every ADD of every pod fail: after an error of STATUS, the scheduler places no
+/// pod on the node.
 ///
 /// If kubelet's allocation determines a pod's devices, only the configuration is checked. A full address range and a
 /// read-only state directory affect only pods that request devices, and a missing kubelet socket is temporary. The
@@ -60,9 +60,9 @@ pub fn status<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
                 }));
                 rails = found;
             }
-            // a device that a pod has is a working one
+            // a pod uses the device, so the device works
             Err(SelectError::InUse { .. } | SelectError::Elsewhere(_)) => {}
-            // the address in the configuration may be an example, because runtimeConfig names the device at ADD
+            // the configured address may be an example: at ADD the runtime passes the device in runtimeConfig
             Err(SelectError::NotFound(_)) if matches!(choice, Choice::Address(_)) => {}
             Err(error) => reasons.push(error.to_string()),
         }
@@ -89,13 +89,13 @@ pub fn status<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
     }
 }
 
-/// Returns the errors of IPAM's STATUS, called once for each netdev of the rails if the netdevs are known.
+/// Returns the errors of IPAM's STATUS. Calls it once for each netdev of the rails, if the netdevs are known.
 fn ask<K>(node: &Node<'_, K>, name: &str, masters: &[Master<'_>]) -> Vec<IpamError> {
     let ipam = match Ipam::find(name, node.environment, &node.conf.raw) {
         Ok(ipam) => ipam,
         Err(error) => return vec![error],
     };
-    let asked: Vec<_> = match masters {
+    let results: Vec<_> = match masters {
         [] => vec![ipam.status(None)],
         masters => masters
             .iter()
@@ -103,8 +103,8 @@ fn ask<K>(node: &Node<'_, K>, name: &str, masters: &[Master<'_>]) -> Vec<IpamErr
             .collect(),
     };
     let mut complaints: Vec<IpamError> = vec![];
-    for error in asked.into_iter().filter_map(Result::err) {
-        // several rails can have the same error: report it once
+    for error in results.into_iter().filter_map(Result::err) {
+        // reports an error of several rails only once
         if !complaints
             .iter()
             .any(|it| it.to_string() == error.to_string())

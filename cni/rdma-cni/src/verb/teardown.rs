@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Steps of every restore: open the pod's namespace, if it is still the recorded one; restore devices; release
-//! addresses; remove the record.
+//! Steps of every restore: open the pod's namespace, if it is still the recorded namespace; restore the devices;
+//! release the addresses; remove the record.
 
 use super::{Node, outlast, spared};
 use crate::{
-    apply::{self, Incomplete, Restored},
+    apply::{self, Incomplete, Restored, Tries},
     char_devices, claims,
     error::Error,
     gids, given_up,
     ipam::{self, Ipam, IpamError, RailCall, Rails},
     rails,
 };
-use attachments::{Attachment, Key, Phase, Spared, Stage, given_up::Lack, store::Lock};
+use attachments::{Attachment, Key, Phase, Spared, Stage, given_up::Lack, store::AttachmentLock};
 use cni_protocol::Command;
 use network_conf::Conf;
 use plan::Others;
@@ -23,16 +23,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Maximum wait for the devices of a dying namespace.
+/// Maximum wait until the kernel returns the devices of a dying namespace.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Time limit for the removal of a pod's netdevs on its rails, because a program in the pod may keep making new ones.
+/// Time limit for removing the netdevs that a pod made on its rails: a program in the pod may keep making netdevs.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// Pause during which other verbs may move devices.
+/// Pause without the node's lock, so that other verbs can move devices.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Opens the namespace of `attachment`, if it still exists. Ignores another namespace at the same path.
+/// Opens the namespace of `attachment`, if it still exists. Ignores a different namespace at the same path.
 pub fn pod_of<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &Attachment,
@@ -47,14 +47,15 @@ pub fn attachment<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &mut Attachment,
     pod: Option<&K::Pod>,
-    lock: Lock,
+    lock: AttachmentLock,
 ) -> Result<(), Error> {
     if attachment.phase == Phase::Attached {
         // if this process is killed, the phase shows the next verb that the pod no longer needs the devices
         attachment.phase = Phase::Detaching;
         mark(node, attachment, Phase::Detaching);
     }
-    devices(node, attachment, pod).inspect_err(|error| remember_named(node, attachment, error))?;
+    devices(node, attachment, pod, &lock)
+        .inspect_err(|error| remember_named(node, attachment, error))?;
     forget_rails(node, attachment);
     let netns = pod.map(|pod| pod.path().display().to_string());
     addresses(node, attachment, netns.as_deref(), &[]).map_err(Error::Release)?;
@@ -64,7 +65,7 @@ pub fn attachment<K: Kernel>(
 }
 
 /// Records the netdevs that the `error` of this DEL names because they may belong to the host. The next DEL removes
-/// them.
+/// these netdevs.
 fn remember_named<K: Kernel>(node: &Node<'_, K>, attachment: &mut Attachment, error: &Error) {
     if let Error::Incomplete(Incomplete { named, .. }) = error
         && node.environment.command == Command::Del
@@ -85,8 +86,8 @@ pub fn forget_rails<K: Kernel>(node: &Node<'_, K>, attachment: &Attachment) {
     remove_from_rails_file(node, key, pod);
 }
 
-/// Removes the rails of `key` from its pod's file. Retries a temporary failure once, because no later verb removes
-/// them. A file that a pod has created at this path does not stop the restore of the pod's devices.
+/// Removes the rails of `key` from its pod's rails file. Retries a temporary failure once, because no later verb
+/// removes the rails. A file that a pod has created at this path does not prevent the restore of the pod's devices.
 pub fn remove_from_rails_file<K>(node: &Node<'_, K>, key: &Key, pod: Option<&str>) {
     let remove = || rails::remove(node.store.root(), node.store.patience(), key, pod);
     if let Err(error) = remove().or_else(|_| remove()) {
@@ -94,9 +95,9 @@ pub fn remove_from_rails_file<K>(node: &Node<'_, K>, key: &Key, pod: Option<&str
     }
 }
 
-/// Records the phase of `attachment`, and logs a failure to do so. Without the phase on disk, another verb repeats the
-/// work; DEL again reports netdevs that may belong to the host; and an attachment that ends at the same time does not
-/// know whether it shares SMC-R settings.
+/// Records the phase of `attachment`, and only logs a failure. Without the phase on disk, another verb repeats the
+/// work, and DEL again reports netdevs that may belong to the host. An attachment that ends at the same time does not
+/// know if this one still uses shared SMC-R settings.
 pub fn mark<K: Kernel>(node: &Node<'_, K>, attachment: &Attachment, phase: Phase) {
     let marked = Attachment {
         phase,
@@ -108,11 +109,12 @@ pub fn mark<K: Kernel>(node: &Node<'_, K>, attachment: &Attachment, phase: Phase
 }
 
 /// Restores the devices to the host. Waits for a limited time for devices whose namespace is just ending. After a
-/// reboot nothing is left to do: every device is on the host, with the settings of the node's set-up.
+/// reboot every device is already on the host, with the settings of the node's set-up.
 pub fn devices<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &mut Attachment,
     pod: Option<&K::Pod>,
+    lock: &AttachmentLock,
 ) -> Result<(), Error> {
     if attachment.phase == Phase::Restored || attachment.boot_id != node.kernel.boot_id()? {
         return Ok(());
@@ -126,8 +128,9 @@ pub fn devices<K: Kernel>(
             false => Elsewhere::Rebind,
         };
         let restored = {
-            // the end of children concerns only their pod
-            let moves = attachment.changes_host().then(|| node.store.lock_node());
+            // a restore that only removes children affects only their pod, so it needs no node's lock
+            let has_moved = attachment.changes_host();
+            let moves = has_moved.then(|| node.store.lock_node(lock));
             let _moves = moves.transpose().map_err(|error| match has_begun {
                 true => Error::Unfinished(error),
                 false => Error::State(error),
@@ -144,21 +147,21 @@ pub fn devices<K: Kernel>(
                 node.kernel.pause(PAUSE);
             }
             restored => {
-                outlast::managers(node, attachment, pod, tried_before, restored)?;
+                outlast::managers(node, attachment, pod, lock, tried_before, restored)?;
                 return Ok(());
             }
         }
     }
 }
 
-/// Treatment of devices in a namespace that is neither the host's nor the pod's.
+/// Treatment of devices that are neither in the host's namespace nor in the pod's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Elsewhere {
-    /// The same verb tries again later: no rail becomes free for other owners yet.
+    /// The same verb tries again later. Until then no rail becomes free for other pods.
     Awaited,
     /// The devices stay in that namespace.
     Left,
-    /// Their drivers are bound again, as the last resort.
+    /// The drivers of the devices are bound again, as the last resort.
     Rebind,
 }
 
@@ -169,20 +172,19 @@ pub fn restore<K: Kernel>(
     attachment: &mut Attachment,
     tried_before: bool,
 ) -> Result<Restored, Incomplete> {
-    let restored = restore_once(node, pod, attachment, tried_before);
-    let restored = restored.and_then(|it| no_address_lingers(node, pod, attachment, it));
+    let restored = restore_once(node, pod, attachment, Tries::new(tried_before, true, None));
     note(node, pod, attachment, &restored);
     restored
 }
 
 /// Removes SMC-R first, so that no connection uses a device that leaves the pod. Then restores netdevs and RDMA devices
-/// to the host, and updates their CDI entries. If the restore [changes the host](Attachment::changes_host), the caller
-/// must hold the node's lock. `tried_before`: an earlier verb has tried the restore.
+/// to the host, and updates their CDI entries. The caller must hold the node's lock if the restore [changes the
+/// host](Attachment::changes_host).
 fn restore_once<K: Kernel>(
     node: &Node<'_, K>,
     pod: Option<&K::Pod>,
     attachment: &mut Attachment,
-    tried_before: bool,
+    tries: Tries,
 ) -> Result<Restored, Incomplete> {
     // observe only the record's hardware, and no routes in the pod, because other verbs wait for the node's lock
     node.kernel.limit_observation(Some(ObservationScope {
@@ -192,7 +194,7 @@ fn restore_once<K: Kernel>(
     let mut left = smcr::apply::take_away(node.smcr(), pod, attachment);
     let others = || {
         let mut unrestored = node.store.on_this_boot(attachment)?;
-        // the objects of a living pod are not removed
+        // objects of a living pod are kept
         let settled = attachments::settled(node.kernel, &attachment.boot_id, &unrestored);
         let mut settled = settled.into_iter();
         unrestored.retain(|_| settled.next() == Some(false));
@@ -205,15 +207,15 @@ fn restore_once<K: Kernel>(
     };
     let spared = RefCell::new(attachment.spared.clone());
     let record = |them: &[Spared]| spared::record(node, attachment, &mut spared.borrow_mut(), them);
-    let restored = apply::restore(node.kernel, pod, attachment, tried_before, &others, &record);
+    let restored = apply::restore(node.kernel, pod, attachment, tries, &others, &record);
     attachment.spared = spared.take();
-    // also restores the temporary values of a killed verb
+    // this also restores the temporary values of a killed verb
     if let Err(error) = spared::take_back(node, attachment) {
         left.push(error.to_string());
     }
-    let tell = |restored: &mut Restored| {
+    let note_lacks = |restored: &mut Restored| {
         restored.lacks = given_up::note(node.store.root(), attachment, restored);
-        // do not wait for a manager after a refused attribute: each further restore would try the attribute again
+        // do not wait for a network manager after a refused attribute: each restore would try the attribute again
         restored.has_to_outlast = !restored.lacks.iter().any(Lack::was_tried)
             && plan::has_to_outlast(attachment, &restored.rails)
             && node.kernel.is_watched();
@@ -221,9 +223,9 @@ fn restore_once<K: Kernel>(
     match (restored, left.is_empty()) {
         (Ok(mut restored), is_all) => {
             char_devices::settle_on_host(node.store.root(), attachment, &restored.observed);
-            tell(&mut restored);
+            note_lacks(&mut restored);
             match is_all {
-                true => Ok(restored),
+                true => no_address_lingers(node, pod, attachment, restored),
                 false => Err(Incomplete {
                     restored: Some(Box::new(restored)),
                     ..Incomplete::from(left)
@@ -231,14 +233,14 @@ fn restore_once<K: Kernel>(
             }
         }
         (Err(mut devices), _) => {
-            devices.restored.iter_mut().for_each(|it| tell(it));
+            devices.restored.iter_mut().for_each(|it| note_lacks(it));
             Err(Incomplete::from(left).and(devices))
         }
     }
 }
 
-/// Records the result of a restore in the rails' stages, while the node's lock is held. Keeps the phase of a killed
-/// ADD, because the killed ADD may have moved nothing.
+/// Records the result of a restore in the rails' stages, under the node's lock. Keeps the phase of a killed ADD,
+/// because that ADD may not have moved any device.
 fn note<K: Kernel>(
     node: &Node<'_, K>,
     pod: Option<&K::Pod>,
@@ -272,7 +274,7 @@ fn note<K: Kernel>(
 }
 
 /// Restores the devices to the host as far as possible. The caller holds the lock as for [`restore`]. With
-/// `rebind_driver`, drivers are bound again before rails become free for other owners.
+/// `rebind_driver`, drivers are bound again before rails become free for other pods.
 pub fn restore_devices<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &mut Attachment,
@@ -280,12 +282,11 @@ pub fn restore_devices<K: Kernel>(
     tried_before: bool,
     elsewhere: Elsewhere,
 ) -> Result<Restored, Incomplete> {
-    let once = |attachment: &mut Attachment| {
-        let restored = restore_once(node, pod, attachment, tried_before)?;
-        no_address_lingers(node, pod, attachment, restored)
-    };
-    let mut restored = once(attachment);
     let is_awaited = elsewhere == Elsewhere::Awaited;
+    // only DEL binds the driver again
+    let waits = is_awaited || elsewhere == Elsewhere::Left && attachment.rebind_driver;
+    let tries = Tries::new(tried_before, waits, node.store.age(&attachment.key));
+    let mut restored = restore_once(node, pod, attachment, tries);
     if restored
         .as_ref()
         .is_err_and(|it| it.continues || it.awaited && is_awaited)
@@ -294,8 +295,8 @@ pub fn restore_devices<K: Kernel>(
     }
     match bind_anew(node, pod, attachment, &restored, elsewhere) {
         Ok(false) => {}
-        Ok(true) => restored = once(attachment),
-        // no rail is left to other owners
+        Ok(true) => restored = restore_once(node, pod, attachment, tries),
+        // no rail becomes free for other pods
         Err(error) => {
             let error = Incomplete::from(vec![error.to_string()]);
             let incomplete = match restored {
@@ -313,8 +314,8 @@ pub fn restore_devices<K: Kernel>(
 }
 
 /// Records which drivers the next try binds again ([`plan::rebinds`]), from the result `restored` and all unrestored
-/// records of this boot. Returns false if no driver is to be bound again, or if a record that cannot be read may have
-/// one of the functions.
+/// records of this boot. Returns false if the next try binds no driver, or if an unreadable record may use one of the
+/// functions.
 fn bind_anew<K: Kernel>(
     node: &Node<'_, K>,
     pod: Option<&K::Pod>,
@@ -344,7 +345,7 @@ fn bind_anew<K: Kernel>(
     for (rail, index, driver) in rebinds {
         let rail = &mut attachment.rails[rail];
         let why = match index {
-            0 => "it is in a namespace that is neither the host's nor the pod's",
+            0 => "it is neither on the host nor in the pod",
             _ => "netdevs in other namespaces may lie on it",
         };
         let name = rail.name();
@@ -352,8 +353,8 @@ fn bind_anew<K: Kernel>(
         rail.stage = Stage::Rebinding { index, driver };
     }
     match node.store.update(attachment) {
-        // if the device is on the host, a failed write is only logged; but if this process is killed while the driver
-        // is unbound, the function stays without a driver
+        // if the device is on the host, a failed write is only logged; the function then stays without a driver if this
+        // process is killed while the driver is unbound
         Err(error) if !is_lost => log::warn!(
             "{}: {error}; the driver is bound again without a record",
             attachment.key
@@ -363,8 +364,8 @@ fn bind_anew<K: Kernel>(
     Ok(true)
 }
 
-/// Returns `restored`, or an error if the host's RDMA devices still have an address of the ended pod. A process then
-/// keeps the pod's namespace alive, and the restore is incomplete.
+/// Returns `restored`. Returns an error if the host's RDMA devices still have an address of the ended pod. A process
+/// then keeps the pod's namespace alive, and the restore is incomplete.
 fn no_address_lingers<K: Kernel>(
     node: &Node<'_, K>,
     pod: Option<&K::Pod>,
@@ -377,7 +378,7 @@ fn no_address_lingers<K: Kernel>(
     let (why, awaited) = match gids::lingering(node.kernel, attachment) {
         Err(error) => (error.to_string(), false),
         Ok(in_use) => {
-            // an address that another pod has now does not count
+            // ignore an address that another pod has now
             let mut lingering = in_use.iter().filter(|ip| {
                 let store = &node.store;
                 !store.is_given_to_another(node.kernel, attachment, **ip)
@@ -396,12 +397,11 @@ fn no_address_lingers<K: Kernel>(
     })
 }
 
-/// Releases the addresses of all rails after their devices returned to the host, with ADD's IPAM configuration. The
-/// present configuration is tried in addition, because an administrator may have corrected it: for a rail that IPAM
-/// refused at ADD, and for any rail if IPAM reports an error in its configuration. A rail that was refused at ADD, and
-/// that both configurations refuse, holds no address. Addresses that were or may have been assigned are never
-/// forgotten, because another IPAM plugin would not know them. `conflicts` are addresses that other machines use; each
-/// rail's call gets its own.
+/// Releases the addresses of all rails after their devices returned to the host, with ADD's IPAM configuration. Also
+/// tries the present configuration, which an administrator may have corrected, for rails that IPAM refused at ADD, and
+/// for any rail if IPAM reports an error in its configuration. A rail that IPAM refused at ADD and that both
+/// configurations refuse now has no address. Addresses that may have been assigned are never forgotten, because another
+/// IPAM plugin would not know them. `conflicts` are addresses that other machines use; each call gets its rail's.
 pub fn addresses<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &Attachment,
@@ -409,7 +409,7 @@ pub fn addresses<K: Kernel>(
     conflicts: &[IpAddr],
 ) -> Result<(), IpamError> {
     if attachment.ipam.is_some() {
-        // before IPAM, which may take long: others can get the devices, and leave no shared settings to this one
+        // before IPAM, which may take long: others can get the devices, and leave no shared SMC-R settings to this one
         mark(node, attachment, Phase::Restored);
     }
     addresses_until(
@@ -421,7 +421,7 @@ pub fn addresses<K: Kernel>(
     )
 }
 
-/// Releases addresses as [`addresses`] does, and stops at `deadline`.
+/// Releases addresses like [`addresses`], and stops at `deadline`.
 pub fn addresses_until<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &Attachment,
@@ -459,15 +459,13 @@ pub fn addresses_until<K: Kernel>(
         log::warn!("{key}: cannot release the addresses of {pod_name}: {error}");
         let is_corrected = present.is_some_and(|present| {
             let counts = rail.ipam_refused || error.is_configuration() && present == name;
-            let asked = counts.then(|| del(present, &node.conf.raw));
-            let asked =
-                asked.map(|it| it.inspect_err(|error| log::warn!("as configured now: {error}")));
-            asked.is_some_and(|it| it.is_ok())
+            let log = |error: &IpamError| log::warn!("as configured now: {error}");
+            counts && del(present, &node.conf.raw).inspect_err(log).is_ok()
         });
         if is_corrected {
             log::info!("{pod_name}: the present configuration releases its addresses");
         } else if rail.ipam_refused && attachment.phase == Phase::Restored && error.is_answer() {
-            // the failed ADD already tried to release, and left the record for this verb
+            // the failed ADD already tried to release the addresses, and left the record for this verb
             log::info!("{pod_name}: IPAM refused this rail an address at ADD, so it holds none");
         } else {
             first.get_or_insert(error);
@@ -480,10 +478,10 @@ pub fn addresses_until<K: Kernel>(
     first.map_or(Ok(()), Err)
 }
 
-/// Returns the present IPAM plugin of the network, if its configuration changed since ADD. `None` also if a verb of
-/// another network recovers the attachment.
+/// Returns the present IPAM plugin of the network, if its configuration has changed since ADD. Returns `None` for an
+/// unchanged configuration, and if a verb of another network recovers the attachment.
 fn present_ipam<'a, K>(node: &Node<'a, K>, attachment: &Attachment) -> Option<&'a str> {
-    // fields that a runtime adds differ from verb to verb
+    // ignore fields that a runtime adds, because they differ from verb to verb
     let added =
         |key: &str| key == "prevResult" || key == "runtimeConfig" || key.starts_with("cni.dev/");
     let own = |config: &Map<String, Value>| {

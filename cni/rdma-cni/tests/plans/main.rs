@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Plans as data. Each file in `cases` is a base of `bases` and what differs from it (see the
+//! Tests plans as data. Each file in `cases` names a base in `bases`, and has the differences from this base (see the
 //! crate `cases`):
 //!
 //! | member | has |
 //! |---|---|
 //! | `request` | a network configuration: the plan is ADD's first round |
-//! | `record` | or an attachment: the plan is one round of its restoration to the host |
+//! | `record` | instead of a request, an attachment: the plan is one round of its restore to the host |
 //! | `observed` | the state of the host and the pod |
-//! | `others` | beside a record: other attachments whose devices are not restored yet |
-//! | `answers` | beside a request: what IPAM gave each rail; without it IPAM is still to come |
+//! | `others` | with a record: other attachments whose devices are not restored yet |
+//! | `answers` | with a request: IPAM's answer for each rail; without it, ADD has not called IPAM yet |
 //!
-//! The text beside it has the changes, each as its `ip`/`rdma` equivalent.
-//! `UPDATE_PLANS=1 cargo test -p rdma-cni --test plans` writes every text again, to be read before
-//! it is committed.
+//! The text file of the same name has the changes, each as the equivalent `ip` or `rdma` command.
+//! `UPDATE_PLANS=1 cargo test -p rdma-cni --test plans` writes every text again. Read the texts before you commit
+//! them.
 
 use attachments::{Attachment, DesiredLink, Key};
 use network_conf::{Conf, Devices};
@@ -98,7 +98,7 @@ fn attach(request: &[u8], observed: &Observed, answers: Option<Vec<DesiredLink>>
             addresses::give(&mut attachment, observed, desired);
         }
     }
-    match plan::attach(&attachment, observed, &add::given(&attachment)) {
+    match plan::attach(&attachment, observed, &add::desired_links(&attachment)) {
         Ok(ops) => lines(&ops),
         Err(obstacle) => format!("# refused: {obstacle}\n"),
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Attachment of the devices that kubelet allocated: selection, order, moved or shared.
+//! Tests of the devices that kubelet allocated: selection, order, moved or shared.
 
 use crate::{
     kubelet::{Cluster, Devices, every, record},
@@ -15,7 +15,7 @@ use std::fs;
 
 const TWO: [&str; 2] = ["0000:3b:00.2", "0000:d8:00.2"];
 
-/// Whose child the pod's `rdma0` or other rail is; none: no child.
+/// Returns the parent of the pod's rail `rail`. Returns `None` if the rail is no child.
 fn parent(cluster: &Cluster, pod: &Pod, rail: &str) -> Option<String> {
     let lower = link_of(&cluster.node, pod, rail).lower?;
     cluster.node.kernel.with(|world| {
@@ -44,7 +44,7 @@ fn one_shared_id_is_every_rail_of_every_pod() {
     let before = cluster.node.snapshot();
     let result = cluster.add(&first, &config).must_succeed();
     assert_eq!(result["interfaces"].as_array().unwrap().len(), 2);
-    // by address, whatever order the daemon has
+    // the order is by address, whatever order the daemon has
     assert_eq!(parent(&cluster, &first, "rdma0").as_deref(), Some("eth2"));
     assert_eq!(parent(&cluster, &first, "rdma1").as_deref(), Some("eth3"));
     let ids = &record(&cluster, &first)["rails"][0]["allocated"]["ids"];
@@ -135,8 +135,8 @@ fn all_containers_of_the_pod_count_and_a_device_once() {
     cluster.del(&pod, &config).must_succeed();
 }
 
-/// Kubelet gives a later container what an init container had. It lists an init container only
-/// if that restarts (a sidecar).
+/// Kubelet can give a later container the same devices as an init container. It reports an init container only if it
+/// is a sidecar.
 #[test]
 fn an_init_container_and_a_later_one_with_its_id_have_one_rail() {
     let devices: Devices<'_> = &[("rdma/vf", &["0000:d8:00.2"])];
@@ -194,7 +194,7 @@ fn an_exclusive_device_that_another_pod_shares_is_in_use() {
     cluster.del(&pod, &config).must_succeed();
 }
 
-/// sriov-cni or host-device, earlier in the chain.
+/// An earlier plugin of the chain, such as sriov-cni or host-device, moved the netdev.
 #[test]
 fn the_rdma_device_of_a_netdev_in_the_pod_follows_it() {
     let cluster = Cluster::new(RdmaMode::Exclusive);
@@ -221,7 +221,7 @@ fn the_rdma_device_of_a_netdev_in_the_pod_follows_it() {
 }
 
 #[test]
-fn what_was_granted_counts_more_than_what_is_published_now() {
+fn a_grant_overrides_the_published_resource() {
     let cluster = Cluster::new(RdmaMode::Exclusive);
     cluster.publish(
         &[("rdma/vf", every(&["0000:d8:00.2"], Sharing::Exclusive))],
@@ -257,7 +257,7 @@ fn the_erdma_controllers_ids_name_their_device() {
 }
 
 #[test]
-fn what_leads_to_no_device_changes_nothing() {
+fn an_allocation_without_device_changes_nothing() {
     let cluster = Cluster::new(RdmaMode::Exclusive);
     let config = cluster.config(json!({}));
     let pod = cluster.pod("a", &[("rdma/hca", &["17"])]);
@@ -355,7 +355,8 @@ fn a_shared_device_without_a_netdev_to_share_is_used_by_verbs() {
     cluster.node.must_be(&before, "after DEL");
 }
 
-/// A bonded NIC that is one pod's alone: kubelet gives it to no other, and the pod's netdev is a child nevertheless.
+/// A bonded NIC of an exclusive resource. Kubelet gives the NIC to only one pod, but the pod still gets a child of the
+/// bond.
 #[test]
 fn an_exclusive_nic_of_a_bond_is_a_child_and_all_of_its_device() {
     let cluster = Cluster::with(bonds(1));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Devices whose ports ADD queries: the query reaches the device's firmware, and one broken VF that answers after a
-//! minute must not stop the pods that have others.
+//! Tests which devices' ports ADD queries. A query reaches the device's firmware. One faulty VF that responds after a
+//! minute must not delay pods that use other devices.
 
 use crate::{
     kubelet::Cluster,
@@ -45,7 +45,7 @@ fn only_a_pods_own_devices_are_queried() {
     }
 }
 
-/// The RDMA device of a bond is its first port's, whose hardware nobody has named.
+/// The RDMA device of a bond is that of the bond's first port. The configuration does not name this device's hardware.
 #[test]
 fn a_bonds_device_is_queried_and_a_plain_nics_is_not() {
     let leases = Leases::on(Node::with(bonds(2)));
@@ -61,7 +61,7 @@ fn a_bonds_device_is_queried_and_a_plain_nics_is_not() {
     assert_eq!(node.kernel.answered(), ["mlx5_bond_0"]);
 }
 
-/// The eRDMA controller's ids name an RDMA device, and the daemon has not published them.
+/// An id of the eRDMA controller names an RDMA device. The daemon has not published this id.
 #[test]
 fn an_id_that_names_an_rdma_device_queries_no_other() {
     let cluster = Cluster::new(RdmaMode::Shared);
@@ -77,7 +77,7 @@ fn an_id_that_names_an_rdma_device_queries_no_other() {
     assert_eq!(kernel.answered(), [""; 0]);
 }
 
-/// A pod that is refused waits for no other pod's device, and lets none wait.
+/// A refused pod waits for no other pod's device, and makes no other pod wait.
 #[test]
 fn a_refusal_queries_no_other_device() {
     let node = Node::new(RdmaMode::Exclusive);
@@ -88,9 +88,10 @@ fn a_refusal_queries_no_other_device() {
     assert_eq!(node.kernel.answered(), ["mlx5_2"; 0]);
 }
 
-/// A NIC in another pod without an RDMA device is not visible on the host. Its driver is that of the recorded function.
+/// A NIC that is in another pod and has no RDMA device is not visible on the host. ADD knows its driver by the recorded
+/// function.
 #[test]
-fn what_another_pod_holds_is_known_by_its_driver() {
+fn another_pods_device_is_identified_by_its_driver() {
     let mut world = World::new(Some(RdmaMode::Exclusive));
     for (address, link) in [("0000:3b:00.0", "eth0"), ("0000:3b:00.1", "eth1")] {
         world.plug(Nic::physical(address, link, "none").without_rdma());
@@ -111,9 +112,9 @@ fn what_another_pod_holds_is_known_by_its_driver() {
     }
 }
 
-/// B200 nodes have ten InfiniBand RDMA devices for eight rails.
+/// B200 nodes have ten InfiniBand RDMA devices, but only eight rails.
 #[test]
-fn what_manages_nvlinks_switches_is_no_rail_of_a_pattern() {
+fn an_nvlink_management_device_matches_no_pattern() {
     let mut world = World::new(Some(RdmaMode::Exclusive));
     world.plug(Nic::infiniband("0000:1a:00.0", "mlx5_0"));
     world.plug(Nic::nvlink_manager("0000:05:00.0", "mlx5_1"));
@@ -144,8 +145,8 @@ fn what_manages_nvlinks_switches_is_no_rail_of_a_pattern() {
     }
 }
 
-/// Only a port tells the netdev's RDMA device, or the device does not exist. If the node's lock were held meanwhile,
-/// all pods of the node would wait for the slowest port.
+/// Only ports show whether the netdev has an RDMA device. If ADD held the node's lock during the query, all pods of the
+/// node would wait for the slowest port.
 #[test]
 fn other_pods_do_not_wait_where_all_ports_are_queried() {
     let node = Node::new(RdmaMode::Exclusive);
@@ -176,7 +177,7 @@ fn other_pods_do_not_wait_where_all_ports_are_queried() {
     assert_eq!(node.records(), [""; 0]);
 }
 
-/// Another pod may take the device meanwhile, as the node's lock is free.
+/// The node's lock is free during the query, so another pod may take the device.
 #[test]
 fn the_pod_that_took_a_device_while_ports_were_queried_is_named() {
     let node = Node::new(RdmaMode::Exclusive);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whom a pod that ends waits for: its children concern nobody else, and what was moved goes back alone on the node.
+//! Tests of locks for which the end of a pod waits. The removal of children needs no lock of the node. Only one move
+//! back to the host runs at a time on the node.
 
 use crate::{
     leases::{bonds, has_link},
@@ -20,7 +21,7 @@ use rdma_netns::RdmaMode;
 use serde_json::json;
 use std::time::{Duration, Instant};
 
-/// Too short for anybody who would have to wait.
+/// Time limit that is too short for a verb that waits for a lock.
 const SHORT: Duration = Duration::from_millis(50);
 
 fn store(node: &Node) -> Store {
@@ -35,7 +36,7 @@ fn children_end_while_somebody_else_moves() {
     let config = node.config(json!({ "devices": [{ "netdev": "bond*" }], "mode": "share" }));
     node.add(&pod, &config).must_succeed();
     assert!(has_link(&node, &pod, "rdma1"));
-    let moving = store(&node).lock_node().expect("nobody has it");
+    let moving = store(&node).lock_node_alone().expect("the lock is free");
     let ended = node.within(SHORT, "DEL", Some(&pod), &config, del::del);
     ended.expect("DEL waits for nobody");
     drop(moving);
@@ -43,13 +44,13 @@ fn children_end_while_somebody_else_moves() {
 }
 
 #[test]
-fn what_was_moved_goes_back_alone() {
+fn moved_devices_return_under_the_nodes_lock() {
     let node = Node::with(bonds(2));
     let pod = node.pod("a");
     let before = node.snapshot();
     let config = node.config(json!({ "devices": [{ "netdev": "eth8" }], "mode": "move" }));
     node.add(&pod, &config).must_succeed();
-    let moving = store(&node).lock_node().expect("nobody has it");
+    let moving = store(&node).lock_node_alone().expect("the lock is free");
     let (code, message) = node.del_within(&pod, &config, SHORT);
     assert_eq!(code, code::TRY_LATER, "{message}");
     drop(moving);
@@ -57,7 +58,7 @@ fn what_was_moved_goes_back_alone() {
     node.must_be(&before, "after it");
 }
 
-/// A program that does not let go of the node's lock, or of the attachment's.
+/// A program holds the node's lock or the attachment's lock, and does not release it.
 #[test]
 fn every_verb_that_waits_for_a_lock_ends_and_names_its_holder() {
     let node = Node::with(bonds(2));
@@ -77,13 +78,13 @@ fn every_verb_that_waits_for_a_lock_ends_and_names_its_holder() {
         ("DEL", &has, &own, of(&has)),
     ] {
         let held = lock::attempt(lock::open(&lock).expect("a lock"));
-        let held = held.expect("a lock").expect("nobody has it");
+        let held = held.expect("a lock").expect("the lock is free");
         let began = Stopwatch::start();
         let error = node.within(SHORT, verb, Some(pod), config, |node| match verb {
             "ADD" => add::add(node).err().expect("it has no lock"),
             _ => del::del(node).expect_err("it has no lock"),
         });
-        // the least that is waited for is a second
+        // the shortest wait for a lock is one second
         assert!(began.elapsed() < WITHOUT_A_LOCK, "{verb}, {lock:?}");
         let message = error.to_string();
         assert_eq!(reply::code(&error), code::TRY_LATER, "{verb}: {message}");
@@ -105,8 +106,8 @@ fn every_verb_that_waits_for_a_lock_ends_and_names_its_holder() {
     node.must_be(&before, "after all");
 }
 
-/// GC of pods of `netdevs`, one each, while a program does not let go of the node's lock: the first attachment has `time`,
-/// and each other one the least that is waited for.
+/// Runs GC for one pod for each of `netdevs`, while a program holds the node's lock. The first attachment waits for
+/// `time`, and each other attachment waits for the minimum.
 #[track_caller]
 fn gc_gives_up(netdevs: &[&str], time: Duration) {
     let node = Node::new(RdmaMode::Exclusive);
@@ -117,7 +118,7 @@ fn gc_gives_up(netdevs: &[&str], time: Duration) {
         node.add(pod, &config(netdev)).must_succeed();
     }
     let attached = node.snapshot();
-    let held = store(&node).lock_node().expect("nobody has it");
+    let held = store(&node).lock_node_alone().expect("the lock is free");
     let config = Node::of_gc(&[], &config(netdevs[0]));
     let began = Instant::now();
     let error = node
@@ -151,7 +152,7 @@ fn gc_gives_up(netdevs: &[&str], time: Duration) {
     node.must_be(&before, "after all");
 }
 
-/// An attachment has time of its own, though the verb's is over.
+/// Time for one attachment. An attachment has this time even after the verb's time has passed.
 const OF_ONE: Duration = Duration::from_millis(2500);
 
 #[test]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Annotations by which a pod chooses details of its own attachment, if the operator allows it.
+//! Tests of annotations by which a pod chooses details of its own attachment, if the operator allows them.
 
 use crate::{
     kubelet::{Cluster, every},
@@ -9,7 +9,7 @@ use rdma_netns::RdmaMode;
 use rdma_resources::Sharing;
 use serde_json::{Value, json};
 
-/// `eth2` and `eth3` by one id, and a configuration of a pod with these annotations.
+/// Returns a cluster with an id for `eth2` and `eth3`, and the configuration of a pod with these annotations.
 fn cluster(allowed: &Value, annotations: &Value) -> (Cluster, Value) {
     let cluster = Cluster::new(RdmaMode::Shared);
     let both = every(&["0000:3b:00.2", "0000:d8:00.2"], Sharing::Shared);
@@ -46,7 +46,7 @@ fn a_pod_has_the_rails_and_the_mtu_that_it_chooses() {
     cluster.node.must_be(&before, "after DEL");
 }
 
-/// `furnished` gives both netdevs this one.
+/// MTU that `furnished` sets on the two netdevs.
 const OWN_MTU: u32 = 4200;
 
 #[test]
@@ -71,7 +71,7 @@ fn annotations_that_are_not_allowed_are_ignored() {
         (json!(["rails"]), &chosen, 1, OWN_MTU),
         (json!([]), &chosen, 2, OWN_MTU),
         (json!([]), &nonsense, 2, OWN_MTU),
-        // as a configuration without the field
+        // null counts as a missing field
         (Value::Null, &chosen, 2, OWN_MTU),
         (Value::Null, &nonsense, 2, OWN_MTU),
     ] {
@@ -91,7 +91,7 @@ fn annotations_that_are_not_allowed_are_ignored() {
 }
 
 #[test]
-fn what_a_pod_cannot_choose_is_reported_and_nothing_is_changed() {
+fn an_invalid_annotation_is_reported_before_any_change() {
     for (devices, what, value, told) in [
         (
             HCA,
@@ -132,7 +132,7 @@ fn what_a_pod_cannot_choose_is_reported_and_nothing_is_changed() {
     }
 }
 
-/// The pod asks for no device: nobody looks at what it says.
+/// The pod requests no device, so `rdma-cni` does not read its annotations.
 #[test]
 fn a_pod_without_devices_may_say_anything() {
     let annotations = json!({"hca.rdma/rails": "nonsense"});

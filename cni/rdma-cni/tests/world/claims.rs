@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Devices that were allocated by claims (dynamic resource allocation): what their containers get comes with ADD, and
-//! is there no longer than the pod's network.
+//! Tests of devices that claims allocated (dynamic resource allocation). ADD writes the CDI specifications of the
+//! containers. They are removed at the latest with the pod's network.
 
 use crate::{
     kubelet::{Cluster, address, record as attached},
@@ -104,7 +104,8 @@ fn specification(cluster: &Cluster) -> PathBuf {
     directory.join(format!("rdma-device-plugin-claim-{UID}.json"))
 }
 
-/// The names of character devices that a container of the claim would get; none: it could not be made.
+/// Returns the names of the character devices that a container of the claim gets. Returns `None` if the runtime could
+/// not create the container.
 pub(crate) fn given(cluster: &Cluster) -> Option<Vec<String>> {
     let text = fs::read(specification(cluster)).ok()?;
     let specification: Value = serde_json::from_slice(&text).unwrap();
@@ -114,7 +115,8 @@ pub(crate) fn given(cluster: &Cluster) -> Option<Vec<String>> {
     Some(names.map(str::to_owned).collect())
 }
 
-/// Returns the variable that a container of the claim would have, which is JSON. None: it would not have the variable.
+/// Returns the variable `name` of a container of the claim, which contains JSON. Returns `None` if the container has
+/// no such variable.
 fn variable(cluster: &Cluster, name: &str) -> Option<Value> {
     let text = fs::read(specification(cluster)).ok()?;
     let specification: Value = serde_json::from_slice(&text).unwrap();
@@ -124,7 +126,7 @@ fn variable(cluster: &Cluster, name: &str) -> Option<Value> {
     Some(serde_json::from_str(text).unwrap())
 }
 
-/// Pods of the claim, and no others.
+/// Makes these pods the claim's only pods, and returns them.
 pub(crate) fn pods(cluster: &Cluster, names: &[&str]) -> Vec<Pod> {
     let name = cdi::full_name(DRIVER, UID, "nic");
     let known = names.iter().map(|pod_name| {
@@ -135,7 +137,8 @@ pub(crate) fn pods(cluster: &Cluster, names: &[&str]) -> Vec<Pod> {
     names.iter().map(|name| cluster.node.pod(name)).collect()
 }
 
-/// A node whose first number is free after Prepare: the next move takes it.
+/// Returns a node on which the lowest number of a character device becomes free after Prepare. The next move takes
+/// this number.
 pub(crate) fn with_a_hole() -> (Cluster, Value, Pod) {
     let mut world = furnished(RdmaMode::Exclusive);
     world.unplug("0000:3b:00.0");
@@ -151,7 +154,7 @@ fn uverbs(cluster: &Cluster, device: &str) -> String {
 }
 
 #[test]
-fn what_a_container_gets_comes_with_add_and_has_the_numbers_of_then() {
+fn add_writes_a_containers_devices_with_their_present_numbers() {
     let (cluster, config, pod) = with_a_hole();
     assert_eq!(uverbs(&cluster, VF), "uverbs2");
     assert_eq!(given(&cluster), None);
@@ -162,11 +165,13 @@ fn what_a_container_gets_comes_with_add_and_has_the_numbers_of_then() {
     let ids = &attached(&cluster, &pod)["rails"][0]["allocated"]["ids"];
     let id = json!([{ "resource": "rdma/vf", "id": "default/claim/rdma-vf-1" }]);
     assert_eq!(*ids, id);
-    // the daemon tells the API server
+    // the daemon reports the rails to the API server
     let claims = Claims::new(&cluster.state_dir());
     let claim = claims.read(UID).unwrap().unwrap();
     let rails = claim.rails.values().flatten();
-    let rails: Vec<_> = rails.map(|it| (it.device.as_deref(), &it.told)).collect();
+    let rails: Vec<_> = rails
+        .map(|it| (it.device.as_deref(), &it.status_entry))
+        .collect();
     assert_eq!(rails, [(Some("rdma-vf-1"), &result["rails"][0])]);
     assert_eq!(
         variable(&cluster, "RDMA_RAILS"),
@@ -177,13 +182,14 @@ fn what_a_container_gets_comes_with_add_and_has_the_numbers_of_then() {
     cluster.del(&pod, &config).must_succeed();
     assert_eq!(given(&cluster), None);
     assert!(!cluster.node.record_of(&pod).exists());
-    // the sandbox is made again: the claim is still prepared
+    // the runtime makes the sandbox again, while the claim is still prepared
     cluster.add(&pod, &config).must_succeed();
     assert!(given(&cluster).is_some());
     cluster.del(&pod, &config).must_succeed();
 }
 
-/// RDMA in software on a bond, as in the lab: the kernel knows no hardware of it, and the daemon has it as its port's.
+/// A software RDMA device on a bond, as in the lab. The kernel reports no hardware of this device. The daemon has
+/// recorded the hardware of the bond's port.
 #[test]
 fn a_bonds_rdma_in_software_is_given_as_soon_as_its_pod_has_a_network() {
     let mut world = bonds(0);
@@ -214,7 +220,7 @@ fn a_bonds_rdma_in_software_is_given_as_soon_as_its_pod_has_a_network() {
     cluster.del(&pod, &config).must_succeed();
 }
 
-/// The claim's MTU is the pod's, and no two claims of a pod have different ones.
+/// The pod gets the claim's MTU. Two claims of one pod must not set different MTUs.
 #[test]
 fn a_claim_says_how_its_pod_is_attached() {
     let (cluster, config, first) = with_a_hole();
@@ -253,7 +259,7 @@ fn a_claim_says_how_its_pod_is_attached() {
             "{said}"
         );
     }
-    // one that says nothing goes with any
+    // a claim without an MTU agrees with any other claim
     record.parameters.mtu = None;
     claims.prepare(&record).unwrap();
     let result = cluster.add(&both, &config).must_succeed();
@@ -262,7 +268,7 @@ fn a_claim_says_how_its_pod_is_attached() {
     cluster.del(&both, &config).must_succeed();
 }
 
-/// A class decides about the other pods of a NIC, too; routes are the pod's own.
+/// A claim's parameters determine mode, kind of child and metric of its pod's attachment.
 #[test]
 fn a_class_says_what_a_pod_gets_of_a_netdev() {
     let cluster = Cluster::with(furnished(RdmaMode::Shared));
@@ -295,7 +301,8 @@ fn a_class_says_what_a_pod_gets_of_a_netdev() {
     cluster.del(&pod, &config).must_succeed();
 }
 
-/// A tenant's VLAN is its class's; what the class says nothing of is as the chain's configuration has it.
+/// A tenant's VLAN comes from the tenant's device class. Settings that the class lacks come from the chain's
+/// configuration.
 #[test]
 fn a_class_sets_up_the_virtual_functions_of_its_pods() {
     let cluster = Cluster::with(furnished(RdmaMode::Shared));
@@ -326,7 +333,7 @@ fn a_class_sets_up_the_virtual_functions_of_its_pods() {
     cluster.node.must_be(&before, "after DEL");
 }
 
-/// Kubelet names the claims of init containers to nobody: what the claim was prepared for is recorded.
+/// Kubelet does not report the claims of init containers. The daemon records the pod for which it prepared a claim.
 #[test]
 fn a_claim_that_only_an_init_container_uses_is_attached() {
     let (cluster, config, _) = with_a_hole();
@@ -336,7 +343,7 @@ fn a_claim_that_only_an_init_container_uses_is_attached() {
         format!("IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=a;K8S_POD_UID={uid}")
     };
     let run = |verb: &str, uid: &str| cluster.run_with(verb, &init, &config, &args(uid));
-    // another pod of that name
+    // another pod with the same name
     run("ADD", UID).must_succeed();
     assert_eq!(given(&cluster), None);
     run("DEL", UID).must_succeed();
@@ -346,7 +353,7 @@ fn a_claim_that_only_an_init_container_uses_is_attached() {
     assert_eq!(given(&cluster), Some(vec!["uverbs0".to_owned()]));
     run("DEL", POD_UID).must_succeed();
     assert_eq!(given(&cluster), None);
-    // a record that nobody can read is another pod's, or its containers do not start
+    // an unreadable record may belong to another pod; if it belongs to this pod, the claim's containers do not start
     let damaged = cluster.state_dir().join("claims/damaged.json");
     fs::write(damaged, "{").unwrap();
     run("ADD", POD_UID).must_succeed();
@@ -377,7 +384,7 @@ fn a_claim_of_several_pods_gives_as_long_as_one_has_its_network() {
     assert_eq!(given(&cluster), None);
 }
 
-/// Whatever change of ADD is refused, or the last thing that ADD does: no container gets anything.
+/// The kernel refuses one change of ADD, or the last step of ADD fails. No container then gets devices.
 #[test]
 fn there_is_nothing_to_give_after_an_add_that_failed() {
     for at in 1.. {
@@ -408,7 +415,7 @@ fn there_is_nothing_to_give_after_an_add_that_failed() {
 }
 
 #[test]
-fn what_is_in_the_place_of_a_claims_specification_is_replaced_and_not_written_to() {
+fn an_object_at_a_claims_cdi_path_is_replaced() {
     for odd in OddFile::ALL {
         for unfinished in [false, true] {
             let (cluster, config, pod) = with_a_hole();
@@ -438,7 +445,7 @@ fn what_is_in_the_place_of_a_claims_specification_is_replaced_and_not_written_to
     }
 }
 
-/// Killed at every change of ADD and of DEL; after the next verb no device is left to give.
+/// ADD and DEL are killed at every change. After the next verb no container gets devices.
 #[test]
 fn there_is_nothing_to_give_after_a_kill_at_any_change() {
     for verb in ["ADD", "DEL"] {
@@ -461,9 +468,9 @@ fn there_is_nothing_to_give_after_a_kill_at_any_change() {
     }
 }
 
-/// A claim of a resource that the chain does not attach, and another driver's.
+/// One claim belongs to a resource that the chain does not attach, another one to another driver.
 #[test]
-fn what_is_not_the_chains_passes() {
+fn claims_of_other_drivers_pass() {
     let (cluster, _, pod) = with_a_hole();
     let config = cluster.config(json!({ "resources": ["rdma/hca"] }));
     cluster.add(&pod, &config).must_succeed();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! An entry with `detect`: it notes that the runtime called it, and does nothing else.
+//! Tests of an entry with `detect`: it records that the runtime called it, and does nothing else.
 
 use crate::node::{Node, Pod};
 use rdma_netns::RdmaMode;
@@ -20,7 +20,7 @@ impl Detected {
         Self { node, pod }
     }
 
-    /// The daemon wants to know.
+    /// Creates the directory by which the daemon requests records of calls.
     fn ask(&self) {
         fs::create_dir_all(self.node.state.path().join("state/detected")).expect("a directory");
     }
@@ -62,7 +62,7 @@ fn previous() -> Value {
 }
 
 #[test]
-fn it_notes_the_start_and_the_end_of_a_pod_and_touches_nothing() {
+fn the_detecting_entry_logs_pods_and_changes_nothing() {
     let it = Detected::new();
     let before = it.node.snapshot();
     it.ask();
@@ -77,7 +77,7 @@ fn it_notes_the_start_and_the_end_of_a_pod_and_touches_nothing() {
         );
     }
     assert_eq!(it.notes(), ["ADD@rails"]);
-    // CRI-O's GC after a boot, for a pod of the boot before
+    // CRI-O calls DEL after a boot, for a pod of the previous boot
     let gone = Pod {
         netns: "/run/netns/gone".into(),
         ..it.pod.clone()
@@ -95,7 +95,7 @@ fn it_notes_the_start_and_the_end_of_a_pod_and_touches_nothing() {
     assert_eq!(it.node.kernel.observations(), 0);
 }
 
-/// Nor the end of a pod whose start failed: after that CRI-O calls what it does not call at a pod's end.
+/// A DEL after a failed start is not recorded: CRI-O then calls plugins that it does not call at a pod's end.
 #[test]
 fn a_call_that_says_nothing_of_the_runtime_is_not_noted() {
     let it = Detected::new();

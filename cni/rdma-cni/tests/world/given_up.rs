@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Attributes that cannot be restored: the netdev is restored without them, DEL succeeds, and it is
-//! told.
+//! Tests of attributes that DEL cannot restore. DEL restores the netdev without them, succeeds, and reports
+//! them.
 
 use crate::node::{Node, Pod, name};
 use attachments::{
@@ -23,7 +23,7 @@ const AT: NetnsSide = NetnsSide::Host;
 
 type Kind = fn(&LinkChange) -> bool;
 
-/// Changes of a netdev that a kernel may refuse on the host, with their number for `eth2`.
+/// Kinds of changes that a kernel may refuse on the host, each with the number of such changes for `eth2`.
 const KINDS: [(&str, Kind, usize); 9] = [
     ("MAC", |it| matches!(it, LinkChange::Mac(_)), 1),
     ("MTU", |it| matches!(it, LinkChange::Mtu(_)), 1),
@@ -40,7 +40,7 @@ const KINDS: [(&str, Kind, usize); 9] = [
     ("route", |it| matches!(it, LinkChange::AddRoute(_)), 2),
 ];
 
-/// Returns true if the operation is a change of a netdev of this kind.
+/// Returns true if the operation is a change of this kind.
 fn is(op: &Op, kind: Kind) -> bool {
     matches!(op, Op::Link { change, .. } if kind(change))
 }
@@ -49,7 +49,7 @@ fn notes(node: &Node) -> Vec<Note> {
     given_up::read(&node.state.path().join("state")).unwrap()
 }
 
-/// A pod's rail, all of whose attributes the pod has changed.
+/// Returns a pod that has changed all attributes of its rail.
 fn spoilt(node: &Node) -> Pod {
     let pod = node.pod("a");
     node.add(&pod, &node.two_rails()).must_succeed();
@@ -142,7 +142,7 @@ fn any_one_kind_is_given_up_and_reported() {
                 left.iter().filter(|it| is_named(it)).count() >= count,
                 "{left:?}"
             );
-            // nothing else is missing, and of the other rail nothing
+            // no other attribute is missing, and the other rail lacks none
             let link = observed.host.link("eth2").unwrap();
             let missing = plan::missing_of(&note.host_link, link, &observed);
             let missing: Vec<_> = missing.iter().filter_map(Attribute::of).collect();
@@ -157,7 +157,7 @@ fn any_one_kind_is_given_up_and_reported() {
                 "{what}: {else_missing:?}"
             );
 
-            // somebody makes it right: the next pod's ADD and DEL are as ever
+            // an administrator restores the attribute; then ADD and DEL of the next pod work as usual
             for op in plan::missing_of(&note.host_link, link, &observed) {
                 node.change(None, &op);
             }
@@ -176,9 +176,9 @@ fn any_one_kind_is_given_up_and_reported() {
     }
 }
 
-/// The note is in the directory of the state, which is the daemon's too.
+/// The daemon also uses the state directory, in which the note is.
 #[test]
-fn what_is_in_the_place_of_a_note_is_not_written_to() {
+fn an_object_at_a_notes_path_is_not_written_to() {
     for (odd, unfinished) in OddFile::ALL
         .into_iter()
         .flat_map(|odd| [(odd, false), (odd, true)])
@@ -208,14 +208,14 @@ fn what_is_in_the_place_of_a_note_is_not_written_to() {
             .iter()
             .filter(|it| *it.host_link.name == *"eth2")
             .count();
-        // a directory stays, and what cannot be noted is in the log
+        // a directory at the note's path stays, and the log then has the missing attributes
         assert_eq!(of_eth2, usize::from(odd != OddFile::Directory), "{odd:?}");
         if odd != OddFile::Directory {
             let found = fs::symlink_metadata(&file).unwrap();
             assert!(found.is_file() && found.len() < 1 << 20, "{odd:?}");
         }
         OddFile::assert_left_alone(elsewhere.path());
-        // the next pod's ADD forgets what it was
+        // the next pod's ADD removes the note
         odd.put(&file, elsewhere.path());
         node.kernel.begin();
         node.add(&node.pod("b"), &node.two_rails()).must_succeed();
@@ -224,7 +224,8 @@ fn what_is_in_the_place_of_a_note_is_not_written_to() {
     }
 }
 
-/// Another netdev of the host has got its alternative name: the kernel refuses the whole move.
+/// Another netdev of the host has meanwhile got the netdev's alternative name. The kernel would refuse the
+/// whole move.
 #[test]
 fn an_alternative_name_that_is_taken_meanwhile() {
     for dies in [false, true] {
@@ -258,7 +259,7 @@ fn an_alternative_name_that_is_taken_meanwhile() {
     }
 }
 
-/// The host has got the gateway's address itself, as a backup router does.
+/// The host itself has meanwhile got the gateway's address, as a backup router does.
 #[test]
 fn a_gateway_that_is_not_reachable_any_more() {
     let node = Node::new(RdmaMode::Exclusive);
@@ -291,9 +292,9 @@ fn a_gateway_that_is_not_reachable_any_more() {
     );
 }
 
-/// Place, name and RDMA device are mandatory.
+/// A rail must get back namespace, name and RDMA device.
 #[test]
-fn what_is_mandatory_keeps_the_record() {
+fn an_unrestored_mandatory_setting_keeps_the_record() {
     type Mandatory = fn(&Op) -> bool;
     let kinds: [(&str, Mandatory); 3] = [
         ("place", |op| matches!(op, Op::MoveLink { .. })),
@@ -306,7 +307,7 @@ fn what_is_mandatory_keeps_the_record() {
         let node = Node::new(RdmaMode::Exclusive);
         let before = node.snapshot();
         let pod = spoilt(&node);
-        // under the pod's name on the host, so that there is something to rename
+        // the netdev returns under the pod's name, so DEL must rename it
         let dies = what == "name";
         if dies {
             node.kernel.with(|world| world.unmount(&pod.netns));
@@ -325,7 +326,7 @@ fn what_is_mandatory_keeps_the_record() {
     }
 }
 
-/// Refuses changes of this kind of `eth2`, the first `times` of them, for lack of memory.
+/// Refuses the first `times` changes of this kind of `eth2`, for lack of memory.
 fn without_memory(node: &Node, kind: Kind, times: usize) {
     node.kernel.begin();
     let mut refused = 0;
@@ -342,7 +343,7 @@ fn without_memory(node: &Node, kind: Kind, times: usize) {
     });
 }
 
-/// The first DEL waits for memory, and then reports the missing attribute. The next DEL does without it.
+/// The first DEL waits for memory, and then reports the missing attribute. The next DEL gives the attribute up.
 #[test]
 fn a_machine_without_memory_keeps_a_pod_for_one_del() {
     for (what, kind, _) in KINDS {
@@ -375,7 +376,7 @@ fn a_machine_without_memory_keeps_a_pod_for_one_del() {
     }
 }
 
-/// A DEL that has waited for the node's lock in vain has tried nothing.
+/// A DEL that did not get the node's lock in time does not count as an attempt to restore.
 #[test]
 fn a_del_that_did_not_begin_was_no_try() {
     let node = Node::new(RdmaMode::Exclusive);
@@ -399,7 +400,7 @@ fn a_del_that_did_not_begin_was_no_try() {
     assert_eq!(notes(&node).len(), 1);
 }
 
-/// DEL gives up an attribute that a failed ADD could not restore for want of memory.
+/// A failed ADD could not restore an attribute for lack of memory. DEL gives it up.
 #[test]
 fn a_failed_add_was_a_try_as_well() {
     let node = Node::new(RdmaMode::Exclusive);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! GUIDs of InfiniBand functions: ib-sriov-cni's `guid`.
+//! Tests of GUIDs of InfiniBand functions: field `guid` of ib-sriov-cni.
 
 use crate::node::{Answer, Node, Pod, address, furnished, name, settle};
 use attachments::{Attribute, Store, given_up};
@@ -25,8 +25,8 @@ pub(crate) fn function() -> DeviceAddress {
     FUNCTION.to_owned().try_into().unwrap()
 }
 
-/// Adds an InfiniBand port and a function of it, with the GUIDs `node` and `port`. Zero: the physical function has set
-/// none.
+/// Adds an InfiniBand port and a virtual function of it, with the GUIDs `node` and `port`. A zero GUID means that the
+/// physical function has set none.
 fn with_function(mode: RdmaMode, nic: Nic, [node, port]: [Guid; 2]) -> World {
     let mut world = furnished(mode);
     world.plug(Nic::infiniband(PF, "mlx5_6"));
@@ -80,7 +80,7 @@ pub(crate) fn world(mode: RdmaMode) -> World {
     with_function(mode, nic(), [NODE, PORT])
 }
 
-/// The function with another GUID.
+/// Returns a configuration that gives the function another GUID.
 pub(crate) fn config(node: &Node) -> Value {
     node.config(json!({ "deviceID": FUNCTION, "guid": GUID }))
 }
@@ -96,7 +96,7 @@ fn both(node: Guid, port: Guid) -> Vec<VfSetting> {
     vec![VfSetting::NodeGuid(node), VfSetting::PortGuid(port)]
 }
 
-/// The GUIDs that the function itself has, by its devices, in the namespace of its netdev.
+/// Returns the namespace of the function's netdev, and the GUIDs of the function's devices.
 fn own(node: &Node) -> (NetnsId, [Guid; 2]) {
     node.kernel.with(|world| {
         let observed = world.rdma_device(&function()).expect("an RDMA device");
@@ -114,7 +114,7 @@ fn own(node: &Node) -> (NetnsId, [Guid; 2]) {
     })
 }
 
-/// Asserts that the host is as before, except for numbers and the pods' namespaces.
+/// Asserts that the host is as before. Ignores numbers and the pods' namespaces.
 #[track_caller]
 pub(crate) fn must_be_as_before(node: &Node, before: &Snapshot, what: &str) {
     let left = node.snapshot().without_numbers();
@@ -172,9 +172,9 @@ fn a_function_that_has_the_guid_is_left_as_it_is() {
     assert!(!node.kernel.journal().iter().any(is_change));
 }
 
-/// The physical function tells zero where it has set none, whatever the firmware has.
+/// The physical function reports zero for a GUID that it has not set, even if the firmware has one.
 #[test]
-fn what_the_firmware_gave_is_put_back_and_ones_where_it_gave_none() {
+fn firmware_guids_are_restored_or_set_to_ones() {
     let own_guid = Guid(0x0200_0000_0000_0b01);
     for (firmware, expected) in [(own_guid, own_guid), (Guid::ZERO, Guid::ONES)] {
         let nic = nic().with_guid(firmware.0);
@@ -187,14 +187,14 @@ fn what_the_firmware_gave_is_put_back_and_ones_where_it_gave_none() {
         node.del(&pod, &config).must_succeed();
         assert_eq!(function_settings(&node), both(expected, expected));
         assert_eq!(own(&node), (HOST, [expected; 2]));
-        // as often as pods come
+        // each later pod has the same result
         node.add(&pod, &config).must_succeed();
         node.del(&pod, &config).must_succeed();
         assert_eq!(own(&node), (HOST, [expected; 2]));
     }
 }
 
-/// The administrator had given the netdev another GUID than its port's: that is put back as well.
+/// The administrator had set an address on the netdev whose GUID is not the port's. DEL also restores this address.
 #[test]
 fn an_address_that_was_set_on_the_host_is_put_back() {
     let node = node(RdmaMode::Exclusive);
@@ -217,7 +217,7 @@ fn an_address_that_was_set_on_the_host_is_put_back() {
     assert_eq!(node.kernel.with(present).0[12..], address.0[12..]);
 }
 
-/// A pod's own GUID, by the runtime or by ib-kubernetes, comes before the network's.
+/// A pod's own GUID, from the runtime or from ib-kubernetes, takes precedence over the network's GUID.
 #[test]
 fn a_pod_chooses_its_guid() {
     let [runtime, by_args] = ["02:00:00:00:00:00:00:01", "02:00:00:00:00:00:00:02"];
@@ -257,9 +257,9 @@ fn check_reports_what_others_have_set_since() {
     assert!(drift.contains(&expected), "{drift}");
 }
 
-/// The record of a rebound function has the RDMA device as it is called since.
+/// After the driver was bound again, the record has the RDMA device's new name.
 #[test]
-fn what_a_driver_made_anew_is_found_and_named_by_udev_first() {
+fn a_netdev_that_a_driver_made_again_is_found_after_udev() {
     for udev in [0, 3] {
         let mut world = with_function(RdmaMode::Shared, nic(), [NODE, PORT]);
         world.udev = udev;
@@ -289,7 +289,7 @@ fn what_a_driver_made_anew_is_found_and_named_by_udev_first() {
     }
 }
 
-/// Also the RDMA device's move makes the netdev again, and udev renames it.
+/// The move of the RDMA device also makes a new netdev, and udev renames it.
 #[test]
 fn a_rebound_function_moves_while_udev_renames_its_netdev() {
     for udev in 0..4 {
@@ -317,7 +317,7 @@ fn without_guids_the_driver_is_not_bound_anew() {
 }
 
 #[test]
-fn what_cannot_have_a_guid_is_refused_by_name_and_reason() {
+fn a_device_without_guids_is_refused_with_a_reason() {
     let node = node(RdmaMode::Exclusive);
     let pod = node.pod("a");
     let before = node.snapshot();
@@ -353,7 +353,7 @@ fn what_cannot_have_a_guid_is_refused_by_name_and_reason() {
     assert_eq!(node.records(), [] as [&str; 0]);
 }
 
-/// If ib-kubernetes has the subnet manager set the partition, the network has `pkey` beside the GUID.
+/// With ib-kubernetes, the subnet manager sets the partition, and the network has `pkey` and a GUID.
 #[test]
 fn a_partition_is_the_subnet_managers_and_refused_where_there_is_none() {
     let node = node(RdmaMode::Shared);
@@ -376,9 +376,9 @@ fn a_partition_is_the_subnet_managers_and_refused_where_there_is_none() {
     }
 }
 
-/// The function stays with the pod's GUID, which is noted, and its driver is not bound again for nothing.
+/// The function keeps the pod's GUID, and a note records this. DEL does not bind the driver in vain again.
 #[test]
-fn what_cannot_be_put_back_keeps_nothing_away_and_is_noted() {
+fn an_unrestored_guid_returns_the_device_and_is_noted() {
     let node = node(RdmaMode::Exclusive);
     let (pod, config) = (node.pod("a"), config(&node));
     node.add(&pod, &config).must_succeed();
@@ -398,8 +398,8 @@ fn what_cannot_be_put_back_keeps_nothing_away_and_is_noted() {
     assert_eq!(lacks, expected.iter().collect::<Vec<_>>());
 }
 
-/// The physical function reports the old GUID, but the function keeps the pod's. The tries end, and the difference is
-/// reported until it is gone.
+/// The physical function reports the old GUID, but the function keeps the pod's GUID. DEL ends after some tries. The
+/// difference is reported while it exists.
 #[test]
 fn firmware_that_keeps_a_guid_is_not_bound_anew_for_ever() {
     let node = node(RdmaMode::Exclusive);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Several pods and one device; names on the host that are taken.
+//! Tests of several pods that request one device, and of names on the host that are taken.
 
 use crate::{
     leases::Leases,
@@ -64,8 +64,8 @@ fn a_late_del_leaves_the_new_holder_alone() {
     }
 }
 
-/// The old pod's DEL was killed when its device was on the host but not restored: the next ADD
-/// restores it first, although the old pod's namespace is still there.
+/// The old pod's DEL was killed when its device was on the host, but not restored. The next ADD restores the device
+/// first, although the old pod's namespace still exists.
 #[test]
 fn a_killed_del_is_brought_to_its_end_by_the_next_add() {
     for config in [Node::two_rails, Node::one_rail] {
@@ -175,15 +175,15 @@ fn a_namespace_that_is_still_dying_is_waited_for() {
     node.must_be(&before, "after the namespace's end");
 }
 
-/// While a dying namespace was waited for, another process has taken the node's lock, and keeps it for
-/// longer than the verb may wait: something is back on the host by then, and nothing says otherwise.
+/// DEL releases the node's lock while it waits for a dying namespace. Another process then holds the lock for longer
+/// than the verb may wait. One rail is already on the host, so the error must not say that DEL changed nothing.
 #[test]
 fn a_lock_that_is_not_had_again_is_no_sign_that_nothing_was_changed() {
     let node = Node::new(RdmaMode::Exclusive);
     let before = node.snapshot();
     let pod = node.pod("a");
     node.add(&pod, &node.two_rails()).must_succeed();
-    // one rail is on the host already, the other one is with a process
+    // one rail is already on the host, and a process has the other rail
     let (at, link) = (NetnsSide::Pod, name("rdma0"));
     let (from, to, netdev) = (NetnsSide::Pod, NetnsSide::Host, name("eth2"));
     for op in [
@@ -221,7 +221,7 @@ fn a_lock_that_is_not_had_again_is_no_sign_that_nothing_was_changed() {
             receiver.recv_timeout(PATIENCE).unwrap();
             let file = std::fs::File::options().write(true).open(path).unwrap();
             file.lock().unwrap();
-            // longer than the verb waits
+            // longer than the verb waits for the lock
             thread::sleep(Duration::from_millis(1500));
         });
         let (code, message) = node.del_within(&pod, &node.two_rails(), Duration::ZERO);
@@ -235,7 +235,7 @@ fn a_lock_that_is_not_had_again_is_no_sign_that_nothing_was_changed() {
     node.must_be(&before, "tried again");
 }
 
-/// Holds the node's lock for longer than a verb waits whose time is over.
+/// Holds the node's lock for longer than the minimum for which a verb always waits.
 fn another_moves(node: &Node) -> thread::JoinHandle<()> {
     let path = node.state.path().join("state/lock");
     let file = fs::File::options().write(true).open(path).unwrap();
@@ -246,7 +246,7 @@ fn another_moves(node: &Node) -> thread::JoinHandle<()> {
     })
 }
 
-/// A slow IPAM plugin, say, has taken all of ADD's time.
+/// ADD has used all its time, for example because of a slow IPAM plugin.
 #[test]
 fn an_add_that_fails_late_is_undone_while_other_pods_come_and_go() {
     let leases = Leases::new(2);
@@ -283,9 +283,9 @@ fn an_add_that_fails_late_is_undone_while_other_pods_come_and_go() {
     node.must_be(&before, "undone");
 }
 
-/// Each attachment of a GC has time for its own lock, however many were before it.
+/// Each attachment of a GC has its own time for its lock, after any number of other attachments.
 #[test]
-fn what_a_gc_comes_to_late_is_restored() {
+fn a_late_gc_restores_devices() {
     let node = Node::new(RdmaMode::Exclusive);
     let before = node.snapshot();
     let pod = node.pod("a");
@@ -299,7 +299,7 @@ fn what_a_gc_comes_to_late_is_restored() {
     node.must_be(&before, "after GC");
 }
 
-/// Each writing waits for the disk.
+/// Each write of the record waits for the disk.
 #[test]
 fn a_dying_namespace_is_waited_for_without_writing_the_record_each_time() {
     let node = Node::new(RdmaMode::Exclusive);
@@ -322,7 +322,7 @@ fn a_dying_namespace_is_waited_for_without_writing_the_record_each_time() {
     let versions: Vec<_> = versions.try_iter().collect();
     assert_eq!(versions.len(), 10);
     let versions: BTreeSet<_> = versions.into_iter().collect();
-    // DEL has begun, and has tried
+    // DEL writes twice: that it has begun, and that it has tried
     assert!(versions.len() <= 2, "{versions:?}");
 }
 
@@ -334,7 +334,7 @@ fn the_path_of_a_dead_namespace_may_lead_to_another_pod() {
         let old = node.pod("a");
         node.add(&old, &config).must_succeed();
         node.kernel.with(|world| world.unmount(&old.netns));
-        // same path, same inode
+        // the new namespace has the same path and the same inode
         node.kernel.with(|world| world.create_namespace(&old.netns));
         let mut new = old.clone();
         new.container = "b".to_owned();
@@ -365,7 +365,7 @@ fn the_second_rail_fails() {
 }
 
 #[test]
-fn of_two_at_once_one_wins() {
+fn one_of_two_simultaneous_adds_wins() {
     for _ in 0..100 {
         let node = Node::new(RdmaMode::Exclusive);
         let pods = [node.pod("a"), node.pod("b")];

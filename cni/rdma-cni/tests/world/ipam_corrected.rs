@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! An IPAM plugin whose configuration was wrong at ADD, and was corrected since: DEL comes to an end,
-//! and what was given is given back.
+//! Tests of an IPAM plugin whose configuration was wrong at ADD and was corrected afterwards. DEL succeeds, and IPAM
+//! releases all assigned addresses.
 
 use crate::{
     leases::install,
@@ -12,8 +12,8 @@ use rdma_netns::{NetnsSide, Op, RdmaMode};
 use serde_json::{Value, json};
 use std::fs;
 
-/// Knows CNI 1.0.0, as Debian's plugins do, and refuses what `$0.away` says with that code. Its
-/// leases are files.
+/// A plugin that supports CNI 1.0.0, as Debian's plugins do. If the file `$0.away` exists, the plugin refuses with the
+/// code in this file. Its leases are files.
 const SCRIPT: &[u8] = br#"#!/bin/sh
 config=$(cat)
 echo "$CNI_COMMAND $CNI_IFNAME" >> "$0.log"
@@ -75,7 +75,7 @@ impl Old {
     }
 }
 
-/// The plugin supports no version that it supported before, and refuses DEL as it has refused ADD.
+/// The plugin no longer supports any version that it supported before. It refuses DEL for the same reason as ADD.
 #[test]
 fn a_failed_add_comes_to_its_end_before_and_after_the_correction() {
     for version in ["1.1.0", "1.0.0"] {
@@ -89,9 +89,9 @@ fn a_failed_add_comes_to_its_end_before_and_after_the_correction() {
     }
 }
 
-/// The plugin was upgraded, or went back: it does not understand the configuration of ADD any more.
+/// The plugin was upgraded or downgraded, and no longer accepts the configuration of ADD.
 #[test]
-fn what_was_given_is_given_back_with_the_present_configuration() {
+fn the_present_configuration_releases_addresses() {
     let old = Old::new();
     let (node, pod) = (&old.node, &old.pod);
     let before = node.snapshot();
@@ -100,7 +100,7 @@ fn what_was_given_is_given_back_with_the_present_configuration() {
     let text = fs::read_to_string(&record).unwrap();
     fs::write(&record, text.replace("\"1.0.0\"", "\"1.1.0\"")).unwrap();
     assert_eq!(old.held(), 1);
-    // both refuse: an address is held
+    // the plugin refuses both configurations, so it may still have an address
     node.del(pod, &old.config("1.1.0")).must_fail(104);
     assert_eq!(old.held(), 1);
     assert!(record.exists());
@@ -109,9 +109,9 @@ fn what_was_given_is_given_back_with_the_present_configuration() {
     node.must_be(&before, "after DEL");
 }
 
-/// A plugin that is away for a while, and another one in its place that knows nothing of the lease.
+/// A plugin is missing for a while, and another plugin at its path does not know the lease.
 #[test]
-fn what_was_given_is_not_forgotten_for_another_plugins_word() {
+fn another_plugins_success_keeps_the_addresses_recorded() {
     let old = Old::new();
     let (node, pod) = (&old.node, &old.pod);
     let before = node.snapshot();
@@ -122,7 +122,7 @@ fn what_was_given_is_not_forgotten_for_another_plugins_word() {
         old.away(Some(code));
         let _ = fs::remove_file(node.plugins.join("other.away"));
         node.del(pod, &other).must_fail(104);
-        // nor while it is refused for another reason than the configuration
+        // the lease is also kept if the plugin refuses for a reason other than its configuration
         node.del(pod, &old.config("1.0.0")).must_fail(104);
         assert_eq!(old.held(), 1, "{code}");
         assert!(node.record_of(pod).exists(), "{code}");
@@ -133,13 +133,13 @@ fn what_was_given_is_not_forgotten_for_another_plugins_word() {
     node.must_be(&before, "after DEL");
 }
 
-/// The second rail was refused: what the first one was given is not forgotten with it.
+/// IPAM refused the second rail. The first rail's address must still be released.
 #[test]
 fn one_refused_rail_forgets_no_other() {
     let old = Old::new();
     let (node, pod) = (&old.node, &old.pod);
     let before = node.snapshot();
-    // each rail's ADD takes the plugin away from the next one
+    // the plugin disappears after the ADD of each rail, so the next rail has no plugin
     let script = String::from_utf8(SCRIPT.to_vec()).unwrap();
     let script = script.replace(": > \"$lease\"", ": > \"$lease\"; echo 11 > \"$0.away\"");
     install(node, "old", script.as_bytes());
@@ -157,7 +157,7 @@ fn one_refused_rail_forgets_no_other() {
     node.must_be(&before, "after DEL");
 }
 
-/// ADD was killed while IPAM was at work: nobody knows what it gave.
+/// ADD was killed during its call of IPAM, so it is unknown whether IPAM assigned an address.
 #[test]
 fn an_add_that_was_killed_may_have_been_given_something() {
     let old = Old::new();
@@ -177,7 +177,7 @@ fn an_add_that_was_killed_may_have_been_given_something() {
     assert_eq!(old.held(), 0);
 }
 
-/// IPAM refused, and a device could not return to the host: what IPAM said is known to DEL nevertheless.
+/// IPAM refused, and a device could not return to the host. DEL still knows that IPAM refused.
 #[test]
 fn a_refusal_is_not_lost_with_an_incomplete_restoration() {
     let old = Old::new();
@@ -195,14 +195,14 @@ fn a_refusal_is_not_lost_with_an_incomplete_restoration() {
     let config = old.config("1.0.0");
     node.add(pod, &config).must_fail(107);
     node.kernel.begin();
-    // the devices return to the host, and IPAM is asked
+    // the devices return to the host, and DEL calls IPAM
     node.del(pod, &config).must_fail(104);
     node.del(pod, &config).must_succeed();
     node.must_be(&before, "after DEL");
 }
 
-/// A DEL that is repeated after everything was given back: the plugin is asked in case the record was
-/// lost, and only a refusal that may pass is waited for.
+/// DEL is repeated after IPAM released all addresses. DEL still calls the plugin, because the record may have been
+/// lost. It fails only if the refusal is temporary.
 #[test]
 fn without_a_record_no_refusal_keeps_a_pod() {
     let old = Old::new();
@@ -214,7 +214,7 @@ fn without_a_record_no_refusal_keeps_a_pod() {
         node.del(pod, &config).must_succeed();
     }
     let away = node.plugins.join("old.away");
-    // a plugin of another world, which ends with 1 and some words
+    // a program that is no CNI plugin: it exits with 1 and a text
     fs::write(&away, "words").unwrap();
     node.del(pod, &config).must_succeed();
     fs::write(&away, "death").unwrap();

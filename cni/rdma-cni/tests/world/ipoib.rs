@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! IPoIB: children of a shared netdev in partitions, and modes that a move keeps.
+//! Tests of IPoIB: children of a shared netdev in partitions, and send modes that a move keeps.
 
 use crate::{
     kubelet::{Cluster, every},
@@ -19,7 +19,8 @@ use std::fs;
 pub(crate) const PORT: &str = "0000:5e:00.0";
 const PKEY: Pkey = Pkey(0x8001);
 
-/// A port in two partitions, whose netdev `ib0` is up and sends in `mode`; and `eth8`.
+/// Returns a world with a port in two partitions, and with `eth8`. The port's netdev `ib0` is up and has the send mode
+/// `mode`.
 pub(crate) fn world(rdma: RdmaMode, mode: IpoibMode) -> World {
     let mut world = World::new(Some(rdma));
     world.plug(Nic::infiniband(PORT, "mlx5_0"));
@@ -47,7 +48,7 @@ fn up(link: &str) -> Op {
     host_change(link, LinkChange::Up(true))
 }
 
-/// Leases and a configuration of a child of `ib0`, with `fields`.
+/// Returns a node with leases, and the configuration of a child of `ib0` with `fields`.
 pub(crate) fn shared(mode: IpoibMode, fields: Value) -> (Leases, Value) {
     let leases = Leases::on(Node::with(world(RdmaMode::Shared, mode)));
     let mut config = leases.config(json!({ "devices": [{ "netdev": "ib0" }], "mode": "share" }));
@@ -70,7 +71,7 @@ fn on_host(node: &Node) -> Vec<InterfaceName> {
     })
 }
 
-/// The netdevs of the host that lie on another.
+/// Returns the netdevs of the host that have a lower netdev.
 pub(crate) fn children_on_host(node: &Node) -> Vec<InterfaceName> {
     node.kernel.with(|world| {
         let links = world.links(HOST).into_iter();
@@ -144,7 +145,7 @@ fn a_pod_gets_a_child_in_a_partition() {
     }
 }
 
-/// The kernel makes several in one partition, each with a queue pair of its own.
+/// The kernel makes several children in one partition. Each has its own queue pair.
 #[test]
 fn pods_share_a_port() {
     let (leases, config) = shared(Datagram, json!({ "pkey": "0x8001" }));
@@ -181,7 +182,7 @@ fn a_record_names_the_child() {
 }
 
 #[test]
-fn what_there_is_no_such_child_of_is_refused_in_words() {
+fn an_impossible_ipoib_child_is_refused() {
     let (leases, config) = shared(Datagram, json!({}));
     let node = &leases.node;
     let pod = node.pod("a");
@@ -244,7 +245,7 @@ fn what_there_is_no_such_child_of_is_refused_in_words() {
     assert!(message.contains(expected), "{message}");
 }
 
-/// A pod on InfiniBand has only the character device by default.
+/// By default, a pod on InfiniBand gets only the character device.
 #[test]
 fn kubelets_shared_devices_have_children_where_they_are_requested() {
     let cluster = Cluster::with(world(RdmaMode::Shared, Datagram));
@@ -294,7 +295,7 @@ fn check_reports_the_state_of_a_child() {
         "{message}"
     );
     changed(node, &pod, mode(at, "rdma0", Datagram));
-    // its parent takes it down with it, and its addresses
+    // the kernel sets a child down with its parent, and removes the child's addresses
     let down = |up| host_change("ib0", LinkChange::Up(up));
     node.change(None, &down(false));
     let message = told();
@@ -325,7 +326,7 @@ fn mode(at: NetnsSide, link: &str, mode: IpoibMode) -> Op {
     }
 }
 
-/// The kernel makes the netdev again with its RDMA device, in datagram mode.
+/// When the RDMA device moves, the kernel makes a new netdev in datagram mode.
 #[test]
 fn a_move_keeps_the_mode_both_ways() {
     for rdma in [RdmaMode::Exclusive, RdmaMode::Shared] {
@@ -369,8 +370,8 @@ fn a_move_keeps_the_mode_both_ways() {
     }
 }
 
-/// The kernel remakes the netdev if its RDMA device moves: on the host, where udev renames it, or since Linux 6.17 in
-/// the pod. `lab_mlx5_ib` saw udev between ADD's look and its move.
+/// When the RDMA device moves, the kernel makes a new netdev: since Linux 6.17 in the pod, before 6.17 on the host,
+/// where udev renames it. In `lab_mlx5_ib`, udev renamed the netdev between ADD's observation and its move.
 #[test]
 fn a_netdev_that_udev_renames_meanwhile_is_moved() {
     let ports = [PORT, "0000:5f:00.0", "0000:60:00.0", "0000:61:00.0"];

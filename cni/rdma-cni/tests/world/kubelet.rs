@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A node with a kubelet, and with what the daemon wrote.
+//! A node with a kubelet, and with files like the daemon's.
 
 use crate::node::{Answer, Node, Pod, furnished};
 use cni_protocol::Input;
@@ -17,7 +17,7 @@ pub(crate) struct Cluster {
     pub(crate) kubelet: PodResourcesServer,
 }
 
-/// Resource and ids, of one container.
+/// Resources and their ids, for one container.
 pub(crate) type Devices<'a> = &'a [(&'a str, &'a [&'a str])];
 
 pub(crate) fn address(text: &str) -> DeviceAddress {
@@ -35,9 +35,9 @@ impl Cluster {
         Self { node, kubelet }
     }
 
-    /// Returns a cluster whose first number is free after Allocate, so that the next move takes it. The device then has
-    /// another number in the pod than on the host. With `cdi` it has a CDI entry. Returns also a pod that has the
-    /// device at `vf`, with its configuration.
+    /// Returns a cluster on which the lowest number of a character device is free after Allocate. The next move takes
+    /// this number, so the device has another number in the pod than on the host. With `cdi` the device has a CDI
+    /// entry. Also returns a pod that gets the device at `vf`, and the pod's configuration.
     pub(crate) fn with_a_hole(vf: &str, cdi: bool) -> (Self, Value, Pod) {
         let mut world = furnished(RdmaMode::Exclusive);
         world.unplug("0000:3b:00.0");
@@ -49,14 +49,14 @@ impl Cluster {
         (cluster, config, pod)
     }
 
-    /// A configuration that leaves it to kubelet, with `fields`.
+    /// Returns a configuration with `fields` in which kubelet determines the devices.
     pub(crate) fn config(&self, fields: Value) -> Value {
         let mut config = self.node.config(fields);
         config["podResourcesSocket"] = self.kubelet.socket().to_str().unwrap().into();
         config
     }
 
-    /// A pod whose one container has `devices`; kubelet knows no other.
+    /// Returns a pod whose only container has `devices`. Kubelet knows no other pod.
     pub(crate) fn pod(&self, name: &str, devices: Devices<'_>) -> Pod {
         self.kubelet.set_pods(&[pod("default", name, &[devices])]);
         self.node.pod(name)
@@ -94,7 +94,7 @@ impl Cluster {
         self.run("DEL", pod, config)
     }
 
-    /// `rdma-cni plan`, by hand.
+    /// Runs `rdma-cni plan` as an administrator does, and returns its output.
     pub(crate) fn plan(&self, pod: &Pod, config: &Value) -> String {
         let args = format!("K8S_POD_NAMESPACE=default;K8S_POD_NAME={}", pod.container);
         let input = Input {
@@ -126,13 +126,13 @@ impl Cluster {
         Cdi::new(&self.cdi_dir(), &self.state_dir())
     }
 
-    /// The RDMA device of the hardware at `address`, wherever it is.
+    /// Returns the RDMA device of the hardware at `address`, in any namespace.
     pub(crate) fn rdma(&self, device: &DeviceAddress) -> RdmaDevice {
         let found = self.node.kernel.with(|world| world.rdma_device(device));
         found.expect("an RDMA device")
     }
 
-    /// The daemon's Allocate of `id`, for the devices at `addresses`, as they are now.
+    /// Grants `id` the devices at `addresses` in their present state, as the daemon does at Allocate.
     pub(crate) fn grant(
         &self,
         (resource, id): (&str, &str),
@@ -163,12 +163,13 @@ impl Cluster {
         Grants::new(&self.state_dir()).write(&grant).unwrap();
     }
 
-    /// The daemon publishes `resources`, and, with CDI, an entry for every device.
+    /// Publishes `resources` as the daemon does. With `cdi`, also writes a CDI entry for every device.
     pub(crate) fn publish(&self, resources: &[(&str, published::Resource)], cdi: bool) {
         let resources = resources.iter().cloned();
         let published = Published {
             format: published::FORMAT,
             cdi_dir: cdi.then(|| self.cdi_dir()),
+            boot_id: None,
             resources: resources.map(|(name, it)| (name.to_owned(), it)).collect(),
             chain_names_resources: false,
             physical_functions: Default::default(),
@@ -179,7 +180,7 @@ impl Cluster {
         }
     }
 
-    /// The CDI entries as they must be now.
+    /// Returns the CDI entries that the devices should have now.
     pub(crate) fn entries(&self) -> Vec<Entry> {
         let devices = self.node.kernel.with(|world| world.observe(None).devices);
         let with_rdma = devices.iter().filter(|it| !it.rdma.is_empty());
@@ -199,7 +200,7 @@ impl Cluster {
         serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap()
     }
 
-    /// Every CDI entry is that of its device.
+    /// Asserts that every CDI entry matches its device.
     #[track_caller]
     pub(crate) fn entries_must_be_right(&self, what: &str) {
         let found = self.spec();
@@ -218,10 +219,11 @@ pub(crate) fn every(addresses: &[&str], sharing: Sharing) -> published::Resource
         devices: published::Devices::Every(addresses.collect()),
         parents: BTreeMap::new(),
         limited: false,
+        ids: None,
     }
 }
 
-/// The record of `pod`.
+/// Returns the record of `pod`.
 pub(crate) fn record(cluster: &Cluster, pod: &Pod) -> Value {
     let text = std::fs::read(cluster.node.record_of(pod)).unwrap();
     serde_json::from_slice(&text).unwrap_or(json!(null))

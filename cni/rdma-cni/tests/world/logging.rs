@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests that ADD logs each line once, however often it plans.
+//! Tests that ADD logs each line once, even if it plans several times.
 
 use crate::{
     erdma,
@@ -32,7 +32,7 @@ impl Log for Lines {
     fn flush(&self) {}
 }
 
-/// The log of `test`. A process has one log: the test runs in another process, whose log has nothing else.
+/// Returns the log of `test`. A process has one log, so `test` runs in a process of its own.
 #[track_caller]
 fn log_of(test: &str) -> String {
     let program = env::current_exe().expect("this program");
@@ -65,7 +65,7 @@ fn shared_rails_are_added() {
 }
 
 #[test]
-fn what_a_rail_lacks_is_logged_once_while_another_one_is_awaited() {
+fn a_rails_lack_is_logged_once_during_a_wait() {
     let log = log_of("logging::another_rail_is_awaited");
     for line in [
         "eth2 is back on the host, but not fully restored: ",
@@ -75,9 +75,9 @@ fn what_a_rail_lacks_is_logged_once_while_another_one_is_awaited() {
     }
 }
 
-/// With the log of `rdma-cni` itself. The note for `doctor` is written once, too.
+/// Reads the log of `rdma-cni` itself. Also checks that the note for `doctor` is written only once.
 #[test]
-#[ignore = "what_a_rail_lacks_is_logged_once_while_another_one_is_awaited starts it, and reads its log"]
+#[ignore = "a_rails_lack_is_logged_once_during_a_wait starts it, and reads its log"]
 fn another_rail_is_awaited() {
     let node = Node::new(RdmaMode::Shared);
     let [pod, hidden] = ["a", "b"].map(|it| node.pod(it));

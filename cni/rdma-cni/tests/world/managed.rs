@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Netdevs that a network manager has set up.
+//! Tests of netdevs that a network manager has set up.
 
 use crate::addresses::{add_address, add_route};
 use crate::node::{Node, address, furnished, name, route, settle};
@@ -28,7 +28,7 @@ fn on_link(destination: &str) -> Route {
     }
 }
 
-/// Returns the routes as NetworkManager sets them: it adds the routes that otherwise come with the addresses.
+/// Returns the routes that NetworkManager sets itself, because it sets addresses without prefix routes.
 pub(crate) fn network_manager() -> Vec<Op> {
     let managed = |text: &str| Address {
         flags: IFA_F_NOPREFIXROUTE,
@@ -53,8 +53,8 @@ pub(crate) fn network_manager() -> Vec<Op> {
     ]
 }
 
-/// Returns addresses and routes as systemd-networkd sets them: it handles router advertisements itself, and leases by
-/// DHCP.
+/// Returns the addresses and routes that systemd-networkd sets. It handles router advertisements itself, and gets
+/// leases by DHCP.
 pub(crate) fn networkd(seconds: u32) -> Vec<Op> {
     let leased = |text: &str, flags| Address {
         lifetime: Some((seconds, seconds / 2)),
@@ -119,7 +119,7 @@ pub(crate) fn node(ops: Vec<Op>) -> Node {
     Node::with(world)
 }
 
-/// The host's only default route leaves by `eth2`.
+/// Returns the configuration of `eth2` alone, by which the host's only default route leaves.
 pub(crate) fn one_rail(node: &Node) -> Value {
     let mut config = node.one_rail();
     config["mode"] = "move".into();
@@ -139,7 +139,7 @@ fn destinations(node: &Node) -> Vec<String> {
 }
 
 #[test]
-fn what_managers_have_set_comes_back() {
+fn settings_of_network_managers_are_restored() {
     for (what, ops) in [
         ("NetworkManager", network_manager()),
         ("systemd-networkd", networkd(3600)),
@@ -159,7 +159,7 @@ fn what_managers_have_set_comes_back() {
             let netns = node.netns(&pod);
             node.kernel.with(|world| {
                 let link = world.link(netns, "rdma0").unwrap();
-                // beside those of the rail's own table
+                // default routes outside the rail's own table
                 let defaults =
                     (link.routes.iter()).filter(|route| route.prefix == 0 && route.table != 1000);
                 assert_eq!(defaults.count(), 2, "{what}: {link:?}");
@@ -176,9 +176,9 @@ fn what_managers_have_set_comes_back() {
     }
 }
 
-/// The kernel restores by itself what it makes of advertisements.
+/// The kernel itself restores what it made from router advertisements.
 #[test]
-fn what_the_kernel_makes_of_advertisements_is_left_to_it() {
+fn addresses_of_router_advertisements_are_not_restored() {
     let mut ops = networkd(3600);
     let accept = |value| Op::Link {
         at: AT,
@@ -207,7 +207,8 @@ fn what_the_kernel_makes_of_advertisements_is_left_to_it() {
 fn lifetimes_run_on_while_a_netdev_is_away() {
     for dies in [false, true] {
         let node = node(networkd(3600));
-        // what an hour of being away makes of a netdev that stayed is what comes back
+        // DEL restores the addresses and routes that the netdev would still have if it had stayed on the host for
+        // an hour
         let stayed = node_that_waited(networkd(3600), 1000);
         let pod = node.pod("a");
         node.add(&pod, &one_rail(&node)).must_succeed();
@@ -222,7 +223,7 @@ fn lifetimes_run_on_while_a_netdev_is_away() {
 }
 
 #[test]
-fn what_ended_while_a_netdev_was_away_does_not_come_back() {
+fn expired_addresses_are_not_restored() {
     let node = node(networkd(60));
     let stayed = node_that_waited(networkd(60), 60);
     let pod = node.pod("a");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A network manager that is at work when a netdev comes back.
+//! Tests of a network manager that changes a netdev when the netdev returns to the host.
 
 use crate::addresses::{add_address, add_route};
 use crate::managed::{network_manager, networkd, node, one_rail};
@@ -13,11 +13,11 @@ use std::{fs::File, time::Duration};
 
 const AT: NetnsSide = NetnsSide::Host;
 
-/// Changes by which a manager takes the netdev over.
+/// Changes by which a network manager sets the netdev up.
 type Meddling = fn(&mut World);
 
-/// A manager meets the netdev as soon as it is back, and makes it its own, step by step, between
-/// ours: whatever it does last is what it has in its profile, which is what was there.
+/// A manager sets up the netdev as soon as it returns, step by step between the changes of `rdma-cni`. The manager
+/// finally has set its profile, which equals the recorded state.
 #[test]
 fn a_manager_in_between_is_a_reason_to_observe_again() {
     let meddling: [(&str, Meddling); 5] = [
@@ -47,7 +47,7 @@ fn a_manager_in_between_is_a_reason_to_observe_again() {
             let node = node(network_manager());
             let before = node.snapshot();
             let pod = node.pod("a");
-            // the changes to the netdev are counted, without those of the pod's rules
+            // counts changes of the netdev only: no rules in the pod
             let mut config = one_rail(&node);
             config["routing"] = json!({ "tableBase": 0 });
             node.add(&pod, &config).must_succeed();
@@ -82,13 +82,13 @@ fn configure_if_there(world: &mut World) {
             add_address(address("fd00:2::5/64")),
         ];
         for op in first.into_iter().chain(network_manager()) {
-            // as far as it is possible yet
+            // ignores a step that is not possible yet
             let _ = world.execute(&op, None);
         }
     }
 }
 
-/// The manager takes a while, as one does that asks a DHCP server. DEL waits a little.
+/// The manager takes some time, for example for a DHCP query. DEL waits a short time.
 #[test]
 fn a_change_that_is_refused_for_a_while_is_tried_again() {
     let node = node(network_manager());
@@ -116,7 +116,8 @@ fn a_change_that_is_refused_for_a_while_is_tried_again() {
     node.must_be(&before, "tried again");
 }
 
-/// The manager begins when the netdev is there, and it is there late: the time of a move is not the manager's.
+/// The manager begins only when the netdev is on the host. The duration of the move does not reduce the time for the
+/// manager.
 #[test]
 fn a_manager_has_as_long_after_a_move_that_takes_its_time() {
     let node = node(network_manager());
@@ -130,7 +131,7 @@ fn a_manager_has_as_long_after_a_move_that_takes_its_time() {
         }
         Verdict::Proceed
     });
-    // in more rounds than a restore has where nobody else changes anything
+    // the manager makes more changes than a restore without a manager has rounds
     node.kernel.blind(|world, look| {
         if look <= 8 {
             take_addresses(world);
@@ -143,7 +144,7 @@ fn a_manager_has_as_long_after_a_move_that_takes_its_time() {
     node.must_be(&before, "after a slow move");
 }
 
-/// Takes all addresses of the netdev away, and with them the routes.
+/// Removes all addresses of the netdev. The kernel then removes the routes.
 fn take_addresses(world: &mut World) {
     let Some(link) = world.link(HOST, "eth2").cloned() else {
         return;
@@ -159,10 +160,10 @@ fn take_addresses(world: &mut World) {
     }
 }
 
-/// NetworkManager has seen the netdev before it had an address, takes those away that it has got meanwhile, and then
-/// finds one that was just set: it is somebody else's from then on.
+/// NetworkManager saw the netdev before it had an address, and removes the addresses that `rdma-cni` set meanwhile.
+/// Then it finds an address that was just set, and stops managing the netdev.
 #[test]
-fn what_a_manager_takes_away_a_moment_later_is_restored_again() {
+fn an_address_that_a_manager_removes_is_restored_again() {
     for fails in [false, true] {
         let node = node(network_manager());
         let before = node.snapshot();
@@ -196,7 +197,8 @@ fn what_a_manager_takes_away_a_moment_later_is_restored_again() {
     }
 }
 
-/// A netdev that is home is its next owner's only after that.
+/// One netdev cannot return. Another netdev, on the host, becomes free for another pod only after the wait for
+/// managers.
 #[test]
 fn a_manager_is_outlasted_although_another_netdev_cannot_return() {
     let node = node(network_manager());
@@ -231,13 +233,13 @@ fn a_manager_is_outlasted_although_another_netdev_cannot_return() {
     // a DEL that does not wait would miss this change
     (0..10).for_each(|_| node.kernel.pause(Duration::from_millis(50)));
     assert_eq!(addresses(), before);
-    // by now they are its owner's
+    // the addresses belong to the next pod now
     node.kernel.with(take_addresses);
     node.del(&pod, &config).must_fail(107);
     assert!(addresses().is_empty());
 }
 
-/// The manager's profile has another address by now: the netdev gets that one.
+/// The manager's profile has another address now, and the netdev keeps this address.
 #[test]
 fn a_manager_that_sets_another_address_is_left_alone() {
     let node = node(network_manager());
@@ -261,9 +263,9 @@ fn a_manager_that_sets_another_address_is_left_alone() {
     assert_eq!(addresses, ["10.9.0.77"]);
 }
 
-/// The manager has set the netdev up as before, with another metric. A DHCP client requests its lease again.
+/// The manager has set up the netdev as before, but with another metric. A DHCP client requests its lease again.
 #[test]
-fn what_a_manager_does_its_own_way_is_left_to_it() {
+fn attributes_that_a_manager_owns_are_left() {
     let metrics = |world: &World| -> Vec<Option<u32>> {
         let link = world.link(HOST, "eth2").expect("it is back");
         let connected = |it: &&Route| it.destination.to_string() == "10.9.0.0";
@@ -318,7 +320,8 @@ fn a_lease_is_not_held_against_a_manager() {
     assert!(looks < 20, "{looks} looks: it was waited for");
 }
 
-/// Each of two pods leaves what both have of SMC-R to the other: the other's DEL ends while this one waits.
+/// Two pods share SMC-R settings, and each relies on the other to remove them. The DEL of one pod ends while the DEL
+/// of the other waits.
 #[test]
 fn smc_is_taken_away_by_the_last_of_two_that_wait() {
     let node = node(network_manager());
@@ -340,7 +343,7 @@ fn smc_is_taken_away_by_the_last_of_two_that_wait() {
     assert!(seen(&node, None).ueids.is_empty());
 }
 
-/// The attachment has nothing of the node's. Another process takes the node's lock while DEL waits for managers, and
+/// The attachment has no node-wide settings. While DEL waits for managers, another process takes the node's lock and
 /// keeps it.
 #[test]
 fn a_pod_without_smc_does_not_take_the_lock_again() {
@@ -352,7 +355,7 @@ fn a_pod_without_smc_does_not_take_the_lock_again() {
     node.add(&pod, &config).must_succeed();
     let lock = node.state.path().join("state/lock");
     let lock = File::options().write(true).open(lock).unwrap();
-    // where the verb itself has it, it is not to be had
+    // the lock is not free while the verb itself has it
     node.kernel.manage(move |_| drop(lock.try_lock()));
     let verb = rdma_cni::verb::del::del;
     let ended = node.within(Duration::ZERO, "DEL", Some(&pod), &config, verb);
@@ -373,6 +376,6 @@ fn without_a_manager_del_does_not_observe_again() {
     node.kernel.manage(|_| {});
     node.kernel.begin();
     node.del(&pod, &one_rail(&node)).must_succeed();
-    // twenty looks in a second
+    // DEL observes twenty times in a second
     assert_eq!(node.kernel.observations(), alone + 20);
 }

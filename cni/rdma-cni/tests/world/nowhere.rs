@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Devices that are nowhere to be seen: their namespace has no path any more, and is kept
-//! alive by a descriptor.
+//! Tests of devices in a namespace to which no path leads, and which a descriptor keeps alive.
 
 use crate::{
     node::{Node, Pod, host_change, mac, name, settle},
     wrapped::Wrapped,
 };
+use attachments::{Attribute, given_up};
 use fake_kernel::{Nic, World};
-use rdma_netns::{Kernel as _, LinkChange, NetnsSide, Op, RdmaMode};
-use serde_json::json;
-use std::{fs, thread};
+use rdma_netns::{DeviceAddress, Kernel as _, LinkChange, NetnsSide, Op, RdmaMode};
+use serde_json::{Value, json};
+use std::{
+    fs, thread,
+    time::{Duration, SystemTime},
+};
 
-/// Two netdevs of one PCI function, as a dual-port ConnectX-3 has them.
+/// Returns a world with two netdevs of one PCI function, as a dual-port ConnectX-3 has.
 fn dual_port() -> World {
     let mut world = World::new(Some(RdmaMode::Shared));
     for (port, link) in [(1, "p0"), (2, "p1")] {
@@ -25,7 +28,7 @@ fn dual_port() -> World {
 
 #[test]
 fn the_other_port_is_not_taken_for_a_device_that_is_nowhere() {
-    // a DEL waits a while for such a device
+    // a DEL waits some time for such a device
     thread::scope(|scope| {
         scope.spawn(|| goes_nowhere_and_returns("p0", "p1"));
         scope.spawn(|| goes_nowhere_and_returns("p1", "p0"));
@@ -42,11 +45,13 @@ fn goes_nowhere_and_returns(ours: &str, other: &str) {
     node.kernel.with(|world| world.unmount(&pod.netns));
     let held = node.snapshot();
     node.kernel.begin();
-    let message = node.del(&pod, &config).must_fail(107);
-    assert!(
-        message.contains(ours) && !message.contains(other),
-        "{message}"
-    );
+    for _ in 0..2 {
+        let message = node.del(&pod, &config).must_fail(107);
+        assert!(
+            message.contains(ours) && !message.contains(other),
+            "{message}"
+        );
+    }
     assert_eq!(node.kernel.journal(), [] as [Op; 0]);
     assert_eq!(held.differences(&node.snapshot()), [] as [&str; 0]);
     assert!(node.record_of(&pod).exists());
@@ -73,7 +78,7 @@ fn the_other_port_of_a_held_function_goes_to_no_other_pod() {
     node.must_be(&before, "after DEL");
 }
 
-/// The netdev was made after ADD, and is on the host or in the pod, while the pod has moved its rail elsewhere.
+/// The netdev was made after ADD, and is on the host or in the pod. The pod has moved its rail to another namespace.
 #[test]
 fn a_later_netdev_of_the_function_is_not_taken_for_the_rail() {
     for is_in_pod in [false, true] {
@@ -81,13 +86,13 @@ fn a_later_netdev_of_the_function_is_not_taken_for_the_rail() {
         let port = |link: &str| Nic::physical("0000:3b:00.0", link, "none").without_rdma();
         world.plug(port("p0"));
         crate::node::configure(&mut world, "p0", 1);
-        // so that p1 gets another index than p0 had
+        // the new p1 must not get the former index of p0
         world.plug(Nic::physical("0000:5e:00.0", "last", "none").without_rdma());
         settle(&mut world);
         let node = Node::with(world);
         let mut config =
             node.config(json!({ "devices": [{ "netdev": "p0" }], "requireRdma": false }));
-        // a rule of the pod's goes first
+        // without tables, because DEL would remove a rule of the pod first
         config["routing"] = json!({ "tableBase": 0 });
         let [pod, hidden] = ["a", "b"].map(|it| node.pod(it));
         node.add(&pod, &config).must_succeed();
@@ -120,6 +125,94 @@ fn a_later_netdev_of_the_function_is_not_taken_for_the_rail() {
         assert!(addresses > 1, "{addresses} addresses");
         assert_eq!(host.link("p1").is_none(), is_in_pod);
     }
+}
+
+/// Returns a node whose pod `a` has `eth2`, and the configuration of its ADD. The driver of `eth2` stays bound and has
+/// removed netdev and RDMA device, as after the function left its bus.
+fn driver_without_netdev() -> (Node, Pod, Value) {
+    let node = Node::new(RdmaMode::Exclusive);
+    let config = node.config(json!({ "devices": [{ "netdev": "eth2" }] }));
+    let pod = node.pod("a");
+    node.add(&pod, &config).must_succeed();
+    let remove = |world: &mut World| world.bind("0000:3b:00.2", Some("mlx5_core"));
+    node.kernel.with(remove);
+    (node, pod, config)
+}
+
+/// Makes the record of `pod` three minutes old. A driver has this time to recover its function.
+fn age(node: &Node, pod: &Pod) {
+    let record = fs::File::options().write(true).open(node.record_of(pod));
+    let long_ago = SystemTime::now() - Duration::from_secs(181);
+    record.unwrap().set_modified(long_ago).unwrap();
+}
+
+#[test]
+fn a_del_after_three_minutes_gives_a_netdev_up_that_no_namespace_has() {
+    let (node, pod, config) = driver_without_netdev();
+    for _ in 0..2 {
+        let begun = node.kernel.now();
+        let message = node.del(&pod, &config).must_fail(107);
+        let expected = "eth2 is not back on the host: 0000:3b:00.2 has a driver and no netdev";
+        assert!(message.contains(expected), "{message}");
+        assert!(node.record_of(&pod).exists());
+        let waited = node.kernel.now() - begun;
+        assert!(waited >= Duration::from_secs(10), "{waited:?}");
+    }
+    age(&node, &pod);
+    node.del(&pod, &config).must_succeed();
+    assert!(node.records().is_empty());
+    // doctor reports the netdev until it is on the host
+    let notes = given_up::read(&node.state.path().join("state")).unwrap();
+    let lacks: Vec<_> = notes.iter().flat_map(|it| &it.lacks).collect();
+    let expected = "eth2 exists no more: 0000:3b:00.2 has no netdev in any namespace";
+    assert_eq!(lacks.len(), 1, "{notes:?}");
+    assert_eq!(lacks[0].attribute, Attribute::Netdev);
+    assert_eq!(lacks[0].why, expected);
+}
+
+#[test]
+fn a_netdev_that_its_driver_makes_during_the_last_del_is_restored() {
+    let before = Node::new(RdmaMode::Exclusive).snapshot().without_numbers();
+    let (node, pod, config) = driver_without_netdev();
+    node.del(&pod, &config).must_fail(107);
+    age(&node, &pod);
+    let kernel = node.kernel.clone();
+    node.kernel.meanwhile(move |pause| {
+        if pause == 100 {
+            let device = DeviceAddress::try_from("0000:3b:00.2".to_owned()).unwrap();
+            let driver = "mlx5_core".to_owned();
+            let op = Op::RebindDriver { device, driver };
+            kernel.execute(&op, None).unwrap();
+        }
+    });
+    node.del(&pod, &config).must_succeed();
+    node.kernel.with(|world| world.unmount(&pod.netns));
+    let after = node.snapshot().without_numbers();
+    assert_eq!(before.differences(&after), [] as [&str; 0]);
+}
+
+/// An earlier verb that binds no driver has tried, and the last DEL binds the driver before it gives the netdev up.
+#[test]
+fn the_last_del_binds_the_driver_again_if_rebind_driver_is_set() {
+    let before = Node::new(RdmaMode::Exclusive).snapshot().without_numbers();
+    let node = Node::new(RdmaMode::Exclusive);
+    let config = node.config(json!({ "devices": [{ "netdev": "eth2" }], "rebindDriver": true }));
+    let pod = node.pod("a");
+    node.add(&pod, &config).must_succeed();
+    let remove = |world: &mut World| world.bind("0000:3b:00.2", Some("mlx5_core"));
+    node.kernel.with(remove);
+    let record = node.record_of(&pod);
+    let mut tried: Value = serde_json::from_slice(&fs::read(&record).unwrap()).unwrap();
+    tried["tried"] = json!(true);
+    fs::write(&record, tried.to_string()).unwrap();
+    age(&node, &pod);
+    node.kernel.begin();
+    node.del(&pod, &config).must_succeed();
+    let is_rebind = |op: &Op| matches!(op, Op::RebindDriver { .. });
+    assert!(node.kernel.journal().iter().any(is_rebind));
+    node.kernel.with(|world| world.unmount(&pod.netns));
+    let after = node.snapshot().without_numbers();
+    assert_eq!(before.differences(&after), [] as [&str; 0]);
 }
 
 #[test]
@@ -159,7 +252,7 @@ fn hardware_without_a_parent_is_waited_for() {
     assert!(message.contains("eth2"), "{message}");
     assert!(node.record_of(&pod).exists());
     drop(descriptor);
-    // under the pod's name, with the pod's address
+    // the netdev has the pod's name and the pod's address
     let host = node.kernel.with(|world| world.observe(None).host);
     assert_eq!(host.links.last().unwrap().name, name("rdma0"));
     del().must_succeed();
@@ -195,8 +288,8 @@ fn hand_over(node: &Node, rdma: &str, pod: &Pod, other: &Pod) {
     }
 }
 
-/// Once the netdev and the RDMA device are in another pod's namespace, once in one that nobody names. The function's next
-/// pod gets it.
+/// The netdev and the RDMA device are in another pod's namespace, or in a namespace without a path. They return to the
+/// host, and the next pod gets them.
 #[test]
 fn a_function_in_a_foreign_namespace_comes_home_as_the_last_resort() {
     thread::scope(|scope| {
@@ -233,8 +326,8 @@ fn comes_home(is_named: bool) {
     assert_eq!(before.differences(&after), [] as [&str; 0]);
 }
 
-/// A rebind would also end virtual functions of the function, or a device of another attachment, whose record cannot be
-/// read.
+/// Binding the driver again would also remove virtual functions of the function, or a device of another attachment
+/// whose record cannot be read. So the function stays where it is.
 #[test]
 fn a_function_that_is_not_certainly_the_pods_alone_is_left_where_it_is() {
     thread::scope(|scope| {
@@ -265,8 +358,8 @@ fn is_left(link: &str, rdma: &str, change: impl FnOnce(&Node)) {
     assert!(node.record_of(&pod).exists());
 }
 
-/// Netdevs in namespaces that the pod has made are not seen, and end with the netdev that they lie on, where the
-/// configuration says so.
+/// Netdevs in namespaces that the pod has made are not visible. They disappear with their lower netdev when the driver
+/// is bound again, which the configuration must allow.
 #[test]
 fn a_function_that_may_have_foreign_netdevs_is_bound_anew() {
     for (is_asked, has_upper, is_rebound) in [
@@ -298,7 +391,7 @@ fn a_function_that_may_have_foreign_netdevs_is_bound_anew() {
     }
 }
 
-/// The other netdev would end with the driver.
+/// Binding the driver again would also remove the other netdev.
 #[test]
 fn a_function_that_has_got_another_netdev_keeps_its_driver() {
     let node = Node::new(RdmaMode::Exclusive);
@@ -312,8 +405,8 @@ fn a_function_that_has_got_another_netdev_keeps_its_driver() {
     assert_eq!(node.rebinds(), 0, "{:?}", node.kernel.journal());
 }
 
-/// A second rail, which is not home, or a disk that is full, is no reason to leave them: the next try does not touch the
-/// function.
+/// The driver is bound again even if a second rail is not on the host, or if the disk is full. The next try does not
+/// touch the function.
 #[test]
 fn a_function_is_bound_anew_before_another_try() {
     for is_disk_full in [false, true] {
@@ -347,8 +440,8 @@ fn a_function_is_bound_anew_before_another_try() {
     }
 }
 
-/// A rail that is home can have another owner when the DEL is repeated because of its other rail: its driver is not
-/// touched.
+/// When DEL is repeated because of one rail, another rail on the host can already belong to another pod. The repeated
+/// DEL does not touch its driver.
 #[test]
 fn a_rail_that_came_home_is_not_bound_anew_by_the_next_try() {
     let node = Node::new(RdmaMode::Exclusive);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Links, pipes, sockets, directories and a gigabyte in the place of the files that the runtime reads as root, which are
-//! the daemon's too: `rdma-cni` writes nothing where a link leads to, and waits for nobody.
+//! Tests of links, pipes, sockets, directories and a file of a gigabyte at the paths of files that `rdma-cni` and the
+//! daemon read as root. `rdma-cni` does not write to the target of a link, and does not wait.
 
 use crate::{
     claims,
@@ -24,7 +24,7 @@ fn file(node: &Node) -> PathBuf {
     node.state.path().join("cdi/rdma-device-plugin-rdma.json")
 }
 
-/// The device is on the host, whatever its number is there, and nothing is recorded.
+/// Asserts that the device is on the host, with any character device number, and that no record exists.
 #[track_caller]
 fn is_back(cluster: &Cluster, pod: &Pod) {
     assert!(!cluster.node.record_of(pod).exists());
@@ -43,7 +43,7 @@ fn remove(path: &Path) {
 }
 
 #[test]
-fn what_is_in_the_place_of_the_cdi_file_is_named_and_not_written_to() {
+fn an_object_at_the_cdi_path_is_reported() {
     for odd in OddFile::ALL {
         let (cluster, config, pod) = Cluster::with_a_hole(VF, true);
         let elsewhere = tempfile::tempdir().unwrap();
@@ -58,7 +58,7 @@ fn what_is_in_the_place_of_the_cdi_file_is_named_and_not_written_to() {
         );
         is_back(&cluster, &pod);
         OddFile::assert_left_alone(elsewhere.path());
-        // of a pod that has the device already
+        // the file of a pod that already has the device
         remove(&path);
         cluster.cdi().write(|| cluster.entries()).unwrap();
         cluster.add(&pod, &config).must_succeed();
@@ -70,7 +70,7 @@ fn what_is_in_the_place_of_the_cdi_file_is_named_and_not_written_to() {
 }
 
 #[test]
-fn what_is_in_the_place_of_an_unfinished_cdi_file_is_not_written_to() {
+fn an_object_at_the_temporary_cdi_path_is_not_written_to() {
     for odd in OddFile::ALL {
         let (cluster, config, pod) = Cluster::with_a_hole(VF, true);
         let elsewhere = tempfile::tempdir().unwrap();
@@ -102,7 +102,7 @@ fn a_lock_of_the_cdi_file_that_is_no_file_is_named() {
         let answer = cluster.add(&pod, &config);
         assert!(began.elapsed() < WITHOUT_A_LOCK, "{odd:?}");
         if odd == OddFile::Huge {
-            // it can be locked like any other
+            // a regular file can be locked, whatever it contains
             answer.must_succeed();
             assert_eq!(fs::metadata(&lock).unwrap().len(), 1 << 30);
         } else {
@@ -116,9 +116,9 @@ fn a_lock_of_the_cdi_file_that_is_no_file_is_named() {
     }
 }
 
-/// Puts an object that is no regular file in the place of the lock at `below` in the state directory of each new node.
-/// The error names it, and the pod's ADD is `undone`; or it is locked like a regular file, if it is one of `locked`.
-/// DEL succeeds nevertheless.
+/// Puts each kind of odd object at the lock's path `below` the state directory of a new node. For kinds in `locked`,
+/// ADD locks the object like a regular file. For other kinds, ADD's error names the object, and `undone` checks that
+/// ADD has left nothing. DEL always succeeds.
 fn is_named_or_locked(
     make: impl Fn() -> (Cluster, Value, Pod),
     below: &str,
@@ -156,9 +156,10 @@ fn is_named_or_locked(
     }
 }
 
-/// The lock is below a directory that pods may mount. Opening a pipe for both directions does not wait.
+/// The lock is below a directory that pods may mount. A pipe is opened for both directions, so opening it does not
+/// wait.
 #[test]
-fn what_is_in_the_place_of_the_rails_lock_is_named_or_locked_like_any_other() {
+fn an_object_at_the_rails_lock_is_reported_or_locked() {
     let make = || Cluster::with_a_hole(VF, true);
     let locked = [OddFile::Pipe, OddFile::Huge];
     is_named_or_locked(make, "rails/.lock", &locked, |_| {});
@@ -170,7 +171,7 @@ fn a_lock_of_the_claims_that_is_no_file_is_named() {
     is_named_or_locked(claims::with_a_hole, "claims/lock", &[OddFile::Huge], undone);
 }
 
-/// The record that a link leads to is a good one, so that a program that follows the link goes on.
+/// The link leads to a valid record, so a program that follows the link would succeed.
 #[test]
 fn a_link_in_the_place_of_a_claims_record_is_neither_read_nor_written_through() {
     let (cluster, config, pod) = claims::with_a_hole();
@@ -191,7 +192,7 @@ fn a_link_in_the_place_of_a_claims_record_is_neither_read_nor_written_through() 
     is_back(&cluster, &pod);
     assert_eq!(claims::given(&cluster), None);
     assert_eq!(fs::read(&theirs).unwrap(), text);
-    // of a pod that has its network already
+    // the file of a pod that already has its network
     fs::rename(&theirs, &record).unwrap();
     cluster.add(&pod, &config).must_succeed();
     let text = plant();
@@ -202,7 +203,7 @@ fn a_link_in_the_place_of_a_claims_record_is_neither_read_nor_written_through() 
 }
 
 #[test]
-fn what_is_in_the_place_of_an_unfinished_claims_record_is_not_written_to() {
+fn an_object_at_a_temporary_claim_path_is_not_written_to() {
     for odd in OddFile::ALL {
         let (cluster, config, pod) = claims::with_a_hole();
         let elsewhere = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Netdevs that cannot be shared, and what is shared in their place.
+//! Tests of netdevs that cannot be shared, and of the netdevs that are shared instead.
 
 use crate::{
     leases::{bonds, has_link, link_of},
@@ -13,7 +13,7 @@ const MACVLAN: Child = Child::Macvlan {
     mode: MacvlanMode::Bridge,
 };
 
-/// A child of `eth8` that the administrator made on the host.
+/// Returns a node on which the administrator made a child of `eth8` on the host.
 fn with_child_on_host(child: Child) -> Node {
     let node = Node::with(bonds(0));
     let maker = node.pod("maker");
@@ -48,7 +48,7 @@ fn with_child_on_host(child: Child) -> Node {
 }
 
 #[test]
-fn what_lies_on_another_netdev_is_no_parent() {
+fn a_stacked_netdev_is_no_parent() {
     for child in [
         MACVLAN,
         Child::Ipvlan {
@@ -98,7 +98,7 @@ fn children_of_one_netdev_are_of_one_type() {
     }
 }
 
-/// `team0`, of the NICs `eth8` and `eth9`.
+/// Returns a world with `team0` over the NICs `eth8` and `eth9`.
 fn team() -> World {
     let mut world = bonds(0);
     world.plug(Nic::physical("0000:3b:00.1", "eth9", "").without_rdma());

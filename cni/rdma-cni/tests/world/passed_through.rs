@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pods to which kubelet allocated nothing, and a kubelet that does not say.
+//! Tests of pods to which kubelet allocated nothing, and of a kubelet that does not answer.
 
 use crate::kubelet::{Cluster, Devices};
 use integration::{
@@ -28,7 +28,7 @@ fn nothing_is_opened_or_locked_or_restored_for_them() {
     let pod = cluster.pod("a", NONE);
     let mut config = cluster.config(json!({}));
     config["prevResult"] = previous();
-    // not even this is a reason to fail
+    // ADD succeeds even without the namespace
     cluster.node.kernel.with(|world| world.unmount(&pod.netns));
     assert_eq!(cluster.add(&pod, &config).must_succeed(), previous());
     assert_eq!(cluster.node.kernel.observations(), 0);
@@ -42,7 +42,7 @@ fn nothing_is_opened_or_locked_or_restored_for_them() {
     assert_eq!(cluster.kubelet.asked(), [] as [&str; 0], "by DEL");
 }
 
-/// IPAM is not asked for them either: here there is none to ask.
+/// DEL does not call IPAM for these pods. The node has no IPAM plugin.
 #[test]
 fn nothing_is_given_back_that_was_never_had() {
     let cluster = Cluster::new(RdmaMode::Exclusive);
@@ -53,7 +53,8 @@ fn nothing_is_given_back_that_was_never_had() {
         cluster.add(&pod, &config).must_succeed();
         cluster.del(&pod, &config).must_succeed();
     }
-    // a rail of ours in the result, or no result that could tell: it is asked, and not waited for
+    // if the result has a rail of `rdma-cni`, or if there is no result, DEL calls IPAM, but succeeds whatever IPAM
+    // answers
     config["prevResult"]["interfaces"] = json!([{ "name": "rdma0" }]);
     cluster.del(&pod, &config).must_succeed();
     config.as_object_mut().unwrap().remove("prevResult");
@@ -61,7 +62,7 @@ fn nothing_is_given_back_that_was_never_had() {
 }
 
 #[test]
-fn as_the_first_plugin_they_get_a_result_that_says_nothing() {
+fn first_plugin_prints_an_empty_result() {
     let cluster = Cluster::new(RdmaMode::Exclusive);
     let pod = cluster.pod("a", NONE);
     for version in ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"] {
@@ -182,7 +183,7 @@ fn a_kubelet_that_is_busy_or_restarts_is_waited_for() {
 }
 
 #[test]
-fn what_passes_is_code_11_and_comes_soon() {
+fn a_temporary_error_is_code_11_at_once() {
     let mut cluster = Cluster::new(RdmaMode::Exclusive);
     let pod = cluster.pod("a", NONE);
     let config = cluster.config(json!({}));
@@ -208,10 +209,10 @@ fn what_passes_is_code_11_and_comes_soon() {
 }
 
 #[test]
-fn what_does_not_pass_is_code_103_and_stops_no_node() {
+fn a_permanent_error_is_code_103_and_stops_no_node() {
     let mut cluster = Cluster::new(RdmaMode::Exclusive);
     let pod = cluster.pod("a", NONE);
-    // IPAM, which is not there, does not count either: most pods ask for no device
+    // a missing IPAM plugin is no error either, because most pods request no device
     let config = cluster.config(json!({ "ipam": { "type": "not-installed" } }));
     let status = |cluster: &Cluster| cluster.node.run("STATUS", None, &config);
     status(&cluster).must_succeed();
@@ -238,7 +239,7 @@ fn what_does_not_pass_is_code_103_and_stops_no_node() {
     absent(&cluster, "not a socket");
     fs::remove_file(&socket).unwrap();
     assert!(!cluster.state_dir().exists(), "STATUS wrote something");
-    // what is wrong in the configuration itself stops every ADD
+    // a wrong value in the configuration fails every ADD
     let mut wrong = config.clone();
     wrong["mode"] = json!("shared");
     let message = cluster.node.run("STATUS", None, &wrong).must_fail(7);

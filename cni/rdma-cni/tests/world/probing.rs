@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Addresses that IPAM gave are asked for on the wire, and others are taken where they are in use.
+//! Tests of probes: ADD probes the addresses that IPAM assigned. If another machine uses an address, IPAM assigns
+//! another address.
 
 use crate::{
     leases::{Leases, bonds, install},
@@ -12,8 +13,7 @@ use rdma_netns::{Link, LinkChange, Neighbour, NetnsSide, Op, RdmaMode};
 use serde_json::{Value, json};
 use std::{fs, net::IpAddr};
 
-/// An IPAM plugin that gives the next address when the one before was another machine's: `70`, then
-/// `71`…
+/// An IPAM plugin that assigns the next address if another machine has the present one: `70`, then `71`…
 const SCRIPT: &[u8] = br#"#!/bin/sh
 read -r config
 echo "$CNI_COMMAND $CNI_IFNAME $config" >> "$0.log"
@@ -26,7 +26,7 @@ esac
 exit 0
 "#;
 
-/// A node with bonds, and the plugin.
+/// A node with bonds and this plugin.
 struct Network {
     node: Node,
 }
@@ -70,7 +70,7 @@ impl Network {
             let (what, config) = line.split_at(line.find('{').unwrap());
             let config: Value = serde_json::from_str(config).unwrap();
             let conflicts = config["conflicts"].as_array().into_iter().flatten();
-            // at ADD: the nodes that IPAM is to remember
+            // ADD also passes addresses of nodes, which IPAM must remember
             let nodes = config["nodeAddresses"].as_array().into_iter().flatten();
             let told: Vec<&str> = conflicts.chain(nodes).filter_map(Value::as_str).collect();
             format!("{what}{}", told.join(" ")).trim_end().to_owned()
@@ -99,7 +99,7 @@ fn link_of(node: &Node, pod: &Pod, link: &str) -> Link {
         .with(|world| world.link(netns, link).unwrap().clone())
 }
 
-/// The addresses of `link` in the pod that are not link-local.
+/// Returns the addresses of `link` in the pod that are not link-local.
 fn given(node: &Node, pod: &Pod, link: &str) -> Vec<String> {
     let addresses = link_of(node, pod, link).addresses.into_iter();
     let given = addresses.filter(|address| !address.is_link_local());
@@ -158,9 +158,10 @@ fn another_is_taken_where_one_is_in_use() {
     assert_eq!(record, [""; 0]);
 }
 
-/// Two that have set it at the same moment: one at least hears of the other, and begins again.
+/// Two machines set the address at the same moment. At least one of them receives the other's announcement, and tries
+/// again with another address.
 #[test]
-fn who_is_late_begins_anew() {
+fn a_late_add_starts_again() {
     let network = Network::new(2);
     let node = &network.node;
     let pod = node.pod("a");
@@ -184,9 +185,9 @@ fn who_is_late_begins_anew() {
     node.must_be(&before, "after DEL");
 }
 
-/// The time is enough for two waits without an answer.
+/// The time suffices for two rounds of probes without an answer.
 #[test]
-fn who_is_late_twice_gives_up() {
+fn an_add_that_is_late_twice_fails() {
     let network = Network::new(1);
     let node = &network.node;
     let pod = node.pod("a");
@@ -200,9 +201,9 @@ fn who_is_late_twice_gives_up() {
     node.must_be(&before, "undone");
 }
 
-/// The second try reports the attributes that the first try could not restore.
+/// The error of the second try includes the attributes that the first try could not restore.
 #[test]
-fn what_the_first_try_gave_up_is_not_forgotten_by_the_second() {
+fn the_second_try_reports_lacks_of_the_first() {
     for late in [1, 2] {
         let network = Network::on(Node::new(RdmaMode::Exclusive), 1);
         let node = &network.node;
@@ -263,7 +264,7 @@ fn where_all_are_in_use_all_is_as_before() {
     node.must_be(&before, "undone");
 }
 
-/// An IPAM plugin that has but one.
+/// The IPAM plugin has only one address.
 #[test]
 fn the_same_again_is_no_other() {
     let leases = Leases::new(2);
@@ -302,7 +303,7 @@ fn nobody_is_probed_where_that_is_off_or_no_address_is_given() {
         "{message}"
     );
 
-    // addresses that the netdev had on the host are not new
+    // addresses that the netdev already had on the host are not probed
     let moved = Network::on(Node::new(RdmaMode::Exclusive), 0);
     let pod = moved.node.pod("a");
     moved.node.add(&pod, &moved.node.two_rails()).must_succeed();
@@ -327,7 +328,7 @@ fn without_a_carrier_the_pod_starts() {
     assert_eq!(given(node, &pod, "rdma0"), ["10.0.0.70", "fd00::70"]);
 }
 
-/// The parent does not receive its children's frames, so that a child cannot ask it.
+/// The parent does not receive its children's frames, so a child's probe does not reach the parent.
 #[test]
 fn an_address_of_the_parent_is_no_childs() {
     let network = Network::new(1);
@@ -370,7 +371,8 @@ fn each_rail_gets_the_neighbours_of_its_own_netdev() {
     let told = |index: usize| calls[index].config["neighbourAddresses"].clone();
     assert_eq!(told(0), json!(["10.0.0.9", "10.0.0.7"]));
     assert_eq!(told(1), json!(["fd00:1::9", "10.1.0.9"]));
-    // a NIC's maker assigned its address: no pod's child has such a one
+    // the maker of a NIC chooses its hardware address, so a neighbour with such an address is a node; a pod's child
+    // has another kind of address
     let nodes = |index: usize| calls[index].config["nodeAddresses"].clone();
     assert_eq!((nodes(0), nodes(1)), (json!(["10.0.0.7"]), json!([])));
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Records that are of no use, and those of a later version: what they say is not lost.
+//! Tests of records that cannot be used, and of records of a later version. Their content is not lost.
 
 use crate::node::{Answer, Node, Pod};
 use attachments::given_up;
@@ -9,7 +9,7 @@ use rdma_netns::{LinkChange, NetnsSide, Op, RdmaMode};
 use serde_json::{Value, json};
 use std::fs;
 
-/// A pod with its rails, whose record is `spoilt`.
+/// Returns a pod with rails, whose record `spoilt` has changed.
 fn attached(spoilt: impl FnOnce(&str) -> String) -> (Node, Pod, String) {
     let node = Node::new(RdmaMode::Exclusive);
     let pod = node.pod("a");
@@ -78,7 +78,7 @@ fn a_record_of_a_later_version_is_left_alone() {
     left_alone(&node, &pod, &text, &held);
     told(node.gc(&[], &config));
     left_alone(&node, &pod, &text, &held);
-    // its device is in use, as far as this version can tell
+    // the pod's device is in use, as far as this version knows
     node.add(&node.pod("b"), &config).must_fail(101);
     assert_eq!(fs::read_to_string(node.record_of(&pod)).unwrap(), text);
 }
@@ -100,8 +100,8 @@ fn an_add_of_others_leaves_a_record_of_a_later_version_alone() {
 
 type IsRefused = fn(&Op) -> bool;
 
-/// A change on the host that others do not build upon is refused: the NIC is of use all the
-/// same, and what it lacks is written down.
+/// The kernel refuses a change on the host on which no other change depends. The NIC still works, and a note names
+/// the missing attribute.
 #[test]
 fn one_refused_change_keeps_no_nic_down() {
     let refused: [(&str, IsRefused); 4] = [
@@ -183,7 +183,7 @@ fn one_refused_change_keeps_no_nic_down() {
     }
 }
 
-/// Changes that a pod with CAP_NET_ADMIN makes, and a move does not undo.
+/// Makes changes that a pod with CAP_NET_ADMIN can make, and that a move does not reset.
 fn pod_changes(node: &Node, pod: &Pod) {
     for rail in ["rdma0", "rdma1"] {
         let (at, link) = (NetnsSide::Pod, crate::node::name(rail));
@@ -236,9 +236,9 @@ fn status_of_a_drop_in_needs_no_device_where_the_runtime_hands_it_over() {
     assert!(message.contains("deviceID"), "{message}");
 }
 
-/// The pod's lock cannot be opened. Its verb may still run, so that its devices stay its own.
+/// The pod's lock cannot be opened. A verb of the pod may still be running, so the pod keeps its devices.
 #[test]
-fn who_cannot_be_locked_has_its_devices() {
+fn an_attachment_that_cannot_be_locked_keeps_its_devices() {
     let node = Node::new(RdmaMode::Exclusive);
     let (pod, config) = (node.pod("a"), node.one_rail());
     node.kill(1, Verdict::DieBefore, |node| drop(node.add(&pod, &config)));

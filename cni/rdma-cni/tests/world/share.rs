@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Share mode: the pod gets a child of a netdev that stays on the host.
+//! Tests of share mode: the pod gets a child of a netdev that stays on the host.
 
 use crate::{
     leases::{Leases, answer, bonds, has_link, link_of, run_named},
@@ -18,7 +18,7 @@ fn on_host(node: &Node, name: &str) -> Option<Link> {
     node.kernel.with(|world| world.link(HOST, name).cloned())
 }
 
-/// The configuration of the plain NIC, without IPAM.
+/// Returns the configuration of the plain NIC, without IPAM.
 fn plain(node: &Node, mode: &str) -> Value {
     node.config(json!({ "deviceID": "0000:3b:00.0", "mode": mode }))
 }
@@ -82,7 +82,7 @@ fn twenty_pods_share_a_bond() {
     addresses.dedup();
     assert_eq!((addresses.len(), leases.held().len()), (20, 20));
     assert_eq!(leases.rails_files().len(), 20);
-    // in whatever order, by whatever way
+    // the pods end in any order, by any verb
     for (number, pod) in pods.iter().enumerate() {
         match number % 3 {
             0 => drop(node.del(pod, &config).must_succeed()),
@@ -107,7 +107,7 @@ fn auto_shares_what_cannot_be_moved_and_moves_the_rest() {
     let node = Node::with(bonds(1));
     let pod = node.pod("a");
     let before = node.snapshot();
-    // a port stands for its bond, and two ports for one
+    // a port selects its bond, and two ports select one bond
     for devices in [
         json!([{ "netdev": "bond0" }, { "netdev": "eth8" }]),
         json!([{ "netdev": "eth1" }, { "pci": "0000:3b:00.0" }]),
@@ -125,7 +125,7 @@ fn auto_shares_what_cannot_be_moved_and_moves_the_rest() {
 }
 
 #[test]
-fn what_a_pod_shares_already_is_shared_with_the_next() {
+fn a_shared_device_is_shared_with_the_next_pod() {
     let node = Node::with(bonds(0));
     let (first, second) = (node.pod("a"), node.pod("b"));
     let before = node.snapshot();
@@ -135,7 +135,7 @@ fn what_a_pod_shares_already_is_shared_with_the_next() {
         assert_eq!(link_of(&node, pod, "rdma0").child, Some(BRIDGE));
     }
     node.del(&first, &plain(&node, "share")).must_succeed();
-    // there is the second yet
+    // the second pod still has a child
     let third = node.pod("c");
     let message = node.add(&third, &plain(&node, "move")).must_fail(101);
     assert!(message.contains("container b"), "{message}");
@@ -151,7 +151,7 @@ fn what_a_pod_shares_already_is_shared_with_the_next() {
 }
 
 #[test]
-fn what_is_shared_is_not_moved_and_what_was_moved_is_not_shared() {
+fn shared_and_moved_devices_exclude_each_other() {
     let node = Node::with(bonds(0));
     let (first, second) = (node.pod("a"), node.pod("b"));
     let add =
@@ -253,7 +253,7 @@ fn an_ipvlan_child_has_its_parents_address() {
         on_host(node, "bond0").unwrap().mac
     );
     leases.check(&pod, &config, &result).must_succeed();
-    // one parent has children of one kind
+    // all children of one parent have one kind
     let message = node.add(&other, &leases.config(json!({}))).must_fail(102);
     assert!(message.contains("bond0"), "{message}");
     assert!(message.contains("container a"), "{message}");
@@ -262,7 +262,7 @@ fn an_ipvlan_child_has_its_parents_address() {
     leases.must_be(&before, "after DEL");
 }
 
-/// A pod renames its netdev, and makes another one of its name.
+/// A pod renames its netdev, and makes another netdev with the old name.
 #[test]
 fn a_child_is_found_by_more_than_its_name() {
     let leases = Leases::new(1);

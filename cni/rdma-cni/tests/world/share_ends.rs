@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Share mode that is refused, killed, or whose pod is gone: no child, rule, lease, rails' file
-//! or record is left.
+//! Tests of share mode in which ADD or DEL is refused or killed, or the pod's namespace has ended. No child, rule,
+//! lease, rails file or record remains.
 
 use crate::{
     leases::{Leases, has_link, link_of, run_named},
@@ -11,8 +11,7 @@ use nix::errno::Errno;
 use rdma_netns::{Child, IpvlanMode, Kernel, LinkChange, MacvlanMode, NetnsSide, Op};
 use serde_json::{Value, json};
 
-/// Returns the number of changes that ADD of two bonds makes, of the announcements after them, and of the changes of
-/// DEL.
+/// Returns three numbers: the changes of ADD with two bonds, the announcements after them, and the changes of DEL.
 fn changes() -> (usize, usize, usize) {
     let leases = Leases::new(2);
     let node = &leases.node;
@@ -25,7 +24,7 @@ fn changes() -> (usize, usize, usize) {
     (add, announcements, node.kernel.journal().len())
 }
 
-/// The kernel waits at each deletion until nobody uses the netdev any more.
+/// At each deletion, the kernel waits until the netdev is unused.
 #[test]
 fn children_of_several_rails_go_by_one_deletion() {
     let leases = Leases::new(2);
@@ -84,7 +83,7 @@ fn any_change_of_del_is_refused_once() {
     }
 }
 
-/// The verb that meets a killed one.
+/// The verb that runs after a killed verb.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Restorer {
     Del,
@@ -92,7 +91,7 @@ enum Restorer {
     Gc,
 }
 
-/// Kills `verb` after change `at`; what is left goes with whatever comes next.
+/// Kills `verb` at change `at`. The next verb removes everything that the killed verb left.
 fn kill(verb: &str, at: usize, dies: bool, restorer: Restorer) {
     let what = format!("{verb} {at}, namespace dies: {dies}, {restorer:?}");
     let leases = Leases::new(2);
@@ -120,7 +119,7 @@ fn kill(verb: &str, at: usize, dies: bool, restorer: Restorer) {
         Restorer::Del => drop(node.del(&pod, &config).must_succeed()),
         Restorer::Gc => drop(node.gc(&[], &config).must_succeed()),
         Restorer::AddOfAnother => {
-            // shared objects are no obstacle, whichever attachment has them
+            // another attachment's shared devices are no obstacle to this ADD
             node.add(&other, &config).must_succeed();
             assert_eq!(leases.held(), ["b@rdma0", "b@rdma1"], "{what}");
             if !dies {
@@ -143,7 +142,7 @@ fn add_and_del_are_killed_at_any_change() {
     for (verb, changes) in [("ADD", add + announcements), ("DEL", del)] {
         for at in 0..=changes {
             for restorer in [Restorer::Del, Restorer::AddOfAnother, Restorer::Gc] {
-                // both of each three, in turn
+                // alternates, so each restorer follows both kinds of kill
                 let dies = (at + restorer as usize).is_multiple_of(2);
                 kill(verb, at, dies, restorer);
             }
@@ -151,7 +150,7 @@ fn add_and_del_are_killed_at_any_change() {
     }
 }
 
-/// A pod, by its name, with its namespace gone.
+/// Returns a pod that has a name and whose namespace has ended, and its configuration.
 fn named(leases: &Leases, container: &str, name: &str) -> (Pod, Value) {
     let pod = leases.node.pod(container);
     let config = leases.config(json!({}));
@@ -203,8 +202,8 @@ fn a_reboot_leaves_leases_and_files_to_whoever_comes() {
     leases.must_be(&before, "after the reboot");
 }
 
-/// A process of the pod, which nobody sees, has its namespace: the address is still in use, and
-/// given to another pod it would be there twice.
+/// A process of the pod, which `rdma-cni` cannot see, keeps the namespace alive. The address is still in use, so no
+/// other pod may get it.
 #[test]
 fn a_namespace_that_is_kept_alive_keeps_its_leases() {
     let leases = Leases::new(1);
@@ -214,7 +213,7 @@ fn a_namespace_that_is_kept_alive_keeps_its_leases() {
     let (pod, _) = named(&leases, "a", "trainer-0");
     let process = node.kernel.open_pod(&pod.netns).unwrap();
     node.kernel.with(|world| world.unmount(&pod.netns));
-    // an ADD does not wait for it, and takes nothing from it
+    // an ADD does not wait for the namespace, and takes no address from it
     let other = node.pod("b");
     leases.gives("rdma0", &crate::leases::answer(0, 8));
     node.add(&other, &config).must_succeed();
@@ -259,7 +258,7 @@ fn the_file_of_a_newer_pod_of_the_same_name_stays() {
         (&file["containerID"], &file["pod"]),
         (&json!("new"), &json!("ns/trainer-0"))
     );
-    // once more, without a record
+    // a second DEL, without a record
     run_named(node, "DEL", &old, "trainer-0", &config);
     assert_eq!(leases.rails_files(), ["ns_trainer-0"]);
     node.del(&new, &config).must_succeed();
@@ -269,7 +268,7 @@ fn the_file_of_a_newer_pod_of_the_same_name_stays() {
     leases.must_be(&before, "after both");
 }
 
-/// The rails are no longer the pod's, whether or not IPAM has taken the addresses back.
+/// The pod has no rails any more, whether or not IPAM has released the addresses.
 #[test]
 fn the_file_goes_with_the_devices_and_the_record_with_the_leases() {
     for lives in [true, false] {
@@ -290,7 +289,7 @@ fn the_file_goes_with_the_devices_and_the_record_with_the_leases() {
     }
 }
 
-/// The pod's own namespace does not disturb another pod, and ADD can be repeated.
+/// The failed pod's namespace does not disturb another pod, and its ADD can be repeated.
 #[test]
 fn an_add_that_failed_can_be_repeated() {
     let leases = Leases::new(2);
@@ -307,7 +306,7 @@ fn an_add_that_failed_can_be_repeated() {
     leases.refuses("ADD", false);
     let result = node.add(&pod, &config).must_succeed();
     leases.check(&pod, &config, &result).must_succeed();
-    // a verb that has lost its record
+    // an ADD whose record was lost
     let message = node.add(&pod, &config).must_fail(101);
     assert!(message.contains("attached already"), "{message}");
     node.del(&pod, &config).must_succeed();
@@ -315,7 +314,7 @@ fn an_add_that_failed_can_be_repeated() {
     link_is_free(node);
 }
 
-/// `eth8`, which nobody shares, can be moved still.
+/// Asserts that `eth8`, which no pod shares, can still be moved.
 fn link_is_free(node: &Node) {
     let pod = node.pod("z");
     let config = node.config(json!({ "deviceID": "0000:3b:00.0" }));
@@ -324,10 +323,10 @@ fn link_is_free(node: &Node) {
     node.del(&pod, &config).must_succeed();
 }
 
-/// The attachment is not at `eth0`, so that its DEL ends no pod. No other child of the port stays, even if the pod's
-/// own child is removed late.
+/// The attachment is not `eth0`, so its DEL ends no pod. No other child of the port remains, even if the pod's own
+/// child is removed late.
 #[test]
-fn what_sets_the_mode_of_an_ipvlan_port_back_ends_with_del() {
+fn the_ipvlan_placeholder_ends_with_del() {
     for is_late in [false, true] {
         let leases = Leases::new(1);
         let node = &leases.node;
@@ -372,8 +371,8 @@ fn what_sets_the_mode_of_an_ipvlan_port_back_ends_with_del() {
     }
 }
 
-/// Only a DEL tells the runtime of a netdev that may be the host's: another pod's ADD or a GC that recovers the attachment
-/// of a killed DEL names it in its own log.
+/// Only a DEL reports a netdev that may belong to the host to the runtime. Another pod's ADD, or a GC that recovers the
+/// attachment of a killed DEL, only logs the netdev.
 #[test]
 fn a_netdev_that_may_be_the_hosts_is_removed_after_a_del_that_named_it() {
     for restorer in [Restorer::AddOfAnother, Restorer::Gc] {
@@ -415,7 +414,7 @@ fn a_netdev_that_may_be_the_hosts_is_removed_after_a_del_that_named_it() {
         let told = "net1 of the pod has the alias hosts0";
         assert!(message.contains(told), "{restorer:?}: {message}");
         assert!(has_link(node, &pod, "net1"), "{restorer:?}");
-        // a DEL that fails for another reason forgets nothing
+        // after a DEL that fails for another reason, the netdev still counts as named
         node.kernel.begin();
         node.kernel.intercept(|_, step| match step.op {
             Op::Link {

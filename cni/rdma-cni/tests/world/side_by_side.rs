@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pods side by side: what one pod's record, lease or file is to the verbs of another.
+//! Tests of several pods: the effect of one pod's record, lease or file on the verbs of another.
 
 use crate::{
     gate::alone,
@@ -17,7 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A verb of the attachment `ifname` of `pod`, which has the name `pod_name`.
+/// Runs a verb of the attachment `ifname` of `pod`, which has the name `pod_name`.
 fn run_as(
     node: &Node,
     (command, ifname): (&str, &str),
@@ -74,7 +74,7 @@ fn edit(node: &Node, pod: &Pod, change: impl FnOnce(&mut Value)) {
     fs::write(path, record.to_string()).unwrap();
 }
 
-/// NICs that are moved, and the books.
+/// Returns a node with NICs that pods get by a move, and with leases.
 fn moving() -> Leases {
     Leases::on(Node::new(RdmaMode::Exclusive))
 }
@@ -84,7 +84,7 @@ fn moved(leases: &Leases, netdevs: &[&str]) -> Value {
     leases.config(json!({ "devices": devices }))
 }
 
-/// The addresses in each call of IPAM, in order of their text.
+/// Returns the addresses in each call of IPAM, sorted by their text.
 fn told(leases: &Leases) -> Vec<Vec<String>> {
     let calls = leases.calls().into_iter();
     let told = calls.map(|call| {
@@ -105,7 +105,7 @@ fn ipam_gets_addresses_that_are_away_from_the_host() {
     let third = ["10.0.3.5", "fd00:3::5"];
     let both = ["10.0.2.5", "10.0.3.5", "fd00:2::5", "fd00:3::5"];
     assert_eq!(told(&leases), [third]);
-    // another pod's
+    // a NIC of another pod
     node.run("STATUS", None, &moved(&leases, &["eth2"]))
         .must_succeed();
     assert_eq!(told(&leases), [third]);
@@ -115,7 +115,7 @@ fn ipam_gets_addresses_that_are_away_from_the_host() {
         node.del(pod, &moved(&leases, &["eth2"])).must_succeed();
     }
     leases.calls();
-    // this pod's others
+    // the other NICs of this pod
     node.add(&first, &moved(&leases, &["eth2", "eth3"]))
         .must_succeed();
     assert_eq!(told(&leases), [both, both]);
@@ -161,12 +161,13 @@ fn gc_keeps_the_leases_of_what_it_cannot_read() {
     for container in &names[..4] {
         assert!(is_valid(container, "rdma0"), "{container}");
     }
-    // as many as it could have, where it is not known
+    // if the number of rails is unknown, all names that the attachment can have are valid
     assert!(is_valid("newer", "rdma7") && !is_valid("good", "rdma1"));
     assert!(!is_valid("stale", "rdma0"));
 }
 
-/// A rail that GC could not restore keeps its addresses: another pod would have them twice.
+/// A rail that GC could not restore keeps its addresses. Otherwise another pod would get the same
+/// addresses.
 #[test]
 fn gc_keeps_the_leases_of_what_it_cannot_restore() {
     let leases = Leases::new(1);
@@ -182,7 +183,7 @@ fn gc_keeps_the_leases_of_what_it_cannot_restore() {
     edit(node, newer, |record| record["format"] = 99.into());
     fs::write(node.record_of(corrupt), "{").unwrap();
     leases.calls();
-    // the runtime knows none of them any more
+    // the runtime lists no attachment any more
     assert_ne!(node.gc(&[], &config).code(), 0);
     let calls = leases.calls();
     let valid = calls.last().unwrap().config["cni.dev/valid-attachments"].clone();
@@ -199,7 +200,7 @@ fn gc_keeps_the_leases_of_what_it_cannot_restore() {
     assert!(!is_valid("stale", "rdma0"), "{valid}");
 }
 
-/// The only rail has the name that the runtime gave the attachment.
+/// The only rail has the name that the runtime gave to the attachment.
 #[test]
 fn gc_keeps_the_lease_of_a_rail_with_the_runtimes_name() {
     let leases = Leases::new(1);
@@ -218,7 +219,7 @@ fn gc_keeps_the_lease_of_a_rail_with_the_runtimes_name() {
     assert!(valid.as_array().unwrap().contains(&it), "{valid}");
 }
 
-/// A good record of one attachment does not tell the other's rails.
+/// The readable record of one attachment does not contain the rails of the other.
 #[test]
 fn gc_keeps_the_leases_of_the_unreadable_one_of_two_attachments() {
     let leases = moving();
@@ -284,7 +285,7 @@ fn a_successor_with_the_same_address_keeps_no_del_waiting() {
     let (old, new) = (node.pod("old"), node.pod("new"));
     node.add(&old, &config).must_succeed();
     node.kernel.with(|world| world.unmount(&old.netns));
-    // a DEL of the old is under way, and killed when it has released the address in IPAM
+    // the DEL of the old pod is killed when IPAM has released the address
     let lock = File::open(node.record_of(&old).with_extension("lock")).unwrap();
     lock.lock().unwrap();
     let result = node.add(&new, &config).must_succeed();
@@ -308,7 +309,7 @@ ADD.*) echo "{\"cniVersion\":\"1.1.0\",\"ips\":[{\"address\":\"10.9.0.${CNI_CONT
 esac
 "#;
 
-/// Two pods with a rail each, whose addresses cannot be given back.
+/// There are two pods with one rail each, whose addresses cannot be released.
 #[test]
 fn an_ipam_that_hangs_costs_other_pods_little_and_once() {
     let leases = Leases::new(1);
@@ -340,9 +341,9 @@ fn an_ipam_that_hangs_costs_other_pods_little_and_once() {
     assert!(asked.count() <= 2, "{log}");
 }
 
-/// The netdev is not on the host, and not recorded in the pod yet.
+/// The netdev is not on the host any more, and not yet recorded in the pod.
 #[test]
-fn what_another_add_is_about_to_move_is_not_missing() {
+fn a_device_of_a_running_add_is_not_missing() {
     let leases = moving();
     let node = &leases.node;
     let (busy, other) = (node.pod("a"), node.pod("b"));
@@ -384,7 +385,7 @@ fn a_directory_with_a_records_name_stops_no_other_pod() {
     node.add(&stale, &config).must_succeed();
     node.run("STATUS", None, &config).must_succeed();
     leases.check(&pod, &config, &result).must_succeed();
-    // GC reports what it does not understand, and does everything else
+    // GC reports files that it does not know, and removes everything else
     let message = node.gc(&[&pod], &config).code();
     assert_ne!(message, 0);
     assert_eq!(leases.held(), ["a@rdma0"]);
@@ -426,7 +427,7 @@ fn two_attachments_of_a_pod_share_its_file() {
     run_as(node, ("ADD", "eth0"), pod, &first).must_succeed();
     run_as(node, ("DEL", "net1"), pod, &second).must_succeed();
     assert_eq!(rails(), [of("eth0", "first")]);
-    // created again, while its old sandbox still goes
+    // the pod is created again while its old sandbox ends
     let again = node.pod("b");
     run_as(node, ("ADD", "eth0"), (&again, "trainer-0"), &second).must_succeed();
     run_as(node, ("DEL", "eth0"), pod, &first).must_succeed();

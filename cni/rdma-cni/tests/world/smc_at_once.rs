@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pods that end at the same moment, and what they share of SMC-R: none leaves it to one that is done with it.
+//! Tests of pods that share SMC-R settings and end at the same moment: no pod relies on an attachment that no
+//! longer removes them.
 
 use crate::{
     gate::{beside_others, pass_with_another},
@@ -39,14 +40,14 @@ impl Two {
         }
     }
 
-    /// Keeps all verbs from ending while the lock is held: each removes its rails from the pods' files after its
-    /// devices are on the host.
+    /// Takes the lock of the rails files. No verb can end while it is held: each verb removes its rails from the
+    /// files after its devices are on the host.
     fn hold_files(&self) -> Held {
         let path = self.node.state.path().join("state/rails/.lock");
         lock::hold(&path, || lock::open(&path)).unwrap()
     }
 
-    /// Waits until the netdev is on the host again, and the node's lock was free since.
+    /// Waits until the netdev is on the host again, and then until the node's lock is free.
     fn await_return(&self, netdev: &str) {
         wait::until(&format!("{netdev} is on the host"), || {
             self.node
@@ -56,17 +57,18 @@ impl Two {
         self.await_lock();
     }
 
-    /// Waits until the node's lock was free.
+    /// Waits until the node's lock is free.
     fn await_lock(&self) {
         let path = self.node.state.path().join("state/lock");
         drop(lock::hold(&path, || lock::open(&path)).unwrap());
     }
 
-    /// The first one's `verb`, which [holds the files](Self::hold_files) as soon as it sends that, and the second
-    /// one's DEL, which begins when the first one's devices are back.
+    /// Runs the first pod's `verb`, which sends the [held files](Self::hold_files). Then runs the second pod's
+    /// DEL, which begins when the first pod's devices are on the host.
     fn end_at_once(&self, verb: impl FnOnce(Sender<Held>) + Send) {
         let (sender, receiver) = mpsc::channel();
-        // the first one waits for the second one, which would wait at the gate behind who waits for the first one
+        // keep the gate open for the second thread: it would otherwise wait behind a thread that waits for the
+        // first thread
         let _beside = beside_others();
         thread::scope(|scope| {
             scope.spawn(|| {
@@ -87,7 +89,7 @@ impl Two {
 }
 
 #[test]
-fn of_two_dels_at_once_one_takes_the_user_eid_away() {
+fn two_simultaneous_dels_remove_the_user_eid_once() {
     let two = Two::new();
     let before = two.node.snapshot();
     for (pod, config) in [&two.first, &two.second] {
@@ -103,7 +105,7 @@ fn of_two_dels_at_once_one_takes_the_user_eid_away() {
 }
 
 #[test]
-fn of_an_add_that_is_undone_and_a_del_one_takes_the_user_eid_away() {
+fn a_failed_add_and_a_del_remove_the_user_eid_once() {
     let two = Two::new();
     let before = two.node.snapshot();
     let (pod, config) = &two.second;
@@ -116,9 +118,9 @@ fn of_an_add_that_is_undone_and_a_del_one_takes_the_user_eid_away() {
     two.node.must_be(&before, "after both");
 }
 
-/// The kernel refuses the first one something of its own, so that it goes without SMC-R.
+/// The kernel refuses a change for SMC-R to the first pod, so this pod starts without SMC-R.
 #[test]
-fn what_an_add_has_given_up_is_not_left_to_it() {
+fn a_failed_adds_user_eid_is_not_left_to_it() {
     let two = Two::new();
     let node = &two.node;
     let before = node.snapshot();
@@ -134,7 +136,7 @@ fn what_an_add_has_given_up_is_not_left_to_it() {
         }
         _ => Verdict::Proceed,
     });
-    // as in `end_at_once`
+    // keep the gate open, as in `end_at_once`
     let beside = beside_others();
     thread::scope(|scope| {
         let held = two.hold_files();
@@ -156,9 +158,9 @@ fn what_an_add_has_given_up_is_not_left_to_it() {
     node.must_be(&before, "after both");
 }
 
-/// A DEL that was killed when its record said already that all is restored: there is no IPAM to wait for.
+/// A DEL was killed after its record said that everything is restored. No IPAM plugin keeps the record.
 #[test]
-fn what_is_left_of_a_del_is_taken_away_by_the_next_add() {
+fn the_next_add_removes_leftovers_of_a_del() {
     let Two {
         node,
         first: (pod, config),
@@ -178,7 +180,7 @@ fn what_is_left_of_a_del_is_taken_away_by_the_next_add() {
     node.must_be(&before, "after both");
 }
 
-/// Takes no answer.
+/// An output that accepts no result.
 struct Full<'a> {
     two: &'a Two,
     sender: Sender<Held>,
@@ -186,7 +188,7 @@ struct Full<'a> {
 
 impl io::Write for Full<'_> {
     fn write(&mut self, _: &[u8]) -> io::Result<usize> {
-        // the answer first, then what is said of its failure
+        // `rdma-cni` first writes the result, and then the error of this write
         if seen(&self.two.node, Some(&self.two.first.0)).pod.is_empty() {
             return Err(Errno::ENOSPC.into());
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! DEL with SMC-R, disturbed.
+//! Tests of DEL with SMC-R in which the kernel refuses changes.
 
 use crate::{
     node::Node,
@@ -38,7 +38,7 @@ fn any_change_of_del_is_refused_once() {
     }
 }
 
-/// The devices return to the host although SMC-R cannot be removed. DEL reports that, and the next DEL tries again.
+/// DEL returns the devices to the host although it cannot remove SMC-R. It reports this, and the next DEL tries again.
 #[test]
 fn a_record_that_stays_is_reported_and_the_devices_return_to_the_host() {
     let node = Node::new(RdmaMode::Exclusive);
@@ -66,10 +66,10 @@ fn a_record_that_stays_is_reported_and_the_devices_return_to_the_host() {
     node.must_be(&before, "after the second DEL");
 }
 
-/// ADD of a pod that only asks for SMC-R succeeds although `rdma-cni` cannot take a failed set-up back. DEL tries again,
-/// and takes it away.
+/// ADD of a pod that only requests SMC-R succeeds, although `rdma-cni` cannot undo a failed set-up. DEL tries again,
+/// and removes the settings.
 #[test]
-fn what_add_could_not_take_back_is_taken_away_by_del() {
+fn del_removes_smc_that_add_could_not_remove() {
     let node = Node::new(RdmaMode::Exclusive);
     let pod = node.pod("a");
     let before = node.snapshot();
@@ -109,7 +109,7 @@ fn the_path_of_the_namespace_is_gone_and_another_pod_has_the_nic() {
     node.must_be(&before, "after both");
 }
 
-/// A driver's module that was unloaded took everything with it.
+/// When a driver's module was unloaded, SMC and all its settings disappeared.
 #[test]
 fn smc_itself_is_gone() {
     let node = Node::new(RdmaMode::Exclusive);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! SMC-R of a primary interface in another network than the rails: carried by an RDMA device of one
-//! GID, which is chosen by the device, and by no other.
+//! Tests of SMC-R for a primary interface in another network than the rails. An RDMA device with one GID carries it,
+//! because the kernel chooses by the device. No other RDMA device can.
 
 use crate::{
     leases::{Leases, bonds},
@@ -15,7 +15,7 @@ use std::fs;
 /// The name of the pods' primary interface.
 const PRIMARY: &str = "net7";
 
-/// A pod with a primary interface in a network of its own.
+/// Returns a pod with a primary interface in its own network, and the pod's configuration.
 fn pod(node: &Node, name: &str, mut config: Value) -> (Pod, Value) {
     let pod = node.pod(name);
     config["prevResult"] = primary(node, &pod, PRIMARY, &["10.244.1.5/24"]);
@@ -29,14 +29,15 @@ fn carried(record: &Value) -> Vec<&str> {
         .collect()
 }
 
-/// All addresses of the pod's netdev `link`.
+/// Returns all addresses of the pod's netdev `link`.
 fn addresses(node: &Node, pod: &Pod, link: &str) -> Vec<Address> {
     let netns = node.netns(pod);
     let of = |link| node.kernel.with(|world| world.link(netns, link).cloned());
     of(link).unwrap().addresses
 }
 
-/// eRDMA's. Alibaba Cloud's kernels choose by the device.
+/// Returns a node whose RDMA devices have one GID, like eRDMA's. Alibaba Cloud's kernels choose the RDMA device, and
+/// not a GID.
 fn with_one_gid() -> Node {
     let node = Node::new(RdmaMode::Exclusive);
     node.kernel.with(|world| world.gid_table_size = 1);
@@ -114,8 +115,8 @@ fn nothing_is_left_of_an_add_or_del_that_was_killed() {
     }
 }
 
-/// A device with GIDs of addresses, and the kernel takes none of another network's. `has_v1`: it
-/// would take a RoCE v1 GID, which is no better.
+/// The RDMA device has GIDs of addresses, and the kernel accepts no GID of another network. With `has_v1`, the
+/// kernel would accept a RoCE v1 GID, which does not help.
 #[test]
 fn a_device_with_gids_of_addresses_is_refused_and_reported() {
     for (has_v1, words) in [
@@ -143,7 +144,7 @@ fn a_device_with_gids_of_addresses_is_refused_and_reported() {
         let kept_off = entry("TCPONLY", Some(PRIMARY), None);
         assert_eq!(of_pod.contains(&kept_off), has_v1, "{of_pod:?}");
         assert_eq!(of_pod.len(), 1 + usize::from(has_v1), "{of_pod:?}");
-        // its address stays its own
+        // the rail keeps its own address
         for address in addresses(&node, &pod, "rdma0") {
             assert_eq!(address.peer, None);
             assert!(!address.ip.to_string().starts_with("10.244"), "{address:?}");
@@ -182,8 +183,8 @@ fn a_child_of_a_shared_netdev_does_not() {
     }
 }
 
-/// Makes the state of a version that set the rail's own address once more, with the primary interface's as the peer:
-/// the record, the address and the primary's id.
+/// Makes the state that an earlier version left: it set the rail's own address a second time, with the primary
+/// interface's address as the peer. Changes the record, the address and the primary interface's id.
 fn as_left_by_an_earlier_version(node: &Node, pod: &Pod) {
     let link = name("rdma0");
     let mut addresses = addresses(node, pod, &link).into_iter();
@@ -216,7 +217,7 @@ fn as_left_by_an_earlier_version(node: &Node, pod: &Pod) {
 }
 
 #[test]
-fn what_an_earlier_version_set_on_a_rail_is_known_and_goes_with_it() {
+fn smc_set_by_an_earlier_version_is_removed() {
     for (verb, lives) in [
         ("DEL", true),
         ("DEL", false),
@@ -246,7 +247,7 @@ fn what_an_earlier_version_set_on_a_rail_is_known_and_goes_with_it() {
             }
             "DEL" => drop(node.del(&pod, &config).must_succeed()),
             _ => {
-                // the record is written again before the rail goes
+                // the record is written again before the rail leaves the pod
                 let run = |node: &Node| drop(node.run("DEL", Some(&pod), &config));
                 node.kill(3, Verdict::DieAfter, run);
                 node.del(&pod, &config).must_succeed();
@@ -277,7 +278,7 @@ fn check_reports_a_missing_address() {
     assert!(message.contains("SMC-R of net7: no GID fits"), "{message}");
 }
 
-/// A plan cannot know whether the GIDs fit.
+/// A plan cannot know whether the GIDs match.
 #[test]
 fn a_plan_shows_it_with_the_condition() {
     let node = Node::new(RdmaMode::Exclusive);

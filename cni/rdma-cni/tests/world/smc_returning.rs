@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! DEL with SMC-R where others have changed or lost something meanwhile: only what is the pod's own
-//! can make it fail.
+//! Tests of DEL with SMC-R after other programs changed or removed settings. Only the pod's own
+//! settings can make DEL fail.
 
 use crate::{
     leases::Leases,
@@ -39,7 +39,7 @@ fn an_operators_new_id_of_a_shared_port_stays_and_keeps_no_pod() {
     }
 }
 
-/// The entry that is put back belongs to another program. A refusal is logged.
+/// The restored entry belongs to another program. DEL only logs that the kernel refuses it.
 #[test]
 fn a_refused_return_keeps_no_pod() {
     let node = Node::new(RdmaMode::Exclusive);
@@ -54,7 +54,7 @@ fn a_refused_return_keeps_no_pod() {
     assert!(left.iter().all(|it| *it.name == *"NET9"), "{left:?}");
 }
 
-/// Refuses entries of `netdev` on the host from now on.
+/// Makes the kernel refuse entries of `netdev` on the host from now on.
 fn refuse_on_host(node: &Node, netdev: &'static str) {
     node.kernel.begin();
     node.kernel.intercept(move |_, step| match &step.op {
@@ -65,9 +65,9 @@ fn refuse_on_host(node: &Node, netdev: &'static str) {
     });
 }
 
-/// An ADD that fails takes an operator's entry with it: DEL still knows of it.
+/// A failed ADD has removed an operator's entry. DEL still knows the entry.
 #[test]
-fn what_add_could_not_put_back_is_put_back_by_del() {
+fn del_restores_smc_that_add_could_not_restore() {
     let node = Node::new(RdmaMode::Exclusive);
     operate(&node, &id_of(&node, "eth2"));
     let pod = node.pod("a");
@@ -88,7 +88,7 @@ fn what_add_could_not_put_back_is_put_back_by_del() {
     node.must_be(&before, "the operator's is back");
 }
 
-/// A pod that stays for another reason is no loss: its next DEL puts back what was refused.
+/// DEL fails for another reason, so nothing is lost: the next DEL restores the refused entry.
 #[test]
 fn the_next_del_puts_back_what_was_refused() {
     let node = Node::new(RdmaMode::Exclusive);
@@ -108,7 +108,7 @@ fn the_next_del_puts_back_what_was_refused() {
     let left = record(&node, &pod);
     assert_eq!(left["phase"], "detaching");
     assert_eq!(left["smc"]["returning"][0]["netdev"], "ens1np0", "{left}");
-    // as soon as it is back, it is not ours to return any more
+    // the operator has added the entry again, so DEL must not restore it
     node.kernel.begin();
     node.del(&pod, &config).must_fail(107);
     assert!(record(&node, &pod)["smc"]["returning"].is_null());
@@ -118,7 +118,7 @@ fn the_next_del_puts_back_what_was_refused() {
 }
 
 #[test]
-fn what_an_unreadable_record_may_have_stays() {
+fn smc_of_an_unreadable_record_stays() {
     for text in ["{", "{\"format\": 99}"] {
         let leases = Leases::new(1);
         let node = &leases.node;
@@ -133,7 +133,7 @@ fn what_an_unreadable_record_may_have_stays() {
         let port = entry(&id_of(node, "bond0"), None, Some("mlx5_bond_0"));
         assert_eq!(seen(node, None).host, [port], "{text}");
         assert_eq!(seen(node, None).ueids, ["RACK-1"], "{text}");
-        // as soon as all is known, the last one takes it away
+        // when all records can be read, the last pod removes the setting
         fs::write(node.record_of(&pods[1]), readable).unwrap();
         node.del(&pods[1], &config).must_succeed();
         let found = seen(node, None);
@@ -141,7 +141,7 @@ fn what_an_unreadable_record_may_have_stays() {
     }
 }
 
-/// CHECK does not expect what could not be taken back.
+/// CHECK does not expect settings that `rdma-cni` could not restore.
 #[test]
 fn check_misses_nothing_of_a_pod_that_goes_without() {
     let node = Node::new(RdmaMode::Exclusive);
@@ -170,7 +170,7 @@ fn check_misses_nothing_of_a_pod_that_goes_without() {
     check().must_succeed();
 }
 
-/// DEL and GC go by the record.
+/// DEL and GC use the record.
 #[test]
 fn a_wrong_ueid_keeps_no_pod() {
     for verb in ["DEL", "GC"] {

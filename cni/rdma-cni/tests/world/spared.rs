@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Other netdevs of the host, which the restoring of a rail would change: those whose `accept_ra` is 2 for the moment in
-//! which a rail is set to forward, so that the host keeps its default routers, and those of the same ipvlan port.
+//! Tests of the host's other netdevs that the restore of a rail could change. `rdma-cni` sets `accept_ra` of some to 2
+//! for the moment in which it sets `forwarding` of a rail, so that the host keeps its default routers. Others belong to
+//! the same ipvlan port.
 
 use crate::node::{Node, Pod, host_change, name, route};
 use attachments::{Attachment, given_up};
@@ -25,7 +26,8 @@ fn set(link: &str, key: &str, value: i32) -> Op {
     )
 }
 
-/// The host forwards by `eth2` with a value that is not its default, and has a default router by `eth3`, which pod `a` does not get.
+/// Returns a node on which `eth2` has a `forwarding` that is not the default, and `eth3` has a default router. Pod `a`
+/// does not get `eth3`.
 fn node() -> (Node, Pod) {
     let node = Node::new(RdmaMode::Shared);
     node.change(None, &set("eth2", FORWARDING, 2));
@@ -50,9 +52,9 @@ fn setting(node: &Node, link: &str, key: &str) -> Option<i32> {
     observed.host.link(link)?.sysctls.get(key).copied()
 }
 
-/// The next verb tries it again; the pod that gets the netdev meanwhile has its value, and not the temporary one.
+/// The next verb tries again. A pod that gets the netdev meanwhile gets the old value, and not the temporary one.
 #[test]
-fn what_is_not_taken_back_is_an_error_and_no_value_of_the_hosts() {
+fn an_unreverted_value_is_an_error_and_not_a_host_value() {
     let (node, pod) = node();
     node.kernel.begin();
     node.kernel.intercept(|_, step| match step.op {
@@ -84,9 +86,9 @@ fn what_is_not_taken_back_is_an_error_and_no_value_of_the_hosts() {
     assert!(!node.record_of(&pod).exists());
 }
 
-/// Should the verb be killed then, nobody would take it back.
+/// If the verb were killed then, no verb would undo the change.
 #[test]
-fn what_cannot_be_recorded_is_not_changed() {
+fn an_unrecorded_change_is_not_made() {
     let (node, pod) = node();
     let new = node.record_of(&pod).with_extension("json.new");
     fs::create_dir_all(new.join("in the way")).expect("a full disk");
@@ -103,7 +105,7 @@ fn what_cannot_be_recorded_is_not_changed() {
     assert_eq!(setting(&node, "eth3", ACCEPT_RA), Some(1));
 }
 
-/// All children of an ipvlan port have one mode. The host can have set another one meanwhile.
+/// All children of an ipvlan port have one mode. The host can have set another mode meanwhile.
 #[test]
 fn the_mode_of_the_hosts_other_ipvlan_netdevs_is_reported_and_not_changed() {
     for has_other in [false, true] {
@@ -162,7 +164,7 @@ fn the_mode_of_the_hosts_other_ipvlan_netdevs_is_reported_and_not_changed() {
     }
 }
 
-/// Nothing would say to the next DEL what the killed one had changed.
+/// Without a record, the next DEL would not know what a killed DEL had changed.
 #[test]
 fn a_del_without_a_readable_record_changes_no_other_netdev() {
     let (node, pod) = node();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Virtual functions that their physical function sets up while a pod has them: sriov-cni's fields.
+//! Tests of virtual functions that the physical function sets up while a pod has them: sriov-cni's fields.
 
 use crate::node::host_change;
 use crate::node::{Node, Pod, mac, name};
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 const MAC: &str = "ca:fe:c0:ff:ee:00";
 
-/// The example of sriov-cni's reference (`docs/configuration-reference.md`), with another type and device.
+/// Returns the example of sriov-cni's reference (`docs/configuration-reference.md`), with another type and device.
 fn example() -> Value {
     json!({
         "cniVersion": "0.3.1",
@@ -35,12 +35,12 @@ fn example() -> Value {
     })
 }
 
-/// A rail with everything that can be set of it.
+/// Returns the configuration of one rail with all settings of virtual functions.
 pub(crate) fn one_rail_set_up(node: &Node) -> Value {
     with(&node.one_rail(), &example())
 }
 
-/// `config` with the settings of `settings`.
+/// Returns `config` with the fields of `settings`.
 fn with(config: &Value, settings: &Value) -> Value {
     let mut config = config.clone();
     for (field, value) in settings.as_object().unwrap() {
@@ -111,13 +111,13 @@ fn check(node: &Node, pod: &Pod, config: &Value, result: &Value) -> crate::node:
     node.run("CHECK", Some(pod), &config)
 }
 
-/// Only the type of the documented configuration is changed. It does the same, and attributes that nobody set stay as
-/// they were.
+/// Only the type of the documented configuration is changed. The result is the same as with sriov-cni. DEL restores
+/// all settings, and attributes without a field are unchanged.
 #[test]
 fn the_documented_example_does_what_it_does_and_all_of_it_is_put_back() {
     for mode in [RdmaMode::Exclusive, RdmaMode::Shared] {
         let node = Node::new(mode);
-        // nothing of it was untouched before
+        // every setting differs from its default before ADD
         set(&node, VfSetting::SpoofCheck(true));
         set(&node, VfSetting::Rates(VfRates { min: 1, max: 2 }));
         let (pod, config) = (node.pod("a"), one_rail_set_up(&node));
@@ -146,7 +146,7 @@ fn nics_that_are_not_requested_are_not_touched() {
     let node = Node::new(RdmaMode::Exclusive);
     let (pod, config) = (node.pod("a"), with(&node.one_rail(), &json!({"vlan": 7})));
     node.add(&pod, &config).must_succeed();
-    // somebody else's business, now and at DEL
+    // another program owns this setting, now and at DEL
     set(&node, VfSetting::Trust(true));
     node.del(&pod, &config).must_succeed();
     has(
@@ -182,7 +182,7 @@ fn a_function_whose_pod_died_is_put_back() {
     assert_eq!(on_host, [] as [&String; 0]);
 }
 
-/// The function's netdev and RDMA device are gone, but its physical function would still tag its frames.
+/// The function has no netdev and no RDMA device, but its physical function would still tag its frames.
 #[test]
 fn a_function_whose_driver_was_taken_off_is_put_back() {
     for driver in [None, Some("vfio-pci")] {
@@ -201,7 +201,7 @@ fn a_function_whose_driver_was_taken_off_is_put_back() {
     }
 }
 
-/// A pod that cannot be left yet keeps its VLAN: nobody may see its frames elsewhere.
+/// A function that cannot leave its pod yet keeps the pod's VLAN. Otherwise its frames would reach another network.
 #[test]
 fn a_function_is_its_pods_until_it_has_left() {
     let node = Node::new(RdmaMode::Exclusive);
@@ -223,7 +223,7 @@ fn a_function_is_its_pods_until_it_has_left() {
     node.must_be(&before, "after another DEL");
 }
 
-/// The function's own number stays, whatever its physical function is called.
+/// The function keeps its number when its physical function is renamed.
 #[test]
 fn a_physical_function_can_have_another_name_by_then() {
     let node = Node::new(RdmaMode::Exclusive);
@@ -250,7 +250,7 @@ fn a_setting_that_the_driver_refuses_is_reported_in_the_kernels_words_and_undone
 }
 
 #[test]
-fn what_cannot_be_put_back_keeps_no_netdev_away_and_is_noted_while_it_is_so() {
+fn an_unrestored_vf_setting_returns_the_netdev_and_is_noted() {
     let node = Node::new(RdmaMode::Exclusive);
     let (pod, config) = (node.pod("a"), one_rail_set_up(&node));
     node.add(&pod, &config).must_succeed();
@@ -284,7 +284,7 @@ fn what_cannot_be_put_back_keeps_no_netdev_away_and_is_noted_while_it_is_so() {
     assert_eq!(told(), 0);
 }
 
-/// A pod's own address, by the runtime or by Multus, comes before the network's.
+/// A pod's own address, from the runtime or from Multus, takes precedence over the network's.
 #[test]
 fn a_pod_chooses_its_hardware_address() {
     let [own, by_args] = ["02:00:00:00:00:01", "02:00:00:00:00:02"];
@@ -307,7 +307,7 @@ fn a_pod_chooses_its_hardware_address() {
 }
 
 #[test]
-fn what_is_no_function_of_ours_is_refused_by_name_and_reason() {
+fn a_netdev_that_is_no_vf_is_refused_with_a_reason() {
     let node = Node::new(RdmaMode::Shared);
     let pod = node.pod("a");
     let before = node.snapshot();
@@ -343,7 +343,7 @@ fn what_is_no_function_of_ours_is_refused_by_name_and_reason() {
     }
 }
 
-/// A record with such a name could not be read again, and nobody would put the function back.
+/// A record with a name that is not UTF-8 could not be read again, and no verb would restore the function.
 #[test]
 fn a_physical_function_whose_name_is_no_text_is_refused() {
     let node = Node::new(RdmaMode::Exclusive);
@@ -359,9 +359,9 @@ fn a_physical_function_whose_name_is_no_text_is_refused() {
     node.add(&pod, &node.one_rail()).must_succeed();
 }
 
-/// sriov-cni before this plugin has moved the netdev, and has set it up. Nothing is done twice.
+/// sriov-cni, an earlier plugin of the chain, has moved the netdev and set it up. `rdma-cni` does not repeat this.
 #[test]
-fn what_an_earlier_plugin_has_put_into_the_pod_is_its_to_set_up() {
+fn a_vf_of_an_earlier_plugin_keeps_its_settings() {
     let node = Node::new(RdmaMode::Exclusive);
     let pod = node.pod("a");
     let netns = node.netns(&pod);
@@ -388,7 +388,7 @@ fn what_an_earlier_plugin_has_put_into_the_pod_is_its_to_set_up() {
     let expected = "trust: net1 cannot be set up so: an earlier plugin of the chain";
     assert!(refused.contains(expected), "{refused}");
     node.must_be(&before, "refused");
-    // of the whole attachment, and that plugin's to read
+    // this field belongs to the whole attachment, and the other plugin reads it
     node.add(&pod, &config).must_succeed();
     assert!(!node.kernel.journal().iter().any(sets_up_function));
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Fields of functions that are another plugin's, or empty.
+//! Tests of functions' fields that belong to another plugin, or that are empty.
 
 use crate::node::Node;
 use rdma_netns::RdmaMode;
@@ -13,9 +13,9 @@ fn with(config: &Value, more: &Value) -> Value {
     config
 }
 
-/// The fields are in the list that each of its plugins gets, or the runtime leaves them empty.
+/// Each plugin of a list gets these fields, or the runtime leaves them empty.
 #[test]
-fn what_is_another_plugins_or_empty_is_no_field_of_this_one() {
+fn foreign_and_empty_vf_fields_are_ignored() {
     let node = Node::new(RdmaMode::Exclusive);
     let pod = node.pod("a");
     let before = node.snapshot();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Settings of virtual functions that their driver takes and does not tell: the kernel has -1 for such a switch
-//! (`rtnl_fill_vfinfo()`, `net/core/rtnetlink.c`).
+//! Tests of settings of virtual functions that the driver accepts and does not report. The kernel reports -1
+//! for such a setting (`rtnl_fill_vfinfo()`, `net/core/rtnetlink.c`).
 
 use crate::{
     node::{Node, Pod},
@@ -14,7 +14,8 @@ use serde_json::{Value, json};
 
 const KINDS: [VfSettingKind; 2] = [VfSettingKind::Trust, VfSettingKind::SpoofCheck];
 
-/// A node whose driver tells no switch of `kinds`, with what drivers begin with: no trust, and spoof checks.
+/// Returns a node whose driver does not report settings of `kinds`. The settings have the initial values of
+/// drivers: trust off, spoof check on.
 fn node(kinds: &[VfSettingKind]) -> Node {
     let node = Node::new(RdmaMode::Exclusive);
     let set = Op::SetVf {
@@ -28,14 +29,14 @@ fn node(kinds: &[VfSettingKind]) -> Node {
     node
 }
 
-/// Counts the settings of `kind` since the process began.
+/// Counts the changes of settings of `kind` since the process began.
 fn times(node: &Node, kind: VfSettingKind) -> usize {
     let journal = node.kernel.journal();
     let is_it = |op: &&Op| matches!(op, Op::SetVf { setting, .. } if setting.kind() == kind);
     journal.iter().filter(is_it).count()
 }
 
-/// A pod with a function that is set up, on a node that was as the snapshot tells.
+/// Returns a pod whose function is set up, and the node's state before.
 fn added(kinds: &[VfSettingKind]) -> (Node, Pod, Value, Snapshot, Value) {
     let node = node(kinds);
     let (pod, config) = (node.pod("a"), one_rail_set_up(&node));
@@ -45,9 +46,9 @@ fn added(kinds: &[VfSettingKind]) -> (Node, Pod, Value, Snapshot, Value) {
     (node, pod, config, before, result)
 }
 
-/// sriov-cni does not read back what it has set either.
+/// sriov-cni does not read its settings back either.
 #[test]
-fn it_is_set_once_and_put_back_once() {
+fn an_unreported_setting_is_set_once_and_restored_once() {
     for kinds in [&KINDS[..1], &KINDS[1..], &KINDS] {
         let (node, pod, config, before, result) = added(kinds);
         for kind in kinds {
@@ -68,7 +69,7 @@ fn it_is_set_once_and_put_back_once() {
 }
 
 #[test]
-fn it_is_put_back_whatever_became_of_the_pod_and_the_driver() {
+fn an_unreported_setting_is_restored_without_pod_or_driver() {
     for (what, driver, lives) in [
         ("dead", Some("mlx5_core"), false),
         ("without driver", None, true),
@@ -122,7 +123,7 @@ fn a_failed_add_and_a_killed_one_put_it_back() {
 }
 
 #[test]
-fn what_cannot_be_put_back_is_noted() {
+fn an_unrestored_setting_is_noted() {
     let (node, pod, config, ..) = added(&KINDS);
     node.kernel.begin();
     node.kernel.intercept(|_, step| match step.op {
@@ -141,9 +142,9 @@ fn what_cannot_be_put_back_is_noted() {
     assert_eq!(lack.attribute, Attribute::Vf(VfSettingKind::Trust));
 }
 
-/// The earlier value of other settings is unknown.
+/// The earlier value of other kinds of settings would be unknown.
 #[test]
-fn what_has_no_default_is_refused_before_any_change() {
+fn a_setting_without_default_is_refused_before_any_change() {
     for kind in [
         VfSettingKind::Vlan,
         VfSettingKind::Mac,
@@ -161,7 +162,7 @@ fn what_has_no_default_is_refused_before_any_change() {
         );
         assert_eq!(message, reason);
         node.must_be(&before, &reason);
-        // a setting that is not requested need not be readable
+        // a setting that the configuration does not request need not be reported
         let mut config = node.one_rail();
         config["spoofchk"] = json!("off");
         node.add(&pod, &config).must_succeed();
