@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Chooses one free address of a pool.
 //!
-//! A strategy determines the order of the tries. After [`TRIES`] tries, all leases are read once, and the first free
-//! address is chosen. A long run of leased addresses thus costs one reading of the directory, however large the range
-//! is.
+//! A strategy determines the order of the tries. After [`TRIES`] tries, the plugin reads all leases once and chooses
+//! the first free address. So even a long run of leased addresses costs only one read of the directory, whatever the
+//! size of the range.
 
 use crate::{address::Family, address::number, forbidden::Forbidden, range::Pool};
 use std::{collections::BTreeSet, net::IpAddr};
@@ -11,19 +11,20 @@ use std::{collections::BTreeSet, net::IpAddr};
 /// Number of addresses that are checked one by one.
 pub const TRIES: usize = 64;
 
-/// The addresses that are held, or temporarily unavailable for another reason.
+/// Source of unavailable addresses: leased addresses, and addresses that are temporarily unavailable for another
+/// reason.
 pub trait Occupancy {
     /// Error of a check.
     type Error;
 
-    /// Reports whether `ip` is currently unavailable.
+    /// Returns true if `ip` is unavailable now.
     fn is_taken(&self, ip: IpAddr) -> Result<bool, Self::Error>;
 
-    /// Returns all addresses that are currently unavailable.
+    /// Returns all addresses that are unavailable now.
     fn all_taken(&self) -> Result<BTreeSet<IpAddr>, Self::Error>;
 }
 
-/// Consecutive addresses.
+/// A run of consecutive addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
     /// First address.
@@ -39,20 +40,20 @@ pub enum Choice {
     Free(IpAddr),
     /// No address is free.
     Full {
-        /// Number of held addresses of the pool's ranges.
+        /// Number of held addresses in the pool's ranges.
         held: usize,
     },
 }
 
 impl Choice {
-    /// Reports whether the choice is an address.
+    /// Returns true if the choice is an address.
     pub fn is_free(self) -> bool {
         matches!(self, Self::Free(_))
     }
 }
 
 /// Returns all addresses of `pool` in the order of its ranges, as in host-local's round robin. The order starts after
-/// `last`. If the pool has `last`, it ends with `last`.
+/// `last`, and ends with `last` if `last` is in the pool.
 pub fn round_robin(pool: &Pool, last: Option<IpAddr>) -> Vec<Segment> {
     let all: Vec<Segment> = pool
         .ranges()
@@ -86,7 +87,8 @@ pub fn round_robin(pool: &Pool, last: Option<IpAddr>) -> Vec<Segment> {
     segments
 }
 
-/// Returns the first free address: first of `tries` (at most [`TRIES`]), then of `segments`.
+/// Returns the first free address. First tries at most [`TRIES`] addresses of `tries`, then the addresses of
+/// `segments`.
 pub fn choose<O: Occupancy>(
     pool: &Pool,
     forbidden: &Forbidden,
@@ -111,7 +113,7 @@ pub fn choose<O: Occupancy>(
     })
 }
 
-/// Returns the number of held addresses if `pool` has no free address.
+/// Returns the number of held addresses if `pool` has no free address. Returns `None` if it has one.
 pub fn exhausted(pool: &Pool, forbidden: &Forbidden, taken: &BTreeSet<IpAddr>) -> Option<usize> {
     let taken = numbers(pool, taken);
     let free = |segment: &Segment| gap(*segment, forbidden, &taken).is_some();
@@ -246,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forbidden_is_jumped_over_as_a_whole() {
+    fn a_forbidden_range_is_skipped_as_a_whole() {
         let start = "fd00::200:5efe:ffff:fff0";
         let pool = pool(&[("fd00::/64", start, "fd00::ffff:ffff:ffff:ffff")]);
         let run = number(ip(start))..=number(ip("fd00::200:5efe:ffff:ffff"));

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pools from the prefixes of the parent netdev, and gateways from its routes.
+//! Pools from the prefixes of the parent netdev, and gateways from the parent's routes.
 //!
-//! Each family has one prefix: the prefix of a requested address, or else the first usable prefix, in the kernel's
-//! order or in the order of `masterAddresses`. If the parent has a gateway inside the prefix, the gateway becomes the
-//! `gateway` of the address in the result. Otherwise the first address of the prefix is never assigned, because routers
-//! usually have it. A router's address is never assigned.
+//! Each family has one prefix: the prefix of a requested address, or else the first usable prefix in the order of the
+//! kernel or of `masterAddresses`. If the parent has a gateway in the prefix, the gateway becomes the `gateway` of the
+//! address in the result. If it has none, the plugin never assigns the first address of the prefix, because routers
+//! usually have this address. The plugin never assigns a router's address.
 
 use crate::{
     address::{Family, prefix},
@@ -19,15 +19,15 @@ use std::net::IpAddr;
 /// A parent netdev.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Parent {
-    /// Name on the host.
+    /// Name of the netdev on the host.
     pub name: String,
     /// Addresses with their prefix lengths, in order.
     pub addresses: Vec<IpNetwork>,
-    /// Routes by a gateway.
+    /// Routes through a gateway.
     pub routes: Vec<GatewayRoute>,
 }
 
-/// A route by a gateway.
+/// A route through a gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GatewayRoute {
     /// Destination of the route.
@@ -36,7 +36,7 @@ pub struct GatewayRoute {
     pub gateway: IpAddr,
 }
 
-/// The parent has no prefix to assign addresses from.
+/// Reason why the plugin can assign no address of the parent's prefixes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParentError {
     /// The parent has no usable address of the family.
@@ -49,7 +49,7 @@ pub enum ParentError {
     NoAddress {
         /// Name of the netdev.
         parent: String,
-        /// `CNI_IFNAME`, which STATUS does not have.
+        /// Value of `CNI_IFNAME`. STATUS has none.
         rail: Option<String>,
         /// Requested family.
         family: Family,
@@ -64,19 +64,19 @@ pub enum ParentError {
     TooSmall {
         /// Name of the netdev.
         parent: String,
-        /// `CNI_IFNAME`, which STATUS does not have.
+        /// Value of `CNI_IFNAME`. STATUS has none.
         rail: Option<String>,
         /// Requested family.
         family: Family,
         /// Address of the netdev with its prefix length.
         address: IpNetwork,
     },
-    /// The bounds do not fit the prefix.
+    /// The bounds cannot be applied to the prefix.
     #[error("{parent}{}: {error}", of_rail(rail))]
     Bounds {
         /// Name of the netdev.
         parent: String,
-        /// `CNI_IFNAME`, which STATUS does not have.
+        /// Value of `CNI_IFNAME`. STATUS has none.
         rail: Option<String>,
         /// Reason.
         error: Box<BoundsError>,
@@ -90,13 +90,14 @@ fn of_rail(rail: &Option<String>) -> String {
     }
 }
 
-/// Returns true if an address identifies a network. `masterAddresses` may contain any address, without its state.
+/// Returns true if an address identifies a network. `masterAddresses` may contain any address, and does not contain the
+/// address's state.
 fn names_a_network(address: &IpNetwork) -> bool {
     Address::new(address.ip(), address.prefix()).names_a_network()
 }
 
 impl Parent {
-    /// Returns the pool of each family within its bounds, for the pod's interface `rail`.
+    /// Returns the pool of each family, limited to its bounds, for the pod's interface `rail`.
     pub fn pools(
         &self,
         rail: Option<&str>,
@@ -150,7 +151,7 @@ impl Parent {
             })
     }
 
-    /// Returns the pool of `range`, which is a whole prefix, within `bounds`.
+    /// Returns the pool of `range`, which is a whole prefix, limited to `bounds`.
     fn pool_of(&self, mut range: Range, bounds: &Bounds) -> Result<Pool, BoundsError> {
         let subnet = range.subnet;
         let routers: Vec<IpAddr> = self
@@ -163,10 +164,10 @@ impl Parent {
         let first = range.family().address(range.start);
         let own: Vec<IpAddr> = self.addresses.iter().map(IpNetwork::ip).collect();
         let excluded = bounds.cut(&mut range, &own)?;
-        // exclude the first address instead of shortening the range: a stable address depends on the range's size,
+        // excludes the first address, but leaves the range's size unchanged: stable addresses depend on this size,
         // which must not change with the routes
         let router_address = range.gateway.is_none().then_some(first);
-        // the pointer is a file name, and people read it
+        // people read the pointer as a file name
         let pointer = subnet.to_string().replace('/', "_");
         let mut pool = Pool::of_range(range, pointer);
         pool.routers = routers;
@@ -175,8 +176,8 @@ impl Parent {
         Ok(pool)
     }
 
-    /// Returns the parent's routes to gateways that a pod with an address of each of `pools` can use. The gateway must
-    /// be in a pool's prefix, or link-local.
+    /// Returns the parent's routes to gateways that a pod with an address of each of `pools` can use. Such a gateway is
+    /// in a pool's prefix, or is link-local.
     pub fn routes_for(&self, pools: &[Pool]) -> Vec<Value> {
         let usable = |route: &&GatewayRoute| {
             pools.iter().any(|pool| {
@@ -284,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_node_lacks_is_reported() {
+    fn missing_node_state_is_reported() {
         let message = |addresses: &[&str], family| {
             let error = parent(addresses, &[]).pools(Some("net1"), &whole(&[family]), &[]);
             error.unwrap_err().to_string()

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The node's secret. Because of the secret, stable addresses cannot be guessed, and differ between nodes (RFC 7217,
-//! section 5: `secret_key`).
+//! The node's secret. It makes stable addresses different on each node and impossible to guess (RFC 7217, section 5:
+//! `secret_key`).
 //!
-//! The file is `<dataDir>/.rdma-ipam.secret`, 32 bytes, mode 0600. No network can have this name. The first user makes
-//! the file under the lock of `.rdma-ipam.secret.lock`, and renames it into place. So two concurrent first users get
-//! the same secret. A killed process leaves only an unused draft, which the next DEL or GC removes.
+//! The file is `<dataDir>/.rdma-ipam.secret`, 32 bytes, mode 0600. No network can have this name. The first process
+//! that needs the secret makes a draft under the lock of `.rdma-ipam.secret.lock`, and renames it into place. So two
+//! concurrent processes get the same secret. A killed process leaves only an unused draft, which the next DEL or GC
+//! removes.
 
 use crate::{
     stable::SECRET,
@@ -20,7 +21,7 @@ use std::{
 const NAME: &str = ".rdma-ipam.secret";
 const LOCK: &str = ".rdma-ipam.secret.lock";
 
-/// The secret cannot be used.
+/// Reason why the secret cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretError {
     /// The file could not be read or made.
@@ -39,12 +40,12 @@ pub enum SecretError {
     },
 }
 
-/// Checks that an existing secret is usable.
+/// Checks that the secret is usable, if it exists.
 pub fn check(data_dir: &Path) -> Result<(), SecretError> {
     read(&data_dir.join(NAME)).map(drop)
 }
 
-/// Returns the secret, and makes it if it does not exist.
+/// Returns the secret. Makes the secret if it does not exist.
 pub fn secret(disk: &dyn Disk, data_dir: &Path) -> Result<[u8; SECRET], SecretError> {
     let path = data_dir.join(NAME);
     if let Some(secret) = read(&path)? {
@@ -53,7 +54,7 @@ pub fn secret(disk: &dyn Disk, data_dir: &Path) -> Result<[u8; SECRET], SecretEr
     if !data_dir.is_dir() {
         make(disk, Change::MakeDirectory(data_dir.to_owned()))?;
     }
-    // not the directory's lock: anybody can open the directory and lock it
+    // does not lock the directory, because any user can open and lock it
     let lock_path = data_dir.join(LOCK);
     let file = lock::open(&lock_path).map_err(failed("open", &lock_path))?;
     let _lock = lock::wait(file, lock::LIMIT).map_err(failed("lock", &lock_path))?;
@@ -79,7 +80,7 @@ pub fn secret(disk: &dyn Disk, data_dir: &Path) -> Result<[u8; SECRET], SecretEr
     };
     let made = make(disk, write).and_then(|()| make(disk, rename));
     if made.is_err() {
-        // the next process removes the file if this fails
+        // if this fails, the next process removes the file
         let _ = disk.make(&Change::Remove(new));
     }
     made?;
@@ -87,7 +88,7 @@ pub fn secret(disk: &dyn Disk, data_dir: &Path) -> Result<[u8; SECRET], SecretEr
     Ok(secret)
 }
 
-/// Removes the draft of a killed process. Does not remove the draft of a running process, which holds the lock.
+/// Removes the draft of a killed process. Keeps the draft of a running process, which has the lock.
 pub fn forget_draft(disk: &dyn Disk, data_dir: &Path) {
     let new = draft(data_dir);
     if fs::symlink_metadata(&new).is_err() {
@@ -126,7 +127,7 @@ fn read(path: &Path) -> Result<Option<[u8; SECRET]>, SecretError> {
     bytes.try_into().map(Some).map_err(wrong)
 }
 
-/// Source of randomness. It does not block after the kernel is seeded, which is long before pods start.
+/// Source of random numbers. It blocks only until the kernel is seeded, long before pods start.
 const RANDOM: &str = "/dev/urandom";
 
 /// Returns a random number.
@@ -171,16 +172,16 @@ mod tests {
         }
     }
 
-    /// Any local user can lock the directory.
+    /// Any local user can lock the directory, so a process must not wait for the directory's lock.
     #[test]
-    fn who_holds_the_directory_holds_up_nobody() {
+    fn a_lock_on_the_directory_delays_nobody() {
         let data_dir = tempfile::tempdir().unwrap();
         let directory = File::open(data_dir.path()).unwrap();
         directory.lock().unwrap();
         let (sender, receiver) = std::sync::mpsc::channel();
         let path = data_dir.path().to_owned();
         thread::spawn(move || sender.send(secret(&RealDisk, &path).unwrap()));
-        // a waiting maker would wait for ever
+        // a process that waited for the directory's lock would never send
         let made = receiver.recv_timeout(std::time::Duration::from_secs(60));
         assert!(made.is_ok(), "it waits for the directory's lock");
     }
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_maker_left_goes_and_what_another_makes_stays() {
+    fn a_killed_verbs_child_is_removed_and_a_running_verbs_child_stays() {
         let data_dir = tempfile::tempdir().unwrap();
         let data_dir = data_dir.path();
         let new = draft(data_dir);
@@ -211,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_maker_left_does_not_count() {
+    fn a_half_made_child_does_not_count() {
         let data_dir = tempfile::tempdir().unwrap();
         fs::write(data_dir.path().join(".rdma-ipam.secret.new"), [0; 7]).unwrap();
         let first = secret(&RealDisk, data_dir.path()).unwrap();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Settings of a netdev that rtnetlink does not report, that an administrator can change, and that survive a move.
+//! Settings of a netdev that rtnetlink does not report. An administrator can change these settings, and they survive a
+//! move.
 
 use serde::{Deserialize, Serialize};
 
@@ -20,26 +21,26 @@ use serde::{Deserialize, Serialize};
 #[serde(transparent)]
 pub struct DeviceSettings(String);
 
-/// Value of a setting that the driver has, but that could not be read. Plans do not change such a setting.
+/// Value of a setting that the driver supports, but that a read did not return. Plans do not change such a setting.
 pub const UNREADABLE: &str = "?";
 
-/// Flow rules of a driver.
+/// Key of a driver's flow rules.
 pub const FLOW_RULES: &str = "ethtool/rules";
 
 impl DeviceSettings {
-    /// Adds a setting, unless it has its default.
+    /// Adds a setting. Ignores a setting that has its default value.
     pub fn set(&mut self, key: &str, value: &str) {
         if !is_default(key, value) {
             self.0.extend([key, " ", value, "\n"]);
         }
     }
 
-    /// Returns the settings that differ from their defaults, in the order of their addition.
+    /// Returns the settings in the order of their addition. Settings with default values are missing.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.lines().filter_map(|line| line.split_once(' '))
     }
 
-    /// Returns true if the setting `key` is `value`, which [`Self::lacking`] returned.
+    /// Returns true if the setting `key` is `value`. `key` and `value` are a pair that [`Self::lacking`] returned.
     pub fn has(&self, key: &str, value: &str) -> bool {
         self.get(key).or(default_of(key)) == Some(value)
     }
@@ -51,8 +52,10 @@ impl DeviceSettings {
     }
 
     /// Returns the keys and values to set so that `present` becomes equal to these settings. Skips three kinds of keys:
-    /// a key without a default that is missing on either side, because the driver lacks the setting; a key that is
-    /// [`UNREADABLE`] here; and a key with its default value here that is [`UNREADABLE`] in `present`.
+    ///
+    /// - `self` or `present` lacks a key that has no default: the driver does not support the setting.
+    /// - The value in `self` is [`UNREADABLE`].
+    /// - The value in `self` is the default, and the value in `present` is [`UNREADABLE`].
     pub fn lacking<'a>(&'a self, present: &'a Self) -> Vec<(&'a str, &'a str)> {
         if self == present {
             return vec![];
@@ -69,7 +72,7 @@ impl DeviceSettings {
     }
 }
 
-/// Returns a setting's default value, if all drivers have the same default (`DQL_MAX_LIMIT`,
+/// Returns a setting's default value. Returns `None` if drivers have different defaults (`DQL_MAX_LIMIT`,
 /// `include/linux/dynamic_queue_limits.h`; `dql_init()` with HZ).
 fn default_of(key: &str) -> Option<&'static str> {
     if key.starts_with("tcx/") || key == FLOW_RULES {
@@ -84,7 +87,7 @@ fn default_of(key: &str) -> Option<&'static str> {
 
 fn is_default(key: &str, value: &str) -> bool {
     match default_of(key) {
-        // masks of CPUs have as many digits as the machine has CPUs
+        // a mask of CPUs has as many digits as the machine has CPUs
         Some("0") => value.bytes().all(|it| matches!(it, b'0' | b',')),
         default => default == Some(value),
     }
@@ -103,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_is_set_and_a_default_counts_as_a_value() {
+    fn only_changed_settings_are_set() {
         let before = settings(&[
             ("gro_flush_timeout", "0"),
             ("threaded", "0"),

@@ -4,8 +4,8 @@
 //! - **dma-buf**: the accelerator's driver exports memory, and the RDMA driver imports it (`ibv_reg_dmabuf_mr(3)`,
 //!   `UVERBS_METHOD_REG_DMABUF_MR`, `drivers/infiniband/core/uverbs_std_types_mr.c`, Linux 5.12). NVIDIA's open kernel
 //!   modules export CUDA allocations; its closed modules do not (NVIDIA's driver README, "Open Linux Kernel Modules").
-//! - **peer memory**: the accelerator vendor's module registers with `ib_core` by `ib_register_peer_memory_client()`, a
-//!   function that mainline Linux lacks. Without the function `nvidia_peermem` does not load (`nv_mem_client_init()`,
+//! - **peer memory**: the accelerator vendor's module registers with `ib_core` by `ib_register_peer_memory_client()`.
+//!   Mainline Linux lacks this function. Without it `nvidia_peermem` does not load (`nv_mem_client_init()`,
 //!   `kernel-open/nvidia-peermem/nvidia-peermem.c`).
 
 use crate::{Device, DeviceAddress};
@@ -15,27 +15,27 @@ use std::collections::BTreeSet;
 pub(crate) const NVIDIA: &str = "10de";
 pub(crate) const AMD: &str = "1002";
 
-/// Modules that use peer memory, where `ib_core` has it: those of NVIDIA's RDMA stack.
+/// Modules of NVIDIA's RDMA stack. They use peer memory if `ib_core` supports it.
 const PEER_MEMORY_USERS: [&str; 2] = ["mlx4_ib", "mlx5_ib"];
 
 /// The node's state that determines whether its RDMA devices can register its accelerators' memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct GpuDirect {
-    /// PCI vendors of the accelerators, without those that a virtual machine has (`vfio-pci`).
+    /// PCI vendors of the accelerators, without accelerators that a virtual machine uses (`vfio-pci`).
     pub vendors: BTreeSet<String>,
-    /// PCI vendors whose peer memory is registered.
+    /// PCI vendors whose modules have registered peer memory with `ib_core`.
     pub peer_memory: BTreeSet<String>,
-    /// Kernel modules of NVIDIA's driver; `None`: not loaded.
+    /// Kernel modules of NVIDIA's driver. `None`: they are not loaded.
     pub nvidia: Option<NvidiaModules>,
     /// True if the module `amdgpu` is loaded.
     pub amdgpu: bool,
-    /// Symbols of the kernel; `None`: unreadable.
+    /// Symbols of the kernel. `None`: the kernel's symbols cannot be read.
     pub symbols: Option<Symbols>,
     /// Accelerators and NICs whose addresses the IOMMU translates.
     pub translated: BTreeSet<DeviceAddress>,
-    /// Switch ports above both a GPU and a NIC whose ACS setting sends traffic between the two through the CPU. Empty
-    /// if this program may not read a port's whole configuration space.
+    /// Switch ports above both a GPU and a NIC whose ACS setting redirects traffic between the GPU and the NIC through
+    /// the CPU. Empty if this program may not read the whole configuration space of a port.
     pub redirecting: BTreeSet<DeviceAddress>,
 }
 
@@ -43,37 +43,37 @@ pub struct GpuDirect {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum NvidiaModules {
-    /// The open ones.
+    /// NVIDIA's open kernel modules.
     Open,
-    /// The proprietary ones.
+    /// NVIDIA's proprietary kernel modules.
     Proprietary,
 }
 
-/// Symbols of the kernel that matter here (`/proc/kallsyms`).
+/// Kernel symbols that show support for GPUDirect (`/proc/kallsyms`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct Symbols {
     /// Modules of RDMA drivers that import dma-bufs.
     pub dma_buf: BTreeSet<String>,
-    /// True if `ib_core` has peer memory.
+    /// True if `ib_core` supports peer memory.
     pub peer_memory: bool,
 }
 
-/// Whether one RDMA driver can register the memory of one vendor's accelerators.
+/// States whether one RDMA driver can register the memory of one vendor's accelerators.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Registration {
-    /// By dma-buf.
+    /// The driver can register the memory by dma-buf.
     DmaBuf,
-    /// By peer memory.
+    /// The driver can register the memory by peer memory.
     PeerMemory,
-    /// Not possible.
+    /// The driver cannot register the memory.
     Impossible {
-        /// Reason.
+        /// Reason why registration is impossible.
         why: String,
-        /// Remedy.
+        /// Step that would make registration possible.
         remedy: String,
     },
-    /// Not known, for this reason.
+    /// It is unknown whether the driver can register the memory. The text is the reason.
     Unknown(String),
 }
 
@@ -110,7 +110,7 @@ impl GpuDirect {
         let has_peer_memory = self.peer_memory.contains(vendor);
         let exports = match vendor {
             NVIDIA => self.nvidia.map(|it| it == NvidiaModules::Open),
-            // depends on CONFIG_DMABUF_MOVE_NOTIFY and on the driver's version
+            // whether the module imports dma-bufs depends on CONFIG_DMABUF_MOVE_NOTIFY and on the driver's version
             _ => None,
         };
         if exports == Some(true) && imports == Some(true) {
@@ -186,7 +186,7 @@ pub fn accelerators_of(vendor: &str) -> String {
 mod tests {
     use super::*;
 
-    /// A node with NVIDIA's open modules and a kernel whose mlx5_ib imports dma-bufs.
+    /// Returns a node with NVIDIA's open modules and a kernel whose mlx5_ib imports dma-bufs.
     fn node(vendor: &str) -> GpuDirect {
         GpuDirect {
             vendors: [vendor.to_owned()].into(),
@@ -203,12 +203,12 @@ mod tests {
     #[track_caller]
     fn is(node: &GpuDirect, vendor: &str, module: &str, name: &str, text: &str) {
         let found = node.registration(vendor, module);
-        let said = match &found {
+        let text_of = match &found {
             Registration::Impossible { why, remedy } => format!("{why} -> {remedy}"),
             Registration::Unknown(why) => why.clone(),
             _ => String::new(),
         };
-        assert_eq!((found.name(), &*said), (name, text));
+        assert_eq!((found.name(), &*text_of), (name, text));
     }
 
     #[test]
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn of_amd_and_others_less_is_known() {
+    fn amd_and_other_vendors_report_less() {
         let mut node = node(AMD);
         let why =
             "it depends on CONFIG_PCI_P2PDMA, CONFIG_DMABUF_MOVE_NOTIFY and the driver's version";

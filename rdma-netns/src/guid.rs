@@ -9,7 +9,7 @@ use std::{fmt, str::FromStr};
 /// `include/uapi/linux/if_infiniband.h`).
 const IPOIB_ADDRESS: usize = 20;
 
-/// Offset of the GUID in the address.
+/// Offset in bytes of the GUID in an IPoIB hardware address.
 const IN_ADDRESS: usize = 12;
 
 /// A GUID. The number's highest byte is the GUID's first byte, as in `struct ifla_vf_guid`.
@@ -23,10 +23,10 @@ pub struct Guid(pub u64);
 pub struct InvalidGuid(String);
 
 impl Guid {
-    /// GUID of a port without an assigned one.
+    /// GUID of a port to which nobody has assigned a GUID.
     pub const ZERO: Self = Self(0);
 
-    /// GUID for a virtual function without a GUID, as in ib-sriov-cni. The kernel accepts no zero GUID.
+    /// GUID that ib-sriov-cni gives a virtual function without a GUID, because the kernel accepts no zero GUID.
     pub const ONES: Self = Self(u64::MAX);
 
     /// Returns true if the GUID can identify a device.
@@ -34,8 +34,8 @@ impl Guid {
         self != Self::ZERO && self != Self::ONES
     }
 
-    /// Returns the port GUID of the IPoIB netdev `link`, from its permanent address. An administrator can change the
-    /// present address. `None`: `link` is no IPoIB netdev.
+    /// Returns the port GUID of the IPoIB netdev `link`. Reads the permanent address, because an administrator can
+    /// change the present address. Returns `None` if `link` is no IPoIB netdev.
     pub fn of_port(link: &Link) -> Option<Self> {
         let permanent = link.permanent_mac.as_ref().and_then(Self::in_address);
         let present = || Self::in_address(&link.mac);
@@ -43,8 +43,8 @@ impl Guid {
         guid.filter(|_| link.link_type == LinkType::Infiniband)
     }
 
-    /// Returns true if an administrator has set an address for the IPoIB netdev `link` that contains another GUID than
-    /// its port's.
+    /// Returns true if the GUID in the address of the IPoIB netdev `link` is not the GUID of its port. An
+    /// administrator has then set the address.
     pub fn is_changed(link: &Link) -> bool {
         Self::of_port(link) != Self::in_address(&link.mac)
     }
@@ -54,7 +54,7 @@ impl Guid {
         guid.try_into().ok().map(u64::from_be_bytes).map(Self)
     }
 
-    /// The node GUID of `device`.
+    /// Returns the node GUID of `device`.
     pub fn of_node(device: &RdmaDevice) -> Option<Self> {
         let digits: String = device.node_guid.split(':').collect();
         u64::from_str_radix(&digits, 16).ok().map(Self)
@@ -99,7 +99,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn it_is_eight_bytes_of_two_digits() {
+    fn a_guid_is_eight_bytes_of_two_digits() {
         let guid: Guid = "02:C9:03:00:21:6e:70:01".parse().expect("a GUID");
         assert_eq!(guid, Guid(0x02c9_0300_216e_7001));
         assert_eq!(guid.to_string(), "02:c9:03:00:21:6e:70:01");

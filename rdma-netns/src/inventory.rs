@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Hardware of a node's RDMA resources in any namespace, read only from sysfs and `/dev`
+//! RDMA hardware of a node in all namespaces, read only from sysfs and `/dev`
 //! ([`Linux::inventory`](crate::Linux::inventory)).
 
 use crate::{
@@ -19,8 +19,9 @@ pub struct Inventory {
     /// by address.
     #[serde(default)]
     pub functions: Vec<Function>,
-    /// RDMA devices without a parent in sysfs and without a visible netdev, because the netdev or both devices are in a
-    /// pod ([`Self::pair`]). Includes software RDMA devices of namespaces that this program does not see.
+    /// RDMA devices without a parent in sysfs whose netdev is not visible, because a pod has the netdev, or the RDMA
+    /// device and the netdev ([`Self::pair`]). The list includes software RDMA devices of namespaces that this program
+    /// does not see.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unpaired: Vec<Hca>,
     /// Namespace mode of the RDMA subsystem (ib_core's parameter `netns_mode`), if known.
@@ -32,27 +33,28 @@ pub struct Inventory {
     /// The socket of each NUMA node.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub sockets: BTreeMap<u32, u32>,
-    /// `/dev/infiniband/rdma_cm`; none: rdma_ucm is not loaded.
+    /// Character device `/dev/infiniband/rdma_cm`. `None`: the module rdma_ucm is not loaded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connection_manager: Option<CharDevice>,
-    /// The module of the eRDMA driver; `None`: the module is not loaded.
+    /// The module of the eRDMA driver. `None`: the module is not loaded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub erdma: Option<ErdmaModule>,
-    /// The rdma controller, if its observer has looked for it.
+    /// State of the rdma cgroup controller, if this program has read it.
     #[serde(default)]
     pub rdma_cgroup: RdmaCgroup,
-    /// Conditions of GPUDirect. `None`: the node has no accelerators, or the observer did not check.
+    /// State that determines whether GPUDirect works. `None`: the node has no accelerators, or this program did not
+    /// read the state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpudirect: Option<GpuDirect>,
 }
 
-/// The module `erdma`, which serves all eRDMA NICs of the node in one mode.
+/// The kernel module `erdma`, which drives all eRDMA NICs of the node in one mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErdmaModule {
     /// Value of the parameter `compat_mode`. `None`: the module has no such parameter (mainline Linux).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compat: Option<bool>,
-    /// True if the RDMA stack is MLNX_OFED's: its module `mlx_compat` is loaded.
+    /// True if the node's RDMA stack is MLNX_OFED: its module `mlx_compat` is loaded.
     #[serde(default)]
     pub ofed: bool,
 }
@@ -63,22 +65,22 @@ pub struct Function {
     /// The device.
     #[serde(flatten)]
     pub device: Device,
-    /// Index of a virtual function in its physical function, from 0, or number of a sub-function. `None`: any other
-    /// device.
+    /// Index of a virtual function in its physical function, from 0, or number of a sub-function. Other devices have
+    /// `None`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<u32>,
-    /// PCI path; of an auxiliary device, the path of its function.
+    /// PCI path of the function. An auxiliary device has the path of its PCI function.
     #[serde(default)]
     pub path: PciPath,
-    /// Netdevs of the function in this program's namespace. If the function has none, the netdevs of its RDMA device
-    /// ([`pairing`]).
+    /// Netdevs of the function in this program's namespace. If the function has no netdevs, the netdevs of its RDMA
+    /// device ([`pairing`]).
     #[serde(default)]
     pub netdevs: Vec<Netdev>,
-    /// The function of [`Self::netdevs`], if it is another function than this one, as with eRDMA.
+    /// The function of [`Self::netdevs`] if the netdevs belong to another function, as with eRDMA.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub netdev_function: Option<DeviceAddress>,
-    /// PCI path of a second function of the NIC that is below a GPU's switch and reaches the GPU's memory: ConnectX-8's
-    /// Data Direct.
+    /// PCI path of the NIC's second function, if it has one (ConnectX-8's Data Direct). The second function is below a
+    /// GPU's switch and reaches the GPU's memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data_direct: Option<PciPath>,
     /// RDMA devices of the function, in all namespaces.
@@ -89,15 +91,15 @@ pub struct Function {
 /// PCI path from the root to a function, without the function itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PciPath {
-    /// `pci0000:3a`; empty: not known.
+    /// Host bridge, such as `pci0000:3a`. Empty: the host bridge is unknown.
     #[serde(default)]
     pub host_bridge: String,
-    /// Root port first, then the ports of switches.
+    /// Ports above the function: the root port first, then the ports of switches.
     #[serde(default)]
     pub bridges: Vec<DeviceAddress>,
 }
 
-/// Suffix of [`Netdev::taken_by`], behind the master's name.
+/// Suffix of [`Netdev::taken_by`]. The master's name precedes it.
 pub(crate) const ACCELERATED: &str = ", which it accelerates";
 
 /// A netdev, with the properties that resources need.
@@ -116,42 +118,42 @@ pub struct Netdev {
     /// MTU in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u32>,
-    /// Speed in Mbit/s; `None`: no carrier, not reported by the driver, or ports were not observed.
+    /// Speed in Mbit/s. `None`: the netdev has no carrier, its driver reports no speed, or ports were not observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub speed: Option<u32>,
     /// The bond or bridge of which the netdev is a port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub master: Option<String>,
-    /// Master that receives all of the netdev's frames: `the bridge br0`, `Open vSwitch`, `hv0, which it accelerates`
-    /// (Azure). A bond is no such master, because the bond and its ports share an RDMA device.
+    /// Master that receives all frames of the netdev: `the bridge br0`, `Open vSwitch`, `hv0, which it accelerates`
+    /// (Azure). A bond is not listed as such a master, because the bond and its ports share an RDMA device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub taken_by: Option<String>,
-    /// VLANs in this program's namespace on the netdev, or on the bond of which it is a port, by name.
+    /// VLANs in this program's namespace on the netdev, by name. For a bond's port, also the VLANs on the bond.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub vlans: Vec<Vlan>,
     /// Network of the first IPv6 address that is not link-local, such as `fd00:1::/64`. For a bond's port, the bond's
     /// network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ipv6_prefix: Option<String>,
-    /// First IPv6 address that is not link-local; of a bond's port, the bond's address.
+    /// First IPv6 address that is not link-local. For a bond's port, the bond's address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ipv6: Option<Ipv6Addr>,
-    /// First IPv4 address that is not link-local; of a bond's port, the bond's address.
+    /// First IPv4 address that is not link-local. For a bond's port, the bond's address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ipv4: Option<Ipv4Addr>,
-    /// True if the default route uses the netdev or an upper netdev of it. A move of the netdev would cut the node off
-    /// ([`uplink`](crate::uplink)).
+    /// True if the default route uses the netdev or an upper netdev of the netdev. A move of the netdev would then cut
+    /// off the node ([`uplink`](crate::uplink)).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub default_route: bool,
 }
 
-/// A VLAN, with the properties that resources select by. A VLAN has the carrier of its lower netdev
+/// A VLAN, with the properties by which resources select it. A VLAN has the carrier of its lower netdev
 /// (`vlan_stacked_transfer_operstate()`, `net/8021q/vlan.c`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Vlan {
     /// Name.
     pub name: String,
-    /// True if its administrator has set it up.
+    /// True if an administrator has set the VLAN up.
     pub up: bool,
 }
 
@@ -160,10 +162,10 @@ pub struct Vlan {
 pub struct Hca {
     /// Name.
     pub name: String,
-    /// Ports, from 1. Empty: this program does not see the sysfs of the device's namespace.
+    /// Ports, from 1. Empty: the RDMA device is in a namespace whose sysfs this program does not see.
     #[serde(default)]
     pub ports: Vec<HcaPort>,
-    /// `uverbs0`, `umad0`, `issm0`, and the character devices of the sub-devices.
+    /// Character devices `uverbs0`, `umad0` and `issm0`, and the character devices of the sub-devices.
     #[serde(default)]
     pub char_devices: Vec<CharDevice>,
     /// Names of further RDMA devices of the function that serve subnet management only (`RDMA_DEVICE_TYPE_SMI`): `smi1`
@@ -171,16 +173,16 @@ pub struct Hca {
     /// (`ib_uverbs_add_one()`, `drivers/infiniband/core/uverbs_main.c`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sub_devices: Vec<String>,
-    /// Firmware version. `None`: the device has none or is in another namespace, or ports were not observed.
+    /// Firmware version. `None`: the device has no firmware, is in another namespace, or ports were not observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub firmware: Option<String>,
     /// True for a software RDMA device on a NIC (rxe or siw). A software RDMA device on a bond belongs to the bond.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub soft: bool,
-    /// True if the device has no parent in sysfs, and eRDMA's driver ([`pairing::is_erdma`]).
+    /// True if the device has no parent in sysfs, and its driver is eRDMA's ([`pairing::is_erdma`]).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_erdma: bool,
-    /// Kernel modules that use the device, as [`RdmaDevice::kernel_users`](crate::RdmaDevice::kernel_users).
+    /// Kernel modules that use the device, like [`RdmaDevice::kernel_users`](crate::RdmaDevice::kernel_users).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kernel_users: Vec<String>,
 }
@@ -194,6 +196,13 @@ pub struct HcaPort {
     pub state: u8,
     /// Link type.
     pub link_type: LinkType,
+    /// Number of entries of the GID table, used and free (`ib_port_immutable::gid_tbl_len`). 0: unknown.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub gids: u32,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// A PCI function of a display or processing-accelerator class.
@@ -201,9 +210,9 @@ pub struct HcaPort {
 pub struct Accelerator {
     /// The function.
     pub address: DeviceAddress,
-    /// PCI vendor id, `10de`.
+    /// PCI vendor id, such as `10de`.
     pub vendor: String,
-    /// NUMA node; none: the firmware does not say.
+    /// NUMA node. `None`: the firmware reports no NUMA node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub numa_node: Option<u32>,
     /// PCI path.
@@ -212,14 +221,14 @@ pub struct Accelerator {
 }
 
 impl Netdev {
-    /// Returns the name of the netdev whose addresses become the RDMA device's GIDs: this netdev's bond, or without a
-    /// bond this netdev.
+    /// Returns the name of the netdev whose addresses become the RDMA device's GIDs: the bond if this netdev is a
+    /// bond's port, else this netdev.
     pub fn base(&self) -> &str {
         let bond = self.master.as_deref().filter(|_| self.taken_by.is_none());
         bond.unwrap_or(&self.name)
     }
 
-    /// Returns true if the netdev accelerates a master, the netdev of a paravirtual NIC.
+    /// Returns true if the netdev accelerates its master. The master is the netdev of a paravirtual NIC.
     pub fn accelerates(&self) -> bool {
         let taken_by = self.taken_by.as_deref();
         taken_by.is_some_and(|it| it.ends_with(ACCELERATED))
@@ -234,7 +243,7 @@ impl Inventory {
             .find(|function| function.device.address == *address)
     }
 
-    /// Returns the functions of the NIC that has the RDMA device of `function`: `function`, the netdev's function, and
+    /// Returns the functions of the NIC whose RDMA device `function` has: `function`, the netdev's function, and
     /// functions that may have made the RDMA device.
     pub fn functions_of<'a>(&'a self, function: &'a Function) -> impl Iterator<Item = &'a Device> {
         let made_by = &function.device.rdma_functions;
@@ -243,19 +252,19 @@ impl Inventory {
         std::iter::once(&function.device).chain(others)
     }
 
-    /// Returns the device that made the RDMA device of `function`. If an RDMA device without a parent has several
-    /// possible makers, returns one of them. All of them have the same driver and PCI ID.
+    /// Returns the device that made the RDMA device of `function`. If several devices may have made the RDMA device,
+    /// returns one of them: all of them have the same driver and PCI id.
     pub fn maker<'a>(&'a self, function: &'a Function) -> &'a Device {
         let made_by = function.device.rdma_functions.first();
         let made_by = made_by.and_then(|address| self.function(address));
         &made_by.unwrap_or(function).device
     }
 
-    /// Pairs the unpaired RDMA device `rdma` with the function at `address`, which has its netdev. Does nothing if one
-    /// of the two does not exist, or if the function already has an RDMA device.
+    /// Pairs the unpaired RDMA device `rdma` with the function at `address`, which has the netdev of `rdma`. Does
+    /// nothing if the RDMA device or the function does not exist, or if the function already has an RDMA device.
     ///
-    /// For an eRDMA device, the function gets the PCI path and the NUMA node of the functions that may have made the
-    /// device, if all of them have the same values. The path shows which GPUs' memory these functions reach.
+    /// An eRDMA function gets the PCI path and the NUMA node of the functions that may have made the RDMA device, if
+    /// these functions have the same values. The path shows which GPUs' memory the functions reach.
     pub fn pair(&mut self, rdma: &str, address: &DeviceAddress) {
         let place = self.unpaired.iter().position(|it| it.name == rdma);
         let made_by = match place.is_some_and(|place| self.unpaired[place].is_erdma) {
@@ -279,7 +288,7 @@ impl Inventory {
     }
 }
 
-/// Returns `of` for the functions at `addresses`, if the value is the same for all of them.
+/// Returns the value of `of` for the functions at `addresses`. Returns `None` if the functions have different values.
 fn common<T: PartialEq>(
     inventory: &Inventory,
     addresses: &[DeviceAddress],

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A netdev, with all attributes that a move between namespaces resets or that a pod can change.
+//! A netdev, with all attributes that a move between namespaces resets, and all attributes that a pod can change.
 
 mod address;
 mod route;
@@ -23,46 +23,48 @@ use std::{collections::BTreeMap, net::IpAddr};
 /// A netdev as seen in one namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Link {
-    /// Index of the netdev in its namespace. A move keeps the index, unless it is taken in the new namespace.
+    /// Index of the netdev in its namespace. The netdev keeps its index in a move unless a netdev of the new namespace
+    /// has this index.
     pub index: u32,
-    /// Name in its namespace.
+    /// Name of the netdev in its namespace.
     pub name: InterfaceName,
     /// Present hardware address.
     pub mac: HardwareAddress,
-    /// Link-layer broadcast address (`IFLA_BROADCAST`), for Ethernet only: the broadcast address of an InfiniBand
-    /// netdev belongs to its partition.
+    /// Link-layer broadcast address (`IFLA_BROADCAST`) of an Ethernet netdev. `None` for an InfiniBand netdev, whose
+    /// broadcast address belongs to its partition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broadcast: Option<HardwareAddress>,
     /// Permanent hardware address, if the driver reports it (Linux 5.6, `IFLA_PERM_ADDRESS`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub permanent_mac: Option<HardwareAddress>,
-    /// Largest packet, bytes.
+    /// MTU, bytes.
     pub mtu: u32,
-    /// Largest MTU of its driver, bytes (Linux 4.19, `IFLA_MAX_MTU`); 0: no limit. `None`: not reported.
+    /// Largest MTU of the driver, bytes (Linux 4.19, `IFLA_MAX_MTU`). 0: the driver has no limit. `None`: the kernel
+    /// does not report the limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_mtu: Option<u32>,
-    /// True if its administrator has set it up (`IFF_UP`).
+    /// True if an administrator has set the netdev up (`IFF_UP`).
     pub up: bool,
-    /// True if the medium is there (`IFF_LOWER_UP`).
+    /// True if the netdev has carrier (`IFF_LOWER_UP`).
     #[serde(default)]
     pub carrier: bool,
-    /// Flags that are on, among those an administrator can set.
+    /// Flags that are set, among the flags that an administrator can set.
     #[serde(default)]
     pub flags: Vec<LinkFlag>,
     /// Transmit queue length, packets.
     #[serde(default)]
     pub tx_queue_len: u32,
-    /// Numbers that an administrator of its namespace can set, and that no move resets.
+    /// Numbers that an administrator of the netdev's namespace can set, and that a move does not reset.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub settings: BTreeMap<LinkSetting, u32>,
-    /// Alternative names, in the kernel's order. A name that is not UTF-8 is stored as a NUL and one character for each
-    /// byte. No name contains a NUL otherwise.
+    /// Alternative names, in the kernel's order. A name that is not UTF-8 is stored as a NUL followed by one character
+    /// for each byte. No other name contains a NUL.
     #[serde(default)]
     pub alt_names: Vec<String>,
-    /// Free text (`ip link set alias`); bytes that are no UTF-8 as in `alt_names`.
+    /// Free text (`ip link set alias`). A text that is not UTF-8 is stored as in `alt_names`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alias: Option<String>,
-    /// `veth`, `bond`, `macvlan`…; a NIC has none.
+    /// Kind of a virtual netdev: `veth`, `bond`, `macvlan`… A NIC has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
     /// Link type.
@@ -77,32 +79,32 @@ pub struct Link {
     /// Index of the bond or bridge of which the netdev is a port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub master: Option<u32>,
-    /// Index of the lower netdev (`IFLA_LINK`) in the lower netdev's own namespace. A macvlan in a pod thus has an
-    /// index of the host. `None` for the ends of a pair (`veth`).
+    /// Index of the lower netdev (`IFLA_LINK`) in the lower netdev's own namespace: for a pod's macvlan, an index of
+    /// the host. `None` for the ends of a pair (`veth`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lower: Option<u32>,
-    /// Lower netdev of a virtual netdev, which never changes. The origin distinguishes this netdev from a later netdev
-    /// with the same index and kind. `None`: there is no lower netdev, or it is unknown.
+    /// Lower netdev of a virtual netdev. The origin never changes. A later netdev with the same index and kind has
+    /// another origin. `None`: the netdev has no lower netdev, or the lower netdev is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
-    /// Kind of child, if a pod can get this kind.
+    /// Kind of child, if the netdev is a child of a kind that pods can get.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub child: Option<Child>,
     /// The partition and the mode of an IPoIB netdev.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ipoib: Option<Ipoib>,
-    /// In the record of a virtual function: the set-up by its physical function before the first change.
-    /// [`Observed::vfs`](crate::Observed::vfs) has the present set-up.
+    /// The settings that the physical function had for this virtual function before `rdma-cni` changed a setting. Only
+    /// a record has this field. [`Observed::vfs`](crate::Observed::vfs) has the present settings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vf: Option<Vf>,
-    /// Settings in [`SYSCTLS`], under `/proc/sys/net/ipv{4,6}/conf/<name>/`, by names like `ipv6/accept_ra`. A move
-    /// resets them.
+    /// The settings of [`SYSCTLS`] below `/proc/sys/net/ipv{4,6}/conf/<name>/`, by names like `ipv6/accept_ra`. The
+    /// kernel resets them when the netdev moves.
     #[serde(default)]
     pub sysctls: Sysctls,
-    /// Addresses, in the kernel's order (the first of an IPv4 prefix is its primary).
+    /// Addresses, in the kernel's order. The first address of an IPv4 prefix is the primary address.
     #[serde(default)]
     pub addresses: Vec<Address>,
-    /// Routes that leave by this netdev, in any table.
+    /// Routes through this netdev, in all tables.
     #[serde(default)]
     pub routes: Vec<Route>,
 }
@@ -112,43 +114,46 @@ pub struct Link {
 pub struct Origin {
     /// Index of the lower netdev, or of the other end of a pair (`IFLA_LINK`).
     pub index: u32,
-    /// Number of the lower netdev's namespace in this namespace (`IFLA_LINK_NETNSID`). -1: both netdevs are in one
-    /// namespace.
+    /// Number of the lower netdev's namespace in this namespace (`IFLA_LINK_NETNSID`). -1: the lower netdev is in this
+    /// namespace too.
     pub netns: i32,
-    /// Protocol and id of a VLAN (`IFLA_VLAN_PROTOCOL`, `IFLA_VLAN_ID`); 0: the netdev is no VLAN.
+    /// Protocol and id of a VLAN (`IFLA_VLAN_PROTOCOL`, `IFLA_VLAN_ID`). 0: the netdev is no VLAN.
     #[serde(default)]
     pub vlan: u32,
 }
 
-/// A number of a netdev, set by rtnetlink.
+/// A number that rtnetlink sets on a netdev.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum LinkSetting {
-    /// Mode `IF_LINK_MODE_*` (`include/uapi/linux/if.h`): 0 default, 1 dormant. Routing sees no carrier on a dormant
-    /// netdev, even if it is up.
+    /// Mode `IF_LINK_MODE_*` (`include/uapi/linux/if.h`): 0 default, 1 dormant. The kernel's routing treats a dormant
+    /// netdev as a netdev without carrier, even if it is up.
     Mode,
     /// Group of the netdev, which rules can name (`IFLA_GROUP`).
     Group,
-    /// Largest size in bytes of a packet that is segmented later (`IFLA_GSO_MAX_SIZE`).
+    /// Largest size in bytes of a packet that the kernel segments before it is sent (`IFLA_GSO_MAX_SIZE`).
     GsoMaxSize,
-    /// Largest number of segments of such a packet (`IFLA_GSO_MAX_SEGS`).
+    /// Largest number of segments of a packet that the kernel segments before it is sent (`IFLA_GSO_MAX_SEGS`).
     GsoMaxSegments,
-    /// Largest size in bytes of a packet that is merged from received ones (Linux 5.19, `IFLA_GRO_MAX_SIZE`).
+    /// Largest size in bytes of a packet that the kernel merges from received packets (Linux 5.19,
+    /// `IFLA_GRO_MAX_SIZE`).
     GroMaxSize,
-    /// Same as [`Self::GsoMaxSize`] for IPv4 (Linux 6.3, `IFLA_GSO_IPV4_MAX_SIZE`). The kernel changes both together.
+    /// Like [`Self::GsoMaxSize`], for IPv4 (Linux 6.3, `IFLA_GSO_IPV4_MAX_SIZE`). A change of `GsoMaxSize` also changes
+    /// this setting.
     GsoIpv4MaxSize,
-    /// Same as [`Self::GroMaxSize`] for IPv4 (Linux 6.3, `IFLA_GRO_IPV4_MAX_SIZE`). The kernel changes both together.
+    /// Like [`Self::GroMaxSize`], for IPv4 (Linux 6.3, `IFLA_GRO_IPV4_MAX_SIZE`). A change of `GroMaxSize` also changes
+    /// this setting.
     GroIpv4MaxSize,
     /// Operational state (`IFLA_OPERSTATE`). 1: the netdev is up, but dormant or under test, so IPv6 does not use it.
-    /// The kernel updates the state when the carrier changes. On a netdev without a medium of its own this may never
-    /// happen.
+    /// The kernel updates the state when the carrier changes. The carrier of a netdev without a medium of its own may
+    /// never change.
     Dormant,
-    /// Id of the XDP program (`IFLA_XDP`). With several programs, the sum of their ids; 0: no program. A move does not
-    /// detach programs.
+    /// Id of the netdev's XDP program (`IFLA_XDP`). If the netdev has several programs, the sum of their ids. 0: the
+    /// netdev has no program. The programs remain attached when the netdev moves.
     Xdp,
 }
 
-/// Flags of a netdev that an administrator sets, other than up and down.
+/// Flags of a netdev that an administrator sets, except the flag for up and down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LinkFlag {
@@ -156,24 +161,24 @@ pub enum LinkFlag {
     Promisc,
     /// The netdev receives every multicast packet.
     AllMulti,
-    /// Multicast is possible.
+    /// The netdev can send and receive multicast packets.
     Multicast,
-    /// No neighbour discovery (`ip link set arp off`).
+    /// The netdev does no neighbour discovery (`ip link set arp off`).
     NoArp,
-    /// Means nothing to the kernel (`ip link set trailers off`).
+    /// A flag without effect in the kernel (`ip link set trailers off`).
     NoTrailers,
-    /// Means nothing to the kernel (`ip link set dynamic on`).
+    /// A flag without effect in the kernel (`ip link set dynamic on`).
     Dynamic,
-    /// Drivers may log more.
+    /// The driver may log more.
     Debug,
-    /// Means nothing to the kernel.
+    /// A flag without effect in the kernel.
     PortSel,
-    /// Means nothing to the kernel.
+    /// A flag without effect in the kernel.
     AutoMedia,
 }
 
 impl LinkFlag {
-    /// All flags: those that `__dev_change_flags()` (`net/core/dev.c`) accepts from an administrator.
+    /// All flags that the kernel accepts from an administrator (`__dev_change_flags()`, `net/core/dev.c`).
     pub const ALL: [Self; 9] = [
         Self::Promisc,
         Self::AllMulti,
@@ -206,12 +211,12 @@ impl LinkFlag {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LinkType {
-    /// Ethernet, RoCE included.
+    /// Ethernet, including RoCE.
     #[default]
     Ether,
     /// IP over InfiniBand.
     Infiniband,
-    /// Anything else: loopback, tunnels.
+    /// Another link type, such as loopback or a tunnel.
     Other,
 }
 
@@ -227,8 +232,8 @@ impl Link {
     }
 
     /// Returns true if the kernel would accept `route` on a netdev with `addresses`. The route's source must be one of
-    /// `addresses`. Its gateway must be link-local, or be reachable by one of `addresses` or by another route of the
-    /// netdev.
+    /// `addresses`. The route's gateway must be link-local, or reachable through one of `addresses` or through another
+    /// route of the netdev.
     pub fn can_have(&self, route: &Route, addresses: &[Address]) -> bool {
         let has_source = route
             .source
@@ -248,26 +253,25 @@ impl Link {
         has_source && (route.onlink || link_local || by_address || by_route)
     }
 
-    /// Returns true if the kernel made `route` by itself, from one of the netdev's addresses or from a router
-    /// advertisement.
+    /// Returns true if the kernel made `route` from one of the netdev's addresses or from a router advertisement.
     ///
     /// Two programs make routes that look like the kernel's. NetworkManager sets addresses with `IFA_F_NOPREFIXROUTE`,
     /// and makes the prefix route with `RTPROT_KERNEL`. systemd-networkd makes advertised routes with `RTPROT_RA`. Both
-    /// programs make the kernel ignore advertisements, so the kernel does not make these routes again.
+    /// programs make the kernel ignore advertisements, so the kernel does not make these routes again after a move.
     ///
     /// The kernel makes routes in the main table (`fib_magic()`, `net/ipv4/fib_frontend.c`; `RT6_TABLE_PREFIX`,
     /// `include/net/ip6_fib.h`), or in the table of the netdev's VRF. A route with `RTPROT_KERNEL` in any other table
-    /// is a copy, made by a script for rules that select by source.
+    /// is a script's copy, for rules that select a table by source address.
     pub fn makes_itself(&self, route: &Route) -> bool {
         if route.table != MAIN_TABLE && self.master.is_none() {
             return false;
         }
         match route.protocol {
             PROTOCOL_KERNEL => {
-                let comes_with = |address: &Address| address.brings(route);
-                // the prefix of a router advertisement is on the link without an address of the netdev
+                let brings = |address: &Address| address.brings(route);
+                // the prefix of a router advertisement is on the link even if the netdev has no address in it
                 let advertised = route.destination.is_ipv6() && route.expires.is_some();
-                self.addresses.iter().any(comes_with) || advertised && self.takes_advertisements()
+                self.addresses.iter().any(brings) || advertised && self.takes_advertisements()
             }
             PROTOCOL_RA => self.takes_advertisements(),
             _ => false,
@@ -275,7 +279,7 @@ impl Link {
     }
 
     /// Returns true if the kernel makes addresses and routes from router advertisements (`ipv6_accept_ra()`,
-    /// `include/net/ipv6.h`). Assumes the kernel's default for an unknown setting.
+    /// `include/net/ipv6.h`). A setting that is unknown counts as the kernel's default.
     fn takes_advertisements(&self) -> bool {
         let setting = |key: &str, default| self.sysctls.get(key).copied().unwrap_or(default);
         match setting("ipv6/accept_ra", 1) {
@@ -284,8 +288,8 @@ impl Link {
         }
     }
 
-    /// Returns the netdev as expected after `seconds` without other changes: lifetimes are shorter, and expired objects
-    /// are gone.
+    /// Returns the netdev as the kernel would report it `seconds` later if nothing else changed: lifetimes are shorter,
+    /// and expired addresses and routes are missing.
     pub fn aged(&self, seconds: u64) -> Self {
         let seconds = u32::try_from(seconds).unwrap_or(u32::MAX - 1);
         let left = |lifetime: u32| match lifetime {
@@ -299,7 +303,7 @@ impl Link {
         }
         let valid = |it: &Address| it.lifetime.is_none_or(|(valid, _)| valid > 0);
         link.addresses.retain(valid);
-        // a route that the kernel made with an address goes with the address
+        // when the kernel removes an address, it also removes the routes that it made with this address
         let stays = |route: &&Route| !self.makes_itself(route) || link.makes_itself(route);
         let routes = self.routes.iter().filter(stays).map(|route| Route {
             expires: route.expires.map(left),
@@ -310,8 +314,8 @@ impl Link {
         link
     }
 
-    /// Returns the routes that the kernel does not make by itself. The order allows setting them one after the other: a
-    /// route to a gateway comes before routes through this gateway.
+    /// Returns the routes that the kernel does not make by itself. A route to a gateway precedes the routes through
+    /// this gateway, so a caller can add them in this order.
     pub fn lasting_routes(&self) -> impl Iterator<Item = &Route> {
         let lasting = || self.routes.iter().filter(|route| !self.makes_itself(route));
         let on_link = lasting().filter(|route| route.gateway.is_none());
@@ -328,14 +332,14 @@ impl Link {
         self.kind.as_deref() == Some("vlan") && self.lower.is_some()
     }
 
-    /// Returns true if the netdev represents another function's port on the NIC's switch: `pf0vf3`, `c1pf0sf88`
-    /// (`Documentation/networking/devlink/devlink-port.rst`).
+    /// Returns true if the netdev is a representor: it represents another function's port on the NIC's switch, such as
+    /// `pf0vf3` or `c1pf0sf88` (`Documentation/networking/devlink/devlink-port.rst`).
     pub fn is_representor(&self) -> bool {
         let name = self.port_name.as_deref().unwrap_or_default();
         name.contains("pf") && (name.contains("vf") || name.contains("sf"))
     }
 
-    /// Returns this netdev's address that equals `wanted` except for flags and lifetimes.
+    /// Returns the netdev's address that equals `wanted`, ignoring flags and lifetimes.
     pub fn address(&self, wanted: &Address) -> Option<&Address> {
         self.addresses.iter().find(|a| a.same_as(wanted))
     }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Equivalent commands.
+//! Tests of equivalent commands.
 
 use super::*;
 use crate::{Guid, IpoibMode, MacvlanMode, Pkey};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 #[test]
-fn as_a_person_would_type_it() {
+fn operations_print_as_commands() {
     let name = |text: &str| InterfaceName::try_from(text).expect("a name");
     let rule = |from: &str, prefix| Rule {
         from: from.parse().expect("an address"),

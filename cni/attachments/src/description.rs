@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Names that programs in a pod need to use RDMA on its rails. The result of ADD, `rails.json` and a container's
-//! environment contain them.
+//! Description of a pod's rails for programs that use RDMA in the pod. The result of ADD, `rails.json` and a
+//! container's environment contain it.
 
 use crate::{Attachment, Rail};
 use serde_json::{Value, json};
 
-/// Index of the GID that an InfiniBand port derives from its GUID, without an IP address (InfiniBand Architecture
-/// Specification, volume 1, 4.1.1).
+/// Index of the GID that an InfiniBand port derives from its GUID. This GID contains no IP address (InfiniBand
+/// Architecture Specification, volume 1, 4.1.1).
 pub const PORTS_OWN_GID: u32 = 0;
 
 impl Attachment {
@@ -17,7 +17,7 @@ impl Attachment {
         rails.filter_map(|rail| self.describe_rail(rail)).collect()
     }
 
-    /// Describes `rail`. None if it has neither an RDMA device nor addresses.
+    /// Describes `rail`. Returns `None` if the rail has neither an RDMA device nor addresses.
     pub fn describe_rail(&self, rail: &Rail) -> Option<Value> {
         let mut description = describe(rail)?;
         description["ifname"] = self.key.interface.to_string().into();
@@ -26,11 +26,11 @@ impl Attachment {
 }
 
 fn describe(rail: &Rail) -> Option<Value> {
-    let given = &rail.assigned.addresses;
-    if rail.rdma.is_none() && given.is_empty() {
+    let assigned = &rail.assigned.addresses;
+    if rail.rdma.is_none() && assigned.is_empty() {
         return None;
     }
-    let addresses = given.iter().map(|it| format!("{}/{}", it.ip, it.prefix));
+    let addresses = assigned.iter().map(|it| format!("{}/{}", it.ip, it.prefix));
     let mode = if rail.shared.is_some() {
         "share"
     } else {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Devices in pods, from the records of this boot whose devices are not restored. Leaves out records that are
-//! unreadable, or that a newer `rdma-cni` wrote; `doctor` reports both.
+//! Devices in pods, from the records of this boot whose devices are not restored. Leaves out records that cannot be
+//! read, or that a newer `rdma-cni` wrote. `doctor` reports these records.
 
 pub mod netns;
 mod rails;
@@ -18,13 +18,13 @@ use std::{
 /// A device in a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodDevice {
-    /// The PCI function or auxiliary device of the RDMA device, or of the netdev if there is no RDMA device.
+    /// The PCI function or auxiliary device of the RDMA device. If there is no RDMA device: that of the netdev.
     pub address: DeviceAddress,
-    /// The address of its netdev, or else of its RDMA device.
+    /// The PCI function or auxiliary device of the netdev. If there is no netdev: that of the RDMA device.
     pub netdev: DeviceAddress,
-    /// Index of the netdev in the pod, if no hardware address identifies the netdev.
+    /// Index of the netdev in the pod. `None`: the netdev is identified by its PCI function or auxiliary device.
     pub index: Option<u32>,
-    /// The pod.
+    /// The pod that has the device.
     pub pod: PodNetns,
 }
 
@@ -38,28 +38,28 @@ impl PodDevice {
 /// A pod's network namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodNetns {
-    /// `namespace/name` of the pod, else the container's id.
+    /// `namespace/name` of the pod. If the name is unknown: the container's id.
     pub name: String,
-    /// Path of the namespace, seen from this process.
+    /// Path of the namespace, as this process sees it.
     pub netns: PathBuf,
     /// Identity of the namespace.
     pub id: NetnsId,
-    /// True if RDMA devices are moved into the pod too.
+    /// True if ADD moves the RDMA devices into the pod too.
     pub exclusive: bool,
-    /// True while devices are moved into the pod or back.
+    /// True while devices move into the pod or back to the host.
     pub moving: bool,
 }
 
 /// SMC-R status of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PodSmc {
-    /// The pod's namespace in the cluster; empty: not known.
+    /// The pod's Kubernetes namespace. Empty if unknown.
     pub namespace: String,
-    /// The pod's name, else the container's id.
+    /// The pod's name. If the name is unknown: the container's id.
     pub pod: String,
-    /// `active`, `off`
+    /// SMC-R status: `active` or `off`.
     pub state: String,
-    /// The reason of the state.
+    /// The reason for the status.
     pub reason: Option<String>,
 }
 
@@ -92,9 +92,11 @@ fn records(store: &Store, boot_id: &str) -> Vec<Attachment> {
         .unwrap_or_default()
 }
 
-/// Returns the path of the namespace `id` for this process. The runtime's path is `given`. Runtimes use
-/// `/var/run/netns/…`, which a node links to `/run/netns/…`, but a container may lack the link. If both paths exist,
-/// returns the path of the namespace `id`. If neither path exists, the namespace is gone.
+/// Returns the path of the namespace `id`, as this process sees it. `given` is the path that the runtime passed.
+///
+/// Runtimes use `/var/run/netns/…`. On a node `/var/run` is a link to `/run`, but in a container this link may be
+/// missing. This function therefore also tries `/run/netns/…`. If both paths exist, it returns the path that leads to
+/// the namespace `id`. If neither path exists, the namespace has ended.
 pub fn netns_seen(given: PathBuf, id: NetnsId) -> PathBuf {
     let Ok(below) = given.strip_prefix("/var/run") else {
         return given;
@@ -109,14 +111,14 @@ pub fn netns_seen(given: PathBuf, id: NetnsId) -> PathBuf {
     given
 }
 
-/// Returns true if this process runs in a container that cannot see the directory of namespaces. A namespace that is
-/// missing at `netns` may then exist nevertheless.
+/// Returns true if this process runs in a container that cannot see the directory of namespaces. A namespace whose path
+/// `netns` is missing in the container may then exist on the node.
 pub fn is_out_of_sight(netns: &Path) -> bool {
     !netns.parent().is_some_and(Path::is_dir)
 }
 
 impl Attachment {
-    /// Returns `namespace/name` of the pod, else the container's id.
+    /// Returns `namespace/name` of the pod, or the container's id if the pod is unknown.
     fn pod_name(&self) -> &str {
         self.pod.as_deref().unwrap_or(&self.key.container)
     }
@@ -144,7 +146,8 @@ impl Attachment {
 }
 
 impl Rail {
-    /// Returns the hardware of the rail's moved netdev, and of its RDMA device.
+    /// Returns the hardware of the rail's netdev and of its RDMA device. The first value is `None` if ADD did not move
+    /// the netdev.
     fn own_devices(&self) -> [Option<DeviceAddress>; 2] {
         [
             self.host_link.as_ref().and_then(|it| it.parent.clone()),
@@ -188,7 +191,8 @@ mod tests {
         })
     }
 
-    /// A state directory with `records`, each of the container that is named.
+    /// Makes a state directory with the records `records`. Each record is a pair of a container's name and the record's
+    /// content.
     fn state(records: &[(&str, Value)]) -> tempfile::TempDir {
         let state = tempfile::tempdir().expect("a directory");
         for (container, record) in records {
@@ -221,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_moved_is_in_the_pod() {
+    fn moved_devices_are_reported_in_the_pod() {
         let state = state(&[("c1", record("attached", "this"))]);
         let desired = [
             "0000:3b:00.2 None team/train-0 false",
@@ -230,7 +234,7 @@ mod tests {
         assert_eq!(placed(state.path()), desired);
     }
 
-    /// eRDMA: the netdev is one PCI function, the RDMA device another.
+    /// On eRDMA, netdev and RDMA device are two PCI functions.
     #[test]
     fn a_nic_of_two_functions_is_known_by_its_rdma_device() {
         let mut text = record("attached", "this");
@@ -244,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_of_smc() {
+    fn the_smc_status_is_read() {
         let of = |name: &'static str, smc: Value, phase: &str| {
             let mut text = record(phase, "this");
             text["pod"] = format!("team/{name}").into();
@@ -267,7 +271,7 @@ mod tests {
         );
     }
 
-    /// Files stand for namespaces: device and inode identify both.
+    /// Files represent namespaces in this test: the same numbers, device and inode, identify a file and a namespace.
     #[test]
     fn a_namespace_is_where_it_is_seen() {
         let run = tempfile::tempdir_in("/run").expect("a directory");
@@ -284,7 +288,7 @@ mod tests {
         };
         let (here, given) = (at("/run"), at("/var/run"));
         let own = id(&here);
-        // a link on a node, as a rule
+        // on most nodes `/var/run` is a link to `/run`
         let shown = if given.exists() { &given } else { &here };
         assert_eq!(&netns_seen(given.clone(), own), shown);
         assert_eq!(netns_seen(here.clone(), own), here);
@@ -297,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_under_way_moves() {
+    fn unfinished_attachments_are_reported_as_moving() {
         let state = state(&[("c1", record("detaching", "this"))]);
         assert_eq!(
             placed(state.path())[0],
@@ -306,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_restored_or_cannot_be_read_is_passed_over() {
+    fn restored_and_unreadable_records_are_skipped() {
         let mut newer = record("attached", "this");
         newer["format"] = (crate::FORMAT + 1).into();
         let state = state(&[
@@ -326,7 +330,7 @@ mod tests {
         assert_eq!(placed(state.path()), [""; 0]);
     }
 
-    /// Records as `rdma-cni` has them in its own tests.
+    /// The records are those of `rdma-cni`'s own tests.
     #[test]
     fn what_rdma_cni_writes_is_understood() {
         let of = |name: &str| {

@@ -7,8 +7,9 @@
 //!                                                    .lock  one attachment: its verbs
 //! <stateDir>/rails/…                                       names for programs: `rdma-cni`
 //! ```
-//! A verb takes the attachment's lock before the node's lock. While a verb holds the node's lock, it may try the lock
-//! of another attachment, but does not wait for that lock.
+//! A CNI command takes the attachment's lock before the node's lock: [`Store::lock_node`] requires the
+//! [`AttachmentLock`]. While a command holds the node's lock, it may try the lock of another attachment, but must not
+//! wait for that lock.
 //!
 //! Container ids and network names cannot contain `@` or `/`, so no two attachments share a file. A lock belongs to an
 //! open file, so it ends with its process.
@@ -38,42 +39,48 @@ pub struct Store {
     patience: Patience,
 }
 
-/// A lock, until it is dropped.
+/// Lock of one attachment. Dropping it releases the lock.
 #[derive(Debug)]
-pub struct Lock {
+pub struct AttachmentLock {
     _held: Held,
     path: PathBuf,
 }
 
-/// The state of an attachment's record on disk.
+/// Lock of the node. Dropping it releases the lock.
+#[derive(Debug)]
+pub struct NodeLock {
+    _held: Held,
+}
+
+/// State of an attachment's record file.
 #[derive(Debug)]
 pub enum Record {
-    /// No record.
+    /// The record does not exist.
     None,
-    /// A record.
+    /// The record can be read.
     Good(Box<Attachment>),
-    /// A file that is no record, with the reason in one line.
+    /// The file contains no record. The text is the reason, in one line.
     Corrupt(String),
-    /// A record of a later version of this plugin, and its format.
+    /// A later version of this plugin wrote the record, in this format.
     Newer(u64),
 }
 
-/// Keys by the names of the files, in order.
+/// Keys of attachments from the names of files, in order.
 #[derive(Debug, Default)]
 struct Files {
     /// The attachments that have a record.
     records: BTreeSet<Key>,
-    /// The attachments that have an unfinished record, or a lock and no record.
+    /// The attachments that have an unfinished record, or that have a lock file and no record.
     killed: BTreeSet<Key>,
 }
 
 impl Store {
-    /// Opens the state directory `root` for one verb, which starts now. The directory need not exist yet.
+    /// Opens the state directory `root` for one CNI command, which starts now. The directory need not exist yet.
     pub fn new(root: &Path) -> Self {
         Self::within(root, Patience::of_verb())
     }
 
-    /// Opens the state directory for a verb whose wait for locks `patience` limits.
+    /// Opens the state directory for one CNI command. `patience` limits the time for which the command waits for locks.
     pub fn within(root: &Path, patience: Patience) -> Self {
         Self {
             root: root.to_owned(),
@@ -81,50 +88,56 @@ impl Store {
         }
     }
 
-    /// Returns the time that the verb may still wait for locks.
+    /// Returns the time for which the CNI command may still wait for locks.
     pub fn patience(&self) -> Patience {
         self.patience
     }
 
-    /// The directory itself.
+    /// Returns the path of the state directory.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// Checks that records can be written. STATUS calls this function, because STATUS itself writes no record.
+    /// Checks that records can be written. For STATUS, which writes no record itself.
     pub fn probe(&self) -> Result<(), StoreError> {
         room::check(&self.root).map_err(failed("write", &self.root))
     }
 
-    /// Waits for the node's lock, which allows only one move at a time: two simultaneous moves could swap the numbers
-    /// of their character devices.
-    pub fn lock_node(&self) -> Result<Lock, StoreError> {
+    /// Waits for the node's lock. The lock allows only one move at a time: two simultaneous moves could swap the
+    /// numbers of their character devices. `_own` proves that the caller holds its attachment's lock, which it must
+    /// take first.
+    pub fn lock_node(&self, _own: &AttachmentLock) -> Result<NodeLock, StoreError> {
+        self.lock_node_alone()
+    }
+
+    /// Waits for the node's lock. The caller must take no attachment's lock while it holds the node's lock.
+    pub fn lock_node_alone(&self) -> Result<NodeLock, StoreError> {
         let path = self.root.join("lock");
         let file = open_first_lock(&path)?;
         let held = self.patience.wait(file).map_err(failed("lock", &path))?;
-        Ok(Lock { _held: held, path })
+        Ok(NodeLock { _held: held })
     }
 
     /// Waits for the lock of one attachment.
-    pub fn lock(&self, key: &Key) -> Result<Lock, StoreError> {
+    pub fn lock(&self, key: &Key) -> Result<AttachmentLock, StoreError> {
         let path = self.path(key, "lock");
         loop {
             let file = open_first_lock(&path)?;
             let held = self.patience.wait(file).map_err(failed("lock", &path))?;
             if lock::is_still(&held, &path) {
-                return Ok(Lock { _held: held, path });
+                return Ok(AttachmentLock { _held: held, path });
             }
         }
     }
 
-    /// Takes the lock of one attachment, if it is free.
-    pub fn try_lock(&self, key: &Key) -> Result<Option<Lock>, StoreError> {
+    /// Takes the lock of one attachment. Returns `None` if another process holds it.
+    pub fn try_lock(&self, key: &Key) -> Result<Option<AttachmentLock>, StoreError> {
         let path = self.path(key, "lock");
         loop {
             let file = open_lock(&path)?;
             match lock::attempt(file).map_err(failed("lock", &path))? {
                 Some(held) if lock::is_still(&held, &path) => {
-                    return Ok(Some(Lock { _held: held, path }));
+                    return Ok(Some(AttachmentLock { _held: held, path }));
                 }
                 Some(_) => {}
                 None => return Ok(None),
@@ -132,8 +145,8 @@ impl Store {
         }
     }
 
-    /// Returns true if a verb is running for the attachment. Creates no file. The check takes the lock for a moment, so
-    /// a verb that starts at this moment finds the lock taken.
+    /// Returns true if a CNI command is running for the attachment. Makes no file. Takes the attachment's lock for a
+    /// moment: a command that starts in this moment finds it locked.
     pub fn is_at_work(&self, key: &Key) -> bool {
         let file = state_file::open(&self.path(key, "lock"));
         let lock = file.map(|file| file.try_lock_shared());
@@ -145,14 +158,14 @@ impl Store {
         self.write(attachment, true)
     }
 
-    /// Overwrites a record without syncing it. ADD's progress matters only until the next boot. After a power loss, the
-    /// machine has the new or the old record.
+    /// Overwrites a record without a sync to disk. After a power loss, the disk has the new or the old record. This is
+    /// enough, because ADD's progress matters only until the next boot.
     pub fn update(&self, attachment: &Attachment) -> Result<(), StoreError> {
         self.write(attachment, false)
     }
 
-    /// Overwrites a record like [`Store::update`], but not if the present record cannot be read: a record that was
-    /// built without the present one must not replace it.
+    /// Overwrites a record like [`Store::update`]. Keeps a present record that cannot be read, because the new record
+    /// lacks its content.
     pub fn amend(&self, attachment: &Attachment) -> Result<(), StoreError> {
         match self.record(&attachment.key) {
             Record::Corrupt(why) => {
@@ -181,21 +194,22 @@ impl Store {
         }
     }
 
-    /// Returns the time since the record of `key` was written. `None`: the time is unknown, or the clock was set back.
+    /// Returns the time since the record of `key` was written. Returns `None` if this time is unknown or the clock was
+    /// set back.
     pub fn age(&self, key: &Key) -> Option<Duration> {
         let written = fs::metadata(self.path(key, "json")).and_then(|it| it.modified());
         written.ok()?.elapsed().ok()
     }
 
-    /// Removes an attachment's record and the file of its lock.
-    pub fn remove(&self, key: &Key, lock: Lock) -> Result<(), StoreError> {
+    /// Removes an attachment's record and its lock file.
+    pub fn remove(&self, key: &Key, lock: AttachmentLock) -> Result<(), StoreError> {
         self.forget(key)?;
         lock.discard();
         Ok(())
     }
 
-    /// Removes an attachment's record and its unfinished file. Does not release the lock. If the unfinished file cannot
-    /// be removed, the next [`Store::sweep`] tries again.
+    /// Removes an attachment's record and its unfinished file, and keeps the lock. If an unfinished file cannot be
+    /// removed, the next [`Store::sweep`] tries again.
     pub fn forget(&self, key: &Key) -> Result<(), StoreError> {
         let _ = fs::remove_file(self.path(key, UNFINISHED));
         let path = self.path(key, "json");
@@ -205,10 +219,13 @@ impl Store {
         }
     }
 
-    /// Removes files that killed processes left, for one network or for all: unfinished records without a writer, and
-    /// lock files that have no record and no holder. The next verb retries files that this call cannot remove.
-    /// `own` is the caller's attachment, whose lock the caller holds. Returns the attachments that have a record, like
-    /// [`Store::keys`].
+    /// Removes files that killed processes left, for one network or for all networks:
+    ///
+    /// - unfinished records that no process is writing
+    /// - lock files without a record that no process holds
+    ///
+    /// If a file cannot be removed, the next CNI command tries again. `own` is the caller's attachment, whose lock the
+    /// caller holds. Returns the attachments that have a record, like [`Store::keys`].
     pub fn sweep(&self, network: Option<&str>, own: Option<&Key>) -> Result<Vec<Key>, StoreError> {
         let Files { records, killed } = self.files(network)?;
         for key in killed {
@@ -221,10 +238,10 @@ impl Store {
         Ok(records.into_iter().collect())
     }
 
-    /// Removes the files of an attachment whose verb could not begin. Returns true if no other verb is running for the
-    /// attachment.
+    /// Removes the files of an attachment whose CNI command could not begin. Returns true if no other command is
+    /// running for the attachment.
     pub fn tidy(&self, key: &Key) -> bool {
-        // the writer of an unfinished record has the lock
+        // stop if the lock is held: its holder may be writing the unfinished record
         let Ok(Some(lock)) = self.try_lock(key) else {
             return false;
         };
@@ -236,7 +253,7 @@ impl Store {
         true
     }
 
-    /// Renames a corrupt record, so that it blocks no verb and stays available.
+    /// Renames a corrupt record. The renamed record blocks no CNI command, and an administrator can still read it.
     pub fn set_aside(&self, key: &Key) -> Result<PathBuf, StoreError> {
         let path = self.path(key, "json");
         let aside = self.path(key, "corrupt");
@@ -244,7 +261,7 @@ impl Store {
         Ok(aside)
     }
 
-    /// Returns the records that were set aside.
+    /// Returns the paths of corrupt records that were renamed.
     pub fn aside(&self) -> Result<Vec<PathBuf>, StoreError> {
         let mut found = vec![];
         for network in names(&self.root.join("attachments"))? {
@@ -257,7 +274,7 @@ impl Store {
         Ok(found)
     }
 
-    /// Returns all attachments of one network, or of all networks, that have a record.
+    /// Returns the attachments that have a record, of one network or of all networks.
     pub fn keys(&self, network: Option<&str>) -> Result<Vec<Key>, StoreError> {
         Ok(self.files(network)?.records.into_iter().collect())
     }
@@ -300,16 +317,16 @@ impl Store {
     }
 }
 
-impl Lock {
-    /// Removes the lock's file if no record needs the lock. Tries twice. If the file still stays, the next
-    /// [`Store::sweep`] removes it.
+impl AttachmentLock {
+    /// Removes the lock file. Call this function only if no record needs the lock, because it does not check this.
+    /// Tries twice. If the file cannot be removed, the next [`Store::sweep`] tries again.
     pub fn discard(self) {
         let remove = || fs::remove_file(&self.path);
         let _ = remove().or_else(|_| remove());
     }
 }
 
-/// Returns the key in a file name without its extension.
+/// Returns the key that a file name without extension contains.
 fn key(network: &str, name: &str) -> Option<Key> {
     let (container, interface) = name.split_once('@')?;
     Some(Key {
@@ -319,16 +336,16 @@ fn key(network: &str, name: &str) -> Option<Key> {
     })
 }
 
-/// The field that the records of all versions have.
+/// The field that records of every version have.
 #[derive(Deserialize)]
 struct Head {
     format: u64,
 }
 
-/// Parses `text` as the record of `key`. Parses a record of this version only once, because each ADD reads the records
-/// of all pods.
+/// Parses `text` as the record of `key`. A record of this version is parsed only once, for speed: each ADD reads the
+/// records of all pods.
 pub fn decode(text: &[u8], key: &Key) -> Record {
-    // both error texts can quote the writer of the file
+    // make the text safe: it can quote the file, which another program may have written
     let corrupt = |why: String| Record::Corrupt(one_line(&why).into_owned());
     match serde_json::from_slice::<Attachment>(text) {
         Ok(attachment) if attachment.format > FORMAT => Record::Newer(attachment.format.into()),
@@ -347,7 +364,7 @@ fn open_lock(path: &Path) -> Result<File, StoreError> {
     lock::open(path).map_err(failed("open", path))
 }
 
-/// Opens a lock, and creates its directory if it is missing.
+/// Opens a lock file. Creates the directory of the lock file if it is missing.
 fn open_first_lock(path: &Path) -> Result<File, StoreError> {
     match (open_lock(path), path.parent()) {
         (Err(error), Some(directory)) if is_absent(error.kind()) => {
@@ -358,7 +375,7 @@ fn open_first_lock(path: &Path) -> Result<File, StoreError> {
     }
 }
 
-/// Suffix of a record while it is written.
+/// Extension of a record that is being written.
 const UNFINISHED: &str = "json.new";
 
 fn is_absent(kind: io::ErrorKind) -> bool {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Escaping of text that others wrote in part, for people and logs.
+//! Escapes text that other programs wrote in part. A person or a log gets only escaped text.
 
 use serde_json::Value;
 use std::{borrow::Cow, fmt::Write as _};
@@ -21,20 +21,21 @@ pub fn one_line(text: &str) -> Cow<'_, str> {
     line.into()
 }
 
-/// Returns `value` as JSON in one line without control characters. JSON requires escapes only for the control
-/// characters before the space (RFC 8259, section 7). Parsing the line returns the same value.
+/// Returns `value` as JSON in one line without control characters. Escapes more characters than JSON requires: JSON
+/// requires escapes only for the control characters before the space (RFC 8259, section 7). A parser of the line gets
+/// the same value.
 pub fn json(value: &Value) -> String {
     escaped(value.to_string())
 }
 
-/// Escapes the same characters as [`one_line`] in `text`, which must be JSON.
+/// Escapes in `text`, which must be JSON, the characters that [`one_line`] escapes.
 pub(crate) fn escaped(text: String) -> String {
     if !text.contains(steers) {
         return text;
     }
     let mut line = String::with_capacity(text.len() + 8);
     for character in text.chars() {
-        // all escaped characters have four hexadecimal digits, and JSON allows them only inside strings
+        // every such character has four hexadecimal digits, and in JSON it can only be inside a string
         let _ = match steers(character) {
             true => write!(line, "\\u{:04x}", u32::from(character)),
             false => line.write_char(character),
@@ -43,7 +44,7 @@ pub(crate) fn escaped(text: String) -> String {
     line
 }
 
-/// Reports whether `character` controls how text is displayed, so that [`one_line`] escapes it.
+/// Returns true if `character` controls the display of text. [`one_line`] escapes such characters.
 pub fn steers(character: char) -> bool {
     character.is_control()
         || matches!(
@@ -57,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_steers_is_escaped_and_all_else_stays() {
+    fn terminal_controls_are_escaped() {
         for plain in ["", "\"a\" \\n 'b' ä→…", "e\u{301}"] {
             assert!(matches!(one_line(plain), Cow::Borrowed(it) if it == plain));
         }

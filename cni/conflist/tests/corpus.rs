@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Lists as other networks write them, in their own layouts and in random ones.
+//! Tests with lists as other networks write them, in their own layouts and in random ones.
 
 use conflist::{Entry, List, Position, TYPE, single::Single};
 use serde_json::{Map, Value, json};
 use std::{collections::BTreeMap, fs, path::Path};
 
-/// The extension, with its files and their texts.
+/// Returns the files with this extension, and their texts.
 fn corpus(extension: &str) -> BTreeMap<String, String> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus");
     let files = fs::read_dir(directory).expect("the corpus").map(|entry| {
@@ -55,7 +55,7 @@ fn plugins(value: &mut Value) -> &mut Vec<Value> {
     value["plugins"].as_array_mut().expect("plugins")
 }
 
-/// Checks all properties of adding `entry` to `text`.
+/// Adds `entry` to `text` and removes it. Checks all properties of both edits.
 fn goes_in_and_out(text: &str, entry: &Entry) {
     let new = with(text, entry);
     assert_eq!(without(&new), text, "every byte is back");
@@ -96,13 +96,13 @@ fn every_list_says_where_it_comes_from() {
     for file in lists.keys() {
         assert!(sources.contains(&format!("`{file}`")), "{file}");
     }
-    // `file` in the first column, and the sentence for those that are made up
+    // a row of the table begins with the file's name; the 4 constructed files are in a sentence
     let named = sources.lines().filter(|line| line.starts_with("| `"));
     assert_eq!(named.count() + 4, lists.len());
 }
 
 #[test]
-fn what_was_put_in_comes_out_and_leaves_every_byte() {
+fn inserting_and_removing_an_entry_keeps_every_byte() {
     let corpus = corpus(".conflist");
     assert_eq!(corpus.len(), 16);
     for text in corpus.values() {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The lists to which our entry can be added and from which it can be removed, and the refused ones.
+//! Tests of lists to which our entry can be added and from which it can be removed, and of lists
+//! that are refused.
 
 use conflist::{
     Broken, Entry, List, Position,
@@ -135,7 +136,7 @@ fn the_newest_of_several_versions_is_enough() {
 }
 
 #[test]
-fn what_a_user_wrote_is_the_users() {
+fn a_users_own_settings_stay() {
     for kind in ["rdma", "rdma-cni"] {
         let text = LIST.replace(
             "{\"type\"",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The position of our entry: in the network's list, or in the network's own directory.
+//! Tests of the place of our entry: in the network's list, or in the network's own directory.
 
 use conflist::{
     Called, Change, Directory, Entry, File, Obstacle, Placement, Programs, Runtime, called,
@@ -10,11 +10,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 const LIST: &str = "10-cbr0.conflist";
 const OURS: &str = "cbr0/99-rdma-cni.conf";
-/// A plugin whose file sorts before ours, and one whose file sorts behind it.
+/// Two plugins of another program: the file of one sorts before ours, the file of the other after it.
 const THEIRS: [&str; 2] = ["cbr0/50-rdma.conf", "cbr0/99-zz.conf"];
 const TEXT: &str = r#"{"cniVersion":"0.3.1","name":"cbr0","plugins":[{"type":"flannel"}]}"#;
 
-/// A directory of lists, and the files in it that are ours.
+/// A directory of lists, with the names of our files in it.
 #[derive(Clone)]
 struct Net {
     files: BTreeMap<String, String>,
@@ -69,8 +69,8 @@ impl Net {
         }
     }
 
-    /// Applies the plan until it is empty. After each change every pod has rails: our entry is in the list or in the
-    /// directory.
+    /// Applies plans until a plan is empty. Checks after each change that every pod gets rails: our entry is in the
+    /// list or in the directory.
     fn turn(&mut self, placement: &Placement) -> (Vec<String>, Result<Called, Obstacle>) {
         let plan = self.plan(placement);
         let is_called = |net: &Self| {
@@ -88,7 +88,7 @@ impl Net {
         (done, plan.obstacle.map_or_else(|| Ok(called()), Err))
     }
 
-    /// Returns the real entries in the list and in the directory.
+    /// Returns the number of real entries in the list and in the directory.
     fn entries(&self) -> [usize; 2] {
         let text = |name: &str| self.files.get(name).map_or("{}", String::as_str);
         let ours = |value: &Value| value["type"] == "rdma-cni" && value["detect"] != true;
@@ -131,11 +131,11 @@ fn the_directory_has_a_file_of_ours_and_the_list_is_not_touched() {
     });
     let text: Value = serde_json::from_str(&net.files[OURS]).expect("JSON");
     assert_eq!(text, expected);
-    // a program that writes the list again removes nothing of ours
+    // if a program writes the list again, our entry in the directory remains
     net.files
         .insert(LIST.into(), TEXT.replace("0.3.1", "1.0.0"));
     assert_eq!(net.turn(&Placement::Directory).0, [] as [&str; 0]);
-    // another configuration of ours
+    // our entry gets another configuration
     net.entry = Entry::default();
     assert_eq!(net.turn(&Placement::Directory).0, [format!("write {OURS}")]);
     let (changes, obstacles) = plan::detach(&net.directory(), &net.placed);
@@ -146,7 +146,7 @@ fn the_directory_has_a_file_of_ours_and_the_list_is_not_touched() {
     );
 }
 
-/// The entry moves both ways, and in no moment would a pod have no rails.
+/// The entry moves to the directory and back. A pod that starts at any moment gets rails.
 #[test]
 fn evidence_moves_the_entry_and_its_loss_moves_it_back() {
     let mut net = Net::new(&[(LIST, TEXT)]);
@@ -161,7 +161,8 @@ fn evidence_moves_the_entry_and_its_loss_moves_it_back() {
         });
         assert_eq!(detecting, expected);
         let (done, place) = net.turn(&auto(&["cbr0"]));
-        // the directory comes first: the entry is called twice in between, which the second call detects
+        // the directory is changed first: meanwhile the runtime calls the entry twice, and the second call detects
+        // this
         assert_eq!(done, [format!("write {OURS}"), format!("write {LIST}")]);
         is_in(&place, OURS);
         assert_eq!((net.entries(), net.files[LIST].as_str()), ([0, 1], TEXT));
@@ -193,7 +194,7 @@ fn a_list_whose_directory_is_not_read_has_the_entry_itself() {
     }
     let (_, place) = Net::new(&[(LIST, &inlined("false"))]).turn(&Placement::Directory);
     is_in(&place, OURS);
-    // the network's program says so from now on
+    // from now on the list forbids libcni to read the directory
     let mut net = Net::new(&[(LIST, TEXT)]);
     net.turn(&auto(&["cbr0"])).1.expect("placed");
     net.files.insert(LIST.into(), inlined("true"));
@@ -202,9 +203,9 @@ fn a_list_whose_directory_is_not_read_has_the_entry_itself() {
     is_in(&place, LIST);
 }
 
-/// The directory is not used for a single configuration, nor for the network that Multus calls.
+/// The directory is not used for a single configuration, and not for the network that Multus calls.
 #[test]
-fn what_has_no_directory_is_as_with_the_list() {
+fn a_runtime_without_a_directory_uses_the_list() {
     let single = r#"{"cniVersion":"0.4.0","name":"cbr0","type":"terway"}"#;
     let multus = r#"{"cniVersion":"0.3.1","name":"m","type":"multus-shim",
         "clusterNetwork":"/host/etc/cni/net.d/10-cbr0.conflist"}"#;
@@ -226,7 +227,7 @@ fn what_has_no_directory_is_as_with_the_list() {
 }
 
 #[test]
-fn what_somebody_else_has_there_stays_theirs_and_is_not_doubled() {
+fn a_foreign_entry_stays_and_is_not_doubled() {
     let text = r#"{"type":"rdma","deviceID":"0000:3b:00.2"}"#;
     let placements = [
         Placement::Directory,
@@ -243,7 +244,7 @@ fn what_somebody_else_has_there_stays_theirs_and_is_not_doubled() {
         assert_eq!(done, [] as [&str; 0]);
         let place = place.expect("placed");
         assert_eq!((place.file.as_str(), place.by_others), (theirs.0, true));
-        // the other file is written after ours
+        // another program writes its file after ours
         let mut net = Net::new(&[(LIST, TEXT)]);
         net.turn(placement).1.expect("placed");
         net.files.insert(theirs.0.into(), theirs.1.into());
@@ -254,7 +255,7 @@ fn what_somebody_else_has_there_stays_theirs_and_is_not_doubled() {
         let mut net = Net::new(&[(LIST, TEXT), ("cbr0/50-rdma.conflist", theirs.1)]);
         assert!(!net.turn(placement).1.expect("placed").by_others);
     }
-    // in the list, by another name than ours
+    // another program's entry in the list has another type than ours
     let in_list = TEXT.replace("}]", r#"},{"type":"rdma"}]"#);
     for placement in [Placement::Directory, auto(&["cbr0"]), auto(&[])] {
         let mut net = Net::new(&[(LIST, &in_list)]);
@@ -262,7 +263,7 @@ fn what_somebody_else_has_there_stays_theirs_and_is_not_doubled() {
         assert_eq!(done, [] as [&str; 0]);
         assert!(place.expect("placed").by_others);
     }
-    // a file that only has our name
+    // another program's file has the name of our file
     let other = (OURS, r#"{"type":"tuning"}"#);
     let (done, place) = Net::new(&[(LIST, TEXT), other]).turn(&Placement::Directory);
     assert_eq!(done, [] as [&str; 0]);
@@ -289,7 +290,7 @@ fn a_directory_of_a_network_that_is_not_used_any_more_has_no_file_of_ours() {
         assert_eq!(called.expect("called").file, "new/99-rdma-cni.conf");
         let names: Vec<&String> = net.files.keys().collect();
         assert_eq!(names, ["05-new.conflist", LIST, "new/99-rdma-cni.conf"]);
-        // half-written: all stays
+        // another program has written half of a file: everything stays
         net.files.insert("05-new.conflist".into(), "{".into());
         assert_eq!(net.plan(&placement).changes, []);
     }

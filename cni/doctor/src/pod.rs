@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `rdma-device-plugin doctor pod NAME`: a pod's rails. For each rail it reports the GIDs behind the usual pinned
-//! indexes, and the GID that NCCL chooses without a pinned index. With `--to` it also pings from inside the pod.
+//! `rdma-device-plugin doctor pod NAME`: reports a pod's rails. For each rail it reports the GIDs at the indexes that
+//! programs usually pin, and the GID that NCCL chooses without a pinned index. With `--to` it also sends RDMA requests
+//! from inside the pod.
 //!
-//! A GID table belongs to the RDMA device, and in shared mode has the addresses of all pods and of the node. The kernel
-//! accepts any of these GIDs for a queue pair, so it does not refuse a wrong index: packets leave with another pod's
-//! address, or with an address that is not routed.
+//! A GID table belongs to the RDMA device. In shared mode it has the addresses of all pods and of the node. The kernel
+//! accepts any of these GIDs for a queue pair, so it does not refuse a wrong index. Packets then leave with another
+//! pod's address, or with an address that is not routed.
 
 use crate::{
     arguments::{STATE_DIR, absolute, below},
@@ -47,10 +48,10 @@ pub struct Question {
     pub json: bool,
 }
 
-/// Returns the answer as text for people, and the arguments of `rdma-device-plugin` that ping `--to`, if it is given.
+/// Returns the report as text. With `--to`, also returns the arguments of `rdma-device-plugin` that send the requests.
 ///
 /// # Errors
-/// A pod does not exist, or records cannot be read.
+/// The pod does not exist, or the records cannot be read.
 pub fn answer<K: Kernel>(
     kernel: &K,
     question: &Question,
@@ -67,7 +68,7 @@ pub fn answer<K: Kernel>(
     for attachment in all.iter().filter(is_it) {
         let name = attachment.pod.as_deref().unwrap_or_default();
         let _ = writeln!(text, "{}, {}", one_line(name), attachment.key);
-        // a moved device's table is the pod's
+        // if the device was moved, its table is in the pod's namespace
         let pod = attachment
             .moves_rdma()
             .then(|| opened(kernel, root, attachment));
@@ -92,10 +93,11 @@ pub fn answer<K: Kernel>(
     }
 }
 
-/// Returns the arguments of `rdma-device-plugin` that ping `--to` from inside the pod. `None`: `--to` is not given.
+/// Returns the arguments with which `rdma-device-plugin` sends RDMA requests to `--to` from inside the pod. Returns
+/// `None` without `--to`.
 ///
 /// # Errors
-/// One of the two is no pod of `all`.
+/// One of the two pods is not in `all`.
 fn ping(question: &Question, all: &[Attachment]) -> Result<Option<Vec<OsString>>> {
     let Some(to) = &question.to else {
         return Ok(None);
@@ -114,7 +116,7 @@ fn ping(question: &Question, all: &[Attachment]) -> Result<Option<Vec<OsString>>
     Ok(Some(line))
 }
 
-/// Returns the only pod of the name.
+/// Returns the only pod with the name `name`.
 fn only<'a>(pods: &BTreeSet<&'a str>, name: &str) -> Result<&'a str> {
     let all: Vec<&str> = pods.iter().filter(|it| fits(name, it)).copied().collect();
     match all.as_slice() {
@@ -130,7 +132,7 @@ fn only<'a>(pods: &BTreeSet<&'a str>, name: &str) -> Result<&'a str> {
     }
 }
 
-/// Opens the pod's namespace, if its path still leads to the recorded one.
+/// Opens the pod's namespace. Returns an error if another namespace is at its path now.
 fn opened<K: Kernel>(kernel: &K, root: &Path, attachment: &Attachment) -> Result<K::Pod, String> {
     let pod = kernel.open_pod(&netns_below(root, attachment));
     let pod = pod.map_err(|error| error.to_string())?;
@@ -140,12 +142,12 @@ fn opened<K: Kernel>(kernel: &K, root: &Path, attachment: &Attachment) -> Result
     }
 }
 
-/// Returns true if `name` names `pod`, `namespace/name`.
+/// Returns true if `name` is the name of `pod`, with or without its namespace.
 fn fits(name: &str, pod: &str) -> bool {
     pod == name || pod.split_once('/').is_some_and(|(_, it)| it == name)
 }
 
-/// Addresses with their pods.
+/// Returns the addresses of all pods, each with the pod's name.
 fn owners(all: &[Attachment]) -> Vec<(IpAddr, &str)> {
     let of = |it| {
         let Attachment { pod, rails, .. }: &Attachment = it;
@@ -177,7 +179,7 @@ fn of_rail(
             return text;
         }
     };
-    // iWARP's one GID derives from the hardware address (`gid_tbl_len` of 1 in `erdma_get_port_immutable()`,
+    // iWARP has one GID, which derives from the hardware address (`gid_tbl_len` of 1 in `erdma_get_port_immutable()`,
     // `drivers/infiniband/hw/erdma/erdma_verbs.c`)
     if table.size == 1 && rail.infiniband_port().is_none() {
         let verdict = match index {
@@ -211,7 +213,7 @@ fn of_rail(
     text
 }
 
-/// Describes the source address of packets, if a program of `rail`'s pod uses the GID `index` of `table`.
+/// Describes the packets' source address for a program in the pod of `rail` that uses the GID `index` of `table`.
 fn hit(table: &GidTable, index: u32, rail: &Rail, owners: &[(IpAddr, &str)]) -> String {
     let Some(gid) = table.gids.iter().find(|gid| gid.index == index) else {
         let (there, size) = (table.gids.len(), table.size);
@@ -244,11 +246,11 @@ mod tests {
     use serde_json::{Value, json};
 
     fn rail() -> Rail {
-        let given =
+        let assigned =
             json!({"addresses": [{"ip": "fd00::7", "prefix": 64}], "routes": [], "rules": []});
         let gid = json!({"address": "fd00::7", "gid": "fd00::7", "port": 1, "index": 5});
         let rdma = json!({"name": "mlx5_bond_0", "index": 0, "node_guid": ""});
-        let rail = json!({"podName": "rdma0", "given": given, "rdma": rdma, "gids": [gid]});
+        let rail = json!({"podName": "rdma0", "given": assigned, "rdma": rdma, "gids": [gid]});
         serde_json::from_value(rail).expect("a rail")
     }
 
@@ -315,7 +317,7 @@ mod tests {
         );
     }
 
-    /// A moved device has the pod's addresses alone.
+    /// The GID table of a moved device has only the pod's addresses.
     #[test]
     fn nccls_default_is_the_pods_own_unless_another_comes_first() {
         let table = table(&[

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The devices of a node's pool.
+//! Devices of a node's pool.
 //!
-//! If each id of a resource has all NICs, the pool has one device for all NICs, as in the extended resource, and one
-//! device for each NIC, for claims of a single NIC. For any other resource, the pool has one device for each NIC.
-//! Devices that several pods may have can be allocated several times (`allowMultipleAllocations`).
+//! The pool has one device for each NIC. If each id of a resource has all NICs, the pool also has one device with all
+//! NICs, as in the extended resource. Claims of a single NIC then use the other devices. Devices that several pods may
+//! have can be allocated several times (`allowMultipleAllocations`), up to a number: each allocation takes one of the
+//! device's capacity `sharers`.
 
 use fnv::FnvHasher;
 use rdma_netns::DeviceAddress;
@@ -11,116 +12,117 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::{collections::BTreeSet, hash::Hasher};
 
-/// Longest name of a device, which is a DNS label (RFC 1123).
+/// Longest name of a device in bytes. The name is a DNS label (RFC 1123).
 const LONGEST_NAME: usize = 63;
 
-/// Longest text of an attribute (`DeviceAttributeMaxValueLength` in `resource/v1/types.go`).
+/// Longest text of an attribute, in bytes (`DeviceAttributeMaxValueLength` in `resource/v1/types.go`).
 pub const LONGEST_TEXT: usize = 64;
 
-/// Domain of attributes that all drivers have.
+/// Domain of standard attributes, which all drivers use.
 const STANDARD: &str = "resource.kubernetes.io";
 
 /// Domain of the attributes by which Multus finds the devices of a claim (`pkg/draclient` of multus-cni).
 const MULTUS: &str = "k8s.cni.cncf.io";
 
-/// A resource that claims serve.
+/// A resource that is allocated by claims.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resource {
-    /// Name as an extended resource: `rdma/hca`.
+    /// Name of the extended resource, such as `rdma/hca`.
     pub name: String,
-    /// True if an id of its extended resource has all NICs.
+    /// True if each id of the extended resource has all NICs.
     pub whole: bool,
-    /// True if several pods may have the same NIC.
-    pub shared: bool,
-    /// True if pods of unhealthy NICs are evicted.
+    /// Largest number of claims of the same device. `None`: a device is one claim's alone.
+    pub sharers: Option<u32>,
+    /// True if Kubernetes evicts the pods of unhealthy NICs.
     pub evict: bool,
-    /// Reason why no NIC may be allocated, if it has fewer than required.
+    /// Reason why no NIC may be allocated: the resource has fewer NICs than it requires. `None`: the NICs suffice.
     pub short: Option<String>,
-    /// NICs by address.
+    /// NICs in the order of their addresses.
     pub nics: Vec<Nic>,
 }
 
 /// A NIC of a resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Nic {
-    /// PCI function or auxiliary device.
+    /// Address of the PCI function or auxiliary device.
     pub address: String,
     /// Name of the RDMA device.
     pub rdma: String,
-    /// Name of its netdev, as last observed in the node's namespace.
+    /// Name of the NIC's netdev, as last observed in the node's namespace.
     pub netdev: Option<String>,
-    /// Bond that the netdev is a port of.
+    /// Bond that has the netdev as a port; `None`: the netdev is not a port.
     pub bond: Option<String>,
     /// Link layer: `ethernet` or `infiniband`.
     pub link_layer: Option<String>,
     /// MTU of the netdev, as last observed in the node's namespace.
     pub mtu: Option<u32>,
-    /// Speed of the netdev in Mbit/s, as last observed there with a carrier.
+    /// Speed of the netdev in Mbit/s. It is the value of the last observation in the node's namespace while the netdev
+    /// had a carrier.
     pub speed: Option<u32>,
-    /// IPv6 prefix of the netdev or its bond, as last observed there: `fd00:1::/64`.
+    /// IPv6 prefix of the netdev or its bond, as last observed in the node's namespace, such as `fd00:1::/64`.
     pub ipv6_prefix: Option<String>,
-    /// IPv6 address of the same netdev, as last observed there.
+    /// IPv6 address of the netdev or its bond, as last observed in the node's namespace.
     pub ipv6_address: Option<String>,
-    /// IPv4 address of the netdev or its bond, as last observed there.
+    /// IPv4 address of the netdev or its bond, as last observed in the node's namespace.
     pub ipv4_address: Option<String>,
-    /// Hardware address of the netdev, as last observed there: `02:00:00:00:00:01`.
+    /// Hardware address of the netdev, as last observed in the node's namespace, such as `02:00:00:00:00:01`.
     pub hardware_address: Option<String>,
-    /// Firmware of the RDMA device: `28.39.1002`.
+    /// Firmware version of the RDMA device, such as `28.39.1002`.
     pub firmware: Option<String>,
-    /// Driver: `mlx5_core`.
+    /// Name of the driver, such as `mlx5_core`.
     pub driver: Option<String>,
-    /// PCI vendor id: `15b3`.
+    /// PCI vendor id, such as `15b3`.
     pub vendor: Option<String>,
-    /// Physical function, if it is a virtual function or sub-function.
+    /// Address of the physical function, if the NIC is a virtual function or sub-function.
     pub physical_function: Option<String>,
-    /// NUMA node.
+    /// Number of the NUMA node.
     pub numa_node: Option<u32>,
-    /// PCIe root of the NIC, such as `pci0000:3a`; if the NIC has a Data Direct function, the root of that function.
+    /// PCIe root of the NIC, such as `pci0000:3a`. For a NIC with a Data Direct function: the root of that function.
     pub pcie_root: Option<String>,
-    /// Switches of its ports, from LLDP: `leaf1`, or for a bond `leaf1,leaf2`.
+    /// Switches of the NIC's ports, from LLDP, such as `leaf1`, or `leaf1,leaf2` for a bond.
     pub switch: Option<String>,
-    /// Ports of these switches: `Ethernet1/1`.
+    /// Ports of these switches, such as `Ethernet1/1`.
     pub switch_port: Option<String>,
-    /// Reason if it is unhealthy.
+    /// Reason why the NIC is unhealthy; `None`: it is healthy.
     pub fault: Option<String>,
-    /// Reason why the device is slower than possible, or lacks its redundancy, although it is usable.
+    /// Reason why the NIC is degraded: it is usable, but slower than possible, or without its redundancy.
     pub degraded: Option<String>,
 }
 
 /// Effect of a device's taint (`DeviceTaintEffect` in `resource/v1/types.go`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Effect {
-    /// Pods may have the device, which is degraded.
+    /// `None`: pods may have the device. It is degraded.
     None,
-    /// No new pod may have the device, which is unhealthy.
+    /// `NoSchedule`: no new pod may have the device. It is unhealthy.
     NoSchedule,
-    /// As `NoSchedule`, and the device's pods are evicted.
+    /// `NoExecute`: no new pod may have the device, and Kubernetes evicts its pods.
     NoExecute,
 }
 
 /// One device of the pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolDevice {
-    /// Name, unique in the pool and unchanged while the device exists.
+    /// Name of the device. It is unique in the pool, and does not change while the device exists.
     pub name: String,
     /// Name of the resource.
     pub resource: String,
-    /// Addresses of the NICs.
+    /// Addresses of the device's NICs.
     pub addresses: Vec<DeviceAddress>,
     /// Faults of the device or its NICs.
     pub faults: Vec<String>,
-    /// Reasons for which the device, or a NIC of several, is degraded.
+    /// Reasons why the device, or one of its NICs, is degraded.
     pub degraded: Vec<String>,
-    /// Effect of its taint, if it has one.
+    /// Effect of the device's taint; `None`: the device has no taint.
     pub taint: Option<Effect>,
-    /// True if it may be allocated several times.
-    pub shared: bool,
+    /// Largest number of allocations of the device, if it may be allocated several times.
+    pub sharers: Option<u32>,
     /// Attributes in the API's form.
     pub attributes: Map<String, Value>,
 }
 
 impl PoolDevice {
-    /// Returns true if new pods may have it.
+    /// Returns true if new pods may have the device.
     pub fn is_usable(&self) -> bool {
         matches!(self.taint, None | Some(Effect::None))
     }
@@ -139,7 +141,7 @@ fn of_resource(resource: &Resource) -> Vec<PoolDevice> {
         let slow = nics.iter().filter_map(|nic| reason(nic, &nic.degraded));
         let degraded: Vec<String> = match nics {
             [_] => slow.collect(),
-            // one that lacks a NIC is not unhealthy
+            // faults of a device with several NICs are only degradations while one NIC works
             _ => faults.clone().chain(slow).collect(),
         };
         let taint = if nics.iter().all(|nic| nic.fault.is_some()) {
@@ -148,7 +150,7 @@ fn of_resource(resource: &Resource) -> Vec<PoolDevice> {
                 false => Effect::NoSchedule,
             })
         } else if resource.short.is_some() {
-            // pods keep the NICs that are there
+            // do not evict pods: they can use their other NICs
             Some(Effect::NoSchedule)
         } else {
             (!degraded.is_empty()).then_some(Effect::None)
@@ -160,12 +162,12 @@ fn of_resource(resource: &Resource) -> Vec<PoolDevice> {
             faults: resource.short.iter().cloned().chain(faults).collect(),
             degraded,
             taint,
-            shared: resource.shared,
+            sharers: resource.sharers,
             attributes,
         }
     };
     let mut devices = vec![];
-    // first, as a scheduler uses the first device that fits
+    // put the device with all NICs first: a scheduler uses the first device that fits
     if resource.whole && !resource.nics.is_empty() {
         devices.push(device(
             "all",
@@ -189,17 +191,17 @@ fn of_resource(resource: &Resource) -> Vec<PoolDevice> {
     devices
 }
 
-/// Returns the attributes for a device's resource and scope. Multus passes `device_id` to the plugins of a network with
-/// this resource.
+/// Returns the attributes that describe a device's resource and scope. Multus passes `device_id` to the plugins of a
+/// network with this resource.
 fn common(resource: &Resource, scope: &str, device_id: &str) -> Map<String, Value> {
     let mut attributes = Map::new();
     let extended = resource.whole == (scope == "all");
     attributes.insert("resource".into(), json!({"string": resource.name}));
     attributes.insert("scope".into(), json!({"string": scope}));
     attributes.insert("extendedResource".into(), json!({"bool": extended}));
-    let mode = match resource.shared {
-        true => "shared",
-        false => "exclusive",
+    let mode = match resource.sharers {
+        Some(_) => "shared",
+        None => "exclusive",
     };
     attributes.insert("mode".into(), json!({"string": mode}));
     for (name, text) in [("resourceName", &*resource.name), ("deviceID", device_id)] {
@@ -209,11 +211,11 @@ fn common(resource: &Resource, scope: &str, device_id: &str) -> Map<String, Valu
 }
 
 fn of_all(resource: &Resource) -> Map<String, Value> {
-    // a device id that is no address: without one, Multus refuses pods of the extended resource whose network has a
-    // resource
+    // use a device id that is not an address: without any device id, Multus refuses pods of the extended resource whose
+    // network has a resource
     let mut attributes = common(resource, "all", &name(&resource.name, "all"));
     attributes.insert("rails".into(), json!({"int": resource.nics.len()}));
-    // common attributes of all NICs are attributes of the whole
+    // an attribute with one value for all NICs is also an attribute of the whole device
     let mut roots = resource.nics.iter().map(|nic| &nic.pcie_root);
     if let Some(Some(root)) = roots.next()
         && roots.all(|other| other.as_ref() == Some(root))
@@ -257,7 +259,7 @@ fn of_nic(resource: &Resource, nic: &Nic, rail: usize) -> Map<String, Value> {
             attributes.insert(name.into(), json!({"int": number}));
         }
     }
-    // an auxiliary device has no bus address of its own
+    // an auxiliary device has no separate bus address
     if nic.address.contains(':') {
         standard(&mut attributes, "pciBusID", json!({"string": nic.address}));
     }
@@ -274,8 +276,8 @@ fn standard(attributes: &mut Map<String, Value>, name: &str, value: Value) {
     attributes.insert(format!("{STANDARD}/{name}"), value);
 }
 
-/// Returns the name of a device: `rdma-hca-all`, `rdma-hca-0000-3b-00-0`. A name that would be too long or ambiguous
-/// ends in a hash of the whole name.
+/// Returns the name of a device, such as `rdma-hca-all` or `rdma-hca-0000-3b-00-0`. If the name would be too long or
+/// ambiguous, it is cut and ends in a hash of the whole name.
 fn name(resource: &str, part: &str) -> String {
     let whole = format!("{resource}-{part}");
     let flat = |text: &str| -> String {
@@ -290,7 +292,7 @@ fn name(resource: &str, part: &str) -> String {
         let mut bytes = text.bytes();
         bytes.all(|it| it.is_ascii_lowercase() || it.is_ascii_digit())
     };
-    // one `/` between two plain words identifies the resource
+    // the name is unambiguous if the resource's name has one `/` between two plain words
     let is_unique = resource.split('/').all(is_plain);
     if is_unique && label.len() <= LONGEST_NAME {
         return label;
@@ -300,7 +302,7 @@ fn name(resource: &str, part: &str) -> String {
     format!("{}{number}", front.trim_end_matches('-'))
 }
 
-/// Returns the FNV-1a hash, equal in every version and run.
+/// Returns the FNV-1a hash, which is equal in every version and run.
 pub(crate) fn hash(text: &str) -> u64 {
     let mut hasher = FnvHasher::default();
     hasher.write(text.as_bytes());

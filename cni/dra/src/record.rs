@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! State of a prepared claim: pure.
+//! State of a prepared claim. This module has no I/O.
 
 use crate::{claim::ClaimName, metadata::MetadataNames, parameters::AttachmentParameters};
 use rdma_netns::{DeviceAddress, Inventory};
@@ -11,42 +11,44 @@ use std::{
     path::PathBuf,
 };
 
-/// Format that this version writes. A newer one is refused.
+/// Format that this version writes. This version refuses a record with a higher format.
 pub const FORMAT: u32 = 1;
 
 /// State of a prepared claim.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Record {
-    /// Format, see [`FORMAT`].
+    /// Format of the record, see [`FORMAT`].
     pub format: u32,
     /// Name of the driver.
     pub driver: String,
     /// The claim.
     pub claim: ClaimName,
-    /// Number of changes of the devices' metadata.
+    /// Number of times that the devices' metadata has changed.
     #[serde(default)]
     pub generation: u64,
-    /// Boot in which the devices' numbers were read.
+    /// Boot id at the time when the devices' numbers were read.
     pub boot_id: String,
     /// Directory of the runtime's CDI specifications.
     pub cdi_dir: PathBuf,
-    /// UIDs of the pods for which the claim was reserved at its preparation. They are needed for claims of init
-    /// containers, which kubelet's pod-resources does not list.
+    /// UIDs of the pods for which the claim was reserved when the daemon prepared it. They are necessary for claims of
+    /// init containers, because kubelet's pod-resources API does not list init containers.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub pods: BTreeSet<String>,
-    /// True if a pod's containers wait for its network: no specification exists before.
+    /// True if a pod's containers must wait for the pod's network. Until ADD has attached the network, no CDI
+    /// specification exists.
     pub awaits_network: bool,
-    /// Container ids of the sandboxes that have their network.
+    /// Container ids of the sandboxes whose network is attached.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub networks: BTreeSet<String>,
-    /// Rails of these sandboxes.
+    /// Rails of the sandboxes in `networks`, by container id.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub rails: BTreeMap<String, Vec<JoinedRail>>,
-    /// Library files of these sandboxes' containers, by name.
+    /// Library files for the containers of the sandboxes in `networks`: by container id, and then by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub files: BTreeMap<String, BTreeMap<String, String>>,
-    /// NICs that disappeared after containers could have them. While a NIC is absent, there is no CDI specification.
+    /// NICs that disappeared after containers may have received them. While a NIC is absent, no CDI specification
+    /// exists.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub absent: BTreeSet<DeviceAddress>,
     /// Parameters of the pod's attachment.
@@ -54,7 +56,7 @@ pub struct Record {
     pub parameters: AttachmentParameters,
     /// Allocated devices, in the order of the allocation.
     pub devices: Vec<Prepared>,
-    /// Further devices and variables of containers, by request.
+    /// Further devices and variables of containers, one entry for each request.
     pub requests: Vec<Request>,
 }
 
@@ -75,28 +77,29 @@ pub struct Prepared {
     pub resource: String,
     /// Sharing of the NICs.
     pub sharing: Sharing,
-    /// Attributes for the device's metadata, in the API's form; none without metadata.
+    /// Attributes of the device for its metadata, in the form of the API. Empty if containers get no metadata.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub attributes: Map<String, Value>,
-    /// NICs for containers, with their present character devices.
+    /// NICs of the device, each with its present character devices.
     pub nics: Vec<GrantedDevice>,
 }
 
-/// A rail of a pod that has its network.
+/// A rail of a pod whose network is attached.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JoinedRail {
-    /// Name of the rail's allocated device; `None`: the device is another claim's.
+    /// Name of the claim's device to which the rail belongs. `None`: the device belongs to another claim.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
     /// Hardware address of the rail's netdev in the pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hardware_address: Option<String>,
     /// Entry of the rail in the pod's `rails.json`.
-    pub told: Value,
+    #[serde(rename = "told")]
+    pub status_entry: Value,
 }
 
-/// Devices and variables of a request, other than NICs.
+/// Devices and variables of a request, without the NICs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Request {
@@ -105,28 +108,28 @@ pub struct Request {
     /// Environment variables.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    /// `rdma_cm`, if it works with the NICs.
+    /// The character device `rdma_cm`, if the NICs can use it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connection_manager: Option<CharNode>,
-    /// Library files of containers, by name, with those lines that do not depend on the pod.
+    /// Library files of containers, by name. They contain only lines that are equal for all pods.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub files: BTreeMap<String, String>,
-    /// Names in the metadata of its devices; `None`: containers get no metadata.
+    /// Names for the metadata of the request's devices; `None`: containers get no metadata.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<MetadataNames>,
-    /// Hook that sets the limits of containers.
+    /// OCI hook that sets the limits of containers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hook: Option<Hook>,
 }
 
 impl Record {
-    /// Returns true if the devices' numbers are final for containers.
+    /// Returns true if the devices' numbers are final. Containers may then get the devices.
     pub fn is_final(&self) -> bool {
         self.is_begun() && self.absent.is_empty()
     }
 
-    /// Returns the rails of the claim's only pod in the form of `rails.json`. `None`: no pod has its network yet, or
-    /// several pods have different rails.
+    /// Returns the rails of the claim's only pod, in the form of `rails.json`. Returns `None` if no pod's network is
+    /// attached yet, or if several pods have different rails.
     pub fn rails_of_one_pod(&self) -> Option<Vec<&Value>> {
         let mut all = self.rails.values();
         let (rails, None) = (all.next()?, all.next()) else {
@@ -134,16 +137,16 @@ impl Record {
         };
         let mut entries: Vec<&Value> = vec![];
         for rail in rails {
-            // a rail that several devices were allocated for
-            if !entries.contains(&&rail.told) {
-                entries.push(&rail.told);
+            // add a rail only once, even if the claim has several devices of this rail
+            if !entries.contains(&&rail.status_entry) {
+                entries.push(&rail.status_entry);
             }
         }
         (!entries.is_empty()).then_some(entries)
     }
 
-    /// Returns the library files of the claim's only pod, by name. `None`: no pod has its network yet, or several pods
-    /// have different files.
+    /// Returns the library files of the claim's only pod, by name. Returns `None` if no pod's network is attached yet,
+    /// or if several pods have different files.
     pub fn files_of_one_pod(&self) -> Option<&BTreeMap<String, String>> {
         let mut sandboxes = self.rails.keys();
         let (sandbox, None) = (sandboxes.next()?, sandboxes.next()) else {
@@ -152,23 +155,24 @@ impl Record {
         self.files.get(sandbox)
     }
 
-    /// Returns true if containers could have its devices.
+    /// Returns true if containers may already have received the claim's devices.
     pub fn is_begun(&self) -> bool {
         !self.awaits_network || !self.networks.is_empty()
     }
 
-    /// Returns its NICs.
+    /// Returns the NICs of all devices.
     pub fn nics(&self) -> impl Iterator<Item = &GrantedDevice> {
         self.devices.iter().flat_map(|device| &device.nics)
     }
 
-    /// Returns the NICs that are not on the node.
+    /// Returns the claim's NICs that are absent from the node.
     pub fn lost(&self) -> impl Iterator<Item = &GrantedDevice> {
         self.nics().filter(|nic| self.absent.contains(&nic.address))
     }
 
-    /// Updates the character devices of each NIC, for the kinds that containers get. A NIC becomes absent if `now` does
-    /// not return it, or returns it without one of these kinds.
+    /// Updates the character devices of each NIC. Keeps only the kinds of devices that containers get. `now` returns a
+    /// NIC's present character devices. A NIC becomes absent if `now` returns none, or if one of these kinds is
+    /// missing.
     pub(crate) fn follow(&mut self, now: impl Fn(&GrantedDevice) -> Option<Vec<CharNode>>) {
         for nic in self.devices.iter_mut().flat_map(|device| &mut device.nics) {
             match present_kinds(nic, &now) {
@@ -183,8 +187,9 @@ impl Record {
         }
     }
 
-    /// Returns the first NIC that `now` does not return, although its numbers must be read before the claim is prepared
-    /// again in the boot `boot_id`. The numbers of other NICs are updated later, by the pod's network.
+    /// Returns the first missing NIC whose numbers must be read before the claim can be prepared again in the boot
+    /// `boot_id`. `now` returns a NIC's present character devices. If ADD updates the numbers later, when it attaches
+    /// the pod's network, the result is `None`.
     pub fn missing(
         &self,
         boot_id: &str,
@@ -195,7 +200,7 @@ impl Record {
             .find(|nic| is_due && present_kinds(nic, &now).is_none())
     }
 
-    /// Resets the record for another boot, in which no pod has a network.
+    /// Adapts the record to the boot `boot_id`. In a new boot, no pod's network is attached.
     pub(crate) fn in_boot(&mut self, boot_id: &str) {
         if self.boot_id != boot_id {
             self.networks.clear();
@@ -207,7 +212,8 @@ impl Record {
     }
 }
 
-/// Returns the present character devices of `nic`, for the kinds that containers get. `None`: a kind is missing.
+/// Returns the present character devices of `nic`. Leaves out kinds that containers do not get. Returns `None` if one
+/// of the kinds that containers get is missing.
 fn present_kinds(
     nic: &GrantedDevice,
     now: impl Fn(&GrantedDevice) -> Option<Vec<CharNode>>,
@@ -220,7 +226,7 @@ fn present_kinds(
     all_kinds.then_some(nodes)
 }
 
-/// Returns the present character devices of `nic`; `None`: it is absent.
+/// Returns the present character devices of `nic`, or `None` if the NIC is absent.
 pub fn present(nic: &GrantedDevice, inventory: &Inventory) -> Option<Vec<CharNode>> {
     let hca = inventory.function(&nic.address)?.hcas.first()?;
     Some(hca.char_devices.iter().map(CharNode::from).collect())

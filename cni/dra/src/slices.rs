@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! ResourceSlices of a node's pool, and the plan of their changes.
-//!
-//! A scheduler uses a pool only when all its slices have the newest generation. A change therefore writes all slices,
-//! in order, and finally deletes surplus slices.
+//! ResourceSlices of a node's pool, and the plan of their changes. A scheduler uses a pool only if all its slices have
+//! the newest generation. A change therefore writes all slices, one after the other, and then deletes the slices that
+//! are no longer needed.
 
 use crate::pool::{Effect, PoolDevice, hash};
 use serde_json::{Map, Value, json};
@@ -10,20 +9,20 @@ use serde_json::{Map, Value, json};
 /// API group of claims and slices since Kubernetes 1.34.
 pub const API: &str = "/apis/resource.k8s.io/v1";
 
-/// Largest number of devices of a slice with taints (`ResourceSliceMaxDevicesWithAdvancedFeatures`).
+/// Largest number of devices in a ResourceSlice with taints (`ResourceSliceMaxDevicesWithAdvancedFeatures`).
 const MOST_DEVICES: usize = 64;
 
-/// Longest name of an object that is a DNS subdomain.
+/// Longest name of an object in bytes, if the name is a DNS subdomain.
 const LONGEST_NAME: usize = 253;
 
-/// Owner of slices.
+/// Owner of ResourceSlices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
     /// Name of the driver.
     pub driver: String,
-    /// Name of the node and its pool.
+    /// Name of the node, which is also the name of its pool.
     pub node: String,
-    /// UID of the node: the slices are deleted with it.
+    /// UID of the node. Kubernetes deletes the slices together with the node.
     pub node_uid: Option<String>,
 }
 
@@ -32,20 +31,20 @@ pub struct Owner {
 pub enum Change {
     /// Creates the object.
     Create(Value),
-    /// Replaces the object of that name.
+    /// Replaces the object with the same name.
     Replace(Value),
-    /// Deletes the object of that name.
+    /// Deletes the object with this name.
     Delete(String),
 }
 
 impl Owner {
-    /// Returns the selector of lists and watches.
+    /// Returns the selector for list and watch requests.
     pub fn selector(&self) -> String {
         let Self { driver, node, .. } = self;
         format!("fieldSelector=spec.driver%3D{driver}%2Cspec.nodeName%3D{node}")
     }
 
-    /// Returns the name of slice `index`.
+    /// Returns the name of the slice with the index `index`.
     fn slice(&self, index: usize) -> String {
         let name = format!("{}-{}-{index}", self.node, self.driver);
         match name.len() <= LONGEST_NAME {
@@ -55,10 +54,10 @@ impl Owner {
     }
 }
 
-/// Plans the changes from the `existing` slices to `devices`, in order. Empty if they are equal. All slices of a plan
-/// get one new generation.
+/// Plans the changes from the `existing` slices to `devices`, in their order. Returns no changes if the slices already
+/// have these devices. All slices of a plan get one new generation.
 pub fn plan(owner: &Owner, devices: &[PoolDevice], existing: &[Value]) -> Vec<Change> {
-    // an empty pool has an empty slice, until kubelet removes it with the driver
+    // an empty pool has one empty slice: kubelet removes it when the driver ends
     let mut parts: Vec<&[PoolDevice]> = devices.chunks(MOST_DEVICES).collect();
     if parts.is_empty() {
         parts.push(&[]);
@@ -132,8 +131,12 @@ fn object(owner: &Owner, name: &str, spec: Value, present: Option<&Value>) -> Va
 fn spec(owner: &Owner, devices: &[PoolDevice]) -> Value {
     let devices = devices.iter().map(|device| {
         let mut object = json!({"name": device.name, "attributes": device.attributes});
-        if device.shared {
+        if let Some(sharers) = device.sharers {
             object["allowMultipleAllocations"] = json!(true);
+            // without the policy the first allocation would take the whole capacity
+            let policy = json!({"default": "1", "validValues": ["1"]});
+            object["capacity"] =
+                json!({"sharers": {"value": quantity(sharers), "requestPolicy": policy}});
         }
         if let Some(effect) = device.taint {
             let reason = match effect {
@@ -152,9 +155,17 @@ fn spec(owner: &Owner, devices: &[PoolDevice]) -> Value {
     })
 }
 
+/// Returns the API server's form of `number`, which is below a million (`CanonicalizeBytes()` in
+/// `apimachinery/pkg/api/resource/quantity.go`).
+fn quantity(number: u32) -> String {
+    match number % 1000 {
+        0 => format!("{}k", number / 1000),
+        _ => number.to_string(),
+    }
+}
+
 /// Copies the times of equal taints from the `existing` slices to the taints of `spec`. The API server sets the present
-/// time for a taint without a time. A pod that tolerates a taint for some seconds would then get these seconds once
-/// more.
+/// time for a taint without a time. A pod that tolerates a taint for some seconds would then get these seconds again.
 fn keep_times(spec: &mut Value, existing: &[Value]) {
     let list = spec["devices"].as_array_mut();
     let tainted = list.into_iter().flatten();
@@ -173,8 +184,8 @@ fn keep_times(spec: &mut Value, existing: &[Value]) {
     }
 }
 
-/// Returns the first field of `required`, the spec of a slice, that `slice` lacks. An API server drops fields that it
-/// does not know, or that a feature gate switches off.
+/// Returns the first field of `required` that is missing or different in `slice`. `required` is the spec of a slice. An
+/// API server drops fields that it does not know, or that a feature gate switches off.
 pub fn lacks(required: &Value, slice: &Value) -> Option<String> {
     differs(required, &slice["spec"])
 }
@@ -183,11 +194,11 @@ pub fn lacks(required: &Value, slice: &Value) -> Option<String> {
 fn differs(required: &Value, found: &Value) -> Option<String> {
     match (required, found) {
         (Value::Object(required), Value::Object(found)) => {
-            // the pool's count and generation are compared separately
+            // skip `pool`: other functions compare its slice count and generation
             let fields = required.iter().filter(|(field, _)| *field != "pool");
             fields
                 .map(|(field, value)| match found.get(field) {
-                    // an empty list is left out
+                    // a missing field equals an empty list
                     None if value.as_array().is_some_and(Vec::is_empty) => None,
                     None => Some(field.clone()),
                     Some(found) => differs(value, found).map(|below| match below.is_empty() {
@@ -197,7 +208,7 @@ fn differs(required: &Value, found: &Value) -> Option<String> {
                 })
                 .find_map(|field| field)
         }
-        // an API server represents an empty list so
+        // some API servers return null for an empty list
         (Value::Array(required), Value::Null) if required.is_empty() => None,
         (Value::Array(required), Value::Array(found)) => {
             if required.len() != found.len() {
@@ -210,7 +221,7 @@ fn differs(required: &Value, found: &Value) -> Option<String> {
     }
 }
 
-/// Returns true if `found` has fields that this driver writes and that `required` lacks.
+/// Returns true if `found` has a field that this driver writes and that is missing in `required`.
 fn has_surplus(required: &Value, found: &Value) -> bool {
     let mut pairs = devices(required).zip(devices(found));
     pairs.any(|(required, found)| {
@@ -231,7 +242,8 @@ fn devices(spec: &Value) -> impl Iterator<Item = &Value> {
 mod tests {
     use super::*;
 
-    /// Any client that may write slices of this node may have written it, and the API server accepts each number.
+    /// The API server accepts any generation. Any client that may write slices of this node may have written the
+    /// greatest one.
     #[test]
     fn the_greatest_generation_is_not_exceeded() {
         let owner = Owner {

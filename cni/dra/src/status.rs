@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Status of a claim's devices (`status.devices`): whether containers can use the devices, and their network. Pure.
+//! Status of a claim's devices (`status.devices`): whether containers can use the devices, and the devices' network.
+//! This module has no I/O.
 
 use crate::record::{JoinedRail, Prepared, Record};
 use serde_json::{Value, json};
 
-/// Condition that shows whether containers can use a device.
+/// Type of the condition that shows whether containers can use a device.
 const READY: &str = "Ready";
 
-/// Largest number of addresses (`NetworkDeviceDataMaxIPs` in `pkg/apis/resource/types.go`).
+/// Largest number of addresses of a device (`NetworkDeviceDataMaxIPs` in `pkg/apis/resource/types.go`).
 const MOST_ADDRESSES: usize = 16;
 
-/// Largest `data`, in bytes (`AllocatedDeviceStatusDataMaxLength`).
+/// Largest size of `data`, in bytes (`AllocatedDeviceStatusDataMaxLength`).
 const LONGEST_DATA: usize = 10 * 1024;
 
-/// Returns the status of the devices of `record`. Conditions have no times yet.
+/// Returns the status of the devices of `record`. The conditions have no times yet.
 pub fn of_record(record: &Record) -> Vec<Value> {
     record
         .devices
@@ -22,7 +23,7 @@ pub fn of_record(record: &Record) -> Vec<Value> {
         .collect()
 }
 
-/// Returns true if `allocation` has all devices of `own`.
+/// Returns true if `allocation` contains all devices of `own`.
 pub fn has_all(allocation: &Value, own: &[Value]) -> bool {
     let results = &allocation["devices"]["results"];
     let results: Vec<&Value> = results.as_array().into_iter().flatten().collect();
@@ -30,19 +31,19 @@ pub fn has_all(allocation: &Value, own: &[Value]) -> bool {
         .all(|device| results.iter().any(|it| is_of(it, device)))
 }
 
-/// Returns true if two objects are of the same device.
+/// Returns true if both objects refer to the same device.
 fn is_of(a: &Value, b: &Value) -> bool {
     let fields = ["driver", "pool", "device", "shareID"];
     fields.iter().all(|field| a[field] == b[field])
 }
 
-/// Returns true if no pod has a network of the claim yet, so that the status would contain nothing new.
+/// Returns true if no pod's network is attached for the claim yet. The status then has no new content.
 pub fn is_early(record: &Record) -> bool {
     record.awaits_network && record.networks.is_empty()
 }
 
-/// Merges `own`, the status of the devices of `driver`, into `present`, the claim's `status.devices`. `None`: nothing
-/// changes. `now` is a time in Kubernetes' format.
+/// Merges `own` into `present`. `own` is the status of the devices of `driver`, and `present` is the claim's
+/// `status.devices`. `now` is a time in Kubernetes' format. Returns `None` if nothing changes.
 pub fn merged(own: &[Value], driver: &str, present: &Value, now: &str) -> Option<Vec<Value>> {
     let present: Vec<&Value> = present.as_array().into_iter().flatten().collect();
     let others = present.iter().filter(|it| it["driver"] != driver);
@@ -52,7 +53,7 @@ pub fn merged(own: &[Value], driver: &str, present: &Value, now: &str) -> Option
         let before = before.map_or(&Value::Null, |it| &it["conditions"][0]);
         let mut device = device.clone();
         let condition = &mut device["conditions"][0];
-        // the time of the status, not of other changes
+        // keep the time if the condition's status does not change
         let since = match before["status"] == condition["status"] {
             true => before["lastTransitionTime"].clone(),
             false => now.into(),
@@ -85,12 +86,12 @@ pub(crate) fn of_device(device: &Prepared, record: &Record) -> Value {
     if rails.is_empty() {
         return status_of;
     }
-    let entries: Vec<&Value> = rails.iter().map(|rail| &rail.told).collect();
+    let entries: Vec<&Value> = rails.iter().map(|rail| &rail.status_entry).collect();
     let data = json!({"rails": entries});
     if data.to_string().len() <= LONGEST_DATA {
         status_of["data"] = data;
     }
-    // with several pods there is no network of the claim
+    // leave out the network if the claim has several pods, because each pod has its own network
     if record.networks.len() == 1 {
         status_of["networkData"] = network_data(&rails);
     }
@@ -131,7 +132,7 @@ fn condition(device: &Prepared, record: &Record) -> (&'static str, &'static str,
 fn network_data(rails: &[&JoinedRail]) -> Value {
     let mut data = json!({});
     if let [rail] = rails {
-        if let Some(name) = rail.told["interface"].as_str() {
+        if let Some(name) = rail.status_entry["interface"].as_str() {
             data["interfaceName"] = name.into();
         }
         if let Some(address) = &rail.hardware_address {
@@ -140,7 +141,7 @@ fn network_data(rails: &[&JoinedRail]) -> Value {
     }
     let addresses = rails
         .iter()
-        .flat_map(|rail| rail.told["addresses"].as_array());
+        .flat_map(|rail| rail.status_entry["addresses"].as_array());
     let addresses: Vec<&Value> = addresses.flatten().take(MOST_ADDRESSES).collect();
     if !addresses.is_empty() {
         data["ips"] = json!(addresses);
@@ -180,7 +181,7 @@ mod tests {
                 "hardwareAddress": "02:00:00:00:00:01",
                 "ips": ["fd00::1/64", "10.0.0.1/24"],
             },
-            "data": {"rails": [record.rails["sandbox-1"][0].told]},
+            "data": {"rails": [record.rails["sandbox-1"][0].status_entry]},
         }]);
         assert_eq!(json!(said), expected);
         assert!(!is_early(&record));
@@ -195,7 +196,7 @@ mod tests {
         let said = of_record(&record);
         assert_eq!(said[0]["networkData"], Value::Null);
         assert_eq!(said[0]["data"]["rails"].as_array().map(Vec::len), Some(2));
-        // more than the API server accepts
+        // more rails than the API server accepts
         let many = std::iter::repeat_n(rails[0].clone(), 200).collect();
         record.rails.insert("sandbox-2".into(), many);
         assert_eq!(of_record(&record)[0]["data"], Value::Null);
@@ -266,7 +267,7 @@ mod tests {
         let none = of_record(&record);
         let third = merged(&none, "hca.rdma", &json!(second), LATER).expect("a change");
         assert_eq!(third[1]["conditions"][0]["lastTransitionTime"], LATER);
-        // a device that the claim no longer has
+        // the status of a device that the claim no longer has is removed
         let left = merged(&[], "hca.rdma", &json!(third), LATER).expect("a change");
         assert_eq!(left, [gpu]);
     }

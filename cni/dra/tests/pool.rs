@@ -42,7 +42,7 @@ fn whole(nics: u32) -> Resource {
     Resource {
         name: "rdma/hca".into(),
         whole: true,
-        shared: true,
+        sharers: Some(28),
         evict: false,
         short: None,
         nics: (0..nics).map(nic).collect(),
@@ -53,7 +53,7 @@ fn exclusive(nics: u32) -> Resource {
     Resource {
         name: "rdma/vf".into(),
         whole: false,
-        shared: false,
+        sharers: None,
         ..whole(nics)
     }
 }
@@ -126,6 +126,28 @@ fn with_one_shared_nic_per_id_each_nic_is_of_the_extended_resource() {
     assert_eq!(*slice, expected, "{slice:#}");
 }
 
+/// The API server writes a thousand as `1k`, which is no difference.
+#[test]
+fn a_number_of_sharers_is_in_the_form_of_the_api_server() {
+    for (sharers, quantity) in [
+        (1, "1"),
+        (999, "999"),
+        (1000, "1k"),
+        (1001, "1001"),
+        (50_000, "50k"),
+    ] {
+        let mut resource = whole(1);
+        resource.sharers = Some(sharers);
+        let changes = slices::plan(&owner(), &devices(&[resource]), &[]);
+        let [Change::Create(slice)] = &changes[..] else {
+            panic!("{changes:#?}");
+        };
+        for device in slice["spec"]["devices"].as_array().expect("a list") {
+            assert_eq!(device["capacity"]["sharers"]["value"], quantity);
+        }
+    }
+}
+
 #[test]
 fn a_switch_is_an_attribute_unless_its_name_is_too_long_for_one() {
     for (switch, is_attribute) in [("x".repeat(64), true), ("x".repeat(65), false)] {
@@ -152,14 +174,15 @@ fn equal_slices_are_not_written() {
 #[test]
 fn each_change_increments_the_generation() {
     type Edit = fn(&mut Resource);
-    let edits: [(&str, Edit); 7] = [
+    let edits: [(&str, Edit); 8] = [
         ("a fault", |it| it.nics[0].fault = Some("down".into())),
         ("a netdev's name", |it| it.nics[0].netdev = Some("x".into())),
         ("an attribute less", |it| it.nics[0].netdev = None),
         ("another network", |it| it.nics[0].ipv6_prefix = None),
         ("a NIC less", |it| drop(it.nics.pop())),
         ("a NIC more", |it| it.nics.push(nic(9))),
-        ("no longer shared", |it| it.shared = false),
+        ("no longer shared", |it| it.sharers = None),
+        ("other sharers", |it| it.sharers = Some(60)),
     ];
     for (what, edit) in edits {
         let mut resource = whole(2);

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The instance's id, stored for the daemon's next start. Until the id is known, the daemon does not offer NICs that
-//! depend on it.
-//!
-//! The file is `<stateDir>/erdma/instance`. The file is valid for one boot only, because the disk may be attached to
-//! another instance later.
+//! The instance's id, stored for the daemon's next start. Until the id is known, the daemon does not offer NICs whose
+//! selection depends on it. The file `<stateDir>/erdma/instance` is valid for one boot only, because the disk may later
+//! be attached to another instance.
 
 use rdma_netns::{Kernel, Linux};
 use rdma_resources::{FileError, file};
@@ -17,7 +15,7 @@ struct Stored {
     instance: String,
 }
 
-/// Returns the id that was stored in this boot.
+/// Returns the id that a daemon stored in this boot.
 pub fn kept(state_dir: &Path) -> Option<String> {
     let stored: Option<Stored> = match file::read(&path(state_dir)) {
         Ok(stored) => stored,
@@ -56,7 +54,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn it_is_kept_for_one_boot() {
+    fn the_instance_id_is_kept_for_one_boot() {
         let state = tempfile::tempdir().expect("a directory");
         assert_eq!(kept(state.path()), None);
         keep(state.path(), "i-bp1").expect("written");

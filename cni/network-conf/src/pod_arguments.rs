@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `podArguments`: the properties that a pod may choose by the arguments of its network. Multus reads the arguments
-//! from the pod's annotation (`k8s.v1.cni.cncf.io/networks`), and passes them in `runtimeConfig`, `CNI_ARGS` and
-//! `args.cni` (`LoadDelegateNetConf()`, `pkg/types/conf.go` of k8snetworkplumbingwg/multus-cni).
+//! Field `podArguments`: the properties that a pod may choose by the arguments of its network. Multus reads the
+//! arguments from the pod's annotation (`k8s.v1.cni.cncf.io/networks`), and passes them in `runtimeConfig`, `CNI_ARGS`
+//! and `args.cni` (`LoadDelegateNetConf()`, `pkg/types/conf.go` of k8snetworkplumbingwg/multus-cni).
 
 use conf_reader::{Field, Wrong};
 use std::collections::BTreeMap;
 
-/// Types under which this plugin replaces a plugin that has always accepted both arguments.
+/// Types of plugins that this plugin can replace, and that always accept the arguments for MAC and GUID.
 const DROP_INS: [&str; 2] = ["sriov", "ib-sriov"];
 
-/// An argument.
+/// An argument by which a pod chooses a property.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Argument {
-    /// The hardware address of a virtual function. With spoof checking, the NIC accepts it as the pod's own.
+    /// The hardware address of a virtual function. Even with spoof checking on, the NIC accepts this address from the
+    /// pod.
     Mac,
     /// The GUIDs of an InfiniBand function.
     Guid,
@@ -38,7 +39,7 @@ impl Argument {
     }
 }
 
-/// The arguments that a pod may choose, and where they come from.
+/// The arguments that a pod may set, with their sources.
 #[derive(Debug, Default)]
 pub struct PodArguments<'a> {
     allowed: Vec<Argument>,
@@ -49,7 +50,8 @@ pub struct PodArguments<'a> {
 
 impl<'a> PodArguments<'a> {
     /// Reads the arguments that the configuration `file` of this `plugin` allows. `args` (`CNI_ARGS`) and the field
-    /// `args` apply to the whole attachment, so they are read only if the plugin `is_first` in its list.
+    /// `args` apply to the whole attachment. So this function reads them only if the plugin is the first of its list
+    /// (`is_first`).
     ///
     /// # Errors
     /// A value is wrong.
@@ -74,7 +76,7 @@ impl<'a> PodArguments<'a> {
         if plugin.is_some_and(|it| DROP_INS.contains(&it)) {
             arguments.allowed = Argument::ALL.into();
         }
-        // the operator has decided who assigns GUIDs
+        // with this field the operator lets ib-kubernetes assign GUIDs
         if file
             .at("ibKubernetesEnabled")
             .value()
@@ -89,16 +91,16 @@ impl<'a> PodArguments<'a> {
         self.allowed.contains(&argument)
     }
 
-    /// `MAC` of `CNI_ARGS`, if it is allowed.
+    /// Returns `MAC` of `CNI_ARGS`, if `podArguments` allows it.
     pub(crate) fn mac(&self) -> Option<&'a String> {
         self.mac.filter(|_| self.allows(Argument::Mac))
     }
 
-    /// Returns the places of `argument` other than the field itself, in order of precedence. `runtimeConfig` is the
-    /// first.
+    /// Returns the fields that can contain `argument`, in order of precedence. `runtimeConfig` is the first. The
+    /// network's own field is not included.
     ///
     /// # Errors
-    /// A place is no object.
+    /// A field is no object.
     pub(crate) fn places<'b>(
         &self,
         file: &Field<'b>,
@@ -113,7 +115,7 @@ impl<'a> PodArguments<'a> {
         Ok(places)
     }
 
-    /// Returns the names of arguments that are set but not allowed.
+    /// Returns the names of arguments that the pod has set, but that `podArguments` does not allow.
     ///
     /// # Errors
     /// See [`Self::places`].
@@ -122,8 +124,8 @@ impl<'a> PodArguments<'a> {
         for argument in Argument::ALL.into_iter().filter(|it| !self.allows(*it)) {
             let places = self.places(file, argument)?;
             let mut values = places.iter().filter_map(Field::value);
-            let is_given = values.any(|it| !it.is_null() && *it != "");
-            if is_given || argument == Argument::Mac && self.mac.is_some() {
+            let is_set = values.any(|it| !it.is_null() && *it != "");
+            if is_set || argument == Argument::Mac && self.mac.is_some() {
                 unheard.push(argument.name());
             }
         }

@@ -4,22 +4,22 @@
 use rdma_netns::InterfaceName;
 use std::{collections::BTreeMap, path::PathBuf};
 
-/// A CNI verb, or the project's own command `plan`.
+/// A verb of CNI, or the project's own command `plan`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
     /// Attaches the container.
     Add,
     /// Detaches the container.
     Del,
-    /// Compares the attachment with the result of ADD.
+    /// Checks that the attachment still matches the result of ADD.
     Check,
-    /// Detaches the attachments that the runtime no longer knows.
+    /// Detaches the attachments that the runtime no longer lists.
     Gc,
     /// Reports whether ADD would work.
     Status,
     /// Lists the supported versions of the specification.
     Version,
-    /// Prints what ADD would do, for people. CNI does not define it.
+    /// Prints the operations of an ADD, for an administrator. CNI does not define this command.
     Plan,
 }
 
@@ -77,7 +77,7 @@ pub struct Environment {
     pub all: BTreeMap<String, String>,
 }
 
-/// The attachment that a command addresses.
+/// The attachment to which a command applies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     /// `CNI_CONTAINERID`
@@ -88,7 +88,7 @@ pub struct Target {
     pub netns: Option<PathBuf>,
 }
 
-/// A defect of the environment.
+/// An error in the environment.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EnvironmentError {
     /// Required variables are unset or empty.
@@ -99,7 +99,7 @@ pub enum EnvironmentError {
         by_hand(*command)
     )]
     Missing {
-        /// The command that requires the variables. None: `CNI_COMMAND` is among the missing ones.
+        /// The command that requires the variables. `None`: `CNI_COMMAND` itself is missing.
         command: Option<Command>,
         /// All missing variables.
         variables: Vec<&'static str>,
@@ -114,12 +114,12 @@ pub enum EnvironmentError {
         /// The broken rule.
         reason: String,
     },
-    /// Two or more defects.
+    /// The environment has two or more errors.
     #[error("{}", one_sentence(.0))]
     Several(Vec<Self>),
 }
 
-/// Returns advice for a person who runs the plugin by hand. A runtime sets the variables of its verbs itself.
+/// Returns advice for a person who runs the plugin by hand. Returns an empty text for verbs that a runtime calls.
 fn by_hand(command: Option<Command>) -> &'static str {
     match command {
         None => "; a container runtime sets them, --help names the commands for people",
@@ -136,7 +136,8 @@ fn one_sentence(errors: &[EnvironmentError]) -> String {
 }
 
 impl Environment {
-    /// Checks the environment `all`. `by_hand`, the command of a person, replaces `CNI_COMMAND`.
+    /// Checks the environment `all`. A person passes the command as an argument: `by_hand` then replaces
+    /// `CNI_COMMAND`.
     pub fn parse(
         all: BTreeMap<String, String>,
         by_hand: Option<Command>,
@@ -152,7 +153,7 @@ impl Environment {
             (None, None) => None,
         };
         let needed = |variable: &str| command.unwrap_or(Command::Add).requires(variable);
-        // the variables that an unknown command requires are unknown
+        // the required variables depend on the command, which is unknown after an error
         if errors.is_empty() {
             let mut missing = match command {
                 Some(_) => vec![],
@@ -213,17 +214,18 @@ impl Environment {
     }
 }
 
-/// Returns true if `text` is valid as a container id or as a network's name (specification, section 2).
+/// Returns true if `text` is a valid container id or network name (specification, section 2).
 pub fn is_identifier(text: &str) -> bool {
     let mut bytes = text.bytes();
     bytes.next().is_some_and(|b| b.is_ascii_alphanumeric())
         && bytes.all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-'))
 }
 
-/// Maximum length of an identifier in bytes: the limit for file names minus the characters that records add.
+/// Maximum length of an identifier in bytes: the limit for file names, minus the characters that a record's file name
+/// adds.
 pub const MAX_IDENTIFIER: usize = 200;
 
-/// Returns the value if it is set and valid. Adds the error about an invalid value to `errors`.
+/// Returns the value if it is set and valid. If it is invalid, adds an error to `errors`.
 fn kept<T>(
     value: Option<Result<T, EnvironmentError>>,
     errors: &mut Vec<EnvironmentError>,
@@ -325,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_unknown_command_needs_is_not_guessed() {
+    fn an_unknown_command_requires_no_variables() {
         let error = parse(&[("CNI_COMMAND", "add"), ("CNI_IFNAME", "a/b")]).unwrap_err();
         assert_eq!(
             error.to_string(),

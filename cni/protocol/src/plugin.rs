@@ -33,7 +33,7 @@ impl Input {
     }
 }
 
-/// Constants of a plugin: name, version, help and its commands for people.
+/// Constants of a plugin: name, version, help text, and commands that a person can run.
 #[derive(Clone, Copy, Debug)]
 pub struct Plugin {
     /// Name of the program.
@@ -42,7 +42,7 @@ pub struct Plugin {
     pub version: &'static str,
     /// Text that `--help` prints.
     pub usage: &'static str,
-    /// Commands for people: the argument, and its command.
+    /// Commands that a person can run: the argument, and the command for which it stands.
     pub by_hand: &'static [(&'static str, Command)],
 }
 
@@ -77,14 +77,14 @@ impl From<EnvironmentError> for Failure {
     }
 }
 
-/// The implementation of the verbs: a function of the environment, the decoded configuration, and the output for the
+/// Implementation of the verbs. Its arguments are the environment, the decoded configuration, and the output for the
 /// result.
 pub type Verb<'a> =
     dyn Fn(&Environment, Map<String, Value>, &mut dyn Write) -> Result<(), Failure> + 'a;
 
 impl Plugin {
-    /// Runs one verb and returns the exit code. `output` gets the one JSON object that CNI requires. This function
-    /// itself answers VERSION, and calls `verb` for the others.
+    /// Runs one verb and returns the exit code. `output` gets the one JSON object that CNI requires. Answers VERSION
+    /// itself, and calls `verb` for other verbs.
     pub fn run(
         &self,
         input: Input,
@@ -123,10 +123,10 @@ impl Plugin {
         }
     }
 
-    /// Runs one verb without arguments, for a program that has this plugin built in.
+    /// Runs one verb without arguments, for a program that contains this plugin.
     ///
     /// # Errors
-    /// Returns the failure of the verb, which is also written to `output`. The caller logs it.
+    /// The failure of the verb, which is also written to `output`. The caller logs it.
     pub fn answer(
         &self,
         environment: BTreeMap<String, String>,
@@ -152,13 +152,13 @@ impl Plugin {
                 details: None,
             },
         };
-        // the exit code reports the failure even if the output cannot be written
+        // the exit code shows the failure even if the output cannot be written
         let _ = write(output, &failure.object(&version));
         Err(failure)
     }
 }
 
-/// Initial capacity of the buffer for standard input, bytes. Most configurations fit.
+/// Initial capacity in bytes of the buffer for standard input. Most configurations are shorter.
 const INPUT: usize = 4096;
 
 fn serve(
@@ -203,7 +203,7 @@ fn print(output: &mut dyn Write, text: &str) -> ExitCode {
 
 /// Answers VERSION. Standard input may be empty.
 fn versions(text: &[u8]) -> Result<Value, ConfError> {
-    let asked = match text.iter().all(u8::is_ascii_whitespace) {
+    let requested = match text.iter().all(u8::is_ascii_whitespace) {
         true => None,
         false => conf::decode(text)?
             .get("cniVersion")
@@ -212,7 +212,7 @@ fn versions(text: &[u8]) -> Result<Value, ConfError> {
     };
     let newest = SUPPORTED[SUPPORTED.len() - 1].as_str();
     Ok(json!({
-        "cniVersion": asked.as_deref().unwrap_or(newest),
+        "cniVersion": requested.as_deref().unwrap_or(newest),
         "supportedVersions": SUPPORTED.map(crate::SpecVersion::as_str),
     }))
 }
@@ -222,7 +222,7 @@ impl Failure {
         let mut object = json!({
             "cniVersion": version,
             "code": self.code,
-            // runtimes log the message, and kubectl prints it
+            // one line, because runtimes log the message and kubectl prints it
             "msg": one_line(&self.message),
         });
         if let Some(details) = self.details {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Opens files of the state directories safely. If something else is at a file's path (a link, a pipe without a writer,
-//! a device, a file of a gigabyte), the functions do not wait for it, follow it, or read it without a limit.
+//! Opens files of the state directories safely. A user may have put another kind of object at a file's path: a link, a
+//! pipe without a writer, a device, a file of a gigabyte. The functions then do not wait, do not follow the link, and
+//! do not read without a limit.
 
 use fnv::FnvHasher;
 use nix::libc::{ELOOP, ENXIO, O_NOCTTY, O_NOFOLLOW, O_NONBLOCK, makedev};
@@ -15,7 +16,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A file could not be read, written, locked or removed.
+/// An error while reading, writing, locking or removing a file.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {verb} {path:?}: {source}")]
 pub struct FileError {
@@ -25,7 +26,7 @@ pub struct FileError {
 }
 
 impl FileError {
-    /// `source` is why `verb` was refused at `path`.
+    /// Returns an error: the action `verb` at `path` failed with the system's error `source`.
     pub fn new(verb: &'static str, path: &Path, source: io::Error) -> Self {
         failed(verb, path)(source)
     }
@@ -35,13 +36,13 @@ impl FileError {
         self.source.kind()
     }
 
-    /// Returns true if another process held a lock for too long. A later try may succeed.
+    /// Returns true if another process had a lock until the time limit. A later try may succeed.
     pub fn is_held(&self) -> bool {
         self.kind() == io::ErrorKind::TimedOut
     }
 
-    /// Returns true if the error means that no file can be created: the disk is full or read-only, or one of the
-    /// directories is a file.
+    /// Returns true if the error means that no file can be created: the disk is full or read-only, or a part of the
+    /// path is a file instead of a directory.
     pub fn lacks_room(&self) -> bool {
         matches!(
             self.kind(),
@@ -53,7 +54,7 @@ impl FileError {
     }
 }
 
-/// Returns the names in `directory`. Empty: there is no directory.
+/// Returns the names in `directory`. Returns none if the directory does not exist.
 ///
 /// # Errors
 /// The directory cannot be read.
@@ -66,13 +67,13 @@ pub fn names(directory: &Path) -> io::Result<BTreeSet<String>> {
     }
 }
 
-/// Makes the error of `verb` at `path` of the system's.
+/// Returns a function that converts a system error into the error of the action `verb` at `path`.
 pub fn failed(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> FileError {
     let path = path.to_owned();
     move |source| FileError { verb, path, source }
 }
 
-/// Size limit in bytes, larger than any file of this project.
+/// Size limit for a file, bytes. All files of this project are smaller.
 pub const LARGEST: u64 = 16 << 20;
 
 /// Maximum length in bytes of a name from [`file_name`]: `NAME_MAX` (255, `include/uapi/linux/limits.h`) minus suffixes
@@ -82,20 +83,21 @@ pub const LONGEST_NAME: usize = 240;
 /// Flags for opening a file without waiting for another process, and without getting a controlling terminal.
 const AT_ONCE: i32 = O_NONBLOCK | O_NOCTTY;
 
-/// Sets a umask, so that the modes in this code apply whatever the inherited umask was: directories get 0755, files get
-/// the given mode, and others cannot write to either. Programs that this process starts inherit the umask.
+/// Sets a umask, so that the modes in this code apply whatever umask the process has inherited. Directories get 0755,
+/// and files get the given mode without write permission for other users. Programs that this process starts inherit the
+/// umask.
 pub fn set_umask() {
     umask(Mode::S_IWGRP | Mode::S_IWOTH);
 }
 
-/// Returns `name`, which others may have chosen, as a name for a file or directory. Does not change it if it is no
-/// longer than [`LONGEST_NAME`].
+/// Returns `name` as a name for a file or directory. Another program may have chosen `name`. A name of at most
+/// [`LONGEST_NAME`] bytes stays unchanged.
 pub fn file_name(name: &str) -> Cow<'_, str> {
     shortened(name, LONGEST_NAME)
 }
 
-/// Returns `name` in at most `longest` bytes. A longer name is cut, and ends with `~` and 16 digits of a hash of the
-/// whole name. The hash is the same in every version of every program.
+/// Returns `name` in at most `longest` bytes. Cuts a longer name, and appends `~` and 16 digits of a hash of the whole
+/// name. Every version of every program computes the same hash.
 pub fn shortened(name: &str, longest: usize) -> Cow<'_, str> {
     if name.len() <= longest {
         return Cow::Borrowed(name);
@@ -117,11 +119,11 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     whole(open(path)?)
 }
 
-/// Like [`read`], but for a file of another program: `path` may be a link. A link to `/dev/null` reads as empty: udev
-/// and systemd mask files in this way (udev(7)).
+/// Returns the content like [`read`], but for a file of another program, so `path` may be a link. A link to `/dev/null`
+/// reads as empty: udev and systemd mask files by such a link (udev(7)).
 ///
 /// # Errors
-/// Same as [`read`], but links are no error.
+/// The errors of [`read`], except for links.
 pub fn read_linked(path: &Path) -> io::Result<Vec<u8>> {
     let mut options = OpenOptions::new();
     let opened = options.read(true).custom_flags(AT_ONCE).open(path);
@@ -142,7 +144,7 @@ fn is_null(file: &File) -> io::Result<bool> {
 /// Opens the file at `path` for reading.
 ///
 /// # Errors
-/// `InvalidData`: `path` has a link, or no regular file. Other kinds: the system call fails.
+/// `InvalidData`: `path` is a link or no regular file. Other kinds: the system call fails.
 pub fn open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     regular(
@@ -156,15 +158,15 @@ pub fn open(path: &Path) -> io::Result<File> {
 /// Opens the file at `path` for writing, without truncating it. Creates a missing file with `mode`.
 ///
 /// # Errors
-/// Same as [`open`].
+/// The errors of [`open`].
 pub fn make(path: &Path, mode: u32) -> io::Result<File> {
     let mut options = OpenOptions::new();
     let options = options.write(true).create(true).truncate(false).mode(mode);
     regular(options.custom_flags(AT_ONCE | O_NOFOLLOW).open(path))
 }
 
-/// Opens a file for writing that is complete before any reader opens it. First removes another program's file at this
-/// path, and a file with hard links, because a write would change the file under its other names too.
+/// Opens a file for writing. No reader opens it before it is complete. First removes another program's file at this
+/// path. Also removes a file with several hard links, because a write would also change the file under its other names.
 ///
 /// # Errors
 /// `path` is a directory, or the system call fails.
@@ -176,7 +178,8 @@ pub fn renew(path: &Path, mode: u32) -> io::Result<File> {
     match make(path, mode).and_then(alone) {
         Err(error) if is_odd(&error) => {
             fs::remove_file(path).map_err(|_| error)?;
-            // fails if another process has put a file there meanwhile, so that this file is not written to
+            // the call fails if another process has put a file at the path since: this process never writes to that
+            // file
             let mut options = OpenOptions::new();
             let options = options.write(true).create_new(true).mode(mode);
             options.custom_flags(O_NOFOLLOW).open(path)
@@ -185,11 +188,11 @@ pub fn renew(path: &Path, mode: u32) -> io::Result<File> {
     }
 }
 
-/// Replaces the file at `path` by `text`. Readers, and the machine after a power loss, find the whole old or the whole
-/// new text. With `at_once`, the new text is on disk when this function returns.
+/// Replaces the file at `path` by `text`. Readers, and the machine after a power loss, find either the whole old text
+/// or the whole new text. With `at_once`, the new text is on disk when this function returns.
 ///
 /// # Errors
-/// A system call fails. The old file is unchanged, unless only the sync of the directory failed.
+/// A system call fails. The old file is unchanged if any call except the sync of the directory failed.
 pub fn replace(path: &Path, text: &[u8], at_once: bool) -> io::Result<()> {
     let temporary = path.with_added_extension("new");
     let write = || {
@@ -205,23 +208,23 @@ pub fn replace(path: &Path, text: &[u8], at_once: bool) -> io::Result<()> {
     })
 }
 
-/// Writes `text` to `file`, which was just opened for writing at `unfinished`. Then renames the file to `path`, and
-/// replaces an existing file. Does not sync the directory, so a power loss can bring back the old file.
+/// Writes `text` to `file`, which was just opened for writing at `unfinished`. Then renames the file to `path`, and so
+/// replaces an existing file. Does not sync the directory, so the old file can reappear after a power loss.
 ///
 /// # Errors
-/// A system call fails. The file at `path` is unchanged, and `unfinished` may be left.
+/// A system call fails. The file at `path` is unchanged, and the file at `unfinished` may remain.
 pub fn finish(mut file: &File, unfinished: &Path, text: &[u8], path: &Path) -> io::Result<()> {
-    // content that a killed process has written
+    // removes content that a killed process has written
     if file.metadata()?.len() > 0 {
         file.set_len(0)?;
     }
     file.write_all(text)?;
-    // without this sync, the file can be empty after a power loss
+    // without this sync, the file could be empty after a power loss
     file.sync_all()?;
     fs::rename(unfinished, path)
 }
 
-/// Returns true if `error`, from a function of this module, means that the path is not a regular file of this project.
+/// Returns true if `error`, which a function of this module returned, means that the path is no regular file.
 pub fn is_odd(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::InvalidData
 }
@@ -229,7 +232,7 @@ pub fn is_odd(error: &io::Error) -> bool {
 fn regular(opened: io::Result<File>) -> io::Result<File> {
     let file = opened.map_err(|error| match error.raw_os_error() {
         Some(ELOOP) => odd("it is a symbolic link, which is not followed"),
-        // a pipe that nobody reads, a socket, a device without a driver
+        // a pipe without a reader, a socket, or a device without a driver
         Some(ENXIO) => odd("it is no regular file"),
         _ if error.kind() == io::ErrorKind::IsADirectory => odd("it is a directory"),
         _ => error,
@@ -252,7 +255,7 @@ fn whole(file: File) -> io::Result<Vec<u8>> {
         return Err(too_large(size));
     }
     let mut content = Vec::with_capacity(usize::try_from(size).unwrap_or_default());
-    // the file may grow during the read
+    // the file may grow during the read, so its length is no limit
     let read = file.take(LARGEST + 1).read_to_end(&mut content)? as u64;
     match read > LARGEST {
         true => Err(too_large(read)),
@@ -273,8 +276,7 @@ mod tests {
         path::PathBuf,
     };
 
-    /// Everything that can be in a file's place, with what is said of it when it is read, and when it is opened
-    /// for writing.
+    /// Returns all kinds of files that can be at a path, each with the error for reading and the error for writing.
     fn places(directory: &Path) -> Vec<(PathBuf, &'static str, &'static str)> {
         let at = |name: &str| directory.join(name);
         let link = "it is a symbolic link, which is not followed";
@@ -313,7 +315,7 @@ mod tests {
         assert!(cut.iter().all(|it| it.len() <= LONGEST_NAME), "{cut:?}");
         let distinct: std::collections::BTreeSet<_> = cut.iter().collect();
         assert_eq!(distinct.len(), names.len());
-        // other versions have to find it
+        // other versions compute the same name, so they find the file
         let name = "x".repeat(LONGEST_NAME + 1);
         let expected = format!("{}~c3a5e7ac9f2b32c7", "x".repeat(LONGEST_NAME - 17));
         assert_eq!(file_name(&name), expected);
@@ -354,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_an_unfinished_files_place_is_taken_away() {
+    fn an_object_at_the_temporary_path_is_removed() {
         let directory = tempfile::tempdir().expect("a directory");
         for (path, _, writing) in places(directory.path()) {
             let is_kept = writing == "it is a directory" || path.starts_with("/dev");
@@ -368,9 +370,9 @@ mod tests {
         assert_eq!(text, b"text");
     }
 
-    /// A hard link of another file, as a user who may write to the directory can make one.
+    /// The file has two hard links: a user who may write to the directory can make a hard link of another file.
     #[test]
-    fn what_has_another_name_is_not_written_to() {
+    fn a_hard_link_is_not_written_to() {
         let directory = tempfile::tempdir().expect("a directory");
         let [other, path] = ["other", "state"].map(|it| directory.path().join(it));
         fs::write(&other, "text").expect("a file");
@@ -380,7 +382,7 @@ mod tests {
         assert_eq!(fs::read(&other).expect("a file"), b"text");
         assert_eq!(fs::read(&path).expect("a file"), b"record");
         assert!(!unfinished.exists());
-        // nor is what a record is a link of
+        // the function does not write to the target of a link either
         fs::remove_file(&path).expect("removed");
         fs::hard_link(&other, &path).expect("a link");
         replace(&path, b"record", true).expect("written");
@@ -388,7 +390,7 @@ mod tests {
         assert_eq!(fs::metadata(&other).expect("a file").nlink(), 1);
     }
 
-    /// Its size is 0, as of all that procfs has.
+    /// The file has the size 0, like all files of procfs.
     #[test]
     fn a_file_without_a_size_is_read() {
         let read = read(Path::new("/proc/self/status")).expect("a file");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keeps the limits of pods' use of RDMA devices ([`rdma_resources::limited`]): lifts them when a pod's limited containers
-//! have ended, which no DEL does for pods of the host's network, and sets them for devices that come back.
+//! Keeps the limits of pods' use of RDMA devices ([`rdma_resources::limited`]). Lifts the limits of a pod when its
+//! limited containers have ended, because pods of the host's network have no DEL. Sets the limits again for devices
+//! that come back.
 
 use crate::{
     node::Node,
@@ -8,16 +9,23 @@ use crate::{
 };
 use rdma_resources::LimitedContainers;
 use std::{sync::Arc, time::Duration};
-use tokio::{sync::watch, task::spawn_blocking, time::Instant};
+use tokio::{
+    sync::watch,
+    task::spawn_blocking,
+    time::{Instant, sleep},
+};
 
 /// Interval of attempts after an error.
 const RETRY: Duration = Duration::from_secs(10);
+
+/// Minimum pause after an error.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// Keeps the limits of `containers` until the daemon ends.
 pub(crate) async fn keep(containers: LimitedContainers, mut node: watch::Receiver<Arc<Node>>) {
     let mut last = None;
     loop {
-        // before the look, which else would miss a change
+        // watch before reading, so that no change is missed
         let mut changes = armed(&containers);
         let all = containers.clone();
         let settled = spawn_blocking(move || {
@@ -44,6 +52,10 @@ pub(crate) async fn keep(containers: LimitedContainers, mut node: watch::Receive
             sentences.iter().flatten().for_each(|it| log::warn!("{it}"));
             last = Some(sentences);
         }
+        if retry.is_some() {
+            // wait, because the daemon's own write of a watched file counts as a change, too
+            sleep(PAUSE).await;
+        }
         tokio::select! {
             () = changes.changed() => {}
             () = until(retry) => {}
@@ -52,7 +64,7 @@ pub(crate) async fn keep(containers: LimitedContainers, mut node: watch::Receive
     }
 }
 
-/// Watches the containers, those too that were recorded before the watch of their directory began.
+/// Watches the directories of the containers. Repeats this until no further container was recorded meanwhile.
 fn armed(containers: &LimitedContainers) -> Watch {
     let mut paths = containers.watched();
     loop {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Publishes files for the chain, the container runtime, Multus, `doctor` and a later daemon: the devices of a
+//! Publishes files for the chain, the container runtime, Multus, `doctor` and the next daemon: the devices of each
 //! resource's ids, CDI entries, device information, and the NICs' switches.
 //!
 //! The files stay when the daemon ends, because kubelet does not call Allocate again for a restarted container. Without
-//! the daemon, the runtime still resolves the container's CDI names, and the chain its ids.
+//! a daemon, the runtime still finds the container's CDI names, and `rdma-cni` still finds the devices of its ids.
 
 use crate::{cli::Arguments, device_info, hardware::Hardware, node::Node, offer};
-use rdma_resources::{Cdi, FileError, Published, published::FORMAT};
+use rdma_resources::{Cdi, FileError, Published, limited::boot_id, published::FORMAT};
 use std::{path::PathBuf, sync::Arc};
 
 /// Directories of the files.
@@ -14,10 +14,10 @@ use std::{path::PathBuf, sync::Arc};
 pub struct Publisher {
     state_dir: PathBuf,
     cdi_dir: PathBuf,
-    /// Directory of device information; `None`: none is written.
+    /// Directory of device information; `None`: the daemon writes none.
     device_info: Option<PathBuf>,
     hardware: Hardware,
-    /// Last failures, which are logged once.
+    /// Last failure for each kind of file. The daemon logs a failure once.
     reported: [Option<String>; 4],
 }
 
@@ -37,7 +37,7 @@ impl Publisher {
     /// Writes changed files, and logs failures. Returns true if all files are up to date.
     pub async fn publish(&mut self, node: Arc<Node>) -> bool {
         let here = self.clone();
-        // on another thread: a move by rdma-cni can hold the lock of the CDI file for a moment
+        // on another thread: `rdma-cni` may have locked the CDI file for a moment, while it moves a device
         let written = tokio::task::spawn_blocking(move || {
             let written = [
                 here.resources(&node),
@@ -73,6 +73,7 @@ impl Publisher {
                 .chain
                 .as_ref()
                 .is_some_and(|it| it.names_resources),
+            boot_id: Some(boot_id()?),
             physical_functions: offer::physical_functions(&node.offers, &node.inventory),
         };
         if published.write(&self.state_dir)? {
@@ -89,7 +90,7 @@ impl Publisher {
         if !self.has_entries(node) {
             return Ok(());
         }
-        // read device numbers under the file's lock; if reading fails, use the last ones
+        // read device numbers while the file is locked; if this read fails, use the last known numbers
         let written = self.entries().write(|| match self.hardware.presence() {
             Ok(now) => offer::cdi_entries(&node.offers, &now),
             Err(error) => {
@@ -121,8 +122,8 @@ impl Publisher {
         Cdi::new(&self.cdi_dir, &self.state_dir)
     }
 
-    /// Returns true if containers get devices by CDI names, or got them before `cdi` was switched off: a restart of
-    /// such a container uses the same names.
+    /// Returns true if containers get devices by CDI names, or got them before `cdi` was switched off: a restarted
+    /// container uses its old CDI names.
     fn has_entries(&self, node: &Node) -> bool {
         node.conf.cdi || self.entries().is_there()
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of `scripts/image` and `scripts/oci-archive`: the image's content, and that it is the same bytes wherever and
-//! whenever it is made.
+//! Tests of `scripts/image` and `scripts/oci-archive`: the image's content, and that the image has the same bytes
+//! wherever and whenever it is made.
 
 use integration::oci::Archive;
 use serde_json::{Value, json};
@@ -20,7 +20,7 @@ fn script(name: &str) -> PathBuf {
         .join(name)
 }
 
-/// A directory with made-up binaries of this mode, as `dist/` has them.
+/// Returns a directory with made-up binaries of the mode `mode`, in the layout of `dist/`.
 fn binaries(mode: u32) -> TempDir {
     let directory = tempfile::tempdir().expect("a directory");
     for (architecture, below) in [("amd64", ""), ("arm64", "arm64")] {
@@ -47,7 +47,7 @@ fn words(output: &Output) -> String {
     format!("{out}{error}")
 }
 
-/// `scripts/image` with these binaries, from `caller`, under the shell's `umask`.
+/// Runs `scripts/image` with `binaries` in the directory `caller`, under the umask `umask`.
 fn image(binaries: &Path, caller: &Path, umask: &str, output: &str) -> PathBuf {
     let mut command = Command::new("bash");
     command.args(["-c", "umask \"$1\"; shift; exec \"$@\"", "bash", umask]);
@@ -68,7 +68,7 @@ fn the_image_is_the_same_wherever_it_is_made() {
     let [one, other] =
         [tempfile::tempdir(), tempfile::tempdir()].map(|it| it.expect("a directory"));
     let first = image(binaries(0o755).path(), one.path(), "022", "a.oci.tar");
-    // other times, modes and paths; and a time zone would be in the way of a date
+    // the second image is made with other times, modes, paths and time zone
     let second = image(
         binaries(0o700).path(),
         other.path(),
@@ -107,7 +107,7 @@ fn the_image_has_three_binaries_and_no_shell() {
     }
 }
 
-/// The image of `architecture` has what is to be in it, of that architecture.
+/// Checks that the image of `architecture` has its complete content, for this architecture.
 #[track_caller]
 fn is_whole(archive: &Archive, architecture: &str) {
     let image = archive.image(architecture);
@@ -170,7 +170,7 @@ fn is_whole(archive: &Archive, architecture: &str) {
         sbom["metadata"]["properties"],
         json!([{"name": "rust:target", "value": target}])
     );
-    // what others have written, each with a text
+    // components of other projects each need a license text
     let mut linked = 0;
     for component in sbom["components"].as_array().expect("components") {
         let name = component["name"].as_str().expect("a name");
@@ -181,7 +181,7 @@ fn is_whole(archive: &Archive, architecture: &str) {
         };
         let below = format!("{share}{directory}/");
         let texts = licenses.iter().filter(|it| it.contains(&below));
-        // the directory itself is one
+        // the directory itself is one of the entries
         assert!(texts.count() > 1, "{directory} has no license text");
         linked += 1;
     }
@@ -203,7 +203,7 @@ fn is_whole(archive: &Archive, architecture: &str) {
 }
 
 #[test]
-fn of_one_architecture_it_is_an_index_too() {
+fn a_single_architecture_has_an_index_too() {
     let directory = binaries(0o755);
     let output = directory.path().join("image.oci.tar");
     let of = |architecture: &str| {
@@ -215,7 +215,8 @@ fn of_one_architecture_it_is_an_index_too() {
     let made = of("arm64");
     assert!(made.status.success(), "{}", words(&made));
     let archive = Archive::open(&output);
-    // a runtime of another one refuses that; it would start what is in an image that is named itself
+    // a runtime on another architecture must refuse the archive. It refuses an image index, but would start an image
+    // that the archive names directly
     let kind = "application/vnd.oci.image.index.v1+json";
     assert_eq!(archive.named()["mediaType"], kind);
     assert_eq!(archive.architectures(), ["arm64"]);
@@ -244,11 +245,11 @@ fn names_what_is_linked_in(sbom: &Value) {
     for binary in BINARIES {
         assert_eq!(named(binary).expect("a binary")["type"], "application");
     }
-    // of the daemon alone, of tests alone, and of builds alone
+    // one crate that only the daemon uses, one that only tests use, and one that only builds use
     assert!(named("tonic").is_some());
     assert!(named("k8s-openapi").is_none());
     assert!(named("tonic-prost-build").is_none());
-    // procedural macros run in the compiler
+    // procedural macros run only in the compiler
     assert!(named("syn").is_none());
     assert!(named("serde_derive").is_none());
     assert!(named("rust-std").is_some() && named("musl").is_some());
@@ -257,7 +258,7 @@ fn names_what_is_linked_in(sbom: &Value) {
             component["licenses"][0]["expression"].is_string(),
             "{component}"
         );
-        // the hash distinguishes a registry's package from another one of that name
+        // the hash distinguishes a registry's package from another package with the same name
         let hash = &component["hashes"][0]["content"];
         assert_eq!(
             component["purl"].is_string(),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `kubectl rdma` with a script in place of `kubectl`, which notes its arguments and answers from files: what is asked,
-//! with which flags, and what remains.
+//! Tests of `kubectl rdma` with a script in place of `kubectl`. The script records its arguments and answers from
+//! files. The tests check the requests and their flags, and which objects remain.
 
 use nix::{
     sys::signal::{Signal, kill},
@@ -18,7 +18,7 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// Answers by its first word that is no flag of the user, and for objects by the kind.
+/// Script that selects its answer by its first argument that is not a flag of the user, and for objects by their kind.
 const KUBECTL: &str = r#"#!/bin/sh
 cd "$(dirname "$0")"
 echo "$*" >>asked
@@ -35,7 +35,7 @@ case "$1 $2" in
 esac
 "#;
 
-/// The line that deletes the pod.
+/// Arguments of the command that deletes the pod.
 const DELETE: &str = "delete pod rdma-ping-x --namespace rdma --wait=false --request-timeout=30s";
 
 struct Desk(TempDir);
@@ -79,7 +79,7 @@ impl Desk {
         self.write(&format!("{name}.json"), &object.to_string());
     }
 
-    /// The pod that pings has this status.
+    /// Sets the status of the pod that sends the requests.
     fn pings(&self, phase: &str, container: Value) {
         let status = json!({"phase": phase, "containerStatuses": [{"state": container}]});
         self.json(
@@ -95,7 +95,7 @@ impl Desk {
         command
     }
 
-    /// Exit code, output and errors of the command line.
+    /// Runs the command line. Returns exit code, output and errors.
     fn types(&self, line: &str) -> (Option<i32>, String, String) {
         let output = self.command(line).output().expect("it runs");
         let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
@@ -106,14 +106,14 @@ impl Desk {
         )
     }
 
-    /// The lines of `kubectl` so far.
+    /// Returns the arguments of all calls of `kubectl` so far.
     fn asked(&self) -> Vec<String> {
         let asked = fs::read_to_string(self.path().join("asked")).expect("lines");
         asked.lines().map(str::to_owned).collect()
     }
 }
 
-/// The record of a pod with one rail, as `doctor --facts` has it.
+/// Returns the record of a pod with one rail, as in the output of `doctor --facts`.
 fn record(pod: &str) -> Value {
     let given = json!({"addresses": [{"ip": "fd00::7", "prefix": 64}], "routes": [], "rules": []});
     let rails = json!([{"podName": "rdma0", "given": given}]);
@@ -172,7 +172,7 @@ fn a_pod_that_cannot_start_is_told_and_deleted() {
 }
 
 #[test]
-fn what_keeps_it_from_an_answer_is_one_sentence() {
+fn a_failure_is_one_sentence() {
     let desk = Desk::new();
     for (line, expected) in [
         (
@@ -237,7 +237,7 @@ fn a_daemon_that_does_not_answer_is_given_up() {
     assert_eq!(code, Some(0), "{errors}");
     assert!(begin.elapsed() < Duration::from_secs(15));
     fs::remove_file(desk.path().join("lingers")).expect("removed");
-    // the answer of another one comes within the time
+    // the answer of another daemon arrives within the time limit
     let (code, _, errors) = desk.types("doctor a --timeout 30");
     assert_eq!((code, errors.as_str()), (Some(1), ""));
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Sends the requests. Each round has one request for each pair of rails, all at the same time.
+//! Sends the requests in rounds. A round sends one request for each pair of rails, all at the same time.
 
 use crate::{arguments::Arguments, icmp, rails::Device, wires};
 use rdma_netns::{
@@ -14,18 +14,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Pair of an own rail and a peer's rail; the own rail sends requests.
+/// An own rail, which sends requests, and a rail of the peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pair {
-    /// Own rail. None: the kernel's route selects it.
+    /// Name of the own rail. `None`: the kernel's route selects the own rail.
     pub(crate) from: Option<String>,
-    /// The peer's rail: `rdma0 of default/web`, or its address.
+    /// Description of the peer's rail, such as `rdma0 of default/web`, or its address.
     pub(crate) to: String,
     /// The peer's rail. `None`: only its address is known.
     pub(crate) rail: Option<PeerRail>,
-    /// Own address, if it is known, and the peer's address. `None`: the two rails have no address of the same family.
+    /// The own address, if it is known, and the peer's address. `None`: the two rails have no addresses of one family.
     pub(crate) addresses: Option<(Option<IpAddr>, IpAddr)>,
-    /// False if the two rails need not reach each other: they are different rails of two pods.
+    /// True if the two rails must reach each other. False if they are different rails of two pods.
     pub(crate) is_required: bool,
 }
 
@@ -34,36 +34,36 @@ pub(crate) struct Pair {
 pub(crate) struct PeerRail {
     /// Name of the pod or node.
     pub(crate) peer: String,
-    /// Netdev.
+    /// Name of the rail's netdev.
     pub(crate) netdev: String,
     /// Hardware address of the rail, if known.
     pub(crate) mac: Option<HardwareAddress>,
-    /// True if both rails of the pair have the same number, so that they are on one network.
+    /// True if both rails of the pair have the same number. Both are then on one network.
     pub(crate) is_same: bool,
-    /// True if the address is the node's. While a pod has the rail, the node does not have this address.
+    /// True if the address belongs to the peer's node. While a pod has the rail, the node does not have this address.
     pub(crate) is_of_node: bool,
 }
 
-/// Result of a pair.
+/// Result of the requests for a pair.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) pair: Pair,
     pub(crate) sent: u32,
-    /// Time of each answer.
+    /// Time until each answer.
     pub(crate) times: Vec<Duration>,
-    /// Own side, once it was resolved, and the name of its RDMA device.
+    /// Own end of the requests, and the name of its RDMA device. Set after the kernel has resolved the route.
     pub(crate) local: Option<(Local, String)>,
-    /// Why the latest request has no answer.
+    /// Reason why the latest request has no answer.
     pub(crate) failure: Option<AskError>,
-    /// Result of an ICMP request: true if the peer answered. `None`: no ICMP request was sent, because the peer
+    /// Result of an ICMP request: true if the peer answered. `None`: no ICMP request was necessary, because the peer
     /// answered RDMA.
     pub(crate) icmp: Option<io::Result<bool>>,
-    /// Rail of the peer that answers in place of the expected one, because cables are swapped.
+    /// Rail of the peer that answers instead of the expected rail, because cables are swapped.
     pub(crate) swapped_with: Option<String>,
 }
 
 impl Outcome {
-    /// Returns true if each request was answered, or no answer is required.
+    /// Returns true if each request was answered, or if the rails of the pair need not reach each other.
     pub(crate) fn is_good(&self) -> bool {
         !self.pair.is_required || self.is_complete()
     }
@@ -94,8 +94,8 @@ impl Outcome {
     }
 }
 
-/// Pings all `pairs` from the calling thread's namespace. Calls `seen` after each answer and each lost request, with
-/// the number of the round.
+/// Sends requests for all `pairs` from the calling thread's namespace. After each answer and each lost request, calls
+/// `seen` with the number of the round.
 pub(crate) fn run(
     arguments: &Arguments,
     devices: &BTreeMap<u32, Device>,
@@ -103,7 +103,7 @@ pub(crate) fn run(
     mut seen: impl FnMut(u32, &Outcome) -> io::Result<()>,
 ) -> io::Result<Vec<Outcome>> {
     let mut outcomes: Vec<Outcome> = pairs.into_iter().map(Outcome::new).collect();
-    // a first round that does not count: the peer's first answer is lost while its kernel resolves this side's hardware
+    // do not count the first round: the peer's first answer is lost while its kernel resolves this side's hardware
     // address
     round(arguments, devices, &mut outcomes)?;
     for outcome in outcomes.iter_mut().filter(|it| it.goes_on()) {
@@ -126,10 +126,10 @@ pub(crate) fn run(
     Ok(outcomes)
 }
 
-/// Runs `work` for all `outcomes` at the same time, each on its own thread.
+/// Runs `work` for all `outcomes` at the same time, each on a separate thread.
 ///
 /// # Errors
-/// The system has no more threads.
+/// The system refuses a thread.
 fn at_once<'a>(
     outcomes: impl Iterator<Item = &'a mut Outcome>,
     work: impl Fn(&mut Outcome) + Sync,
@@ -142,20 +142,20 @@ fn at_once<'a>(
     })
 }
 
-/// Sends a request for each pair that has not ended. Returns these pairs.
+/// Sends a request for each pair that still sends requests. Returns these pairs.
 ///
 /// # Errors
-/// As [`at_once`].
+/// The errors of [`at_once`].
 fn round<'a>(
     arguments: &Arguments,
     devices: &BTreeMap<u32, Device>,
     outcomes: &'a mut [Outcome],
 ) -> io::Result<Vec<&'a Outcome>> {
-    let mut asked: Vec<&mut Outcome> = outcomes.iter_mut().filter(|it| it.goes_on()).collect();
-    at_once(asked.iter_mut().map(|it| &mut **it), |it| {
+    let mut requested: Vec<&mut Outcome> = outcomes.iter_mut().filter(|it| it.goes_on()).collect();
+    at_once(requested.iter_mut().map(|it| &mut **it), |it| {
         request(arguments, devices, it);
     })?;
-    Ok(asked.into_iter().map(|it| &*it).collect())
+    Ok(requested.into_iter().map(|it| &*it).collect())
 }
 
 fn request(arguments: &Arguments, devices: &BTreeMap<u32, Device>, outcome: &mut Outcome) {
@@ -194,7 +194,7 @@ fn request(arguments: &Arguments, devices: &BTreeMap<u32, Device>, outcome: &mut
     }
 }
 
-/// Pings a peer that does not answer RDMA by ICMP.
+/// Sends an ICMP request to a peer that does not answer RDMA.
 fn compare(arguments: &Arguments, outcome: &mut Outcome) {
     if let Some((source, to)) = outcome.pair.addresses {
         let bound = outcome.local.as_ref().and_then(|(it, _)| it.address);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The list of rails that two pods of `--exchange` send each other.
+//! List of a pod's rails. The two pods of `--exchange` send their lists to each other.
 
 use crate::rails::Rail;
 use rdma_netns::HardwareAddress;
@@ -9,12 +9,12 @@ use std::{
     net::{IpAddr, Ipv4Addr},
 };
 
-/// Most rails of a list.
+/// Largest number of rails in a list.
 const MOST_RAILS: usize = 64;
-/// Most addresses of a rail.
+/// Largest number of addresses of a rail.
 const MOST_ADDRESSES: usize = 16;
 
-/// The list that a pod sends. Unknown fields are ignored.
+/// List that a pod sends. The reader ignores unknown fields.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct List {
     /// Name of the node, or of the pod.
@@ -31,7 +31,7 @@ struct ListedRail {
 }
 
 impl List {
-    /// Returns the list of the own `rails`, under `name` or else the host's name.
+    /// Returns the list of the own `rails`. The list has the name `name`, or otherwise the host's name.
     pub(crate) fn of(name: Option<&str>, rails: &[Rail]) -> Self {
         let host = || fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let name = name.map_or_else(host, str::to_owned);
@@ -49,7 +49,7 @@ impl List {
     /// Parses a peer's list.
     ///
     /// # Errors
-    /// The reason why the text is no list.
+    /// The text is not a list, for the reason given.
     pub(crate) fn parse(line: &[u8]) -> Result<Self, String> {
         let list: Self = serde_json::from_slice(line).map_err(|error| error.to_string())?;
         let is_netdev =
@@ -81,7 +81,7 @@ impl List {
         Ok(list)
     }
 
-    /// The rails.
+    /// Returns the rails of the list.
     pub(crate) fn rails(&self) -> Vec<Rail> {
         let rail = |it: &ListedRail| Rail {
             mac: it.mac.clone(),
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_is_refused_in_words() {
+    fn a_malformed_list_is_refused() {
         for (text, why) in [
             ("{}", "missing field"),
             (r#"{"name":"b","rails":["#, "EOF"),

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Passes a pod's rails to its containers. When kubelet allocates, the rails are unknown. A container therefore gets
-//! them by a CDI entry with the variable [`RAILS`], and by a mounted directory with configuration files of libraries.
-//! Both have the name of the container's smallest id of a resource, which no other container has. They are written
-//! before the container is created. The entry also has the [`Hook`] that sets the container's limits.
+//! Passes a pod's rails and a container's limits to containers. The rails are still unknown when kubelet calls
+//! Allocate. A container therefore gets them by a CDI entry with the variable [`RAILS`], and by a mounted directory
+//! with configuration files of libraries. The daemon writes both before the runtime creates the container.
 //!
-//! One CDI file has the entries of all containers of the node.
+//! Entry and directory are named after the container's smallest id of a resource, which no other container has. The
+//! entry also has the [`Hook`] that sets the container's limits. One CDI file has the entries of all containers of the
+//! node.
 
 use crate::{
     FileError, Hook,
@@ -27,7 +28,8 @@ pub const RAILS: &str = "RDMA_RAILS";
 /// Path of the mounted directory in a container.
 pub const MOUNTED: &str = "/run/rdma";
 
-/// A file in the mounted directory, with variables for a library. Environment variables override them.
+/// A file in the mounted directory. It sets variables of a library. Environment variables of the container override
+/// them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LibraryFile {
     /// `nccl.conf`, which NCCL since 2.23 reads as `NCCL_CONF_FILE` (`initEnv()`, `src/misc/param.cc`).
@@ -75,10 +77,10 @@ pub struct Containers {
     root: PathBuf,
 }
 
-/// All ids of each container with an entry, by the entry's name.
+/// The ids of each container with an entry, by the entry's name.
 pub type Known = BTreeMap<String, BTreeSet<String>>;
 
-/// The key of a container: `id` is the smallest of its ids of `resource`.
+/// Key of a container. `id` is the smallest of the container's ids of `resource`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ContainerId<'a> {
     /// Name of the resource.
@@ -88,7 +90,7 @@ pub struct ContainerId<'a> {
 }
 
 impl<'a> ContainerId<'a> {
-    /// Returns the key of the container with `ids`, in any order. `None`: there are no ids.
+    /// Returns the key of the container with `ids`, in any order. Returns `None` if there are no ids.
     pub fn of(resource: &'a str, ids: &'a [String]) -> Option<Self> {
         let id = ids.iter().min()?;
         Some(Self { resource, id })
@@ -108,7 +110,8 @@ impl<'a> ContainerId<'a> {
 }
 
 impl Containers {
-    /// Returns the containers whose CDI file is in `cdi_directory`, and whose directories and lock are in `state_dir`.
+    /// Returns the containers of a node. Their CDI file is in `cdi_directory`, and their directories and lock are in
+    /// `state_dir`.
     pub fn new(cdi_directory: &Path, state_dir: &Path) -> Self {
         Self {
             path: cdi_directory.join("rdma-device-plugin-container.json"),
@@ -118,7 +121,7 @@ impl Containers {
         }
     }
 
-    /// Creates the container's directory without files, and returns its path.
+    /// Makes the container's directory, or empties an existing one, and returns its path.
     ///
     /// # Errors
     /// The directory cannot be made, or an old file cannot be removed.
@@ -144,17 +147,18 @@ impl Containers {
         resource.join(file_name(container.id))
     }
 
-    /// Locks the entries against other writers until the guard is dropped. The caller must hold the lock while it reads
-    /// the pods' records.
+    /// Locks the entries until the returned guard is dropped. Other writers wait. The caller must hold the lock while
+    /// it reads the pods' records.
     ///
     /// # Errors
-    /// Another process holds the lock for too long.
+    /// Another process holds the lock until the time limit.
     pub fn lock(&self) -> Result<impl Drop, FileError> {
         file::lock(&self.lock)
     }
 
-    /// Writes the entry of the container with `ids` of `resource`. Removes the entry of each other container with rails
-    /// that has no id in `held`, the ids of existing pods' containers. The caller holds the [`lock`](Self::lock).
+    /// Writes the entry of the container with `ids` of `resource`. Also removes each entry with rails whose container
+    /// has ended: none of its ids is in `held`, the ids of existing pods' containers. The caller holds the
+    /// [`lock`](Self::lock).
     ///
     /// # Errors
     /// A file cannot be written.
@@ -164,10 +168,11 @@ impl Containers {
         edits: &Edits,
         held: &[ContainerId<'_>],
     ) -> Result<(), FileError> {
-        // an unreadable file is replaced
+        // replace a file that cannot be read by a new file
         let content: Value = file::read(&self.path).ok().flatten().unwrap_or_default();
         let known: Known = file::read(&self.known).ok().flatten().unwrap_or_default();
-        let Some((specification, known)) = told((&content, known), (resource, ids), edits, held)
+        let Some((specification, known)) =
+            with_entry((&content, known), (resource, ids), edits, held)
         else {
             return Ok(());
         };
@@ -191,10 +196,10 @@ impl Containers {
     }
 }
 
-/// The content of a container's entry. At least one field is set.
+/// Content of a container's entry. At least one field is set.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Edits {
-    /// Rails of the container's pod; `None`: it was not promised them.
+    /// Rails of the container's pod. `None`: Allocate did not promise rails to the container.
     pub rails: Option<Vec<Value>>,
     /// Hook that sets the container's limits.
     pub hook: Option<Hook>,
@@ -213,9 +218,9 @@ impl Edits {
     }
 }
 
-/// Returns the CDI file and the ids of its containers after [`write_entry`](Containers::write_entry). `content` and
-/// `known` are the file and ids before. `None`: the container has no ids.
-pub fn told(
+/// Returns the CDI file and the ids of its containers as [`write_entry`](Containers::write_entry) writes them.
+/// `content` and `known` are the file and the ids before this write. Returns `None` if the container has no ids.
+pub fn with_entry(
     (content, mut known): (&Value, Known),
     (resource, ids): (&str, &[String]),
     edits: &Edits,
@@ -238,8 +243,8 @@ pub fn told(
     Some((specification, known))
 }
 
-/// Returns true for an entry with an empty list of rails (`hostNetwork`, which no record contains), and for an entry
-/// with only a hook.
+/// Returns true for two kinds of entries: an entry with an empty list of rails, for a pod with `hostNetwork`, which has
+/// no record; and an entry that has only a hook.
 fn has_no_rails(entry: &Value) -> bool {
     let edits = &entry["containerEdits"];
     edits["env"][0] == format!("{RAILS}=[]")
@@ -296,7 +301,7 @@ mod tests {
         assert_eq!(tell("2", &[], &["1x"]), ["rdma--hca:1", "rdma--hca:2"]);
         let left = tell("3", &[rail(7)], &["3"]);
         assert_eq!(left, ["rdma--hca:2", "rdma--hca:3"]);
-        // an empty file, as after a power loss, is replaced
+        // an empty file, which a power loss can leave, is replaced by a new file
         fs::write(&containers.path, "").expect("written");
         assert_eq!(tell("3", &[rail(7)], &["3"]), ["rdma--hca:3"]);
     }
@@ -311,7 +316,7 @@ mod tests {
         let ids = ["17".to_owned()];
         let told = |edits: &Edits| {
             let before = (&Value::Null, Known::new());
-            let (content, _) = told(before, ("rdma/hca", &ids), edits, &[]).expect("ids");
+            let (content, _) = with_entry(before, ("rdma/hca", &ids), edits, &[]).expect("ids");
             content["devices"][0]["containerEdits"].clone()
         };
         let hooks = json!([{

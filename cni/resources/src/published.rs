@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The devices of each resource's ids, as the daemon advertises them.
+//! The devices of the ids of each resource that the daemon advertises.
 
 use crate::{FileError, Sharing, file};
 use rdma_netns::DeviceAddress;
@@ -9,59 +9,66 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Format that this version writes. A newer format is refused. Raise it if a reader of the present format, without
-/// knowing a new field, would attach pods to another netdev.
+/// Format that this version writes. A reader refuses a newer format. Raise the number with a new field if readers
+/// without the field would attach pods to another netdev.
 pub const FORMAT: u32 = 2;
 
-/// Content of the file.
+/// Content of the file `resources.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Published {
-    /// Format, see [`FORMAT`].
+    /// Format of the file ([`FORMAT`]).
     pub format: u32,
-    /// Directory in which the runtime reads CDI specifications, if containers get devices by CDI names.
+    /// Directory from which the runtime reads CDI specifications. `None`: containers get devices by path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cdi_dir: Option<PathBuf>,
+    /// Boot id of the boot in which the file was written. `None`: an earlier version wrote the file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot_id: Option<String>,
     /// Resources by name.
     pub resources: BTreeMap<String, Resource>,
-    /// True if an administrator has listed the resources that the chain attaches, and so excludes the others on
-    /// purpose.
+    /// True if the configuration lists the resources that the chain attaches. The chain then deliberately ignores all
+    /// other resources.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub chain_names_resources: bool,
-    /// Physical functions of those devices that are virtual functions or sub-functions.
+    /// The physical function of each device that is a virtual function or a sub-function.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub physical_functions: BTreeMap<DeviceAddress, DeviceAddress>,
 }
 
-/// Published resource.
+/// A resource that the daemon advertises.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resource {
-    /// Number of pods that can have an id's devices.
+    /// Number of pods that may use an id's devices: one or several.
     pub sharing: Sharing,
     /// Devices of the ids.
     #[serde(flatten)]
     pub devices: Devices,
-    /// The parent of the pods' child netdevs, for each device whose resource has `parents`: the device's own netdev,
-    /// its bond, or a VLAN of one of these.
+    /// Parents of the pods' child netdevs, for each device of a resource with `parents`. A parent is the device's own
+    /// netdev, its bond, or a VLAN of the netdev or the bond.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub parents: BTreeMap<DeviceAddress, String>,
-    /// True if its containers have limits of the rdma controller.
+    /// True if the rdma controller limits the resource's containers.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub limited: bool,
+    /// Number of ids, or for `perNic` number of ids of each device. `None`: the GID tables did not determine this
+    /// number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ids: Option<u32>,
 }
 
 /// Devices of a resource's ids.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Devices {
-    /// Devices that every id stands for.
+    /// The devices that every id of the resource has.
     Every(Vec<DeviceAddress>),
-    /// Own devices for each id.
+    /// The devices of each id. No two ids have the same device.
     ById(BTreeMap<String, Vec<DeviceAddress>>),
 }
 
 impl Resource {
-    /// Returns the devices of `id`. None: the id does not exist.
+    /// Returns the devices of `id`. Returns `None` if the resource has no such id.
     pub fn devices(&self, id: &str) -> Option<&[DeviceAddress]> {
         match &self.devices {
             Devices::Every(all) => Some(all),
@@ -79,7 +86,7 @@ impl Resource {
 }
 
 impl Published {
-    /// Reads the file. `None`: the file does not exist.
+    /// Reads the file. Returns `None` if the file does not exist.
     ///
     /// # Errors
     /// The file cannot be read, or a newer daemon wrote it.
@@ -115,6 +122,7 @@ mod tests {
             devices: Devices::Every(vec![address("0000:3b:00.0"), address("0000:5e:00.0")]),
             parents: BTreeMap::new(),
             limited: false,
+            ids: None,
         };
         let nic = address("mlx5_core.sf.4");
         let erdma = Resource {
@@ -122,6 +130,7 @@ mod tests {
             devices: Devices::ById([("erdma_0/1".to_owned(), vec![nic.clone()])].into()),
             parents: BTreeMap::new(),
             limited: false,
+            ids: None,
         };
         assert_eq!(hca.devices("17").map(<[_]>::len), Some(2));
         assert_eq!(erdma.devices("erdma_0/1"), Some([nic].as_slice()));
@@ -129,6 +138,7 @@ mod tests {
         let published = Published {
             format: FORMAT,
             cdi_dir: None,
+            boot_id: None,
             resources: [
                 ("rdma/hca".to_owned(), hca),
                 ("aliyun/erdma".to_owned(), erdma),

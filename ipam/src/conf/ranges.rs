@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `runtimeConfig.ipRanges`, `ipam.subnet`… and `ipam.ranges`: the range sets, in host-local's order.
+//! Fields `runtimeConfig.ipRanges`, `ipam.subnet` and its siblings, and `ipam.ranges`: the range sets, in host-local's
+//! order.
 
 use crate::{
     address::{cidr, plain},
@@ -9,8 +10,9 @@ use conf_reader::{Field, Wrong};
 use serde_json::Value;
 use std::net::IpAddr;
 
-/// Reads all range sets, checks each set, and checks that no two overlap. The number of a pool's set is in the name of
-/// its round-robin file, as in host-local. `from_parent`: `rangeStart` and `rangeEnd` apply to the parent's prefix.
+/// Reads and checks all range sets, and checks that no two sets overlap. The name of a pool's round-robin file contains
+/// the number of the pool's set, as in host-local. If `from_parent` is true, `rangeStart` and `rangeEnd` apply to the
+/// parent's prefix.
 pub(super) fn pools(
     root: &Field<'_>,
     ipam: &Field<'_>,
@@ -41,8 +43,8 @@ pub(super) fn pools(
 }
 
 /// Checks `rangeStart`, `rangeEnd` and `gateway` of a configuration without `ipam.subnet`. Host-local ignores these
-/// fields then (`LoadIPAMConfig()`, `plugins/ipam/host-local/backend/allocator/config.go`). They are an error if there
-/// is no other range.
+/// fields without `ipam.subnet` (`LoadIPAMConfig()`, `plugins/ipam/host-local/backend/allocator/config.go`). This
+/// plugin returns an error for them if there is no other range.
 fn without_subnet(ipam: &Field<'_>, has_no_range: bool, from_parent: bool) -> Result<(), Wrong> {
     let bounds = ["rangeStart", "rangeEnd"];
     let bounds = bounds.into_iter().filter(|_| !from_parent);
@@ -56,7 +58,7 @@ fn without_subnet(ipam: &Field<'_>, has_no_range: bool, from_parent: bool) -> Re
         }
         if address(ipam, name)?.is_some() {
             log::warn!(
-                "ignoring {}: it belongs to a subnet, and there is no ipam.subnet; move it into its range",
+                "ignoring {}: without ipam.subnet it has no effect; move it into a range of ipam.ranges",
                 field.place()
             );
         }
@@ -64,7 +66,7 @@ fn without_subnet(ipam: &Field<'_>, has_no_range: bool, from_parent: bool) -> Re
     Ok(())
 }
 
-/// Reads an address. An empty string counts as missing.
+/// Reads an address. An empty string counts as a missing field.
 fn address(range: &Field<'_>, name: &str) -> Result<Option<IpAddr>, Wrong> {
     match range.get::<String>(name)?.as_deref() {
         None | Some("") => Ok(None),

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Changes of the disk, and the trait that makes them.
 //!
-//! Every write of the plugin to a disk is a [`Change`]. A test implements a [`Disk`] that stops after the n-th change.
+//! Every write of the plugin to disk is a [`Change`]. Tests implement a [`Disk`] that stops after a number of
+//! changes.
 
 use super::{StoreError, make};
 use std::{
@@ -14,38 +15,38 @@ use std::{
     path::PathBuf,
 };
 
-/// A change, made by one or two system calls.
+/// A change of the disk, made by one or two system calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// Makes a directory and its parents, mode 0755.
     MakeDirectory(PathBuf),
     /// Makes a new file with `content`.
     Write {
-        /// Path, at which nothing exists.
+        /// Path of the file. No file exists there.
         path: PathBuf,
         /// Content of the file.
         content: Vec<u8>,
         /// Permissions.
         mode: u32,
-        /// True if the file is synced.
+        /// True if the change also syncs the file to disk.
         durable: bool,
     },
-    /// Makes a hard link. The change fails if `to` exists.
+    /// Makes a hard link. Fails if `to` exists.
     Link {
         /// Existing file.
         from: PathBuf,
-        /// New name.
+        /// Path of the new link.
         to: PathBuf,
     },
-    /// Makes a note: a symbolic link without a real target. A link is made together with its text, so no process sees a
-    /// note without text.
+    /// Makes a note: a symbolic link without a real target, whose target is the note's text. The kernel makes a link
+    /// together with its target, so every note that a process sees is complete.
     Note {
-        /// Path. The change fails if something exists there.
+        /// Path of the note. The change fails if a file exists there.
         path: PathBuf,
         /// Text of the note.
         text: String,
     },
-    /// Renames a file, and replaces an existing one.
+    /// Renames a file, and replaces an existing file.
     Rename {
         /// Old name.
         from: PathBuf,
@@ -54,12 +55,12 @@ pub enum Change {
     },
     /// Removes a file.
     Remove(PathBuf),
-    /// Syncs the directory to disk, with all entries that were made or removed before.
+    /// Syncs the directory to disk, with all entries that were made or removed before the sync.
     Sync(PathBuf),
 }
 
 impl Change {
-    /// Returns the verb for errors.
+    /// Returns the verb that error messages use for the change.
     pub fn verb(&self) -> &'static str {
         match self {
             Self::MakeDirectory(_) | Self::Note { .. } | Self::Link { .. } => "create",
@@ -82,7 +83,7 @@ impl Change {
     }
 }
 
-/// The seam that makes changes.
+/// Interface through which the plugin makes changes.
 pub trait Disk: fmt::Debug {
     /// Makes one change.
     fn make(&self, change: &Change) -> io::Result<()>;
@@ -117,7 +118,7 @@ impl Disk for RealDisk {
     }
 }
 
-/// The real disk, which defers the sync of directories. One sync then serves several calls, before the caller reports a
+/// The real disk, with deferred syncs of directories. One sync covers several calls, before the caller reports a
 /// result.
 #[derive(Debug, Default)]
 pub struct Deferred {
@@ -140,7 +141,7 @@ impl Deferred {
     /// Makes the deferred syncs.
     ///
     /// # Errors
-    /// A directory cannot be synced. The next call syncs it, and the directories after it.
+    /// A directory cannot be synced. The next call syncs this directory and the remaining ones.
     pub fn settle(&self) -> Result<(), StoreError> {
         let mut directories = self.directories.borrow_mut();
         while let Some(path) = directories.first().cloned() {
@@ -156,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_deferred_is_waited_for_once() {
+    fn a_deferred_change_is_synced_once() {
         let directory = tempfile::tempdir().expect("a directory");
         let (own, gone) = (directory.path().to_owned(), directory.path().join("gone"));
         let disk = Deferred::default();

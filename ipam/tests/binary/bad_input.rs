@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Bad input: each kind has its own error, and nothing changes.
+//! Tests of bad input: each kind has its own error, and nothing changes.
 
 use super::node::{Node, apart, call, shell};
 use serde_json::{Value, json};
@@ -94,8 +94,8 @@ fn fields_without_their_subnet_are_passed_over_and_reported() {
     assert!(outcome.success, "{outcome:?}");
     assert!(
         outcome.stderr.contains(
-            "warn: ignoring ipam.rangeStart: it belongs to a subnet, and there is no ipam.subnet; move it into \
-             its range"
+            "warn: ignoring ipam.rangeStart: without ipam.subnet it has no effect; move it into a range of \
+             ipam.ranges"
         ),
         "{outcome:?}"
     );
@@ -228,7 +228,7 @@ fn exhausted() {
     call("DEL", "a3", &conf).ok();
     call("STATUS", "", &conf).ok();
     assert_eq!(call("ADD", "b", &conf).address(), "10.77.0.5");
-    // dual stack: nothing is held after a half that is full
+    // dual stack: if one family has no free address, ADD assigns no address of the other family
     let conf =
         node.conf(json!({"ranges": [[{"subnet": "fd77::/64"}], [{"subnet": "10.77.0.0/29"}]]}));
     assert_eq!(call("ADD", "c", &conf).error().0, 11);
@@ -287,7 +287,7 @@ fn a_foreign_file_is_left_alone_and_reported() {
     assert_eq!(call("ADD", "a", &conf).address(), "10.77.0.4");
     let mut gc = conf.clone();
     gc["cni.dev/valid-attachments"] = json!([{"containerID": "a", "ifname": "eth0"}]);
-    // the first GC frees the empty lease
+    // the first GC removes the empty lease
     let status = call("STATUS", "", &conf).run();
     assert!(
         status.stderr.contains("notes.txt\" is not a lease"),

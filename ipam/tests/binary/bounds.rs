@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `from: parent`: the part of each prefix that pods get.
+//! Tests of `from: parent` with bounds: which part of each prefix pods get.
 
 use super::{
     node::{Node, call},
@@ -7,7 +7,7 @@ use super::{
 };
 use serde_json::json;
 
-/// One configuration on nodes whose rails have different prefixes.
+/// Nodes whose rails have different prefixes have the same configuration.
 #[test]
 fn bounds_are_relative_to_each_prefix() {
     for (address, given) in [
@@ -32,7 +32,7 @@ fn bounds_are_relative_to_each_prefix() {
 }
 
 #[test]
-fn what_is_out_of_bounds_is_never_given() {
+fn addresses_outside_the_bounds_are_never_assigned() {
     let node = Node::new();
     let conf = told(
         &node,
@@ -79,7 +79,8 @@ fn bounds_of_both_families_are_their_own() {
     );
 }
 
-/// If each node's own address is out of bounds, no node gives a pod the address of another one, on or off.
+/// The bounds must exclude each node's own address. Then no node gives a pod the address of another node, even while
+/// that node is off.
 #[test]
 fn bounds_with_the_nodes_own_address_are_refused() {
     let node = Node::new();
@@ -87,7 +88,7 @@ fn bounds_with_the_nodes_own_address_are_refused() {
     let said = "bond1 (rail eth0): its own address 10.77.0.77 is among the addresses of pods: other nodes would give \
                 it to a pod while this node is off; set ipam.rangeStart and ipam.rangeEnd so that it is outside, or add \
                 10.77.0.77 to ipam.exclude";
-    // blocks of the whole prefix
+    // the blocks divide the whole prefix
     let blocks = bounded(json!({"family": "ipv4", "perNode": 8}));
     call("ADD", "a", &blocks).fails(101, said);
     let mut conf = bounded(json!({"family": "ipv4", "rangeStart": "+50"}));
@@ -98,7 +99,7 @@ fn bounds_with_the_nodes_own_address_are_refused() {
     call("ADD", "a", &conf).result();
 }
 
-/// Nodes that cannot ask each other: each has the block of its own address.
+/// The nodes cannot communicate: each node uses the block of its own address.
 #[test]
 fn nodes_with_blocks_give_different_addresses() {
     let ipam =

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! CHECK: the leases exist and belong to this attachment, and the chain reported no other address.
+//! Tests of CHECK: the leases exist and belong to the attachment, and the chain reported no other
+//! address.
 
 use super::node::{Node, call};
 use serde_json::{Value, json};
@@ -19,7 +20,7 @@ fn added(node: &Node) -> Value {
         "ips": [
             {"address": "10.77.0.2/24", "interface": 1},
             {"address": "fd77::2/64", "interface": 1},
-            // added by a later plugin of the chain
+            // a later plugin of the chain added this address
             {"address": "192.0.2.7/24", "interface": 1},
             {"address": "10.77.0.99/24", "interface": 2},
         ],
@@ -28,14 +29,14 @@ fn added(node: &Node) -> Value {
 }
 
 #[test]
-fn what_add_left_is_fine() {
+fn check_accepts_the_leases_of_add() {
     let node = Node::new();
     let mut conf = added(&node);
     call("CHECK", "a", &conf).ok();
-    // the result of an IPAM plugin alone
+    // the result of an IPAM plugin has no interfaces
     conf["prevResult"] = json!({"ips": [{"address": "10.77.0.2/24"}, {"address": "fd77::2/64"}]});
     call("CHECK", "a", &conf).ok();
-    // a later plugin removed one address, or all
+    // a later plugin removed one address, or all addresses
     for ips in [json!([{"address": "fd77::2/64"}]), json!([])] {
         conf["prevResult"] = json!({"ips": ips});
         call("CHECK", "a", &conf).ok();
@@ -60,7 +61,7 @@ fn drift_is_reported() {
     call("CHECK", "a", &conf).fails(999, "prevResult has fd77::3 on eth0, which is not leased");
     node.write("fd77::3", "b\r\neth0");
     call("CHECK", "a", &conf).fails(999, "fd77::3 is held by b eth0, not by a eth0");
-    // an address of the same attachment that host-local gave
+    // host-local assigned this address to the same attachment
     node.write("fd77::3", "a\r\neth0");
     call("CHECK", "a", &conf).ok();
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `from: parent`: prefixes and gateways of the rail's netdev.
+//! Tests of `from: parent`: prefixes and gateways of the rail's netdev.
 
 use super::node::{Node, apart, call, shell};
 use serde_json::{Value, json};
@@ -38,7 +38,7 @@ fn the_callers_fields_are_used() {
         result["routes"],
         json!([{"dst": "0.0.0.0/0", "gw": "10.77.0.3"}, {"dst": "::/0", "gw": "fe80::1"}])
     );
-    // excluded: the parent's own address, which may have left the host, and the gateway
+    // no pod gets the gateway's address and the parent's own address, which may have left the host
     assert_eq!(
         call("ADD", "b", &conf).addresses(),
         ["10.77.0.4/24", "2001:db8:1::3/64"]
@@ -52,7 +52,7 @@ fn the_callers_fields_are_used() {
     conf["ipam"]["routes"] = json!([]);
     assert!(call("ADD", "c", &conf).result().get("routes").is_none());
     call("STATUS", "", &conf).ok();
-    // gone with the parent, DEL works nevertheless
+    // DEL works without the parent
     let bare = node.conf(json!({"from": "parent"}));
     for container in ["a", "b", "c"] {
         call("DEL", container, &bare).ok();
@@ -150,7 +150,8 @@ fn tentative_duplicate_and_temporary_addresses_do_not_count() {
         let said = "bond1 (rail eth0) has no global IPv6 address on this host: give it a permanent one \
                     whose prefix is /126 or shorter, or choose another ipam.family";
         call("ADD", "a", &conf).fails(101, said);
-        // by now it is a duplicate, and the temporary one beside it is in use
+        // after this time, duplicate address detection has found the duplicate, and the temporary address is in
+        // use
         thread::sleep(Duration::from_millis(2500));
         shell("test -n \"$(ip addr show dev bond1 dadfailed)\"");
         shell("ip addr show dev bond1 temporary | grep inet6 | grep -qv tentative");
@@ -184,7 +185,7 @@ fn an_address_that_is_not_global_does_not_count() {
 }
 
 #[test]
-fn what_the_node_lacks_is_reported() {
+fn missing_node_state_is_reported() {
     let node = Node::new();
     let none = told(&node, json!({}), &["fe80::1/64", "10.77.0.2/24"]);
     let said = "bond1 (rail net1) has no global IPv6 address on this host: give it a permanent one whose \
@@ -210,7 +211,7 @@ fn what_the_node_lacks_is_reported() {
         "master is missing: ipam.from \"parent\" needs the netdev whose prefixes are used; rdma-cni \
          passes it",
     );
-    // the parent comes with each ADD
+    // STATUS succeeds: the caller passes the parent at each ADD
     call("STATUS", "", &missing).ok();
     missing["master"] = "nosuch0".into();
     call("ADD", "a", &missing).fails(
@@ -237,7 +238,8 @@ fn what_the_node_lacks_is_reported() {
     assert_eq!(node.leases(), [""; 0]);
 }
 
-/// Nodes on one network share its prefix: sequential addresses of one would collide with those of another.
+/// Nodes on one network share the network's prefix. With the strategy sequential, two nodes would assign the same
+/// addresses.
 #[test]
 fn nodes_that_configure_nothing_give_different_addresses() {
     let nodes = [Node::new(), Node::new()];
@@ -257,7 +259,7 @@ fn nodes_that_configure_nothing_give_different_addresses() {
 }
 
 #[test]
-fn what_the_caller_knows_of_neighbours_is_avoided() {
+fn neighbours_known_to_the_caller_are_avoided() {
     for strategy in ["stable", "sequential"] {
         let node = Node::new();
         let mut conf = told(&node, json!({"strategy": strategy}), &["2001:db8:1::10/64"]);
@@ -275,7 +277,7 @@ fn what_the_caller_knows_of_neighbours_is_avoided() {
             .unwrap();
         conf["neighbourAddresses"] = json!([wanted, "2001:db8:1::99"]);
         assert_ne!(add("b", &conf), wanted, "{strategy}");
-        // a requested address is given out, and probed
+        // ADD assigns a requested address; the caller then probes it
         let asked = call("ADD", "c", &conf).env("CNI_ARGS", &format!("IP={wanted}"));
         assert_eq!(asked.address(), wanted);
         conf["neighbourAddresses"] = json!(["2001:db8:1::99/64"]);
@@ -286,12 +288,12 @@ fn what_the_caller_knows_of_neighbours_is_avoided() {
     }
 }
 
-/// Entries of neighbour tables can outlive a machine by weeks.
+/// An entry can remain in a neighbour table for weeks after the machine has disappeared.
 #[test]
 fn a_neighbours_address_is_given_only_when_nothing_else_is_left() {
     let node = Node::new();
     let mut conf = told(&node, json!({"family": "ipv4"}), &["10.77.0.2/29"]);
-    // .1 is where a router usually is, .2 the host
+    // .1 is a router's usual address, .2 is the host's
     conf["neighbourAddresses"] = json!(["10.77.0.3", "10.77.0.4", "10.77.0.5"]);
     assert_eq!(call("ADD", "a", &conf).address(), "10.77.0.6");
     let other = call("ADD", "b", &conf).address();
@@ -322,7 +324,8 @@ fn the_nodes_own_neighbours_are_avoided() {
     });
 }
 
-/// Two nodes with sequential addresses in one range detect each other, and do not continue side by side.
+/// Two nodes that assign sequential addresses of one range detect each other. They then continue with different
+/// addresses.
 #[test]
 fn counting_goes_on_elsewhere_after_a_conflict() {
     let mut seen = HashSet::new();
@@ -338,14 +341,14 @@ fn counting_goes_on_elsewhere_after_a_conflict() {
         call("DEL", "a", &conf).ok();
         let next = call("ADD", "b", &conf).address();
         assert!(seen.insert(next.clone()), "{next} again");
-        // and from there in turn
+        // the addresses after this one are sequential again
         let last: Ipv6Addr = next.parse().unwrap();
         let after = Ipv6Addr::from(u128::from(last) + 1);
         assert_eq!(call("ADD", "c", &conf).address(), after.to_string());
     }
 }
 
-/// If all other addresses are held, an address that another machine used a while ago is tried again.
+/// If all other addresses are leased, ADD tries again an address that another machine used a while ago.
 #[test]
 fn a_conflict_counts_less_as_time_goes_by() {
     let node = Node::new();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Addresses that a pod requests.
+//! Tests of addresses that a pod requests.
 
 use super::node::{Node, apart, call, shell};
 use serde_json::json;
@@ -21,7 +21,7 @@ fn every_form_of_a_request() {
     let by_args = call("ADD", "a", &conf).env("CNI_ARGS", "IgnoreUnknown=1;IP=10.77.0.50");
     assert_eq!(by_args.addresses(), ["10.77.0.50/24", "fd77::2/64"]);
     let by_cni_args = asked(&["args", "cni", "ips"], json!(["fd77::50"]));
-    // the round robin continues after the requested address, as host-local's does
+    // the round robin continues after the requested address, as in host-local
     assert_eq!(
         call("ADD", "b", &by_cni_args).addresses(),
         ["10.77.0.51/24", "fd77::50/64"]
@@ -34,7 +34,7 @@ fn every_form_of_a_request() {
         call("ADD", "c", &by_capability).addresses(),
         ["10.77.0.60/24", "fd77::60/64"]
     );
-    // as host-local takes it
+    // host-local also accepts this form
     let with_prefix = call("ADD", "e", &conf).env("CNI_ARGS", "IP=10.77.0.70/24");
     assert_eq!(with_prefix.addresses(), ["10.77.0.70/24", "fd77::61/64"]);
     for ip in [
@@ -61,7 +61,7 @@ fn every_form_of_a_request() {
 }
 
 #[test]
-fn what_cannot_be_had() {
+fn unavailable_addresses_are_refused() {
     apart(|| {
         shell("ip link add up0 type veth peer name up1; ip addr add 10.77.0.9/24 dev up0");
         let node = Node::new();
@@ -126,7 +126,7 @@ fn nor_are_those_of_nics_that_are_in_pods() {
     let parent = json!({"from": "parent", "family": "both", "strategy": "sequential"});
     for (ipam, v4, v6) in [
         (ranges, "10.77.0.4/24", "fd77::3/64"),
-        // the parent's own address is the next one
+        // the next address is the parent's own, so ADD does not assign it
         (parent, "10.77.0.5/24", "fd77::4/64"),
     ] {
         let mut conf = node.conf(ipam);
@@ -143,7 +143,7 @@ fn nor_are_those_of_nics_that_are_in_pods() {
         }
         assert_eq!(call("ADD", "a", &conf).addresses(), [v4, v6]);
         call("STATUS", "", &conf).ok();
-        // DEL reads nothing of it
+        // DEL ignores the field
         conf["hostAddresses"] = json!([5]);
         call("DEL", "a", &conf).ok();
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Addresses in rtnetlink's words (`RTM_*ADDR`, `include/uapi/linux/if_addr.h`).
+//! Addresses in rtnetlink messages (`RTM_*ADDR`, `include/uapi/linux/if_addr.h`).
 
 use super::ip_of;
 use crate::{
@@ -47,8 +47,9 @@ pub(super) struct Seen {
 /// Adds each address of a dump to its netdev among `links`.
 pub(super) fn distribute(answers: &Answers, links: &mut [Link]) {
     let seen: Vec<Seen> = answers.bodies().filter_map(parse).collect();
-    // whether this kernel reports who made an address: since Linux 5.18 it does, at least for the addresses of `lo`
-    let tells = seen.iter().any(|seen| seen.protocol.is_some());
+    // true if this kernel reports who made an address: since Linux 5.18 it reports this at least for the addresses
+    // of `lo`
+    let reports_protocol = seen.iter().any(|seen| seen.protocol.is_some());
     for Seen {
         index,
         mut address,
@@ -64,7 +65,7 @@ pub(super) fn distribute(answers: &Answers, links: &mut [Link]) {
             IpAddr::V6(_) if address.temporary => true,
             IpAddr::V6(_) => match protocol {
                 Some(protocol) => MADE_BY_KERNEL.contains(&protocol),
-                None => !tells && address.is_link_local() && flags & PERMANENT != 0,
+                None => !reports_protocol && address.is_link_local() && flags & PERMANENT != 0,
             },
         };
         address.label = address.label.filter(|label| **label != *link.name);
@@ -96,7 +97,7 @@ pub(super) fn parse(body: &[u8]) -> Option<Seen> {
             _ => {}
         }
     }
-    // IFA_ADDRESS is the other end, if there is one; IPv6 has IFA_LOCAL only with another end.
+    // IFA_ADDRESS is the peer if there is a peer; only an IPv6 address with a peer has IFA_LOCAL
     address.ip = local.or(end)?;
     address.peer = end.filter(|end| *end != address.ip);
     address.flags = flags & GIVEN_FLAGS;
@@ -111,7 +112,7 @@ pub(super) fn parse(body: &[u8]) -> Option<Seen> {
     })
 }
 
-/// Sets an address on the netdev `index`.
+/// Builds the request that sets an address on the netdev `index`.
 pub(super) fn add(index: u32, address: &Address) -> RouteNetlinkMessage {
     let mut message = message(index, address);
     message.header.scope = address.scope.into();
@@ -132,7 +133,7 @@ pub(super) fn add(index: u32, address: &Address) -> RouteNetlinkMessage {
     RouteNetlinkMessage::NewAddress(message)
 }
 
-/// Removes an address from the netdev `index`.
+/// Builds the request that removes an address from the netdev `index`.
 pub(super) fn remove(index: u32, address: &Address) -> RouteNetlinkMessage {
     RouteNetlinkMessage::DelAddress(message(index, address))
 }

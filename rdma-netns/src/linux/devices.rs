@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! PCI functions and auxiliary devices from sysfs, regardless of the namespaces of their netdevs and RDMA devices.
+//! PCI functions and auxiliary devices from sysfs, whichever namespaces their netdevs and RDMA devices are in.
 //!
-//! Each pod's ADD reads them. A node has hundreds of PCI functions, and reading one file takes 8 to 10 us. Therefore
-//! only requested functions, and functions with observed netdevs or RDMA devices, are read. If all functions are
-//! required, one file (`uevent`) of each is read, and further files only of relevant functions. A plugin observes
-//! several times in one run, but reads most functions once.
+//! The ADD of each pod reads these devices. A node has hundreds of PCI functions, and reading one file takes 8 to 10
+//! us. Therefore this module reads only requested functions, and functions with observed netdevs or RDMA devices. A
+//! request for all functions reads one file (`uevent`) of each function, and further files only of functions that can
+//! have netdevs or RDMA devices. One run of the plugin observes several times, but reads most functions only once.
 
 use super::Linux;
 use crate::{
@@ -21,24 +21,24 @@ use std::{
     sync::PoisonError,
 };
 
-/// A directory of `/sys/class/infiniband_verbs`, a class that is not filtered by namespace, unlike
+/// A directory in `/sys/class/infiniband_verbs`. This class shows the RDMA devices of all namespaces, unlike
 /// `/sys/class/infiniband`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Verbs {
-    /// `uverbs0`
+    /// Name of the directory, such as `uverbs0`.
     pub(super) name: String,
-    /// Name of the RDMA device, as [`name::text`].
+    /// Name of the RDMA device, in the form of [`name::text`].
     pub(super) device: String,
     /// Parent of the RDMA device. `None` for software devices, and for devices of some drivers
     /// ([`pairing`](crate::pairing)).
     pub(super) parent: Option<DeviceAddress>,
 }
 
-/// Returns the RDMA devices of all namespaces; none if ib_uverbs is not loaded.
+/// Returns the RDMA devices of all namespaces. Returns none if ib_uverbs is not loaded.
 pub(super) fn verbs(sysfs: &Path) -> io::Result<Vec<Verbs>> {
     let mut found = Vec::new();
     for directory in entries(&sysfs.join("class/infiniband_verbs"))? {
-        // `abi_version` is in the same directory.
+        // the class also contains the file `abi_version`
         let Some(device) = rdma_device(&directory) else {
             continue;
         };
@@ -64,23 +64,24 @@ pub(super) fn rdma_device(directory: &Path) -> Option<String> {
 /// nor RDMA devices.
 pub(super) type Known = BTreeMap<DeviceAddress, Option<PciFunction>>;
 
-/// See [`Known`].
+/// Constant attributes of one PCI function ([`Known`]).
 #[derive(Clone, Debug)]
 pub(super) struct PciFunction {
-    /// Directory below `/sys/devices`, if it can be resolved: a path without links, because sysfs generates links at
-    /// each read.
+    /// Directory below `/sys/devices`, if the link to it can be resolved. Paths without links are faster, because sysfs
+    /// generates a link's target at each read.
     directory: PathBuf,
     numa_node: Option<u32>,
     physical_function: Option<DeviceAddress>,
-    /// True if the function can have virtual functions: it then has a file with their number
+    /// True if the function can have virtual functions. Such a function has a file with their number
     /// (`sriov_pf_attrs_are_visible()`, `drivers/pci/iov.c`).
     can_have_functions: bool,
-    /// Directory of a virtio NIC's netdevs, if an earlier read found one.
+    /// Directory of the virtio device that has the netdevs of a virtio NIC, if an earlier read found one.
     virtio_netdevs: Option<PathBuf>,
 }
 
 impl Linux {
-    /// Returns the `requested` devices, and the devices of `links` and of `verbs`; without a request, all devices.
+    /// Returns the devices at the `requested` addresses, of `links` and of `verbs`. Returns all devices if `requested`
+    /// is `None`.
     pub(super) fn devices<'a>(
         &self,
         scope: Option<&'a ObservationScope>,
@@ -103,7 +104,7 @@ impl Linux {
         let all = scope.ports.iter().chain(&scope.besides);
         let mut all: BTreeSet<_> = all.chain(of_links).chain(of_rdma).cloned().collect();
         if verbs.iter().any(|it| it.parent.is_none()) {
-            // functions that can have made an RDMA device without a parent
+            // functions that may have made an RDMA device without a parent
             let bound = self.sysfs.join("bus/pci/drivers").join(ERDMA);
             all.extend(entries(&bound)?.iter().filter_map(|it| address_of(it)));
         }
@@ -111,8 +112,8 @@ impl Linux {
     }
 }
 
-/// Returns the PCI functions and auxiliary devices that have, or can have, netdevs or RDMA devices, by address.
-/// Attributes in `known` are not read again.
+/// Returns the PCI functions and auxiliary devices that have, or can have, netdevs or RDMA devices, by address. Takes
+/// attributes that are in `known` from there.
 pub(super) fn scan(sysfs: &Path, verbs: &[Verbs], known: &mut Known) -> io::Result<Vec<Device>> {
     let mut addresses = BTreeSet::new();
     for bus in ["pci", "auxiliary"] {
@@ -122,7 +123,7 @@ pub(super) fn scan(sysfs: &Path, verbs: &[Verbs], known: &mut Known) -> io::Resu
     Ok(those(sysfs, &addresses, verbs, known))
 }
 
-/// Reads the functions and auxiliary devices at `addresses` that exist.
+/// Reads the functions and auxiliary devices at `addresses`. Omits those that do not exist.
 fn those(
     sysfs: &Path,
     addresses: &BTreeSet<DeviceAddress>,
@@ -141,8 +142,8 @@ fn those(
     addresses.iter().filter_map(device).collect()
 }
 
-/// Returns the PCI function or auxiliary device for the parent `name` on `bus` of a netdev. A virtio NIC, such as
-/// eRDMA's, has the parent `virtio3` on the bus `virtio`, below a PCI function.
+/// Returns the PCI function or auxiliary device of a netdev whose parent is `name` on `bus`. For a virtio NIC, such as
+/// eRDMA's, the parent `virtio3` on the bus `virtio` is below the PCI function.
 pub(super) fn hardware(sysfs: &Path, bus: &str, name: &str) -> Option<DeviceAddress> {
     match bus {
         "pci" | "auxiliary" => name.to_owned().try_into().ok(),
@@ -154,14 +155,15 @@ pub(super) fn hardware(sysfs: &Path, bus: &str, name: &str) -> Option<DeviceAddr
     }
 }
 
-/// Returns the PCI function or auxiliary device of the netdev that has `index` in the namespace of `sysfs`. sysfs and
-/// netlink report the same parent: `dev->dev.parent` (`device_add_class_symlinks()`, `drivers/base/core.c`). `bus_info`
-/// (`ETHTOOL_GDRVINFO`) depends on the driver, and is missing for representors and bonds.
+/// Returns the PCI function or auxiliary device of the netdev that has `index` in the namespace of `sysfs`. Sysfs and
+/// netlink report the same parent: `dev->dev.parent` (`device_add_class_symlinks()`, `drivers/base/core.c`). This
+/// function does not use `bus_info` (`ETHTOOL_GDRVINFO`), which depends on the driver, and which representors and bonds
+/// lack.
 pub(super) fn of_netdev(sysfs: &Path, name: &str, index: u32) -> Option<DeviceAddress> {
     let class = sysfs.join("class/net");
     let index = index.to_string();
     let is_it = |directory: &PathBuf| read(directory, "ifindex").is_some_and(|it| it == index);
-    // a name that is not UTF-8 was replaced by a name that sysfs does not have
+    // sysfs has no directory `name` if `name` replaces a name that is not UTF-8
     let directory = Some(class.join(name)).filter(is_it);
     let directory =
         directory.or_else(|| entries(&class).unwrap_or_default().into_iter().find(is_it))?;
@@ -170,7 +172,7 @@ pub(super) fn of_netdev(sysfs: &Path, name: &str, index: u32) -> Option<DeviceAd
     hardware(sysfs, &bus, &parent)
 }
 
-/// Returns the link type of an RDMA device's port, by its directory.
+/// Returns the link type of the RDMA device's port at the directory `port`.
 pub(super) fn link_layer(port: &Path) -> Option<LinkType> {
     Some(match read(port, "link_layer")?.as_str() {
         "Ethernet" => LinkType::Ether,
@@ -179,7 +181,8 @@ pub(super) fn link_layer(port: &Path) -> Option<LinkType> {
     })
 }
 
-/// Returns the PCI function at `address` in `bus`, the directory of all PCI functions, if it is relevant.
+/// Returns the PCI function at `address` in `bus`, the directory of all PCI functions. Returns `None` if the function
+/// can have neither netdevs nor RDMA devices.
 fn pci_function(
     bus: &Path,
     address: DeviceAddress,
@@ -206,7 +209,7 @@ fn pci_function(
             can_have_functions: directory.join("sriov_numvfs").exists(),
             virtio_netdevs: None,
         });
-        // a driver that is bound later may make a NIC of the function
+        // an administrator can later bind a driver that makes a NIC of a function without a driver
         if is_relevant || uevent.driver.is_some() || uevent.is_bridge() {
             functions.insert(address.clone(), function);
         }
@@ -234,7 +237,7 @@ fn pci_function(
     })
 }
 
-/// Returns the directory of the device to which `link` leads; `bus` is the directory of the link,
+/// Returns the directory of the device to which `link` leads. `bus` is the directory that contains `link`:
 /// `/sys/bus/BUS/devices`.
 fn place(bus: &Path, link: &Path) -> PathBuf {
     let sysfs = bus.ancestors().nth(3);
@@ -248,8 +251,8 @@ fn place(bus: &Path, link: &Path) -> PathBuf {
     }
 }
 
-/// Returns a sub-function, or another auxiliary device that has a netdev or an RDMA device. (A PCI function's
-/// `mlx5_core.eth.0` and the like have neither.)
+/// Returns a sub-function, or another auxiliary device that has a netdev or an RDMA device. Auxiliary devices such as a
+/// PCI function's `mlx5_core.eth.0` have neither.
 fn auxiliary(directory: &Path, pci: &Path, verbs: &[Verbs]) -> Option<Device> {
     let address = address_of(directory)?;
     let sub_function = address.split('.').nth(1) == Some("sf");
@@ -314,7 +317,7 @@ impl Uevent {
         self.class >> 16 == 0x02 || self.class >> 8 == 0x0c06
     }
 
-    /// Returns true for a bridge, as most of a server's functions are.
+    /// Returns true for a bridge. Most functions of a server are bridges.
     fn is_bridge(&self) -> bool {
         self.class >> 16 == 0x06
     }
@@ -328,23 +331,26 @@ fn rdma_of(address: &DeviceAddress, verbs: &[Verbs]) -> Vec<String> {
     own.map(|verbs| verbs.device.clone()).collect()
 }
 
-/// Returns true if the device has a netdev in any namespace: the directory of its class then exists.
+/// Returns true if the device has a netdev in any namespace. The kernel creates the device's directory of the class `net`
+/// with the first netdev, and removes the directory with the last netdev (`get_device_parent()`, `cleanup_glue_dir()`,
+/// `drivers/base/core.c`). sysfs shows only the entries of one namespace in the directory, but shows the directory in all
+/// namespaces. Also returns true if sysfs cannot be read, because DEL gives up a netdev that does not exist.
 fn has_netdev(directory: &Path) -> bool {
-    directory.join("net").exists()
+    !matches!(directory.join("net").try_exists(), Ok(false))
 }
 
-/// Returns true if a virtio NIC has a netdev. The netdev's directory is one level deeper than usual, below `virtio3`
-/// (`register_virtio_device()`, `drivers/virtio/virtio.c`). The directory in `known` is tried first.
+/// Returns true if a virtio NIC has a netdev. The directory of netdevs is one level deeper than for other NICs, below
+/// `virtio3` (`register_virtio_device()`, `drivers/virtio/virtio.c`). Tries the directory in `known` first.
 fn has_virtio_netdev(directory: &Path, known: &mut Option<PathBuf>) -> bool {
-    if known.as_ref().is_some_and(|it| it.exists()) {
+    if known.as_ref().is_some_and(|it| has_netdev(it)) {
         return true;
     }
+    let Ok(below) = names(directory) else {
+        return true;
+    };
     let is_virtio = |name: &OsString| name.to_str().is_some_and(|it| it.starts_with("virtio"));
-    let below = names(directory).unwrap_or_default().into_iter();
-    let netdevs = below
-        .filter(is_virtio)
-        .map(|it| directory.join(it).join("net"));
-    *known = { netdevs }.find(|it| it.exists());
+    let below = below.into_iter().filter(is_virtio);
+    *known = { below.map(|it| directory.join(it)) }.find(|it| has_netdev(it));
     known.is_some()
 }
 
@@ -368,7 +374,7 @@ pub(super) fn address_of(directory: &Path) -> Option<DeviceAddress> {
     DeviceAddress::try_from(directory.file_name()?.to_str()?.to_owned()).ok()
 }
 
-/// Returns the entries of a directory; none if the bus or class does not exist.
+/// Returns the entries of a directory. Returns none if the bus or class does not exist.
 pub(super) fn entries(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let names = names(directory)?.into_iter();
     Ok(names.map(|name| directory.join(name)).collect())
@@ -383,7 +389,7 @@ pub(super) fn names(directory: &Path) -> io::Result<Vec<OsString>> {
     }
 }
 
-/// Returns the content of a file. `None`: the device disappeared, or lacks the file.
+/// Returns the content of a file. Returns `None` if the device disappeared or has no such file.
 ///
 /// One read is enough, because sysfs returns at most one page.
 pub(super) fn read(directory: &Path, file: &str) -> Option<String> {

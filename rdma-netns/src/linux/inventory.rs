@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Hardware of resources, from sysfs and `/dev` only. Sysfs classes without a namespace filter show the character
-//! devices of RDMA devices in any namespace.
+//! RDMA hardware, read only from sysfs and `/dev`. Some sysfs classes are not filtered by namespace. They show the
+//! character devices of RDMA devices in all namespaces.
 //!
-//! Hardware that disappears while it is read is left out, without an error.
+//! The inventory omits hardware that disappears during the read. This is no error.
 
 use super::{
     Linux, accelerators, cannot_read, data_direct,
@@ -33,13 +33,13 @@ fn order(node: &CharDevice) -> (bool, String, usize, String) {
 }
 
 impl Linux {
-    /// Returns the node's RDMA hardware, with the netdevs that are in this program's namespace.
+    /// Returns the node's RDMA hardware. Its netdevs are only those in this program's namespace.
     pub fn inventory(&self) -> Result<Inventory, ObserveError> {
         self.hardware(true)
     }
 
-    /// Returns the inventory without the ports of RDMA devices, because broken firmware takes a minute to answer a port
-    /// query.
+    /// Returns the inventory without the ports of RDMA devices. Faulty firmware responds to a port query after a
+    /// minute.
     pub fn inventory_without_ports(&self) -> Result<Inventory, ObserveError> {
         self.hardware(false)
     }
@@ -65,7 +65,7 @@ impl Linux {
     }
 }
 
-/// Returns the hardware below `sysfs` and `dev`, ports included, without the data that only netlink reports.
+/// Returns the hardware below `sysfs` and `dev` with ports, and without the data that only netlink reports.
 pub(super) fn read_tree(sysfs: &Path, dev: &Path, reach: Reach) -> io::Result<Inventory> {
     let reader = Reader {
         sysfs,
@@ -82,11 +82,11 @@ struct Reader<'a> {
     sysfs: &'a Path,
     dev: &'a Path,
     reach: Reach,
-    /// Kernel users by the RDMA devices' names.
+    /// Kernel users of RDMA devices, by name of the RDMA device.
     kernel_users: BTreeMap<String, Vec<String>>,
-    /// Driver ids by the names of RDMA devices without a parent.
+    /// Driver ids of RDMA devices without a parent, by name of the RDMA device.
     drivers: BTreeMap<String, u32>,
-    /// True if ports are observed.
+    /// True if the inventory has ports.
     with_ports: bool,
 }
 
@@ -127,7 +127,7 @@ impl Reader<'_> {
             parent.into_iter().for_each(|it| it.hcas.push(hca(verbs)));
         }
         for function in functions.iter_mut().filter(|it| !it.hcas.is_empty()) {
-            // hardware's RDMA devices come before soft-RoCE on the same netdev
+            // an RDMA device of hardware precedes a soft-RoCE device on the same netdev
             function.hcas.sort_by_key(|hca| hca.soft);
             let device = &mut function.device;
             device.manages_nvlink = nvlink::is_switch_manager(self.sysfs, &device.address);
@@ -204,8 +204,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Returns the present mode from the parameter, which follows changes at run time (`rdma_compatdev_set()`,
-    /// `drivers/infiniband/core/device.c`).
+    /// Returns the present mode from ib_core's parameter, which the kernel updates when the mode changes
+    /// (`rdma_compatdev_set()`, `drivers/infiniband/core/device.c`).
     fn rdma_mode(&self) -> Option<RdmaMode> {
         let parameters = self.sysfs.join("module/ib_core/parameters");
         match read(&parameters, "netns_mode")?.as_str() {
@@ -215,7 +215,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Returns the number of each virtual function.
+    /// Returns the index of each virtual function in its physical function.
     fn virtual_functions(&self, devices: &[Device]) -> BTreeMap<DeviceAddress, u32> {
         let mut numbers = BTreeMap::new();
         for device in devices.iter().filter(|device| device.virtual_functions > 0) {
@@ -230,14 +230,14 @@ impl Reader<'_> {
         numbers
     }
 
-    /// Returns the netdevs of a function that are in this namespace. A virtio NIC has them one level deeper.
+    /// Returns the netdevs of a function in this program's namespace. A virtio NIC has netdevs one level deeper.
     fn netdevs(
         &self,
         directory: &Path,
         device: &Device,
         present: &BTreeSet<OsString>,
     ) -> Vec<Netdev> {
-        // representors of virtual and sub-functions belong to the physical function
+        // representors of virtual functions and sub-functions belong to the physical function
         let physical = device.physical_function.is_none();
         let mut paths = entries(&directory.join("net")).unwrap_or_default();
         if paths.is_empty() {
@@ -283,7 +283,7 @@ impl Reader<'_> {
             },
             carrier: read(&directory, "carrier").as_deref() == Some("1"),
             mtu: read(&directory, "mtu").and_then(|it| it.parse().ok()),
-            // -1 without a carrier (`SPEED_UNKNOWN`); the read queries the driver
+            // -1 without carrier (`SPEED_UNKNOWN`); reading the file queries the driver
             speed: self
                 .with_ports
                 .then(|| read(&directory, "speed")?.parse().ok())
@@ -298,9 +298,9 @@ impl Reader<'_> {
         })
     }
 
-    /// Returns the master that receives all frames of the netdev at `directory`, unless the master is a bond.
-    /// Recognizes a bridge by its own directory (`br_sysfs_addbr()`, `net/bridge/br_sysfs_br.c`), Open vSwitch by its
-    /// fixed name (`ovs_netdev_link()`), and Hyper-V's netdev because it is a master with hardware (`netvsc_vf_join()`,
+    /// Returns the master that receives all frames of the netdev at `directory`. Returns `None` for a bond. A bridge
+    /// has a directory of its own (`br_sysfs_addbr()`, `net/bridge/br_sysfs_br.c`). Open vSwitch has a fixed name
+    /// (`ovs_netdev_link()`). Hyper-V's netdev is a master with hardware (`netvsc_vf_join()`,
     /// `drivers/net/hyperv/netvsc_drv.c`).
     fn taken_by(&self, directory: &Path) -> Option<String> {
         let name = link_name(directory, "master")?;
@@ -317,17 +317,16 @@ impl Reader<'_> {
     }
 
     /// Returns true if the driver of an RDMA device in this namespace is rxe or siw. Only rxe has the attribute
-    /// `parent` (`drivers/infiniband/sw/rxe/rxe_verbs.c`). siw is recognized by its description, which cannot be
-    /// changed. The parent is no criterion: older kernels report the NIC's hardware as the parent of rxe and siw
-    /// devices.
+    /// `parent` (`drivers/infiniband/sw/rxe/rxe_verbs.c`). siw has a constant description. The parent in sysfs is no
+    /// criterion: older kernels report the NIC's hardware as parent.
     fn is_soft(&self, device: &str) -> bool {
         let directory = name::directory(self.sysfs, device);
         directory.join("parent").exists()
             || read(&directory, "node_desc").as_deref() == Some(SOFT_IWARP)
     }
 
-    /// Pairs the unpaired RDMA devices of this namespace with the functions of their netdevs: by GUID, else by the
-    /// netdev that the GID table names ([`pairing`]).
+    /// Pairs the unpaired RDMA devices of this namespace with the functions of their netdevs. Finds the netdev by GUID,
+    /// else by its name in the GID table ([`pairing`]).
     fn pair(&self, inventory: &mut Inventory) {
         let unpaired: Vec<String> = inventory
             .unpaired
@@ -370,8 +369,8 @@ impl Reader<'_> {
         Ok(found)
     }
 
-    /// Finds sub-devices, which have `umad` devices and no `uverbs` device. Adds their `umad` devices to the RDMA
-    /// device of the same function (`ib_umad_init_port_dev()`, `drivers/infiniband/core/user_mad.c`).
+    /// Finds sub-devices, which have `umad` devices and no `uverbs` device. Adds the `umad` devices to the RDMA device
+    /// of the same function (`ib_umad_init_port_dev()`, `drivers/infiniband/core/user_mad.c`).
     fn add_sub_devices(
         &self,
         verbs: &[Verbs],
@@ -398,8 +397,8 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Returns the character device that a directory of a class describes, with major and minor number from its node in
-    /// `/dev`.
+    /// Returns the character device that a directory of a class describes. Major and minor number come from the
+    /// device's node in `/dev`.
     fn char_device(&self, directory: &Path) -> Option<CharDevice> {
         let name = directory.file_name()?.to_str()?.to_owned();
         let number = read(directory, "dev")?;
@@ -412,7 +411,7 @@ impl Reader<'_> {
         })
     }
 
-    /// Returns the firmware of an RDMA device in this namespace.
+    /// Returns the firmware version of an RDMA device in this namespace.
     fn firmware(&self, device: &str) -> Option<String> {
         let directory = name::directory(self.sysfs, device);
         let version = self.with_ports.then(|| read(&directory, "fw_ver"))?;
@@ -431,6 +430,7 @@ impl Reader<'_> {
                 number: path.file_name()?.to_str()?.parse().ok()?,
                 state: state.split(':').next()?.trim().parse().ok()?,
                 link_type: devices::link_layer(path)?,
+                gids: fs::read_dir(path.join("gids")).map_or(0, |it| it.count() as u32),
             })
         };
         let paths = entries(&directory).unwrap_or_default();
@@ -439,9 +439,9 @@ impl Reader<'_> {
         ports
     }
 
-    /// Returns the index in `functions` for a parentless RDMA device of this namespace. Finds the function by the
-    /// device's netdev: rxe names it in `parent`, other drivers name it in the GID table. For a bond, returns the
-    /// function of the first port.
+    /// Returns the index in `functions` of the function to which an RDMA device of this namespace without a parent
+    /// belongs. Finds the function by the device's netdev. rxe reports the netdev in `parent`, other drivers report it
+    /// in the GID table. If the netdev is a bond, returns the function of the bond's first port.
     fn netdev_place(&self, device: &str, functions: &[Function]) -> Option<usize> {
         let directory = name::directory(self.sysfs, device);
         let netdev =
@@ -460,15 +460,15 @@ impl Reader<'_> {
     }
 }
 
-/// Returns true if the netdev on the host with this port name represents a virtual or sub-function: `pf0vf3`,
-/// `c1pf0sf88` (`devlink_port_attrs_*_set` in `net/devlink/port.c`).
+/// Returns true if a host's netdev with this port name is a representor, such as `pf0vf3` or `c1pf0sf88`. A representor
+/// represents a virtual function or sub-function (`devlink_port_attrs_*_set` in `net/devlink/port.c`).
 fn is_representor(port_name: &str) -> bool {
     let after = port_name.split_once("pf").map(|(_, after)| after);
     let after = after.map(|after| after.trim_start_matches(|c: char| c.is_ascii_digit()));
     after.is_some_and(|after| after.starts_with("vf") || after.starts_with("sf"))
 }
 
-/// Returns the PCI path to a function; `link` is the function's link on the bus:
+/// Returns the PCI path to a function. `link` is the target of the function's link on the bus:
 /// `../../../devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0`.
 pub(super) fn path(link: &Path) -> PciPath {
     let Ok(target) = fs::read_link(link) else {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Decoders without a kernel: they decode messages, packets and directory trees that were constructed or recorded
-//! elsewhere, with the code of the rest of this crate. `integration/fuzz` runs them on hostile input.
+//! Decoders that need no kernel. They run the code of this crate on messages, packets and directory trees that were
+//! constructed, or recorded on another machine. `integration/fuzz` runs them on hostile input.
 //!
-//! The body of a message follows `struct nlmsghdr`.
+//! The body of a message is the part after `struct nlmsghdr`.
 
 use super::{
     addresses, api_server, devices,
@@ -26,17 +26,17 @@ use crate::{
 };
 use std::{collections::BTreeSet, io, net::IpAddr, path::Path};
 
-/// Returns the netdev of an `RTM_NEWLINK` of the namespace that `sysfs` shows.
+/// Returns the netdev of an `RTM_NEWLINK`, which is in the namespace that `sysfs` shows.
 pub fn link(body: &[u8], sysfs: &Path) -> Option<Link> {
     links::parse_own(body, sysfs)
 }
 
-/// Returns the index in an `RTM_NEWLINK`, and the hardware address from which its netdev can send probes.
+/// Returns the netdev's index in an `RTM_NEWLINK`, and the hardware address from which the netdev can send probes.
 pub fn asker(body: &[u8]) -> (Option<u32>, Result<[u8; 6], Unasked>) {
     (links::index(body), can_ask(body))
 }
 
-/// Returns the virtual function `number` in an `RTM_NEWLINK` of its physical function.
+/// Returns the virtual function `number` from an `RTM_NEWLINK` of its physical function.
 pub fn virtual_function(body: &[u8], number: u32) -> Option<Vf> {
     vfs::of(body, links::parse(body, Path::new("/nonexistent"))?, number)
 }
@@ -53,7 +53,7 @@ pub fn routes(body: &[u8]) -> Vec<(u32, Route)> {
     parsed.hops.into_iter().chain(parsed.by_object).collect()
 }
 
-/// Returns the rule of an `RTM_NEWRULE`: either a rule that selects by source, or a general rule.
+/// Returns the rule of an `RTM_NEWRULE`, as a rule that selects by source or as a general rule.
 pub fn rule(body: &[u8]) -> (Option<Rule>, Option<GeneralRule>) {
     (rules::parse(body), rules::parse_general(body))
 }
@@ -68,7 +68,7 @@ pub fn nexthop(answers: &Answers, id: u32) -> BTreeSet<u32> {
     nexthops::Nexthops::of(answers).netdevs(id)
 }
 
-/// Returns the number in an `RTM_NEWNSID`.
+/// Returns the namespace's number in an `RTM_NEWNSID`.
 pub fn namespace_number(body: &[u8]) -> Option<Nsid> {
     monitor::number(body)
 }
@@ -78,14 +78,14 @@ pub fn uevent(datagram: &[u8]) -> Option<Uevent> {
     monitor::uevent(datagram)
 }
 
-/// Decodes a packet of `protocol`, an Ethernet type, from the hardware address `from`. Returns the address that the
+/// Decodes a packet of the Ethernet type `protocol` from the hardware address `from`. Returns the IP address that the
 /// sender has or probes, and the sender's hardware address.
 pub fn neighbour_packet(
     protocol: u16,
     packet: &[u8],
     from: &[u8],
 ) -> Option<(IpAddr, HardwareAddress)> {
-    probe::said(protocol, packet, from)
+    probe::decode(protocol, packet, from)
 }
 
 /// Returns the API servers that a kubeconfig names by address.
@@ -103,29 +103,29 @@ pub fn is_heard_of(table: &str) -> bool {
     listeners::has_one(table)
 }
 
-/// Adds the messages of one datagram that answer the request `sequence`, in order, up to the message that ends the
-/// exchange. Returns true if the datagram has that message.
+/// Adds to `answers` the messages of one datagram that answer the request `sequence`, in order, up to the message
+/// that ends the exchange. Returns true if the datagram has the ending message.
 ///
 /// # Errors
-/// The message is a refusal.
+/// The kernel's refusal of the request.
 pub fn datagram(bytes: &[u8], sequence: u32, answers: &mut Answers) -> Result<bool, NetlinkError> {
     answers.add(bytes, sequence).map(|read| read.is_end)
 }
 
-/// A message of RDMA netlink, decoded as an answer to each request.
+/// A message of RDMA netlink. Each field decodes the message as the answer to another request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RdmaAnswer {
-    /// `RDMA_NLDEV_CMD_SYS_GET`
+    /// Answer to `RDMA_NLDEV_CMD_SYS_GET`.
     pub mode: Option<RdmaMode>,
-    /// `RDMA_NLDEV_CMD_GET`
+    /// Answer to `RDMA_NLDEV_CMD_GET`.
     pub device: Option<DeviceInfo>,
-    /// `RDMA_NLDEV_CMD_PORT_GET`
+    /// Answer to `RDMA_NLDEV_CMD_PORT_GET`.
     pub port: Option<PortInfo>,
-    /// `RDMA_NLDEV_CMD_RES_GET`
+    /// Answer to `RDMA_NLDEV_CMD_RES_GET`.
     pub resources: Vec<(String, u64)>,
-    /// `RDMA_NLDEV_CMD_RES_CM_ID_GET`
+    /// Answer to `RDMA_NLDEV_CMD_RES_CM_ID_GET`.
     pub kernel_users: Vec<String>,
-    /// `RDMA_NLDEV_CMD_GET_CHARDEV`
+    /// Answer to `RDMA_NLDEV_CMD_GET_CHARDEV`.
     pub char_device: Option<CharDeviceInfo>,
 }
 
@@ -141,20 +141,20 @@ pub fn rdma(body: &[u8]) -> RdmaAnswer {
     }
 }
 
-/// Messages of SMC, decoded as answers to each request.
+/// A message of SMC. Each field decodes the message as the answer to another request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SmcAnswer {
-    /// `CTRL_CMD_GETFAMILY`
+    /// Answer to `CTRL_CMD_GETFAMILY`.
     pub family: Option<u16>,
-    /// `SMC_PNETID_GET`
+    /// Answer to `SMC_PNETID_GET`.
     pub entry: Option<PnetEntry>,
-    /// `SMC_NETLINK_DUMP_UEID`
+    /// Answer to `SMC_NETLINK_DUMP_UEID`.
     pub user_eid: Option<String>,
-    /// `SMC_NETLINK_GET_DEV_SMCR`
+    /// Answer to `SMC_NETLINK_GET_DEV_SMCR`.
     pub ports: Vec<SmcPort>,
-    /// `SMC_NETLINK_GET_LINK_SMCR`
+    /// Answer to `SMC_NETLINK_GET_LINK_SMCR`.
     pub groups: Vec<LinkGroup>,
-    /// `SOCK_DIAG_BY_FAMILY`
+    /// Answer to `SOCK_DIAG_BY_FAMILY`.
     pub connection: Option<Connection>,
 }
 

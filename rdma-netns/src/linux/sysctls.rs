@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Settings below `/proc/sys/net/ipv{4,6}/conf/NETDEV`. They are read for all netdevs at once from `IFLA_AF_SPEC`, and
-//! written through `/proc`.
+//! Settings below `/proc/sys/net/ipv{4,6}/conf/NETDEV`. The module reads them for all netdevs at once from
+//! `IFLA_AF_SPEC`, and writes them through `/proc`.
 
 use crate::{
     link::{SYSCTLS, Sysctls},
@@ -9,16 +9,17 @@ use crate::{
 use nix::libc;
 use std::{fs, io};
 
-/// `IFLA_INET_CONF` in `AF_INET`'s part.
+/// `IFLA_INET_CONF`, in the `AF_INET` part of the attribute.
 const IFLA_INET_CONF: u16 = 1;
-/// `IFLA_INET6_CONF` in `AF_INET6`'s part.
+/// `IFLA_INET6_CONF`, in the `AF_INET6` part of the attribute.
 const IFLA_INET6_CONF: u16 = 2;
 
-/// Indices of the times that netlink reports in milliseconds and `/proc` in seconds (`ipv6_store_devconf()`,
+/// Indexes of times. Netlink reports these times in milliseconds, `/proc` in seconds (`ipv6_store_devconf()`,
 /// `net/ipv6/addrconf.c`).
 const TIMES: [usize; 4] = [20, 9, 8, 43];
 
-/// Parses `IFLA_AF_SPEC`. A protocol that the netdev lacks has no settings, such as IPv6 with an MTU below 1280.
+/// Parses `IFLA_AF_SPEC`. A netdev has no settings of a protocol that it does not support: for example, of IPv6 with
+/// an MTU below 1280.
 pub(super) fn parse(families: &[u8]) -> Sysctls {
     let (mut ipv4, mut ipv6): (&[[u8; 4]], &[[u8; 4]]) = (&[], &[]);
     for (family, list) in attributes(families) {
@@ -45,8 +46,8 @@ pub(super) fn parse(families: &[u8]) -> Sysctls {
     })
 }
 
-/// Writes a setting of a netdev in the calling thread's namespace, because the files below `/proc/sys/net` depend on
-/// the thread (`net_ctl_header_lookup()` in `net/sysctl_net.c`).
+/// Writes a setting of a netdev in the calling thread's namespace. The files below `/proc/sys/net` show the namespace
+/// of the thread (`net_ctl_header_lookup()` in `net/sysctl_net.c`).
 pub(super) fn write(link: &str, key: &str, value: i32) -> io::Result<()> {
     let Some((family, key)) = key.split_once('/').filter(|_| SYSCTLS.contains(&key)) else {
         return Err(io::Error::new(
@@ -79,12 +80,12 @@ mod tests {
             );
             attribute(family, &values)
         };
-        let told = [
+        let families = [
             family(libc::AF_INET6, 2),
             family(libc::AF_INET, 3),
             family(libc::AF_INET, 1),
         ];
-        let settings = parse(&told.concat());
+        let settings = parse(&families.concat());
         assert_eq!(settings["ipv4/forwarding"], 1);
         assert_eq!(settings["ipv6/forwarding"], 2);
         assert_eq!(settings.iter().count(), 2);

@@ -36,12 +36,12 @@ const SERVICE_TAG: u16 = 0x88a8;
 /// Value (-1) of an on/off setting that the driver does not report.
 const NOT_REPORTED: u32 = u32::MAX;
 
-/// Length in bytes of an Ethernet address: a virtual function of Ethernet uses the first six bytes of its address
-/// (`struct ifla_vf_mac`).
+/// Length of an Ethernet address in bytes. An Ethernet virtual function uses the first six bytes of `struct
+/// ifla_vf_mac`.
 const ETHERNET: usize = 6;
 
-/// Returns the set-up of the virtual function `address` by its physical function; `None`: `address` is no virtual
-/// function. `socket` is in the namespace that `sysfs` shows.
+/// Returns the settings of the virtual function `address` from its physical function. Returns `None` if `address` is no
+/// virtual function. `socket` is in the namespace that `sysfs` shows.
 ///
 /// # Errors
 /// The physical function's netdev is absent (`NotFound`), or cannot be queried.
@@ -66,7 +66,7 @@ pub(super) fn read(
     netdevs.sort_unstable();
     for index in netdevs {
         for body in socket.request(&links::with_functions(index), 0)?.bodies() {
-            // in switchdev mode the representors of virtual functions belong to the physical function too
+            // in switchdev mode the representors of virtual functions also belong to the physical function
             let own = links::parse(body, sysfs).filter(|it| !it.is_representor());
             let found = own.and_then(|link| of(body, link, number));
             if found.is_some() {
@@ -77,7 +77,7 @@ pub(super) fn read(
     Err(missing().into())
 }
 
-/// Returns function `number` in the `RTM_NEWLINK` of `pf`.
+/// Returns the virtual function `number` in the `RTM_NEWLINK` of `pf`.
 pub(super) fn of(body: &[u8], pf: Link, number: u32) -> Option<Vf> {
     let list = attribute(body.get(HEADER..)?, IFLA_VFINFO_LIST)?;
     let mut functions = attributes(list).filter(|(kind, _)| *kind == IFLA_VF_INFO);
@@ -90,11 +90,11 @@ pub(super) fn of(body: &[u8], pf: Link, number: u32) -> Option<Vf> {
     })
 }
 
-/// Returns the settings of an `IFLA_VF_INFO`, if it is of function `number`.
+/// Returns the settings in an `IFLA_VF_INFO`, if it describes function `number`.
 fn settings(function: &[u8], number: u32) -> Option<Vec<VfSetting>> {
     // each attribute begins with the function's number
     let word = |value: &[u8], place: usize| u32_of(value.get(place * 4..place * 4 + 4)?);
-    let told = |value: &[u8]| {
+    let flag = |value: &[u8]| {
         word(value, 1)
             .filter(|it| *it != NOT_REPORTED)
             .map(|it| it != 0)
@@ -127,8 +127,8 @@ fn settings(function: &[u8], number: u32) -> Option<Vec<VfSetting>> {
                 min: word(value, 1)?,
                 max: word(value, 2)?,
             })),
-            IFLA_VF_SPOOFCHK => told(value).map(VfSetting::SpoofCheck),
-            IFLA_VF_TRUST => told(value).map(VfSetting::Trust),
+            IFLA_VF_SPOOFCHK => flag(value).map(VfSetting::SpoofCheck),
+            IFLA_VF_TRUST => flag(value).map(VfSetting::Trust),
             IFLA_VF_LINK_STATE => Some(VfSetting::LinkState(match word(value, 1)? {
                 1 => VfLinkState::Enable,
                 2 => VfLinkState::Disable,
@@ -143,13 +143,13 @@ fn settings(function: &[u8], number: u32) -> Option<Vec<VfSetting>> {
     is_it.then_some(settings)
 }
 
-/// Returns the GUID at the end of a `struct ifla_vf_guid`, behind the compiler's padding before 64 bits.
+/// Returns the GUID at the end of a `struct ifla_vf_guid`. The compiler's padding for 64-bit alignment precedes it.
 fn guid(value: &[u8]) -> Option<Guid> {
     let guid = value.get(4..)?.last_chunk()?;
     Some(Guid(u64::from_ne_bytes(*guid)))
 }
 
-/// Converts a VLAN; without a VLAN the tag has no protocol.
+/// Converts a VLAN. Without a VLAN, the result has no tag protocol.
 fn vlan_of(id: u32, qos: u32, protocol: VlanProtocol) -> VfVlan {
     match (id, qos) {
         (0, 0) => VfVlan::NONE,
@@ -161,7 +161,7 @@ fn vlan_of(id: u32, qos: u32, protocol: VlanProtocol) -> VfVlan {
     }
 }
 
-/// Builds the request that sets up function `number` of the netdev `index`.
+/// Builds the request that makes `setting` for the virtual function `number` of the netdev `index`.
 pub(super) fn set(index: u32, number: u32, setting: &VfSetting) -> RouteNetlinkMessage {
     let info = match setting {
         VfSetting::Vlan(VfVlan { id, qos, protocol }) => {

@@ -23,11 +23,12 @@ pub(super) mod event {
     pub(in super::super) const ROUTE_ERROR: u32 = 3;
     pub(in super::super) const UNREACHABLE: u32 = 7;
     pub(in super::super) const ESTABLISHED: u32 = 9;
+    pub(in super::super) const DEVICE_REMOVAL: u32 = 11;
 }
 
 /// `RDMA_PS_UDP`
 pub(super) const PORT_SPACE: u16 = 0x111;
-/// The type of queue pair "unreliable datagram": `IB_QPT_UD` (`include/rdma/ib_verbs.h`).
+/// Type of a queue pair for unreliable datagrams: `IB_QPT_UD` (`include/rdma/ib_verbs.h`).
 pub(super) const UNRELIABLE_DATAGRAM: u8 = 4;
 /// `RDMA_OPTION_ID`
 pub(super) const OPTION_ID: u32 = 0;
@@ -75,7 +76,7 @@ const _: () = {
     assert!(size_of::<Event>() == EVENT);
 };
 
-// the places of `PLACES` in tests/headers.rs, which compares them with the kernel's headers
+// the offsets of `PLACES` in tests/headers.rs; that test compares `PLACES` with the kernel's headers
 const _: () = {
     assert!(offset_of!(Header, output) == 6);
     assert!(offset_of!(CreateId, response) == 8);
@@ -116,9 +117,9 @@ pub(super) unsafe trait Plain: Copy {}
 #[repr(C)]
 pub(super) struct Header {
     pub(super) command: u32,
-    /// Bytes that follow.
+    /// Number of bytes that follow the header.
     pub(super) input: u16,
-    /// Bytes that the kernel may write to the answer.
+    /// Number of bytes that the kernel may write to the answer.
     pub(super) output: u16,
 }
 
@@ -200,7 +201,7 @@ pub(super) struct Addresses {
     pub(super) reserved1: u32,
 }
 
-/// `struct rdma_ucm_connect`, whose first part is `struct rdma_ucm_conn_param`.
+/// `struct rdma_ucm_connect`. Its first part is `struct rdma_ucm_conn_param`.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(super) struct Connect {
@@ -222,7 +223,7 @@ pub(super) struct GetEvent {
     pub(super) response: u64,
 }
 
-/// `struct rdma_ucm_event_resp`; the parameters of a connection are not read.
+/// `struct rdma_ucm_event_resp`. This program does not read the parameters of a connection.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(super) struct Event {
@@ -242,27 +243,29 @@ pub(super) struct SocketAddress(pub(super) [u8; SOCKET_ADDRESS]);
 
 macro_rules! plain {
     ($($name:ident)*) => {$(
-        // SAFETY: all fields are numbers or arrays of them. The sizes asserted above leave no room for padding.
+        // SAFETY: all fields are numbers or arrays of numbers. The sizes asserted above leave no space for
+        // padding.
         unsafe impl Plain for $name {}
     )*};
 }
 
 plain!(Header CreateId Bind ResolveAddress ResolveRoute SetOption Query Addresses Connect GetEvent Event);
 
-/// The bytes of `value`.
+/// Returns the bytes of `value`.
 pub(super) fn bytes<T: Plain>(value: &T) -> &[u8] {
     // SAFETY: a `Plain` type has no padding, so all of its bytes are initialized.
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
 }
 
-/// A value of zeroes, for the kernel to write to.
+/// Returns a value of zeroes to which the kernel can write.
 pub(super) fn zeroed<T: Plain>() -> T {
     // SAFETY: a `Plain` type consists of numbers, for which zero is a value.
     unsafe { std::mem::zeroed() }
 }
 
 impl SocketAddress {
-    /// Returns `struct sockaddr_in` or `struct sockaddr_in6` at the beginning of the storage, and its size.
+    /// Returns a storage that begins with `struct sockaddr_in` or `struct sockaddr_in6`, and the size of this
+    /// structure.
     pub(super) fn new(address: IpAddr, port: u16) -> (Self, u16) {
         let mut bytes = [0; SOCKET_ADDRESS];
         let family = match address {

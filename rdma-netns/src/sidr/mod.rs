@@ -3,11 +3,12 @@
 //!
 //! The connection manager in the peer's kernel answers a service id resolution request (SIDR REQ, InfiniBand
 //! specification, volume 1, chapter 12), even if no program provides the service (`cm_sidr_req_handler()`,
-//! `drivers/infiniband/core/cm.c`). Request and answer use QP1 of both RDMA devices. They have the same GID tables, UDP
-//! port (4791, RoCE v2), VLAN and traffic class as the pods' traffic. The echo needs only `/dev/infiniband/rdma_cm`.
+//! `drivers/infiniband/core/cm.c`). Request and answer use QP1 of the two RDMA devices. Like the pods' traffic, they
+//! use the GID tables, the UDP port 4791 (RoCE v2), the VLAN and the traffic class. The echo needs only
+//! `/dev/infiniband/rdma_cm`.
 //!
-//! The kernel repeats a request after 4 seconds, up to 15 times. [`ask`] returns before the first repetition, so that
-//! one call sends one packet.
+//! The kernel repeats a request after 4 seconds, up to 15 times. [`ask`] returns before the first repetition, so one
+//! call sends one packet.
 
 mod abi;
 
@@ -28,23 +29,23 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Requested service: the port "discard" of UDP, which need not have a provider.
+/// Requested service: UDP port 9 ("discard"). The peer needs no program that provides the service.
 const SERVICE: u16 = 9;
 
 /// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Own address, which selects the RDMA device. `None`: the kernel's route selects address and device.
+    /// Source address, which selects the RDMA device. `None`: the kernel selects address and device by its route.
     pub source: Option<IpAddr>,
     /// Address of the peer's rail.
     pub destination: IpAddr,
-    /// Traffic class of the packets (for RoCE v2 over IPv4: the TOS byte). `None`: the device's default.
+    /// Traffic class of the packets (for RoCE v2 over IPv4: the TOS byte). `None`: the device's default traffic class.
     pub traffic_class: Option<u8>,
-    /// Time limit of each step: the neighbour, the route, and the answer.
+    /// Time limit of each step: resolving the neighbour, resolving the route, and receiving the answer.
     pub timeout: Duration,
 }
 
-/// The own side of an exchange.
+/// RDMA device, port and address of this machine in an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Local {
     /// Index of the RDMA device (`RDMA_NLDEV_ATTR_DEV_INDEX`).
@@ -58,13 +59,13 @@ pub struct Local {
 /// Answer of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// The own side.
+    /// RDMA device, port and address of this machine.
     pub local: Local,
     /// Time from the request to its answer, without address and route resolution.
     pub time: Duration,
 }
 
-/// Why there is no answer.
+/// Reason why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
     /// The connection manager's device cannot be opened.
@@ -72,40 +73,48 @@ pub enum AskError {
     Open {
         /// Path of the device.
         path: PathBuf,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// No RDMA device has the source address, or the route leaves by a netdev without an RDMA device.
+    /// No RDMA device has the source address, or the route leads through a netdev without an RDMA device.
     #[error("no RDMA device leads to {0} from here")]
     NoDevice(IpAddr),
-    /// No route exists.
+    /// The kernel has no route to the address.
     #[error("no route leads to {0}")]
     NoRoute(IpAddr),
-    /// Neither the peer nor the gateway answers ARP or neighbour discovery.
+    /// Neither the peer nor the gateway responds to ARP or neighbour discovery.
     #[error("{0} is not resolved to a hardware address")]
     Unresolved(IpAddr),
-    /// On InfiniBand: the subnet administrator has no path to the address.
+    /// On InfiniBand, the subnet administrator has no path to the address.
     #[error("no path leads to {0}")]
     NoPath(IpAddr),
-    /// The request was sent, and no answer came in time.
+    /// This machine sent the request, but no answer arrived in time.
     #[error("no answer from {}", .destination)]
     Silent {
-        /// The own side.
+        /// RDMA device, port and address of this machine.
         local: Local,
         /// The peer's address.
         destination: IpAddr,
     },
-    /// The device speaks iWARP, whose connections are TCP connections: iWARP has no such request.
+    /// The device speaks iWARP. iWARP has no such request, because its connections are TCP connections.
     #[error(
         "{0} speaks iWARP, which has no RDMA echo: its connections are TCP's, so use ping(8) or rping"
     )]
     Iwarp(String),
+    /// The driver has no QP 1. A connection manager sends requests by QP 1.
+    #[error(
+        "the RDMA device's driver has no QP 1, by which requests leave: use ping(8) and perftest"
+    )]
+    NoQp1,
+    /// The driver has removed the RDMA device since the request began.
+    #[error("the driver has just removed the RDMA device: ping again when the device is back")]
+    Removed,
     /// The kernel refused a step.
     #[error("cannot {step}: {source}")]
     Step {
-        /// Refused step.
+        /// The step that the kernel refused.
         step: &'static str,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
 }
@@ -118,17 +127,18 @@ fn hint(error: &io::Error) -> &'static str {
     }
 }
 
-/// Asks the peer once, by the connection manager at `manager` (`/dev/infiniband/rdma_cm`), in the network namespace of
-/// the calling thread. `iwarp` returns the name of the RDMA device with the given index, if the device speaks iWARP.
+/// Sends one request to the peer, through the connection manager at `manager` (`/dev/infiniband/rdma_cm`), in the
+/// network namespace of the calling thread. `iwarp` returns the name of the RDMA device with the given index, if the
+/// device speaks iWARP.
 ///
 /// # Errors
-/// See [`AskError`]. In any case the kernel keeps nothing of the request.
+/// See [`AskError`]. The kernel keeps no state of the request, even after an error.
 pub fn ask(
     manager: &Path,
     request: &Request,
     iwarp: impl FnOnce(u32) -> Option<String>,
 ) -> Result<Answer, AskError> {
-    // the kernel destroys the id with the file
+    // the kernel destroys the id when the file is closed
     let channel = Channel::open(manager)?;
     let id = channel.create()?;
     if let Some(class) = request.traffic_class {
@@ -152,8 +162,8 @@ pub fn ask(
     }
 }
 
-/// Returns the index of the RDMA device that has `address` as a GID, by the connection manager at `manager`, in the
-/// network namespace of the calling thread. `None`: no RDMA device has the address.
+/// Returns the index of the RDMA device that has `address` as a GID, in the network namespace of the calling thread.
+/// Queries the connection manager at `manager`. Returns `None` if no RDMA device has the address.
 ///
 /// # Errors
 /// [`AskError::Open`] or [`AskError::Step`].
@@ -184,7 +194,7 @@ impl Channel {
         opened.map(Self)
     }
 
-    /// Executes one command. The kernel writes `output` bytes to the place that `input` names.
+    /// Executes one command. The kernel writes `output` bytes to the memory whose address `input` contains.
     fn execute<T: Plain>(&self, command: u32, input: &T, output: usize) -> io::Result<()> {
         let header = Header {
             command,
@@ -235,7 +245,7 @@ impl Channel {
 
     fn resolve_address(&self, id: u32, request: &Request) -> Result<(), AskError> {
         let destination = request.destination;
-        // the kernel binds the id to an address, which needs a family
+        // the kernel binds the id to the unspecified address, whose family must be that of the destination
         let any = match destination {
             IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
             IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
@@ -297,14 +307,22 @@ impl Channel {
         }
     }
 
-    /// Returns true if the peer answered.
+    /// Sends the request. Returns true if the peer answered.
     fn send(&self, id: u32, request: &Request) -> Result<bool, AskError> {
         let mut input: Connect = abi::zeroed();
         (input.id, input.valid) = (id, 1);
-        self.execute(command::CONNECT, &input, 0)
-            .map_err(refused("send the request"))?;
+        if let Err(error) = self.execute(command::CONNECT, &input, 0) {
+            // the kernel reports a removal before it refuses the request for it (`cma_send_device_removal_put()`,
+            // `drivers/infiniband/core/cma.c`)
+            self.wait(Duration::ZERO)?;
+            return Err(match errno_of(&error) {
+                // the connection manager does not use any port of the device (`cm_init_av_by_path()`, `cm.c`)
+                Errno::EINVAL => AskError::NoQp1,
+                _ => refused("send the request")(error),
+            });
+        }
         match self.wait(request.timeout)? {
-            // a status above 0 is the peer's (`enum ib_cm_sidr_status`), a status below 0 is the own kernel's
+            // the peer sends a status above 0 (`enum ib_cm_sidr_status`), this machine's kernel a status below 0
             Some((event::UNREACHABLE, status)) => Ok(status > 0),
             Some((event::ESTABLISHED, _)) => Ok(true),
             None => Ok(false),
@@ -312,7 +330,7 @@ impl Channel {
         }
     }
 
-    /// Returns the next event and its status; `None`: no event within `timeout`.
+    /// Returns the next event and its status. Returns `None` if no event arrives within `timeout`.
     fn wait(&self, timeout: Duration) -> Result<Option<(u32, i32)>, AskError> {
         let until = Instant::now() + timeout;
         loop {
@@ -332,7 +350,10 @@ impl Channel {
         };
         self.execute(command::GET_EVENT, &input, size_of::<Event>())
             .map_err(refused("read an event"))?;
-        Ok(Some((event.event, event.status as i32)))
+        match event.event {
+            event::DEVICE_REMOVAL => Err(AskError::Removed),
+            number => Ok(Some((number, event.status as i32))),
+        }
     }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Addresses that the kernel makes, and those of which there are two.
+//! Tests of addresses that the kernel makes, and of duplicate addresses.
 
 use crate::world::{World, interface, to_pod, with_node};
 use rdma_netns::{Address, LinkChange, NetnsSide, Op};
@@ -21,7 +21,7 @@ fn add(address: &Address) -> Op {
     }
 }
 
-/// The addresses of `nic0` that the kernel did not make.
+/// Returns the addresses of `nic0` that the kernel did not make.
 fn seen(world: &World) -> Vec<Address> {
     let link = world.host_link("nic0");
     link.addresses
@@ -31,7 +31,7 @@ fn seen(world: &World) -> Vec<Address> {
 }
 
 #[test]
-fn what_the_kernel_made_itself() {
+fn addresses_made_by_the_kernel() {
     with_node(|world| {
         world.ip("address add fd01::5/64 dev nic0");
         let link = world.host_link("nic0");
@@ -55,7 +55,7 @@ fn what_the_kernel_made_itself() {
 fn temporary_addresses_are_seen() {
     with_node(|world| {
         world.ip("address add 10.1.0.5/24 dev nic0");
-        // with IPv4 the same bit says that it is not the first of its prefix
+        // for an IPv4 address, this bit means that the address is not the first one of its prefix
         world.ip("address add 10.1.0.6/24 dev nic0");
         let path = "/proc/sys/net/ipv6/conf/nic0/use_tempaddr";
         std::fs::write(path, "2").expect("the setting");

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The examples of the crate, as programs.
+//! Runs the examples of the crate as programs.
 
 use crate::world::with_node;
 use std::{env, path::PathBuf, process::Command};
 
-/// Where cargo puts an example, beside the directory of the test programs.
+/// Returns the path of an example's program. Cargo writes it beside the directory of the test
+/// programs.
 fn example(name: &str) -> PathBuf {
     let program = env::current_exe().expect("a path");
     let profile = program.ancestors().nth(2).expect("target/PROFILE");
@@ -45,7 +46,7 @@ fn a_netdev_is_moved_and_restored() {
 }
 
 #[test]
-fn what_is_seen_is_shown() {
+fn observed_state_is_printed() {
     with_node(|world| {
         let path = world.pod_path();
         let said = run("observe", &[path.to_str().expect("UTF-8")]);

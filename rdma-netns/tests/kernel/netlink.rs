@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! An exchange with the kernel beside what others send.
+//! Tests of exchanges with the kernel while another process sends to the same socket.
 
 use crate::world::with_node;
 use netlink_packet_route::{RouteNetlinkMessage, link::LinkMessage};
@@ -8,12 +8,13 @@ use nix::sys::socket::{NetlinkAddr, getsockname};
 use rdma_netns::netlink::Socket;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// `NLMSG_MIN_TYPE`, of the request that is the socket's second, with four bytes.
+/// A forged message of type `NLMSG_MIN_TYPE` with four bytes of content. It claims to answer the socket's second
+/// request.
 const FORGED: [u8; 20] = [20, 0, 0, 0, 16, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4];
 
-/// Any process with CAP_NET_ADMIN in the namespace can send to the socket of another one.
+/// Any process with CAP_NET_ADMIN in the namespace can send messages to the socket of another process.
 #[test]
-fn what_another_process_sends_is_no_answer() {
+fn messages_of_other_processes_are_no_answers() {
     with_node(|world| {
         let index = world.host_link("nic0").index;
         let mut socket = Socket::open(NETLINK_ROUTE).expect("a socket");
@@ -27,7 +28,7 @@ fn what_another_process_sends_is_no_answer() {
             let bodies: Vec<Vec<u8>> = answers.bodies().map(<[u8]>::to_vec).collect();
             bodies
         };
-        // the kernel gives it its number with the first
+        // the kernel assigns the socket's port id with the first request
         let [before] = &ask(&mut socket)[..] else {
             panic!("one netdev");
         };

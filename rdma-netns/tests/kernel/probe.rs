@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Questions on the wire, to a kernel that has the address, and to one that asks for it.
+//! Tests of probes on the wire. The other end is a kernel that has the address, or a kernel that probes for the same
+//! address.
 
 use crate::world::{World, interface, to_host, to_pod, with_node};
 use rdma_netns::{
@@ -16,7 +17,7 @@ use std::{
 const FREE: [&str; 2] = ["10.1.0.9", "fd01::9"];
 const TAKEN: [&str; 2] = ["10.1.0.1", "fd01::1"];
 
-/// A pod with `wire0`, whose other end is the node's `nic0`, which has [`TAKEN`].
+/// Runs `test` with a pod that has `wire0`. Its other end is the node's `nic0`, which has the address [`TAKEN`].
 fn with_pod(test: impl FnOnce(&World) + Send) {
     with_node(|world| {
         world.ip("address add 10.1.0.1/24 dev nic0");
@@ -31,7 +32,7 @@ fn with_pod(test: impl FnOnce(&World) + Send) {
     });
 }
 
-/// Waits until `is_so`; `otherwise` is what is wrong then.
+/// Waits until `is_so` returns true, or fails with the text `otherwise`.
 fn soon(otherwise: &str, is_so: impl Fn() -> bool) {
     let end = Instant::now() + Duration::from_secs(10);
     while !is_so() {
@@ -63,11 +64,11 @@ fn found(conflicts: &[Conflict]) -> Vec<(IpAddr, Sign, String)> {
 }
 
 #[test]
-fn who_has_an_address_answers_at_once() {
+fn the_holder_of_an_address_answers_at_once() {
     with_pod(|world| {
         let mac = world.host_link("nic0").mac.to_string();
         let all = [FREE, TAKEN].concat();
-        // the first one may have to wait for the medium, and each one for a busy machine
+        // the first try may wait for the carrier, and each try may wait because the machine is busy
         let at_once = |_| {
             let begin = Instant::now();
             let probed = world.kernel.probe(&world.pod, &questions("wire0", &all));
@@ -78,7 +79,7 @@ fn who_has_an_address_answers_at_once() {
             begin.elapsed() < Duration::from_secs(2)
         };
         assert!((0..5).any(at_once));
-        // nobody learns anything of it
+        // no neighbour learned an address from a probe
         let known = world.ip("neighbour show dev nic0");
         assert!(
             !known.contains(&world.pod_link("wire0").mac.to_string()),
@@ -88,7 +89,7 @@ fn who_has_an_address_answers_at_once() {
 }
 
 #[test]
-fn what_is_free_takes_its_time() {
+fn a_free_address_takes_the_whole_probe_time() {
     with_pod(|world| {
         let begin = Instant::now();
         let probed = world.kernel.probe(&world.pod, &questions("wire0", &FREE));
@@ -102,7 +103,7 @@ fn what_is_free_takes_its_time() {
     });
 }
 
-/// Two that ask at the same time hear of each other.
+/// Two netdevs that probe at the same time detect each other.
 #[test]
 fn another_prober_is_detected() {
     with_pod(|world| {
@@ -111,7 +112,7 @@ fn another_prober_is_detected() {
         let ended = AtomicBool::new(false);
         let conflicts = thread::scope(|scope| {
             scope.spawn(|| {
-                // the other way round: the node is what a pod is elsewhere
+                // now the node probes, and the pod detects the node's probe
                 let ask = || {
                     let kernel = Linux::new();
                     let node = kernel.open_pod(&node).expect("the node");
@@ -138,9 +139,9 @@ fn another_prober_is_detected() {
     });
 }
 
-/// The next look hears what others say after the probe. It counts only that they have the address.
+/// A later read returns packets that other hosts sent after the probe. Only a host that has the address counts.
 #[test]
-fn who_takes_the_address_later_is_overheard() {
+fn a_later_claim_of_the_address_is_detected() {
     with_pod(|world| {
         let asked = questions("wire0", &FREE);
         let probed = world.kernel.probe(&world.pod, &asked).expect("a probe");
@@ -165,7 +166,7 @@ fn who_takes_the_address_later_is_overheard() {
     });
 }
 
-/// A netdev returns to the host and comes again, with the same index, as it does when ADD begins again.
+/// A netdev returns to the host and enters the pod again with the same index, as after a second ADD.
 #[test]
 fn a_netdev_that_returns_hears_as_before() {
     with_pod(|world| {
@@ -202,9 +203,9 @@ fn a_netdev_that_returns_hears_as_before() {
     });
 }
 
-/// One of the netdevs is gone when the wire is listened to once more: the others' groups are left nevertheless.
+/// One of the netdevs no longer exists at the last read. The socket still leaves the groups of the other netdevs.
 #[test]
-fn who_cannot_listen_any_more_is_no_member_either() {
+fn a_closed_listener_leaves_its_group() {
     with_pod(|world| {
         world.pod_ip("link add gone0 type veth peer name gone1");
         world.pod_ip("link set gone0 up");
@@ -217,7 +218,7 @@ fn who_cannot_listen_any_more_is_no_member_either() {
         world.pod_ip("link del gone0");
         let heard = world.kernel.overheard(&world.pod, &asked);
         assert!(heard.is_err(), "{heard:?}");
-        // a test beside this one may have forked with the socket, and not executed its program yet
+        // a child that a parallel test has forked has the socket until it executes its program
         soon("a member of the group after the last look", || {
             !groups().contains("ff02::1:ff00:9")
         });
@@ -229,7 +230,7 @@ fn where_nobody_can_be_probed_add_does_not_wait() {
     with_pod(|world| {
         let asked = questions("wire0", &[FREE, TAKEN].concat());
         let unasked = |expected: Unasked| {
-            // who waits takes that time whenever it is asked, a busy machine only sometimes
+            // a wait would take this time in every try, a busy machine takes it only in some tries
             let at_once = (0..100).any(|_| {
                 let begin = Instant::now();
                 let probed = world.kernel.probe(&world.pod, &asked).expect("a probe");

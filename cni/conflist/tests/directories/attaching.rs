@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Adding our entry to the file that the runtime uses, and removing it.
+//! Tests of adding our entry to the file that the runtime uses, and of removing it.
 
 use crate::{FLANNEL, TERWAY, crio, directory, present, set};
 use conflist::{
@@ -24,7 +24,8 @@ fn planned(files: &[(String, String)], placed: &BTreeSet<String>) -> Plan {
     )
 }
 
-/// Applies the changes of `attach` until it plans none. Returns the call of our plugin then.
+/// Applies the changes of `attach` until it plans none. Returns how the runtime then calls our
+/// plugin.
 fn carried_out(
     files: &mut Vec<(String, String)>,
     placed: &mut BTreeSet<String>,
@@ -100,7 +101,7 @@ fn our_place_in_a_list_is_taken_once_and_given_back() {
 }
 
 #[test]
-fn what_is_in_a_list_of_somebody_elses_stays_theirs() {
+fn foreign_entries_in_a_list_stay() {
     let files = directory(&[("10-a.conflist", OURS)]);
     let plan = plan::attach(
         &files,
@@ -114,7 +115,7 @@ fn what_is_in_a_list_of_somebody_elses_stays_theirs() {
     let theirs = called(&files, &Runtime::Containerd, &set(&[]));
     assert!(theirs.expect("called").by_others);
     assert_eq!(plan::detach(&files, &set(&[])).0, []);
-    // the same list, where it is ours: the configuration is made to be as it is to be
+    // the same list, but the entry is ours: the plan updates its configuration
     let placed = set(&["10-a.conflist"]);
     let plan = plan::attach(
         &files,
@@ -147,7 +148,7 @@ fn a_single_configuration_stays_and_its_list_follows_it() {
     files.sort();
     carried_out(&mut files, &mut placed).expect("placed");
     assert_ne!(text(&files).expect("the list"), first);
-    // half-written: the list stays, as pods start by it
+    // another program has written half of the file: our list stays, because pods start by it
     let at = files
         .iter()
         .position(|it| it.0 == "10-terway.conf")
@@ -156,12 +157,12 @@ fn a_single_configuration_stays_and_its_list_follows_it() {
     let obstacle = carried_out(&mut files, &mut placed).expect_err("broken");
     assert!(matches!(obstacle, Obstacle::Broken { .. }));
     assert!(text(&files).is_some());
-    // a list takes its place
+    // a list replaces the single configuration
     files[at].1 = TERWAY.into();
     files.push(("05-a.conflist".into(), FLANNEL.into()));
     carried_out(&mut files, &mut placed).expect("placed");
     assert_eq!(text(&files), None);
-    // and goes again; then all goes
+    // the list is deleted, and then everything
     files.retain(|it| it.0 != "05-a.conflist");
     carried_out(&mut files, &mut placed).expect("placed");
     assert!(text(&files).is_some());
@@ -186,7 +187,7 @@ fn plugins_that_others_put_into_our_list_stay() {
         let types = plugins.map(|it| it["type"].as_str().expect("a text").to_owned());
         types.collect::<Vec<_>>()
     };
-    // as istio-cni does: the first file by name, read and written by Go
+    // istio-cni reads the first file by name with Go, and writes it
     let mut theirs: serde_json::Value = serde_json::from_str(&list(&files)).expect("JSON");
     let plugins = theirs["plugins"].as_array_mut().expect("a list");
     plugins.push(serde_json::json!({"type": "istio-cni", "log_level": "info"}));
@@ -194,10 +195,11 @@ fn plugins_that_others_put_into_our_list_stay() {
     files[at.expect("it")].1 = theirs.to_string();
     carried_out(&mut files, &mut placed).expect("placed");
     assert_eq!(list(&files), theirs.to_string());
-    // without ours it is put in again
+    // istio-cni's list without our plugin gets our entry again
     theirs["plugins"].as_array_mut().expect("a list").remove(1);
     files[at.expect("it")].1 = theirs.to_string();
-    // only if it is still what was read, as they may be writing
+    // each change names the file from which its text was made, so the daemon can detect that
+    // another program has written it since
     let changes = planned(&files, &placed).changes;
     let compared = changes.iter().map(|change| match change {
         Change::Write { like, .. } => like,
@@ -209,7 +211,7 @@ fn plugins_that_others_put_into_our_list_stay() {
     );
     carried_out(&mut files, &mut placed).expect("placed");
     assert_eq!(types(&list(&files)), ["terway", "istio-cni", "rdma-cni"]);
-    // the runtime calls it once, even if another program adds it
+    // if another program also adds our plugin, the runtime calls it once
     let mut twice = theirs.clone();
     let plugins = twice["plugins"].as_array_mut().expect("a list");
     plugins.push(serde_json::json!({"type": "rdma"}));
@@ -217,7 +219,7 @@ fn plugins_that_others_put_into_our_list_stay() {
     files[at.expect("it")].1 = twice.to_string();
     carried_out(&mut files, &mut placed).expect("placed");
     assert_eq!(types(&list(&files)), ["terway", "rdma-cni"]);
-    // the network is another one: who puts itself in sees that
+    // the single configuration now describes another network: our list is made again
     let source = files.iter().position(|it| it.0.ends_with(".conf"));
     files[source.expect("it")].1 = TERWAY.replace("0.4.0", "1.0.0");
     carried_out(&mut files, &mut placed).expect("placed");
@@ -247,7 +249,7 @@ fn multus_is_followed_to_its_configured_network() {
         let text = find(&files, "10-flannel.conflist").expect("the list");
         assert!(text.contains("rdma-cni"), "{text}");
     }
-    // the list of a single configuration has the requested entry
+    // the list made from the single configuration has the requested entry
     let list = "/etc/cni/net.d/10-terway+rdma-cni.conflist";
     let mut files = vec![("10-terway.conf".to_owned(), TERWAY.to_owned())];
     let mut placed = BTreeSet::new();
@@ -258,8 +260,8 @@ fn multus_is_followed_to_its_configured_network() {
         (place.file.as_str(), files.len()),
         ("10-terway+rdma-cni.conflist", 3)
     );
-    // a network that is not there, one of the cluster, or a single configuration: behind Multus
-    // (OpenShift has Multus read it from another directory)
+    // Multus calls a network that has no file, a network of the cluster, or a single configuration
+    // (OpenShift lets Multus read it from another directory)
     let elsewhere = "/host/run/multus/cni/net.d/10-ovn-kubernetes.conf";
     for network in ["gone", "cbr0", "/etc/cni/net.d/10-terway.conf", elsewhere] {
         let mut files = vec![

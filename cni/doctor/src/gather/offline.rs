@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Readers of a node's single files that need no node: `integration/fuzz` runs them on hostile input.
+//! Parsers of single files. They need no node: `integration/fuzz` runs them on hostile input.
 
 use super::{
     super::facts::{Lease, Memlock},
@@ -8,26 +8,26 @@ use super::{
 use rdma_netns::RdmaMode;
 use std::net::IpAddr;
 
-/// Results of reading one text as each of the files that `doctor` reads.
+/// Results of parsing one text as each of the files that `doctor` reads.
 #[derive(Clone, Debug)]
-pub struct Told {
-    /// Modules, from `modules.dep`.
+pub struct Parsed {
+    /// Names of modules, from `modules.dep`.
     pub modules: Vec<String>,
     /// Modes of the RDMA subsystem, from a file of `modprobe.d`.
     pub options: Vec<RdmaMode>,
     /// Mode of the RDMA subsystem, from a systemd unit.
     pub unit: Option<RdmaMode>,
-    /// Policies of names, from udev rules.
+    /// Naming policies, from udev rules.
     pub policies: Vec<String>,
-    /// Limit, from `/proc/PID/limits`.
+    /// Limit of locked memory, from `/proc/PID/limits`.
     pub memlock: Memlock,
-    /// Lease of `address`.
+    /// Lease of `address`, from host-local's file.
     pub lease: Option<Lease>,
 }
 
-/// Reads `text` in place of each file that `doctor` reads. For a lease, `address` is the file's name.
-pub fn told(text: &str, address: IpAddr) -> Told {
-    Told {
+/// Parses `text` as each file that `doctor` reads. `address` is the file name of the lease.
+pub fn parse(text: &str, address: IpAddr) -> Parsed {
+    Parsed {
         modules: text.lines().filter_map(system::module).collect(),
         options: text.lines().filter_map(system::option).collect(),
         unit: system::unit(text),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Records of attachments, whether their pods live, and leases of addresses.
+//! Reads records of attachments and leases of addresses, and checks whether the pods are running.
 
 use super::{
     super::facts::{self, Lease, Unseen},
@@ -22,13 +22,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// host-local's `dataDir`, and rdma-ipam's.
+/// Default `dataDir` of host-local and rdma-ipam.
 const DATA_DIR: &str = "/var/lib/cni/networks";
 
-/// Directory of libcni's attachments (`libcni/api.go`, `CacheDir`).
+/// Directory of libcni's cache, with a file for each attachment (`libcni/api.go`, `CacheDir`).
 const CACHE: &str = "/var/lib/cni/results";
 
-/// Returns the records below `state_dir`, and those that were set aside.
+/// Returns the records below `state_dir`, and the unreadable records that were renamed.
 pub(super) fn read<K: Kernel>(
     view: &mut View,
     kernel: &K,
@@ -81,14 +81,14 @@ pub(super) fn read<K: Kernel>(
     (records, aside.map(strip).collect())
 }
 
-/// Returns the errors of records of claims below `state_dir` that cannot be read.
+/// Returns the errors of unreadable records of claims below `state_dir`.
 pub(super) fn unreadable_claims(view: &View, state_dir: &Path) -> Vec<String> {
     let (_, unreadable) = Claims::new(&view.path(state_dir)).all();
     unreadable.iter().map(ToString::to_string).collect()
 }
 
-/// Returns the differences of the pod's children of shared netdevs, in the namespace at `netns`. Returns none if the
-/// pod ends meanwhile.
+/// Returns how child netdevs in the pod's namespace at `netns` differ from their record. Returns none if the pod ends
+/// meanwhile.
 fn changed_children<K: Kernel>(
     view: &mut View,
     kernel: &K,
@@ -113,7 +113,7 @@ fn changed_children<K: Kernel>(
         Ok(observed) => drift::of_children(attachment, &observed),
         Err(error) => {
             let note = Unseen {
-                what: "the modes of children in pods".to_owned(),
+                what: "the modes of child netdevs in pods".to_owned(),
                 why: error.source.to_string(),
             };
             if !view.unseen.contains(&note) {
@@ -124,8 +124,8 @@ fn changed_children<K: Kernel>(
     }
 }
 
-/// Returns true if the namespace of `attachment` may be in a directory that is not visible here. Records this directory
-/// as unseen.
+/// Returns true if the namespace of `attachment` may be in a directory that this program cannot see. Then records
+/// this directory as unseen.
 fn is_hidden(view: &mut View, attachment: &Attachment, netns: &Path) -> bool {
     if !is_out_of_sight(netns) || !view.is_partial() {
         return false;
@@ -141,14 +141,14 @@ fn is_hidden(view: &mut View, attachment: &Attachment, netns: &Path) -> bool {
     true
 }
 
-/// Returns the notes below `state_dir` on attributes that netdevs have lost.
+/// Returns the notes below `state_dir` on attributes that netdevs lack after their return to the host.
 pub(super) fn given_up(view: &mut View, state_dir: &Path) -> Vec<Note> {
     let notes = given_up::read(&view.path(state_dir));
     view.keep("what netdevs came back without", notes)
         .unwrap_or_default()
 }
 
-/// Returns the leases of the network, if its IPAM plugin uses host-local's format.
+/// Returns the leases of the network. Returns none if its IPAM plugin does not use host-local's format.
 pub(super) fn leases(view: &mut View, conf: Option<&Conf>) -> Vec<Lease> {
     let Some(conf) = conf else {
         return vec![];
@@ -164,7 +164,7 @@ pub(super) fn leases(view: &mut View, conf: Option<&Conf>) -> Vec<Lease> {
         let Ok(address) = name.parse::<IpAddr>() else {
             continue;
         };
-        // released meanwhile
+        // the lease was released after the directory was read
         let Some(text) = view.text(directory.join(name)) else {
             continue;
         };
@@ -173,7 +173,7 @@ pub(super) fn leases(view: &mut View, conf: Option<&Conf>) -> Vec<Lease> {
     found
 }
 
-/// Returns the lease of `address` whose file has this `text`; `None`: the text is empty.
+/// Parses the `text` of the lease of `address`. `None`: the text is empty.
 pub(super) fn lease(text: &str, address: IpAddr) -> Option<Lease> {
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     lines.next().map(|container| Lease {

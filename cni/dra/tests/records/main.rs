@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Life of a claim in files: prepared, joined by pods, left, prepared again, and in another boot.
+//! Life of a claim in files: the claim is prepared, pods join and leave it, and it is prepared again in the same and in
+//! another boot.
 
 mod numbers;
 mod one_pod;
@@ -202,7 +203,7 @@ fn a_request_has_the_hook_that_sets_its_limits() {
     assert_eq!(hooks(1), &expected);
 }
 
-/// No container starts before its pod's network exists, nor after it is gone.
+/// No container starts before ADD of its pod's network, or after DEL.
 #[test]
 fn without_a_network_there_is_no_specification() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -224,7 +225,7 @@ fn without_a_network_there_is_no_specification() {
     // a move adds no kinds that containers did not have
     assert_eq!(one["nodes"], json!(["uverbs5 231:197", "rdma_cm 10:120"]));
 
-    // a second pod of the claim, and kubelet's second Prepare: the state stays
+    // a second pod of the claim and kubelet's second Prepare do not change the state
     assert!(
         claims
             .joined(
@@ -262,7 +263,7 @@ fn without_a_network_there_is_no_specification() {
     );
 }
 
-/// Root can read them regardless of the modes that a restored backup or a hardening script has set.
+/// Only root can read records. Root can read them with any mode, such as a restored backup or a hardening script sets.
 #[test]
 fn records_are_roots_alone_and_unusable_modes_do_not_matter() {
     for mode in [0o600, 0o000, 0o111, 0o7777] {
@@ -382,11 +383,11 @@ fn a_record_is_a_promise_to_other_versions() {
     record.requests.truncate(1);
     record.devices[0].share = Some("s-1".into());
     record.networks.insert("sandbox-1".into());
-    let told = json!({"interface": "net1", "addresses": ["fd00::1/64", "10.0.0.1/24"]});
+    let status_entry = json!({"interface": "net1", "addresses": ["fd00::1/64", "10.0.0.1/24"]});
     let rail = JoinedRail {
         device: Some("rdma-vf-0000-3b-00-1".into()),
         hardware_address: Some("02:00:00:00:00:01".into()),
-        told,
+        status_entry,
     };
     record.rails.insert("sandbox-1".into(), vec![rail]);
     let nccl = |text: &str| [("nccl.conf".to_owned(), text.to_owned())].into();

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What containers get of their pod's network, while the claim has one pod.
+//! Content of CDI specifications that depends on the pod's network, while the claim has one pod.
 
 use crate::{UID, injected, is_removed, moved, prepared, record};
 use dra::{Claims, metadata::MetadataNames, record::JoinedRail};
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, fs};
 
-/// Includes rails of another claim of the pod. Pods of one claim have different rails: no variable would be right for
-/// all.
+/// `RDMA_RAILS` includes the rails of the pod's other claims. If the claim has two pods, their rails differ, and no
+/// value would be right for both.
 #[test]
 fn containers_get_the_rails_of_their_one_pod() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -15,7 +15,7 @@ fn containers_get_the_rails_of_their_one_pod() {
     let rail = |interface: &str, device: Option<&str>| JoinedRail {
         device: device.map(str::to_owned),
         hardware_address: None,
-        told: json!({"interface": interface}),
+        status_entry: json!({"interface": interface}),
     };
     let rails = vec![
         rail("net1", Some("rdma-vf-0000-3b-00-1")),
@@ -52,7 +52,7 @@ fn containers_get_the_rails_of_their_one_pod() {
     assert_eq!(told().as_deref(), Some(expected));
 }
 
-/// The files of a pod stay as they are while the pod runs, also beside another pod of the claim.
+/// The files of a pod do not change while the pod runs, even if the claim gets another pod.
 #[test]
 fn containers_get_the_library_files_of_their_one_pod() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -120,7 +120,7 @@ fn containers_get_the_metadata_of_their_devices() {
         let rail = JoinedRail {
             device: Some(record.devices[1].device.clone()),
             hardware_address: Some("02:00:00:00:00:07".into()),
-            told: json!({"interface": "rdma0", "addresses": ["fd00::7/64"]}),
+            status_entry: json!({"interface": "rdma0", "addresses": ["fd00::7/64"]}),
         };
         let network = (sandbox, vec![rail], BTreeMap::new());
         let joined = claims.joined(UID, "boot-1", network, moved(0));

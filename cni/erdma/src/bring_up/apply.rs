@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Brings NICs up. No other module changes NICs. It plans the missing changes, records them, makes them and observes
+//! Brings NICs up. Only this module changes NICs. It plans the missing changes, records them, makes them and observes
 //! again, until no change is missing.
 
 use super::{
@@ -16,10 +16,10 @@ use rdma_netns::{
 use rdma_resources::FileError;
 use std::mem;
 
-/// Largest number of plans. Two suffice if no other program makes changes.
+/// Largest number of plans. Two plans are enough if no other program makes changes.
 const ROUNDS: usize = 4;
 
-/// The reason why a NIC is not fully configured.
+/// Reason why a NIC is not fully configured.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ApplyError {
     #[error(transparent)]
@@ -40,22 +40,23 @@ pub(super) enum ApplyError {
     Unstable(#[from] Unstable),
 }
 
-/// A fully configured NIC.
+/// Result for a fully configured NIC.
 #[derive(Debug)]
 pub(super) struct Reached {
-    /// Netdev.
+    /// Netdev of the NIC.
     pub(super) link: Link,
-    /// Number of changes.
+    /// Number of changes that were made.
     pub(super) changes: usize,
     /// Record of the NIC.
     pub(super) record: Record,
-    /// Network to which only NICs of this daemon have a route.
+    /// Network to which only NICs of this daemon have a route. `None`: other netdevs also have a route to the NIC's
+    /// network.
     pub(super) alone: Option<String>,
-    /// Settings that the kernel refused. The NIC works without them, with limitations.
+    /// Settings that the kernel refused. The NIC works with limitations.
     pub(super) refused: Vec<OpError>,
 }
 
-/// Returns the netdev of `nic`: by name if the MAC matches, otherwise by MAC.
+/// Returns the netdev of `nic`: the netdev with its name if the MAC matches, otherwise the netdev with its MAC.
 pub(super) fn netdev<'a>(nic: &Nic, host: &'a Namespace) -> Option<&'a Link> {
     let is_its = |link: &&Link| nic.mac.as_ref().is_none_or(|mac| has_mac(link, mac));
     let named = nic.netdev.as_ref().and_then(|name| {
@@ -71,7 +72,7 @@ pub(super) fn netdev<'a>(nic: &Nic, host: &'a Namespace) -> Option<&'a Link> {
     named.filter(is_its).or_else(by_hardware)
 }
 
-/// Returns the record of `nic` if it is of this boot and of `link`.
+/// Returns the record of `nic`. Returns `None` if no record of this boot and of the netdev `link` exists.
 pub(super) fn record_of(
     records: &Records,
     nic: &Nic,
@@ -82,10 +83,10 @@ pub(super) fn record_of(
     Ok(record.filter(|it| it.boot_id == boot_id && it.is_of(link)))
 }
 
-/// Returns the recorded configuration of the other NICs whose netdevs are on the host.
+/// Returns the recorded configuration of all NICs except `nic` whose netdevs are on the host.
 fn siblings(records: &Records, nic: &Nic, observed: &Observed) -> Result<Siblings, FileError> {
     let mut siblings = Siblings::default();
-    // an unreadable record is reported with its own NIC
+    // ignore a record that cannot be read: its own NIC reports the error
     for record in records.all()?.into_iter().flatten() {
         if record.boot_id != observed.boot_id || record.address == nic.address {
             continue;
@@ -105,18 +106,18 @@ pub(super) fn bring_up<K: Kernel>(
     nic: &Nic,
     wanted: &DesiredNic,
 ) -> Result<Reached, ApplyError> {
-    let mut given = Given {
+    let mut goal = Given {
         kernel,
         records,
         nic,
         wanted,
         refused: vec![],
     };
-    let (reached, changes) = reconcile(kernel, None, ROUNDS, &mut given)?;
+    let (reached, changes) = reconcile(kernel, None, ROUNDS, &mut goal)?;
     Ok(Reached { changes, ..reached })
 }
 
-/// The desired state of a configured NIC.
+/// Desired state of a configured NIC.
 struct Given<'a, K> {
     kernel: &'a K,
     records: &'a Records,
@@ -139,7 +140,7 @@ impl<K: Kernel> Desired for Given<'_, K> {
             return Err(ApplyError::Foreign(foreign));
         }
         let siblings = siblings(records, nic, &observed)?;
-        let given = plan::give(
+        let settings = plan::give(
             link,
             &observed.host,
             self.wanted,
@@ -147,8 +148,8 @@ impl<K: Kernel> Desired for Given<'_, K> {
             &siblings,
         )?;
         let mut record = match before {
-            Some(record) => record.regiven(given),
-            None => Record::new(&observed.boot_id, &nic.address, link, given),
+            Some(record) => record.regiven(settings),
+            None => Record::new(&observed.boot_id, &nic.address, link, settings),
         };
         let mut ops = plan::missing(link, &record.given, &record.superseded);
         self.refused.retain(|it| ops.contains(&it.op));
@@ -184,7 +185,7 @@ impl<K: Kernel> Desired for Given<'_, K> {
 }
 
 /// Removes the configuration in `record` from the NIC. Returns the number of changes, and a sentence for each part that
-/// could not be removed.
+/// was not removed.
 pub(super) fn release<K: Kernel>(
     kernel: &K,
     record: &Record,
@@ -194,7 +195,7 @@ pub(super) fn release<K: Kernel>(
     Ok((changes, left))
 }
 
-/// The desired state of a released NIC.
+/// Desired state of a released NIC.
 struct Released<'a, K> {
     kernel: &'a K,
     record: &'a Record,
@@ -214,7 +215,7 @@ impl<K: Kernel> Desired for Released<'_, K> {
         })
     }
 
-    /// Continues with the remaining changes.
+    /// Continues with the next change after the kernel has refused a change.
     fn refused(&mut self, error: OpError) -> Refusal<ApplyError> {
         Refusal::GoOn(error)
     }

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keeps pods' netdevs in place while the driver is bound to a function. The driver derives the node GUID from the
-//! netdev's present MAC (`erdma_device_register()`, `drivers/infiniband/hw/erdma/erdma_main.c`). Until `rdma-cni` has
-//! restored the netdev, this is the pod's MAC. All pods' netdevs are kept, because the driver alone knows which netdev
-//! belongs to a function.
+//! Keeps pods' netdevs in their namespaces while the daemon binds the driver to a function. In its probe, the driver
+//! derives the node GUID from the netdev's present MAC (`erdma_device_register()`,
+//! `drivers/infiniband/hw/erdma/erdma_main.c`). A netdev that returns from a pod has the pod's MAC until `rdma-cni` has
+//! restored the netdev.
+//!
+//! The daemon keeps all pods' netdevs in place, because only the driver knows which netdev belongs to a function.
 
-use attachments::{Attachment, Rail, Stage, Store, pods::netns_seen};
+use attachments::{Attachment, Rail, Stage, Store, pods::netns_seen, store::NodeLock};
 use nix::libc::O_NONBLOCK;
 use rdma_netns::{Inventory, Kernel, Linux};
 use std::{
@@ -13,21 +15,21 @@ use std::{
     path::Path,
 };
 
-/// Holds the node's lock, so that no verb moves a netdev. Also holds the namespaces of pods with netdevs, so that no
-/// namespace ends and returns its netdev.
+/// Keeps pods' netdevs in place by two means. The node's lock prevents a CNI command from moving a netdev. Open files
+/// of the pods' namespaces prevent that a namespace ends and returns its netdev.
 #[derive(Debug)]
 pub struct Hold {
-    _moves: attachments::store::Lock,
+    _moves: NodeLock,
     _pods: Vec<File>,
 }
 
-/// Holds the netdevs of all pods that have records below `state_dir`.
+/// Keeps the netdevs of all pods that have records below `state_dir` in their namespaces.
 ///
 /// # Errors
 /// A sentence about a pod's netdev that is, or may be, on the host or on its way to the host.
 pub fn hold(kernel: &Linux, state_dir: &Path) -> Result<Hold, String> {
     let store = Store::new(state_dir);
-    let moves = store.lock_node().map_err(|it| it.to_string())?;
+    let moves = store.lock_node_alone().map_err(|it| it.to_string())?;
     let boot_id = kernel.boot_id().map_err(|it| it.to_string())?;
     if let [key, ..] = &*store.unreadable().map_err(|it| it.to_string())? {
         return Err(format!(
@@ -51,10 +53,10 @@ pub fn hold(kernel: &Linux, state_dir: &Path) -> Result<Hold, String> {
     })
 }
 
-/// Returns true if a netdev of `attachment` with hardware is in its pod.
+/// Returns true if a netdev of `attachment` is in the pod and has hardware.
 ///
 /// # Errors
-/// A netdev is on the host, and not restored yet.
+/// A netdev is on the host and is not restored yet.
 fn has_moved(attachment: &Attachment, inventory: &Inventory) -> Result<bool, String> {
     let moved = |rail: &&Rail| rail.shared.is_none() && rail.stage != Stage::Returned;
     let behind = |rail: &Rail| {
@@ -76,8 +78,8 @@ fn has_moved(attachment: &Attachment, inventory: &Inventory) -> Result<bool, Str
     Ok(found)
 }
 
-/// Opens the namespace of the pod of `attachment`. The namespace lives as long as the file is open. It is not entered,
-/// because entering requires `CAP_SYS_ADMIN`.
+/// Opens the namespace of the pod of `attachment`. While the file is open, the namespace exists. Does not enter the
+/// namespace, because this would require `CAP_SYS_ADMIN`.
 fn opened(attachment: &Attachment) -> Result<File, String> {
     let id = attachment.netns_id;
     let netns = netns_seen(attachment.netns.clone(), id);
@@ -99,7 +101,7 @@ mod tests {
     use serde_json::{Value, json};
     use std::fs;
 
-    /// A record of the NIC with these two functions, in the pod of the namespace at `netns`.
+    /// Returns a record with `rail`, for a pod whose namespace is at `netns`.
     fn record(boot_id: &str, netns: &Path, rail: &Value) -> Value {
         let mut own = json!({
             "podName": "rdma0",
@@ -135,7 +137,7 @@ mod tests {
         let error = has_moved(&moved, &on_host).expect_err("it has the pod's MAC");
         assert!(error.starts_with("rdma0 of pod team/train-0"), "{error}");
         assert_eq!(has_moved(&moved, &inventory(json!([]))), Ok(true));
-        // without hardware there is nothing to return
+        // a netdev without hardware cannot return
         assert_eq!(has_moved(&moved, &Inventory::default()), Ok(false));
         let returned = attachment(json!({"stage": "returned"}));
         assert_eq!(has_moved(&returned, &on_host), Ok(false));

@@ -18,35 +18,36 @@ mod watch;
 use watch::Watch;
 pub use watch::{is_kept, process};
 
-/// Time limit for one lock. Holders normally keep a lock for milliseconds, or for some seconds when many pods start at
-/// once.
+/// Time limit for one lock. Usually a process holds a lock for milliseconds, or for some seconds when many pods start
+/// at once.
 pub const LIMIT: Duration = Duration::from_secs(30);
 
 /// Time limit for all locks of a verb, from the verb's start. A verb takes several locks one after the other. Kubelet
-/// allows the runtime two minutes for a whole verb (`runtimeRequestTimeout`). This limit is shorter, so that the error
-/// with the holder's name still reaches the caller.
+/// gives the runtime two minutes for a whole verb (`runtimeRequestTimeout`). This limit is shorter, so the caller still
+/// receives the error that names the lock's holder.
 pub const VERB_LIMIT: Duration = Duration::from_secs(60);
 
-/// Minimum time to wait for a lock when ADD restores devices after a failure, even if the verb's time is over. With
-/// less time, the devices would stay in the pod while other pods' moves hold the lock.
+/// Minimum time for which a failed ADD waits for a lock before it restores devices. It applies even after the verb's
+/// time limit. With less time, ADD would leave the devices in the pod while other pods' moves hold the lock.
 pub const UNDO_LIMIT: Duration = Duration::from_secs(15);
 
-/// Minimum time to wait for a lock after the verb's time is over. Normal holders release a lock within this time.
+/// Minimum time to wait for a lock after the verb's time limit. Usually a holder releases the lock within this time.
 const LEAST: Duration = Duration::from_secs(1);
 
-/// Interval between two attempts if no thread can wait for the lock.
+/// Interval between two tries. Used if the process cannot start a thread that waits for the lock.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// A file lock of this process. Dropping it releases the lock.
 ///
-/// Drop unlocks the file explicitly, because closing it is not enough. A child that another thread has forked also has
-/// the file open until it executes another program, and the lock belongs to the open file (`flock(2)`).
+/// Drop unlocks the file explicitly, because closing the file is not enough. A lock belongs to the open file
+/// (`flock(2)`). A child that another thread has forked also has this file open until the child executes another
+/// program.
 #[derive(Debug)]
 pub struct Held(File);
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // the last close releases a lock that cannot be unlocked
+        // if unlocking fails, the last close of the file releases the lock
         let _ = self.0.unlock();
     }
 }
@@ -66,7 +67,7 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// Returns the limit of a verb that starts now.
+    /// Returns the limit for a verb that starts now.
     pub fn of_verb() -> Self {
         Self::until(Instant::now() + VERB_LIMIT)
     }
@@ -76,7 +77,7 @@ impl Patience {
         Self { until }
     }
 
-    /// Returns the limit, extended to `least` from now if that is later.
+    /// Returns the later one of this limit and of `least` from now.
     pub fn at_least(self, least: Duration) -> Self {
         Self::until(self.until.max(Instant::now() + least))
     }
@@ -95,8 +96,8 @@ impl Patience {
     }
 }
 
-/// Opens the lock file at `path`, or creates it. Anyone who can open the file can lock it, so `open` sets mode 0600,
-/// which files of earlier versions may lack.
+/// Opens the lock file at `path`, or creates it. Sets mode 0600, because any user who can open the file can lock it.
+/// Files of earlier versions may have another mode.
 ///
 /// # Errors
 /// The system call fails, or `path` is not a regular file ([`state_file`]).
@@ -106,7 +107,8 @@ pub fn open(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Sets the mode of `file` to 0600, unless the file has hard links: it may then belong to another program.
+/// Sets the mode of `file` to 0600. Does nothing if the file has several hard links, because it may then belong to
+/// another program.
 ///
 /// # Errors
 /// The system call fails.
@@ -118,7 +120,7 @@ pub fn protect(file: &File) -> io::Result<()> {
     }
 }
 
-/// Takes the lock of `file`. `None`: another process holds it.
+/// Takes the lock of `file`. Returns `None` if another process has it.
 ///
 /// # Errors
 /// The system call fails.
@@ -126,7 +128,7 @@ pub fn attempt(file: File) -> io::Result<Option<Held>> {
     Ok(takes(&file)?.then_some(file).map(Held))
 }
 
-/// Takes the lock of `file` without waiting. Returns false if another process holds it.
+/// Takes the lock of `file` without waiting. Returns false if another process has it.
 fn takes(file: &File) -> io::Result<bool> {
     match file.try_lock() {
         Ok(()) => Ok(true),
@@ -138,8 +140,7 @@ fn takes(file: &File) -> io::Result<bool> {
 /// Waits for the lock of `file`, at most `limit`.
 ///
 /// # Errors
-/// After `limit`, the error's kind is `TimedOut`, and its text names the holder ([`is_kept`]). Other errors come from
-/// the system calls.
+/// `TimedOut` after `limit`, with a text that names the holder ([`is_kept`]). Other errors come from the system calls.
 pub fn wait(file: File, limit: Duration) -> io::Result<Held> {
     if takes(&file)? {
         return Ok(Held(file));
@@ -156,13 +157,13 @@ pub fn wait(file: File, limit: Duration) -> io::Result<Held> {
 }
 
 /// Waits on a thread in the kernel's queue, which is fair but has no time limit. Returns true if the thread got the
-/// lock of `file`. `None`: no thread can be started.
+/// lock of `file`. Returns `None` if the process cannot start a thread.
 fn in_queue(file: &File, watch: &mut Watch) -> Option<io::Result<bool>> {
     let waiting = file.try_clone().ok()?;
     let (sender, receiver) = mpsc::sync_channel(0);
     let wait = move || {
         let locked = waiting.lock();
-        // the caller has given up
+        // the caller has stopped waiting
         if sender.send(locked).is_err() {
             let _ = waiting.unlock();
         }
@@ -178,7 +179,7 @@ fn in_queue(file: &File, watch: &mut Watch) -> Option<io::Result<bool>> {
     }
 }
 
-/// Polls the lock of `file`. Returns false when the time is over.
+/// Polls the lock of `file`. Returns false after the time limit.
 fn poll_lock(file: &File, watch: &mut Watch) -> io::Result<bool> {
     while !takes(file)? {
         if watch.until_next().is_zero() && watch.observe() {
@@ -189,11 +190,11 @@ fn poll_lock(file: &File, watch: &mut Watch) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Waits without a limit for the lock of the file at `path`. `open` opens or creates the file. It is called again if an
+/// Waits without a limit for the lock of the file at `path`. `open` opens or creates the file. Calls `open` again if an
 /// earlier holder has removed or renamed the file.
 ///
 /// # Errors
-/// Returns the errors of `open` and of the system calls.
+/// The errors of `open` and of the system calls.
 pub fn hold(path: &Path, open: impl Fn() -> io::Result<File>) -> io::Result<Held> {
     loop {
         let file = open()?;
@@ -205,7 +206,7 @@ pub fn hold(path: &Path, open: impl Fn() -> io::Result<File>) -> io::Result<Held
     }
 }
 
-/// Returns true if `path` still leads to the lock file `file`, which its last holder may have removed.
+/// Returns true if `path` still leads to the lock file `file`. Returns false if the last holder has removed the file.
 pub fn is_still(file: &File, path: &Path) -> bool {
     let id = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
     match (file.metadata(), fs::metadata(path)) {
@@ -226,7 +227,7 @@ mod tests {
         process::{Command, Stdio},
     };
 
-    /// An error of a caller, with the lock's error as its source.
+    /// An error of a caller, whose source is the lock's error.
     #[derive(Debug)]
     struct Above(io::Error);
 
@@ -254,14 +255,14 @@ mod tests {
         let words = format!("{own} held the lock for all of the 1 s; try again");
         assert_eq!(error.to_string(), words);
         assert!(is_kept(&Above(error)));
-        // released in time
+        // the holder releases the lock in time
         let waiting = thread::spawn(move || wait(open(&path).unwrap(), LIMIT));
         thread::sleep(Duration::from_millis(50));
         drop(held);
         waiting.join().unwrap().unwrap();
     }
 
-    /// The test runs in a process whose address space has no room for a thread's stack.
+    /// The test runs in a process whose address space is too small for another thread's stack.
     #[test]
     fn a_lock_is_waited_for_where_no_thread_can_be_started() {
         const PATH: &str = "RDMA_TEST_LOCK";
@@ -290,11 +291,12 @@ mod tests {
         assert!(waiting.wait().unwrap().success());
     }
 
-    /// This process holds the lock, a second one waits and gets it, and a third one waits in vain.
+    /// This process has the lock. A second process waits for the lock and gets it. A third process waits until its time
+    /// limit.
     #[test]
-    fn who_had_a_lock_last_is_not_blamed_for_all_the_time() {
+    fn the_last_lock_holder_is_not_blamed_for_the_whole_wait() {
         const PATH: &str = "RDMA_TEST_NEXT";
-        const NAME: &str = "lock::tests::who_had_a_lock_last_is_not_blamed_for_all_the_time";
+        const NAME: &str = "lock::tests::the_last_lock_holder_is_not_blamed_for_the_whole_wait";
         if let Some(path) = std::env::var_os(PATH) {
             let _held = wait(open(path.as_ref()).unwrap(), LIMIT).unwrap();
             io::stdin().read_to_end(&mut vec![]).unwrap();
@@ -329,7 +331,7 @@ mod tests {
             );
             error.filter(|it| it.to_string().starts_with(&last))
         };
-        // the third one may be faster than the second one, and this thread late
+        // the third process may be faster than the second, or this thread may be late: several tries
         let error = (0..5).find_map(|_| in_turn());
         let error = error.expect("the last one is named");
         assert!(error.to_string().ends_with("); try again"), "{error}");
@@ -345,7 +347,7 @@ mod tests {
         let (mut forked, has_forked) = io::pipe().unwrap();
         let (until, mut go_on) = io::pipe().unwrap();
         let mut child = Command::new("true");
-        // SAFETY: a write and a read, which a forked child may do before exec
+        // SAFETY: the calls are a write and a read, which a forked child may make before exec
         unsafe {
             child.pre_exec(move || {
                 (&has_forked).write_all(&[0])?;
@@ -389,7 +391,7 @@ mod tests {
         fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
         open(&path).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
-        // another program's file, by another name
+        // a file of another program with a second hard link
         let other = directory.path().join("other");
         fs::write(&other, "").unwrap();
         fs::set_permissions(&other, Permissions::from_mode(0o644)).unwrap();

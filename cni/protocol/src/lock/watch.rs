@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The holder of a lock that this process waits for.
+//! Observation of the process that has a lock for which this process waits.
 
 use std::{
     error::Error,
@@ -12,12 +12,12 @@ use std::{
 
 use nix::libc::{major, minor};
 
-/// Time before the first observation. Most locks are taken earlier, without one.
+/// Time before the first observation. Most waits end earlier, without an observation.
 const FIRST_OBSERVATION: Duration = Duration::from_millis(100);
 
-/// Interval between observations. The kernel's queue is fair: a process that releases the lock and requests it again
-/// waits behind this process. A process that is the holder in two successive observations has therefore held the lock
-/// in between.
+/// Interval between observations. The kernel's queue is fair: a process that releases the lock and requests it again is
+/// queued after this process. So a process that has the lock in two successive observations had it all the time between
+/// them.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Observes the holder of a lock while this process waits for the lock.
@@ -27,12 +27,12 @@ pub(super) struct Watch {
     next: Instant,
     /// The last observed holder.
     last: Option<u32>,
-    /// True if an earlier observation had another holder.
+    /// True if different observations had different holders.
     is_several: bool,
 }
 
 impl Watch {
-    /// Starts to observe the lock of `file`. This process waits for the lock from now on, for at most `limit`.
+    /// Starts to observe the lock of `file`. This process waits for the lock from now on, at most `limit`.
     pub(super) fn begin(file: Metadata, limit: Duration) -> Self {
         let now = Instant::now();
         Self {
@@ -49,7 +49,7 @@ impl Watch {
         self.next.saturating_duration_since(Instant::now())
     }
 
-    /// Observes the holder. Returns true if the time is over.
+    /// Observes the holder. Returns true if the time limit has passed.
     pub(super) fn observe(&mut self) -> bool {
         let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
         self.note(process(&locks, self.file.dev(), self.file.ino()));
@@ -58,8 +58,8 @@ impl Watch {
         now >= self.end
     }
 
-    /// Records the observed `holder`. `None` proves nothing: the kernel prints `/proc/locks` page by page, and a line
-    /// can be missing if an earlier line disappears meanwhile.
+    /// Records the observed `holder`. `None` proves nothing: the kernel prints `/proc/locks` page by page, and misses a
+    /// line if an earlier line disappears meanwhile.
     fn note(&mut self, holder: Option<u32>) {
         self.is_several |= holder.is_some() && self.last.is_some() && holder != self.last;
         self.last = holder.or(self.last);
@@ -75,12 +75,12 @@ impl Watch {
     }
 }
 
-/// The lock stayed held until the time was over.
+/// Other processes had the lock until the time limit.
 #[derive(Debug)]
 pub(super) struct Busy {
-    /// The last holder, for people. None: `/proc/locks` names no process of this pid namespace.
+    /// The last holder, as text for messages. `None`: `/proc/locks` shows no process of this PID namespace.
     by: Option<String>,
-    /// True if the same process held the lock all the time.
+    /// True if the same process had the lock all the time.
     is_one: bool,
     seconds: u64,
 }
@@ -105,8 +105,8 @@ impl fmt::Display for Busy {
 
 impl Error for Busy {}
 
-/// Returns true if `error` comes from a lock that one process held for the whole wait. Another wait would probably fail
-/// too. If several processes held the lock in turn, another wait can succeed.
+/// Returns true if `error` means that one process had the lock during the whole wait. Another wait would then probably
+/// fail too. Returns false if several processes had the lock in turn: another wait can succeed.
 pub fn is_kept(error: &(dyn Error + 'static)) -> bool {
     let mut next = Some(error);
     while let Some(error) = next {
@@ -120,7 +120,7 @@ pub fn is_kept(error: &(dyn Error + 'static)) -> bool {
     false
 }
 
-/// Returns `process` with its name, for people.
+/// Returns the process id `process` and the process's name, as text for messages.
 fn named(process: u32) -> String {
     match fs::read_to_string(format!("/proc/{process}/comm")) {
         Ok(name) => format!("process {process} ({})", name.trim_end()),
@@ -128,9 +128,9 @@ fn named(process: u32) -> String {
     }
 }
 
-/// Returns the process that holds the lock of the file with `device` and `inode`. `locks` is the text of `/proc/locks`
-/// (`lock_get_status()`, `fs/locks.c`): `1: FLOCK  ADVISORY  WRITE 4711 08:01:131074 0 EOF`. A process that waits has
-/// `->` after the number.
+/// Returns the process that has the lock of the file with `device` and `inode`. `locks` is the text of `/proc/locks`
+/// (`lock_get_status()`, `fs/locks.c`): `1: FLOCK  ADVISORY  WRITE 4711 08:01:131074 0 EOF`. The line of a waiting
+/// process has `->` after the number.
 pub fn process(locks: &str, device: u64, inode: u64) -> Option<u32> {
     let file = format!("{:02x}:{:02x}:{inode}", major(device), minor(device));
     locks.lines().find_map(|line| {
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_is_no_holder() {
+    fn a_waiting_process_is_no_lock_holder() {
         let locks = "1: POSIX  ADVISORY  WRITE 12 08:01:7 0 EOF\n\
                      1: -> FLOCK  ADVISORY  WRITE 13 08:01:7 0 EOF\n\
                      2: FLOCK  ADVISORY  WRITE 14 08:01:77 0 EOF\n\

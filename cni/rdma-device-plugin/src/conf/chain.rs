@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `chain`, beside the resources of any format. `docs/device-plugin-conf.md` describes its fields.
+//! Section `chain`, which a configuration file of any format can have. `docs/device-plugin-conf.md` describes its
+//! fields.
 
 use super::ResourceName;
 use clap::ValueEnum;
@@ -23,13 +24,13 @@ pub fn pod_resources(kubelet_dir: &Path) -> PathBuf {
     kubelet_dir.join("pod-resources/kubelet.sock")
 }
 
-/// Default directory of container runtimes' networks.
+/// Default directory of the CNI lists that container runtimes use.
 pub const CONF_DIR: &str = "/etc/cni/net.d";
 
-/// Name of the field.
+/// Name of the section.
 pub(super) const FIELD: &str = "chain";
 
-/// The section as written.
+/// The section `chain` as written in the file.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Section {
@@ -49,32 +50,33 @@ enum RuntimeName {
     Nerdctl,
 }
 
-/// `placement`: the place of our plugin's entry.
+/// Value of `placement`: the place where the daemon writes the entry of `rdma-cni`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Placement {
-    /// The network's own directory if evidence shows that the runtime calls plugins in this directory; otherwise the
-    /// list.
+    /// The network's own directory if evidence shows that the runtime calls the plugins of this directory; otherwise
+    /// the network's CNI list.
     Auto,
-    /// A file of ours in the network's own directory.
+    /// A separate file in the network's own directory.
     Directory,
-    /// The network's list.
+    /// The network's CNI list.
     #[default]
     List,
 }
 
-/// Configuration of our plugin in the chain.
+/// Configuration of `rdma-cni` in the chain.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Chain {
-    /// Directory of the runtime's networks.
+    /// Directory of the CNI lists that the runtime uses.
     pub conf_dir: PathBuf,
     /// Container runtime, and its rule for choosing a network.
     pub runtime: Runtime,
-    /// Place of the entry.
+    /// Place where the daemon writes the entry.
     pub placement: Placement,
-    /// True if the file names the resources that the entry attaches. False: the entry gets all offered resources.
+    /// True if the configuration file names the resources that the entry attaches. False: `rdma-cni` attaches all
+    /// offered resources.
     pub names_resources: bool,
-    /// Our plugin's configuration.
+    /// Configuration of `rdma-cni`.
     pub entry: Entry,
 }
 
@@ -91,8 +93,8 @@ impl Default for Chain {
 }
 
 impl Chain {
-    /// Adds the state directory and kubelet's socket to the entry, if they differ from the defaults and the file does
-    /// not set them.
+    /// Adds the state directory and kubelet's socket to the entry if they differ from the defaults. Does not overwrite
+    /// values of the configuration file.
     pub fn located(mut self, state_dir: &Path, kubelet_dir: &Path) -> Self {
         let mut set = |field: &str, path: PathBuf, is_default: bool| {
             if !is_default {
@@ -107,8 +109,8 @@ impl Chain {
         self
     }
 
-    /// Adds the offered resource `names` to the entry, unless the file names the devices or resources to attach, or
-    /// `rdma-cni` attaches all resources by default.
+    /// Adds the offered resource `names` to the entry. Adds no name if the file names the devices or resources to
+    /// attach, or if `rdma-cni` attaches all resources by default.
     pub(super) fn attaching<'a>(mut self, names: impl Iterator<Item = &'a ResourceName>) -> Self {
         let names: Vec<&str> = names.map(ResourceName::as_str).collect();
         let is_attached = |name: &&str| self.attaches(name);
@@ -120,7 +122,8 @@ impl Chain {
         self
     }
 
-    /// Returns the `names` that `rdma-cni` does not attach although it attaches what kubelet allocates.
+    /// Returns the `names` that `rdma-cni` does not attach. Returns no name if the entry does not use kubelet's
+    /// allocations.
     pub fn unattached<'a>(&self, names: impl Iterator<Item = &'a ResourceName>) -> Vec<&'a str> {
         let takes_device_id = parsed(&self.entry).is_ok_and(|conf| conf.takes_device_id());
         if !self.asks_kubelet() || takes_device_id {
@@ -130,7 +133,8 @@ impl Chain {
         names.filter(|name| !self.attaches(name)).collect()
     }
 
-    /// Returns the reason why `rdma-cni` cannot query kubelet at present, if it needs kubelet to find a pod's devices.
+    /// Returns the reason why `rdma-cni` cannot query kubelet at present. Returns `None` if `rdma-cni` can query
+    /// kubelet, or does not need kubelet to find a pod's devices.
     pub fn without_kubelet(&self) -> Option<String> {
         let conf = parsed(&self.entry).ok()?;
         let socket = conf.pod_resources_socket;
@@ -145,14 +149,15 @@ impl Chain {
         })
     }
 
-    /// Returns true if `rdma-cni` queries kubelet for a pod's devices. The daemon then refuses to start a pod whose
-    /// network was made without `rdma-cni`.
+    /// Returns true if `rdma-cni` queries kubelet for a pod's devices. The daemon then refuses to start the containers
+    /// of a pod whose network was made without `rdma-cni`.
     pub fn asks_kubelet(&self) -> bool {
         let devices = parsed(&self.entry).map(|conf| conf.devices);
         matches!(devices, Ok(Some(Devices::Resources(_))))
     }
 
-    /// Returns the reason why a configured placement in the network's own directory is not allowed.
+    /// Returns the reason why `placement` must not be the network's own directory. Returns `None` if this placement is
+    /// allowed, or is not configured.
     pub fn misplaced(&self) -> Option<&'static str> {
         if self.placement != Placement::Directory {
             return None;
@@ -177,19 +182,32 @@ impl Chain {
         }
     }
 
-    /// Returns true if the mode moves every netdev into pods. A bond cannot be moved.
+    /// Returns true if `rdma-cni` moves every netdev into pods. A bond cannot be moved.
     pub fn moves(&self) -> bool {
         parsed(&self.entry).is_ok_and(|conf| conf.mode == Mode::Move)
     }
 
-    /// Returns the prefix of rails' names in pods. `None`: names of other netdevs may begin with this prefix.
+    /// Returns the prefix of rails' names in pods. Returns `None` if names of other netdevs can begin with this prefix.
     pub fn rails_names(&self) -> Option<String> {
         let prefix = parsed(&self.entry).ok()?.interface_name.prefix().to_owned();
         let is_own = prefix.len() > 1 && !"eth".starts_with(&prefix) && !prefix.starts_with("eth");
         is_own.then_some(prefix)
     }
 
-    /// Returns true if `rdma-ipam` assigns only IPv6 addresses from the parents' networks.
+    /// Returns the largest number of addresses of a child netdev for `resource`: the link-local address, and one
+    /// address of each IP version that IPAM can assign. Returns `None` if `rdma-cni` makes no child netdevs for the
+    /// resource.
+    pub fn addresses(&self, resource: &str) -> Option<u32> {
+        if self.moves() || !self.attaches(resource) {
+            return None;
+        }
+        let ipam = self.entry.fields().get("ipam");
+        let is_ipv4 = ipam.is_some_and(|it| it["type"] == "rdma-ipam" && it["family"] == "ipv4");
+        let is_single = is_ipv4 || self.gives_ipv6_alone();
+        Some(if is_single { 2 } else { 3 })
+    }
+
+    /// Returns true if `rdma-ipam` assigns only IPv6 addresses, which it derives from the parents' networks.
     pub fn gives_ipv6_alone(&self) -> bool {
         let Some(ipam) = self.entry.fields().get("ipam") else {
             return false;
@@ -200,7 +218,7 @@ impl Chain {
     }
 }
 
-/// Reads the section of the whole `file`, in any format.
+/// Reads the section from the configuration file `file`.
 pub(super) fn read(file: &Field<'_>) -> Result<Option<Chain>, Wrong> {
     let section: Option<Section> = file.get(FIELD)?;
     section
@@ -251,20 +269,20 @@ impl Section {
     }
 }
 
-/// Returns a runtime whose containers name their networks, with its `default` network.
+/// Returns a runtime that selects the network with the name `network`. Uses the name `default` if `network` is `None`.
 fn named(network: Option<String>, default: &str) -> Runtime {
     let network = network.unwrap_or_else(|| default.to_owned());
     Runtime::Named { network }
 }
 
-/// Parses the entry like `rdma-cni` does, because a wrong value would make ADD fail for every pod of the node.
+/// Parses the entry by the code of `rdma-cni`: a wrong value would make ADD fail for every pod of the node.
 fn parsed(entry: &Entry) -> Result<network_conf::Conf, String> {
     let conf = network_conf::Conf::parse(whole(entry)).map_err(|error| error.to_string())?;
     conf.smc.check_ueid().map_err(|error| error.to_string())?;
     Ok(conf)
 }
 
-/// Returns the network configuration that a plugin gets for `entry`.
+/// Returns the network configuration that the runtime passes to a plugin for `entry`.
 fn whole(entry: &Entry) -> Map<String, Value> {
     let mut whole = entry.fields().clone();
     whole.insert("cniVersion".into(), "1.1.0".into());

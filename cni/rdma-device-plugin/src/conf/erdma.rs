@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Configuration of eRDMA NICs: `erdma` in the daemon's own format, or flags with the names of the eRDMA agent's flags.
+//! Configuration of eRDMA NICs. It is the section `erdma` of the daemon's own format, or flags named like the eRDMA
+//! agent's flags.
 
 use super::{
     Allocate, Ids, NIC_IDS, ResourceConf, ResourceName, Selector,
@@ -16,43 +17,43 @@ pub const RESOURCE: &str = "aliyun/erdma";
 /// Configuration of eRDMA NICs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Erdma {
-    /// Origin of the configuration.
+    /// Where the configuration is from.
     pub origin: Origin,
     /// Selectors of the RDMA devices that are eRDMA NICs.
     pub devices: Vec<Selector>,
-    /// Required driver mode of the node; `None`: any.
+    /// Driver mode that the configuration requires. `None`: any mode.
     pub prefer_driver: Option<DriverMode>,
-    /// `reloadDriver`: reload the module for another mode.
+    /// Value of `reloadDriver`: true if the daemon may reload the module to change the mode.
     pub reload_driver: bool,
-    /// `exposedLocalERIs`: NICs that are used, by instance; empty: all.
+    /// Value of `exposedLocalERIs`: the NICs that the daemon uses, by instance. Empty: all NICs.
     pub exposed: Vec<Exposed>,
-    /// Base address of the metadata service, which has the instance's id.
+    /// Base URL of the metadata service, which returns the instance's id.
     pub metadata: String,
-    /// Configuration for bringing up unconfigured NICs; `None`: leave them alone.
+    /// Configuration for bringing up unconfigured NICs; `None`: the daemon does not bring NICs up.
     pub bring_up: Option<BringUp>,
 }
 
-/// Origin of the configuration of eRDMA NICs.
+/// Source of the configuration of eRDMA NICs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// The file, or flags.
+    /// The configuration file, or flags.
     User,
-    /// Defaults: the file has our own format and no `erdma`.
+    /// Defaults, because the file has the daemon's own format and no `erdma`.
     Defaults,
-    /// Defaults for a file of another system's format, which does not manage eRDMA NICs.
+    /// Defaults, because the file has the format of another program, which does not manage eRDMA NICs.
     Foreign,
 }
 
 /// One pattern of `exposedLocalERIs`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Exposed {
-    /// Instance id, or a pattern: `i-*`.
+    /// Instance id, or a pattern such as `i-*`.
     pub instance: Text,
-    /// Names of RDMA devices, or patterns: `erdma_0`, `erdma_*`.
+    /// Names of RDMA devices, or patterns, such as `erdma_0` or `erdma_*`.
     pub devices: Vec<Text>,
 }
 
-/// Patterns of `exposedLocalERIs`; empty: all NICs are used.
+/// Patterns of `exposedLocalERIs`; empty: the daemon uses all NICs.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(try_from = "Texts")]
 pub struct Patterns(pub Vec<Exposed>);
@@ -86,7 +87,7 @@ impl Default for Erdma {
 }
 
 impl Erdma {
-    /// Returns the configuration beside a foreign format: NICs stay as they are.
+    /// Returns the configuration for a file in another program's format. With it the daemon does not change the NICs.
     pub(super) fn foreign() -> Self {
         Self {
             origin: Origin::Foreign,
@@ -95,23 +96,26 @@ impl Erdma {
         }
     }
 
-    /// Returns true if the driver may be loaded or reloaded.
+    /// Returns true if the daemon may load or reload the driver.
     pub fn may_load(&self) -> bool {
         self.origin != Origin::Foreign && self.prefer_driver.is_some() && self.reload_driver
     }
 
-    /// Returns the default resource, for a file that configures none.
+    /// Returns the default resource, for a file that configures no resource.
     pub(super) fn resource(&self, name: ResourceName) -> ResourceConf {
         let ids = Ids::PerNic {
             count: NIC_IDS,
             allocate: Allocate::Numa,
         };
-        ResourceConf::new(name, "erdma", ids, self.devices.clone())
+        ResourceConf {
+            has_default_count: true,
+            ..ResourceConf::new(name, "erdma", ids, self.devices.clone())
+        }
     }
 }
 
 impl Exposed {
-    /// Returns true if the pattern matches every instance, so that the instance's id is not needed.
+    /// Returns true if the pattern matches every instance. The daemon then does not need the instance's id.
     pub fn is_for_every_instance(&self) -> bool {
         self.instance.to_string() == "i-*"
     }

@@ -3,13 +3,13 @@
 //!
 //! | module | format | recognised by |
 //! |---|---|---|
-//! | `own` | the daemon's own | `resources`, `erdma` |
+//! | `own` | the daemon's own format | `resources`, `erdma` |
 //! | `foreign::mode` | k8s-rdma-sriov-dev-plugin | `mode` |
 //! | `foreign::config_list` | k8s-rdma-shared-dev-plugin | `configList` |
 //! | `foreign::resource_list` | sriov-network-device-plugin | `resourceList` |
 //!
 //! A file of each format may also have `chain`, `dra`, `errors`, `lldp`, `reporters` and `fabric`. The module `file`
-//! recognises the format. The command line, in `flags`, overrides the file. The other modules are parts of a
+//! recognises the format. The command line (`flags`) overrides the file. Each other module contains one part of a
 //! configuration.
 
 pub mod chain;
@@ -43,13 +43,13 @@ use serde::Deserialize;
 use serde_json::Value;
 use std::{collections::BTreeSet, fmt};
 
-/// Resource that stands for `/dev/infiniband/rdma_cm` alone, and has no NIC.
+/// Name of the resource that consists only of `/dev/infiniband/rdma_cm`, without a NIC.
 pub const CONNECTION_MANAGER: &str = "rdma/connection-manager";
 
-/// Field of [`Conf::fabric`].
+/// Name of the field for [`Conf::fabric`].
 const FABRIC: &str = "fabric";
 
-/// Field of [`Conf::cdi`].
+/// Name of the field for [`Conf::cdi`].
 const CDI: &str = "cdi";
 
 /// Fields that a file of any format can have.
@@ -68,27 +68,26 @@ const COMMON: [&str; 7] = [
 pub struct Conf {
     /// Resources in the file's order, with unique names.
     pub resources: Vec<ResourceConf>,
-    /// Containers get devices by CDI names instead of paths.
+    /// True if containers get devices by CDI names instead of paths.
     pub cdi: bool,
     /// Configuration of eRDMA NICs.
     pub erdma: Erdma,
-    /// Our plugin in the chain; `None`: the daemon does not manage the chain.
+    /// Configuration of `rdma-cni` in the chain; `None`: the daemon does not manage the chain.
     pub chain: Option<Chain>,
-    /// Resources that claims serve; `None`: none.
+    /// Resources that are allocated by claims. `None`: no resource is.
     pub dra: Option<Dra>,
-    /// Thresholds of error counters for devices' health. Empty: no counter is read, and health does not depend on
-    /// counters.
+    /// Thresholds of error counters. A device above a threshold is unhealthy. Empty: the daemon reads no counters.
     pub errors: Vec<ErrorThreshold>,
-    /// Source of the NICs' switches; `None`: they are not observed.
+    /// Source from which the daemon learns the NICs' switches. `None`: the daemon does not observe the switches.
     pub lldp: Option<Lldp>,
-    /// Devlink's health reporters that decide on health; empty: none does.
+    /// Devlink health reporters whose state `error` makes a NIC unhealthy. Empty: no reporter affects health.
     pub reporters: Vec<String>,
-    /// True to offer [`CONNECTION_MANAGER`], for the pods of the fabric watch.
+    /// True if the daemon offers [`CONNECTION_MANAGER`] to the pods of the fabric watch.
     pub fabric: bool,
 }
 
 impl Conf {
-    /// Reads the [`COMMON`] fields of `file` to its `resources` and `erdma`.
+    /// Reads the [`COMMON`] fields of `file`. Returns a configuration of these fields, `resources` and `erdma`.
     fn read_common(
         file: &Field<'_>,
         resources: Vec<ResourceConf>,
@@ -107,7 +106,7 @@ impl Conf {
         })
     }
 
-    /// Returns true if claims serve `resource`, so that the device plugin does not advertise it.
+    /// Returns true if `resource` is allocated by claims. The device plugin then does not advertise it.
     pub fn by_claims(&self, resource: &ResourceName) -> bool {
         let dra = self.dra.as_ref();
         let is_manager = resource.as_str() == CONNECTION_MANAGER;
@@ -115,50 +114,53 @@ impl Conf {
     }
 }
 
-/// A configuration, and remarks for its user.
+/// Configuration with remarks for the operator.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Parsed {
     /// The configuration.
     pub conf: Conf,
-    /// One sentence for each ignored field and each resource that is left out.
+    /// One sentence for each ignored field, and for each resource that the daemon leaves out.
     pub remarks: Vec<String>,
 }
 
-/// One resource.
+/// Configuration of one resource.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ResourceConf {
     /// Name of the resource.
     pub name: ResourceName,
-    /// Place in the file, `resourceList[0]`.
+    /// Place in the configuration file, such as `resourceList[0]`.
     pub place: String,
     /// Scheme of the resource's ids.
     pub ids: Ids,
-    /// Selectors of the resource's devices. A device must match one of the selectors. Empty: all devices with an RDMA
-    /// device.
+    /// True if the configuration does not set the number of ids.
+    pub has_default_count: bool,
+    /// Selectors of the resource's devices. A device must match at least one selector. Empty: the resource has all
+    /// devices with an RDMA device.
     pub devices: Vec<Selector>,
-    /// Patterns of the netdev that pods are attached to. Empty: `rdma-cni` chooses.
+    /// Patterns for the parent netdev of pods' child netdevs. Empty: `rdma-cni` chooses the parent.
     pub parents: Vec<Text>,
-    /// Adds `umad` and `issm` character devices to containers.
+    /// True if containers also get the `umad` and `issm` character devices.
     pub umad: bool,
-    /// Limits of containers.
+    /// Limits of each container's RDMA resources.
     pub limits: ContainerLimits,
     /// Programs for which containers get environment variables.
     pub environment: BTreeSet<Reader>,
-    /// Allows a bond as an exclusive device; a pod then gets a child of the bond.
+    /// True if a bond may be an exclusive device. A pod then gets a child netdev of the bond.
     pub bonds: bool,
-    /// True to report the NUMA nodes of the ids to kubelet.
+    /// True if the daemon reports the NUMA nodes of the ids to kubelet.
     pub topology: bool,
-    /// Number of devices that it must have; `None`: any.
+    /// Number of devices that the resource must have; `None`: any number.
     pub require: Option<Require>,
 }
 
 impl ResourceConf {
-    /// Returns a resource with the defaults of a format that has no more fields.
+    /// Returns a resource with defaults for the fields that most formats lack.
     fn new(name: ResourceName, place: &str, ids: Ids, devices: Vec<Selector>) -> Self {
         Self {
             name,
             place: place.to_owned(),
             ids,
+            has_default_count: false,
             devices,
             parents: Vec::new(),
             umad: false,
@@ -171,13 +173,14 @@ impl ResourceConf {
     }
 }
 
-/// Number of healthy devices that a resource must have before a pod gets any.
+/// Number of healthy devices that a resource must have. With fewer healthy devices, the daemon lets no pod start with
+/// the resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "Value")]
 pub enum Require {
-    /// As many as the daemon has observed at most.
+    /// The largest number of devices that the daemon has observed.
     All,
-    /// This number.
+    /// A fixed number.
     Number(u32),
 }
 
@@ -193,47 +196,47 @@ impl fmt::Display for Require {
 /// Scheme of a resource's ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ids {
-    /// `0`…: each id has all devices, or one device that follows kubelet's NUMA alignment.
+    /// Ids `0`…: with each id a container gets all devices, or one device near the NUMA node that kubelet chose.
     Shared {
         /// Number of ids.
         count: u32,
-        /// Devices of an id.
+        /// Devices that a container gets with an id.
         allocate: Allocate,
     },
-    /// `<rdma>/0`…, for each device.
+    /// Ids `<rdma>/0`… of each device.
     PerNic {
         /// Number of ids of each device.
         count: u32,
-        /// Devices of an id.
+        /// Devices that a container gets with an id.
         allocate: Allocate,
     },
-    /// The device's address.
+    /// One id for each device: the device's address.
     Exclusive,
 }
 
-/// Devices that a shared id allocates.
+/// Devices that a container gets with an id of a shared resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Allocate {
     /// All devices of the resource.
     All,
-    /// One device, near the pod's CPUs.
+    /// One device near the pod's CPUs.
     Numa,
 }
 
-/// Default number of ids of a shared resource.
+/// Default number of ids of a shared resource. The number is lower if fewer pods fit into the GID tables.
 const SHARED_IDS: u32 = 1000;
 
-/// Default number of ids of each NIC.
+/// Default number of ids of each NIC. The number is lower if fewer pods fit into the GID tables.
 const NIC_IDS: u32 = 200;
 
-/// Maximum number of ids of a resource: one message to kubelet cannot contain more (4 MiB, gRPC's default).
+/// Maximum number of ids of a resource. A message to kubelet with more ids would exceed gRPC's default limit of 4 MiB.
 pub(crate) const MOST_IDS: u32 = 50_000;
 
-/// Maximum number of ids of each NIC, so that a node may have more than eight NICs.
+/// Maximum number of ids of each NIC. With this number, ten NICs of a node fit into [`MOST_IDS`].
 const MOST_NIC_IDS: u32 = 5_000;
 
-/// Checks a resource's name that `field` implies.
+/// Checks the name of a resource. Errors refer to `field`, from whose value the name is derived.
 fn name_at(name: &str, field: &Field<'_>) -> Result<ResourceName, Wrong> {
     ResourceName::new(name).map_err(|error| field.refused(error.to_string()))
 }

@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reports devices' health to kubelet, which adds it to `allocatedResourcesStatus` of the containers that use a claim.
+//! Reports the health of devices to kubelet. Kubelet adds it to `allocatedResourcesStatus` of the containers that use a
+//! claim.
 
 use super::pool::Netdevs;
 use crate::{api::Api, node::Node};
 use ::dra::{PoolDevice, pool};
 use kubelet_api::dra_health::{
     DeviceHealth, DeviceIdentifier, HealthStatus, NodeWatchResourcesRequest,
-    NodeWatchResourcesResponse, dra_resource_health_server::DraResourceHealth,
+    NodeWatchResourcesResponse,
+    dra_resource_health_server::{DraResourceHealth, DraResourceHealthServer},
 };
 use std::{
+    convert::Infallible,
     path::PathBuf,
     sync::Arc,
+    task::{Context, Poll},
     time::{Duration, SystemTime},
 };
 use tokio::{
@@ -18,16 +22,21 @@ use tokio::{
     time::timeout,
 };
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Request, Response, Status};
+use tonic::{
+    Request, Response, Status,
+    body::Body,
+    codegen::{Service, http},
+    server::NamedService,
+};
 
-/// Interval of reports about unchanged devices. Kubelet treats a device's health as unknown after 30 s without a report
+/// Interval of reports without a change. After 30 s without a report, a device's health is unknown to kubelet
 /// (`DefaultHealthTimeout` in `cm/dra/healthinfo.go`).
 const REPEATED: Duration = Duration::from_secs(10);
 
 /// Service that reports the health of a node's devices.
 #[derive(Clone, Debug)]
 pub struct Health {
-    /// Directory of the token, which has the pool's name.
+    /// Directory of the token. The pool is named after the token's node.
     pub account: PathBuf,
     /// Latest state of the node.
     pub node: watch::Receiver<Arc<Node>>,
@@ -58,6 +67,30 @@ impl DraResourceHealth for Health {
             }
         });
         Ok(Response::new(ReceiverStream::new(received)))
+    }
+}
+
+/// [`Health`] under the name v1alpha1 of its gRPC interface, which kubelet up to 1.36 calls. Both versions have the
+/// same messages (`k8s.io/kubelet/pkg/apis/dra-health`).
+#[derive(Clone, Debug)]
+pub struct HealthV1Alpha1(pub DraResourceHealthServer<Health>);
+
+impl NamedService for HealthV1Alpha1 {
+    const NAME: &'static str = "v1alpha1.DRAResourceHealth";
+}
+
+impl Service<http::Request<Body>> for HealthV1Alpha1 {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = <DraResourceHealthServer<Health> as Service<http::Request<Body>>>::Future;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Service::<http::Request<Body>>::poll_ready(&mut self.0, context)
+    }
+
+    fn call(&mut self, mut request: http::Request<Body>) -> Self::Future {
+        *request.uri_mut() = http::Uri::from_static("/v1.DRAResourceHealth/NodeWatchResources");
+        self.0.call(request)
     }
 }
 

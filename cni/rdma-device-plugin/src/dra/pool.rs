@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Resources of the node's slices.
+//! Resources in the ResourceSlices of the node.
 
 use crate::{
     conf::{Allocate, Ids},
@@ -9,21 +9,21 @@ use crate::{
 use ::dra::{Nic, Resource};
 use ::lldp::{Neighbour, Switches, joined};
 use rdma_netns::{DeviceAddress, Inventory, LinkType};
-use rdma_resources::Sharing;
 use std::collections::BTreeMap;
 
-/// Last observed NICs by device: a NIC whose netdev is in a pod keeps the attributes of its netdev.
+/// NICs by device, as last observed. While the netdev of a NIC is in a pod, the NIC keeps the last known attributes of
+/// the netdev.
 #[derive(Clone, Debug, Default)]
 pub struct Netdevs(BTreeMap<DeviceAddress, Nic>);
 
 impl Netdevs {
-    /// Returns the resources of `node` that claims serve, and remembers the attributes of their netdevs.
+    /// Returns the resources of `node` that are allocated by claims. Remembers the attributes of their netdevs.
     pub fn resources(&mut self, node: &Node) -> Vec<Resource> {
         let resource = |offer: &Offer| Resource {
             name: offer.name.to_string(),
             whole: is_whole(offer),
-            shared: offer.sharing == Sharing::Shared,
-            // no eviction for a parent netdev: its fault is in the configuration, and the pods may still work
+            sharers: offer.sharers(),
+            // do not evict pods with a parent netdev: the fault is in the configuration, and the pods may still work
             evict: !offer.has_parents && node.conf.dra.as_ref().is_some_and(|dra| dra.evict),
             short: offer.short.clone(),
             nics: self.nics(offer, &node.inventory, &node.switches),
@@ -31,7 +31,7 @@ impl Netdevs {
         offers(node).map(resource).collect()
     }
 
-    /// Returns the NICs of `offer`, and remembers the attributes of their netdevs.
+    /// Returns the NICs of `offer`. Remembers the attributes of their netdevs.
     pub fn nics(&mut self, offer: &Offer, inventory: &Inventory, switches: &Switches) -> Vec<Nic> {
         let devices = offer.devices.iter();
         let mut nics: Vec<Nic> = devices
@@ -54,20 +54,20 @@ impl Netdevs {
         nics
     }
 
-    /// Returns the NIC of `device`, and remembers it.
+    /// Returns the NIC of `device`. Remembers its attributes.
     fn nic(&mut self, device: &OfferedDevice, inventory: &Inventory, switches: &Switches) -> Nic {
         let known = self.0.entry(device.address.clone()).or_default();
         let function = inventory.function(&device.address);
         if let Some(seen) = function.and_then(|it| it.netdevs.first()) {
             known.netdev = Some(seen.name.clone());
-            // a master that takes all frames of the netdev is no bond
+            // a master that receives all frames of the netdev, such as a bridge, is not a bond
             known.bond = seen.master.clone().filter(|_| seen.taken_by.is_none());
             known.mtu = seen.mtu;
             known.ipv6_prefix.clone_from(&seen.ipv6_prefix);
             known.ipv6_address = seen.ipv6.map(|it| it.to_string());
             known.ipv4_address = seen.ipv4.map(|it| it.to_string());
             known.hardware_address = Some(seen.mac.to_string());
-            // a netdev without a carrier has no speed
+            // keep the last speed, because a netdev without a carrier reports no speed
             known.speed = seen.speed.or(known.speed);
         }
         let firmware = device.hca.firmware.clone();
@@ -81,7 +81,7 @@ impl Netdevs {
         }
         let hardware = function.map(|it| inventory.maker(it));
         let physical_function = hardware.and_then(|it| it.physical_function.as_ref());
-        // Data Direct reaches the memory of GPUs below its own root
+        // the NIC accesses the memory of GPUs through its Data Direct function, which is below another PCI root
         let path = device.data_direct.as_ref().unwrap_or(&device.path);
         let switches = switches.of(&device.address, inventory);
         let mut nic = Nic {
@@ -98,7 +98,7 @@ impl Netdevs {
             ..known.clone()
         };
         if device.parent.is_some() && ![&nic.netdev, &nic.bond].contains(&&device.parent) {
-            // the addresses of a VLAN are unknown
+            // leave out the addresses: they belong to the parent netdev, a VLAN, and are unknown
             (nic.ipv6_prefix, nic.ipv6_address, nic.ipv4_address) = (None, None, None);
         }
         nic
@@ -114,21 +114,21 @@ fn without_port(nic: &Nic, inventory: &Inventory) -> Option<String> {
     Some(format!("{} in {bond} has no carrier", port.name))
 }
 
-/// Returns a sentence if the NIC is slower than `fastest`, the speed of the fastest NIC of the same model in the
-/// resource.
+/// Returns a sentence if the NIC is slower than `fastest`. `fastest` is the highest speed of the resource's NICs of the
+/// same model.
 fn slower(nic: &Nic, fastest: Option<u32>) -> Option<String> {
     let (speed, fastest) = (nic.speed?, fastest?);
     (speed < fastest)
         .then(|| format!("it has {speed} Mbit/s, and a NIC of the same model has {fastest}"))
 }
 
-/// Returns the offers of `node` that claims serve.
+/// Returns the offers of `node` whose resources are allocated by claims.
 pub fn offers(node: &Node) -> impl Iterator<Item = &Offer> {
     let offers = node.offers.iter();
     offers.filter(|offer| node.conf.by_claims(&offer.name))
 }
 
-/// Returns true if each id of the offer has all of its devices.
+/// Returns true if each id of the offer has all devices of the offer, or all devices of a NIC.
 fn is_whole(offer: &Offer) -> bool {
     let all = Allocate::All;
     matches!(offer.kind, Ids::Shared { allocate, .. } | Ids::PerNic { allocate, .. } if allocate == all)

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The driver's two sockets. Kubelet watches the directory of registration sockets, and queries each socket there for
-//! the path of the driver's socket. Each daemon of a node has its own two sockets; kubelet uses the newest ones.
+//! The driver's two sockets: one for the registration and one for the driver's service. Kubelet watches a directory for
+//! registration sockets, and requests the path of the service's socket from each of them. Each daemon of a node has its
+//! own two sockets. Kubelet uses the newest ones.
 
 use super::{
-    health::Health,
+    health::{Health, HealthV1Alpha1},
     service::{Registration, Service},
 };
 use crate::{
@@ -25,7 +26,7 @@ use tokio::{sync::mpsc, task::JoinSet, time::sleep};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Server, server::Router};
 
-/// Time in which successive events are handled together.
+/// Time for which the daemon waits for further events before it handles all of them.
 const TOGETHER: Duration = Duration::from_millis(50);
 
 /// Delay before the next attempt to make a socket.
@@ -34,7 +35,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// Paths of the sockets of a node's driver.
 #[derive(Clone, Debug)]
 pub struct Paths {
-    /// Directory of kubelet's registrations.
+    /// Directory of kubelet's registration sockets.
     registry: PathBuf,
     /// Directory of the driver's socket.
     plugin: PathBuf,
@@ -42,7 +43,7 @@ pub struct Paths {
 }
 
 impl Paths {
-    /// Returns the paths of `driver` below kubelet's directory, for the daemon `owner`.
+    /// Returns the paths of `driver` below kubelet's directory, for the daemon with the name `owner`.
     pub fn new(kubelet_dir: &Path, driver: &str, owner: &str) -> Self {
         let registry = kubelet_dir.join("plugins_registry");
         let plugin = kubelet_dir.join("plugins").join(driver);
@@ -57,7 +58,7 @@ impl Paths {
         }
     }
 
-    /// Removes sockets of killed daemons; `runs` returns true for a daemon that runs.
+    /// Removes sockets of killed daemons. `runs` returns true for the name of a running daemon.
     pub fn remove_stale(&self, runs: impl Fn(&str) -> bool) {
         for directory in [&self.registry, &self.plugin] {
             socket::remove_stale(directory, &runs);
@@ -68,44 +69,46 @@ impl Paths {
         self.registry.join(&self.file_name[0])
     }
 
-    /// Returns the path of the socket that kubelet gets.
+    /// Returns the path of the driver's socket, which kubelet gets at registration.
     pub fn driver(&self) -> PathBuf {
         self.plugin.join(&self.file_name[1])
     }
 }
 
-/// The driver at both of its sockets, until the value is dropped.
+/// Running servers of the driver's two sockets. Dropping this value stops them.
 #[derive(Debug)]
 pub struct Served {
-    // drop the registration first, so that kubelet does not connect to a socket that is about to close
+    // drop the registration first: kubelet must not connect to a driver socket that is about to close
     registration: Socket,
     driver: Socket,
     tasks: JoinSet<()>,
     registrar: Registration,
 }
 
-/// A socket of the driver, and the task that accepts its connections.
+/// One socket of the driver, and the task that accepts its connections.
 #[derive(Debug)]
 struct Socket {
     path: PathBuf,
     bound: BoundSocket,
     connections: mpsc::Sender<Connection>,
     accepting: JoinSet<()>,
-    /// Last error of making it again, which is logged once.
+    /// Last error of making the socket again, which is logged once.
     reported: LogOnce,
 }
 
 impl Served {
-    /// Starts to serve.
+    /// Makes both sockets and accepts connections.
     ///
     /// # Errors
     /// A socket cannot be made.
     pub fn start(paths: &Paths, service: Service, health: Health) -> io::Result<Self> {
         let registration = Registration::new(&service, &paths.driver());
         let mut tasks = JoinSet::new();
+        let health = DraResourceHealthServer::new(health);
         let driver = Server::builder()
             .add_service(DraPluginServer::new(service))
-            .add_service(DraResourceHealthServer::new(health));
+            .add_service(HealthV1Alpha1(health.clone()))
+            .add_service(health);
         let driver = Socket::serve(paths.driver(), driver, &mut tasks)?;
         let registrar = registration.clone();
         let registration = Server::builder().add_service(RegistrationServer::new(registration));
@@ -118,9 +121,9 @@ impl Served {
         })
     }
 
-    /// Makes the sockets again if they are removed. Kubelet needs both. If the registration socket was removed, kubelet
-    /// unregisters the driver until it finds the new socket. Returns when a server has ended, which happens only after
-    /// an error.
+    /// Makes the sockets again if another program removes them. Kubelet needs both: without the registration socket, it
+    /// unregisters the driver until it finds a new one. Returns when a server has ended, which happens only after an
+    /// error.
     pub async fn keep(mut self) {
         let directories = [&self.driver, &self.registration].map(|it| it.directory().to_owned());
         let mut watch = Watch::new(directories.into());
@@ -132,7 +135,7 @@ impl Served {
             let is_whole = !are_there.contains(&false);
             tokio::select! {
                 _ = self.tasks.join_next() => return,
-                // a failed attempt changes the directories too
+                // wait longer after a failed attempt: the attempt itself changes the directories
                 () = watch.changed(), if is_whole => sleep(TOGETHER).await,
                 () = sleep(AGAIN), if !is_whole => {}
             }
@@ -168,7 +171,7 @@ impl Socket {
         self.bound.state() == SocketState::Empty
     }
 
-    /// Makes the socket again if it was removed. Returns true if the socket exists afterwards.
+    /// Makes the socket again if another program removed it. Returns true if the socket exists afterwards.
     fn keep(&mut self) -> bool {
         if !self.is_gone() {
             return true;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Ports whose state changes without an event.
+//! Reads ports whose state changes without an event.
 
 use rdma_netns::rdma::name;
 use std::{
@@ -7,12 +7,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// States of ports by file.
+/// States of ports, by file.
 pub(crate) type States = Vec<(PathBuf, String)>;
 
-/// Reads the states of the host's ports that change without an event. A subnet manager changes the state of an
-/// InfiniBand port. A RoCE port needs no reading: it is active while its netdev runs and has a carrier
-/// (`ib_get_curr_port_state()`, `include/rdma/ib_verbs.h`), and events report both.
+/// Reads the states of the host's InfiniBand ports. A subnet manager changes these states without an event.
+///
+/// Does not read RoCE ports, because events report their changes: a RoCE port is active while its netdev runs and has a
+/// carrier (`ib_get_curr_port_state()`, `include/rdma/ib_verbs.h`).
 pub(crate) fn eventless(sysfs: &Path) -> States {
     let entries = |directory: &Path| fs::read_dir(directory).into_iter().flatten().flatten();
     let devices = entries(&sysfs.join("class/infiniband"));
@@ -38,18 +39,18 @@ pub(super) fn has_device(states: &States, sysfs: &Path, device: &str) -> bool {
     states.iter().any(|(file, _)| file.starts_with(&directory))
 }
 
-/// Reads like [`eventless`], on a separate thread: firmware that does not answer must not block the thread that answers
-/// kubelet. `None`: no thread can be started.
+/// Calls [`eventless`] on a separate thread: firmware that does not answer must not block the thread that answers
+/// kubelet. Returns `None` if the system refused a thread.
 pub(super) async fn eventless_blocking(sysfs: &Path) -> Option<States> {
     let (answer, read) = tokio::sync::oneshot::channel();
     let sysfs = sysfs.to_owned();
     let reader = std::thread::Builder::new().name("ports".into());
     let started = reader.spawn(move || {
-        // the receiver may be gone
+        // ignore the error: the receiver may be dropped
         let _ = answer.send(eventless(&sysfs));
     });
     if let Err(error) = started {
-        log::warn!("the states of ports cannot be read: {error}");
+        log::warn!("cannot start the thread that reads the states of ports: {error}");
         return None;
     }
     read.await.ok()

@@ -8,7 +8,7 @@ use dra::{
 use rdma_resources::Published;
 use serde_json::json;
 
-/// Slices of two NICs as the daemon writes them; the second has no link.
+/// ResourceSlices with two NICs as the daemon writes them. The second NIC has no link.
 fn slices() -> Value {
     let nic = |address: &str, fault: Option<&str>| Nic {
         address: address.to_owned(),
@@ -19,7 +19,7 @@ fn slices() -> Value {
     let resource = Resource {
         name: "rdma/hca".to_owned(),
         whole: true,
-        shared: true,
+        sharers: Some(28),
         evict: false,
         short: None,
         nics: vec![
@@ -61,7 +61,7 @@ fn resources_and_rails_are_counted() {
     let facts = published();
     let by_daemon = row("node-1", "Ready", &node, &Value::Null, Some(&facts));
     assert_eq!((by_daemon.rails, by_daemon.tainted), (Some(3), None));
-    // an empty observation has neither modules nor devices
+    // the observation contains neither modules nor devices, and `doctor` reports both as errors
     assert!(by_daemon.health.contains("error"), "{}", by_daemon.health);
     let by_slices = row("node-1", "NotReady", &Value::Null, &slices(), None);
     assert_eq!((by_slices.rails, by_slices.tainted), (Some(2), Some(1)));
@@ -121,7 +121,7 @@ fn a_rail_on_the_switch_of_another_rail_is_marked() {
         node("a", &right),
         node("b", &[("ens1", "leaf1"), ("ens2", "leaf1")]),
         node("c", &right),
-        // in another rack
+        // a node in another rack
         node("d", &[("ens1", "leaf3"), ("ens2", "leaf4")]),
         node("e", &[]),
     ];
@@ -137,7 +137,7 @@ fn a_rail_on_the_switch_of_another_rail_is_marked() {
         serde_json::to_value(&nodes[0].switches).expect("JSON"),
         json!({"ens1": "leaf1", "ens2": "leaf2"})
     );
-    // a NIC in a pod has no RDMA device on the host, and is called by its netdev
+    // a NIC in a pod has no RDMA device on the host: its rail gets the netdev's name
     let mut nodes = [
         node("a", &[("mlx5_0", "leaf1"), ("mlx5_1", "leaf2")]),
         node("b", &[("ens1", "leaf1"), ("mlx5_1", "leaf2")]),

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Sends RDMA requests from a node, or from inside one of its pods.
+//! Sends RDMA requests from a node, or from inside one of its pods. A separate privileged pod with the daemon's image
+//! sends the requests. It sees the same records and namespaces as the daemon.
 //!
-//! The daemon's container can neither open `/dev/infiniband/rdma_cm` nor enter a pod's network namespace, and a command
-//! by `kubectl exec` has only the container's rights. A separate privileged pod with the daemon's image therefore sends
-//! the requests. It sees the same records and namespaces as the daemon.
+//! The daemon's container cannot send them. It can neither open `/dev/infiniband/rdma_cm` nor enter a pod's network
+//! namespace, and a command by `kubectl exec` has only the container's rights.
 
 use super::{
     NAME,
@@ -24,22 +24,22 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Volumes of the daemon that `ping` reads: records, and network namespaces.
+/// Volumes of the daemon's pod that the pod for `ping` also mounts: records, and network namespaces.
 const VOLUMES: [&str; 2] = ["state", "netns"];
 
-/// Longest life of the pod, seconds.
+/// Longest lifetime of the pod, in seconds.
 const LIMIT: u32 = 600;
 
-/// Interval of looks at the pod.
+/// Interval of queries for the pod's state.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Longest time of a request about the pod.
+/// Time limit of each request to the API server about the pod.
 const REQUEST: &str = "--request-timeout=30s";
 
-/// Longest time until the pod starts.
+/// Longest time until kubelet starts the pod.
 const START: Duration = Duration::from_secs(120);
 
-/// Pings `to` from `from`. Returns the exit code of `ping`.
+/// Sends RDMA requests to `to` from `from`. Returns the exit code of `ping`.
 pub(super) fn ping(flags: &Flags, from: &str, to: &str, options: &[String]) -> Result<ExitCode> {
     let daemons = Daemons::get(flags)?;
     let mut arguments = vec!["ping".to_owned()];
@@ -71,14 +71,15 @@ pub(super) fn ping(flags: &Flags, from: &str, to: &str, options: &[String]) -> R
     delete_on(interrupts, flags.clone(), namespace.to_owned(), pod);
     let made = flags.create(&create, &made)?;
     let name = text(&made, "/metadata/name").to_owned();
-    // only read after a signal
+    // ignore an error: the receiver reads the name only after a signal
     let _ = created.send(name.clone());
     let code = outcome(flags, namespace, &name);
     let deleted = delete(flags, namespace, &name);
     code.and_then(|code| deleted.map(|_| code))
 }
 
-/// Blocks SIGINT, SIGTERM and SIGHUP for this process, and for each `kubectl` that it starts later. Returns the set.
+/// Blocks SIGINT, SIGTERM and SIGHUP for this process, and for each `kubectl` that it starts later. Returns these
+/// signals.
 fn blocked() -> io::Result<SigSet> {
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGINT);
@@ -88,8 +89,8 @@ fn blocked() -> io::Result<SigSet> {
     Ok(signals)
 }
 
-/// Deletes the created pod when one of the signals arrives. Then ends the process with the exit code that a shell uses
-/// for this signal. A second signal ends the process at once.
+/// Deletes the created pod when one of `signals` arrives, and then ends the process with the exit code that a shell
+/// uses for this signal. A second signal ends the process at once.
 fn delete_on(signals: SigSet, flags: Flags, namespace: String, created: Receiver<String>) {
     thread::spawn(move || {
         let Ok(signal) = signals.wait() else {
@@ -97,13 +98,13 @@ fn delete_on(signals: SigSet, flags: Flags, namespace: String, created: Receiver
         };
         let code = 128 + signal as i32;
         thread::spawn(move || signals.wait().map(|_| process::exit(code)));
-        // after SIGHUP the terminal may be gone
-        let tell = |what: &str| drop(writeln!(io::stderr(), "{NAME}: {what}"));
-        tell("deleting the pod; another Ctrl-C leaves it for 10 minutes");
-        // the sender is dropped if no pod was created
+        // ignore errors: after SIGHUP the terminal may be closed
+        let print_error = |what: &str| drop(writeln!(io::stderr(), "{NAME}: {what}"));
+        print_error("deleting the pod; another Ctrl-C leaves it for 10 minutes");
+        // an error means that the API server created no pod
         let deleted = created.recv().map(|it| delete(&flags, &namespace, &it));
         if let Ok(Err(error)) = deleted {
-            tell(&one_line(&error.to_string()));
+            print_error(&one_line(&error.to_string()));
         }
         process::exit(code)
     });
@@ -130,7 +131,8 @@ fn addresses(flags: &Flags, daemons: &Daemons, pod: &str) -> Result<Vec<String>>
     }
 }
 
-/// Waits for the end of the pod, and prints its output. Returns its exit code, or failure if the output cannot be had.
+/// Waits for the end of the pod, and prints the pod's output. Returns the pod's exit code, or an error if the output
+/// cannot be read.
 fn outcome(flags: &Flags, namespace: &str, name: &str) -> Result<ExitCode> {
     let no_result = |why: &str| anyhow!("pod {namespace}/{name} has no result: {why}");
     let until = Instant::now() + START;
@@ -139,7 +141,7 @@ fn outcome(flags: &Flags, namespace: &str, name: &str) -> Result<ExitCode> {
         let waits = "/status/containerStatuses/0/state/waiting/reason";
         match (text(&pod, "/status/phase"), text(&pod, waits)) {
             ("Succeeded" | "Failed", _) => break pod,
-            // the deadline of a pod begins when kubelet has seen it
+            // kubelet has not started the pod: the pod's own deadline begins only after kubelet has seen the pod
             ("Pending" | "", _) if Instant::now() >= until => {
                 let (node, limit) = (text(&pod, "/spec/nodeName"), START.as_secs());
                 let why = format!("kubelet of node {node} has not started it in {limit} seconds");
@@ -168,7 +170,8 @@ fn outcome(flags: &Flags, namespace: &str, name: &str) -> Result<ExitCode> {
 }
 
 /// Returns a pod for the daemon's node that runs `rdma-device-plugin ARGUMENTS` once. `kubectl rdma` deletes this pod.
-/// The daemon's pod owns it, so that Kubernetes deletes it at the latest together with the daemon's pod.
+/// The owner of this pod is the daemon's pod. If `kubectl rdma` cannot delete the pod, Kubernetes deletes it together
+/// with the daemon's pod.
 fn pod(daemon: &Daemon, arguments: &[String]) -> Value {
     let Daemon(daemon) = daemon;
     let container = array(daemon, "/spec/containers").find(|it| text(it, "/name") == CONTAINER);

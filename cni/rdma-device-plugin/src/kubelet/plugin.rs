@@ -20,19 +20,19 @@ use tokio::{
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
 
-/// Time limit of a plugin's end.
+/// Time limit for stopping a plugin.
 const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Time within which kubelet opens a stream after a registration.
+/// Longest time from a registration until kubelet opens a stream.
 const STREAM_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Time within which kubelet reopens a stream, if it does.
+/// Longest time until kubelet opens a new stream, if it opens one at all.
 const BETWEEN_STREAMS: Duration = Duration::from_millis(300);
 
-/// Time within which kubelet notices the end of another daemon's streams.
+/// Longest time until kubelet notices that another daemon's streams have ended.
 const AFTER_ANOTHER: Duration = Duration::from_secs(1);
 
-/// A served resource.
+/// Device plugin of one resource.
 #[derive(Debug)]
 pub struct Plugin {
     end: watch::Sender<End>,
@@ -40,7 +40,7 @@ pub struct Plugin {
 }
 
 impl Plugin {
-    /// Serves `resource`, and keeps it registered.
+    /// Offers `resource` to kubelet, and keeps it registered.
     pub fn start(resource: ResourceName, context: Arc<PluginContext>) -> Self {
         let (end, ended) = watch::channel(End::NotYet);
         let streams = Streams::new(resource.clone(), &context, ended.clone());
@@ -95,7 +95,7 @@ async fn serve(
     }
 }
 
-/// A socket of ours, and the task that accepts its connections.
+/// A socket of this daemon, and the task that accepts its connections.
 struct Serving {
     socket: BoundSocket,
     _accepting: JoinSet<()>,
@@ -104,12 +104,13 @@ struct Serving {
 /// Registration of the resource with kubelet.
 #[derive(Clone, Copy)]
 struct Registered {
-    /// Identity of the `kubelet.sock` of the registration.
+    /// Identity of the `kubelet.sock` at which the plugin registered.
     kubelet: Identity,
     at: Instant,
-    /// Number of streams opened before it.
+    /// Number of streams that kubelet had opened before the registration.
     streams: u64,
-    /// True if kubelet would not notice the plugin's end, because of [`takeover`] while another daemon runs.
+    /// True if kubelet would not notice the end of this plugin, because the plugin registered by a [`takeover`] while
+    /// another daemon runs.
     detached: bool,
 }
 
@@ -117,7 +118,7 @@ struct Task {
     resource: ResourceName,
     service: Service,
     context: Arc<PluginContext>,
-    /// Number of earlier sockets.
+    /// Number of sockets that this plugin used before.
     turn: u32,
     directories: watch::Receiver<u64>,
     role: watch::Receiver<Role>,
@@ -125,12 +126,12 @@ struct Task {
     connections: mpsc::Sender<Connection>,
     serving: Option<Serving>,
     registered: Option<Registered>,
-    /// Time of another registration after another daemon's end.
+    /// Time of a further registration, which follows the end of another daemon.
     attach_at: Option<Instant>,
     failures: u32,
-    /// Kubelet of the failures.
+    /// Identity of the `kubelet.sock` at which `failures` occurred.
     tried: Option<Identity>,
-    /// Last logged line, which is not repeated.
+    /// Last logged line. The plugin does not log a line twice in succession.
     reported: LogOnce,
 }
 
@@ -140,7 +141,7 @@ impl Task {
             _ = end.wait_for(|end| *end != End::NotYet) => {}
             () = self.keep_registered() => {}
         }
-        // remove the files first, so that kubelet does not connect to a socket that is about to close
+        // remove the socket files first: kubelet must not connect to a socket that is about to close
         drop(self);
         if timeout(STOP_TIMEOUT / 2, &mut server).await.is_err() {
             server.abort();
@@ -177,8 +178,8 @@ impl Task {
         }
     }
 
-    /// Answers kubelet's calls, and does nothing else, while a newer daemon serves the resource. Returns when that
-    /// daemon is gone.
+    /// Answers kubelet's calls while a newer daemon offers the resource, and does nothing else. Returns when the newer
+    /// daemon has ended.
     async fn rest(&mut self) {
         self.info("another daemon takes over".into());
         if self.role.wait_for(|role| role.leads).await.is_err() {
@@ -190,19 +191,19 @@ impl Task {
         self.take_another_socket();
     }
 
-    /// Changes to another socket. Kubelet 1.37 refuses to register a socket again while it has a stream from it, and
-    /// then does not notice the stream's end.
+    /// Makes the plugin use a new socket. While kubelet 1.37 has a stream from a socket, it refuses to register this
+    /// socket again, and then does not notice the stream's end.
     fn take_another_socket(&mut self) {
         self.turn += 1;
         self.serving = None;
     }
 
-    /// Returns the owner in the socket's name: this daemon and turn.
+    /// Returns the owner part of the socket's file name: the daemon's name and the number of earlier sockets.
     fn owner(&self) -> String {
         format!("{}-{}", self.context.name, self.turn)
     }
 
-    /// Returns the socket's name.
+    /// Returns the file name of the socket.
     fn endpoint(&self) -> String {
         let directory = &self.context.device_plugins;
         socket::file_name(directory, self.resource.as_str(), &self.owner())
@@ -212,17 +213,17 @@ impl Task {
         self.context.device_plugins.join("kubelet.sock")
     }
 
-    /// Logs `line` unless it was the last one.
+    /// Logs `line` if it differs from the last logged line.
     fn info(&mut self, line: String) {
-        self.say(log::Level::Info, line);
+        self.log_once(log::Level::Info, line);
     }
 
-    /// Logs `line` as a warning unless it was the last one.
+    /// Logs `line` as a warning if it differs from the last logged line.
     fn warn(&mut self, line: String) {
-        self.say(log::Level::Warn, line);
+        self.log_once(log::Level::Warn, line);
     }
 
-    fn say(&mut self, level: log::Level, line: String) {
+    fn log_once(&mut self, level: log::Level, line: String) {
         if self.reported.is_news(&line) {
             log::log!(level, "{}: {line}", self.resource);
         }
@@ -233,7 +234,7 @@ impl Task {
         self.registered = None;
     }
 
-    /// Makes the socket if necessary. Returns true if it exists now.
+    /// Makes the socket if necessary. Returns true if the socket exists afterwards.
     fn keep_socket(&mut self) -> bool {
         match self.serving.as_ref().map(|serving| serving.socket.state()) {
             Some(SocketState::Ours) => return true,
@@ -258,7 +259,7 @@ impl Task {
                     socket,
                     _accepting: accepting,
                 });
-                // kubelet's open streams need no new registration: the path is the same
+                // kubelet's open streams need no new registration, because the socket has the same path
                 true
             }
             Err(error) => {
@@ -275,10 +276,10 @@ impl Task {
         }
     }
 
-    /// Returns when kubelet may have lost the resource.
+    /// Waits while the resource is registered. Returns when kubelet may no longer have the registration.
     async fn while_registered(&mut self, registered: Registered) {
         let is_due = registered.detached && self.role.borrow().is_alone;
-        // kubelet writes into its directory all the time, which must not restart the delay
+        // keep an earlier time: each write in kubelet's directory would otherwise restart the delay
         let soon = Instant::now() + AFTER_ANOTHER;
         self.attach_at = is_due.then(|| self.attach_at.unwrap_or(soon));
         let attach_at = self.attach_at;
@@ -302,8 +303,8 @@ impl Task {
         }
     }
 
-    /// Registers through another socket after the other daemon has gone, so that kubelet notices the end of this
-    /// daemon.
+    /// Registers through another socket after the other daemon has ended. From then on, kubelet notices the end of this
+    /// plugin.
     async fn attach(&mut self) {
         self.take_another_socket();
         if let (true, Some(kubelet)) = (self.keep_socket(), Identity::of(&self.kubelet())) {
@@ -318,10 +319,10 @@ impl Task {
         }
     }
 
-    /// Prevents that the end of another daemon's plugin disconnects this plugin in kubelet ([`takeover`]). Returns true
-    /// if kubelet would no longer notice this plugin's end.
+    /// Prevents kubelet from disconnecting this plugin when another daemon's plugin ends ([`takeover`]). Returns true
+    /// if kubelet, as a side effect, no longer notices the end of this plugin.
     async fn detach(&mut self, streams: u64, requests: u64) -> bool {
-        // kubelets that do not query options do not confuse the two
+        // a kubelet that did not request the options does not have this error
         if self.role.borrow().is_alone || self.count.borrow().options_requests == requests {
             return false;
         }
@@ -347,7 +348,7 @@ impl Task {
         }
     }
 
-    /// Registers with the kubelet of this identity.
+    /// Registers with the kubelet whose socket has the identity `kubelet`.
     async fn register(&mut self, kubelet: Identity) {
         if self.tried.replace(kubelet) != Some(kubelet) {
             self.failures = 0;
@@ -403,7 +404,7 @@ impl Task {
         }
     }
 
-    /// Waits for a change of kubelet's directory, or for `limit`.
+    /// Waits for a change of kubelet's directory, at most for `limit`.
     async fn pause(&mut self, limit: Option<Duration>) {
         let end = Instant::now() + limit.unwrap_or_default();
         tokio::select! {
@@ -413,7 +414,7 @@ impl Task {
     }
 }
 
-/// Returns when another socket than `kubelet` is at `path`.
+/// Returns when the file at `path` no longer has the identity `kubelet`.
 async fn other(directories: &mut watch::Receiver<u64>, path: &std::path::Path, kubelet: Identity) {
     while Identity::of(path) == Some(kubelet) {
         if directories.changed().await.is_err() {
@@ -422,13 +423,13 @@ async fn other(directories: &mut watch::Receiver<u64>, path: &std::path::Path, k
     }
 }
 
-/// Returns when kubelet's last stream has ended, or when kubelet has not opened a stream in time.
+/// Returns when kubelet's last stream has ended, or when kubelet has not opened a stream within [`STREAM_TIMEOUT`].
 async fn lost(count: &mut watch::Receiver<Count>, registered: Registered) {
-    let comes = count.wait_for(|count| count.opened > registered.streams);
-    let came = tokio::time::timeout_at(registered.at + STREAM_TIMEOUT, comes)
+    let opened = count.wait_for(|count| count.opened > registered.streams);
+    let is_opened = tokio::time::timeout_at(registered.at + STREAM_TIMEOUT, opened)
         .await
         .is_ok();
-    if !came {
+    if !is_opened {
         return;
     }
     loop {

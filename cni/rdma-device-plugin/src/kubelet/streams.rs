@@ -9,35 +9,35 @@ use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
-/// Number of kubelet's streams. For a moment after its restart and after a [takeover](super::takeover), kubelet has
-/// more than one stream, and uses the newest.
+/// Counts of kubelet's streams for one resource. After kubelet's restart and after a [takeover](super::takeover),
+/// kubelet has several streams for a moment, and uses the newest one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
-    /// Open streams.
+    /// Number of open streams.
     pub open: usize,
-    /// Streams ever opened.
+    /// Number of all streams that kubelet has opened.
     pub opened: u64,
     /// True if the newest stream is open.
     pub newest_is_open: bool,
-    /// Number of the newest stream that sent the list.
+    /// Sequence number of the newest stream that has sent the device list.
     pub listed: u64,
     /// Number of kubelet's requests for the plugin's options.
     pub options_requests: u64,
 }
 
-/// Reason why a resource is no longer served.
+/// Reason why the plugin of a resource ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// No stream yet: the resource is served.
+    /// The plugin does not end.
     NotYet,
-    /// The daemon ends. Kubelet keeps the last list for a while, because another daemon may follow.
+    /// The daemon ends. Kubelet keeps the last list for a while: another daemon may follow and send the next list.
     Daemon,
-    /// The resource is no longer offered. The last list is empty, so that the node's capacity does not include it for
-    /// minutes.
+    /// The daemon no longer offers the resource. The last list is empty: with a longer list, kubelet would count the
+    /// ids in the node's capacity for minutes.
     Withdrawn,
 }
 
-/// Opens and counts streams.
+/// Opens and counts the streams of a resource.
 #[derive(Clone)]
 pub struct Streams {
     resource: ResourceName,
@@ -62,7 +62,7 @@ impl Streams {
         }
     }
 
-    /// Returns the present and later counts.
+    /// Returns a receiver of the counts.
     pub fn count(&self) -> watch::Receiver<Count> {
         self.count.subscribe()
     }
@@ -72,7 +72,7 @@ impl Streams {
         self.count.send_modify(|count| count.options_requests += 1);
     }
 
-    /// Opens a stream that sends the whole list at once and after each change.
+    /// Opens a stream that sends the whole device list at once and after each change.
     pub fn open(&self) -> ReceiverStream<Result<ListAndWatchResponse, Status>> {
         let (lists, stream) = mpsc::channel(1);
         tokio::spawn(self.clone().feed(lists));
@@ -90,7 +90,7 @@ impl Streams {
                 End::Withdrawn => vec![],
                 End::NotYet => self.list(),
             };
-            // kubelet uses the list that comes last, of any sender
+            // send only on the leader's newest stream: kubelet uses the list that arrives last, from whichever stream
             let is_used = self.role.borrow_and_update().leads
                 && count.borrow_and_update().opened == counted.number;
             if is_used && sent.as_ref() != Some(&list) {
@@ -116,7 +116,7 @@ impl Streams {
                 changed = self.node.changed() => if changed.is_err() { return },
                 changed = self.end.changed() => if changed.is_err() { return },
                 changed = self.role.changed() => if changed.is_err() { return },
-                // a newer stream was opened
+                // or until kubelet has opened a newer stream
                 _ = count.wait_for(|count| is_used && count.opened != counted.number) => {}
             }
         }
@@ -130,10 +130,10 @@ impl Streams {
     }
 }
 
-/// Registration of a stream while it is open.
+/// Entry of an open stream in the counts. Dropping this value counts the stream as ended.
 struct Counted {
     count: watch::Sender<Count>,
-    /// Sequence number of the stream. The first opened stream has the lowest.
+    /// Sequence number of the stream. The first stream has the lowest number.
     number: u64,
 }
 
@@ -159,7 +159,7 @@ impl Drop for Counted {
     }
 }
 
-/// Logs a device list: a summary of the first list, later the differences.
+/// Logs a device list: a summary of the first list, and later the differences from the list `before`.
 fn log_list(resource: &ResourceName, before: Option<&[Device]>, now: &[Device]) {
     let healthy = now.iter().filter(|device| is_healthy(device)).count();
     let Some(before) = before else {
@@ -180,7 +180,7 @@ fn is_healthy(device: &Device) -> bool {
     device.health == kubelet_api::device_plugin::HEALTHY
 }
 
-/// Describes the differences; of many ids it names the first few.
+/// Describes the differences between two lists. Names only the first few ids if there are many.
 fn difference(before: &[Device], now: &[Device]) -> String {
     fn by_id(list: &[Device]) -> BTreeMap<&str, &Device> {
         list.iter().map(|it| (it.id.as_str(), it)).collect()
@@ -218,7 +218,7 @@ fn difference(before: &[Device], now: &[Device]) -> String {
     changed.join("; ")
 }
 
-/// Joins the ids, or as many as fit into a line.
+/// Joins the ids. Names only the first few ids if there are many.
 pub fn some<S: AsRef<str>>(ids: &[S]) -> String {
     const SHOWN: usize = 8;
     let shown: Vec<_> = ids.iter().take(SHOWN).map(AsRef::as_ref).collect();
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_ids_some_are_shown() {
+    fn a_long_list_of_ids_is_shortened() {
         let ids: Vec<_> = (0..1000).map(|id| id.to_string()).collect();
         assert_eq!(some(&ids), "0, 1, 2, 3, 4, 5, 6, 7 and 992 more");
         assert_eq!(some(&ids[..2]), "0, 1");

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Offer of `/dev/infiniband/rdma_cm` without a NIC, for the fabric watch. A container's device cgroup allows the
-//! device only if kubelet allocated it.
+//! Offer of `/dev/infiniband/rdma_cm` without a NIC, for the fabric watch. A container may open this device only if
+//! kubelet allocated it.
 
 use super::{Environment, Offer, OfferedId};
 use crate::conf::{Allocate, CONNECTION_MANAGER, Conf, Ids, ResourceName};
 use rdma_netns::{CharDevice, Inventory};
 use rdma_resources::{ContainerLimits, Sharing};
 
-/// Number of ids: the watch of a node, and its successor during an update.
+/// Number of ids: one for the node's fabric watch, and one for its successor during an update.
 const IDS: u32 = 2;
 
-/// Returns the offer; `None`: the configuration has no `fabric`.
+/// Returns the offer of the connection manager, or `None` if the configuration has no `fabric`.
 pub fn connection_manager(conf: &Conf, inventory: &Inventory) -> Option<Offer> {
-    // a test checks that the name is valid
+    // `ok` hides no error: a test checks that the name is valid
     let name = ResourceName::new(CONNECTION_MANAGER).ok();
     let name = name.filter(|_| conf.fabric)?;
     let manager = inventory.connection_manager.as_ref();
@@ -32,6 +32,7 @@ pub fn connection_manager(conf: &Conf, inventory: &Inventory) -> Option<Offer> {
         sharing: Sharing::Shared,
         devices: vec![],
         ids: (0..IDS).map(id).collect(),
+        keeps_count: false,
         has_parents: false,
         cdi: false,
         umad: false,

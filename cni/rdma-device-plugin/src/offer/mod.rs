@@ -8,6 +8,7 @@
 //! | `previous` | devices of earlier offers, which are less observable while they are in a pod |
 //! | `unnamed` | devices that a resource has only if its selectors name them |
 //! | `required` | required number of devices, and the controller that limits their use |
+//! | `sharers` | number of ids of shared devices, by their GID tables |
 //! | `ids` | devices of each id |
 //! | `answer` | devices and variables of a container for ids |
 //! | `environment` | variables for libraries |
@@ -30,6 +31,7 @@ mod prefer;
 mod previous;
 mod required;
 mod select;
+mod sharers;
 mod table;
 mod unnamed;
 
@@ -60,6 +62,9 @@ pub struct Offer {
     pub kind: Ids,
     /// Sharing of an id's devices.
     pub sharing: Sharing,
+    /// True if a GID table determined the number of ids. Pods may have these ids, so later daemons of this boot do not
+    /// lower the default number.
+    pub keeps_count: bool,
     /// Devices by address.
     pub devices: Vec<OfferedDevice>,
     /// Ids in the order of advertisement.
@@ -74,9 +79,10 @@ pub struct Offer {
     pub limits: ContainerLimits,
     /// Environment of containers.
     pub environment: Environment,
-    /// Expected number of devices: the configured number, or without one the number of present and gone devices.
+    /// Number of devices that the resource should have: the configured number, or otherwise the number of present and
+    /// gone devices.
     pub expected: usize,
-    /// Reason why no id is healthy: the resource has fewer devices than required, or the node cannot limit their use.
+    /// Reason why no id is healthy. The resource has fewer devices than it requires, or the node cannot set its limits.
     pub short: Option<String>,
 }
 
@@ -89,15 +95,15 @@ pub struct OfferedDevice {
     pub hca: Hca,
     /// NUMA node, if known.
     pub numa_node: Option<u32>,
-    /// PCI path.
+    /// PCI path of the device.
     pub path: PciPath,
     /// PCI path of the device's Data Direct function.
     pub data_direct: Option<PciPath>,
-    /// Hardware address of the netdev, as last observed in this namespace.
+    /// Hardware address of the netdev. It is the value of the last observation in this namespace.
     pub mac: Option<String>,
     /// Netdev that pods are attached to, if the resource names it.
     pub parent: Option<String>,
-    /// Reason if the device is unhealthy; then no container gets it.
+    /// Reason why the device is unhealthy. No container gets an unhealthy device.
     pub fault: Option<String>,
 }
 
@@ -108,21 +114,25 @@ pub struct OfferedId {
     pub id: String,
     /// Devices of the id, as indices of [`Offer::devices`].
     pub devices: Vec<usize>,
-    /// NUMA node of the id's devices; empty if unknown or without meaning.
+    /// NUMA nodes of the id's devices. Empty if they are unknown, or if the resource reports no topology.
     pub numa_nodes: Vec<u32>,
-    /// True if kubelet may allocate it.
+    /// True if kubelet may allocate the id.
     pub healthy: bool,
 }
+
+/// A resource with its devices.
+type Selected<'a> = (&'a ResourceConf, Vec<OfferedDevice>);
 
 /// Unhealthy devices with the reasons.
 pub type Unhealthy = BTreeMap<DeviceAddress, String>;
 
-/// Returns the offers of a node, and remarks on the configuration.
+/// Returns the offers of a node, and remarks on the configuration. A resource without devices is not offered.
 ///
-/// `previous` are earlier offers. A device in a pod cannot be selected by its netdev, so it stays in its earlier
-/// resource. A device without an RDMA device also stays, with its health in `unhealthy`, because the RDMA device
-/// disappears for a moment during a move. A resource without devices is not offered. `hidden` devices belong to no
-/// resource.
+/// `previous` are earlier offers. A device stays in its earlier resource in two cases. In a pod, its netdev is
+/// invisible, and cannot match a selector. During a move, its RDMA device disappears for a moment; its health is in
+/// `unhealthy`.
+///
+/// `hidden` devices belong to no resource.
 pub fn offers(
     conf: &Conf,
     inventory: &Inventory,
@@ -132,7 +142,7 @@ pub fn offers(
 ) -> (Vec<Offer>, Vec<String>) {
     let mut remarks = Vec::new();
     let mut taken = BTreeMap::new();
-    let mut offers = Vec::new();
+    let mut selected: Vec<Selected<'_>> = Vec::new();
     for resource in &conf.resources {
         let mut devices = select::devices(
             resource,
@@ -190,7 +200,13 @@ pub fn offers(
             ));
             continue;
         }
-        let kind = limited(resource, devices.len(), &mut remarks);
+        selected.push((resource, devices));
+    }
+    let ids = |own| sharers::ids(conf, own, &selected, previous, &mut remarks);
+    let all_ids: Vec<(Ids, bool)> = selected.iter().map(ids).collect();
+    let mut offers = Vec::new();
+    for ((resource, devices), (kind, keeps_count)) in selected.into_iter().zip(all_ids) {
+        let kind = limited(resource, kind, devices.len(), &mut remarks);
         let gone = previous.gone(resource.name.as_str(), inventory);
         let cdi = conf.cdi || conf.by_claims(&resource.name);
         remarks.extend(devices.iter().filter_map(|device| {
@@ -202,6 +218,7 @@ pub fn offers(
         }));
         let limiter = inventory.rdma_cgroup;
         let mut offer = offer(resource, kind, cdi, (devices, &gone), unhealthy, limiter);
+        offer.keeps_count = keeps_count;
         offer.environment = Environment::of(resource, conf);
         remarks.extend(offer.short.clone());
         offers.push(offer);
@@ -214,10 +231,10 @@ pub fn offers(
     (offers, remarks)
 }
 
-/// Returns the scheme of the resource's ids, limited so that kubelet accepts the list.
-fn limited(resource: &ResourceConf, devices: usize, remarks: &mut Vec<String>) -> Ids {
-    let Ids::PerNic { count, allocate } = resource.ids else {
-        return resource.ids;
+/// Returns the scheme of the resource's ids. Reduces the number of ids if kubelet would not accept so long a list.
+fn limited(resource: &ResourceConf, kind: Ids, devices: usize, remarks: &mut Vec<String>) -> Ids {
+    let Ids::PerNic { count, allocate } = kind else {
+        return kind;
     };
     let devices = u32::try_from(devices).unwrap_or(u32::MAX);
     let most = MOST_IDS / devices.max(1);
@@ -263,6 +280,7 @@ fn offer(
             Ids::Exclusive => Sharing::Exclusive,
             Ids::Shared { .. } | Ids::PerNic { .. } => Sharing::Shared,
         },
+        keeps_count: false,
         devices,
         ids,
         has_parents: !resource.parents.is_empty(),
@@ -275,7 +293,7 @@ fn offer(
     }
 }
 
-/// Finds devices that are both exclusive and shared.
+/// Returns a sentence about the devices that are both exclusive and shared.
 fn twofold(offers: &[Offer]) -> Option<String> {
     let of = |sharing| {
         let offers = offers.iter().filter(move |offer| offer.sharing == sharing);
@@ -314,6 +332,21 @@ impl Offer {
         self.ids.iter().map(device).collect()
     }
 
+    /// Returns the number of ids if GID tables determined it. For `perNic`, this is the number for each device. A later
+    /// daemon does not lower a default number below it.
+    fn count(&self) -> Option<u32> {
+        match self.kind {
+            Ids::Shared { count, .. } | Ids::PerNic { count, .. } => Some(count),
+            Ids::Exclusive => None,
+        }
+        .filter(|_| self.keeps_count)
+    }
+
+    /// Returns the number of ids that have the same device: as many claims may have it. `None`: a device is in one id.
+    pub fn sharers(&self) -> Option<u32> {
+        sharers::of_device(self.kind, self.devices.len())
+    }
+
     /// Returns true if the choice of ids makes a difference.
     pub fn has_choice(&self) -> bool {
         let mut ids = self.ids.iter();
@@ -326,8 +359,8 @@ impl Offer {
         self.devices.iter().filter(|it| it.fault.is_none()).count()
     }
 
-    /// Returns devices that are healthy but unusable for this resource, with the reasons: the netdev that pods are
-    /// attached to is missing or down.
+    /// Returns the devices that are healthy but unusable for this resource. Each has a reason: the netdev to which pods
+    /// are attached is missing or down.
     pub(crate) fn own_faults(&self, unhealthy: &Unhealthy) -> Vec<(String, String)> {
         let own = self.devices.iter();
         let own = own.filter(|it| !unhealthy.contains_key(&it.address));
@@ -340,7 +373,8 @@ impl Offer {
         .collect()
     }
 
-    /// Returns the devices of the ids for the chain. Leaves out devices without the netdev that pods are attached to.
+    /// Returns the devices of the ids, for `rdma-cni`. Leaves out a device if the netdev to which pods are attached is
+    /// missing.
     pub fn published(&self) -> Resource {
         let can_be_attached = |it: &&OfferedDevice| !self.has_parents || it.parent.is_some();
         let address = |index: &usize| {
@@ -372,6 +406,7 @@ impl Offer {
             devices,
             parents: parents.collect(),
             limited: !self.limits.rdma.is_empty(),
+            ids: self.count(),
         }
     }
 }

@@ -11,7 +11,8 @@ fn address(text: &str) -> DeviceAddress {
     text.to_owned().try_into().expect("an address")
 }
 
-/// Returns a path below the root port 00.0 of the host bridge `bus` and a switch's port `switch`.
+/// Returns the path of a device: below the root port 00.0 of the host bridge `bus`, and below the port `switch` of a
+/// switch.
 fn path(bus: u8, switch: u8) -> PciPath {
     PciPath {
         host_bridge: format!("pci0000:{bus:02x}"),
@@ -23,7 +24,7 @@ fn path(bus: u8, switch: u8) -> PciPath {
     }
 }
 
-/// Returns an offer with four host bridges, two on each NUMA node, and two NICs below each.
+/// Returns an offer with four host bridges, two on each NUMA node. Below each host bridge are two NICs.
 fn offer(kind: Ids) -> Offer {
     let mut devices = Vec::new();
     for (index, bus) in [0x10_u8, 0x30, 0x90, 0xb0].into_iter().enumerate() {
@@ -58,6 +59,7 @@ fn offer(kind: Ids) -> Offer {
         },
         ids: ids::ids(kind, &devices, &|_| true),
         devices,
+        keeps_count: false,
         has_parents: false,
         cdi: false,
         umad: false,
@@ -68,7 +70,7 @@ fn offer(kind: Ids) -> Offer {
     }
 }
 
-/// Returns a GPU below the third host bridge's switch, on node 1.
+/// Returns a GPU below the third host bridge's switch, on NUMA node 1.
 fn gpu() -> Accelerator {
     Accelerator {
         address: address("0000:9f:00.0"),
@@ -82,7 +84,7 @@ fn all(offer: &Offer) -> Vec<String> {
     offer.ids.iter().map(|id| id.id.clone()).collect()
 }
 
-/// Returns a node with these GPUs, whose container is unknown.
+/// Returns a node with `gpus`.
 fn with(gpus: &[Accelerator]) -> Inventory {
     Inventory {
         accelerators: gpus.to_vec(),
@@ -90,7 +92,7 @@ fn with(gpus: &[Accelerator]) -> Inventory {
     }
 }
 
-/// Returns the preference of `available` if the container's GPUs may be any of `gpus`.
+/// Returns the preferred ids of `available` for a container whose own GPUs are unknown. `gpus` are the node's GPUs.
 fn prefer(
     offer: &Offer,
     (available, must): (&[String], &[String]),
@@ -160,7 +162,7 @@ fn nic(offer: &Offer, id: &str) -> usize {
     found.expect("an id of the resource").devices[0]
 }
 
-/// Allocates `size` ids each to pods, one after the other, and returns the NICs of each.
+/// Allocates `size` ids to each of `pods` pods, one pod after the other. Returns the NICs of each pod.
 #[track_caller]
 fn one_after_another(
     offer: &Offer,
@@ -249,7 +251,7 @@ fn ids_that_the_topology_manager_holds_back_are_not_in_use() {
         ids.filter(|id| nics.iter().any(|nic| id.starts_with(nic)))
             .collect()
     };
-    // a pod has one id of mlx5_4; kubelet holds back node 0
+    // a pod has one id of mlx5_4, and kubelet does not offer the ids of NUMA node 0
     let mut node_1 = of(&["mlx5_4", "mlx5_5", "mlx5_6", "mlx5_7"]);
     node_1.retain(|id| id != "mlx5_4/0");
     let preference = prefer(&offer, (&node_1, &[]), 1, &[]);
@@ -261,12 +263,12 @@ fn ids_that_the_topology_manager_holds_back_are_not_in_use() {
              least; 0000:94:00.0 has 0 in use, chosen 0 times before; near no accelerator"
         ]
     );
-    // an id that returned to its earlier pod counts once
+    // an id of an earlier container of the pod, which is required again, counts once
     let again = [node_1.clone(), vec!["mlx5_4/0".into()]].concat();
     let must = ["mlx5_4/0".to_owned()];
     let preference = prefer(&offer, (&again, &must), 2, &[]);
     assert_eq!(preference.ids, ["mlx5_4/0", "mlx5_5/0"]);
-    // no container has an unhealthy id
+    // an unhealthy id does not count as used, because no container has it
     for id in &mut offer.ids {
         id.healthy = id.id == "mlx5_5/0" || id.devices[0] != 5;
     }
@@ -275,7 +277,7 @@ fn ids_that_the_topology_manager_holds_back_are_not_in_use() {
     assert_eq!(preference.ids, ["mlx5_5/0"]);
 }
 
-/// Returns a GPU beside the NICs of each host bridge.
+/// Returns four GPUs, one beside the NICs of each host bridge.
 fn gpus() -> [Accelerator; 4] {
     [0x10, 0x30, 0x90, 0xb0].map(|bus| Accelerator {
         address: address(&format!("0000:{:02x}:00.0", bus + 15)),
@@ -285,7 +287,7 @@ fn gpus() -> [Accelerator; 4] {
     })
 }
 
-/// Returns the NICs of a container whose own GPUs are at these indices of [`gpus`].
+/// Returns the NICs for a container whose own GPUs are at the indices `own` of [`gpus`].
 #[track_caller]
 fn beside(offer: &Offer, available: &[String], own: &[usize], size: usize) -> Vec<usize> {
     let node = with(&gpus());
@@ -303,14 +305,14 @@ fn the_containers_own_accelerators_have_a_nic_each_before_one_has_two() {
     for (own, size, expected) in [
         (&[2, 3][..], 2, &[4, 6][..]),
         (&[3], 2, &[6, 7]),
-        // one on each NUMA node
+        // two GPUs, one on each NUMA node
         (&[1, 2], 2, &[2, 4]),
         (&[1, 2], 4, &[2, 4, 3, 5]),
-        // no more below its switch: the rest of its NUMA node
+        // the switch has only two NICs: the third NIC is from the same NUMA node
         (&[0], 3, &[0, 1, 2]),
-        // and then the other NUMA node
+        // the NUMA node has only four NICs: the fifth NIC is from the other NUMA node
         (&[0], 5, &[0, 1, 2, 3, 4]),
-        // all accelerators of the node, as any of them may be its own
+        // the container's GPUs are unknown: all GPUs of the node count
         (&[], 2, &[0, 2]),
     ] {
         assert_eq!(beside(&offer, &all, own, size), expected, "{own:?}, {size}");
@@ -330,7 +332,7 @@ fn nearness_to_own_accelerators_comes_before_use() {
         take(&mut free, 5);
     }
     assert_eq!(beside(&offer, &free, &[2], 2), [4, 5]);
-    // of equally near ones, the less used one
+    // of two NICs at the same distance, the NIC with fewer users is preferred
     take(&mut free, 4);
     assert_eq!(beside(&offer, &free, &[2], 1), [5]);
 }
@@ -385,8 +387,8 @@ fn unknown_ids_are_harmless() {
     assert_eq!(prefer(&offer, (&[], &[]), 3, &[]), Preference::default());
 }
 
-/// Checks random requests: the result has as many ids as available and required, each once, no others, and includes the
-/// required ones; it is deterministic.
+/// Checks random requests. The result is deterministic, has each id once, and has only available ids and all required
+/// ids. It has as many ids as requested, if so many are available.
 #[test]
 fn any_request_is_answered_with_offered_ids() {
     let mut state = 0x2545_f491_4f6c_dd1d_u64;

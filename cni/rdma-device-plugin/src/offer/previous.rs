@@ -1,36 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Remembers earlier offers. While a device is in a pod, its netdev is not in the daemon's namespace, and selectors by
-//! the netdev's name or type cannot match the device.
+//! Remembers the devices of earlier offers. While a device is in a pod, its netdev is not in the daemon's namespace.
+//! Selectors by the netdev's name or type then cannot match the device.
 
 use super::Offer;
 use rdma_netns::{DeviceAddress, Hca, Inventory};
-use rdma_resources::Published;
+use rdma_resources::{Published, limited::boot_id};
 use std::{collections::BTreeMap, fmt, path::Path};
 
 /// Devices by resource, as last offered.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PreviousOffers {
     resources: BTreeMap<String, BTreeMap<DeviceAddress, Remembered>>,
+    /// Number of ids of each resource since the node's boot, if GID tables determined the number. Pods may have these ids.
+    counts: BTreeMap<String, u32>,
 }
 
 /// Remembered attributes of a device.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Remembered {
-    /// RDMA device; `None`: only the address survived a restart of the daemon.
+    /// RDMA device. `None`: the daemon was restarted, and only the address is known.
     pub(super) hca: Option<Hca>,
     /// Hardware address of the netdev.
     pub(super) mac: Option<String>,
-    /// Physical function, if it is a virtual or sub-function.
+    /// Physical function, if the device is a virtual function or sub-function.
     physical_function: Option<DeviceAddress>,
 }
 
-/// A device of a resource that is gone from the node's bus. Leaves out virtual functions whose physical function still
-/// exists, because an administrator removed them.
+/// A device of a resource that is gone from the node's bus. A virtual function counts as gone only if its physical
+/// function is also gone: otherwise an administrator has removed it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gone {
     /// PCI function or auxiliary device.
     pub address: DeviceAddress,
-    /// RDMA device; `None`: only the address survived a restart of the daemon.
+    /// RDMA device. `None`: the daemon was restarted, and only the address is known.
     pub rdma: Option<String>,
 }
 
@@ -45,10 +47,20 @@ impl fmt::Display for Gone {
 }
 
 impl PreviousOffers {
-    /// Reads the offers of an earlier daemon in `state_dir`; unreadable ones count as none.
+    /// Reads the offers of an earlier daemon from `state_dir`. If they cannot be read, there are no earlier offers.
     pub fn read(state_dir: &Path) -> Self {
         match Published::read(state_dir) {
-            Ok(published) => published.map_or_else(Self::default, |it| Self::of_published(&it)),
+            Ok(published) => {
+                let mut previous = published
+                    .as_ref()
+                    .map(Self::of_published)
+                    .unwrap_or_default();
+                let boot = published.and_then(|it| it.boot_id);
+                if boot_id().is_ok_and(|now| boot.is_some_and(|it| it != now)) {
+                    previous.counts.clear();
+                }
+                previous
+            }
             Err(error) => {
                 log::warn!("earlier offers are not used: {error}");
                 Self::default()
@@ -63,10 +75,13 @@ impl PreviousOffers {
         previous
     }
 
-    /// Remembers the devices of `offers`, which were made from `inventory`. Also keeps devices that are gone, and
-    /// resources that are not offered or configured at present, because their devices can still be in pods.
+    /// Remembers the devices of `offers`, which were made from `inventory`. Keeps devices that are gone, and resources
+    /// that are not offered or configured at present: their devices can still be in pods.
     pub fn remember(&mut self, offers: &[Offer], inventory: &Inventory) {
         for offer in offers {
+            if let Some(count) = offer.count() {
+                self.counts.insert(offer.name.to_string(), count);
+            }
             let devices = self.resources.entry(offer.name.to_string()).or_default();
             devices.retain(|address, seen| seen.is_gone(address, inventory));
             devices.extend(offer.devices.iter().map(|device| {
@@ -81,7 +96,7 @@ impl PreviousOffers {
         }
     }
 
-    /// Returns the devices that `resource` had and the node no longer has.
+    /// Returns the devices of `resource` that the node no longer has.
     pub fn gone(&self, resource: &str, inventory: &Inventory) -> Vec<Gone> {
         let devices = self.resources.get(resource).into_iter().flatten();
         let gone = devices.filter(|(address, seen)| seen.is_gone(address, inventory));
@@ -104,9 +119,19 @@ impl PreviousOffers {
             });
             (name.clone(), devices.collect())
         });
+        // an earlier version wrote the file: it offered the default number of ids, or the configured one
+        let unknown = published.boot_id.is_none().then_some(u32::MAX);
+        let counts = published.resources.iter();
+        let counts = counts.filter_map(|(name, it)| Some((name.clone(), it.ids.or(unknown)?)));
         Self {
             resources: resources.collect(),
+            counts: counts.collect(),
         }
+    }
+
+    /// Returns the number of ids that `resource` has had since the node's boot. 0: the number is unknown.
+    pub(super) fn count(&self, resource: &str) -> u32 {
+        self.counts.get(resource).copied().unwrap_or(0)
     }
 
     pub(super) fn device(&self, resource: &str, address: &DeviceAddress) -> Option<&Remembered> {
@@ -114,8 +139,8 @@ impl PreviousOffers {
     }
 }
 
-/// Returns the physical functions of the virtual functions and sub-functions in `offers`; their addresses alone do not
-/// show this.
+/// Returns the physical functions of the virtual functions and sub-functions in `offers`. The functions' addresses do
+/// not show them.
 pub fn physical_functions(
     offers: &[Offer],
     inventory: &Inventory,

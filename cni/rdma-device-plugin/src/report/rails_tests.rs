@@ -30,7 +30,7 @@ fn pod(name: &str, devices: &[(&str, Option<&str>)]) -> PodDevices {
     }
 }
 
-/// Returns the faults of both NICs, which `rdma/hca` offers.
+/// Returns the given faults. `rdma/hca` offers both NICs.
 fn troubles(devices: &[(&str, &str)]) -> Troubles {
     let of = |(nic, reason): &(&str, &str)| (address(nic), trouble(reason));
     let devices: BTreeMap<_, _> = devices.iter().map(of).collect();
@@ -50,7 +50,7 @@ fn trouble(reason: &str) -> Trouble {
     }
 }
 
-/// Makes the due reports at that time, and returns each pod's two sentences.
+/// Makes the reports that are due at `now`, and returns the two sentences of each pod.
 fn report(
     reported: &mut Reported,
     pods: &[PodDevices],
@@ -83,7 +83,7 @@ fn a_pod_gets_one_report_of_its_own_rails() {
         [("a".to_owned(), Some(lost.to_owned()), None)]
     );
     assert_eq!(report(&mut reported, &pods, &down, at(100)), []);
-    // the same loss with another reason is no new loss
+    // a reported loss with another reason is not a new loss
     let flapping = troubles(&[(NIC[0], "it flaps")]);
     assert_eq!(report(&mut reported, &pods, &flapping, at(200)), []);
     let back = "rails that are usable again: rdma0 (mlx5_0, 0000:3b:00.0)";
@@ -91,7 +91,7 @@ fn a_pod_gets_one_report_of_its_own_rails() {
         report(&mut reported, &pods, &troubles(&[]), at(300)),
         [("a".to_owned(), None, Some(back.to_owned()))]
     );
-    // nothing is remembered then
+    // after the recovery, the loss is forgotten
     report(&mut reported, &pods, &troubles(&[]), at(400));
     assert!(reported.is_empty());
     let lost = "rails that are unusable: mlx5_0 (0000:5e:00.0): gone";
@@ -105,7 +105,7 @@ fn a_pod_gets_one_report_of_its_own_rails() {
 }
 
 #[test]
-fn what_changes_in_between_is_reported_as_it_is_then() {
+fn the_latest_state_is_reported() {
     let (mut reported, start) = (Reported::default(), Instant::now());
     let at = |seconds| start + Duration::from_secs(seconds);
     let pods = [pod(
@@ -115,7 +115,7 @@ fn what_changes_in_between_is_reported_as_it_is_then() {
     let first = troubles(&[(NIC[0], "no carrier")]);
     let second = troubles(&[(NIC[1], "no carrier")]);
     assert_eq!(report(&mut reported, &pods, &first, at(0)).len(), 1);
-    // it is back and away again: no report is due
+    // the device recovered and was lost again before the next report was due
     assert_eq!(report(&mut reported, &pods, &troubles(&[]), at(3)), []);
     assert_eq!(report(&mut reported, &pods, &first, at(4)), []);
     let (due, next) = reported.due(&pods, &second, at(6));
@@ -167,17 +167,17 @@ fn a_storm_is_reported_later() {
 }
 
 #[test]
-fn what_is_not_offered_any_more_has_not_come_back() {
+fn a_withdrawn_rail_is_not_reported_as_recovered() {
     let (mut reported, start) = (Reported::default(), Instant::now());
     let at = |seconds| start + Duration::from_secs(seconds);
     let pods = [pod("a", &[(NIC[0], Some("rdma0"))])];
     let down = troubles(&[(NIC[0], "no carrier")]);
     assert_eq!(report(&mut reported, &pods, &down, at(0)).len(), 1);
-    // its function was removed, or its resource from the configuration
+    // the device's function is gone, or its resource is no longer in the configuration
     let mut others = troubles(&[]);
     others.usable.retain(|(_, nic)| **nic == *NIC[1]);
     assert_eq!(report(&mut reported, &pods, &others, at(100)), []);
-    // and it is still the same loss
+    // the device is offered again: its loss was already reported
     assert_eq!(report(&mut reported, &pods, &down, at(200)), []);
     let reports = report(&mut reported, &pods, &troubles(&[]), at(300));
     assert!(matches!(&reports[..], [(_, None, Some(_))]), "{reports:?}");
@@ -208,7 +208,7 @@ fn a_resources_own_trouble_is_that_of_its_pods() {
         report(&mut reported, &pods, &down, at(0)),
         [("rdma/a".to_owned(), Some(lost.to_owned()), None)]
     );
-    // another resource can use it all the time
+    // a second resource can use the device all the time
     let mut removed = down.clone();
     removed.own.clear();
     assert_eq!(report(&mut reported, &pods, &removed, at(100)), []);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of containers with an allocated device of the chain: they start only in a network that the chain made.
+//! Tests of containers that have a device which `rdma-cni` attaches. They start only if a list with `rdma-cni` made
+//! their pod's network.
 
 use crate::{FIRST, HCA, Running, SECOND, ids, program};
 use integration::{
@@ -13,7 +14,7 @@ use integration::{
 use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command, time::Duration};
 use tonic::Code;
 
-/// A node whose network is flannel's.
+/// A node whose network is made by flannel.
 struct Chained {
     node: Running,
     pods: PodResourcesServer,
@@ -21,13 +22,13 @@ struct Chained {
 }
 
 impl Chained {
-    /// Makes a node with the plugins in its chain, and the daemon.
+    /// Returns a node with a daemon that manages the chain.
     #[track_caller]
     fn new() -> Self {
         Self::placed("")
     }
 
-    /// Makes the same node with the fields `more` in its `chain`.
+    /// Returns the same node, with the fields `more` in the configuration's `chain`.
     #[track_caller]
     fn placed(more: &str) -> Self {
         let machine = Machine::with(&[FIRST, SECOND]);
@@ -84,7 +85,7 @@ impl Chained {
         self
     }
 
-    /// Kubelet allocates an id to the pod.
+    /// Lets kubelet allocate `id` of `resource` to the pod `name`.
     #[track_caller]
     fn give(&self, resource: &str, id: &str, name: &str) {
         let given = self.node.kubelet.ask_for(resource, &[&ids(&[id])]);
@@ -94,7 +95,7 @@ impl Chained {
         self.pods.set_pods(&[pod("default", name, &[&own])]);
     }
 
-    /// The sentence by which its container may not start.
+    /// Returns the sentence with which the daemon refuses the container's start.
     #[track_caller]
     fn refuses(&self, resource: &str, id: &str) -> String {
         let refused = self.node.kubelet.before_start(resource, &ids(&[id]));
@@ -124,8 +125,8 @@ fn run(verb: &str, arguments: &[(&str, &Path)]) {
 const WITHOUT: &[&str] = &["flannel", "portmap"];
 const WITH: &[&str] = &["flannel", "portmap", "rdma-cni"];
 
-/// An older runtime has taken the place of the one that called what is in the network's own directory: the first pod
-/// that it makes tells, and the entry is in the list again.
+/// Another runtime does not call the entries in a network's own directory. The daemon detects this when the new runtime
+/// makes its first pod, and moves the entry back to the list.
 #[test]
 fn a_runtime_that_reads_no_directories_any_more_is_found_out() {
     let node = Chained::placed(r#","placement":"auto""#).installed();
@@ -140,7 +141,7 @@ fn a_runtime_that_reads_no_directories_any_more_is_found_out() {
         .daemon
         .says("the runtime calls rdma-cni for network cbr0 (cbr0/99-rdma-cni.conf)");
     assert!(!list().contains("rdma-cni"), "{}", list());
-    // a network made before, by a list that was just written, has no record
+    // a network from before the entry was written has no record
     let written = fs::metadata(path("net.d/cbr0/99-rdma-cni.conf"));
     let written = written.and_then(|it| it.modified()).expect("its time");
     let file = fs::File::options().append(true).open(old).expect("it");
@@ -159,7 +160,8 @@ fn a_runtime_that_reads_no_directories_any_more_is_found_out() {
     assert!(wait::within(wait::PATIENCE, is_back), "{}", list());
 }
 
-/// A chain that requires the directory gets an error, and another pod would have the same.
+/// The configuration requires the network's own directory. The daemon then reports an error, because every further pod
+/// would have the same error.
 #[test]
 fn a_directory_that_is_not_read_is_reported() {
     let node = Chained::placed(r#","placement":"directory""#).installed();
@@ -179,7 +181,7 @@ fn a_directory_that_is_not_read_is_reported() {
 fn a_pod_whose_network_was_made_without_the_chain_does_not_start() {
     let node = Chained::new().installed();
     node.give("rdma/hca", "3", "trainer-0");
-    // its loopback is in the cache too
+    // libcni's cache also has the pod's loopback
     node.cache
         .add("trainer-0", "a1", "cni-loopback", &["loopback"]);
     node.cache.add("trainer-0", "a1", "cbr0", WITHOUT);
@@ -191,11 +193,11 @@ fn a_pod_whose_network_was_made_without_the_chain_does_not_start() {
         "rdma/hca: 3 of default/trainer-0, container container0: must not start: the network of",
     );
 
-    // kubelet makes the pod again
+    // kubelet makes the pod's sandbox again
     fs::remove_file(node.cache.add("trainer-0", "a1", "cbr0", WITHOUT)).expect("DEL");
     node.cache.add("trainer-0", "a2", "cbr0", WITH);
     node.starts("rdma/hca", "3");
-    // the network's own file beside the list that was made of it
+    // the runtime uses the network's own file, and also the list that the daemon made from this file
     let again = ("cbr0", "eth1");
     let file = node.cache.add_to("trainer-0", "a2", again, WITHOUT);
     node.starts("rdma/hca", "3");
@@ -206,9 +208,9 @@ fn a_pod_whose_network_was_made_without_the_chain_does_not_start() {
 }
 
 #[test]
-fn who_has_the_hosts_network_or_nothing_of_the_chains_starts() {
+fn pods_without_the_chains_network_start() {
     let node = Chained::new().installed();
-    // an earlier pod of the name, of which the runtime has left something
+    // the cache still has the file of an earlier pod of this name
     node.give("rdma/hca", "0", "on-the-host");
     node.cache.add("on-the-host", "b0", "cbr0", WITHOUT);
     node.refuses("rdma/hca", "0");
@@ -232,11 +234,11 @@ fn pods_from_before_the_chain_start_their_containers_again() {
     node.starts("rdma/hca", "1");
     let node = node.installed();
     node.starts("rdma/hca", "1");
-    // the same id, allocated to another pod
+    // kubelet allocates the same id to another pod
     node.give("rdma/hca", "1", "new");
     node.cache.add("new", "c2", "cbr0", WITHOUT);
     assert!(node.refuses("rdma/hca", "1").contains("default/new"));
-    // and taken off the node
+    // `uninstall` removes the installation from the node
     let path = |below: &str| node.node.machine.path(below);
     run("uninstall", &[("--state-dir", &path("state"))]);
     node.starts("rdma/hca", "1");

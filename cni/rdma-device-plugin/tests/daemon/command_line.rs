@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of the program's output for users.
+//! Tests of the program's output for operators.
 
 use crate::{
     FIRST, HCA, Machine, SECOND, TWO,
@@ -98,7 +98,7 @@ fn a_wrong_command_line_is_status_2() {
 }
 
 #[test]
-fn its_version_and_its_help() {
+fn version_and_help_are_printed() {
     let done = run(program().arg("--version"));
     assert!(done.status.success());
     let version = format!("rdma-device-plugin {}\n", env!("CARGO_PKG_VERSION"));
@@ -127,7 +127,7 @@ fn its_version_and_its_help() {
     }
 }
 
-/// Runs in a namespace whose netdevs have the names of the made-up hardware's.
+/// Runs in a namespace whose netdevs have the names of the made-up NICs' netdevs.
 #[test]
 fn a_nic_without_the_pods_address_is_reported() {
     let netns = Netns::new("no-ipv6");
@@ -171,12 +171,13 @@ fn a_nic_without_the_pods_address_is_reported() {
     };
     let lacking = r#"rdma_device_plugin_nic_without_ipv6{device="mlx5_1",netdev="ens2"} 1"#;
     wait::until("the NIC is among the figures", || figures() == [lacking]);
-    // as soon as it has one
+    // the report disappears as soon as the NIC has an address
     netns.ip("address add 2001:db8:1::1/64 dev ens2 nodad");
     wait::until("it is not any more", || figures().is_empty());
 }
 
-/// A misspelt command or option gets the nearest one, and nothing is done.
+/// A misspelt command or option causes an error that names the nearest one, and has no other
+/// effect.
 #[test]
 fn a_misspelt_word_gets_a_suggestion() {
     for (line, wrong, nearest) in [

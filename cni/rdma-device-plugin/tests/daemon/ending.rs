@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon ends.
+//! Tests of the daemon's end.
 
 use crate::{FIRST, Machine, Running, TWO, socket_of, start};
 use integration::kubelet::DeviceManager;
@@ -31,8 +31,7 @@ fn a_signal_ends_it_and_its_sockets_go() {
         assert_eq!(status.code(), Some(0), "{status}");
         assert!(took < Duration::from_secs(2), "{took:?}");
         assert!(sockets(&machine).is_empty());
-        // kubelet keeps the list for the daemon that comes next; a restarted container needs the
-        // files
+        // kubelet keeps the list for the next daemon, and a restarted container needs the files
         let known = kubelet.wait_for("rdma/hca", "the stream ends", |it| it.streams == 0);
         assert_eq!(known.devices.len(), 8);
         assert!(machine.path("cdi/rdma-device-plugin-rdma.json").exists());
@@ -41,7 +40,7 @@ fn a_signal_ends_it_and_its_sockets_go() {
 }
 
 #[test]
-fn it_ends_while_firmware_does_not_answer() {
+fn the_daemon_ends_while_firmware_does_not_answer() {
     let node = Running::with(TWO)
         .listed("rdma/hca", 8)
         .listed("rdma/nic", 1);
@@ -55,7 +54,7 @@ fn it_ends_while_firmware_does_not_answer() {
 }
 
 #[test]
-fn it_ends_while_kubelet_hangs() {
+fn the_daemon_ends_while_kubelet_hangs() {
     let machine = Machine::with(&[FIRST]);
     machine.configure(TWO);
     let mut kubelet = DeviceManager::new(&machine.path("kubelet"));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Error counters decide on health, in the whole daemon.
+//! Tests of health by error counters, with the whole daemon.
 
 use crate::{FIRST, Machine, SECOND, start};
 use integration::{Daemon, kubelet::DeviceManager, wait};
@@ -10,7 +10,7 @@ const RESOURCES: &str = r#""resources":[
     {"name":"rdma/b","kind":"exclusive","devices":[{"rdma":"mlx5_1"}]}
 ]"#;
 
-/// Read every second.
+/// Thresholds whose counters the daemon reads every second.
 const ERRORS: &str = r#""errors":[
     {"counter":"out_of_sequence","above":1000,"per":"10s"},
     {"counter":"symbol_error","above":10,"per":"10s"}
@@ -38,7 +38,7 @@ fn configure(machine: &Machine, errors: &str) {
 
 fn symbol_errors(machine: &Machine, rdma: &str, value: &str) {
     let counter = format!("sys/class/infiniband/{rdma}/ports/1/counters/symbol_error");
-    // the kernel's file is never seen empty
+    // replace the file by a rename, because the kernel's file is never empty
     machine.write("new", value);
     fs::rename(machine.path("new"), machine.path(&counter)).expect("renamed");
 }
@@ -49,7 +49,8 @@ fn has(kubelet: &DeviceManager, resource: &str, healthy: usize) {
     kubelet.wait_for(resource, &what, |it| it.healthy().len() == healthy);
 }
 
-/// Sets the counter to one of `values` after the other, until the daemon has seen it grow. It may not have read it before.
+/// Sets the counter to each of `values`, until the daemon has observed its growth. The daemon may not have read the
+/// counter before the first value.
 #[track_caller]
 fn grows(machine: &Machine, kubelet: &DeviceManager, device: (&str, &str), values: &[u32]) {
     let (rdma, resource) = device;
@@ -95,7 +96,7 @@ fn a_device_whose_errors_grow_is_unhealthy_until_they_stop() {
     };
     healthy("mlx5_0", 0);
     healthy("mlx5_1", 1);
-    // it is reset, and nothing more comes
+    // the counter is reset, and stays at zero
     symbol_errors(&machine, "mlx5_0", "0\n");
     has(&kubelet, "rdma/a", 8);
     daemon.says("0000:3b:00.0 is healthy again");
@@ -103,7 +104,7 @@ fn a_device_whose_errors_grow_is_unhealthy_until_they_stop() {
     has(&kubelet, "rdma/b", 1);
 }
 
-/// In exclusive mode sysfs of the host does not show a device that is in a pod.
+/// In exclusive mode the host's sysfs does not show a device that is in a pod.
 #[test]
 fn a_device_whose_counters_are_not_to_be_seen_stays_as_it_was() {
     let machine = machine(ERRORS);
@@ -156,14 +157,14 @@ fn thresholds_come_and_go_with_the_file() {
     has(&kubelet, "rdma/a", 8);
 }
 
-/// The daemon reads the counters every three seconds here.
+/// In this test, the daemon reads the counters every three seconds.
 #[test]
-fn it_wakes_to_read_and_sleeps_in_between() {
+fn the_error_reader_sleeps_between_readings() {
     let machine = machine(r#""errors":[{"counter":"symbol_error","above":10,"per":"30s"}]"#);
     let kubelet = DeviceManager::started(&machine.path("kubelet"));
     let daemon = start(&machine);
     has(&kubelet, "rdma/a", 8);
-    // the machine's own devices may cause events meanwhile, and a thread may end that was idle
+    // the machine's own devices may cause events meanwhile, and an idle thread may end
     let wakes_only_to_read = || {
         let parts = 0..12;
         let awake = parts.filter(|_| {
@@ -171,7 +172,7 @@ fn it_wakes_to_read_and_sleeps_in_between() {
             thread::sleep(Duration::from_millis(500));
             daemon.sleeps() != before
         });
-        // a reading may be in two of them
+        // one reading can be in two of the measured periods
         (2..=4).contains(&awake.count())
     };
     wait::until("it wakes twice in six seconds", wakes_only_to_read);

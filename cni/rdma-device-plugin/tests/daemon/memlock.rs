@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A resource whose containers may lock more memory than the runtime allows, and have a limit of RDMA objects.
+//! Tests of a resource whose containers may lock more memory than the runtime allows, and have a limit of RDMA
+//! objects.
 
 use crate::{Running, ids};
 use integration::{Machine, wait};
@@ -14,7 +15,8 @@ use std::{fs, path::Path};
 
 const NAME: &str = "rdma-device-plugin/container=rdma--hca:3";
 
-/// Configuration with so many `ids` and `field` in its resource. The chain has a directory without networks.
+/// Returns a configuration whose resource has `ids` ids and the field `field`. The directory of the chain has
+/// no networks.
 fn configuration(machine: &Machine, ids: usize, field: &str) -> String {
     let networks = machine.path("no-networks");
     format!(
@@ -23,7 +25,7 @@ fn configuration(machine: &Machine, ids: usize, field: &str) -> String {
     )
 }
 
-/// Returns the content of the entry of the container with id 3.
+/// Returns the content of the CDI entry for the container with the id 3.
 #[track_caller]
 fn edits(running: &Running) -> Value {
     let file = running
@@ -64,7 +66,7 @@ fn a_container_keeps_the_hook_that_it_was_promised() {
     record
         .write(&running.machine.path("state"))
         .expect("written");
-    // another pod's
+    // the record that cannot be read belongs to another pod
     let pods = running.machine.path("state/attachments/pods");
     fs::create_dir_all(&pods).expect("a directory");
     fs::write(pods.join("c1@eth0.json"), "{").expect("written");
@@ -77,7 +79,7 @@ fn a_container_keeps_the_hook_that_it_was_promised() {
     });
     assert_eq!(edits(&running), json!({"hooks": [hook]}));
 
-    // it runs on, and starts again
+    // the container is still alive, and starts again
     running
         .machine
         .configure(&configuration(&running.machine, 9, ""));
@@ -90,13 +92,13 @@ fn a_container_keeps_the_hook_that_it_was_promised() {
     .expect("removed");
     start().expect("it may");
     assert_eq!(edits(&running), json!({"hooks": [hook]}));
-    // the next one is promised none
+    // the next container has no promised limit
     let answer = running.kubelet.ask_for("rdma/hca", &[&own]).expect("given");
     let names = &answer.container_responses[0].cdi_devices;
     assert!(names.iter().all(|it| it.name != NAME), "{names:?}");
 }
 
-/// Files in place of the kernel's controller, which keep what was written.
+/// Files stand in for the kernel's rdma controller. A file keeps the written text.
 #[test]
 fn a_pod_is_limited_on_new_devices_and_until_its_container_ends() {
     const NONE: &str = "mlx5_0 hca_handle=max hca_object=max \n";
@@ -105,7 +107,11 @@ fn a_pod_is_limited_on_new_devices_and_until_its_container_ends() {
     let pod = Path::new("kubepods/poda");
     let of_container = machine.path("sys/fs/cgroup").join(pod).join("c1");
     fs::create_dir_all(of_container).expect("made");
-    machine.write("sys/fs/cgroup/cgroup.controllers", "cpu rdma\n");
+    for file in ["controllers", "subtree_control"] {
+        machine.write(&format!("sys/fs/cgroup/cgroup.{file}"), "cpu rdma\n");
+    }
+    let control = "sys/fs/cgroup/kubepods/cgroup.subtree_control";
+    machine.write(control, "cpu rdma\n");
     let (max, events) = [("rdma.max"), ("c1/cgroup.events")]
         .map(|file| format!("sys/fs/cgroup/{}/{file}", pod.display()))
         .into();
@@ -137,12 +143,22 @@ fn a_pod_is_limited_on_new_devices_and_until_its_container_ends() {
     running.daemon.signal(Signal::SIGHUP);
     wait::until("the device is limited", || has("mlx5_0 hca_object=3"));
 
-    // an error, whose end is no event
+    // the kernel removes its file together with the controller
     fs::remove_file(machine.path(&max)).expect("removed");
+    machine.write(control, "cpu\n");
+    running
+        .daemon
+        .says("the controller rdma was taken from the pod");
+    let given = fs::read_to_string(machine.path(control)).expect("the file");
+    assert_eq!(given, "+rdma");
+
+    // an error whose end causes no event
+    fs::create_dir(machine.path(&max)).expect("made");
     machine.write(&events, "populated 0\nfrozen 0\n");
-    running.daemon.says("poda/rdma.max\": No such file");
-    // the daemon has read all events of the write
+    running.daemon.says("poda/rdma.max\": Is a directory");
+    // wait until the daemon has read all events of the write
     std::thread::sleep(std::time::Duration::from_millis(500));
+    fs::remove_dir(machine.path(&max)).expect("removed");
     machine.write(&max, LIMITED);
     wait::until("the limit is lifted", || has("mlx5_0 hca_object=max"));
     let record = machine.path("state/limited/c1.json");

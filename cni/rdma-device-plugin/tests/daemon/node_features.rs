@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The file of labels for node-feature-discovery.
+//! Tests of the label file for node-feature-discovery.
 
 use crate::{
     FIRST, HCA, Machine, SECOND, TWO,
@@ -48,7 +48,8 @@ fn start(machine: &Machine) -> Daemon {
     )
 }
 
-/// Reads labels as NFD does: lines that begin with `#` are comments, and each label is valid.
+/// Returns the labels of the file as NFD reads them: lines that begin with `#` are comments, and
+/// each label is valid.
 fn labels(file: &Path) -> Vec<String> {
     let text = fs::read_to_string(file).unwrap_or_default();
     let lines = text.lines().filter(|line| !line.starts_with('#'));
@@ -99,7 +100,8 @@ fn labels_are_as_the_node_is_and_written_when_they_are_others() {
     machine.configure(TWO);
     two[3] = "mode=mixed";
     are(&machine, &two);
-    // they stay while a daemon is replaced, and what cannot be seen stays as it was
+    // labels stay while a daemon is replaced, and the next daemon keeps labels that it cannot
+    // determine
     daemon.end(Signal::SIGTERM);
     fs::remove_file(machine.path("sys/class/net/ens2/speed")).expect("removed");
     let _next = start(&machine);
@@ -152,7 +154,7 @@ fn without_the_option_nothing_is_written() {
 }
 
 #[test]
-fn of_two_daemons_the_one_that_leads_writes() {
+fn the_leading_daemon_writes_node_features() {
     let machine = machine(HCA);
     let _kubelet = DeviceManager::started(&machine.path("kubelet"));
     let old = start(&machine);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Health on the real kernel: a node and a pod of two new network namespaces, a veth pair for a
-//! NIC. The hardware behind it, which this machine has not, is made up.
+//! Tests of health on the real kernel: a node and a pod in two new network namespaces, with a veth
+//! in place of a NIC. The NIC's hardware is made up.
 
 mod node;
 
@@ -16,10 +16,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Promised limit.
+/// Longest promised time until the daemon reports a change.
 const SOON: Duration = Duration::from_secs(1);
 
-/// Observes at each event of the watch until the device's health is as `wanted`. Returns the time.
+/// Observes at each event of the watch until the device's health is `wanted`. Returns the time that
+/// this took.
 #[track_caller]
 fn becomes(node: &Node, watch: &mut Watch, wanted: Option<&str>, limit: Duration) -> Duration {
     let begin = Stopwatch::start();
@@ -59,14 +60,14 @@ fn a_device_in_a_pod_goes_and_comes_back() {
         node.ip("link set wire0 up");
         becomes(node, &mut watch, None, SOON);
 
-        // set down by its administrator, it is none the worse
+        // a netdev is healthy after the administrator has set it down
         node.pod("link set nic0 down");
         becomes(node, &mut watch, None, SOON);
         quiet(node, &mut watch);
     });
 }
 
-/// An observed change is reported 0.3 s later (`damper::DOWN_AFTER`).
+/// The daemon reports an observed change 0.3 s later (`damper::DOWN_AFTER`).
 #[test]
 fn a_port_without_events_is_observed_soon_enough() {
     with_node(|node| {
@@ -75,7 +76,7 @@ fn a_port_without_events_is_observed_soon_enough() {
         becomes(node, &mut watch, None, SOON);
         quiet(node, &mut watch);
         for state in ["2: INIT\n", "4: ACTIVE\n", "1: DOWN\n", "4: ACTIVE\n"] {
-            // from the second time on it has just been observed: the wait is not longer
+            // the watch has just observed in the round before: it waits for at most one interval
             node.port(state);
             let begin = Stopwatch::start();
             assert!(node.wait(PATIENCE, watch.next()), "{state} was not seen");
@@ -86,7 +87,8 @@ fn a_port_without_events_is_observed_soon_enough() {
     });
 }
 
-/// A rail whose cable is out stays so for days: every 0.4 s only the state of its port is read.
+/// The port of a rail without a cable is down for days. During this time, the daemon only reads the port's state every
+/// 0.4 s.
 #[test]
 fn a_port_that_stays_down_is_reported_once() {
     with_node(|node| {
@@ -96,6 +98,7 @@ fn a_port_that_stays_down_is_reported_once() {
             number: 1,
             state: 1,
             link_type: LinkType::Infiniband,
+            gids: 0,
         }];
         let (watch, _) = node.watch();
         let (looks, told) = (Cell::new(0), Cell::new(0));
@@ -115,7 +118,7 @@ fn a_port_that_stays_down_is_reported_once() {
     });
 }
 
-/// Observes until no observation is due; a device's health stays.
+/// Observes until no observation is due. The device's health must not change.
 #[track_caller]
 fn quiet(node: &Node, watch: &mut Watch) {
     for _ in 0..10 {
@@ -180,11 +183,11 @@ fn the_pods_namespace_ends_although_it_is_watched() {
         node.ip("link set wire0 down");
         becomes(node, &mut watch, Some("no carrier"), SOON);
         node.end_pod();
-        // the pair goes when the namespace really ends
+        // the kernel removes the veth pair only when the namespace has ended
         wait::until("the pod's namespace is not kept alive", || {
             !node.has("wire0")
         });
-        // what cannot be seen keeps its health
+        // a device that cannot be observed keeps its health
         becomes(node, &mut watch, Some("no carrier"), SOON);
         node.forget();
         node.wait(SOON, watch.next());
@@ -201,7 +204,7 @@ fn changes_are_reported_as_long_as_there_is_a_receiver() {
         let told = std::cell::RefCell::new(Vec::new());
         let followed = watch.follow(
             async || {
-                // the hardware cannot be seen at first
+                // the first observation of the hardware fails
                 told.borrow_mut().push(String::new());
                 (told.borrow().len() > 1).then(|| node.inventory.clone())
             },
@@ -222,7 +225,7 @@ fn a_nic_without_rdma_is_no_concern() {
         let mut inventory = node.inventory.clone();
         inventory.functions[0].hcas.clear();
         assert!(watch.unhealthy(&inventory).is_empty());
-        // but one that had it and lost it is
+        // a NIC that had an RDMA device and lost it is included
         watch.unhealthy(&node.inventory);
         watch.unhealthy(&inventory);
         let begin = Stopwatch::start();

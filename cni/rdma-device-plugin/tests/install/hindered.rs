@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A node whose RDMA NICs have no IPv6 address, where pods' addresses are to be made from theirs: it
-//! says so, and the network's list stays as it is.
+//! Tests of a node whose RDMA NICs have no IPv6 addresses, from which `rdma-ipam` derives pods' addresses. `install`
+//! and the daemon report this, and do not change the network's list.
 
 use crate::{FLANNEL, NIC, Node, keeping::count_of_ours, said};
 use integration::{Daemon, Netns, stopwatch::Stopwatch, wait};
@@ -20,7 +20,7 @@ const LIST: &str = "etc/cni/net.d/10-flannel.conflist";
 const WITHHELD: &str = "rdma-cni is not added to the chain: no RDMA NIC of this node has a global IPv6 address, from \
                         which chain.plugin.ipam derives pods' addresses (ens1 (mlx5_0)): the network's list was not changed";
 
-/// A node with one NIC, whose netdev is in this namespace.
+/// A node with one NIC, whose netdev is in the namespace `netns`.
 struct Hindered {
     node: Node,
     netns: Netns,
@@ -53,7 +53,7 @@ impl Hindered {
         command
     }
 
-    /// Returns the installer's command, without capabilities, as the init container.
+    /// Returns the command of `install` without capabilities, as in the init container.
     fn installer(&self, own: &Command) -> Command {
         let mut command = self.netns.command("setpriv");
         command.args(["--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"]);
@@ -66,7 +66,7 @@ impl Hindered {
         said(&self.installing("0").output().expect("it runs"))
     }
 
-    /// NICs without an address are waited for, for so many seconds.
+    /// Returns the command of `install`, which waits `wait` seconds for addresses of NICs.
     fn installing(&self, wait: &str) -> Command {
         let mut own = self.node.command("install", &["--wait", wait]);
         own.arg("--from").arg(self.node.path("new"));
@@ -125,13 +125,13 @@ fn the_list_stays_as_it_is_until_there_is_an_address() {
         assert!(text.contains(WITHHELD), "{text}");
         assert_eq!(hindered.node.seen()[&list], before[&list]);
     }
-    // for the day on which it has one
+    // the binaries must be ready when the NIC gets an address
     assert!(hindered.node.path("opt/cni/bin/rdma-cni").exists());
 
     let checked = hindered.daemon(&["--check-config"]).output();
     let checked = said(&checked.expect("it runs"));
     assert!(checked.contains(WITHHELD), "{checked}");
-    // by one sentence
+    // the reason appears only once
     let count = checked.matches("global IPv6 address").count();
     assert_eq!(count, 1, "{checked}");
 
@@ -148,7 +148,7 @@ fn the_list_stays_as_it_is_until_there_is_an_address() {
             .get("/metrics")
             .contains("rdma_device_plugin_chained 0\n")
     );
-    // its network writes it again
+    // the network program writes its list again
     hindered.node.net("10-flannel.conflist", FLANNEL);
     thread::sleep(Duration::from_secs(3));
     assert_eq!(hindered.node.read(LIST), FLANNEL);
@@ -163,7 +163,7 @@ fn the_list_stays_as_it_is_until_there_is_an_address() {
         hindered.get("/readyz").contains("the runtime calls")
     });
 
-    // pods that have devices are ended by the list
+    // the entry stays when the NIC loses its address, because DEL of pods with devices needs the entry
     hindered.netns.ip("address del 2001:db8::1/64 dev ens1");
     hindered.node.net("10-flannel.conflist", FLANNEL);
     wait::until("it is in the list again", || hindered.is_in());
@@ -180,7 +180,7 @@ fn nothing_hinders_where_addresses_are_not_to_be_of_that_family() {
     let hindered = Hindered::new("ipv4");
     let text = hindered.install();
     assert!(text.contains("the runtime calls rdma-cni"), "{text}");
-    // where both are, each NIC has to have both
+    // the family `both` requires that each NIC has addresses of both families
     let hindered = Hindered::new("both");
     assert!(hindered.install().contains(WITHHELD));
     hindered
@@ -189,9 +189,9 @@ fn nothing_hinders_where_addresses_are_not_to_be_of_that_family() {
     assert!(hindered.install().contains("the runtime calls rdma-cni"));
 }
 
-/// Runs as a container's first process, for which the kernel has no default action.
+/// Runs as the first process of a container, for which the kernel ignores signals without a handler.
 #[test]
-fn it_does_not_wait_for_an_address_after_a_signal_to_end() {
+fn install_stops_waiting_for_an_address_after_a_signal() {
     let hindered = Hindered::new("ipv6");
     let own = hindered.installing("60");
     let mut command = Command::new("unshare");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of late writes to a file that was replaced meanwhile, if they cannot be processed at once.
+//! Tests of late writes to a replaced file, which the daemon cannot copy to the new file at once.
 
 use crate::{FLANNEL, Node};
 use conflist::List;
@@ -14,7 +14,7 @@ use std::{
 
 const FILE: &str = "etc/cni/net.d/10-flannel.conflist";
 
-/// Puts our plugin into the list, and has a program that opened the list before write `text`.
+/// Adds `rdma-cni` to the list. A program that opened the list before then writes `text`.
 fn written_late(text: &str) -> (Node, Chain, Vec<Held>) {
     let node = Node::with_list(FLANNEL);
     let chain = Chain {
@@ -44,7 +44,7 @@ fn written_late(text: &str) -> (Node, Chain, Vec<Held>) {
 }
 
 #[test]
-fn it_counts_when_it_could_not_be_written_at_first() {
+fn an_entry_written_late_counts() {
     let (node, chain, mut held) = written_late(&FLANNEL.replace("cbr0", "late"));
     let in_the_way = node.path("etc/cni/net.d/.10-flannel.conflist.rdma-cni-new");
     fs::create_dir(&in_the_way).expect("made");
@@ -61,7 +61,8 @@ fn it_counts_when_it_could_not_be_written_at_first() {
     assert!(list.ours().is_some());
 }
 
-/// `scripts/crash what_the_daemon_writes` leaves this state at that kill: the list is written, and its copy exists.
+/// `scripts/crash daemon_writes` kills a daemon in this state: the list is written, and its temporary copy still
+/// exists.
 #[test]
 fn the_copy_of_a_daemon_that_was_killed_goes_at_the_next_turn() {
     let (node, chain, mut held) = written_late(FLANNEL);
@@ -80,7 +81,7 @@ fn the_copy_of_a_daemon_that_was_killed_goes_at_the_next_turn() {
 }
 
 #[test]
-fn it_counts_where_nothing_is_to_be_put_into_it() {
+fn a_list_without_our_entry_counts() {
     let text = FLANNEL.replace("portmap", "rdma-cni");
     let (node, chain, mut held) = written_late(&text);
     chain

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `uninstall` while pods have devices, after they ended without the plugin, and with other
-//! directories than before.
+//! Tests of `uninstall` while pods have devices, after pods ended without `rdma-cni`, and with other
+//! directories than at the installation.
 
 use crate::{FLANNEL, Node, refused, said};
 use integration::Netns;
@@ -19,7 +19,7 @@ use std::{
 
 const RECORD: &str = "state/attachments/cbr0/c1@eth0.json";
 
-/// `rdma-cni` has attached a pod whose namespace is `netns`.
+/// Writes the record of a pod that `rdma-cni` attached. The pod's namespace is `netns`.
 fn attach(node: &Node, netns: &Netns, below: &str) {
     let kernel = Linux::new();
     let plans = Path::new(env!("CARGO_MANIFEST_DIR")).join("../rdma-cni/tests/plans");
@@ -34,7 +34,7 @@ fn attach(node: &Node, netns: &Netns, below: &str) {
     node.machine.write(below, &record.to_string());
 }
 
-/// A plugin that writes down how it is called, and then does `does`.
+/// Installs a plugin that writes its environment and input into a file, and then runs `does`.
 fn plugin(node: &Node, does: &str) {
     let called = node.path("called");
     let script = format!(
@@ -44,7 +44,7 @@ fn plugin(node: &Node, does: &str) {
     node.machine.write("new/rdma-cni", &script);
 }
 
-/// Kubelet waits for the daemon before it ends a pod of such a claim.
+/// A pod with such a claim cannot end without the daemon: kubelet waits for Unprepare.
 #[test]
 fn prepared_claims_keep_it_from_being_taken_away() {
     let node = Node::with_list(FLANNEL);
@@ -98,7 +98,7 @@ fn pods_with_devices_are_not_left_behind() {
     assert_eq!(node.read("etc/cni/net.d/10-flannel.conflist"), FLANNEL);
     assert!(node.path("opt/cni/bin/rdma-cni").exists());
     assert!(!node.path("called").exists(), "a pod that lives was ended");
-    // the runtime ends it by a list without rdma-cni: only the next run cleans up
+    // the runtime ends the pod by a list without rdma-cni, so only the next run restores the devices
     netns.die();
     let text = node.uninstall();
     assert!(
@@ -125,7 +125,8 @@ fn pods_with_devices_are_not_left_behind() {
     assert!(!node.path("state/install.json").exists());
 }
 
-/// The daemon would install it again a moment later, as the record still exists.
+/// The record of the installation still exists. Without its field `withdrawn`, the daemon would add the entry again a
+/// moment later.
 #[test]
 fn a_daemon_does_not_undo_what_is_forced() {
     let node = Node::with_list(FLANNEL);
@@ -140,13 +141,13 @@ fn a_daemon_does_not_undo_what_is_forced() {
     crate::keeping::becomes(&daemon, 503, withdrawn);
     std::thread::sleep(crate::keeping::SOON);
     assert_eq!(list(), FLANNEL);
-    // the network starts again, and so does the daemon
+    // the network program and the daemon start again
     node.net("10-flannel.conflist", FLANNEL);
     drop(daemon);
     let daemon = crate::keeping::daemon(&node);
     crate::keeping::becomes(&daemon, 503, withdrawn);
     assert_eq!(list(), FLANNEL);
-    // until an install
+    // only `install` adds the entry again
     node.install();
     assert_ne!(list(), FLANNEL);
     crate::keeping::becomes(&daemon, 200, "the runtime calls rdma-cni");
@@ -228,7 +229,7 @@ fn in_a_container_nothing_is_restored_as_leases_are_elsewhere() {
 }
 
 #[test]
-fn it_stays_when_it_is_done_and_ends_after_a_signal() {
+fn uninstall_waits_for_a_signal_after_its_work() {
     let node = Node::with_list(FLANNEL);
     node.install();
     for _ in 0..2 {
@@ -240,7 +241,7 @@ fn it_stays_when_it_is_done_and_ends_after_a_signal() {
         assert!(lines.any(|line| line == waits), "{:?}", child.wait());
         assert_eq!(node.read("etc/cni/net.d/10-flannel.conflist"), FLANNEL);
         assert_eq!(child.try_wait().expect("a status"), None);
-        // a late init container installs it again
+        // a late init container runs `install` again
         node.install();
         assert!(lines.any(|line| line == waits), "{:?}", child.wait());
         assert_eq!(node.read("etc/cni/net.d/10-flannel.conflist"), FLANNEL);
@@ -251,7 +252,7 @@ fn it_stays_when_it_is_done_and_ends_after_a_signal() {
     }
 }
 
-/// The daemon's labels for node-feature-discovery are removed last, if it writes them.
+/// If the daemon writes labels for node-feature-discovery, `uninstall` removes them last.
 #[test]
 fn labels_of_the_node_go_with_the_rest() {
     let node = Node::with_list(FLANNEL);
@@ -275,14 +276,14 @@ fn labels_of_the_node_go_with_the_rest() {
     let text = said(&node.run("uninstall", &features));
     assert!(text.ends_with(&format!("{file:?}: removed\n")), "{text}");
     assert!(!file.exists() && check());
-    // and where nothing else was put onto the node
+    // `uninstall` also removes labels if nothing else was installed on the node
     fs::write(&file, "").expect("written");
     assert!(!check());
     said(&node.run("uninstall", &features));
     assert!(!file.exists() && check());
 }
 
-/// The report of the fabric watch, and what a killed watch left beside it.
+/// `uninstall` removes the report of the fabric watch, and the unfinished report of a watch that was killed.
 #[test]
 fn the_report_of_the_fabric_watch_goes_with_the_rest() {
     let node = Node::with_list(FLANNEL);
@@ -296,7 +297,8 @@ fn the_report_of_the_fabric_watch_goes_with_the_rest() {
     assert!(!node.path("state/fabric").exists());
 }
 
-/// The device information for Multus is removed last, too: the state directory has the list of these files.
+/// `uninstall` also removes the device information for Multus last: the state directory has the list of
+/// these files.
 #[test]
 fn device_information_goes_with_the_rest() {
     let node = Node::with_list(FLANNEL);
@@ -321,7 +323,7 @@ fn device_information_goes_with_the_rest() {
 }
 
 #[test]
-fn it_tries_again_by_itself_until_it_is_done() {
+fn uninstall_retries_until_its_work_is_done() {
     let node = Node::with_list(FLANNEL);
     plugin(&node, "rm $record");
     let check = |is_done: bool| {
@@ -355,7 +357,7 @@ fn it_tries_again_by_itself_until_it_is_done() {
     assert!(child.wait().expect("ended").success());
     assert_eq!(errors.next(), None, "it is said once");
 
-    // it ends at once after a signal, also while it waits
+    // `uninstall --stay` ends at once after a signal, also while it waits
     node.install();
     let netns = Netns::new("leaving");
     attach(&node, &netns, RECORD);
@@ -420,7 +422,7 @@ fn the_plugins_own_state_directory_is_read() {
         "{error}"
     );
     assert!(!node.path("opt/cni/bin/rdma-cni").exists());
-    // a daemon with another one since
+    // a daemon with another state directory has run since
     node.install();
     let other = path(&node.path("other"));
     let record = node.read("state/install.json");
@@ -435,7 +437,7 @@ fn the_plugins_own_state_directory_is_read() {
 }
 
 #[test]
-fn it_is_taken_away_from_where_it_was_put() {
+fn uninstall_removes_the_entry_from_its_own_list() {
     let node = Node::with_list(FLANNEL);
     node.install();
     let before = node.seen();
@@ -457,7 +459,7 @@ fn it_is_taken_away_from_where_it_was_put() {
             assert_eq!(node.seen(), before);
         }
     }
-    // what is mounted there may be another one
+    // the mounted directory may differ from the directory at the installation
     let list = node.path("etc/cni/net.d/10-flannel.conflist");
     let aside = node.path("other/10-flannel.conflist");
     fs::rename(&list, &aside).expect("moved");
@@ -468,13 +470,13 @@ fn it_is_taken_away_from_where_it_was_put() {
     );
     assert!(node.path("opt/cni/bin/rdma-cni").exists());
     fs::rename(&aside, &list).expect("moved");
-    // without a word of where, it is where it was
+    // without the option, `install` uses the directory of the last installation
     let text = said(&run(&["install", "--from", &new]));
     assert!(text.ends_with(", as before\n"), "{text}");
     said(&run(&["uninstall"]));
     assert_eq!(node.read("etc/cni/net.d/10-flannel.conflist"), FLANNEL);
     assert!(!node.path("opt/cni/bin/rdma-cni").exists());
-    // a list that its network removed
+    // the network program removed its list
     node.install();
     fs::remove_file(&list).expect("removed");
     said(&run(&["uninstall", "--force"]));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The entry in the network's own directory.
+//! Tests of the entry in the network's own directory.
 
 use crate::{
     FLANNEL, Files, Node, Seen,
@@ -22,7 +22,7 @@ const LIST: &str = "etc/cni/net.d/10-flannel.conflist";
 const OWN: &str = "etc/cni/net.d/cbr0";
 const OURS: &str = "etc/cni/net.d/cbr0/99-rdma-cni.conf";
 
-/// Writes the note of `rdma-cni` after the runtime called it from the directory at `verbs`.
+/// Writes the evidence that `rdma-cni` writes when the runtime calls it from the network's own directory at `verbs`.
 fn called(node: &Node, verbs: &[&str]) {
     for verb in verbs {
         node.machine
@@ -30,7 +30,8 @@ fn called(node: &Node, verbs: &[&str]) {
     }
 }
 
-/// Returns true if the file in the directory is the entry. None: there is no file.
+/// Returns true if the file in the network's own directory has the full entry, and false if it has only a detection
+/// entry. Returns `None` if the file does not exist.
 fn is_entry(node: &Node) -> Option<bool> {
     let text = fs::read_to_string(node.path(OURS)).ok()?;
     let entry: Value = serde_json::from_str(&text).expect("JSON");
@@ -48,7 +49,8 @@ fn list(node: &Node) -> Seen {
     node.seen().remove(&node.path(LIST)).expect("the list")
 }
 
-/// The list stays untouched: not one byte changes, nor its time. A program that writes it continuously removes nothing.
+/// The list stays unchanged, with its modification time. A program that writes the list continuously cannot remove the
+/// entry.
 #[test]
 fn a_file_of_ours_and_no_list_is_touched() {
     let node = Node::with_list(FLANNEL);
@@ -87,7 +89,7 @@ fn a_file_of_ours_and_no_list_is_touched() {
         assert_eq!(count_of_ours(&node, FILE), 0);
         thread::sleep(Duration::from_millis(5));
     }
-    // another program removes ours, and then the whole directory
+    // another program removes the daemon's file, and then the whole directory
     fs::remove_file(node.path(OURS)).expect("removed");
     assert!(stopwatch::within(SOON, || is_entry(&node) == Some(true)));
     fs::remove_dir_all(node.path(OWN)).expect("removed");
@@ -117,7 +119,8 @@ fn start(node: &Node) -> Daemon {
     Daemon::start(&mut command)
 }
 
-/// The daemon moves the entry into the network's own directory after evidence, and back after its loss.
+/// The daemon moves the entry into the network's own directory when evidence appears, and back to the list when the
+/// evidence disappears.
 #[test]
 fn the_entry_goes_where_the_runtime_was_seen_to_call_it() {
     let node = Node::with_list(FLANNEL);
@@ -133,7 +136,7 @@ fn the_entry_goes_where_the_runtime_was_seen_to_call_it() {
     cache.add("web-0", "a0", "cbr0", &["flannel"]);
     let daemon = start(&node);
     becomes(&daemon, 200, "(10-flannel.conflist)");
-    // CRI-O calls at ADD what is there, and not at DEL
+    // CRI-O calls the plugins of this directory at ADD, and not at DEL
     called(&node, &["ADD"]);
     thread::sleep(Duration::from_millis(300));
     assert_eq!(
@@ -151,21 +154,21 @@ fn the_entry_goes_where_the_runtime_was_seen_to_call_it() {
         before[&node.path(LIST)],
         "as it was, with its time"
     );
-    // install of the next version leaves it so
+    // `install` of the next version keeps the entry in the directory
     place(&node, "auto");
     assert_eq!(
         (count_of_ours(&node, FILE), is_entry(&node)),
         (0, Some(true))
     );
     becomes_quiet(&daemon);
-    // a runtime that does not read it has taken the place of the one that did
+    // another runtime is installed, which does not read the directory
     fs::remove_file(node.path("state/detected/ADD@cbr0")).expect("removed");
     becomes(&daemon, 200, "(10-flannel.conflist)");
     assert_eq!(
         (count_of_ours(&node, FILE), is_entry(&node)),
         (1, Some(false))
     );
-    // without libcni's cache there would be no evidence of that
+    // without libcni's cache, the daemon could not detect that the runtime no longer reads the directory
     drop((daemon, cache));
     fs::remove_dir_all(node.path("results")).expect("removed");
     called(&node, &["ADD"]);
@@ -178,7 +181,8 @@ fn the_entry_goes_where_the_runtime_was_seen_to_call_it() {
     assert!(!node.path("state/detected").exists());
 }
 
-/// Kubelet makes the directory that a DaemonSet mounts, also where the runtime keeps its cache elsewhere.
+/// Kubelet makes each directory that a DaemonSet mounts. An empty cache directory therefore does not prove that the
+/// runtime keeps its cache there.
 #[test]
 fn an_empty_cache_shows_nothing() {
     let node = Node::with_list(FLANNEL);
@@ -190,7 +194,7 @@ fn an_empty_cache_shows_nothing() {
     let daemon = start(&node);
     becomes(&daemon, 200, "(10-flannel.conflist)");
     assert_eq!(is_entry(&node), Some(false));
-    // nothing else tells of that
+    // a file in the cache proves that the runtime uses this directory
     let made = cache.add("web-0", "a0", "cbr0", &["flannel"]);
     assert!(stopwatch::within(3 * SOON, || is_entry(&node) == Some(true)));
     becomes(&daemon, 200, "(cbr0/99-rdma-cni.conf)");
@@ -204,7 +208,7 @@ fn an_empty_cache_shows_nothing() {
     );
 }
 
-/// The entry only detects: the list has the entry without it.
+/// The list has the real entry. The daemon can do without the detection entry.
 #[test]
 fn an_entry_that_cannot_be_written_to_detect_hinders_nothing() {
     for (in_the_way, what) in [(OWN, "cbr0"), ("state/detected", "detected")] {
@@ -223,7 +227,7 @@ fn an_entry_that_cannot_be_written_to_detect_hinders_nothing() {
         becomes(&daemon, 200, "(10-flannel.conflist)");
         assert!(stopwatch::within(SOON, || count_of_ours(&node, FILE) == 1));
         becomes_quiet(&daemon);
-        // and it is made as soon as it can be
+        // the daemon writes the file as soon as this is possible
         fs::remove_file(node.path(in_the_way)).expect("removed");
         node.net(FILE, FLANNEL);
         assert!(stopwatch::within(SOON, || is_entry(&node) == Some(false)));
@@ -231,7 +235,7 @@ fn an_entry_that_cannot_be_written_to_detect_hinders_nothing() {
 }
 
 #[test]
-fn who_wants_the_list_has_the_list_alone() {
+fn list_placement_uses_the_list_only() {
     let node = Node::with_list(FLANNEL);
     place(&node, "list");
     assert_eq!((count_of_ours(&node, FILE), is_entry(&node)), (1, None));
@@ -243,7 +247,7 @@ fn who_wants_the_list_has_the_list_alone() {
     place(&node, "list");
     assert_eq!((count_of_ours(&node, FILE), is_entry(&node)), (1, None));
     assert!(!node.path(OWN).exists(), "it was made for the file");
-    // CRI-O, or devices that need no request to kubelet
+    // the daemon does not detect with CRI-O, or if `rdma-cni` does not query kubelet
     for chain in [
         r#"{"placement":"auto","runtime":"crio"}"#,
         r#"{"placement":"auto","plugin":{"devices":[{"netdev":"ens1"}]}}"#,
@@ -265,8 +269,8 @@ fn who_wants_the_list_has_the_list_alone() {
     }
 }
 
-/// A network's directory that is a link, as libcni follows it; and one that only others can read is no reason to leave
-/// the list alone.
+/// libcni follows a link in place of a network's directory. If the daemon cannot read a directory that libcni can read,
+/// it uses the list.
 #[test]
 fn the_directory_is_the_one_that_libcni_reads() {
     let node = Node::with_list(FLANNEL);
@@ -278,14 +282,14 @@ fn the_directory_is_the_one_that_libcni_reads() {
     node.uninstall();
     assert!(!node.path(OURS).exists());
     fs::remove_file(node.path(OWN)).expect("removed");
-    // a file in its place is no directory
+    // a file in place of the directory counts as no directory
     node.machine.write(OWN, "");
     node.install();
     assert_eq!(count_of_ours(&node, FILE), 1);
 }
 
-/// The runtimes watch the directory of the lists, and not what is below it: containerd reads again when a file there
-/// goes.
+/// Runtimes watch only the directory of the lists, and no directory below it. When a file in the watched directory is
+/// removed, containerd reads the lists again.
 #[test]
 fn containerd_hears_of_a_change_below() {
     let node = Node::with_list(FLANNEL);
@@ -304,7 +308,7 @@ fn containerd_hears_of_a_change_below() {
     };
     place(&node, "directory");
     assert_eq!(events(), [".rdma-cni-changes"]);
-    // a run that was killed before it let the runtime hear
+    // a run was killed after it changed the file and before it notified the runtime
     node.machine.write("etc/cni/net.d/.rdma-cni-changes", "");
     place(&node, "directory");
     assert_eq!(events(), [".rdma-cni-changes"]);
@@ -321,12 +325,12 @@ fn foreign_files_in_the_directory_stay() {
     node.uninstall();
     assert_eq!(node.read(theirs), r#"{"type":"tuning"}"#);
     assert!(!node.path(OURS).exists());
-    // a directory that was there is left, empty as it was
+    // `uninstall` keeps an empty directory that existed before
     fs::remove_file(node.path(theirs)).expect("removed");
     place(&node, "directory");
     node.uninstall();
     assert!(node.path(OWN).is_dir());
-    // ours by another's hand: the binaries stay as long as it names them
+    // another program wrote an entry of rdma-cni, so the binaries stay as long as the entry exists
     node.machine
         .write(theirs, r#"{"type":"rdma-cni","deviceID":"0000:3b:00.0"}"#);
     let text = place(&node, "directory");
@@ -343,7 +347,7 @@ fn foreign_files_in_the_directory_stay() {
     );
 }
 
-/// A link that leads to itself is what root cannot read.
+/// Even root cannot read a link that leads to itself.
 #[test]
 fn a_directory_that_cannot_be_read_is_named_and_one_that_is_none_any_more_is_not_missed() {
     let node = Node::with_list(FLANNEL);
@@ -375,8 +379,8 @@ fn a_directory_that_cannot_be_read_is_named_and_one_that_is_none_any_more_is_not
     assert_eq!(node.seen(), before);
 }
 
-/// A run that was killed has said that the entry goes. The next one may see another directory in the place of that of the
-/// lists.
+/// A killed run has recorded that it removes the entry. The next run may see another directory instead of the directory
+/// of the lists.
 #[test]
 fn another_directory_is_distinguished_from_one_whose_entry_is_gone() {
     let node = Node::with_list(FLANNEL);
@@ -395,13 +399,13 @@ fn another_directory_is_distinguished_from_one_whose_entry_is_gone() {
     assert!(error.contains("has none of them"), "{error}");
     fs::remove_dir(&lists).expect("removed");
     fs::rename(&aside, &lists).expect("moved back");
-    // as it is after the entry went
+    // the state after the removal of the entry
     fs::remove_dir_all(node.path(OWN)).expect("removed");
     node.uninstall();
     assert_eq!(node.seen(), before);
 }
 
-/// An entry whose program is gone fails every pod, wherever it is.
+/// An entry without its program makes ADD fail for every pod, wherever the entry is.
 #[test]
 fn the_file_goes_with_the_program_and_comes_back() {
     let node = Node::with_list(FLANNEL);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The switch "RDMA for pods without hostNetwork": who puts the plugins onto a node, what comes into
-//! its network's list, and who takes them off again.
+//! Tests of the switch "RDMA for pods without hostNetwork": which container installs the plugins on a node, which entry
+//! the network's list gets, and which container removes them.
 
 use crate::{
     claims,
@@ -35,8 +35,8 @@ pub(crate) const UNINSTALL: [&str; 3] = [
     "integration/manifests/rendered/uninstall-node-features.yaml",
 ];
 
-/// The switch is off in the others.
-const CHAINED: [(&str, &str); 34] = [
+/// Files in which the switch is on, each with the fields of its entry. The switch is off in all other files.
+const CHAINED: [(&str, &str); 35] = [
     ("conf/manifests/erdma.yaml", r#"{"smcr":"annotation"}"#),
     ("conf/manifests/lingjun.yaml", PARENT),
     (
@@ -44,6 +44,7 @@ const CHAINED: [(&str, &str); 34] = [
         r#"{"ipam":{"type":"rdma-ipam","from":"parent","family":"ipv4"}}"#,
     ),
     ("conf/manifests/vf.yaml", VFS),
+    ("integration/manifests/rendered/limits.yaml", PARENT),
     (WHOLE_NICS, NICS),
     (
         "integration/manifests/rendered/another-format-chained.yaml",
@@ -113,7 +114,7 @@ const VFS: &str = r#"{"resources":["rdma/vf"]}"#;
 const NICS: &str = r#"{"resources":["rdma/nic"]}"#;
 const PARENT: &str = r#"{"ipam":{"type":"rdma-ipam","from":"parent"}}"#;
 
-/// Returns the objects that remove it from the nodes; they have no ConfigMap.
+/// Returns the objects that remove the installation from the nodes. These objects have no ConfigMap.
 pub(crate) fn uninstall(file: &'static str) -> Cluster {
     let (sets, others): (Vec<_>, Vec<_>) = documents(&root().join(file))
         .into_iter()
@@ -127,7 +128,7 @@ pub(crate) fn uninstall(file: &'static str) -> Cluster {
     }
 }
 
-/// Returns the init container and its arguments. None: there is none.
+/// Returns the init container and its arguments. `None`: there is no init container.
 pub(crate) fn installer(cluster: &Cluster) -> Option<(&Container, Arguments)> {
     match cluster.pod().init_containers.as_deref() {
         None => None,
@@ -156,7 +157,7 @@ fn a_shared_resource_has_its_enabled_parts() {
     assert!(parents.contains("bond*.100"), "{parents}");
 }
 
-/// With the chain, NCCL takes the pod's own GID; the rails need CDI names.
+/// With the chain, NCCL uses the pod's own GID. The rails require CDI names.
 #[test]
 fn containers_are_set_up_for_nccl_unless_it_is_turned_off() {
     let (nccl, all) = (&[Reader::Nccl][..], &[Reader::Rails, Reader::Nccl][..]);
@@ -197,7 +198,7 @@ fn the_chain_is_taken_where_the_switch_is_on() {
         let (Some(chain), Some((_, fields))) = (chain, listed) else {
             continue;
         };
-        // what it always says is not the manifest's
+        // leave out fields that every entry has
         let said: Map<String, Value> = chain.entry.fields().clone();
         let said = said
             .into_iter()
@@ -207,7 +208,7 @@ fn the_chain_is_taken_where_the_switch_is_on() {
     }
 }
 
-/// Writes fields sorted by name, as Helm and `jq -S` do.
+/// Writes the value as JSON with fields sorted by name, as Helm and `jq -S` do.
 fn sorted(value: &Value) -> Value {
     match value {
         Value::Object(fields) => {
@@ -220,7 +221,7 @@ fn sorted(value: &Value) -> Value {
     }
 }
 
-/// A wrong one would be in the lists of all nodes within a minute, as a ConfigMap comes to all of them.
+/// An update of a ConfigMap reaches all nodes within a minute. A wrong chain would then be in the lists of all nodes.
 #[test]
 fn another_chain_goes_to_the_nodes_with_the_roll_out() {
     for wanted in ALL {
@@ -240,8 +241,8 @@ fn another_chain_goes_to_the_nodes_with_the_roll_out() {
     }
 }
 
-/// Returns the part of `config` on which the entry of `rdma-cni` depends: `chain`, and if that does not name resources,
-/// the names of the offered ones, in any format.
+/// Returns the part of `config` that determines the entry of `rdma-cni`. It is `chain`, and, if `chain` names no
+/// resources, also the names of the offered resources. `config` can have any format.
 fn entry(config: &Value) -> Value {
     let chain = &config["chain"];
     if !chain["plugin"]["resources"].is_null() {
@@ -259,7 +260,7 @@ fn entry(config: &Value) -> Value {
     ])
 }
 
-/// Runs the page's command as an operator does.
+/// Runs the command of the page as an operator does.
 #[test]
 fn the_command_of_the_page_makes_the_checksum() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/deploy.md");
@@ -293,7 +294,7 @@ fn the_resources_are_those_that_the_chain_attaches() {
     for wanted in ALL {
         let (conf, _) = cluster(wanted.file).conf();
         let Some(chain) = conf.chain else { continue };
-        // reference.md: the default of rdma-cni
+        // the default of rdma-cni, according to reference.md
         let default = json!(["rdma/hca", "aliyun/erdma"]);
         let attached = chain.entry.fields().get("resources").unwrap_or(&default);
         for resource in conf.resources {
@@ -319,7 +320,7 @@ fn the_installer_sees_only_files_that_it_uses() {
         let Some(Command::Install(install)) = arguments.command else {
             panic!("{}: {:?}", wanted.file, container.args)
         };
-        // both read one file, so that they want one and the same
+        // both containers read one file, so that they require the same chain
         assert_eq!(
             install.config,
             cluster.arguments().config,
@@ -327,20 +328,20 @@ fn the_installer_sees_only_files_that_it_uses() {
             wanted.file
         );
         assert_eq!(install.state_dir, cluster.arguments().state_dir);
-        // what hinders in a list must not keep the daemon from its work
+        // obstacles in a list must not stop the daemon
         assert!(install.init_container && !install.without_kubelet);
         assert_eq!(install.kubelet_dir, cluster.arguments().kubelet_dir);
-        // beside the program in the image
+        // the image has the binaries beside the program
         assert_eq!((&install.from, &install.cni_conf_dir), (&None, &None));
         assert_eq!(container.image, cluster.daemon().image);
         let chain = cluster.conf().0.chain.expect("a chain");
         let bin_dirs = bin_dirs(&install);
         let mut needed = on_the_node([&bin_dirs[0], &chain.conf_dir, &install.state_dir]);
-        // ours go into the first, and the network's may be in any
+        // the first directory gets the binaries, and the network's plugins may be in any directory
         for further in bin_dirs[1..].iter().map(|it| it.display().to_string()) {
             needed.insert(further.clone(), (further, true));
         }
-        // where the plugin asks kubelet
+        // the directory of the socket by which `rdma-cni` queries kubelet
         let socket = pod_resources(&install.kubelet_dir);
         let directory = socket.parent().expect("a directory").display().to_string();
         needed.insert(directory.clone(), (directory, true));
@@ -352,7 +353,7 @@ fn the_installer_sees_only_files_that_it_uses() {
     assert_eq!(seen, CHAINED.len());
 }
 
-/// Returns the directories that the runtime searches for plugins.
+/// Returns the directories in which the runtime searches plugins.
 pub(crate) fn bin_dirs(install: &Install) -> Vec<PathBuf> {
     match install.cni_bin_dir.as_slice() {
         [] => vec![BIN_DIR.into()],
@@ -360,14 +361,14 @@ pub(crate) fn bin_dirs(install: &Install) -> Vec<PathBuf> {
     }
 }
 
-/// Directories by the paths that the node has, to be written.
+/// Returns writable mounts of the node's directories at the same paths.
 fn on_the_node<'a>(paths: impl IntoIterator<Item = &'a PathBuf>) -> Mounts {
     let paths = paths.into_iter().map(|path| path.display().to_string());
     paths.map(|path| (path.clone(), (path, false))).collect()
 }
 
 #[test]
-fn it_can_be_taken_off_the_nodes_again() {
+fn the_chain_can_be_removed_from_nodes() {
     UNINSTALL.into_iter().for_each(takes_it_off);
 }
 
@@ -387,7 +388,7 @@ fn takes_it_off(file: &'static str) {
         cluster.daemon_set.spec.selector,
         installed.daemon_set.spec.selector
     );
-    // an init container would keep its log from who asks for the pod's
+    // no init container, because `kubectl logs` of the pod would not show its log
     assert!(installer(&cluster).is_none());
     let container = cluster.daemon();
     let Ok(Arguments {
@@ -398,7 +399,8 @@ fn takes_it_off(file: &'static str) {
         panic!("{:?}", container.args)
     };
     assert!(!uninstall.force);
-    // what ends is started again, ever later; and it is ready when it is done
+    // the program must keep running: kubelet would restart an ended container at growing intervals. Its readiness shows
+    // that it is done
     assert!(uninstall.stay);
     let probe = container.readiness_probe.as_ref().expect("a probe");
     let command = probe.exec.as_ref().and_then(|it| it.command.clone());
@@ -421,7 +423,7 @@ fn takes_it_off(file: &'static str) {
     assert_eq!(probed.node_features, uninstall.node_features);
     assert_eq!(uninstall.node_features.is_some(), file == UNINSTALL[2]);
     let spec = &cluster.daemon_set.spec;
-    // helm --wait waits for all but those that may be unavailable
+    // `helm --wait` waits for all pods except those that may be unavailable
     let strategy = spec.update_strategy.as_ref();
     let rolling = strategy.and_then(|it| it.rolling_update.as_ref());
     let rolling = rolling.expect("a strategy");
@@ -435,13 +437,13 @@ fn takes_it_off(file: &'static str) {
     let mut needed = on_the_node(directories.into_iter().chain(&uninstall.node_features));
     needed.insert("/run/netns".into(), ("/run/netns".into(), true));
     if file == UNINSTALL[1] {
-        // which files are the daemon's is recorded in the state directory
+        // the state directory has the record of the daemon's files
         needed.extend(on_the_node([&PathBuf::from(DEVICE_INFO)]));
     }
     assert_eq!(mounts(&cluster, container), needed);
     let mounted = container.volume_mounts.iter().flatten();
     let mut netns = mounted.filter(|it| it.mount_path == "/run/netns");
-    // those that end while it is tried again
+    // the container must also see the end of pods while it retries
     let propagation = netns.next().and_then(|it| it.mount_propagation.as_deref());
     assert_eq!(propagation, Some("HostToContainer"));
     let context = container

@@ -7,9 +7,9 @@ use crate::{claims, fabric, monitoring, platforms, refused, report};
 pub(crate) struct Wanted {
     pub(crate) file: &'static str,
     pub(crate) resources: &'static [&'static str],
-    /// Capabilities beside `NET_ADMIN` and `NET_BROADCAST`.
+    /// Capabilities in addition to `NET_ADMIN` and `NET_BROADCAST`.
     pub(crate) capabilities: &'static [&'static str],
-    /// Capabilities of all containers that write to the chain's directories.
+    /// Capabilities of all containers that write to the directories of the lists and plugins.
     pub(crate) chain_capabilities: &'static [&'static str],
     pub(crate) remarks: usize,
 }
@@ -28,19 +28,19 @@ const fn wanted(
     }
 }
 
-/// Manifest with other values where a cluster's owner decides.
+/// Manifest with other values where a cluster's operator decides.
 pub(crate) const OTHER_NODES: &str = "integration/manifests/rendered/other-nodes.yaml";
 
-/// Manifest of the page for users of ack-rdma-device-plugin.
+/// Manifest from the page for users of ack-rdma-device-plugin.
 pub(crate) const BONDS: &str = "integration/manifests/rendered/bonds-of-one-pod-each.yaml";
 
-/// Physical functions, all of them one pod's.
+/// Manifest in which one pod gets all physical functions.
 pub(crate) const WHOLE_NICS: &str = "conf/manifests/whole-nics.yaml";
 
 const EXCLUSIVE: &[&str] = &["SYS_ADMIN"];
 pub(crate) const LOADING: &[&str] = &["SYS_MODULE", "SYS_PTRACE", "DAC_READ_SEARCH"];
 
-pub(crate) const ALL: [Wanted; 48] = [
+pub(crate) const ALL: [Wanted; 49] = [
     wanted("conf/manifests/erdma.yaml", &["aliyun/erdma"], &[]),
     wanted("conf/manifests/hca.yaml", &["rdma/hca"], &[]),
     wanted("conf/manifests/lingjun.yaml", &["rdma/hca"], &[]),
@@ -53,7 +53,7 @@ pub(crate) const ALL: [Wanted; 48] = [
         &[],
     ),
     Wanted {
-        // periodicUpdateInterval
+        // a remark about periodicUpdateInterval
         remarks: 1,
         ..wanted(
             "integration/manifests/rendered/another-format.yaml",
@@ -97,6 +97,11 @@ pub(crate) const ALL: [Wanted; 48] = [
         LOADING,
     ),
     wanted(fabric::FILE, &["rdma/hca"], &[]),
+    wanted(
+        "integration/manifests/rendered/limits.yaml",
+        &["rdma/hca"],
+        &[],
+    ),
     wanted(monitoring::FILE, &["rdma/hca"], &[]),
     wanted(
         "integration/manifests/rendered/no-chain-said.yaml",

@@ -47,7 +47,7 @@ async fn counters_of_an_exclusive_device_say_whose_they_are() {
         r#"rdma_device_plugin_allocated{resource="rdma/vf"} 1"#,
         r#"rdma_device_plugin_scrape_complete{part="holders"} 1"#,
         r#"rdma_device_plugin_scrape_complete{part="counters"} 1"#,
-        // no pod has the other one
+        // no pod has this device: its counter has no labels of a pod
         r#"rdma_port_rcv_data_bytes_total{device="mlx5_1",port="1"} 1000"#,
     ] {
         assert!(text.lines().any(|it| it == line), "no {line} in:\n{text}");
@@ -55,7 +55,7 @@ async fn counters_of_an_exclusive_device_say_whose_they_are() {
     assert!(text.ends_with("# EOF\n"));
 }
 
-/// The device is inside a pod, which the daemon may not enter.
+/// The device is inside a pod that the daemon may not enter.
 #[tokio::test(flavor = "multi_thread")]
 async fn counters_that_cannot_be_read_are_reported_as_unknown() {
     let offered = offer("rdma/vf", Sharing::Exclusive, &[("0000:3b:00.2", &[0])]);
@@ -73,7 +73,7 @@ async fn counters_that_cannot_be_read_are_reported_as_unknown() {
     assert!(!text.contains(r#"{device="mlx5_0",port="#), "{text}");
 }
 
-/// A NIC that fell off its bus keeps its series: an alert on a series that is gone does not fire.
+/// A NIC that disappeared from its bus keeps its series: an alert does not fire on a missing series.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_nic_that_fell_off_its_bus_is_not_healthy() {
     let mut offered = offer("rdma/hca", Sharing::Shared, &[("0", &[0, 1])]);
@@ -83,7 +83,7 @@ async fn a_nic_that_fell_off_its_bus_is_not_healthy() {
         address: address(at),
         rdma: rdma.map(str::to_owned),
     };
-    // the last one's name is another device's by now
+    // another device has the last device's name now
     site.gone = vec![
         gone("0000:9d:00.0", Some("mlx5_2")),
         gone("0000:9e:00.0", None),
@@ -102,7 +102,7 @@ async fn a_nic_that_fell_off_its_bus_is_not_healthy() {
         .lines()
         .filter(|it| it.starts_with("rdma_device_healthy{"));
     assert_eq!(healthy.count(), 3, "{text}");
-    // and where none is left
+    // a node whose last device disappeared
     let mut site = Site::new(vec![]);
     site.gone = vec![gone("0000:9d:00.0", Some("mlx5_2"))];
     let text = site.serve().await.metrics().await;
@@ -123,7 +123,7 @@ async fn a_shared_device_has_its_counters_once_and_holders_as_many_as_there_are(
         pod("team", "b", container("main", "rdma/hca", &["1"])),
         pod("team", "c", container("main", "other/thing", &["2"])),
     ]));
-    // the grant counts: one device of both
+    // the grant decides which devices the id has: only one of the two
     let granted = Grant {
         format: rdma_resources::grant::FORMAT,
         resource: "rdma/hca".into(),
@@ -215,7 +215,7 @@ async fn a_kubelet_that_never_answers_costs_two_seconds_and_who_has_what() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_counter_that_cannot_be_read_costs_two_seconds_and_the_counters() {
     let site = Site::new(vec![]);
-    // a FIFO without a writer: reading it never ends
+    // reading a FIFO without a writer never ends
     let fifo = site
         .path()
         .join("sys/class/infiniband/mlx5_0/ports/1/counters/stuck");
@@ -238,7 +238,7 @@ async fn a_counter_that_cannot_be_read_costs_two_seconds_and_the_counters() {
             "{text}"
         );
     }
-    // scrapes of this program's other tests end by themselves
+    // scrapes of this process' other tests end by themselves
     wait::until("no scrape but the first has left a thread behind", || {
         site.threads_called("counters") <= 1
     });
@@ -262,7 +262,7 @@ async fn health_is_reported_in_words() {
         (200, "kubelet's socket is missing; waiting for it\n")
     );
     site.make_kubelet_socket();
-    // it has a while to register
+    // the plugin has some time to register
     assert_eq!(server.get("GET", "/healthz").await.0, 200);
     site.metrics.registered("rdma/vf", true);
     let (status, words) = server.get("GET", "/healthz").await;
@@ -292,7 +292,7 @@ async fn idle_clients_do_not_pile_up() {
     for _ in 0..40 {
         idle.push(server.connect().await);
     }
-    // those that say nothing are shown out, and the scrape has its turn
+    // the server closes silent connections, and then answers the scrape
     let begin = Stopwatch::start();
     let text = server.metrics().await;
     assert!(text.ends_with("# EOF\n"));
@@ -303,7 +303,7 @@ async fn idle_clients_do_not_pile_up() {
     );
 }
 
-/// Reads the chain's records.
+/// Reads the records of `rdma-cni`.
 #[tokio::test(flavor = "multi_thread")]
 async fn whether_pods_have_smc() {
     let site = Site::new(vec![]);
@@ -342,7 +342,7 @@ async fn whether_pods_have_smc() {
     assert!(told.contains(&off.as_str()), "{told:?}");
 }
 
-/// Files in place of the kernel's controller.
+/// Files stand in for the kernel's rdma controller.
 #[tokio::test(flavor = "multi_thread")]
 async fn pods_with_limits_show_their_use() {
     let site = Site::new(vec![]);
@@ -352,7 +352,13 @@ async fn pods_with_limits_show_their_use() {
         fs::create_dir_all(path.parent().expect("a directory")).expect("made");
         fs::write(path, text).expect("written");
     };
-    write("cgroup.controllers", "rdma\n");
+    for file in [
+        "cgroup.controllers",
+        "cgroup.subtree_control",
+        "kubepods.slice/cgroup.subtree_control",
+    ] {
+        write(file, "rdma\n");
+    }
     let containers = LimitedContainers::new(site.path(), &cgroups);
     for (pod, id) in [("lives", "one"), ("lives", "two"), ("left", "three")] {
         let container = LimitedContainer {
@@ -378,7 +384,7 @@ async fn pods_with_limits_show_their_use() {
     let lines = text.lines();
     let mut lines: Vec<&str> = lines.filter(|it| it.starts_with("rdma_pod_")).collect();
     lines.sort_unstable();
-    // its other use has no limit
+    // other resources of the controller have no limit
     let labels = r#"{device="mlx5_0",pod="lives",namespace="team"}"#;
     let expected = [
         r#"rdma_pod_limits_left{pod="left",namespace="team"} 1"#.to_owned(),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A node for the metrics: two devices, a stand-in for kubelet, a client.
+//! A node for tests of the metrics: two devices, a stand-in for kubelet, and a client.
 
 use kubelet_api::pod_resources::v1::{
     ContainerDevices, ContainerResources, GetPodResourcesRequest, GetPodResourcesResponse,
@@ -25,7 +25,7 @@ use tonic::{Request, Response, Status, async_trait, transport};
 
 pub(crate) const DEVICES: [&str; 2] = ["0000:3b:00.2", "0000:5e:00.0"];
 
-/// Treatment of a request by kubelet.
+/// Behaviour of kubelet.
 #[derive(Clone)]
 pub(crate) enum Kubelet {
     Answers(Vec<PodResources>),
@@ -54,14 +54,14 @@ impl PodResourcesLister for Kubelet {
     }
 }
 
-/// A node with `mlx5_0` and `mlx5_1`, whose directories are below [`Site::path`].
+/// A node with `mlx5_0` and `mlx5_1`. Its directories are below [`Site::path`].
 pub(crate) struct Site {
     pub(crate) metrics: Metrics,
     directory: tempfile::TempDir,
     offers: Vec<Offer>,
-    /// Devices that fell off their bus, of `rdma/hca`.
+    /// Devices of `rdma/hca` that disappeared from their bus.
     pub(crate) gone: Vec<Gone>,
-    /// Another node than that of both devices.
+    /// State of another node, in place of the node with the two devices.
     pub(crate) view: Option<View>,
     kubelet: Vec<AbortHandle>,
 }
@@ -107,7 +107,7 @@ impl Site {
         self.directory.path()
     }
 
-    /// Lets a kubelet answer.
+    /// Starts a kubelet with this behaviour.
     pub(crate) fn kubelet(&mut self, kubelet: Kubelet) {
         let socket = self.path().join("kubelet/pod-resources/kubelet.sock");
         let listener = UnixListener::bind(socket).expect("a socket");
@@ -117,7 +117,7 @@ impl Site {
         self.kubelet.push(tokio::spawn(server).abort_handle());
     }
 
-    /// Lets another one answer in the place of the one before.
+    /// Starts a kubelet with this behaviour in place of the previous kubelet.
     pub(crate) fn kubelet_anew(&mut self, kubelet: Kubelet) {
         self.kubelet.drain(..).for_each(|it| it.abort());
         let socket = self.path().join("kubelet/pod-resources/kubelet.sock");
@@ -125,7 +125,7 @@ impl Site {
         self.kubelet(kubelet);
     }
 
-    /// Puts something where kubelet takes registrations.
+    /// Makes a socket at the path of kubelet's registration socket.
     pub(crate) fn make_kubelet_socket(&self) {
         let socket = self.path().join("kubelet/device-plugins/kubelet.sock");
         drop(UnixListener::bind(socket).expect("a socket"));
@@ -154,7 +154,7 @@ impl Site {
         self.serve_view(Arc::new(move || view.clone())).await
     }
 
-    /// Serves the metrics of a node that changes: `view` returns its present state.
+    /// Serves the metrics of a node that changes. `view` returns the node's present state.
     pub(crate) async fn serve_view(&self, view: Arc<dyn Fn() -> View + Send + Sync>) -> Client {
         let sources = Sources {
             view,
@@ -168,7 +168,7 @@ impl Site {
         Client(server.expect("a server"))
     }
 
-    /// Returns the number of this process' threads with the name.
+    /// Returns the number of this process' threads with the name `name`.
     pub(crate) fn threads_called(&self, name: &str) -> usize {
         let tasks = fs::read_dir("/proc/self/task").expect("threads").flatten();
         let names = tasks.filter_map(|task| fs::read_to_string(task.path().join("comm")).ok());
@@ -176,7 +176,7 @@ impl Site {
     }
 }
 
-/// A server, and who asks it.
+/// A running server, with functions that send requests to it.
 pub(crate) struct Client(Server);
 
 impl Client {
@@ -189,14 +189,14 @@ impl Client {
         stream.expect("connected")
     }
 
-    /// The status and the body of an answer.
+    /// Returns status and body of an answer.
     pub(crate) async fn get(&self, method: &str, path: &str) -> (u16, String) {
         let (head, body) = self.answer(method, path).await;
         let status = head.split(' ').nth(1).and_then(|it| it.parse().ok());
         (status.expect("a status"), body)
     }
 
-    /// The head and the body of an answer.
+    /// Returns head and body of an answer.
     pub(crate) async fn answer(&self, method: &str, path: &str) -> (String, String) {
         let mut stream = self.connect().await;
         let request = format!("{method} {path} HTTP/1.1\r\nHost: node\r\n\r\n");
@@ -218,7 +218,7 @@ pub(crate) fn address(text: &str) -> DeviceAddress {
     text.to_owned().try_into().expect("an address")
 }
 
-/// A resource of both devices, and its ids with the places of theirs.
+/// Returns a resource with both devices. Each id comes with the indices of its devices.
 pub(crate) fn offer(name: &str, sharing: Sharing, ids: &[(&str, &[usize])]) -> Offer {
     let ids = ids.iter().map(|(id, devices)| OfferedId {
         id: (*id).to_owned(),
@@ -232,6 +232,7 @@ pub(crate) fn offer(name: &str, sharing: Sharing, ids: &[(&str, &[usize])]) -> O
         sharing,
         devices: devices(DEVICES),
         ids: ids.collect(),
+        keeps_count: false,
         has_parents: false,
         cdi: false,
         umad: false,
@@ -242,7 +243,7 @@ pub(crate) fn offer(name: &str, sharing: Sharing, ids: &[(&str, &[usize])]) -> O
     }
 }
 
-/// Devices that can be used, with RDMA devices by their places.
+/// Returns usable devices. The names of their RDMA devices follow from their indices.
 pub(crate) fn devices(addresses: impl IntoIterator<Item: AsRef<str>>) -> Vec<OfferedDevice> {
     let all = addresses.into_iter().enumerate();
     let device = |(place, at): (usize, _)| OfferedDevice {
@@ -273,7 +274,7 @@ pub(crate) fn container(name: &str, resource: &str, ids: &[&str]) -> ContainerRe
     };
     ContainerResources {
         name: name.to_owned(),
-        // once for each NUMA node
+        // kubelet has one entry for each NUMA node
         devices: vec![devices.clone(), devices],
         ..ContainerResources::default()
     }

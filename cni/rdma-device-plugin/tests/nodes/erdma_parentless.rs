@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! eRDMA as mainline's driver has it: the RDMA device is below `devices/virtual`, and no link leads from it to a PCI
-//! function. The trees are made up after what Linux 6.12 showed with the real driver.
+//! Tests of eRDMA with the driver of mainline Linux: the RDMA device is below `devices/virtual`, and no link leads from
+//! it to a PCI function. The made-up trees are like those of Linux 6.12 with the real driver.
 
 use crate::erdma::{FIRST, SECOND, look, node, offered, own};
 use integration::Machine;
@@ -9,7 +9,7 @@ use rdma_netns::Linux;
 use serde_json::json;
 use std::fs;
 
-/// Two NICs in the layout that `has_parent` says.
+/// Returns a node with two NICs. Their RDMA devices have a parent if `has_parent` is true.
 fn machine(has_parent: bool) -> Machine {
     let machine = node();
     if !has_parent {
@@ -66,7 +66,7 @@ fn both_layouts_are_offered_alike() {
     }
 }
 
-/// Every format's word for a driver, a vendor, a device, an address, a netdev, an RDMA device.
+/// Selectors of every format: by driver, vendor, device, address, netdev and RDMA device.
 #[test]
 fn a_device_matches_by_any_of_its_functions() {
     let of = |devices: &str| {
@@ -102,7 +102,8 @@ fn a_device_matches_by_any_of_its_functions() {
             assert_eq!(found.len(), count, "{conf} {has_parent}: {found:?}");
         }
     }
-    // the function's own address stands for one NIC while there is one, and for none while it may be either's
+    // a function's address selects the NIC if the node has only this NIC. With two NICs it selects none, because the
+    // function could belong to either of them
     let both = machine(false);
     let conf = of("pci: '0000:00:07.0'");
     assert_eq!(addresses(&conf, &both), [] as [&str; 0]);
@@ -114,7 +115,7 @@ fn a_device_matches_by_any_of_its_functions() {
     assert_eq!(addresses(&conf, &both), ["0000:00:05.0"]);
 }
 
-/// `netdev` and what more is hidden, as by a move into a pod.
+/// Hides the netdev, and with `has_rdma` also the RDMA device, as a move into a pod does.
 fn hide(machine: &Machine, has_rdma: bool) {
     fs::remove_file(machine.path("sys/class/net/eth1")).expect("moved");
     if has_rdma {
@@ -123,7 +124,7 @@ fn hide(machine: &Machine, has_rdma: bool) {
 }
 
 #[test]
-fn it_is_the_same_device_while_a_pod_has_it() {
+fn an_erdma_device_keeps_its_identity_in_a_pod() {
     for has_rdma in [false, true] {
         let machine = machine(false);
         let hardware = Hardware::new(&machine.path("sys"), &machine.path("dev"));
@@ -140,7 +141,8 @@ fn it_is_the_same_device_while_a_pod_has_it() {
     }
 }
 
-/// The daemon's start, and `--check-config`, while a pod has it: the record of `rdma-cni` tells.
+/// A pod has the device while the daemon starts, or while `--check-config` runs. The record of `rdma-cni` shows the
+/// device's function.
 #[test]
 fn a_record_names_its_attachment() {
     let machine = machine(false);

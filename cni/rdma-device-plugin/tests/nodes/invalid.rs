@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Invalid configurations, each with the report for its user; and ignored ones.
+//! Tests of invalid configurations, each with its error message, and of ignored ones.
 
-use rdma_device_plugin::conf::{Conf, Parsed};
+use rdma_device_plugin::conf::{Conf, Ids, Parsed};
 use std::path::Path;
 
 const FORMATS: &str = "at the top there must be one of resources or erdma (rdma-device-plugin), mode \
@@ -342,7 +342,7 @@ fn ignored_fields_are_reported() {
     );
 }
 
-/// The resources of the chain do not depend on the format of the configuration.
+/// The resources that the chain attaches do not depend on the format of the configuration.
 #[test]
 fn every_format_may_have_the_chain() {
     for (format, resource) in [
@@ -402,7 +402,12 @@ resources:
         {"name":"rdma/vf","kind":"exclusive","umad":true,"topology":false,
          "devices":[{"pf":["ens1f0#0-3,5"]},{"pf":"0000:3b:00.1","driver":"mlx5_*"}]}],"cdi":false}"#;
     let parsed = taken(yaml);
-    assert_eq!(parsed, taken(json));
+    let mut numbered = taken(json);
+    for resource in &mut numbered.conf.resources {
+        let is_default = std::mem::replace(&mut resource.has_default_count, true);
+        assert_eq!(is_default, resource.ids == Ids::Exclusive);
+    }
+    assert_eq!(parsed, numbered);
     assert_eq!(parsed.remarks, Vec::<String>::new());
     assert_eq!(parsed.conf.resources.len(), 3);
     assert_eq!(parsed.conf.resources[2].place, "resources[2]");

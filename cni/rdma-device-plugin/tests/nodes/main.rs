@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Offers and answers of the daemon on a dozen node layouts, beside those that the owner of each foreign configuration
-//! format would give: every difference is there on purpose, with a reason.
+//! Tests of the daemon's offers and answers on a dozen node layouts. For each foreign configuration format, they are
+//! compared with the offers and answers of the program that owns the format. Every difference is intended, and has a
+//! reason.
 //!
-//! `<layout>/node.json` is the node, as a base of `bases/` and what differs from it (see the crate `cases`). `configs/`
-//! has the configurations, `<layout>/table.yaml` the two answers, `differences.yaml` the reasons;
-//! `<layout>/preferred.yaml` has NICs beside GPUs. README.md says where the peers' answers are from.
+//! - `<layout>/node.json` has the node, as a base of `bases/` and the differences from it (see the crate `cases`).
+//! - `configs/` has the configurations.
+//! - `<layout>/table.yaml` has the answers of both programs, and `differences.yaml` the reasons.
+//! - `<layout>/preferred.yaml` has NICs beside GPUs.
+//! - README.md names the sources of the other programs' answers.
 
 mod answers;
 mod erdma;
@@ -17,6 +20,7 @@ mod parents;
 mod preferred;
 mod required;
 mod selected;
+mod sharers;
 mod tree;
 mod unnamed;
 
@@ -36,7 +40,7 @@ use std::{
 #[serde(deny_unknown_fields)]
 struct Table {
     about: String,
-    /// The layout that the daemons saw before this one.
+    /// Layout that the daemon observed before this one.
     before: Option<String>,
     cases: Vec<Case>,
 }
@@ -46,20 +50,20 @@ struct Table {
 struct Case {
     config: String,
     resource: String,
-    /// Allocated ids.
+    /// Ids that kubelet allocates.
     request: Vec<String>,
     peer: Answer,
     ours: Answer,
     differences: Vec<String>,
 }
 
-/// No ids: the resource is not advertised, or with none.
+/// Answer of a program. It has no ids if the program does not advertise the resource, or advertises it without ids.
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Answer {
-    /// `0000:3b:00.2 numa 1`; `0..999` is a thousand.
+    /// Lines such as `0000:3b:00.2 numa 1`. `0..999` means a thousand ids.
     ids: Vec<String>,
-    /// `uverbs0 rw`, in order of name.
+    /// Lines such as `uverbs0 rw`, in the order of the names.
     devices: Vec<String>,
     env: BTreeMap<String, String>,
 }
@@ -149,7 +153,7 @@ fn ours(case: &Case, layout: &str, before: Option<&str>) -> Answer {
     }
 }
 
-/// The list as a table has it: ids that differ by their number alone are one line.
+/// Returns the ids in the form of the table: one line for ids that differ only by their number.
 fn ids(offer: &Offer) -> Vec<String> {
     let mut lines: Vec<(String, u32, u32, String)> = Vec::new();
     for device in offer.list() {
@@ -194,7 +198,7 @@ fn we_answer_as_the_tables_say() {
     assert!(cases > 40, "{cases} cases");
 }
 
-/// A resource that a table does not have is neither the peer's nor ours.
+/// Neither program offers a resource that a table does not have.
 #[test]
 fn we_offer_nothing_that_the_tables_do_not_have() {
     for (layout, table) in tables() {

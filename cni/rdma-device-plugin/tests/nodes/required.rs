@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Resources that have to have all their devices, and what became of one that fell off its bus.
+//! Tests of resources that must have all their devices, and of a device that disappeared from its
+//! bus.
 
 use crate::node;
 use rdma_device_plugin::{
@@ -31,7 +32,7 @@ fn fit(offer: &Offer) -> usize {
     offer.ids.iter().filter(|id| id.healthy).count()
 }
 
-/// The eight HCAs without one of them, and its address.
+/// Returns a node with seven of its eight HCAs, and the address of the missing HCA.
 fn seven() -> (Inventory, String) {
     let mut inventory = node("eight-hcas");
     let last = inventory
@@ -74,7 +75,7 @@ fn without_the_controller_no_id_with_limits_is_healthy() {
         );
         let refused = offer.answer(&["0".to_owned()], &hcas).expect_err("refused");
         assert!(refused.to_string().contains(&**said), "{refused}");
-        // locked memory needs no controller
+        // a limit of locked memory needs no rdma controller
         let (offer, _) = of(&of_limits(r#","memlock":1"#), &hcas, &well, &previous);
         assert_eq!((fit(&offer), offer.published().limited), (1000, false));
     }
@@ -109,7 +110,7 @@ fn with_fewer_devices_than_required_no_id_is_healthy() {
             require.trim_matches('"')
         );
         assert_eq!(remarks, [said]);
-        // of one that kubelet allocated just before
+        // an id that kubelet allocated just before
         let error = offer.answer(&[offer.ids[0].id.clone()], &seven);
         let error = error.expect_err("not given").to_string();
         assert!(error.contains("requires 8"), "{error}");
@@ -121,7 +122,7 @@ fn with_fewer_devices_than_required_no_id_is_healthy() {
         &PreviousOffers::default(),
     );
     assert_eq!(fit(&offer), 1000);
-    // it was never seen
+    // the daemon has never seen the missing device
     let (offer, _) = of(
         &conf("\"all\"", "shared"),
         &seven,
@@ -187,16 +188,17 @@ fn a_virtual_function_that_was_taken_away_is_not_missed() {
     let taken = offer.devices[3].address.clone();
     fewer.functions.retain(|it| it.device.address != taken);
     assert_eq!(previous.gone("rdma/vf", &fewer), []);
-    // nor after a restart of the daemon, which has the addresses of a file
+    // the device is also known after a restart of the daemon, from the published file
     let restarted = PreviousOffers::of_published(&Published {
         format: published::FORMAT,
         cdi_dir: None,
+        boot_id: None,
         resources: [("rdma/vf".to_owned(), offer.published())].into(),
         chain_names_resources: false,
         physical_functions: physical_functions(std::slice::from_ref(&offer), &before),
     });
     assert_eq!(restarted.gone("rdma/vf", &fewer), []);
-    // with its physical function it fell
+    // the device disappeared together with its physical function
     let physical = before
         .function(&taken)
         .and_then(|it| it.device.physical_function.clone());

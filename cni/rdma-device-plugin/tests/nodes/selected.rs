@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of a resource's devices, which it keeps while they are in pods, and of the reports about the others.
+//! Tests of a resource's devices, which it keeps while they are in pods, and of the remarks about other
+//! devices.
 
 use crate::{ids, node};
 use rdma_device_plugin::{
@@ -29,7 +30,7 @@ fn of(conf: &Conf, inventory: &Inventory, previous: &PreviousOffers) -> (Vec<Off
     )
 }
 
-/// The addresses that `selector` selects on `layout`.
+/// Returns the addresses of the devices that `selector` selects on `layout`.
 fn selected(selector: &str, layout: &str) -> Vec<String> {
     let text =
         format!(r#"{{"resources":[{{"name":"rdma/x","kind":"shared","devices":[{selector}]}}]}}"#);
@@ -150,23 +151,24 @@ fn a_device_in_a_pod_stays_offered() {
         "netdevs in pods keep their addresses"
     );
 
-    // again and again
+    // the result stays the same at later observations
     let (later, _) = of(&conf, &inside, &PreviousOffers::of(&after));
     assert_eq!(later, after);
     // after a restart of the daemon
     let published = Published {
         format: published::FORMAT,
         cdi_dir: None,
+        boot_id: None,
         resources: [("rdma/vf".to_owned(), before[0].published())].into(),
         chain_names_resources: false,
         physical_functions: BTreeMap::new(),
     };
     let (restarted, _) = of(&conf, &inside, &PreviousOffers::of_published(&published));
     assert_eq!(addresses(&restarted[0]), VFS);
-    // one that was never seen is not taken for another
+    // a device that was never observed does not count as another device
     let (fresh, _) = of(&conf, &inside, &PreviousOffers::default());
     assert_eq!(addresses(&fresh[0]), ["0000:3b:00.2", "0000:3b:00.5"]);
-    // and one that is seen and does not fit any more goes
+    // a visible device that no longer matches is removed
     let mut renamed = node("four-vfs");
     renamed.functions[1].netdevs[0].name = "eth7".into();
     let (renamed, _) = of(&conf, &renamed, &PreviousOffers::of(&before));
@@ -183,7 +185,7 @@ fn a_device_without_its_rdma_device_stays_with_its_reported_health() {
         let ids = offers[0].ids.iter().filter(|id| id.healthy);
         ids.map(|id| id.id.clone()).collect::<Vec<_>>()
     };
-    // a move makes it again: kubelet gets no report of that
+    // the driver makes the RDMA device again at a move, and kubelet gets no report about this
     let (after, _) = of(&conf, &moving, &PreviousOffers::of(&before));
     assert_eq!(healthy(&after), VFS);
     let down = VFS[0].to_owned().try_into().expect("an address");
@@ -200,7 +202,7 @@ fn a_device_without_its_rdma_device_stays_with_its_reported_health() {
     assert_eq!(later, after);
     let (back, _) = of(&conf, &node("four-vfs"), &PreviousOffers::of(&later));
     assert_eq!(back, before);
-    // another one's new RDMA device got its name, of which there are ids
+    // another NIC's new RDMA device has the name of this device, and pods have ids with this name
     let nics = crate::selected::conf(
         r#"{"resources":[{"name":"rdma/x","kind":"perNic","count":1,
         "devices":[{"netdev":"ens1f0v*","rdma":"mlx5_[1-4]"}]}]}"#,
@@ -210,7 +212,7 @@ fn a_device_without_its_rdma_device_stays_with_its_reported_health() {
     renamed.functions[2].hcas[0].name = "mlx5_1".into();
     let (nics, _) = of(&nics, &renamed, &PreviousOffers::of(&nics_before));
     assert_eq!(addresses(&nics[0]), VFS[1..]);
-    // unplugged
+    // the device was unplugged
     let (gone, _) = of(&conf, &node("vf-removed"), &PreviousOffers::of(&before));
     assert_eq!(addresses(&gone[0]), [VFS[0], VFS[1], VFS[3]]);
 }
@@ -237,7 +239,7 @@ fn no_list_is_longer_than_kubelet_takes() {
     assert_eq!(remarks, [] as [&str; 0]);
 }
 
-/// A pod has the whole of a bonded NIC: its RDMA device, and a child of the bond.
+/// A pod gets a whole bonded NIC: its RDMA device, and a child of the bond.
 #[test]
 fn a_bond_can_be_one_pods_alone_where_its_rdma_device_stays_for_that() {
     let exclusive = r#"{"resources":[{"name":"rdma/hca","kind":"exclusive"}]}"#;
@@ -264,7 +266,8 @@ fn a_bond_can_be_one_pods_alone_where_its_rdma_device_stays_for_that() {
     let why = "is a port of bond0, which cannot be moved into a pod, and RDMA devices belong to one network";
     assert!(remarks[0].contains(why), "{remarks:?}");
 
-    // the node's own, and a bond whose ports have RDMA devices of their own
+    // a netdev of one bond has the node's default route, and both ports of the other bond have an RDMA
+    // device
     bonds.rdma_mode = None;
     bonds.functions[2].netdevs[0].default_route = true;
     let hca = bonds.functions[0].hcas.clone();
@@ -280,7 +283,7 @@ fn a_bond_can_be_one_pods_alone_where_its_rdma_device_stays_for_that() {
     );
 }
 
-/// Netdevs that cannot have a child, and a bond of another resource.
+/// Netdevs that cannot have a child, and a bond of another resource, are left out.
 #[test]
 fn a_bond_is_no_pods_alone_where_it_could_not_be_attached_or_is_anothers() {
     let left_out = |text: &str, node: &Inventory| {
@@ -434,7 +437,7 @@ fn the_table_of_a_node_without_rdma_has_each_resource_and_why_it_is_none() {
     );
 }
 
-/// Resources that the chain attaches, where `rdma-ipam` is to use the prefix of each.
+/// Resources that `rdma-cni` attaches, with `rdma-ipam` deriving addresses from the prefix of each NIC.
 #[test]
 fn the_nics_that_pods_ipv6_addresses_come_from() {
     let parents = |format: &str, plugin: &str| -> Vec<String> {

@@ -3,11 +3,11 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | this one | the loop: one thread, one request at a time |
-//! | `choice` | groups, order and pace: constant work for a node, however many nodes there are |
+//! | this module | the loop: one thread, one request at a time |
+//! | `choice` | groups, order and pace: the work of a node does not depend on the number of nodes |
 //! | `watch` | rails, peers and verdicts |
 //! | `peers` | ConfigMaps with the rails of nodes |
-//! | `report` | the file from which the node's daemon knows its unhealthy rails |
+//! | `report` | the file by which the watch tells the node's daemon the unhealthy rails |
 
 mod choice;
 mod peers;
@@ -34,21 +34,21 @@ use watch::{Outcome, Watch};
 
 /// Time limit of each step of a request.
 const ANSWER: Duration = Duration::from_secs(1);
-/// Time between two lists of peers.
+/// Time between two lists of peers from the API server.
 const LIST: Duration = Duration::from_secs(600);
 
-/// A rail of a node, as the node's ConfigMap has it.
+/// A rail of a node in the form of the node's ConfigMap.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FabricRail {
     /// Resource of the NIC.
     pub resource: String,
-    /// Number of the NIC in its resource. Nodes with the same set-up have the same numbers.
+    /// Index of the NIC in its resource. Nodes with the same set-up have the same indices.
     pub number: usize,
-    /// RDMA device.
+    /// Name of the RDMA device.
     pub device: String,
-    /// Addresses, none of them link-local.
+    /// Addresses of the rail. Leaves out link-local addresses.
     pub addresses: Vec<IpAddr>,
-    /// Verdict of the node's watch, see [`RailState::is_unreachable`].
+    /// Verdict of the node's fabric watch on the rail, see [`RailState::is_unreachable`].
     #[serde(
         rename = "unreachable",
         default,
@@ -58,12 +58,12 @@ pub struct FabricRail {
 }
 
 impl FabricRail {
-    /// Returns true if both have the same resource and number.
+    /// Returns true if both rails have the same resource and number.
     fn has_place_of(&self, other: &Self) -> bool {
         (&self.resource, self.number) == (&other.resource, other.number)
     }
 
-    /// Returns true if both are one NIC of this node, perhaps with other addresses.
+    /// Returns true if both values are the same NIC of this node. The addresses may differ.
     fn is_same(&self, other: &Self) -> bool {
         self.has_place_of(other) && self.device == other.device
     }
@@ -73,19 +73,19 @@ impl FabricRail {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RailState {
-    /// RDMA device.
+    /// Name of the RDMA device.
     pub device: String,
-    /// True after the rail's last 12 requests, to different peers, were lost; false again after two of 12 requests were
-    /// answered.
+    /// True after the rail's last 12 requests were lost. They go to different peers. The value becomes false after two
+    /// of the last 12 requests were answered.
     pub is_unreachable: bool,
-    /// True if the daemon is to treat it as unhealthy: it is unreachable, others reach each other, and no more than
-    /// [`Fabric::percent`] of the cluster's rails were unreachable.
+    /// True if the daemon must treat the rail as unhealthy. Such a rail is unreachable while other rails reach each
+    /// other. When it became unhealthy, at most [`Fabric::percent`] of the cluster's rails were unreachable.
     pub is_unhealthy: bool,
-    /// Number of its peers.
+    /// Number of the rail's peers.
     pub peers: usize,
-    /// Reason why its last request was not sent.
+    /// Reason why the rail's last request was not sent.
     pub not_asked: Option<String>,
-    /// Peers that it asked lately, the last one first.
+    /// Peers of the rail's last requests, the latest first.
     pub asked: Vec<Asked>,
 }
 
@@ -96,42 +96,42 @@ pub struct Asked {
     pub node: String,
     /// Address of the peer's rail.
     pub address: IpAddr,
-    /// Time of the answer in seconds; `None`: the request is lost.
+    /// Time until the answer in seconds; `None`: the request was lost.
     pub seconds: Option<f64>,
 }
 
-/// News of the watch.
+/// Event of the watch.
 #[derive(Debug)]
 pub enum Event<'a> {
-    /// A request of the device ended, with the time until its answer. `None`: it was lost.
+    /// A request of this device has ended. The duration is the time until the answer; `None`: the request was lost.
     Asked(&'a str, Option<Duration>),
     /// The device cannot send requests.
     NotAsked(&'a str, AskError),
-    /// The device is unreachable (true), or reachable again.
+    /// The device has become unreachable (true) or reachable (false).
     Verdict(&'a str, bool),
-    /// States at the beginning of a round, or with a new verdict.
+    /// States of all rails, at the beginning of a round or after a new verdict.
     States(Vec<RailState>),
-    /// The API server has the own rails, and has given the peers.
+    /// The API server has accepted this node's rails, and has listed the peers.
     Listed,
-    /// Reason why rails or peers are not up to date.
+    /// The rails in the API server, or the list of peers, are out of date for this reason.
     Problem(String),
 }
 
 /// Settings of a watch.
 #[derive(Debug)]
 pub struct Fabric {
-    /// Node and API server.
+    /// Name of the node, and access to the API server.
     pub account: Account,
-    /// The connection manager's device.
+    /// Path of the connection manager's device.
     pub manager: PathBuf,
     /// Time in which each rail sends two requests.
     pub interval: Duration,
-    /// Largest share of the cluster's rails, percent, that may be unreachable for a rail to become unhealthy, and one rail at
-    /// least. 0: none becomes unhealthy.
+    /// Largest percentage of the cluster's rails that may be unreachable when a rail becomes unhealthy. One unreachable
+    /// rail is always allowed. 0: no rail becomes unhealthy.
     pub percent: u8,
     /// Runtime for requests to the API server.
     pub runtime: Runtime,
-    /// Report of this node's earlier watch.
+    /// Report of this node's previous fabric watch.
     pub before: Report,
 }
 
@@ -143,9 +143,9 @@ struct Running<'a, T> {
     begin: Instant,
     /// Time of the last request.
     previous: Duration,
-    /// Rails in the API server.
+    /// This node's rails in the API server. `None`: the watch has not published them yet.
     published: Option<Vec<FabricRail>>,
-    /// Time of the next list.
+    /// Time of the next list of peers.
     list_at: Duration,
 }
 
@@ -195,7 +195,7 @@ impl<T: FnMut(Event<'_>)> Running<'_, T> {
         self.tell(Event::States(states));
     }
 
-    /// Publishes the own rails if they have changed. Lists peers when the next list is due.
+    /// Publishes this node's rails if they have changed. Lists the peers if a list is due.
     fn follow(&mut self) {
         let is_due = self.begin.elapsed() >= self.list_at;
         let rails = self.watch.own();
@@ -222,7 +222,7 @@ impl<T: FnMut(Event<'_>)> Running<'_, T> {
             Ok(()) => {
                 self.published = Some(rails);
                 if is_due {
-                    // nodes that started at the same time list at different times
+                    // distribute the lists of nodes whose watches started at the same time
                     let spread = mix(hash(&account.node)) % (LIST.as_secs() / 4);
                     self.list_at = self.begin.elapsed() + LIST - Duration::from_secs(spread);
                 }
@@ -232,8 +232,10 @@ impl<T: FnMut(Event<'_>)> Running<'_, T> {
         }
     }
 
-    /// Sends the requests of an interval. Without peers, waits for the interval. After a lost request sends a second
-    /// one, because the peer's first answer is lost while its kernel resolves this node's hardware address.
+    /// Sends the requests of an interval. Waits for the interval if there are no peers.
+    ///
+    /// After a lost request, sends a second one: the peer's first answer is lost while its kernel resolves this node's
+    /// hardware address.
     fn round(&mut self) {
         let round = self.watch.round();
         if round.is_empty() {
@@ -273,13 +275,13 @@ impl<T: FnMut(Event<'_>)> Running<'_, T> {
         if let Some(is_unreachable) = self.watch.take(rail, outcome) {
             self.tell(Event::Verdict(&device, is_unreachable));
             self.states();
-            // the verdict is published first
+            // list the peers soon after a new verdict, but publish the verdict first
             let soon = self.begin.elapsed() + self.settings.interval;
             self.list_at = self.list_at.min(soon);
         }
     }
 
-    /// Waits until another of `requests` in the interval may be sent.
+    /// Waits until the next request may be sent. `requests` is the number of requests in an interval.
     fn pause(&mut self, requests: usize) {
         let now = self.begin.elapsed();
         self.previous = next(self.previous, now, self.settings.interval, requests);
@@ -302,16 +304,17 @@ impl<T: FnMut(Event<'_>)> Running<'_, T> {
     }
 }
 
-/// Returns the label of a request that was not sent.
+/// Returns the value of the metric's label for a request that was not sent.
 fn reason(error: &AskError) -> &'static str {
     match error {
         AskError::Open { .. } => "no-connection-manager",
-        AskError::NoDevice(_) => "no-device",
+        AskError::NoDevice(_) | AskError::Removed => "no-device",
         AskError::NoRoute(_) => "no-route",
         AskError::Iwarp(_) => "iwarp",
         AskError::Silent { .. }
         | AskError::Unresolved(_)
         | AskError::NoPath(_)
+        | AskError::NoQp1
         | AskError::Step { .. } => "refused",
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The rails of a node, their peers, and the verdicts. No I/O.
+//! Rails of a node, their peers, and the verdicts on the rails. This module has no I/O.
 
 use super::{
     Asked, FabricRail, RailState,
@@ -13,15 +13,16 @@ use std::{
     time::Duration,
 };
 
-/// Requests of each rail in an interval.
+/// Number of requests of each rail in an interval.
 const REQUESTS: usize = 2;
-/// Number of requests in a row, to different peers if there are enough, whose loss makes a rail unreachable. With 8 and
-/// without a second try, a loss of 20 % each way made 613 of 40,000 rails unreachable in a simulation.
+/// Number of successive lost requests after which a rail is unreachable. The requests go to different peers if there
+/// are enough peers. In a simulation with 8 requests and without a second try, 613 of 40,000 rails became unreachable
+/// by a loss of 20 % in each direction.
 const LOST: u32 = 12;
-/// Answers to the last [`LOST`] requests after which the rail is reachable again.
+/// Number of answers to the last [`LOST`] requests after which an unreachable rail is reachable again.
 const ANSWERED: u32 = 2;
 
-/// A node whose rails can be asked.
+/// A node to whose rails this node's rails can send requests.
 #[derive(Debug)]
 pub(super) struct Peer {
     /// Name of the node.
@@ -29,7 +30,8 @@ pub(super) struct Peer {
     /// Hash of the node's name.
     pub(super) hash: u64,
     pub(super) rails: Vec<FabricRail>,
-    /// Number that the node's watch changes at each of its lists while a rail of the node is unreachable.
+    /// Number in the node's ConfigMap. While a rail of the node is unreachable, the node's watch changes the number at
+    /// each list.
     pub(super) renewal: u64,
 }
 
@@ -42,11 +44,11 @@ impl Peer {
 /// Verdict on a rail.
 #[derive(Clone, Copy, Debug, Default)]
 struct Judge {
-    /// A bit for each of the last requests; 1: answered.
+    /// One bit for each of the last requests. 1: answered.
     last: u32,
     requests: u32,
     is_unreachable: bool,
-    /// True if the daemon is to treat the rail as unhealthy, until it is reachable.
+    /// True if the daemon must treat the rail as unhealthy. The value stays until the rail is reachable.
     is_unhealthy: bool,
 }
 
@@ -62,28 +64,30 @@ impl Judge {
     }
 }
 
-/// A peer, with own address and the peer's.
+/// A peer, with the own address and the peer's address for a request.
 type Target = (Arc<Peer>, (IpAddr, IpAddr));
 
-/// A rail of this node.
+/// A rail of this node, with its verdict and requests.
 #[derive(Debug)]
 struct Watched {
     rail: FabricRail,
     judge: Judge,
-    /// Peers with own address and the peer's, in the order of the requests.
+    /// Targets of the rail's requests, in their order.
     targets: Vec<Target>,
-    /// Number of the next request.
+    /// Number of the next request. It determines the request's target.
     turn: usize,
-    /// The peers of the last [`LOST`] requests, oldest first, with the times of their answers.
+    /// Targets of the last [`LOST`] requests, the oldest first. Each has the time until the answer; `None`: the request
+    /// was lost.
     asked: VecDeque<(Target, Option<Duration>)>,
     /// Reason why the last request was not sent.
     not_asked: Option<&'static str>,
-    /// Requests in a row that were not sent, also for want of peers.
+    /// Number of successive requests that were not sent. A missing peer is one reason.
     unsent: u32,
 }
 
 impl Watched {
-    /// Counts a request that was not sent. After [`LOST`] in a row the verdict ends: nothing is known of the rail.
+    /// Counts a request that was not sent. After [`LOST`] such requests in succession, the state of the rail is
+    /// unknown, and its verdict ends.
     fn miss(&mut self) {
         self.unsent += 1;
         if self.unsent >= LOST {
@@ -95,43 +99,46 @@ impl Watched {
     /// Returns true if a peer answered in the last interval.
     fn is_answered(&self) -> bool {
         let mut last = self.asked.iter().rev().take(REQUESTS);
-        let is_asked = self.unsent == 0 && !self.targets.is_empty();
-        is_asked && last.any(|(_, time)| time.is_some())
+        let all_sent = self.unsent == 0 && !self.targets.is_empty();
+        all_sent && last.any(|(_, time)| time.is_some())
     }
 }
 
-/// End of a request.
+/// Outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// The answer came after this time.
+    /// The answer arrived after this time.
     Answered(Duration),
     Lost,
-    /// The request could not be sent, for this reason. It says nothing about the fabric.
+    /// The request could not be sent, for this reason. The outcome says nothing about the fabric.
     NotAsked(&'static str),
 }
 
-/// State of a node's watch.
+/// Watch of one node.
 #[derive(Debug)]
 pub(super) struct Watch {
     seed: u64,
     /// Number of groups in the next list.
     wanted: u32,
-    /// Number of the list.
+    /// Number of the present list.
     list: u64,
     peers: Vec<Arc<Peer>>,
     rails: Vec<Watched>,
-    /// Largest share of the cluster's rails that may be unreachable for a rail to become unhealthy, percent. 0: none becomes
-    /// unhealthy.
+    /// Largest percentage of the cluster's rails that may be unreachable when a rail becomes unhealthy. 0: no rail
+    /// becomes unhealthy.
     percent: u8,
-    /// Time after which an unreachable rail does not count, if the node's watch did not renew its ConfigMap: the node is off.
+    /// Time without a renewal after which unreachable rails of another node do not count. The node is then probably
+    /// off.
     patience: Duration,
-    /// Renewals of nodes with unreachable rails, with the times at which they were first listed, by the nodes' hashes.
+    /// Last renewal of each node with unreachable rails, and the time when it was first listed. The key is the hash of
+    /// the node's name.
     renewals: BTreeMap<u64, (u64, Duration)>,
 }
 
 impl Watch {
-    /// Returns the watch of the node whose name has this hash, with the largest share of unreachable rails, and the time
-    /// after which a node's unreachable rails do not count without a renewal.
+    /// Returns the watch of the node whose name has the hash `seed`. `percent` is the largest percentage of unreachable
+    /// rails with which a rail becomes unhealthy. After `patience` without a renewal, a node's unreachable rails do not
+    /// count.
     pub(super) fn new(seed: u64, percent: u8, patience: Duration) -> Self {
         Self {
             seed,
@@ -145,7 +152,7 @@ impl Watch {
         }
     }
 
-    /// Takes the rails that the node has now. A rail keeps its verdict.
+    /// Replaces the rails of this node. A rail that still exists keeps its verdict.
     pub(super) fn has(&mut self, rails: Vec<FabricRail>) {
         let mut before = std::mem::take(&mut self.rails);
         for rail in rails {
@@ -166,7 +173,7 @@ impl Watch {
         }
     }
 
-    /// Takes the verdicts of this node's earlier watch, without its evidence.
+    /// Applies the verdicts of this node's previous watch. Its requests are unknown.
     pub(super) fn had(&mut self, states: &[RailState]) {
         for state in states.iter().filter(|it| it.is_unreachable) {
             let mut rails = self.rails.iter_mut();
@@ -181,7 +188,7 @@ impl Watch {
         }
     }
 
-    /// Begins another list.
+    /// Begins the next list.
     pub(super) fn begin_list(&mut self) {
         self.list += 1;
     }
@@ -191,8 +198,8 @@ impl Watch {
         groups(self.seed, self.list, self.wanted).collect()
     }
 
-    /// Stores the nodes of a list, which may contain this node. Returns false if the list must be repeated with more
-    /// groups.
+    /// Stores the nodes of a list. The list may contain this node. Returns false if the caller must repeat the list
+    /// with more groups.
     pub(super) fn listed(&mut self, mut peers: Vec<Arc<Peer>>) -> bool {
         peers.retain(|it| it.hash != self.seed);
         let wanted = wanted_next(self.wanted, peers.len());
@@ -207,7 +214,7 @@ impl Watch {
         is_enough
     }
 
-    /// Returns the peers of `rail` in the order of its requests.
+    /// Returns the targets of `rail` in the order of its requests.
     fn targets(&self, rail: &FabricRail) -> Vec<Target> {
         let target = |peer: &Arc<Peer>| {
             let same = peer.rails.iter().find(|it| it.has_place_of(rail))?;
@@ -219,7 +226,7 @@ impl Watch {
         order(seed, targets)
     }
 
-    /// Returns the indexes of the rails that send a request in this interval, in the order of sending.
+    /// Returns the indexes of the rails that send requests in this interval, in the order of sending.
     pub(super) fn round(&mut self) -> Vec<usize> {
         let alone = self.rails.iter_mut().filter(|it| it.targets.is_empty());
         alone.for_each(|rail| (0..REQUESTS).for_each(|_| rail.miss()));
@@ -228,7 +235,7 @@ impl Watch {
         rails.repeat(REQUESTS)
     }
 
-    /// Returns own address and peer's address for the next request of `rail`.
+    /// Returns the own address and the peer's address for the next request of `rail`.
     pub(super) fn target(&mut self, rail: usize) -> Option<(IpAddr, IpAddr)> {
         let rail = self.rails.get_mut(rail)?;
         let target = rail.targets.get(rail.turn % rail.targets.len().max(1))?;
@@ -236,7 +243,8 @@ impl Watch {
         Some(target.1)
     }
 
-    /// Takes the end of the last request of `rail`. Returns the rail's new verdict, if it changed: true for unreachable.
+    /// Applies the outcome of the last request of `rail`. If the rail's verdict changed, returns the new verdict: true
+    /// for unreachable.
     pub(super) fn take(&mut self, rail: usize, outcome: Outcome) -> Option<bool> {
         let rail = self.rails.get_mut(rail)?;
         let before = rail.judge.is_unreachable;
@@ -281,7 +289,7 @@ impl Watch {
         self.rails.iter().map(state).collect()
     }
 
-    /// Returns the own rails for other nodes, with their verdicts.
+    /// Returns this node's rails with their verdicts, for other nodes.
     pub(super) fn own(&self) -> Vec<FabricRail> {
         let own = |it: &Watched| FabricRail {
             is_unreachable: it.judge.is_unreachable,
@@ -290,9 +298,9 @@ impl Watch {
         self.rails.iter().map(own).collect()
     }
 
-    /// Returns true if a rail of this node can become unhealthy, by the peers of the last list: few of their rails are
-    /// unreachable. Without this, all nodes would read the list of unreachable rails when all of them are. `now` is a time of
-    /// any clock that does not jump.
+    /// Returns true if a rail of this node may become unhealthy: the rail is at fault, and few rails of the last list's
+    /// peers are unreachable. The caller then reads the list of all unreachable rails. Without this check, all nodes
+    /// would read the list when all rails are unreachable. `now` is a time of any clock that does not jump.
     pub(super) fn is_in_doubt(&mut self, now: Duration) -> bool {
         let unreachable = self.unreachable(&self.peers.clone(), now);
         let rails = self.peers.iter().map(|it| it.rails.len()).sum();
@@ -300,7 +308,8 @@ impl Watch {
         self.rails.iter().any(is_new) && self.has_room(unreachable, rails)
     }
 
-    /// Returns the number of unreachable rails of `nodes`, without those of other nodes that did not renew them.
+    /// Returns the number of unreachable rails of `nodes`. Leaves out the rails of other nodes without a recent
+    /// renewal.
     fn unreachable(&mut self, nodes: &[Arc<Peer>], now: Duration) -> usize {
         let mut unreachable = 0;
         for node in nodes.iter().filter(|it| it.unreachable() > 0) {
@@ -316,9 +325,11 @@ impl Watch {
         unreachable
     }
 
-    /// Takes the list of nodes with unreachable rails, which includes this node, and decides which own rails become
-    /// unhealthy: each own rail that the list has, if the list is short enough. Of two nodes that publish a verdict at
-    /// the same time, at least one has the other's rail in its list, so that both together observe the share.
+    /// Applies the list of nodes with unreachable rails, which includes this node. If the list is short enough, this
+    /// node's rails in it become unhealthy.
+    ///
+    /// Two nodes may publish a verdict at the same time. The list of at least one of them then contains the other's
+    /// rail. Both nodes together therefore stay within the allowed percentage.
     pub(super) fn take_unreachable(&mut self, nodes: &[Arc<Peer>], now: Duration) {
         let unreachable = self.unreachable(nodes, now);
         let peers: usize = self.peers.iter().map(|it| it.rails.len()).sum();
@@ -338,18 +349,21 @@ impl Watch {
         }
     }
 
-    /// Returns true if `unreachable` of `rails` are few enough. One always is.
+    /// Returns true if `unreachable` of `rails` rails are within the allowed percentage. One unreachable rail is always
+    /// allowed.
     fn has_room(&self, unreachable: usize, rails: usize) -> bool {
         self.percent > 0 && unreachable <= (rails * usize::from(self.percent) / 100).max(1)
     }
 
-    /// Returns true if the silence is the rail's own: the rail reaches none of at least 12 peers; or it reaches none of at
-    /// least two, and another rail of this node is answered. One dead node is no evidence.
+    /// Returns true if the lost requests are the rail's own fault. This is so in two cases: the rail reaches none of at
+    /// least 12 peers; or it reaches none of at least two peers, while another rail of this node gets answers. A single
+    /// peer is not enough, because it may be dead. A rail with an answer in the last interval is not at fault: after a
+    /// reboot of all peers, the node's rails get their second answers one after the other.
     fn is_at_fault(&self, rail: &Watched) -> bool {
         let peers = rail.targets.len();
         let reaches = |it: &Watched| !it.judge.is_unreachable && it.is_answered();
         let is_enough = peers >= LOST as usize || peers > 1 && self.rails.iter().any(reaches);
-        rail.judge.is_unreachable && is_enough
+        rail.judge.is_unreachable && !rail.is_answered() && is_enough
     }
 
     /// Returns the group of this node.

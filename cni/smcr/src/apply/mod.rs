@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! SMC-R for a pod: choosing, recording, applying and removing. Only one attachment of a node at a time changes SMC-R,
-//! under the same lock as moves. Several pods can share an entry, and the last of them removes it.
+//! SMC-R for a pod: chooses, records, applies and removes it. The node's lock, which moves also take, allows only one
+//! attachment at a time to change SMC-R. Several pods can share a pnet entry. The last of these pods removes the entry.
 
 mod error;
 mod take_away;
@@ -9,7 +9,7 @@ pub use error::{Error, SmcError};
 pub use take_away::{take_away, tell_lost};
 
 use crate::decision::{self, Blocker, Chosen, SmcInput};
-use attachments::{Attachment, Key, Smc, SmcStatus, Store};
+use attachments::{Attachment, Key, Smc, SmcStatus, Store, store::AttachmentLock};
 use network_conf::{Conf, SmcRequirement, Smcr};
 use plan::drift;
 use rdma_netns::{
@@ -18,7 +18,7 @@ use rdma_netns::{
 use serde_json::Value;
 use std::fmt::Write as _;
 
-/// The kernel, the configuration and the records.
+/// Kernel, configuration and records of the node.
 #[derive(Debug)]
 pub struct Node<'a, K> {
     /// Kernel.
@@ -35,13 +35,13 @@ impl<K> Clone for Node<'_, K> {
     }
 }
 
-// derived, it would require K: Copy
+// not derived, because `derive` would require K: Copy
 impl<K> Copy for Node<'_, K> {}
 
-/// Largest number of plans.
+/// Largest number of plans. If the state then still differs, it counts as unstable.
 const ROUNDS: usize = 3;
 
-/// Checks before the first change whether the pod can have SMC-R. If it cannot, returns an error if SMC-R is required.
+/// Checks before the first change whether the pod can have SMC-R. If it cannot and SMC-R is required, returns an error.
 /// If SMC-R is optional, writes the reason into the record.
 pub fn foresee<K: Kernel>(
     node: Node<'_, K>,
@@ -73,18 +73,19 @@ pub fn foresee<K: Kernel>(
     }
 }
 
-/// Sets up SMC-R for a pod, after its rails are in the pod and have their GIDs.
+/// Sets up SMC-R for a pod. The rails must already be in the pod and have their GIDs.
 pub fn set_up<K: Kernel>(
     node: Node<'_, K>,
     requirement: SmcRequirement,
     pod: &K::Pod,
     attachment: &mut Attachment,
     observed: &Observed,
+    lock: &AttachmentLock,
 ) -> Result<(), Error> {
     if requirement == SmcRequirement::None || attachment.smc.is_some() {
         return Ok(());
     }
-    let _moves = node.store.lock_node()?;
+    let _moves = node.store.lock_node(lock)?;
     let others = node.store.on_this_boot(attachment)?;
     let (chosen, smc_state) = match decide(node, requirement, pod, attachment, observed, &others) {
         Ok(decided) => decided,
@@ -99,7 +100,7 @@ pub fn set_up<K: Kernel>(
     if !attachment.smc.as_ref().is_some_and(Smc::is_set) {
         return Ok(());
     }
-    // recorded first: after a kill, DEL knows what may be set
+    // save the record first: if this process is killed, DEL must know which changes may exist
     node.store.save(attachment)?;
     match make(node, pod, attachment) {
         Ok(()) => log_active(attachment, &smc_state),
@@ -107,14 +108,16 @@ pub fn set_up<K: Kernel>(
         Err(error) => {
             let smc_off = off(&attachment.key, &error);
             give_up(node, pod, attachment, smc_off);
-            // save while the lock is held: another pod must not rely on entries that this pod has removed
+            // save the record before the lock is released: another pod must not rely on entries that this pod has
+            // removed
             node.store.update(attachment)?;
         }
     }
     Ok(())
 }
 
-/// Removes the pod's SMC-R. `smc_off` becomes the record. It also gets the entries that could not be removed, for DEL.
+/// Removes the pod's SMC-R, and records `smc_off` instead. The record keeps the entries that could not be removed: DEL
+/// removes them.
 fn give_up<K: Kernel>(
     node: Node<'_, K>,
     pod: &K::Pod,
@@ -123,7 +126,7 @@ fn give_up<K: Kernel>(
 ) {
     let left = take_away(node, Some(pod), attachment);
     if let Some(set) = attachment.smc.take() {
-        // DEL tries again
+        // DEL retries these entries
         smc_off.returning = set.returning;
         if !left.is_empty() {
             log::warn!("{}", left.join("; "));
@@ -136,7 +139,7 @@ fn give_up<K: Kernel>(
     attachment.smc = Some(smc_off);
 }
 
-/// Decides which SMC-R set-up the pod gets. Returns it with the observed state on which it is based.
+/// Decides which SMC-R set-up the pod gets. Also returns the observed state from which it decided.
 fn decide<K: Kernel>(
     node: Node<'_, K>,
     requirement: SmcRequirement,
@@ -147,7 +150,7 @@ fn decide<K: Kernel>(
 ) -> Result<(Smc, SmcState), SmcError> {
     let smc_state = node.kernel.smc(Some(pod))?.ok_or(Blocker::NoSmc)?;
     let gids = gids(node, pod, attachment, observed);
-    // read after the GIDs, so that the addresses of all GIDs are observed
+    // observe after reading the GIDs: the observation then contains the addresses of all GIDs
     let observed = &node.kernel.observe(Some(pod))?;
     let Chosen { smc, without } = decision::choose(SmcInput {
         attachment,
@@ -181,7 +184,7 @@ fn log_without(key: &Key, smc: &Smc) {
     }
 }
 
-/// Returns the GIDs of each rail's port, as the pod sees them. `None`: the GIDs cannot be read.
+/// Returns the GIDs of each rail's port, as the pod sees them. A value is `None` if the GIDs cannot be read.
 fn gids<K: Kernel>(
     node: Node<'_, K>,
     pod: &K::Pod,
@@ -197,8 +200,8 @@ fn gids<K: Kernel>(
     (0..attachment.rails.len()).map(of_rail).collect()
 }
 
-/// Returns the name of the pod's primary interface: the first interface that an earlier plugin made in the pod, or else
-/// the interface that the runtime names.
+/// Returns the name of the pod's primary interface: the first interface that an earlier plugin made in the pod, or
+/// otherwise the interface that the runtime names.
 pub fn primary<K>(node: Node<'_, K>, key: &Key) -> String {
     let previous = node.conf.network.prev_result.as_ref();
     let interfaces = previous.and_then(|result| result["interfaces"].as_array());
@@ -222,7 +225,7 @@ fn make<K: Kernel>(
     reconcile(kernel, Some(pod), ROUNDS, &mut chosen).map(|((), _)| ())
 }
 
-/// The chosen SMC-R as the desired state.
+/// Desired state: the chosen SMC-R.
 struct Set<'a, K: Kernel> {
     kernel: &'a K,
     pod: &'a K::Pod,
@@ -247,7 +250,7 @@ impl<K: Kernel> Desired for Set<'_, K> {
     }
 }
 
-/// Returns the differences between the record and the kernel, for people.
+/// Returns a sentence for each difference between the record and the kernel.
 pub fn drift<K: Kernel>(
     node: Node<'_, K>,
     pod: &K::Pod,
@@ -262,7 +265,7 @@ pub fn drift<K: Kernel>(
         return Ok(vec![]);
     };
     let Some(smc_state) = node.kernel.smc(Some(pod))? else {
-        // SMC-R that is off loses nothing with the module
+        // without the module, a pod has lost SMC-R only if it was active
         let lost = (smc.state == SmcStatus::Active).then(|| format!("SMC-R: {}", Blocker::NoSmc));
         return Ok(lost.into_iter().collect());
     };
@@ -280,7 +283,7 @@ pub fn drift<K: Kernel>(
         primary: None,
         ueid: None,
     };
-    // changes that another pod caused are no drift of this one
+    // leave out changes by other pods, because they are no drift of this pod
     let of_pod = decision::without_other_pods(attachment, &others, &gids);
     let is_own = |it: &&Attachment| it.netns_id == attachment.netns_id;
     let own: Vec<Attachment> = others.iter().filter(is_own).cloned().collect();
@@ -303,7 +306,7 @@ pub fn drift<K: Kernel>(
     Ok(drift)
 }
 
-/// Returns the commands by which ADD would set up SMC-R, if the GIDs allow it.
+/// Returns the commands by which ADD would set up SMC-R. Assumes that the GIDs fit.
 pub fn preview<K: Kernel>(
     node: Node<'_, K>,
     requirement: SmcRequirement,
@@ -317,7 +320,7 @@ pub fn preview<K: Kernel>(
     }
     let required = requirement == SmcRequirement::Required;
     let mut text = String::new();
-    // observing would load the module
+    // do not observe if SMC is not loaded, because the observation would load the module
     let smc_state = match node.kernel.has_smc() {
         true => node.kernel.smc(Some(pod))?,
         false => {
@@ -349,7 +352,7 @@ pub fn preview<K: Kernel>(
     Ok(text)
 }
 
-/// Returns an error text for STATUS if all pods require SMC-R, and the kernel has no SMC.
+/// Returns an error text for STATUS if the configuration requires SMC-R for all pods and the kernel has no SMC.
 pub fn status<K: Kernel>(node: Node<'_, K>) -> Option<String> {
     if node.conf.smc.smcr != Smcr::On {
         return None;
@@ -361,13 +364,13 @@ pub fn status<K: Kernel>(node: Node<'_, K>) -> Option<String> {
     }
 }
 
-/// Logs that the pod stays without SMC-R, and returns the record's part.
+/// Logs that the pod stays without SMC-R. Returns the SMC-R part of the record.
 fn off(key: &Key, error: &SmcError) -> Smc {
     log::warn!("{key}: {error}; its connections are TCP");
     Smc::off(error.to_string())
 }
 
-/// Logs the interfaces with SMC-R.
+/// Logs the interfaces that have SMC-R.
 fn log_active(attachment: &Attachment, smc_state: &SmcState) {
     let Some(smc) = attachment
         .smc

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Plans the removal of a pod's SMC-R. The kernel removes all entries of an id in a namespace at once, so other
-//! attachments' entries must be added again.
+//! Plans the removal of a pod's SMC-R. The kernel removes all entries of an id in a namespace at once. The plan
+//! therefore adds other attachments' entries again.
 
 use super::{ONE, add, of_id, table};
 use attachments::{Attachment, PlacedEntry, Smc};
@@ -9,17 +9,17 @@ use rdma_netns::{
     smc::{PnetEntry, PnetId, SmcState},
 };
 
-/// The other records of the node.
+/// Records of the node's other attachments.
 #[derive(Clone, Copy, Debug)]
 pub struct Others<'a> {
     /// Readable records.
     pub records: &'a [Attachment],
-    /// True if there are unreadable records, which may have any of the node's entries.
+    /// True if records of the node cannot be read. Such a record may contain any of the node's entries.
     pub unreadable: bool,
 }
 
-/// Returns the changes that remove the attachment's SMC-R. Entries that `others` use too are kept, or added again if
-/// they were removed with the id. `has_pod`: the pod's namespace exists.
+/// Returns the changes that remove the attachment's SMC-R. Keeps the entries that `others` also use. If the kernel
+/// removes them with their id, adds them again. `has_pod` is true if the pod's namespace exists.
 pub fn detach(
     attachment: &Attachment,
     others: Others<'_>,
@@ -48,8 +48,8 @@ pub fn detach(
     }
     let returning = returning(attachment, others, smc_state, has_pod);
     for (at, id) in users.ids(has_pod) {
-        let goes = users.goes(at, id, smc_state);
-        if goes {
+        let is_removed = users.goes(at, id, smc_state);
+        if is_removed {
             ops.push(Op::RemovePnet { at, id: id.clone() });
         }
         let back = returning.iter();
@@ -66,9 +66,10 @@ pub fn detach(
     ops
 }
 
-/// Returns the entries of others that [`detach`] removes and adds again, and those that an earlier call has removed.
-/// The caller records these entries first, because it may be killed before they are added again. Leaves out entries
-/// that exist again, and entries whose device has another id now.
+/// Returns the entries that must be added again: other attachments' entries that [`detach`] removes, and entries that
+/// an earlier call has removed. The caller records them first, because it may be killed before it has added them.
+///
+/// Leaves out an entry that exists already, and an entry whose device now has another id.
 pub fn returning(
     attachment: &Attachment,
     others: Others<'_>,
@@ -79,7 +80,7 @@ pub fn returning(
         return vec![];
     };
     let is_away = |it: &&PlacedEntry| {
-        // a dead namespace has no table
+        // an ended namespace no longer has a table
         let has_table = has_pod || it.at == NetnsSide::Host;
         let is_there = table(smc_state, it.at).contains(&it.entry);
         has_table && !is_there && users.may_return(it, smc_state)
@@ -99,7 +100,7 @@ pub fn returning(
     returning
 }
 
-/// The SMC-R of a record, and the others that may share it.
+/// SMC-R part of a record, and the records that may share its entries.
 struct Users<'a> {
     smc: &'a Smc,
     in_pod: Vec<&'a Smc>,
@@ -122,7 +123,7 @@ impl<'a> Users<'a> {
         })
     }
 
-    /// Returns the ids of the record's entries, the pod's first.
+    /// Returns the pnet ids of the record's entries, first the ids in the pod.
     fn ids(&self, has_pod: bool) -> Vec<(NetnsSide, &'a PnetId)> {
         let sides = [NetnsSide::Pod, NetnsSide::Host].into_iter();
         let mut ids = vec![];
@@ -138,12 +139,12 @@ impl<'a> Users<'a> {
         ids
     }
 
-    /// Reports whether an entry of `id` must be removed.
+    /// Returns true if an entry of `id` must be removed.
     fn goes(&self, at: NetnsSide, id: &PnetId, smc_state: &SmcState) -> bool {
         of_id(table(smc_state, at), id).any(|entry| self.is_only_ours(at, entry))
     }
 
-    /// Reports whether only this record has `entry`.
+    /// Returns true if no other record has `entry`.
     fn is_only_ours(&self, at: NetnsSide, entry: &PnetEntry) -> bool {
         let (others, unknown) = match at {
             NetnsSide::Pod => (&self.in_pod, false),
@@ -152,8 +153,8 @@ impl<'a> Users<'a> {
         self.smc.has(at, entry) && !unknown && !others.iter().any(|other| other.has(at, entry))
     }
 
-    /// Returns true if `placed` can be added again. If its netdev or RDMA device has another id now, the kernel would
-    /// keep that id.
+    /// Returns true if the entry `placed` can be added again. False: its netdev or RDMA device now has another id. The
+    /// kernel would keep that id.
     fn may_return(&self, placed: &PlacedEntry, smc_state: &SmcState) -> bool {
         let PlacedEntry { at, entry } = placed;
         let keeps_out = |it: &PnetEntry| it.excludes(entry) && !self.is_only_ours(*at, it);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The inventory of made-up nodes: a sysfs and a `/dev` in a directory of its own.
+//! Tests of the inventory on constructed nodes. Each node is a directory with a sysfs and a `/dev`.
 
 mod gpudirect;
 mod pairs;
@@ -45,7 +45,7 @@ impl Node {
         symlink(target, path).expect("a link");
     }
 
-    /// A PCI function at `devices/<place>/<address>`; where it is.
+    /// Adds a PCI function at `devices/<place>/<address>`, and returns its directory.
     fn pci(&self, place: &str, address: &str, class: &str, id: &str) -> String {
         let directory = format!("sys/devices/{place}/{address}");
         let driver = match id {
@@ -61,7 +61,7 @@ impl Node {
         directory
     }
 
-    /// A netdev of the device at `directory`, in this namespace.
+    /// Adds a netdev of the device at `directory`. The netdev is in this program's namespace.
     fn netdev(&self, directory: &str, name: &str, mac: &str) -> String {
         let netdev = format!("{directory}/net/{name}");
         self.file(&format!("{netdev}/address"), mac);
@@ -71,7 +71,7 @@ impl Node {
         netdev
     }
 
-    /// An RDMA device; `/dev/infiniband/uverbsN` is `/dev/null`, which is 1:3.
+    /// Adds an RDMA device. `/dev/infiniband/uverbsN` is a link to `/dev/null`, whose device number is 1:3.
     fn rdma(&self, number: u32, name: &str, parent: Option<&str>) {
         let class = format!("sys/class/infiniband_verbs/uverbs{number}");
         self.file(&format!("{class}/ibdev"), name);
@@ -82,7 +82,7 @@ impl Node {
         }
     }
 
-    /// Adds the parts that this namespace shows.
+    /// Adds the sysfs entries that only the RDMA device's own namespace shows.
     fn visible(&self, name: &str, state: &str) {
         let port = format!("sys/class/infiniband/{name}/ports/1");
         self.file(&format!("{port}/state"), state);
@@ -98,7 +98,7 @@ impl Node {
         linux.inventory().expect("an inventory")
     }
 
-    /// Addresses, and the names of netdevs and RDMA devices.
+    /// Returns the functions' addresses, each with the names of its netdevs and RDMA devices.
     fn names(&self) -> Vec<(String, Vec<String>, Vec<String>)> {
         let names = |function: Function| {
             let netdevs = function.netdevs.into_iter().map(|netdev| netdev.name);
@@ -130,6 +130,10 @@ fn all_attributes_of_a_function() {
     node.rdma(0, "mlx5_bond_0", Some(&pf));
     node.visible("mlx5_bond_0", "4: ACTIVE");
     node.file("sys/class/infiniband/mlx5_bond_0/fw_ver", "28.39.1002");
+    for entry in ["0", "1", "2"] {
+        let gid = format!("sys/class/infiniband/mlx5_bond_0/ports/1/gids/{entry}");
+        node.file(&gid, "0000:0000:0000:0000:0000:0000:0000:0000");
+    }
     node.file(&format!("{netdev}/mtu"), "9000");
     node.file(&format!("{netdev}/speed"), "400000");
     for (name, dev) in [("umad0", "231:0"), ("issm0", "231:64")] {
@@ -167,7 +171,7 @@ fn all_attributes_of_a_function() {
             "hcas": [{
                 "name": "mlx5_bond_0",
                 "firmware": "28.39.1002",
-                "ports": [{"number": 1, "state": 4, "link_type": "ether"}],
+                "ports": [{"number": 1, "state": 4, "link_type": "ether", "gids": 3}],
                 "char_devices": [
                     char_device("uverbs0", 1, 3, json!([1, 3])),
                     char_device("issm0", 231, 64, Value::Null),
@@ -304,9 +308,9 @@ fn masters_that_take_all_frames_of_a_netdev() {
     assert_eq!(found, expected);
 }
 
-/// A node on Azure as its drivers make it. `eth0` is the netdev of `hv_netvsc`, on VMBus. The function of the driver mana
-/// is below it; the RDMA device has the function as its parent (`mana_ib_probe()`,
-/// `drivers/infiniband/hw/mana/device.c`), and the auxiliary device `mana.rdma.0` has nothing.
+/// A node on Azure as its drivers make it. `eth0` is the netdev of `hv_netvsc`, on VMBus. The function of the driver
+/// mana is also below VMBus, and its netdev has the master `eth0`. The RDMA device's parent is the function
+/// (`mana_ib_probe()`, `drivers/infiniband/hw/mana/device.c`). The auxiliary device `mana.rdma.0` has no RDMA device.
 #[test]
 fn a_function_that_accelerates_a_netdev_of_vmbus() {
     let node = Node::new();
@@ -334,8 +338,8 @@ fn a_function_that_accelerates_a_netdev_of_vmbus() {
     assert_eq!(netdev.base(), "enP30832s1");
 }
 
-/// The failover netdev and its standby are of one virtio device (`net_failover_create()`, `drivers/net/net_failover.c`,
-/// gives the failover netdev the standby's parent).
+/// The failover netdev and its standby belong to one virtio device: the failover netdev gets the standby's parent
+/// (`net_failover_create()`, `drivers/net/net_failover.c`).
 #[test]
 fn a_function_that_accelerates_a_virtio_nic() {
     let node = Node::new();
@@ -362,8 +366,8 @@ fn a_function_that_accelerates_a_virtio_nic() {
     assert_eq!(found, expected);
 }
 
-/// A constructed small B200 node: a rail, and a function that manages NVLink's switches. The vital product data is
-/// constructed too, except for the identifying model.
+/// The node is a constructed small B200: a rail, and a function that manages NVLink's switches. The vital product data
+/// is constructed too. Only its model `SW_MNG` is the real one.
 #[test]
 fn nvlink_switch_managers_are_recognized_by_vital_product_data() {
     let node = Node::new();
@@ -371,7 +375,7 @@ fn nvlink_switch_managers_are_recognized_by_vital_product_data() {
     for (number, address, class, model) in [
         (0, "0000:1a:00.0", "20700", "SMDL=MCX750500B-0D0K"),
         (1, "0000:05:00.0", "20700", "SMDL=SW_MNG"),
-        // Ethernet's is not read
+        // the scan does not read the vital product data of an Ethernet function
         (2, "0000:06:00.0", "20000", "SMDL=SW_MNG"),
     ] {
         let function = node.pci(ROOT, address, class, CX7);
@@ -448,6 +452,6 @@ fn many_virtual_functions_are_read_quickly() {
     println!("256 virtual functions: {fastest:?}");
     assert_eq!(inventory.functions.len(), 257);
     assert!(inventory.functions[256].hcas[0].char_devices[0].is_in_place());
-    // many times what it takes, as the machine may be busy
+    // the limit is many times the usual duration, because the machine may be busy
     assert!(fastest < Duration::from_secs(1), "{fastest:?}");
 }

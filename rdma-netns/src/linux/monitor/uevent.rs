@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Kernel uevents (`lib/kobject_uevent.c`): `add@/devices/…`, a NUL, and `KEY=value`s.
+//! Kernel uevents (`lib/kobject_uevent.c`): a header such as `add@/devices/…`, a NUL, then lines `KEY=value`.
 
-/// The subsystems whose devices make or are RDMA devices, and modules.
-const SUBSYSTEMS: [&str; 7] = [
+/// The subsystem of RDMA devices, the subsystems of devices to which RDMA devices belong, and the subsystems of
+/// modules and drivers.
+const SUBSYSTEMS: [&str; 8] = [
     "net",
     "infiniband",
     "infiniband_verbs",
@@ -10,28 +11,35 @@ const SUBSYSTEMS: [&str; 7] = [
     "pci",
     "auxiliary",
     "module",
+    "drivers",
 ];
 
-/// Modules that allow RDMA devices to register GPUs' memory. Other modules' events are ignored, because such a module's
-/// devices have events of their own.
+/// Directory of PCI drivers. The kernel sends the event of a driver after the driver has probed its functions
+/// (`driver_register()`, `drivers/base/driver.c`). The kernel sends no event of a function whose probe the driver
+/// defers. The parser ignores drivers of other buses.
+const PCI_DRIVERS: &str = "/bus/pci/drivers/";
+
+/// Modules by which RDMA devices can register GPUs' memory. The parser ignores other modules, because their devices
+/// have events of their own.
 const MODULES: [&str; 2] = ["/module/nvidia_peermem", "/module/nv_peer_mem"];
 
-/// `kobject_actions`; `bind` and `unbind` are of drivers.
+/// Actions of uevents (`kobject_actions`). Drivers cause `bind` and `unbind`.
 const ACTIONS: [&str; 6] = ["add", "remove", "change", "move", "bind", "unbind"];
 
 /// An event of a device: it appeared, disappeared, or changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Uevent {
-    /// `add`, `remove`, `change`, `move`, `bind`, `unbind`.
+    /// The action: `add`, `remove`, `change`, `move`, `bind`, `unbind`.
     pub action: String,
-    /// `net`, `infiniband`, `pci`…
+    /// The subsystem: `net`, `infiniband`, `pci`…
     pub subsystem: String,
-    /// Path below `/sys`: `/devices/pci0000:3a/…`; bytes that are no UTF-8 are lost.
+    /// Path below `/sys`, such as `/devices/pci0000:3a/…`. Bytes that are not UTF-8 are replaced.
     pub path: String,
 }
 
 impl Uevent {
-    /// Parses a uevent. `None`: the subsystem is not one of [`SUBSYSTEMS`], or the module is not one of [`MODULES`].
+    /// Parses a uevent. Returns `None` if the subsystem is not one of [`SUBSYSTEMS`], if the module is not one of
+    /// [`MODULES`], or if the driver is not a PCI driver.
     pub(super) fn parse(datagram: &[u8]) -> Option<Self> {
         let mut fields = datagram.split(|byte| *byte == 0);
         // a pod may name its devices with any bytes
@@ -44,7 +52,11 @@ impl Uevent {
             }
         }
         let subsystem = subsystem.filter(|it| SUBSYSTEMS.contains(it))?;
-        let matters = subsystem != "module" || MODULES.contains(&path);
+        let matters = match subsystem {
+            "module" => MODULES.contains(&path),
+            "drivers" => path.starts_with(PCI_DRIVERS),
+            _ => true,
+        };
         (matters && ACTIONS.contains(&action)).then(|| Self {
             action: action.to_owned(),
             subsystem: subsystem.to_owned(),
@@ -77,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn of_modules_only_those_of_peer_memory_matter() {
+    fn only_peer_memory_modules_matter() {
         let load = |name: &str| {
             let text = format!("add@/module/{name}\0ACTION=add\0SUBSYSTEM=module\0SEQNUM=9\0");
             Uevent::parse(text.as_bytes())
@@ -86,6 +98,19 @@ mod tests {
         assert_eq!((&*event.action, &*event.subsystem), ("add", "module"));
         assert_eq!(load("nvidia_peermem_x"), None);
         assert_eq!(load("ext4"), None);
+    }
+
+    #[test]
+    fn only_pci_drivers_matter() {
+        for (path, matters) in [
+            ("/bus/pci/drivers/erdma", true),
+            ("/bus/usb/drivers/hub", false),
+            ("/bus/pci_express/drivers/aer", false),
+        ] {
+            let text = format!("add@{path}\0ACTION=add\0DEVPATH={path}\0SUBSYSTEM=drivers\0");
+            let event = Uevent::parse(text.as_bytes());
+            assert_eq!(event.is_some(), matters, "{path}");
+        }
     }
 
     #[test]

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Probes on the wire whether an address is free: ARP probes (RFC 5227, section 2.1.1), and neighbour solicitations
-//! from the unspecified address (RFC 4862, section 5.4).
+//! Probes whether an address is free: by ARP probes (RFC 5227, section 2.1.1), and by neighbour solicitations from the
+//! unspecified address (RFC 4862, section 5.4).
 //!
-//! One packet socket in the pod's namespace sends and receives for all netdevs, also for announcements
-//! (`Space::packet`). The socket stays open, so that no packet between two reads is lost. An ipvlan child has its
-//! parent's hardware address. An ARP answer to its probe contains no IP address of the child, and so reaches the
-//! parent. The host's socket therefore receives the answers for an ipvlan child.
+//! One packet socket in the pod's namespace sends and receives for all netdevs. Announcements use the same socket
+//! (`Space::packet`). The socket stays open between two reads, so the kernel queues packets meanwhile. An ipvlan child
+//! has its parent's hardware address. The ARP answer to its probe contains no IP address of the child, so the kernel
+//! passes the answer to the parent. So a socket on the host receives the answers for ipvlan children.
 
 mod filter;
 mod packet;
@@ -33,46 +33,46 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Size of the buffer, larger than the parsed part of a packet.
+/// Size of the receive buffer in bytes. The parser reads less of a packet.
 const PACKET: usize = 128;
 
-/// Time for which answers to the other probes are awaited after the first answer.
+/// Time to wait for further answers after the first answer.
 const OTHERS: Duration = Duration::from_millis(2);
 
-/// A question, with the present index and hardware address of its netdev.
+/// A question, with the index and the hardware address that its netdev has now.
 struct Asked<'a> {
     question: &'a Question,
     index: u32,
     mac: Mac,
 }
 
-/// Hosts whose packets count as an answer.
+/// Hosts whose packets count as answers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Whose {
-    /// Any hardware address except the netdev's own: a switch may send the netdev's own probes back. For a netdev that
-    /// shares its hardware address with no other.
+    /// Packets from all hardware addresses except the netdev's own. A switch may send the netdev's own probes back.
+    /// Applies to a netdev whose hardware address no other netdev has.
     Any,
-    /// Hardware addresses of other hosts only.
+    /// Packets from hardware addresses of other hosts.
     Others,
 }
 
 impl Linux {
-    /// Probes addresses in this program's namespace, in the same way as [`Kernel::probe`](crate::Kernel::probe) in a
-    /// pod's.
+    /// Probes addresses in this program's namespace, as [`Kernel::probe`](crate::Kernel::probe) does in a pod's
+    /// namespace.
     ///
     /// # Errors
-    /// The kernel refuses the packet socket (`CAP_NET_RAW`), or a netdev does not exist.
+    /// The kernel refuses the packet socket (`CAP_NET_RAW` is missing), or a netdev does not exist.
     pub fn probe_here(&self, questions: &[Question]) -> io::Result<Probed> {
         self.ask(self.host()?, questions)
     }
 
     /// Sends probes through all netdevs at once, and waits for a conflict or the end of the probe time.
     pub(super) fn ask(&self, pod: &Space, questions: &[Question]) -> io::Result<Probed> {
-        let (asked, unasked) = sort(pod, questions)?;
-        let (conflicts, waited) = match asked.is_empty() {
+        let (probed, unasked) = sort(pod, questions)?;
+        let (conflicts, waited) = match probed.is_empty() {
             true => Default::default(),
-            // after an error no caller reads the announcements, so the groups are left
-            false => self.ask_all(pod, &asked).inspect_err(|_| pod.leave())?,
+            // after an error no caller reads announcements, so this function leaves the multicast groups
+            false => self.ask_all(pod, &probed).inspect_err(|_| pod.leave())?,
         };
         Ok(Probed {
             conflicts,
@@ -81,8 +81,8 @@ impl Linux {
         })
     }
 
-    /// Returns conflicts that were received since the probe, without waiting. Afterwards the kernel itself is a member
-    /// of the multicast groups, because the addresses are set.
+    /// Returns the conflicts that were received since the probe. Does not wait. Leaves the multicast groups: the
+    /// addresses are set now, and the kernel itself has joined the groups.
     pub(super) fn listen(&self, pod: &Space, questions: &[Question]) -> io::Result<Vec<Conflict>> {
         let heard = self.listen_all(pod, questions);
         pod.leave();
@@ -90,16 +90,16 @@ impl Linux {
     }
 
     fn listen_all(&self, pod: &Space, questions: &[Question]) -> io::Result<Vec<Conflict>> {
-        let (asked, _) = sort(pod, questions)?;
+        let (probed, _) = sort(pod, questions)?;
         let mut conflicts = vec![];
-        for ear in self.ears(pod, &asked)? {
-            hear(ear, &asked, Whose::Others, &mut conflicts)?;
+        for ear in self.ears(pod, &probed)? {
+            hear(ear, &probed, Whose::Others, &mut conflicts)?;
         }
         conflicts.retain(|conflict| conflict.sign == Sign::Has);
         Ok(conflicts)
     }
 
-    /// Returns the conflicts, and the duration.
+    /// Returns the conflicts, and the time for which this program waited for answers.
     fn ask_all(&self, pod: &Space, asked: &[Asked<'_>]) -> io::Result<(Vec<Conflict>, Duration)> {
         let ears = self.ears(pod, asked)?;
         let addresses: Vec<IpAddr> = asked.iter().map(|it| it.question.address).collect();
@@ -158,7 +158,7 @@ impl Linux {
     }
 }
 
-/// A socket that receives answers.
+/// A socket that receives answers, with the questions that the answers refer to.
 #[derive(Clone, Copy)]
 struct Ear<'a> {
     space: &'a Space,
@@ -166,7 +166,7 @@ struct Ear<'a> {
     is_host: bool,
 }
 
-/// Questions that can be sent, and the netdevs of the others with the reasons.
+/// The questions that can be sent, and the netdevs of all other questions, each with the reason.
 type Sorted<'a> = (Vec<Asked<'a>>, Vec<(InterfaceName, Unasked)>);
 
 fn sort<'a>(pod: &Space, questions: &'a [Question]) -> io::Result<Sorted<'a>> {
@@ -197,8 +197,8 @@ fn sort<'a>(pod: &Space, questions: &'a [Question]) -> io::Result<Sorted<'a>> {
     Ok((asked, unasked))
 }
 
-/// Joins the multicast groups of the addresses, to which other hosts send solicitations. Netdevs and switches filter by
-/// group, and the kernel reports memberships to switches (RFC 4862, section 5.4.2).
+/// Joins the multicast groups of the addresses. Other hosts send solicitations to these groups. Netdevs and switches
+/// filter by group, and the kernel reports memberships to switches (RFC 4862, section 5.4.2).
 fn join(pod: &Space, asked: &[Asked<'_>]) -> io::Result<()> {
     let addresses = asked.iter().map(|it| (it.question.address, it.index));
     for (address, index) in addresses {
@@ -225,7 +225,7 @@ fn send(socket: BorrowedFd<'_>, asked: &Asked<'_>) -> io::Result<()> {
     packet_socket::send(socket, &packet, to, asked.index, MsgFlags::MSG_DONTWAIT)
 }
 
-/// Reads all packets that the socket `ear` has received. Adds a conflict for each address that is in use.
+/// Reads all packets that the socket `ear` has received. Adds a conflict for each address that another host claims.
 fn hear(
     ear: Ear<'_>,
     asked: &[Asked<'_>],
@@ -266,7 +266,8 @@ fn hear(
     Ok(())
 }
 
-/// Returns the next packet: the index of its netdev, and the address that it concerns. `None`: no packet is pending.
+/// Returns the next packet: the index of its netdev, and what the packet says about an address. Returns `None` if no
+/// packet is pending.
 fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<(u32, Option<Said>)>> {
     let mut bytes = [0_u8; PACKET];
     loop {
@@ -280,25 +281,26 @@ fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<(u32, Option<Said>)>> {
         let (length, from) = match received {
             Ok(received) => (received.bytes, received.address),
             Err(Errno::EAGAIN) => return Ok(None),
-            // a netdev went down: this is reported once, and nothing was received
+            // a netdev went down: the kernel reports this once, and returns no packet
             Err(Errno::ENETDOWN | Errno::EINTR) => continue,
             Err(error) => return Err(error.into()),
         };
-        // an IPoIB netdev's address does not fit, so its packets have no MAC; none of the questions is about them
+        // a packet of an IPoIB netdev has no MAC, because its hardware address is too long; no question is about such a
+        // netdev
         let Some(from) = from.as_ref().map(LinkAddr::as_ref) else {
             continue;
         };
         let mac = from.sll_addr.get(..from.sll_halen.into());
-        let said = packet::read(
+        let answer = packet::read(
             u16::from_be(from.sll_protocol),
             &bytes[..length],
             mac.unwrap_or_default(),
         );
-        return Ok(Some((from.sll_ifindex as u32, said)));
+        return Ok(Some((from.sll_ifindex as u32, answer)));
     }
 }
 
-/// Waits until a socket has received a packet, or for the time `left`.
+/// Waits until a socket has received a packet, at most for the time `left`.
 fn wait(ears: &[Ear<'_>], left: Duration) -> io::Result<()> {
     let mut sockets = vec![];
     for ear in ears {
@@ -314,6 +316,10 @@ fn wait(ears: &[Ear<'_>], left: Duration) -> io::Result<()> {
 
 /// Decodes a packet for [`super::offline`]: returns the address that its sender has or requests, and the sender's
 /// hardware address.
-pub(super) fn said(protocol: u16, packet: &[u8], from: &[u8]) -> Option<(IpAddr, HardwareAddress)> {
-    packet::read(protocol, packet, from).map(|said| (said.address, said.by))
+pub(super) fn decode(
+    protocol: u16,
+    packet: &[u8],
+    from: &[u8],
+) -> Option<(IpAddr, HardwareAddress)> {
+    packet::read(protocol, packet, from).map(|it| (it.address, it.by))
 }

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Format of k8s-rdma-sriov-dev-plugin: `{"mode":"hca"}`, or `{"mode":"sriov"}` with the physical functions' netdevs.
-//! With k8s-rdma-sriov-dev-plugin a container gets all of `/dev/infiniband`; with this daemon it gets only the
-//! character devices of its own devices. ACK's add-on is derived from that plugin. Its additional parameter
-//! `customResourceName` is accepted here.
+//!
+//! With k8s-rdma-sriov-dev-plugin, a container gets all of `/dev/infiniband`. With this daemon, a container gets only
+//! the character devices of its own devices.
+//!
+//! ACK's add-on is derived from k8s-rdma-sriov-dev-plugin. This daemon also accepts the add-on's further parameter
+//! `customResourceName`.
 
 use super::{exactly, parsed, passed_over_at_top};
 use crate::conf::{
@@ -12,7 +15,7 @@ use crate::conf::{
 use conf_reader::{Field, Wrong};
 use serde::Deserialize;
 
-/// Field with another name for the one resource.
+/// Field that renames the single resource of this format.
 const CUSTOM: &str = "customResourceName";
 
 #[derive(Deserialize)]
@@ -68,6 +71,9 @@ pub(in crate::conf) fn read(file: &Field<'_>) -> Result<Parsed, Wrong> {
         Some(name) => name_at(name, &file.at(CUSTOM))?,
         None => name_at(name, &file.at("mode"))?,
     };
-    let resource = ResourceConf::new(name, "mode", ids, devices);
+    let resource = ResourceConf {
+        has_default_count: true,
+        ..ResourceConf::new(name, "mode", ids, devices)
+    };
     parsed(vec![resource], file, remarks)
 }

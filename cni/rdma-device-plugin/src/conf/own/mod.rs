@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon's own format: the structures are its fields as written. `docs/device-plugin-conf.md` describes them.
+//! The daemon's own format. The fields of the structures are the fields of the file. `docs/device-plugin-conf.md`
+//! describes them.
 
 mod erdma;
 
@@ -18,12 +19,12 @@ use serde_json::Value;
 
 pub(crate) use erdma::MTU;
 
-/// Fields that identify the format. `erdma` identifies the format only if the file has no field of another format,
-/// because programs of other formats ignore `erdma`.
+/// Fields by which the daemon recognizes its own format. `erdma` identifies the format only if the file has no field of
+/// another format, because the programs of other formats ignore `erdma`.
 pub(super) const MARKS: [&str; 2] = ["resources", ERDMA];
 pub(super) const ERDMA: &str = "erdma";
 
-/// Largest number of devices of a resource.
+/// Largest number of devices that a resource can require.
 const MOST_DEVICES: u32 = 10_000;
 
 #[derive(Deserialize)]
@@ -71,12 +72,13 @@ struct Device {
     pf: Texts,
 }
 
-/// Shell patterns: a list, or a single one.
+/// Shell patterns, written as a list or as a single string.
 #[derive(Deserialize)]
 #[serde(try_from = "Texts")]
 struct Globs(Vec<Text>);
 
-/// Reads a file that has only `chain`: `install` adds the plugin to a network, and nothing is offered to kubelet.
+/// Reads a file that has only `chain`. `install` then adds `rdma-cni` to a network, and the daemon offers nothing to
+/// kubelet.
 pub(super) fn read_chain(file: &Field<'_>) -> Result<Parsed, Wrong> {
     has_only(&[chain::FIELD], file)?;
     let conf = Conf {
@@ -120,7 +122,7 @@ pub(super) fn read(file: &Field<'_>) -> Result<Parsed, Wrong> {
     Ok(Parsed { conf, remarks })
 }
 
-/// Checks that `file` has no other fields than `known`.
+/// Checks that `file` has no fields other than `known`.
 fn has_only(known: &[&str], file: &Field<'_>) -> Result<(), Wrong> {
     match file.unknown(known).first() {
         Some(name) => Err(file.at(name).refused(not_known(name, known))),
@@ -128,7 +130,7 @@ fn has_only(known: &[&str], file: &Field<'_>) -> Result<(), Wrong> {
     }
 }
 
-/// Checks that the rest of the configuration has what `resource` needs.
+/// Checks `resource` together with `conf`: some fields of a resource need another setting.
 fn check_resource(resource: &ResourceConf, field: &Field<'_>, conf: &Conf) -> Result<(), Wrong> {
     if resource.environment.contains(&Reader::Rails) && !conf.cdi {
         return Err(field.at("environment").refused(
@@ -168,6 +170,7 @@ impl Resource {
     fn checked(mut self, field: &Field<'_>) -> Result<ResourceConf, Wrong> {
         Ok(ResourceConf {
             ids: self.ids(field)?,
+            has_default_count: self.count.is_none(),
             parents: self.parents(field)?,
             name: self.name,
             place: field.place().to_owned(),
@@ -247,7 +250,7 @@ impl Limits {
     }
 }
 
-/// Reads the selectors of `devices`; `None`: the field was left out.
+/// Reads the selectors of `devices`. `None`: the file does not have the field.
 fn selectors(read: Option<Vec<Device>>, devices: &Field<'_>) -> Result<Vec<Selector>, Wrong> {
     match read {
         Some(read) if read.is_empty() => {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pages of constructed nodes.
+//! Tests of the page with constructed nodes.
 
 use super::Page;
 use crate::{
@@ -23,10 +23,10 @@ use std::{
     time::{Duration, UNIX_EPOCH},
 };
 
-/// Limit of a page's size for every node.
+/// Largest size of the page for any node, in bytes.
 const LARGEST: usize = 400_000;
 
-/// Data of a scrape, and the history before it.
+/// Data of a scrape, and the history of the daemon.
 #[derive(Default)]
 struct Found {
     view: View,
@@ -70,7 +70,7 @@ impl Found {
     }
 }
 
-/// Asserts that elements are closed in order.
+/// Asserts that the page closes its elements in the right order.
 #[track_caller]
 fn is_well_formed(page: &str) {
     const VOID: [&str; 4] = ["!DOCTYPE", "meta", "br", "/"];
@@ -110,7 +110,7 @@ fn nic(number: usize) -> Value {
     })
 }
 
-/// A virtual function of the first NIC.
+/// Returns a virtual function of the first NIC.
 fn function(number: usize) -> Value {
     json!({
         "address": format!("0000:1a:{:02x}.{}", 1 + number / 8, number % 8),
@@ -261,6 +261,7 @@ fn names_from_outside_are_text() {
         sharing: Sharing::Exclusive,
         devices: vec![lost],
         ids: vec![],
+        keeps_count: false,
         has_parents: false,
         cdi: false,
         umad: false,
@@ -291,7 +292,7 @@ fn names_from_outside_are_text() {
         let page = found.page();
         assert!(!page.contains("<script"), "{page}");
         assert!(page.matches("&lt;script&gt;").count() > 15, "{page}");
-        // characters that end an attribute or begin an entity are escaped too, up to the cut
+        // in any text, up to the cut, the page escapes characters that end an attribute or begin an entity
         let end = "&lt;/script&gt;&quot;&#39;&amp;";
         assert!(page.matches(end).count() > 15, "{page}");
         for rest in page.split("alert(1)").skip(1) {
@@ -302,7 +303,7 @@ fn names_from_outside_are_text() {
     }
 }
 
-/// Each function is in a pod of its own, with and without its physical function on this machine.
+/// Each function is in a separate pod. The test renders the node with the physical function, and again without it.
 #[test]
 fn two_hundred_and_fifty_six_functions_stay_readable() {
     let functions: Vec<Value> = (0..256).map(function).collect();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Verdicts of one watch.
+//! Tests of one watch's verdicts.
 
 use super::*;
 
@@ -37,7 +37,7 @@ fn watch(rails: Vec<FabricRail>, peers: Vec<Vec<FabricRail>>) -> Watch {
     watch
 }
 
-/// A rail has a peer's rail of its number and family; the node itself is no peer.
+/// The peers of a rail are other nodes' rails with the same number and address family.
 #[test]
 fn rails_meet_their_own_number_and_family() {
     let own = vec![rail(0, &["fd00::1", "10.0.0.1"]), rail(1, &["10.1.0.1"])];
@@ -46,7 +46,7 @@ fn rails_meet_their_own_number_and_family() {
         vec![rail(number, &[&format!("10.{number}.0.{}", it + 10)])]
     });
     let mut watch = watch(own, peers.collect());
-    // peer 7 is this node
+    // node 7 is this node
     let counts: Vec<usize> = watch.states().iter().map(|it| it.peers).collect();
     assert_eq!(counts, [4, 3]);
     assert_eq!(watch.round(), [0, 1, 0, 1]);
@@ -57,7 +57,8 @@ fn rails_meet_their_own_number_and_family() {
     }
 }
 
-/// A cluster of two nodes is judged by its one other node. A request that was not sent judges nothing.
+/// In a cluster of two nodes, the only other node decides the verdict. A request that was not sent does not change the
+/// verdict.
 #[test]
 fn twelve_losses_are_unreachable_and_two_answers_end_it() {
     let mut watch = watch(
@@ -71,7 +72,7 @@ fn twelve_losses_are_unreachable_and_two_answers_end_it() {
     assert_eq!(watch.states()[0].not_asked.as_deref(), Some("no-route"));
     assert_eq!(watch.take(0, Outcome::Lost), Some(true));
     assert_eq!(watch.take(0, ANSWER), None);
-    // the same rail with another address
+    // the rail's address has changed
     watch.has(vec![rail(0, &["10.0.0.3"])]);
     assert_eq!(
         watch.target(0).map(|it| it.0.to_string()).as_deref(),
@@ -79,12 +80,12 @@ fn twelve_losses_are_unreachable_and_two_answers_end_it() {
     );
     assert!(watch.states()[0].is_unreachable);
     assert_eq!(watch.take(0, ANSWER), Some(false));
-    // in the namespace of a pod
+    // the rail is in the namespace of a pod
     watch.has(vec![]);
     assert!(watch.round().is_empty() && watch.target(0).is_none());
 }
 
-/// A rail that cannot send requests, or has no peers, is not unhealthy for ever.
+/// The verdict on a rail ends if the rail cannot send requests, or has no peers.
 #[test]
 fn a_verdict_ends_without_requests() {
     let node = |it: usize| vec![rail(0, &[&format!("10.0.1.{it}")])];
@@ -107,7 +108,7 @@ fn a_verdict_ends_without_requests() {
     }
 }
 
-/// An answer of an earlier interval, or of one without requests, is no evidence for dead rails elsewhere.
+/// Another rail's answer proves that the peers are alive only if it is from the last interval.
 #[test]
 fn another_rail_is_answered_in_the_last_interval() {
     let own = || vec![rail(0, &["10.0.0.1"]), rail(1, &["10.1.0.1"])];
@@ -127,7 +128,7 @@ fn another_rail_is_answered_in_the_last_interval() {
     }
 }
 
-/// The own ConfigMap of a watch, as node 7 of the list of nodes with unreachable rails.
+/// Returns the list of nodes with unreachable rails. It contains only this watch's own ConfigMap, as node 7.
 fn listed(watch: &Watch) -> Vec<Arc<Peer>> {
     let (node, rails) = ("node-7".to_owned(), watch.own());
     vec![Arc::new(Peer {
@@ -145,7 +146,7 @@ fn lose(watch: &mut Watch, rail: usize) {
     }
 }
 
-/// One dead node is no evidence, nor are two without an answer to another rail.
+/// One dead node does not make a rail unhealthy. Two dead nodes make it unhealthy only if another rail gets answers.
 #[test]
 fn the_peers_are_not_dead_if_they_answer_another_rail_or_are_twelve() {
     for (peers, other_rail_is_answered, is_unhealthy) in [
@@ -157,7 +158,7 @@ fn the_peers_are_not_dead_if_they_answer_another_rail_or_are_twelve() {
     ] {
         let own = vec![rail(0, &["10.0.0.1"]), rail(1, &["10.1.0.1"])];
         let peer = |it: usize| [0, 1].map(|rail| self::rail(rail, &[&format!("10.{rail}.1.{it}")]));
-        // one of the nodes is this one
+        // add one for this node, which is one of the nodes
         let nodes = if peers > 7 { peers + 1 } else { peers };
         let mut watch = watch(own, (0..nodes).map(|it| peer(it).to_vec()).collect());
         if other_rail_is_answered {
@@ -179,7 +180,26 @@ fn the_peers_are_not_dead_if_they_answer_another_rail_or_are_twelve() {
     }
 }
 
-/// One rail, or a tenth of the cluster's.
+/// All other nodes boot. A rail with its first answer is not at fault while another rail has its second one.
+#[test]
+fn a_rail_that_begins_to_recover_is_not_at_fault() {
+    let own = vec![rail(0, &["10.0.0.1"]), rail(1, &["10.1.0.1"])];
+    let node = |it: usize| [0, 1].map(|rail| self::rail(rail, &[&format!("10.{rail}.1.{it}")]));
+    let mut watch = watch(own, (0..3).map(|it| node(it).to_vec()).collect());
+    lose(&mut watch, 0);
+    lose(&mut watch, 1);
+    for rail in [1, 0, 1] {
+        watch.target(rail);
+        watch.take(rail, ANSWER);
+    }
+    let states = watch.states();
+    assert!(states[0].is_unreachable && !states[1].is_unreachable);
+    assert!(!watch.is_in_doubt(NOW));
+    watch.take_unreachable(&listed(&watch), NOW);
+    assert!(!watch.states()[0].is_unhealthy);
+}
+
+/// The allowed number of unreachable rails is one rail, or a tenth of the cluster's rails.
 #[test]
 fn a_larger_share_of_unreachable_rails_changes_no_health() {
     let peer = |it: usize| vec![rail(0, &[&format!("10.0.1.{it}")])];
@@ -212,7 +232,7 @@ fn a_larger_share_of_unreachable_rails_changes_no_health() {
     }
 }
 
-/// A node that was switched off does not use up the share of 15 rails.
+/// The rails of a node that was switched off do not count among the unreachable rails. The cluster has 15 rails.
 #[test]
 fn unreachable_rails_that_are_not_renewed_do_not_count() {
     let peer = |hash: usize, renewal: u64| {
@@ -248,7 +268,8 @@ fn unreachable_rails_that_are_not_renewed_do_not_count() {
     }
 }
 
-/// A roll-out of the watch makes no dead rail healthy, unless no rail is to become unhealthy any more.
+/// A dead rail stays unhealthy during a roll-out of the watch. If the new settings allow no unhealthy rail, it becomes
+/// healthy.
 #[test]
 fn a_verdict_outlives_its_watch() {
     let rails = || vec![rail(0, &["10.0.0.1"]), rail(1, &["10.1.0.1"])];
@@ -269,7 +290,7 @@ fn a_verdict_outlives_its_watch() {
     }
 }
 
-/// The page shows each peer once, the last one first.
+/// The page shows each peer once, the latest peer first.
 #[test]
 fn the_last_peers_are_kept() {
     let peer = |it: usize| vec![rail(0, &[&format!("10.0.1.{it}")])];
