@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# arm64.sh - tests of arm64 on an amd64 machine: test programs for arm64, and arm64's release binaries
-# in tests, by QEMU's emulation of one process (Debian's qemu-user). To be sourced in the root of the tree, after
-# prerequisites.sh and programs.sh.
+# arm64.sh - tests of arm64 on an amd64 machine: runs test programs for arm64, and arm64's release binaries in tests, by
+# QEMU's emulation of one process (Debian's qemu-user). To be sourced in the root of the tree, after prerequisites.sh and
+# programs.sh.
 #
-# QEMU translates system calls, and passes them to this machine's kernel. Of netlink QEMU passes links, addresses and
-# routes; QEMU refuses rules, neighbours and next hops, and opens no RDMA or generic netlink (linux-user/fd-trans.c,
-# linux-user/syscall.c). ADD fails, because it observes a namespace with its rules.
+# QEMU translates system calls, and passes them to this machine's kernel. QEMU passes netlink messages of links, addresses
+# and routes, refuses those of rules, neighbours and next hops, and opens no RDMA or generic netlink
+# (linux-user/fd-trans.c, linux-user/syscall.c). ADD fails under QEMU, because it reads a namespace's rules.
 
-# Test of arm64's binaries and image; the test program itself is for amd64.
+# Test of arm64's binaries and image. The test program itself runs on amd64.
 ARM64='cni/rdma-device-plugin/arm64'
 ARM64_PROGRAMS=${CARGO_TARGET_DIR:-target}/test-programs-arm64
 
-# Tests of rdma-netns/kernel that do not observe a namespace.
+# Tests of rdma-netns/kernel that observe no namespace.
 ARM64_IN_NAMESPACES=(announce::a_link_that_is_not_there
 	inside::sysfs_is_the_pods_and_only_for_a_moment inside::two_pods_can_be_read_at_once
 	monitor::a_new_device_is_reported_by_a_uevent monitor::another_namespace_at_the_path_is_not_taken_for_it
@@ -20,16 +20,16 @@ ARM64_IN_NAMESPACES=(announce::a_link_that_is_not_there
 	pods::an_rdma_device_that_is_not_there routes::the_kernels_sentence_reaches_the_error
 	suite::addresses::an_address_that_is_not_there_cannot_be_taken_away suite::links::what_is_not_there_is_refused)
 
-# Tests of integration/protocol that need an ADD.
+# Tests of integration/protocol that call ADD, which fails under QEMU. arm64's run skips these tests.
 ARM64_NEEDS_ADD=(long_and_upper_case_container_ids_are_fine unknown_fields_and_arguments_are_ignored
 	del_and_gc_pass_over_a_wrong_value_that_they_do_not_need
 	with_a_wrong_state_directory_del_leaves_the_record_to_a_verb_with_the_right_one
 	no_line_of_the_log_is_forged_by_what_others_are_called)
 
-# Besides the unit tests of the libraries.
+# Test programs that run in addition to the libraries' unit tests.
 ARM64_TESTS=(headers kernel plans corpora)
 
-# compile_arm64_programs: but for those that run what is amd64's
+# compile_arm64_programs: compiles the test programs, except those that run programs of amd64
 compile_arm64_programs() {
 	local -x PROGRAMS=$ARM64_PROGRAMS
 	arm64_environment
@@ -40,18 +40,18 @@ compile_arm64_programs() {
 
 arm64_programs() {
 	local -x PROGRAMS=$ARM64_PROGRAMS RDMA_TEST_EMULATOR=qemu-aarch64
-	# the first is of the time that is taken, the next two start themselves again, and the last asks the kernel for what
-	# QEMU leaves out (target_madvise() in linux-user/mmap.c)
+	# Skipped tests: the first measures time, the next two start their own program again, and the last needs a call that
+	# QEMU does not emulate (target_madvise() in linux-user/mmap.c).
 	natively '.*' 'rdma-netns/kernel' --skip many_virtual_functions_are_read_quickly \
 		--skip a_lock_is_waited_for_where_no_thread_can_be_started \
-		--skip who_had_a_lock_last_is_not_blamed_for_all_the_time \
+		--skip the_last_lock_holder_is_not_blamed_for_the_whole_wait \
 		--skip pages_that_are_there_are_touched_without_a_fault
 	natively 'rdma-netns/kernel' '' --exact "${ARM64_IN_NAMESPACES[@]}"
 }
 
 image_of_arm64() { natively "$ARM64" ''; }
 
-# protocol_of_arm64: amd64's test program, which calls arm64's release binaries
+# protocol_of_arm64: runs amd64's test program, which calls arm64's release binaries
 protocol_of_arm64() {
 	local binary name into=$PWD/${CARGO_TARGET_DIR:-target}/arm64-emulated arguments=()
 	mkdir -p "$into"

@@ -3,17 +3,18 @@
 # boots.sh - the machines of the lab, and the test programs that each boot runs, one after the other.
 # To be sourced, after programs.sh and cluster.sh. A program that leaves objects to the next program is faulty.
 
-BOOTS=() # the longest first, of those that every run boots
+BOOTS=() # machines that every run boots, the longest boot first
 declare -A BOOT_PROGRAMS BOOT_OPTIONS BOOT_IN_FULL
 
-# machine NAME PROGRAMS OPTION...: PROGRAMS as programs.sh has them, OPTIONs as integration/lab/vm
+# machine NAME PROGRAMS OPTION...: defines a machine. PROGRAMS is a pattern of programs.sh, and OPTIONs are those of
+# integration/lab/vm.
 machine() {
 	BOOTS+=("$1")
 	BOOT_PROGRAMS[$1]=$2
 	BOOT_OPTIONS[$1]=$(printf '%q ' "${@:3}")
 }
 
-# in_full NAME PROGRAMS OPTION...: the arguments of machine. Only `scripts/test --full` boots this machine
+# in_full NAME PROGRAMS OPTION...: defines a machine like `machine`. Only `scripts/test --full` boots it.
 in_full() {
 	machine "$@"
 	BOOT_IN_FULL[$1]=1
@@ -32,7 +33,7 @@ machine reboot 'integration/lab_reboot' --tier full --exclusive --memory 2560 --
 	--disk /var/lib/cni --disk /var/lib/kubelet --disk /var/lib/containerd --disk /etc/cni/net.d \
 	--disk /opt/cni/bin --disk /var/lib/reboot
 machine shared 'integration/lab_(kubelet_share|shared)' --tier full --shared --timeout 2400
-machine mlx5 'integration/lab_mlx5(_ping)?' --tier mlx5 --exclusive --timeout 900
+machine mlx5 'integration/lab_mlx5(_ping)?' --tier mlx5 --exclusive --timeout 1500
 machine rocev1-shared 'integration/lab_smc_shared' --tier full --shared --rocev1 --timeout 900
 machine erdma-pair 'integration/lab_erdma_pair' --exclusive --memory 1024 --timeout 600
 machine stock-rxe 'integration/lab_(stock_rxe|siw)' --tier fast --stock-rxe --timeout 600
@@ -44,11 +45,13 @@ for runtime in containerd-2 crio; do
 done
 
 in_full mlx5-virtual 'integration/lab_mlx5_vf' --tier mlx5 --virtual --exclusive --timeout 900
-in_full mlx5-infiniband 'integration/lab_mlx5_ib' --tier mlx5 --infiniband --exclusive --timeout 900
+in_full mlx5-infiniband 'integration/lab_mlx5_ib' --tier mlx5 --infiniband --exclusive --timeout 1500
 in_full erdma-removed 'integration/lab_erdma_removed' --tier erdma --exclusive --timeout 600 \
 	--expect 'unregister_netdevice: waiting'
 in_full erdma-roce 'integration/lab_erdma_(roce|smc)' --tier erdma --exclusive --erdma-roce --timeout 600
 in_full cluster-two-nodes 'integration/lab_two_nodes' --tier full --shared --memory 4096 --timeout 2400
+in_full cluster-limits 'integration/lab_cluster_limits' --tier full --shared --memory 4096 --timeout 1500
+in_full cluster-limits-systemd 'integration/lab_cluster_limits' --tier full --shared --memory 4096 --timeout 1500
 in_full cluster-erdma 'integration/lab_cluster_erdma' --tier erdma --shared --memory 4096 --timeout 900
 in_full cluster-mlx5 'integration/lab_cluster_migration' --tier mlx5 --shared --memory 4096 --timeout 1800
 in_full cluster-1.37 'integration/lab_cluster' --tier full --shared --memory 4096 --timeout 2400
@@ -62,17 +65,17 @@ in_full cluster-claims-reboot 'integration/lab_claims_reboot' --tier full --excl
 	--disk /var/lib/reboot
 in_full day 'integration/lab_day' --tier full --exclusive --memory 2560 --monitor --timeout 3600
 for series in 5.10 6.1 7.3; do
-	in_full "kernel-$series" 'integration/lab_(kernels|kubelet_share)' --kernel "$series" \
-		--tier full --shared --memory 4096 --timeout 900
+	in_full "kernel-$series" 'integration/lab_(kernels|kubelet_share|fabric)' --kernel "$series" \
+		--tier full --shared --memory 4096 --timeout 3000
 done
 for series in 5.10 6.1 7.3; do
-	in_full "mlx5-$series" 'integration/lab_mlx5' --kernel "$series" --tier mlx5 --exclusive --timeout 900
+	in_full "mlx5-$series" 'integration/lab_mlx5' --kernel "$series" --tier mlx5 --exclusive --timeout 1500
 done
 
-# boot NAME [PATTERN [WORD]]: runs the machine's programs that PATTERN describes, and in them the tests
-# whose names contain WORD
+# boot NAME [PATTERN [WORD]]: boots the machine and runs its programs that match PATTERN, with the tests whose names
+# contain WORD
 boot() {
-	local name=$1 pattern=${2:-.*} word=${3-} options chosen vm=(integration/lab/vm) made
+	local name=$1 pattern=${2:-.*} word=${3-} options chosen vm=(integration/lab/vm) below=() made
 	eval "options=(${BOOT_OPTIONS[$name]})"
 	mapfile -t chosen < <(both "${BOOT_PROGRAMS[$name]}" "$pattern")
 	((${#chosen[@]})) || {
@@ -81,16 +84,18 @@ boot() {
 	}
 	made=$(realpath "${CARGO_TARGET_DIR:-target}")/lab-$name
 	make_for "$name" "$made"
-	# beside a control plane, which it reaches
+	# this machine runs beside a control plane, to which it connects
 	[[ $name != erdma-pair ]] || vm=(integration/lab/pair)
 	[[ $name != cluster* ]] || vm=("${CARGO_TARGET_DIR:-target}/debug/cluster-lab" "$made/pki" "$(nodes_of "$name")")
-	"${vm[@]}" "${options[@]}" -- "$PWD/scripts/run-programs" "${chosen[@]}" -- --test-threads=1 ${word:+"$word"}
+	[[ $name != *-systemd ]] || below=("$PWD/integration/lab/under-systemd")
+	"${vm[@]}" "${options[@]}" -- "${below[@]}" "$PWD/scripts/run-programs" "${chosen[@]}" -- --test-threads=1 ${word:+"$word"}
 }
 
-# left_out MACHINE: succeeds if only `scripts/test --full` boots the machine, and this run is not one
+# left_out MACHINE: succeeds if only `scripts/test --full` boots the machine, and this run is not `--full`
 left_out() { [[ -n ${BOOT_IN_FULL[$1]-} && ${RDMA_TEST_FULL-} != 1 ]]; }
 
-# boots_with PATTERN: the machines that have such a program; those that are left out only if no other has it
+# boots_with PATTERN: prints the machines that have a program that matches PATTERN. Prints machines of `scripts/test
+# --full` only if no other machine has such a program.
 boots_with() {
 	local name usual=() others=()
 	for name in "${BOOTS[@]}"; do
@@ -101,7 +106,7 @@ boots_with() {
 	printf '%s\n' "${usual[@]}"
 }
 
-# make_for MACHINE DIRECTORY: what is made outside, there, for the tests inside
+# make_for MACHINE DIRECTORY: makes the files in DIRECTORY that tests inside the machine need
 make_for() {
 	case $1 in
 	*-containerd-2) name_runtime containerd ;;
@@ -112,7 +117,7 @@ make_for() {
 	case $1 in
 	installed | pods-*)
 		scripts/versions
-		# an image of its own: the guest of another machine may be reading dist/'s
+		# each machine has its own image, because the guest of another machine may be reading the one in dist/
 		export RDMA_LAB_IMAGE=$2/rdma-device-plugin.oci.tar
 		scripts/image --arch amd64 --binaries "$PWD/dist" --output "$RDMA_LAB_IMAGE"
 		;;
@@ -138,10 +143,10 @@ make_for() {
 	esac
 }
 
-# nodes_of MACHINE: how many of it there are, which run the same
+# nodes_of MACHINE: prints how many equal nodes the machine has
 nodes_of() { [[ $1 == cluster-two-nodes ]] && echo 2 || echo 1; }
 
-# kubernetes_of MACHINE: the release of its control plane and kubelet
+# kubernetes_of MACHINE: prints the release of the machine's control plane and kubelet
 kubernetes_of() {
 	case $1 in
 	*-1.3[46]) echo "${1##*-}" ;;
@@ -150,26 +155,27 @@ kubernetes_of() {
 	esac
 }
 
-# name_runtime NAME: in the environment, the container runtime that integration/runtimes builds, plugins of CNI 1.1, and
-# no length
+# name_runtime NAME: sets the environment for the container runtime NAME, which integration/runtimes builds, and for CNI
+# 1.1's plugins. Switches the tests of --full off.
 name_runtime() {
 	export RDMA_LAB_RUNTIME=$1 RDMA_LAB_RUNTIME_PROGRAMS RDMA_LAB_CNI_PLUGINS RDMA_TEST_FULL=0
 	RDMA_LAB_RUNTIME_PROGRAMS=$(integration/runtimes/build "$1")
 	RDMA_LAB_CNI_PLUGINS=$(integration/runtimes/build plugins)
 }
 
-# can_name_runtime NAME: else prints why not
+# can_name_runtime NAME: succeeds if name_runtime works, else prints the reason
 can_name_runtime() {
 	integration/runtimes/build --check "$1" && integration/runtimes/build --check plugins
 }
 
-# cannot_boot MACHINE: says why, if what make_for makes cannot be made here
+# cannot_boot MACHINE: prints the reason if this host cannot make the files of make_for
 cannot_boot() {
 	case $1 in
 	*-containerd-2) can_name_runtime containerd || return 0 ;;
 	*-crio) can_name_runtime crio || return 0 ;;
 	kernel-* | mlx5-[567].*) integration/lab/kernel --check "${1#*-}" || return 0 ;;
 	esac
+	[[ $1 != *-systemd || -x /lib/systemd/systemd ]] || echo "there is no /lib/systemd/systemd (apt-get install systemd)"
 	case $1 in
 	installed | pods-*) scripts/versions --check || echo "this clone has no history: rdma-cni of the earlier commit cannot be built" ;;
 	cluster*)
@@ -182,7 +188,7 @@ cannot_boot() {
 			integration/runtimes/build --check shared-device-plugin || return 0
 			integration/helm/build --check || return 0
 		}
-		# the charts' test, which the other runtimes' machines do not run
+		# the chart's test runs only on the machine 'cluster', and not on machines with other runtimes
 		[[ $1 != cluster || ${RDMA_TEST_FULL-} != 1 ]] || integration/helm/build --check || true
 		;;
 	esac

@@ -3,23 +3,23 @@
 # jobs.sh - jobs that run beside each other: a job starts when the jobs that it needs are done and its lane is
 # free. To be sourced. The caller's COUNTED has the output of the jobs that count tests.
 
-JOBS=() # in the order of the search
+JOBS=() # names of jobs, in the order in which the next job is chosen
 declare -A JOB_LANE JOB_NEEDS JOB_COMMAND JOB_STATE JOB_PID JOB_START LANE_FREE RUNNING_JOBS=()
 JOB_LOGS=$(mktemp -d)
 AT_ONCE=3    # jobs of all lanes
-HEARTBEAT=30 # seconds without a line, after which one says what still runs
-# A job that has ended writes its name there. "wait -n" of bash 5.2 does not find one that ended while the shell did
-# something else.
+HEARTBEAT=30 # after this many seconds without output, run_jobs prints the running jobs
+# A job that has ended writes its name to this pipe. "wait -n" of bash 5.2 does not report a job that ended while the
+# shell was busy.
 mkfifo "$JOB_LOGS/ended"
 exec {ENDED}<>"$JOB_LOGS/ended"
-TABLE=() # what took how long: "SECONDS CPU-SECONDS NAME"
+TABLE=() # durations of jobs: "SECONDS CPU-SECONDS NAME"
 FAILED_JOBS=0 FAILURES=''
 
-# lane NAME NUMBER: at most NUMBER jobs of this lane at a time. Jobs of the lane called idle use only the free capacity of
-# others: AT_ONCE does not count them.
+# lane NAME NUMBER: defines a lane in which at most NUMBER jobs run at a time. Jobs of the lane "idle" use only the free
+# capacity of other jobs: AT_ONCE does not count them.
 lane() { LANE_FREE[$1]=$2; }
 
-# lane_is_free NAME: succeeds if one more job of this lane can start
+# lane_is_free NAME: succeeds if one more job of the lane can start
 lane_is_free() {
 	local name others=0
 	((LANE_FREE[$1] > 0)) || return 1
@@ -29,8 +29,8 @@ lane_is_free() {
 	[[ $1 == idle ]] || ((others < AT_ONCE))
 }
 
-# job LANE NAME NEEDS COMMAND...: NEEDS are names of jobs, one a line. What needs a job that failed fails.
-# A name is a file's name as well: no slash is in it.
+# job LANE NAME NEEDS COMMAND...: adds a job. NEEDS are names of jobs, one a line. The job fails if a job in NEEDS fails.
+# NAME is also a file name, so it contains no slash.
 job() {
 	local name=$2
 	JOBS+=("$name")
@@ -38,7 +38,7 @@ job() {
 	JOB_COMMAND[$name]=$(printf '%q ' "${@:4}")
 }
 
-# run_jobs: all of them, to their ends
+# run_jobs: runs all jobs, and waits for their ends
 run_jobs() {
 	local name status
 	while :; do
@@ -71,7 +71,7 @@ run_jobs() {
 	JOBS=()
 }
 
-# wait_for_end: until a job has ended, whose name is JOB_ENDED then
+# wait_for_end: waits until a job has ended, and sets JOB_ENDED to its name
 wait_for_end() {
 	local pid
 	while :; do
@@ -81,14 +81,14 @@ wait_for_end() {
 		fi
 		for pid in "${!RUNNING_JOBS[@]}"; do
 			kill -0 "$pid" 2>/dev/null && continue
-			JOB_ENDED=${RUNNING_JOBS[$pid]} # killed, or about to be reported
+			JOB_ENDED=${RUNNING_JOBS[$pid]} # the job was killed, or is about to write its name
 			return 0
 		done
 		still_running
 	done
 }
 
-# still_running: what still runs, and for how long
+# still_running: prints the running jobs with the time since their start
 still_running() {
 	local name line=''
 	for name in "${JOBS[@]}"; do
@@ -97,7 +97,7 @@ still_running() {
 	echo "$(clock) still at it: ${line#, }"
 }
 
-# end_jobs: those that still run, and what they have started
+# end_jobs: ends the running jobs, and the processes that they have started
 end_jobs() {
 	local pid
 	for pid in "${!RUNNING_JOBS[@]}"; do
@@ -108,7 +108,7 @@ end_jobs() {
 
 clock() { printf '%3d:%02d' $((SECONDS / 60)) $((SECONDS % 60)); }
 
-# job_is_ready NAME: yes, no (not yet), or never
+# job_is_ready NAME: prints yes, no (not yet), or never
 job_is_ready() {
 	local need answer=yes
 	while IFS= read -r need; do
@@ -121,16 +121,16 @@ job_is_ready() {
 	echo "$answer"
 }
 
-# run_job NAME: in a process group of its own. What it prints is kept, and its seconds.
+# run_job NAME: runs the job in its own process group, and stores its output and its duration in seconds
 run_job() {
 	local name=$1 start=$SECONDS status=0 minutes seconds cpu=0
-	# in the background, as '||' would switch off its -e
+	# in the background, because '||' would switch off -e in the job's command
 	(
 		set -e
 		eval "${JOB_COMMAND[$name]}"
 	) >"$JOB_LOGS/$name" 2>&1 </dev/null &
 	wait $! || status=$?
-	# user and system time of what it started, in the second line: 1m2.345s 0m1.234s
+	# the second line has user and system time of the job's processes: 1m2.345s 0m1.234s
 	times >"$JOB_LOGS/$name.time"
 	while IFS=m read -r minutes seconds; do
 		cpu=$((cpu + minutes * 60 + ${seconds%%.*}))
@@ -140,7 +140,7 @@ run_job() {
 	return "$status"
 }
 
-# end_job NAME STATUS [WHY]: shows its output, and keeps what counts
+# end_job NAME STATUS [WHY]: prints the job's output, and records its result
 end_job() {
 	local name=$1 status=$2 real=0 cpu=0
 	[[ -z ${3-} ]] || echo "$3" >"$JOB_LOGS/$name"
@@ -158,7 +158,7 @@ end_job() {
 	TABLE+=("$real $cpu $name$([[ $status == 0 ]] || echo ', failed')")
 }
 
-# why_it_failed NAME: of its output what its failed tests printed, and the end
+# why_it_failed NAME: prints the output of the job's failed tests, and the end of its output
 why_it_failed() {
 	local tests
 	echo "--- $1, failed:"
@@ -167,10 +167,10 @@ why_it_failed() {
 	tail -n "$([[ -z $tests ]] && echo 40 || echo 10)" "$JOB_LOGS/$1"
 }
 
-# print_failures: once more why jobs failed, as they are far up in the output of a long run
+# print_failures: prints the reasons of failed jobs again at the end, because a long run prints much after them
 print_failures() { [[ -z $FAILURES ]] || printf '\n%s' "$FAILURES"; }
 
-# print_table: what took how long
+# print_table: prints the duration of each job
 print_table() {
 	local row real cpu name
 	echo

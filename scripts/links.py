@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""links.py - every link between the pages of this repository leads to a file, and to a heading in it; every test that
-a page names, as `directory/file.rs::name`, is one.
+"""links.py - checks that every link between the pages of this repository leads to a file, and to a heading in the file;
+and that every test that a page names, as `directory/file.rs::name`, exists.
 
-Prints each one that does not, and ends with 1. Links to other hosts are not followed. With --files it prints the pages
-and all files that they link to, instead.
+Prints each wrong link and missing test, and then ends with 1. Does not follow links to other hosts. With --files it
+only prints the pages, and all files that they link to.
 """
 
 import re
@@ -20,7 +20,7 @@ LINK = re.compile(r"\[[^\]]*\]\(<?([^)\s>]+)>?(?: +\"[^\"]*\")?\)")
 
 
 def prose(page):
-    """The lines outside of fenced code, with their numbers."""
+    """Yields the lines of a page outside of fenced code, with their numbers."""
     fenced = False
     for number, line in enumerate(page.read_text().splitlines(), 1):
         if FENCE.match(line):
@@ -30,8 +30,8 @@ def prose(page):
 
 
 def anchors(page):
-    """The names that GitHub gives the headings of a page (a name that is there already gets a number), and those that the
-    page gives to other places."""
+    """Returns the names that GitHub gives the headings of a page (a repeated name gets a number), and the names of the
+    page's own anchors."""
     found = set()
     for _, line in prose(page):
         found.update(ANCHOR.findall(line))
@@ -48,7 +48,7 @@ def anchors(page):
 
 
 def broken(page):
-    """What is wrong with the links of a page."""
+    """Yields a message for each wrong link of a page."""
     for number, line in prose(page):
         for target in LINK.findall(re.sub(r"`[^`]*`", "", line)):
             if re.match(r"[a-z]+:", target):
@@ -62,7 +62,7 @@ def broken(page):
 
 
 def missing_tests(page):
-    """The tests that a page names, and that are none."""
+    """Yields a message for each test that a page names and that does not exist."""
     for number, line in prose(page):
         for file, name in TEST.findall(line):
             text = Path(file).read_text() if Path(file).exists() else ""
@@ -71,7 +71,7 @@ def missing_tests(page):
 
 
 def linked(page):
-    """The files that a page links to; of a directory, those in it."""
+    """Yields the files that a page links to; for a directory, the files in the directory."""
     for _, line in prose(page):
         for target in LINK.findall(re.sub(r"`[^`]*`", "", line)):
             path = target.partition("#")[0]

@@ -3,7 +3,7 @@
 # lints.sh - static checks of sources, scripts and binaries. To be sourced in the
 # root of the tree.
 
-SHELL_FILES=(.ci/run scripts/* integration/lab/setup integration/lab/vm integration/lab/pair integration/lab/guest integration/lab/initramfs-init
+SHELL_FILES=(.ci/run scripts/* integration/lab/setup integration/lab/vm integration/lab/pair integration/lab/under-systemd integration/lab/guest integration/lab/initramfs-init
 	integration/lab/images integration/lab/kernel integration/lab/*.sh integration/kubernetes/build integration/kubernetes/certificates
 	integration/coredns/build integration/device-metadata/build integration/helm/build integration/nfd/build
 	integration/release/build integration/runtimes/build integration/vale/build
@@ -19,8 +19,8 @@ shell_lints() {
 }
 links() { scripts/links.py; }
 
-# prose: checks pages, changelog, comments of the sources, and configuration by the rules of docs/style.md that
-# Vale implements
+# prose: checks pages, changelog, and comments of sources and configuration by the rules of docs/style.md that Vale
+# can check
 prose() {
 	local vale files
 	vale=$(integration/vale/build)
@@ -28,20 +28,22 @@ prose() {
 	"$vale" --config integration/vale/vale.ini --output line "${files[@]}"
 }
 
-# workflows: .github's, by the syntax that GitHub documents, with shellcheck on their commands
+# workflows: checks .github's workflows by the syntax that GitHub documents, and their commands with shellcheck
 workflows() {
 	"$(integration/release/build actionlint)" -color=false
 }
 
-# The CNI binaries start in well under a millisecond: nothing that a daemon would need. rdma-cni
-# asks kubelet, by gRPC over a Unix socket and on one thread; rdma-ipam asks nobody.
+# lean_binaries: checks that the CNI binaries, which must start within a millisecond, contain no crate that only a daemon
+# needs. rdma-cni needs crates for gRPC over a Unix socket with one thread, because it queries kubelet. rdma-ipam
+# queries no other program.
 lean_binaries() {
 	lean_binary rdma-cni 'tokio feature "(rt-multi-thread|full|process|signal|fs)"' &&
 		lean_binary rdma-ipam '(tokio|tonic|hyper|h2) ' &&
 		static_binary rdma-device-plugin 11
 }
 
-# lean_binary NAME PATTERN: neither what no CNI binary may have, nor what PATTERN says
+# lean_binary NAME PATTERN: checks that the binary contains no crate that CNI binaries must not have, and none
+# that matches PATTERN
 lean_binary() {
 	local binary=$1 heavy
 	heavy=$(cargo tree --locked -p "$binary" -e normal,features --prefix none |
@@ -53,7 +55,8 @@ lean_binary() {
 	static_binary "$binary" 4
 }
 
-# static_binary NAME MB: no larger, without symbols, and nothing else needed on the node
+# static_binary NAME MB: checks that the binary has at most MB megabytes and no symbols, and needs no libraries of
+# the node
 static_binary() {
 	local binary=$1 most=$2 size
 	size=$(stat -c %s "dist/$binary")
@@ -65,11 +68,11 @@ static_binary() {
 		echo "dist/$binary has symbols: strip it (Cargo.toml)"
 		return 1
 	}
-	# a static (position-independent) executable names no interpreter
+	# a static (position-independent) executable has no interpreter
 	! readelf -l "dist/$binary" | grep -q INTERP
 }
 
-# license_headers: each Rust source begins with its licence, in SPDX's words.
+# license_headers: checks that each Rust source begins with its license as an SPDX identifier
 license_headers() {
 	local file line without=()
 	while IFS= read -r file; do

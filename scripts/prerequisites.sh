@@ -3,7 +3,7 @@
 # prerequisites.sh - installs the packages and tools that the scripts need and the machine lacks. To be
 # sourced, after steps.sh.
 
-# Debian packages: building and checking; the peers and tools that the tests drive; what makes images.
+# Debian packages for building and checking, peers and tools of the tests, and packages for making images.
 PACKAGES=(gcc libc6-dev shellcheck python3 iproute2 containernetworking-plugins systemd jq bubblewrap
 	e2fsprogs lldpd network-manager openssl podman strace xfsprogs)
 
@@ -16,7 +16,8 @@ not_installed() {
 	done
 }
 
-# keep_idle PACKAGE UNIT: the package is for tests in namespaces, and its service must not start on a machine that had none
+# keep_idle PACKAGE UNIT: keeps the service of PACKAGE from starting on a machine that did not have it. Only tests in
+# namespaces use the package.
 keep_idle() {
 	local unit=/etc/systemd/system/$2
 	[[ -e /var/lib/dpkg/info/$1.list || -e $unit ]] || {
@@ -25,9 +26,9 @@ keep_idle() {
 	}
 }
 
-# apt_install PACKAGE...: as root
+# apt_install PACKAGE...: installs packages as root
 apt_install() {
-	apt-get update -q || true # a broken third-party source is not our business
+	apt-get update -q || true # ignore a broken third-party source
 	DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "$@"
 }
 
@@ -40,8 +41,8 @@ debian_packages() {
 	apt_install "${missing[@]}"
 }
 
-# rust-toolchain.toml names a version, which rustup installs. Where that is switched off, the default
-# toolchain does if it is of that version.
+# rust_toolchain: installs the version of rust-toolchain.toml by rustup. If rustup must not install toolchains, accepts a
+# default toolchain of this version.
 rust_toolchain() {
 	local wanted
 	! rustc --version >/dev/null 2>&1 || return 0
@@ -54,7 +55,7 @@ rust_toolchain() {
 	fi
 }
 
-# target_of ARCHITECTURE: what Rust calls it, of what runs on nodes and in images: static
+# target_of ARCHITECTURE: prints Rust's target for the static programs of nodes and images
 target_of() {
 	case $1 in
 	amd64) echo x86_64-unknown-linux-musl ;;
@@ -68,13 +69,13 @@ target_of() {
 # shellcheck disable=SC2034 # of those that source this
 TARGET=$(target_of amd64)
 
-# rust_target TARGET
+# rust_target TARGET: installs the target
 rust_target() {
 	rustup target list --installed | grep -qx "$1" || rustup target add "$1"
 }
 
-# What builds for arm64 beside Rust: the compiler of ring's C and assembler, and the headers of a C library, which they
-# include. Rust's own linker links, and its own musl is linked in.
+# arm64_compiler: installs the packages for arm64 in addition to Rust: the compiler of ring's C and assembler code, and the
+# headers of a C library, which this code includes. Rust's own linker links with Rust's own musl.
 arm64_compiler() {
 	aarch64-linux-gnu-gcc -fsyntax-only -x c - <<<'#include <stdint.h>' 2>/dev/null || {
 		require_root
@@ -82,14 +83,15 @@ arm64_compiler() {
 	}
 }
 
-# arm64_environment: in which cargo builds for arm64
+# arm64_environment: sets the environment in which cargo builds for arm64
 arm64_environment() {
 	export CC_aarch64_unknown_linux_musl=aarch64-linux-gnu-gcc
 	export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER=rust-lld
 }
 
-# What tests arm64's programs on amd64: the emulator of one process, which needs no binfmt_misc of the kernel; what a
-# runtime reads images by; and the compiler, whose headers include the kernel's.
+# arm64_tools: installs the packages that test arm64's programs on amd64. These are the emulator of one process, which
+# needs no binfmt_misc of the kernel, the program by which a runtime reads images, and the compiler, whose headers include
+# the kernel's headers.
 arm64_tools() {
 	local missing
 	arm64_compiler
@@ -102,18 +104,20 @@ rust_components() {
 	rustup component list --installed | grep -q clippy || rustup component add clippy
 }
 
-# have_go VERSION: there is a Go of this version or a later one; none is downloaded for a go.mod
+# have_go VERSION: succeeds if Go of this version or a later version is installed. Does not let Go download the version of
+# a go.mod.
 have_go() {
 	local found
 	found=$(cd / && go env GOVERSION 2>/dev/null) || return 1
 	printf '%s\n' "$1" "${found#go}" | sort -VC
 }
 
-# The Go that is downloaded where there is none, or an old one: Debian 12's is old, and can download this as a module,
-# whose checksum it holds against Go's own list.
+# Version of Go to download if none is installed or the installed one is old. Go of Debian 12 is old, but can download this
+# version as a module, and checks its checksum by Go's own list.
 GO=1.26.8
 
-# go_toolchain: Go 1.24 or later, which builds Kubernetes' own programs. Without one, those that need it say so.
+# go_toolchain: provides Go 1.24 or later, which builds Kubernetes' programs. Without Go, tests that need these programs
+# report that they are skipped.
 go_toolchain() {
 	local directory
 	! have_go 1.24 || return 0
@@ -122,12 +126,12 @@ go_toolchain() {
 	}
 	directory=$(cd / && GOWORK=off timeout 600 go mod download -json "golang.org/toolchain@v0.0.1-go$GO.linux-amd64" |
 		jq -r .Dir) || return 0
-	# a module's files come without the right to run
+	# files of a module are not executable after the download
 	chmod +x "$directory"/bin/* "$directory"/pkg/tool/*/*
 	export PATH=$directory/bin:$PATH GOTOOLCHAIN=local
 }
 
-# have_go_modules DIRECTORY: what the Go program there is made of is here, or can be downloaded
+# have_go_modules DIRECTORY: succeeds if the modules of the Go program in DIRECTORY are present or can be downloaded
 have_go_modules() {
 	local try
 	for try in 1 2 3; do

@@ -1,21 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# programs.sh - the test programs: compiled once, with all features, and found by name. To be sourced
-# in the root of the tree.
+# programs.sh - compiles the test programs once, with all features, and finds them by name. To be sourced in the root of
+# the tree.
 
-# Programs that cargo made: a line for each with its package's directory, its name (a library's tests
-# have the name of the library) and its path.
+# File with the test programs that cargo made. Each line has the package's directory, the program's name
+# and its path. A library's tests have the library's name.
 PROGRAMS=${CARGO_TARGET_DIR:-target}/test-programs
 
-# Programs that run in the lab.
+# Pattern of the programs that run in the lab.
 LAB='integration/lab_.*|rdma-netns/rdma'
 
-# compile_programs [ARGUMENT...]: compiles by cargo with the ARGUMENTs; default: all programs
+# compile_programs [ARGUMENT...]: compiles test programs by cargo with the ARGUMENTs. Without ARGUMENTs:
+# all programs.
 compile_programs() {
 	local messages
 	(($#)) || set -- --workspace --all-features
 	messages=$(mktemp)
-	# the release binaries, which are linked one by one, go first: both end at the same time then
+	# lower priority than the release binaries, which cargo links one by one, so that both builds end at
+	# the same time
 	nice cargo test --locked "$@" --no-run --message-format=json-render-diagnostics >"$messages" || {
 		rm -f "$messages"
 		return 1
@@ -26,17 +28,18 @@ compile_programs() {
 	rm -f "$messages"
 }
 
-# programs PATTERN: DIRECTORY=PATH of each program whose directory/name PATTERN describes
+# programs PATTERN: prints DIRECTORY=PATH of each program whose directory/name matches PATTERN
 programs() {
 	awk -F '\t' -v pattern="^($1)\$" '$1 "/" $2 ~ pattern { print $1 "=" $3 }' "$PROGRAMS"
 }
 
-# both PATTERN PATTERN: of the programs that both describe; without: that the first one does, and the
-# second one does not
+# both PATTERN PATTERN: prints the programs that match both patterns. The function "without" prints
+# those that match only the first.
 both() { programs "$1" | grep -Fx -f <(programs "$2") || true; }
 without() { programs "$1" | grep -Fxv -f <(programs "$2") || true; }
 
-# lab_programs_with_test WORD: DIRECTORY/NAME of the lab's programs with a test whose name contains WORD
+# lab_programs_with_test WORD: prints DIRECTORY/NAME of the lab's programs with a test whose name
+# contains WORD
 lab_programs_with_test() {
 	local directory name path
 	while IFS=$'\t' read -r directory name path; do

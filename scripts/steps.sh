@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# steps.sh - long steps with progress and elapsed time, for the other scripts. To be sourced.
+# steps.sh - runs long steps, and shows progress and elapsed time. To be sourced.
 
-# step NAME COMMAND...: run COMMAND, its output in a log that is shown if it fails; while it
-# runs, a person sees for how long.
+# step NAME COMMAND...: runs COMMAND. Writes its output to a log, and prints the log if
+# COMMAND fails. While COMMAND runs, the terminal shows for how long.
 step() {
 	local name=$1 start=$SECONDS log status=0 pid
 	shift

@@ -25,7 +25,7 @@ PACKAGES=(
 	gcc-12 make patch binutils libelf1 xz-utils # building a module
 	kmod                                        # modules in the guest
 	udev iproute2 iputils-ping procps                      # in the guest
-	rdma-core ibverbs-utils ibverbs-providers rdmacm-utils perftest
+	rdma-core ibverbs-utils ibverbs-providers rdmacm-utils perftest ucx-utils
 	jq tar libseccomp2                          # making images; runc
 )
 

@@ -5,7 +5,7 @@
 # To be sourced by vm, which sets tier, link, virtual, node, run and tick.
 # shellcheck disable=SC2154
 
-# find_model: sets 'model', the program that models the tier's functions
+# find_model: sets 'model' to the path of the program that models the tier's functions
 find_model() {
 	local name=RDMA_LAB_${tier^^}_MODEL
 	model=${!name:-${CARGO_TARGET_DIR:-$LAB/../../target}/debug/$tier-model}
@@ -13,14 +13,14 @@ find_model() {
 		"or set $name to the program that models the functions"
 }
 
-# function_device ID BUS ADDRESS SOCKET [OPTION]: without the ROM that every PCI device has by default, as erdma refuses a
-# function with another BAR
+# function_device ID BUS ADDRESS SOCKET [OPTION]: adds a modelled function to qemu_args. The function has no ROM, which QEMU
+# adds by default, because the driver erdma refuses a function with a ROM's BAR.
 function_device() {
 	qemu_args+=(-device "$(printf '{"driver":"vfio-user-pci","id":"%s","bus":"%s","addr":"%s","rombar":0,%s
 		"socket":{"type":"unix","path":"%s"}}' "$1" "$2" "$3" "${5-}" "$4")")
 }
 
-# add_erdma: on each NUMA node a virtio NIC, and an eRDMA function with its MAC
+# add_erdma: adds to each NUMA node a virtio NIC, and an eRDMA function with the NIC's MAC
 add_erdma() {
 	local nic mac function wire
 	for nic in 0 1; do
@@ -35,15 +35,15 @@ add_erdma() {
 		function_device "function$nic" "bridge$nic" 2 "$function"
 	done
 	if [[ -n $erdma_fabric ]]; then
-		# the first machine listens
+		# the first machine listens, and the others connect
 		[[ $node == 1 ]] && wire=server=on || wire=server=off,reconnect-ms=200
 		qemu_args+=(-netdev "stream,id=wire,$wire,addr.type=unix,addr.path=${erdma_fabric//,/,,}/wire"
 			-netdev "hubport,id=hub2,hubid=1,netdev=wire")
 	fi
 }
 
-# add_mlx5: on NUMA node 0 a card with two functions, or two virtual functions, of the link layer 'link'. A port of the
-# guest's takes orders for the model.
+# add_mlx5: adds to NUMA node 0 a card with two functions, or two virtual functions, of the link layer 'link'. The guest
+# writes orders for the model to a serial port.
 add_mlx5() {
 	local mac=52:54:00:bb:0$node:0
 	qemu_args+=(-device "i82801b11-bridge,id=bridge0,bus=pxb0")
@@ -60,14 +60,14 @@ add_mlx5() {
 	qemu_args+=(-chardev "socket,id=orders,path=${run//,/,,}/orders" -device "virtserialport,chardev=orders,nr=4")
 }
 
-# start_model: the process that is the functions, until they can be connected; it ends as the VM does
+# start_model: starts the process that models the functions, and waits until QEMU can connect. stop_vm ends the process.
 start_model() {
 	local socket
 	rm -f "$run"/{function?,orders}
 	setpriv --pdeathsig KILL "$model" --control "$run/orders" "${functions[@]}" >"$run/model.log" 2>&1 </dev/null &
 	model_pid=$!
 	for socket in function0 function1 orders; do
-		# its file is there before it listens: __SO_ACCEPTCON (unix_seq_show(), net/unix/af_unix.c)
+		# a socket's file exists before the model listens, so test the flag __SO_ACCEPTCON (unix_seq_show(), net/unix/af_unix.c)
 		until grep -q " 00010000 .* $run/$socket\$" /proc/net/unix; do
 			kill -0 "$model_pid" 2>/dev/null || give_up 125 "the model of the $tier functions ended before the VM started"
 			read -rt 0.05 -u "$tick" || true

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# go-build.sh - shared by the scripts `build` of integration/kubernetes, helm, release, runtimes and others: each builds Go
-# programs in the lab's cache, and with --check as its first argument only reports whether it can. Each of them sources this
-# file in its own directory. The argument --check is removed.
+# go-build.sh - functions for the scripts `build` of integration/kubernetes, helm, release, runtimes and others. Each script
+# builds Go programs in the lab's cache; with --check as its first argument it only reports if it can. Each script sources
+# this file in the script's directory. This file removes the argument --check.
 
 # shellcheck source=integration/lab/cache.sh
 . ../lab/cache.sh
 # shellcheck source=scripts/prerequisites.sh
 . ../../scripts/prerequisites.sh
 
-OLDEST_GO=1.24 # a later one, where go.mod asks for it, is Go's own to get
+OLDEST_GO=1.24 # if go.mod requires a later version, Go downloads it
 
 check=0
 [[ ${1-} != --check ]] || {
@@ -17,14 +17,14 @@ check=0
 	shift
 }
 
-# usage: the head of the script, and its end
+# usage: prints the script's head comment, and ends the script with 2
 usage() {
 	sed -n '3,/^set/{/^#/s/^# \{0,1\}//p}' build >&2
 	exit 2
 }
 
-# lacking NAME DOWNLOAD...: what is missing for NAME to be built, if something is: Go, or the modules, which the
-# command DOWNLOAD gets
+# lacking NAME DOWNLOAD...: prints the reason if NAME cannot be built: Go is missing, or the command DOWNLOAD cannot
+# download the modules
 lacking() {
 	if ! have_go "$OLDEST_GO"; then
 		echo "$1 is not built, and there is no Go $OLDEST_GO or later"
@@ -33,7 +33,7 @@ lacking() {
 	fi
 }
 
-# go_on_unless REASON: ends the script where there is a REASON against it, and with --check in any case
+# go_on_unless REASON: ends the script with an error if REASON is not empty. With --check always ends the script.
 go_on_unless() {
 	if ((check)); then
 		echo "$1"
@@ -59,7 +59,7 @@ go_program() {
 		mkdir -p "${program%/*}"
 		exec {LOCK}>"$CACHE/$of/lock"
 		flock "$LOCK"
-		[[ -x $program ]] || { # unless another one built it meanwhile
+		[[ -x $program ]] || { # unless another process has built the program meanwhile
 			GOWORK=off CGO_ENABLED=${CGO_ENABLED-0} nice -n 19 go build -mod=readonly -buildvcs=false -trimpath \
 				-ldflags "-s -w" "${@:3}" -o "$program.new" "$package" 2>"$program.log" || {
 				cat "$program.log" >&2

@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# steps.sh - what setup and kernel do once and say while they do it. To be sourced, after cache.sh.
+# steps.sh - steps of setup and kernel that run once for each key, with messages about their progress. To be sourced,
+# after cache.sh.
 
 say() { echo "lab: $*" >&2; }
 
-# since TIME: whole seconds since then
+# since TIME: prints the whole seconds since TIME
 since() { echo $((EPOCHSECONDS - $1)); }
 
-# watch PID TITLE LOG: tell about a step while it runs, in place on a terminal, else
-# every ten seconds
+# watch PID TITLE LOG: reports a running step: on a terminal in one line, otherwise every
+# ten seconds
 watch() {
 	local pid=$1 title=$2 log=$3 start=$EPOCHSECONDS last=0 tick elapsed
-	exec {tick}<> <(:) # 'read -t' from it is a sleep without a process
+	exec {tick}<> <(:) # 'read -t' from this descriptor sleeps without a new process
 	while kill -0 "$pid" 2>/dev/null; do
 		read -rt 0.2 -u "$tick" || true
 		elapsed=$(since "$start")
@@ -27,7 +28,7 @@ watch() {
 	[[ ! -t 2 ]] || printf '\r\e[K' >&2
 }
 
-# step NAME KEY FUNCTION TITLE: run FUNCTION KEY unless it was done for KEY already
+# step NAME KEY FUNCTION TITLE: runs FUNCTION KEY, unless an earlier run for the same KEY succeeded
 step() {
 	local stamp=$CACHE/stamp/$1 log=$CACHE/log/$1 start=$EPOCHSECONDS
 	if [[ -f $stamp && $(<"$stamp") == "$2" ]]; then
@@ -36,8 +37,8 @@ step() {
 	fi
 	rm -f "$stamp"
 	[[ -t 2 ]] || say "$1: $4"
-	# in the background, as 'if' and '||' would switch off its -e; without the lock,
-	# which a daemon that it starts would keep
+	# in the background, because 'if' and '||' would switch off -e in the function. The lock's
+	# descriptor is closed, because a daemon that the function starts would keep the lock.
 	("$3" "$2") >"$log" 2>&1 </dev/null {LOCK}>&- &
 	watch $! "$1: $4" "$log"
 	wait $! || {

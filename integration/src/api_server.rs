@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Substitute for Kubernetes' API server if none can run. It stores objects by their paths, over TLS, for one daemon.
-//! It validates no object and sends no events. Tests with a control plane show which objects the API server accepts.
+//! Stand-in for Kubernetes' API server, for tests in which no real one can run. It stores objects by their paths,
+//! over TLS, for one daemon. It validates no object and sends no events. Tests with a control plane show which
+//! objects the real API server accepts.
 
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use serde_json::{Value, json};
@@ -30,16 +31,16 @@ const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
 /// The name of the daemon's node.
 pub const NODE: &str = "node-1";
 
-/// The objects by their paths, and the last one's version.
+/// The objects by their paths, and the version of the object that was stored last.
 #[derive(Debug, Default)]
 struct Objects {
     by_path: BTreeMap<String, Value>,
     version: u64,
-    /// Effect of taints that it refuses.
+    /// Taint effect that the server refuses.
     unknown_effect: Option<&'static str>,
 }
 
-/// The server; it ends when it is dropped.
+/// The running server. Drop ends it.
 #[derive(Debug)]
 pub struct ApiServer {
     port: u16,
@@ -55,7 +56,7 @@ struct Request {
     body: Value,
 }
 
-/// Makes a CA, and a key and a certificate of 127.0.0.1, in `directory`.
+/// Makes a CA, and a key and a certificate for 127.0.0.1, in `directory`.
 #[track_caller]
 fn certify(directory: &Path) {
     let line = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 9 -subj /CN=ca \
@@ -73,7 +74,7 @@ fn certify(directory: &Path) {
     assert!(done.status.success(), "{done:?}");
 }
 
-/// A token that names [`NODE`].
+/// Returns a token that names [`NODE`].
 fn token() -> String {
     let claims = json!({"kubernetes.io": {
         "namespace": "kube-system",
@@ -141,22 +142,23 @@ impl ApiServer {
         self.objects.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps `object` at `path`.
+    /// Stores `object` at `path`.
     pub fn put(&self, path: &str, object: Value) {
         self.objects().by_path.insert(path.to_owned(), object);
     }
 
-    /// The object at `path`.
+    /// Returns the object at `path`.
     pub fn get(&self, path: &str) -> Option<Value> {
         self.objects().by_path.get(path).cloned()
     }
 
-    /// Refuses taints with this effect from now on, like a release that does not know the effect.
+    /// Makes the server refuse taints with the effect `effect` from now on, like a release that does not know this
+    /// effect.
     pub fn refuse_effect(&self, effect: &'static str) {
         self.objects().unknown_effect = Some(effect);
     }
 
-    /// The ResourceSlices.
+    /// Returns the ResourceSlices.
     pub fn slices(&self) -> Vec<Value> {
         self.objects().below(SLICES)
     }
@@ -165,7 +167,7 @@ impl ApiServer {
 impl Drop for ApiServer {
     fn drop(&mut self) {
         self.ends.store(true, Ordering::Relaxed);
-        // for the thread that takes connections
+        // wakes the thread that accepts connections
         let _ = TcpStream::connect(("127.0.0.1", self.port));
     }
 }
@@ -247,17 +249,18 @@ impl Objects {
     }
 }
 
-/// Returns true if `query` has no label selector, or one like `KEY in (A,B)` that selects `object`.
+/// Returns true if `query` has no label selector, or one like `KEY` or `KEY in (A,B)` that selects `object`.
 fn is_selected(object: &Value, query: &str) -> bool {
     let mut parts = query.split('&');
     let Some(selector) = parts.find_map(|it| it.strip_prefix("labelSelector=")) else {
         return true;
     };
-    let (key, values) = selector
-        .split_once("%20in%20")
-        .expect("a selector of this form");
+    let labels = &object["metadata"]["labels"];
+    let Some((key, values)) = selector.split_once("%20in%20") else {
+        return labels[selector].is_string();
+    };
     let mut values = values.trim_matches(['(', ')']).split(',');
-    values.any(|it| object["metadata"]["labels"][key] == it)
+    values.any(|it| labels[key] == it)
 }
 
 fn serve(
@@ -290,7 +293,7 @@ fn serve(
     stream.flush()
 }
 
-/// The next request of a client.
+/// Reads a client's next request.
 fn read(stream: &mut impl Read) -> io::Result<Request> {
     let wrong = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
     let mut text = Vec::new();

@@ -1,18 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The chain on both sides of the bonded rails: `rdma-cni` in `share` mode with `rdma-ipam`,
-//! as an operator would configure it, and pods that are attached by it.
+//! The chain on both nodes of the lab's bonded rails: `rdma-cni` in `share` mode with `rdma-ipam`, configured as an
+//! operator configures it, and pods that the chain attaches.
 
 use crate::{
-    Attachment, Conflist, Netns, Rails, Runtime, files,
+    Attachment, Conflist, Netns, Rails, Runtime, nics,
     plugin::rdma_cni,
     rails::{Bond, Side},
     traffic::{self, End, Write},
 };
 use serde_json::{Value, json};
-use std::{
-    fs::File,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 /// Both nodes, each with its own state.
@@ -23,10 +20,10 @@ pub struct Bonded {
     directory: TempDir,
 }
 
-/// A pod that has its rails.
+/// A pod with its rails attached.
 #[derive(Debug)]
 pub struct BondedPod {
-    /// Side of the fabric.
+    /// The pod's side of the fabric.
     pub side: Side,
     /// The pod's namespace.
     pub netns: Netns,
@@ -34,7 +31,7 @@ pub struct BondedPod {
     pub result: Value,
     /// Conflist of the attachment.
     pub list: Conflist,
-    /// Attachment as the runtime knows it.
+    /// The attachment, with the names that the runtime uses.
     pub attachment: Attachment,
 }
 
@@ -45,7 +42,7 @@ impl Default for Bonded {
 }
 
 impl Bonded {
-    /// Makes the host with all rails up.
+    /// Makes a host on which all rails are up.
     #[track_caller]
     pub fn new() -> Self {
         Self {
@@ -54,8 +51,8 @@ impl Bonded {
         }
     }
 
-    /// `rdma-cni`'s configuration for both rails of `side`: nothing in it is of one node, but
-    /// the names of the bonds, which both nodes of the lab have in one namespace.
+    /// Returns the configuration of `rdma-cni` for both rails of `side`. Only the names of the bonds differ between the
+    /// nodes, because the lab has the bonds of both nodes in one namespace.
     pub fn configuration(&self, side: Side) -> Value {
         let devices = [0, 1].map(|rail| json!({ "netdev": Bond::new(side, rail).netdev() }));
         json!({
@@ -72,17 +69,17 @@ impl Bonded {
         })
     }
 
-    /// `stateDir` of `side`.
+    /// Returns the `stateDir` of `side`.
     pub fn state(&self, side: Side) -> PathBuf {
         self.directory.path().join(format!("state-{side:?}"))
     }
 
-    /// `dataDir` of `side`.
+    /// Returns the `dataDir` of `side`.
     pub fn leases(&self, side: Side) -> PathBuf {
         self.directory.path().join(format!("leases-{side:?}"))
     }
 
-    /// Returns the leased addresses on `side`: the names of the lease files.
+    /// Returns the leased addresses on `side`, which are the names of the lease files.
     pub fn held(&self, side: Side) -> Vec<String> {
         let files = std::fs::read_dir(self.leases(side).join("net"));
         let names = files.into_iter().flatten().flatten();
@@ -92,20 +89,20 @@ impl Bonded {
             .collect()
     }
 
-    /// `CNI_PATH`: where the plugins under test are.
+    /// Returns the `CNI_PATH` with the plugins under test.
     pub fn cni_path(&self) -> String {
         let plugin = rdma_cni();
         let own = plugin.parent().and_then(Path::to_str).expect("UTF-8");
         own.to_owned()
     }
 
-    /// A runtime on the nodes.
+    /// Returns a runtime of the nodes.
     pub fn runtime(&self) -> Runtime<'_> {
         let cache = self.directory.path().join("cache");
         Runtime::new(&self.rails.host, &self.cni_path(), &cache)
     }
 
-    /// A pod called `name`, attached with `configuration`.
+    /// Makes a pod called `name`, and attaches it with `configuration`.
     #[track_caller]
     pub fn pod(&self, side: Side, name: &str, configuration: Value) -> BondedPod {
         let netns = Netns::new(name);
@@ -124,7 +121,7 @@ impl Bonded {
         }
     }
 
-    /// DEL of `pod`.
+    /// Calls DEL for `pod`, which must succeed.
     #[track_caller]
     pub fn delete(&self, pod: &BondedPod) {
         let deleted = self.runtime().del(&pod.list, &pod.attachment);
@@ -134,30 +131,22 @@ impl Bonded {
     /// Returns the number of GIDs of the RDMA device of `bond`.
     #[track_caller]
     pub fn gids(&self, bond: Bond) -> usize {
-        let directory = format!("/sys/class/infiniband/{}/ports/1/gids", bond.rdma());
-        let opened = File::open(&directory).expect("the device's GIDs");
-        let files = std::fs::read_dir(directory).expect("the device's GIDs");
-        let text = files.map(|file| {
-            let name = file.expect("a GID").file_name();
-            files::read_short(&opened, name.to_str().expect("a number")).expect("a GID")
-        });
-        let is_used = |gid: &String| gid.bytes().any(|b| !matches!(b, b'0' | b':' | b'\n'));
-        text.filter(is_used).count()
+        nics::gids(&bond.rdma())
     }
 }
 
 impl BondedPod {
-    /// The pod's bond on `rail`.
+    /// Returns the pod's bond on `rail`.
     pub fn bond(&self, rail: usize) -> Bond {
         Bond::new(self.side, rail)
     }
 
-    /// Returns the result's entry of `rail`: RDMA device, port, GID indices.
+    /// Returns the element of `rails` in ADD's result for `rail`: RDMA device, port, GID indexes.
     pub fn rail(&self, rail: usize) -> &Value {
         &self.result["rails"][rail]
     }
 
-    /// The pod's address on `rail`, of IPv6 or IPv4, and the index of that address's GID.
+    /// Returns the pod's IPv6 or IPv4 address on `rail`, and the index of the address's GID.
     #[track_caller]
     pub fn address(&self, rail: usize, ipv6: bool) -> (String, usize) {
         let gids = self.rail(rail)["gids"].as_array().expect("a list");
@@ -173,8 +162,8 @@ impl BondedPod {
     }
 }
 
-/// Runs `rping`, and `ib_write_bw` by the GID indices of the results, from `client` to `server` on `rail`. Returns the
-/// reported bandwidth in MB/s, which is sometimes 0 on a busy machine.
+/// Runs `rping` and `ib_write_bw` from `client` to `server` on `rail`, with the GID indexes of the results. Returns the
+/// bandwidth in MB/s that the program reports, which is sometimes 0 on a busy machine.
 #[track_caller]
 pub fn traffic(server: &BondedPod, client: &BondedPod, rail: usize, ipv6: bool) -> f64 {
     let pods = [server, client];

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A cluster in the lab: kubelet and a container runtime on a node with bonded NICs, on which nothing of ours is
-//! installed (`integration/lab/vm --tier full --shared --memory 4096`); Kubernetes' control plane is outside of the
-//! node (`cluster-lab`). Everything is by the path that it has on a node. What is written there is forgotten with the
-//! guest.
+//! A cluster in the lab (`integration/lab/vm --tier full --shared --memory 4096`): kubelet and a container runtime on a
+//! node with bonded NICs. `rdma-cni` is not installed yet. Kubernetes' control plane runs outside of the node
+//! (`cluster-lab`). All files have their usual paths on the node, and are lost when the guest ends.
 
 pub mod claims;
 pub mod traffic;
@@ -12,6 +11,7 @@ use crate::{
     container_runtime::{
         Pod, PodSpec,
         installed::{clear, image, write_list},
+        shared::{HCA, IDS},
     },
     control_plane::{
         ADDRESS, COREDNS, SERVICE,
@@ -30,21 +30,21 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Limit for any step of a cluster in an emulated machine.
+/// Time limit for any step of a cluster in an emulated machine.
 const PATIENCE: Duration = Duration::from_secs(240);
 
-/// Beginning and end of the MAC address of the node's NIC for all but RDMA (`integration/lab/vm --node`).
+/// Beginning and end of the MAC address of the node's management NIC (`integration/lab/vm --node`).
 const MANAGEMENT: (&str, &str) = ("52:54:00:aa:", ":00");
 
 /// The cluster.
 #[derive(Debug)]
 pub struct Cluster<N = BondedNics> {
-    // the first to end: it would start again what ends with the others
+    // dropped first: kubelet would restart the containers that end with the other fields
     /// Kubelet of the one node.
     pub kubelet: RealKubelet,
-    /// The node's runtime.
+    /// The node's container runtime.
     pub runtime: ContainerRuntime,
-    /// The control plane, outside.
+    /// The control plane outside of the node.
     pub plane: RemoteControlPlane,
     /// The NICs for RDMA.
     pub nics: N,
@@ -67,8 +67,8 @@ impl Cluster {
 }
 
 impl<N: Send> Cluster<N> {
-    /// Starts a cluster whose node is ready, with NICs as `make` makes them, with this tree's image, and with a primary
-    /// network that has had a pod: its bridge stays.
+    /// Starts a cluster with this tree's image and with the NICs that `make` makes. Its node is ready. A pod has run in
+    /// its primary network, so the bridge exists.
     #[track_caller]
     pub fn with(make: impl FnOnce() -> N + Send) -> Self {
         let runtime = || {
@@ -80,8 +80,8 @@ impl<N: Send> Cluster<N> {
         Self::start(make, runtime, RealKubelet::start)
     }
 
-    /// Does the same as `with`, on a disk (`integration/lab/vm --disk`). If the machine boots again, it has its
-    /// earlier content.
+    /// Starts a cluster like [`Self::with`], but on a disk (`integration/lab/vm --disk`). The disk keeps its content
+    /// when the machine boots again.
     #[track_caller]
     pub fn on_disk(make: impl FnOnce() -> N + Send) -> Self {
         let runtime = || {
@@ -101,7 +101,7 @@ impl<N: Send> Cluster<N> {
         kubelet: impl FnOnce(&Path, &RemoteControlPlane) -> RealKubelet,
     ) -> Self {
         let began = Instant::now();
-        // as systemd has it: what is mounted on the node can come into containers
+        // systemd does this too: later mounts of the node propagate into containers
         check(Command::new("mount").args(["--make-rshared", "/"]));
         let this = Member::this();
         let management = Management::new();
@@ -135,20 +135,20 @@ impl<N: Send> Cluster<N> {
 }
 
 impl<N> Cluster<N> {
-    /// Prints how many seconds it took to get here.
+    /// Prints `what` with the seconds since the cluster's start.
     pub fn says(&self, what: &str) {
         say(self.began, what);
     }
 
-    /// Runs an operator's command line: `kubectl` and `helm` outside, in a directory with the repository's `conf`, in
-    /// which the examples have the lab's images and the manifests have the lab's runtime; other programs on the node.
-    /// The command must succeed. Returns its output.
+    /// Runs an operator's command line, which must succeed, and returns its output. `kubectl` and `helm` run outside of
+    /// the node, in a directory with the repository's `conf`. In this directory, the examples name the lab's images,
+    /// and the manifests the lab's runtime. Other programs run on the node.
     #[track_caller]
     pub fn types(&self, line: &str) -> String {
         succeeded(line, self.tries(line))
     }
 
-    /// Runs a command line as [`Self::types`] does, also one that fails.
+    /// Runs a command line like [`Self::types`], but the command may fail.
     #[track_caller]
     pub fn tries(&self, line: &str) -> Output {
         let output = if line.starts_with("kubectl ") || line.starts_with("helm ") {
@@ -161,7 +161,7 @@ impl<N> Cluster<N> {
         output
     }
 
-    /// An object of the API, by its path; null: there is none.
+    /// Returns an object of the API by its path. `Null`: the object does not exist.
     pub fn look(&self, path: &str) -> Value {
         let text = self.plane.ask(path);
         text.map_or(Value::Null, |it| {
@@ -169,7 +169,7 @@ impl<N> Cluster<N> {
         })
     }
 
-    /// The objects of a list of the API, by its path.
+    /// Returns the objects of a list of the API, by the list's path.
     pub fn look_at_all(&self, path: &str) -> Vec<Value> {
         match self.look(path)["items"].take() {
             Value::Array(items) => items,
@@ -177,14 +177,14 @@ impl<N> Cluster<N> {
         }
     }
 
-    /// Makes an object in a list of the API, by its path.
+    /// Creates an object in a list of the API, by the list's path.
     #[track_caller]
     pub fn make(&self, path: &str, object: &Value) {
         self.does("POST", path, object);
     }
 
-    /// Deletes objects of a list of the API, by its path, with all that belongs to them; the shells of pods,
-    /// which take no SIGTERM, are not waited for.
+    /// Deletes the objects `names` of a list of the API, by the list's path, with all their dependents. Pods have one
+    /// second to end, because their shells ignore SIGTERM.
     #[track_caller]
     pub fn delete(&self, path: &str, names: &[&str]) {
         let options = json!({"gracePeriodSeconds": 1, "propagationPolicy": "Background"});
@@ -199,7 +199,7 @@ impl<N> Cluster<N> {
         assert!(is_done, "{method} {path}: {said}");
     }
 
-    /// Waits for `done`, as long as anything of a cluster's may take here.
+    /// Waits until `done` returns true, at most for the time limit of a cluster's step.
     #[track_caller]
     pub fn until(&mut self, what: &str, mut done: impl FnMut(&Self) -> bool) {
         let end = Instant::now() + PATIENCE;
@@ -207,12 +207,12 @@ impl<N> Cluster<N> {
             self.kubelet.assert_runs(what);
             self.plane.assert_runs(what);
             assert!(Instant::now() < end, "not within {PATIENCE:?}: {what}");
-            // each question costs an emulated machine some of what the others need
+            // more frequent requests would slow down the emulated machine
             thread::sleep(Duration::from_secs(1));
         }
     }
 
-    /// Serves the node's requests until it loses power.
+    /// Answers the node's requests until the machine is switched off.
     pub fn stays(&mut self) -> ! {
         loop {
             self.kubelet.assert_runs("the node loses power");
@@ -220,20 +220,20 @@ impl<N> Cluster<N> {
         }
     }
 
-    /// Returns a pod of the namespace `default` whose containers are ready and have never been restarted, as the
-    /// runtime has it.
+    /// Waits until the containers of a pod of the namespace `default` are ready and have never been restarted. Returns
+    /// the pod as the runtime knows it.
     #[track_caller]
     pub fn pod(&mut self, name: &str) -> Pod {
         self.pod_of("default", name)
     }
 
-    /// Does the same as `pod`, in any namespace.
+    /// Waits like [`Self::pod`], for any namespace.
     #[track_caller]
     pub fn pod_of(&mut self, namespace: &str, name: &str) -> Pod {
         self.pod_started(namespace, name, 0)
     }
 
-    /// Returns a pod whose containers are ready and have been restarted `times` times.
+    /// Waits like [`Self::pod_of`], for containers that have been restarted `times` times.
     #[track_caller]
     pub fn pod_started(&mut self, namespace: &str, name: &str, times: u64) -> Pod {
         let path = format!("/api/v1/namespaces/{namespace}/pods/{name}");
@@ -268,7 +268,7 @@ impl<N> Cluster<N> {
         self.runtime.of_kubelet(name, &sandbox.id, &containers)
     }
 
-    /// The netdev by which the node is reached: no rail.
+    /// Returns the netdev by which the node is reached. It is no rail.
     pub fn management(&self) -> &str {
         &self.management.netdev
     }
@@ -279,9 +279,15 @@ impl<N> Cluster<N> {
         let text = node["status"]["allocatable"][resource].as_str();
         text.map(str::to_owned)
     }
+
+    /// Returns true if all ids of `rdma/hca` are allocatable on this node.
+    pub fn has_ids(&self) -> bool {
+        self.allocatable(HCA) == Some(IDS.to_string())
+    }
 }
 
-/// Prepares a node for an installation: this tree's image, and a primary network that has had a pod.
+/// Prepares a node for an installation: imports this tree's image, and sets up a primary network in which a pod has
+/// run.
 #[track_caller]
 fn furnish(runtime: &ContainerRuntime) {
     runtime.import(&image());
@@ -289,9 +295,10 @@ fn furnish(runtime: &ContainerRuntime) {
     runtime.pod(&PodSpec::new("first")).remove();
 }
 
-/// The list of the primary network, `pods`: each node has a part of its addresses, and is the router of its pods.
+/// Returns the conflist of the primary network `pods`. Each node has a part of the network's addresses, and is the
+/// router of its pods.
 fn primary(node: Member) -> String {
-    // without its gateway CHECK, which CRI-O calls after ADD, does not find the route that ADD has set
+    // with the gateway: CRI-O calls CHECK after ADD, and CHECK would not find ADD's route without it
     let route = |to: &str| json!({"dst": to, "gw": node.router()});
     let mut routes = vec![route(nodes::PODS)];
     if env::var_os(COREDNS).is_some() {
@@ -318,7 +325,7 @@ fn say(began: Instant, what: &str) {
     eprintln!("{:6.1} s: {what}", began.elapsed().as_secs_f64());
 }
 
-/// The NIC by which the node is reached, and its default route: no rail.
+/// The NIC by which the node is reached, and its default route. The NIC is no rail.
 #[derive(Debug)]
 struct Management {
     netdev: String,
@@ -360,7 +367,7 @@ impl Management {
 
 impl Drop for Management {
     fn drop(&mut self) {
-        // routes go with it
+        // the kernel removes routes with the addresses
         for line in ["address flush dev", "link set down dev"] {
             let mut ip = Command::new("ip");
             let _ = ip.args(line.split(' ')).arg(&self.netdev).output();

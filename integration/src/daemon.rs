@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon as a process: its log, its use of resources, and its end.
+//! The daemon as a process: its log, its resources, and its end.
 
 use crate::{Netns, plugin::built, stopwatch::Stopwatch, wait::PATIENCE};
 use nix::{
@@ -19,7 +19,7 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// The `rdma-device-plugin` under test, as `scripts/build` makes it.
+/// Returns the path of the `rdma-device-plugin` under test, as `scripts/build` builds it.
 #[track_caller]
 pub fn rdma_device_plugin() -> PathBuf {
     built("RDMA_DEVICE_PLUGIN", "rdma-device-plugin")
@@ -36,7 +36,7 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts the daemon by `command`, and keeps its standard error.
+    /// Starts the daemon by `command`, and collects its standard error.
     #[track_caller]
     pub fn start(command: &mut Command) -> Self {
         let mut child = command
@@ -80,7 +80,7 @@ impl Daemon {
         self.says_times(words, 1);
     }
 
-    /// Waits until the daemon has logged `words` so many times.
+    /// Waits until the daemon has logged `words` `times` times.
     #[track_caller]
     pub fn says_times(&self, words: &str, times: usize) {
         let lines = self.lines.0.lock().expect("the lines");
@@ -89,14 +89,16 @@ impl Daemon {
         };
         let waited = self.lines.1.wait_timeout_while(lines, PATIENCE, enough);
         let (lines, waited) = waited.expect("the lines");
+        let said = lines.join("\n");
+        // a panic must not poison the lock, because the reader of the log needs it
+        drop(lines);
         assert!(
             !waited.timed_out(),
-            "not said {times} times: {words:?}\n{}",
-            lines.join("\n")
+            "not said {times} times: {words:?}\n{said}"
         );
     }
 
-    /// Returns the page at `path`, as soon as the daemon has reported its address.
+    /// Waits until the daemon has reported its address for metrics. Returns the page at `path`.
     #[track_caller]
     pub fn get(&self, path: &str) -> String {
         let line = self.line("metrics are at http://");
@@ -120,7 +122,7 @@ impl Daemon {
         kill(self.pid(), signal).expect("a signal sent");
     }
 
-    /// The daemon's process.
+    /// Returns the daemon's process.
     pub fn pid(&self) -> Pid {
         Pid::from_raw(i32::try_from(self.child.id()).expect("a pid"))
     }
@@ -129,17 +131,17 @@ impl Daemon {
         PathBuf::from(format!("/proc/{}/{below}", self.child.id()))
     }
 
-    /// Open file descriptors.
+    /// Returns the number of open file descriptors.
     pub fn descriptors(&self) -> usize {
         fs::read_dir(self.proc("fd")).expect("descriptors").count()
     }
 
-    /// Threads.
+    /// Returns the number of threads.
     pub fn threads(&self) -> usize {
         fs::read_dir(self.proc("task")).expect("threads").count()
     }
 
-    /// Resident memory, KiB.
+    /// Returns the resident memory in KiB.
     pub fn memory(&self) -> u64 {
         let status = fs::read_to_string(self.proc("status")).expect("its status");
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -147,11 +149,11 @@ impl Daemon {
         number.expect("VmRSS").parse().expect("a number")
     }
 
-    /// Returns how often its present threads went to sleep.
+    /// Returns the number of times that the daemon's present threads went to sleep.
     pub fn sleeps(&self) -> u64 {
         let threads = fs::read_dir(self.proc("task")).expect("threads");
         let of = |thread: fs::DirEntry| {
-            // a thread that ends meanwhile
+            // empty for a thread that has just ended
             let status = fs::read_to_string(thread.path().join("status")).unwrap_or_default();
             let line = status
                 .lines()
@@ -161,7 +163,7 @@ impl Daemon {
         threads.map(|it| of(it.expect("a thread"))).sum()
     }
 
-    /// CPU time used, in ticks of a hundredth second.
+    /// Returns the CPU time that the daemon has used, in ticks of a hundredth of a second.
     pub fn ticks(&self) -> u64 {
         let stat = fs::read_to_string(self.proc("stat")).expect("its times");
         let fields: Vec<_> = stat
@@ -170,7 +172,7 @@ impl Daemon {
             .expect("fields")
             .split(' ')
             .collect();
-        // utime and stime, the 14th and 15th of proc_pid_stat(5)
+        // utime and stime, fields 14 and 15 of proc_pid_stat(5)
         [fields[11], fields[12]]
             .iter()
             .map(|it| it.parse::<u64>().expect("ticks"))
@@ -184,8 +186,7 @@ impl Daemon {
         self.child.wait().expect("a status");
     }
 
-    /// Sends SIGTERM or another signal. Returns the daemon's exit status, and the time until it ended, without the delay
-    /// of the machine.
+    /// Sends `signal`. Returns the daemon's exit status, and the time until it ended, without the delay of the machine.
     #[track_caller]
     pub fn end(mut self, signal: Signal) -> (ExitStatus, Duration) {
         let (at, end) = (Stopwatch::start(), Instant::now() + PATIENCE);
@@ -208,7 +209,7 @@ impl Drop for Daemon {
             let _ = reader.join();
         }
         if thread::panicking() {
-            // a panicking thread may hold the lock
+            // the lock is poisoned if a thread panicked while it had the lock
             let lines = self.lines.0.lock();
             let lines = lines.unwrap_or_else(PoisonError::into_inner);
             eprintln!("the daemon said:\n{}", lines.join("\n"));
@@ -216,8 +217,8 @@ impl Drop for Daemon {
     }
 }
 
-/// Returns the findings of `rdma-device-plugin doctor` on `host` with one list of these plugins, of which only ours are
-/// installed: exit code, and each finding as one line. It has all permissions.
+/// Runs `rdma-device-plugin doctor` on `host`, with all permissions. The CNI list has `plugins`, but only this project's
+/// plugins are installed. Returns the exit code, and the findings as one line each.
 #[track_caller]
 pub fn doctor(host: &Netns, plugins: &[Value], options: &[&str]) -> (i32, String) {
     let directory = TempDir::new().expect("a directory");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The lab's eRDMA functions under the kernel's own driver, from inside the VM (`integration/lab/vm --tier erdma`).
-//! Driver and provider are real, the functions are models.
+//! The lab's eRDMA functions under the kernel's own driver, as seen from inside the VM
+//! (`integration/lab/vm --tier erdma`). The driver and the provider are real, the functions are models.
 
 use crate::{Netns, Node, netns::parse_list, wait};
 use serde_json::Value;
@@ -8,7 +8,6 @@ use std::{
     env, fs,
     path::{Path, PathBuf},
     process::Command,
-    time::Duration,
 };
 
 /// The virtio NICs, on NUMA nodes 0 and 1 and on one fabric.
@@ -17,22 +16,23 @@ pub const NICS: [&str; 2] = ["enp33s1", "enp65s1"];
 pub const NIC_FUNCTIONS: [&str; 2] = ["0000:21:01.0", "0000:41:01.0"];
 /// The eRDMA functions with the MACs of [`NICS`].
 pub const FUNCTIONS: [&str; 2] = ["0000:21:02.0", "0000:41:02.0"];
-/// The permanent MACs of [`NICS`], of this machine where there are two.
+/// Returns the permanent MACs of [`NICS`]. With two machines, the MACs depend on the machine.
 pub fn macs() -> [String; 2] {
     let machine = env::var("RDMA_LAB_NODE").unwrap_or_else(|_| "0".to_owned());
     [1, 2].map(|nic| format!("52:54:00:ee:0{machine}:0{nic}"))
 }
 
-/// Loaded `erdma.ko`.
+/// Variant of `erdma.ko` to load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Driver {
-    /// The kernel's, whose RDMA devices have no parent.
+    /// The kernel's driver, whose RDMA devices have no parent.
     Kernel,
-    /// The kernel's with the PCI function as parent, as in Alibaba's driver (`integration/lab/patches`).
+    /// The kernel's driver, patched so that the parent is the PCI function, as in Alibaba's driver
+    /// (`integration/lab/patches`).
     WithParent,
 }
 
-/// The machine with its driver loaded; unloaded on drop.
+/// A machine with the driver loaded. Drop unloads the driver.
 #[derive(Debug)]
 pub struct ErdmaFunctions {
     /// The VM's own namespace.
@@ -43,8 +43,8 @@ pub struct ErdmaFunctions {
 impl ErdmaFunctions {
     /// Loads the driver, and returns when both NICs have their RDMA devices.
     ///
-    /// `mode` is the mode of the RDMA subsystem, `exclusive` or `shared`. The kernel changes it only while there is no
-    /// other network namespace (`rdma_compatdev_set()` in `drivers/infiniband/core/device.c`).
+    /// `mode` is the mode of the RDMA subsystem, `exclusive` or `shared`. The kernel changes it only if no other
+    /// network namespace exists (`rdma_compatdev_set()` in `drivers/infiniband/core/device.c`).
     #[track_caller]
     pub fn new(driver: Driver, mode: &str) -> Self {
         assert_eq!(
@@ -91,7 +91,7 @@ impl ErdmaFunctions {
         self.host.run("modprobe -r erdma");
     }
 
-    /// Loads the driver again while the netdev of the first NIC is in the returned namespace: the kernel defers the
+    /// Loads the driver again while the netdev of the first NIC is in the returned namespace. So the driver defers the
     /// probe of [`FUNCTIONS`]`[0]`.
     #[track_caller]
     pub fn load_with_a_netdev_away(&self) -> Netns {
@@ -103,14 +103,14 @@ impl ErdmaFunctions {
         pod
     }
 
-    /// The RDMA device of the NIC, while both are in the VM's own namespace.
+    /// Returns the NIC's RDMA device. NIC and RDMA device must be in the VM's own namespace.
     #[track_caller]
     pub fn rdma(&self, nic: usize) -> String {
         let name = self.rdma_in(&self.host, nic);
         name.unwrap_or_else(|| panic!("{} has no RDMA device", NICS[nic]))
     }
 
-    /// The RDMA device that shows the NIC as its netdev in `netns`.
+    /// Returns the RDMA device whose netdev in `netns` is the NIC.
     #[track_caller]
     pub fn rdma_in(&self, netns: &Netns, nic: usize) -> Option<String> {
         let links = links(netns);
@@ -118,7 +118,8 @@ impl ErdmaFunctions {
         Some(link["ifname"].as_str().expect("a name").to_owned())
     }
 
-    /// Moves the NIC into `pod`, with its RDMA device where that is in `mode` exclusive, and gives it `address`.
+    /// Moves the NIC into `pod`, and sets `address`. If `mode` is `exclusive`, also moves the RDMA device. Returns the
+    /// name of the RDMA device.
     #[track_caller]
     pub fn give(&self, nic: usize, pod: &Netns, address: &str, mode: &str) -> String {
         let rdma = self.rdma(nic);
@@ -167,18 +168,14 @@ impl Drop for ErdmaFunctions {
                 release.trim()
             ));
         }
-        for (nic, mac) in NICS.into_iter().zip(macs()) {
-            // a test that failed can leave a NIC with the name that it had in a pod, and in a namespace that is ending
+        for ((nic, mac), function) in NICS.into_iter().zip(macs()).zip(NIC_FUNCTIONS) {
+            // a failed test can leave a NIC in an ending namespace, under its name in the pod
             let mut found = None;
-            wait::within(Duration::from_secs(5), || {
-                let links = parse_list(&self.host.run("ip -j link show"));
-                let mut links = links.into_iter();
-                found = links
-                    .find(|it| it["permaddr"] == mac.as_str() || it["address"] == mac.as_str());
+            wait::within(wait::PATIENCE, || {
+                found = netdev_of(function);
                 found.is_some()
             });
-            let name = found.as_ref().and_then(|it| it["ifname"].as_str());
-            if let Some(name) = name.filter(|name| *name != nic) {
+            if let Some(name) = found.filter(|name| name != nic) {
                 run(&format!("ip link set dev {name} down"));
                 run(&format!("ip link set dev {name} name {nic}"));
             }
@@ -188,32 +185,44 @@ impl Drop for ErdmaFunctions {
     }
 }
 
+/// Returns the netdev of the virtio NIC at `function`. `None`: the netdev is in another network namespace.
+fn netdev_of(function: &str) -> Option<String> {
+    let directory = Path::new("/sys/bus/pci/devices").join(function);
+    let mut below = fs::read_dir(directory).ok()?.flatten();
+    let virtio = below.find(|it| it.file_name().to_string_lossy().starts_with("virtio"))?;
+    let netdev = fs::read_dir(virtio.path().join("net"))
+        .ok()?
+        .flatten()
+        .next()?;
+    Some(netdev.file_name().to_string_lossy().into_owned())
+}
+
 /// A node with both NICs up and addressed.
 #[derive(Debug)]
 pub struct ErdmaNode {
-    /// The machine in small, with `rdma-cni`'s state directory.
+    /// The small test machine, with the state directory of `rdma-cni`.
     pub node: Node,
-    /// The functions; the driver is unloaded after the node's namespaces are gone.
+    /// The functions. This field is dropped last, so the driver is unloaded after the node's namespaces have ended.
     pub erdma: ErdmaFunctions,
 }
 
-/// The addresses of an [`ErdmaNode`]'s NICs, of one /24.
+/// Addresses of an [`ErdmaNode`]'s NICs, in one /24.
 pub const ADDRESSES: [&str; 2] = ["10.0.0.1", "10.0.0.2"];
 
 impl ErdmaNode {
-    /// Returns when the ports of both RDMA devices are active.
+    /// Makes a node. Returns when the ports of both RDMA devices are active.
     #[track_caller]
     pub fn new(driver: Driver, mode: &str) -> Self {
         Self::with_addresses(driver, mode, ADDRESSES)
     }
 
-    /// Does the same as `new`, with other addresses of one /24.
+    /// Makes a node like [`Self::new`], with other addresses in one /24.
     #[track_caller]
     pub fn with_addresses(driver: Driver, mode: &str, addresses: [&str; 2]) -> Self {
         let erdma = ErdmaFunctions::new(driver, mode);
         let node = Node::on(Netns::own());
         for (nic, address) in NICS.into_iter().zip(addresses) {
-            // the NICs were there before the node set its defaults
+            // the node's defaults do not apply to the NICs, which existed before
             for key in ["dad_transmits", "router_solicitation_delay"] {
                 node.host.set_sysctl(&format!("ipv6/conf/{nic}/{key}"), "0");
             }
@@ -224,7 +233,7 @@ impl ErdmaNode {
         Self { node, erdma }
     }
 
-    /// `rdma-cni` with the NIC and its RDMA device.
+    /// Returns a configuration of `rdma-cni` for the NIC and its RDMA device.
     pub fn configuration(&self, nic: usize) -> Value {
         let mut configuration = self.node.configuration(&[NICS[nic]]);
         configuration["requireRdma"] = true.into();
@@ -241,13 +250,13 @@ pub fn are_active(netns: &Netns) {
     });
 }
 
-/// The ports of the RDMA devices in `netns`, as `rdma -j link show` has them.
+/// Returns the ports of the RDMA devices in `netns`, as `rdma -j link show` lists them.
 #[track_caller]
 pub fn links(netns: &Netns) -> Vec<Value> {
     parse_list(&netns.run("rdma -j link show"))
 }
 
-/// Returns a counter of the driver for the RDMA device, read in `netns`: a file of `hw_counters`.
+/// Returns a driver's counter of the RDMA device, which is a file of `hw_counters` in `netns`.
 #[track_caller]
 pub fn counter(netns: &Netns, rdma: &str, name: &str) -> u64 {
     let text = netns.run(&format!(
@@ -256,7 +265,7 @@ pub fn counter(netns: &Netns, rdma: &str, name: &str) -> u64 {
     text.trim().parse().expect("a number")
 }
 
-/// The directory of the RDMA device in sysfs, without links.
+/// Returns the RDMA device's directory in sysfs, with links resolved.
 #[track_caller]
 pub fn directory(rdma: &str) -> PathBuf {
     let link = Path::new("/sys/class/infiniband").join(rdma);
@@ -270,7 +279,7 @@ pub fn is_bound(function: &str) -> bool {
         .exists()
 }
 
-/// The node GUID of a device whose NIC has `mac`: the EUI-64 of the MAC (`addrconf_addr_eui48()`).
+/// Returns the node GUID of a device whose NIC has `mac`: the EUI-64 of the MAC (`addrconf_addr_eui48()`).
 pub fn node_guid(mac: &str) -> String {
     let bytes: Vec<u8> = mac
         .split(':')

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! SIGKILL to a running process just before one of its changes of a file system; and a list of these changes.
-//! By strace, which counts each system call of each thread by itself.
+//! Kills a running process just before one of its changes of a file system, and lists these changes. Both use strace,
+//! which counts each system call separately in each thread.
 
 use crate::wait;
 use nix::{
@@ -14,8 +14,8 @@ use std::{
 };
 use tempfile::NamedTempFile;
 
-/// System calls that change which files there are, or see to it that they stay. What is written into a file that has
-/// no name yet that anybody reads is no change, nor is a directory that is empty.
+/// System calls that change which files exist, or that make this durable. Two changes do not count: writing into a
+/// file that has no final name yet, and creating an empty directory.
 const CHANGES: [&str; 9] = [
     "rename",
     "renameat",
@@ -28,7 +28,7 @@ const CHANGES: [&str; 9] = [
     "fdatasync",
 ];
 
-/// Follows a process until this value is dropped.
+/// Traces a process by strace. Dropping this value ends strace.
 #[derive(Debug)]
 struct Tracer(Child);
 
@@ -43,7 +43,7 @@ impl Tracer {
         let line = format!("TracerPid:\t{}", tracer.0.id());
         let is_traced = |task: fs::DirEntry| {
             let status = fs::read_to_string(task.path().join("status")).unwrap_or_default();
-            // one that ends meanwhile changes nothing
+            // empty for a process that has just ended
             status.is_empty() || status.lines().any(|it| it == line)
         };
         wait::until("strace follows all threads", || {
@@ -66,13 +66,14 @@ impl Tracer {
 
 impl Drop for Tracer {
     fn drop(&mut self) {
-        // the kernel lets go of what it follows; by SIGTERM it would wait for a process that is dead
+        // SIGKILL: the kernel then releases the traced processes. On SIGTERM strace would wait for a process that has
+        // ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Returns the changes of the process `pid` during `work`: system calls with their numbers.
+/// Returns the changes of the process `pid` during `work`: system calls with the largest number of calls by one thread.
 #[track_caller]
 pub fn changes(pid: Pid, work: impl FnOnce()) -> BTreeMap<String, u32> {
     let file = NamedTempFile::new().expect("a file");
@@ -82,19 +83,27 @@ pub fn changes(pid: Pid, work: impl FnOnce()) -> BTreeMap<String, u32> {
     work();
     tracer.end();
     let text = fs::read_to_string(file.path()).expect("what strace saw");
-    let mut counts = BTreeMap::new();
+    let mut counts: BTreeMap<(&str, &str), u32> = BTreeMap::new();
     for line in text.lines() {
-        // `1234 rename("a", "b") = 0`; what is resumed was counted before
-        let call = line.split_whitespace().nth(1).unwrap_or_default();
+        // `1234 rename("a", "b") = 0`; a resumed call was counted when it began
+        let mut words = line.split_whitespace();
+        let (thread, call) = (words.next(), words.next().unwrap_or_default());
         let name = call.split('(').next().unwrap_or_default();
         if CHANGES.contains(&name) {
-            *counts.entry(name.to_owned()).or_default() += 1;
+            *counts
+                .entry((thread.unwrap_or_default(), name))
+                .or_default() += 1;
         }
     }
-    counts
+    let mut changes = BTreeMap::new();
+    for ((_, name), count) in counts {
+        let most: &mut u32 = changes.entry(name.to_owned()).or_default();
+        *most = count.max(*most);
+    }
+    changes
 }
 
-/// The process `pid` is killed while `work` is done: before the `number`th call of `call`, from 1.
+/// Runs `work`. Meanwhile the process `pid` is killed before its `number`th call of `call`, counted from 1.
 #[track_caller]
 pub fn killed<T>(pid: Pid, (call, number): (&str, u32), work: impl FnOnce() -> T) -> T {
     let (calls, inject) = (

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The lab's host, from inside the VM: its NICs, their virtual functions with RDMA
-//! devices, and pods on them (`integration/lab/vm --tier full`).
+//! The lab's host, as seen from inside the VM: its NICs, their virtual functions with RDMA devices, and pods on them
+//! (`integration/lab/vm --tier full`).
 
 use crate::{
     Netns, Runtime, StandInIpam,
@@ -19,15 +19,21 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// Limit within which kubelet gets a report of a device's presence and port state in the lab. The product promises a
-/// second (`docs/device-plugin.md`). A test on this machine's kernel checks that (`cni/rdma-device-plugin/tests/health`).
-/// Two emulated machines that share two CPUs have needed more than three.
+/// Time limit in the lab for reports to kubelet that a device exists or that its port has changed. The daemon's own
+/// limit is one second (`docs/device-plugin.md`). A test on this machine's kernel checks it
+/// (`cni/rdma-device-plugin/tests/health`). Two emulated machines that share two CPUs have needed more than three.
 pub const REPORT_LIMIT: Duration = Duration::from_secs(15);
 
-/// The NICs: on NUMA nodes 0 and 1, on one fabric.
+/// The NICs, on NUMA nodes 0 and 1 and on one fabric.
 pub const NICS: [&str; 2] = ["enp33s0", "enp65s0"];
 
-/// The VM's own namespace, as on a node of the tests without RDMA: link-local addresses are usable at once.
+/// Returns true if systemd is the first process, by the check of `sd_booted(3)` (`integration/lab/under-systemd`).
+pub fn has_systemd() -> bool {
+    Path::new("/run/systemd/system").is_dir()
+}
+
+/// Returns the VM's own namespace. Its new link-local addresses are usable immediately, as on a node of tests without
+/// RDMA.
 #[track_caller]
 fn own() -> Netns {
     let host = Netns::own();
@@ -37,7 +43,7 @@ fn own() -> Netns {
     host
 }
 
-/// Opens a machine whose RDMA devices stay, whatever devices a pod has.
+/// Opens a machine in shared mode. Its RDMA devices remain on the host, whatever devices a pod has.
 #[track_caller]
 pub(crate) fn shared() -> Netns {
     assert_eq!(
@@ -48,12 +54,12 @@ pub(crate) fn shared() -> Netns {
     own()
 }
 
-/// The host. Its virtual functions are made again for every test.
+/// The lab's host. Each test gets new virtual functions.
 #[derive(Debug)]
 pub struct Lab {
     /// The VM's own namespace.
     pub host: Netns,
-    /// `functions[nic][number]`
+    /// Functions by NIC and number: `functions[nic][number]`.
     pub functions: [Vec<Function>; 2],
     /// Stand-in IPAM plugin, found by [`crate::ipam::NAME`].
     pub ipam: StandInIpam,
@@ -64,16 +70,16 @@ pub struct Lab {
 /// A virtual function with its RDMA device.
 #[derive(Clone, Debug)]
 pub struct Function {
-    /// The function's netdev's name on the host.
+    /// Name of the function's netdev on the host.
     pub netdev: String,
-    /// The function's PCI address; empty for soft-RoCE on a veth.
+    /// PCI address of the function. Empty for soft-RoCE on a veth.
     pub pci: String,
-    /// The function's RDMA device's name.
+    /// Name of the function's RDMA device.
     pub rdma: String,
 }
 
 impl Lab {
-    /// A host with `count` virtual functions on each NIC; all are up and have RDMA devices.
+    /// Makes a host with `count` virtual functions on each NIC. All are up and have RDMA devices.
     #[track_caller]
     pub fn new(count: usize) -> Self {
         let lab = Self::made(count);
@@ -82,7 +88,7 @@ impl Lab {
         lab
     }
 
-    /// Does the same as `new`, without RDMA devices.
+    /// Makes a host like [`Self::new`], without RDMA devices.
     #[track_caller]
     pub fn without_rdma(count: usize) -> Self {
         let lab = Self::made(count);
@@ -103,8 +109,7 @@ impl Lab {
         Self::with(host, functions, true)
     }
 
-    /// This machine, with functions that it has: those of pod 0 on both rails, then those of
-    /// pod 1, by PCI address.
+    /// Uses this machine's own functions, by their PCI addresses: first both rails of pod 0, then both of pod 1.
     pub fn on_host(pci: &[String; 4]) -> Result<Self, String> {
         let function = |index: usize| find_function(&pci[index]);
         let functions = [
@@ -128,13 +133,13 @@ impl Lab {
         }
     }
 
-    /// A NIC's physical function, with an RDMA device.
+    /// Returns the physical function of a NIC, with its RDMA device.
     #[track_caller]
     pub fn physical_function(&self, nic: &str) -> Function {
         let path = Path::new("/sys/class/net").join(nic).join("device");
         let pci = file_name(&fs::read_link(path).expect("a link to the function"));
         let (netdev, rdma) = (nic.to_owned(), format!("r_{nic}"));
-        // It was there before the defaults were set.
+        // the defaults do not apply to the NIC, which existed before
         for key in ["dad_transmits", "router_solicitation_delay"] {
             self.host.set_sysctl(&format!("ipv6/conf/{nic}/{key}"), "0");
         }
@@ -143,14 +148,15 @@ impl Lab {
         function
     }
 
-    /// An RDMA device on a veth to `switch`, for when there are not enough NICs. It has no
-    /// PCI address, and ends with `switch`.
+    /// Adds an RDMA device on a veth to `switch`, for tests that need more NICs. The device has no PCI address, and
+    /// ends with `switch`.
     #[track_caller]
     pub fn add_soft_function(&self, number: usize, switch: &Netns) -> Function {
         let (netdev, rdma) = (format!("soft{number}"), format!("r_soft{number}"));
         let peer = format!("to-{netdev}");
         let at = switch.name();
-        // before udev's policy gives it one of its own, when it has an IPv6 address made of the first
+        // sets the MAC here: udev's policy would otherwise set another one when the netdev already has an IPv6 address
+        // from the first MAC
         let mac = format!("02:00:00:00:ff:{number:02x}");
         self.host.ip_batch(&[
             format!("link add name {netdev} address {mac} type veth peer name {peer} netns {at}"),
@@ -163,9 +169,9 @@ impl Lab {
         function
     }
 
-    /// Makes the functions of a NIC that has just come, as its node's set-up does, and their RDMA devices: as many as
-    /// it had. Their physical function gives them their hardware addresses before a driver has them: those of
-    /// [`Self::give_hardware_addresses`].
+    /// Makes the functions of a newly plugged NIC and their RDMA devices, as the node's set-up does. Their number is
+    /// the same as before. The physical function sets their hardware addresses ([`Self::give_hardware_addresses`])
+    /// before a driver is bound to them.
     #[track_caller]
     pub fn furnish(&self, nic: usize) {
         let (name, functions) = (NICS[nic], &self.functions[nic]);
@@ -184,8 +190,8 @@ impl Lab {
         udev::settle(&self.host);
     }
 
-    /// Gives the functions hardware addresses of their own, the same at every boot, as a node's set-up
-    /// does; igb takes random ones. The RDMA devices' ids follow from them.
+    /// Sets the functions' hardware addresses as a node's set-up does. They are the same at every boot, while igb would
+    /// choose random ones. The ids of the RDMA devices depend on them.
     #[track_caller]
     pub fn give_hardware_addresses(&self) {
         let (mut devices, mut links) = (vec![], vec![]);
@@ -202,8 +208,8 @@ impl Lab {
         add_rdma(&self.host, &self.functions.concat());
     }
 
-    /// Gives the first function of both NICs to pod 0, the second to pod 1, and so on, by
-    /// addresses that tell rail and pod: [`ipv4`], [`ipv6`].
+    /// Sets addresses that contain the numbers of rail and pod ([`ipv4`], [`ipv6`]). The first function of each NIC
+    /// gets the addresses of pod 0, the second function those of pod 1, and so on.
     #[track_caller]
     pub fn give_addresses(&self) {
         self.each_address(|netdev, address| {
@@ -218,7 +224,7 @@ impl Lab {
         self.each_address(|netdev, address| format!("address del {address} dev {netdev}"));
     }
 
-    /// Runs the line of `ip` for each function's netdev and address.
+    /// Runs `ip` with the line that `line` returns for each function's netdev and address.
     #[track_caller]
     fn each_address(&self, line: impl Fn(&str, &str) -> String) {
         let mut lines = vec![];
@@ -231,12 +237,12 @@ impl Lab {
         self.host.ip_batch(&lines);
     }
 
-    /// The functions of `pod`, one a rail.
+    /// Returns the functions of `pod`: one for each rail.
     pub fn rails(&self, pod: usize) -> [&Function; 2] {
         [&self.functions[0][pod], &self.functions[1][pod]]
     }
 
-    /// The function with the character device `name`: `uverbs0`.
+    /// Returns the function with the character device `name`, such as `uverbs0`.
     #[track_caller]
     pub fn numbered(&self, name: &str) -> Function {
         let mut all = self.functions.iter().flatten();
@@ -244,24 +250,24 @@ impl Lab {
         found.unwrap_or_else(|| panic!("none has {name}")).clone()
     }
 
-    /// `rdma-cni`'s configuration for both rails of `pod`.
+    /// Returns the configuration of `rdma-cni` for both rails of `pod`.
     pub fn configuration(&self, pod: usize) -> Value {
         let devices = self.rails(pod).map(|function| json!({"pci": function.pci}));
         json!({"type": "rdma-cni", "stateDir": self.state(), "devices": devices})
     }
 
-    /// `stateDir` of the configurations.
+    /// Returns the `stateDir` of the configurations.
     pub fn state(&self) -> PathBuf {
         self.directory.path().join("state")
     }
 
-    /// A runtime on this host.
+    /// Returns a runtime on this host.
     pub fn runtime(&self) -> Runtime<'_> {
         let path = cni_path(&rdma_cni(), &[self.ipam.directory()]);
         Runtime::new(&self.host, &path, &self.directory.path().join("cache"))
     }
 
-    /// A pod's namespace.
+    /// Makes a pod's namespace.
     #[track_caller]
     pub fn pod(&self, label: &str) -> Netns {
         let pod = Netns::new(label);
@@ -283,17 +289,17 @@ impl Drop for Lab {
     }
 }
 
-/// Address of `pod` on `rail`.
+/// Returns the IPv4 address of `pod` on `rail`.
 pub fn ipv4(rail: usize, pod: usize) -> String {
     format!("10.{}.0.{}", rail + 1, pod + 1)
 }
 
-/// Address of `pod` on `rail`.
+/// Returns the IPv6 address of `pod` on `rail`.
 pub fn ipv6(rail: usize, pod: usize) -> String {
     format!("fd00:{}::{}", rail + 1, pod + 1)
 }
 
-/// The RDMA devices that `ibv_devices` lists in `netns`.
+/// Returns the RDMA devices that `ibv_devices` lists in `netns`.
 #[track_caller]
 pub fn verbs_devices(netns: &Netns) -> Vec<String> {
     let table = netns.run("ibv_devices");
@@ -306,7 +312,7 @@ pub fn verbs_devices(netns: &Netns) -> Vec<String> {
     devices
 }
 
-/// `rdma dev set DEVICE name NAME`, as a pod does it that takes any bytes for the name.
+/// Renames an RDMA device as `rdma dev set DEVICE name NAME` does in the pod. The name can have any bytes.
 #[track_caller]
 pub fn rename_rdma(pod: &Netns, device: &str, name: &[u8]) {
     let kernel = Linux::new();
@@ -320,7 +326,7 @@ pub fn rename_rdma(pod: &Netns, device: &str, name: &[u8]) {
     renamed.unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// `uverbs0` and its numbers, of an RDMA device in any namespace.
+/// Returns the character device of an RDMA device in any namespace: name (such as `uverbs0`), major, minor.
 #[track_caller]
 pub fn uverbs(rdma: &str) -> (String, u64, u64) {
     let entries = fs::read_dir("/sys/class/infiniband_verbs").expect("ib_uverbs is loaded");
@@ -336,8 +342,7 @@ pub fn uverbs(rdma: &str) -> (String, u64, u64) {
     (name.into(), number(major), number(minor))
 }
 
-/// Opens the character device of the RDMA device `name` in `netns`, and asks it for its
-/// ports.
+/// Opens the character device of the RDMA device `name` in `netns`, and reads its ports.
 #[track_caller]
 pub fn open_verbs(netns: &Netns, name: &str) {
     let answer = netns.run(&format!("ibv_devinfo -d {name}"));
@@ -347,7 +352,7 @@ pub fn open_verbs(netns: &Netns, name: &str) {
     );
 }
 
-/// Has the NIC make `count` new functions. They have no driver yet, see [`driven`].
+/// Makes `count` new functions of the NIC. They have no driver yet, see [`driven`].
 fn make(nic: &str, count: usize) -> io::Result<()> {
     let device = Path::new("/sys/class/net").join(nic).join("device");
     let autoprobe = device.join("sriov_drivers_autoprobe");
@@ -358,7 +363,7 @@ fn make(nic: &str, count: usize) -> io::Result<()> {
     made
 }
 
-/// The netdev and the RDMA device of the PCI function `pci`, as they are on this machine.
+/// Returns the netdev and the RDMA device of the PCI function `pci` on this machine.
 fn find_function(pci: &str) -> Result<Function, String> {
     let only = |kind: &str| {
         let folder = Path::new("/sys/bus/pci/devices").join(pci).join(kind);
@@ -375,8 +380,8 @@ fn find_function(pci: &str) -> Result<Function, String> {
     })
 }
 
-/// Makes `count` functions of each NIC. It sends the requests of all at once: each start of a program costs an emulated
-/// machine a tenth of a second.
+/// Makes `count` functions of each NIC. Combines requests into few programs: each start of a program takes a tenth of a
+/// second on an emulated machine.
 fn make_functions(host: &Netns, count: usize) -> [Vec<Function>; 2] {
     host.ip_batch(&NICS.map(|nic| format!("link set dev {nic} up")));
     for nic in NICS {
@@ -391,7 +396,7 @@ fn make_functions(host: &Netns, count: usize) -> [Vec<Function>; 2] {
     functions
 }
 
-/// Returns when all functions have carrier.
+/// Sets all functions up. Returns when they have carrier.
 #[track_caller]
 fn bring_up(host: &Netns, functions: &[Function]) {
     let up = |it: &Function| format!("link set dev {} up", it.netdev);
@@ -404,16 +409,17 @@ fn bring_up(host: &Netns, functions: &[Function]) {
     });
 }
 
-/// The hardware address of a function, if its node gives it one.
+/// Returns the hardware address that a node sets for a function.
 fn mac(nic: usize, number: usize) -> String {
     format!("02:00:00:00:{nic:02x}:{number:02x}")
 }
 
-/// Gives a function its driver, and comes back when udev has named its netdev. Its RDMA device is yet to be made.
+/// Binds the driver to a function. Returns when udev has named the function's netdev. The RDMA device does not exist
+/// yet.
 ///
-/// igb of Linux 5.10 and 6.1 does not hear its functions before all are made (`igb_enable_sriov`, which listens to their
-/// mailboxes after `pci_enable_sriov`). A function whose driver comes before that ("PF still in reset state") has no
-/// carrier until its watchdog has reset it, some 10 s later.
+/// igb of Linux 5.10 and 6.1 serves the functions' mailboxes only when all functions exist (`igb_enable_sriov`, after
+/// `pci_enable_sriov`). If a function's driver is bound earlier ("PF still in reset state"), the function has no
+/// carrier until the driver's watchdog resets it about 10 s later.
 fn driven(nic: &str, number: usize) -> Function {
     let link = format!("/sys/class/net/{nic}/device/virtfn{number}");
     let netdev = format!("{nic}v{number}");

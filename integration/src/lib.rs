@@ -1,65 +1,67 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Building blocks of the end-to-end tests. The tests drive the installed binaries as a container runtime does. They look
-//! at the outcome with iproute2, and not with the project's own libraries, except for SMC's tables: Debian 12 has no tool
-//! for SMC's tables.
+//! Building blocks of the end-to-end tests. The tests start the installed binaries as a container runtime does. They
+//! observe the results with iproute2, and not with the project's own libraries. SMC's tables are an exception,
+//! because Debian 12 has no tool for them.
 //!
 //! | module | owns |
 //! |---|---|
 //! | [`netns`] | throw-away network namespaces, and commands run inside them |
-//! | [`node`] | a machine in small: a host with rails on a switch, pods, a state directory |
-//! | [`plugin`] | one run of one CNI plugin: exact environment and input, a deadline |
+//! | [`node`] | a small test machine: a host with rails on a switch, pods, a state directory |
+//! | [`plugin`] | one run of one CNI plugin: exact environment and input, and a time limit |
 //! | [`runtime`] | a conflist run as libcni runs it: chain, prevResult, cache, GC, STATUS |
-//! | [`cni_cache`] | libcni's cache of the networks that a runtime made |
+//! | [`cni_cache`] | libcni's cache of the networks that a runtime attached |
 //! | [`ipam`] | a stand-in IPAM plugin that records its calls; a test sets its answers and errors |
 //! | [`daemon`] | `rdma-device-plugin` as a process: its log, its resources |
-//! | [`machine`] | a made-up node for it: a sysfs tree, device files, directories |
+//! | [`machine`] | a made-up node for the daemon: a sysfs tree, device files, directories |
 //! | [`oci`] | image archives, as a container runtime reads them |
 //! | [`manager`] | NetworkManager and systemd-networkd, each for one throw-away namespace |
 //! | [`metadata`] | a stand-in for the cloud's metadata service |
 //! | [`snapshot`] | the whole state of a namespace, comparable bit for bit |
-//! | [`kill_at`] | SIGKILL to a process that runs, at a change of a file system |
-//! | [`odd_file`] | odd files in the place of a regular one: links, pipes, a gigabyte |
-//! | [`killed`] | SIGKILL after every operation, and the call that comes then |
+//! | [`kill_at`] | SIGKILL to a running process at a change of a file system |
+//! | [`odd_file`] | other files instead of a regular one: links, pipes, a file of a gigabyte |
+//! | [`killed`] | SIGKILL after every operation, and the next call |
 //! | [`files`] | all files below some directories, comparable byte for byte |
-//! | [`crash`] | stories that are killed, or made to fail, at each of their system calls |
+//! | [`crash`] | stories, killed or with an error at each of their system calls |
 //! | [`kernel_counts`] | the kernel's own counters: network namespaces, memory |
 //! | [`extent`] | number of repetitions, also for `scripts/test --full` |
-//! | [`kubelet`] | a kubelet stand-in: device manager |
+//! | [`kubelet`] | a kubelet stand-in |
 //! | [`api_server`] | a stand-in for the API server: objects by their paths, over TLS |
-//! | [`control_plane`] | Kubernetes' control plane itself: without a kubelet, or for nodes in the lab |
-//! | [`real_kubelet`] | in the lab, kubelet itself, joined to it |
-//! | [`cluster`] | in the lab, all of these and a container runtime: a cluster of one node |
+//! | [`control_plane`] | Kubernetes' real control plane: without a kubelet, or for nodes in the lab |
+//! | [`real_kubelet`] | in the lab, the real kubelet, joined to this control plane |
+//! | [`cluster`] | in the lab, a cluster of one node: control plane, kubelet, container runtime |
 //! | [`slices`] | the devices of a node's ResourceSlices |
+//! | [`claimed`] | a node with stand-ins for kubelet and the API server, and a claim of a device |
 //! | [`pages`] | operators' commands in the documentation |
 //! | [`container_runtime`] | in the lab, containerd or CRI-O as a process, and pods run by it over CRI |
 //! | [`lab`] | the lab's host with its NICs, from inside the VM |
-//! | [`replies`] | by which interface the replies of a pod leave |
+//! | [`replies`] | the interfaces by which a pod's replies leave |
 //! | [`rails`] | in the lab, bonds on a fabric of two rails and two sides, with routers |
-//! | [`bonded`] | in the lab, the chain on those rails |
+//! | [`bonded`] | in the lab, the chain on the bonds of [`rails`] |
 //! | [`erdma_functions`] | in the lab, eRDMA functions under the kernel's own driver |
-//! | [`erdma_fabric`] | in the lab, the fabric of these functions: a test orders faults |
-//! | [`erdma_pair`] | in the lab, two machines whose eRDMA functions are one fabric |
-//! | [`erdma_nics`] | in the lab, NICs as eRDMA ones that nobody configured |
+//! | [`erdma_fabric`] | in the lab, the fabric of the eRDMA functions, with faults by a test's orders |
+//! | [`erdma_pair`] | in the lab, two machines whose eRDMA functions share one fabric |
+//! | [`erdma_nics`] | in the lab, NICs that act as unconfigured eRDMA NICs |
 //! | [`mlx5_card`] | in the lab, a ConnectX card under Debian's own driver |
-//! | [`model_orders`] | in the lab, orders for the model of these PCI functions |
-//! | [`nics`] | in the lab, a bond over each NIC: rails with hardware behind them |
-//! | [`qemu`] | in the lab, the machine from outside: NICs are unplugged |
+//! | [`model_orders`] | in the lab, orders for the models of the eRDMA and ConnectX functions |
+//! | [`nics`] | in the lab, a bond over each NIC: rails that have hardware |
+//! | [`qemu`] | in the lab, QEMU's monitor, which unplugs NICs |
 //! | [`smc`] | connections over SMC or TCP between two namespaces |
 //! | [`traffic`] | RDMA between two pods |
 //! | [`tracer`] | a program run with a fault at one of its system calls: killed, or an error |
-//! | [`tmpfs`] | file systems of their own: full, read-only, or just plain |
-//! | [`power`] | in the lab, a machine that loses power and boots again with its disk |
+//! | [`tmpfs`] | separate file systems: full, read-only, or plain |
+//! | [`power`] | in the lab, a machine that loses power, and boots again with its disk |
 //! | [`verify`] | `ping --exchange` in two pods |
 //! | [`pinged`] | `ping` of one address |
-//! | [`wait`] | waiting for the kernel, with an end |
+//! | [`wait`] | waits for the kernel, with a time limit |
 
 pub mod api_server;
 pub mod bonded;
+pub mod claimed;
 pub mod cluster;
 pub mod cni_cache;
 pub mod container_runtime;
 pub mod control_plane;
-// musl has no words for what ptrace tells of a system call
+// musl lacks the type of ptrace's report about a system call
 #[cfg(target_env = "gnu")]
 pub mod crash;
 pub mod daemon;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The lab's ConnectX card under Debian's own driver, from inside the VM (`integration/lab/vm --tier mlx5`). Driver and
-//! kernel are real, the card is a model.
+//! The lab's ConnectX card under Debian's own driver, as seen from inside the VM (`integration/lab/vm --tier mlx5`).
+//! The driver and the kernel are real, the card is a model.
 
 use crate::{
     Daemon, Netns, Node,
@@ -18,39 +18,39 @@ use std::{
     time::Duration,
 };
 
-/// The card's functions.
+/// PCI functions of the card.
 pub const FUNCTIONS: [&str; 2] = ["0000:21:01.0", "0000:21:01.1"];
-/// The virtual functions, in the machine that has them in the card's place.
+/// PCI addresses of the virtual functions, in the machine that has virtual functions instead of the card.
 pub const VIRTUAL_FUNCTIONS: [&str; 2] = ["0000:21:01.0", "0000:21:02.0"];
-/// Their netdevs.
+/// Netdevs of the card's functions.
 pub const NETDEVS: [&str; 2] = ["enp33s1f0np0", "enp33s1f1np1"];
 /// The virtual functions' netdevs.
 pub const VIRTUAL_NETDEVS: [&str; 2] = ["enp33s1", "enp33s2"];
-/// Their IPoIB netdevs, if the ports are InfiniBand.
+/// IPoIB netdevs of the card's functions, if the ports are InfiniBand.
 pub const IPOIB: [&str; 2] = ["ibp33s1f0", "ibp33s1f1"];
-/// Their permanent MACs.
+/// Permanent MACs of the functions.
 pub const MACS: [&str; 2] = ["52:54:00:bb:00:01", "52:54:00:bb:00:02"];
-/// Their addresses in the tests.
+/// Addresses of the functions in the tests.
 pub const ADDRESSES: [&str; 2] = ["10.0.0.1", "10.0.0.2"];
-/// Their RDMA devices.
+/// RDMA devices of the functions.
 pub const RDMA: [&str; 2] = ["mlx5_0", "mlx5_1"];
-/// Time for what the driver does in a worker, several seconds under emulation.
+/// Time limit for work of the driver in a kernel worker. Under emulation this takes several seconds.
 const PATIENCE: Duration = Duration::from_secs(160);
 
-/// The machine with the driver loaded; unloaded on drop.
+/// A machine with the driver loaded. Drop unloads the driver.
 #[derive(Debug)]
 pub struct Mlx5Card {
     /// The VM's own namespace.
     pub host: Netns,
-    /// The netdevs of the functions.
+    /// Netdevs of the functions.
     netdevs: [&'static str; 2],
 }
 
 impl Mlx5Card {
-    /// Loads the driver, and returns when both functions have netdev and RDMA device.
+    /// Loads the driver. Returns when both functions have their netdev and RDMA device.
     ///
-    /// `mode` is the mode of the RDMA subsystem, `exclusive` or `shared`. The kernel changes it only while there is no
-    /// other network namespace.
+    /// `mode` is the mode of the RDMA subsystem, `exclusive` or `shared`. The kernel changes it only if no other
+    /// network namespace exists.
     #[track_caller]
     pub fn new(mode: &str) -> Self {
         assert_eq!(
@@ -71,7 +71,9 @@ impl Mlx5Card {
             (false, false) => NETDEVS,
         };
         let card = Self { host, netdevs };
-        card.order("link all up");
+        for order in ["plug all", "link all up"] {
+            assert_eq!(card.order(order), "ok");
+        }
         card.host.run("modprobe mlx5_core");
         if is_infiniband {
             card.host.run("modprobe ib_ipoib");
@@ -80,14 +82,14 @@ impl Mlx5Card {
         card
     }
 
-    /// Waits until both functions have their netdevs and RDMA devices in the VM's own namespace, by their names.
+    /// Waits until both functions have their netdevs and RDMA devices, with their usual names, in the VM's own namespace.
     #[track_caller]
     pub fn are_home(&self) {
         let is_home = || {
             let links = links(&self.host);
             (0..2).all(|function| {
                 let netdev = self.netdevs[function];
-                // of InfiniBand it does not name the netdev
+                // the output does not name the netdev of an InfiniBand port
                 let is_it = |it: &Value| {
                     it["ifname"] == RDMA[function]
                         && (it["netdev"] == netdev || self.netdevs == IPOIB)
@@ -99,13 +101,13 @@ impl Mlx5Card {
         assert!(wait::within(PATIENCE, is_home), "{:?}", shown());
     }
 
-    /// Gives the model an order. Returns its answer, without the end of the line.
+    /// Sends the model an order. Returns the answer, without the end of the line.
     #[track_caller]
     pub fn order(&self, order: &str) -> String {
         ModelOrders::open().execute(order)
     }
 
-    /// The model's line of the function: its state and its counters.
+    /// Returns the model's status line of the function, with its state and counters.
     #[track_caller]
     pub fn status(&self, function: usize) -> String {
         let status = self.order("status");
@@ -113,7 +115,7 @@ impl Mlx5Card {
         line.expect("a line for each function").to_owned()
     }
 
-    /// Waits until the port of an RDMA device in `netns` has the state, `ACTIVE` or `DOWN`.
+    /// Waits until the port of an RDMA device in `netns` has the state `state`: `ACTIVE` or `DOWN`.
     #[track_caller]
     pub fn has_state(&self, netns: &Netns, rdma: &str, state: &str) {
         let has = || (links(netns).iter()).any(|it| it["ifname"] == rdma && it["state"] == state);
@@ -124,7 +126,7 @@ impl Mlx5Card {
         );
     }
 
-    /// A node with both netdevs up and addressed, and both ports active.
+    /// Makes a node on which both netdevs are up and have addresses, and both ports are active.
     #[track_caller]
     pub fn node(&self) -> Node {
         let node = Node::on(Netns::own());
@@ -142,8 +144,8 @@ impl Mlx5Card {
         node
     }
 
-    /// Makes `bond0` of both functions in a mode of bonds, with `address`; comes back when the driver has made the bonded
-    /// RDMA device.
+    /// Makes `bond0` of both functions, in the bond mode `mode` and with `address`. Returns when the driver has made the
+    /// bonded RDMA device.
     #[track_caller]
     pub fn bond(&self, mode: &str, address: &str) {
         self.host.run("modprobe bonding");
@@ -157,7 +159,7 @@ impl Mlx5Card {
         self.has_state(&self.host, "mlx5_bond_0", "ACTIVE");
     }
 
-    /// Removes the bond; comes back when both functions are as before.
+    /// Removes the bond. Returns when both functions have their former state.
     #[track_caller]
     pub fn unbond(&self) {
         self.host.ip("link del dev bond0");
@@ -170,7 +172,7 @@ impl Mlx5Card {
 
 impl Drop for Mlx5Card {
     fn drop(&mut self) {
-        // what a test that failed has left
+        // objects that a failed test left
         for line in [
             "ip link del dev bond0",
             "modprobe -r ib_ipoib mlx5_ib mlx5_core",
@@ -183,7 +185,7 @@ impl Drop for Mlx5Card {
     }
 }
 
-/// The ports of the RDMA devices in `netns`, as `rdma -j link show` has them.
+/// Returns the ports of the RDMA devices in `netns`, as `rdma -j link show` lists them.
 #[track_caller]
 pub fn links(netns: &Netns) -> Vec<Value> {
     parse_list(&netns::check(
@@ -191,7 +193,7 @@ pub fn links(netns: &Netns) -> Vec<Value> {
     ))
 }
 
-/// The text of a file, without the end of the line.
+/// Returns the text of a file, without the end of the line.
 #[track_caller]
 pub fn read(path: impl AsRef<Path>) -> String {
     let path = path.as_ref();
@@ -199,7 +201,7 @@ pub fn read(path: impl AsRef<Path>) -> String {
     text.trim().to_owned()
 }
 
-/// `rdma-cni`'s configuration for a pod that gets `netdev` and its RDMA device.
+/// Returns a configuration of `rdma-cni` that moves `netdev` and its RDMA device into a pod.
 #[track_caller]
 pub fn configuration(node: &Node, netdev: &str) -> Value {
     let mut configuration = node.configuration(&[netdev]);
@@ -207,7 +209,7 @@ pub fn configuration(node: &Node, netdev: &str) -> Value {
     configuration
 }
 
-/// Returns a configuration that gives a child of `netdev`, with an IPv4 address of its prefix.
+/// Returns a configuration that gives a pod a child of `netdev`, with an IPv4 address of its prefix.
 #[track_caller]
 pub fn shared_configuration(node: &Node, netdev: &str) -> Value {
     let mut configuration = configuration(node, netdev);
@@ -221,7 +223,7 @@ pub fn shared_configuration(node: &Node, netdev: &str) -> Value {
     configuration
 }
 
-/// Adds two pods by their configurations, a child of a netdev each. Returns the pods, and their IPv4 addresses.
+/// Adds two pods by their configurations, each with a child of a netdev. Returns the pods and their IPv4 addresses.
 #[track_caller]
 pub fn pods_with_children(node: &Node, configurations: &[Value; 2]) -> ([Netns; 2], [String; 2]) {
     let pods = ["server", "client"].map(|label| node.pod(label));
@@ -235,7 +237,7 @@ pub fn pods_with_children(node: &Node, configurations: &[Value; 2]) -> ([Netns; 
     (pods, addresses)
 }
 
-/// The answer of `--check-config` for a resource `rdma/hca` of this kind.
+/// Returns the output of `--check-config` for a resource `rdma/hca` of this kind.
 #[track_caller]
 pub fn offered(node: &Node, kind: &str) -> String {
     let file = node.directory().join("config.json");
@@ -248,7 +250,7 @@ pub fn offered(node: &Node, kind: &str) -> String {
     String::from_utf8_lossy(&done.stdout).into_owned()
 }
 
-/// The table of `--check-config` has each function as healthy, with these netdevs.
+/// Asserts that the table of `--check-config` shows each function as healthy, with these netdevs.
 #[track_caller]
 pub fn are_healthy(table: &str, netdevs: [&str; 2]) {
     for function in 0..2 {
@@ -286,14 +288,14 @@ pub fn offering(node: &Node) -> (DeviceManager, Daemon) {
     (kubelet, daemon)
 }
 
-/// Waits until a resource has so many healthy ids.
+/// Waits until a resource has `count` healthy ids.
 #[track_caller]
 pub fn has_ids(kubelet: &DeviceManager, resource: &str, count: usize) {
     let what = format!("{count} healthy ids");
     kubelet.wait_for(resource, &what, |it| it.healthy().len() == count);
 }
 
-/// The machine's functions: those of the card, or the virtual ones.
+/// Returns the machine's functions: the card's or the virtual ones.
 pub fn functions() -> [&'static str; 2] {
     match env::var("RDMA_LAB_VIRTUAL").as_deref() {
         Ok("1") => VIRTUAL_FUNCTIONS,
@@ -301,15 +303,15 @@ pub fn functions() -> [&'static str; 2] {
     }
 }
 
-/// The directory of the function in sysfs.
+/// Returns the directory of the function in sysfs.
 pub fn directory(function: usize) -> PathBuf {
     Path::new("/sys/bus/pci/devices").join(functions()[function])
 }
 
-/// The GIDs of the RDMA device in `netns`, with their types.
+/// Returns the GIDs of the RDMA device in `netns`, with their types.
 #[track_caller]
 pub fn gids(netns: &Netns, rdma: &str) -> Vec<(String, String)> {
-    // the type of an entry without a GID cannot be read
+    // an entry without a GID has no readable type
     let script = format!(
         "cd /sys/class/infiniband/{rdma}/ports/1; for i in $(seq 0 15); do \
          kind=$(cat gid_attrs/types/$i 2>/dev/null) && printf '%s\\t%s\\n' $(cat gids/$i) \"$kind\"; done; true"

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Throw-away network namespaces, and commands run inside them.
+//! Temporary network namespaces, and commands that run inside them.
 //!
-//! A namespace is `ip netns add`'s: a bind mount under `/run/netns`, a shared mount, so
-//! that its end reaches every mount namespace. A command runs under `ip netns exec`, in a
-//! mount namespace of its own where `/sys` shows the network namespace. Names have the
-//! process id in them: test processes never meet.
+//! This module makes a namespace as `ip netns add` does: as a bind mount under `/run/netns`. This directory is
+//! a shared mount, so the end of the namespace reaches every mount namespace. A command runs under
+//! `ip netns exec`, in a separate mount namespace where `/sys` shows the network namespace. Names contain the
+//! process id, so test processes do not conflict.
 
 use nix::{
     errno::Errno,
@@ -25,7 +25,7 @@ use std::{
 };
 use tempfile::NamedTempFile;
 
-/// Network namespace; removed on drop, unless another program made it.
+/// A network namespace. Drop removes it if this program made it.
 #[derive(Debug)]
 pub struct Netns {
     name: Option<String>,
@@ -39,7 +39,7 @@ const FOLDER: &str = "/run/netns";
 const NONE: Option<&str> = None;
 
 impl Netns {
-    /// A new, empty namespace. `label` is a word for a person who sees its name.
+    /// Makes an empty namespace. `label` is a part of its name, for the reader.
     #[track_caller]
     pub fn new(label: &str) -> Self {
         assert!(
@@ -57,7 +57,7 @@ impl Netns {
         }
     }
 
-    /// Opens a namespace that a runtime made, by its path in `/run/netns`.
+    /// Opens a namespace of a runtime by its path in `/run/netns`.
     #[track_caller]
     pub fn existing(path: &Path) -> Self {
         let name = path.file_name().and_then(|name| name.to_str());
@@ -69,7 +69,7 @@ impl Netns {
         }
     }
 
-    /// The namespace that this test itself runs in: in the lab, the host that has the NICs.
+    /// Returns the namespace in which the test runs. In the lab, this is the host, which has the NICs.
     pub fn own() -> Self {
         Self {
             name: None,
@@ -83,12 +83,12 @@ impl Netns {
         &self.path
     }
 
-    /// The name under `/run/netns`; empty for the test's own.
+    /// Returns the name under `/run/netns`. Empty for the test's own namespace.
     pub fn name(&self) -> &str {
         self.name.as_deref().unwrap_or("")
     }
 
-    /// `program`, to be run inside.
+    /// Returns the command of `program` inside the namespace.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         match &self.name {
             None => Command::new(program),
@@ -100,7 +100,7 @@ impl Netns {
         }
     }
 
-    /// Runs a command line (split at white space) inside; it must succeed. Its output.
+    /// Runs a command line, split at white space, inside the namespace. It must succeed. Returns its output.
     #[track_caller]
     pub fn run(&self, line: &str) -> String {
         let mut words = line.split_whitespace();
@@ -108,13 +108,13 @@ impl Netns {
         check(self.command(program).args(words))
     }
 
-    /// Runs `ip LINE` on the namespace; it must succeed.
+    /// Runs `ip LINE` on the namespace, which must succeed.
     #[track_caller]
     pub fn ip(&self, line: &str) -> String {
         check(self.ip_command().args(line.split_whitespace()))
     }
 
-    /// Runs `ip` once for all `lines`, which must succeed: many are made in the time of one.
+    /// Runs `ip` once for all `lines`, which must succeed. This takes about the time of one line.
     #[track_caller]
     pub fn ip_batch(&self, lines: &[String]) {
         let file = file_of(&lines.join("\n"));
@@ -122,7 +122,7 @@ impl Netns {
     }
 
     /// Runs `ip` once for all `lines`, whether they succeed or not.
-    pub(crate) fn ip_batch_of_attempts(&self, lines: &[String]) {
+    pub fn ip_batch_of_attempts(&self, lines: &[String]) {
         let file = file_of(&lines.join("\n"));
         output(
             self.ip_command()
@@ -145,14 +145,14 @@ impl Netns {
             .success()
     }
 
-    /// Returns the output of `ip -j -d LINE`; no output counts as an empty list.
+    /// Returns the output of `ip -j -d LINE`. Empty output counts as an empty list.
     #[track_caller]
     pub fn show(&self, line: &str) -> Vec<Value> {
         let text = self.ip(&format!("-j -d {line}"));
         parse_list(&text)
     }
 
-    /// Returns the output of `ip -j -d -FAMILY` for each of `lines`, by one `ip`: a list for each.
+    /// Runs one `ip -j -d -FAMILY` for all `lines`. Returns a list for each line.
     #[track_caller]
     pub fn show_each<const N: usize>(&self, family: u8, lines: [&str; N]) -> [Vec<Value>; N] {
         let file = file_of(&lines.join("\n"));
@@ -165,7 +165,7 @@ impl Netns {
             .unwrap_or_else(|_| panic!("ip printed no list for each of {lines:?}: {text}"))
     }
 
-    /// The link called `name`, as `ip -j -d address show` has it.
+    /// Returns the link called `name`, as `ip -j -d address show` shows it.
     #[track_caller]
     pub fn link(&self, name: &str) -> Option<Value> {
         self.show("address show")
@@ -179,13 +179,13 @@ impl Netns {
         self.counters(name).is_some()
     }
 
-    /// Returns the packets that `link` has received.
+    /// Returns the number of packets that `link` has received.
     #[track_caller]
     pub fn rx_packets(&self, link: &str) -> u64 {
         self.counter(link, 1)
     }
 
-    /// Returns the bytes that `link` has sent, with RDMA.
+    /// Returns the number of bytes that `link` has sent, with RDMA's.
     #[track_caller]
     pub fn tx_bytes(&self, link: &str) -> u64 {
         self.counter(link, 8)
@@ -199,7 +199,8 @@ impl Netns {
         count.and_then(|it| it.parse().ok()).expect("a count")
     }
 
-    /// Returns true if a TCP socket inside listens on `port`, as `/proc/net/tcp` and `/proc/net/tcp6` show it.
+    /// Returns true if a TCP socket inside the namespace listens on `port`, according to `/proc/net/tcp` and
+    /// `/proc/net/tcp6`.
     #[track_caller]
     pub(crate) fn listens(&self, port: u16) -> bool {
         const LISTEN: &str = "0A"; // TCP_LISTEN, include/net/tcp_states.h
@@ -216,7 +217,7 @@ impl Netns {
         })
     }
 
-    /// Returns what `/proc/net/dev` shows of the link called `name`.
+    /// Returns the line of the link called `name` in `/proc/net/dev`.
     #[track_caller]
     fn counters(&self, name: &str) -> Option<String> {
         let table = self.inside(|| fs::read_to_string("/proc/thread-self/net/dev"));
@@ -228,7 +229,7 @@ impl Netns {
         table.lines().find_map(of)
     }
 
-    /// The link's addresses, `10.0.0.1/24`, without IPv6 link-local ones.
+    /// Returns the link's addresses, such as `10.0.0.1/24`, without IPv6 link-local addresses.
     #[track_caller]
     pub fn addresses(&self, link: &str) -> Vec<String> {
         let link = self
@@ -243,7 +244,7 @@ impl Netns {
             .collect()
     }
 
-    /// The value of `/proc/sys/net/KEY`.
+    /// Returns the value of `/proc/sys/net/KEY`.
     #[track_caller]
     pub fn sysctl(&self, key: &str) -> String {
         let path = format!("/proc/sys/net/{key}");
@@ -260,15 +261,15 @@ impl Netns {
         written.unwrap_or_else(|error| panic!("{path} = {value}: {error}"));
     }
 
-    /// Returns the result of `work` on a thread inside, for which no program starts.
+    /// Runs `work` on a thread inside the namespace, without starting a program. Returns its result.
     #[track_caller]
     pub(crate) fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         let netns = rdma_netns::netns::Netns::open(&self.path).expect("a namespace");
         netns.run(work).expect("a thread")
     }
 
-    /// Ends the namespace before its owner does, as a node does with a pod whose sandbox
-    /// died. What the kernel destroys with it goes a little later.
+    /// Ends the namespace before this value is dropped, as on a node where a pod's sandbox has died. The
+    /// kernel destroys the namespace's objects a little later.
     #[track_caller]
     pub fn die(&self) {
         assert!(self.name.is_some(), "the test's own namespace cannot end");
@@ -287,13 +288,13 @@ impl Netns {
 impl Drop for Netns {
     fn drop(&mut self) {
         if self.is_ours {
-            // one that has died has no path any more
+            // an error is ignored, because an ended namespace has no path
             let _ = remove(&self.path);
         }
     }
 }
 
-/// Makes a namespace at `path` as `ip netns add` does, without a program.
+/// Makes a namespace at `path` as `ip netns add` does, without starting a program.
 fn make(path: &Path) -> io::Result<()> {
     static IS_SHARED: Mutex<bool> = Mutex::new(false);
     let mut is_shared = IS_SHARED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -314,7 +315,7 @@ fn make(path: &Path) -> io::Result<()> {
     Ok(made?)
 }
 
-/// Has the end of a namespace reach every mount namespace.
+/// Makes the directory a shared mount. Then the end of a namespace reaches every mount namespace.
 fn share_folder() -> io::Result<()> {
     fs::create_dir_all(FOLDER)?;
     let share = || {
@@ -327,7 +328,7 @@ fn share_folder() -> io::Result<()> {
         )
     };
     if share() == Err(Errno::EINVAL) {
-        // it is no mount yet
+        // the directory is not a mount yet
         mount(
             Some(FOLDER),
             FOLDER,
@@ -342,13 +343,13 @@ fn share_folder() -> io::Result<()> {
 
 /// Ends the namespace at `path` as `ip netns del` does.
 fn remove(path: &Path) -> io::Result<()> {
-    // the removal of the file fails if this does
+    // an error is ignored: the removal of the file then fails too
     let _ = umount2(path, MntFlags::MNT_DETACH);
     fs::remove_file(path)
 }
 
-/// A JSON list as iproute2 prints it; empty output is an empty list, and so are the empty
-/// objects that `ip` leaves for what it filtered out.
+/// Parses a JSON list of iproute2. Empty output is an empty list. Omits empty objects, which `ip` prints in
+/// place of filtered objects.
 #[track_caller]
 pub(crate) fn parse_list(text: &str) -> Vec<Value> {
     if text.trim().is_empty() {
@@ -361,7 +362,7 @@ pub(crate) fn parse_list(text: &str) -> Vec<Value> {
         .collect()
 }
 
-/// Lines for a program to read.
+/// Makes a file with lines for a program.
 #[track_caller]
 fn file_of(lines: &str) -> NamedTempFile {
     let mut file = NamedTempFile::new().expect("a temporary file");
@@ -377,7 +378,7 @@ fn output(command: &mut Command) -> Output {
         .unwrap_or_else(|error| panic!("cannot run {command:?}: {error}"))
 }
 
-/// Runs a set-up or observation command that must succeed.
+/// Runs a command for preparation or observation, which must succeed. Returns its output.
 #[track_caller]
 pub(crate) fn check(command: &mut Command) -> String {
     let output = output(command);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The lab's NICs as a node with bonded rails has them, from inside the VM
-//! (`integration/lab/vm --tier full --shared`): a bond with an RDMA device over each, on NUMA
+//! The lab's NICs like a node with bonded rails, as seen from inside the VM
+//! (`integration/lab/vm --tier full --shared`): a bond with an RDMA device over each NIC, on NUMA
 //! nodes 0 and 1.
 //!
 //! | bond | RDMA device | port | prefixes |
@@ -8,33 +8,34 @@
 //! | `bond0` | `mlx5_bond_0` | `enp33s0` | `10.20.0.0/24`, `fd00:c0::/64` |
 //! | `bond1` | `mlx5_bond_1` | `enp65s0` | `10.20.1.0/24`, `fd00:c1::/64` |
 //!
-//! The address of a node ends with its number. The nodes of a cluster have these prefixes together.
+//! The last part of a node's address is its number. The nodes of a cluster share these prefixes.
 //!
-//! Other than those of [`crate::Rails`], these have hardware: PCI functions with NUMA nodes. Their
-//! bonds are active-backup ones, as nobody answers LACP on the lab's fabric.
+//! These bonds have hardware, unlike those of [`crate::Rails`]: PCI functions with NUMA nodes. They
+//! are active-backup bonds, because no switch on the lab's fabric answers LACP.
 
 use crate::{
     Netns,
     control_plane::nodes::Member,
+    files,
     lab::{self, NICS},
     netns::parse_list,
     wait,
 };
 use std::{fs, process::Command};
 
-/// The node.
+/// A node with a bond over each NIC.
 #[derive(Debug)]
 pub struct BondedNics {
     /// The VM's own namespace.
     pub host: Netns,
 }
 
-/// The bond's netdev on `rail`.
+/// Returns the netdev of the bond on `rail`.
 pub fn netdev(rail: usize) -> String {
     format!("bond{rail}")
 }
 
-/// Returns the number of packets that an RDMA device has sent, by its own counter
+/// Returns the number of packets that an RDMA device has sent, from the device's own counter
 /// (`drivers/infiniband/sw/rxe/rxe_hw_counters.c`).
 #[track_caller]
 pub fn sent_packets(rdma: &str) -> u64 {
@@ -43,12 +44,26 @@ pub fn sent_packets(rdma: &str) -> u64 {
     text.trim().parse().expect("a number")
 }
 
-/// The bond's RDMA device on `rail`.
+/// Returns the RDMA device of the bond on `rail`.
 pub fn rdma(rail: usize) -> String {
     format!("mlx5_bond_{rail}")
 }
 
-/// Returns the prefix of all IPv6 addresses of `rail`.
+/// Returns the number of used entries of the GID table of the RDMA device `rdma`.
+#[track_caller]
+pub fn gids(rdma: &str) -> usize {
+    let directory = format!("/sys/class/infiniband/{rdma}/ports/1/gids");
+    let opened = fs::File::open(&directory).expect("the device's GIDs");
+    let files = fs::read_dir(directory).expect("the device's GIDs");
+    let text = files.map(|file| {
+        let name = file.expect("a GID").file_name();
+        files::read_short(&opened, name.to_str().expect("a number")).expect("a GID")
+    });
+    let is_used = |gid: &String| gid.bytes().any(|b| !matches!(b, b'0' | b':' | b'\n'));
+    text.filter(is_used).count()
+}
+
+/// Returns the prefix of all IPv6 addresses of `rail`, without its length.
 pub fn ipv6_start(rail: usize) -> String {
     format!("fd00:c{rail}::")
 }
@@ -60,7 +75,7 @@ impl Default for BondedNics {
 }
 
 impl BondedNics {
-    /// Makes the bonds; comes back when their RDMA devices are active.
+    /// Makes the bonds. Returns when their RDMA devices are active.
     #[track_caller]
     pub fn new() -> Self {
         let host = lab::shared();
@@ -74,7 +89,7 @@ impl BondedNics {
     fn bond(&self, rail: usize, nic: &str) {
         let (bond, rdma) = (netdev(rail), rdma(rail));
         let node = Member::this().number;
-        // before udev's policy gives it one of its own
+        // sets the MAC here: udev's policy would otherwise set another one later
         let mac = fs::read_to_string(format!("/sys/class/net/{nic}/address")).expect("a NIC");
         self.host.ip(&format!(
             "link add name {bond} address {} type bond mode active-backup miimon 50",

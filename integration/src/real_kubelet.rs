@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Kubelet itself in the lab, joined to a control plane outside; a real runtime runs its pods' containers.
-//! `integration/kubernetes/build` makes the program.
+//! The real kubelet in the lab. It is joined to a control plane outside of the node. A real runtime runs its pods'
+//! containers. `integration/kubernetes/build` builds kubelet.
 //!
-//! Its directory is `/var/lib/kubelet`, as on a node: kubelet makes the device plugins' socket only there
-//! (`KubeletSocket` in `k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1`). The directory is a file system of its own. On
-//! the guest's overlay kubelet cannot always rename the socket of its pod-resources to its public name
+//! Kubelet's directory is `/var/lib/kubelet`, as on a node, because kubelet makes the device plugins' socket only there
+//! (`KubeletSocket` in `k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1`). The directory is a separate file system. On the
+//! guest's overlay, kubelet cannot always rename the socket of its pod-resources to its public name
 //! (`pkg/kubelet/util/util_unix.go`, `os.Rename`): the rename fails with EXDEV, and kubelet ends.
 
 use crate::{
     RemoteControlPlane,
     control_plane::{ADDRESS, COREDNS, DOMAIN, GC, nodes::Member},
+    lab::has_systemd,
     tmpfs::Tmpfs,
     wait,
 };
@@ -26,16 +27,16 @@ use std::{
     time::Duration,
 };
 
-/// The directory that all its clients expect.
+/// Kubelet's directory. All its clients use this path.
 pub const DIRECTORY: &str = "/var/lib/kubelet";
 
-/// Address of its read-only port.
+/// Address of kubelet's read-only port.
 const READ_ONLY: &str = "127.0.0.1:10255";
 
-/// Limit for a start, and for the start or the end of a pod, in an emulated machine.
+/// Time limit for kubelet's start, and for the start or the end of a pod, in an emulated machine.
 const PATIENCE: Duration = Duration::from_secs(150);
 
-/// A kubelet that runs; killed when dropped. Its pods live on, as their containers do.
+/// A running kubelet. Drop kills kubelet. Its pods' containers continue to run.
 #[derive(Debug)]
 pub struct RealKubelet {
     program: PathBuf,
@@ -53,8 +54,8 @@ impl RealKubelet {
         Self::start_in(Some(directory), runtime, plane)
     }
 
-    /// Does the same as `start`, with kubelet's directory on the machine's disk (`integration/lab/vm --disk`), and
-    /// with the pods from before the machine booted again.
+    /// Starts kubelet like [`Self::start`], with kubelet's directory on the machine's disk
+    /// (`integration/lab/vm --disk`). Kubelet then has the pods of the machine's earlier boots.
     #[track_caller]
     pub fn start_on_disk(runtime: &Path, plane: &RemoteControlPlane) -> Self {
         Self::start_in(None, runtime, plane)
@@ -88,7 +89,7 @@ impl RealKubelet {
         let node = Member::this();
         command.arg(format!("--hostname-override={}", node.name));
         command.arg(format!("--node-ip={}", node.address));
-        // as kubeadm's nodes have it, and what becomes of device plugins is in it
+        // the log level of kubeadm's nodes: with it the log has the events of device plugins
         command.arg("--v=2");
         let errors = log.try_clone().expect("a second handle");
         command.stdin(Stdio::null()).stdout(log).stderr(errors);
@@ -96,14 +97,14 @@ impl RealKubelet {
         self.process = Some(child.unwrap_or_else(|error| panic!("{command:?}: {error}")));
         let answered = wait::within(PATIENCE, || {
             self.assert_runs("it answers");
-            // each question costs an emulated machine some of what kubelet needs itself
+            // more frequent requests would slow down kubelet on an emulated machine
             thread::sleep(Duration::from_millis(300));
-            get("/healthz").is_some()
+            get(READ_ONLY, "/healthz").is_some()
         });
         assert!(answered, "kubelet does not answer within {PATIENCE:?}");
     }
 
-    /// Ends the process by `signal`.
+    /// Ends kubelet's process by `signal`.
     #[track_caller]
     pub fn go(&mut self, signal: Signal) {
         let mut process = self.process.take().expect("kubelet runs");
@@ -111,7 +112,7 @@ impl RealKubelet {
         assert!(ended, "kubelet does not end by {signal}");
     }
 
-    /// Asserts that it runs; the caller was waiting for `yet`.
+    /// Asserts that kubelet runs. `yet` is the state for which the caller waits.
     #[track_caller]
     pub fn assert_runs(&mut self, yet: &str) {
         let process = self.process.as_mut().expect("kubelet runs");
@@ -138,21 +139,21 @@ impl Drop for RealKubelet {
     }
 }
 
-/// Returns how often a device plugin has registered `resource` with the running kubelet.
+/// Returns the number of times that a device plugin has registered `resource` with the running kubelet.
 pub fn registrations(resource: &str) -> u32 {
     let metric =
         format!("kubelet_device_plugin_registration_total{{resource_name=\"{resource}\"}} ");
-    let metrics = get("/metrics").unwrap_or_default();
+    let metrics = get(READ_ONLY, "/metrics").unwrap_or_default();
     let value = metrics.lines().find_map(|line| line.strip_prefix(&metric));
     value.map_or(0, |it| it.trim().parse().expect("a count"))
 }
 
-/// Kubelet's pod-resources.
+/// Returns the path of the socket of kubelet's pod-resources.
 pub fn pod_resources() -> PathBuf {
     at("pod-resources/kubelet.sock")
 }
 
-/// Returns its log so far.
+/// Returns kubelet's log so far.
 pub fn log() -> String {
     fs::read_to_string(at("log")).unwrap_or_default()
 }
@@ -161,11 +162,11 @@ fn at(below: &str) -> PathBuf {
     Path::new(DIRECTORY).join(below)
 }
 
-/// Returns kubelet's answer on its read-only port. None: no answer, or an error.
-fn get(path: &str) -> Option<String> {
-    let mut stream = TcpStream::connect(READ_ONLY).ok()?;
+/// Returns the answer of the server at `address`. Returns `None` without an answer, and for an error.
+pub fn get(address: &str, path: &str) -> Option<String> {
+    let mut stream = TcpStream::connect(address).ok()?;
     stream.set_read_timeout(Some(wait::PATIENCE)).ok()?;
-    // HTTP/1.0: the answer's end is the connection's
+    // HTTP/1.0: the answer ends with the connection
     write!(stream, "GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n").ok()?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).ok()?;
@@ -173,7 +174,7 @@ fn get(path: &str) -> Option<String> {
     head.contains(" 200 ").then(|| body.to_owned())
 }
 
-/// `KubeletConfiguration`, `kubelet.config.k8s.io/v1beta1`. What is not said is as on any node.
+/// Returns the `KubeletConfiguration` (`kubelet.config.k8s.io/v1beta1`). Other settings have the defaults of any node.
 fn configuration(runtime: &Path, plane: &RemoteControlPlane) -> Value {
     let resolvers = env::var_os(COREDNS).map_or(json!([]), |_| json!([ADDRESS]));
     json!({
@@ -183,13 +184,13 @@ fn configuration(runtime: &Path, plane: &RemoteControlPlane) -> Value {
         "authentication": {"anonymous": {"enabled": false}, "webhook": {"enabled": true},
                            "x509": {"clientCAFile": plane.pki("ca.crt")}},
         "authorization": {"mode": "Webhook"},
-        // the API server asks it for `exec` and `logs`, and wants to know that it is it
+        // the API server calls kubelet for `exec` and `logs`, and verifies kubelet's certificate
         "tlsCertFile": plane.pki(&format!("{}-server.crt", Member::this().name)),
         "tlsPrivateKeyFile": plane.pki(&format!("{}-server.key", Member::this().name)),
-        // for what tests ask: a kubectl costs seconds
+        // for the tests' requests, because a kubectl takes seconds
         "readOnlyPort": 10255,
-        // the guest has no systemd, no iptables, no resolver, and a / that is no disk
-        "cgroupDriver": "cgroupfs",
+        "cgroupDriver": if has_systemd() { "systemd" } else { "cgroupfs" },
+        // the guest has no iptables, no resolver, and no disk at `/`
         "makeIPTablesUtilChains": false,
         "resolvConf": "",
         "clusterDNS": resolvers,

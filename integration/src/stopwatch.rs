@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Time without the machine's own delay. A limit that the product promises is of wall-clock time, and meaningful only
-//! where the machine lets ready threads run.
+//! Time without the machine's own delays. The project's time limits are wall-clock times, which a test can check only
+//! on a machine that runs ready threads promptly.
 
 use std::{
     fs::{self, File},
@@ -16,23 +16,24 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// Limit of a call that waits for no lock, and longer than such a call takes: a lock is waited for for 30 s
+/// Time limit for a call that waits for no lock. Such a call takes less time. Waiting for a lock alone takes 30 s
 /// (`cni_protocol::lock::LIMIT`).
 pub const WITHOUT_A_LOCK: Duration = Duration::from_secs(20);
 
-/// The pause of a round.
+/// Duration of the pause in a round.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Highest number of rounds from an event to its effect: the daemon receives the event, waits for further ones, starts a
-/// thread, and writes the record and the list.
+/// Number of rounds whose delays the work between an event and its effect can have at most: the daemon receives the
+/// event, waits for further events, starts a thread, and writes the record and the list.
 const ROUNDS: u32 = 5;
 
-/// Clock that does, beside the process under test, what a turn of that consists of, again and again: a pause, and a file
-/// that is written, synchronised and renamed. Five times the delay of its worst round does not count.
+/// Clock that measures the machine's delay. While the process under test runs, the clock repeats rounds. A round has a
+/// pause, and a file that the clock writes, syncs and renames. The clock subtracts the worst round's delay, times
+/// `ROUNDS`.
 #[derive(Debug)]
 pub struct Stopwatch {
     rounds: Arc<Rounds>,
-    /// Ends the rounds when it is dropped.
+    /// The rounds end when this sender is dropped.
     going: Option<Sender<()>>,
     measuring: Option<JoinHandle<()>>,
 }
@@ -40,9 +41,9 @@ pub struct Stopwatch {
 #[derive(Debug)]
 struct Rounds {
     start: Instant,
-    /// Begin of the present round, microseconds after `start`.
+    /// Start of the present round, in microseconds after `start`.
     begun: AtomicU64,
-    /// Delay of the worst round, microseconds.
+    /// Delay of the worst round, in microseconds.
     worst: AtomicU64,
 }
 
@@ -50,7 +51,7 @@ impl Stopwatch {
     /// Starts the clock.
     ///
     /// # Panics
-    /// No temporary directory can be made, or no thread.
+    /// No temporary directory or no thread can be made.
     pub fn start() -> Self {
         let directory = TempDir::new().expect("a temporary directory");
         let rounds = Arc::new(Rounds {
@@ -70,12 +71,12 @@ impl Stopwatch {
         }
     }
 
-    /// Returns the time since the start, without what the machine was late.
+    /// Returns the time since the start, without the machine's delay.
     pub fn elapsed(&self) -> Duration {
         self.corrected(self.rounds.start.elapsed())
     }
 
-    /// Returns `took`, a time that passed since the start, without what the machine was late.
+    /// Returns `took`, a time that has passed since the start, without the machine's delay.
     pub fn corrected(&self, took: Duration) -> Duration {
         let late = self.rounds.worst.load(Ordering::SeqCst);
         let late = Duration::from_micros(late.max(self.rounds.late()));
@@ -104,7 +105,7 @@ impl Rounds {
         since.saturating_sub(pause)
     }
 
-    /// Goes on until the sender of `goes` is dropped.
+    /// Repeats rounds until the sender of `goes` is dropped.
     fn measure(&self, directory: &Path, goes: &Receiver<()>) {
         let [file, new] = ["file", "new"].map(|name| directory.join(name));
         loop {
@@ -121,7 +122,8 @@ impl Rounds {
     }
 }
 
-/// Polls until `done` or until `limit` is over, without what the machine was late; says which of both it was.
+/// Polls until `done` returns true, or until `limit` has passed without the machine's delay. Returns true in the first
+/// case.
 pub fn within(limit: Duration, mut done: impl FnMut() -> bool) -> bool {
     let stopwatch = Stopwatch::start();
     loop {
@@ -146,7 +148,7 @@ mod tests {
             thread::sleep(Duration::from_millis(500));
             stopwatch.elapsed() > Duration::from_millis(250)
         };
-        // this machine may be late itself
+        // several tries, because this machine itself may be late
         assert!((0..20).any(|_| counts()));
         let stopwatch = Stopwatch::start();
         let late = 2_000_000;
@@ -156,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_happen_has_an_end() {
+    fn waiting_has_an_end() {
         assert!(!within(Duration::from_millis(50), || false));
         assert!(within(Duration::ZERO, || true));
     }

@@ -11,13 +11,13 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// Limit for a client under emulation.
+/// Time limit for a client under emulation.
 const LIMIT: Duration = Duration::from_secs(240);
 
 /// A pod's end of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct End<'a> {
-    /// Namespace of the pod.
+    /// Network namespace of the pod.
     pub pod: &'a Netns,
     /// The RDMA device.
     pub rdma: &'a str,
@@ -25,7 +25,7 @@ pub struct End<'a> {
     pub address: &'a str,
 }
 
-/// `rping` from `client` to `server`: five messages each way, and their contents compared.
+/// Runs `rping` from `client` to `server`. It sends five messages each way, and compares their contents.
 #[track_caller]
 pub fn rping(server: End<'_>, client: End<'_>) {
     let serving = serve_rping(server);
@@ -33,7 +33,7 @@ pub fn rping(server: End<'_>, client: End<'_>) {
     serving.end();
 }
 
-/// The server's end of [`rping`], which listens.
+/// Starts the server's end of [`rping`]. Returns when it listens.
 #[track_caller]
 pub fn serve_rping(server: End<'_>) -> Serving {
     let mut command = server.pod.command("rping");
@@ -41,7 +41,7 @@ pub fn serve_rping(server: End<'_>) -> Serving {
     Serving::start("rping", server.pod, command)
 }
 
-/// The client's end of [`rping`].
+/// Runs the client's end of [`rping`].
 #[track_caller]
 pub fn ask_rping(client: End<'_>, server: &str) {
     let log = TempDir::new().expect("a directory for the output");
@@ -53,11 +53,11 @@ pub fn ask_rping(client: End<'_>, server: &str) {
     assert_rping_succeeded(status.code(), &said);
 }
 
-/// Asserts that the client of `rping -v -V -C 5` completed: five messages each way, each printed after a comparison of
-/// its contents.
+/// Asserts that the client of `rping -v -V -C 5` completed: it printed five messages each way, each after comparing the
+/// contents.
 ///
-/// At its end `rping` closes the channel on which its other thread still waits for events. If that thread is faster,
-/// the process ends with 255 after a complete exchange (`cm_thread`, librdmacm/examples/rping.c).
+/// At its end `rping` closes the channel on which its other thread still waits for events. If that thread notices this
+/// first, the process ends with 255 after a complete exchange (`cm_thread`, librdmacm/examples/rping.c).
 #[track_caller]
 pub(crate) fn assert_rping_succeeded(code: Option<i32>, said: &str) {
     let closed_early = code == Some(255) && said.contains("rdma_get_cm_event: Bad file descriptor");
@@ -65,17 +65,16 @@ pub(crate) fn assert_rping_succeeded(code: Option<i32>, said: &str) {
     assert_eq!(said.matches("ping data").count(), 5, "{said}");
 }
 
-/// `ib_write_bw` from `client` to `server` with the GIDs of their addresses. What is
-/// exchanged beforehand goes over TCP to `by_tcp`, the server's IPv4 address. Returns the
-/// average, MB/s.
+/// Runs `ib_write_bw` from `client` to `server` with the GIDs of their addresses. The programs exchange their
+/// parameters over TCP, with the server's IPv4 address `by_tcp`. Returns the average in MB/s.
 #[track_caller]
 pub fn write_bandwidth(server: End<'_>, client: End<'_>, by_tcp: &str) -> f64 {
     Write::new(server, client, by_tcp).start().bandwidth()
 }
 
-/// 100 messages of 4 KiB by perftest's `program`, with arguments of its own as `ib_read_bw -q 30`, from `client` to
-/// `server` or, with `ib_read_bw`, the other way. The connection manager makes the connection, as iWARP needs it. What
-/// the client printed.
+/// Sends 100 messages of 4 KiB by perftest's `program` from `client` to `server`. With `ib_read_bw` the data flow in
+/// the other direction. `program` may contain arguments, as in `ib_read_bw -q 30`. The connection manager makes the
+/// connection, as iWARP requires. Returns the client's output.
 #[track_caller]
 pub fn by_connection_manager(program: &str, server: End<'_>, client: End<'_>) -> String {
     let serving = serve_by_connection_manager(program, server);
@@ -84,13 +83,13 @@ pub fn by_connection_manager(program: &str, server: End<'_>, client: End<'_>) ->
     said
 }
 
-/// The server's end of [`by_connection_manager`], which listens.
+/// Starts the server's end of [`by_connection_manager`]. Returns when it listens.
 #[track_caller]
 pub fn serve_by_connection_manager(program: &str, server: End<'_>) -> Serving {
     Serving::start(program, server.pod, perftest(program, server))
 }
 
-/// The client's end of [`by_connection_manager`].
+/// Runs the client's end of [`by_connection_manager`]. Returns its output.
 #[track_caller]
 pub fn ask_by_connection_manager(program: &str, client: End<'_>, server: &str) -> String {
     let log = TempDir::new().expect("a directory for the output");
@@ -99,7 +98,8 @@ pub fn ask_by_connection_manager(program: &str, client: End<'_>, server: &str) -
     Process::start(asking, &log.path().join("client")).end(program)
 }
 
-/// [`by_connection_manager`] that `fault` interrupts when the server listens. The client has to fail: what it printed.
+/// Runs the programs like [`by_connection_manager`], and calls `fault` when the server listens. The client must fail.
+/// Returns its output.
 #[track_caller]
 pub fn fails_by_connection_manager(
     program: &str,
@@ -117,20 +117,40 @@ pub fn fails_by_connection_manager(
     said
 }
 
+/// Sends 100 messages of 4 KiB by UCX's `ucx_perftest` from `client` to `server`. UCX uses only the transport
+/// `transport`.
+#[track_caller]
+pub fn ucx(transport: &str, server: End<'_>, client: End<'_>) {
+    let log = TempDir::new().expect("a directory for the output");
+    let command = |end: End<'_>| {
+        let mut command = end.pod.command("ucx_perftest");
+        command.args(["-t", "tag_bw", "-s", "4096", "-n", "100", "-w", "5"]);
+        let devices = format!("{}:1", end.rdma);
+        command.envs([("UCX_TLS", transport), ("UCX_NET_DEVICES", &devices)]);
+        command
+    };
+    let serving = Process::start(command(server), &log.path().join("server"));
+    wait::until("ucx_perftest listens", || server.pod.listens(13337));
+    let mut asking = command(client);
+    asking.arg(server.address);
+    Process::start(asking, &log.path().join("client")).end(transport);
+    serving.end("ucx_perftest's server");
+}
+
 fn perftest(program: &str, end: End<'_>) -> Command {
     let mut words = program.split_whitespace();
     let mut command = end.pod.command(words.next().unwrap_or_default());
     command
         .args(words)
         .args(["-R", "-d", end.rdma, "-n", "100", "-F"]);
-    // an atomic operation has 8 bytes
+    // an atomic operation always has 8 bytes
     if !program.starts_with("ib_atomic") {
         command.args(["-s", "4096"]);
     }
     command
 }
 
-/// A server of the connection manager, which listens; killed on drop.
+/// A listening server of the connection manager. Drop kills it.
 pub struct Serving {
     what: String,
     process: Process,
@@ -150,23 +170,37 @@ impl Serving {
         }
     }
 
-    /// Waits for its success.
+    /// Waits until the server succeeds.
     #[track_caller]
     pub fn end(self) {
         self.process.end(&self.what);
     }
 }
 
-/// Returns true if a process in `pod` waits for connections of the connection manager.
+/// Returns true if a process in `pod` listens for connections of the connection manager. The kernel lists an identifier
+/// as listening before an iWARP driver listens on its TCP port (`rdma_listen()`, `drivers/infiniband/core/cma.c`).
 #[track_caller]
-fn listens(pod: &Netns) -> bool {
-    let mut rdma = Command::new("rdma");
-    let rdma = rdma.args(["resource", "show", "cm_id"]);
-    // from a thread inside, as `ip netns exec` mounts more than this needs
-    pod.inside(|| netns::check(rdma)).contains("LISTEN")
+pub fn listens(pod: &Netns) -> bool {
+    let rdma = |words: &[&str]| {
+        let mut command = Command::new("rdma");
+        command.args(words);
+        // runs on a thread in the namespace: `ip netns exec` would make mounts that are not needed
+        pod.inside(|| netns::check(&mut command))
+    };
+    let ids = rdma(&["resource", "show", "cm_id"]);
+    let is_iwarp = rdma(&["dev", "show"]).contains("node_type rnic");
+    let mut listening = ids.lines().filter(|line| line.contains("LISTEN"));
+    listening.any(|line| {
+        // src-addr 10.0.0.1:7174
+        let mut words = line.split_whitespace().skip_while(|it| *it != "src-addr");
+        let port = words
+            .nth(1)
+            .and_then(|it| it.rsplit(':').next()?.parse().ok());
+        !is_iwarp || port.is_some_and(|port| pod.listens(port))
+    })
 }
 
-/// Run of `ib_write_bw`, described in detail.
+/// A run of `ib_write_bw`, with its parameters.
 #[derive(Clone, Copy, Debug)]
 pub struct Write<'a> {
     ends: [End<'a>; 2],
@@ -177,7 +211,7 @@ pub struct Write<'a> {
 }
 
 impl<'a> Write<'a> {
-    /// Makes a run as [`write_bandwidth`] does: 100 writes of 4 KiB.
+    /// Describes a run with the parameters of [`write_bandwidth`]: 100 writes of 4 KiB.
     pub fn new(server: End<'a>, client: End<'a>, by_tcp: &'a str) -> Self {
         Self {
             ends: [server, client],
@@ -188,7 +222,7 @@ impl<'a> Write<'a> {
         }
     }
 
-    /// Another TCP port: for a second run in the same pod at the same time.
+    /// Sets the TCP port, for a second run in the same pod at the same time.
     pub fn port(mut self, port: u16) -> Self {
         self.port = port;
         self
@@ -200,7 +234,7 @@ impl<'a> Write<'a> {
         self
     }
 
-    /// These GID indices, the server's first, instead of those of the addresses.
+    /// Sets the GID indexes, the server's first. They replace the indexes of the addresses.
     pub fn gids(mut self, server: usize, client: usize) -> Self {
         self.gids = Some([server, client]);
         self
@@ -234,7 +268,7 @@ impl<'a> Write<'a> {
     }
 }
 
-/// An `ib_write_bw` at work; killed on drop.
+/// A running `ib_write_bw`. Drop kills it.
 pub struct Writing {
     server: Process,
     client: Process,
@@ -242,8 +276,8 @@ pub struct Writing {
 }
 
 impl Writing {
-    /// Waits for its success; the average, MB/s. That is 0 sometimes on a machine with much
-    /// to do, all data being there: a proof of traffic is a counter, not this.
+    /// Waits until both ends succeed. Returns the average in MB/s. On a busy machine the average is sometimes 0
+    /// although all data has arrived. So a test that requires traffic must use a counter instead.
     #[track_caller]
     pub fn bandwidth(self) -> f64 {
         let said = self.client.end("ib_write_bw's client");
@@ -252,10 +286,10 @@ impl Writing {
     }
 }
 
-/// The average, MB/s, in what perftest's client said of messages of 4 KiB.
+/// Returns the average in MB/s from the output of perftest's client with messages of 4 KiB.
 #[track_caller]
 pub(crate) fn average(said: &str) -> f64 {
-    // bytes, iterations, peak, average, message rate
+    // columns: bytes, iterations, peak, average, message rate
     let mut rows = said
         .lines()
         .map(|line| line.split_whitespace().collect::<Vec<_>>());
@@ -264,7 +298,7 @@ pub(crate) fn average(said: &str) -> f64 {
         .unwrap_or_else(|| panic!("no bandwidth was measured: {said}"))
 }
 
-/// Index of the GID that `end`'s address is, as its pod's sysfs has it; waits for it.
+/// Waits until the sysfs of the end's pod shows the end's address as a GID. Returns the GID's index.
 #[track_caller]
 pub fn gid_index(end: End<'_>) -> usize {
     gid_of(end.rdma, end.address, |script| {
@@ -272,7 +306,7 @@ pub fn gid_index(end: End<'_>) -> usize {
     })
 }
 
-/// Does the same as `gid_index`, with `sh`, which runs a script and returns its output.
+/// Returns the index like [`gid_index`]. `sh` runs a script and returns its output.
 #[track_caller]
 pub(crate) fn gid_of(rdma: &str, address: &str, sh: impl Fn(&str) -> String) -> usize {
     let gid = match address.parse().expect("an IP address") {
@@ -293,7 +327,7 @@ pub(crate) fn gid_of(rdma: &str, address: &str, sh: impl Fn(&str) -> String) -> 
     index.expect("it was found")
 }
 
-/// A program with its output in a file; killed on drop.
+/// A program with its output in a file. Drop kills it.
 struct Process {
     child: Child,
     log: std::path::PathBuf,
@@ -316,7 +350,7 @@ impl Process {
         }
     }
 
-    /// Waits for its success; its output.
+    /// Waits until the program succeeds. Returns its output.
     #[track_caller]
     fn end(self, what: &str) -> String {
         let (status, said) = self.ended(what);

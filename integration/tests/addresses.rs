@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Addresses: ADD calls the IPAM plugin once for each rail, and IPv6 addresses are usable at once.
+//! Addresses. ADD calls the IPAM plugin once for each rail, and a pod can use its IPv6 addresses at once.
 
 use integration::{
     Netns, Node, Snapshot, ipam,
@@ -12,7 +12,7 @@ use std::{
     os::unix::fs::PermissionsExt,
 };
 
-/// A route of `netns` in `table`, as iproute2 shows it.
+/// A route of `netns` in `table`, as text of iproute2.
 fn route(netns: &Netns, family: u8, table: &str, destination: &str) -> Option<Value> {
     let routes = netns.show(&format!("-{family} route show table {table}"));
     routes.into_iter().find(|route| route["dst"] == destination)
@@ -50,7 +50,7 @@ fn debians_static_gives_addresses_that_are_usable_at_once() {
     };
     assert_eq!(gateway(4, "198.51.100.0/24"), "192.0.2.1");
     assert_eq!(gateway(6, "2001:db8:99::/48"), "2001:db8:1::1");
-    // One packet each, sent at once: no second try hides a wait.
+    // One packet per address, sent at once: a second attempt would hide a wait.
     pod.run("ping -n -c 1 -W 5 -I 192.0.2.10 192.0.2.1");
     pod.run("ping -n -c 1 -W 5 -I 2001:db8:1::10 2001:db8:1::1");
     node.del(&configuration, "a", &pod);
@@ -154,7 +154,7 @@ fn duplicate_address_detection_is_done_when_it_is_requested() {
             "dad {dad}: {}",
             address()
         );
-        // Optimistic: usable while it is checked.
+        // The address is optimistic: the pod can use it during duplicate address detection.
         wait::until("detection ends", || address()["tentative"] != true);
         node.del(&configuration, "a", &pod);
     }
@@ -180,9 +180,10 @@ fn router_advertisements_are_refused_unless_requested() {
     }
 }
 
-/// `rdma-ipam` of the same build is called without a process; whatever else is in its place in `CNI_PATH` is started.
+/// `rdma-cni` calls `rdma-ipam` of the same build in its own process. It starts any other program of this name in
+/// `CNI_PATH`.
 #[test]
-fn what_is_in_cni_path_gives_the_addresses() {
+fn an_ipam_plugin_in_cni_path_assigns_addresses() {
     let node = Node::with_rails(2);
     let pod = node.pod("pod");
     node.host.ip("address add 2001:db8:1::1/64 dev eth1 nodad");
@@ -224,7 +225,7 @@ fn what_is_in_cni_path_gives_the_addresses() {
         let left = left.filter_map(|it| it.ok()?.file_name().into_string().ok());
         let left: Vec<String> = left.filter(|it| it.contains(':')).collect();
         assert_eq!(left, [] as [&str; 0]);
-        // each line of a log says which program's it is
+        // each log line names the program that wrote it
         added.stderr.matches("rdma-ipam[").count()
     };
     assert_eq!(given(None), 0);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A reused address is reached at its new MAC at once, also by a neighbour that still caches the old MAC.
+//! The announcement of a reused address. A neighbour that still caches the old MAC reaches the address at
+//! its new MAC at once.
 
 use integration::{Netns, Node, ipam, plugin::rdma_cni, wait};
 use serde_json::{Value, json};
@@ -7,10 +8,9 @@ use std::path::Path;
 
 const ADDRESSES: [&str; 2] = ["10.0.0.7", "fd00::7"];
 
-/// A node with the rail `eth1`, whose switch is the neighbour, and an IPAM plugin that gives
-/// [`ADDRESSES`] to every caller. `mac1` and `mac2` are to be moved: the switch's port stays up
-/// meanwhile, as a VF's does. That of a veth goes down with it, and may be up again only when
-/// ADD has ended.
+/// A node with the rail `eth1`, and an IPAM plugin that assigns [`ADDRESSES`] to every caller. The rail's
+/// switch is the neighbour. ADD moves `mac1` and `mac2`, whose switch port stays up during the move, as
+/// for a VF. A veth's port would go down with the move, and could be up only after ADD has ended.
 fn node() -> Node {
     let node = Node::with_rails(1);
     for name in ["mac1", "mac2"] {
@@ -44,7 +44,7 @@ fn is_reached(neighbour: &Netns, address: &str) -> bool {
     output.expect("ping is installed").status.success()
 }
 
-/// The hardware address that the neighbour sends to.
+/// The hardware address to which the neighbour sends.
 fn known(neighbour: &Netns, address: &str) -> Value {
     let entries = neighbour.show(&format!("neighbour show {address} dev br0"));
     entries
@@ -56,8 +56,8 @@ fn mac(pod: &Netns) -> Value {
     pod.link("rdma0").expect("the rail")["address"].clone()
 }
 
-/// A pod on the first netdev is followed by one on the second with its addresses, while the
-/// neighbour has just heard from the first.
+/// A pod on the first netdev ends. A pod on the second netdev gets its addresses, while the neighbour has
+/// just received packets from the first pod.
 fn followed(mode: &str, netdevs: [&str; 2]) {
     let node = node();
     let [first, second] = netdevs.map(|netdev| configuration(&node, netdev, mode));
@@ -85,18 +85,18 @@ fn followed(mode: &str, netdevs: [&str; 2]) {
 }
 
 #[test]
-fn of_another_child() {
+fn another_childs_announcement() {
     followed("share", ["eth1", "eth1"]);
 }
 
 #[test]
-fn of_another_netdev() {
+fn another_netdevs_announcement() {
     followed("move", ["mac1", "mac2"]);
 }
 
-/// Without `CAP_NET_RAW` no packet socket can be opened: the pod starts nevertheless.
+/// Without `CAP_NET_RAW`, `rdma-cni` cannot open a packet socket. The pod starts nevertheless.
 #[test]
-fn that_cannot_be_announced() {
+fn unannounced_addresses() {
     let node = node();
     for (mode, netdev) in [("share", "eth1"), ("move", "mac1")] {
         let configuration = configuration(&node, netdev, mode);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Results: `rdma-cni` keeps the results of earlier plugins and appends its own, in each version's format, also behind
-//! Debian's real plugins.
+//! Results. `rdma-cni` keeps the results of earlier plugins and appends its own, in the format of each CNI version.
+//! Debian's real plugins are tested, too.
 
 use integration::{Conflist, Node, Snapshot};
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ fn with_static_addresses(node: &Node, version: &str) -> Value {
         "routes": [{"dst": "198.51.100.0/24", "gw": "192.0.2.1"}],
     });
     if version == "1.1.0" {
-        // Debian's static is older than 1.1: it is asked as 1.0.0's is.
+        // Debian's static is older than CNI 1.1: the runtime calls it with 1.0.0.
         configuration["ipam"]["type"] = integration::ipam::NAME.into();
         node.ipam.answer(
             "ADD",
@@ -36,8 +36,8 @@ fn with_static_addresses(node: &Node, version: &str) -> Value {
     configuration
 }
 
-/// Returns the result that bridge of an early version would have given: no `dns`, no `sandbox` on the bridge's interface,
-/// and fields that nobody knows.
+/// Returns the result that an early version of bridge would return: no `dns`, no `sandbox` on the bridge's interface,
+/// and unknown fields.
 fn previous_result(version: &str, netns: &str) -> Value {
     let mut previous = json!({
         "cniVersion": version,
@@ -89,7 +89,7 @@ fn the_previous_result_is_passed_on_whole() {
     }
 }
 
-/// The pod's addresses are those of the plugins before; the rails' are in `rails`.
+/// The result's addresses are those of the earlier plugins. The addresses of the rails are in `rails`.
 #[test]
 fn behind_another_plugin_the_rails_addresses_are_in_the_result_on_demand_only() {
     for version in VERSIONS {
@@ -121,7 +121,7 @@ fn behind_another_plugin_the_rails_addresses_are_in_the_result_on_demand_only() 
     }
 }
 
-/// libcni hands on what it knows of a result: `rails` is not among it.
+/// libcni passes only the fields of a result that it knows: `rails` is lost.
 #[test]
 fn check_finds_an_address_that_is_lost_without_the_results_help() {
     let node = Node::with_rails(1);
@@ -235,7 +235,7 @@ fn gc_and_status_are_no_verbs_before_1_1_0() {
 }
 
 #[test]
-fn it_works_behind_debians_bridge_in_every_version_that_bridge_speaks() {
+fn rdma_cni_chains_behind_debians_bridge_in_each_version() {
     for version in ["0.3.0", "0.3.1", "0.4.0", "1.0.0"] {
         let node = Node::with_rails(1);
         let bridge = json!({
@@ -250,7 +250,7 @@ fn it_works_behind_debians_bridge_in_every_version_that_bridge_speaks() {
         let pod = node.pod("pod");
         let attachment = node.attachment("a", &pod);
         let runtime = node.runtime();
-        // The bridge stays when its pods are gone: it is there before the comparison.
+        // The bridge remains after its pods have ended: it exists before the comparison.
         let only_bridge = Conflist::new(version, vec![bridge.clone()]);
         runtime
             .add(&only_bridge, &attachment)
@@ -287,7 +287,7 @@ fn it_works_behind_debians_bridge_in_every_version_that_bridge_speaks() {
         runtime.del(&list, &attachment).expect("DEL");
         before.assert_restored(&node.host);
         if !version.starts_with("0.3.") {
-            // why: Debian's bridge looks for every address of the result on its own interface
+            // the reason: Debian's bridge expects every address of the result on its own interface
             let mut all = ours;
             all["resultIPs"] = "all".into();
             let list = Conflist::new(version, vec![bridge, all]);

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! CHECK reports each difference in words. Changes by later plugins of the chain are not drift.
+//! CHECK reports each difference in a sentence. Changes by later plugins of the chain are not
+//! reported.
 
 use integration::{Netns, Node, ipam};
 use serde_json::{Value, json};
 
-/// A pod with one rail, and the configuration for CHECK with the chain's result.
+/// A pod with one rail, and the configuration for CHECK with the result of the chain.
 fn attached() -> (Node, Netns, Value) {
     let node = Node::with_rails(1);
     let pod = node.pod("pod");
@@ -76,7 +77,7 @@ fn drift_is_reported_in_words() {
 }
 
 #[test]
-fn what_later_plugins_added_is_no_drift() {
+fn additions_of_later_plugins_are_no_drift() {
     let (node, pod, mut configuration) = attached();
     for line in [
         "address add 172.16.0.1/24 dev rdma0",
@@ -85,7 +86,7 @@ fn what_later_plugins_added_is_no_drift() {
     ] {
         pod.ip(line);
     }
-    // a plugin that says what it did; the reference `tuning` says its MAC alone
+    // a plugin that reports its changes in the result; the reference `tuning` reports only its MAC
     pod.ip("link set dev rdma0 mtu 1350");
     pod.ip("link set dev rdma0 address 02:00:00:00:77:77");
     configuration["prevResult"]["interfaces"][0]["mtu"] = 1350.into();

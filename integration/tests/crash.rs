@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Kills of each program, and errors of each of its system calls, at one in ten of its points; with `--full` at all
-//! points. `scripts/crash` runs the same stories by hand; docs/dev/fault-injection.md describes the stories.
+//! Kills each program, and injects an error into each of its system calls, at one in ten of its points; with
+//! `--full` at all points. `scripts/crash` runs the same stories manually; docs/dev/fault-injection.md describes
+//! the stories.
 
 use integration::{
     Invocation, Netns,
@@ -26,13 +27,13 @@ fn injector() -> PathBuf {
     env!("CARGO_BIN_EXE_fault-injector").into()
 }
 
-/// Nearly all of the faults that were tried were met, and nothing was left.
+/// Asserts that nearly all attempted faults occurred, and that nothing was left behind.
 #[track_caller]
 fn leaves_nothing(tally: &Tally) {
     tally.assert_nothing_left(10);
 }
 
-/// All of `points` were met, and nothing was left.
+/// Asserts that each fault of `points` occurred, and that nothing was left behind.
 #[track_caller]
 fn each_leaves_nothing(story: &mut dyn Story, points: &[[&str; 2]]) {
     let tally = at(story, points);
@@ -51,7 +52,7 @@ fn of_verb(mode: Mode, name: &'static str, verb: Verb, first: usize) {
     is_told(&mut OfVerb { name, verb, of }, first);
 }
 
-/// Before, after, and in place of a call of a program that is known.
+/// Injects faults before, after, and instead of a call of a program whose calls are known.
 #[test]
 fn a_fault_is_where_it_should_be() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -94,7 +95,7 @@ fn a_fault_is_where_it_should_be() {
     assert_eq!((end, report.hit), (End::Done(String::new()), None));
 }
 
-/// coreutils' `sync` of a file, in one of its ways.
+/// coreutils' `sync` of a file, with one of its options.
 struct Sync {
     name: &'static str,
     directory: TempDir,
@@ -123,25 +124,25 @@ impl Story for Sync {
     }
 }
 
-/// Power is lost before it, whichever system call it is.
+/// Power is lost before the sync, for each system call that syncs.
 #[test]
 fn every_way_to_sync_is_a_point() {
     for name in ["sync", "sync --data", "sync --file-system"] {
         let story = &mut Sync {
             name,
-            // nothing of the disk is waited for
+            // a memory file system: nothing waits for a disk
             directory: TempDir::new_in("/dev/shm").expect("a directory"),
             netns: Netns::own(),
         };
         let tally = at_syncs(story, "at its syncs");
-        // before it, and after the last change, which it is
+        // one before the sync, and one after the last change, which is the sync
         assert_eq!((tally.killed, tally.unmet), (2, 0), "{tally}");
     }
 }
 
-/// Its registration and its answers among it: connections that it makes, and that it accepts.
+/// The points include the daemon's registration and its answers, on connections that it opens and that it accepts.
 #[test]
-fn what_the_daemon_says_is_a_point() {
+fn daemon_log_lines_are_kill_points() {
     let (end, report) = Writes::new([rdma_device_plugin(), injector()]).run(None);
     assert_eq!(end, End::Done(String::new()));
     for call in ["connect", "accept4", "fcntl", "inotify_add_watch", "ioctl"] {
@@ -149,7 +150,7 @@ fn what_the_daemon_says_is_a_point() {
         assert!(report.points.iter().any(is_it), "no {call} is a point");
     }
     let sends = report.points.iter().filter(|it| it.sends).count();
-    // two registrations, and answers to each
+    // two registrations, and the answers to each
     assert!(sends >= 4, "{sends} times something is sent");
 }
 
@@ -183,13 +184,13 @@ fn gc_of_moves() {
     of_verb(Mode::Move, "move GC", Verb::Gc, 5);
 }
 
-/// Points of `rdma-cni` that once left something: a device, a record, a lock, half a file.
+/// Points of `rdma-cni` that once left something behind: a device, a record, a lock, half a file.
 #[test]
-fn what_once_left_something() {
+fn histories_that_left_something() {
     let of = &mut Attachments::of_node(Mode::Move, [rdma_cni(), injector()]);
     let (name, verb) = ("move ADD", Verb::Add);
     let points = [
-        // the namespace's cookie could not be asked, and was taken for 0: DEL took the pod for another one
+        // rdma-cni could not read the namespace's cookie and used 0: DEL took the pod for another one
         ["EMFILE of socket 1 ", ""],
         ["EINTR of flock 1 ", "a@eth0.lock)"],
         ["EMFILE of open", "a@eth0.json)"],
@@ -205,29 +206,29 @@ fn what_once_left_something() {
             ["EIO of read", "rails/net/a/rails.json)"],
             ["EMFILE of openat", "(.lock)"],
             ["EINTR of flock", "state/rails/.lock)"],
-            // what is empty then, and nobody removes any more
+            // the file is empty then, and nothing removes it later
             ["EIO of unlinkat", "(a)"],
             ["EIO of unlink", "a@eth0.lock)"],
         ];
         each_leaves_nothing(&mut OfVerb { name, verb, of }, &points);
     }
-    // it was a panic: what hands over the input of IPAM is a thread
+    // the error caused a panic: a thread passes the input to IPAM
     let of = &mut Attachments::of_node(Mode::ShareByWrapper, [rdma_cni(), injector()]);
     let (name, verb) = ("wrapped ADD", Verb::Add);
     let points = [["ENOMEM of clone", "(a thread)"]];
     each_leaves_nothing(&mut OfVerb { name, verb, of }, &points);
 }
 
-/// Points of the other programs that once left something.
+/// Points of the other programs that once left something behind.
 #[test]
-fn what_others_once_left() {
+fn histories_of_others_that_left_something() {
     let ipam = || [rdma_cni().with_file_name("rdma-ipam"), injector()];
     let points = [
         ["killed before write", ".rdma-ipam.secret.new)"],
         ["ENOSPC of write", ".rdma-ipam.secret.new)"],
         ["killed before rename", ".rdma-ipam.secret.new "],
         ["ENOSPC of rename", ".rdma-ipam.secret.new "],
-        // the draft of a lease
+        // the temporary file of a lease
         ["killed before write", "/a@eth0."],
         ["ENOSPC of write", "/a@eth0."],
         ["ENOSPC of fsync", "/a@eth0."],
@@ -238,11 +239,11 @@ fn what_others_once_left() {
     let story = &mut Leases::new("rdma-ipam ADD", Verb::Add, ipam());
     each_leaves_nothing(story, &points);
     let programs = || [rdma_device_plugin(), injector()];
-    // the time of the list's last change among them
+    // the failed calls include the query of the list's modification time
     let points = [["EIO of stat", "10-flannel.conflist)"]];
     let story = &mut Programs::new(program::Verb::Install, programs());
     each_leaves_nothing(story, &points);
-    // what tells the runtime to read its lists again
+    // the file whose creation makes the runtime read its lists again
     let points = [["EIO of ", ".rdma-cni-changes)"]];
     let story = Programs::new(program::Verb::Install, programs());
     each_leaves_nothing(&mut story.in_directory(), &points);
@@ -252,7 +253,8 @@ fn what_others_once_left() {
     ];
     let story = &mut Programs::new(program::Verb::Uninstall, programs());
     each_leaves_nothing(story, &points);
-    // the file is away, and the record has it still; a file counts as present if it cannot be read or removed now
+    // the file is removed, and the record still names it; a file that cannot be read or removed now counts as
+    // present
     let points = [
         ["EIO of ", "net.d/cbr0)"],
         ["ENOSPC of fsync", "state)"],
@@ -265,14 +267,14 @@ fn what_others_once_left() {
     let points = [
         ["killed before rename", "daemons/."],
         ["killed before rename", ".rdma-cni-new "],
-        // it is in the list, and the copy beside it is the list as it was
+        // the entry is in the list, and the copy beside it is the list as it was
         ["killed before unlink", ".rdma-cni-new)"],
     ];
-    // its threads make these calls in another order each time
+    // its threads make these calls in a different order in each run
     at(&mut Writes::new(programs()), &points).assert_nothing_left(2);
 }
 
-/// Two kills in one story leave nothing. Of some ten thousand pairs, the test tries a sample.
+/// Two kills in one story leave nothing behind. The test tries a sample of about ten thousand pairs.
 #[test]
 fn two_kills_in_one_story() {
     let ends = [Verb::Del, Verb::Gc];
@@ -289,7 +291,7 @@ fn two_kills_in_one_story() {
     }
 }
 
-/// The kill is before one of the changes that the program makes after the error: it undoes what it did.
+/// Kills the program before one of the changes with which it undoes its work after the error.
 #[test]
 fn an_error_and_a_kill_in_one_story() {
     for (mode, verb, name, usual) in [
@@ -306,7 +308,7 @@ fn an_error_and_a_kill_in_one_story() {
     }
 }
 
-/// Nothing was changed then, but that there is a record.
+/// The program has changed nothing except that a record exists.
 #[test]
 fn a_record_that_cannot_be_taken_away_is_reported() {
     let of = &mut Attachments::of_node(Mode::Move, [rdma_cni(), injector()]);
@@ -320,7 +322,7 @@ fn a_record_that_cannot_be_taken_away_is_reported() {
     );
 }
 
-/// The second one is met while ADD undoes what it did: what it cannot undo then, it lists.
+/// The second error occurs while ADD undoes its changes. ADD lists the changes that it cannot undo.
 #[test]
 fn two_errors_in_one_story() {
     for (mode, name) in [
@@ -332,7 +334,7 @@ fn two_errors_in_one_story() {
     }
 }
 
-/// `rdma-cni` runs an IPAM plugin that is not of its own build as a program of its own, once for each rail.
+/// `rdma-cni` starts an IPAM plugin that is not of its own build as a separate program, once for each rail.
 #[test]
 fn shares_by_a_wrapper_of_rdma_ipam() {
     let of = &mut Attachments::of_node(Mode::ShareByWrapper, [rdma_cni(), injector()]);
@@ -377,7 +379,7 @@ fn install_and_uninstall() {
     }
 }
 
-/// The network's own, into which the entry moves from the list, and out of which it is taken.
+/// Install moves the entry from the list to the network's own directory, and uninstall removes it there.
 #[test]
 fn install_and_uninstall_in_a_directory() {
     for (first, verb) in [program::Verb::Install, program::Verb::Uninstall]
@@ -389,7 +391,7 @@ fn install_and_uninstall_in_a_directory() {
     }
 }
 
-/// Uninstall starts `rdma-cni`, which restores what the pod had.
+/// Uninstall starts `rdma-cni`, which restores the devices that the pod had.
 #[test]
 fn uninstall_after_a_pod_has_ended() {
     let story = &mut Ended::new([rdma_device_plugin(), injector()]);
@@ -397,7 +399,7 @@ fn uninstall_after_a_pod_has_ended() {
 }
 
 #[test]
-fn what_the_daemon_writes() {
+fn daemon_writes() {
     let story = &mut Writes::new([rdma_device_plugin(), injector()]);
     leaves_nothing(&sweep(story, Extent::of_slow(0)));
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! DEL can be repeated, is valid at any time, and does not fail because an object is gone.
+//! DEL can be repeated, is valid at any time, and does not fail because an object no longer exists.
 
 use integration::{Netns, Node, Snapshot, ipam, wait};
 use serde_json::{Value, json};
 use std::{fs, path::Path};
 
-/// A node with one rail that has an address, its configuration with the stand-in IPAM
-/// plugin, and what the host was like before.
+/// A node with one rail that has an address, its configuration with the stand-in IPAM plugin, and a snapshot of the
+/// host's earlier state.
 fn node_with_ipam() -> (Node, Value, Snapshot) {
     let node = Node::with_rails(1);
     node.host.ip("address add 192.0.2.5/24 dev eth1");
@@ -73,7 +73,7 @@ fn an_empty_or_missing_namespace_does_not_keep_the_netdev_from_the_host() {
 }
 
 #[test]
-fn it_needs_no_previous_result_and_minds_none() {
+fn del_needs_no_previous_result() {
     let (node, configuration, before) = node_with_ipam();
     for previous in [
         json!({"cniVersion": "1.1.0"}),
@@ -137,7 +137,7 @@ fn another_namespace_at_the_same_path_is_left_alone() {
     wait::until("the kernel destroyed the veth", || {
         !node.switch.has_link("to-eth1")
     });
-    // A new namespace by the old name, with a netdev by the old name.
+    // A new namespace with the old name, which contains a netdev with the old name.
     let successor = Netns::new("successor");
     fs::write(&path, "").expect("a mount point");
     let bind = nix::mount::MsFlags::MS_BIND;
@@ -188,7 +188,7 @@ fn a_record_that_cannot_be_read_does_not_block_for_ever() {
                 .any(|call| call.container == container),
             "IPAM DEL"
         );
-        // Whatever became of the netdev: the next pod gets one of that name.
+        // The next pod gets a netdev of this name, independent of the state of the old one.
         drop(pod);
         wait::until("the pod's netdevs are gone", || {
             node.host.has_link("eth1") || !node.switch.has_link("to-eth1")
@@ -276,7 +276,7 @@ fn a_pod_can_be_added_again_after_its_del() {
     }
 }
 
-/// Returns what `rdma-device-plugin doctor` says of netdevs that came back without something.
+/// Returns the warnings of `rdma-device-plugin doctor` about netdevs that returned with a setting missing.
 fn doctor(node: &Node) -> String {
     let mut doctor = node.host.command(integration::daemon::rdma_device_plugin());
     let doctor = doctor.args(["doctor", "--state-dir"]).arg(node.state());
@@ -284,9 +284,9 @@ fn doctor(node: &Node) -> String {
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
-/// DEL of a pod whose `netdev` cannot get all back that it had, after what happened `meanwhile`: the
-/// log and doctor name what it `lacks`, until the `cure`. Twice, since a netdev that is right again
-/// is as good as any.
+/// DEL of a pod whose `netdev` cannot get back all its settings, because of the commands `meanwhile`. The log and
+/// doctor name the missing setting `lacks`, until the commands `cure`. Done twice, because a repaired netdev must
+/// behave like any other.
 #[track_caller]
 fn given_up(set_up: &[&str], netdev: &str, meanwhile: &[&str], (lacks, cure): (&str, &[&str])) {
     let node = Node::with_rails(1);
@@ -378,10 +378,11 @@ fn an_mtu_that_the_lower_device_does_not_bear_any_more_keeps_nothing_in_the_pod(
     );
 }
 
-/// A pod with `CAP_NET_ADMIN` may have as many routes as its memory holds; who reads them needs as much.
+/// A pod with `CAP_NET_ADMIN` may have as many routes as its memory permits. A program that reads all routes at once
+/// needs as much memory.
 #[test]
 fn a_pods_many_routes_take_no_memory() {
-    /// Bytes: three times what DEL needs, and less than a third of what these routes take.
+    /// Bytes: three times the memory that DEL needs, and less than a third of the size of these routes.
     const LIMIT: u32 = 32 << 20;
     let (node, mut configuration, before) = node_with_ipam();
     for mode in ["move", "share"] {
@@ -404,8 +405,8 @@ fn a_pods_many_routes_take_no_memory() {
     }
 }
 
-/// DEL and recovery change nothing of a rail that is back on the host, whichever verb restores the other rail: the next
-/// owner chooses its settings.
+/// DEL and recovery change nothing of a rail that is back on the host, whichever verb restores the other rail. The
+/// rail's next owner chooses its settings.
 #[test]
 fn a_rail_that_is_home_is_left_to_its_next_owner() {
     let node = Node::with_rails(3);
@@ -442,7 +443,7 @@ fn a_rail_that_is_home_is_left_to_its_next_owner() {
     assert!(node.records().is_empty());
 }
 
-/// A pod can move its netdev to where nobody sees it, and back.
+/// A pod can move its netdev to a namespace that no host program can see, and back.
 #[test]
 fn a_netdev_that_is_nowhere_is_not_left_to_others() {
     let node = Node::with_rails(2);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Changes of a pod with `NET_ADMIN` to its rail, which end with the pod. The tests use real namespaces, and netdevs of the
-//! kinds that this kernel has (veth, macvlan, bridge).
+//! Changes that a pod with `NET_ADMIN` makes to its rail. They end with the pod. The tests use real namespaces, and
+//! netdevs of the types that this kernel has (veth, macvlan, bridge).
 
 use integration::{Netns, Node, Snapshot, wait};
 use rdma_netns::{
@@ -20,8 +20,8 @@ fn index(netns: &Netns, name: &str) -> u64 {
     link["ifindex"].as_u64().expect("an index")
 }
 
-/// DEL of `rails` when the pod has another netdev with the index of `eth1`: it stays where it is, the log and the note
-/// for `doctor` report that `eth1` is gone.
+/// DEL of `rails` if another netdev of the pod has the index of `eth1`. This netdev stays in the pod. The log and the
+/// note for `doctor` report that `eth1` is gone.
 #[track_caller]
 fn is_gone(node: &Node, pod: &Netns, rails: &Value) {
     let deleted = node.invoke("DEL", "a", pod.path()).input(rails).run();
@@ -40,7 +40,7 @@ fn is_gone(node: &Node, pod: &Netns, rails: &Value) {
     assert!(node.records().is_empty(), "the record stayed");
 }
 
-/// One whose other end is in the pod: the host's traffic would go to the pod.
+/// A veth whose other end is in the pod. On the host it would carry the host's traffic to the pod.
 #[test]
 fn a_veth_of_the_pod_in_the_place_of_its_rail_is_not_taken_to_the_host() {
     let node = Node::with_rails(1);
@@ -56,7 +56,7 @@ fn a_veth_of_the_pod_in_the_place_of_its_rail_is_not_taken_to_the_host() {
     is_gone(&node, &pod, &rails);
 }
 
-/// The other end in a namespace of the pod's own, with the index that the rail's had.
+/// The veth's other end is in a namespace that the pod created, with the index that the rail had.
 #[test]
 fn a_veth_into_a_namespace_of_the_pods_own_is_not_taken_to_the_host() {
     let node = Node::with_rails(1);
@@ -92,7 +92,7 @@ fn a_macvlan_of_the_pods_own_netdev_is_not_taken_to_the_host() {
     is_gone(&node, &pod, &rails);
 }
 
-/// A rail that has left the pod has its index no more there: the pod's next netdev can get it.
+/// After a rail has left the pod, the pod's next netdev can get the rail's index.
 #[test]
 fn a_netdev_of_the_pod_with_another_rails_index_ends_with_del() {
     let node = Node::with_rails(2);
@@ -113,7 +113,7 @@ fn a_netdev_of_the_pod_with_another_rails_index_ends_with_del() {
     before.assert_restored(&node.host);
 }
 
-/// The pod gives its rail back itself, as another netdev than it was.
+/// The pod itself moves its rail to the host, with another name and address.
 #[test]
 fn a_rail_that_the_pod_moved_to_the_host_comes_home_under_any_name_and_address() {
     for node in [Node::with_rails(1), Node::with_macvlan()] {
@@ -133,7 +133,8 @@ fn a_rail_that_the_pod_moved_to_the_host_comes_home_under_any_name_and_address()
     }
 }
 
-/// The pod's namespace outlives DEL: its process would hear the next pod's frames and send its own.
+/// The pod's namespace exists longer than DEL. Without the removal, a process in it would receive the next pod's frames
+/// and send its own.
 #[test]
 fn a_netdev_of_the_pod_on_its_rail_ends_with_del() {
     let node = Node::with_rails(2);
@@ -166,7 +167,7 @@ fn a_netdev_of_the_pod_on_its_rail_ends_with_del() {
     before.assert_restored(&node.host);
 }
 
-/// A pod can move its rail to the host itself, and leave behind what lies on it.
+/// A pod can move its rail to the host itself. DEL then removes the pod's netdevs on this rail.
 #[test]
 fn a_netdev_of_the_pod_on_a_rail_that_it_moved_itself_ends_with_del() {
     let node = Node::with_rails(1);
@@ -181,8 +182,8 @@ fn a_netdev_of_the_pod_on_a_rail_that_it_moved_itself_ends_with_del() {
     before.assert_restored(&node.host);
 }
 
-/// Nothing that the host can read tells of it (`docs/security.md`, "Netdevs that nobody sees"). A kernel that shows it fails
-/// this test: DEL is to remove or report it then.
+/// The host cannot detect this netdev (`docs/security.md`, "Netdevs that the host cannot detect"). The test fails if a
+/// kernel shows the netdev. DEL must then remove or report the netdev.
 #[test]
 fn a_netdev_in_a_namespace_of_the_pods_own_cannot_be_seen_on_the_host() {
     let node = Node::with_rails(1);
@@ -209,16 +210,17 @@ fn a_netdev_in_a_namespace_of_the_pods_own_cannot_be_seen_on_the_host() {
         names.contains("ifindex") && !names.contains("upper_"),
         "{names}"
     );
-    // one that takes all frames is refused, which is no reading: where none lies on it, the node has another netdev
+    // a probe with `passthru` is refused if a macvlan is on the netdev, which is no read operation; if none is, the
+    // probe adds a netdev to the node
     let probe = "link add link eth1 name probe type macvlan mode passthru";
     assert!(!node.host.ip_succeeds(probe));
     nested.ip("link del dev upper0");
     assert!(node.host.ip_succeeds(probe));
 }
 
-/// A pod with `CAP_NET_ADMIN` makes this macvlan by the number 0 that its namespace has for the host's, where `eth0` has
-/// its other end (`rtnl_newlink()`, `net/core/rtnetlink.c`). ADD then refuses the NIC. A kernel that refuses the macvlan
-/// fails this test.
+/// A pod with `CAP_NET_ADMIN` creates this macvlan by the number 0, the id of the host's namespace in the pod's. The
+/// pod's namespace has this id because the other end of `eth0` is on the host (`rtnl_newlink()`,
+/// `net/core/rtnetlink.c`). ADD then refuses the NIC. This test fails on a kernel that refuses the macvlan.
 #[test]
 fn a_pod_without_a_user_namespace_makes_a_macvlan_of_a_nic_of_the_host() {
     let node = Node::with_rails(1);
@@ -241,11 +243,11 @@ fn a_pod_without_a_user_namespace_makes_a_macvlan_of_a_nic_of_the_host() {
     assert!(message.contains(words), "{message}");
 }
 
-/// The kernel refuses this macvlan to a pod that has a user namespace, as with `hostUsers: false`.
+/// The kernel refuses this macvlan to a pod with a user namespace, as with `hostUsers: false`.
 #[test]
 fn a_pod_with_a_user_namespace_makes_no_macvlan_of_a_nic_of_the_host() {
     let node = Node::with_rails(1);
-    // it ends with its input
+    // the process ends when its input ends
     let mut pod = Command::new("unshare");
     pod.args(["--user", "--map-root-user", "--net", "cat"]);
     let mut pod = pod.stdin(Stdio::piped()).spawn().expect("it starts");
@@ -273,8 +275,8 @@ fn a_pod_with_a_user_namespace_makes_no_macvlan_of_a_nic_of_the_host() {
     pod.wait().expect("it ends");
 }
 
-/// Gives the pod in `netns`, a name or a process, an `eth0` whose other end is on the host. Returns what makes a macvlan of
-/// the host's `eth1` in the pod.
+/// Gives the pod in `netns`, a name or a process, an `eth0` whose other end is on the host. Returns the command that
+/// creates a macvlan of the host's `eth1` in the pod.
 #[track_caller]
 fn with_eth0(node: &Node, netns: &str) -> String {
     node.host
@@ -285,7 +287,7 @@ fn with_eth0(node: &Node, netns: &str) -> String {
     format!("ip link add link if{nic} link-netnsid 0 name spy type macvlan mode bridge")
 }
 
-/// Asserts that the command failed for want of `CAP_NET_ADMIN`.
+/// Asserts that the command failed because `CAP_NET_ADMIN` is missing.
 #[track_caller]
 fn is_forbidden(done: &Output) {
     let why = String::from_utf8_lossy(&done.stderr);
@@ -293,7 +295,7 @@ fn is_forbidden(done: &Output) {
     assert!(is_it, "{done:?}");
 }
 
-/// The kernel releases it with the move.
+/// The kernel removes the rail from the pod's bridge with the move.
 #[test]
 fn a_bridge_of_the_pod_releases_its_rail() {
     let node = Node::with_rails(1);
@@ -309,7 +311,7 @@ fn a_bridge_of_the_pod_releases_its_rail() {
     before.assert_restored(&node.host);
 }
 
-/// iproute2 of the host does not know all of them.
+/// The host's iproute2 does not know all of these attributes.
 #[test]
 fn every_number_and_flag_that_a_pod_can_set_is_restored() {
     let node = Node::with_rails(1);
@@ -321,7 +323,7 @@ fn every_number_and_flag_that_a_pod_can_set_is_restored() {
     let mut ops = vec![];
     for (setting, value) in &before.settings {
         if *setting == LinkSetting::Xdp {
-            // no number that is set, but a program: `hostile_world`
+            // no number to set, but a program: see `hostile_world`
             continue;
         }
         let (at, link) = (NetnsSide::Host, link.clone());
@@ -353,7 +355,8 @@ fn every_number_and_flag_that_a_pod_can_set_is_restored() {
     );
 }
 
-/// Nothing of it stays on the host: another program could not read its netdevs.
+/// A netdev name that is not UTF-8 does not remain on the host, where another program could not read the node's
+/// netdevs.
 #[test]
 fn names_that_are_no_utf_8_do_not_stay() {
     let node = Node::with_rails(1);
@@ -370,7 +373,7 @@ fn names_that_are_no_utf_8_do_not_stay() {
     before.assert_restored(&node.host);
 }
 
-/// The kernel drops them with the move (`__dev_change_net_namespace()`, `net/core/dev.c`).
+/// The kernel drops these with the move (`__dev_change_net_namespace()`, `net/core/dev.c`).
 #[test]
 fn queueing_neighbours_and_multicast_addresses_of_the_pod_do_not_stay() {
     let node = Node::with_rails(1);
@@ -403,9 +406,9 @@ fn queueing_neighbours_and_multicast_addresses_of_the_pod_do_not_stay() {
     });
 }
 
-/// ADD names each thing of the host that the move drops and nobody sets again, and restores a route's realm.
+/// ADD names each setting of the host that the move drops and no program restores. It restores a route's realm.
 #[test]
-fn what_a_move_drops_of_the_host_is_reported_by_add() {
+fn add_reports_host_settings_that_a_move_drops() {
     let node = Node::with_rails(1);
     let pod = node.pod("pod");
     for line in [
@@ -435,14 +438,14 @@ fn what_a_move_drops_of_the_host_is_reported_by_add() {
     node.del(&rails, "a", &pod);
 }
 
-/// Runs a shell's line in `netns`.
+/// Runs a line of shell in `netns`.
 #[track_caller]
 fn script(netns: &Netns, line: &str) {
     let status = netns.command("sh").args(["-c", line]).status();
     assert!(status.expect("a shell").success(), "{line}");
 }
 
-/// `eth1` of `host`, as the kernel reports it.
+/// The netdev `eth1` of `host`, as the kernel reports it.
 #[track_caller]
 fn seen(host: &Netns) -> Link {
     let observed = inside(host, || Linux::new().observe(None)).expect("a state");

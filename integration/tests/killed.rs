@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! SIGKILL after every operation of ADD and of DEL: the next DEL, ADD or GC restores the host. These tests use veths;
+//! SIGKILL after every operation of ADD and of DEL. The next DEL, ADD or GC restores the host. These tests use veths;
 //! tests of the lab use RDMA devices.
 
 use integration::{
@@ -67,9 +67,9 @@ fn gc_heals_a_killed_del() {
     assert_restored("DEL", Restorer::Gc);
 }
 
-/// Children with addresses, tables and rules, all of which are the pod's.
+/// Children with addresses, tables and rules, all in the pod.
 #[test]
-fn whoever_comes_removes_the_children_of_a_killed_verb() {
+fn any_verb_removes_children_of_a_killed_verb() {
     for command in ["ADD", "DEL"] {
         let node = Node::with_rails(2);
         for rail in [0, 1] {
@@ -102,7 +102,7 @@ fn left(node: &Node) -> Vec<String> {
     names
 }
 
-/// `command` of container `a`, killed by the kernel (SIGXFSZ) when it writes to its first file, a record.
+/// Runs `command` for container `a`. The kernel kills it (SIGXFSZ) when it writes its first file, a record.
 fn killed_while_it_writes(node: &Node, command: &str, pod: &Netns) {
     let words = format!("ulimit -f 0; exec {}", rdma_cni().display());
     let call = node.invoke(command, "a", pod.path());
@@ -161,7 +161,7 @@ fn the_next_verb_removes_what_was_written_of_a_record() {
     }
 }
 
-/// DEL of another attachment leaves a half-written record alone while its writer lives and holds the lock.
+/// DEL of another attachment leaves a partly written record unchanged while its writer lives and holds the lock.
 #[test]
 fn a_record_that_is_being_written_is_left_alone() {
     let node = Node::with_rails(1);
@@ -176,7 +176,7 @@ fn a_record_that_is_being_written_is_left_alone() {
     assert_eq!(left(&node), files);
 }
 
-/// An ADD that went on after its DEL would hold an address for nobody.
+/// The IPAM plugin of a killed ADD must end: if it continued after DEL, it would lease an address that no pod has.
 #[test]
 fn the_ipam_plugin_ends_with_a_killed_add() {
     let node = Node::with_rails(1);
@@ -195,7 +195,7 @@ fn the_ipam_plugin_ends_with_a_killed_add() {
     let process = add.await_child(ipam::NAME).expect("it is waiting");
     let status = format!("/proc/{process}/status");
     add.kill_alone();
-    // the process that inherits it may not wait for its end
+    // the process that adopts the plugin may not reap it: a zombie has ended, too
     let is_over = |status: String| status.contains("State:\tZ");
     let ended = wait::within(wait::PATIENCE, || {
         fs::read_to_string(&status).map_or(true, is_over)

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, settings that a pod makes on a real driver (igb) by ethtool: `integration/lab/vm --tier full
-//! --exclusive`.
+//! In the lab, settings that a pod changes by ethtool on a real driver (igb):
+//! `integration/lab/vm --tier full --exclusive`.
 
 use integration::{Netns, Node, lab::NICS};
 use rdma_netns::{DeviceSettings, Kernel, Linux, Op, netns};
 
-/// The settings of `link` in `netns`.
+/// The driver settings of `link` in `netns`.
 #[track_caller]
 fn settings(netns: &Netns, link: &str) -> DeviceSettings {
     let read = || {
@@ -17,9 +17,9 @@ fn settings(netns: &Netns, link: &str) -> DeviceSettings {
     netns.run(read).expect("a thread")
 }
 
-/// Rings, interrupts, channels, flow control, private flags, messages, features and where packets are spread to.
+/// Rings, interrupts, channels, flow control, private flags, messages, features and receive hashing.
 #[test]
-fn what_a_pod_sets_of_a_driver_is_restored() {
+fn driver_settings_of_a_pod_are_reverted() {
     let node = Node::on(Netns::own());
     let nic = NICS[0];
     node.host.ip(&format!("link set dev {nic} up"));
@@ -66,9 +66,10 @@ fn what_a_pod_sets_of_a_driver_is_restored() {
     assert_eq!(before.lacking(&lacking), []);
 }
 
-/// DEL restores the settings of a VLAN or an ipvlan in `IFLA_INFO_DATA`: who receives, and which priority frames have.
+/// DEL restores the settings of a VLAN or an ipvlan in `IFLA_INFO_DATA`: the mode of reception, and the priority of
+/// frames.
 #[test]
-fn what_a_pod_sets_of_a_vlan_or_an_ipvlan_is_restored() {
+fn vlan_and_ipvlan_settings_of_a_pod_are_reverted() {
     let node = Node::on(Netns::own());
     let nic = NICS[0];
     let vlan = "vlan id 100 loose_binding on egress-qos-map 0:3 4:4 ingress-qos-map 1:2";

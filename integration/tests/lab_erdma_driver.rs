@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, behaviour of the kernel's eRDMA driver, without this project's programs: `integration/lab/vm --tier
-//! erdma`, one test at a time. Driver and provider are real, the functions are models.
+//! In the lab, behaviour of the kernel's eRDMA driver, without this project's programs:
+//! `integration/lab/vm --tier erdma`, one test at a time. Driver and user-space provider are real, the functions
+//! are models.
 
 use integration::{
     Netns,
@@ -57,7 +58,7 @@ fn a_device_has_no_parent_and_the_netdev_of_its_permanent_mac() {
         assert!(!function.join("infiniband").exists());
     }
 
-    // a changed MAC unbinds nothing, and the next load takes it into the node GUID
+    // a changed MAC unbinds no function, and the next load of the driver copies it into the node GUID
     let changed = "52:54:00:ee:00:99";
     let rdma = erdma.rdma(0);
     let guid = directory(&rdma).join("node_guid");
@@ -85,12 +86,12 @@ fn with_a_parent_a_device_is_below_its_function() {
             fs::canonicalize(directory(&rdma).join("device")).expect("a link"),
             parent
         );
-        // the netdev is beside it, not below it
+        // the netdev belongs to another function, and is not below this one
         assert!(!parent.join("net").exists());
     }
 }
 
-/// `rping` and perftest by the connection manager between two pods, each with one NIC.
+/// Asserts that `rping` and perftest by the connection manager work between two pods, each with one NIC.
 #[track_caller]
 fn has_traffic(erdma: &ErdmaFunctions, mode: &str) {
     let pods = [Netns::new("server"), Netns::new("client")];
@@ -101,7 +102,7 @@ fn has_traffic(erdma: &ErdmaFunctions, mode: &str) {
         address: ADDRESSES[it],
     });
     let sent = |end: End<'_>| {
-        // in shared mode the device's copies in other namespaces have none
+        // in shared mode the device's copies in other namespaces have no such file
         let at = match mode {
             "shared" => &erdma.host,
             _ => end.pod,
@@ -163,9 +164,7 @@ fn a_listener_keeps_both_in_a_namespace_that_ended() {
     rping.args(["-s", "-a", ADDRESSES[0]]);
     let rping = rping.stdout(Stdio::null()).stderr(Stdio::null());
     let listener = Running(rping.spawn().expect("rping"));
-    wait::until("rping listens", || {
-        pod.run("rdma resource show cm_id").contains("LISTEN")
-    });
+    wait::until("rping listens", || traffic::listens(&pod));
     pod.die();
     let is_back = |limit| {
         wait::within(limit, || {
@@ -206,7 +205,7 @@ fn removing_the_netdevs_function_waits_for_the_driver_to_go() {
     command.args(["-c", &format!("echo 1 >{remove}")]);
     let mut removing = command.spawn().expect("sh");
     let mut has_ended = || removing.try_wait().expect("our own child").is_some();
-    // the kernel complains from the tenth second on, which ends a run of the lab as failed
+    // from the tenth second on the kernel logs a warning, with which a run of the lab fails
     assert!(!wait::within(Duration::from_secs(2), &mut has_ended));
     erdma.unload();
     wait::until("the function is removed", &mut has_ended);

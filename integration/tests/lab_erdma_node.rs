@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, the daemon on a node with eRDMA NICs under the kernel's own driver: `integration/lab/vm --tier erdma --monitor`,
-//! one test at a time. Driver and provider are real, the functions are models.
+//! In the lab, the daemon on a node with eRDMA NICs and the kernel's own driver:
+//! `integration/lab/vm --tier erdma --monitor`, one test at a time. Driver and user-space provider are real, the
+//! functions are models.
 
 use integration::{
     Daemon, Qemu, Snapshot,
     daemon::{doctor, rdma_device_plugin},
     erdma_functions::{
-        Driver, ErdmaFunctions, ErdmaNode, FUNCTIONS, NICS, directory, is_bound, macs, node_guid,
+        Driver, ErdmaFunctions, ErdmaNode, FUNCTIONS, NIC_FUNCTIONS, NICS, directory, is_bound,
+        macs, node_guid,
     },
     kubelet::{Allocation, Wish, node::Node},
     lab::{REPORT_LIMIT, uverbs},
@@ -14,11 +16,11 @@ use integration::{
 };
 use nix::sys::signal::Signal;
 use serde_json::json;
-use std::{fs, process::Command, time::Duration};
+use std::{fs, process::Command, thread, time::Duration};
 
 const RESOURCE: &str = "aliyun/erdma";
 
-/// NICs stay as they are.
+/// A configuration with which the daemon does not configure the NICs.
 const CONFIGURATION: &str = r#"{"erdma": {"configureNICs": false}}"#;
 
 #[track_caller]
@@ -35,9 +37,14 @@ fn is_told_unbound(daemon: &Daemon) {
     daemon.says(&format!(
         "the eRDMA driver is not bound to {function}: its probe waits"
     ));
-    let problem = r#"rdma_erdma_driver_problem{problem="unbound"} 1"#;
-    wait::until("the metric says so", || {
-        daemon.get("/metrics").contains(problem)
+    metric_has_problem(daemon, "unbound");
+}
+
+#[track_caller]
+fn metric_has_problem(daemon: &Daemon, problem: &str) {
+    let line = format!("rdma_erdma_driver_problem{{problem={problem:?}}} 1");
+    wait::until("the metric has the problem", || {
+        daemon.get("/metrics").contains(&line)
     });
 }
 
@@ -58,7 +65,8 @@ fn the_daemon_binds_a_function_whose_netdev_returns() {
     has_ids(&node, 2);
 }
 
-/// The netdev that `rdma-cni` restores is given its RDMA device when all that it had is restored.
+/// The daemon binds the function of a restored netdev after `rdma-cni` has restored all its settings. The RDMA device
+/// then appears again.
 #[test]
 fn the_daemon_binds_a_function_after_del_where_the_driver_was_loaded_anew_meanwhile() {
     for driver in [Driver::Kernel, Driver::WithParent] {
@@ -70,7 +78,7 @@ fn the_daemon_binds_a_function_after_del_where_the_driver_was_loaded_anew_meanwh
         let configuration = scene.configuration(0);
         scene.node.add(&configuration, "c", &pod);
         has_ids(&node, 2);
-        // the pod's MAC is not to become the node GUID
+        // the driver must not make the node GUID from the pod's MAC
         pod.ip("link set dev rdma0 address 52:54:00:ee:00:77");
         scene.erdma.unload();
         scene.erdma.load();
@@ -82,11 +90,12 @@ fn the_daemon_binds_a_function_after_del_where_the_driver_was_loaded_anew_meanwh
     }
 }
 
-/// A netdev in a pod that lives is no obstacle, and the daemon need not enter its namespace.
+/// The daemon binds a function although the other netdev is in a running pod. It does not enter this pod's namespace.
 #[test]
 fn the_daemon_binds_a_function_while_another_pod_has_its_nic() {
     let scene = ErdmaNode::new(Driver::Kernel, "exclusive");
     let node = Node::start_confined(CONFIGURATION, &scene.node.state());
+    has_ids(&node, 2);
     let pods = ["first", "second"].map(|label| scene.node.pod(label));
     for (nic, pod) in pods.iter().enumerate() {
         scene
@@ -94,6 +103,13 @@ fn the_daemon_binds_a_function_while_another_pod_has_its_nic() {
             .add(&scene.configuration(nic), &format!("c{nic}"), pod);
     }
     scene.erdma.unload();
+    // only the load of the driver is to cause the next observation
+    metric_has_problem(&node.daemon, "not_loaded");
+    for function in NIC_FUNCTIONS {
+        node.daemon.says(&format!("{function} (in pod"));
+    }
+    // nothing reports the end of the observation that follows the last line
+    thread::sleep(Duration::from_secs(3));
     scene.erdma.load();
     is_told_unbound(&node.daemon);
     for (nic, pod) in pods.iter().enumerate() {
@@ -107,8 +123,8 @@ fn the_daemon_binds_a_function_while_another_pod_has_its_nic() {
     assert_eq!(node.daemon.count("is gone or not visible"), 0);
 }
 
-/// The pod is gone, and its DEL is still to come: the netdev is on the host with the pod's MAC, of which the node GUID
-/// would be made.
+/// The pod has ended, and its DEL has not run yet. The netdev is on the host with the pod's MAC, from which the driver
+/// would make the node GUID.
 #[test]
 fn the_daemon_binds_nothing_before_del_has_restored_every_netdev() {
     let scene = ErdmaNode::new(Driver::Kernel, "exclusive");
@@ -166,7 +182,7 @@ fn a_function_that_was_unbound_by_hand_stays_unbound() {
     has_ids(&node, 2);
     fs::write("/sys/bus/pci/drivers/erdma/unbind", FUNCTIONS[0]).expect("unbound by hand");
     stays(&node.daemon);
-    // a daemon that was started later does not know of it
+    // a daemon that is started later does not know of the pod
     let (status, _) = node.end(Signal::SIGTERM);
     assert!(status.success(), "{status}");
     let node = Node::start(CONFIGURATION);
@@ -176,8 +192,8 @@ fn a_function_that_was_unbound_by_hand_stays_unbound() {
     has_ids(&node, 2);
 }
 
-/// `--check-config` prints the command that binds a function if the daemon cannot bind it. A container can see the node's
-/// `/sys` otherwise than the node itself.
+/// `--check-config` prints the command that binds a function if the daemon cannot bind it. The `/sys` of a container
+/// may differ from that of the node.
 #[test]
 fn functions_that_the_daemon_cannot_bind_are_reported_with_the_command() {
     let erdma = ErdmaFunctions::new(Driver::Kernel, "exclusive");
@@ -224,7 +240,7 @@ fn functions_that_the_daemon_cannot_bind_are_reported_with_the_command() {
     erdma.are_home();
 }
 
-/// The names in `/dev/infiniband` that a container was given.
+/// The names in `/dev/infiniband` that an allocation gives to a container.
 fn device_files(given: &Allocation) -> Vec<String> {
     let paths = given.given.devices.iter().map(|it| &it.container_path);
     let mut names: Vec<String> = paths
@@ -319,7 +335,8 @@ fn health_follows_the_carrier_and_metrics_have_the_drivers_counters() {
     }
 }
 
-/// The kernel's driver has one mode: it is loaded in it, and another one is a problem.
+/// The kernel's driver has one mode. The daemon loads the driver for this mode, and reports another configured mode as
+/// a problem.
 #[test]
 fn the_daemon_loads_the_driver_and_reports_that_it_has_one_mode() {
     let scene = ErdmaNode::new(Driver::Kernel, "exclusive");
@@ -353,7 +370,7 @@ fn the_daemon_loads_the_driver_and_reports_that_it_has_one_mode() {
     let (status, _) = node.end(Signal::SIGTERM);
     assert!(status.success(), "{status}");
 
-    // without a mode the driver is left to the administrator
+    // without a configured mode, the administrator loads the driver
     scene.erdma.unload();
     let node = Node::start(CONFIGURATION);
     node.daemon

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, a NIC whose netdev's PCI function is being removed. The kernel's eRDMA driver holds the netdev until the
-//! driver is unloaded, and the removal waits for the unloading: `integration/lab/vm --tier erdma --expect
-//! 'unregister_netdevice: waiting'`, one test at a time. Driver and provider are real, the functions are models.
+//! In the lab, a NIC whose netdev's PCI function is being removed:
+//! `integration/lab/vm --tier erdma --expect 'unregister_netdevice: waiting'`, one test at a time. The kernel's eRDMA
+//! driver has a reference to the netdev until the driver is unloaded, and the removal waits for the unload. Driver and
+//! user-space provider are real, the functions are models.
 
 use integration::{
     Netns, Snapshot,
     daemon::rdma_device_plugin,
     erdma_functions::{Driver, ErdmaNode, NIC_FUNCTIONS, NICS, links},
     kubelet::node::Node,
-    wait,
+    traffic, wait,
 };
 use serde_json::{Value, json};
 use std::{
@@ -17,7 +18,7 @@ use std::{
     time::Duration,
 };
 
-/// Time that a verb may take: `rdma-cni` waits 10 s for devices of a namespace that ends.
+/// Time that a verb may take: `rdma-cni` waits 10 s for the devices of a namespace that ends.
 const LIMIT: Duration = Duration::from_secs(25);
 
 /// Time that a command of the daemon's program may take.
@@ -25,11 +26,11 @@ const SOON: Duration = Duration::from_secs(10);
 
 const RESOURCE: &str = "aliyun/erdma";
 
-/// The removal of the first NIC's netdev's function.
+/// The removal of the PCI function of the first NIC's netdev.
 struct Removal(Child);
 
 impl Removal {
-    /// Comes back when the netdev is seen no more, in `place`.
+    /// Starts the removal. Returns when the netdev is no longer visible in `place`.
     #[track_caller]
     fn begin(place: &Netns, netdev: &str) -> Self {
         let file = format!("/sys/bus/pci/devices/{}/remove", NIC_FUNCTIONS[0]);
@@ -44,7 +45,7 @@ impl Removal {
         self.0.try_wait().expect("our own child").is_none()
     }
 
-    /// Unloads the driver, with which the removal ends, and has the kernel find the function again.
+    /// Unloads the driver, which ends the removal, and makes the kernel find the function again.
     #[track_caller]
     fn end(mut self, scene: &ErdmaNode) {
         assert!(self.is_pending(), "it waits for the driver");
@@ -63,7 +64,7 @@ fn is_found_again(scene: &ErdmaNode) {
     scene.erdma.are_home();
 }
 
-/// Returns what the daemon's program prints.
+/// Returns the output of the daemon's program.
 #[track_caller]
 fn asked(host: &Netns, arguments: &[&str]) -> String {
     let program = rdma_device_plugin();
@@ -113,11 +114,11 @@ fn other_nics_and_the_daemon_go_on_while_a_free_nic_is_removed() {
     verb(&scene, "ADD", 1, "c1", &pod).result();
 
     let mut removal = Removal::begin(&scene.node.host, NICS[0]);
-    // of the one that goes there is nothing to be had
+    // no pod can get the NIC that is being removed
     let refused = verb(&scene, "ADD", 0, "c0", &other);
     refused.error(100);
     verb(&scene, "DEL", 0, "c0", &other).silent();
-    // the other one is not concerned
+    // the other NIC is not affected
     verb(&scene, "DEL", 1, "c1", &pod).silent();
     verb(&scene, "ADD", 1, "c2", &third).result();
     verb(&scene, "DEL", 1, "c2", &third).silent();
@@ -165,7 +166,7 @@ fn del_of_a_removed_nic_ends_and_succeeds_when_the_driver_is_gone() {
     println!("{check}");
     let del = verb(&scene, "DEL", 0, "c0", &pod).error(107);
     assert!(del.contains(NICS[0]), "{del}");
-    // what the record holds keeps no other pod waiting
+    // the devices in the record delay no other pod
     verb(&scene, "ADD", 1, "c1", &other).result();
     verb(&scene, "DEL", 1, "c1", &other).silent();
     assert!(removal.is_pending(), "all this was meanwhile");
@@ -186,7 +187,7 @@ fn del_of_a_removed_nic_ends_and_succeeds_when_the_driver_is_gone() {
     before.assert_restored(host);
 }
 
-/// The kernel keeps both devices in a namespace that ended while a process of it listens.
+/// The kernel keeps both devices in a namespace that ended while one of its processes listens.
 #[test]
 fn del_of_a_namespace_that_a_listener_keeps_ends_and_succeeds_when_the_listener_is_gone() {
     let scene = ErdmaNode::new(Driver::Kernel, "exclusive");
@@ -196,16 +197,14 @@ fn del_of_a_namespace_that_a_listener_keeps_ends_and_succeeds_when_the_listener_
     let mut rping = pod.command("rping");
     rping.args(["-s", "-a", "10.0.0.1"]);
     let mut listener = rping.spawn().expect("rping");
-    wait::until("rping listens", || {
-        pod.run("rdma resource show cm_id").contains("LISTEN")
-    });
+    wait::until("rping listens", || traffic::listens(&pod));
     let other = scene.node.pod("other");
     pod.die();
     let del = verb(&scene, "DEL", 0, "c0", &pod);
     let error = del.error(107);
     assert!(error.contains("kept alive"), "{error}");
     assert_eq!(scene.node.records().len(), 1, "the record stays");
-    // the NIC is not to be had, and the other one is
+    // no pod can get this NIC, and a pod can get the other one
     verb(&scene, "ADD", 0, "c2", &other).error(101);
     verb(&scene, "ADD", 1, "c1", &other).result();
     verb(&scene, "DEL", 1, "c1", &other).silent();

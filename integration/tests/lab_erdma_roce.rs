@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, eRDMA functions that speak RoCE v2: `integration/lab/vm --tier erdma --erdma-roce`, one test at a time.
-//! Driver and provider are real, the functions are models.
+//! In the lab, eRDMA functions with RoCE v2: `integration/lab/vm --tier erdma --erdma-roce`, one test at a time.
+//! Driver and user-space provider are real, the functions are models.
 
 use integration::{
     Netns, Snapshot,
     daemon::rdma_device_plugin,
     erdma_functions::{ADDRESSES, Driver, ErdmaNode, links},
+    pinged::pinged,
     traffic::{End, write_bandwidth},
 };
 use std::{env, fs};
@@ -50,7 +51,7 @@ fn pods_write_by_gids_of_their_addresses() {
             let add = node.invoke("ADD", &format!("c{nic}"), pod.path());
             let add = add.env("CNI_ARGS", arguments);
             add.input(&scene.configuration(nic)).run().result();
-            // ADD returns when the addresses are GIDs
+            // when ADD returns, the addresses are GIDs
             let gid = gid_of(pod, &devices[nic], ADDRESSES[nic]);
             let (index, kind) =
                 gid.unwrap_or_else(|| panic!("{driver:?}: no GID of {}", ADDRESSES[nic]));
@@ -76,6 +77,11 @@ fn pods_write_by_gids_of_their_addresses() {
         });
         let bandwidth = write_bandwidth(server, client, ADDRESSES[0]);
         assert!(bandwidth > 0.0, "{driver:?}");
+        // the driver creates only RC queue pairs
+        let (code, pair) = pinged(&pods[1], ADDRESSES[0], "10");
+        assert_eq!((code, &pair["sent"]), (1, &0.into()), "{driver:?}: {pair}");
+        let reason = "the RDMA device's driver has no QP 1, by which requests leave: use ping(8) and perftest";
+        assert_eq!(pair["reason"], reason, "{driver:?}: {pair}");
         for (nic, pod) in pods.iter().enumerate() {
             node.del(&scene.configuration(nic), &format!("c{nic}"), pod);
         }

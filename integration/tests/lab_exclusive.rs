@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, RDMA devices belong to one namespace:
+//! In the lab, RDMA devices that belong to one namespace:
 //! `integration/lab/vm --tier full --exclusive`, one test at a time.
 
 use integration::{
@@ -110,7 +110,7 @@ fn two_pods_talk_rdma_on_every_rail_and_the_host_is_as_before() {
 fn devices_of_pods_that_died_return_to_the_host_by_their_pci_address() {
     let scene = TwoPods::new();
     scene.add();
-    // Both pods' netdevs come back by the pods' names: the second ones as dev<N>.
+    // The netdevs of both pods return with the pods' names: those of the second pod as dev<N>.
     for pod in &scene.pods {
         pod.die();
     }
@@ -153,7 +153,7 @@ fn an_rdma_device_that_its_pod_renamed_comes_home_under_its_name() {
     }
     scene.del();
     is_back();
-    // the next pod gets what one that died has left
+    // the next pod gets the devices of a pod that has ended
     scene.add();
     lab::rename_rdma(&scene.pods[0], &first.rdma, b"\xff\xfe");
     scene.pods[0].die();
@@ -299,7 +299,8 @@ fn sixteen_pods_at_once_each_open_their_own_character_device() {
         runtime
             .add(&list(function), attachment)
             .unwrap_or_else(|outcome| panic!("{outcome}"));
-        // While others are still being moved: what ADD left is final.
+        // While other devices are still being moved: the pod's own devices are in their final state
+        // after ADD.
         lab::open_verbs(pod, &function.rdma);
     });
     for_all_at_once(&|pod, function, _| {
@@ -315,11 +316,11 @@ fn sixteen_pods_at_once_each_open_their_own_character_device() {
 }
 
 #[test]
-fn as_a_drop_in_only_the_rdma_device_is_moved() {
+fn drop_in_moves_only_the_rdma_device() {
     let lab = Lab::new(1);
     let function = lab.rails(0)[0];
-    // host-device returns a netdev to the host down, without addresses, and with its name for an
-    // alias: that is how it is before.
+    // host-device returns a netdev to the host down, without addresses, and with its name as the
+    // alias: the test begins with this state.
     let netdev = &function.netdev;
     lab.host
         .ip(&format!("link set dev {netdev} down alias {netdev}"));
@@ -360,7 +361,7 @@ fn as_a_drop_in_only_the_rdma_device_is_moved() {
         before.assert_restored(&lab.host);
     }
 
-    // With the namespace gone, host-device has nothing to restore by its own means.
+    // Without the namespace, host-device itself cannot restore anything.
     let pod = lab.pod("pod");
     let attachment = Attachment::new("a", pod.path(), "net1");
     runtime
@@ -378,7 +379,8 @@ fn as_a_drop_in_only_the_rdma_device_is_moved() {
 
 #[test]
 fn devices_return_to_the_host_after_sigkill_around_every_move() {
-    // All operations, each with every restorer: that is done in namespaces and on the fake kernel.
+    // The sweep over all operations, each with every restorer, runs in namespaces and on the fake
+    // kernel.
     sweep(Around::Moves);
 }
 
@@ -396,7 +398,7 @@ fn sweep(around: Around) {
     configuration["name"] = "net".into();
     configuration["cniVersion"] = "1.1.0".into();
     if around == Around::Moves {
-        // both rails are --full's
+        // only `--full` tests both rails
         configuration["devices"] = json!([configuration["devices"][0]]);
     }
     let sweep = Sweep {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, a node on which `conf/manifests` alone install our image: `integration/lab/vm --tier full --shared
-//! --memory 4096`, one test at a time. The runtime runs the DaemonSet's pod and calls the chain; a stand-in plays
-//! kubelet over the daemon's real sockets. Run `scripts/image` for the image, and `scripts/versions` for the earlier
-//! plugin, before the test.
+//! In the lab, a node on which only `conf/manifests` install the image:
+//! `integration/lab/vm --tier full --shared --memory 4096`, one test at a time. The runtime runs the DaemonSet's pod
+//! and calls the chain. A stand-in acts as kubelet on the daemon's real sockets. Run `scripts/image` for the image,
+//! and `scripts/versions` for the earlier plugin, before the test.
 
 use cri_api::PodSandbox;
 use integration::{
@@ -13,7 +13,7 @@ use integration::{
             Files, LEFT, LIST, NotStarted, PLACES, UNINSTALLED, primary, records, root, write_list,
         },
         manifest::Manifest,
-        shared::{HCA, TO_CLEAN_UP, has_all_rails, links, rping_on_all_rails},
+        shared::{HCA, IDS, TO_CLEAN_UP, has_all_rails, links, rping_on_all_rails},
     },
     extent,
     lab::{NICS, REPORT_LIMIT},
@@ -28,7 +28,7 @@ use std::{
     time::Duration,
 };
 
-/// The image with `rdma-cni` of the earlier version, under a name of its own.
+/// Imports the image with `rdma-cni` of the earlier version, under a name of its own.
 #[track_caller]
 fn import_earlier(runtime: &ContainerRuntime) -> &'static str {
     const NAME: &str = "rdma-device-plugin:0.0.9";
@@ -39,7 +39,7 @@ fn import_earlier(runtime: &ContainerRuntime) -> &'static str {
     for program in ["rdma-ipam", "rdma-device-plugin"] {
         fs::copy(root().join("dist").join(program), bin.join(program)).expect("a program");
     }
-    // with all that is for a debugger it is larger than what an init container may use
+    // with its debug information it is larger than the init container's memory limit permits
     let mut strip = Command::new("strip");
     done(strip.arg("-o").arg(bin.join("rdma-cni")).arg(earlier));
     let config = work.path().join("config");
@@ -60,7 +60,7 @@ fn done(command: &mut Command) {
     assert!(output.status.success(), "{command:?}: {said}");
 }
 
-/// The daemon has what the manifest gives it, to the bit; and lacks nothing that it needs here.
+/// Asserts that the daemon has exactly the capabilities of the manifest, and that they suffice here.
 #[track_caller]
 fn has_the_rights_of_its_manifest(daemon: &DaemonPod) {
     let (status, runtime) = daemon.process();
@@ -82,7 +82,7 @@ fn has_the_rights_of_its_manifest(daemon: &DaemonPod) {
     for words in ["is not there (or not mounted)", "cannot be written: "] {
         assert!(!said.contains(words), "{said}");
     }
-    // exclusive mode's, and nothing else
+    // only messages about exclusive mode
     let missing: Vec<&str> = said
         .lines()
         .filter(|it| it.contains("is missing: "))
@@ -93,10 +93,10 @@ fn has_the_rights_of_its_manifest(daemon: &DaemonPod) {
     );
 }
 
-/// Both NICs lose their carrier, and have it again.
+/// Both NICs lose their carrier, and get it back.
 #[track_caller]
 fn health_is_told_at_once(node: &InstalledNode) {
-    for (state, healthy) in [("down", 0), ("up", 1000)] {
+    for (state, healthy) in [("down", 0), ("up", IDS)] {
         for (rail, nic) in NICS.into_iter().enumerate() {
             node.nics.host.ip(&format!("link set dev {nic} {state}"));
             let carrier = format!("/sys/class/net/{}/carrier", nics::netdev(rail));
@@ -111,7 +111,7 @@ fn health_is_told_at_once(node: &InstalledNode) {
     }
 }
 
-/// The manifest as it is; on CRI-O with what docs/node.md tells its users.
+/// The unchanged manifest; on CRI-O with the changes of docs/node.md.
 fn manifest(node: &InstalledNode) -> Manifest {
     let manifest = Manifest::read("conf/manifests/lingjun.yaml");
     match node.runtime.engine() {
@@ -125,12 +125,13 @@ fn a_node_is_installed_by_the_manifest_upgraded_and_left_as_it_was() {
     let node = InstalledNode::new();
     let earlier = import_earlier(&node.runtime);
     if node.runtime.engine() == Engine::Crio {
-        // it calls CHECK, and with that rdma-cni the bridge's fails: the result has the rails' addresses, too
+        // CRI-O calls CHECK. With the earlier rdma-cni the bridge's CHECK fails, because the result contains the
+        // rails' addresses
         let list = primary("pods");
         write_list(&list.replacen('{', "{\n  \"disableCheck\": true,", 1));
     }
     let before = Files::below(&PLACES);
-    // the bridge, which stays, is made by the first
+    // the first pod creates the bridge, which remains
     node.runtime.pod(&PodSpec::new("first")).remove();
     let network = Snapshot::of(&node.nics.host);
     let manifest = manifest(&node);
@@ -148,7 +149,7 @@ fn a_node_is_installed_by_the_manifest_upgraded_and_left_as_it_was() {
     });
     assert!(told.0, "{}", told.1);
     node.kubelet
-        .wait_for(HCA, "its ids", |it| it.healthy().len() == 1000);
+        .wait_for(HCA, "its ids", |it| it.healthy().len() == IDS);
     has_the_rights_of_its_manifest(&daemon);
 
     let server = node.pod("server");
@@ -156,7 +157,7 @@ fn a_node_is_installed_by_the_manifest_upgraded_and_left_as_it_was() {
     let (pod, record) = (Snapshot::of(&server.netns()), records());
     assert_eq!(record.len(), 1);
 
-    // the other version comes while the pod runs
+    // the other version is installed while the pod runs
     daemon.remove();
     let (daemon, said) = node.daemon(&manifest, "later");
     let replaced = "\"/opt/cni/bin/rdma-cni\": replaced by this version";
@@ -166,7 +167,7 @@ fn a_node_is_installed_by_the_manifest_upgraded_and_left_as_it_was() {
     assert!(installed == built, "it is another rdma-cni");
     has_the_rights_of_its_manifest(&daemon);
     node.kubelet
-        .wait_for(HCA, "its ids", |it| it.healthy().len() == 1000);
+        .wait_for(HCA, "its ids", |it| it.healthy().len() == IDS);
     pod.assert_restored(&server.netns());
     assert_eq!(records(), record);
     let client = node.pod("client");
@@ -195,8 +196,8 @@ fn a_node_is_installed_by_the_manifest_upgraded_and_left_as_it_was() {
     network.assert_restored(&node.nics.host);
 }
 
-/// So many times the network writes its list again while pods start, in so many bursts, and so many pods
-/// start at least.
+/// Counts for a test in which the network rewrites its list while pods start: the number of bursts, the number of
+/// writes in each, and the smallest number of pods.
 struct Rewriting {
     rewrites: usize,
     bursts: usize,
@@ -215,12 +216,13 @@ const FULL: Rewriting = Rewriting {
     pods: 10,
 };
 
-/// Between two of a burst, and after a burst: a network's program that starts again writes several times.
+/// The time between two writes of a burst, and the time after a burst. A network's program writes several times when
+/// it restarts.
 const AT_ONCE: Duration = Duration::from_millis(100);
 const QUIET: Duration = Duration::from_secs(4);
 
-/// In one of the ways in which networks write: half of the times by a new file, which nobody sees
-/// half of.
+/// Rewrites the list in one of the ways of network programs. Half of the writes rename a new file, which no reader
+/// sees partly written.
 #[track_caller]
 fn write_anew(round: usize) {
     let text = primary("pods");
@@ -247,8 +249,8 @@ fn no_pod_starts_without_its_rails_while_its_network_writes_its_list_anew() {
     let manifest = manifest(&node);
     let (daemon, _) = node.daemon(&manifest, "daemon");
     node.kubelet
-        .wait_for(HCA, "its ids", |it| it.healthy().len() == 1000);
-    // the bridge, which stays, is made by the first
+        .wait_for(HCA, "its ids", |it| it.healthy().len() == IDS);
+    // the first pod creates the bridge, which remains
     node.remove(node.pod("first"));
     let network = Snapshot::of(&node.nics.host);
 
@@ -293,16 +295,16 @@ fn no_pod_starts_without_its_rails_while_its_network_writes_its_list_anew() {
         "started without their rails, and nobody said so: {without:?} of {}",
         started.len()
     );
-    // most are between two rewritings, and a check that refuses all would hold just as well
+    // most pods start between two writes; a program that refuses all pods must not pass
     assert!(started.len() >= pods / 3, "{refused:?} {failed:?}");
 
-    // afterwards all is as it always was
+    // afterwards the state is as before
     wait::until("the runtime calls rdma-cni", || daemon.ready().0);
     let last = node.pod("last");
     has_all_rails(&last);
     node.remove(last);
     started.into_iter().for_each(|pod| node.remove(pod));
-    // while a list was half written, the runtime could not end a pod that was refused: kubelet comes again
+    // while a list was partly written, the runtime could not end a refused pod: kubelet tries again
     let of_ours = |it: &PodSandbox| {
         let metadata = it.metadata.as_ref();
         metadata.is_some_and(|it| it.name.starts_with("pod-"))

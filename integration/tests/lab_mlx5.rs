@@ -11,7 +11,10 @@ use integration::{
     traffic::{self, End},
     wait,
 };
-use std::fs;
+use std::{
+    fs,
+    time::{Duration, SystemTime},
+};
 
 /// `rping`, and 30 queue pairs that read 100 times 4 KiB each. `netns` is that of the server's device.
 #[track_caller]
@@ -284,4 +287,137 @@ fn a_function_in_a_pod_whose_driver_is_unbound_is_gone_until_it_is_bound() {
     has_ids(&kubelet, "rdma/a", 1);
     has_ids(&kubelet, "rdma/b", 1);
     drop(daemon);
+}
+
+/// Transports of UCX by libibverbs, and those that write to the queues themselves. The reliable ones have a shared receive
+/// queue.
+#[test]
+#[ignore = "scripts/test --full: UCX"]
+fn ucx_passes_messages_between_pods() {
+    let card = Mlx5Card::new("exclusive");
+    let node = card.node();
+    let pods = ["server", "client"].map(|label| node.pod(label));
+    let configurations = NETDEVS.map(|netdev| configuration(&node, netdev));
+    for it in 0..2 {
+        node.add(&configurations[it], &format!("c{it}"), &pods[it]);
+        card.has_state(&pods[it], RDMA[it], "ACTIVE");
+    }
+    let [server, client] = [0, 1].map(|it: usize| End {
+        pod: &pods[it],
+        rdma: RDMA[it],
+        address: ADDRESSES[it],
+    });
+    for transport in ["rc_v", "ud_v", "rc_x", "ud_x"] {
+        let before = sent(&pods[1], RDMA[1]);
+        traffic::ucx(transport, server, client);
+        let sent = sent(&pods[1], RDMA[1]) - before;
+        assert!(sent >= 100 * 4096, "{transport}: {sent} bytes");
+    }
+    for it in 0..2 {
+        node.del(&configurations[it], &format!("c{it}"), &pods[it]);
+    }
+}
+
+#[test]
+#[ignore = "scripts/test --full: a VLAN as parent"]
+fn pods_share_a_vlan_of_a_bond() {
+    let card = Mlx5Card::new("shared");
+    let node = Node::on(Netns::own());
+    card.bond("active-backup", "10.0.0.1/24");
+    for line in [
+        "link add link bond0 name bond0.100 type vlan id 100",
+        "link set dev bond0.100 up",
+        "address add 10.100.0.1/24 dev bond0.100",
+    ] {
+        node.host.ip(line);
+    }
+    let before = Snapshot::of(&node.host);
+    let configurations = ["bond0.100"; 2].map(|netdev| shared_configuration(&node, netdev));
+    let (pods, addresses) = pods_with_children(&node, &configurations);
+    let [server, client] = [0, 1].map(|it: usize| End {
+        pod: &pods[it],
+        rdma: "mlx5_bond_0",
+        address: &addresses[it],
+    });
+    assert!(addresses[0].starts_with("10.100.0."), "{addresses:?}");
+    passes(server, client, &node.host);
+    for (index, pod) in pods.iter().enumerate() {
+        node.del(&configurations[index], &format!("c{index}"), pod);
+    }
+    node.assert_restored(&before);
+    drop(pods);
+    node.host.ip("link del dev bond0.100");
+    card.unbond();
+}
+
+#[test]
+#[ignore = "scripts/test --full: a function that falls off its bus"]
+fn a_function_in_a_pod_that_falls_off_its_bus_is_unhealthy_until_it_is_found_again() {
+    let card = Mlx5Card::new("exclusive");
+    let node = card.node();
+    let (kubelet, daemon) = offering(&node);
+    let pod = node.pod("pod");
+    let configuration = configuration(&node, NETDEVS[0]);
+    node.add(&configuration, "c0", &pod);
+    // sysfs of the host has this directory also for the pod's netdev, without an entry
+    let netdevs = fs::read_dir(directory(0).join("net")).expect("a directory");
+    assert_eq!(netdevs.count(), 0);
+    assert_eq!(card.order(&format!("unplug {}", MACS[0])), "ok");
+    // the driver sees it within two seconds, removes netdev and RDMA device, and waits a minute for the function; the
+    // driver of 5.10 removes only the RDMA device
+    let keeps_netdev = node.host.run("uname -r").starts_with("5.10.");
+    has_ids(&kubelet, "rdma/a", 0);
+    let why = if keeps_netdev {
+        ""
+    } else {
+        "it has no RDMA device"
+    };
+    daemon.says(&format!("{} (in pod c0) is unhealthy: {why}", FUNCTIONS[0]));
+    assert!(links(&pod).is_empty(), "{:?}", links(&pod));
+    has_ids(&kubelet, "rdma/b", 1);
+    card.has_state(&node.host, RDMA[1], "ACTIVE");
+    // the driver stays bound
+    assert!(directory(0).join("driver").exists());
+    assert_eq!(pod.has_link("rdma0"), keeps_netdev);
+    assert_eq!(directory(0).join("net").exists(), keeps_netdev);
+    let del = || {
+        let del = node.invoke("DEL", "c0", pod.path()).input(&configuration);
+        wait::for_no_longer(Duration::from_secs(60), "DEL", || del.run())
+    };
+    let expected = if keeps_netdev {
+        let [netdev, _] = NETDEVS;
+        format!("{netdev} is back on the host, but not fully restored")
+    } else {
+        let expected = format!("{} is not back on the host: {}", NETDEVS[0], FUNCTIONS[0]);
+        for _ in 0..2 {
+            let message = del().error(107);
+            assert!(message.contains(&expected), "{message}");
+        }
+        // the driver has three minutes for its recovery, and the record is made as old
+        let record = &node.records()[0];
+        let file = fs::File::options().write(true).open(record);
+        let long_ago = SystemTime::now() - Duration::from_secs(181);
+        file.and_then(|it| it.set_modified(long_ago)).expect("set");
+        format!("{} exists no more: {}", NETDEVS[0], FUNCTIONS[0])
+    };
+    let last = del();
+    last.silent();
+    assert!(last.stderr.contains(&expected), "{last}");
+    assert!(node.records().is_empty());
+    // as a slot with hotplug has the kernel do
+    fs::write(directory(0).join("remove"), "1").expect("removed");
+    assert_eq!(card.order("plug all"), "ok");
+    let rescan = || fs::write("/sys/bus/pci/rescan", "1").expect("found again");
+    rescan();
+    card.are_home();
+    assert_eq!(links(&node.host).len(), 2);
+    has_ids(&kubelet, "rdma/a", 1);
+    has_ids(&kubelet, "rdma/b", 1);
+    drop(daemon);
+    // the next test's driver names RDMA devices in the order in which the bus found the functions
+    for function in 0..2 {
+        fs::write(directory(function).join("remove"), "1").expect("removed");
+    }
+    rescan();
+    card.are_home();
 }

@@ -5,13 +5,19 @@
 
 use integration::{
     Netns, Node, Snapshot,
+    claimed::{ClaimNode, attachment, nodes},
+    killed::{Around, Restorer, Sweep},
+    lab::uverbs,
     mlx5_card::{
-        ADDRESSES, IPOIB, MACS, Mlx5Card, RDMA, are_healthy, configuration, directory, links,
-        offered, read, shared_configuration,
+        ADDRESSES, FUNCTIONS, IPOIB, MACS, Mlx5Card, RDMA, are_healthy, configuration, directory,
+        links, offered, read, shared_configuration,
     },
+    plugin,
+    slices::attribute,
     traffic::{self, End},
     wait,
 };
+use serde_json::json;
 
 const GUIDS: [&str; 2] = ["5054:00ff:febb:0001", "5054:00ff:febb:0002"];
 
@@ -164,4 +170,73 @@ fn pods_share_ports_by_children_in_a_partition() {
         node.del(&configurations[it], &format!("c{it}"), &pods[it]);
     }
     node.assert_restored(&before);
+}
+
+/// The move of the RDMA device makes the netdev again: a killed call leaves the earlier netdev or the later one.
+#[test]
+fn devices_return_after_a_kill_at_each_change() {
+    let card = Mlx5Card::new("exclusive");
+    let node = addressed(&card);
+    let sweep = Sweep {
+        host: &node.host,
+        plugin: plugin::rdma_cni(),
+        killed: env!("CARGO_BIN_EXE_rdma-cni-killed").into(),
+        around: Around::All,
+        cni_path: plugin::DEBIAN_PLUGINS.into(),
+        configuration: configuration(&node, IPOIB[0]),
+        before: Snapshot::of(&node.host),
+    };
+    for (command, restorers, least) in [
+        ("ADD", [Restorer::Del, Restorer::Add, Restorer::Gc], 9),
+        ("DEL", [Restorer::Gc, Restorer::Del, Restorer::Add], 6),
+    ] {
+        let points = sweep.run(command, &restorers);
+        println!("{command}: {points} points");
+        assert!(points >= least, "{command} had only {points} points");
+    }
+    has_carrier(&node.host, IPOIB[0]);
+}
+
+#[test]
+fn a_claimed_port_goes_into_its_pod_and_the_container_has_its_device_files() {
+    let card = Mlx5Card::new("exclusive");
+    let node = addressed(&card);
+    let before = Snapshot::of(&node.host);
+    let names = FUNCTIONS.map(|it| format!("rdma-ib-{}", it.replace([':', '.'], "-")));
+    let configuration = json!({"resources": [{"name": "rdma/ib", "kind": "exclusive"}]});
+    let claims = ClaimNode::new(&node, configuration, &names[0]);
+    claims.has_slices(&names, &[]);
+    for function in 0..2 {
+        for (name, value) in [
+            ("driver", "mlx5_core"),
+            ("linkLayer", "infiniband"),
+            ("rdmaDevice", RDMA[function]),
+            ("netdev", IPOIB[function]),
+        ] {
+            let found = attribute(&claims.api.slices(), &names[function], name);
+            assert_eq!(found, json!({"string": value}), "{name} of {function}");
+        }
+    }
+
+    let cdi = claims.prepare();
+    assert_eq!(claims.prepared(), 1.0);
+    let pod = node.pod("pod");
+    let list = claims.list();
+    let added = claims.runtime(&node.host).add(&list, &attachment(&pod));
+    added.unwrap_or_else(|outcome| panic!("{outcome}"));
+    assert_eq!(links(&pod)[0]["ifname"], RDMA[0]);
+    has_carrier(&pod, "eth0");
+    ping(&pod, "", ADDRESSES[1]);
+    let nodes = nodes(&claims.given(&cdi).expect("a specification"));
+    let (own, _, minor) = uverbs(RDMA[0]);
+    assert!(nodes.contains(&(own, minor)), "{nodes:?}");
+    assert!(nodes.iter().any(|it| it.0 == "rdma_cm"), "{nodes:?}");
+
+    let deleted = claims.runtime(&node.host).del(&list, &attachment(&pod));
+    deleted.unwrap_or_else(|outcome| panic!("{outcome}"));
+    claims.unprepare();
+    assert_eq!(claims.given(&cdi), None);
+    assert_eq!(claims.prepared(), 0.0);
+    node.assert_restored(&before);
+    claims.has_slices(&names, &[]);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, the place of our entry with `chain.placement: auto`. The daemon chooses the place by the calls that the
-//! runtime makes: `integration/lab/vm --tier full --shared --memory 4096`, on containerd 2 and CRI-O.
+//! In the lab, the location of the entry of `rdma-cni` with `chain.placement: auto`:
+//! `integration/lab/vm --tier full --shared --memory 4096`, on containerd 2 and CRI-O. The daemon chooses the location
+//! by the calls of the runtime.
 
 use integration::{
     Snapshot,
@@ -8,26 +9,26 @@ use integration::{
         InstalledNode,
         installed::{Files, LEFT, LIST, PLACES, UNINSTALLED, primary, records},
         manifest::Manifest,
-        shared::{HCA, has_all_rails},
+        shared::{HCA, IDS, has_all_rails},
     },
     wait,
 };
 use std::fs;
 
-/// Where `auto` puts the entry, if the runtime reads it there.
+/// The location of the entry with `auto` if the runtime reads the directory.
 const IN_DIRECTORY: &str = "/etc/cni/net.d/pods/99-rdma-cni.conf";
 
-/// So many pods come and go before the entry counts as staying where it is.
+/// Number of pods that start and end before the test regards the entry's location as final.
 const PODS: usize = 3;
 
-/// The list as its owner wrote it, and the entry in the directory.
+/// Returns true if the list is as its owner wrote it, and the entry is in the directory.
 fn has_moved() -> bool {
     let entry = fs::read_to_string(IN_DIRECTORY).unwrap_or_default();
     let list = fs::read_to_string(LIST).expect("the list");
     list == primary("pods") && entry.contains("rdma-cni") && !entry.contains("detect")
 }
 
-/// The entry in the list, and one in the directory that only notes that it is called.
+/// Asserts that the entry is in the list, and that the directory has an entry that only records its calls.
 #[track_caller]
 fn stays_in_the_list() {
     let list = fs::read_to_string(LIST).expect("the list");
@@ -43,7 +44,7 @@ fn with_auto_the_entry_is_where_this_runtime_reads_it() {
     let manifest = Manifest::read("conf/manifests/lingjun.yaml").with_chain("placement", "auto");
     let (daemon, _) = node.daemon(&manifest, "daemon");
     node.kubelet
-        .wait_for(HCA, "its ids", |it| it.healthy().len() == 1000);
+        .wait_for(HCA, "its ids", |it| it.healthy().len() == IDS);
     let stays = node.pod("stays");
     let network = Snapshot::of(&node.nics.host);
     let moves = node.runtime.engine().reads_directories();

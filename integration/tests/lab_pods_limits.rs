@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, limits of containers of a real runtime, by the hook of their CDI entries: `integration/lab/vm --tier full
-//! --shared --memory 4096`, one test at a time. A stand-in plays kubelet over the daemon's real sockets.
+//! In the lab, limits of containers of a real runtime, by the hook of their CDI entries:
+//! `integration/lab/vm --tier full --shared --memory 4096`, one test at a time. A stand-in acts as kubelet on the
+//! daemon's real sockets.
 
 use integration::{
+    Netns,
     container_runtime::{Pod, PodSpec, SharedNode, shared::HCA},
     daemon,
     kubelet::{Allocation, Wish},
@@ -12,20 +14,21 @@ use integration::{
 };
 use std::{fs, path::Path, process::Command, time::Duration};
 
-/// Two resources of the same devices, whose containers may lock a gibibyte, and as much as the runtime allows.
+/// Two resources with the same devices. Containers with the first one may lock a gibibyte; containers with the second
+/// one have the runtime's limit.
 const MEMLOCK: &str = r#"{"cdi": true, "chain": {"confDir": "/run/no-networks"}, "resources": [
     {"name": "rdma/hca", "kind": "shared", "count": 8, "memlock": 1073741824},
     {"name": "rdma/plain", "kind": "shared", "count": 8}
 ]}"#;
 
-/// Registers a gibibyte with the RDMA device, and waits for a client that never comes.
+/// Registers a gibibyte with the RDMA device, and waits for a client that never connects.
 const REGISTER: &str = "ibv_rc_pingpong -g 0 -s 1073741824";
 
-/// Limit for that in an emulated machine.
+/// Time limit for this registration in an emulated machine.
 const TO_REGISTER: Duration = Duration::from_secs(240);
 
-/// A pod of user 1000 with one container that asks for one of `resource` and runs [`REGISTER`]. It shows the limit of
-/// its locked memory, and what the program says.
+/// A pod of user 1000 with one container that requests one `resource` and runs [`REGISTER`]. The container shows the
+/// limit of its locked memory and the program's output.
 #[track_caller]
 fn registering(node: &SharedNode, name: &str, resource: &str) -> Result<Pod, tonic::Status> {
     let rdma = nics::rdma(0);
@@ -36,7 +39,7 @@ fn registering(node: &SharedNode, name: &str, resource: &str) -> Result<Pod, ton
     with_pingpong(node, spec, &Wish::new(name, "main", resource, 1))
 }
 
-/// Runs the pod with one container, which has what it wishes and `ibv_rc_pingpong`.
+/// Runs a pod with one container that has the requested resources and `ibv_rc_pingpong`.
 fn with_pingpong(node: &SharedNode, spec: PodSpec, wish: &Wish) -> Result<Pod, tonic::Status> {
     let spec = spec.container("main", &[node.node.allocate(wish)]);
     let spec = spec.mount(Path::new("/usr/bin/ibv_rc_pingpong"));
@@ -44,14 +47,14 @@ fn with_pingpong(node: &SharedNode, spec: PodSpec, wish: &Wish) -> Result<Pod, t
     node.runtime.run_asking(&spec, ask)
 }
 
-/// What the pod's program has said, if it has ended.
+/// The output of the pod's program, or `None` if the program still runs.
 #[track_caller]
 fn ended(pod: &Pod) -> Option<String> {
     let ran = pod.main().try_sh("cat /tmp/user /tmp/limit /tmp/said");
     Some(ran.said).filter(|said| said.ends_with("ended\n"))
 }
 
-/// Installs the plugins beside the runtime's own. The runtime's network is not changed.
+/// Installs the plugins in the runtime's plugin directory. Does not change the runtime's network.
 #[track_caller]
 fn install(node: &SharedNode) {
     let line = format!(
@@ -67,7 +70,7 @@ fn install(node: &SharedNode) {
 
 #[test]
 fn a_container_without_root_locks_the_memory_that_its_resource_allows() {
-    // systemd's default for units, and so the runtime's
+    // systemd's default for units, and therefore for the runtime
     let own = format!("--pid={}", std::process::id());
     let limited = Command::new("prlimit")
         .args([&own, "--memlock=8388608:8388608"])
@@ -88,7 +91,7 @@ fn a_container_without_root_locks_the_memory_that_its_resource_allows() {
         regions.contains("mrlen") || ended(&pod).is_some()
     });
     assert!(done, "not within {TO_REGISTER:?}");
-    // the shell counts in KiB
+    // the shell reports KiB
     let limit = pod.main().sh("cat /tmp/user /tmp/limit");
     println!("{limit}{regions}");
     assert_eq!(limit, "1000\n1048576\n", "{:?}", ended(&pod));
@@ -108,13 +111,14 @@ fn a_container_without_root_locks_the_memory_that_its_resource_allows() {
     }
 }
 
-/// Two resources of the same devices, whose containers may have four objects of a device, and any number.
+/// Two resources with the same devices. Containers with the first one may have four objects of a device; containers
+/// with the second one have no limit.
 const LIMITED: &str = r#"{"cdi": true, "chain": {"confDir": "/run/no-networks"}, "resources": [
     {"name": "rdma/hca", "kind": "shared", "count": 8, "limits": {"objects": 4}},
     {"name": "rdma/plain", "kind": "shared", "count": 8}
 ]}"#;
 
-/// What the rdma controller has in `file` for the pod and the first device.
+/// The rdma controller's entry for the pod and the first device in `file`.
 #[track_caller]
 fn controlled(pod: &Pod, file: &str) -> String {
     let path = pod.cgroup.as_ref().expect("its own").join(file);
@@ -126,7 +130,7 @@ fn controlled(pod: &Pod, file: &str) -> String {
     line.trim_end().to_owned()
 }
 
-/// Loads the drivers of the RDMA devices again, as far as the kernel's controller is concerned.
+/// Removes and adds the RDMA devices, which the kernel's controller regards as a reload of their drivers.
 #[track_caller]
 fn reload_devices(node: &SharedNode) {
     for (number, rdma) in [0, 1].map(nics::rdma).into_iter().enumerate() {
@@ -141,7 +145,7 @@ fn reload_devices(node: &SharedNode) {
 fn a_pod_has_as_many_objects_as_its_resource_allows() {
     let node = SharedNode::of(LIMITED, 8);
     install(&node);
-    // without a record neither DEL nor the daemon could lift its limits
+    // without a record neither DEL nor the daemon could remove its limits
     let records = node.node.path("state/limited");
     fs::write(&records, "").expect("written");
     let unrecorded = with_pingpong(
@@ -158,7 +162,7 @@ fn a_pod_has_as_many_objects_as_its_resource_allows() {
     fs::remove_file(&records).expect("removed");
 
     let rdma = nics::rdma(0);
-    // with the first GID that is none of zeros
+    // with the first GID that is not zero
     let gid =
         format!("$(cd /sys/class/infiniband/{rdma}/ports/1/gids; grep -ls '[1-9a-f]' * | head -1)");
     let ping = format!("ibv_rc_pingpong -d {rdma} -g {gid}");
@@ -195,7 +199,7 @@ fn a_pod_has_as_many_objects_as_its_resource_allows() {
         assert_eq!(metric(name, "plain"), None, "{name}");
     }
 
-    // of the new device the kernel has no limit
+    // the kernel has no limit for the new device
     for pod in [&limited, &plain] {
         pod.main()
             .sh("killall ibv_rc_pingpong; while pidof ibv_rc_pingpong; do sleep 1; done");
@@ -218,7 +222,7 @@ fn the_kernel_outlives_devices_after_limited_pods_have_ended() {
     install(&node);
     let started = ["chained", "of-host"].map(|name| {
         let spec = match name {
-            // without DEL
+            // this pod has no DEL
             "of-host" => PodSpec::new(name).host_network(),
             _ => PodSpec::new(name),
         };
@@ -232,6 +236,51 @@ fn the_kernel_outlives_devices_after_limited_pods_have_ended() {
     }
     let left = fs::read_dir(node.node.path("state/limited")).expect("a directory");
     assert_eq!(left.count(), 0);
-    // the lab finds the kernel's complaints
+    // the lab reports warnings of the kernel
     reload_devices(&node);
+}
+
+/// A configuration in which the daemon chooses the number of ids, because the chain does not state the addresses of
+/// pods.
+const UNCOUNTED: &str = r#"{"chain": {"confDir": "/run/no-networks"}, "resources": [
+    {"name": "rdma/hca", "kind": "shared"}
+]}"#;
+
+/// The number of pods for which soft-RoCE's table of 1024 entries has room. Each type of GID gets half of the table, of
+/// which the host's eight addresses are subtracted; a pod needs three.
+const FIT: usize = 168;
+
+#[test]
+fn as_many_pods_fit_as_there_are_ids() {
+    let node = SharedNode::of(UNCOUNTED, FIT);
+    let used = || [0, 1].map(|rail| nics::gids(&nics::rdma(rail)));
+    let before = used();
+    assert!(before.iter().all(|it| *it <= 8), "{before:?} of the host");
+    let pods = ["first", "second"].map(|name| node.runtime.pod(&node.wish(name)));
+    // soft-RoCE has only GIDs of RoCE v2
+    let expected = before.map(|it| it + 2 * 3);
+    assert_eq!(used(), expected, "a pod takes what the daemon counts");
+    for pod in pods {
+        node.remove(pod);
+    }
+
+    // the pods of the other ids, each with both types of GIDs
+    let others = Netns::new("others");
+    let bond = nics::netdev(0);
+    node.nics.host.ip(&format!(
+        "link add link {bond} name others netns {} type macvlan mode bridge",
+        others.name()
+    ));
+    others.ip("link set dev others up");
+    let entries = (FIT - 1) * 3 * 2;
+    let lines: String = (1..entries)
+        .map(|it| format!("address add fd00:f::{it:x}/128 dev others nodad\n"))
+        .collect();
+    let batch = tempfile::NamedTempFile::new().expect("a file");
+    fs::write(batch.path(), lines).expect("a file");
+    others.ip(&format!("-batch {}", batch.path().display()));
+    wait::until("the others have GIDs", || used()[0] == before[0] + entries);
+    let last = node.runtime.pod(&node.wish("last"));
+    assert_eq!(used()[0], before[0] + entries + 3);
+    node.remove(last);
 }

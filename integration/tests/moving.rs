@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Netdevs that a pod gets by a move, and their return to the host.
+//! Netdevs that move into a pod, and their return to the host.
 
 use integration::{Netns, Node, Snapshot};
 use serde_json::{Value, json};
 use std::fs;
 
-/// Gives `eth1` all that a cloud's NIC may have.
+/// Gives `eth1` all settings that a NIC of a cloud may have.
 fn dress(node: &Node) {
     let host = &node.host;
     for line in [
@@ -52,13 +52,13 @@ const SETTINGS: [((&str, &str), &str); 6] = [
     (("ipv6", "use_tempaddr"), "-1"),
 ];
 
-/// A route of `netns` in `table`, as iproute2 shows it.
+/// A route of `netns` in `table`, as text of iproute2.
 fn route(netns: &Netns, family: u8, table: &str, destination: &str) -> Option<Value> {
     let routes = netns.show(&format!("-{family} route show table {table}"));
     routes.into_iter().find(|route| route["dst"] == destination)
 }
 
-/// The kernel ends it with the move of one of its netdevs, for all of them.
+/// The kernel removes a route with several next hops, including those by other netdevs, when one of its netdevs moves.
 #[test]
 fn a_route_by_several_netdevs_is_reported_and_given_up() {
     let node = Node::with_rails(2);
@@ -93,7 +93,8 @@ fn a_route_by_several_netdevs_is_reported_and_given_up() {
     assert_eq!(note["lacks"].as_array().map(Vec::len), Some(2), "{note}");
 }
 
-/// DEL restores what only the pod's administrator sets. A netdev in dormant mode would carry nothing for the next pod.
+/// DEL restores settings that only the pod's administrator changes. A netdev in dormant mode would carry no packets
+/// for the next pod.
 #[test]
 fn numbers_that_a_pod_has_set_do_not_stay() {
     let node = Node::with_rails(1);
@@ -194,7 +195,7 @@ fn addresses_and_routes_go_along_and_return_to_the_host() {
     assert!(node.records().is_empty());
 }
 
-/// An ADD fails with this code, and says this.
+/// Asserts that ADD fails with this code and this message.
 #[track_caller]
 fn refused(node: &Node, configuration: &Value, pod: &Netns, (code, why): (u64, &str)) {
     let call = node.invoke("ADD", "a", pod.path());
@@ -202,7 +203,7 @@ fn refused(node: &Node, configuration: &Value, pod: &Netns, (code, why): (u64, &
     assert!(text.contains(why), "{text}");
 }
 
-/// The default route leaves by eth1 and eth2, in turns; a macvlan of the host lies on eth3.
+/// The default route leaves by eth1 and eth2, alternately. A macvlan of the host uses eth3.
 #[test]
 fn a_pattern_leaves_the_hosts_own_netdevs_where_they_are() {
     let node = Node::with_rails(5);
@@ -256,13 +257,13 @@ fn a_netdev_that_was_down_returns_to_the_host_down() {
 }
 
 #[test]
-fn what_the_pod_changed_is_restored() {
+fn changes_of_the_pod_are_reverted() {
     let node = Node::with_rails(1);
     let pod = node.pod("pod");
     dress(&node);
     let before = Snapshot::of(&node.host);
     let mut configuration = node.configuration(&["eth1"]);
-    // it has the default route
+    // the netdev has the default route
     configuration["mode"] = "move".into();
     node.add(&configuration, "a", &pod);
     for line in [
@@ -278,7 +279,7 @@ fn what_the_pod_changed_is_restored() {
         "link set dev stolen up",
         "route add 10.77.0.0/16 dev stolen",
     ] {
-        // Alternative names may not have gone along; then there is none to remove.
+        // The kernel may not have moved the alternative names; then there is none to remove.
         let succeeded = pod.ip_succeeds(line);
         assert!(succeeded || line.contains("altname"), "{line}");
     }

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! NICs that NetworkManager or systemd-networkd manage: the manager's settings move into the pod, and return to the
-//! host, whether the manager is stopped or runs.
+//! NICs that NetworkManager or systemd-networkd manages. The manager's settings move into the pod and return to the
+//! host, whether or not the manager runs.
 
 use integration::{Manager, Netns, Node, Snapshot, ipam, wait};
 use serde_json::{Value, json};
 
-/// The host's only default route leaves by the rail.
+/// A configuration for the rail. The host's only default route leaves by it.
 fn of_the_rail(node: &Node) -> Value {
     let mut configuration = node.configuration(&["eth1"]);
     configuration["mode"] = json!("move");
     configuration
 }
 
-/// The rail's other end, with the addresses that are gateways here.
+/// A node with the far end of the rail, which has the addresses of the gateways.
 fn with_router() -> Node {
     let node = Node::with_rails(1);
     for address in ["10.9.0.254/24", "fd00:9::254/64 nodad"] {
@@ -21,7 +21,7 @@ fn with_router() -> Node {
     node
 }
 
-/// A profile as an administrator writes it for a rail.
+/// A NetworkManager profile, as an administrator writes it for a rail.
 const STATIC: &str = "\
 [connection]
 id=rail
@@ -51,7 +51,7 @@ method=auto
 addr-gen-mode=eui64
 ";
 
-/// A router that gives leases, and advertises a prefix.
+/// The configuration of a router that leases addresses, and advertises a prefix.
 const ROUTER: &str = "\
 [Match]
 Name=br0
@@ -73,7 +73,7 @@ PreferredLifetimeSec=1200
 ValidLifetimeSec=1800
 ";
 
-/// Configuration of the rail for systemd-networkd.
+/// The configuration of the rail for systemd-networkd.
 const NETWORKD: &str = "\
 [Match]
 Name=eth1
@@ -93,7 +93,7 @@ fn gives_leases(node: &Node) -> Manager {
     Manager::networkd(&node.switch, &[("br0.network", &text)])
 }
 
-/// Routes of `netns` by `link`, `destination via gateway`, without link-local ones.
+/// The routes of `netns` by `link` as `destination via gateway`, without link-local ones.
 fn routes(netns: &Netns, link: &str) -> Vec<String> {
     let mut found = vec![];
     for family in ["4", "6"] {
@@ -126,13 +126,13 @@ const STATIC_ROUTES: [&str; 7] = [
     "fd00:9::/64",
 ];
 
-/// Returns true if NetworkManager is done with the rail.
+/// Returns true if NetworkManager has finished the configuration of the rail.
 fn is_connected(manager: &Manager) -> bool {
     let devices = manager.run("nmcli -t -f DEVICE,STATE device");
     devices.contains("eth1:connected")
 }
 
-/// A node whose rail NetworkManager has set up as `profile` says, with the `expected` routes.
+/// A node whose rail NetworkManager has configured by `profile`, with the `expected` routes.
 fn managed(profile: &str, expected: &[&str]) -> (Node, Manager, Option<Manager>) {
     let is_static = profile == STATIC;
     let node = if is_static {
@@ -140,12 +140,12 @@ fn managed(profile: &str, expected: &[&str]) -> (Node, Manager, Option<Manager>)
     } else {
         Node::with_rails(1)
     };
-    // else the kernel has set it up before NetworkManager sees it, which then leaves it alone
+    // otherwise the kernel configures the rail before NetworkManager sees it, and NetworkManager leaves it unchanged
     node.host.set_sysctl("ipv6/conf/eth1/accept_ra", "0");
     let router = (!is_static).then(|| gives_leases(&node));
     let manager = Manager::network_manager(&node.host, &[("rail", profile)]);
     manager.until("NetworkManager has set the rail up", || {
-        // the link-local network's route comes last
+        // the route of the link-local network appears last
         routes(&node.host, "eth1") == expected
             && is_connected(&manager)
             && !node
@@ -156,16 +156,16 @@ fn managed(profile: &str, expected: &[&str]) -> (Node, Manager, Option<Manager>)
     (node, manager, router)
 }
 
-/// Both families reach the router by one packet each.
+/// One packet of each family reaches the router.
 fn reaches_the_router(pod: &Netns) {
     pod.run("ping -n -c 1 -W 5 10.9.0.254");
     pod.run("ping -n -c 1 -W 5 fd00:9::254");
 }
 
 #[test]
-fn what_network_manager_has_set_goes_along_and_comes_back() {
+fn settings_of_network_manager_move_and_return() {
     let (node, manager, _) = managed(STATIC, &STATIC_ROUTES);
-    // an administrator stops it: what is there is all that there will be
+    // an administrator stops NetworkManager: no further settings appear
     manager.stop();
     let before = Snapshot::of(&node.host);
     let configuration = of_the_rail(&node);
@@ -250,7 +250,7 @@ fn with_networkd() -> (Node, Manager, Manager) {
 }
 
 #[test]
-fn what_networkd_has_set_goes_along_and_comes_back() {
+fn settings_of_networkd_move_and_return() {
     let (node, manager, _router) = with_networkd();
     manager.stop();
     let before = Snapshot::of(&node.host);
@@ -279,8 +279,8 @@ fn pods_come_and_go_beside_networkd() {
     assert!(node.records().is_empty(), "{:?}", node.records());
 }
 
-/// Nobody manages the rail: what a router advertises is the kernel's to make an address of, and the pod's kernel takes no
-/// advertisement.
+/// No program manages the rail. The host's kernel makes an address from a router's advertisement; the pod's kernel
+/// ignores advertisements.
 #[test]
 fn an_address_that_the_kernel_has_made_goes_along() {
     let node = Node::with_rails(1);
@@ -300,7 +300,7 @@ fn an_address_that_the_kernel_has_made_goes_along() {
     wait::until("the kernel has made it again", || made() == before);
 }
 
-/// Seconds for which `address` is valid yet; none: it is not there.
+/// The remaining lifetime of `address` in seconds. Returns `None` if `netns` does not have the address.
 fn valid(netns: &Netns, address: &str) -> Option<u64> {
     let link = netns.link("eth1").expect("the rail");
     let addresses = link["addr_info"].as_array().expect("addresses").iter();
@@ -327,7 +327,7 @@ fn lifetimes_run_on_while_the_netdev_is_away() {
     let pod = node.pod("pod");
     let configuration = of_the_rail(&node);
     node.add(&configuration, "a", &pod);
-    // in the pod nobody renews them, and they are its as long as it lives
+    // in the pod no program renews the addresses, and the pod keeps them as long as it lives
     assert_eq!(
         routes(&pod, "rdma0"),
         [

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Machines on one network without knowledge of each other's leases: no address is used twice.
+//! Machines on one network that do not know each other's leases. No address is used twice.
 
 use integration::{Netns, Node};
 use rdma_netns::{InterfaceName, Kernel, Linux, Question, probe::PROBE_TIME};
@@ -20,7 +20,7 @@ fn node() -> Node {
     node
 }
 
-/// Another one beside it.
+/// Another node on the same network.
 #[track_caller]
 fn beside(node: &Node) -> Node {
     let other = node.beside(2);
@@ -37,7 +37,7 @@ fn give(node: &Node, number: u32) {
         .ip(&format!("address add {address} dev eth1 nodad"));
 }
 
-/// The entry as the manifests have it, for both families.
+/// The entry of the manifests, for both families.
 fn configuration(node: &Node, fields: &Value) -> Value {
     let mut configuration = node.configuration(&["eth1"]);
     configuration["mode"] = "share".into();
@@ -53,7 +53,7 @@ fn configuration(node: &Node, fields: &Value) -> Value {
     configuration
 }
 
-/// Runs ADD for the pod `name`, and returns the pod's addresses and what ADD logged.
+/// Runs ADD for the pod `name`. Returns the pod's addresses and the log of ADD.
 #[track_caller]
 fn start(node: &Node, configuration: &Value, name: &str, pod: &Netns) -> (Vec<IpAddr>, String) {
     let args = format!("K8S_POD_NAMESPACE=ns;K8S_POD_NAME={name}");
@@ -80,7 +80,7 @@ fn start(node: &Node, configuration: &Value, name: &str, pod: &Netns) -> (Vec<Ip
     (ips, outcome.stderr)
 }
 
-/// Returns the addresses that the pod `name` gets if it is alone.
+/// Returns the addresses that the pod `name` gets if there is no conflict.
 #[track_caller]
 fn preferred(node: &Node, configuration: &Value, name: &str) -> Vec<IpAddr> {
     let pod = node.pod(name);
@@ -89,7 +89,7 @@ fn preferred(node: &Node, configuration: &Value, name: &str) -> Vec<IpAddr> {
     ips
 }
 
-/// Has the switch itself have the addresses; one in 250 it has by now, as stable ones are anywhere in the range.
+/// Gives the addresses to the switch. One in 250 it has already, because stable addresses can be anywhere in the range.
 fn occupy(node: &Node, ips: &[IpAddr]) {
     for ip in ips {
         let length = if ip.is_ipv4() { "24" } else { "64 nodad" };
@@ -120,7 +120,7 @@ fn an_address_that_another_machine_has_is_not_used() {
 fn another_is_taken(node: &Node, configuration: &Value, name: &str) {
     let mut taken = preferred(node, configuration, name);
     if configuration["ipam"]["strategy"] == "sequential" {
-        // after the last one comes the next
+        // after the last address, the next one is the first
         for ip in &mut taken {
             *ip = match ip {
                 IpAddr::V4(ip) => IpAddr::V4((u32::from(*ip) + 1).into()),
@@ -138,7 +138,8 @@ fn another_is_taken(node: &Node, configuration: &Value, name: &str) {
         assert!(said.contains(&line), "{name}: no {line:?} in {said}");
     }
     node.del(configuration, name, &pod);
-    // it is avoided from now on; by chance the next one can be one that the switch has of an earlier pod
+    // rdma-ipam avoids the address from now on; by chance the next one can be an address that the switch has from an
+    // earlier pod
     let pod = node.pod(name);
     let (_, said) = start(node, configuration, name, &pod);
     for ip in &taken {
@@ -154,7 +155,7 @@ fn a_child_of_the_same_netdev_is_probed_too() {
     let node = node();
     let configuration = configuration(&node, &json!({}));
     let taken = preferred(&node, &configuration, "a");
-    // not of this plugin, so that no lease tells of it
+    // a pod of another plugin: no lease names its address
     let sibling = Netns::new("sibling");
     let name = sibling.name();
     node.host.ip(&format!(
@@ -172,14 +173,14 @@ fn a_child_of_the_same_netdev_is_probed_too() {
     node.del(&configuration, "a", &pod);
 }
 
-/// Number of threads of the other machine that probe.
+/// Number of threads that probe for the other machine.
 const PROBERS: u32 = 4;
 
-/// Number of ADDs that may miss the other machine's probes: an ADD listens for [`PROBE_TIME`], and the scheduler of a busy
-/// machine can keep all probers from running for that long.
+/// Number of ADDs that may miss the other machine's probes. An ADD listens for [`PROBE_TIME`], and the scheduler of a
+/// busy machine can keep all probing threads from running for this time.
 const ATTEMPTS: u32 = 50;
 
-/// Ends the probers of a scope, also when the scope panics: it joins them.
+/// Ends the probing threads of a scope, also if the scope panics: the scope waits for them.
 struct EndOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for EndOnDrop<'_> {
@@ -217,7 +218,7 @@ fn an_address_that_another_machine_probes_for_is_left_to_nobody() {
             kernel.probe(&other, &questions).expect("a probe");
         }
     };
-    // An address that answered once is avoided from then on, and no longer asked for.
+    // rdma-ipam avoids an address that has answered once, and no longer probes it.
     let mut heard = BTreeSet::new();
     thread::scope(|scope| {
         let _end = EndOnDrop(&ended);
@@ -257,7 +258,7 @@ fn nobody_is_probed_where_that_is_off() {
 }
 
 #[test]
-fn what_the_neighbour_tables_know_is_avoided() {
+fn addresses_in_neighbour_tables_are_avoided() {
     let node = node();
     node.host
         .ip("link add link eth1 name vf1 type macvlan mode bridge");
@@ -288,7 +289,7 @@ fn what_the_neighbour_tables_know_is_avoided() {
             }
             node.del(&configuration, mode, &pod);
             for ip in &wanted {
-                // a netdev that was away has none any more
+                // a netdev that was in a pod has no address any more
                 node.host
                     .ip_succeeds(&format!("neighbour del {ip} dev {netdev}"));
             }
@@ -296,7 +297,7 @@ fn what_the_neighbour_tables_know_is_avoided() {
     }
 }
 
-/// ADD does not probe on a netdev without carrier, and logs that.
+/// On a netdev without carrier ADD does not probe, and writes a log line.
 #[test]
 fn without_a_carrier_nobody_is_probed() {
     let node = node();
@@ -309,7 +310,7 @@ fn without_a_carrier_nobody_is_probed() {
     node.del(&configuration, "a", &pod);
 }
 
-/// An IPAM plugin with one address only: ADD reports the address's owner, and leaves nothing.
+/// An IPAM plugin with only one address. ADD reports the address's owner, and leaves nothing behind.
 #[test]
 fn an_address_without_an_alternative_is_refused() {
     let node = node();
@@ -330,7 +331,7 @@ fn an_address_without_an_alternative_is_refused() {
     assert!(!pod.has_link("rdma0") && node.records().is_empty());
 }
 
-/// In turn from one range, two nodes would take the same next one after each conflict.
+/// With sequential assignment from one range, two nodes would choose the same next address after each conflict.
 #[test]
 fn nodes_that_count_through_one_range_part() {
     let first = node();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Links, pipes, sockets, directories and a gigabyte in the place of `rdma-cni`'s files. `rdma-cni` does not wait for
-//! such a file, follow it or read it to its end. Other pods go on, and DEL of the pod itself ends.
+//! Symbolic links, pipes, sockets, directories and a file of a gigabyte instead of `rdma-cni`'s files. `rdma-cni` does
+//! not wait for such a file, follow it or read all of it. Verbs of other pods succeed, and DEL of the affected pod
+//! ends.
 
 use integration::{
     Node, OddFile, Outcome, Snapshot,
@@ -38,7 +39,7 @@ impl Host {
         let at = Stopwatch::start();
         let call = self.node.invoke(command, container, netns);
         let outcome = call.input(configuration).run();
-        // a lock that is held is waited for, for 30 s and more
+        // a verb waits for a held lock, for 30 s and more
         let took = at.elapsed();
         assert!(took < WITHOUT_A_LOCK, "{command}: {took:?}");
         OddFile::assert_left_alone(self.elsewhere.path());
@@ -64,7 +65,7 @@ fn a_record_that_is_no_file_stops_nobody_and_is_put_aside_by_its_del() {
             other.path(),
             &checked(&others, &node.record("net", "b")),
         );
-        // what it says of a device that nobody is known to have is true
+        // STATUS fails, because no readable record shows which pod has the device
         let status = host.run("STATUS", "", Path::new(""), &own);
         assert_eq!(status.failure().code, 50, "{odd:?}: {status}");
         let mut collected = own.clone();
@@ -90,7 +91,7 @@ fn a_record_that_is_no_file_stops_nobody_and_is_put_aside_by_its_del() {
     }
 }
 
-/// Returns the input of CHECK: the configuration with a result. Of that result, the record knows no more than its rails.
+/// Returns the input of CHECK: the configuration with a result. The record contains only the rails of the result.
 fn checked(configuration: &Value, record: &Path) -> Value {
     let mut configuration = configuration.clone();
     let record: Value = serde_json::from_slice(&fs::read(record).expect("a record")).expect("JSON");
@@ -105,7 +106,7 @@ fn checked(configuration: &Value, record: &Path) -> Value {
 fn a_lock_that_is_no_file_is_named_and_nothing_is_changed() {
     for odd in OddFile::ALL {
         if odd == OddFile::Huge {
-            continue; // below
+            continue; // t tested below
         }
         let host = Host::new(1);
         let node = &host.node;
@@ -139,7 +140,7 @@ fn a_lock_that_is_no_file_is_named_and_nothing_is_changed() {
     }
 }
 
-/// A lock is never read: one of a gigabyte is locked as it is.
+/// rdma-cni never reads a lock file: it locks a file of a gigabyte like any other.
 #[test]
 fn a_gigabyte_in_the_place_of_a_lock_is_locked_like_any_other() {
     let host = Host::new(1);
@@ -185,7 +186,7 @@ fn a_state_directory_that_is_none_is_named_and_nothing_is_changed() {
             let path = state.to_str().expect("text");
             assert!(text.contains(path), "{odd:?}, {command}: {text}");
         }
-        // in time, whatever they say
+        // in time, whatever the result
         host.run("DEL", "a", pod.path(), &configuration);
         configuration["cni.dev/valid-attachments"] = json!([]);
         host.run("GC", "", Path::new(""), &configuration);
@@ -194,7 +195,7 @@ fn a_state_directory_that_is_none_is_named_and_nothing_is_changed() {
 }
 
 #[test]
-fn what_is_in_the_place_of_an_unfinished_record_is_not_written_to() {
+fn an_object_at_a_temporary_record_path_is_not_written_to() {
     for odd in OddFile::ALL {
         let host = Host::new(1);
         let node = &host.node;
@@ -236,7 +237,7 @@ fn a_log_that_is_no_file_holds_up_no_pod() {
 }
 
 #[test]
-fn what_names_pods_is_roots_alone() {
+fn files_with_pod_names_are_readable_by_root_only() {
     let host = Host::new(1);
     let node = &host.node;
     let configuration = node.configuration(&["eth1"]);
@@ -254,7 +255,7 @@ fn what_names_pods_is_roots_alone() {
     host.run("DEL", "a", pod.path(), &configuration).silent();
 }
 
-/// All below `directory` that has a mode, with it.
+/// All entries below `directory` that have a mode, with their modes.
 fn modes(directory: &Path, found: &mut Vec<(PathBuf, u32)>) {
     let own = fs::metadata(directory).expect("a directory").mode();
     found.push((directory.to_owned(), own & 0o7777));
@@ -263,14 +264,14 @@ fn modes(directory: &Path, found: &mut Vec<(PathBuf, u32)>) {
         let entry = fs::symlink_metadata(&path).expect("an entry");
         match entry.is_dir() {
             true => modes(&path, found),
-            // rdma-ipam's notes have none
+            // the notes of rdma-ipam are symbolic links without a mode
             false if entry.is_symlink() => {}
             false => found.push((path, entry.mode() & 0o7777)),
         }
     }
 }
 
-/// A runtime that was started by hand, or by a hardened unit.
+/// A runtime that an operator or a hardened unit started with another umask.
 #[test]
 fn modes_are_the_same_whatever_the_runtimes_umask_is() {
     let mut seen: Vec<Vec<u32>> = vec![];
@@ -299,7 +300,7 @@ fn modes_are_the_same_whatever_the_runtimes_umask_is() {
     assert!(seen.iter().all(|it| *it == seen[0]), "{seen:?}");
 }
 
-/// A user who may write to the state directory has made a hard link there of a file that the plugin may write to.
+/// A user with write access to the state directory has created a hard link in it to a file that the plugin may write.
 #[test]
 fn a_hard_link_in_the_place_of_an_unfinished_record_is_not_written_to() {
     let host = Host::new(1);
@@ -323,7 +324,7 @@ fn a_hard_link_in_the_place_of_an_unfinished_record_is_not_written_to() {
     assert_eq!(mode & 0o777, 0o644);
 }
 
-/// Root may read them, whatever a restored backup or a hardening script has made of their modes.
+/// Root can read the files, whatever modes a restored backup or a hardening script has set.
 #[test]
 fn modes_that_nobody_can_use_keep_no_pod_from_its_end() {
     for mode in [0o000, 0o111, 0o7777] {

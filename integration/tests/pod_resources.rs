@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The real program and a kubelet stand-in: pods without an allocation pass, and every misbehaviour of kubelet ends
-//! soon, with a clear error. Devices cannot be allocated here, because no netdev is on a bus: the tests of `rdma-cni`
-//! have such devices on a fake kernel, the lab's tests on a real one.
+//! The real program and a stand-in for kubelet. Pods without an allocation pass, and every misbehaviour of kubelet ends
+//! soon with a clear error. Devices cannot be allocated here, because no netdev is on a bus: the tests of `rdma-cni`
+//! have such devices on a fake kernel, and the lab's tests on a real one.
 
 use integration::{
     Conflist, Netns, Node, OddFile, Outcome, Snapshot,
@@ -11,7 +11,7 @@ use integration::{
 use serde_json::{Value, json};
 use std::{fs, path::PathBuf, sync::mpsc, thread, time::Duration};
 
-/// A node with a kubelet that knows the pod `default/web`, which has a GPU only.
+/// A node with a kubelet that knows the pod `default/web`, which has only a GPU.
 struct Cluster {
     node: Node,
     kubelet: PodResourcesServer,
@@ -58,7 +58,7 @@ impl Cluster {
     }
 }
 
-/// Returns a result as another plugin leaves it, with fields that nobody here knows.
+/// Returns a result as another plugin writes it, with unknown fields.
 fn previous() -> Value {
     json!({
         "cniVersion": "1.1.0",
@@ -83,7 +83,7 @@ fn a_pod_without_an_allocation_passes_with_its_result_unchanged() {
     assert!(before == after, "something was changed");
 }
 
-/// Kubelet does not report an init container that has ended, nor its devices. `rdma-cni` passes such a pod through, and
+/// Kubelet does not report an init container that has ended, or its devices. `rdma-cni` passes such a pod through, and
 /// logs the reason.
 #[test]
 fn a_pod_whose_init_container_alone_requests_passes_and_the_log_has_the_reason() {
@@ -136,7 +136,7 @@ fn behind_a_primary_plugin_every_verb_of_the_chain_passes() {
             "dataDir": cluster.node.directory().join("leases"),
         },
     });
-    // as far as Debian's plugins go
+    // the versions that Debian's plugins support
     for version in ["0.3.0", "0.3.1", "0.4.0", "1.0.0"] {
         let alone = Conflist::new(version, vec![primary.clone()]);
         let chain = Conflist::new(version, vec![primary.clone(), ours.clone()]);
@@ -162,7 +162,7 @@ fn behind_a_primary_plugin_every_verb_of_the_chain_passes() {
         runtime
             .del(&chain, &attachment)
             .unwrap_or_else(|it| panic!("{it}"));
-        // the chain's result is the primary's
+        // the result of the chain is that of the primary network
         let other = cluster.node.pod("web");
         let attachment = cluster
             .node
@@ -225,7 +225,7 @@ fn an_allocation_that_leads_nowhere_changes_nothing() {
 }
 
 #[test]
-fn what_passes_is_code_11_within_three_seconds() {
+fn a_temporary_error_is_code_11_within_three_seconds() {
     let mut cluster = Cluster::new();
     let fails = |cluster: &Cluster, code: u64, words: &str| {
         let start = Stopwatch::start();
@@ -275,7 +275,7 @@ fn pods_that_start_while_kubelet_restarts_start() {
         for _ in 0..40 {
             let call = node.invoke("ADD", "web", pod.path()).env("CNI_ARGS", ARGS);
             let outcome = call.input(&configuration).run();
-            // an answer that is cut short by kubelet's end is the runtime's to ask for again
+            // if kubelet ends during its answer, the runtime calls ADD again
             match outcome.status.success() {
                 true => assert_eq!(outcome.result(), previous()),
                 false => assert_eq!(outcome.failure().code, 11, "{outcome}"),
@@ -302,7 +302,7 @@ fn status_takes_no_node_from_pods_without_a_request() {
 }
 
 #[test]
-fn what_is_in_the_place_of_the_daemons_files_is_named_and_not_waited_for() {
+fn an_object_at_a_daemon_files_path_is_reported() {
     for odd in OddFile::ALL {
         for file in ["resources.json", "granted/rdma@hca/17.json"] {
             let cluster = Cluster::new();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Loss of power at each sync: unsynced data is lost, on ext4, and with `--full` on XFS.
+//! Loss of power at each sync. Unsynced data are lost, on ext4, and with `--full` also on XFS.
 
 use integration::{
     crash::{
@@ -25,8 +25,8 @@ fn injector() -> PathBuf {
     env!("CARGO_BIN_EXE_fault-injector").into()
 }
 
-/// `stories` on each file system. At most so many points of each are not met, since it was at its end before: power is
-/// lost then nevertheless.
+/// Runs `stories` on each file system. For each story, at most `most_unmet` points may not occur because the story has
+/// ended before them: power is lost at its end instead.
 #[track_caller]
 fn on_each_format(most_unmet: usize, stories: impl Fn(&Disk) -> Vec<Tally>) {
     for format in Format::ALL.into_iter().take(extent::of(1, usize::MAX)) {
@@ -43,7 +43,7 @@ fn on_each_format(most_unmet: usize, stories: impl Fn(&Disk) -> Vec<Tally>) {
 }
 
 #[test]
-fn what_was_not_synced_is_lost() {
+fn unsynced_writes_are_lost() {
     for format in Format::ALL {
         let disk = Disk::for_temporary_directories(format);
         let directory = TempDir::new().expect("a directory");
@@ -104,7 +104,7 @@ fn install_and_uninstall_lose_power() {
 
 #[test]
 fn the_daemon_loses_power() {
-    // how often it looks, and so writes, differs
+    // the number of its checks, and therefore of its writes, differs from run to run
     on_each_format(2, |disk| {
         let mut story = Writes::new([rdma_device_plugin(), injector()]);
         vec![loses_power(&mut story, disk)]

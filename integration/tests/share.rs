@@ -4,8 +4,8 @@
 use integration::{Netns, Node, Snapshot, ipam, wait};
 use serde_json::{Value, json};
 
-/// A node with the rail `eth1`, whose switch has `10.0.0.254/24` and `fd00::fe/64`, and the
-/// configuration that shares it.
+/// A node with the rail `eth1`, whose switch has `10.0.0.254/24` and `fd00::fe/64`, and the configuration that shares
+/// this rail.
 fn shared() -> (Node, Value) {
     let node = Node::with_rails(1);
     node.switch.ip("address add 10.0.0.254/24 dev br0");
@@ -16,7 +16,7 @@ fn shared() -> (Node, Value) {
     (node, configuration)
 }
 
-/// ADD to a new pod, with addresses that end in `number`.
+/// Runs ADD for a new pod, whose addresses end with `number`.
 #[track_caller]
 fn started(node: &Node, configuration: &Value, number: u32) -> (Netns, Value) {
     let ips = json!([
@@ -81,7 +81,7 @@ fn a_child_that_the_pod_renamed_is_removed() {
     ] {
         pod.ip(line);
     }
-    // another one of its name, which is not ours
+    // another netdev with this name, which rdma-cni did not create
     pod.ip("link add name rdma0 type veth peer name rdma0-peer");
     let mut with_result = configuration.clone();
     with_result["prevResult"] = result;
@@ -104,7 +104,7 @@ fn a_namespace_that_was_deleted_leaves_nothing() {
         node.del(&configuration, "7", &pod);
     }
     assert_eq!(node.ipam.interfaces("DEL"), ["rdma0", "rdma0"]);
-    // the netdev is up and borne on
+    // the netdev is up and in use
     ping(&other, "10.0.0.254");
     other.die();
     node.del(&configuration, "8", &other);
@@ -157,8 +157,8 @@ fn drift_of_a_child_is_reported() {
     }
 }
 
-/// A macvlan of a macvlan lies on the host's netdev: the pod makes it without any right there, and would hear others'
-/// frames as long as its namespace lives.
+/// A macvlan of a macvlan uses the host's netdev. The pod needs no right on the host to create it, and could receive
+/// others' frames with it as long as the pod's namespace exists.
 #[test]
 fn a_child_that_the_pod_made_beside_its_own_ends_with_del() {
     let (node, configuration) = shared();
@@ -188,7 +188,7 @@ fn a_child_that_the_pod_made_beside_its_own_ends_with_del() {
     assert!(node.records().is_empty());
 }
 
-/// The change by which CNI's host-device moves `link` of the host into `pod` as `name`, without its address.
+/// The change with which CNI's host-device moves `link` of the host into `pod` as `name`, without its address.
 fn moved_by_host_device(node: &Node, link: &str, pod: &Netns, name: &str) {
     for line in [
         format!("link set dev {link} alias {link}"),
@@ -198,7 +198,7 @@ fn moved_by_host_device(node: &Node, link: &str, pod: &Netns, name: &str) {
     }
 }
 
-/// With Multus, the DEL of the attachment at `eth0` follows that of host-device, which can have failed.
+/// With Multus, the DEL of the attachment at `eth0` runs after host-device's DEL, which can have failed.
 #[test]
 fn a_netdev_of_the_host_that_another_plugin_left_in_the_pod_stays() {
     let (node, configuration) = shared();
@@ -213,7 +213,7 @@ fn a_netdev_of_the_host_that_another_plugin_left_in_the_pod_stays() {
     let before = Snapshot::of(&node.host);
     let (pod, _) = started(&node, &configuration, 7);
     moved_by_host_device(&node, "hosts0", &pod, "net1");
-    // it gets another index
+    // the netdev gets another index
     pod.ip("link add name own0 index 91 type veth peer name own1");
     moved_by_host_device(&node, "hosts1", &pod, "net2");
     node.del(&configuration, "7", &pod);
@@ -227,8 +227,8 @@ fn a_netdev_of_the_host_that_another_plugin_left_in_the_pod_stays() {
     assert!(node.records().is_empty());
 }
 
-/// DEL reports a netdev that may be the host's, and the next DEL removes it. Either host-device moved it later, or the pod
-/// made it and gave it an alias: nothing tells which.
+/// DEL reports a netdev that may belong to the host, and the next DEL removes it. Either host-device moved it after
+/// ADD, or the pod created it and gave it an alias: the kernel does not tell which.
 #[test]
 fn a_netdev_that_may_be_the_hosts_is_reported_before_it_is_removed() {
     let (node, configuration) = shared();
@@ -250,8 +250,8 @@ fn a_netdev_that_may_be_the_hosts_is_reported_before_it_is_removed() {
     assert!(node.records().is_empty() && node.ipam.interfaces("DEL") == ["rdma0"]);
 }
 
-/// Nothing tells the pod's own netdev from one of the host that host-device moved, if a netdev of the host with this index
-/// or name is gone since ADD. DEL leaves it in the pod, and says so.
+/// A netdev of the host with this index or name no longer exists since ADD. So the pod's netdev may be its own, or the
+/// host's, which host-device moved. DEL leaves it in the pod, and reports it.
 #[test]
 fn a_netdev_with_the_index_or_the_name_of_one_that_the_host_lost_is_reported() {
     for (index, alias) in [("index 90", "own0"), ("", "hosts0")] {
@@ -314,7 +314,7 @@ fn the_doctor_reports_a_child_in_another_mode() {
 }
 
 #[test]
-fn what_is_shared_stays_and_what_is_free_moves() {
+fn shared_devices_stay_and_free_ones_move() {
     let (node, mut configuration) = shared();
     let before = Snapshot::of(&node.host);
     let (pod, _) = started(&node, &configuration, 7);
@@ -336,7 +336,8 @@ fn what_is_shared_stays_and_what_is_free_moves() {
     wait::until("it is on the host", || node.host.has_link("eth1"));
 }
 
-/// A child has no address that a route leads to unless somebody gives it one, and an RDMA program would only time out.
+/// Without an assigned address, a child has no address to which a route leads. An RDMA program would only run into a
+/// timeout.
 #[test]
 fn a_child_that_nobody_gives_an_address_is_reported() {
     let (node, mut configuration) = shared();

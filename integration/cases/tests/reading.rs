@@ -96,7 +96,7 @@ fn there_are_bases_within_a_case() {
 }
 
 #[test]
-fn what_does_not_fit_its_base_is_refused() {
+fn a_case_that_does_not_fit_its_base_is_refused() {
     for (case, why) in [
         (
             json!({"base": "host", "pod": null}),

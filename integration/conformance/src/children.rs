@@ -131,7 +131,7 @@ pub fn a_group_ends_by_one_deletion(node: &Node<'_, impl Kernel>) {
 }
 
 /// The child reports the index that its parent has now.
-pub fn it_stays_linked_when_its_parent_moves(node: &Node<'_, impl Kernel>) {
+pub fn a_child_stays_linked_when_its_parent_moves(node: &Node<'_, impl Kernel>) {
     node.make(add_child("nic0", BRIDGE, "rdma0"));
     node.make(into_pod("nic0", "nic0"));
     assert_eq!(node.pod("rdma0").lower, Some(node.pod("nic0").index));

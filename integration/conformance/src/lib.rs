@@ -130,7 +130,7 @@ macro_rules! suite {
                 it_has_a_carrier_while_its_parent_is_up
                 it_ends_by_hand
                 a_group_ends_by_one_deletion
-                it_stays_linked_when_its_parent_moves
+                a_child_stays_linked_when_its_parent_moves
                 it_stays_when_its_parent_leaves_its_namespace
             }
             rules {

@@ -27,6 +27,13 @@ const PAIR_PAGE: u64 = PAGES + 4 * 4096;
 /// Its receive requests are before its send requests.
 const SENDS: u64 = PAIR_PAGE + 4 * 64;
 const PAIR_RECORD: u64 = RECORDS + 16;
+/// A shared receive queue, and the queue pair with it.
+const SHARED: [u8; 3] = [3, 0, 0];
+const SHARED_PAGE: u64 = PAGES + 5 * 4096;
+const SHARED_RECORD: u64 = RECORDS + 24;
+const SHARING_PAIR: [u8; 3] = [1, 0, 1];
+const SHARING_PAGE: u64 = PAGES + 6 * 4096;
+const SHARING_RECORD: u64 = RECORDS + 32;
 
 struct Guest {
     fabric: Fabric,
@@ -79,8 +86,8 @@ impl Guest {
         self.fabric.write(self.position, 0x14, &address);
     }
 
-    /// Makes an event queue, a completion queue, two keys, a send and a receive queue, the table that names it, and a queue
-    /// pair that is connected to that of the other function.
+    /// Makes an event queue, a completion queue, two keys, a send and a receive queue, the table that names it, a shared
+    /// receive queue, and two queue pairs that are connected to those of the other function.
     fn queues(&mut self) {
         let made = |opcode: u16, fields: &[(usize, &[u8])]| {
             let mut command = vec![0; 0x118];
@@ -133,24 +140,50 @@ impl Guest {
                     (0x110, &PAIR_PAGE.to_be_bytes()),
                 ],
             ),
-            made(0x502, &[(9, &PAIR)]),
             made(
-                0x503,
+                0x90c,
                 &[
-                    (9, &PAIR),
-                    (0x13, &[0xe]),
-                    (0x2d, &PAIR),
-                    (0x37, &[3 - self.position as u8]),
-                    (0x40, &gid(1 - self.position)),
-                    (0xaa, &[0xe0]),
+                    (0x60, &SHARED_RECORD.to_be_bytes()),
+                    (0x71, &[6, 0, 4]),
+                    (0x110, &SHARED_PAGE.to_be_bytes()),
                 ],
             ),
             made(
-                0x504,
-                &[(9, &PAIR), (0x38, &[10 << 3]), (0x89, &[1, 1 << 5])],
+                0x500,
+                &[
+                    (0x22, &[4 << 3]),
+                    (0x97, &[1]),
+                    (0xb7, &[1]),
+                    (0xb8, &SHARING_RECORD.to_be_bytes()),
+                    (0xc4, &[1]),
+                    (0xc5, &SHARED),
+                    (0x110, &SHARING_PAGE.to_be_bytes()),
+                ],
             ),
         ] {
             self.execute(&command, 16);
+        }
+        for pair in [PAIR, SHARING_PAIR] {
+            for command in [
+                made(0x502, &[(9, &pair)]),
+                made(
+                    0x503,
+                    &[
+                        (9, &pair),
+                        (0x13, &[0xe]),
+                        (0x2d, &pair),
+                        (0x37, &[3 - self.position as u8]),
+                        (0x40, &gid(1 - self.position)),
+                        (0xaa, &[0xe0]),
+                    ],
+                ),
+                made(
+                    0x504,
+                    &[(9, &pair), (0x38, &[10 << 3]), (0x89, &[1, 1 << 5])],
+                ),
+            ] {
+                self.execute(&command, 16);
+            }
         }
     }
 }
@@ -287,6 +320,30 @@ fn guest_of(layer: LinkLayer, mut input: Input<'_>) {
                 guest.store(PAGES + 2 * 4096 + u64::from(slot % 16) * 64, &request);
                 guest.store(RECORDS + 7, &[slot % 16 + 1]);
                 let ring = [0, 0, 0, 0, 0, 0, 1, 4];
+                guest.fabric.write(guest.position, UAR + 0x800, &ring);
+            }
+            11 => {
+                let mut list = [0; 64];
+                (list[19], list[38]) = (64, 1);
+                list[20..24].copy_from_slice(&KEY.to_be_bytes());
+                list[24..32].copy_from_slice(&MEMORY.to_be_bytes());
+                change(&mut list, &mut input);
+                let [slot, posted, limit] = input.bytes();
+                guest.store(SHARED_PAGE + u64::from(slot % 16) * 64, &list);
+                guest.store(SHARED_RECORD + 3, &[posted]);
+                let mut arm = vec![0; 0x110];
+                (arm[..2]).copy_from_slice(&[0x9, 0xd]);
+                (arm[9..12]).copy_from_slice(&SHARED);
+                arm[0x57] = limit;
+                guest.execute(&arm, 16);
+                let mut request = [0; 64];
+                (request[3], request[7], request[11]) = (0xa, 2, 8);
+                request[4..7].copy_from_slice(&SHARING_PAIR);
+                request[16..20].copy_from_slice(&[0x80, 0, 0, 4]);
+                change(&mut request[8..], &mut input);
+                guest.store(SHARING_PAGE + u64::from(slot % 16) * 64, &request);
+                guest.store(SHARING_RECORD + 7, &[slot.wrapping_add(1)]);
+                let ring = [&[0; 4], &SHARING_PAIR[..], &[2]].concat();
                 guest.fabric.write(guest.position, UAR + 0x800, &ring);
             }
             _ => guest.start(),

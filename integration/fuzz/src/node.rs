@@ -66,15 +66,15 @@ pub fn texts(input: &[u8]) {
         return;
     };
     let address = IpAddr::V6(Ipv6Addr::LOCALHOST);
-    let told = doctor_offline::told(text, address);
-    for module in &told.modules {
+    let parsed = doctor_offline::parse(text, address);
+    for module in &parsed.modules {
         assert!(!module.contains(['/', ':', '-', '\n']), "{module:?}");
     }
-    for policy in &told.policies {
+    for policy in &parsed.policies {
         let name = policy.strip_prefix("NAME_").expect("a policy");
         assert!(name.chars().all(|it| it.is_ascii_alphabetic()));
     }
-    if let Some(lease) = told.lease {
+    if let Some(lease) = parsed.lease {
         assert!(!lease.container.is_empty() && lease.container.trim() == lease.container);
         assert!(lease.interface.is_none_or(|it| !it.is_empty()));
     }

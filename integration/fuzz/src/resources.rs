@@ -7,7 +7,7 @@ use rdma_netns::DeviceAddress;
 use rdma_resources::{
     CharNode, Grant, Published,
     cdi::renumbered,
-    container::{ContainerId, Edits, Known, told},
+    container::{ContainerId, Edits, Known, with_entry},
     grant::GrantedDevice,
 };
 use serde_json::{Value, json};
@@ -54,8 +54,8 @@ fn containers((content, known): (Value, Known)) {
         rails: Some(vec![json!({"gidIndex": 5})]),
         hook: None,
     };
-    let told = |before| told(before, (resource, &ids), &edits, &[own]);
-    let (after, ids_after) = told((&content, known)).expect("ids");
+    let written = |before| with_entry(before, (resource, &ids), &edits, &[own]);
+    let (after, ids_after) = written((&content, known)).expect("ids");
     let before = content["devices"].as_array().cloned().unwrap_or_default();
     let (last, others) = after["devices"]
         .as_array()
@@ -76,7 +76,10 @@ fn containers((content, known): (Value, Known)) {
             .is_some_and(|it| it.iter().any(|it| it["name"] == name))
     };
     assert!(ids_after.keys().all(|it| named(it)));
-    assert_eq!(told((&after, ids_after.clone())), Some((after, ids_after)));
+    assert_eq!(
+        written((&after, ids_after.clone())),
+        Some((after, ids_after))
+    );
 }
 
 /// The CDI file, in which a device that was moved gets its numbers.

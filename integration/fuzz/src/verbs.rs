@@ -151,7 +151,7 @@ mod tests {
 
     /// Else the target would compare nothing of the result.
     #[test]
-    fn what_the_result_says_is_compared() {
+    fn results_are_compared() {
         let result = |mac: &str, ip: &str| {
             json!({
                 "interfaces": [{"name": "eth0", "mac": mac, "sandbox": "/run/netns/a"}],

@@ -85,7 +85,7 @@ fn steering(input: &[u8], most: usize) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn what_steers_a_terminal_is_in_no_message() {
+fn messages_contain_no_terminal_controls() {
     let mut run = 0;
     for target in TARGETS {
         for (name, input) in corpus(&target) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A cluster whose resources are allocated by claims: the daemon put there and removed, and what there is of claims.
+//! A cluster whose resources are allocated by claims: installs and removes the daemon, and reads the claims.
 
 use super::{Cluster, is_true};
 use crate::{container_runtime::installed::root, control_plane::nodes::NODE, pages, slices};
@@ -7,23 +7,23 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use std::{fs, path::Path};
 
-/// Users' pods.
+/// Path of the users' pods.
 pub const PODS: &str = "/api/v1/namespaces/default/pods";
 
-/// Their claims.
+/// Path of the users' claims.
 pub const CLAIMS: &str = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims";
 
-/// Path of the claim templates of pods.
+/// Path of the users' claim templates.
 pub const TEMPLATES: &str = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaimtemplates";
 
 /// Directories to which an installation writes.
 pub const PLACES: [&str; 3] = ["/etc/cni", "/opt/cni", "/var/run/cdi"];
 
 const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
-/// The path of the daemon's pods and of other pods of the system.
+/// Path of the system's pods, among them the daemon's.
 pub const DAEMONS: &str = "/api/v1/namespaces/kube-system/pods";
 
-/// The records of claims, and the runtime's specifications of them.
+/// Returns the files with records of claims, and the claims' CDI files.
 pub fn files() -> [Vec<String>; 2] {
     ["/var/lib/cni/rdma-cni/claims", "/var/run/cdi"].map(|directory| {
         let entries = fs::read_dir(directory).into_iter().flatten().flatten();
@@ -35,24 +35,39 @@ pub fn files() -> [Vec<String>; 2] {
     })
 }
 
-/// The devices of the node's slices, and those that no new pod may have.
+/// Returns the devices of the node's slices, and the devices among them that no new pod may use.
 pub fn devices<N>(cluster: &Cluster<N>) -> (Vec<String>, Vec<String>) {
     slices::devices(&cluster.look_at_all(SLICES))
 }
 
-/// Returns an attribute of a device in the node's slices. Null: it has none.
+/// Returns an attribute of a device in the node's slices. `Null`: the device has no such attribute.
 pub fn attribute<N>(cluster: &Cluster<N>, device: &str, name: &str) -> Value {
     slices::attribute(&cluster.look_at_all(SLICES), device, name)
 }
 
-/// The daemon's pod.
+/// Returns the daemon's pod.
 pub fn daemon<N>(cluster: &Cluster<N>) -> Value {
     let mut pods = cluster.look_at_all(DAEMONS);
     pods.retain(|it| it["metadata"]["labels"]["app.kubernetes.io/name"] == "rdma-device-plugin");
     pods.pop().unwrap_or_default()
 }
 
-/// The daemon's process.
+/// Kills the container of the daemon. Waits until kubelet has started the container again.
+#[track_caller]
+pub fn kill_daemon<N>(cluster: &mut Cluster<N>) {
+    let of_container = |pod: &Value| pod["status"]["containerStatuses"][0].clone();
+    let container = of_container(&daemon(cluster));
+    assert_eq!(container["restartCount"], 0, "{container:#}");
+    let id = container["containerID"].as_str().expect("an id");
+    let id = id.split_once("://").expect("a runtime and an id").1;
+    cluster.runtime.cri().kill(id);
+    cluster.until("kubelet has started the daemon again", |it| {
+        let daemon = daemon(it);
+        of_container(&daemon)["restartCount"] == 1 && is_true(&daemon, "Ready")
+    });
+}
+
+/// Returns the daemon's process.
 #[track_caller]
 pub fn pid_of<N>(cluster: &Cluster<N>) -> Pid {
     let pod = daemon(cluster);
@@ -64,7 +79,7 @@ pub fn pid_of<N>(cluster: &Cluster<N>) -> Pid {
     Pid::from_raw(i32::try_from(pid).expect("a process"))
 }
 
-/// Applies `manifest`, a file of this repository; comes back when the slices have these devices.
+/// Applies `manifest`, a file of this repository. Returns when the slices have the devices `expected`.
 #[track_caller]
 pub fn install<N>(cluster: &mut Cluster<N>, manifest: &str, expected: &[&str]) {
     cluster.types(&format!(
@@ -86,7 +101,7 @@ pub fn install<N>(cluster: &mut Cluster<N>, manifest: &str, expected: &[&str]) {
     cluster.says("the slices are there");
 }
 
-/// Takes it away again, as the page says it; comes back when kubelet has deleted the slices.
+/// Removes the manifest's objects, as the page describes. Returns when kubelet has deleted the slices.
 #[track_caller]
 pub fn remove<N>(cluster: &mut Cluster<N>, manifest: &str) {
     let file = root().join(manifest);
@@ -106,7 +121,7 @@ pub fn remove<N>(cluster: &mut Cluster<N>, manifest: &str) {
     }
 }
 
-/// Pods end, and are gone.
+/// Deletes pods. Returns when they no longer exist.
 #[track_caller]
 pub fn end<N>(cluster: &mut Cluster<N>, names: &[&str]) {
     cluster.delete(PODS, names);
@@ -117,7 +132,7 @@ pub fn end<N>(cluster: &mut Cluster<N>, names: &[&str]) {
     });
 }
 
-/// The pod's container runs since it came.
+/// Asserts that the pod's containers have never been restarted.
 #[track_caller]
 pub fn was_never_started_anew<N>(cluster: &Cluster<N>, name: &str) {
     let told = cluster.look(&format!("{PODS}/{name}"));
@@ -125,7 +140,7 @@ pub fn was_never_started_anew<N>(cluster: &Cluster<N>, name: &str) {
     assert_eq!(container["restartCount"], 0, "{told:#}");
 }
 
-/// No pod has a claim any more, and there is nothing of any.
+/// Waits until no pod has a claim, then asserts that the claims have left no files.
 #[track_caller]
 pub fn none_is_left<N>(cluster: &mut Cluster<N>) {
     cluster.until("the claims are gone", |it| {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! containerd: `man containerd-config.toml`, `docs/cri/config.md`.
+//! Configuration of containerd (`man containerd-config.toml`, `docs/cri/config.md`).
 
 use super::{PAUSE, engine::Place, network::Network};
+use crate::lab::has_systemd;
 use std::{env, fs, path::Path, process::Command};
 
 #[track_caller]
@@ -41,11 +42,11 @@ state = "{}"
     )
 }
 
-/// containerd 1.7's.
+/// Returns the configuration of containerd 1.7.
 pub(super) fn version_2(place: &Place, network: &Network) -> String {
     let (plugins, lists) = (network.plugins().display(), network.lists().display());
     let (cdi, runc) = (place.cdi.display(), place.runc.display());
-    let places = places(place);
+    let (places, by_systemd) = (places(place), has_systemd());
     format!(
         r#"version = 2
 {places}[plugins."io.containerd.grpc.v1.cri"]
@@ -60,15 +61,16 @@ pub(super) fn version_2(place: &Place, network: &Network) -> String {
     runtime_type = "io.containerd.runc.v2"
     [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
       BinaryName = "{runc}"
+      SystemdCgroup = {by_systemd}
 "#
     )
 }
 
-/// containerd 2's.
+/// Returns the configuration of containerd 2.
 pub(super) fn version_3(place: &Place, network: &Network) -> String {
     let (plugins, lists) = (network.plugins().display(), network.lists().display());
     let (cdi, runc) = (place.cdi.display(), place.runc.display());
-    let places = places(place);
+    let (places, by_systemd) = (places(place), has_systemd());
     format!(
         r#"version = 3
 {places}[plugins."io.containerd.cri.v1.images".pinned_images]
@@ -84,6 +86,7 @@ pub(super) fn version_3(place: &Place, network: &Network) -> String {
     runtime_type = "io.containerd.runc.v2"
     [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
       BinaryName = "{runc}"
+      SystemdCgroup = {by_systemd}
 "#
     )
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A pod's life: kubelet's steps from what was allocated to the container's end.
+//! A pod's life: kubelet's steps from the allocation to the end of the containers.
 
 use super::{
     ContainerRuntime, TOOLS,
     cri::{Cri, Ran, kill},
 };
-use crate::{Netns, kubelet::Allocation, wait};
+use crate::{Netns, kubelet::Allocation, lab::has_systemd, wait};
 use cri_api::{
     Capability, CdiDevice, ContainerConfig, ContainerMetadata, CreateContainerRequest, Device,
     ImageSpec, Int64Value, KeyValue, LinuxContainerConfig, LinuxContainerSecurityContext,
@@ -19,13 +19,13 @@ use std::{
 };
 use tonic::Status;
 
-/// The host's hierarchy of cgroups.
+/// Root of the host's cgroup hierarchy.
 const CGROUPS: &str = "/sys/fs/cgroup";
 
-/// Limit for a program in a container, and for the removal of a cgroup.
+/// Time limit for a program in a container, and for the removal of a cgroup.
 const LIMIT: Duration = Duration::from_secs(240);
 
-/// Kubelet's default, of the sandbox and of each container.
+/// Returns kubelet's default namespaces of a sandbox and of each container.
 pub(super) fn namespaces(host_network: bool) -> Option<NamespaceOption> {
     let network = match host_network {
         true => NamespaceMode::Node,
@@ -38,7 +38,7 @@ pub(super) fn namespaces(host_network: bool) -> Option<NamespaceOption> {
     })
 }
 
-/// A pod as it is wished for: `default/<name>`.
+/// Specification of a pod to run, `default/<name>`.
 #[derive(Clone, Debug)]
 pub struct PodSpec {
     name: String,
@@ -52,7 +52,7 @@ pub struct PodSpec {
 }
 
 impl PodSpec {
-    /// A pod without containers.
+    /// Returns the specification of a pod without containers.
     pub fn new(name: &str) -> Self {
         let digits = name.bytes().flat_map(|it| [it >> 4, it & 15]);
         let uid = digits.filter_map(|it| char::from_digit(it.into(), 16));
@@ -86,7 +86,7 @@ impl PodSpec {
         self
     }
 
-    /// Sets the containers' program, a shell's line, and its user, without capabilities.
+    /// Sets the containers' program, a line of shell, and its user, who has no capabilities.
     pub fn program(mut self, line: &str, user: i64) -> Self {
         self.command = ["sh", "-c", line].map(str::to_owned).to_vec();
         self.user = Some(user);
@@ -99,14 +99,22 @@ impl PodSpec {
         self
     }
 
-    /// Runs the pod's sandbox, from any thread; its id.
+    /// Runs the pod's sandbox, and returns the sandbox's id. Any thread may call this function.
     pub fn run_sandbox(&self, cri: &Cri) -> Result<String, Status> {
         cri.run_sandbox(&self.sandbox())
     }
 
-    /// Path of the pod's cgroup below the hierarchy's root, as kubelet's driver `cgroupfs` has it.
-    fn cgroup(&self) -> String {
-        format!("kubepods/pod{}", self.uid)
+    /// Returns the path of the pod's cgroup below the hierarchy's root, as kubelet's cgroup driver makes it, and the
+    /// name by which a runtime refers to it.
+    fn cgroup(&self) -> (String, String) {
+        let uid = &self.uid;
+        if has_systemd() {
+            let slice = format!("kubepods-pod{uid}.slice");
+            return (format!("kubepods.slice/{slice}"), slice);
+        }
+        let path = format!("kubepods/pod{uid}");
+        let name = format!("/{path}");
+        (path, name)
     }
 
     fn sandbox(&self) -> PodSandboxConfig {
@@ -123,7 +131,7 @@ impl PodSpec {
             },
             annotations: self.annotations.iter().cloned().collect(),
             linux: Some(LinuxPodSandboxConfig {
-                cgroup_parent: format!("/{}", self.cgroup()),
+                cgroup_parent: self.cgroup().1,
                 security_context: Some(LinuxSandboxSecurityContext {
                     namespace_options: namespaces(self.host_network),
                     ..LinuxSandboxSecurityContext::default()
@@ -168,6 +176,15 @@ impl PodSpec {
                 name: name.to_owned(),
                 attempt: 0,
             }),
+            // `newContainerLabels()`, `pkg/kubelet/kuberuntime/labels.go`; CRI-O has them as annotations
+            labels: [
+                ("io.kubernetes.container.name", name),
+                ("io.kubernetes.pod.name", &self.name),
+                ("io.kubernetes.pod.namespace", "default"),
+                ("io.kubernetes.pod.uid", &self.uid),
+            ]
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .into(),
             image: Some(ImageSpec {
                 image: TOOLS.to_owned(),
                 user_specified_image: TOOLS.to_owned(),
@@ -179,7 +196,8 @@ impl PodSpec {
             mounts: mounts.chain(given).collect(),
             linux: Some(LinuxContainerConfig {
                 security_context: Some(LinuxContainerSecurityContext {
-                    // containerd's default: what no container may open is not for want of a node
+                    // containerd's default: without it, a test could not distinguish a device that the container must
+                    // not open from a missing device node
                     capabilities: Some(Capability {
                         add_capabilities: vec!["MKNOD".into()],
                         ..Capability::default()
@@ -195,12 +213,12 @@ impl PodSpec {
     }
 }
 
-/// A pod that runs.
+/// A running pod.
 #[derive(Clone, Debug)]
 pub struct Pod {
     /// The pod's name.
     pub name: String,
-    /// The pod's cgroup. `None`: kubelet itself has made it, and removes it.
+    /// The pod's cgroup. `None`: kubelet has created the cgroup, and removes it.
     pub cgroup: Option<PathBuf>,
     /// The sandbox's id.
     pub sandbox: String,
@@ -209,7 +227,7 @@ pub struct Pod {
     cri: Cri,
 }
 
-/// A container that runs.
+/// A running container.
 #[derive(Clone, Debug)]
 pub struct Container {
     /// The container's name.
@@ -220,14 +238,14 @@ pub struct Container {
 }
 
 impl ContainerRuntime {
-    /// Runs the pod: sandbox, then its containers. If it fails, what there is of it is removed, as
-    /// kubelet does sooner or later.
+    /// Runs the pod: the sandbox, then its containers. If a step fails, removes the pod, as kubelet does sooner or
+    /// later.
     pub fn run(&self, spec: &PodSpec) -> Result<Pod, Status> {
         self.run_asking(spec, |_| Ok(()))
     }
 
-    /// Runs a pod, and calls `may_start` with each container's allocations, as kubelet calls device plugins: after the
-    /// sandbox exists, and before it makes the container (`generateContainerConfig` in `pkg/kubelet/kuberuntime`).
+    /// Runs a pod. Calls `may_start` with each container's allocations, when kubelet calls device plugins: after the
+    /// sandbox exists, and before kubelet makes the container (`generateContainerConfig` in `pkg/kubelet/kuberuntime`).
     pub fn run_asking(
         &self,
         spec: &PodSpec,
@@ -237,7 +255,7 @@ impl ContainerRuntime {
         let sandbox = spec.run_sandbox(self.cri())?;
         let mut pod = Pod {
             name: spec.name.clone(),
-            cgroup: Some(Path::new(CGROUPS).join(spec.cgroup())),
+            cgroup: Some(Path::new(CGROUPS).join(spec.cgroup().0)),
             sandbox,
             containers: vec![],
             cri: self.cri().clone(),
@@ -252,7 +270,7 @@ impl ContainerRuntime {
             let id = match allowed.and_then(|()| self.cri().start(request)) {
                 Ok(id) => id,
                 Err(status) => {
-                    // what failed first is what counts
+                    // the caller gets the first error: this one is only printed
                     let removed = self.cri().remove(&pod.sandbox);
                     removed.unwrap_or_else(|status| println!("{}", status.message()));
                     return Err(status);
@@ -267,14 +285,14 @@ impl ContainerRuntime {
         Ok(pod)
     }
 
-    /// Does the same as `run_asking`, for a pod that must start.
+    /// Runs a pod like [`Self::run_asking`]. The pod must start.
     #[track_caller]
     pub fn pod(&self, spec: &PodSpec) -> Pod {
         let pod = self.run(spec);
         pod.unwrap_or_else(|status| panic!("{}: {}", spec.name, status.message()))
     }
 
-    /// A pod that kubelet itself runs by this runtime, with its containers' names and ids.
+    /// Returns a pod that kubelet itself runs on this runtime, with the containers' names and ids.
     pub fn of_kubelet(&self, name: &str, sandbox: &str, containers: &[(&str, &str)]) -> Pod {
         let container = |&(name, id): &(&str, &str)| Container {
             name: name.to_owned(),
@@ -290,20 +308,21 @@ impl ContainerRuntime {
         }
     }
 
-    /// Starts the sandbox of a pod, and cancels as soon as `enough` is true. Returns its id, if it came before.
+    /// Starts the sandbox of a pod, and cancels the call as soon as `enough` returns true. If the call ended before,
+    /// returns the sandbox's id.
     pub fn give_up(&self, spec: &PodSpec, enough: impl FnMut() -> bool) -> Result<String, Status> {
         self.cri().run_sandbox_until(&spec.sandbox(), enough)
     }
 }
 
 impl Pod {
-    /// The first container.
+    /// Returns the first container.
     #[track_caller]
     pub fn main(&self) -> &Container {
         self.containers.first().expect("the pod has a container")
     }
 
-    /// The pod's network namespace.
+    /// Returns the pod's network namespace.
     #[track_caller]
     pub fn netns(&self) -> Netns {
         let (_, info) = self.cri.sandbox(&self.sandbox).expect("it is known");
@@ -315,7 +334,7 @@ impl Pod {
         Netns::existing(Path::new(path))
     }
 
-    /// Returns the pod's addresses that the runtime reported to kubelet.
+    /// Returns the pod's addresses that the runtime reports to kubelet.
     #[track_caller]
     pub fn addresses(&self) -> Vec<String> {
         let (status, _) = self.cri.sandbox(&self.sandbox).expect("it is known");
@@ -324,8 +343,8 @@ impl Pod {
         [network.ip].into_iter().chain(others).collect()
     }
 
-    /// SIGKILL to the containers' processes and to the one that keeps the sandbox, where there is one: CRI-O
-    /// keeps the namespaces themselves.
+    /// Sends SIGKILL to the containers' processes, and to the process that keeps the sandbox alive, if there is one.
+    /// CRI-O needs no such process, because it keeps the namespaces itself.
     #[track_caller]
     pub fn kill(&self) {
         let containers = self.containers.iter().map(|container| {
@@ -356,7 +375,7 @@ impl Pod {
         status.state() == cri_api::PodSandboxState::SandboxReady
     }
 
-    /// The pod's end, as kubelet has it.
+    /// Removes the pod as kubelet does.
     #[track_caller]
     pub fn remove(self) {
         let removed = self.cri.remove(&self.sandbox);
@@ -368,7 +387,7 @@ impl Pod {
     }
 }
 
-/// Removes the cgroup and those below it.
+/// Removes a cgroup, and the cgroups below it.
 fn remove_cgroup(cgroup: &Path) -> io::Result<()> {
     for entry in fs::read_dir(cgroup)? {
         let entry = entry?;
@@ -380,20 +399,20 @@ fn remove_cgroup(cgroup: &Path) -> io::Result<()> {
 }
 
 impl Container {
-    /// Runs a shell's line in the container, and returns status and output. The shell is busybox's, which prefers busybox's `ip`
-    /// to iproute2's: see [`Self::run`].
+    /// Runs a line of shell in the container. Returns exit status and output. The shell is busybox's, which runs
+    /// busybox's `ip` instead of iproute2's. [`Self::run`] runs iproute2's.
     #[track_caller]
     pub fn try_sh(&self, line: &str) -> Ran {
         self.exec(&["sh", "-c", line])
     }
 
-    /// Runs a shell's line in the container. The line must succeed. Returns its output.
+    /// Runs a line of shell in the container, which must succeed. Returns its output.
     #[track_caller]
     pub fn sh(&self, line: &str) -> String {
         succeeded(self.try_sh(line), line)
     }
 
-    /// Runs a command line (split at white space). The command must succeed. Returns its output.
+    /// Runs a command line, split at white space, in the container. It must succeed. Returns its output.
     #[track_caller]
     pub fn run(&self, line: &str) -> String {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -406,7 +425,7 @@ impl Container {
         ran.unwrap_or_else(|status| panic!("{}: {words:?}: {}", self.name, status.message()))
     }
 
-    /// The device nodes in its `/dev/infiniband`, by name: name, major, minor.
+    /// Returns the device nodes in the container's `/dev/infiniband` in the order of their names: name, major, minor.
     #[track_caller]
     pub fn rdma_nodes(&self) -> Vec<(String, u64, u64)> {
         let line = "cd /dev/infiniband && for it in *; do \

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A node with bonded NICs, which its pods share: kubelet's part, the daemon, a container runtime, and the
-//! chain behind a primary network.
+//! A node whose bonded NICs are shared by its pods: kubelet's stand-in, the daemon, a container runtime, and the chain
+//! after a primary network.
 
 use super::{
     ContainerRuntime, Engine, Pod, PodSpec,
@@ -16,25 +16,29 @@ use crate::{
 use serde_json::{Value, json};
 use std::{collections::BTreeSet, ffi::OsString, fs, process::Command, time::Duration};
 
-/// The resource.
+/// Name of the resource.
 pub const HCA: &str = "rdma/hca";
 
-/// Limit for a runtime's clean-up after a failed sandbox: containerd gives DEL a minute, and kubelet removes the rest.
-/// CRI-O keeps a cancelled one for a repeated request, between one and two minutes, and then cleans up
-/// (`sleepTimeBeforeCleanup`, `internal/resourcestore`).
+/// Number of ids with the chain of a manifest, whose pods get IPv6 addresses. soft-RoCE has 1024 GIDs. Each address has
+/// two GIDs, the host has eight addresses, and each pod has two: a link-local address and another one.
+pub const IDS: usize = 252;
+
+/// Time limit for a runtime's clean-up after a failed sandbox. containerd gives DEL a minute, and kubelet removes the
+/// rest. CRI-O keeps a cancelled sandbox for one to two minutes, because the request may be repeated, and then cleans
+/// up (`sleepTimeBeforeCleanup`, `internal/resourcestore`).
 pub const TO_CLEAN_UP: Duration = Duration::from_secs(240);
 
-/// The daemon's configuration, as users have it.
+/// The daemon's configuration in an older form that users still have.
 const OLD_CONFIG_MAP: &str = r#"{ "mode" : "hca" }"#;
 
-/// The node.
+/// A node with shared NICs.
 #[derive(Debug)]
 pub struct SharedNode {
-    /// The runtime.
+    /// The node's container runtime.
     pub runtime: ContainerRuntime,
-    /// Kubelet's part, and the daemon.
+    /// Kubelet's stand-in, and the daemon.
     pub node: Node,
-    /// The bonds.
+    /// The bonded NICs.
     pub nics: BondedNics,
 }
 
@@ -45,13 +49,13 @@ impl Default for SharedNode {
 }
 
 impl SharedNode {
-    /// Prepares a node with an advertised resource that has had no pod yet.
+    /// Prepares a node with an advertised resource. No pod has run on the node yet.
     #[track_caller]
     pub fn new() -> Self {
         Self::of(OLD_CONFIG_MAP, 1000)
     }
 
-    /// Does the same as `new`, with a configuration of the daemon that offers `ids` ids.
+    /// Prepares a node like [`Self::new`], with a configuration by which the daemon offers `ids` ids.
     #[track_caller]
     pub fn of(configuration: &str, ids: usize) -> Self {
         let nics = BondedNics::new();
@@ -68,7 +72,7 @@ impl SharedNode {
         shared
     }
 
-    /// A primary network, and after it the chain, in which nothing names a device.
+    /// Returns a conflist with the plugins of a primary network, followed by the chain, whose entry names no device.
     pub fn list(&self) -> Conflist {
         let mut chain = self.node.chain(&[HCA]);
         chain["ipam"] = json!({
@@ -79,21 +83,21 @@ impl SharedNode {
         Conflist::new("1.0.0", vec![bridge, chain])
     }
 
-    /// Kubelet's part for a pod whose one container asks for one `rdma/hca`.
+    /// Allocates one `rdma/hca` to a pod's only container, as kubelet does. Returns the pod's specification.
     #[track_caller]
     pub fn wish(&self, name: &str) -> PodSpec {
         let given = self.node.allocate(&Wish::new(name, "main", HCA, 1));
         PodSpec::new(name).container("main", &[given])
     }
 
-    /// A pod that asks for nothing. The first one has the bridge made.
+    /// Runs a pod without allocations. The first such pod on the node also makes the bridge exist.
     #[track_caller]
     pub fn plain(&self, name: &str) -> Pod {
         self.node.knows(name);
         self.runtime.pod(&PodSpec::new(name).container("main", &[]))
     }
 
-    /// The pod's end.
+    /// Removes a pod, and releases its ids.
     #[track_caller]
     pub fn remove(&self, pod: Pod) {
         let name = pod.name.clone();
@@ -101,16 +105,17 @@ impl SharedNode {
         self.node.free(&name);
     }
 
-    /// Removes sandboxes without a pod, as kubelet does, until nothing is left of them, and only the namespaces
-    /// `before` exist. An empty list is no evidence: containerd lists a sandbox whose start failed only if its own DEL,
-    /// which runs after its answer, failed as well.
+    /// Removes sandboxes without a pod, as kubelet does, until only the namespaces `before` exist. An empty list of
+    /// sandboxes does not suffice: after a failed start, containerd calls DEL when it has already answered, and lists
+    /// the sandbox only if this DEL also fails.
     #[track_caller]
     pub fn remove_all(&self, before: &BTreeSet<OsString>) {
         self.remove_until(|| namespaces() == *before);
     }
 
-    /// Removes the rest after the runtime was killed while it made a sandbox. CRI-O (1.34.0) does not know the sandbox
-    /// then, and leaves its namespace; the chain reverts its changes, as its answer has no reader.
+    /// Removes the rest of a sandbox whose creation ended because the runtime was killed. CRI-O (1.34.0) then does not
+    /// know the sandbox, and leaves its namespace. The chain undoes its own changes, because no program reads its
+    /// answer.
     #[track_caller]
     pub fn remove_what_was_cut_off(&self, before: &BTreeSet<OsString>) {
         if self.runtime.engine() != Engine::Crio {
@@ -148,14 +153,14 @@ impl SharedNode {
     }
 }
 
-/// The names of all network namespaces, those of sandboxes among them.
+/// Returns the names of all network namespaces. They include the sandboxes' namespaces.
 #[track_caller]
 pub fn namespaces() -> BTreeSet<OsString> {
     let files = fs::read_dir("/run/netns").expect("namespaces");
     files.map(|it| it.expect("a name").file_name()).collect()
 }
 
-/// The device nodes of both rails and the connection manager, as a container must have them.
+/// Returns the device nodes that a container must have: the nodes of both rails, and the connection manager's.
 #[track_caller]
 pub fn nodes_of_all_rails() -> Vec<(String, u64, u64)> {
     let text = fs::read_to_string("/sys/class/misc/rdma_cm/dev").expect("rdma_cm's number");
@@ -166,7 +171,7 @@ pub fn nodes_of_all_rails() -> Vec<(String, u64, u64)> {
     [manager].into_iter().chain(rails).collect()
 }
 
-/// The pod's address on `rail`, of IPv6 or IPv4.
+/// Returns the pod's IPv6 or IPv4 address on `rail`.
 #[track_caller]
 pub fn address(netns: &Netns, rail: usize, ipv6: bool) -> String {
     let addresses = netns.addresses(&format!("rdma{rail}"));
@@ -175,7 +180,7 @@ pub fn address(netns: &Netns, rail: usize, ipv6: bool) -> String {
     address.split('/').next().expect("an address").to_owned()
 }
 
-/// The links of a pod, in their order.
+/// Returns the names of a pod's links, in the kernel's order.
 #[track_caller]
 pub fn links(netns: &Netns) -> Vec<String> {
     let links = netns.show("link show");
@@ -183,14 +188,14 @@ pub fn links(netns: &Netns) -> Vec<String> {
     links.iter().map(name).collect()
 }
 
-/// The container has the nodes of both rails, and the pod the rails.
+/// Asserts that the container has the device nodes of both rails, and that the pod has both rails.
 #[track_caller]
 pub fn has_all_rails(pod: &Pod) {
     assert_eq!(pod.main().rdma_nodes(), nodes_of_all_rails());
     assert_eq!(links(&pod.netns()), ["lo", "eth0", "rdma0", "rdma1"]);
 }
 
-/// `rping` from container to container, on each rail.
+/// Runs `rping` between the containers on each rail.
 #[track_caller]
 pub fn rping_on_all_rails(pods: [&Pod; 2]) {
     let netns = pods.map(Pod::netns);

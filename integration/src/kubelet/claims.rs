@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Kubelet's side of dynamic resource allocation: it finds a driver by its socket, and has claims prepared.
+//! Kubelet's side of dynamic resource allocation: it finds a driver by the driver's socket, and requests that the
+//! driver prepare claims.
 
 use crate::wait;
 use kubelet_api::{
@@ -7,10 +8,7 @@ use kubelet_api::{
         Claim, NodePrepareResourceResponse, NodePrepareResourcesRequest,
         NodeUnprepareResourcesRequest, dra_plugin_client::DraPluginClient,
     },
-    dra_health::{
-        HealthStatus, NodeWatchResourcesRequest, NodeWatchResourcesResponse,
-        dra_resource_health_client::DraResourceHealthClient,
-    },
+    dra_health::{HealthStatus, NodeWatchResourcesRequest, NodeWatchResourcesResponse},
     plugin_registration::{
         InfoRequest, PluginInfo, RegistrationStatus, registration_client::RegistrationClient,
     },
@@ -24,21 +22,23 @@ use std::{
 };
 use tokio::runtime::Runtime;
 use tonic::{
-    Streaming,
+    Request, Streaming,
+    client::Grpc,
     transport::{Channel, Endpoint},
 };
+use tonic_prost::ProstCodec;
 
-/// Kubelet's limit for a call (`PluginClientTimeout` in its package `cm/dra/plugin`).
+/// Time limit of kubelet for a call (`PluginClientTimeout` in its package `cm/dra/plugin`).
 const LIMIT: Duration = Duration::from_secs(45);
 
-/// A driver that was found.
+/// Kubelet's connection with a driver that it has found.
 #[derive(Debug)]
 pub struct ClaimManager {
-    /// The driver's description of itself.
+    /// The information that the driver returned about itself.
     pub info: PluginInfo,
     runtime: Runtime,
     driver: DraPluginClient<Channel>,
-    health: DraResourceHealthClient<Channel>,
+    health: Grpc<Channel>,
 }
 
 /// A driver's reports of its devices' health.
@@ -48,7 +48,7 @@ pub struct HealthReports<'a> {
     stream: Streaming<NodeWatchResourcesResponse>,
 }
 
-/// The sockets that kubelet would see in a directory.
+/// Returns the sockets that kubelet would find in a directory.
 fn sockets(directory: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let is_seen = |it: &fs::DirEntry| {
@@ -58,12 +58,13 @@ fn sockets(directory: &Path) -> Vec<PathBuf> {
     entries.filter(is_seen).map(|it| it.path()).collect()
 }
 
-/// A socket's path as kubelet's gRPC has it for the host of a registration (`encodeAuthority` in grpc-go).
+/// Returns a socket's path in the form that kubelet's gRPC uses as the host at a registration
+/// (`encodeAuthority` in grpc-go).
 fn as_host(socket: &Path) -> String {
     socket.to_string_lossy().replace('/', "%2F")
 }
 
-/// Connects to `socket`, whose server is called `host`.
+/// Connects to `socket`, with `host` as the server's name.
 async fn channel(socket: &Path, host: &str) -> Result<Channel, tonic::transport::Error> {
     let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display()))?;
     let origin = format!("http://{host}").parse();
@@ -72,7 +73,7 @@ async fn channel(socket: &Path, host: &str) -> Result<Channel, tonic::transport:
 }
 
 impl ClaimManager {
-    /// Waits for the one driver of the kubelet of `directory`, and registers it.
+    /// Waits for the only driver in kubelet's directory `directory`, and registers it.
     #[track_caller]
     pub fn register(directory: &Path) -> Self {
         let registry = directory.join("plugins_registry");
@@ -98,7 +99,7 @@ impl ClaimManager {
             told.expect("it is told");
             let channel = self::channel(Path::new(&info.endpoint), "localhost").await;
             let channel = channel.expect("it listens");
-            let health = DraResourceHealthClient::new(channel.clone());
+            let health = Grpc::new(channel.clone());
             (info, DraPluginClient::new(channel), health)
         });
         Self {
@@ -109,25 +110,32 @@ impl ClaimManager {
         }
     }
 
-    /// Listens to what the driver says of its devices' health.
+    /// Opens the stream of health reports by the interface of `version`: kubelet 1.36 calls `v1alpha1`, 1.37 `v1`.
     #[track_caller]
-    pub fn health(&self) -> HealthReports<'_> {
+    pub fn health(&self, version: &str) -> HealthReports<'_> {
+        let path = format!("/{version}.DRAResourceHealth/NodeWatchResources");
+        let path = path.parse().expect("a path");
+        let request = Request::new(NodeWatchResourcesRequest {});
         let mut driver = self.health.clone();
-        let opened = driver.node_watch_resources(NodeWatchResourcesRequest {});
-        let stream = self.runtime.block_on(opened).expect("a stream");
+        let opened = self.runtime.block_on(async {
+            driver.ready().await.expect("a connection");
+            let codec = ProstCodec::default();
+            driver.server_streaming(request, path, codec).await
+        });
+        let stream = opened.expect("a stream");
         HealthReports {
             runtime: &self.runtime,
             stream: stream.into_inner(),
         }
     }
 
-    /// Has `claim`, an object of the API server's, prepared.
+    /// Requests the preparation of `claim`, an object of the API server.
     #[track_caller]
     pub fn prepare(&self, claim: &Value) -> NodePrepareResourceResponse {
         self.try_prepare(claim).expect("an answer")
     }
 
-    /// Does the same as `prepare`. None: the driver ended meanwhile.
+    /// Requests the preparation like [`Self::prepare`]. Returns `None` if the driver ended before its answer.
     #[track_caller]
     pub fn try_prepare(&self, claim: &Value) -> Option<NodePrepareResourceResponse> {
         let claim = named(claim);
@@ -142,13 +150,13 @@ impl ClaimManager {
         Some(answer.claims.remove(&claim.uid).expect("of the claim"))
     }
 
-    /// Has the claim unprepared. Returns the driver's error.
+    /// Requests that the driver unprepare the claim. Returns the driver's error.
     #[track_caller]
     pub fn unprepare(&self, claim: &Value) -> String {
         self.try_unprepare(claim).expect("an answer")
     }
 
-    /// Does the same as `unprepare`. None: the driver ended meanwhile.
+    /// Requests the unpreparation like [`Self::unprepare`]. Returns `None` if the driver ended before its answer.
     #[track_caller]
     pub fn try_unprepare(&self, claim: &Value) -> Option<String> {
         let claim = named(claim);
@@ -166,7 +174,7 @@ impl ClaimManager {
 }
 
 impl HealthReports<'_> {
-    /// The messages of devices that are not healthy, in the next report; none: all are.
+    /// Returns the messages of unhealthy devices in the next report. Empty: all devices are healthy.
     #[track_caller]
     pub fn report(&mut self) -> Vec<String> {
         let next = self.runtime.block_on(self.stream.message());
@@ -185,7 +193,7 @@ impl HealthReports<'_> {
         .collect()
     }
 
-    /// Returns the first report that `fits`. It waits for ten at most.
+    /// Returns the first report for which `fits` returns true. Panics if `fits` returns false for ten reports.
     #[track_caller]
     pub fn until(&mut self, fits: impl Fn(&[String]) -> bool) -> Vec<String> {
         let mut reports = (0..10).map(|_| self.report());

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A node with all of it: kubelet's part, the daemon on this machine's own devices, and what the
-//! chain is configured with.
+//! A complete node: kubelet's stand-in, the daemon on this machine's own devices, and the configuration of the chain.
 
 use super::{
     Allocation, DeviceManager, Wish,
@@ -22,27 +21,27 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// The node.
+/// A complete node.
 #[derive(Debug)]
 pub struct Node {
     /// Kubelet's device manager.
     pub kubelet: DeviceManager,
-    /// The daemon.
+    /// The running daemon.
     pub daemon: Daemon,
     pod_resources: PodResourcesServer,
     place: Place,
     arguments: Vec<OsString>,
     environment: Vec<(&'static str, String)>,
-    /// The daemon's, and what starts it.
+    /// Command line that starts the daemon, with the daemon's path.
     program: Vec<OsString>,
 }
 
-/// Place of the node's files.
+/// The location of the node's files.
 #[derive(Debug)]
 enum Place {
-    /// A directory of its own.
+    /// A temporary directory.
     Temporary(TempDir),
-    /// The usual directories of nodes: state that outlives the boot is in `/var/lib`.
+    /// The usual directories of nodes. State that survives a boot is in `/var/lib`.
     Usual,
 }
 
@@ -56,7 +55,7 @@ impl Place {
                 "state" => Path::new("/var/lib/cni/rdma-cni").join(rest),
                 _ => Path::new("/var/lib/cni").join(below),
             };
-            // without the slash that nothing appended leaves
+            // removes the final slash that an empty `below` leaves
             return usual.components().collect();
         };
         directory.path().join(below)
@@ -70,19 +69,20 @@ impl Node {
         Self::start_with(configuration, temporary(), None, None)
     }
 
-    /// Does the same as `start`, with all files where nodes have them, and with what an earlier boot left there.
+    /// Starts a node like [`Self::start`], with all files in the usual directories of nodes. They may have files of an
+    /// earlier boot.
     #[track_caller]
     pub fn start_on_disk(configuration: &str) -> Self {
         Self::start_with(configuration, Place::Usual, None, None)
     }
 
-    /// Does the same as `start`, with a state directory that outlasts the node.
+    /// Starts a node like [`Self::start`], with a state directory that exists longer than the node.
     #[track_caller]
     pub fn start_with_state(configuration: &str, state: &Path) -> Self {
         Self::start_with(configuration, temporary(), Some(state), None)
     }
 
-    /// Does the same as `start_with_state`, with a daemon that may not enter namespaces, as in the manifests.
+    /// Starts a node like [`Self::start_with_state`]. The daemon may not enter namespaces, as in the manifests.
     #[track_caller]
     pub fn start_confined(configuration: &str, state: &Path) -> Self {
         let mut node = Self::start_with(configuration, temporary(), Some(state), None);
@@ -92,7 +92,7 @@ impl Node {
         node
     }
 
-    /// Does the same as `start_with_state`, beside an API server.
+    /// Starts a node like [`Self::start_with_state`], with an API server.
     #[track_caller]
     pub fn start_in_cluster(configuration: &str, state: &Path, api: &ApiServer) -> Self {
         Self::start_with(configuration, temporary(), Some(state), Some(api))
@@ -139,21 +139,20 @@ impl Node {
         }
     }
 
-    /// Kills the daemon, and starts it as it was started before.
+    /// Kills the daemon, and starts it again by the same command.
     #[track_caller]
     pub fn kill_the_daemon(&mut self) {
         self.daemon.kill();
         self.daemon = started(&self.program, &self.arguments, &self.environment);
     }
 
-    /// Ends the daemon; how it ended, and how long that took.
+    /// Ends the daemon. Returns its exit status, and the time until it ended.
     #[track_caller]
     pub fn end(self, signal: Signal) -> (ExitStatus, Duration) {
         self.daemon.end(signal)
     }
 
-    /// Allocates as kubelet does before it has a pod's sandbox made; its pod-resources report the allocation from then
-    /// on.
+    /// Allocates, as kubelet does before it requests a pod's sandbox. Afterwards pod-resources reports the allocation.
     #[track_caller]
     pub fn allocate(&self, wish: &Wish) -> Allocation {
         let allocation = self.kubelet.allocate(wish);
@@ -162,8 +161,8 @@ impl Node {
         allocation
     }
 
-    /// Calls the plugins as kubelet does before it starts the containers of a pod, whose sandbox exists: each may
-    /// start.
+    /// Calls the plugins, as kubelet does when the pod's sandbox exists and before each container starts. Asserts that
+    /// each container may start.
     #[track_caller]
     pub fn may_start(&self, pod: &str) {
         let mut allocations = self.kubelet.allocations();
@@ -182,20 +181,20 @@ impl Node {
         self.pod_resources.set_pods(&pods);
     }
 
-    /// Kubelet has a pod with devices by claims: driver, device and CDI name of each.
+    /// Adds a pod to kubelet that has devices by claims. `devices` are driver, device and CDI name of each.
     pub fn claims(&self, pod: &str, devices: &[(&str, &str, &str)]) {
         let pod = pod_resources::pod("default", pod, &[]);
         self.pod_resources
             .set_pods(&[pod_resources::claiming(pod, devices)]);
     }
 
-    /// The pod is gone.
+    /// Removes a pod from kubelet.
     pub fn free(&self, pod: &str) {
         self.kubelet.free(pod);
         self.pod_resources.set_pods(&self.kubelet.pod_resources());
     }
 
-    /// `rdma-cni`'s entry in a conflist: what is attached is what kubelet says.
+    /// Returns the entry of `rdma-cni` in a conflist. By this entry each pod gets the devices that kubelet reports.
     pub fn chain(&self, resources: &[&str]) -> Value {
         json!({
             "type": "rdma-cni",
@@ -205,24 +204,25 @@ impl Node {
         })
     }
 
-    /// `CNI_PATH`: where the plugins under test and Debian's are.
+    /// Returns the `CNI_PATH` with the plugins under test and Debian's.
     pub fn cni_path(&self) -> String {
         plugin::cni_path(&rdma_cni(), &[])
     }
 
-    /// A file or directory of the node.
+    /// Returns the path of a file or directory of the node.
     pub fn path(&self, below: &str) -> PathBuf {
         self.place.path(below)
     }
 
-    /// The device nodes of a device's entry in the CDI file: name, major, minor.
+    /// Returns the device nodes in a device's entry in the CDI file: name, major, minor.
     #[track_caller]
     pub fn cdi_nodes(&self, device: &str) -> Vec<(String, u64, u64)> {
         let nodes = self.cdi_nodes_if_there(device);
         nodes.unwrap_or_else(|| panic!("{device} is not in the CDI file"))
     }
 
-    /// Does the same as `cdi_nodes`. None: the device has no entry, as one that is not there.
+    /// Returns the device nodes like [`Self::cdi_nodes`]. Returns `None` if the device has no entry, for example
+    /// because it does not exist.
     #[track_caller]
     pub fn cdi_nodes_if_there(&self, device: &str) -> Option<Vec<(String, u64, u64)>> {
         let file = self.path("cdi/rdma-device-plugin-rdma.json");
@@ -253,22 +253,26 @@ impl Node {
         answer
     }
 
-    /// The value of the first metric that is called `name` and has all of `labels`.
+    /// Returns the value of the first metric that has the name `name` and all of `labels`.
     #[track_caller]
     pub fn metric(&self, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
-        let text = self.metrics();
-        let has = |line: &&str| {
-            let rest = line.strip_prefix(name);
-            rest.is_some_and(|rest| {
-                rest.starts_with(['{', ' '])
-                    && labels
-                        .iter()
-                        .all(|(key, value)| rest.contains(&format!("{key}=\"{value}\"")))
-            })
-        };
-        let line = text.lines().find(has)?;
-        line.rsplit(' ').next()?.parse().ok()
+        metric(&self.metrics(), name, labels)
     }
+}
+
+/// Returns the value of the first metric in `page` that has the name `name` and all of `labels`.
+pub fn metric(page: &str, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
+    let has = |line: &&str| {
+        let rest = line.strip_prefix(name);
+        rest.is_some_and(|rest| {
+            rest.starts_with(['{', ' '])
+                && labels
+                    .iter()
+                    .all(|(key, value)| rest.contains(&format!("{key}=\"{value}\"")))
+        })
+    };
+    let line = page.lines().find(has)?;
+    line.rsplit(' ').next()?.parse().ok()
 }
 
 #[track_caller]

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The driver comes and goes: in the device plugin's place, by a roll-out, and for longer than kubelet waits for it.
+//! The driver is replaced: it takes the place of the device plugin, is replaced by a roll-out, and is away longer than
+//! kubelet waits for it.
 
 use super::{DEVICES, MANIFEST, claiming};
 use integration::{
@@ -22,14 +23,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The label by which nodes have the daemon.
+/// The label that selects the daemon's nodes.
 const LABEL: &str = "aliyun.accelerator/rdma";
 
-/// Kubelet lets a device plugin go that has been away for five minutes (`endpointStopGracePeriod` in
-/// `pkg/kubelet/cm/devicemanager/types.go`), when it next counts, every ten seconds.
+/// Kubelet removes a device plugin that has been away for five minutes (`endpointStopGracePeriod` in
+/// `pkg/kubelet/cm/devicemanager/types.go`). Kubelet checks this every ten seconds.
 const GRACE: Duration = Duration::from_secs(5 * 60 + 15);
 
-/// File in which kubelet's device manager writes down its allocations.
+/// The file in which kubelet's device manager stores its allocations.
 const CHECKPOINT: &str = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint";
 
 fn pod(name: &str) -> Value {
@@ -41,7 +42,7 @@ fn pod(name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
 }
 
-/// Waits for a daemon that is not `before`, alone.
+/// Waits until the only daemon pod is another one than `before`.
 #[track_caller]
 fn until_another_than(cluster: &mut Cluster, before: &Value) {
     cluster.until("another daemon is ready", |it| {
@@ -50,16 +51,15 @@ fn until_another_than(cluster: &mut Cluster, before: &Value) {
     });
 }
 
-/// A node whose resource the device plugin served: a pod of then keeps what it has. As long as kubelet (1.37.0) knows
-/// ids of the resource, it refuses containers that have it by a claim (`callPreStartContainerIfNeeded()` in
-/// `pkg/kubelet/cm/devicemanager/manager.go`): so that pod ends, and kubelet restarts, before the next one comes. When
-/// kubelet started comes back.
+/// A node whose resource the device plugin provided until now: an existing pod keeps its devices.
+///
+/// While kubelet (1.37.0) has ids of the resource, it refuses containers that have the resource by a claim
+/// (`callPreStartContainerIfNeeded()` in `pkg/kubelet/cm/devicemanager/manager.go`). Therefore the existing pod ends
+/// and kubelet restarts before the next pod starts. Returns the time of kubelet's start.
 pub(super) fn takes_the_device_plugins_place(cluster: &mut Cluster) -> Instant {
     cluster.types(&format!("kubectl label node {NODE} {LABEL}=true"));
     cluster.types("kubectl apply --server-side -f conf/manifests/lingjun.yaml");
-    cluster.until("the node has ids", |it| {
-        it.allocatable(HCA).as_deref() == Some("1k")
-    });
+    cluster.until("the node has ids", Cluster::has_ids);
     cluster.make(PODS, &pod("of-ids"));
     let old = cluster.pod("of-ids");
     has_all_rails(&old);
@@ -90,8 +90,8 @@ pub(super) fn takes_the_device_plugins_place(cluster: &mut Cluster) -> Instant {
     started
 }
 
-/// Kubelet lets the device plugin go some time after it has `started`, and not what a pod of it had that has ended since.
-/// It starts containers by claims nevertheless.
+/// Kubelet removes the device plugin some time after kubelet's start at `started`, but keeps the allocation of a pod
+/// that has ended since. It starts containers with claims nevertheless.
 pub(super) fn outlives_the_device_plugin(cluster: &mut Cluster, started: Instant) {
     let left = GRACE.saturating_sub(started.elapsed());
     cluster.says(&format!(
@@ -109,7 +109,7 @@ pub(super) fn outlives_the_device_plugin(cluster: &mut Cluster, started: Instant
     end(cluster, &["later"]);
 }
 
-/// One driver takes over from the other, while a pod comes.
+/// A new driver replaces the old one while a pod starts.
 pub(super) fn is_rolled_out_below_pods(cluster: &mut Cluster, pods: &[&Pod]) {
     let (before, at) = (daemon(cluster), Instant::now());
     cluster.types("kubectl -n kube-system rollout restart ds/ack-rdma-dp-ds");
@@ -124,7 +124,8 @@ pub(super) fn is_rolled_out_below_pods(cluster: &mut Cluster, pods: &[&Pod]) {
     end(cluster, &["meanwhile"]);
 }
 
-/// The driver is away until kubelet has deleted the slices: what ends waits, what comes waits, what runs goes on.
+/// The driver is away until kubelet has deleted the slices. Meanwhile, ending and starting pods wait, and running pods
+/// continue.
 pub(super) fn is_away_for_long(cluster: &mut Cluster, pods: &[&Pod]) {
     cluster.make(PODS, &pod("ends"));
     has_all_rails(&claiming(cluster, "ends"));

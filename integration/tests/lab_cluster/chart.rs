@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The chart, by Helm itself.
+//! The chart, installed by Helm itself.
 
 use super::{
     Before, PAGE,
@@ -7,10 +7,7 @@ use super::{
 };
 use integration::{
     Cluster,
-    container_runtime::{
-        installed::records,
-        shared::{HCA, has_all_rails},
-    },
+    container_runtime::{installed::records, shared::has_all_rails},
     control_plane::nodes::NODE,
     pages, real_kubelet,
 };
@@ -18,14 +15,14 @@ use serde_json::Value;
 
 const CHART: &str = "rdma conf/helm/rdma-device-plugin --namespace kube-system";
 
-/// The pods of kube-system: all are the chart's.
+/// Pods of the namespace `kube-system`. All of them belong to the chart.
 const SYSTEM: &str = "/api/v1/namespaces/kube-system/pods";
 
 fn name(pod: &Value) -> &str {
     pod["metadata"]["name"].as_str().expect("a name")
 }
 
-/// Installed, upgraded and rolled back beside pods with RDMA, and taken off again while they are still there.
+/// Installs, upgrades, rolls back and removes the chart while pods with RDMA run.
 pub(super) fn is_installed_upgraded_and_removed_below_pods() {
     let mut cluster = Cluster::new();
     let before = Before::of(&cluster.nics.host);
@@ -37,9 +34,7 @@ pub(super) fn is_installed_upgraded_and_removed_below_pods() {
     ));
     // --wait has waited for the daemon
     cluster.types("kubectl -n kube-system rollout status ds/ack-rdma-dp-ds --watch=false");
-    cluster.until("the node has ids", |it| {
-        it.allocatable(HCA).as_deref() == Some("1k")
-    });
+    cluster.until("the node has ids", Cluster::has_ids);
     let [server, client] = pods::of_the_example_have_all_rails(&mut cluster);
 
     let gaps = real_kubelet::log().matches(super::upgrade::NO_IDS).count();

@@ -1,26 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The node gets what it needs, and loses it again, by the page's commands.
+//! Installation and removal on the node, by the page's commands.
 
 use super::{PAGE, upgrade::NO_IDS};
 use integration::{
     Cluster,
-    container_runtime::{installed::records, shared::HCA},
+    container_runtime::{
+        installed::records,
+        shared::{HCA, IDS},
+    },
     control_plane::nodes::NODE,
     pages, real_kubelet,
 };
 use std::{collections::BTreeSet, ffi::OsString, fs};
 
-/// Kubelet's directory of device plugins' sockets.
+/// Kubelet's directory for the sockets of device plugins.
 const SOCKETS: &str = "/var/lib/kubelet/device-plugins";
 
-/// "Which manifest".
+/// Applies the manifest of "Which manifest".
 pub(super) fn manifest_is_applied(cluster: &Cluster) {
     for line in pages::commands(PAGE, "Which manifest", "kubectl") {
         cluster.types(&line.replace("NODE", NODE));
     }
 }
 
-/// Types the commands of "Which manifest", and those of "Verify" until the first pod.
+/// Types the commands of "Which manifest", and those of "Verify" before the first pod.
 pub(super) fn by_the_page(cluster: &mut Cluster) {
     manifest_is_applied(cluster);
     for line in verify() {
@@ -28,10 +31,8 @@ pub(super) fn by_the_page(cluster: &mut Cluster) {
             return;
         }
         if line.contains(" get node ") {
-            // kubelet tells it every ten seconds
-            cluster.until("the node has ids", |it| {
-                it.allocatable(HCA).as_deref() == Some("1k")
-            });
+            // kubelet reports to the API server every ten seconds
+            cluster.until("the node has ids", Cluster::has_ids);
         }
         let said = cluster.types(&line.replace("NODE", NODE));
         let shows = |words: &str| assert!(said.contains(words), "{line}: {said}");
@@ -42,7 +43,7 @@ pub(super) fn by_the_page(cluster: &mut Cluster) {
             shows("the runtime calls rdma-cni for network pods");
             shows("registered with kubelet");
         } else if line.contains(" get node ") {
-            shows("\"rdma/hca\":\"1k\"");
+            shows(&format!("\"rdma/hca\":\"{IDS}\""));
         }
     }
     panic!("{PAGE} has an example's pods");
@@ -54,12 +55,12 @@ pub(super) fn verify() -> Vec<String> {
     pages::commands(PAGE, "Verify", "kubectl")
 }
 
-/// "Removal".
+/// Types the commands of "Removal".
 pub(super) fn removed_by_the_page<N>(cluster: &mut Cluster<N>) {
     let gaps = || real_kubelet::log().matches(NO_IDS).count();
     let before = gaps();
     for line in pages::commands(PAGE, "Removal", "kubectl") {
-        // with an image in somebody's registry
+        // the line names an image in a placeholder registry
         if !line.contains("registry.example") {
             let said = cluster.types(&line);
             assert!(!said.is_empty(), "{line}");

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `kubectl rdma` beside the example's pods: the daemon answers through the API server and kubelet, and a pod pings.
+//! `kubectl rdma` while the example's pods run. The daemon answers through the API server and kubelet, and a pod
+//! pings.
 
 use super::pods::PAIR;
 use integration::{
     Cluster,
     cluster::{claims::DAEMONS, traffic},
+    container_runtime::shared::IDS,
     control_plane::nodes::NODE,
 };
 use serde_json::{Value, json};
 
-/// The exit code and the output of a command line, which prints no error of the plugin itself.
+/// The exit code and the output of a command line. Asserts that the plugin itself prints no error.
 #[track_caller]
 fn typed(cluster: &Cluster, line: &str) -> (Option<i32>, String) {
     let output = cluster.tries(&format!("kubectl rdma {line}"));
@@ -22,7 +24,7 @@ fn typed(cluster: &Cluster, line: &str) -> (Option<i32>, String) {
 pub(super) fn shows_the_node_and_its_pods(cluster: &Cluster) {
     let (code, text) = typed(cluster, "nodes -o json");
     let nodes: Value = serde_json::from_str(&text).expect("JSON");
-    let hca = json!({"rdma/hca": {"allocatable": "1k", "capacity": "1k"}});
+    let hca = json!({"rdma/hca": {"allocatable": IDS.to_string(), "capacity": IDS.to_string()}});
     assert_eq!(nodes[0]["name"], NODE);
     assert_eq!(nodes[0]["daemon"], "Ready");
     assert_eq!(nodes[0]["resources"], hca);
@@ -48,7 +50,7 @@ pub(super) fn shows_the_node_and_its_pods(cluster: &Cluster) {
         );
     }
 
-    // what the container cannot see makes 2 of 0
+    // facts that the container cannot see change exit code 0 to 2
     let (code, text) = typed(cluster, &format!("doctor {NODE} -- --json"));
     assert!(matches!(code, Some(1 | 2)), "{code:?}: {text}");
     let report: Value = serde_json::from_str(&text).expect("JSON");
@@ -63,7 +65,7 @@ pub(super) fn shows_the_node_and_its_pods(cluster: &Cluster) {
     );
 }
 
-/// Each rail of one pod reaches the same of the other; nobody answers for an address that nobody has.
+/// Each rail of one pod reaches the same rail of the other pod. An unused address does not answer.
 pub(super) fn pings_from_inside_a_pod(cluster: &mut Cluster) {
     let [from, to] = PAIR;
     let (code, told) = typed(

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Operations on a node that has pods: its programs restart, a namespace enforces PodSecurity, an operator drains it.
+//! Operations on a node with pods: its programs restart, a namespace enforces PodSecurity, and an operator drains the
+//! node.
 
 use super::{
     pods::{self, PODS},
@@ -7,7 +8,7 @@ use super::{
 };
 use integration::{
     Cluster, Netns,
-    cluster::is_true,
+    cluster::{claims::kill_daemon, is_true},
     container_runtime::{
         Pod,
         shared::{HCA, has_all_rails, nodes_of_all_rails},
@@ -15,14 +16,14 @@ use integration::{
     control_plane::nodes::NODE,
 };
 use nix::sys::signal::Signal;
-use serde_json::{Value, json};
+use serde_json::json;
 
 const NAMESPACES: &str = "/api/v1/namespaces";
 
 /// A namespace that enforces PodSecurity.
 const TENANTS: &str = "tenants";
 
-/// A pod that comes now has its rails, and leaves the others theirs.
+/// A new pod gets its rails, and the other pods keep theirs.
 #[track_caller]
 fn takes_pods(cluster: &mut Cluster, name: &str, pair: &[&Pod; 2]) {
     cluster.make(PODS, &pods::pod(name, &json!({HCA: 1})));
@@ -34,7 +35,7 @@ fn takes_pods(cluster: &mut Cluster, name: &str, pair: &[&Pod; 2]) {
     cluster.says(&format!("{name} has come and gone"));
 }
 
-/// The container runtime is killed, and starts beside what it had started.
+/// Kills the container runtime and starts it again; its processes continue.
 pub(super) fn start_the_runtime_anew(cluster: &mut Cluster, pair: &[&Pod; 2]) {
     cluster.runtime.go(Signal::SIGKILL);
     cluster.runtime.come();
@@ -42,35 +43,23 @@ pub(super) fn start_the_runtime_anew(cluster: &mut Cluster, pair: &[&Pod; 2]) {
     takes_pods(cluster, "after-the-runtime", pair);
 }
 
-/// The API server is killed, and starts again.
+/// Kills the API server and starts it again.
 pub(super) fn start_the_api_server_anew(cluster: &mut Cluster, pair: &[&Pod; 2]) {
     cluster.plane.restart_api_server(Signal::SIGKILL);
     cluster.says("the API server was started anew");
     takes_pods(cluster, "after-the-api-server", pair);
 }
 
-/// The daemon's process is killed; kubelet starts its container again.
+/// Kills the daemon's process; kubelet restarts its container.
 pub(super) fn kill_the_daemon(cluster: &mut Cluster, pair: &[&Pod; 2]) {
-    let daemon = |cluster: &Cluster| daemons(cluster).pop().expect("a daemon");
-    let of_container = |pod: &Value| pod["status"]["containerStatuses"][0].clone();
-    let container = of_container(&daemon(cluster));
-    assert_eq!(container["restartCount"], 0, "{container:#}");
-    let id = container["containerID"].as_str().expect("an id");
-    let id = id.split_once("://").expect("a runtime and an id").1;
-    cluster.runtime.cri().kill(id);
-    cluster.until("kubelet has started the daemon again", |it| {
-        let daemon = daemon(it);
-        of_container(&daemon)["restartCount"] == 1 && is_true(&daemon, "Ready")
-    });
-    cluster.until("the node has ids", |it| {
-        it.allocatable(HCA).as_deref() == Some("1k")
-    });
+    kill_daemon(cluster);
+    cluster.until("the node has ids", Cluster::has_ids);
     cluster.says("the daemon was started again");
     takes_pods(cluster, "after-the-daemon", pair);
 }
 
-/// A pod of a namespace that enforces `baseline` has its rails; one with `hostNetwork` is not taken there, but as soon
-/// as the namespace enforces `privileged`, and has the devices then.
+/// A pod in a namespace that enforces `baseline` gets its rails. The API server refuses a pod with `hostNetwork`
+/// there. It accepts the pod when the namespace enforces `privileged`, and the pod gets the devices.
 pub(super) fn enforce_pod_security(cluster: &mut Cluster) {
     let labels = json!({"pod-security.kubernetes.io/enforce": "baseline"});
     let namespace = json!({"metadata": {"name": TENANTS, "labels": labels}});
@@ -99,7 +88,7 @@ pub(super) fn enforce_pod_security(cluster: &mut Cluster) {
     cluster.says("a namespace that enforces PodSecurity has had pods");
 }
 
-/// Pods leave, the daemon stays; afterwards the node takes pods as before.
+/// Drains the node: its pods leave, and the daemon stays. Afterwards pods start on the node as before.
 pub(super) fn drain_the_node(cluster: &mut Cluster, pair: [&Pod; 2]) {
     let netns: Vec<Netns> = pair.into_iter().map(Pod::netns).collect();
     let said = cluster.types(&format!(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Another daemon takes over, beside pods that run and pods that come.
+//! A new daemon replaces the old one while pods run and start.
 
 use super::pods;
 use integration::{
@@ -8,7 +8,7 @@ use integration::{
     container_runtime::{
         Pod,
         installed::root,
-        shared::{HCA, has_all_rails},
+        shared::{HCA, IDS, has_all_rails},
     },
     real_kubelet,
 };
@@ -20,17 +20,17 @@ use std::{
     time::Duration,
 };
 
-/// The chart, with a daemon that deletes refused pods.
+/// The chart's manifest with a daemon that deletes refused pods.
 const LATER: &str = "integration/manifests/rendered/refused-pods.yaml";
 
-/// Words that kubelet (`markResourceUnhealthy` in `pkg/kubelet/cm/devicemanager/manager.go`) logs when it has no ids any
+/// Text that kubelet (`markResourceUnhealthy` in `pkg/kubelet/cm/devicemanager/manager.go`) logs when it has no ids any
 /// more.
 pub(super) const NO_IDS: &str = "Mark all resources Unhealthy for resource";
 
-/// So many pods come while the daemon is replaced, one after the other.
+/// Number of pods that start, one after the other, while the daemon is replaced.
 const ARRIVING: usize = 3;
 
-/// Between two of them.
+/// The time between the starts of two of these pods.
 const BETWEEN: Duration = Duration::from_secs(4);
 
 /// The DaemonSet's pods.
@@ -39,8 +39,8 @@ pub(super) fn daemons(cluster: &Cluster) -> Vec<Value> {
     cluster.look_at_all(&format!("/api/v1/namespaces/kube-system/pods?{label}"))
 }
 
-/// The DaemonSet gets another template: at no moment does the node have no ids, pods that come meanwhile
-/// start with their rails, and those before them do not notice.
+/// The DaemonSet gets another template. The node has ids at every moment, pods that start meanwhile get their rails,
+/// and older pods are not affected.
 pub(super) fn goes_on_beside_pods(cluster: &mut Cluster, pair: &[&Pod; 2]) {
     let before = real_kubelet::log().matches(NO_IDS).count();
     let [old] = &daemons(cluster)[..] else {
@@ -78,7 +78,7 @@ pub(super) fn goes_on_beside_pods(cluster: &mut Cluster, pair: &[&Pod; 2]) {
         let daemons = daemons(it);
         daemons.len() == 1 && is_true(&daemons[0], "Ready") && daemons[0]["metadata"]["uid"] != old
     });
-    assert_eq!(seen, ["1k".to_owned()].into());
+    assert_eq!(seen, [IDS.to_string()].into());
     for name in &names {
         has_all_rails(&cluster.pod(name));
     }

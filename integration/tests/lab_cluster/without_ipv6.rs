@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon comes to a node whose NICs have no IPv6 yet ("Nodes without IPv6" of docs/install.md).
+//! The daemon starts on a node whose NICs have no IPv6 address yet ("Nodes without IPv6" of docs/install.md).
 
 use super::{
     install::{manifest_is_applied, verify},
@@ -16,11 +16,11 @@ use integration::{
 use serde_json::json;
 use std::fs;
 
-/// Where the network's list is.
+/// The directory with the list of the network.
 const LISTS: [&str; 1] = ["/etc/cni"];
 
-/// All is ready, the list stays as it is, and pods have their devices without rails; with the NICs' addresses the entry
-/// comes, and a pod has its rails.
+/// The daemon is ready, the list is unchanged, and pods get their devices without rails. When the NICs get addresses,
+/// the daemon adds the entry, and a pod gets its rails.
 pub(super) fn waits_for_an_address(cluster: &mut Cluster) {
     let lists = Files::below(&LISTS);
     each_address(cluster, "del");
@@ -36,9 +36,7 @@ pub(super) fn waits_for_an_address(cluster: &mut Cluster) {
         let said = cluster.types(&line.expect("the page has the command"));
         assert!(said.contains(told), "{said}");
     }
-    cluster.until("the node has ids", |it| {
-        it.allocatable(HCA).as_deref() == Some("1k")
-    });
+    cluster.until("the node has ids", Cluster::has_ids);
     Files::below(&LISTS).assert_as(&lists, &[]);
     cluster.make(PODS, &pods::pod("early", &json!({HCA: 1})));
     let early = cluster.pod("early");
@@ -56,7 +54,7 @@ pub(super) fn waits_for_an_address(cluster: &mut Cluster) {
     cluster.says("with addresses a pod has its rails");
 }
 
-/// The NICs' IPv6 addresses come or go.
+/// Adds or removes the NICs' IPv6 addresses.
 fn each_address(cluster: &Cluster, verb: &str) {
     for rail in [0, 1] {
         let (address, netdev) = (nics::ipv6_start(rail), nics::netdev(rail));

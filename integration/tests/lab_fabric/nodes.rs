@@ -1,34 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Two nodes and a switch. Namespaces stand for them, veths for cables, and a bridge with one VLAN for each rail for the
-//! switch. RDMA devices are the kernel's soft-RoCE.
+//! Three nodes and a switch. Veths stand for cables, and a namespace with a bridge and one VLAN for each rail for the switch.
+//! RDMA devices are the kernel's soft-RoCE. All nodes are in the machine's namespace, because rdma_rxe of some kernels has
+//! traffic in no other one. By policy rules a packet from one node to another leaves by its rail, and not by `lo`.
 
 use integration::{ApiServer, Netns, api_server::NODE, daemon::rdma_device_plugin, lab::ipv4};
-use rdma_netns::netns;
 use rdma_resources::Published;
 use serde_json::{Value, json};
-use std::{fs, os::unix::fs::symlink, process::Command};
+use std::{fs, os::unix::fs::symlink, path::PathBuf, process::Command};
 use tempfile::TempDir;
 
 pub(super) const RAILS: usize = 6;
 /// A rail without a fault.
 pub(super) const SOUND: usize = 0;
-/// The switch drops UDP port 4791 of this rail, and nothing else.
+/// The switch drops UDP port 4791 to the first node on this rail, and nothing else.
 pub(super) const FILTERED: usize = 1;
-/// The switch has the peer's port of this rail in another VLAN.
+/// The switch has the first node's port of this rail in another VLAN.
 pub(super) const STRAY: usize = 2;
-/// The peer's cables of these rails are in each other's port.
+/// The first node's cables of these rails are in each other's port.
 pub(super) const SWAPPED: [usize; 2] = [3, 4];
 /// The switch loses a fifth of this rail's packets, in each direction.
 pub(super) const LOSSY: usize = 5;
-/// The peer.
-pub(super) const PEER: &str = "node-2";
+/// The nodes. The first one pings the second one, and watches both others.
+const NODES: [&str; 3] = [NODE, "node-2", "node-3"];
 
 const RESOURCE: &str = "rdma/hca";
 const CONFIG_MAPS: &str = "/api/v1/namespaces/rdma/configmaps";
 
-/// The two nodes. The first one pings and watches, by a stand-in for the API server in its namespace.
+/// The nodes, and a stand-in for the API server.
 pub(super) struct Nodes {
-    pub(super) nodes: [Netns; 2],
+    pub(super) host: Netns,
     switch: Netns,
     api: ApiServer,
     directory: TempDir,
@@ -37,146 +37,147 @@ pub(super) struct Nodes {
 impl Nodes {
     #[track_caller]
     pub(super) fn new() -> Self {
-        let nodes = ["one", "two"].map(Netns::new);
+        let (mut cables, mut ports, mut rules) = (vec![], vec![], vec![]);
         let switch = Netns::new("switch");
-        let host = Netns::own();
-        nodes[0].ip("link set dev lo up");
-        let inside = netns::Netns::open(nodes[0].path()).expect("a namespace");
-        let api = inside.run(ApiServer::start).expect("entered");
-        let (mut cables, mut ports) = (vec![], vec![]);
-        for (node, netns) in nodes.iter().enumerate() {
-            for rail in 0..RAILS {
-                let port = port(node, rail);
-                let ends = [netns, &switch].map(Netns::name);
-                cables.push(format!(
-                    "link add rdma{rail} netns {} type veth peer name {port} netns {}",
-                    ends[0], ends[1]
-                ));
-                ports.push(format!("link set dev {port} master switch up"));
-            }
-        }
-        host.ip_batch(&cables);
-        switch.ip("link add switch up type bridge vlan_filtering 1 vlan_default_pvid 0");
-        switch.ip_batch(&ports);
-        let directory = tempfile::tempdir().expect("a directory");
         let scene = Self {
-            nodes,
+            host: Netns::own(),
             switch,
-            api,
-            directory,
+            api: ApiServer::start(),
+            directory: tempfile::tempdir().expect("a directory"),
         };
-        for rail in 0..RAILS {
-            for node in 0..2 {
-                scene.vlan(node, rail, "add", rail);
+        for (node, rail) in all_rails() {
+            let (netdev, port) = (netdev(node, rail), port(node, rail));
+            let switch = scene.switch.name();
+            cables.push(format!(
+                "link add {netdev} type veth peer name {port} netns {switch}"
+            ));
+            ports.push(format!("link set dev {port} master switch up"));
+            let (address, table) = (ipv4(rail, node), table(node, rail));
+            rules.push(format!(
+                "rule add pref 5 iif lo from {address} lookup {table}"
+            ));
+        }
+        rules.extend(["rule add pref 10 lookup local", "rule del pref 0"].map(str::to_owned));
+        scene.host.ip_batch(&cables);
+        scene.host.ip_batch(&rules);
+        let bridge = "link add switch up type bridge vlan_filtering 1 vlan_default_pvid 0";
+        scene.switch.ip(bridge);
+        scene.switch.ip_batch(&ports);
+        for (node, rail) in all_rails() {
+            let netdev = netdev(node, rail);
+            // a packet's source is an address of the machine, which has many addresses of the same network
+            for (key, value) in [
+                ("accept_local", "1"),
+                ("rp_filter", "0"),
+                ("arp_ignore", "1"),
+            ] {
+                let key = format!("ipv4/conf/{netdev}/{key}");
+                scene.host.set_sysctl(&key, value);
             }
         }
-        (0..2).for_each(|node| scene.start(node, 0));
+        scene.vlans(all_rails().map(|(node, rail)| (node, rail, rail, true)));
+        (0..NODES.len()).for_each(|node| scene.boots(node, 0));
         scene.publish();
         scene
     }
 
     /// Gives a node its hardware addresses, which differ for each `boot`, its addresses and its RDMA devices.
     #[track_caller]
-    fn start(&self, node: usize, boot: usize) {
-        let netns = &self.nodes[node];
+    pub(super) fn boots(&self, node: usize, boot: usize) {
         let (mut links, mut devices) = (vec![], vec![]);
         for rail in 0..RAILS {
-            let address = ipv4(rail, node);
-            links.push(format!(
-                "link set dev rdma{rail} address {}",
-                mac(node, rail, boot)
-            ));
-            links.push(format!("address add {address}/24 dev rdma{rail}"));
-            links.push(format!("link set dev rdma{rail} up"));
+            let (netdev, address) = (netdev(node, rail), ipv4(rail, node));
+            let mac = mac(node, rail, boot);
+            links.push(format!("link set dev {netdev} address {mac}"));
+            links.push(format!("address add {address}/24 dev {netdev}"));
+            links.push(format!("link set dev {netdev} up"));
+            let table = table(node, rail);
+            links.push(format!("route add table {table} default dev {netdev}"));
             let device = port(node, rail);
-            devices.push(format!("link add {device} type rxe netdev rdma{rail}"));
+            devices.push(format!("link add {device} type rxe netdev {netdev}"));
         }
-        netns.ip_batch(&links);
-        netns.rdma_batch(&devices);
-        // a new one is the host's
-        let set = |rail| format!("dev set {} netns {}", port(node, rail), netns.name());
-        let moves: Vec<String> = (0..RAILS).map(set).collect();
-        Netns::own().rdma_batch(&moves);
+        self.host.ip_batch(&links);
+        self.host.rdma_batch(&devices);
     }
 
-    /// The peer loses its power: its RDMA devices, addresses and carriers are gone.
+    /// A node loses its power: its RDMA devices, addresses and carriers are gone.
     #[track_caller]
-    pub(super) fn peer_goes(&self) {
-        let [_, peer] = &self.nodes;
-        self.delete_devices(1);
+    pub(super) fn goes(&self, node: usize) {
+        let delete = |rail| format!("link delete {}", port(node, rail));
+        let devices: Vec<String> = (0..RAILS).map(delete).collect();
+        self.host.rdma_batch(&devices);
         let gone = |rail| {
+            let netdev = netdev(node, rail);
             [
-                format!("address flush dev rdma{rail}"),
-                format!("link set dev rdma{rail} down"),
+                format!("address flush dev {netdev}"),
+                format!("link set dev {netdev} down"),
             ]
         };
         let lines: Vec<String> = (0..RAILS).flat_map(gone).collect();
-        peer.ip_batch(&lines);
+        self.host.ip_batch(&lines);
     }
 
-    /// The peer has booted again, with RDMA devices of other GUIDs.
+    /// Gives ports the untagged VLAN of a rail (true), or takes it from them. Each port has its node, its rail, and the rail of
+    /// the VLAN.
     #[track_caller]
-    pub(super) fn peer_returns(&self) {
-        self.start(1, 1);
+    fn vlans(&self, ports: impl IntoIterator<Item = (usize, usize, usize, bool)>) {
+        let line = |(node, rail, of, has): (usize, usize, usize, bool)| {
+            let verb = if has { "add" } else { "del" };
+            let (port, vlan) = (port(node, rail), 100 + of);
+            format!("vlan {verb} dev {port} vid {vlan} pvid untagged")
+        };
+        let lines: Vec<String> = ports.into_iter().map(line).collect();
+        let file = self.directory.path().join("vlans");
+        fs::write(&file, lines.join("\n")).expect("written");
+        self.switch
+            .run(&format!("bridge -batch {}", file.display()));
     }
 
+    /// The switch drops UDP port 4791 to the first node on one rail.
     #[track_caller]
-    fn delete_devices(&self, node: usize) {
-        let delete = |rail| format!("link delete {}", port(node, rail));
-        let lines: Vec<String> = (0..RAILS).map(delete).collect();
-        self.nodes[node].rdma_batch(&lines);
-    }
-
-    /// `verb`, add or del, for the untagged VLAN of rail `of` on a port.
-    #[track_caller]
-    fn vlan(&self, node: usize, rail: usize, verb: &str, of: usize) {
-        let (port, vlan) = (port(node, rail), 100 + of);
+    pub(super) fn filter(&self) {
+        let port = port(0, FILTERED);
+        self.switch.run(&format!("tc qdisc add dev {port} clsact"));
         self.switch.run(&format!(
-            "bridge vlan {verb} dev {port} vid {vlan} pvid untagged"
+            "tc filter add dev {port} egress protocol ip flower ip_proto udp dst_port 4791 action drop"
         ));
     }
 
     /// All faults of the switch at the same time.
     #[track_caller]
     pub(super) fn break_switch(&self) {
-        let filtered = port(1, FILTERED);
-        let run = |line: &str| self.switch.run(line);
-        run(&format!("tc qdisc add dev {filtered} clsact"));
-        run(&format!(
-            "tc filter add dev {filtered} egress protocol ip flower ip_proto udp dst_port 4791 action drop"
-        ));
-        for node in 0..2 {
+        self.filter();
+        for node in 0..NODES.len() {
             let lossy = port(node, LOSSY);
-            run(&format!("tc qdisc add dev {lossy} root netem loss 20%"));
+            self.switch
+                .run(&format!("tc qdisc add dev {lossy} root netem loss 20%"));
         }
-        for (rail, other) in Self::strays() {
-            self.vlan(1, rail, "del", rail);
-            self.vlan(1, rail, "add", other);
-        }
+        let strays = Self::strays().map(|(rail, of)| [(0, rail, rail, false), (0, rail, of, true)]);
+        self.vlans(strays.concat());
     }
 
     #[track_caller]
     pub(super) fn mend_switch(&self) {
-        let run = |line: &str| self.switch.run(line);
-        run(&format!("tc qdisc del dev {} clsact", port(1, FILTERED)));
-        for node in 0..2 {
-            run(&format!("tc qdisc del dev {} root", port(node, LOSSY)));
+        let filtered = port(0, FILTERED);
+        self.switch
+            .run(&format!("tc qdisc del dev {filtered} clsact"));
+        for node in 0..NODES.len() {
+            let lossy = port(node, LOSSY);
+            self.switch.run(&format!("tc qdisc del dev {lossy} root"));
         }
-        for (rail, other) in Self::strays() {
-            self.vlan(1, rail, "del", other);
-            self.vlan(1, rail, "add", rail);
-        }
+        let strays = Self::strays().map(|(rail, of)| [(0, rail, of, false), (0, rail, rail, true)]);
+        self.vlans(strays.concat());
     }
 
-    /// The rails whose VLANs are wrong on the peer's ports, and the rail whose VLAN each has.
+    /// The rails whose VLANs are wrong on the first node's ports, and the rail whose VLAN each has.
     fn strays() -> [(usize, usize); 3] {
         let [one, other] = SWAPPED;
         [(STRAY, RAILS), (one, other), (other, one)]
     }
 
-    /// Writes what both nodes' daemons have published: slices, and the peer's rails for the watch.
+    /// Writes what the nodes' daemons have published: slices, and the others' rails for the watch.
     fn publish(&self) {
-        for (node, name) in [NODE, PEER].into_iter().enumerate() {
+        for (node, name) in NODES.into_iter().enumerate() {
             let device = |rail: usize| {
                 json!({"attributes": {
                     "resource": {"string": RESOURCE}, "rail": {"int": rail},
@@ -190,42 +191,47 @@ impl Nodes {
             let slice = json!({"spec": {"nodeName": name, "devices": devices}});
             self.api.put(&path, slice);
         }
-        let rail = |rail: usize| {
-            let addresses = [ipv4(rail, 1)];
-            json!({"resource": RESOURCE, "number": rail, "device": "", "addresses": addresses})
-        };
-        let rails: Vec<Value> = (0..RAILS).map(rail).collect();
-        let name = format!("rdma-fabric-{PEER}");
-        let metadata = json!({"name": name, "labels": {"rdma-fabric-group": "5"}});
-        let data = json!({"rails": json!(rails).to_string()});
-        let path = format!("{CONFIG_MAPS}/{name}");
-        self.api
-            .put(&path, json!({"metadata": metadata, "data": data}));
+        for (node, name) in NODES.into_iter().enumerate().skip(1) {
+            let rail = |rail: usize| {
+                let addresses = [ipv4(rail, node)];
+                json!({"resource": RESOURCE, "number": rail, "device": "", "addresses": addresses})
+            };
+            let rails: Vec<Value> = (0..RAILS).map(rail).collect();
+            let name = format!("rdma-fabric-{name}");
+            let metadata = json!({"name": name, "labels": {"rdma-fabric-group": "5"}});
+            let data = json!({"rails": json!(rails).to_string()});
+            let path = format!("{CONFIG_MAPS}/{name}");
+            self.api
+                .put(&path, json!({"metadata": metadata, "data": data}));
+        }
     }
 
     /// The program on the first node, with its access to the API server.
     fn program(&self) -> Command {
-        let mut command = self.nodes[0].command(rdma_device_plugin());
+        let mut command = self.host.command(rdma_device_plugin());
         command.envs(self.api.environment());
         command
     }
 
-    /// The exit code and the document of a ping of the peer from each rail.
+    /// The exit code and the document of a ping of the second node.
     #[track_caller]
     pub(super) fn ping(&self, options: &[&str]) -> (i32, Value) {
         let mut command = self.program();
-        command.args(["ping", PEER, "--json"]).args(options);
+        command.args(["ping", NODES[1], "--json"]).args(options);
         command.arg("--service-account-dir").arg(self.api.account());
         let output = command.output().expect("it starts");
         assert_eq!(String::from_utf8_lossy(&output.stderr), "");
-        let document: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-        let pairs = document["pairs"].as_array().map(Vec::len);
-        assert_eq!(pairs, Some(RAILS), "{document:#}");
+        let document = serde_json::from_slice(&output.stdout).expect("JSON");
         (output.status.code().expect("not killed"), document)
     }
 
-    /// The watch of the first node, at its fastest pace. The PCI functions of the rails are made up; the netdevs, RDMA
-    /// devices and addresses are the kernel's.
+    /// The state directory of the first node.
+    pub(super) fn state(&self) -> PathBuf {
+        self.directory.path().join("state")
+    }
+
+    /// The watch of the first node, at its fastest pace and with any share of unreachable rails. The PCI functions of the rails are made up; the
+    /// netdevs, RDMA devices and addresses are the kernel's.
     #[track_caller]
     pub(super) fn watch(&self) -> Command {
         let sysfs = self.directory.path().join("sys");
@@ -242,11 +248,12 @@ impl Nodes {
         let resources = json!({RESOURCE: {"sharing": "exclusive", "byId": {"0": all}}});
         let published = json!({"format": 2, "resources": resources});
         let published: Published = serde_json::from_value(published).expect("resources");
-        let state = self.directory.path().join("state");
+        let state = self.state();
         fs::create_dir(&state).expect("a directory");
         published.write(&state).expect("written");
         let mut command = self.program();
         command.args(["fabric", "--namespace=rdma", "--interval=1"]);
+        command.arg("--unhealthy-percent=100");
         command.arg("--metrics-address=127.0.0.1:0");
         command.arg("--service-account-dir").arg(self.api.account());
         command.arg("--state-dir").arg(state);
@@ -256,16 +263,40 @@ impl Nodes {
 }
 
 impl Drop for Nodes {
-    /// A namespace ends later, and gives its devices to the host.
+    /// Removes what the machine's namespace has got. A rail can be a pod's.
     fn drop(&mut self) {
-        for (node, netns) in self.nodes.iter().enumerate() {
-            for rail in 0..RAILS {
-                let mut delete = netns.command("rdma");
-                let device = port(node, rail);
-                let _ = delete.args(["link", "delete", &device]).output();
-            }
+        let mut lines = ["rule add pref 0 lookup local", "rule del pref 10"]
+            .map(str::to_owned)
+            .to_vec();
+        for (node, rail) in all_rails() {
+            let device = port(node, rail);
+            let _ = self
+                .host
+                .command("rdma")
+                .args(["link", "delete", &device])
+                .output();
+            lines.push(format!("link delete dev {}", netdev(node, rail)));
+            lines.push("rule del pref 5".to_owned());
         }
+        self.host.ip_batch_of_attempts(&lines);
     }
+}
+
+fn all_rails() -> impl Iterator<Item = (usize, usize)> {
+    (0..NODES.len()).flat_map(|node| (0..RAILS).map(move |rail| (node, rail)))
+}
+
+/// The netdev of a node's rail. The other nodes' slices have the first node's names.
+fn netdev(node: usize, rail: usize) -> String {
+    match node {
+        0 => format!("rdma{rail}"),
+        _ => format!("n{node}rdma{rail}"),
+    }
+}
+
+/// The routing table of a node's rail.
+fn table(node: usize, rail: usize) -> usize {
+    1000 + node * RAILS + rail
 }
 
 /// The switch's port of a node's rail, and the rail's RDMA device.

@@ -14,7 +14,7 @@ use rdma_netns::netns;
 use serde_json::{Value, json};
 use std::{process::Stdio, thread, time::Duration};
 
-/// Two pods with two rails each, by the kernel's real connection manager on soft-RoCE.
+/// Two pods with two rails each, on soft-RoCE with the kernel's real connection manager.
 struct TwoPods {
     lab: Lab,
     pods: [Netns; 2],
@@ -46,7 +46,7 @@ impl TwoPods {
         Attachment::new(&container, pods[pod].path(), "eth0").of_pod("default", NAMES[pod])
     }
 
-    /// Exit code and standard output of `ping` on the node.
+    /// The exit code and the standard output of `ping` on the node.
     #[track_caller]
     fn ping(&self, arguments: &[&str]) -> (i32, String) {
         let mut command = self.lab.host.command(rdma_device_plugin());
@@ -59,7 +59,7 @@ impl TwoPods {
         (code, String::from_utf8(output.stdout).expect("UTF-8"))
     }
 
-    /// The only pair of `ping --json`.
+    /// The result of `ping --json` with exactly one pair.
     #[track_caller]
     fn pair(&self, arguments: &[&str]) -> (i32, Value) {
         let (code, text) = self.ping(&[arguments, &["--json"]].concat());
@@ -84,11 +84,11 @@ impl Drop for TwoPods {
     }
 }
 
-/// Options of requests that are answered. Under emulation an answer can take more than a second, and the kernel repeats a
-/// request whose packet is lost after 4 s.
+/// Options for requests that the peer answers. In the emulated machine an answer can take more than a second, and the
+/// kernel repeats a lost request after 4 s.
 const PATIENT: [&str; 4] = ["--interval", "0.1", "--timeout", "10"];
 
-/// From inside a pod to the other one, of both families; nothing listens there.
+/// Pings with both address families from inside a pod to the other pod, in which no server listens.
 #[test]
 fn a_pod_pings_each_rail_of_another_one() {
     let scene = TwoPods::new();
@@ -123,16 +123,16 @@ fn a_pod_pings_each_rail_of_another_one() {
     }
 }
 
-/// A pod of a StatefulSet is made again under its name, while the record of the former sandbox is still there.
+/// A StatefulSet's pod is created again with its name while the record of the previous sandbox exists.
 #[test]
-fn of_two_sandboxes_of_a_name_the_newer_one_pings() {
+fn the_newer_of_two_sandboxes_pings() {
     let scene = TwoPods::new();
     let (lab, pods) = (&scene.lab, &scene.pods);
     let list = TwoPods::list(lab, 1);
     let two = TwoPods::attachment(pods, 1);
     let deleted = lab.runtime().del(&list, &two);
     deleted.unwrap_or_else(|outcome| panic!("{outcome}"));
-    // records have seconds
+    // the times in records have a resolution of seconds
     thread::sleep(Duration::from_secs(1));
     let anew = Attachment::new("container-9", pods[1].path(), "eth0").of_pod("default", "one");
     let added = lab.runtime().add(&list, &anew);
@@ -181,8 +181,8 @@ fn a_matrix_has_each_rail_by_each_rail() {
     }
 }
 
-/// RDMA is broken in three ways, and each silence has its words.
-/// `doctor pod` shows the rails, and pings from inside the pod.
+/// RDMA fails in three ways, and each failure has its own message. `doctor pod` shows the rails, and pings from inside
+/// the pod.
 #[test]
 fn doctor_pings_another_pod() {
     let scene = TwoPods::new();
@@ -197,7 +197,7 @@ fn doctor_pings_another_pod() {
         let text = String::from_utf8(output.stdout).expect("UTF-8");
         (output.status.code(), text, errors)
     };
-    // it gives each answer a second, which an emulated machine exceeds sometimes
+    // `doctor` waits a second for each answer, which can be too short in an emulated machine
     let answered = |arguments: &[&str]| {
         let told = || doctor(arguments);
         let first = (0..4).map(|_| told()).find(|(code, ..)| *code == Some(0));
@@ -244,7 +244,7 @@ fn each_silence_has_its_reason() {
     }
     let (mut code, mut dropped) = pair(&address);
     if dropped["icmp"] == false {
-        // the answer to ICMP was late
+        // the ICMP answer was late
         (code, dropped) = asked(&address, "10");
     }
     assert_eq!((code, &dropped["icmp"]), (1, &true.into()), "{dropped}");
@@ -257,7 +257,7 @@ fn each_silence_has_its_reason() {
     two.ip("rule del pref 5");
     assert_eq!(asked(&address, "10").0, 0, "it answers again");
 
-    // The peer does not answer at all.
+    // The peer does not respond at all.
     two.ip("link set dev rdma0 down");
     let (code, gone) = pair(&address);
     assert_eq!(code, 1, "{gone}");
@@ -266,7 +266,7 @@ fn each_silence_has_its_reason() {
     assert_ne!(gone["icmp"], Value::Bool(true), "{gone}");
     two.ip("link set dev rdma0 up");
 
-    // No route and no RDMA device leads there.
+    // No route and no RDMA device leads to this address.
     let (code, unrouted) = pair("192.0.2.1");
     assert_eq!((code, &unrouted["answered"]), (1, &0.into()), "{unrouted}");
     let reason = unrouted["reason"].as_str().expect("a reason");
@@ -274,7 +274,7 @@ fn each_silence_has_its_reason() {
     assert_eq!(verbs_devices(&scene.lab.host), Vec::<String>::new());
 }
 
-/// Two pods verify each other as in `conf/examples/verify.yaml`: each pod sees its own RDMA devices alone, and has no
+/// Two pods verify each other as in `conf/examples/verify.yaml`: each pod sees only its own RDMA devices, and has no
 /// capability.
 #[test]
 fn two_pods_verify_each_other() {
@@ -288,7 +288,7 @@ fn two_pods_verify_each_other() {
     verify::is_a_table_of_two_rails(&one.1, "node-0", "node-1");
     verify::is_a_table_of_two_rails(&two.1, "node-1", "node-0");
 
-    // A rail whose peer drops UDP port 4791 fails both, and the other rail is not hidden.
+    // If a rail's peer drops UDP port 4791, both directions of this rail fail, and the other rail is still reported.
     for line in [
         "rule add pref 10 lookup local",
         "rule del pref 0",
@@ -334,7 +334,7 @@ fn two_pods_verify_each_other() {
     assert!(reason.starts_with("RDMA does not answer: "), "{reason}");
 }
 
-/// The pods stand for two nodes, which have slices in a stand-in for the API server.
+/// The two pods act as nodes, which have slices in a stand-in for the API server.
 #[test]
 fn a_node_is_pinged_by_the_slices_of_both() {
     let scene = TwoPods::new();
@@ -396,7 +396,7 @@ fn a_node_is_pinged_by_the_slices_of_both() {
     assert!(text.ends_with(last), "{text}");
 }
 
-/// Returns true if each rail has answered from the other one.
+/// Returns true if each rail reached the other rail.
 fn all_answer_crosswise(document: &Value) -> bool {
     let pairs = document["pairs"].as_array().expect("pairs");
     let mut others = pairs
@@ -405,7 +405,7 @@ fn all_answer_crosswise(document: &Value) -> bool {
     others.all(|it| it["answered"] == 1)
 }
 
-/// Two namespaces with soft-RoCE on veths, whose cables are crossed. A third pair is the pod network.
+/// Two namespaces with soft-RoCE on veths, whose cables are swapped. A third veth pair is the pod network.
 #[test]
 fn wires_that_are_swapped_are_told_from_other_silences() {
     let _lab = Lab::new(2);
@@ -431,7 +431,7 @@ fn wires_that_are_swapped_are_told_from_other_silences() {
             netns.ip(&format!("link set dev rdma{rail} up"));
             let name = format!("swap{node}{rail}");
             netns.run(&format!("rdma link add {name} type rxe netdev rdma{rail}"));
-            // a new one is the host's
+            // a new device belongs to the host
             host.run(&format!("rdma dev set {name} netns {}", netns.name()));
         }
     }
@@ -490,7 +490,7 @@ fn wires_that_are_swapped_are_told_from_other_silences() {
             }
         }
     }
-    // a namespace ends later, and gives its devices to the host
+    // a namespace ends later, and its devices return to the host
     for (node, netns) in nodes.iter().enumerate() {
         for rail in 0..2 {
             netns.run(&format!("rdma link del swap{node}{rail}"));

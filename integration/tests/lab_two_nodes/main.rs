@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! In the lab, a cluster of two nodes, each a virtual machine with two bonded NICs on one fabric:
-//! `scripts/test --full lab cluster-two-nodes`. Both machines run this program; the tests are the first one's.
+//! `scripts/test --full lab cluster-two-nodes`. Both machines run this program; the first machine runs the tests.
 
+mod fabric;
 mod roce_page;
 mod smc_r;
 
@@ -11,7 +12,7 @@ use integration::{
     container_runtime::{
         TOOLS,
         installed::records,
-        shared::{HCA, has_all_rails},
+        shared::{HCA, IDS, has_all_rails},
     },
     control_plane::nodes::{FIRST, Member, SECOND},
     pages,
@@ -35,10 +36,10 @@ const NODES: &str = "/api/v1/nodes";
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
 
-/// The label that says which node it is.
+/// The label with the name of a pod's node.
 const HOST: &str = "kubernetes.io/hostname";
 
-/// Time that a pod that moved may stay out of reach after its rails are there.
+/// Longest time from the moment when the rails of a moved pod exist to the pod's first answer.
 const REACHED: Duration = Duration::from_secs(1);
 
 #[test]
@@ -63,14 +64,14 @@ fn pods_of_two_nodes_have_rdma_between_them_move_and_outlive_a_node() {
     before.assert_restored(&cluster.nics.host);
 }
 
-/// Both nodes give a pod the same addresses (docs/ipam.md).
+/// Asserts that both nodes assign the same addresses to a pod (docs/ipam.md).
 fn have_one_secret() {
     let file = Path::new("/var/lib/cni/networks/.rdma-ipam.secret");
     fs::write(file, [7; 32]).expect("the secret");
     fs::set_permissions(file, Permissions::from_mode(0o600)).expect("its mode");
 }
 
-/// Types the page's commands on both nodes, with `manifest` in place of the command that applies the page's manifest.
+/// Types the page's commands on both nodes. Types `manifest` instead of the command that applies the page's manifest.
 fn is_installed(cluster: &mut Cluster, manifest: &str) {
     for line in pages::commands(PAGE, "Which manifest", "kubectl") {
         if line.contains("NODE") {
@@ -84,11 +85,17 @@ fn is_installed(cluster: &mut Cluster, manifest: &str) {
         }
     }
     cluster.types("kubectl -n kube-system rollout status ds/ack-rdma-dp-ds");
-    have_ids(cluster, |count| count == "1k");
+    have_ids(cluster, has_all);
     cluster.says("installed on both nodes");
 }
 
-/// Waits until the allocatable `rdma/hca` of both nodes is as `is_count` says; null: the resource is unknown.
+/// Returns true if the allocatable `count` contains all ids.
+fn has_all(count: &Value) -> bool {
+    count.as_str().and_then(|it| it.parse().ok()) == Some(IDS)
+}
+
+/// Waits until `is_count` accepts the allocatable `rdma/hca` of both nodes. Null means that the node does not know
+/// the resource.
 fn have_ids(cluster: &mut Cluster, is_count: impl Fn(&Value) -> bool) {
     cluster.until("the ids of both nodes", |it| {
         [FIRST, SECOND].iter().all(|node| {
@@ -98,7 +105,7 @@ fn have_ids(cluster: &mut Cluster, is_count: impl Fn(&Value) -> bool) {
     });
 }
 
-/// The manifest as it is, in place of another configuration.
+/// Applies the unchanged manifest instead of another configuration.
 fn is_configured_as_shipped(cluster: &mut Cluster) {
     cluster.types("kubectl apply -f conf/manifests/lingjun.yaml");
     cluster.types("kubectl -n kube-system rollout restart ds/ack-rdma-dp-ds");
@@ -113,12 +120,12 @@ fn spec() -> Value {
     json!({"terminationGracePeriodSeconds": 1, "containers": [container]})
 }
 
-/// A pod with one `rdma/hca` on a node; it is ready.
+/// Starts a pod with one `rdma/hca` on a node, and waits until it is ready.
 fn start(cluster: &mut Cluster, name: &str, node: Member) {
     start_as(cluster, name, node, spec(), &json!({}));
 }
 
-/// Starts a pod of this specification with annotations on a node, and waits until it is ready.
+/// Starts a pod with this specification and annotations on a node, and waits until it is ready.
 fn start_as(cluster: &mut Cluster, name: &str, node: Member, mut spec: Value, annotations: &Value) {
     spec["nodeSelector"] = json!({HOST: node.name});
     let metadata = json!({"name": name, "annotations": annotations});
@@ -131,7 +138,7 @@ fn start_as(cluster: &mut Cluster, name: &str, node: Member, mut spec: Value, an
     assert_eq!(told["spec"]["nodeName"], node.name);
 }
 
-/// Two pods on each node: no address is given twice, and RDMA passes on every rail, either way.
+/// Two pods on each node: each address is assigned once, and RDMA works on every rail in both directions.
 fn have_rdma_between_them(cluster: &mut Cluster) {
     let pods = [
         ("here", FIRST),
@@ -171,8 +178,8 @@ fn gone(cluster: &mut Cluster, names: &[&str]) {
     });
 }
 
-/// A pod of the second node ends, and comes again on the first one with the addresses that it had. Who knows its old
-/// place reaches it within a second after its rails are there.
+/// A pod of the second node ends, and starts again on the first node with the same addresses. A peer that has cached
+/// its old location reaches it within a second after its rails exist.
 fn is_reached_where_it_moves(cluster: &mut Cluster) {
     start(cluster, "mover", SECOND);
     let there = traffic::address(cluster, "mover", 0);
@@ -189,7 +196,7 @@ fn is_reached_where_it_moves(cluster: &mut Cluster) {
     let mover = cluster.pod("mover");
     has_all_rails(&mover);
     let attached = attached(&mover.sandbox);
-    // none: before the record said so
+    // zero: the peer reached it before the record showed its rails
     let after = reached.duration_since(attached).unwrap_or_default();
     let after = stopwatch.corrected(after);
     assert!(
@@ -199,14 +206,14 @@ fn is_reached_where_it_moves(cluster: &mut Cluster) {
     cluster.says(&format!(
         "the pod that moved is reached {after:?} after its rails are there"
     ));
-    // and from the node that it has left
+    // and from the node that the pod has left
     let line = format!("kubectl exec there -- ping -c 1 -W 10 {here}");
     cluster.types(&line);
     traffic::rping(cluster, ["mover", "there"], 1);
     gone(cluster, &["mover"]);
 }
 
-/// When the record of the sandbox said that its rails are there.
+/// The time at which the record of the sandbox showed its rails.
 fn attached(sandbox: &str) -> SystemTime {
     let networks = fs::read_dir(Path::new("/var/lib/cni/rdma-cni/attachments")).expect("records");
     let files =
@@ -220,8 +227,8 @@ fn attached(sandbox: &str) -> SystemTime {
         .expect("a time")
 }
 
-/// A node loses power. Its Deployment's pod starts on the other one, when an operator has said that the node is out
-/// of service.
+/// A node loses power. The pod of its Deployment starts on the other node after an operator has marked the node as
+/// out of service.
 fn outlive_a_node(cluster: &mut Cluster) {
     let labels = json!({"app": "trainer"});
     let mut template = json!({"metadata": {"labels": labels}, "spec": spec()});
@@ -239,10 +246,12 @@ fn outlive_a_node(cluster: &mut Cluster) {
     let first = trainer_on(cluster, SECOND);
     let address = traffic::address(cluster, &first, 0);
     traffic::rping(cluster, [&first, "here"], 0);
+    fabric::answers(cluster, "here", &address, true);
 
     cluster.plane.power_off(SECOND);
     let path = format!("{NODES}/{}", SECOND.name);
     cluster.until("the node is lost", |it| !is_true(&it.look(&path), "Ready"));
+    fabric::answers(cluster, "here", &address, false);
     cluster.types(&format!(
         "kubectl taint node {} node.kubernetes.io/out-of-service=nodeshutdown:NoExecute",
         SECOND.name
@@ -260,10 +269,10 @@ fn outlive_a_node(cluster: &mut Cluster) {
     cluster.says("the lost node's pod is on the other one");
     cluster.types("kubectl delete deployment trainer --cascade=foreground");
     gone(cluster, &["here"]);
-    // its kubelet would be waited for
+    // otherwise the API server waits for the node's kubelet
     cluster.types(&format!("kubectl delete node {}", SECOND.name));
     for line in pages::commands(PAGE, "Removal", "kubectl") {
-        // with an image in somebody's registry
+        // the line names an image in a placeholder registry
         if !line.contains("registry.example") {
             cluster.types(&line);
         }
@@ -271,7 +280,7 @@ fn outlive_a_node(cluster: &mut Cluster) {
     assert!(records().is_empty(), "{:?}", records());
 }
 
-/// The Deployment's pod on a node, when it is ready.
+/// The Deployment's pod on a node. Waits until it is ready.
 fn trainer_on(cluster: &mut Cluster, node: Member) -> String {
     let is_it = |pod: &Value| {
         pod["metadata"]["labels"]["app"] == "trainer"
@@ -284,7 +293,7 @@ fn trainer_on(cluster: &mut Cluster, node: Member) -> String {
     pod["metadata"]["name"].as_str().expect("a name").to_owned()
 }
 
-/// A neighbour that asks for an address ten times a second.
+/// A neighbour that pings an address ten times a second.
 struct Pings {
     process: Child,
     answers: Receiver<SystemTime>,
@@ -310,14 +319,14 @@ impl Pings {
         Self { process, answers }
     }
 
-    /// When the next answer came.
+    /// Waits for the next answer, and returns its time.
     #[track_caller]
     fn next(&mut self) -> SystemTime {
         let answer = self.answers.recv_timeout(Duration::from_secs(60));
         answer.expect("an answer within a minute")
     }
 
-    /// The answers until now.
+    /// Discards the answers received so far.
     fn forget(&mut self) {
         while self.answers.try_recv().is_ok() {}
     }

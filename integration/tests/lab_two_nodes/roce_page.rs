@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The page for RoCE with IPv4, walked by an operator who has two nodes: its commands, those of "Verify", two pods with its
-//! fields of a container, and "Removal" of the chart. The bonds' IPv4 addresses are below `.50`, as the page says.
+//! The page for RoCE with IPv4, followed by an operator with two nodes: its commands, those of "Verify", two pods with
+//! the page's container fields, and "Removal" of the chart. The bonds' IPv4 addresses are below `.50`, as the page
+//! says.
 
-use super::{FIRST, PAGE, PODS, SECOND, gone, have_ids};
+use super::{FIRST, PAGE, PODS, SECOND, fabric, gone, has_all, have_ids};
 use integration::{
     Cluster,
     cluster::traffic,
@@ -17,7 +18,7 @@ const ROCE: &str = "docs/get-started/roce-ipv4.md";
 /// The pods of conf/examples/verify.yaml.
 const VERIFY: [&str; 2] = ["rdma-verify-0", "rdma-verify-1"];
 
-/// The first address of pods in each prefix, by the page's `rangeStart`.
+/// The last byte of the first pod address in each prefix, according to the page's `rangeStart`.
 const RANGE_START: u8 = 50;
 
 pub(super) fn is_walked(cluster: &mut Cluster) {
@@ -27,7 +28,9 @@ pub(super) fn is_walked(cluster: &mut Cluster) {
         }
     }
     is_verified(cluster);
-    have_addresses_and_rdma(cluster);
+    let pods = have_addresses_and_rdma(cluster);
+    fabric::is_watched(cluster, &pods);
+    gone(cluster, &pods.map(|it| it.0));
     is_removed(cluster);
 }
 
@@ -39,7 +42,7 @@ fn commands(blocks: Vec<Block>) -> Vec<String> {
         .collect()
 }
 
-/// The line, once for each node if it names `NODE`.
+/// Returns the line, once for each node if the line contains `NODE`.
 fn of_each_node(line: &str) -> Vec<String> {
     match line.contains("NODE") {
         true => nodes::ALL.map(|it| line.replace("NODE", it.name)).into(),
@@ -47,12 +50,13 @@ fn of_each_node(line: &str) -> Vec<String> {
     }
 }
 
-/// Types the commands of "Verify" and those in the head of its example. The table of the first pod has a time for each rail.
+/// Types the commands of "Verify" and those at the top of its example. Asserts that the first pod's table has a time
+/// for each rail.
 fn is_verified(cluster: &mut Cluster) {
     let mut table = String::new();
     for line in pages::commands(PAGE, "Verify", "kubectl") {
         if line.contains(" get node ") {
-            have_ids(cluster, |count| count == "1k");
+            have_ids(cluster, has_all);
         }
         for line in of_each_node(&line) {
             table = cluster.types(&line);
@@ -69,9 +73,9 @@ fn is_verified(cluster: &mut Cluster) {
     cluster.says("verified");
 }
 
-/// A pod on each node with the page's fields of a container. Each pod has one IPv4 address of each rail's prefix, none of
-/// which is a node's or the other pod's, and RDMA reaches it.
-fn have_addresses_and_rdma(cluster: &mut Cluster) {
+/// Starts a pod on each node with the page's container fields, and returns both pods. Each pod has one IPv4 address in
+/// each rail's prefix. No node and no other pod has this address, and RDMA reaches it.
+fn have_addresses_and_rdma(cluster: &mut Cluster) -> [(&'static str, [String; 2]); 2] {
     let mut blocks = pages::blocks(ROCE);
     blocks.retain(|it| it.lines[0].starts_with("resources:"));
     let [Block { lines, .. }] = &blocks[..] else {
@@ -87,7 +91,7 @@ fn have_addresses_and_rdma(cluster: &mut Cluster) {
         ));
     }
     cluster.types("kubectl wait --for=condition=Ready pod/job-0 pod/job-1 --timeout=5m");
-    for rail in 0..2 {
+    let addresses = [0, 1].map(|rail| {
         let [first, second] = pods.map(|(name, _)| {
             let address = traffic::address_of(cluster, name, "-4", &format!("rdma{rail}"));
             let host = address.strip_prefix(&format!("10.20.{rail}."));
@@ -98,12 +102,17 @@ fn have_addresses_and_rdma(cluster: &mut Cluster) {
         assert_ne!(first, second);
         traffic::rping_to(cluster, ["job-0", "job-1"], &first);
         traffic::rping_to(cluster, ["job-1", "job-0"], &second);
-    }
-    gone(cluster, &pods.map(|it| it.0));
+        [first, second]
+    });
     cluster.says("pods have addresses and RDMA by the page");
+    let [[first, second], [first_too, second_too]] = addresses;
+    [
+        (pods[0].0, [first, first_too]),
+        (pods[1].0, [second, second_too]),
+    ]
 }
 
-/// "Removal" of the chart.
+/// Types the commands of the chart's "Removal".
 fn is_removed(cluster: &mut Cluster) {
     for line in pages::commands(PAGE, "Removal", "helm") {
         cluster.types(&line);

@@ -113,8 +113,8 @@ fn long_and_upper_case_container_ids_are_fine() {
     }
 }
 
-/// Nobody but kubelet names pods here, and it names none so. It stands for all that others name: processes, netdevs,
-/// what a program of theirs prints.
+/// The pod's name contains an attacker's text, in place of all texts that others choose: names of processes and
+/// netdevs, output of their programs. Only kubelet names pods, and it never passes such a name.
 #[test]
 fn no_line_of_the_log_is_forged_by_what_others_are_called() {
     let node = Node::with_rails(1);
@@ -174,7 +174,7 @@ fn the_hosts_own_namespace_is_refused_whatever_path_leads_there() {
 }
 
 #[test]
-fn what_is_no_namespace_is_refused() {
+fn a_path_that_is_no_namespace_is_refused() {
     let (node, _pod, before) = untouched_node();
     let file = node.directory().join("a-file");
     std::fs::write(&file, "text").expect("a file");

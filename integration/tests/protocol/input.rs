@@ -19,7 +19,7 @@ fn input_that_is_no_json_object_cannot_be_decoded() {
             assert_eq!(failure.code, 6, "{command} with {input:?}: {outcome}");
         }
     }
-    // what is quoted of it is short, and escaped
+    // the message quotes a short and escaped part of the input
     let long = format!("[\"{}\"]", "\u{202e}\u{9b}".repeat(1 << 16));
     let outcome = node.invoke("ADD", "a", pod.path()).raw_input(&long).run();
     let text = outcome.failure().text();
@@ -30,7 +30,8 @@ fn input_that_is_no_json_object_cannot_be_decoded() {
     node.assert_restored(&before);
 }
 
-/// `rdma-cni` refuses a whole list, and prints the command that makes an entry of it: a person has the list at hand.
+/// `rdma-cni` refuses a whole list, and prints the command that extracts an entry: an operator often has only the
+/// list.
 #[test]
 fn a_whole_list_is_no_entry_of_it() {
     let (node, pod, before) = untouched_node();
@@ -49,7 +50,7 @@ fn a_whole_list_is_no_entry_of_it() {
     node.assert_restored(&before);
 }
 
-/// A field, a value that it cannot have, and what of both must be in the message.
+/// A field, an invalid value of it, and the text that the message must contain.
 fn wrong_values() -> Vec<(&'static str, Value, &'static str)> {
     vec![
         ("name", json!(""), "name"),
@@ -146,7 +147,7 @@ fn wrong_values() -> Vec<(&'static str, Value, &'static str)> {
     .collect()
 }
 
-/// Returns such values for the settings of a virtual function.
+/// Returns invalid values for the settings of a virtual function.
 fn wrong_settings() -> Vec<(&'static str, Value, &'static str)> {
     vec![
         ("vlan", json!(4095), "4095"),
@@ -171,7 +172,7 @@ fn wrong_settings() -> Vec<(&'static str, Value, &'static str)> {
     ]
 }
 
-/// Returns the fields that the reference's tables of the network configuration have.
+/// Returns the fields in the reference's tables of the network configuration.
 fn documented_fields() -> BTreeSet<String> {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference.md");
     let page = fs::read_to_string(page).expect("the reference");
@@ -191,7 +192,7 @@ fn documented_fields() -> BTreeSet<String> {
     fields
 }
 
-/// The page has a row for every code that the sources declare.
+/// The page has a row for every error code in the sources.
 #[test]
 fn every_error_code_has_a_row_with_its_remedy() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
@@ -256,7 +257,7 @@ fn with_an_empty_default(call: Invocation<'_>) -> Outcome {
         .run()
 }
 
-/// DEL cannot know where the records are; what it leaves is not forgotten.
+/// DEL cannot find the records, and succeeds with a log line. A DEL with the right directory restores the devices.
 #[test]
 fn with_a_wrong_state_directory_del_leaves_the_record_to_a_verb_with_the_right_one() {
     let node = Node::with_rails(1);
@@ -281,7 +282,7 @@ fn with_a_wrong_state_directory_del_leaves_the_record_to_a_verb_with_the_right_o
     node.assert_restored(&before);
 }
 
-/// A network's records are found by its name: DEL does not pass over a wrong one.
+/// rdma-cni finds a network's records by its name: DEL does not ignore a wrong name.
 #[test]
 fn del_needs_the_networks_name() {
     let (node, pod, before) = untouched_node();
@@ -298,8 +299,8 @@ fn del_needs_the_networks_name() {
     node.assert_restored(&before);
 }
 
-/// One typing error in the list must not keep the node's pods from being deleted: DEL and GC read
-/// what they need. Only without the network's name is it unknown whose records are meant.
+/// A typing error in the list must not prevent the deletion of the node's pods: DEL and GC check only the fields
+/// that they need. Without the network's name, they cannot find the records.
 #[test]
 fn del_and_gc_pass_over_a_wrong_value_that_they_do_not_need() {
     let node = Node::with_rails(1);
@@ -318,7 +319,7 @@ fn del_and_gc_pass_over_a_wrong_value_that_they_do_not_need() {
         let call = node.invoke("DEL", "b", nothing.path());
         let outcome = call.input(&configuration).run();
         assert!(outcome.status.success(), "DEL, {field}: {outcome}");
-        // DEL reads this field for pods with devices only
+        // DEL reads this field only for pods with devices
         let is_told = field == "smcUeid" || outcome.stderr.contains(words);
         assert!(is_told, "DEL, {field}: {outcome}");
         let path = node.cni_path();
@@ -327,7 +328,7 @@ fn del_and_gc_pass_over_a_wrong_value_that_they_do_not_need() {
         let outcome = gc.input(&configuration).run();
         assert!(outcome.status.success(), "GC, {field}: {outcome}");
     }
-    // and what a pod has returns to the host
+    // and the devices of a pod return to the host
     for (field, value) in [("mode", json!("shared")), ("ipam", json!("static"))] {
         let pod = node.pod("pod");
         node.add(&right, "a", &pod);
@@ -368,7 +369,7 @@ fn a_network_without_a_name_or_devices_is_refused() {
 }
 
 #[test]
-fn what_is_not_done_is_an_unsupported_field() {
+fn an_unsupported_field_is_refused() {
     let (node, pod, before) = untouched_node();
     let child = |kind: &str, mode: &str| json!({ "type": kind, "mode": mode });
     for (field, value, words) in [

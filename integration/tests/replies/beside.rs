@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Routes, rules and tables of others in the pod stay in force, change, and are never removed.
+//! Routes, rules and tables of other programs in the pod remain in force, may change, and are never
+//! removed.
 
 use integration::replies::{Machine, OF_NODE, Primary, way_to};
 use integration::{Netns, Snapshot, wait};
 use serde_json::{Value, json};
 use std::fs;
 
-/// The address of `eth0`, which is routed.
+/// The address of `eth0`, from which packets are routed.
 const OF_ETH0: &str = "172.16.1.5";
 
 /// The attachments of one pod, one for each rail, and their results.
@@ -21,12 +22,13 @@ fn by_two_networks(machine: &Machine) -> [Value; 2] {
     })
 }
 
-/// The gateway by which `address` is reached.
+/// The gateway of the route to `address`.
 fn router_to(pod: &Netns, address: &str) -> Value {
     pod.show(&format!("route get {address}"))[0]["gateway"].clone()
 }
 
-/// A VPN sends by `eth0`'s address, a part of the rail's network included; and a network is closed.
+/// A VPN routes packets from `eth0`'s address, including those to a part of the rail's network; and a
+/// network is closed by a route.
 #[test]
 fn a_vpn_and_a_closed_network_stay_in_force() {
     let machine = Machine::new(Primary::Routed, 1);
@@ -59,7 +61,8 @@ fn a_vpn_and_a_closed_network_stay_in_force() {
     before.assert_restored(pod);
 }
 
-/// The rules of a transparent proxy: a table without netdevs' routes delivers marked packets locally.
+/// The rules of a transparent proxy. A table with no routes by netdevs delivers marked packets
+/// locally.
 #[test]
 fn a_mark_decides_before_and_keeps_its_table() {
     let machine = Machine::new(Primary::Routed, 1);
@@ -70,7 +73,7 @@ fn a_mark_decides_before_and_keeps_its_table() {
             "{family} route add local default dev lo table 1001"
         ));
     }
-    // a table without a rule at present
+    // a table that no rule uses at present
     pod.ip("route add blackhole 192.0.2.0/24 table 1003");
     let before = Snapshot::of(pod);
     let configuration = machine.configuration("share");
@@ -88,7 +91,7 @@ fn a_mark_decides_before_and_keeps_its_table() {
     before.assert_restored(pod);
 }
 
-/// Routers change, those that advertise themselves included.
+/// The routers change, also those that send advertisements.
 #[test]
 fn packets_follow_the_pods_routes_when_they_change() {
     let machine = Machine::new(Primary::Routed, 1);
@@ -98,7 +101,7 @@ fn packets_follow_the_pods_routes_when_they_change() {
     pod.ip(&format!("-6 route add {advertised}"));
     let configuration = machine.configuration("share");
     let result = node.add(&configuration, "a", pod);
-    // nothing of an advertised route is copied
+    // rdma-cni copies no advertised route
     let policy = machine.policy();
     assert!(
         !policy.iter().any(|it| it.contains("fd00:172::5")),
@@ -122,7 +125,7 @@ fn packets_follow_the_pods_routes_when_they_change() {
     assert_eq!(machine.policy(), [""; 0]);
 }
 
-/// An ADD that fails waits for IPAM, while the other attachment of the pod ends.
+/// An ADD that will fail waits for IPAM while the other attachment of the pod ends.
 #[test]
 fn two_that_end_at_once_leave_nothing() {
     let machine = Machine::new(Primary::Routed, 2);
@@ -130,7 +133,7 @@ fn two_that_end_at_once_leave_nothing() {
     let before = Snapshot::of(pod);
     let [first, second] = by_two_networks(&machine);
     node.add(&first, "a", pod);
-    // it fails after it has changed the pod
+    // ADD fails after it has changed the pod
     machine.node.ipam.answer(
         "ADD.rdma1",
         &json!({"ips": [{"address": "10.21.0.7/24"}], "routes": [{"dst": "10.77.0.0/16", "gw": "10.99.0.1"}]}),
@@ -142,7 +145,7 @@ fn two_that_end_at_once_leave_nothing() {
         wait::until(&format!("{ifname} gives its address back"), is_asked);
     };
     asked("rdma1");
-    // its devices are on the host: the other attachment alone has the pod's rules
+    // its devices are on the host: only the other attachment has rules in the pod
     let record = fs::read_to_string(node.record("rail1", "a")).expect("a record");
     let record: Value = serde_json::from_str(&record).expect("a record");
     assert_eq!(record["phase"], "home");
@@ -169,7 +172,7 @@ fn another_address_of_eth0_is_no_drift() {
         pod.ip(line);
     }
     machine.check(&configuration, &result).silent();
-    // the other family's is still needed
+    // the rule of the other family is still needed
     pod.ip("-6 route flush table 1001");
     let text = machine.check(&configuration, &result).failure().text();
     assert!(text.contains("::/0 in table 1001"), "{text}");
@@ -179,7 +182,7 @@ fn another_address_of_eth0_is_no_drift() {
 
 /// Routes of a routing daemon.
 #[test]
-fn of_thousands_of_routes_only_those_beside_a_rails_are_copied() {
+fn only_routes_beside_a_rails_are_copied() {
     let machine = Machine::new(Primary::Routed, 1);
     let (node, pod) = (&machine.node, &machine.pod);
     let far = (0..5000).map(|it| format!("20.{}.{}.0/24", it >> 8, it & 255));
@@ -200,7 +203,7 @@ fn of_thousands_of_routes_only_those_beside_a_rails_are_copied() {
     let mut copies: Vec<&str> = copies.iter().filter_map(|it| it["dst"].as_str()).collect();
     copies.sort_unstable();
     assert_eq!(copies, ["10.20.0.64/27", "default"]);
-    // too many routes are within that one
+    // this destination is in the network of the too many routes
     assert_eq!(way_to(pod, &format!("10.200.9.9 from {OF_ETH0}")), "rdma0");
     assert_eq!(way_to(pod, &format!("10.20.0.1 from {OF_ETH0}")), "eth0");
     let record = fs::metadata(node.record("net", "a")).expect("a record");
@@ -210,7 +213,7 @@ fn of_thousands_of_routes_only_those_beside_a_rails_are_copied() {
     before.assert_restored(pod);
 }
 
-/// The routes of `eth0` are others for the second attachment.
+/// The routes of `eth0` differ when the second attachment copies them.
 #[test]
 fn each_attachment_removes_what_it_has_copied() {
     for first_goes_first in [true, false] {

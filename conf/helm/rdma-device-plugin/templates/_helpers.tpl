@@ -1,16 +1,16 @@
-{{/* the image with its tag or digest */}}
+{{/* image name with tag or digest */}}
 {{- define "rdma.image" -}}
 {{- with .Values.image -}}
 {{ .repository }}{{ with .digest }}@{{ . }}{{ else }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}
 {{- end -}}
 {{- end -}}
 
-{{/* whose token deletes refused pods; empty: nobody's */}}
+{{/* ServiceAccount whose token deletes refused pods; empty if the daemon deletes none */}}
 {{- define "rdma.deleter" -}}
 {{- if eq .Values.refusedPods "delete" }}{{ .Values.serviceAccountName | default "rdma-device-plugin" }}{{ end -}}
 {{- end -}}
 
-{{/* what the API server is told, as the daemon's option has it; empty: nothing */}}
+{{/* value of the daemon's option --report; empty if the daemon reports nothing to the API server */}}
 {{- define "rdma.reported" -}}
 {{- $topics := list -}}
 {{- if .Values.report.events }}{{ $topics = append $topics "events" }}{{ end -}}
@@ -18,13 +18,13 @@
 {{ join "," $topics }}
 {{- end -}}
 
-{{/* the name of the resource that nics is */}}
+{{/* name of the resource that the value nics selects */}}
 {{- define "rdma.resource" -}}
 {{- if eq .Values.nics "exclusive" }}{{ .Values.customResourceName | default .Values.exclusive.resource -}}
 {{ else if eq .Values.nics "erdma" }}aliyun/erdma{{ else }}{{ .Values.customResourceName | default "rdma/hca" }}{{ end -}}
 {{- end -}}
 
-{{/* what claims are allocated of; empty: nothing */}}
+{{/* name of the resource that claims allocate; empty without dra.enabled */}}
 {{- define "rdma.claimed" -}}
 {{- if hasKey (.Values.config | default dict) "dra" -}}
 {{ fail "config.dra: the chart has neither the mounts nor the rights for it; use dra.enabled, without config" }}
@@ -37,12 +37,12 @@
 {{- end -}}
 {{- end -}}
 
-{{/* whose token the daemon has; empty: nobody's */}}
+{{/* ServiceAccount whose token the daemon has; empty if the daemon has no token */}}
 {{- define "rdma.account" -}}
 {{- if or (include "rdma.deleter" .) (include "rdma.claimed" .) (include "rdma.reported" .) }}{{ .Values.serviceAccountName | default "rdma-device-plugin" }}{{ end -}}
 {{- end -}}
 
-{{/* the account of the daemon's pods, with a token or without; empty: the namespace's default */}}
+{{/* ServiceAccount of the daemon's pods, with or without a token; empty: the namespace's default account */}}
 {{- define "rdma.podAccount" -}}
 {{- if or (include "rdma.account" .) .Values.securityContextConstraints -}}
 {{ .Values.serviceAccountName | default "rdma-device-plugin" }}
@@ -51,7 +51,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* the values of chain; null is as if nothing of it was said */}}
+{{/* values of chain with their defaults; chain: null means the defaults */}}
 {{- define "rdma.chainValues" -}}
 {{- $usual := dict
      "plugin" dict
@@ -64,15 +64,15 @@
 {{ toJson (mergeOverwrite $usual (deepCopy (.Values.chain | default dict))) }}
 {{- end -}}
 
-{{/* the directories of chain.binDir, one or several: the runtime looks there in this order */}}
+{{/* list of the directories of chain.binDir, in the order in which the runtime searches for plugins */}}
 {{- define "rdma.binDirs" -}}
 {{- $dirs := (include "rdma.chainValues" . | fromJson).binDir -}}
 {{- if kindIs "string" $dirs }}{{ $dirs = list $dirs }}{{ end -}}
 {{ toJson $dirs }}
 {{- end -}}
 
-{{/* for whom containers' environment is set up, a list; auto: with the chain, for NCCL, and with CDI names for all.
-     Containers with claims have RDMA_RAILS without it */}}
+{{/* list for the field environment of the resource. auto: with the chain [nccl], with CDI names also rails. Containers
+     with claims have RDMA_RAILS without this field */}}
 {{- define "rdma.environment" -}}
 {{- $nics := get .Values .Values.nics -}}
 {{- if kindIs "slice" $nics.environment -}}
@@ -84,7 +84,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* where the daemon answers; the node's address is put in by kubelet */}}
+{{/* address of the daemon's metrics; for metrics.address: node, kubelet inserts the node's address */}}
 {{- define "rdma.metricsHost" -}}
 {{- $address := .Values.metrics.address -}}
 {{- if eq $address "node" }}{{ $address = "[$(NODE_ADDRESS)]" }}{{ end -}}
@@ -92,7 +92,7 @@
 {{ $address }}
 {{- end -}}
 
-{{/* the volume of a token of the pod's account */}}
+{{/* volume with a token of the pod's ServiceAccount */}}
 {{- define "rdma.token" -}}
 projected:
   sources:
@@ -106,7 +106,7 @@ projected:
         path: ca.crt
 {{- end -}}
 
-{{/* chain of config.json, {} for all its defaults; empty: the node's network is left as it is */}}
+{{/* field chain of config.json, {} for its defaults; empty: the daemon does not change the node's CNI list */}}
 {{- define "rdma.chain" -}}
 {{- if .Values.config -}}
 {{- $given := not (kindIs "invalid" .Values.config.chain) -}}
@@ -131,7 +131,7 @@ projected:
 {{- end -}}
 {{- end -}}
 
-{{/* fails where nothing could set memlock or limits */}}
+{{/* fails if memlock or limits is set, and the chart installs no hook that can set the limit */}}
 {{- define "rdma.limitsChecked" -}}
 {{- $nics := get .Values .Values.nics -}}
 {{- range $name := list "memlock" "limits" -}}
@@ -146,7 +146,7 @@ projected:
 {{- end -}}
 {{- end -}}
 
-{{/* config.json, as the switches say */}}
+{{/* config.json: the value config, otherwise made from the other values */}}
 {{- define "rdma.config" -}}
 {{- if and .Values.config .Values.errors -}}
 {{ fail "errors: config takes the place of the switches; put errors into it (docs/device-plugin-conf.md)" }}
@@ -239,8 +239,8 @@ projected:
 {{- end -}}
 {{- end -}}
 
-{{/* what the entry of rdma-cni is made of, besides the node: chain, and the names of the resources where it does not name
-     them; jq makes the same of config.json (docs/deploy.md) */}}
+{{/* input of checksum/chain: the parts of config.json from which the daemon makes the entry of rdma-cni. These are chain,
+     and the resources' names if chain does not have them. A jq command makes the same from config.json (docs/deploy.md) */}}
 {{- define "rdma.entry" -}}
 {{- $config := include "rdma.config" . | fromJson -}}
 {{- if (($config.chain).plugin).resources -}}
@@ -254,22 +254,22 @@ projected:
 {{- end -}}
 {{- end -}}
 
-{{- /* the source of the NICs' switches in the daemon's configuration */}}
+{{- /* field lldp of config.json */}}
 {{- define "rdma.lldp" -}}
 {{ include "rdma.config" . | fromJson | dig "lldp" dict | toJson }}
 {{- end -}}
 
-{{- /* where the worker of node-feature-discovery reads files of labels */}}
+{{- /* directory from which node-feature-discovery's worker reads files with labels */}}
 {{- define "rdma.nodeFeatures" -}}
 /etc/kubernetes/node-feature-discovery/features.d
 {{- end -}}
 
-{{- /* where Multus looks for what device plugins know of their devices */}}
+{{- /* directory from which Multus reads device information */}}
 {{- define "rdma.deviceInfo" -}}
 /var/run/k8s.cni.cncf.io/devinfo/dp
 {{- end -}}
 
-{{- /* the nodes for which the image has programs */}}
+{{- /* affinity to nodes of an architecture for which the image has programs */}}
 {{- define "rdma.affinity" -}}
 nodeAffinity:
   requiredDuringSchedulingIgnoredDuringExecution:

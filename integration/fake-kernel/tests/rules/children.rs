@@ -8,7 +8,7 @@ fn child<'a>(world: &'a World, pod: NetnsId, name: &str) -> &'a Link {
 }
 
 #[test]
-fn it_ends_with_its_namespace_or_with_its_parent() {
+fn a_child_ends_with_its_namespace_or_its_parent() {
     let (mut world, pod) = exclusive();
     make(&mut world, add_child("eth0", BRIDGE, "eth0"));
     world.unplug("0000:01:00.0");
@@ -23,7 +23,7 @@ fn it_ends_with_its_namespace_or_with_its_parent() {
 }
 
 #[test]
-fn it_stays_linked_when_its_parent_moves() {
+fn a_child_stays_linked_when_its_parent_moves() {
     let (mut world, pod) = exclusive();
     make(&mut world, add_child("eth1", BRIDGE, "rdma0"));
     make(&mut world, add_child("eth0", BRIDGE, "rdma1"));

@@ -115,7 +115,7 @@ fn the_other_end_of_an_ipv4_address_has_the_gid() {
 }
 
 #[test]
-fn they_go_with_the_namespace() {
+fn gids_end_with_their_namespace() {
     let (mut world, _) = shared();
     let before = gids(&mut world, HOST);
     make(&mut world, pod_address("10.0.0.5/16"));

@@ -11,7 +11,7 @@ fn add(rule: &Rule) -> Op {
 }
 
 #[test]
-fn it_ends_with_the_namespace() {
+fn a_rule_ends_with_its_namespace() {
     let (mut world, pod) = exclusive();
     make(&mut world, add(&rule("10.0.0.5/32", 9)));
     assert_eq!(world.rules(pod).len(), 1);

@@ -1,29 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A Kubernetes cluster of one node with two bonded NICs. What an operator and a user type there, and what
-//! they see.
+//! Demonstration of a Kubernetes cluster of one node with two bonded NICs: the commands of an operator
+//! and of a user, with their output.
 
 use super::{heading, print};
 use integration::{
     Cluster, Snapshot,
     cluster::traffic,
-    container_runtime::{
-        Pod,
-        installed::records,
-        shared::{HCA, has_all_rails},
-    },
+    container_runtime::{Pod, installed::records, shared::has_all_rails},
     control_plane::nodes::NODE,
     nics, pages,
 };
 use std::{env, time::Instant};
 
-/// The page whose commands are typed.
+/// The page with the commands.
 const PAGE: &str = "docs/deploy.md";
 
-/// The example, and the pods in it.
+/// The example, and its pods.
 const EXAMPLE: &str = "conf/examples/10-bandwidth.yaml";
 const PODS: [&str; 2] = ["rdma-test-pod", "rdma-test-pod-1"];
 
-/// Shows a cluster in the lab, full tier, shared mode.
+/// Shows a cluster in the lab, in tier `full` and shared mode.
 pub(super) fn show() {
     let start = Instant::now();
     let mut cluster = Cluster::new();
@@ -46,9 +42,7 @@ pub(super) fn show() {
         &cluster,
         "kubectl -n kube-system rollout status ds/ack-rdma-dp-ds",
     );
-    cluster.until("the node has ids", |it| {
-        it.allocatable(HCA).as_deref() == Some("1k")
-    });
+    cluster.until("the node has ids", Cluster::has_ids);
     let ids = format!("kubectl get node {NODE} -o jsonpath='{{.status.allocatable.rdma/hca}}'");
     types(&cluster, &ids);
     let before = Snapshot::of(&cluster.nics.host);
@@ -101,7 +95,7 @@ pub(super) fn show() {
             row.rail, "ok", "ok", row.packets, row.bandwidth
         );
     }
-    // as integration/lab/vm decides it
+    // the rule of integration/lab/vm
     let cpus = match env::var("RDMA_LAB_KVM").as_deref() {
         Ok("1") => "whose NICs are software",
         _ => "whose CPUs are emulated",
@@ -112,13 +106,13 @@ pub(super) fn show() {
     );
 }
 
-/// The line as it is typed, and what it prints.
+/// Prints the command line, runs it, and prints its output.
 fn types(cluster: &Cluster, line: &str) {
     println!("$ {line}");
     print(&cluster.types(line));
 }
 
-/// A line of the table.
+/// A row of the table.
 struct Row {
     rail: usize,
     address: String,

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Remains of an ADD that answered with an error, before its DEL: only those that error 107 lists.
+//! Objects that an ADD leaves before its DEL if it answered with an error. Only objects that error 107 lists are
+//! permitted.
 
 use super::{Attachments, End, is_lasting};
 use std::{fs, path::Path};
 
 impl Attachments {
-    /// Returns the remains of an ADD of the pod `a` that answered with an error, before its DEL, without those that
-    /// error 107 lists.
+    /// Returns the objects that an ADD of the pod `a` left before its DEL, after it answered with an error. Omits
+    /// objects that error 107 lists.
     pub(in crate::crash) fn left_by_error(&self, end: &End) -> Vec<String> {
         self.left_but(end, &is_lasting)
     }
 
-    /// Does the same as `left_by_error`, after two errors. The second one may keep the record, and addresses in IPAM,
-    /// for DEL; the answer says which.
+    /// Returns these objects after two errors. The second error may leave the record, and addresses in IPAM, for DEL.
+    /// The answer must name them.
     pub(in crate::crash) fn left_by_two_errors(&self, end: &End) -> Vec<String> {
         let words = match end {
             End::Refused(_, words) => words,
@@ -42,7 +43,8 @@ impl Attachments {
         left
     }
 
-    /// Returns true if a file is the pod `a`'s record or its lock, or an address that IPAM has leased to it.
+    /// Returns true if a file is the record of the pod `a`, the record's lock, or an address that IPAM has leased to
+    /// the pod.
     fn is_of_a(&self, path: &Path) -> bool {
         let name = path.file_name().and_then(|it| it.to_str());
         let is_named = name.is_some_and(|it| it.starts_with("a@"));
@@ -51,8 +53,8 @@ impl Attachments {
     }
 }
 
-/// Returns true if `words` name the record at `path`, or report held addresses, for which it stays. Other files need no
-/// report.
+/// Returns true if `words` name the record at `path`, or report held addresses, for which the record remains. Also
+/// returns true for other files, which need no report.
 fn is_told(path: &Path, words: &str) -> bool {
     let is_record = path.extension().is_some_and(|it| it == "json");
     let name = path.file_name().and_then(|it| it.to_str());
@@ -60,7 +62,7 @@ fn is_told(path: &Path, words: &str) -> bool {
     !is_record || is_named() || words.contains("addresses may still be held")
 }
 
-/// The lines of `difference` about things that `words` do not name: netdevs, RDMA devices, files.
+/// Returns the lines of `difference` about netdevs, RDMA devices and files that `words` do not name.
 fn untold(difference: &str, words: &str) -> String {
     let is_name = |it: &&str| {
         let has = |what: fn(char) -> bool| it.contains(what);
@@ -70,7 +72,7 @@ fn untold(difference: &str, words: &str) -> String {
         let file = line
             .strip_suffix(" is there")
             .and_then(|it| it.rsplit('/').next());
-        // its lock is a record's
+        // a record and its lock have the same name up to the first dot
         let subject = file.map_or(*line, |it| it.split('.').next().unwrap_or(it));
         let mut names = subject.split(|it: char| !it.is_alphanumeric() && !"_-@".contains(it));
         !names.any(|it| is_name(&it) && words.contains(it))
@@ -84,7 +86,7 @@ mod tests {
     use super::untold;
 
     #[test]
-    fn what_an_error_does_not_name_is_untold() {
+    fn unnamed_leftovers_are_unreported() {
         let words = "restoring is incomplete: cannot move eth1: Out of memory; cannot remove \"/s/net/a@eth0.json\"";
         let difference = "host: - link eth1 mtu: 1500\n- link eth2 mtu: 1500";
         assert_eq!(untold(difference, words), "- link eth2 mtu: 1500");

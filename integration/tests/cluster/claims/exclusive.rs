@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Virtual functions, by claims alone: their life, their numbers, their parameters, and what the token is for.
+//! Virtual functions that are allocated only by claims: their allocation and release, device numbers, parameters, and
+//! the limits of the token.
 
 use super::{
     driver::{Driver, NICS, NODE, ask, claim, ends, nodes, pod, release, slices, template},
@@ -17,7 +18,7 @@ use std::{fs, time::Duration};
 
 pub(super) const EXCLUSIVE: &str = "integration/manifests/rendered/claims-of-vfs.yaml";
 
-/// Two exclusive devices, by claims of a template.
+/// Two exclusive devices, allocated by claims of a template.
 pub(super) fn virtual_functions_are_claimed(cluster: &mut ControlPlane) {
     let driver = Driver::new(
         cluster,
@@ -27,7 +28,7 @@ pub(super) fn virtual_functions_are_claimed(cluster: &mut ControlPlane) {
     let expected = ["rdma-vf-0000-3b-00-0", "rdma-vf-0000-5e-00-0"];
     cluster.until("the slices are there", |it| slices(it).0 == expected);
     kubectl::counts_the_devices_of_slices(cluster, NODE, "rdma/vf");
-    // by these Multus finds the device that a claim was given for a network
+    // Multus finds the device of a claim for a network by these fields
     for (name, text) in [("resourceName", "rdma/vf"), ("deviceID", NICS[0].address)] {
         let name = format!("k8s.cni.cncf.io/{name}");
         let found = attribute(&cluster.get("resourceslices"), expected[0], &name);
@@ -37,7 +38,7 @@ pub(super) fn virtual_functions_are_claimed(cluster: &mut ControlPlane) {
     the_token_is_for_no_more(cluster, &driver);
     cluster.kubectl("delete resourceslice other others-driver");
 
-    // not healthy: tainted, or left out where the API server passes over taints
+    // unhealthy devices are tainted, or omitted if the API server drops taints
     driver.configure("rdma/vf", "exclusive", json!(3));
     let has_taints = release(cluster) >= 36;
     cluster.until("no new pod may have them", |it| {
@@ -49,7 +50,7 @@ pub(super) fn virtual_functions_are_claimed(cluster: &mut ControlPlane) {
         slices(it) == (expected.map(str::to_owned).to_vec(), vec![])
     });
 
-    // kubelet, at its start
+    // as kubelet does at its start
     cluster.kubectl("delete resourceslices --all");
     cluster.until("they are there again", |it| slices(it).0 == expected);
 
@@ -60,7 +61,7 @@ pub(super) fn virtual_functions_are_claimed(cluster: &mut ControlPlane) {
         &pod("a", json!({}), more.clone()).to_string(),
     );
     let first = claim(cluster, "a");
-    // nothing is known of a chain: containers need not wait for a network
+    // without a known chain, containers need not wait for a network
     let prepared = driver.kubelet.prepare(&first);
     assert_eq!(prepared.error, "");
     assert_eq!(prepared.devices.len(), 1);
@@ -105,14 +106,14 @@ pub(super) fn virtual_functions_are_claimed(cluster: &mut ControlPlane) {
     assert_eq!(waits.error, "");
     assert_eq!(driver.given(&waits), None, "its network is not there yet");
     networks_are_told(cluster, &driver, &second);
-    // the driver was killed
+    // kill the driver
     let driver = driver.killed(cluster);
     assert_eq!(driver.kubelet.prepare(&second), waits);
     assert_eq!(driver.given(&waits), None);
     assert_eq!(driver.kubelet.prepare(&first), prepared);
     assert_eq!(driver.given(&prepared).as_ref(), Some(&given));
 
-    // the first ends, and a pod with hostNetwork has its device
+    // the first pod ends, and a pod with hostNetwork gets its device
     ends(cluster, &["a"]);
     for _ in 0..2 {
         assert_eq!(driver.kubelet.unprepare(&first), "");
@@ -124,7 +125,7 @@ pub(super) fn virtual_functions_are_claimed(cluster: &mut ControlPlane) {
         &pod("host", json!({}), host).to_string(),
     );
     let third = claim(cluster, "host");
-    // the firmware of the other one, which `b` has, answers nobody
+    // the firmware of the other function, which `b` has, does not respond
     driver.machine.silence(&NICS[1 - number]);
     let asked = Stopwatch::start();
     let prepared = driver.kubelet.prepare(&third);
@@ -136,7 +137,7 @@ pub(super) fn virtual_functions_are_claimed(cluster: &mut ControlPlane) {
     parameters::are_read(cluster, &driver);
     parameters::an_admins_claim_takes_nothing_away(cluster, &driver);
 
-    // nonsense
+    // an invalid claim
     let mut another = third.clone();
     another["metadata"]["uid"] = json!("0c1f6e1e-7f3c-4a53-9d0a-3d1b0c6b2f11");
     assert!(
@@ -167,11 +168,12 @@ pub(super) fn virtual_functions_are_claimed(cluster: &mut ControlPlane) {
     assert!(status.success());
     let registry = driver.machine.path("kubelet/plugins_registry");
     assert_eq!(fs::read_dir(registry).expect("a directory").count(), 0);
-    // as kubelet does it when the driver was away for long
+    // as kubelet does after the driver was away for a long time
     cluster.kubectl("delete resourceslices --all");
 }
 
-/// A restarted container gets its own device after each renumbering. While the device is gone, it gets none.
+/// A restarted container gets its own device after each renumbering. While the device is missing, the container gets
+/// none.
 #[track_caller]
 fn numbers_are_followed(driver: &Driver, prepared: &NodePrepareResourceResponse, nic: &Nic<'_>) {
     let Driver {
@@ -198,14 +200,16 @@ fn numbers_are_followed(driver: &Driver, prepared: &NodePrepareResourceResponse,
     wait::until("it has its own", || given().as_ref() == Some(&own));
 }
 
-/// Whenever the driver is killed in Prepare or Unprepare: the next one gives kubelet the same answer, and nothing is
-/// left finally.
+/// Kills the driver at each change of Prepare and Unprepare. The next driver returns the same answer to kubelet, and no
+/// file remains at the end.
 fn is_killed_at_every_change(
     cluster: &ControlPlane,
     mut driver: Driver,
     claim: &Value,
     expected: &NodePrepareResourceResponse,
 ) -> Driver {
+    // what the last renumbering made it publish is not counted
+    driver.is_at_rest();
     let pid = |driver: &Driver| driver.daemon.pid();
     let of_prepare = kill_at::changes(pid(&driver), || {
         assert_eq!(driver.kubelet.prepare(claim), *expected);
@@ -213,7 +217,7 @@ fn is_killed_at_every_change(
     let of_unprepare = kill_at::changes(pid(&driver), || {
         assert_eq!(driver.kubelet.unprepare(claim), "");
     });
-    // record, metadata and specification, each under its name when it is whole, and off again
+    // record, metadata and specification: each is renamed when it is complete, and removed again
     assert_eq!(of_prepare.get("rename"), Some(&3), "{of_prepare:?}");
     assert!(of_prepare.contains_key("fsync"), "{of_prepare:?}");
     assert!(of_unprepare["unlink"] >= 2, "{of_unprepare:?}");
@@ -247,14 +251,14 @@ fn is_killed_at_every_change(
     driver
 }
 
-/// Returns what the claim `owner` says of its first device.
+/// Returns the status of the first device in the claim of `owner`.
 fn said_of(cluster: &ControlPlane, owner: &Value) -> Value {
     let name = owner["metadata"]["name"].as_str().expect("a name");
     let claim = cluster.get(&format!("resourceclaim -n default {name}"));
     claim[0]["status"]["devices"][0].clone()
 }
 
-/// A pod's network comes, as `rdma-cni` records it, and goes.
+/// The claim shows a pod's network when `rdma-cni` has recorded it, and no longer after the network is removed.
 fn networks_are_told(cluster: &mut ControlPlane, driver: &Driver, claim: &Value) {
     let reason =
         |cluster: &ControlPlane| said_of(cluster, claim)["conditions"][0]["reason"].clone();
@@ -266,7 +270,7 @@ fn networks_are_told(cluster: &mut ControlPlane, driver: &Driver, claim: &Value)
     let rail = JoinedRail {
         device: Some(record.devices[0].device.clone()),
         hardware_address: Some("02:00:00:00:00:07".into()),
-        told: told.clone(),
+        status_entry: told.clone(),
     };
     let joined = claims.joined(
         uid,
@@ -321,7 +325,7 @@ fn the_token_is_for_no_more(cluster: &ControlPlane, driver: &Driver) {
             is_refused(cluster, &token, &line, "of its own node and driver only");
         }
     }
-    // its own node and driver, and another node's pool
+    // its own node and driver, and the pool of another node
     let mut slice = cluster.get("resourceslice other")[0].clone();
     slice["metadata"] = json!({"name": "made-in-others-pool"});
     slice["spec"]["nodeName"] = json!(NODE);
@@ -340,7 +344,7 @@ fn is_refused(cluster: &ControlPlane, token: &str, line: &str, words: &str) {
     );
 }
 
-/// A claim of two drivers' devices, which somebody has allocated on a node.
+/// A claim for devices of two drivers, allocated on a node without the scheduler.
 fn allocated(cluster: &mut ControlPlane, driver: &str, node: &str) -> Value {
     let request = |name: &str| json!({"name": name, "exactly": {"deviceClassName": "rdma-vf"}});
     let result = |request: &str, driver: &str| json!({"request": request, "driver": driver, "pool": node, "device": "d"});
@@ -360,8 +364,7 @@ fn allocated(cluster: &mut ControlPlane, driver: &str, node: &str) -> Value {
     cluster.get(&format!("resourceclaim -n default {name}"))[0].clone()
 }
 
-/// Asserts that a thief of the token can report the network of the driver's own device in a claim of its node, and nothing
-/// else in a claim.
+/// Asserts that a thief of the token can only report the network of the driver's own device in a claim of its node.
 #[track_caller]
 fn the_token_is_for_a_claims_network(cluster: &mut ControlPlane, driver: &Driver) {
     let token = fs::read_to_string(driver.machine.path("account/token")).expect("a token");
@@ -406,7 +409,7 @@ fn the_token_is_for_a_claims_network(cluster: &mut ControlPlane, driver: &Driver
         ),
     ] {
         let (done, words) = replaced(claim, field, value.clone());
-        // the API server's own right comes first, where it asks for one
+        // an API server that requires a right of its own checks this right first
         let expected = match release(cluster) {
             36.. => of_server,
             _ => of_policy,
@@ -428,7 +431,7 @@ fn the_token_is_for_a_claims_network(cluster: &mut ControlPlane, driver: &Driver
     ));
 }
 
-/// Slices that are not the daemon's to write.
+/// Slices that the daemon must not write.
 fn foreign_slices(driver: &str) -> String {
     let slice = |name: &str, node: &str, driver: &str| {
         let pool = json!({"name": name, "generation": 1, "resourceSliceCount": 1});

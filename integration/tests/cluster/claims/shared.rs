@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `rdma/hca`: by unchanged pods, by claims of one NIC, beside a GPU; and an API server that cannot have it.
+//! `rdma/hca`: allocated to unchanged pods, by claims of one NIC, and together with a GPU; and an API server that does
+//! not support this.
 
-use super::driver::{Driver, NICS, NODE, claim, ends, pod, slices, template};
+use super::driver::{Driver, NICS, NODE, claim, ends, pod, release, slices, template};
 use crate::text;
 use integration::{ControlPlane, slices::attribute, wait};
 use nix::sys::signal::Signal;
@@ -10,7 +11,7 @@ use std::fs;
 
 const SHARED: &str = "integration/manifests/rendered/claims.yaml";
 
-/// `rdma/hca: 1` of an unchanged pod.
+/// `rdma/hca: 1`, requested by an unchanged pod.
 pub(super) fn shared_nics_are_the_extended_resource(cluster: &mut ControlPlane) {
     let driver = Driver::new(cluster, SHARED, ("rdma/hca", "shared", "hca.rdma"));
     let expected = [
@@ -38,7 +39,7 @@ pub(super) fn shared_nics_are_the_extended_resource(cluster: &mut ControlPlane) 
         assert_eq!(device.request_names, ["container-0-request-0"]);
         assert!(device.share_id.is_some());
         assert_eq!(driver.given(&prepared), None);
-        // `rdma-cni` adds the lines of the pod's rails
+        // `rdma-cni` adds the lines with the pod's rails
         let record: Value =
             serde_json::from_slice(&fs::read(driver.record(&claim)).expect("a record"))
                 .expect("JSON");
@@ -46,11 +47,16 @@ pub(super) fn shared_nics_are_the_extended_resource(cluster: &mut ControlPlane) 
         assert_eq!(record["requests"][0]["files"], json!({"nccl.conf": lines}));
     }
 
-    let mut health = driver.kubelet.health();
+    let version = if release(cluster) < 37 {
+        "v1alpha1"
+    } else {
+        "v1"
+    };
+    let mut health = driver.kubelet.health(version);
     assert_eq!(health.report(), [] as [&str; 0]);
-    // the same once more: kubelet forgets what it does not hear of
+    // the report is repeated: kubelet drops devices that are not reported again
     assert_eq!(health.report(), [] as [&str; 0]);
-    // fewer NICs than there must be: no new pod has any
+    // fewer NICs than required: no new pod gets a NIC
     driver.configure("rdma/hca", "shared", json!(3));
     cluster.until("all are tainted", |it| slices(it).1 == expected);
     let sick = health.until(|sick| !sick.is_empty());
@@ -62,14 +68,7 @@ pub(super) fn shared_nics_are_the_extended_resource(cluster: &mut ControlPlane) 
         json!({"resourceClaims": [{"name": "nic", "resourceClaimTemplateName": "rdma-hca-nic"}]});
     let pod = pod("one", json!({}), more);
     cluster.apply("apply -n default -f -", &pod.to_string());
-    cluster.until("the scheduler says why it waits", |it| {
-        let pod = &it.get("pod -n default one")[0];
-        let conditions = pod["status"]["conditions"]
-            .as_array()
-            .cloned()
-            .unwrap_or_default();
-        conditions.iter().any(|it| it["reason"] == "Unschedulable")
-    });
+    is_unschedulable(cluster, "one");
     driver.configure("rdma/hca", "shared", Value::Null);
     cluster.until("none is tainted any more", |it| slices(it).1.is_empty());
     health.until(<[String]>::is_empty);
@@ -78,13 +77,84 @@ pub(super) fn shared_nics_are_the_extended_resource(cluster: &mut ControlPlane) 
     let names: Vec<&str> = prepared.devices.iter().map(|it| &*it.device_name).collect();
     assert_eq!(names, [expected[1]], "the first one that fits");
     ends(cluster, &["a", "b", "one"]);
+    claims_that_do_not_fit_into_a_gid_table_wait(cluster, &driver);
     two_nics_have_the_same_root(cluster, &driver);
     a_nic_is_chosen_beside_its_gpu(cluster, &driver);
     a_class_takes_no_nic_from_other_pods(cluster, &driver);
 }
 
-/// The driver refuses a claim whose class moves a NIC or sets up a virtual function: other pods may have children of the
-/// NIC, and the NIC is no virtual function.
+/// Waits until the scheduler says why `name` waits.
+#[track_caller]
+fn is_unschedulable(cluster: &mut ControlPlane, name: &str) {
+    cluster.until("the scheduler says why it waits", |it| {
+        let pod = &it.get(&format!("pod -n default {name}"))[0];
+        let conditions = pod["status"]["conditions"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
+        conditions.iter().any(|it| it["reason"] == "Unschedulable")
+    });
+}
+
+/// Returns the number of allocations of each device in the slices, and the generation of the pool.
+fn sharers(cluster: &ControlPlane) -> (Vec<Value>, Value) {
+    let slices = cluster.get("resourceslices");
+    let devices = slices[0]["spec"]["devices"].as_array().expect("a list");
+    let values = devices
+        .iter()
+        .map(|it| it["capacity"]["sharers"]["value"].clone());
+    (
+        values.collect(),
+        slices[0]["spec"]["pool"]["generation"].clone(),
+    )
+}
+
+/// With room for two pods, the third one waits until another has ended. A claim of one NIC gets the next NIC.
+fn claims_that_do_not_fit_into_a_gid_table_wait(cluster: &mut ControlPlane, driver: &Driver) {
+    // the API server's form of 1000 is no change
+    let before = sharers(cluster);
+    assert_eq!(before.0, ["1k"; 3]);
+    driver.daemon.signal(Signal::SIGHUP);
+    driver.is_at_rest();
+    assert_eq!(sharers(cluster), before);
+
+    // 16 entries are the node's, and each pod has six
+    for nic in &NICS {
+        let table = format!("sys/class/infiniband/{}/ports/1/gids", nic.rdma);
+        fs::create_dir_all(driver.machine.path(&table)).expect("a directory");
+        for entry in 0..28 {
+            driver.machine.write(&format!("{table}/{entry}"), "");
+        }
+    }
+    driver.daemon.signal(Signal::SIGHUP);
+    cluster.until("two pods fit", |it| sharers(it).0 == ["2"; 3]);
+    let taken = |claim: &Value| {
+        let result = &claim["status"]["allocation"]["devices"]["results"][0];
+        assert_eq!(result["consumedCapacity"], json!({"sharers": "1"}));
+        result["device"].clone()
+    };
+    for name in ["first", "second", "third"] {
+        let pod = pod(name, json!({"rdma/hca": "1"}), json!({}));
+        cluster.apply("apply -n default -f -", &pod.to_string());
+        if name == "third" {
+            is_unschedulable(cluster, name);
+            ends(cluster, &["first"]);
+        }
+        assert_eq!(taken(&claim(cluster, name)), "rdma-hca-all");
+    }
+    let more =
+        json!({"resourceClaims": [{"name": "nic", "resourceClaimTemplateName": "rdma-hca-nic"}]});
+    for (name, address) in [("x", "3b"), ("y", "3b"), ("z", "5e")] {
+        let pod = pod(name, json!({}), more.clone());
+        cluster.apply("apply -n default -f -", &pod.to_string());
+        let device = format!("rdma-hca-0000-{address}-00-0");
+        assert_eq!(taken(&claim(cluster, name)), device);
+    }
+    ends(cluster, &["second", "third", "x", "y", "z"]);
+}
+
+/// The driver refuses a claim whose class moves a NIC or sets up a virtual function. Other pods may have children of
+/// the NIC, and the NIC is not a virtual function.
 fn a_class_takes_no_nic_from_other_pods(cluster: &mut ControlPlane, driver: &Driver) {
     let moves = "its class has mode move, which would remove the NIC from other pods";
     let sets_up = "its class has vf settings, but its devices are shared";
@@ -115,7 +185,7 @@ fn a_class_takes_no_nic_from_other_pods(cluster: &mut ControlPlane, driver: &Dri
     }
 }
 
-/// Two rails below one PCIe root, by the standard attribute.
+/// Two rails below one PCIe root, selected by the standard attribute.
 fn two_nics_have_the_same_root(cluster: &mut ControlPlane, driver: &Driver) {
     let exactly = json!({"deviceClassName": "rdma-hca-nic", "count": 2});
     let constraint =
@@ -141,8 +211,8 @@ fn two_nics_have_the_same_root(cluster: &mut ControlPlane, driver: &Driver) {
     cluster.kubectl("-n default delete resourceclaim two");
 }
 
-/// The example's claim, with what stands for the GPU's driver: the first of its devices is below another root, and the
-/// second one is below the root of the NIC's Data Direct function.
+/// The example's claim, with a stand-in for the GPU's driver. Its first device is below another root. Its second device
+/// is below the root of the NIC's Data Direct function.
 fn a_nic_is_chosen_beside_its_gpu(cluster: &mut ControlPlane, driver: &Driver) {
     const ROOT: &str = "resource.kubernetes.io/pcieRoot";
     driver.machine.data_direct(&NICS[0], "0009:03:00.0");
@@ -189,7 +259,7 @@ fn a_nic_is_chosen_beside_its_gpu(cluster: &mut ControlPlane, driver: &Driver) {
     cluster.kubectl("delete resourceslice gpus");
 }
 
-/// An API server that passes over `allowMultipleAllocations`.
+/// An API server that drops `allowMultipleAllocations`.
 pub(super) fn what_cannot_be_shared_is_refused_in_words(cluster: &mut ControlPlane) {
     let driver = Driver::new(cluster, SHARED, ("rdma/hca", "shared", "hca.rdma"));
     driver
