@@ -13,7 +13,7 @@ mod choice;
 mod peers;
 mod report;
 #[cfg(test)]
-mod simulation;
+mod simulation_tests;
 mod watch;
 
 pub use peers::Account;
