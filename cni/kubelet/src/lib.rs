@@ -7,8 +7,8 @@
 //! | `device_plugin` | the daemon; kubelet for `Registration` | kubelet; the daemon for `Registration` |
 //! | `dra`, `dra_health`, `plugin_registration` | the daemon | kubelet |
 //!
-//! Without the feature `device-plugin`, the crate contains only the client of pod-resources. This client runs on a
-//! tokio runtime with one thread, because a CNI plugin starts for every pod.
+//! Without the feature `device-plugin`, the crate contains only the client of pod-resources. The client's blocking
+//! functions use a tokio runtime with one thread, because a CNI plugin starts for every pod.
 
 pub mod pod_resources;
 
@@ -34,8 +34,8 @@ pub mod device_plugin {
 pub mod dra {
     tonic::include_proto!("k8s.io.kubelet.pkg.apis.dra.v1");
 
-    /// Version of the interface that the daemon passes at registration (`DRAPluginService` in kubelet's package of the
-    /// interface).
+    /// Name and version of the service, which the daemon passes at registration (`DRAPluginService` in
+    /// `k8s.io/kubelet/pkg/apis/dra/v1`).
     pub const VERSION: &str = "v1.DRAPlugin";
 }
 
@@ -47,8 +47,8 @@ pub mod dra {
 pub mod dra_health {
     include!(concat!(env!("OUT_DIR"), "/dra-health/v1.rs"));
 
-    /// Version of the interface that the daemon passes at registration (`DRAResourceHealthService` in kubelet's package
-    /// of the interface).
+    /// Name and version of the service, which the daemon passes at registration (`DRAResourceHealthService` in
+    /// `k8s.io/kubelet/pkg/apis/dra-health/v1`).
     pub const VERSION: &str = "v1.DRAResourceHealth";
 }
 

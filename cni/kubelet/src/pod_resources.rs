@@ -90,7 +90,7 @@ impl AskError {
     }
 }
 
-/// Returns the devices that kubelet allocated to the pod's containers. Returns `None` if kubelet does not know the pod
+/// Returns the devices that kubelet allocated to the pod's containers. Returns `None` if kubelet does not have the pod
 /// (yet).
 ///
 /// The client first calls `Get` for the pod. If `Get` is switched off in kubelet, the client calls `List`. The client
@@ -179,8 +179,7 @@ pub fn probe_blocking(socket: &Path, limit: Duration) -> Result<(), AskError> {
     }))
 }
 
-/// Returns the devices like [`of_pod`], for a program without a tokio runtime. The function's own runtime ends before
-/// the function returns.
+/// Returns the devices like [`of_pod`], for a program without a tokio runtime.
 pub fn of_pod_blocking(
     socket: &Path,
     namespace: &str,
@@ -326,7 +325,7 @@ mod tests {
     fn a_socket_that_came_meanwhile_is_not_missing() {
         let cases: [&[fn() -> AskError]; 3] = [&[], &[no_socket], &[too_often, no_socket]];
         for answers in cases {
-            // this thread can be late, so the limit may end before the last answer
+            // this thread can be scheduled late, so the limit may end before the last of `answers`
             let is_silent = |_| matches!(error_after(answers), AskError::Silent { .. });
             assert!((0..5).any(is_silent), "{} answers", answers.len());
         }

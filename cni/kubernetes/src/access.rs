@@ -22,7 +22,7 @@ const LONGEST: u64 = 256 * 1024;
 /// Reason why the program has no access to the API server.
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
-    /// A variable is missing or wrong: the program does not run in a pod, or its environment was cleared.
+    /// An environment variable is missing or wrong: the program does not run in a pod, or its environment was cleared.
     #[error("{name} is not set as in a pod{}", .found.as_ref().map(|it| format!(": {it:?}")).unwrap_or_default())]
     Environment {
         /// Name of the variable.
@@ -128,7 +128,7 @@ impl Access {
         Self::new(get(HOST), get(PORT), directory)
     }
 
-    /// Returns the access like [`Self::of_pod`], with the given values of the two variables.
+    /// Returns the access like [`Self::of_pod`], with `host` and `port` as the values of the environment variables.
     fn new(
         host: Option<String>,
         port: Option<String>,

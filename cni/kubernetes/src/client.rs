@@ -33,8 +33,8 @@ use tokio_rustls::{
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
-/// Content type of a strategic merge patch. The API server merges lists by keys that depend on the type, for example a
-/// node's conditions by `type`.
+/// Content type of a strategic merge patch. The API server merges lists element by element. The key of the elements
+/// depends on the list: a node's conditions are merged by `type`.
 const STRATEGIC_MERGE: HeaderValue =
     HeaderValue::from_static("application/strategic-merge-patch+json");
 
@@ -65,7 +65,7 @@ impl Client {
     /// body of a PATCH is a strategic merge patch.
     ///
     /// # Errors
-    /// There is no token, the API server does not answer within the limit, or it refuses.
+    /// There is no token, the API server does not answer within the limit, or it refuses the request.
     pub async fn ask(
         &self,
         method: Method,
@@ -81,7 +81,7 @@ impl Client {
     /// TCP keepalive detects within a minute that the API server is unreachable.
     ///
     /// # Errors
-    /// There is no token, the API server does not answer within the limit, or it refuses.
+    /// There is no token, the API server does not answer within the limit, or it refuses the request.
     pub async fn watch(&self, path: &str) -> Result<Watch, RequestError> {
         let end = Instant::now() + self.limit;
         let response = self.open(end, Method::GET, path, None).await?;

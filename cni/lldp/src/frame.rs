@@ -25,7 +25,7 @@ const TTL: u8 = 3;
 const PORT_DESCRIPTION: u8 = 4;
 const SYSTEM_NAME: u8 = 5;
 
-/// Kinds of identifiers that are no text: first hardware address, then network address (tables 8-2 and 8-3).
+/// Subtypes of identifiers that are not text: hardware address, then network address (tables 8-2 and 8-3).
 const CHASSIS_KINDS: [u8; 2] = [4, 5];
 const PORT_KINDS: [u8; 2] = [3, 4];
 
@@ -91,8 +91,8 @@ fn tlv<'a>(rest: &mut &'a [u8]) -> Result<(u8, &'a [u8]), Malformed> {
     Ok((kind as u8, value))
 }
 
-/// Returns an identifier as text. `value` is the identifier's kind and up to 255 bytes. The next argument has the kinds
-/// that are no text.
+/// Returns an identifier as text. `value` is the identifier's subtype and up to 255 bytes. `mac` and `network` are the
+/// subtypes that are not text.
 fn identifier(value: &[u8], [mac, network]: [u8; 2]) -> Result<String, Malformed> {
     let text = match value {
         [kind, address @ ..] if *kind == mac && address.len() == 6 => {

@@ -43,12 +43,12 @@ pub struct Neighbour {
     /// Description of the port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// Seconds for which the data are valid. 0 means that the neighbour ceases to send.
+    /// Seconds for which the data are valid. 0: the neighbour announces that it stops sending.
     pub ttl: u16,
 }
 
 impl Neighbour {
-    /// Returns the name of the switch: its system name, or without one its chassis identifier.
+    /// Returns the name of the switch: its system name, or its chassis identifier if it has no system name.
     pub fn switch(&self) -> &str {
         self.name.as_deref().unwrap_or(&self.chassis)
     }

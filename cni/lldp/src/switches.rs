@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The neighbours at one time, and the file with them. A later daemon needs the file, because it cannot receive the
-//! frames of netdevs that are in pods.
+//! The neighbours at one time, and the file in which the daemon saves them. After a restart the daemon needs the file,
+//! because it cannot receive the frames of netdevs that are in pods.
 
 use crate::Neighbour;
 use rdma_netns::{DeviceAddress, Function, Inventory};
@@ -31,7 +31,7 @@ pub struct Seen {
 pub struct Switches(pub BTreeMap<DeviceAddress, Seen>);
 
 impl Switches {
-    /// Reads the file in `state_dir`. Returns no neighbours if the file does not exist.
+    /// Reads the daemon's file in `state_dir`. Returns no neighbours if the file does not exist.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -76,7 +76,7 @@ pub(crate) fn functions(address: &DeviceAddress, inventory: &Inventory) -> BTree
 
 fn bond(function: &Function) -> Option<&str> {
     let netdev = function.netdevs.first()?;
-    // a master that takes all frames of the netdev is no bond
+    // a master that receives all frames of the netdev, such as a bridge, is no bond
     netdev
         .master
         .as_deref()

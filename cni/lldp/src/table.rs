@@ -46,7 +46,7 @@ struct Entry {
     /// Time at which the neighbour's TTL expires. `None`: the netdev is not on the host, or the time cannot be
     /// represented.
     until: Option<Instant>,
-    /// True if the next neighbour on this netdev replaces this one at once.
+    /// True if a frame of another neighbour on this netdev replaces this neighbour at once.
     is_doubtful: bool,
 }
 
@@ -72,8 +72,8 @@ pub struct Table {
 }
 
 impl Table {
-    /// Returns a table with the neighbours of an earlier daemon. Their TTL begins again. A new frame on the same netdev
-    /// replaces such a neighbour at once.
+    /// Returns a table with the neighbours that an earlier daemon saved. Their TTL begins again. A frame of another
+    /// neighbour on the same netdev replaces such a neighbour at once.
     pub fn restored(switches: &Switches, now: Instant) -> Self {
         let entry = |(address, seen): (&DeviceAddress, &Seen)| {
             let mut entry = Entry::new(&seen.netdev, seen.neighbour.clone(), now);

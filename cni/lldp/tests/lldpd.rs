@@ -45,7 +45,7 @@ fn follow(listener: &mut Listener, netdevs: &[&str]) -> usize {
 #[track_caller]
 fn hears(listener: &mut Listener, what: &str, is: impl Fn(&Neighbour) -> bool) {
     wait::until(what, || {
-        // a daemon also calls this repeatedly: a bound socket stays
+        // the daemon also calls `follow` repeatedly, which must not close a bound socket
         assert_eq!(follow(listener, ENS1), 0);
         let heard = listener.receive();
         assert!(heard.iter().all(|(netdev, _)| netdev == "ens1"));

@@ -38,7 +38,7 @@ impl<K> Clone for Node<'_, K> {
 // not derived, because `derive` would require K: Copy
 impl<K> Copy for Node<'_, K> {}
 
-/// Largest number of plans. If the state then still differs, it counts as unstable.
+/// Largest number of rounds of changes. If the state then still differs, set-up fails with [`SmcError::Unstable`].
 const ROUNDS: usize = 3;
 
 /// Checks before the first change whether the pod can have SMC-R. If it cannot and SMC-R is required, returns an error.
@@ -100,7 +100,7 @@ pub fn set_up<K: Kernel>(
     if !attachment.smc.as_ref().is_some_and(Smc::is_set) {
         return Ok(());
     }
-    // save the record first: if this process is killed, DEL must know which changes may exist
+    // save the record first: if this process is killed, DEL must find in the record every change that it may have made
     node.store.save(attachment)?;
     match make(node, pod, attachment) {
         Ok(()) => log_active(attachment, &smc_state),
@@ -126,7 +126,7 @@ fn give_up<K: Kernel>(
 ) {
     let left = take_away(node, Some(pod), attachment);
     if let Some(set) = attachment.smc.take() {
-        // DEL retries these entries
+        // DEL tries again to restore these entries of other attachments
         smc_off.returning = set.returning;
         if !left.is_empty() {
             log::warn!("{}", left.join("; "));
@@ -265,7 +265,7 @@ pub fn drift<K: Kernel>(
         return Ok(vec![]);
     };
     let Some(smc_state) = node.kernel.smc(Some(pod))? else {
-        // without the module, a pod has lost SMC-R only if it was active
+        // if the kernel has no SMC, the pod differs from its record only if the record says that SMC-R is active
         let lost = (smc.state == SmcStatus::Active).then(|| format!("SMC-R: {}", Blocker::NoSmc));
         return Ok(lost.into_iter().collect());
     };

@@ -9,11 +9,11 @@ use rdma_netns::{Kernel, NetnsSide, Op};
 /// Removes the parts of the attachment's SMC-R that no other attachment uses. Returns the failures. Continues after a
 /// failure. The caller holds the node's lock.
 ///
-/// - In an ended namespace, no entry exists any more. If the kernel has unloaded the module, no entry exists on the
-///   node.
-/// - With a pnet id, the kernel also removes other attachments' entries of this id. `take_away` adds them again. If it
-///   cannot add an entry again, it keeps the entry in `attachment` and in the record, and only logs the failure, so
-///   that the pod can be deleted.
+/// - The kernel removes a namespace's entries when the namespace ends, and all entries of the node when it unloads the
+///   module. `take_away` does not remove these entries.
+/// - When `take_away` removes a pnet id, the kernel also removes other attachments' entries of this id. `take_away`
+///   adds them again. If it cannot add an entry again, it keeps the entry in `attachment` and in the record, and only
+///   logs the failure, so that the pod can be deleted.
 pub fn take_away<K: Kernel>(
     node: Node<'_, K>,
     pod: Option<&K::Pod>,
@@ -57,8 +57,8 @@ pub fn take_away<K: Kernel>(
     round.left
 }
 
-/// Messages of one round, one for each change. A message tells of a failure if the round is the last one. Empty: no
-/// change was necessary.
+/// Messages of one round, one for each change. Only the messages of the last round report failures, because later
+/// rounds repeat a failed change. Empty: no change was necessary.
 #[derive(Debug, Default)]
 struct Round {
     /// Messages about removals of the pod's own state.

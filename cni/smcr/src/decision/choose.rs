@@ -47,7 +47,7 @@ pub fn choose(input: SmcInput<'_>) -> Chosen {
     };
     let usable: Vec<&Carrier> = carriers.iter().flatten().collect();
     for blocker in carriers.iter().filter_map(|it| it.as_ref().err()) {
-        // a rail without an RDMA device is like any other interface
+        // do not report a rail without an RDMA device: it is like any other interface
         if *blocker != Blocker::NoRdma {
             draft
                 .without
@@ -140,7 +140,7 @@ impl SmcBuilder<'_> {
         })
     }
 
-    /// Gives the interface `name`, and the port of `carrier`, the pnet id of `carrier`.
+    /// Assigns the pnet id of `carrier` to the interface `name`, and to the port of `carrier`.
     fn carry(&mut self, name: &str, carrier: &Carrier, fit: Fit) {
         let id = &carrier.entry.name;
         let entry = PnetEntry {

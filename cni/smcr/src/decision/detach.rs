@@ -153,8 +153,8 @@ impl<'a> Users<'a> {
         self.smc.has(at, entry) && !unknown && !others.iter().any(|other| other.has(at, entry))
     }
 
-    /// Returns true if the entry `placed` can be added again. False: its netdev or RDMA device now has another id. The
-    /// kernel would keep that id.
+    /// Returns true if `placed` is another attachment's entry and can be added again. It cannot be added if its netdev
+    /// or RDMA device now has another id, because the kernel would keep that id.
     fn may_return(&self, placed: &PlacedEntry, smc_state: &SmcState) -> bool {
         let PlacedEntry { at, entry } = placed;
         let keeps_out = |it: &PnetEntry| it.excludes(entry) && !self.is_only_ours(*at, it);

@@ -67,7 +67,7 @@ pub enum SkipReason {
          has that id, which counts before the pod's own; remove the id of {netdev} on the host"
     )]
     Exposed {
-        /// Reason.
+        /// Reason why SMC-R does not carry the interface's connections.
         reason: Box<SkipReason>,
         /// Name of the netdev on the host.
         netdev: String,
@@ -84,15 +84,15 @@ pub enum SkipReason {
         /// Name of the pod that already has SMC-R.
         holder: String,
     },
-    /// Only SMC-Rv1 would fit, and the daemon does not use it. SMC-Rv1 is not routed, but the kernel compares only the
-    /// prefixes of the TCP interfaces (`smc_listen_prfx_check()`, `net/smc/af_smc.c`). If the two RDMA NICs are on
-    /// different links, a connection waits 5 s, and its data can be corrupt (docs/dev/smc-r-kernel.md).
+    /// Only SMC-Rv1 would fit, and `rdma-cni` allows it only on rails. SMC-Rv1 is not routed, but the kernel compares
+    /// only the prefixes of the TCP interfaces (`smc_listen_prfx_check()`, `net/smc/af_smc.c`). If the two RDMA NICs
+    /// are on different links, a connection waits 5 s, and its data can be corrupt (docs/dev/smc-r-kernel.md).
     #[error(
         "only SMC-Rv1 could carry it, which needs the RDMA NICs of both ends on one link, and this \
          cannot be verified; connections by the RDMA interfaces' own addresses can have SMC-R"
     )]
     OneLink,
-    /// The GIDs of the RDMA port cannot be read, for this reason.
+    /// The GIDs of this RDMA device's port cannot be read.
     #[error("the GIDs of {0} cannot be read in the pod")]
     Unseen(String),
 }
@@ -160,7 +160,7 @@ fn fit_by_gids(input: SmcInput<'_>, carrier: &Carrier, name: &str) -> Result<Fit
             Ok(_) => {}
         }
     }
-    // SMC-Rv1 requires that the address is on the link of the RDMA NIC, which is true for a rail's own address
+    // SMC-Rv1 requires an address on the link of the RDMA NIC. Only a rail's own address certainly is.
     let is_rail = input
         .attachment
         .rails
@@ -237,7 +237,8 @@ pub fn misfits(input: SmcInput<'_>) -> Vec<(String, SkipReason)> {
     misfits
 }
 
-/// Returns the tables of `gids` without the addresses of other pods. `others` may include attachments of the same pod.
+/// Returns the tables of `gids` without the addresses of other pods. `others` may include attachments of the same pod,
+/// whose addresses remain.
 pub fn without_other_pods(
     attachment: &Attachment,
     others: &[Attachment],

@@ -176,7 +176,7 @@ fn carrier(
     if smc_state.erdma_compat == Some(true) && is_erdma(rdma, observed) {
         return Err(Blocker::Compat { device });
     }
-    // if the kernel does not list SMC's devices, assume that SMC uses eRDMA devices if tcp2smc exists
+    // if the kernel does not list SMC's devices, assume that only kernels with tcp2smc use eRDMA devices for SMC
     let is_used = match &smc_state.devices {
         Some(devices) => devices.contains(&device),
         None => smc_state.tcp2smc.is_some() || !is_erdma(rdma, observed),

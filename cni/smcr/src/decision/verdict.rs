@@ -69,7 +69,7 @@ pub enum Misfit {
         /// Version of SMC-R by which the kernel chooses the GID.
         by: Fit,
     },
-    /// The kernel compares VLAN ids. This prediction does not know them.
+    /// The kernel compares VLAN ids, which this prediction does not observe.
     #[error(
         "it is a VLAN, and the GID that the kernel would choose for a VLAN is not predicted; give the \
          pod an interface without a VLAN tag for SMC-R"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! SMC-R's plans as data. Each file in `cases` is a base of `bases` with differences (see the crate `cases`). The
-//! expected plan is in the text file beside it.
+//! SMC-R's plans as data. Each file in `cases` is a base of `bases` with differences (see the crate `cases`). The text
+//! file of the same name has the expected plan.
 //!
 //! | member | content |
 //! |---|---|
@@ -14,7 +14,7 @@
 //! | `unreadable` | true if there are unreadable records |
 //! | `smc`, `dead` | for a removal: the SMC-R of the record, and true if the pod has ended |
 //!
-//! `UPDATE_PLANS=1 cargo test -p smcr --test smc` writes all texts again. Read them before you commit.
+//! `UPDATE_PLANS=1 cargo test -p smcr --test smc` rewrites all expected plans. Read them before you commit.
 
 mod world;
 
@@ -70,7 +70,7 @@ fn set_up(world: &World) -> String {
     for op in &ops {
         let _ = writeln!(text, "# {}", drift::describe(op, observed));
     }
-    // entries that the pod uses, and that do not belong to its record
+    // the pod shares the record's other entries with other attachments
     let count = |text: &str| text.matches("smc_pnet -a").count();
     let _ = writeln!(
         text,
