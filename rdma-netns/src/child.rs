@@ -133,7 +133,7 @@ impl IpvlanMode {
 }
 
 impl Child {
-    /// The kernel's name of the kind (`IFLA_INFO_KIND`).
+    /// Returns the kernel's name of the kind (`IFLA_INFO_KIND`).
     pub fn kind(self) -> &'static str {
         match self {
             Self::Macvlan { .. } => "macvlan",
@@ -143,7 +143,7 @@ impl Child {
     }
 }
 
-/// Formats the child as `ip link` does: `macvlan mode bridge`; unknown values as numbers.
+/// Formats the child as `ip link` does, such as `macvlan mode bridge`. Formats unknown values as numbers.
 impl fmt::Display for Child {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ((mode, flags), modes, names): (_, &[_], _) = match self {

@@ -99,8 +99,8 @@ fn is_auxiliary_name(text: &str) -> bool {
     parts.len() == 3 && parts.iter().all(word) && parts[2].bytes().all(|b| b.is_ascii_digit())
 }
 
-/// Netdev drivers. Each has the module that makes RDMA devices of the same functions (aliases of auxiliary devices,
-/// `drivers/infiniband/hw/*`).
+/// Netdev drivers, each with the module that makes RDMA devices of the same functions. The pairs are from the aliases
+/// of auxiliary devices in `drivers/infiniband/hw/*`.
 pub const RDMA_DRIVERS: [(&str, &str); 12] = [
     ("bnxt_en", "bnxt_re"),
     ("cxgb4", "iw_cxgb4"),

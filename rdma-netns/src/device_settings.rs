@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Settings of a netdev that rtnetlink does not report. An administrator can change these settings, and they survive a
-//! move.
+//! Settings of a netdev that rtnetlink does not report, and that an administrator can change. A move of the netdev
+//! resets the settings below `/proc/sys/net`, and keeps all others.
 
 use serde::{Deserialize, Serialize};
 
@@ -51,9 +51,10 @@ impl DeviceSettings {
             .map(|(_, value)| value)
     }
 
-    /// Returns the keys and values to set so that `present` becomes equal to these settings. Skips three kinds of keys:
+    /// Returns the keys and values to set so that `present` becomes equal to these settings. Skips a key in three
+    /// cases:
     ///
-    /// - `self` or `present` lacks a key that has no default: the driver does not support the setting.
+    /// - The key has no default, and `self` or `present` lacks it: the driver does not support the setting.
     /// - The value in `self` is [`UNREADABLE`].
     /// - The value in `self` is the default, and the value in `present` is [`UNREADABLE`].
     pub fn lacking<'a>(&'a self, present: &'a Self) -> Vec<(&'a str, &'a str)> {
@@ -72,8 +73,8 @@ impl DeviceSettings {
     }
 }
 
-/// Returns a setting's default value. Returns `None` if drivers have different defaults (`DQL_MAX_LIMIT`,
-/// `include/linux/dynamic_queue_limits.h`; `dql_init()` with HZ).
+/// Returns a setting's default value. Returns `None` if the default depends on the driver. The defaults of byte queue
+/// limits are from `DQL_MAX_LIMIT` (`include/linux/dynamic_queue_limits.h`) and `dql_init()`.
 fn default_of(key: &str) -> Option<&'static str> {
     if key.starts_with("tcx/") || key == FLOW_RULES {
         return Some("");

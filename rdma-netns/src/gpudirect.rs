@@ -34,8 +34,8 @@ pub struct GpuDirect {
     pub symbols: Option<Symbols>,
     /// Accelerators and NICs whose addresses the IOMMU translates.
     pub translated: BTreeSet<DeviceAddress>,
-    /// Switch ports above both a GPU and a NIC whose ACS setting redirects traffic between the GPU and the NIC through
-    /// the CPU. Empty if this program may not read the whole configuration space of a port.
+    /// Switch ports that are above both a GPU and a NIC, and whose ACS setting redirects traffic between GPU and NIC
+    /// through the CPU. Empty if this program may not read the whole configuration space of a port.
     pub redirecting: BTreeSet<DeviceAddress>,
 }
 
@@ -78,7 +78,7 @@ pub enum Registration {
 }
 
 impl Registration {
-    /// Returns the answer as one word.
+    /// Returns the name of the variant for reports.
     pub fn name(&self) -> &'static str {
         match self {
             Self::DmaBuf => "dma-buf",
@@ -90,8 +90,8 @@ impl Registration {
 }
 
 impl GpuDirect {
-    /// Returns the result for each pair of an accelerator vendor and a driver of the RDMA devices that `makers` have
-    /// made.
+    /// Returns the registration for each pair of an accelerator vendor and an RDMA driver. The RDMA drivers are the
+    /// drivers of the RDMA devices that `makers` have made.
     pub fn registrations<'a>(
         &'a self,
         makers: impl Iterator<Item = &'a Device>,
@@ -104,13 +104,14 @@ impl GpuDirect {
         self.vendors.iter().flat_map(|vendor| of(vendor)).collect()
     }
 
-    /// Returns the result for accelerators of the PCI vendor `vendor` and the RDMA driver `module`.
+    /// Returns the registration for accelerators of the PCI vendor `vendor` and the RDMA driver `module`.
     fn registration(&self, vendor: &str, module: &str) -> Registration {
         let imports = self.symbols.as_ref().map(|it| it.dma_buf.contains(module));
         let has_peer_memory = self.peer_memory.contains(vendor);
         let exports = match vendor {
             NVIDIA => self.nvidia.map(|it| it == NvidiaModules::Open),
-            // whether the module imports dma-bufs depends on CONFIG_DMABUF_MOVE_NOTIFY and on the driver's version
+            // whether the accelerator's driver exports dma-bufs depends on the kernel's configuration and on the
+            // driver's version
             _ => None,
         };
         if exports == Some(true) && imports == Some(true) {

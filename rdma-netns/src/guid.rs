@@ -23,7 +23,7 @@ pub struct Guid(pub u64);
 pub struct InvalidGuid(String);
 
 impl Guid {
-    /// GUID of a port to which nobody has assigned a GUID.
+    /// GUID of a port without an assigned GUID.
     pub const ZERO: Self = Self(0);
 
     /// GUID that ib-sriov-cni gives a virtual function without a GUID, because the kernel accepts no zero GUID.

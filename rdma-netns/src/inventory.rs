@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! RDMA hardware of a node in all namespaces, read only from sysfs and `/dev`
+//! RDMA hardware of a node in all namespaces, mostly from sysfs and `/dev`
 //! ([`Linux::inventory`](crate::Linux::inventory)).
 
 use crate::{
@@ -30,7 +30,7 @@ pub struct Inventory {
     /// GPUs and other accelerators, by address.
     #[serde(default)]
     pub accelerators: Vec<Accelerator>,
-    /// The socket of each NUMA node.
+    /// Number of the CPU socket of each NUMA node.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub sockets: BTreeMap<u32, u32>,
     /// Character device `/dev/infiniband/rdma_cm`. `None`: the module rdma_ucm is not loaded.
@@ -99,7 +99,7 @@ pub struct PciPath {
     pub bridges: Vec<DeviceAddress>,
 }
 
-/// Suffix of [`Netdev::taken_by`]. The master's name precedes it.
+/// End of [`Netdev::taken_by`] for a netdev that accelerates its master. The master's name precedes it.
 pub(crate) const ACCELERATED: &str = ", which it accelerates";
 
 /// A netdev, with the properties that resources need.

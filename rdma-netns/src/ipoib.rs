@@ -20,8 +20,8 @@ pub struct Ipoib {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum IpoibMode {
-    /// The netdev sends unreliable datagrams. A datagram is at most as large as the port's packets, and as the
-    /// packets of the partition's broadcast group.
+    /// The netdev sends unreliable datagrams. The MTU of the port and the MTU of the partition's broadcast group limit
+    /// a datagram's size.
     Datagram,
     /// The netdev sends over connections, in packets of up to 65520 bytes.
     Connected,

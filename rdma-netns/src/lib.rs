@@ -9,7 +9,7 @@
 //! | [`device_settings`] | the settings of a netdev that rtnetlink does not report |
 //! | [`inventory`] | the node's hardware from which resources are formed |
 //! | [`gpudirect`] | registration of accelerators' memory with RDMA devices |
-//! | [`vf`] | the settings of virtual functions that their physical function makes |
+//! | [`vf`] | the settings of virtual functions that the host makes through their physical function |
 //! | [`uplink`] | the netdevs that the node needs for its own network connection |
 //! | [`pairing`] | the assignment of netdevs and RDMA devices to NICs |
 //! | [`op`] | one change, and its `ip`/`rdma` equivalent |
@@ -19,7 +19,7 @@
 //! | [`linux`] | the real kernel: rtnetlink, RDMA netlink, sysfs, sysctl |
 //! | [`netns`] | opening, identifying and entering network namespaces |
 //! | [`netlink`] | the exchange of one request and its answer, with the kernel's own error message |
-//! | [`sidr`] | an echo over RDMA, by the connection manager |
+//! | [`sidr`] | an RDMA echo by the peer's connection manager |
 //! | [`smc`] | SMC-R's pnet table over generic netlink |
 
 pub mod child;

@@ -233,7 +233,7 @@ impl Link {
 
     /// Returns true if the kernel would accept `route` on a netdev with `addresses`. The route's source must be one of
     /// `addresses`. The route's gateway must be link-local, or reachable through one of `addresses` or through another
-    /// route of the netdev.
+    /// route of the netdev, or the route must have the flag `onlink`.
     pub fn can_have(&self, route: &Route, addresses: &[Address]) -> bool {
         let has_source = route
             .source

@@ -61,8 +61,8 @@ impl TryFrom<String> for InterfaceName {
 }
 
 impl InterfaceName {
-    /// Returns a replacement for the name of the netdev `index`. The name is not UTF-8: a pod may use any bytes. The
-    /// replacement contains `:`, which no valid name contains.
+    /// Returns a replacement for the name of the netdev `index`, if that name is not UTF-8: a pod may use any bytes.
+    /// The replacement contains `:`, which no valid name contains.
     pub fn of_index(index: u32) -> Self {
         Self(format!(":{index}"))
     }

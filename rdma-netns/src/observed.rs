@@ -75,7 +75,7 @@ pub struct Namespace {
     /// namespace has no number, or no netdev of this namespace has a lower netdev in another namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub other_number: Option<i32>,
-    /// Tables to which rules of any kind lead. For a pod, also the tables that have a route of any type.
+    /// Tables to which rules of any kind lead, and tables with routes that were read: for the host, unicast routes.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub tables: BTreeSet<u32>,
 }
@@ -197,9 +197,9 @@ impl Namespace {
         self.links.iter().find(|link| link.index == index)
     }
 
-    /// Returns the netdevs of this namespace, which is a pod's, whose lower netdev is `link`, a netdev at `side`. Omits
-    /// the ends of pairs, because they have no lower netdev. Omits IPoIB netdevs, because the kernel does not report
-    /// the namespace of their lower netdev.
+    /// Returns the netdevs of this pod's namespace whose lower netdev is `link`, a netdev at `side`. Omits the ends of
+    /// pairs, because they have no lower netdev. Omits IPoIB netdevs, because the kernel does not report the namespace
+    /// of their lower netdev.
     pub fn lying_on<'a>(&'a self, side: NetnsSide, link: &Link) -> impl Iterator<Item = &'a Link> {
         let netns = match side {
             NetnsSide::Pod => Some(-1),

@@ -3,10 +3,10 @@
 //!
 //! | netdev | why |
 //! |---|---|
-//! | of the IPv4 default route | kubelet takes the node's address from it |
-//! | of the IPv6 default route; of several equal ones, only the netdev of the IPv4 default route, if there is one | the same |
-//! | by which the node reaches an API server | kubelet talks to the API server |
-//! | lower netdev or port of such a netdev | its packets pass through it |
+//! | netdev of the IPv4 default route | kubelet takes the node's address from this route |
+//! | netdev of the IPv6 default route; of several equal routes, only those through a netdev of the IPv4 default route, if the host has one | the same |
+//! | netdev through which the node reaches an API server | kubelet talks to the API server |
+//! | lower netdev or port of one of these netdevs | their packets pass through it |
 //!
 //! Only some default routes count: in each table and family those with the lowest metric, and among equal metrics those
 //! with the highest preference that routers advertise (RFC 4191, section 2.1). Default routes of rails have higher

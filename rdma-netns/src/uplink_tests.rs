@@ -100,7 +100,7 @@ fn equal_ipv6_default_routes_of_advertisements() {
     let v4 = ("eth0", "0.0.0.0/0", None, MAIN);
     are(&host(&[v4, rails[0], rails[1]], &[]), &[], &["eth0"]);
     are(&host(&[v4, v6("eth0"), rails[0]], &[]), &[], &["eth0"]);
-    // a route to the rail's own network
+    // a single IPv6 default route counts, although another netdev has the IPv4 default route
     are(&host(&[v4, rails[0]], &[]), &[], &["eth0", "eth1"]);
 }
 
@@ -119,7 +119,7 @@ fn the_router_that_prefers_itself() {
     };
     are(&preferring(&[(2, HIGH_PREFERENCE)]), &[], &["eth0"]);
     are(&preferring(&[(2, LOW_PREFERENCE)]), &[], &["eth1", "eth4"]);
-    // one of the routers is the node's, although packets of IPv4 leave through another netdev
+    // eth1 has the preferred IPv6 default route, and eth0 has the IPv4 default route
     let mut host = preferring(&[(3, HIGH_PREFERENCE)]);
     let by_ipv4 = Route::new(IpAddr::from([0; 4]), 0);
     let eth0 = host.links.iter_mut().find(|link| link.index == 2);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Settings of a virtual function that its physical function makes on the host. The virtual function cannot change
+//! Settings of a virtual function that the host makes through the physical function. The virtual function cannot change
 //! these settings, whichever namespace its netdev is in (`IFLA_VFINFO_LIST`, `include/uapi/linux/if_link.h`).
 
 use crate::{Guid, HardwareAddress, InterfaceName};

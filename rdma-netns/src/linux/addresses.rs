@@ -97,7 +97,8 @@ pub(super) fn parse(body: &[u8]) -> Option<Seen> {
             _ => {}
         }
     }
-    // IFA_ADDRESS is the peer if there is a peer; only an IPv6 address with a peer has IFA_LOCAL
+    // IFA_ADDRESS is the peer, or the address itself if there is no peer; an IPv6 address has IFA_LOCAL only with a
+    // peer
     address.ip = local.or(end)?;
     address.peer = end.filter(|end| *end != address.ip);
     address.flags = flags & GIVEN_FLAGS;

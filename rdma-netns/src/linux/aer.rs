@@ -15,8 +15,8 @@ pub struct PciErrors {
     pub fatal: u64,
 }
 
-/// Returns the PCI errors of the function at `address`, below `sysfs`. Returns `None` if the function does not count
-/// errors (as a virtual function), or if the kernel does not handle PCI errors.
+/// Returns the PCI errors of the function at `address`, below `sysfs`. Returns `None` if the function counts no errors
+/// (virtual functions do not), or if the kernel does not handle PCI errors.
 pub fn pci_errors(sysfs: &Path, address: &DeviceAddress) -> Option<PciErrors> {
     let directory = sysfs.join("bus/pci/devices").join(&**address);
     let total = |file: &str, name: &str| -> Option<u64> {

@@ -3,7 +3,7 @@
 
 use std::{fs, net::IpAddr};
 
-/// Paths of kubelet's kubeconfig: the first of kubeadm and ACK, the second of EKS and AKS.
+/// Paths of kubelet's kubeconfig: the first with kubeadm and on ACK, the second on EKS and AKS.
 const KUBECONFIGS: [&str; 2] = [
     "/etc/kubernetes/kubelet.conf",
     "/var/lib/kubelet/kubeconfig",
@@ -18,7 +18,8 @@ pub(super) fn addresses() -> Vec<IpAddr> {
     texts.flat_map(|text| named(&text)).collect()
 }
 
-/// Returns the API servers that a kubeconfig names by IP address: ` server: https://192.0.2.1:6443`
+/// Returns the API servers that a kubeconfig names by IP address, as in `server: https://192.0.2.1:6443`. Omits
+/// loopback addresses.
 pub(super) fn named(kubeconfig: &str) -> Vec<IpAddr> {
     let servers = kubeconfig.lines().filter_map(|line| {
         let value = line

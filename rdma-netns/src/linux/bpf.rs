@@ -79,7 +79,7 @@ pub(super) fn detach_xdp(index: u32, program: u32) -> io::Result<()> {
         let id = attr[1];
         attr = [0; 32];
         attr[0] = id;
-        // the link has ended since the list was read
+        // the link has ended since the kernel returned its id
         let Ok(link) = by_id(BPF_LINK_GET_FD_BY_ID, id) else {
             continue;
         };
@@ -137,7 +137,7 @@ fn put(attr: &mut Attr, place: usize, address: *mut u32) {
 
 fn bpf(command: u32, attr: &mut Attr) -> io::Result<libc::c_long> {
     // SAFETY: every address in `attr` is the address of an array of the caller, and `attr` contains the length of this
-    // array. The words that a kernel does not know are 0, as the kernel requires.
+    // array. All further words are 0, as older kernels with a shorter `union bpf_attr` require.
     let done =
         unsafe { libc::syscall(libc::SYS_bpf, command, attr.as_mut_ptr(), size_of::<Attr>()) };
     match done {

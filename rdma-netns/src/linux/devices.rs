@@ -80,8 +80,8 @@ pub(super) struct PciFunction {
 }
 
 impl Linux {
-    /// Returns the devices at the `requested` addresses, of `links` and of `verbs`. Returns all devices if `requested`
-    /// is `None`.
+    /// Returns the devices of `scope`, and the parents of `links` and `verbs`. Returns all devices if `scope` is
+    /// `None`.
     pub(super) fn devices<'a>(
         &self,
         scope: Option<&'a ObservationScope>,
@@ -112,8 +112,8 @@ impl Linux {
     }
 }
 
-/// Returns the PCI functions and auxiliary devices that have, or can have, netdevs or RDMA devices, by address. Takes
-/// attributes that are in `known` from there.
+/// Returns the PCI functions and auxiliary devices that have, or can have, netdevs or RDMA devices, by address. Does
+/// not read attributes that are in `known`.
 pub(super) fn scan(sysfs: &Path, verbs: &[Verbs], known: &mut Known) -> io::Result<Vec<Device>> {
     let mut addresses = BTreeSet::new();
     for bus in ["pci", "auxiliary"] {
@@ -209,7 +209,7 @@ fn pci_function(
             can_have_functions: directory.join("sriov_numvfs").exists(),
             virtio_netdevs: None,
         });
-        // an administrator can later bind a driver that makes a NIC of a function without a driver
+        // do not remember a function without a driver: an administrator can later bind a driver that makes it a NIC
         if is_relevant || uevent.driver.is_some() || uevent.is_bridge() {
             functions.insert(address.clone(), function);
         }

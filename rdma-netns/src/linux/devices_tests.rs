@@ -32,7 +32,7 @@ impl Sysfs {
         fs::write(self.path().join(path), text).expect("a file");
     }
 
-    /// A PCI function with its `uevent` and NUMA node.
+    /// Adds a PCI function with its `uevent` and NUMA node, and returns its directory.
     fn pci(&self, address: &str, uevent: &str, numa_node: i32) -> String {
         let place = format!("{ROOT}/{address}");
         fs::create_dir_all(self.path().join(&place)).expect("a directory");
@@ -189,7 +189,7 @@ fn another_observation_reads_only_changes() {
         panic!("the virtual function alone");
     };
     assert!(before.driver.is_some() && !before.has_netdev);
-    // the driver of two functions makes NICs of them; the third function has no driver
+    // all three functions get a netdev, and the virtual function loses its driver
     for it in [&gpu, &free] {
         fs::create_dir(sysfs.path().join(it).join("net")).expect("a directory");
     }
@@ -220,7 +220,7 @@ fn a_machine_without_these_buses() {
     assert_eq!(none.expect("none"), []);
 }
 
-/// The parent of a virtio NIC's netdev, as of eRDMA, is on a bus of its own.
+/// The parent of a virtio NIC's netdev, such as eRDMA's, is on the bus `virtio`.
 #[test]
 fn a_netdevs_parent_is_its_hardware() {
     let sysfs = Sysfs::new();
@@ -253,8 +253,8 @@ fn a_netdevs_parent_is_its_hardware() {
     }
 }
 
-/// Models `ip link` of a kernel without `IFLA_PARENT_DEV_NAME`. A netdev's hardware is in sysfs by the netdev's name.
-/// The result counts only if name and index belong to the same netdev.
+/// A kernel without `IFLA_PARENT_DEV_NAME` shows a netdev's hardware only in sysfs, below the netdev's name.
+/// `of_netdev` uses the directory only if it has the netdev's index.
 #[test]
 fn the_hardware_of_a_netdev_is_in_sysfs() {
     let sysfs = Sysfs::new();

@@ -188,7 +188,7 @@ mod tests {
         let error = rebound();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         assert!(begun.elapsed().as_secs() < 30, "{:?}", begun.elapsed());
-        // no signal ends the child, so the child keeps the lock
+        // a killed child releases the lock; the test then has the lock, like a child that no signal ends
         let lock = open().expect("a pipe");
         lock.lock().expect("the process is gone");
         let begun = std::time::Instant::now();

@@ -207,7 +207,7 @@ fn features(ask: Ask<'_>) -> io::Result<Vec<[u32; FEATURES]>> {
     let mut words = [0; 2 + FEATURE_BLOCKS * FEATURES];
     (words[0], words[1]) = (ETHTOOL_GFEATURES, FEATURE_BLOCKS as u32);
     ask(&mut words)?;
-    // the word with the number of blocks
+    // the kernel has set the second word to the number of blocks
     let count = (words[1] as usize).min(FEATURE_BLOCKS);
     let (blocks, _) = words[2..].as_chunks();
     Ok(blocks[..count].to_vec())
@@ -357,7 +357,7 @@ mod tests {
         assert!(rules.borrow().is_empty());
     }
 
-    /// A driver that is being reset refuses to report rules for a moment. DEL then keeps the host's rules.
+    /// A driver refuses to report rules while it is being reset. If ADD recorded the refusal, DEL changes no rules.
     #[test]
     fn flow_rules_that_cannot_be_read_are_not_taken_for_none() {
         let refuse = |errno| rules_text(&move |_| Err(io::Error::from_raw_os_error(errno)));

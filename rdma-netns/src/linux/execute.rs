@@ -46,7 +46,7 @@ impl<'a> Namespaces<'a> {
         }
     }
 
-    /// Makes `change` to `link`. `change` is a closure whose argument is the index of `link`.
+    /// Makes a change to `link`. `change` returns the request for the index of `link`.
     fn change(
         self,
         at: NetnsSide,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! All addresses of a namespace by one dump. For programs that need only the addresses.
+//! Reads all addresses of the host's namespace by one dump, for programs that need nothing else.
 
 use super::{Linux, addresses, cannot_read};
 use crate::ObserveError;

@@ -53,7 +53,8 @@ pub(super) fn not_opened(error: OpenError) -> OpenPodError {
     }
 }
 
-/// Returns true if the namespace has ended: `/proc/PID/ns/net` of a process that has ended returns ESRCH.
+/// Returns true if `error` means that the namespace has ended. Opening `/proc/PID/ns/net` of an ended process returns
+/// ESRCH.
 fn is_missing(error: &io::Error) -> bool {
     let missing = [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory];
     missing.contains(&error.kind()) || error.raw_os_error() == Some(libc::ESRCH)

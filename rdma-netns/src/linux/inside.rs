@@ -33,7 +33,7 @@ pub enum InsideError {
     /// The namespace cannot be opened. `NotFound`: the namespace has ended.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// The path leads to a namespace that has not the expected identity.
+    /// The path leads to a namespace that does not have the expected identity.
     #[error("another network namespace is at {0:?} by now")]
     Other(PathBuf),
     /// The system refused to read. `PermissionDenied`: entering the namespace needs `CAP_SYS_ADMIN`.
@@ -53,7 +53,7 @@ impl InsideError {
     }
 
     /// Returns true if this program lacks a capability for entering the namespace. Newer kernels also require a
-    /// capability for opening it. A refusal by a security module is `EACCES`, and returns false.
+    /// capability for opening it. Returns false for `EACCES`, by which a security module refuses.
     pub fn lacks_capability(&self) -> bool {
         let errno = match self {
             Self::Open(OpenError::Io { source, .. }) => source.raw_os_error(),
@@ -84,8 +84,8 @@ pub fn ports(path: &Path, id: NetnsId) -> Result<Vec<Ports>, InsideError> {
     })
 }
 
-/// Runs `work` with the path of a sysfs. A thread has mounted this sysfs in the namespace at `path`, because the
-/// content of `/sys/class/infiniband` depends on the namespace of the mount.
+/// Runs `work` in a thread in the namespace at `path`. The thread has mounted a sysfs at `sysfs`, because the content
+/// of `/sys/class/infiniband` depends on the namespace of the mount.
 pub fn with_sysfs<T: Send>(
     path: &Path,
     id: NetnsId,

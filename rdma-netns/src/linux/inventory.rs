@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! RDMA hardware, read only from sysfs and `/dev`. Some sysfs classes are not filtered by namespace. They show the
+//! RDMA hardware, mostly from sysfs and `/dev`. Some sysfs classes are not filtered by namespace. They show the
 //! character devices of RDMA devices in all namespaces.
 //!
 //! The inventory omits hardware that disappears during the read. This is no error.
@@ -38,8 +38,8 @@ impl Linux {
         self.hardware(true)
     }
 
-    /// Returns the inventory without the ports of RDMA devices. Faulty firmware responds to a port query after a
-    /// minute.
+    /// Returns the inventory without the ports of RDMA devices, because faulty firmware can take a minute to respond to
+    /// a port query.
     pub fn inventory_without_ports(&self) -> Result<Inventory, ObserveError> {
         self.hardware(false)
     }
@@ -397,8 +397,8 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Returns the character device that a directory of a class describes. Major and minor number come from the
-    /// device's node in `/dev`.
+    /// Returns the character device that a directory of a class describes. Its major and minor number are from sysfs.
+    /// `node` has the numbers of the device file in `/dev/infiniband`.
     fn char_device(&self, directory: &Path) -> Option<CharDevice> {
         let name = directory.file_name()?.to_str()?.to_owned();
         let number = read(directory, "dev")?;

@@ -91,8 +91,8 @@ fn a_child_has_a_lower_netdev() {
     assert_eq!(child.lower, Some(4));
 }
 
-/// The request has no mode, because netlink releases the rtnl lock for a mode. The request has no MTU, because the
-/// kernel takes the MTU from the port.
+/// The request has no mode, because the kernel would release the rtnl lock to set a mode. The request has no MTU,
+/// because the kernel takes the MTU from the port.
 #[test]
 fn a_child_is_requested_by_parent_and_partition() {
     let target = fs::File::open("/").expect("a descriptor");

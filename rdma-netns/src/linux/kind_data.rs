@@ -109,7 +109,7 @@ pub(super) fn write(
     let form = forms.find(|(attribute, _)| attribute.to_string() == setting);
     let (attribute, form) = *form.ok_or_else(invalid)?;
     if present.text(attribute, form).as_deref() == Some(value) {
-        // this change can already be made: setting a mode also removes the sender addresses
+        // an earlier change may have made this change: setting a mode also removes the sender addresses
         return Ok(());
     }
     let items = || wanted.iter().filter(|it| !it.is_empty()).cloned();
@@ -148,7 +148,7 @@ pub(super) fn write(
         nest(IFLA_INFO_DATA, nested(&data)),
     ]);
     let info = LinkAttribute::Other(nest(IFLA_LINKINFO, info));
-    // `RTM_SETLINK` ignores the attribute
+    // `RTM_SETLINK` ignores `IFLA_LINKINFO`
     let message = RouteNetlinkMessage::NewLink(links::message(index, vec![info]));
     socket.request(&message, 0).map(drop)
 }

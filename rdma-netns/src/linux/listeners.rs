@@ -54,7 +54,7 @@ mod tests {
     fn a_network_manager_is_one_and_who_hears_of_less_is_none() {
         assert!(!has_one(""));
         assert!(!has_one(HEADER));
-        // udevd receives events of devices, a daemon of links, a proxy of addresses
+        // sockets that receive only events of devices (udevd), of links, or of addresses
         let others = [
             (15, "00000002"),
             (0, "00000001"),
@@ -62,7 +62,7 @@ mod tests {
             (0, "00000000"),
         ];
         assert!(!has_one(&table(&others)));
-        // a socket with all groups, but of another protocol: the one for devices
+        // all groups, but of the protocol for uevents
         assert!(!has_one(&table(&[(15, "00000551")])));
         assert!(has_one(&table(&[(0, "00000000"), (0, "800405d5")])));
     }

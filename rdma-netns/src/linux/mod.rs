@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The real kernel.
 //!
-//! This module builds requests to rtnetlink with `netlink-packet-route`, and reads answers one attribute at a time. So
-//! an attribute that the library does not know hides no netdev, and makes no observation fail.
+//! This module builds requests to rtnetlink with `netlink-packet-route`, and reads answers one attribute at a time.
+//! Attributes that the library does not support therefore hide no netdev, and make no observation fail.
 //!
 //! | module | owns |
 //! |---|---|
@@ -121,16 +121,16 @@ const HOST: &str = "the host";
 /// File with an id that changes at every boot.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// The kernel of this machine. The first thread that uses this value determines its network namespace: the host's.
+/// The kernel of this machine. The host is the network namespace of the first thread that uses this value.
 #[derive(Debug)]
 pub struct Linux {
     sysfs: PathBuf,
     dev: PathBuf,
     host: OnceLock<Space>,
     boot_id: OnceLock<String>,
-    /// Cache of hardware. Only a value for one run has a cache.
+    /// Cache of hardware. Only [`Self::for_one_run`] sets it.
     known: Option<Mutex<devices::Known>>,
-    /// Cache of the API servers in kubelet's configuration. Only a value for one run has a cache.
+    /// Cache of the API servers in kubelet's configuration. Only a value of [`Self::for_one_run`] uses it.
     api_servers: OnceLock<Vec<IpAddr>>,
     scope: Mutex<Option<ObservationScope>>,
 }
@@ -148,7 +148,7 @@ impl Linux {
     }
 
     /// Returns the kernel for one short run of a plugin. Reads attributes of PCI functions and the addresses of the API
-    /// servers only once. So a run may miss that another function gets a function's address.
+    /// servers only once. If an address passes to another PCI function during the run, the plugin may miss that.
     pub fn for_one_run() -> Self {
         Self {
             known: Some(Mutex::default()),
@@ -241,7 +241,7 @@ impl Kernel for Linux {
         let boot_id = self.boot_id()?;
         let at = seconds_since_boot();
         let has_nldev = self.has_nldev();
-        // ib_uverbs is loaded after ib_core
+        // without ib_core there is no ib_uverbs, whose devices this reads
         let verbs = has_nldev.then(|| devices::verbs(&self.sysfs)).transpose();
         let verbs = verbs
             .map_err(cannot_read("the RDMA devices in sysfs"))?

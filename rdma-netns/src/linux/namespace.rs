@@ -105,8 +105,8 @@ fn links_of(space: &Space, whose: &str, sysfs: &Path) -> Result<Vec<Link>, Obser
     Ok(links)
 }
 
-/// Adds the routes of a namespace to its netdevs. Also fills in the `tables` if the namespace is a pod's. Returns the
-/// routes that use several netdevs.
+/// Adds the routes of a namespace to its netdevs, and their tables to `tables`. On the host, considers only unicast
+/// routes. Returns the routes that use several netdevs, or that `rdma-cni` cannot set again.
 fn routes_of(
     space: &Space,
     whose: &str,

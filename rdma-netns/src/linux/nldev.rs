@@ -82,7 +82,7 @@ pub struct DeviceInfo {
     pub node_guid: String,
     /// Name of the parent RDMA device. `None`: the device is no [sub-device](crate::SubDevice).
     pub parent: Option<String>,
-    /// True if the device's first port speaks iWARP.
+    /// True if the device's first port is an iWARP port.
     pub is_iwarp: bool,
 }
 

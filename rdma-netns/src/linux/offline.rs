@@ -98,7 +98,8 @@ pub fn vital_product_data<'a>(data: &'a [u8], keyword: &[u8; 2]) -> Option<&'a [
     vpd::value(data, keyword)
 }
 
-/// Returns true if a socket in `table` receives all events of netdevs. `table` has the format of `/proc/net/netlink`.
+/// Returns true if a socket in `table` receives all events of netdevs, addresses and routes. `table` has the format of
+/// `/proc/net/netlink`.
 pub fn is_heard_of(table: &str) -> bool {
     listeners::has_one(table)
 }

@@ -24,7 +24,7 @@ pub(super) struct DeviceContext<'a> {
     pub(super) sysfs: &'a Path,
     /// Directory of device files.
     pub(super) dev: &'a Path,
-    /// Content of `/sys/class/infiniband_verbs`; `None`: ib_uverbs is not loaded.
+    /// RDMA devices in `/sys/class/infiniband_verbs`. Empty if ib_uverbs is not loaded.
     pub(super) verbs: &'a [Verbs],
     /// Devices whose ports are read. `None`: the ports of all devices. The ports of software RDMA devices are always
     /// read, because software RDMA devices have no firmware.

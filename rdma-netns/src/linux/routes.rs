@@ -101,7 +101,8 @@ pub(super) struct Parsed {
     pub(super) by_object: Option<(u32, Route)>,
 }
 
-/// Parses an `RTM_NEWROUTE`. Returns `None` if the route is not unicast, or is a copy from the kernel's cache.
+/// Parses an `RTM_NEWROUTE`. Returns `None` if the route is not unicast, is in the local table, or is a copy from the
+/// kernel's cache.
 pub(super) fn parse(body: &[u8]) -> Option<Parsed> {
     let header = RouteHeader::parse(body).ok()?;
     let unspecified = match header.address_family {

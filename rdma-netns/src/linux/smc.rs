@@ -12,7 +12,7 @@ use crate::{
 use nix::libc;
 use std::{collections::BTreeMap, fs, io, path::Path, sync::Once};
 
-/// Setting with a value for each network namespace. The file shows the value of the reading thread's namespace
+/// Settings with a value for each network namespace. The files show the values of the reading thread's namespace
 /// (`net_ctl_header_lookup()`, `net/sysctl_net.c`).
 const MAX_LINKS: &str = "/proc/sys/net/smc/smcr_max_links_per_lgr";
 const TCP2SMC: &str = "/proc/sys/net/smc/tcp2smc";
@@ -127,7 +127,7 @@ fn text(file: &Path) -> io::Result<Option<String>> {
     }
 }
 
-/// Adds an entry to the pnet table. Callers must call [`smc::missing`] first.
+/// Adds to the pnet table the parts of `entry` that it lacks.
 pub(super) fn add_pnet(
     space: &Space,
     at: NetnsSide,
@@ -178,8 +178,8 @@ fn open_table(space: &Space) -> Result<PnetTable, NetlinkError> {
     space.pnet().map_err(no_smc)
 }
 
-/// Adds a user EID. If the table is full, the kernel returns the error for a full table even if the table already has
-/// the EID.
+/// Adds a user EID. Reads the table first, because the kernel returns ERANGE for a full table even if the table has the
+/// EID.
 pub(super) fn add_ueid(ueid: &str) -> Result<(), NetlinkError> {
     let mut ueids = UserEids::open().map_err(no_smc)?;
     if ueids.list()?.iter().any(|present| present == ueid) {

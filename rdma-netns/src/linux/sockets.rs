@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The processor socket of each NUMA node. One socket can have several NUMA nodes: parts of its processor (sub-NUMA
-//! clustering, NPS), and memory without processors, such as a GPU's memory beside a Grace CPU. A NUMA node without
-//! processors belongs to the socket of the nearest NUMA node with processors, by the distances in the firmware's
-//! table (ACPI SLIT, `/sys/devices/system/node/nodeN/distance`).
+//! clustering, NPS), and memory without processors, such as the memory of a GPU at a Grace CPU. A NUMA node without
+//! processors belongs to the socket of the nearest NUMA node with processors, by the distances in the firmware's table
+//! (ACPI SLIT, `/sys/devices/system/node/nodeN/distance`).
 
 use super::devices::{entries, read};
 use std::{

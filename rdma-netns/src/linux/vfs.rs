@@ -149,7 +149,7 @@ fn guid(value: &[u8]) -> Option<Guid> {
     Some(Guid(u64::from_ne_bytes(*guid)))
 }
 
-/// Converts a VLAN. Without a VLAN, the result has no tag protocol.
+/// Returns a VLAN. An id and a priority of 0 mean that there is none.
 fn vlan_of(id: u32, qos: u32, protocol: VlanProtocol) -> VfVlan {
     match (id, qos) {
         (0, 0) => VfVlan::NONE,

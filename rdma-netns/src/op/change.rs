@@ -37,8 +37,8 @@ pub enum LinkChange {
     IpoibMode(IpoibMode),
     /// `ip link set dev LINK type ipoib umcast 0|1`
     Umcast(bool),
-    /// `ip link set dev LINK promisc|allmulticast|multicast|arp|trailers|dynamic on|off`. `ip` has no words for debug,
-    /// portsel and automedia.
+    /// `ip link set dev LINK promisc|allmulticast|multicast|arp|trailers|dynamic on|off`. `ip` has no keywords for
+    /// debug, portsel and automedia.
     Flag(LinkFlag, bool),
     /// `ip link set dev LINK alias TEXT`; an empty text removes the alias.
     Alias(String),

@@ -45,7 +45,7 @@ pub fn bytes(text: &str) -> Vec<u8> {
     bytes
 }
 
-/// Returns the sysfs directory of the RDMA device `name`. A name with a `/` has no directory.
+/// Returns the sysfs directory of the RDMA device `name`. For a name with a `/`, the directory does not exist.
 pub fn directory(sysfs: &Path, name: &str) -> PathBuf {
     let bytes = Some(bytes(name)).filter(|it| !it.contains(&b'/'));
     let name = bytes.unwrap_or_else(|| name.as_bytes().to_vec());

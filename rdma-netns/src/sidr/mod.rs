@@ -96,7 +96,7 @@ pub enum AskError {
         /// The peer's address.
         destination: IpAddr,
     },
-    /// The device speaks iWARP. iWARP has no such request, because its connections are TCP connections.
+    /// The RDMA device uses iWARP. iWARP has no such request, because its connections are TCP connections.
     #[error(
         "{0} speaks iWARP, which has no RDMA echo: its connections are TCP's, so use ping(8) or rping"
     )]
@@ -128,8 +128,8 @@ fn hint(error: &io::Error) -> &'static str {
 }
 
 /// Sends one request to the peer, through the connection manager at `manager` (`/dev/infiniband/rdma_cm`), in the
-/// network namespace of the calling thread. `iwarp` returns the name of the RDMA device with the given index, if the
-/// device speaks iWARP.
+/// network namespace of the calling thread. `iwarp` returns the name of the RDMA device with the given index, if it is
+/// an iWARP device.
 ///
 /// # Errors
 /// See [`AskError`]. The kernel keeps no state of the request, even after an error.
@@ -194,7 +194,7 @@ impl Channel {
         opened.map(Self)
     }
 
-    /// Executes one command. The kernel writes `output` bytes to the memory whose address `input` contains.
+    /// Executes one command. The kernel writes up to `output` bytes to the memory whose address `input` contains.
     fn execute<T: Plain>(&self, command: u32, input: &T, output: usize) -> io::Result<()> {
         let header = Header {
             command,
@@ -312,8 +312,8 @@ impl Channel {
         let mut input: Connect = abi::zeroed();
         (input.id, input.valid) = (id, 1);
         if let Err(error) = self.execute(command::CONNECT, &input, 0) {
-            // the kernel reports a removal before it refuses the request for it (`cma_send_device_removal_put()`,
-            // `drivers/infiniband/core/cma.c`)
+            // the kernel reports the removal of the device before it refuses the request
+            // (`cma_send_device_removal_put()`, `drivers/infiniband/core/cma.c`)
             self.wait(Duration::ZERO)?;
             return Err(match errno_of(&error) {
                 // the connection manager does not use any port of the device (`cm_init_av_by_path()`, `cm.c`)
@@ -322,7 +322,8 @@ impl Channel {
             });
         }
         match self.wait(request.timeout)? {
-            // the peer sends a status above 0 (`enum ib_cm_sidr_status`), this machine's kernel a status below 0
+            // a status above 0 is the peer's answer (`enum ib_cm_sidr_status`), a status below 0 is an error of this
+            // machine's kernel
             Some((event::UNREACHABLE, status)) => Ok(status > 0),
             Some((event::ESTABLISHED, _)) => Ok(true),
             None => Ok(false),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The RDMA devices of the whole node that SMC knows (`SMC_NETLINK_GET_DEV_SMCR`, `net/smc/smc_ib.c`). SMC uses the
-//! pnet id of the port, which can differ from the pnet id in the pnet table.
+//! The RDMA devices of the whole node that SMC uses (`SMC_NETLINK_GET_DEV_SMCR`, `net/smc/smc_ib.c`). A port's pnet id
+//! in SMC can differ from the port's pnet id in the pnet table.
 
 use super::eids::FAMILY;
 use crate::{

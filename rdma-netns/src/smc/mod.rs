@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `pnet` | the pnet table, which assigns netdevs and RDMA ports to physical networks |
 //! | `eids` | user EIDs, of which SMC-Rv2 needs at least one |
-//! | `devices` | the RDMA devices that SMC knows |
+//! | `devices` | the RDMA devices that SMC uses |
 //! | `state` | SMC state for planning a pod's set-up |
 //! | `groups` | link groups and their links |
 //! | `diag` | SMC sockets, and the transport of their payload (SMC-R, SMC-D or TCP) |

@@ -20,7 +20,7 @@ fn with_neighbour(test: impl FnOnce(&World) + Send) {
         world.ip("address add fd01::1/64 dev nic0 nodad");
         world.execute(to_pod("wire0", "wire0"));
         world.pod_ip("link set wire0 up");
-        // the kernel announces no address that the pod does not have
+        // the kernel sends no neighbour advertisement for an address that the pod does not have
         world.pod_ip("address add fd01::5/64 dev wire0 nodad");
         forget(world);
         test(world);

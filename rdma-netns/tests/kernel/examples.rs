@@ -4,8 +4,7 @@
 use crate::world::with_node;
 use std::{env, path::PathBuf, process::Command};
 
-/// Returns the path of an example's program. Cargo writes it beside the directory of the test
-/// programs.
+/// Returns the path of an example's program, which Cargo writes to `target/PROFILE/examples`.
 fn example(name: &str) -> PathBuf {
     let program = env::current_exe().expect("a path");
     let profile = program.ancestors().nth(2).expect("target/PROFILE");

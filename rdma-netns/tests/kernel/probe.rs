@@ -17,7 +17,7 @@ use std::{
 const FREE: [&str; 2] = ["10.1.0.9", "fd01::9"];
 const TAKEN: [&str; 2] = ["10.1.0.1", "fd01::1"];
 
-/// Runs `test` with a pod that has `wire0`. Its other end is the node's `nic0`, which has the address [`TAKEN`].
+/// Runs `test` with a pod that has `wire0`. Its other end is the node's `nic0`, which has the addresses [`TAKEN`].
 fn with_pod(test: impl FnOnce(&World) + Send) {
     with_node(|world| {
         world.ip("address add 10.1.0.1/24 dev nic0");
@@ -112,7 +112,7 @@ fn another_prober_is_detected() {
         let ended = AtomicBool::new(false);
         let conflicts = thread::scope(|scope| {
             scope.spawn(|| {
-                // now the node probes, and the pod detects the node's probe
+                // a kernel value in the pod's namespace probes in the node's namespace, so the node sends the probes
                 let ask = || {
                     let kernel = Linux::new();
                     let node = kernel.open_pod(&node).expect("the node");

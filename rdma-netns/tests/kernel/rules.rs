@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of routing rules. For a rule with other selectors than source and destination, an observation reports only
-//! the table.
+//! Tests of routing rules. `Namespace::rules` contains only rules that select by source, or by source and destination.
+//! `Namespace::tables` contains the tables of all rules.
 
 use crate::world::{World, with_node};
 use rdma_netns::Rule;

@@ -4,7 +4,7 @@
 use crate::world::{World, with_node};
 use std::fs;
 
-/// Runs `test` with a node that has its own NIC (`eth0`), two rails, and a VLAN.
+/// Runs `test` with a node that has its own NIC (`eth0`) and two rails.
 fn with_rails(test: impl FnOnce(&World) + Send) {
     with_node(|world| {
         for (index, name) in ["eth0", "rail0", "rail1"].into_iter().enumerate() {
@@ -35,7 +35,7 @@ fn are(world: &World, servers: &[&str], expected: &[&str]) {
     assert_eq!(found, expected, "{servers:?}");
 }
 
-/// The kernel's setting for nexthop objects is the modern one: the kernel reports a route without its netdev.
+/// With `nexthop_compat_mode` 0, the kernel reports a route with a nexthop object without the netdev.
 #[test]
 fn default_routes_by_nexthop_objects() {
     for compatible in ["1", "0"] {

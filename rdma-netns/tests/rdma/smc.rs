@@ -121,7 +121,7 @@ fn the_kernel_says_eexist_for_three_things_and_does_half_of_two() {
     let mut host = PnetTable::open().expect("the host's table");
     host.add(&entry("A1", Some("nic0"), Some("rxe0")))
         .expect("both");
-    // of a netdev that has an entry and a free port, the kernel adds only the port
+    // the netdev already has an entry, so the kernel adds only the port
     host.add(&entry("B2", Some("nic0"), Some("rxe1")))
         .expect("half");
     assert!(

@@ -115,7 +115,7 @@ fn ports_between_a_gpu_and_a_nic_may_redirect() {
     port(&switch, "0000:3d:00.0", &on);
     port(&switch, "0000:3d:01.0", &off);
     port(&switch, "0000:3d:02.0", &on[..64]);
-    // the port is below another root port
+    // another root port, with a NIC and no GPU below it
     port("pci0000:60", "0000:60:00.0", &on);
     for (place, address, class, id) in [
         ("0000:3d:00.0", "0000:3e:00.0", "30200", "10DE:2330"),

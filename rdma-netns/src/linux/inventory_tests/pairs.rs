@@ -149,9 +149,9 @@ fn an_erdma_netdev_with_another_mac_is_found_by_the_gid_table() {
     }
 }
 
-/// Two RDMA devices are not paired by GUID. One belongs to another vendor's virtual function, whose netdev is in a pod:
-/// its GUID derives from an address that another netdev also has. The other netdev belongs to a NIC that already has an
-/// RDMA device.
+/// Two RDMA devices are not paired by GUID. The first is of another vendor: its virtual function's netdev is in a pod,
+/// and its GUID derives from an address that a second netdev also has. The second is eRDMA's, but the netdev whose
+/// address fits is on a function that already has an RDMA device.
 #[test]
 fn only_erdma_finds_its_netdev_on_another_function() {
     for (id, peer_has_rdma, wanted) in [
@@ -286,8 +286,8 @@ fn two_rdma_devices_without_a_parent_are_each_its_netdevs() {
     assert_eq!(functions[1].device.numa_node, Some(1));
 }
 
-/// A pod has the RDMA device's netdev, or both RDMA device and netdev. The inventory still identifies the RDMA device,
-/// by the earlier pairing.
+/// A pod has the RDMA device's netdev, or both RDMA device and netdev. [`Inventory::pair`] then repeats an earlier
+/// pairing.
 #[test]
 fn an_rdma_device_without_a_parent_is_remembered_while_a_pod_has_it() {
     let node = Node::new();
@@ -310,7 +310,7 @@ fn an_rdma_device_without_a_parent_is_remembered_while_a_pod_has_it() {
     }
 }
 
-/// Tests eRDMA beside soft-RoCE on the same netdev, and eRDMA in the layout with a parent.
+/// Tests eRDMA and soft-RoCE on one netdev, and eRDMA in the layout with a parent.
 #[test]
 fn the_function_that_has_a_parentless_device_is_no_others() {
     let node = Node::new();

@@ -4,7 +4,7 @@
 use super::*;
 use crate::accelerator_names;
 
-/// Returns the text of NVIDIA's driver 535.
+/// Returns the content of the file `information` of NVIDIA's driver 535.
 fn information(uuid: &str, address: &str, minor: u32) -> String {
     format!(
         "Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:   \t\t 10\nGPU UUID: \t {uuid}\nVideo BIOS: \t 96.00.99.00.01\n\

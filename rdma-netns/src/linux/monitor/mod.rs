@@ -150,7 +150,7 @@ pub enum WatchError {
         /// The kernel's error.
         source: io::Error,
     },
-    /// The path leads to a namespace that has not the expected identity.
+    /// The path leads to a namespace that does not have the expected identity.
     #[error("another network namespace is at {0:?} by now")]
     Other(PathBuf),
     /// The kernel gave the namespace no number.
@@ -302,7 +302,7 @@ impl Monitor {
             }
         }
         if let Some(devlink) = &mut self.devlink {
-            // several events of addresses become one [`Event::Address`]
+            // several messages become one [`Event::Devlink`]
             let mut heard = false;
             let mut is_empty = false;
             for _ in 0..BATCH {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Kernel uevents (`lib/kobject_uevent.c`): a header such as `add@/devices/…`, a NUL, then lines `KEY=value`.
 
-/// The subsystem of RDMA devices, the subsystems of devices to which RDMA devices belong, and the subsystems of
-/// modules and drivers.
+/// The subsystems of netdevs, RDMA devices, their character devices and their hardware, and of modules and drivers.
 const SUBSYSTEMS: [&str; 8] = [
     "net",
     "infiniband",

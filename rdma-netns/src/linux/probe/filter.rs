@@ -76,7 +76,7 @@ fn program(addresses: &[IpAddr]) -> Vec<sock_filter> {
         returns(NOTHING),
         instruction(WORD, PROTOCOL),
         unless(ARP.into(), 1),
-        // jumps over the six instructions before the IPv6 comparisons, and over the comparisons
+        // jumps over the nine instructions before the IPv6 comparisons, and over the comparisons
         instruction(JUMP, 9 + ipv6.len() as u32),
         unless(IPV6.into(), 7),
         instruction(BYTE, NEXT_HEADER as u32),

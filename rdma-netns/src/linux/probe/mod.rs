@@ -33,7 +33,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Size of the receive buffer in bytes. The parser reads less of a packet.
+/// Size of the receive buffer in bytes. The parser needs fewer bytes of a packet.
 const PACKET: usize = 128;
 
 /// Time to wait for further answers after the first answer.
@@ -46,13 +46,13 @@ struct Asked<'a> {
     mac: Mac,
 }
 
-/// Hosts whose packets count as answers.
+/// Senders whose packets count as answers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Whose {
-    /// Packets from all hardware addresses except the netdev's own. A switch may send the netdev's own probes back.
-    /// Applies to a netdev whose hardware address no other netdev has.
+    /// All hardware addresses. Only probes from the netdev's own hardware address do not count, because a switch may
+    /// send them back. An ARP or neighbour message from this address can be of an ipvlan child of the same parent.
     Any,
-    /// Packets from hardware addresses of other hosts.
+    /// Hardware addresses other than the netdev's own, which has announced the addresses itself.
     Others,
 }
 
@@ -140,7 +140,8 @@ impl Linux {
         Ok((conflicts, waited))
     }
 
-    /// Returns the sockets that receive answers, each with its questions.
+    /// Returns the sockets that receive answers: the pod's socket, and the host's socket if the host receives answers
+    /// for a question.
     fn ears<'a>(&'a self, pod: &'a Space, asked: &[Asked<'_>]) -> io::Result<Vec<Ear<'a>>> {
         let mut ears = vec![Ear {
             space: pod,
@@ -158,7 +159,7 @@ impl Linux {
     }
 }
 
-/// A socket that receives answers, with the questions that the answers refer to.
+/// A packet socket that receives answers. The host's socket receives the answers for ipvlan children.
 #[derive(Clone, Copy)]
 struct Ear<'a> {
     space: &'a Space,
@@ -266,8 +267,8 @@ fn hear(
     Ok(())
 }
 
-/// Returns the next packet: the index of its netdev, and what the packet says about an address. Returns `None` if no
-/// packet is pending.
+/// Returns the next packet: the index of its netdev, and the packet's claim to an address, if it makes one. Returns
+/// `None` if no packet is pending.
 fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<(u32, Option<Said>)>> {
     let mut bytes = [0_u8; PACKET];
     loop {

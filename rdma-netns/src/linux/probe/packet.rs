@@ -90,8 +90,8 @@ pub(super) struct Said {
     pub(super) sign: Sign,
 }
 
-/// Decodes the packet of `protocol` from `from`. Returns `None` for packets that only look up a neighbour: a
-/// solicitation from a specified address, or an ARP request of a host that has an address.
+/// Decodes the packet of `protocol` from `from`. Returns `None` for packets that claim no address, such as a neighbour
+/// solicitation from a specified address. An ARP request claims its sender's IP address, if it has one.
 pub(super) fn read(protocol: u16, packet: &[u8], from: &[u8]) -> Option<Said> {
     match protocol {
         ARP => read_arp(packet),
