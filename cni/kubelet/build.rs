@@ -7,7 +7,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     if everything {
         compile("proto/device_plugin.proto", true)?;
         compile("proto/dra.proto", true)?;
-        // a directory of its own, because its package has the same name as the package of pod-resources
+        // to a separate directory, because its package has the same name as the package of pod-resources
         compile_to(Some("dra-health"), "proto/dra_health.proto", true)?;
         compile("proto/plugin_registration.proto", true)?;
     }

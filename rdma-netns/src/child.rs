@@ -5,8 +5,8 @@ use crate::{IpoibMode, Pkey};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Kind of a child netdev. The kind determines how the child receives frames. The children of one parent are either all
-/// macvlan or all ipvlan, because each kind occupies the parent's receive handler (`netdev_rx_handler_register()`,
+/// Kind of a child netdev. The kind determines how the child receives frames. The children of one parent are not
+/// macvlan and ipvlan at once, because both kinds occupy the parent's receive handler (`netdev_rx_handler_register()`,
 /// `net/core/dev.c`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
@@ -87,7 +87,6 @@ const IPVLAN_MODES: [(u32, &str); 3] = [(0, "l2"), (1, "l3"), (2, "l3s")];
 const IPVLAN_FLAGS: [(u16, &str); 2] = [(1, "private"), (2, "vepa")];
 
 impl MacvlanMode {
-    /// Returns the mode for the kernel's numbers.
     pub(crate) fn of(mode: u32, flags: u16) -> Self {
         match (mode, flags) {
             (1, 0) => Self::Private,
@@ -111,7 +110,6 @@ impl MacvlanMode {
 }
 
 impl IpvlanMode {
-    /// Returns the mode for the kernel's numbers.
     pub(crate) fn of(mode: u32, flags: u16) -> Self {
         match (mode, flags) {
             (0, 0) => Self::L2,

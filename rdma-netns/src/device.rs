@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! PCI functions and auxiliary devices (sub-functions) that have netdevs and RDMA devices, read from sysfs. The result
-//! is the same in whichever namespace a netdev is.
+//! does not depend on the namespaces of the netdevs.
 
 use serde::{Deserialize, Serialize};
 use std::{borrow::Borrow, fmt, ops::Deref};
@@ -68,8 +68,8 @@ impl DeviceAddress {
     }
 }
 
-/// Returns true for `domain:bus:device.function` (`%04x:%02x:%02x.%d` in `drivers/pci/probe.c`). Virtual hosts have
-/// domains of up to 8 digits.
+/// Returns true for `domain:bus:device.function` (`%04x:%02x:%02x.%d` in `drivers/pci/probe.c`). The domains of virtual
+/// host bridges, such as VMD's, have more than 4 digits.
 fn is_pci_address(text: &str) -> bool {
     let hex = |part: &str, digits: std::ops::RangeInclusive<usize>| {
         digits.contains(&part.len()) && part.bytes().all(|b| b.is_ascii_hexdigit())
@@ -155,15 +155,15 @@ pub struct Device {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rdma_functions: Vec<DeviceAddress>,
     /// True if the device manages NVLink's switches, and so is no network device. An [`Inventory`](crate::Inventory)
-    /// always sets this field. An observation sets it on request
-    /// ([`Kernel::manages_nvlink`](crate::Kernel::manages_nvlink)).
+    /// always sets this field, an observation does not. Device selection sets it by
+    /// [`Kernel::manages_nvlink`](crate::Kernel::manages_nvlink).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub manages_nvlink: bool,
 }
 
 impl Device {
-    /// Returns true if the function at `address` certainly belongs to this device's NIC. Returns false if more than one
-    /// function may have made the RDMA device.
+    /// Returns false if the function at `address` is one of several functions that may have made this device's RDMA
+    /// device, and so may belong to another NIC.
     pub fn has_function(&self, address: &DeviceAddress) -> bool {
         !self.rdma_functions.contains(address) || self.rdma_functions.len() == 1
     }

@@ -243,8 +243,8 @@ impl Inventory {
             .find(|function| function.device.address == *address)
     }
 
-    /// Returns the functions of the NIC whose RDMA device `function` has: `function`, the netdev's function, and
-    /// functions that may have made the RDMA device.
+    /// Returns the functions of a NIC: `function`, which has the RDMA device, the function of the netdev, and functions
+    /// that may have made the RDMA device.
     pub fn functions_of<'a>(&'a self, function: &'a Function) -> impl Iterator<Item = &'a Device> {
         let made_by = &function.device.rdma_functions;
         let others = function.netdev_function.iter().chain(made_by);
@@ -288,7 +288,7 @@ impl Inventory {
     }
 }
 
-/// Returns the value of `of` for the functions at `addresses`. Returns `None` if the functions have different values.
+/// Returns the value that `of` returns for all functions at `addresses`. Returns `None` if the values differ.
 fn common<T: PartialEq>(
     inventory: &Inventory,
     addresses: &[DeviceAddress],

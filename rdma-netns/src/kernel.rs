@@ -18,9 +18,9 @@ use std::{
 /// The hardware that an observation reads. A node has hundreds of further PCI functions that no caller needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObservationScope {
-    /// PCI functions and auxiliary devices whose RDMA devices' ports an observation reads. An observation reads no
-    /// other ports: a port query reaches the firmware (`ib_query_port()`, `drivers/infiniband/core/device.c`), and
-    /// faulty firmware responds after a minute.
+    /// PCI functions and auxiliary devices whose RDMA ports an observation reads. It reads no other RDMA ports: a port
+    /// query reaches the firmware (`ib_query_port()`, `drivers/infiniband/core/device.c`), and faulty firmware responds
+    /// only after a minute.
     pub ports: BTreeSet<DeviceAddress>,
     /// Further PCI functions and auxiliary devices. An observation reads them without a query to their firmware.
     pub besides: BTreeSet<DeviceAddress>,

@@ -83,8 +83,8 @@ pub struct Link {
     /// the host. `None` for the ends of a pair (`veth`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lower: Option<u32>,
-    /// Lower netdev of a virtual netdev. The origin never changes. A later netdev with the same index and kind has
-    /// another origin. `None`: the netdev has no lower netdev, or the lower netdev is unknown.
+    /// Lower netdev of a virtual netdev. The origin never changes, so a netdev with another origin is another netdev,
+    /// even with the same index and kind. `None`: the netdev has no lower netdev, or the lower netdev is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
     /// Kind of child, if the netdev is a child of a kind that pods can get.

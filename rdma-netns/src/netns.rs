@@ -152,7 +152,6 @@ impl Netns {
         &self.path
     }
 
-    /// Returns the open file of the namespace.
     pub(crate) fn file(&self) -> &File {
         &self.file
     }
@@ -184,7 +183,6 @@ impl Netns {
         Ok(work())
     }
 
-    /// Moves the calling thread into the namespace.
     fn enter(&self) -> io::Result<()> {
         Ok(setns(&self.file, CloneFlags::CLONE_NEWNET)?)
     }
@@ -278,7 +276,7 @@ fn here(socket: &impl AsFd) -> io::Result<File> {
 }
 
 /// Returns the cookie of the namespace of `socket`. Returns 0 on a kernel without cookies (before 5.14). Any other
-/// failure of the query is an error. With the cookie 0, `rdma-cni` would take the namespace for another one, and would
+/// failure of the query is an error. With the cookie 0, `rdma-cni` would not recognize the pod's namespace, and would
 /// not restore the pod's devices.
 pub(crate) fn cookie_of(socket: &impl AsFd) -> io::Result<u64> {
     let mut cookie = 0_u64;

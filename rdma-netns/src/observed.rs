@@ -276,7 +276,6 @@ impl Namespace {
         links.min_by_key(|link| self.rdma_of(link).is_none())
     }
 
-    /// Returns true if this namespace has the netdev `link`.
     fn has(&self, link: &Link) -> bool {
         self.link_by_index(link.index) == Some(link)
     }

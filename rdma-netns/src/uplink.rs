@@ -81,7 +81,6 @@ impl Namespace {
         }
     }
 
-    /// Returns all routes of a table, each with the index of its netdev.
     fn routes_of(&self, table: u32) -> impl Iterator<Item = (u32, &Route)> {
         let own = self
             .links

@@ -52,7 +52,7 @@ where
     let (mut sender, driver) = http1::handshake(TokioIo::new(stream)).await?;
     let mut connection = JoinSet::new();
     connection.spawn(async move {
-        // the sender and the body also report the connection's error
+        // ignore the error, because the sender and the body report it too
         let _ = driver.await;
     });
     let response = sender

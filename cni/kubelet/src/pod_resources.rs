@@ -260,7 +260,7 @@ fn away(socket: &Path, source: io::Error) -> AskError {
     AskError::NoSocket { socket, source }
 }
 
-/// Returns the system's error number, which tonic wraps in "transport error".
+/// Returns the system's error, which tonic wraps in its "transport error".
 fn system_error(error: TransportError) -> io::Error {
     let mut cause: &dyn Error = &error;
     loop {

@@ -112,14 +112,12 @@ impl Client {
         self.until(end, opened).await
     }
 
-    /// Returns the JSON object in a response.
     async fn object(&self, end: Instant, response: Response) -> Result<Value, RequestError> {
         let status = response.status;
         let whole = async { response.whole(LONGEST).await.map_err(io::Error::other) };
         read(status, &self.until(end, whole).await?)
     }
 
-    /// Waits for the result of `request` until `end`.
     async fn until<T>(
         &self,
         end: Instant,

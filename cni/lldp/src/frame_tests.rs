@@ -5,7 +5,6 @@ use super::*;
 /// A recorded frame of lldpd 1.0.16.
 const REAL: &[u8] = include_bytes!("../tests/real/lldpd.frame");
 
-/// Returns a TLV with the type `kind`.
 fn field(kind: u8, value: &[u8]) -> Vec<u8> {
     let header = (u16::from(kind) << 9) | u16::try_from(value.len()).expect("9 bits");
     [&header.to_be_bytes()[..], value].concat()
@@ -16,7 +15,6 @@ fn frame(fields: &[Vec<u8>]) -> Vec<u8> {
     [header, fields.concat()].concat()
 }
 
-/// Returns the three mandatory TLVs.
 fn mandatory() -> [Vec<u8>; 3] {
     [
         field(CHASSIS, b"\x07leaf1"),

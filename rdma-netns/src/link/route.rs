@@ -133,7 +133,7 @@ impl Route {
                 }
     }
 
-    /// Returns true if `other` has the same destination and table as this route.
+    /// Returns true if `other` has this route's destination, table and type of service.
     pub fn same_destination(&self, other: &Self) -> bool {
         (self.destination, self.prefix, self.table, self.tos)
             == (other.destination, other.prefix, other.table, other.tos)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Settings of a netdev below `/proc/sys/net`, by name.
 //!
-//! A node has a netdev for each pod, and each observation reads the 88 settings of all netdevs. So this type stores the
-//! settings without allocations, as numbers in the order of the settings' names. A record of a later version may have
+//! A node has a netdev for each pod, and each observation reads the 88 settings of all netdevs. [`Sysctls`] therefore
+//! stores them without allocations, as numbers in the order of their names. A record of a later version may have
 //! further settings.
 
 use serde::{Deserialize, Serialize, Serializer};

@@ -31,7 +31,6 @@ const PERMANENT: u32 = 0x80;
 /// `IFAPROT_KERNEL_LO`, `_RA` and `_LL` (Linux 5.18).
 const MADE_BY_KERNEL: std::ops::RangeInclusive<u8> = 1..=3;
 
-/// Builds the request for all addresses.
 pub(super) fn dump() -> RouteNetlinkMessage {
     RouteNetlinkMessage::GetAddress(AddressMessage::default())
 }
@@ -113,7 +112,6 @@ pub(super) fn parse(body: &[u8]) -> Option<Seen> {
     })
 }
 
-/// Builds the request that sets an address on the netdev `index`.
 pub(super) fn add(index: u32, address: &Address) -> RouteNetlinkMessage {
     let mut message = message(index, address);
     message.header.scope = address.scope.into();
@@ -134,7 +132,6 @@ pub(super) fn add(index: u32, address: &Address) -> RouteNetlinkMessage {
     RouteNetlinkMessage::NewAddress(message)
 }
 
-/// Builds the request that removes an address from the netdev `index`.
 pub(super) fn remove(index: u32, address: &Address) -> RouteNetlinkMessage {
     RouteNetlinkMessage::DelAddress(message(index, address))
 }

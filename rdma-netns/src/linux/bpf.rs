@@ -126,7 +126,7 @@ fn by_id(command: u32, id: u32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(file as i32) })
 }
 
-/// Writes an address of 64 bits into `attr`, from the even index `place`.
+/// Writes a 64-bit address into two words of `attr`, from the even index `place`.
 fn put(attr: &mut Attr, place: usize, address: *mut u32) {
     let address = (address as u64).to_ne_bytes();
     let (halves, _) = address.as_chunks();

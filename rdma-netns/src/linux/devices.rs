@@ -323,7 +323,6 @@ impl Uevent {
     }
 }
 
-/// Returns the RDMA devices of a PCI function or auxiliary device.
 fn rdma_of(address: &DeviceAddress, verbs: &[Verbs]) -> Vec<String> {
     let own = verbs
         .iter()
@@ -380,7 +379,6 @@ pub(super) fn entries(directory: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(names.map(|name| directory.join(name)).collect())
 }
 
-/// Returns the names of a directory's entries.
 pub(super) fn names(directory: &Path) -> io::Result<Vec<OsString>> {
     match fs::read_dir(directory) {
         Ok(entries) => entries.map(|entry| Ok(entry?.file_name())).collect(),

@@ -164,7 +164,7 @@ fn only_what_can_have_a_netdev_or_an_rdma_device() {
     sysfs.pci("0000:02:00.0", "PCI_CLASS=C0600\nPCI_ID=15B3:1003\n", 0);
     sysfs.pci("0000:03:00.0", "PCI_CLASS=120000\nPCI_ID=1DED:107F\n", 0);
     sysfs.uverbs(0, "erdma_0", Some("0000:03:00.0"));
-    // a function without a driver, and a file whose name is no PCI address: the scan ignores both
+    // a NIC without a driver, which the scan finds, and a directory whose name is no PCI address
     sysfs.pci("0000:04:00.0", "PCI_CLASS=20000\nPCI_ID=1AF4:1041\n", 0);
     fs::create_dir(sysfs.path().join("bus/pci/devices/odd")).expect("a directory");
     let found: Vec<_> = sysfs

@@ -9,11 +9,11 @@ use crate::{
 };
 use std::path::Path;
 
-/// Pairs an RDMA device of eRDMA with its netdev. The netdev is on another function than the RDMA device. Two rules
+/// Pairs eRDMA's RDMA devices with their netdevs. The netdev is on another function than the RDMA device. Two rules
 /// find the netdev:
 ///
-/// - Netdev and RDMA device have the same GUID ([`pairing`](crate::pairing)). The rule applies to eRDMA only, because a
-///   virtual function of another vendor can have a GUID that also derives from another netdev's address.
+/// - The RDMA device's GUID derives from the netdev's MAC ([`pairing`](crate::pairing)). The rule applies to eRDMA
+///   only, because a virtual function of another vendor can have a GUID that also derives from another netdev's MAC.
 /// - The netdev's name is in the GID table of the RDMA device's port. The table does not name a namespace, and a
 ///   different netdev in this namespace can have the same name. So the rule applies only to netdevs with a changed MAC,
 ///   because their MACs match no GUID.

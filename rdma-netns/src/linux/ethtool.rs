@@ -246,7 +246,6 @@ fn keep_rules(ask: Ask<'_>, value: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns a request of `command` for `rule`.
 fn on_rule(command: u32, rule: &[u32]) -> [u32; RULES + 1] {
     let mut words = [0; RULES + 1];
     words[0] = command;

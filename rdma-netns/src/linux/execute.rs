@@ -199,12 +199,12 @@ impl<'a> Namespaces<'a> {
         }
     }
 
-    /// Sends one request on the host's socket, because the parent is on the host. An attribute of the request names the
+    /// Sends the request on the host's socket, because the parent is on the host. An attribute of the request names the
     /// child's namespace. With `NLM_F_EXCL` the kernel does not change an existing netdev with the child's name.
     ///
     /// If a request has no index, Linux before 6.15 searches for an existing netdev in the socket's namespace instead
-    /// of the child's (`rtnl_newlink()`, `net/core/rtnetlink.c`). A child could then not have the name of a netdev of
-    /// the host. So the request has an index.
+    /// of the child's (`rtnl_newlink()`, `net/core/rtnetlink.c`), and returns EEXIST if a netdev of the host has the
+    /// child's name. `add_child` then repeats the request with an index.
     fn add_child(
         self,
         at: NetnsSide,

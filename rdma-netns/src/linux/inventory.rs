@@ -349,7 +349,6 @@ impl Reader<'_> {
         }
     }
 
-    /// Returns the character devices of each RDMA device.
     fn char_devices(&self, verbs: &[Verbs]) -> io::Result<BTreeMap<String, Vec<CharDevice>>> {
         let class = self.sysfs.join("class");
         let mut found: BTreeMap<String, Vec<CharDevice>> = BTreeMap::new();

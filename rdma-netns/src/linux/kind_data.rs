@@ -220,7 +220,6 @@ fn nest(attribute: u16, value: Vec<u8>) -> DefaultNla {
     DefaultNla::new(attribute | NLA_F_NESTED, value)
 }
 
-/// Concatenates the bytes of attributes.
 pub(super) fn nested(list: &[DefaultNla]) -> Vec<u8> {
     let mut value = vec![0; list.buffer_len()];
     list.emit(&mut value);

@@ -72,7 +72,6 @@ pub(super) fn find(name: &str) -> RouteNetlinkMessage {
     get(0, vec![LinkAttribute::IfName(name.to_owned())])
 }
 
-/// Builds the request for the netdev `index`.
 pub(super) fn by_index(index: u32) -> RouteNetlinkMessage {
     get(index, vec![])
 }
@@ -306,7 +305,6 @@ pub(super) fn into_namespace(
     )
 }
 
-/// Returns the attribute that sets `setting`.
 pub(super) fn setting(setting: LinkSetting, value: u32) -> LinkAttribute {
     LinkAttribute::Other(
         match NUMBERS.iter().find(|(number, _)| *number == setting) {
@@ -342,7 +340,6 @@ pub(super) fn set(index: u32, attributes: Vec<LinkAttribute>) -> RouteNetlinkMes
     RouteNetlinkMessage::SetLink(message(index, attributes))
 }
 
-/// Builds the request that deletes a netdev.
 pub(super) fn remove(index: u32) -> RouteNetlinkMessage {
     RouteNetlinkMessage::DelLink(message(index, vec![]))
 }

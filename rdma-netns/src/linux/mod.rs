@@ -23,10 +23,10 @@
 //! | [`nldev`] | RDMA netlink |
 //! | `rdma`, `devices` | RDMA devices and their hardware, in sysfs and `/dev` |
 //! | `gids` | the GID tables in sysfs |
-//! | `erdma` | differences of eRDMA |
+//! | `erdma` | special cases of eRDMA |
 //! | `inventory` | the node's hardware from which resources are formed |
 //! | `accelerators`, `data_direct`, `sockets` | GPUs, and the distance of a NIC from them |
-//! | `gpudirect` | conditions of GPUDirect |
+//! | `gpudirect` | state that determines whether GPUDirect works |
 //! | [`devlink`], [`aer`] | errors of a NIC that its driver and its PCI link report |
 //! | `nvlink` | RDMA devices that manage NVLink's switches |
 //! | `vpd` | vital product data of PCI functions |
@@ -37,7 +37,7 @@
 //! | [`monitor`] | events of the kernel |
 //! | [`inside`] | reads that need a thread in a pod's namespace |
 //! | [`offline`] | decoding without a kernel |
-//! | `space` | a namespace and its socket |
+//! | `space` | a namespace and its sockets |
 //! | `identity` | identities of the namespaces at paths |
 //! | `execute` | execution of every [`Op`] |
 
@@ -241,7 +241,7 @@ impl Kernel for Linux {
         let boot_id = self.boot_id()?;
         let at = seconds_since_boot();
         let has_nldev = self.has_nldev();
-        // without ib_core there is no ib_uverbs, whose devices this reads
+        // without ib_core there is no ib_uverbs, and so no verbs device
         let verbs = has_nldev.then(|| devices::verbs(&self.sysfs)).transpose();
         let verbs = verbs
             .map_err(cannot_read("the RDMA devices in sysfs"))?

@@ -105,8 +105,8 @@ fn links_of(space: &Space, whose: &str, sysfs: &Path) -> Result<Vec<Link>, Obser
     Ok(links)
 }
 
-/// Adds the routes of a namespace to its netdevs, and their tables to `tables`. On the host, considers only unicast
-/// routes. Returns the routes that use several netdevs, or that `rdma-cni` cannot set again.
+/// Adds the routes of a namespace to its netdevs, and their tables to `tables`. Returns the routes that `rdma-cni`
+/// cannot set again unchanged.
 fn routes_of(
     space: &Space,
     whose: &str,
@@ -115,7 +115,7 @@ fn routes_of(
 ) -> Result<Vec<(u32, Route)>, ObserveError> {
     let mut unkept_routes = Vec::new();
     let mut by_object = Vec::new();
-    // a host can have thousands of local addresses, and no caller searches for a free table on the host
+    // the host can have thousands of local routes, and no caller searches for a free table on the host
     let kind = match space.is_own() {
         true => RouteType::Unicast,
         false => RouteType::Unspec,

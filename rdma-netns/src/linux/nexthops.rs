@@ -31,7 +31,6 @@ enum Object {
 pub(super) struct Nexthops(BTreeMap<u32, Object>);
 
 impl Nexthops {
-    /// Parses the answers of a dump.
     pub(super) fn of(answers: &Answers) -> Self {
         Self(answers.bodies().filter_map(parse).collect())
     }

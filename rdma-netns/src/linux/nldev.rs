@@ -66,7 +66,6 @@ mod attr {
     pub(super) const UVERBS_DRIVER_ID: u16 = 73;
 }
 
-/// Returns a request of the nldev client.
 fn request(command: u16) -> Request {
     Request::new(CLIENT << 10 | command, &[])
 }

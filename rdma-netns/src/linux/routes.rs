@@ -48,7 +48,7 @@ const RTAX_CC_ALGO: u16 = 16;
 /// Number of units of `rta_expires` in a second (`USER_HZ`).
 const USER_HZ: i32 = 100;
 
-/// `RT_TABLE_LOCAL`: the table that only the kernel fills.
+/// `RT_TABLE_LOCAL`: the kernel's table of local addresses.
 pub(super) const LOCAL_TABLE: u32 = 255;
 
 /// Builds the request for all routes of `family` and of the type `kind`, in all tables. `Unspec` requests routes of all
@@ -237,13 +237,12 @@ fn next_hops(mut hops: &[u8]) -> impl Iterator<Item = NextHop> {
     })
 }
 
-/// Builds the request that adds a route through the netdev `index`.
 pub(super) fn add(index: u32, route: &Route) -> RouteNetlinkMessage {
     RouteNetlinkMessage::NewRoute(message(index, route))
 }
 
-/// Builds the request that removes a route through the netdev `index`. The kernel compares only the fields that the
-/// request has. A request without metric removes the matching route with the lowest metric.
+/// Builds the request that removes a route through the netdev `index`. The request always has a metric, because without
+/// it the kernel would remove the matching route with the lowest metric.
 pub(super) fn remove(index: u32, route: &Route) -> RouteNetlinkMessage {
     let metric = route.metric.unwrap_or(route.default_metric());
     let route = Route {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Routing rules in rtnetlink (`RTM_*RULE`, `include/uapi/linux/fib_rules.h`). This module reports
+//! Routing rules in rtnetlink (`RTM_*RULE`, `include/uapi/linux/fib_rules.h`). This module reports:
 //!
-//! - rules that a [`Rule`] can represent: rules with source, destination and table, and no other selector;
-//! - as [`GeneralRule`]s: rules with a table that select neither by source nor by netdev;
-//! - the tables of all rules.
+//! - as [`Rule`]s: rules with a table that select by source, or by source and destination, and by nothing else
+//! - as [`GeneralRule`]s: rules with a table that select neither by source nor by netdev
+//! - the tables of all rules
 
 use super::{ip_of, routes::LOCAL_TABLE};
 use crate::{
@@ -116,12 +116,10 @@ pub(super) fn parse_general(body: &[u8]) -> Option<GeneralRule> {
     (rule.table != LOCAL_TABLE).then_some(rule)
 }
 
-/// Builds the request that adds a rule.
 pub(super) fn add(rule: &Rule) -> RouteNetlinkMessage {
     RouteNetlinkMessage::NewRule(message(rule))
 }
 
-/// Builds the request that removes a rule.
 pub(super) fn remove(rule: &Rule) -> RouteNetlinkMessage {
     RouteNetlinkMessage::DelRule(message(rule))
 }

@@ -127,7 +127,7 @@ fn text(file: &Path) -> io::Result<Option<String>> {
     }
 }
 
-/// Adds to the pnet table the parts of `entry` that it lacks.
+/// Adds to the pnet table the parts of `entry` that the table lacks.
 pub(super) fn add_pnet(
     space: &Space,
     at: NetnsSide,

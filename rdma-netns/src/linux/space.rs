@@ -42,7 +42,6 @@ impl Space {
         })
     }
 
-    /// Opens the namespace at `path`.
     pub(super) fn open(path: &Path) -> Result<Self, OpenError> {
         let (netns, route) = Netns::open_by(path, |netns| {
             let ask = || {
@@ -119,7 +118,6 @@ impl Space {
         *self.groups.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// Opens the pnet table of the namespace.
     pub(super) fn pnet(&self) -> Result<PnetTable, NetlinkError> {
         match self.own {
             true => PnetTable::open(),
@@ -127,7 +125,6 @@ impl Space {
         }
     }
 
-    /// Opens RDMA netlink in this namespace.
     pub(super) fn nldev(&self) -> io::Result<Option<Nldev>> {
         match self.own {
             true => Nldev::open(),

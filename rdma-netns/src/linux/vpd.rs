@@ -44,7 +44,6 @@ pub(super) fn value<'a>(data: &'a [u8], keyword: &[u8; 2]) -> Option<&'a [u8]> {
     None
 }
 
-/// Returns the section with the tag `wanted`.
 fn part(mut data: &[u8], wanted: u8) -> Option<&[u8]> {
     loop {
         let (tag, length, rest) = match data {

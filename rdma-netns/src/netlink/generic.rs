@@ -82,7 +82,6 @@ impl Family {
         })
     }
 
-    /// Sends the request for one change.
     pub(crate) fn change(&mut self, change: &Request) -> Result<(), NetlinkError> {
         self.socket.request(change, 0).map(drop)
     }
@@ -93,7 +92,6 @@ impl Family {
         self.socket.dump(&request)
     }
 
-    /// Returns a request for `command`, without attributes.
     pub(crate) fn request(&self, command: u8) -> Request {
         request(self.id, command)
     }
@@ -103,7 +101,6 @@ fn request(family: u16, command: u8) -> Request {
     Request::new(family, &[command, VERSION, 0, 0])
 }
 
-/// Returns the attributes of an answer.
 pub(crate) fn attributes_of(body: &[u8]) -> &[u8] {
     body.get(HEADER..).unwrap_or_default()
 }

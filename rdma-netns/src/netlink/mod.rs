@@ -68,7 +68,6 @@ pub(crate) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])>
     })
 }
 
-/// Returns the value of the first attribute of the type `wanted`.
 pub(crate) fn attribute(bytes: &[u8], wanted: u16) -> Option<&[u8]> {
     attributes(bytes).find_map(|(kind, value)| (kind == wanted).then_some(value))
 }

@@ -251,7 +251,6 @@ macro_rules! plain {
 
 plain!(Header CreateId Bind ResolveAddress ResolveRoute SetOption Query Addresses Connect GetEvent Event);
 
-/// Returns the bytes of `value`.
 pub(super) fn bytes<T: Plain>(value: &T) -> &[u8] {
     // SAFETY: a `Plain` type has no padding, so all of its bytes are initialized.
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
@@ -287,7 +286,6 @@ impl SocketAddress {
         (Self(bytes), size)
     }
 
-    /// Returns the address, if it is IPv4 or IPv6.
     pub(super) fn address(&self) -> Option<IpAddr> {
         let Self(bytes) = self;
         match i32::from(u16::from_ne_bytes([bytes[0], bytes[1]])) {

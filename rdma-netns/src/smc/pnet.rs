@@ -95,7 +95,7 @@ impl fmt::Display for PnetId {
     }
 }
 
-/// An entry of the pnet table: a netdev or an RDMA port. A request to add can have both.
+/// An entry of the pnet table: a netdev or an RDMA port. A request that adds an entry can have both.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PnetEntry {
     /// The pnet id of the network.
@@ -129,7 +129,6 @@ impl PnetEntry {
         same_netdev || (self.rdma.is_some() && device(self) == device(other))
     }
 
-    /// Adds the attributes of the entry to `request`.
     fn added_to(&self, mut request: Request) -> Request {
         request = request.text(NAME, &self.name);
         if let Some(netdev) = &self.netdev {

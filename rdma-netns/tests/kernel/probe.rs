@@ -218,7 +218,7 @@ fn a_closed_listener_leaves_its_group() {
         world.pod_ip("link del gone0");
         let heard = world.kernel.overheard(&world.pod, &asked);
         assert!(heard.is_err(), "{heard:?}");
-        // a child that a parallel test has forked has the socket until it executes its program
+        // the child process of a parallel test has a copy of the socket until it executes its program
         soon("a member of the group after the last look", || {
             !groups().contains("ff02::1:ff00:9")
         });
@@ -230,7 +230,7 @@ fn where_nobody_can_be_probed_add_does_not_wait() {
     with_pod(|world| {
         let asked = questions("wire0", &[FREE, TAKEN].concat());
         let unasked = |expected: Unasked| {
-            // a wait would take this time in every try, a busy machine takes it only in some tries
+            // if the probe waited, every try would take this time; a busy machine delays only some tries
             let at_once = (0..100).any(|_| {
                 let begin = Instant::now();
                 let probed = world.kernel.probe(&world.pod, &asked).expect("a probe");

@@ -93,12 +93,10 @@ pub(crate) fn with_node(test: impl FnOnce(&World) + Send) {
 }
 
 impl World {
-    /// Returns the path of the node's namespace.
     pub(crate) fn node_path(&self) -> PathBuf {
         PathBuf::from("/run/netns").join(&self.node)
     }
 
-    /// Returns the path of the pod's namespace.
     pub(crate) fn pod_path(&self) -> PathBuf {
         PathBuf::from("/run/netns").join(&self.pod_name)
     }
@@ -107,7 +105,6 @@ impl World {
         self.kernel.observe(Some(&self.pod)).expect("a state")
     }
 
-    /// Returns the netdev `name` on the host.
     #[track_caller]
     pub(crate) fn host_link(&self, name: &str) -> Link {
         self.observe()
@@ -117,7 +114,6 @@ impl World {
             .clone()
     }
 
-    /// Returns the netdev `name` in the pod.
     #[track_caller]
     pub(crate) fn pod_link(&self, name: &str) -> Link {
         let pod = self.observe().pod.expect("the pod");
@@ -148,7 +144,6 @@ impl World {
             .collect::<Vec<_>>())
     }
 
-    /// Runs `ip` in the pod's namespace.
     #[track_caller]
     pub(crate) fn pod_ip(&self, arguments: &str) -> String {
         ip(&["-n", &self.pod_name]
@@ -158,7 +153,6 @@ impl World {
     }
 }
 
-/// Returns the operation that moves `link` to the pod as `name`.
 pub(crate) fn to_pod(link: &str, name: &str) -> Op {
     let (from, to) = (NetnsSide::Host, NetnsSide::Pod);
     Op::MoveLink {
@@ -169,7 +163,6 @@ pub(crate) fn to_pod(link: &str, name: &str) -> Op {
     }
 }
 
-/// Returns the operation that moves `link` to the host as `name`.
 pub(crate) fn to_host(link: &str, name: &str) -> Op {
     let (from, to) = (NetnsSide::Pod, NetnsSide::Host);
     Op::MoveLink {

@@ -100,7 +100,7 @@ fn rdma<'a>(observed: &'a Observed, at: NetnsSide, name: &str) -> Option<&'a Rdm
         .find(|device| device.name == name)
 }
 
-/// Checks that the numbers of character devices and of their files agree at once: devtmpfs makes the file before the
+/// Checks that each character device's file already has the device's number: devtmpfs makes the file before the
 /// kernel's call returns.
 #[track_caller]
 fn is_whole(device: &RdmaDevice) {

@@ -141,7 +141,8 @@ fn the_kernel_says_eexist_for_three_things_and_does_half_of_two() {
         error.expect_err("no port 3").errno(),
         Some(nix::libc::EINVAL)
     );
-    // inside a pod, the kernel ignores the port without an error
+    // inside a pod, the kernel refuses an entry with only a port; of an entry that also has a netdev, it ignores the
+    // port
     let inside = || -> Vec<PnetEntry> {
         let mut table = PnetTable::open().expect("a table");
         let error = table

@@ -41,8 +41,8 @@ impl<K> Copy for Node<'_, K> {}
 /// Largest number of rounds of changes. If the state then still differs, set-up fails with [`SmcError::Unstable`].
 const ROUNDS: usize = 3;
 
-/// Checks before the first change whether the pod can have SMC-R. If it cannot and SMC-R is required, returns an error.
-/// If SMC-R is optional, writes the reason into the record.
+/// Checks before the first change whether the pod can have SMC-R. If not, returns an error if SMC-R is required, and
+/// else writes the reason into the record.
 pub fn foresee<K: Kernel>(
     node: Node<'_, K>,
     requirement: SmcRequirement,
@@ -172,7 +172,6 @@ fn decide<K: Kernel>(
     Ok((smc, smc_state))
 }
 
-/// Logs the interfaces that stay without SMC-R.
 fn log_without(key: &Key, smc: &Smc) {
     let reason = smc.reason.as_deref().unwrap_or_default();
     match smc.state {
@@ -283,7 +282,7 @@ pub fn drift<K: Kernel>(
         primary: None,
         ueid: None,
     };
-    // leave out changes by other pods, because they are no drift of this pod
+    // leave out differences that other pods made, because they are no drift of this pod
     let of_pod = decision::without_other_pods(attachment, &others, &gids);
     let is_own = |it: &&Attachment| it.netns_id == attachment.netns_id;
     let own: Vec<Attachment> = others.iter().filter(is_own).cloned().collect();
@@ -370,7 +369,6 @@ fn off(key: &Key, error: &SmcError) -> Smc {
     Smc::off(error.to_string())
 }
 
-/// Logs the interfaces that have SMC-R.
 fn log_active(attachment: &Attachment, smc_state: &SmcState) {
     let Some(smc) = attachment
         .smc

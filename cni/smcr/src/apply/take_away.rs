@@ -63,7 +63,7 @@ pub fn take_away<K: Kernel>(
 struct Round {
     /// Messages about removals of the pod's own state.
     left: Vec<String>,
-    /// Messages about other attachments' entries that were added again.
+    /// Messages about additions of other attachments' entries.
     not_restored: Vec<String>,
 }
 

@@ -58,7 +58,7 @@ pub fn choose(input: SmcInput<'_>) -> Chosen {
         let name = attachment.rails[carrier.rail].pod_name.to_string();
         match draft.fits(carrier, &name) {
             Ok(fit) => draft.carry(&name, carrier, fit),
-            // report nothing about an interface without IPv4: SMC-R never works there, and the operator knows that
+            // report nothing about an interface without IPv4: the operator knows that SMC-R carries only IPv4
             Err(SkipReason::NoIpv4) => {}
             Err(reason) => draft.without.push((name, reason)),
         }
@@ -74,7 +74,6 @@ pub fn choose(input: SmcInput<'_>) -> Chosen {
     draft.finish()
 }
 
-/// Returns the name of the RDMA device in `blocker`.
 fn device_of(blocker: &Blocker) -> String {
     match blocker {
         Blocker::Compat { device }
@@ -99,7 +98,6 @@ impl SmcBuilder<'_> {
         self.input.observed.pod.as_ref()?.link(name)
     }
 
-    /// Checks that `carrier` can carry the connections of the interface `name`.
     fn fits(&self, carrier: &Carrier, name: &str) -> Result<Fit, SkipReason> {
         fits(self.input, carrier, name)
     }
@@ -176,8 +174,8 @@ impl SmcBuilder<'_> {
         entries.any(|it| it.entry.name == *id && it.entry.netdev.as_deref() == Some(name))
     }
 
-    /// Adds `entry` to the set-up. This attachment becomes an owner of the entry in two cases: the kernel's table does
-    /// not have the entry yet, or another attachment's record has it.
+    /// Adds `entry` to the record. Omits an entry that an administrator has set: it is in the kernel's table, and in no
+    /// other attachment's record.
     fn place(&mut self, at: NetnsSide, entry: &PnetEntry) {
         let SmcInput {
             attachment,
@@ -239,8 +237,8 @@ impl SmcBuilder<'_> {
         self.into_chosen()
     }
 
-    /// Adds entries for interfaces whose connections the kernel might carry with a foreign GID. No RDMA port has the id
-    /// of these entries, so the kernel finds no port and uses TCP.
+    /// Adds entries for interfaces whose connections the kernel might carry with a GID of another owner. No RDMA port
+    /// has the id of these entries, so the kernel finds no port and uses TCP.
     ///
     /// Without an entry, the kernel would use the RDMA device of the netdev, or of the netdev below it
     /// (`smc_pnet_find_rdma_dev()`). If the netdev below has an id, the kernel uses that id. Only the program that set

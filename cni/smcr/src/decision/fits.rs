@@ -98,8 +98,7 @@ pub enum SkipReason {
 }
 
 impl SkipReason {
-    /// Returns true if the kernel might carry the interface's connections with an address that does not belong to the
-    /// pod.
+    /// Returns true if the kernel might carry the interface's connections with a GID that does not belong to the pod.
     pub(super) fn may_use_foreign_gid(&self) -> bool {
         match self {
             Self::Misfit(misfit) => matches!(
@@ -160,7 +159,7 @@ fn fit_by_gids(input: SmcInput<'_>, carrier: &Carrier, name: &str) -> Result<Fit
             Ok(_) => {}
         }
     }
-    // SMC-Rv1 requires an address on the link of the RDMA NIC. Only a rail's own address certainly is.
+    // SMC-Rv1 requires an address on the link of the RDMA NIC; only a rail's own address is certainly on this link
     let is_rail = input
         .attachment
         .rails

@@ -65,8 +65,8 @@ pub fn attach(smc: &Smc, smc_state: &SmcState) -> Vec<Op> {
 /// Returns the changes that CHECK reports as differences: the missing changes of [`attach`], and missing entries of
 /// other attachments that this attachment also needs.
 ///
-/// If SMC-R is off, CHECK expects only the entries that block foreign GIDs. Their id belongs to no RDMA port. The
-/// record's other entries are entries that could not be removed.
+/// If SMC-R is off, CHECK expects only the entries whose pnet id belongs to no RDMA port, which keep connections on
+/// TCP. The record's other entries could not be removed.
 pub fn missing(smc: &Smc, smc_state: &SmcState) -> Vec<Op> {
     if smc.state == SmcStatus::Off {
         let placed = smc.entries.iter().map(|it| &it.entry);
@@ -102,7 +102,6 @@ fn add(at: NetnsSide, entry: &PnetEntry) -> Op {
     }
 }
 
-/// Returns the observed pnet table of `side`.
 fn table(smc_state: &SmcState, side: NetnsSide) -> &[PnetEntry] {
     match side {
         NetnsSide::Host => &smc_state.host,

@@ -126,16 +126,16 @@ fn strange(address: IpAddr, owner: &str, by: Fit) -> String {
 /// Predicts how the kernel carries a connection from `source`.
 ///
 /// - The kernel first tries SMC-Rv2, if it has a user EID (`smc_find_proposal_devices()`, `net/smc/af_smc.c`). It
-///   chooses the first RoCE v2 GID that is an IPv4 address and whose netdev has an address with `source` in its prefix.
-///   The netdev may be in any namespace, and the GID itself may have another prefix.
+///   chooses the first RoCE v2 GID that is an IPv4 address and whose netdev has an address whose prefix contains
+///   `source`. The netdev may be in any namespace, and the GID itself may have another prefix.
 /// - For SMC-Rv1 the kernel uses the first RoCE v1 GID, with any address. On a shared netdev, this is the parent's GID.
 /// - A connection by a VLAN uses only GIDs of VLANs with the same id. Any other connection uses no GID of a VLAN
 ///   (`smc_ib_determine_gid()`, `smc_ib_determine_gid_rcu()`, `net/smc/smc_ib.c`, Linux 6.12).
 ///
 /// The kernel reuses free indexes, so the table's order can change. `verdict` therefore requires that all GIDs that fit
 /// belong to the pod. There is one exception: the GID of the other end of a point-to-point address may fit if it is not
-/// the first GID. Earlier versions set such an address on a rail, after the rail's own address. CHECK repeats the
-/// prediction.
+/// the first GID. Earlier versions of `rdma-cni` set such an address on a rail, after the rail's own address. CHECK
+/// repeats the prediction.
 pub fn verdict(view: View<'_>, source: Source) -> Result<Fit, Misfit> {
     if view.gids.size == 1 {
         return Ok(Fit::Device);
@@ -209,8 +209,8 @@ impl View<'_> {
         }
     }
 
-    /// Refuses the port if a netdev of another owner may later get a GID on it that fits. The netdev may be down now,
-    /// or get its address later.
+    /// Refuses the port if a netdev of another owner may later get a GID that fits on the port. The netdev may be down
+    /// now, or get its address later.
     fn none_near(&self, source: Source) -> Result<(), Misfit> {
         let is_others = |it: &&Netdev| it.is_on_port && it.owner != Owner::Pod;
         for netdev in self.netdevs.iter().filter(is_others) {
@@ -232,7 +232,7 @@ impl View<'_> {
             named && netdev.has_gid_of(gid.address())
         };
         let by_name = |netdev: &&Netdev| gid.netdev.as_ref() == Some(&netdev.name);
-        // the driver derives the port's own GID from the port's hardware address, whatever the netdev's address is
+        // no netdev may have the address of the GID that the driver derives from the port's hardware address
         let made = || {
             let is_made = !self.alone && gid.ip.is_unicast_link_local();
             let hosts = self.netdevs.iter().filter(|it| it.owner == Owner::Host);
@@ -245,7 +245,7 @@ impl View<'_> {
         self.netdev(gid).is_some_and(|netdev| netdev.vlan)
     }
 
-    /// Returns true if `gid` is an IPv4 address and its netdev has an address with `source` in its prefix. If the
+    /// Returns true if `gid` is an IPv4 address and its netdev has an address whose prefix contains `source`. If the
     /// netdev is unknown, applies the source's prefix to the GID itself.
     fn reaches(&self, gid: &Gid, source: Source) -> bool {
         let IpAddr::V4(ip) = gid.address() else {
@@ -269,7 +269,7 @@ impl Netdev {
         })
     }
 
-    /// Returns the netdev's first address with `source` in its prefix. Returns `None` for a VLAN.
+    /// Returns the netdev's first address whose prefix contains `source`. Returns `None` for a VLAN.
     fn reaching(&self, source: Source) -> Option<&Address> {
         let reaches = |address: &&Address| {
             // `inet_ifa_match()` compares the other end if the address is a point-to-point address

@@ -197,7 +197,7 @@ fn a_parent_of_another_subnet_is_passed_over() {
         shared("10.8.0.1/24", "10.9.0.5/24").of("10.9.0.5/24"),
         Ok(Fit::V2)
     );
-    // the GID is refused if any address of the foreign netdev has the source in its prefix
+    // the GID is refused if the prefix of any address of the foreign netdev contains the source
     let mut case = shared("10.8.0.1/24", "10.9.0.5/24");
     case.netdevs[1].addresses.push(address("10.9.0.2/16"));
     let error = by_v2("10.8.0.1", "ens1 on the host");

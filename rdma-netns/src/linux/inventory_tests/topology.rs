@@ -59,7 +59,6 @@ fn an_nvswitch_is_no_accelerator() {
     assert_eq!(found, ["0000:1b:00.0"]);
 }
 
-/// Returns vital product data with the card id `id`.
 fn vpd(id: &str) -> Vec<u8> {
     let mut fields = b"PN\x03CX8V3".to_vec();
     fields.push(u8::try_from(id.len()).expect("short"));

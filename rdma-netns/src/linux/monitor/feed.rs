@@ -59,7 +59,6 @@ impl Feed {
         })
     }
 
-    /// Joins one more multicast group.
     pub(super) fn join(&self, group: u32) -> io::Result<()> {
         self.socket.add_membership(group)
     }
@@ -72,7 +71,6 @@ impl Feed {
         self.socket.set_listen_all_namespaces(true)
     }
 
-    /// Returns the bytes of the last datagram.
     pub(super) fn datagram(&self) -> &[u8] {
         &self.buffer[..self.length]
     }

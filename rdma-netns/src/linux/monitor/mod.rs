@@ -8,7 +8,7 @@
 //! identifies the pod's events on a socket of this namespace (`NETLINK_LISTEN_ALL_NSID`). In requests it selects the
 //! pod's netdevs (`IFLA_TARGET_NETNSID`), so no thread needs to enter the namespace.
 //!
-//! | needs | for |
+//! | capability | for |
 //! |---|---|
 //! | `CAP_NET_BROADCAST` | events of pods' namespaces (`netlink_setsockopt()`, `net/netlink/af_netlink.c`) |
 //! | `CAP_NET_ADMIN` | a number for a namespace, and requests for the netdevs of a namespace by its number (`net/core/rtnetlink.c`) |
