@@ -83,7 +83,7 @@ pub enum Unasked {
     /// The netdev has no carrier, or is down.
     #[error("it has no carrier")]
     NoCarrier,
-    /// The netdev does not resolve neighbours (`IFF_NOARP`). An ipvlan l3 child does not.
+    /// The netdev does not resolve neighbours (`IFF_NOARP`), for example an ipvlan l3 child.
     #[error("it has no neighbour discovery")]
     NoNeighbours,
     /// The netdev is IP over InfiniBand, or its link layer has no neighbours.

@@ -27,7 +27,7 @@ pub enum VfSetting {
     Mac(HardwareAddress),
     /// Limits of the sending rate.
     Rates(VfRates),
-    /// Spoof check: the NIC drops frames whose hardware address is not the function's own.
+    /// Spoof check: the NIC drops frames whose source address is not the function's hardware address.
     SpoofCheck(bool),
     /// Trust: the function may change settings that affect other functions, such as promiscuous mode or its hardware
     /// address.

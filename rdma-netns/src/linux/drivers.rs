@@ -23,7 +23,7 @@ use std::{
     path::Path,
 };
 
-/// Time limit of a driver for releasing or binding a function, milliseconds. mlx5 takes up to 5 s for each.
+/// Time limit of a driver for releasing or binding a function, milliseconds. mlx5 takes up to 5 s for each of them.
 const LIMIT: u16 = 20_000;
 
 /// Unbinds `driver` from `device` and binds it again.

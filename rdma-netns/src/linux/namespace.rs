@@ -9,8 +9,8 @@ use crate::{Link, Namespace, ObserveError, Route, netlink::Answers};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage, route::RouteType};
 use std::{collections::BTreeSet, path::Path};
 
-/// Reads a namespace's netdevs and rules, and its routes if `has_routes` is true. Does not read its RDMA devices and
-/// the number of the other namespace.
+/// Reads a namespace's netdevs and rules, and its routes if `has_routes` is true. Leaves `rdma`, `sub_devices` and
+/// `other_number` empty.
 pub(super) fn read(
     space: &Space,
     whose: &str,

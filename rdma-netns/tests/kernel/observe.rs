@@ -59,8 +59,7 @@ fn looking_changes_nothing_and_is_kept_as_text() {
     });
 }
 
-/// Two messages are longer than the socket's first buffer: a part of a dump, and the answer to one
-/// query.
+/// Two messages are longer than the socket's first buffer: a part of a dump, and the answer to one query.
 #[test]
 fn a_netdev_with_many_attributes_is_read_whole() {
     with_node(|world| {

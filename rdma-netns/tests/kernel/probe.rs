@@ -112,7 +112,8 @@ fn another_prober_is_detected() {
         let ended = AtomicBool::new(false);
         let conflicts = thread::scope(|scope| {
             scope.spawn(|| {
-                // a kernel value in the pod's namespace probes in the node's namespace, so the node sends the probes
+                // this kernel value has the pod's namespace as host and the node's as pod, so it sends the probes from
+                // the node
                 let ask = || {
                     let kernel = Linux::new();
                     let node = kernel.open_pod(&node).expect("the node");

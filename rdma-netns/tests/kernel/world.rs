@@ -58,8 +58,7 @@ pub(crate) fn ip(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("iproute2 prints UTF-8")
 }
 
-/// The node and its pod. The test runs inside the node's namespace, which the tested code treats as
-/// the host.
+/// The node and its pod. The test runs inside the node's namespace, which the tested code treats as the host.
 pub(crate) struct World {
     pub(crate) kernel: Linux,
     pub(crate) pod: Space,

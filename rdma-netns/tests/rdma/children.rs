@@ -22,8 +22,8 @@ const IPVLAN: Child = Child::Ipvlan {
     mode: IpvlanMode::L2,
 };
 
-/// An ipvlan child has its parent's hardware address. With IPv4, the answers to its probes arrive at the parent,
-/// from the other end and from its siblings.
+/// An ipvlan child has its parent's hardware address. So the answers to its IPv4 probes, by the other end of the veth
+/// pair or by sibling children, arrive at the parent.
 #[test]
 fn an_ipvlan_child_hears_who_has_an_address() {
     let world = World::new("rdma-ipvlan-probe");
