@@ -258,7 +258,7 @@ fn a_connection_that_fell_back_says_why() {
     world.execute(1, Op::RemovePnet { at, id: id(7) });
     // the server's RDMA device is not in its pod
     world.execute(0, to_host("rxe0"));
-    let no_rdma = "no RDMA device for it";
+    let no_rdma = "no RDMA device for the connection";
     let declined_by_server = format!("the peer declined: {no_rdma}");
     cases(both, "10.9.0.1:7004", &[no_rdma], &[&declined_by_server]);
     // no user EID

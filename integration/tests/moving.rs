@@ -127,7 +127,7 @@ fn addresses_and_routes_go_along_and_return_to_the_host() {
         &pod,
         (
             102,
-            "eth1 is not moved into a pod: the node's default route leaves by it",
+            "eth1 is not moved into a pod: the node's default route uses it",
         ),
     );
     before.assert_restored(&node.host);
@@ -219,7 +219,7 @@ fn a_pattern_leaves_the_hosts_own_netdevs_where_they_are() {
     let before = Snapshot::of(&node.host);
     let mut configuration = node.configuration(&[]);
     configuration["devices"] = json!([{"netdev": "eth[123]"}]);
-    let why = "eth1: the node's default route leaves by it, eth2: the node's default route leaves by it, \
+    let why = "eth1: the node's default route uses it, eth2: the node's default route uses it, \
                eth3: the macvlan own0 lies on it";
     refused(&node, &configuration, &pod, (100, why));
     before.assert_restored(&node.host);

@@ -124,7 +124,7 @@ impl GpuDirect {
         let (driver, is_loaded, peer_module) = match vendor {
             NVIDIA => ("NVIDIA's driver", self.nvidia.is_some(), "nvidia_peermem"),
             AMD => ("amdgpu", self.amdgpu, "amdgpu"),
-            _ => return Registration::Unknown("nothing is known of their driver".to_owned()),
+            _ => return Registration::Unknown("the support of their driver is unknown".to_owned()),
         };
         if !is_loaded {
             return Registration::Impossible {
@@ -279,7 +279,7 @@ mod tests {
         is(&node, AMD, "erdma", "none", why);
         node.peer_memory.insert(AMD.to_owned());
         is(&node, AMD, "mlx5_ib", "peer-memory", "");
-        let why = "nothing is known of their driver";
+        let why = "the support of their driver is unknown";
         is(&node, "8086", "mlx5_ib", "unknown", why);
         node.amdgpu = false;
         node.peer_memory.clear();

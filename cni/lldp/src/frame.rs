@@ -46,7 +46,7 @@ pub fn parse(frame: &[u8]) -> Result<Neighbour, Malformed> {
     let header = frame.split_at_checked(HEADER);
     let (header, mut rest) = header.ok_or(Malformed("has no Ethernet header"))?;
     if !GROUPS.iter().any(|group| header.starts_with(group)) {
-        return Err(Malformed("has another destination than a group of LLDP"));
+        return Err(Malformed("is not sent to a group address of LLDP"));
     }
     if !header.ends_with(&ETHERTYPE.to_be_bytes()) {
         return Err(Malformed("has another Ethernet type"));

@@ -135,7 +135,7 @@ fn a_pattern_skips_netdevs_that_the_host_needs() {
 #[test]
 fn a_named_device_is_moved_only_by_mode_move() {
     for (netdev, why) in [
-        ("eth0", "the node's default route leaves by it"),
+        ("eth0", "the node's default route uses it"),
         ("eth2", "the host uses mlx5_2 itself (nvme_rdma, rpcrdma)"),
         ("eth3", "the vlan eth3.7 lies on it"),
     ] {
@@ -151,7 +151,7 @@ fn a_named_device_is_moved_only_by_mode_move() {
     takes(json!({"deviceID": "0000:01:00.0", "mode": "move"}), "eth0");
     takes(
         json!({"deviceID": "0000:01:00.0"}),
-        "102 eth0 is not moved into a pod: the node's default route leaves by it; set mode to \"move\" to move it \
+        "102 eth0 is not moved into a pod: the node's default route uses it; set mode to \"move\" to move it \
          nevertheless",
     );
     // a restore does not add the netdev to the bond again
@@ -210,7 +210,7 @@ fn an_allocated_device_is_shared_or_refused() {
     for mode in ["auto", "move"] {
         assert_eq!(
             of(Sharing::Exclusive, mode),
-            "102 eth0 is not moved into a pod: the node's default route leaves by it; remove it from the resource \
+            "102 eth0 is not moved into a pod: the node's default route uses it; remove it from the resource \
              that it was allocated from"
         );
     }

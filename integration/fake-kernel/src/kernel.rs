@@ -289,7 +289,7 @@ impl Kernel for FakeKernel {
     fn vf(&self, function: &DeviceAddress) -> Result<Option<Vf>, ObserveError> {
         let vf = self.alive().world.vf(function);
         vf.map_err(|errno| ObserveError {
-            what: format!("how {function} is set up by its physical function's netdev"),
+            what: format!("the settings of virtual function {function}"),
             source: io::Error::from_raw_os_error(errno as i32),
         })
     }

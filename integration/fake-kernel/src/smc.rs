@@ -131,7 +131,7 @@ impl World {
         if invalid {
             return refuse(
                 Errno::EINVAL,
-                "a user EID is of A-Z, 0-9, '.' and '-', and begins with a letter or a digit",
+                "a user EID consists of A-Z, 0-9, '.' and '-', and begins with a letter or a digit",
             );
         }
         let ueids = &mut self.has_smc()?.ueids;
@@ -139,7 +139,7 @@ impl World {
             return Ok(());
         }
         if ueids.len() >= MAX_UEID {
-            return refuse(Errno::ERANGE, "the kernel has as many as it keeps");
+            return refuse(Errno::ERANGE, "the kernel's table of user EIDs is full");
         }
         ueids.push(ueid.to_owned());
         Ok(())

@@ -34,7 +34,7 @@ pub enum InsideError {
     #[error(transparent)]
     Open(#[from] OpenError),
     /// The path leads to a namespace that does not have the expected identity.
-    #[error("another network namespace is at {0:?} by now")]
+    #[error("{0:?} is another network namespace now")]
     Other(PathBuf),
     /// The system refused to read. `PermissionDenied`: entering the namespace needs `CAP_SYS_ADMIN`.
     #[error("cannot read in the network namespace at {path:?}: {source}")]

@@ -322,7 +322,7 @@ impl Kernel for Linux {
             let mut socket = self.host()?.route();
             vfs::read(&self.sysfs, &mut socket, function)
         };
-        let what = format_args!("how {function} is set up by its physical function's netdev");
+        let what = format_args!("the settings of virtual function {function}");
         read().map_err(cannot_read(what))
     }
 

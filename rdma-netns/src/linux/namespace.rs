@@ -80,7 +80,7 @@ fn links_of(space: &Space, whose: &str, sysfs: &Path) -> Result<Vec<Link>, Obser
             false => links::parse(body, sysfs),
         };
         let Some(link) = link else {
-            log::warn!("a netdev of {whose} cannot be understood: {body:?}");
+            log::warn!("cannot parse a netdev of {whose}: {body:?}");
             continue;
         };
         if !space.is_own() && links::hides_hardware(body, &link) {

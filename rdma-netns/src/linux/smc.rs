@@ -186,10 +186,10 @@ pub(super) fn add_ueid(ueid: &str) -> Result<(), NetlinkError> {
         return Ok(());
     }
     tolerate(libc::EEXIST, ueids.add(ueid)).map_err(|error| match error.errno() {
-        Some(libc::ERANGE) => refused(libc::ERANGE, "the kernel has as many as it keeps"),
+        Some(libc::ERANGE) => refused(libc::ERANGE, "the kernel's table of user EIDs is full"),
         Some(libc::EINVAL) if error.message.is_none() => refused(
             libc::EINVAL,
-            "a user EID is of A-Z, 0-9, '.' and '-', and begins with a letter or a digit",
+            "a user EID consists of A-Z, 0-9, '.' and '-', and begins with a letter or a digit",
         ),
         _ => error,
     })

@@ -52,7 +52,7 @@ pub(super) fn write(link: &str, key: &str, value: i32) -> io::Result<()> {
     let Some((family, key)) = key.split_once('/').filter(|_| SYSCTLS.contains(&key)) else {
         return Err(io::Error::new(
             io::ErrorKind::InvalidInput,
-            "not a setting that is kept",
+            "not a setting that this crate restores",
         ));
     };
     fs::write(

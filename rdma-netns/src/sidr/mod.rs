@@ -285,7 +285,7 @@ impl Channel {
             option: abi::QUERY_ADDRESS,
         };
         self.execute(command::QUERY, &input, size_of::<Addresses>())
-            .map_err(refused("ask for the RDMA device"))?;
+            .map_err(refused("query the RDMA device"))?;
         Ok(Local {
             device: addresses.device,
             port: addresses.port,

@@ -25,12 +25,12 @@ const REASONS: [(u32, &str, &str); 36] = [
     (
         0x0301_0000,
         "the peer did not offer SMC",
-        "its socket is plain TCP, or something between both takes away the TCP option",
+        "the peer's socket is plain TCP, or a device on the path removes the TCP option",
     ),
     (
         0x0302_0000,
         "the connection uses IPsec",
-        "SMC does not do IPsec",
+        "SMC does not support IPsec",
     ),
     (
         0x0303_0000,
@@ -40,7 +40,7 @@ const REASONS: [(u32, &str, &str); 36] = [
     (0x0303_0001, "no SMC-D device for it", ""),
     (
         0x0303_0002,
-        "no RDMA device for it",
+        "no RDMA device for the connection",
         "the pnet id of the interface must be that of an RDMA device seen here, with an active port and a GID of the connection's subnet",
     ),
     (0x0303_0003, "the hardware has no ISMv2", ""),
@@ -76,8 +76,8 @@ const REASONS: [(u32, &str, &str); 36] = [
     ),
     (
         0x0306_0000,
-        "a socket option that SMC does not do",
-        "do without TCP_FASTOPEN, TCP_ULP and the like",
+        "a socket option that SMC does not support",
+        "use no TCP_FASTOPEN, TCP_ULP or similar options",
     ),
     (
         0x0307_0000,
@@ -105,7 +105,7 @@ const REASONS: [(u32, &str, &str); 36] = [
         "",
     ),
     (0x0400_0000, "synchronization error", ""),
-    (0x0500_0000, "the peer declined", "its end tells why"),
+    (0x0500_0000, "the peer declined", "the peer's node reports the reason (rdma-device-plugin smc)"),
     (0x0999_0000, "internal error", "see the kernel's log"),
     (
         0x0999_0001,

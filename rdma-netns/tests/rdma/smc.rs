@@ -273,7 +273,7 @@ fn user_eids_are_the_nodes_and_a_full_table_is_reported() {
     pod.make(add_ueid("EID.0-A"));
     let refused = pod.refused(add_ueid("EID.4-A"));
     assert!(
-        refused.ends_with("(the kernel has as many as it keeps)"),
+        refused.ends_with("(the kernel's table of user EIDs is full)"),
         "{refused}"
     );
     let ueids = pod.state().ueids;

@@ -365,7 +365,7 @@ pub fn status<K: Kernel>(node: Node<'_, K>) -> Option<String> {
 
 /// Logs that the pod stays without SMC-R. Returns the SMC-R part of the record.
 fn off(key: &Key, error: &SmcError) -> Smc {
-    log::warn!("{key}: {error}; its connections are TCP");
+    log::warn!("{key}: {error}; the pod's connections use TCP");
     Smc::off(error.to_string())
 }
 

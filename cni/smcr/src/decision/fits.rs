@@ -51,7 +51,7 @@ pub enum SkipReason {
     OtherId(PnetId),
     /// The host's netdev below the interface has a pnet id. The kernel prefers this id to the pod's id.
     #[error(
-        "{netdev} on the host has pnet id {id}, which counts before the pod's own and is not the \
+        "{netdev} on the host has pnet id {id}, which the kernel prefers to the pod's id and which is not the \
          RDMA device's: AF_SMC sockets use any RDMA device with that id; remove the id of {netdev} on \
          the host"
     )]
@@ -64,7 +64,7 @@ pub enum SkipReason {
     /// The kernel might carry the interface's connections incorrectly. No entry in the pod can prevent this.
     #[error(
         "{reason}; AF_SMC sockets can still use an RDMA device with pnet id {id}: {netdev} on the host \
-         has that id, which counts before the pod's own; remove the id of {netdev} on the host"
+         has that id, which the kernel prefers to the pod's id; remove the id of {netdev} on the host"
     )]
     Exposed {
         /// Reason why SMC-R does not carry the interface's connections.

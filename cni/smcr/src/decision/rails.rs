@@ -45,7 +45,7 @@ pub enum Blocker {
     },
     /// Mainline's SMC refuses iWARP devices (`smc_ib_add_dev()`, `net/smc/smc_ib.c`).
     #[error(
-        "this kernel's SMC does not use {device}: only that of Alibaba Cloud Linux 3 uses iWARP devices, such as eRDMA's"
+        "this kernel's SMC does not use {device}: only the SMC of Alibaba Cloud Linux 3 uses iWARP devices, such as eRDMA's"
     )]
     Unused {
         /// Name of the RDMA device.
@@ -66,7 +66,7 @@ pub enum Blocker {
         device: String,
     },
     /// Another port of the device already has a pnet id. The kernel stores only one entry for a device.
-    #[error("another port of {device} has pnet id {id}, and the kernel keeps one for a device")]
+    #[error("another port of {device} has pnet id {id}, and the kernel keeps only one pnet id for a device")]
     OtherPort {
         /// Name of the RDMA device.
         device: String,

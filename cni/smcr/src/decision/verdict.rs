@@ -102,7 +102,7 @@ pub enum Misfit {
     /// SMC-Rv2 would fit, but the kernel has no user EID.
     #[error(
         "the kernel has no user EID, without which there is only SMC-Rv1, and SMC-Rv1 needs a RoCE v1 \
-         GID: set smcUeid, to the same on all nodes"
+         GID: set smcUeid to the same value on all nodes"
     )]
     NoUeid,
 }

@@ -98,7 +98,7 @@ fn functions_that_the_host_uses_are_skipped_and_reported() {
     assert_eq!(
         refused(&observed),
         "four free PCI functions are needed, each with an RDMA device and an Ethernet netdev that is up, and this host \
-         has 2 (0000:3b:00.0: it has virtual functions; 0000:3b:00.1: the node's default route leaves by it; \
+         has 2 (0000:3b:00.0: it has virtual functions; 0000:3b:00.1: the node's default route uses it; \
          0000:3b:00.2: e3bv2 is down; 0000:5e:00.0: it has virtual functions; 0000:5e:00.1: the host uses mlx5_5e_1 \
          itself (nvme_rdma)); make virtual functions of an RDMA NIC (sriov_numvfs) and set their netdevs up, or name \
          four functions, or run scripts/demo without --host"

@@ -151,7 +151,7 @@ pub enum WatchError {
         source: io::Error,
     },
     /// The path leads to a namespace that does not have the expected identity.
-    #[error("another network namespace is at {0:?} by now")]
+    #[error("{0:?} is another network namespace now")]
     Other(PathBuf),
     /// The kernel gave the namespace no number.
     #[error("no number for the network namespace at {path:?}: {source} (this needs CAP_NET_ADMIN)")]
