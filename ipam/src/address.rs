@@ -34,8 +34,8 @@ impl Family {
         }
     }
 
-    /// Returns the length in bits of the longest prefix with an address that can be assigned. It has two or three
-    /// addresses in addition to the network and broadcast addresses (IPv4) or the anycast address (IPv6).
+    /// Returns the length in bits of the longest prefix with an address that can be assigned. A prefix of this length
+    /// has two addresses besides network and broadcast address (IPv4), or three besides the anycast address (IPv6).
     pub fn longest_prefix(self) -> u8 {
         match self {
             Self::V4 => 30,

@@ -199,7 +199,8 @@ impl Bounds {
     /// could assign another node's address to a pod.
     ///
     /// # Errors
-    /// A bound is outside the prefix, or one of `own` is within `rangeStart` and `rangeEnd`.
+    /// A bound is outside the prefix, the end is before the start, the node's block does not fit, or one of `own` is
+    /// within `rangeStart` and `rangeEnd`.
     pub fn cut(&self, range: &mut Range, own: &[IpAddr]) -> Result<Vec<(u128, u128)>, BoundsError> {
         let prefix = range.subnet;
         if let Some(start) = self.start {
@@ -347,8 +348,8 @@ mod tests {
         }
     }
 
-    /// The test tries every pair of bounds in every prefix from /24 to /30. Each pair is refused, or leaves exactly the
-    /// addresses between the bounds. The netdev's own address is never among these addresses.
+    /// The test tries every pair of bounds in prefixes of length 26, 28 and 30. Each pair is refused, or leaves exactly
+    /// the addresses between the bounds. The netdev's own address is never among these addresses.
     #[test]
     fn bounds_leave_what_is_between_them() {
         let all = |size: u128| {

@@ -51,7 +51,7 @@ struct Interval {
     why: Why,
 }
 
-/// The excluded addresses of one pool.
+/// The addresses of one pool that are never assigned.
 #[derive(Clone, Debug)]
 pub struct Forbidden {
     family: Family,
@@ -59,7 +59,7 @@ pub struct Forbidden {
 }
 
 impl Forbidden {
-    /// Returns the excluded addresses of `pool` on a host that has the addresses `own`.
+    /// Returns the addresses of `pool` that are never assigned on a host that has the addresses `own`.
     pub fn of(pool: &Pool, own: &[IpAddr]) -> Self {
         let family = pool.family();
         let mut forbidden = Self {
@@ -111,12 +111,12 @@ impl Forbidden {
         self.intervals.push(Interval { first, last, why });
     }
 
-    /// Returns the reason why `number` is excluded. Returns `None` if `number` is not excluded.
+    /// Returns the reason why the address `number` is never assigned. `None`: it can be assigned.
     pub fn why(&self, number: u128) -> Option<Why> {
         self.interval(number).map(|interval| interval.why)
     }
 
-    /// Returns the last address of the excluded interval that contains `number`.
+    /// Returns the last address of the never assigned interval that contains `number`.
     pub fn until(&self, number: u128) -> Option<u128> {
         self.interval(number).map(|interval| interval.last)
     }

@@ -167,7 +167,7 @@ impl Parent {
         // excludes the first address, but leaves the range's size unchanged: stable addresses depend on this size,
         // which must not change with the routes
         let router_address = range.gateway.is_none().then_some(first);
-        // people read the pointer as a file name
+        // the pointer is part of a file name, which cannot contain `/`
         let pointer = subnet.to_string().replace('/', "_");
         let mut pool = Pool::of_range(range, pointer);
         pool.routers = routers;

@@ -67,10 +67,10 @@ impl RangeError {
 }
 
 impl Range {
-    /// Returns the range from `start` to `end` in `subnet`. The default `start` is the subnet's second address, and the
-    /// default `end` is the last address before the broadcast address. The default `gateway` is the first address after
-    /// the network address. A gateway outside the subnet is valid, as in host-local: it may be link-local, or the next
-    /// plugin may make it reachable.
+    /// Returns the range from `start` to `end` in `subnet`. The default `start` is the subnet's second address. The
+    /// default `end` is the last address, or for IPv4 the last one before the broadcast address. The default `gateway`
+    /// is the first address after the network address. A gateway outside the subnet is valid, as in host-local: it may
+    /// be link-local, or the next plugin may make it reachable.
     pub fn new(
         subnet: IpNetwork,
         start: Option<IpAddr>,
@@ -168,7 +168,7 @@ impl fmt::Display for Range {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pool {
     ranges: Vec<Range>,
-    /// Routers apart from the ranges' gateways. They are never assigned.
+    /// Routers in the prefix, from the parent's routes. They are never assigned.
     pub routers: Vec<IpAddr>,
     /// Usual address of a router, set if no router is known. It is never assigned.
     pub router_address: Option<IpAddr>,
@@ -286,7 +286,7 @@ impl Pool {
     }
 }
 
-/// Returns an error if a range of `these` overlaps another range of `these` or a range of `those`.
+/// Returns an error if a range of `these` overlaps a range of `those`, or without `those`, another range of `these`.
 fn overlap(these: &[Range], those: Option<&[Range]>) -> Result<(), PoolError> {
     for (index, first) in these.iter().enumerate() {
         let mut others = those.unwrap_or(&these[index + 1..]).iter();

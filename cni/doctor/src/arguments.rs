@@ -61,7 +61,7 @@ pub struct Installed {
     pub conf_dir: Option<PathBuf>,
     /// Directories of CNI plugins, in the runtime's search order.
     pub bin_dirs: Vec<PathBuf>,
-    /// Name of the network that has the entry. `None`: the runtime does not select networks by
+    /// Name of the network whose list has the entry of `rdma-cni`. `None`: the runtime does not select networks by
     /// name.
     pub network: Option<String>,
 }
@@ -69,7 +69,8 @@ pub struct Installed {
 /// Paths of the node's files that `doctor` reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Paths {
-    /// Root of the host's file system. All other paths are relative to it.
+    /// Root of the host's file system. The other paths are absolute paths of the host, so `doctor` reads them below
+    /// this root.
     pub root: PathBuf,
     /// Directory of the network configurations.
     pub conf_dir: PathBuf,
@@ -77,7 +78,7 @@ pub struct Paths {
     pub bin_dirs: Vec<PathBuf>,
     /// Name of the network; `None`: the network that the runtime uses for pods.
     pub network: Option<String>,
-    /// State directory of `rdma-cni`; `None`: `stateDir` of the configuration.
+    /// State directory of `rdma-cni`; `None`: `stateDir` of the configuration, else `/var/lib/cni/rdma-cni`.
     pub state_dir: Option<PathBuf>,
     /// Kubelet's directory.
     pub kubelet_dir: PathBuf,
@@ -97,15 +98,14 @@ impl Default for Paths {
 }
 
 impl Arguments {
-    /// Returns the directory of the host's installation record, as this program sees it.
+    /// Returns the path by which this program reaches the directory of the host's installation record.
     pub fn record_dir(&self) -> PathBuf {
         let state_dir = self.state_dir.as_deref();
         let state_dir = state_dir.unwrap_or_else(|| Path::new(STATE_DIR));
         below(&self.root, state_dir)
     }
 
-    /// Returns the paths. For each path, the option precedes `installed`, and `installed` precedes
-    /// the default.
+    /// Returns the paths. An option overrides `installed`, and `installed` overrides the default.
     pub(super) fn paths(&self, installed: Installed) -> Paths {
         let default = Paths::default();
         let chosen = Some(self.cni_bin_dir.clone()).filter(|it| !it.is_empty());

@@ -44,7 +44,7 @@ pub struct Facts {
     pub observed: Option<Observed>,
     /// Mode of each bond, such as `802.3ad`, by the bond's name.
     pub bond_modes: BTreeMap<String, String>,
-    /// GID tables of the RDMA devices in the host's namespace.
+    /// GID tables of the Ethernet RDMA devices in the host's namespace.
     pub gids: Vec<PortGids>,
     /// State of SMC; `None`: the kernel has no SMC, or has not loaded its module.
     pub smc: Option<SmcState>,
@@ -58,12 +58,12 @@ pub struct Facts {
     pub runtimes: Vec<Runtime>,
     /// Sockets and files of the daemon.
     pub daemon: Daemon,
-    /// Switches that the daemon received by LLDP.
+    /// Switch of each NIC, from the LLDP frames that the daemon received.
     #[serde(skip_serializing_if = "is_empty")]
     pub switches: Switches,
     /// Records of attachments.
     pub records: Vec<Record>,
-    /// Unreadable records, which were renamed.
+    /// Paths of unreadable records, which `rdma-cni` or the daemon has renamed.
     pub aside: Vec<PathBuf>,
     /// One sentence for each unreadable record of a claim, with the reason.
     pub unreadable_claims: Vec<String>,
@@ -85,14 +85,14 @@ pub struct Unseen {
     pub why: String,
 }
 
-/// Reason for a part of the node that is not mounted in this program's container.
+/// Reason why a part is unseen: it is not mounted in this program's container.
 pub const NOT_MOUNTED: &str = "not visible from here";
 
 /// Reason why this program cannot observe the host's netdevs.
 pub const ANOTHER_NETNS: &str = "this program does not run in the host's network namespace";
 
 impl Unseen {
-    /// Returns the remedy. `None`: the reason names the remedy.
+    /// Returns the remedy. `None`: no general remedy follows from the reason.
     pub fn remedy(&self) -> Option<&'static str> {
         // messages of EPERM and EACCES
         let is_denied = ["(os error 1)", "(os error 13)"]
@@ -108,7 +108,8 @@ impl Unseen {
     }
 }
 
-/// Part of the node that a container may not see. `doctor` does not report missing objects of such a part.
+/// Part of the node that a container may be unable to see. `doctor` does not report that objects of a hidden part are
+/// missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Part {
@@ -187,7 +188,7 @@ pub struct Chain {
     pub picked: Option<Picked>,
     /// Broken file that prevents the runtime from using any network.
     pub blocked: Option<Skipped>,
-    /// Unusable files. The runtime would use them, if they were usable, before or instead of the picked network.
+    /// Broken files that the runtime skips. Their names sort before the file of the picked network.
     pub skipped: Vec<Skipped>,
 }
 
@@ -298,7 +299,7 @@ pub enum Memlock {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct Daemon {
-    /// Sockets of the daemon for kubelet, one for each resource.
+    /// Sockets of the daemon for kubelet: one for each resource, and with claims the DRA driver's registration socket.
     pub sockets: Vec<Socket>,
     /// Content of the daemon's `resources.json`.
     pub published: Option<Published>,
@@ -368,8 +369,8 @@ impl Facts {
         state.unwrap_or(ModuleState::Unknown)
     }
 
-    /// Returns the switches of the node's rails, by name of the bond, RDMA device or netdev. A bond with ports on two
-    /// switches has two switches.
+    /// Returns the switches of the node's rails, by name of the bond, RDMA device or netdev. The value for a bond with
+    /// ports on two switches names both switches.
     pub fn switches_of_rails(&self) -> BTreeMap<String, String> {
         let mut rails: BTreeMap<String, Vec<&Seen>> = BTreeMap::new();
         for (address, seen) in &self.switches.0 {
@@ -396,7 +397,8 @@ impl Facts {
         })
     }
 
-    /// Returns the attachments whose pods are running, or for which a verb is running.
+    /// Returns the attachments whose pods are running, or for which a verb is running, without rails that have returned
+    /// to the host.
     pub fn living(&self) -> Vec<Attachment> {
         let living = self.records.iter().filter_map(|record| match record {
             Record::Good {

@@ -35,8 +35,9 @@ const ERRORS: u8 = 1;
 const NOT_SEEN: u8 = 2;
 
 /// Runs `doctor`. Writes the report to `output`, or one sentence to `errors` if there is no report. `ping` runs
-/// `rdma-device-plugin ARGUMENTS` and returns its exit code. Options in `arguments` override the installation's
-/// record, `installed`. If this record cannot be read, reports it as unseen with its error, and uses the defaults.
+/// `rdma-device-plugin ARGUMENTS` and returns its exit code. Options in `arguments` override the paths of `installed`,
+/// the installation's record. If `installed` is an error, the report lists the record as not seen, and `run` uses the
+/// default paths.
 pub fn run<E: Display>(
     arguments: &Arguments,
     installed: Result<Installed, E>,

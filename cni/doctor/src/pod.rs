@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `rdma-device-plugin doctor pod NAME`: reports a pod's rails. For each rail it reports the GIDs at the indexes that
-//! programs usually pin, and the GID that NCCL chooses without a pinned index. With `--to` it also sends RDMA requests
-//! from inside the pod.
+//! `rdma-device-plugin doctor pod NAME`: reports a pod's rails. For each rail it reports the indexes of its addresses'
+//! GIDs, the GID at the index that the pod's programs pin (`--gid-index`), and the GIDs that NCCL chooses without a
+//! pinned index. With `--to` it also sends RDMA requests from inside the pod.
 //!
 //! A GID table belongs to the RDMA device. In shared mode it has the addresses of all pods and of the node. The kernel
 //! accepts any of these GIDs for a queue pair, so it does not refuse a wrong index. Packets then leave with another
@@ -48,10 +48,11 @@ pub struct Question {
     pub json: bool,
 }
 
-/// Returns the report as text. With `--to`, also returns the arguments of `rdma-device-plugin` that send the requests.
+/// Returns the report as text. With `--to`, also returns the arguments with which `rdma-device-plugin` sends the
+/// requests.
 ///
 /// # Errors
-/// The pod does not exist, or the records cannot be read.
+/// No record names the pod, `--to` names no pod or several, or the boot id or the records cannot be read.
 pub fn answer<K: Kernel>(
     kernel: &K,
     question: &Question,
@@ -68,7 +69,7 @@ pub fn answer<K: Kernel>(
     for attachment in all.iter().filter(is_it) {
         let name = attachment.pod.as_deref().unwrap_or_default();
         let _ = writeln!(text, "{}, {}", one_line(name), attachment.key);
-        // if the device was moved, its table is in the pod's namespace
+        // the GID table of a moved RDMA device is in the pod's namespace
         let pod = attachment
             .moves_rdma()
             .then(|| opened(kernel, root, attachment));
@@ -97,7 +98,7 @@ pub fn answer<K: Kernel>(
 /// `None` without `--to`.
 ///
 /// # Errors
-/// One of the two pods is not in `all`.
+/// One of the two names belongs to no pod in `all`, or to several pods.
 fn ping(question: &Question, all: &[Attachment]) -> Result<Option<Vec<OsString>>> {
     let Some(to) = &question.to else {
         return Ok(None);
@@ -142,7 +143,7 @@ fn opened<K: Kernel>(kernel: &K, root: &Path, attachment: &Attachment) -> Result
     }
 }
 
-/// Returns true if `name` is the name of `pod`, with or without its namespace.
+/// Returns true if `name` is the name of `pod`, with or without its Kubernetes namespace.
 fn fits(name: &str, pod: &str) -> bool {
     pod == name || pod.split_once('/').is_some_and(|(_, it)| it == name)
 }
@@ -213,7 +214,8 @@ fn of_rail(
     text
 }
 
-/// Describes the packets' source address for a program in the pod of `rail` that uses the GID `index` of `table`.
+/// Judges the GID at `index` of `table` for programs in the pod of `rail`, by the source address that their packets
+/// would have.
 fn hit(table: &GidTable, index: u32, rail: &Rail, owners: &[(IpAddr, &str)]) -> String {
     let Some(gid) = table.gids.iter().find(|gid| gid.index == index) else {
         let (there, size) = (table.gids.len(), table.size);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Prints the findings as text. Each group has one line `ok`. Each warning and each error has a separate line with its
-//! remedy.
+//! Formats the findings as text. Each note, warning and error begins a line, and its remedy begins the next one. The
+//! confirmations (`ok`) of a group share a line.
 
 use super::{
     examine::{Finding, Severity, counted},
@@ -57,11 +57,11 @@ pub(super) fn text(facts: &Facts, findings: &[Finding]) -> String {
     text
 }
 
-/// Appends `words` to the line. If the line is full, continues in column `indent` of the next line. A word that is
-/// longer than a line remains whole.
+/// Appends `words` and a newline to `text`, whose last line has `indent` columns. If the line is full, continues in
+/// column `indent` of the next line. A word that is longer than a line remains whole.
 fn push_wrapped(text: &mut String, words: &str, indent: usize) {
     let mut column = indent;
-    // makes the text one line, because parts of it come from outside: a NIC's name, a file's text
+    // escapes line breaks, because parts of `words` come from outside: a NIC's name, a file's text
     for (index, word) in one_line(words).split(' ').enumerate() {
         let length = word.chars().count();
         if index > 0 && column + 1 + length > WIDTH {

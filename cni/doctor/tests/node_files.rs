@@ -92,7 +92,7 @@ fn module_lists_name_modules_alone() {
     );
 }
 
-/// Returns true if systemd accepts the unit, and systemd's warnings.
+/// Returns the result of `systemd-analyze verify` (true: it accepts the unit), and its warnings.
 fn verify(unit: &Path) -> (bool, String) {
     let output = Command::new("systemd-analyze")
         .args(["verify", "--man=no"])

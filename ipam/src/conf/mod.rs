@@ -48,7 +48,7 @@ pub const ROUTE_FIELDS: &[&str] = &["advmss", "dst", "gw", "mtu", "priority", "s
 /// Default of `dataDir`, as in host-local.
 const DATA_DIR: &str = "/var/lib/cni/networks";
 
-/// The network, and the directory of its leases.
+/// The network, and the directory with the leases of all networks.
 #[derive(Clone, Debug)]
 pub struct Place {
     /// Fields that every plugin's configuration has.

@@ -265,7 +265,7 @@ const OWN: &str = "rdma-ipam";
 /// Name in [`OWN`] of a pointer that is being written.
 const NEW_POINTER: &str = "pointer.new";
 
-/// Name in [`OWN`] of a lease that a version without drafts was writing.
+/// Name in [`OWN`] of the file in which versions without drafts wrote a lease.
 const NEW_LEASE: &str = "lease.new";
 
 /// Prefix of the names of pointer files. Host-local has one pointer for each range set.
@@ -336,8 +336,8 @@ impl Locked<'_> {
         }
     }
 
-    /// Leases all of `ips` to the owner of `draft`, which has no leases yet. After an error the owner has no leases
-    /// either. [`Draft::settle`] syncs the leases to disk.
+    /// Leases all of `ips` to the owner of `draft`, which has no leases yet. After an error it removes the leases made
+    /// so far. [`Draft::settle`] syncs the leases to disk.
     pub fn reserve(&self, draft: &Draft, ips: &[IpAddr]) -> Result<(), StoreError> {
         let reserved = self.try_reserve(draft, ips);
         if reserved.is_err()
@@ -442,7 +442,7 @@ fn note(path: &Path) -> Result<Option<String>, StoreError> {
     }
 }
 
-/// Returns true if a conflict at the time `seen` is at most `time` ago.
+/// Returns true if `seen`, the time in a note, is less than `time` ago.
 fn is_within(seen: &str, time: Duration) -> bool {
     note::is_within(seen, seconds(), time)
 }

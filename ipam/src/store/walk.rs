@@ -128,8 +128,8 @@ impl Locked<'_> {
         (swept, errors)
     }
 
-    /// Removes expired conflict marks. With an address `beside`, checks only `MARKS` marks, beginning after the mark
-    /// of this address.
+    /// Removes expired conflict marks. With an address `beside`, checks only `MARKS` marks, in the order of their
+    /// names, beginning at this address.
     pub fn forget_old_conflicts(&self, beside: Option<&IpAddr>) -> Result<(), StoreError> {
         let directory = self.store.conflicts();
         let all = names(&directory)?;

@@ -151,9 +151,9 @@ struct Pointer {
 }
 
 impl Pointer {
-    /// Returns host-local's round-robin file if it belongs to this pool. Another plugin of the list that uses the same
-    /// directory may use this file for its own set with the same number. If both plugins wrote the file, each ADD would
-    /// start at the lowest free address.
+    /// Returns host-local's round-robin file, unless its address is of another pool: another plugin of the list that
+    /// uses the same directory may have this file for its own set with the same number. Then returns a file of this
+    /// pool alone. If both plugins wrote the file, each ADD would start at the lowest free address.
     fn of(locked: &Locked<'_>, pool: &Pool) -> Self {
         match locked.last(&pool.pointer) {
             Some(ip) if pool.range_of(ip).is_none() => {
@@ -240,8 +240,8 @@ fn sequential_address(
     found(pool, choice)
 }
 
-/// Chooses an address by the strategy `stable`. If all tried addresses are leased, chooses the first free address after
-/// the first try.
+/// Chooses an address by the strategy `stable`. If all tried addresses are unavailable, chooses the first free address
+/// after the first try.
 fn stable_address(
     locked: &Locked<'_>,
     neighbours: &BTreeSet<IpAddr>,

@@ -29,7 +29,7 @@ pub fn del(node: &Node<'_>) -> Result<(), Error> {
         // such leases requires reading all leases of the node. Only GC and the next DEL read them: this DEL removes the
         // note, so the next DEL finds none.
         Holding::Complete(ips) => ips,
-        // host-local ran ADD or DEL of this attachment
+        // host-local ran ADD or DEL of this attachment, or a verb was killed
         Holding::Partial | Holding::Nothing => locked.leases_of(&owner)?,
     };
     let released = locked.release(&owner, &ips)?;

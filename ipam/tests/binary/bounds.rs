@@ -7,7 +7,7 @@ use super::{
 };
 use serde_json::json;
 
-/// Nodes whose rails have different prefixes have the same configuration.
+/// Nodes whose rails have different prefixes can have the same configuration.
 #[test]
 fn bounds_are_relative_to_each_prefix() {
     for (address, given) in [

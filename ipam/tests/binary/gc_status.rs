@@ -110,7 +110,7 @@ fn status_writes_nothing() {
         call("STATUS", "", &conf).ok();
         assert!(!node.data_dir().exists(), "{strategy}");
     }
-    // STATUS does not wait for a pipe's writer either
+    // STATUS does not wait for the holder of the lock either
     let conf = node.conf(json!({"subnet": "10.77.0.0/24"}));
     call("ADD", "a", &conf).result();
     let lock = fs::File::open(node.leases_dir().join("lock")).unwrap();

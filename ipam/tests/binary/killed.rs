@@ -131,7 +131,7 @@ fn recover(node: &Node, conf: &Value, then: Then, when: &str) {
             a("DEL").ok();
         }
         Then::OtherPodFirst => {
-            // the attachment gets the address that the killed ADD would have assigned
+            // attachment `b` gets the addresses that the killed ADD would have assigned
             let free: Vec<String> = ["10.77.0.2", "fd77::2"]
                 .iter()
                 .map(ToString::to_string)
@@ -149,7 +149,7 @@ fn recover(node: &Node, conf: &Value, then: Then, when: &str) {
     }
     assert_eq!(node.leases(), [""; 0], "{when}");
     assert_eq!(node.notes(), [""; 0], "{when}");
-    // other attachments can get addresses
+    // the attachment can get addresses again
     a("ADD").result();
     a("DEL").ok();
 }

@@ -18,10 +18,10 @@ use std::{
 /// A function that makes an object of one kind at a path.
 type Put = fn(&Path);
 
-/// Name of the links' target. The target exists in the link's directory and in the directory above.
+/// Directory of the links' targets, below the directory of the link.
 const ELSEWHERE: &str = "elsewhere";
 
-/// Content of the target: an owner as in a lease, with the length of a secret.
+/// Content of the target. It could be a lease's owner, and has the length of a secret.
 const OTHERS: &[u8] = b"somebody else's, of thirty-two b";
 
 fn elsewhere(path: &Path, name: &str) -> PathBuf {

@@ -38,7 +38,7 @@ fn the_callers_fields_are_used() {
         result["routes"],
         json!([{"dst": "0.0.0.0/0", "gw": "10.77.0.3"}, {"dst": "::/0", "gw": "fe80::1"}])
     );
-    // no pod gets the gateway's address and the parent's own address, which may have left the host
+    // no pod gets the gateway's address or the parent's own address, although the parent is not on this host
     assert_eq!(
         call("ADD", "b", &conf).addresses(),
         ["10.77.0.4/24", "2001:db8:1::3/64"]

@@ -71,8 +71,7 @@ fn routes_of_the_parent_do_not_move_it() {
             pod("DEL", "c1", &name, conf).ok();
             addresses
         });
-        // if the gateway has another address than the first one, the first address can be assigned, and the
-        // gateway's cannot
+        // with a gateway at another address, ADD can assign the first address, and cannot assign the gateway's
         if without[0] == "10.77.0.30/27" || with[0] == "10.77.0.1/27" {
             assert_ne!(without[0], with[0], "{name}");
         } else {
@@ -106,7 +105,7 @@ fn a_conflict_is_avoided_for_an_hour() {
     let mut conf = conf(&node);
     let first = pod("ADD", "c1", "web-0", &conf).address();
     let other = pod("ADD", "c2", "web-1", &conf).address();
-    // `rdma-cni` reports two duplicates; the plugin records only those that the attachment has
+    // `rdma-cni` reports two duplicates; `rdma-ipam` records only the address that the attachment has
     conf["conflicts"] = json!([first, other]);
     pod("DEL", "c1", "web-0", &conf).ok();
     conf.as_object_mut().unwrap().remove("conflicts");

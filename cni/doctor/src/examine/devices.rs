@@ -246,7 +246,7 @@ fn bonds(facts: &Facts, observed: &Observed, findings: &mut Findings<'_>) {
     }
 }
 
-/// Reports devices that are in a namespace that this program does not know.
+/// Reports RDMA devices that are neither in the host's namespace nor in a record.
 fn away(facts: &Facts, observed: &Observed, findings: &mut Findings<'_>) {
     let holds = |attachment: &Attachment, device: &Device| {
         attachment.rails.iter().any(|rail| {
@@ -275,13 +275,13 @@ fn away(facts: &Facts, observed: &Observed, findings: &mut Findings<'_>) {
         let is_recorded = facts.attachments().any(|it| holds(it, device));
         match living.iter().any(|it| holds(it, device)) {
             true => held += 1,
-            // `records` reports a device with a record
+            // `records` reports the device of a stale record
             false if is_recorded => {}
             false => lost.push(format!("{} ({})", device.rdma.join(", "), device.address)),
         }
     }
     let is_here = |name: &String| observed.host.rdma.iter().any(|it| it.name == *name);
-    // without functions that make devices without a parent, this device is a software device of another namespace
+    // if no PCI function makes devices without a parent, `name` is a software device in another namespace
     let has_makers = !pairing::makers(&observed.devices).is_empty();
     for name in observed.unpaired.iter().filter(|name| !is_here(name)) {
         let holds = |attachment: &Attachment| {
@@ -320,8 +320,8 @@ pub(super) fn is_immovable(device: &RdmaDevice) -> bool {
     device.parent.is_none() && device.name.starts_with("siw")
 }
 
-/// Reports RDMA devices that no driver version can move into a pod, and RDMA devices whose driver may be unable to move
-/// them.
+/// Reports RDMA devices that the kernel may refuse to move into a pod: software devices, devices with a sub-device, and
+/// devices whose driver is not in [`MOVABLE`].
 fn immovable(observed: &Observed, findings: &mut Findings<'_>) {
     let names = |is: &dyn Fn(&RdmaDevice) -> bool| {
         let found = observed.host.rdma.iter().filter(|device| is(device));
@@ -331,7 +331,7 @@ fn immovable(observed: &Observed, findings: &mut Findings<'_>) {
     let is_soft = |device: &RdmaDevice| device.parent.is_none() && is_soft(&device.name);
     let is_doubtful = |device: &RdmaDevice| {
         let function = device.parent.as_ref().and_then(|it| observed.device(it));
-        // ignores functions that make devices without a parent: their driver is erdma
+        // ignores a parent that pairing found by its netdev: it is a virtio function, and erdma made the RDMA device
         let function = function.filter(|it| it.rdma_functions.is_empty());
         let driver = function.and_then(|function| function.driver.as_deref());
         driver.is_some_and(|driver| !MOVABLE.contains(&driver))

@@ -60,7 +60,7 @@ pub(super) fn examine(facts: &Facts, findings: &mut Findings<'_>) {
     }
 }
 
-/// Returns a device that has made the RDMA device of `device`, or `device` itself.
+/// Returns the PCI function that made the RDMA device of `device`: an eRDMA function, or `device` itself.
 fn maker<'a>(device: &'a Device, observed: &'a Observed) -> &'a Device {
     let made_by = device.rdma_functions.first();
     made_by

@@ -10,7 +10,7 @@
 //! | `pods` | the outcome of an ADD: devices, GIDs, addresses, MTU, SMC-R |
 //! | `services` | kubelet, the daemon, the runtime |
 //! | `switches` | cables between NICs and switches |
-//! | `records` | records, leases, files of killed processes |
+//! | `records` | records, leases of addresses, SMC-R settings of no pod |
 
 mod chain;
 mod devices;
@@ -79,7 +79,7 @@ pub enum Group {
     Kernel,
     /// The hardware.
     Devices,
-    /// The configuration.
+    /// The runtime's network configuration, and the programs that it names.
     Chain,
     /// The outcome of an ADD.
     Pods,
@@ -181,7 +181,7 @@ impl<'a> Findings<'a> {
     }
 }
 
-/// Joins as many names as fit in a line, such as `a, b and 3 more`.
+/// Joins at most four names. Counts the others, as in `a, b, c and 3 more`.
 fn some(names: &[String]) -> String {
     const MOST: usize = 4;
     match names {

@@ -91,7 +91,7 @@ fn choices<'a>(conf: &'a Conf, facts: &Facts) -> Vec<Choice<'a>> {
     match &conf.devices {
         Some(Devices::Address(address)) => vec![Choice::Address(address)],
         Some(Devices::Selectors(selectors)) => vec![Choice::Selectors(selectors)],
-        // unknown: each ADD gets the device in its configuration
+        // the device is unknown: the runtime passes it to each ADD as `deviceID`
         Some(Devices::Resources(_)) if conf.takes_device_id() => vec![],
         Some(Devices::Resources(names)) => {
             let published = facts.daemon.published.iter();
@@ -106,7 +106,7 @@ fn choices<'a>(conf: &'a Conf, facts: &Facts) -> Vec<Choice<'a>> {
     }
 }
 
-/// Returns the meanings of a resource's ids, without duplicates.
+/// Returns the devices for which the ids of the resource `name` stand. Omits an id whose devices an earlier id has.
 fn meanings(name: &str, resource: &published::Resource) -> Vec<Meaning> {
     let each: Vec<(&str, &Vec<_>)> = match &resource.devices {
         published::Devices::Every(devices) => vec![("0", devices)],
@@ -158,7 +158,7 @@ fn refused(error: &SelectError, findings: &mut Findings<'_>) {
     findings.error(what, remedy);
 }
 
-/// Reports that pods see RDMA devices in addition to their own.
+/// Reports rails that ADD moves in shared mode, in which every pod sees all RDMA devices.
 fn isolation(observed: &Observed, rails: &[&Rail], findings: &mut Findings<'_>) {
     let moved = rails
         .iter()
@@ -204,7 +204,7 @@ fn bearers(conf: &Conf, observed: &Observed, rails: &[&Rail], findings: &mut Fin
     }
 }
 
-/// Reports ports whose GID table would get no RoCE v2 GID for a pod's address.
+/// Reports Ethernet ports without a RoCE v2 GID, and nearly full GID tables of shared netdevs.
 fn gids(facts: &Facts, observed: &Observed, rail: &Rail, findings: &mut Findings<'_>) {
     let is_ether = rail
         .on_host(observed)
@@ -218,7 +218,7 @@ fn gids(facts: &Facts, observed: &Observed, rail: &Rail, findings: &mut Findings
         table,
     } in &facts.gids
     {
-        // ignores iWARP: its one GID is no address
+        // ignores iWARP: its only GID is not made from an IP address
         if *device != rdma.name || table.size <= 1 {
             continue;
         }
@@ -355,7 +355,8 @@ fn parents(conf: &Conf, observed: &Observed, rails: &[&Rail], findings: &mut Fin
     }
 }
 
-/// Reports a missing user EID. Two hosts use SMC-Rv2 only if they have a common EID.
+/// Reports a missing user EID if the configuration requests SMC-R. Two hosts use SMC-Rv2 only if they have a common
+/// EID.
 fn user_eid(facts: &Facts, conf: &Conf, findings: &mut Findings<'_>) {
     let Some(smc) = &facts.smc else {
         return;

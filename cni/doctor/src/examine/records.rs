@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Checks records, leases, and files that killed processes left.
+//! Checks records of attachments and claims, notes on attributes that were not restored, leases of addresses, and SMC-R
+//! settings that no pod uses.
 
 use super::{
     super::facts::{Facts, Lease, Record},
@@ -227,8 +228,8 @@ fn leases(facts: &Facts, conf: Option<&Conf>, findings: &mut Findings<'_>) {
         })
     };
     let is_idle = |lease: &&Lease| {
-        // checks leases of other plugins only against the runtime's cache; an empty cache directory does not count:
-        // kubelet may have made it for a pod that mounts it, while the runtime's cache is at another path
+        // judges a lease of another plugin only by the runtime's cache. An empty cache directory shows nothing: kubelet
+        // may have created it for a pod that mounts it, and the runtime's cache may be at another path.
         let is_known = facts.cached.as_ref().is_some_and(|it| !it.is_empty());
         let can_be_judged = is_rails(lease) || is_known;
         can_be_judged && !known.contains(lease.container.as_str()) && !is_cached(lease)
@@ -247,8 +248,8 @@ fn leases(facts: &Facts, conf: Option<&Conf>, findings: &mut Findings<'_>) {
     }
 }
 
-/// Reports the host's pnet entries and user EIDs that no attachment uses: they are in no record whose devices are still
-/// away from the host.
+/// Reports the host's pnet entries and user EIDs that no attachment uses: no record whose devices are away from the
+/// host has them.
 fn smc(facts: &Facts, conf: Option<&Conf>, findings: &mut Findings<'_>) {
     let Some(smc) = &facts.smc else {
         return;

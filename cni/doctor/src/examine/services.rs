@@ -205,7 +205,7 @@ fn are(names: &[String]) -> String {
 fn resource(path: &Path) -> String {
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
     let name = name.strip_prefix("rdma-device-plugin-").unwrap_or(&name);
-    // the rest of the file name identifies the daemon
+    // `~` or `@` begins the part of the name that identifies the daemon
     let name = name.split(['~', '@']).next().unwrap_or(name);
     name.replacen('_', "/", 1)
 }

@@ -73,7 +73,7 @@ pub(super) fn read(view: &mut View, paths: &Paths, runtimes: &[Runtime]) -> Opti
         return None;
     }
     if let Choice::Picked(found) = choice {
-        // follows an entry into its network's own directory, as `install` does
+        // `rdma-cni` can be in the list that Multus calls, or in the network's own directory (libcni 1.3)
         let found = conflist::follow(&directory, found);
         let mut in_directory = conflist::placement::in_directory(&directory, &found)
             .filter(|_| found.ours.is_none())
@@ -283,7 +283,8 @@ mod tests {
         );
     }
 
-    /// The target is outside the given root. The runtime sees and uses it, so `doctor` does not judge the link.
+    /// The first target is outside the given root. The runtime may see the file there, so `doctor` does not judge the
+    /// link.
     #[test]
     fn a_link_that_leads_out_of_another_root_is_not_judged() {
         let root = tempfile::tempdir().expect("a directory");
@@ -310,7 +311,7 @@ mod tests {
         }
     }
 
-    /// The list has two version fields. libcni uses the latest version in them, and passes it to `rdma-cni`.
+    /// A list can have two version fields. libcni uses the latest known version in them, and passes it to `rdma-cni`.
     #[test]
     fn the_version_is_the_latest_that_the_list_has() {
         let root = tempfile::tempdir().expect("a directory");

@@ -107,8 +107,8 @@ pub fn gather<K: Kernel>(kernel: &K, paths: &Paths) -> Facts {
     }
 }
 
-/// Adds two kinds of settings to `observed`: settings of netdevs that rtnetlink does not report, and the changed
-/// settings of the virtual functions in `notes`.
+/// Adds settings of the netdevs in `notes` to `observed`: those that rtnetlink does not report, and, if the note has VF
+/// settings, the virtual function's settings.
 fn tell_netdevs<K: Kernel>(kernel: &K, notes: &[Note], observed: Option<&mut Observed>) {
     let Some(observed) = observed else {
         return;

@@ -37,7 +37,7 @@ const RUNTIMES: [(&str, &str, &str); 4] = [
 /// Prefix of the daemon's socket files (`kubelet::socket::file_name` of `rdma-device-plugin`).
 const SOCKETS: &str = "rdma-device-plugin-";
 
-/// Returns kubelet's socket. Returns `None` if `rdma-cni` does not query kubelet with this configuration.
+/// Returns kubelet's pod-resources socket. Returns `None` if `rdma-cni` does not query kubelet with this configuration.
 pub(super) fn pod_resources(
     view: &View,
     kubelet_dir: &Path,
@@ -122,7 +122,7 @@ pub(super) fn daemon(view: &mut View, kubelet_dir: &Path, state_dir: &Path) -> D
     }
 }
 
-/// Returns the switches that the daemon received by LLDP.
+/// Returns the switch of each NIC, from the daemon's file with LLDP neighbours.
 pub(super) fn switches(view: &mut View, state_dir: &Path) -> Switches {
     let read = Switches::read(&view.path(state_dir));
     view.keep("the NICs' switches", read).unwrap_or_default()
@@ -179,7 +179,7 @@ mod tests {
         let path = root.path().join("a.sock");
         let listener = UnixListener::bind(&path).expect("bound");
         assert_eq!(socket(&view, Path::new("/a.sock")).silent, None);
-        // shuts down the socket itself: a program that another test starts may have it open between fork and exec
+        // shuts down the socket, because a child process that another test forks may have it open until exec
         shutdown(listener.as_raw_fd(), Shutdown::Both).expect("shut down");
         drop(listener);
         let silent = socket(&view, Path::new("/a.sock")).silent;

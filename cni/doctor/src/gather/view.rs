@@ -17,7 +17,8 @@ use std::{
 };
 
 /// Returns the path by which this program reaches the namespace of `attachment`. `root` is the root of the host's file
-/// system. In a container, `/` is the container's own file system, which lacks the host's `/var/run`.
+/// system. If `root` is `/`, this program may be in a container without the link `/var/run`, so `netns_seen` also tries
+/// `/run`.
 pub(crate) fn netns_below(root: &Path, attachment: &Attachment) -> PathBuf {
     match root == Path::new("/") {
         true => netns_seen(attachment.netns.clone(), attachment.netns_id),
@@ -141,10 +142,9 @@ impl View {
         hidden
     }
 
-    /// Returns true if this program is in a container, such as the DaemonSet's. Usually process 1 is then in the same
-    /// container. If the container sees the node's processes (`hostPID`), there are two cases: process 1 has another
-    /// root than this program, or this program may not read the root of process 1. On the node itself, root may read
-    /// it.
+    /// Returns true if this program is in a container, such as the DaemonSet's. In a container, process 1 usually has
+    /// the same executable file as this program. With `hostPID`, process 1 is the node's: then its root differs from
+    /// this program's root, or the kernel denies root access to it. On the node itself, root has this access.
     fn is_contained(&self) -> bool {
         let file = |path: &str| fs::metadata(path).map(|it| (it.dev(), it.ino()));
         let own = |name: &str| file(&format!("/proc/self/{name}")).ok();

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests the findings of `rdma-device-plugin doctor` as data. Each file in `cases` names a node
-//! without defects in `bases`, and the differences from it (see the crate `cases`). The text file of
-//! the same name has the report with the exit code. In a GID table, `filled` gives the number of GIDs
-//! instead of `gids`.
+//! Tests the findings of `rdma-device-plugin doctor` as data. Each file in `cases` names a node without defects in
+//! `bases`, and the differences from it (see the crate `cases`). The text file of the same name has the expected report
+//! with the exit code. In a GID table, `filled` gives the number of GIDs instead of `gids`.
 //!
 //! `UPDATE_PLANS=1 cargo test -p doctor --test doctor` writes all reports again. Read them before you
 //! commit them.
