@@ -77,7 +77,7 @@ pub enum Target {
     Address(IpAddr),
     /// All rails of the pod `namespace/name`.
     Pod(String),
-    /// The rails of this node.
+    /// The rails of the node with this name.
     Node(String),
 }
 
@@ -98,7 +98,7 @@ impl FromStr for Target {
     }
 }
 
-/// Returns true for a link-local address. Such an address does not show the netdev to use.
+/// Returns true for a link-local address. Such an address does not determine the netdev that sends to it.
 pub(crate) fn is_link_local(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => address.is_link_local(),

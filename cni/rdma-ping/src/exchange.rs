@@ -25,7 +25,8 @@ pub(crate) struct Pair {
     pub(crate) rail: Option<PeerRail>,
     /// The own address, if it is known, and the peer's address. `None`: the two rails have no addresses of one family.
     pub(crate) addresses: Option<(Option<IpAddr>, IpAddr)>,
-    /// True if the two rails must reach each other. False if they are different rails of two pods.
+    /// True if the two rails must reach each other. With `--exchange`, and between nodes, only rails on one network
+    /// must.
     pub(crate) is_required: bool,
 }
 
@@ -38,9 +39,9 @@ pub(crate) struct PeerRail {
     pub(crate) netdev: String,
     /// Hardware address of the rail, if known.
     pub(crate) mac: Option<HardwareAddress>,
-    /// True if both rails of the pair have the same number. Both are then on one network.
+    /// True if both rails of the pair have the same netdev name or number. Both are then on one network.
     pub(crate) is_same: bool,
-    /// True if the address belongs to the peer's node. While a pod has the rail, the node does not have this address.
+    /// True if the peer is a node. While a pod has the rail, the node does not have the rail's address.
     pub(crate) is_of_node: bool,
 }
 
@@ -55,8 +56,8 @@ pub(crate) struct Outcome {
     pub(crate) local: Option<(Local, String)>,
     /// Reason why the latest request has no answer.
     pub(crate) failure: Option<AskError>,
-    /// Result of an ICMP request: true if the peer answered. `None`: no ICMP request was necessary, because the peer
-    /// answered RDMA.
+    /// Result of an ICMP request: true if the peer answered. `None`: the command sent no ICMP request, because the peer
+    /// answered RDMA, or because RDMA requests cannot be sent.
     pub(crate) icmp: Option<io::Result<bool>>,
     /// Rail of the peer that answers instead of the expected rail, because cables are swapped.
     pub(crate) swapped_with: Option<String>,
@@ -142,7 +143,7 @@ fn at_once<'a>(
     })
 }
 
-/// Sends a request for each pair that still sends requests. Returns these pairs.
+/// Sends a request for each pair for which [`Outcome::goes_on`] returns true. Returns these pairs.
 ///
 /// # Errors
 /// The errors of [`at_once`].

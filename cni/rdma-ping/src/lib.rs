@@ -84,8 +84,8 @@ enum Failure {
     Ping(io::Error),
 }
 
-/// Sends requests to the targets, and writes the answers to `output`. Returns exit code 0 if each request was answered. On
-/// an error, writes one sentence to `errors` and returns exit code 1.
+/// Sends requests to the targets, and writes the answers to `output`. Returns exit code 0 if no request between rails
+/// that must reach each other was lost. On an error, writes one sentence to `errors` and returns exit code 1.
 pub fn run(
     arguments: &Arguments,
     output: &mut (dyn Write + Send),
@@ -167,7 +167,7 @@ fn with_the_other_pod(
     }
     let list = List::of(arguments.name.as_deref(), &rails);
     let listener = place.listen().map_err(Failure::Exchange)?;
-    // wait for the other pod's requests: it may arrive late, and sends its requests only then
+    // the server waits for the other pod, which may start late, to send its requests
     let requests = (arguments.interval + arguments.timeout) * arguments.count.saturating_add(2);
     let patience = arguments.exchange_timeout + requests;
     let known = Others::default();
@@ -190,8 +190,8 @@ fn with_the_other_pod(
     Ok(is_good)
 }
 
-/// Sends requests from each rail of this node to the rail of `node` with the same number. Returns true if the
-/// two rails of each pair reach each other.
+/// Sends requests from each rail of this node to the rail of `node` with the same number, or with `--all` to each rail.
+/// Returns true if rails with the same number reach each other.
 fn with_node(
     arguments: &Arguments,
     node: &str,
@@ -243,8 +243,8 @@ struct Both<'a> {
 }
 
 impl Both<'_> {
-    /// Sends the requests, and writes the table. Returns true if each own rail reaches the other end's rail with the
-    /// same number.
+    /// Sends the requests, and writes the table. Returns true if each own rail reaches the other end's rail on the same
+    /// network.
     fn ping(
         &self,
         arguments: &Arguments,

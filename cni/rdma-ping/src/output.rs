@@ -104,8 +104,8 @@ pub(crate) fn matrix(outcomes: &[Outcome]) -> String {
     text
 }
 
-/// Returns the table of [`matrix`] for the rails of two pods. Also names the own rails that do not exist in the other
-/// pod.
+/// Returns the table of [`matrix`] for the rails of two pods or nodes. Also names the own rails that the other end
+/// lacks.
 pub(crate) fn exchanged(own: &str, other: &str, outcomes: &[Outcome], alone: &[&str]) -> String {
     let mut text = format!("rails of {own} (rows) to rails of {other} (columns), median times\n");
     text.push_str(&matrix(outcomes));
@@ -233,8 +233,8 @@ pub(crate) fn json(outcomes: &[Outcome]) -> Value {
     json!({ "pairs": pairs })
 }
 
-/// Returns the document of [`json()`] for the rails of two pods. It also contains the own rails that do not exist in
-/// the other pod.
+/// Returns the document of [`json()`] for the rails of two pods or nodes. It also contains the own rails that the other
+/// end lacks.
 pub(crate) fn exchanged_json(
     own: &str,
     other: &str,

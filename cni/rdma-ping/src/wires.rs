@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Detects swapped cables. The module sends ARP requests or neighbour solicitations on the network of an own rail. The
-//! cables are swapped if a rail of the peer with another number answers there. Such requests need no route, and
-//! therefore also find rails of other networks.
+//! cables of two of the peer's rails are swapped if each of them answers on the network of the other one. Such requests
+//! need no route, and therefore also find rails of other networks.
 
 use crate::exchange::{Outcome, PeerRail};
 use rdma_netns::{HardwareAddress, InterfaceName, Linux, Question, probe::Sign};

@@ -36,7 +36,8 @@ impl History {
         self.bare.retain(|address, _| is_there(address));
     }
 
-    /// Records that another program has configured the NIC's netdev.
+    /// Records that another program has configured the NIC's netdev. Remembers an address for later observations,
+    /// because DHCP may remove and set it again.
     pub(super) fn configured(&mut self, nic: &DeviceAddress, index: u32, by: &ForeignConfig) {
         self.bare.remove(nic);
         if let ForeignConfig::Address { netdev, ip, prefix } = by {

@@ -5,7 +5,7 @@ use ipnetwork::Ipv4Network;
 use rdma_netns::DeviceAddress;
 use std::{fmt, time::Duration};
 
-/// Interval of retries for a failed NIC. The end of some causes is no event.
+/// Interval of retries for a failed NIC. Some causes end without an event.
 const FAILED_AGAIN: Duration = Duration::from_secs(60);
 
 /// Interval of checks of a configured NIC. The daemon gets no events about addresses and routes.

@@ -48,7 +48,7 @@ pub enum ForeignConfig {
 ///
 /// - Addresses and routes that the kernel makes do not count.
 /// - IPv6 does not count if there is a record.
-/// - While the netdev has the address that the daemon assigned, no other configuration counts.
+/// - While the netdev has the address that the daemon assigned, only a bond or bridge above the netdev counts.
 pub fn foreign_config(
     link: &Link,
     host: &Namespace,

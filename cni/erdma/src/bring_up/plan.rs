@@ -118,8 +118,8 @@ pub fn give(
 }
 
 /// Returns a metric for `route` that is higher than the metrics of other netdevs' routes to the same destination. Keeps
-/// the metric `before` if it is higher than the metrics of foreign netdevs, and if no other netdev has it. Without this
-/// rule, several NICs would raise their metrics above each other without end.
+/// the route's metric in `given` if it is higher than the metrics of foreign netdevs, and if no other netdev has it.
+/// Without this rule, several NICs would raise their metrics above each other without end.
 fn metric(
     route: &Route,
     link: &Link,

@@ -99,8 +99,9 @@ impl Sources {
         }
     }
 
-    /// Sends the request. Does nothing if an earlier request failed a moment ago: repeated calls of `settle` then do
-    /// not repeat the request. Returns `None` if the NIC is the primary NIC.
+    /// Requests the address of the NIC `mac` from the service. Returns the last error if a request for this NIC failed
+    /// a moment ago, so that repeated calls of `settle` do not repeat the request. Returns `None` if the NIC is the
+    /// primary NIC.
     async fn ask(
         &mut self,
         mac: &HardwareAddress,

@@ -308,7 +308,7 @@ mod tests {
         ] {
             assert!(reported.contains(words), "{reported}");
         }
-        // the problem must not advise to write to the file, because this write has just failed
+        // the problem must not advise to write to the driver's file `bind`, because this write has just failed
         assert!(!reported.contains("echo"), "{reported}");
         let again = settle_once(&mut bindings, &state, &netdevs(&[BACK]), failed);
         assert_eq!(again, (vec![], reported));

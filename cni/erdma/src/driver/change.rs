@@ -60,8 +60,8 @@ fn restore(error: &LoadError, before: DriverMode, loader: &mut dyn Loader) -> St
     }
 }
 
-/// Returns the module's parameters for a mode. The driver of mainline Linux does not have this parameter. It loads
-/// nevertheless, and the kernel logs a line (`unknown_module_param_cb()`, `kernel/module/main.c`).
+/// Returns the module's parameters for a mode. The driver of mainline Linux has no parameter `compat_mode`. The kernel
+/// loads it nevertheless, and logs a line (`unknown_module_param_cb()`, `kernel/module/main.c`).
 fn parameters(mode: DriverMode) -> Vec<String> {
     vec![format!("compat_mode={}", parameter(mode))]
 }

@@ -16,7 +16,7 @@ use std::{
 };
 
 /// Keeps pods' netdevs in place by two means. The node's lock prevents a CNI command from moving a netdev. Open files
-/// of the pods' namespaces prevent that a namespace ends and returns its netdev.
+/// of the pods' namespaces prevent a namespace from ending and returning its netdev to the host.
 #[derive(Debug)]
 pub struct Hold {
     _moves: NodeLock,
@@ -137,7 +137,7 @@ mod tests {
         let error = has_moved(&moved, &on_host).expect_err("it has the pod's MAC");
         assert!(error.starts_with("rdma0 of pod team/train-0"), "{error}");
         assert_eq!(has_moved(&moved, &inventory(json!([]))), Ok(true));
-        // a netdev without hardware cannot return
+        // if the NIC's function is gone from the bus, its netdev cannot return
         assert_eq!(has_moved(&moved, &Inventory::default()), Ok(false));
         let returned = attachment(json!({"stage": "returned"}));
         assert_eq!(has_moved(&returned, &on_host), Ok(false));

@@ -4,10 +4,10 @@
 //! ```text
 //! sysfs, Loader::check → State
 //! plan(wanted, State)  → Plan              pure: no change, a change, or the problem
-//! users::gather        → users of the driver's devices; with a user nothing is changed
-//! binding::Bindings    → functions without the driver, bound when the netdev of one returns
-//! held::hold           → netdevs of pods stay in their namespaces meanwhile
-//! change::apply(Change, Loader)            unload, load, observe; after a failure load as before
+//! users::gather        → users of the driver's devices, who prevent a change
+//! binding::Bindings    → binds the driver to functions without it, when a netdev returns from a pod
+//! held::hold           → keeps pods' netdevs in their namespaces during a bind
+//! change::apply(Change, Loader)            unload, load, observe; after a failure, load the earlier mode
 //! ```
 //! All NICs of a node have the same driver, and therefore the same mode.
 //!

@@ -203,8 +203,7 @@ pub fn plan(wanted: Option<DriverMode>, state: &State, may_reload: bool) -> Plan
     })
 }
 
-/// Returns true if the loaded mode satisfies the configured mode. In compatible mode, MLNX_OFED's driver satisfies both
-/// `compat` and `ofed`.
+/// Returns true if the loaded mode satisfies the configured mode. A driver in mode `ofed` also satisfies `compat`.
 fn is_met(wanted: DriverMode, loaded: DriverMode) -> bool {
     wanted == loaded || (wanted == DriverMode::Compat && loaded == DriverMode::Ofed)
 }

@@ -284,7 +284,7 @@ fn is_one(descriptor: &Path, numbers: &[(u32, u32)]) -> io::Result<bool> {
     Ok(found.file_type().is_char_device() && numbers.contains(&number))
 }
 
-/// Returns the users of the devices' kernel objects. This namespace sees only some devices.
+/// Returns the users of the devices' kernel objects, for those devices that this network namespace sees.
 fn objects(devices: &[WatchedDevice], mode: DriverMode) -> Vec<User> {
     let counts = || -> Result<Vec<(String, Counts)>, String> {
         let why = |error: &dyn fmt::Display| format!("RDMA netlink: {error}");

@@ -149,7 +149,7 @@ fn processes_that_have_it_open() {
     site.process("17", &ours);
     site.process("18", &site.named("uverbs1", "/dev/null"));
     site.process("self", &ours);
-    // no character device with this path: the process is ignored
+    // the path does not contain `infiniband/`, so the daemon ignores the process
     site.process("19", Path::new("/dev/full"));
     // one process closed its descriptor meanwhile, and another process ended meanwhile
     site.process("20", &site.root.path().join("infiniband/uverbs9"));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! eRDMA NICs on the real kernel, in temporary network namespaces. veths stand in for the NICs,
-//! beside a default route.
+//! Tests bring-up and release of eRDMA NICs on the real kernel, in temporary network namespaces. veths replace the
+//! NICs.
 
 use erdma::{
     Nic,
@@ -182,8 +182,8 @@ async fn nics_are_brought_up_behind_the_default_route_and_put_back() {
     assert_eq!(host.leaves_by("8.8.8.8 oif eth2"), "eth2");
     assert_eq!(host.leaves_by("10.0.0.9 oif eth1"), "eth1");
     host.netns.run(&format!("ping -c 1 -W 2 -I eth1 {GATEWAY}"));
-    // a neighbour finds the NIC's hardware address, as the cloud's vSwitch does, and reaches the NIC's address,
-    // although the route back uses another NIC. With strict filtering it would not reach the address
+    // `switch` has a neighbour entry for the NIC, like the cloud's vSwitch. It reaches the NIC's address, although the
+    // host's route back uses another NIC. With strict filtering on the NIC, it does not
     host.switch.ip(&format!(
         "neigh replace 10.0.0.7 lladdr {} dev br0",
         MACS[1]

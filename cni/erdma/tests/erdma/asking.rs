@@ -203,7 +203,7 @@ fn an_absent_service_gets_one_request_for_all() {
     let mut process = node.process_of(asked(&hole.base()), IMPATIENT);
     let asked_at = Stopwatch::start();
     let outcomes = process.settle(&node.nics());
-    // each of the two NICs would need all attempts without the limit
+    // if the daemon did not stop after the first NIC, the second NIC would also need all attempts
     assert!(asked_at.elapsed() < 2 * IMPATIENT.attempts * IMPATIENT.connect);
     for outcome in &outcomes {
         assert!(

@@ -28,7 +28,7 @@ fn any_change_that_is_refused_once_is_made_at_the_next_turn() {
             let outcomes = process.settle(&node.nics());
             let what = format!("change {at} {verdict:?}: {}", node.kernel.journal()[at - 1]);
             changes(&outcomes);
-            // a setting that the kernel refused is not tried again at once
+            // the first call continues without a setting that the kernel refused, and the second call sets it
             let outcomes = process.settle(&node.nics());
             changes(&outcomes);
             node.must_be(&normal, &what);

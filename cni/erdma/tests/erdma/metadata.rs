@@ -256,7 +256,7 @@ fn an_answer_that_drips_without_an_end_ends_in_time() {
                         let asked = stream.read(&mut [0; 4096]);
                         assert!(asked.is_ok_and(|it| it > 0), "nothing was asked");
                         let mut text = head.as_bytes().iter().chain(iter::repeat(&b'1'));
-                        // until the client has closed the connection
+                        // writes until the client has closed the connection
                         while !ends.load(Ordering::Relaxed)
                             && text
                                 .next()

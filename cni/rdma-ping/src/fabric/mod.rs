@@ -7,7 +7,7 @@
 //! | `choice` | groups, order and pace: the work of a node does not depend on the number of nodes |
 //! | `watch` | rails, peers and verdicts |
 //! | `peers` | ConfigMaps with the rails of nodes |
-//! | `report` | the file by which the watch tells the node's daemon the unhealthy rails |
+//! | `report` | the file from which the node's daemon reads the unhealthy rails |
 
 mod choice;
 mod peers;
@@ -85,7 +85,7 @@ pub struct RailState {
     pub peers: usize,
     /// Reason why the rail's last request was not sent.
     pub not_asked: Option<String>,
-    /// Peers of the rail's last requests, the latest first.
+    /// Last request to each of the rail's last peers, the latest first.
     pub asked: Vec<Asked>,
 }
 
@@ -222,7 +222,7 @@ impl<T: FnMut(Event<'_>)> Running<'_, T> {
             Ok(()) => {
                 self.published = Some(rails);
                 if is_due {
-                    // distribute the lists of nodes whose watches started at the same time
+                    // nodes whose watches started at the same time then list their peers at different times
                     let spread = mix(hash(&account.node)) % (LIST.as_secs() / 4);
                     self.list_at = self.begin.elapsed() + LIST - Duration::from_secs(spread);
                 }
