@@ -49,8 +49,8 @@ impl Entry {
     pub fn detecting(&self) -> Self {
         let mut entry = Map::from_iter([("type".to_owned(), TYPE.into())]);
         entry.insert(DETECT.to_owned(), Value::Bool(true));
-        // a version that does not know `detect` asks kubelet for this resource: kubelet has allocated none, so it
-        // attaches nothing
+        // a version of `rdma-cni` without `detect` queries kubelet for this resource. Kubelet has allocated none, so
+        // `rdma-cni` attaches nothing
         entry.insert("resources".to_owned(), json!([UNUSED_RESOURCE]));
         let state_dir = self.0.get("stateDir").cloned();
         entry.extend(state_dir.map(|it| ("stateDir".to_owned(), it)));

@@ -38,7 +38,8 @@ pub fn misspelt(entry: &Map<String, Value>) -> Option<Wrong> {
     known_fields(&Field::root(entry), Unknown::Misspelt).err()
 }
 
-/// Reads `ipam` of `entry` like `rdma-ipam`, if its `type` is `rdma-ipam`.
+/// Reads `ipam` of `entry` like `rdma-ipam`, if its `type` is `rdma-ipam`. Ranges may be missing if the runtime passes
+/// them (capability `ipRanges`).
 ///
 /// # Errors
 /// The error with which ADD would fail.

@@ -4,11 +4,11 @@
 //! | module | owns |
 //! |---|---|
 //! | [`directory`] | the files of the directory, read once |
-//! | [`pick`](mod@pick) | the file that a runtime uses, and the reasons against the others |
+//! | [`pick`](mod@pick) | the file that a runtime uses, and the reasons against the other files |
 //! | [`list`] | one list: its plugins, and its text with our entry added or removed |
 //! | [`single`] | a configuration of one plugin, and the list that is made from it |
 //! | [`entry`] | the configuration of our plugin |
-//! | [`fields`] | the fields that a user can write in it |
+//! | [`fields`] | the fields that a user can write in this configuration |
 //! | [`placement`] | the choice between the list and the network's own directory for our entry |
 //! | [`call`] | the file from which the runtime calls our plugin |
 //! | [`programs`] | the programs that a configuration names, and the missing ones |

@@ -26,7 +26,7 @@ pub enum Broken {
     /// A required field is missing.
     #[error("{field} is missing{}", extension(field))]
     Missing {
-        /// Name of the field: `name` or `plugins`.
+        /// Full name of the field, such as `name` or `plugins[1].type`.
         field: String,
     },
     /// A field has an invalid value.
@@ -372,7 +372,7 @@ impl<'a> List<'a> {
     }
 
     /// Returns the layout (line breaks and spaces) of the element at `index`. Without an index, returns the layout of
-    /// any element.
+    /// the second element, or of the only one.
     fn style(&self, index: Option<usize>) -> Style {
         let index = index.unwrap_or_else(|| usize::from(self.elements.len() > 1));
         let at = self.span(index);

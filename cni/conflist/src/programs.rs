@@ -2,9 +2,9 @@
 //! The programs that a configuration names, and the runtime's plugin directories that have them.
 //!
 //! A runtime searches its plugin directories for a plugin by its `type` (`CNI_PATH`; containerd's `bin_dirs`, CRI-O's
-//! `plugin_dirs`), and uses the first match. A plugin finds its IPAM plugin in the same way. If a known directory lacks
-//! an earlier plugin of the network, the runtime uses other directories. It would then not find our plugin there, and
-//! every pod of the node would fail.
+//! `plugin_dirs`), and uses the first match. A plugin finds its IPAM plugin in the same way. If the known directories
+//! lack a plugin of the network, the runtime uses other directories. It would not find our plugin there, and every pod
+//! of the node would fail.
 
 use crate::TYPES;
 use serde_json::Value;

@@ -110,7 +110,7 @@ impl<'a> Single<'a> {
             None => String::new(),
         };
         let name = quoted(&self.name);
-        // serde_json escapes line breaks inside strings
+        // JSON strings contain no raw line breaks (RFC 8259, section 7)
         let plugin = self.text.trim().replace('\n', "\n    ");
         let list = format!(
             "{{{newline}{version}  \"name\": {name},{newline}  \"plugins\": [{newline}    \

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests with lists as other networks write them, in their own layouts and in random ones.
+//! Tests with the lists that other networks write, in the layouts of these networks and in random layouts.
 
 use conflist::{Entry, List, Position, TYPE, single::Single};
 use serde_json::{Map, Value, json};
@@ -112,7 +112,7 @@ fn inserting_and_removing_an_entry_keeps_every_byte() {
     }
 }
 
-/// Returns a random layout that JSON allows.
+/// Writer of JSON in a random layout that JSON allows.
 struct Layout(u64);
 
 impl Layout {

@@ -31,7 +31,7 @@ pub struct Resource {
     pub name: String,
     /// True if each id of the extended resource has all NICs.
     pub whole: bool,
-    /// Largest number of claims of the same device. `None`: a device is one claim's alone.
+    /// Largest number of claims of the same device. `None`: only one claim can have a device.
     pub sharers: Option<u32>,
     /// True if Kubernetes evicts the pods of unhealthy NICs.
     pub evict: bool,
@@ -259,7 +259,7 @@ fn of_nic(resource: &Resource, nic: &Nic, rail: usize) -> Map<String, Value> {
             attributes.insert(name.into(), json!({"int": number}));
         }
     }
-    // an auxiliary device has no separate bus address
+    // an auxiliary device has no PCI address of its own
     if nic.address.contains(':') {
         standard(&mut attributes, "pciBusID", json!({"string": nic.address}));
     }

@@ -129,7 +129,7 @@ impl Record {
     }
 
     /// Returns the rails of the claim's only pod, in the form of `rails.json`. Returns `None` if no pod's network is
-    /// attached yet, or if several pods have different rails.
+    /// attached yet, or if the networks of several pods are attached.
     pub fn rails_of_one_pod(&self) -> Option<Vec<&Value>> {
         let mut all = self.rails.values();
         let (rails, None) = (all.next()?, all.next()) else {
@@ -146,7 +146,7 @@ impl Record {
     }
 
     /// Returns the library files of the claim's only pod, by name. Returns `None` if no pod's network is attached yet,
-    /// or if several pods have different files.
+    /// or if the networks of several pods are attached.
     pub fn files_of_one_pod(&self) -> Option<&BTreeMap<String, String>> {
         let mut sandboxes = self.rails.keys();
         let (sandbox, None) = (sandboxes.next()?, sandboxes.next()) else {
@@ -188,8 +188,8 @@ impl Record {
     }
 
     /// Returns the first missing NIC whose numbers must be read before the claim can be prepared again in the boot
-    /// `boot_id`. `now` returns a NIC's present character devices. If ADD updates the numbers later, when it attaches
-    /// the pod's network, the result is `None`.
+    /// `boot_id`. `now` returns a NIC's present character devices. The result is `None` in the boot of the record, or
+    /// if ADD updates the numbers later, when it attaches the pod's network.
     pub fn missing(
         &self,
         boot_id: &str,

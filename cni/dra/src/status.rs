@@ -37,7 +37,7 @@ fn is_of(a: &Value, b: &Value) -> bool {
     fields.iter().all(|field| a[field] == b[field])
 }
 
-/// Returns true if no pod's network is attached for the claim yet. The status then has no new content.
+/// Returns true if the claim's pods need a network, and none is attached yet. The status then has no new content.
 pub fn is_early(record: &Record) -> bool {
     record.awaits_network && record.networks.is_empty()
 }

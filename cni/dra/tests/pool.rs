@@ -37,7 +37,7 @@ fn nic(number: u32) -> Nic {
     }
 }
 
-/// Returns `rdma/hca` with so many NICs.
+/// Returns `rdma/hca` with `nics` NICs, which pods share.
 fn whole(nics: u32) -> Resource {
     Resource {
         name: "rdma/hca".into(),
@@ -198,14 +198,14 @@ fn each_change_increments_the_generation() {
             if now != slices {
                 assert_eq!(generations(&now), [2], "{what}");
             }
-            // there and back
+            // the slices have these devices now, so a second plan is empty
             assert_eq!(slices::plan(&owner(), &required, &now), [], "{what}");
         }
     }
 }
 
-/// A NIC's fault keeps pods from it, and from all NICs if each has one. What is usable and degraded has a taint without
-/// an effect.
+/// A NIC with a fault gets a taint that keeps new pods away. The device with all NICs gets this taint if each NIC has a
+/// fault. A degraded, usable device gets a taint without an effect.
 #[test]
 fn taints_follow_faults_and_degraded_nics() {
     const UNHEALTHY: Option<Effect> = Some(Effect::NoSchedule);
@@ -227,7 +227,7 @@ fn taints_follow_faults_and_degraded_nics() {
     assert_eq!(taints(&resource), [DEGRADED, None, EVICTED]);
     resource.nics[0].fault = Some("down".into());
     assert_eq!(taints(&resource), [EVICTED; 3]);
-    // pods keep the NICs that are there
+    // pods keep the working NICs of a resource that has too few
     resource.short = Some("rdma/hca has 2 devices, and is to have 3".into());
     resource.nics[0].fault = None;
     assert_eq!(taints(&resource), [UNHEALTHY, UNHEALTHY, EVICTED]);
@@ -266,7 +266,7 @@ fn many_devices_are_in_several_slices_of_one_generation() {
         assert!(slice["spec"]["devices"].as_array().expect("a list").len() <= 64);
         assert_eq!(slice["spec"]["pool"]["resourceSliceCount"], 3);
     }
-    // one VF has a fault: all are written, as a scheduler waits for a whole generation
+    // one VF has a fault: the plan writes all slices, because a scheduler uses only a complete generation
     let mut resource = exclusive(150);
     resource.nics[149].fault = Some("down".into());
     let slices = after(
@@ -274,7 +274,7 @@ fn many_devices_are_in_several_slices_of_one_generation() {
         slices,
     );
     assert_eq!(generations(&slices), [2, 2, 2]);
-    // kubelet has deleted one of them
+    // kubelet has deleted one of the slices
     let lost = slices[1..].to_vec();
     let changes = slices::plan(&owner(), &many, &lost);
     assert!(matches!(changes[0], Change::Create(_)));

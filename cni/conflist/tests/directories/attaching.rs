@@ -162,7 +162,7 @@ fn a_single_configuration_stays_and_its_list_follows_it() {
     files.push(("05-a.conflist".into(), FLANNEL.into()));
     carried_out(&mut files, &mut placed).expect("placed");
     assert_eq!(text(&files), None);
-    // the list is deleted, and then everything
+    // another program deletes its list, and then its single configuration
     files.retain(|it| it.0 != "05-a.conflist");
     carried_out(&mut files, &mut placed).expect("placed");
     assert!(text(&files).is_some());
@@ -187,7 +187,7 @@ fn plugins_that_others_put_into_our_list_stay() {
         let types = plugins.map(|it| it["type"].as_str().expect("a text").to_owned());
         types.collect::<Vec<_>>()
     };
-    // istio-cni reads the first file by name with Go, and writes it
+    // istio-cni parses the first file by name, and writes it in Go's layout
     let mut theirs: serde_json::Value = serde_json::from_str(&list(&files)).expect("JSON");
     let plugins = theirs["plugins"].as_array_mut().expect("a list");
     plugins.push(serde_json::json!({"type": "istio-cni", "log_level": "info"}));
@@ -219,7 +219,7 @@ fn plugins_that_others_put_into_our_list_stay() {
     files[at.expect("it")].1 = twice.to_string();
     carried_out(&mut files, &mut placed).expect("placed");
     assert_eq!(types(&list(&files)), ["terway", "rdma-cni"]);
-    // the single configuration now describes another network: our list is made again
+    // the single configuration now has another version: the plan makes our list again
     let source = files.iter().position(|it| it.0.ends_with(".conf"));
     files[source.expect("it")].1 = TERWAY.replace("0.4.0", "1.0.0");
     carried_out(&mut files, &mut placed).expect("placed");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Life of a claim in files: the claim is prepared, pods join and leave it, and it is prepared again in the same and in
-//! another boot.
+//! Tests of a claim's files: the claim is prepared, networks of its pods are attached and detached, and the claim is
+//! prepared again in the same and in another boot.
 
 mod numbers;
 mod one_pod;
@@ -174,7 +174,7 @@ fn a_specification_has_a_device_for_each_request() {
     assert_eq!(cdi::uid("gpu.example.org", &name), None);
 }
 
-/// The hook outlives the daemon and the node's boot with the record, and only containers of its request have it.
+/// The record keeps the hook when the daemon or the node restarts. Only containers of the hook's request get it.
 #[test]
 fn a_request_has_the_hook_that_sets_its_limits() {
     let mut record = record(Path::new("/run"), false);
@@ -295,7 +295,7 @@ fn records_are_roots_alone_and_unusable_modes_do_not_matter() {
     }
 }
 
-/// The disk of the specifications differs from that of the records.
+/// Specifications and records can be on different disks, so the writing of either can fail alone.
 #[test]
 fn a_specification_that_cannot_be_written_is_written_later() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -333,11 +333,11 @@ fn a_specification_that_cannot_be_written_is_written_later() {
     // additions of another version are ignored
     fs::write(&path, text.replace("\"env\"", "\"of-later\"")).expect("written");
     assert_eq!(check(), (0, 0));
-    // a cleanup below /var/run removes it
+    // a cleanup below /var/run removes the specification
     fs::remove_dir_all(directory.path().join("cdi")).expect("removed");
     assert_eq!(check(), (1, 0));
     assert_eq!(node(), Some(json!("uverbs9 231:201")));
-    // the disk of the records is full when they are renumbered
+    // the disk of the records is full when the daemon updates their numbers
     claims.again(UID, "boot-1", moved(0)).expect("again");
     fs::create_dir(directory.path().join(format!("claims/{UID}.new"))).expect("in the way");
     assert_eq!(check(), (0, 1));
@@ -406,7 +406,7 @@ fn a_record_is_a_promise_to_other_versions() {
     fs::write(&file, text).expect("written");
     assert_eq!(claims.read(UID).expect("read"), Some(record));
 
-    // the form of versions before claims had parameters
+    // a record of a version before claims had parameters
     let mut fields: Value = serde_json::from_str(text).expect("JSON");
     for later in ["pods", "rails", "files", "absent", "parameters"] {
         let fields = fields.as_object_mut().expect("an object");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Numbers of character devices, which are checked while a claim is prepared.
+//! Tests the check of character devices' numbers while a claim is prepared.
 
 use super::{UID, injected, moved, record, uverbs};
 use dra::{Claims, Record};
@@ -21,7 +21,7 @@ pub(super) fn inventory(nics: &[(u32, u32)]) -> Inventory {
     serde_json::from_value(json!({"functions": functions})).expect("an inventory")
 }
 
-/// A container that restarts gets its present devices, or is not made.
+/// A container that restarts gets the devices' present numbers, or the runtime does not create it.
 #[test]
 fn numbers_are_checked_while_a_claim_is_prepared() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -36,7 +36,7 @@ fn numbers_are_checked_while_a_claim_is_prepared() {
     let nodes = || injected(directory.path()).map(|it| it[format!("{UID}-two")]["nodes"].clone());
     let nothing = Vec::<Vec<String>>::new();
 
-    // without a claim the hardware is not observed
+    // without a claim, `check` does not observe the hardware
     let no_observation = || -> Result<Inventory, FileError> { panic!("there is no claim") };
     assert!(
         claims
@@ -123,7 +123,7 @@ fn numbers_are_checked_while_a_claim_is_prepared() {
     let left = claims.read(UID).expect("read").expect("a record");
     assert_eq!(left.lost().count(), 0, "no container has it");
 
-    // an unreadable record does not delay others
+    // an unreadable record does not prevent the check of others
     claims
         .joined(
             UID,

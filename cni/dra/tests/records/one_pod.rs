@@ -103,7 +103,8 @@ fn containers_get_the_library_files_of_their_one_pod() {
     assert!(!file.exists());
 }
 
-/// A reader of any version finds its own object; `integration/device-metadata` is Kubernetes' own reader.
+/// A reader of any version of the format finds the object of its version. `integration/device-metadata` tests
+/// Kubernetes' own reader.
 #[test]
 fn containers_get_the_metadata_of_their_devices() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -181,7 +182,7 @@ fn containers_get_the_metadata_of_their_devices() {
     let second = mounts(&path);
     assert_eq!(second["podClaimName"], "nic");
     assert!(generation(&second) > generation(&first));
-    // the network of neither pod is the claim's
+    // with two pods, the metadata has no network
     assert_eq!(
         second["requests"][0]["devices"][0]["networkData"],
         Value::Null

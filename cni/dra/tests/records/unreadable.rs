@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Records that cannot be read: the claim is unprepared by its UID alone, and the record is kept for administrators.
+//! Tests of unreadable records: the claim is unprepared by its UID alone, and the renamed record stays for
+//! administrators.
 
 use super::{UID, injected, prepared, record};
 use dra::{
@@ -85,7 +86,7 @@ fn a_claim_whose_record_cannot_be_read_is_unprepared() {
         fs::write(&file, &text).expect("written");
         assert!(injected(directory).is_some());
         is_unprepared(directory, &claims, what, reason);
-        // an earlier renamed record is replaced
+        // the file replaces the renamed record of the previous round
         let aside = directory.join(format!("claims/{UID}.corrupt"));
         assert_eq!(fs::read_to_string(&aside).expect("text"), text, "{what}");
     }
