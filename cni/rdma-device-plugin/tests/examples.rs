@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of the examples under `conf/device-plugin/`: the daemon accepts them, and they have the
-//! offers that they promise.
+//! Tests of the examples under `conf/device-plugin/`: the daemon accepts them, and makes the offers that they promise.
 
 use rdma_device_plugin::{
     conf::Conf,

@@ -18,7 +18,7 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// Script that selects its answer by its first argument that is not a flag of the user, and for objects by their kind.
+/// Script in place of `kubectl`. It selects its answer by the first two arguments after the user's flags.
 const KUBECTL: &str = r#"#!/bin/sh
 cd "$(dirname "$0")"
 echo "$*" >>asked
@@ -35,7 +35,7 @@ case "$1 $2" in
 esac
 "#;
 
-/// Arguments of the command that deletes the pod.
+/// Arguments with which `kubectl rdma` deletes its pod.
 const DELETE: &str = "delete pod rdma-ping-x --namespace rdma --wait=false --request-timeout=30s";
 
 struct Desk(TempDir);
@@ -226,7 +226,7 @@ fn a_daemon_that_does_not_answer_is_given_up() {
     assert!(errors.ends_with(silent), "{errors}");
     let (code, output, errors) = desk.types("doctor a --timeout 1");
     assert_eq!((code, output.as_str(), &*errors), (Some(1), "", silent));
-    // a credential plugin keeps kubectl's pipe of errors open
+    // a child process of `kubectl`, such as a credential plugin, keeps the pipe for errors open
     desk.write("lingers", "");
     let begin = Instant::now();
     let (code, _, errors) = desk.types("pods --timeout 1");
@@ -237,7 +237,7 @@ fn a_daemon_that_does_not_answer_is_given_up() {
     assert_eq!(code, Some(0), "{errors}");
     assert!(begin.elapsed() < Duration::from_secs(15));
     fs::remove_file(desk.path().join("lingers")).expect("removed");
-    // the answer of another daemon arrives within the time limit
+    // the daemon's answer arrives within the time limit
     let (code, _, errors) = desk.types("doctor a --timeout 30");
     assert_eq!((code, errors.as_str()), (Some(1), ""));
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of `scripts/release push` into a registry (crane's own), and of an operator's steps without internet access
-//! according to `docs/deploy.md`. The scripts of the clone build crane and Helm if the lab's cache does not have them.
+//! Tests of `scripts/release push` into crane's registry, and of an operator's steps without internet access according
+//! to `docs/deploy.md`. The scripts of the clone build crane and Helm if the lab's cache does not have them.
 
 mod clone;
 
@@ -70,7 +70,7 @@ fn done(command: &mut Command) -> String {
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
-/// Makes a release of stand-ins that end in `text`, for the project `team` of the registry.
+/// Builds a release for the project `team` of the registry. Its binaries are stand-ins that end in `text`.
 #[track_caller]
 fn built(clone: &Clone, registry: &Registry, text: &str) -> TempDir {
     let (binaries, output) = (stand_ins(text), tempfile::tempdir().expect("a directory"));
@@ -87,8 +87,8 @@ fn push(clone: &Clone, registry: &Registry, directory: &TempDir) -> Output {
     clone.release(&["push", directory, &format!("{}/team", registry.address)])
 }
 
-/// The registry has the archive's image of both architectures under the archive's digest, and a chart that names this
-/// image. A second push of the same bytes changes nothing, and a push of other bytes is refused.
+/// After the push, the registry has the archive's image for both architectures, with the archive's digest, and a chart
+/// that names this image. A second push of the same bytes changes nothing, and a push of other bytes is refused.
 #[test]
 fn a_version_is_pushed_once() {
     let clone = Clone::new();
@@ -141,8 +141,9 @@ fn a_version_is_pushed_once() {
     assert!(said(&other).contains(&why), "{}", said(&other));
 }
 
-/// Runs the commands of the page. The release is built with internet access, with stand-ins for the binaries. Its files
-/// are then checked and rendered in another directory. `integration/cluster` tests Helm's installation on a cluster.
+/// Runs the commands of `docs/deploy.md`. The test builds the release with internet access, with stand-ins for the
+/// binaries. Then it checks the release's files and renders the chart in another directory. `integration/cluster` tests
+/// Helm's installation on a cluster.
 #[test]
 fn a_release_is_enough_without_internet_access() {
     let clone = Clone::new();

@@ -141,7 +141,7 @@ fn a_runtime_that_reads_no_directories_any_more_is_found_out() {
         .daemon
         .says("the runtime calls rdma-cni for network cbr0 (cbr0/99-rdma-cni.conf)");
     assert!(!list().contains("rdma-cni"), "{}", list());
-    // a network from before the entry was written has no record
+    // a pod's network that is older than the entry does not show whether the runtime calls the entry
     let written = fs::metadata(path("net.d/cbr0/99-rdma-cni.conf"));
     let written = written.and_then(|it| it.modified()).expect("its time");
     let file = fs::File::options().append(true).open(old).expect("it");

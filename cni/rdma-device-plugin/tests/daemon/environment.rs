@@ -96,7 +96,7 @@ fn gids(running: &Running, nic: &Nic<'_>, addresses: &[&str]) {
     }
 }
 
-/// Returns the content of the file `below` for containers.
+/// Returns the content of the file `below`, which containers mount.
 fn file(running: &Running, below: &str) -> String {
     let path = running.machine.path("state/containers").join(below);
     fs::read_to_string(path).expect("the file")
@@ -328,7 +328,7 @@ fn two_resources_of_a_container_give_it_the_same_environment() {
     );
 }
 
-/// The pod has selected only the NIC of the other resource. Containers of this resource then get no rails.
+/// The pod has selected only the NIC of `rdma/a`. Containers with `rdma/b` then get no rails.
 #[test]
 fn nccl_is_kept_from_a_device_where_add_has_left_out_all_of_a_resource() {
     let untold = APART.replacen(r#", "environment": ["nccl"]"#, "", 1);
@@ -406,7 +406,7 @@ fn without_the_option_nothing_is_set_and_no_record_is_read() {
 }
 
 /// The option is switched off, and the node is rebooted. The runtime starts a container again by the name of the CDI
-/// entry that it was promised.
+/// entry from Allocate.
 #[test]
 fn promised_rails_are_published_under_any_later_configuration() {
     let running = Running::with(CONFIGURATION).listed("rdma/hca", 8);

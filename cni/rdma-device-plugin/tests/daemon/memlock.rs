@@ -79,7 +79,7 @@ fn a_container_keeps_the_hook_that_it_was_promised() {
     });
     assert_eq!(edits(&running), json!({"hooks": [hook]}));
 
-    // the container is still alive, and starts again
+    // kubelet starts the container again
     running
         .machine
         .configure(&configuration(&running.machine, 9, ""));
@@ -143,7 +143,7 @@ fn a_pod_is_limited_on_new_devices_and_until_its_container_ends() {
     running.daemon.signal(Signal::SIGHUP);
     wait::until("the device is limited", || has("mlx5_0 hca_object=3"));
 
-    // the kernel removes its file together with the controller
+    // the kernel removes `rdma.max` together with the controller
     fs::remove_file(machine.path(&max)).expect("removed");
     machine.write(control, "cpu\n");
     running
@@ -152,7 +152,7 @@ fn a_pod_is_limited_on_new_devices_and_until_its_container_ends() {
     let given = fs::read_to_string(machine.path(control)).expect("the file");
     assert_eq!(given, "+rdma");
 
-    // an error whose end causes no event
+    // an error that ends without an event: the daemon must retry
     fs::create_dir(machine.path(&max)).expect("made");
     machine.write(&events, "populated 0\nfrozen 0\n");
     running.daemon.says("poda/rdma.max\": Is a directory");

@@ -26,8 +26,8 @@ use std::{
 /// Longest promised time until a resource is registered again.
 const PROMISED: Duration = Duration::from_secs(1);
 
-/// Waits for a registration after `at`, and for its list. Returns the time since the start of `stopwatch`, which is
-/// earlier than `at`.
+/// Waits for a registration after `at`. Returns the time between `at` and the registration, without the machine's delay
+/// since the start of `stopwatch`.
 #[track_caller]
 fn registered_after(
     kubelet: &DeviceManager,

@@ -175,7 +175,7 @@ fn later_observations_of_the_old_daemon_do_not_count() {
     wait::until("the new daemon is ready", || is_ready(&new));
     let published = fs::read_to_string(machine.path("state/resources.json")).expect("published");
     assert!(!published.contains("rdma/nic"), "{published}");
-    // a device disappears and returns, and the old daemon observes this, too
+    // a device disappears, and the old daemon observes this, too
     machine.unplug(&SECOND);
     for daemon in [&old, &new] {
         daemon.signal(Signal::SIGHUP);

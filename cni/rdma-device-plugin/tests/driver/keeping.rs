@@ -311,7 +311,7 @@ async fn the_second_observation_is_of_the_later_node() {
     assert_eq!(site.calls(), ["check"]);
 }
 
-/// The daemon reports nothing, not even that the driver is missing.
+/// With a configuration in another plugin's format, the daemon does not even report a missing driver.
 #[tokio::test(flavor = "multi_thread")]
 async fn beside_another_systems_format_the_driver_is_left_alone() {
     let mut site = Site::new("mode: hca", Fails::Nowhere, |_| {});

@@ -87,7 +87,7 @@ fn every_way_from_one_mode_to_another() {
             ["keep", "keep", "reload compat", "reload ofed"],
         ),
         (Some(Y), ["keep", "reload default", "keep", "no_ofed"]),
-        // this driver is compatible with both RDMA stacks
+        // the driver in mode `ofed` also satisfies `compat`
         (Some(Y_OFED), ["keep", "reload default", "keep", "keep"]),
         (Some(MAINLINE), ["keep", "keep", "one_mode", "one_mode"]),
     ];

@@ -225,7 +225,7 @@ fn a_nic_without_rdma_is_no_concern() {
         let mut inventory = node.inventory.clone();
         inventory.functions[0].hcas.clear();
         assert!(watch.unhealthy(&inventory).is_empty());
-        // a NIC that had an RDMA device and lost it is included
+        // a NIC that has lost its RDMA device is unhealthy
         watch.unhealthy(&node.inventory);
         watch.unhealthy(&inventory);
         let begin = Stopwatch::start();

@@ -215,7 +215,7 @@ fn without_a_chain_it_is_none_of_the_daemons_business() {
         "rdma-cni is not kept in the chain: chain is not configured",
     );
     assert!(!daemon.get("/metrics").contains("chained"));
-    // the file `conf` switches the chain on
+    // this configuration enables the chain
     node.install();
     node.net("10-flannel.conflist", FLANNEL);
     let conf = format!(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A program that removes foreign entries from the list, as Cilium does with `cni.exclusive`.
+//! Tests with a program that removes foreign entries from the list, as Cilium does with `cni.exclusive`.
 
 use crate::{
     FLANNEL, Node,
@@ -39,7 +39,7 @@ fn a_dispute_costs_little_is_reported_and_ends_within_a_second() {
             }
         });
         thread::sleep(Duration::from_secs(3));
-        // the daemon does not give up, even if the disk is slow at the moment
+        // the daemon does not give up; waits for four rewrites, because the disk may be slow
         within(PATIENCE, || rewrites.load(Ordering::Relaxed) >= 4);
         over.store(true, Ordering::Relaxed);
     });

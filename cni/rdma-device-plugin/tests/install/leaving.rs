@@ -44,7 +44,7 @@ fn plugin(node: &Node, does: &str) {
     node.machine.write("new/rdma-cni", &script);
 }
 
-/// A pod with such a claim cannot end without the daemon: kubelet waits for Unprepare.
+/// A pod with a prepared claim cannot end without the daemon: kubelet waits for Unprepare.
 #[test]
 fn prepared_claims_keep_it_from_being_taken_away() {
     let node = Node::with_list(FLANNEL);

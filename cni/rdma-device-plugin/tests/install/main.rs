@@ -165,7 +165,7 @@ impl Node {
         said(&self.run("uninstall", &[]))
     }
 
-    /// Returns the node's files without the state directory.
+    /// Returns the node's files in `opt`, `etc` and the state directory.
     fn seen(&self) -> Files {
         let mut seen = BTreeMap::new();
         let mut left = ["opt", "etc", "state"].map(|it| self.path(it)).to_vec();

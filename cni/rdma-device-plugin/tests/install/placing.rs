@@ -247,7 +247,7 @@ fn list_placement_uses_the_list_only() {
     place(&node, "list");
     assert_eq!((count_of_ours(&node, FILE), is_entry(&node)), (1, None));
     assert!(!node.path(OWN).exists(), "it was made for the file");
-    // the daemon does not detect with CRI-O, or if `rdma-cni` does not query kubelet
+    // there is no detection entry with CRI-O, or if `rdma-cni` does not query kubelet
     for chain in [
         r#"{"placement":"auto","runtime":"crio"}"#,
         r#"{"placement":"auto","plugin":{"devices":[{"netdev":"ens1"}]}}"#,

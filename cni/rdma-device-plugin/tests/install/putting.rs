@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `install` and `uninstall`.
+//! Tests of `install` and `uninstall`: the list, the binaries, and the errors.
 
 use crate::{FLANNEL, Node, SOCKET, TERWAY, refused, said};
 use inotify::{Inotify, WatchMask};
@@ -151,7 +151,7 @@ fn containerd_hears_of_the_new_list() {
                 "install" => node.install(),
                 _ => node.uninstall(),
             };
-            // discard the events from before the new list
+            // each step must cause an event after which containerd reads its configuration again
             let mut buffer = [0; 4096];
             let events = inotify.read_events(&mut buffer).expect("heard");
             assert!(events.count() > 0, "{file}: {step}");
@@ -267,7 +267,7 @@ fn an_impossible_install_is_one_sentence_and_changes_no_list() {
     let error = refused(&node.run("install", &["--from", &new(&node)]));
     assert!(error.contains("has no rdma-ipam"), "{error}");
     assert_eq!(node.seen(), node_before);
-    // with --from: otherwise `install` would search the binaries beside the program, where a build may have put them
+    // a later version wrote the record
     node.machine.write("state/install.json", "{\"format\":3}");
     let error = refused(&node.run("uninstall", &[]));
     assert!(

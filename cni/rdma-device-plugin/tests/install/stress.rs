@@ -22,7 +22,7 @@ use std::{
 
 const FILE: &str = "10-flannel.conflist";
 
-/// Generation of a file that its writer has not finished.
+/// Bit of the generation that is set while the other program is writing the file.
 const UNFINISHED: u64 = 1;
 
 /// Ways in which network programs write their file.
@@ -42,7 +42,7 @@ const STYLES: [Style; 4] = [
 ];
 
 impl Style {
-    /// Writes the file slowly. A style that writes the file itself writes it in two pieces.
+    /// Writes the file slowly. Each style except `Rename` writes the file in two pieces.
     fn write(self, path: &Path, text: &str, pause: Duration) {
         let pieces = |mut file: File| {
             let (first, second) = text.as_bytes().split_at(text.len() / 2);
@@ -78,7 +78,7 @@ impl Style {
     }
 }
 
-/// Number of nodes, each with one network. Below: number of rewrites by each network.
+/// Number of nodes, each with one network. `ROUNDS` is the number of rewrites by each network.
 const NODES: u64 = 4;
 const ROUNDS: u64 = 50;
 

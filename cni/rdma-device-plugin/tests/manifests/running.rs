@@ -310,7 +310,7 @@ fn a_node_is_installed_kept_and_left_as_it_was() {
         error.contains("team/train-0: the devices can only be restored on the node itself"),
         "{error}"
     );
-    // a pod with RDMA was started on the node since
+    // the ADD of a later pod has restored the devices, and removed the record
     fs::remove_file(node.path(RECORD)).expect("removed");
     node.stays(&uninstall);
     assert_eq!(fs::read_to_string(node.list()).expect("the list"), LIST);

@@ -303,7 +303,7 @@ async fn idle_clients_do_not_pile_up() {
     );
 }
 
-/// Reads the records of `rdma-cni`.
+/// The metrics show the state of SMC in the records of `rdma-cni`.
 #[tokio::test(flavor = "multi_thread")]
 async fn whether_pods_have_smc() {
     let site = Site::new(vec![]);

@@ -206,7 +206,7 @@ async fn a_browser_draws_the_page() {
     for text in SHOWN {
         assert!(dom.contains(text), "no {text} in:\n{dom}");
     }
-    // this shows elements that the browser had to close by itself
+    // the numbers differ if the browser had to close an element itself
     let (_, page) = server.answer("GET", "/").await;
     for element in [
         "<section", "<svg", "<table", "<tr", "<td", "<text", "<path", "</main>",

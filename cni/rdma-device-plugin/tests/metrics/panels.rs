@@ -292,8 +292,8 @@ fn color(index: usize) -> &'static str {
     COLORS[index % COLORS.len()]
 }
 
-/// Returns the legend's names, each with its position from the upper left corner. The legend is limited to a third of
-/// the panel, where Grafana shows a scroll bar.
+/// Returns the legend's names, each with its position from the upper left corner. The legend has at most a third of the
+/// panel's height. Grafana would show a scroll bar.
 fn legend(panel: &Panel, at: Rectangle) -> Vec<(f64, f64, String)> {
     let (mut x, mut y) = (0.0, 0.0);
     let mut names = Vec::new();

@@ -268,7 +268,7 @@ async fn prometheus_reads_it_and_alerts_and_panels_are_answered() {
     }
 }
 
-/// Runs the program itself from its start to its end.
+/// Scrapes the daemon itself, from its start to its end.
 #[test]
 #[ignore = "scripts/test --full: it needs Prometheus"]
 fn prometheus_reads_the_daemon_and_hears_of_its_end() {

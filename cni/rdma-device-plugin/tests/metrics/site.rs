@@ -274,7 +274,7 @@ pub(crate) fn container(name: &str, resource: &str, ids: &[&str]) -> ContainerRe
     };
     ContainerResources {
         name: name.to_owned(),
-        // kubelet has one entry for each NUMA node
+        // kubelet lists a resource once for each NUMA node
         devices: vec![devices.clone(), devices],
         ..ContainerResources::default()
     }

@@ -421,8 +421,8 @@ fn an_exclusive_devices_information_promises_no_path_that_can_change() {
     assert!(shared.expect("given").0.envs.is_empty());
 }
 
-/// Information for Multus: a virtual function with its physical function. There is none for a device for which the
-/// specification has no type.
+/// Information for Multus about a virtual function names its physical function. A device for which the specification
+/// has no type gets no file.
 #[test]
 fn device_information_is_of_exclusive_pci_functions() {
     let files = |resource: &str, layout: &str| {

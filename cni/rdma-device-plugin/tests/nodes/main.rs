@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of the daemon's offers and answers on a dozen node layouts. For each foreign configuration format, they are
-//! compared with the offers and answers of the program that owns the format. Every difference is intended, and has a
-//! reason.
+//! Tests of the daemon's offers and answers on a dozen node layouts. For each foreign configuration format, the tests
+//! compare them with those of the program that owns the format. Every difference is intended, and has a reason.
 //!
 //! - `<layout>/node.json` has the node, as a base of `bases/` and the differences from it (see the crate `cases`).
 //! - `configs/` has the configurations.
@@ -198,7 +197,7 @@ fn we_answer_as_the_tables_say() {
     assert!(cases > 40, "{cases} cases");
 }
 
-/// Neither program offers a resource that a table does not have.
+/// The daemon offers no resource that a layout's table does not have.
 #[test]
 fn we_offer_nothing_that_the_tables_do_not_have() {
     for (layout, table) in tables() {

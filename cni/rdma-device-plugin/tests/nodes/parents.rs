@@ -143,7 +143,7 @@ fn a_netdev_that_goes_takes_the_devices_ids_along_until_it_is_back() {
     );
     let published = serde_json::to_value(offers[0].published()).expect("JSON");
     assert_eq!(published["every"], json!(["0000:5e:00.0"]));
-    // the pod does not get an unusable device, as it does not get an unhealthy one
+    // the pod gets no device without its parent netdev, just as it gets no unhealthy device
     let (_, grants) = offers[0]
         .answer(&["0".to_owned()], &without)
         .expect("an answer");

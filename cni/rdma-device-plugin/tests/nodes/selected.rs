@@ -165,7 +165,7 @@ fn a_device_in_a_pod_stays_offered() {
     };
     let (restarted, _) = of(&conf, &inside, &PreviousOffers::of_published(&published));
     assert_eq!(addresses(&restarted[0]), VFS);
-    // a device that was never observed does not count as another device
+    // a daemon without earlier observations offers only the devices whose netdevs are on the host
     let (fresh, _) = of(&conf, &inside, &PreviousOffers::default());
     assert_eq!(addresses(&fresh[0]), ["0000:3b:00.2", "0000:3b:00.5"]);
     // a visible device that no longer matches is removed

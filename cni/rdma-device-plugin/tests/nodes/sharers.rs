@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Number of ids of shared devices, by the length of their GID tables.
+//! Tests the number of ids of shared devices, which depends on the length of their GID tables.
 
 use crate::node;
 use rdma_device_plugin::{
@@ -28,7 +28,7 @@ fn bonds(lengths: [u32; 2]) -> Inventory {
     inventory
 }
 
-/// The offer of `resource` within `conf`, and the remarks on its number.
+/// Returns the offer of `resource` in `conf`, and the remarks about its number of ids.
 fn of(
     conf: &str,
     resource: &str,
@@ -209,11 +209,11 @@ fn no_id_is_taken_away_until_the_node_reboots() {
     let rebooted = publish(&before, Some("another boot"));
     assert_eq!(of(IPV6, shared, [128, 256], &rebooted).0.ids.len(), 28);
 
-    // an earlier version had no number, and offered the default
+    // an earlier version did not derive the number from the tables, and offered the default
     let (earlier, _) = of(IPV6, shared, [0, 0], &PreviousOffers::default());
     let upgraded = publish(&earlier, None);
     assert_eq!(of(IPV6, shared, [128, 256], &upgraded).0.ids.len(), 1000);
-    // a number that no table decided on is not remembered
+    // the daemon does not remember a number that it did not derive from a table
     let unknown = publish(&earlier, Some(&this));
     assert_eq!(of(IPV6, shared, [128, 256], &unknown).0.ids.len(), 28);
     let unknown = PreviousOffers::of(std::slice::from_ref(&earlier));

@@ -78,8 +78,8 @@ fn the_nic_of_the_default_route() {
     );
 }
 
-/// The node's only RDMA NIC has the default route. Containers get its character devices, except if pods would also get
-/// its netdev.
+/// The node's only RDMA NIC has the default route. Containers get its character devices, unless pods would also get its
+/// netdev.
 #[test]
 fn the_only_nic_is_the_pods_where_no_netdev_is() {
     let (mut inventory, address) = eight(|function| function.netdevs[0].default_route = true);
