@@ -116,7 +116,7 @@ impl Forbidden {
         self.interval(number).map(|interval| interval.why)
     }
 
-    /// Returns the last address of the never assigned interval that contains `number`.
+    /// Returns the last address of the forbidden interval that contains `number`.
     pub fn until(&self, number: u128) -> Option<u128> {
         self.interval(number).map(|interval| interval.last)
     }

@@ -3,10 +3,10 @@
 //!
 //! The network's own directory works only with a runtime that calls its plugins at ADD **and** at DEL. libcni's cache
 //! of a pod's network (`cacheAdd()`, `libcni/api.go`) contains the text of the list without the appended plugins. So
-//! the cache does not show whether the runtime calls them. CRI-O does not call them at DEL, because it loads the
-//! network from this cache (`loadNetworkFromCache()`, ocicni 0.4.3). Therefore only recorded calls are evidence.
-//! Without evidence, the real entry stays in the list. Our file in the directory then has an entry that attaches
-//! nothing and records each verb ([`DETECT`]).
+//! the cache does not show whether the runtime calls the appended plugins. CRI-O does not call them at DEL, because it
+//! loads the network from this cache (`loadNetworkFromCache()`, ocicni 0.4.3). Therefore only recorded calls are
+//! evidence. Without evidence, the real entry stays in the list. Our file in the directory then has an entry that
+//! attaches nothing and records each verb ([`DETECT`]).
 
 use crate::{
     Change, Directory, Entry, Picked, TYPES, entry::DETECT, list::List, plan::Obstacle,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Slices as data: the devices of a node, and the slices in the API server.
+//! Tests of ResourceSlices as data: from a node's devices to the slices in the API server.
 
 use dra::{
     Nic, Resource,

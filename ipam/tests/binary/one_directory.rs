@@ -21,8 +21,8 @@ fn pod(container: &str, primary: &Value, rail: &Value, theirs: [bool; 2]) -> [Ca
     ]
 }
 
-/// Both sets have the number 0. host-local uses the file with this number even if `rdma-ipam` wrote it. Then
-/// `rdma-ipam` starts its round robin again once.
+/// The range sets of both plugins have the number 0. host-local uses the pointer file with this number even if
+/// `rdma-ipam` wrote it. In this case `rdma-ipam` starts its round robin again once.
 #[test]
 fn each_of_two_sets_of_one_number_goes_round() {
     for (theirs, primaries) in [

@@ -148,7 +148,7 @@ fn a_single_configuration_stays_and_its_list_follows_it() {
     files.sort();
     carried_out(&mut files, &mut placed).expect("placed");
     assert_ne!(text(&files).expect("the list"), first);
-    // another program has written half of the file: our list stays, because pods start by it
+    // another program has written half of the file: our list stays, because the runtime needs it to start pods
     let at = files
         .iter()
         .position(|it| it.0 == "10-terway.conf")
@@ -260,8 +260,8 @@ fn multus_is_followed_to_its_configured_network() {
         (place.file.as_str(), files.len()),
         ("10-terway+rdma-cni.conflist", 3)
     );
-    // Multus calls a network that has no file, a network of the cluster, or a single configuration
-    // (OpenShift lets Multus read it from another directory)
+    // Multus calls a network without a file, a network's list, or a single configuration, which on OpenShift is in
+    // another directory
     let elsewhere = "/host/run/multus/cni/net.d/10-ovn-kubernetes.conf";
     for network in ["gone", "cbr0", "/etc/cni/net.d/10-terway.conf", elsewhere] {
         let mut files = vec![

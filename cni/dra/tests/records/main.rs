@@ -93,7 +93,7 @@ fn record(directory: &Path, awaits_network: bool) -> Record {
     }
 }
 
-/// Returns the claims in `directory`, with the one of [`record`].
+/// Prepares the claim of [`record`] in `directory`, and returns the claims there.
 fn prepared(directory: &Path, awaits_network: bool) -> Claims {
     let claims = Claims::new(directory);
     let record = record(directory, awaits_network);
@@ -222,7 +222,7 @@ fn without_a_network_there_is_no_specification() {
     );
     let first = injected(directory.path()).expect("a specification");
     let one = &first[format!("{UID}-one")];
-    // a move adds no kinds that containers did not have
+    // the new numbers add no kind of device that containers did not have
     assert_eq!(one["nodes"], json!(["uverbs5 231:197", "rdma_cm 10:120"]));
 
     // a second pod of the claim and kubelet's second Prepare do not change the state

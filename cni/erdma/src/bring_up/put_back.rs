@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Plans how to restore a NIC's state from before the bring-up. This module has no I/O. The plan removes the daemon's
-//! configuration. Configuration that another program has changed is kept and reported.
+//! configuration. It keeps configuration that another program has changed, and reports it.
 
 use super::{
     ownership::uppers,

@@ -116,7 +116,7 @@ fn waited(
         if round == 0 {
             assert_eq!(service.requests().len(), requests, "{told}");
         }
-        // a call for another reason sends no request during this period
+        // a further call of `settle` sends no request during this period
         let asked = service.requests().len();
         let again = process.settle(&node.nics());
         if since.elapsed() >= wait {

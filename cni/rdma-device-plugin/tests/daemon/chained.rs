@@ -125,8 +125,8 @@ fn run(verb: &str, arguments: &[(&str, &Path)]) {
 const WITHOUT: &[&str] = &["flannel", "portmap"];
 const WITH: &[&str] = &["flannel", "portmap", "rdma-cni"];
 
-/// Another runtime does not call the entries in a network's own directory. The daemon detects this when the new runtime
-/// makes its first pod, and moves the entry back to the list.
+/// The node's new runtime does not call the entries in a network's own directory. The daemon detects this when the new
+/// runtime makes its first pod, and moves the entry back to the list.
 #[test]
 fn a_runtime_that_reads_no_directories_any_more_is_found_out() {
     let node = Chained::placed(r#","placement":"auto""#).installed();

@@ -405,8 +405,8 @@ fn without_the_option_nothing_is_set_and_no_record_is_read() {
     assert!(!running.machine.path("state/containers").exists());
 }
 
-/// The option is switched off, and the node is rebooted. The runtime starts a container again by the name of the CDI
-/// entry from Allocate.
+/// The operator removes `rails` from `environment` after Allocate. The runtime still starts the container by the name
+/// of the CDI entry from Allocate, so the daemon must write this entry.
 #[test]
 fn promised_rails_are_published_under_any_later_configuration() {
     let running = Running::with(CONFIGURATION).listed("rdma/hca", 8);

@@ -52,8 +52,8 @@ fn sockets(machine: &Machine) -> usize {
     names.filter(|name| *name != "kubelet.sock").count()
 }
 
-/// Makes two upgrades, one after the other: each new daemon replaces a daemon that itself replaced another one.
-/// `attaches` is the number of further registrations of a plugin, by which kubelet notices the plugin's end.
+/// Makes two upgrades, so that the second one replaces a daemon that itself replaced another one. After each upgrade,
+/// `attaches` plugins must have registered again, so that kubelet notices their end.
 #[track_caller]
 fn no_moment_without_ids(generation: Generation, attaches: usize) {
     let Running {
@@ -99,7 +99,7 @@ fn nor_with_kubelets_that_replace_the_old_one() {
     no_moment_without_ids(Generation::Replacing, 0);
 }
 
-/// Both daemons have one address for metrics. The leader answers requests at this address, and probes.
+/// Both daemons have one address for metrics. Only the leading daemon answers the requests and probes at this address.
 #[test]
 fn the_address_for_metrics_goes_to_the_new_daemon_and_back() {
     let machine = Machine::with(&[FIRST, SECOND]);

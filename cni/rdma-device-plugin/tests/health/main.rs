@@ -76,7 +76,7 @@ fn a_port_without_events_is_observed_soon_enough() {
         becomes(node, &mut watch, None, SOON);
         quiet(node, &mut watch);
         for state in ["2: INIT\n", "4: ACTIVE\n", "1: DOWN\n", "4: ACTIVE\n"] {
-            // the watch has just observed in the round before: it waits for at most one interval
+            // the watch observed a moment ago, so its next observation is at most one interval later
             node.port(state);
             let begin = Stopwatch::start();
             assert!(node.wait(PATIENCE, watch.next()), "{state} was not seen");

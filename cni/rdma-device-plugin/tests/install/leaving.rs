@@ -98,7 +98,7 @@ fn pods_with_devices_are_not_left_behind() {
     assert_eq!(node.read("etc/cni/net.d/10-flannel.conflist"), FLANNEL);
     assert!(node.path("opt/cni/bin/rdma-cni").exists());
     assert!(!node.path("called").exists(), "a pod that lives was ended");
-    // the runtime ends the pod by a list without rdma-cni, so only the next run restores the devices
+    // the list has no rdma-cni when the runtime ends the pod, so only the next `uninstall` restores the devices
     netns.die();
     let text = node.uninstall();
     assert!(

@@ -399,7 +399,7 @@ fn another_directory_is_distinguished_from_one_whose_entry_is_gone() {
     assert!(error.contains("has none of them"), "{error}");
     fs::remove_dir(&lists).expect("removed");
     fs::rename(&aside, &lists).expect("moved back");
-    // the state after the removal of the entry
+    // make the state in which the killed run had already removed the entry
     fs::remove_dir_all(node.path(OWN)).expect("removed");
     node.uninstall();
     assert_eq!(node.seen(), before);

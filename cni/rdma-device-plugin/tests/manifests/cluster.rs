@@ -29,7 +29,7 @@ pub(crate) struct Cluster {
     pub(crate) others: Vec<Value>,
 }
 
-/// Addresses that kubelet can put into arguments. The manifest does not know the address family.
+/// Addresses that kubelet can put into arguments, one of each family: the manifest must work with both families.
 const NODE_ADDRESSES: [&str; 2] = ["192.0.2.7", "2001:db8::7"];
 
 pub(crate) fn cluster(file: &'static str) -> Cluster {

@@ -339,7 +339,7 @@ fn there_are_examples_for_every_scenario() {
     );
 }
 
-/// An example with hostNetwork differs from the other example only in few fields.
+/// An example with hostNetwork has pods of the same names as the example without it.
 #[test]
 fn both_ways_are_of_the_same_pods() {
     for file in yaml_files("conf/examples") {

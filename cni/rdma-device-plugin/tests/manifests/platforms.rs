@@ -204,7 +204,7 @@ struct SELinuxContext {
     options: Option<SELinuxOptions>,
 }
 
-/// A strategy without ranges, which are not used here.
+/// A strategy without the ranges of the API's type, because the tested constraints have none.
 #[derive(Debug, Deserialize, Serialize)]
 struct Strategy {
     #[serde(rename = "type")]

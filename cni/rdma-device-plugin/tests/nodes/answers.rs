@@ -311,7 +311,7 @@ fn a_container_with_all_devices_has_them_whichever_has_which_number() {
         &mut left[1].hcas[0].char_devices,
         &mut right[0].hcas[0].char_devices,
     );
-    // with ids of one device each, and with one id of several devices
+    // test two ids with one device each, and one id with both devices
     let vfs = offer(
         r#""kind":"exclusive","devices":[{"pf":"ens1f0#0-3"}]"#,
         &node,

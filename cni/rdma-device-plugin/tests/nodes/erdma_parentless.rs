@@ -102,8 +102,8 @@ fn a_device_matches_by_any_of_its_functions() {
             assert_eq!(found.len(), count, "{conf} {has_parent}: {found:?}");
         }
     }
-    // a function's address selects the NIC if the node has only this NIC. With two NICs it selects none, because the
-    // function could belong to either of them
+    // the address of an RDMA function selects a NIC only if the node has no other eRDMA NIC. With two NICs it selects
+    // none, because the function could belong to either of them
     let both = machine(false);
     let conf = of("pci: '0000:00:07.0'");
     assert_eq!(addresses(&conf, &both), [] as [&str; 0]);

@@ -266,8 +266,7 @@ fn a_bond_can_be_one_pods_alone_where_its_rdma_device_stays_for_that() {
     let why = "is a port of bond0, which cannot be moved into a pod, and RDMA devices belong to one network";
     assert!(remarks[0].contains(why), "{remarks:?}");
 
-    // a netdev of one bond has the node's default route, and both ports of the other bond have an RDMA
-    // device
+    // a port of one bond has the node's default route, and both ports of the other bond have an RDMA device
     bonds.rdma_mode = None;
     bonds.functions[2].netdevs[0].default_route = true;
     let hca = bonds.functions[0].hcas.clone();

@@ -118,7 +118,7 @@ fn as_many_claims_as_ids_may_have_a_device() {
     let (reloading, _) = of(&dra, shared, [0, 0], &previous);
     assert_eq!(reloading.sharers(), Some(28));
 
-    // the scheduler counts claims, so the number can fall
+    // with claims the number can fall, because the scheduler counts the claims itself
     let (before, _) = of(&dra, shared, [256, 256], &none);
     assert_eq!(before.sharers(), Some(60));
     let (shorter, remarks) = of(&dra, shared, [128, 256], &PreviousOffers::of(&[before]));

@@ -81,7 +81,7 @@ struct Watched {
     asked: VecDeque<(Target, Option<Duration>)>,
     /// Reason why the last request was not sent.
     not_asked: Option<&'static str>,
-    /// Number of successive requests that were not sent. A missing peer is one reason.
+    /// Number of successive requests that were not sent, for example because the rail has no peers.
     unsent: u32,
 }
 
@@ -173,7 +173,7 @@ impl Watch {
         }
     }
 
-    /// Applies the verdicts of this node's previous watch. Its requests are unknown.
+    /// Applies the verdicts of this node's previous watch. The requests behind these verdicts are unknown.
     pub(super) fn had(&mut self, states: &[RailState]) {
         for state in states.iter().filter(|it| it.is_unreachable) {
             let mut rails = self.rails.iter_mut();
