@@ -127,7 +127,7 @@ fn read(path: &Path) -> Result<Option<[u8; SECRET]>, SecretError> {
     bytes.try_into().map(Some).map_err(wrong)
 }
 
-/// Source of random numbers. It blocks only until the kernel is seeded, long before pods start.
+/// Source of random numbers. Reading it does not block (random(4)), and the kernel seeds it long before pods start.
 const RANDOM: &str = "/dev/urandom";
 
 /// Returns a random number.

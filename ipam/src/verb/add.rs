@@ -151,9 +151,9 @@ struct Pointer {
 }
 
 impl Pointer {
-    /// Returns host-local's round-robin file, unless its address is of another pool: another plugin of the list that
-    /// uses the same directory may have this file for its own set with the same number. Then returns a file of this
-    /// pool alone. If both plugins wrote the file, each ADD would start at the lowest free address.
+    /// Returns host-local's round-robin file. If its address is outside the pool, returns a file of this pool alone:
+    /// another plugin of the list may use host-local's file for its own range set of the same number. If both plugins
+    /// wrote one file, each ADD would start at the lowest free address.
     fn of(locked: &Locked<'_>, pool: &Pool) -> Self {
         match locked.last(&pool.pointer) {
             Some(ip) if pool.range_of(ip).is_none() => {

@@ -28,8 +28,8 @@ pub struct Node<'a> {
 }
 
 impl<'a> Node<'a> {
-    /// Returns the input for the network of `place`. `raw` is the network's configuration. `patience` limits the wait
-    /// for locks.
+    /// Returns the input of a verb for the network of `place`. `raw` is the network's configuration. `patience` limits
+    /// the wait for the lock of the leases.
     pub fn new(
         (disk, linux): (&'a dyn Disk, &'a Linux),
         environment: &'a Environment,

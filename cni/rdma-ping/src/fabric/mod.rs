@@ -75,8 +75,8 @@ impl FabricRail {
 pub struct RailState {
     /// Name of the RDMA device.
     pub device: String,
-    /// True after the rail's last 12 requests were lost. They go to different peers. The value becomes false after two
-    /// of the last 12 requests were answered.
+    /// True after the rail's last 12 requests were lost. The requests go to different peers, if there are enough. The
+    /// value becomes false after two of the last 12 requests were answered.
     pub is_unreachable: bool,
     /// True if the daemon must treat the rail as unhealthy. Such a rail is unreachable while other rails reach each
     /// other. When it became unhealthy, at most [`Fabric::percent`] of the cluster's rails were unreachable.
