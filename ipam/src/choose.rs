@@ -120,7 +120,6 @@ pub fn exhausted(pool: &Pool, forbidden: &Forbidden, taken: &BTreeSet<IpAddr>) -
     (!round_robin(pool, None).iter().any(free)).then_some(taken.len())
 }
 
-/// Returns the numbers of the `taken` addresses that are in `pool`.
 fn numbers(pool: &Pool, taken: &BTreeSet<IpAddr>) -> BTreeSet<u128> {
     let in_pool = taken
         .iter()

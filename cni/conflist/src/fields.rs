@@ -66,7 +66,6 @@ pub fn ipam(entry: &Map<String, Value>) -> Result<(), ConfError> {
     }
 }
 
-/// Returns the type of the IPAM plugin in `entry`.
 fn kind<'a>(entry: &Field<'a>) -> Option<&'a str> {
     let kind = entry.at("ipam").at("type").value()?.as_str();
     kind.filter(|it| !it.is_empty())

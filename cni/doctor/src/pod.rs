@@ -117,7 +117,6 @@ fn ping(question: &Question, all: &[Attachment]) -> Result<Option<Vec<OsString>>
     Ok(Some(line))
 }
 
-/// Returns the only pod with the name `name`.
 fn only<'a>(pods: &BTreeSet<&'a str>, name: &str) -> Result<&'a str> {
     let all: Vec<&str> = pods.iter().filter(|it| fits(name, it)).copied().collect();
     match all.as_slice() {
@@ -148,7 +147,6 @@ fn fits(name: &str, pod: &str) -> bool {
     pod == name || pod.split_once('/').is_some_and(|(_, it)| it == name)
 }
 
-/// Returns the addresses of all pods, each with the pod's name.
 fn owners(all: &[Attachment]) -> Vec<(IpAddr, &str)> {
     let of = |it| {
         let Attachment { pod, rails, .. }: &Attachment = it;

@@ -44,7 +44,6 @@ impl Owner {
         format!("fieldSelector=spec.driver%3D{driver}%2Cspec.nodeName%3D{node}")
     }
 
-    /// Returns the name of the slice with the index `index`.
     fn slice(&self, index: usize) -> String {
         let name = format!("{}-{}-{index}", self.node, self.driver);
         match name.len() <= LONGEST_NAME {
@@ -190,7 +189,6 @@ pub fn lacks(required: &Value, slice: &Value) -> Option<String> {
     differs(required, &slice["spec"])
 }
 
-/// Returns the first field of `required` that is missing or different in `found`.
 fn differs(required: &Value, found: &Value) -> Option<String> {
     match (required, found) {
         (Value::Object(required), Value::Object(found)) => {

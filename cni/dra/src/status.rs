@@ -31,7 +31,6 @@ pub fn has_all(allocation: &Value, own: &[Value]) -> bool {
         .all(|device| results.iter().any(|it| is_of(it, device)))
 }
 
-/// Returns true if both objects refer to the same device.
 fn is_of(a: &Value, b: &Value) -> bool {
     let fields = ["driver", "pool", "device", "shareID"];
     fields.iter().all(|field| a[field] == b[field])

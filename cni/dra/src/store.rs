@@ -306,7 +306,6 @@ impl Claims {
         aside
     }
 
-    /// Returns the UIDs of the claims with a record.
     fn uids(&self) -> Vec<String> {
         let entries = fs::read_dir(&self.root).into_iter().flatten().flatten();
         let names = entries.filter_map(|entry| entry.file_name().into_string().ok());

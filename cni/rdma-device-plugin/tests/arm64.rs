@@ -60,7 +60,6 @@ fn words(output: &Output) -> String {
     format!("{out}{error}")
 }
 
-/// Returns the output of `readelf` for a binary.
 fn elf(binary: &Path) -> String {
     let mut readelf = Command::new("readelf");
     readelf.args(["--wide", "--file-header", "--segments", "--sections"]);

@@ -47,7 +47,6 @@ fn words(output: &Output) -> String {
     format!("{out}{error}")
 }
 
-/// Runs `scripts/image` with `binaries` in the directory `caller`, under the umask `umask`.
 fn image(binaries: &Path, caller: &Path, umask: &str, output: &str) -> PathBuf {
     let mut command = Command::new("bash");
     command.args(["-c", "umask \"$1\"; shift; exec \"$@\"", "bash", umask]);

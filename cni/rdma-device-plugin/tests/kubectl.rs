@@ -95,7 +95,6 @@ impl Desk {
         command
     }
 
-    /// Runs the command line. Returns exit code, output and errors.
     fn types(&self, line: &str) -> (Option<i32>, String, String) {
         let output = self.command(line).output().expect("it runs");
         let text = |bytes| String::from_utf8(bytes).expect("UTF-8");

@@ -11,7 +11,6 @@ use std::{
     process::Command,
 };
 
-/// Returns the text of a file of the clone.
 fn text(clone: &Clone, path: &str) -> String {
     let file = clone.path().join(path);
     fs::read_to_string(file).unwrap_or_else(|error| panic!("{path}: {error}"))
@@ -124,7 +123,6 @@ fn the_notes_are_the_changelogs_section() {
     );
 }
 
-/// Returns the files in the directory with their content.
 fn files(directory: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let entries = fs::read_dir(directory).expect("a directory");
     let paths = entries.map(|entry| entry.expect("an entry").path());

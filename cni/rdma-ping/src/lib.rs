@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `rdma-device-plugin ping`: sends RDMA requests to rails. The peer needs no program ([`rdma_netns::sidr`]). The command
-//! reads the kernel's state and the records of pods, and changes nothing.
+//! `rdma-device-plugin ping`: sends RDMA requests to rails. The peer needs no program ([`rdma_netns::sidr`]). The
+//! command reads the kernel's state and the records of pods, and changes nothing.
 //!
 //! | module | owns |
 //! |---|---|
@@ -392,7 +392,6 @@ mod tests {
         arguments: Arguments,
     }
 
-    /// Returns the exit code, standard output and standard error of `ping` with `arguments`.
     fn pinged(arguments: &[&str]) -> (ExitCode, String, String) {
         let state = tempfile::tempdir().expect("a directory");
         let directory = state.path().to_str().expect("UTF-8");

@@ -83,7 +83,6 @@ impl Rail {
     }
 }
 
-/// Returns the first of `addresses` that has the family of `other`.
 fn of_family(addresses: &[IpAddr], other: IpAddr) -> Option<IpAddr> {
     let mut addresses = addresses.iter().copied();
     addresses.find(|it| it.is_ipv4() == other.is_ipv4())
@@ -180,7 +179,6 @@ pub(crate) fn addresses() -> io::Result<BTreeMap<String, Vec<IpAddr>>> {
     Ok(addresses)
 }
 
-/// Returns the hardware addresses of Ethernet netdevs, by name.
 fn macs() -> io::Result<BTreeMap<String, HardwareAddress>> {
     let mac = |it: InterfaceAddress| {
         let link = it.address?;

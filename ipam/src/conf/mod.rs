@@ -124,7 +124,6 @@ pub fn conflicts(raw: &Map<String, Value>) -> Result<Vec<IpAddr>, ConfError> {
 
 const ADDRESSES: &str = "must list addresses";
 
-/// Parses an address without a prefix length.
 fn address(value: &Value) -> Option<IpAddr> {
     plain(value.as_str()?)
 }

@@ -431,7 +431,6 @@ impl Locked<'_> {
     }
 }
 
-/// Returns the text of the note at `path`.
 fn note(path: &Path) -> Result<Option<String>, StoreError> {
     match fs::read_link(path) {
         Ok(text) => Ok(Some(text.to_string_lossy().into_owned())),
@@ -442,12 +441,10 @@ fn note(path: &Path) -> Result<Option<String>, StoreError> {
     }
 }
 
-/// Returns true if `seen`, the time in a note, is less than `time` ago.
 fn is_within(seen: &str, time: Duration) -> bool {
     note::is_within(seen, seconds(), time)
 }
 
-/// Returns the present time in seconds since 1970.
 fn seconds() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     now.unwrap_or_default().as_secs()

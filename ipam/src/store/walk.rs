@@ -52,7 +52,6 @@ impl Contents {
     }
 }
 
-/// Returns the warning for a foreign file.
 fn warning(path: &Path) -> String {
     format!("{path:?} is not a lease: it stays, move it elsewhere")
 }

@@ -47,7 +47,6 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Returns the attachment of the verb.
     fn owner(&self) -> Result<Owner, EnvironmentError> {
         let target = self.environment.target.as_ref();
         let target = target.ok_or_else(|| EnvironmentError::Missing {

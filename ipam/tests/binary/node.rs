@@ -80,7 +80,6 @@ impl Node {
         self.directory.path().join("networks")
     }
 
-    /// Returns the network's directory of leases.
     pub(crate) fn leases_dir(&self) -> PathBuf {
         self.data_dir().join("net")
     }
@@ -95,7 +94,6 @@ impl Node {
         mark
     }
 
-    /// Returns a configuration with these fields in `ipam`.
     pub(crate) fn conf(&self, ipam: Value) -> Value {
         let mut ipam: Map<String, Value> = ipam.as_object().expect("an object").clone();
         ipam.insert("type".into(), "rdma-ipam".into());
@@ -104,7 +102,6 @@ impl Node {
         json!({"cniVersion": "1.1.0", "name": "net", "ipam": ipam})
     }
 
-    /// Returns the leased addresses, in order.
     pub(crate) fn leases(&self) -> Vec<String> {
         let Ok(entries) = fs::read_dir(self.leases_dir()) else {
             return vec![];
@@ -120,7 +117,6 @@ impl Node {
         ips.iter().map(ToString::to_string).collect()
     }
 
-    /// Returns the notes of attachments, in order.
     pub(crate) fn notes(&self) -> Vec<String> {
         let directory = self.leases_dir().join("rdma-ipam/attachments");
         let Ok(entries) = fs::read_dir(directory) else {

@@ -69,7 +69,6 @@ fn a_range_that_was_changed_is_gone_round() {
     assert_eq!(next("10.78.0.0/24"), "10.78.0.4");
 }
 
-/// Returns the files below `directory` whose names end with `ending`.
 fn files(directory: &Path, ending: &str) -> Vec<PathBuf> {
     let mut found = vec![];
     for entry in fs::read_dir(directory).expect("a directory") {

@@ -14,7 +14,6 @@ fn note(node: &Node, address: &str) -> PathBuf {
     node.leases_dir().join("rdma-ipam/nodes").join(address)
 }
 
-/// Makes the note of `address` older by `seconds`.
 fn age(node: &Node, address: &str, seconds: u64) {
     let note = note(node, address);
     let seen = fs::read_link(&note).unwrap();

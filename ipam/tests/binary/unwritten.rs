@@ -70,7 +70,6 @@ impl Write for Output<'_> {
     }
 }
 
-/// Runs ADD in this process, and returns its code and message.
 fn add(node: &Node, settles: bool, then: Broken) -> (u64, String) {
     let mut conf = node.conf(json!({"subnet": "10.77.0.0/24"}));
     conf["log"] = json!({"level": "off"});

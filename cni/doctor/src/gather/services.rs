@@ -136,7 +136,6 @@ pub(super) fn limits_left(view: &View, state_dir: &Path) -> Vec<String> {
     names.collect()
 }
 
-/// Connects to the host's socket at `path`.
 fn socket(view: &View, path: &Path) -> Socket {
     let answer = pod_resources::probe_blocking(&view.path(path), LIMIT);
     let silent = answer.err().map(|error| match error {

@@ -32,7 +32,6 @@ impl Clone {
         self.0.path()
     }
 
-    /// Commits all changes in the clone.
     #[track_caller]
     pub(crate) fn commit(&self) {
         let mut git = Command::new("git");
@@ -43,7 +42,6 @@ impl Clone {
         done(git.arg("-C").arg(self.path()).args(identity).args(words));
     }
 
-    /// Runs `scripts/release` with `words`.
     pub(crate) fn release(&self, words: &[&str]) -> Output {
         let mut command = Command::new(self.path().join("scripts/release"));
         let command = command.args(words).current_dir(self.path());

@@ -30,7 +30,6 @@ fn record(running: &Running, container: &str, ids: &[&str], indexes: [u64; 2]) {
 /// A rail: the number of its NIC; the resources and ids by which kubelet allocated it; the index of its GID.
 type RailOf<'a> = (usize, &'a [(&'a str, &'a str)], u64);
 
-/// Writes the record of a pod with `rails`.
 fn record_of(running: &Running, container: &str, rails: &[RailOf<'_>]) {
     let rails = rails.iter().map(|(number, ids, index)| {
         let allocated: Vec<Value> = ids
@@ -102,7 +101,6 @@ fn file(running: &Running, below: &str) -> String {
     fs::read_to_string(path).expect("the file")
 }
 
-/// Starts kubelet's pod-resources server.
 fn pod_resources(running: &Running) -> PodResourcesServer {
     PodResourcesServer::start(&running.machine.path("kubelet/pod-resources/kubelet.sock"))
 }

@@ -17,12 +17,10 @@ pub(crate) fn run(command: &mut Command) -> Output {
     command.output().expect("it runs")
 }
 
-/// Starts the daemon.
 pub(crate) fn start(machine: &Machine) -> Daemon {
     start_with(machine, &["--metrics-address", "127.0.0.1:0"])
 }
 
-/// Starts the daemon with `arguments`.
 pub(crate) fn start_with(machine: &Machine, arguments: &[&str]) -> Daemon {
     Daemon::start(command(machine).args(arguments))
 }

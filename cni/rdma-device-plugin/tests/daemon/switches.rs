@@ -75,7 +75,6 @@ impl Cabled {
         thread::scope(|scope| scope.spawn(get).join()).expect("no panic")
     }
 
-    /// Returns the node's labels about switches.
     fn labels(&self) -> Vec<String> {
         let file = self.machine.path("features.d/rdma-device-plugin");
         let text = fs::read_to_string(file).unwrap_or_default();

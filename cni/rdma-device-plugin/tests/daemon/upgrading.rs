@@ -45,7 +45,6 @@ fn known(kubelet: &DeviceManager, resource: &str) -> Resource {
     kubelet.resource(resource).expect("known")
 }
 
-/// Returns the number of the daemons' sockets.
 fn sockets(machine: &Machine) -> usize {
     let entries = fs::read_dir(machine.path("kubelet/device-plugins")).expect("a directory");
     let names = entries.map(|entry| entry.expect("an entry").file_name());

@@ -131,7 +131,6 @@ impl Root {
     }
 }
 
-/// Runs the command. Returns exit code, standard output and standard error.
 fn run(mut command: Command) -> (i32, String, String) {
     let output = command.output().expect("started");
     let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
@@ -149,7 +148,6 @@ fn told_in(netns: &Netns, root: &Root, words: &[&str]) -> Command {
     command
 }
 
-/// Returns the text without its line breaks.
 fn joined(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -147,7 +147,6 @@ fn healthy(node: &watch::Sender<Arc<Node>>) -> usize {
     ids.filter(|id| id.healthy).count()
 }
 
-/// Grants `erdma_0` to a pod.
 fn grant(state: &Path) {
     grant_of(state, NIC.address);
 }

@@ -118,7 +118,6 @@ impl Node {
         fs::rename(&new, &file).expect("renamed");
     }
 
-    /// Removes the record.
     pub(crate) fn forget(&self) {
         fs::remove_file(self.file()).expect("removed");
     }
@@ -136,12 +135,10 @@ impl Node {
         ip(&["netns", "del", &self.pod_name()]);
     }
 
-    /// Returns true if the node has the netdev.
     pub(crate) fn has(&self, link: &str) -> bool {
         self.ip("link show").contains(link)
     }
 
-    /// Runs `ip` in the node's namespace.
     #[track_caller]
     pub(crate) fn ip(&self, arguments: &str) -> String {
         inside(&self.name, arguments)

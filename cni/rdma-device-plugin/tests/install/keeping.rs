@@ -31,7 +31,6 @@ pub(crate) fn command(node: &Node) -> Command {
     command
 }
 
-/// Returns the number of entries of `rdma-cni` in the list `file`.
 pub(crate) fn count_of_ours(node: &Node, file: &str) -> usize {
     let text = fs::read_to_string(node.path("etc/cni/net.d").join(file)).unwrap_or_default();
     text.matches("\"rdma-cni\"").count()

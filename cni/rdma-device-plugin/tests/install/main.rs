@@ -152,7 +152,6 @@ impl Node {
         command
     }
 
-    /// Runs `install`, which must succeed. Returns its output.
     #[track_caller]
     fn install(&self) -> String {
         let new = self.path("new");

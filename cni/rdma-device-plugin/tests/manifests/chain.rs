@@ -128,7 +128,6 @@ pub(crate) fn uninstall(file: &'static str) -> Cluster {
     }
 }
 
-/// Returns the init container and its arguments. `None`: there is no init container.
 pub(crate) fn installer(cluster: &Cluster) -> Option<(&Container, Arguments)> {
     match cluster.pod().init_containers.as_deref() {
         None => None,
@@ -353,7 +352,6 @@ fn the_installer_sees_only_files_that_it_uses() {
     assert_eq!(seen, CHAINED.len());
 }
 
-/// Returns the directories in which the runtime searches plugins.
 pub(crate) fn bin_dirs(install: &Install) -> Vec<PathBuf> {
     match install.cni_bin_dir.as_slice() {
         [] => vec![BIN_DIR.into()],

@@ -15,7 +15,6 @@ pub(crate) const OF_MOVED_VFS: &str = "integration/manifests/rendered/claims-of-
 
 pub(crate) const OF_WHOLE_NICS: &str = "integration/manifests/rendered/claims-of-whole-nics.yaml";
 
-/// Returns the objects of `kind` whose names contain `part`.
 fn named<'a>(objects: &'a [Value], kind: &str, part: &str) -> Vec<&'a Value> {
     let is_it = |it: &&Value| {
         let name = it["metadata"]["name"].as_str().expect("a name");
@@ -24,7 +23,6 @@ fn named<'a>(objects: &'a [Value], kind: &str, part: &str) -> Vec<&'a Value> {
     objects.iter().filter(is_it).collect()
 }
 
-/// Returns the names of the DeviceClasses of a file.
 pub(crate) fn classes(file: &'static str) -> Vec<String> {
     let objects = cluster(file).others;
     let made = named(&objects, "DeviceClass", "");

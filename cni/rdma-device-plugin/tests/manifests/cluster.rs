@@ -65,7 +65,6 @@ impl Cluster {
         }
     }
 
-    /// Returns the daemon's arguments.
     pub(crate) fn arguments(&self) -> Arguments {
         arguments(self.daemon()).unwrap_or_else(|error| panic!("{}: {error}", self.file))
     }

@@ -159,7 +159,8 @@ fn pods_with_a_network_of_their_own_need_no_privilege() {
     assert!(seen > 7, "{seen} containers");
 }
 
-/// A program that registers memory itself must be able to lock memory. With SMC and `ping`, the kernel registers memory.
+/// A program that registers memory itself must be able to lock memory. With SMC and `ping`, the kernel registers
+/// memory.
 #[test]
 fn programs_that_register_memory_may_lock_it() {
     for (file, pods) in all() {
@@ -193,8 +194,8 @@ fn smc_r_is_requested_as_the_chain_reads_it() {
     assert_eq!(annotated.collect::<Vec<_>>(), ["true"]);
 }
 
-/// Exclusive bonds, as on the page for users of ack-rdma-device-plugin: the rendered manifest has the values of the page,
-/// the daemon offers both bonds of a node, and the chain waits for the bonds' addresses.
+/// Exclusive bonds, as on the page for users of ack-rdma-device-plugin: the rendered manifest has the values of the
+/// page, the daemon offers both bonds of a node, and the chain waits for the bonds' addresses.
 #[test]
 fn the_values_of_the_exclusive_mode_are_those_of_the_page() {
     let page = fs::read_to_string(root().join("docs/drop-in.md")).expect("the page");
@@ -268,7 +269,8 @@ fn command(container: &Container) -> Option<Arguments> {
     })
 }
 
-/// Two pods on two nodes run the image of the manifests, find each other by the headless Service, and need no privileges.
+/// Two pods on two nodes run the image of the manifests, find each other by the headless Service, and need no
+/// privileges.
 #[test]
 fn the_verification_is_of_two_pods_that_find_each_other() {
     let file = root().join("conf/examples/verify.yaml");

@@ -38,7 +38,6 @@ fn documents(file: &Path) -> Vec<Value> {
     documents
 }
 
-/// Returns the YAML files below a directory, sorted.
 fn yaml_files(directory: &str) -> Vec<PathBuf> {
     let directory = root().join(directory);
     let entries = fs::read_dir(&directory).unwrap_or_else(|error| panic!("{directory:?}: {error}"));

@@ -9,7 +9,6 @@ pub(crate) const FILE: &str = "integration/manifests/rendered/refused-pods.yaml"
 pub(crate) const BY_ANOTHER_ACCOUNT: &str =
     "integration/manifests/rendered/refused-pods-by-another-account.yaml";
 
-/// Returns the objects of `kind`.
 pub(crate) fn of_kind<'a>(objects: &'a [Value], kind: &str) -> Vec<&'a Value> {
     objects.iter().filter(|it| it["kind"] == kind).collect()
 }

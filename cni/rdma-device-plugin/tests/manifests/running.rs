@@ -64,7 +64,6 @@ impl Node {
         node
     }
 
-    /// Returns the path of the node's file `path`.
     fn path(&self, path: &str) -> PathBuf {
         self.directory
             .path()
@@ -80,7 +79,6 @@ impl Node {
         self.directory.path().join("image")
     }
 
-    /// Unpacks the only layer of the image.
     fn unpack_image(&self) {
         let archive = self.directory.path().join("image.oci.tar");
         let dist = root().join("dist");
@@ -203,7 +201,6 @@ impl Node {
         done(&mut self.command(cluster, container))
     }
 
-    /// Returns the daemon's HTTP answer for `path`.
     fn get(&self, path: &str) -> String {
         let ask = format!(
             "exec 3<>/dev/tcp/127.0.0.1/9102 && printf 'GET {path} HTTP/1.0\\r\\n\\r\\n' >&3 && cat <&3"

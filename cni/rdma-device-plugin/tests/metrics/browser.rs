@@ -13,7 +13,6 @@ pub(crate) struct Browser<'a> {
 }
 
 impl Browser<'_> {
-    /// Runs the browser, and returns its output.
     pub(crate) fn run(&self, arguments: &[&str]) -> String {
         let program = env::var_os("RDMA_BROWSER");
         let program = program
@@ -30,7 +29,6 @@ impl Browser<'_> {
         String::from_utf8(output.stdout).expect("UTF-8")
     }
 
-    /// Returns a screenshot of the page at `url` as PNG.
     pub(crate) fn picture(&self, url: &str, is_dark: bool) -> Vec<u8> {
         // enum PreferredColorScheme of Chromium: 0 dark, 1 light
         let scheme = if is_dark { 0 } else { 1 };

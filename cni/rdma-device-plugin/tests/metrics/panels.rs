@@ -89,7 +89,6 @@ impl Panel {
     }
 }
 
-/// Returns the height of the page in pixels.
 pub(crate) fn height(panels: &[Panel]) -> u32 {
     let ends = panels.iter().map(|panel| {
         let place = panel.place();
@@ -99,7 +98,6 @@ pub(crate) fn height(panels: &[Panel]) -> u32 {
     format!("{end:.0}").parse().expect("a number of pixels")
 }
 
-/// Returns the page as HTML.
 pub(crate) fn page(panels: &[Panel], range: Range) -> String {
     let mut svg = String::new();
     for panel in panels {
@@ -148,7 +146,6 @@ fn draw(svg: &mut String, panel: &Panel, range: Range) {
     svg.push_str("</g>");
 }
 
-/// Shortens a title to the available width.
 fn short(title: &str, room: f64) -> String {
     let letters = title.chars().scan(0.0, |width, letter| {
         *width += LETTER * 1.2;
@@ -174,7 +171,6 @@ fn stat(svg: &mut String, panel: &Panel, at: Rectangle) {
     );
 }
 
-/// Draws the times below the graph at `at`.
 fn times(svg: &mut String, at: Rectangle, range: Range) {
     for step in 0..=6 {
         let share = f64::from(step) / 6.0;

@@ -117,7 +117,6 @@ impl Drop for Prometheus {
 }
 
 impl Prometheus {
-    /// Starts a Prometheus that scrapes `port`.
     fn start(port: u16) -> Self {
         let configuration = json!({
             "global": {"evaluation_interval": "1s"},
@@ -128,7 +127,6 @@ impl Prometheus {
         Self::with(storage, &configuration)
     }
 
-    /// Starts a Prometheus with the data in `storage`.
     pub(crate) fn with(storage: tempfile::TempDir, configuration: &Value) -> Self {
         let file = storage.path().join("prometheus.yml");
         fs::write(&file, configuration.to_string()).expect("written");
@@ -166,7 +164,6 @@ impl Prometheus {
         Some(answer["data"].clone())
     }
 
-    /// Returns the present values of `expression`.
     async fn query(&self, expression: &str) -> Vec<Value> {
         let path = format!("query?query={}", in_address(expression));
         let data = self.api(&path).await;
@@ -193,7 +190,6 @@ pub(crate) fn in_address(expression: &str) -> String {
     bytes.collect()
 }
 
-/// Returns the panels of the chart's dashboard.
 pub(crate) fn panels() -> Vec<Value> {
     let file = root().join("conf/helm/rdma-device-plugin/files/dashboard.json");
     let text = fs::read_to_string(file).expect("a dashboard");

@@ -107,7 +107,6 @@ impl Site {
         self.directory.path()
     }
 
-    /// Starts a kubelet with this behaviour.
     pub(crate) fn kubelet(&mut self, kubelet: Kubelet) {
         let socket = self.path().join("kubelet/pod-resources/kubelet.sock");
         let listener = UnixListener::bind(socket).expect("a socket");
@@ -125,7 +124,6 @@ impl Site {
         self.kubelet(kubelet);
     }
 
-    /// Makes a socket at the path of kubelet's registration socket.
     pub(crate) fn make_kubelet_socket(&self) {
         let socket = self.path().join("kubelet/device-plugins/kubelet.sock");
         drop(UnixListener::bind(socket).expect("a socket"));
@@ -189,7 +187,6 @@ impl Client {
         stream.expect("connected")
     }
 
-    /// Returns status and body of an answer.
     pub(crate) async fn get(&self, method: &str, path: &str) -> (u16, String) {
         let (head, body) = self.answer(method, path).await;
         let status = head.split(' ').nth(1).and_then(|it| it.parse().ok());

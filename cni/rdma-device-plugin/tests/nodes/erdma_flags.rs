@@ -9,7 +9,6 @@ use rdma_device_plugin::{
 };
 use std::fs;
 
-/// Parses the command line with a configuration file of the text `file`.
 fn with_flags(file: Option<&str>, flags: &[&str]) -> Result<Parsed, String> {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("config.yaml");

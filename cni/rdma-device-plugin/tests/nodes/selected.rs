@@ -30,7 +30,6 @@ fn of(conf: &Conf, inventory: &Inventory, previous: &PreviousOffers) -> (Vec<Off
     )
 }
 
-/// Returns the addresses of the devices that `selector` selects on `layout`.
 fn selected(selector: &str, layout: &str) -> Vec<String> {
     let text =
         format!(r#"{{"resources":[{{"name":"rdma/x","kind":"shared","devices":[{selector}]}}]}}"#);

@@ -22,7 +22,6 @@ const DMA: &str = "80100";
 pub(crate) struct Tree(tempfile::TempDir);
 
 impl Tree {
-    /// Makes the tree of `node`.
     pub(crate) fn of(node: &Inventory) -> Self {
         let tree = Self(tempfile::tempdir().expect("a directory"));
         for directory in ["bus/pci/devices", "class/net", "class/infiniband_verbs"] {

@@ -26,7 +26,6 @@ fn offered(conf: &str, inventory: &Inventory) -> (Vec<String>, Vec<String>) {
 
 const ALL: &str = r#"{"mode":"hca"}"#;
 
-/// Returns a configuration with one resource of this kind and `selector`.
 fn selected(kind: &str, selector: &str) -> String {
     format!(r#"{{"resources":[{{"name":"rdma/x","kind":"{kind}","devices":[{selector}]}}]}}"#)
 }
@@ -114,8 +113,8 @@ fn a_function_that_accelerates_another_netdev() {
     );
 }
 
-/// Resources of the kinds `perNic` and `exclusive` also leave the function out, and the remark does not propose a shared
-/// resource.
+/// Resources of the kinds `perNic` and `exclusive` also leave the function out, and the remark does not propose a
+/// shared resource.
 #[test]
 fn a_function_that_accelerates_another_netdev_in_every_kind() {
     let (inventory, address) = eight(|function| {

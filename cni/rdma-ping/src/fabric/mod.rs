@@ -58,7 +58,6 @@ pub struct FabricRail {
 }
 
 impl FabricRail {
-    /// Returns true if both rails have the same resource and number.
     fn has_place_of(&self, other: &Self) -> bool {
         (&self.resource, self.number) == (&other.resource, other.number)
     }

@@ -75,7 +75,6 @@ impl Report {
     }
 }
 
-/// Returns the path of the report.
 fn path(state_dir: &Path) -> PathBuf {
     state_dir.join(DIRECTORY).join("rails.json")
 }
