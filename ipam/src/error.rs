@@ -103,7 +103,7 @@ pub enum Error {
     },
     /// ADD was called for an attachment that already has addresses.
     #[error(
-        "{owner} holds {} already; it needs a DEL before another ADD",
+        "{owner} already has {}: call DEL before another ADD",
         list(ips)
     )]
     Holds {
@@ -125,7 +125,7 @@ pub enum Error {
     #[error("cannot write the answer to standard output: {0}")]
     Output(io::Error),
     /// ADD failed after it had assigned addresses, and it has released them.
-    #[error("{cause}; the addresses are given back")]
+    #[error("{cause}; the addresses are released")]
     TakenBack {
         /// Reason of the failure.
         cause: Box<Error>,
@@ -133,7 +133,7 @@ pub enum Error {
     /// ADD failed after it had assigned addresses. The addresses are still leased, or a power loss can restore their
     /// leases.
     #[error(
-        "{cause}; {} could not be given back, DEL or GC will: {source}",
+        "{cause}; {} could not be released; DEL or GC will release them: {source}",
         list(ips)
     )]
     StillHeld {

@@ -63,7 +63,7 @@ pub enum Obstacle {
         why: Broken,
     },
     /// Our entry cannot be added to the file that the runtime uses.
-    #[error("{file} is left as it is: {why}")]
+    #[error("the daemon does not change {file}: {why}")]
     Refused {
         /// Name of the file.
         file: String,
@@ -71,7 +71,7 @@ pub enum Obstacle {
         why: Refused,
     },
     /// Our entry cannot be added to the network's own directory.
-    #[error("{file} is left as it is: {why}")]
+    #[error("the daemon does not change {file}: {why}")]
     Directory {
         /// Name of the file.
         file: String,

@@ -64,7 +64,7 @@ enum Failure {
     #[error(transparent)]
     Node(#[from] NodeError),
     #[error(
-        "node {0} is pinged alone and from the node's rails: leave out the other targets, and --pod"
+        "a node cannot be combined with other targets or --pod: give node {0} as the only target, without --pod"
     )]
     NodeAndOthers(String),
     #[error(

@@ -53,7 +53,7 @@ impl Contents {
 }
 
 fn warning(path: &Path) -> String {
-    format!("{path:?} is not a lease: it stays, move it elsewhere")
+    format!("{path:?} is not a lease, so rdma-ipam keeps it: move it to another directory")
 }
 
 /// Returns true if `name` is the name of a file of host-local or of this plugin that is no lease.

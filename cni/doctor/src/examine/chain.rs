@@ -30,7 +30,7 @@ fn configuration(facts: &Facts, findings: &mut Findings<'_>) -> Option<Conf> {
     let chain = &facts.chain;
     for skipped in &chain.skipped {
         findings.note(format!(
-            "{} is passed over: {}",
+            "the runtime skips {}: {}",
             skipped.file.display(),
             skipped.why
         ));
@@ -102,7 +102,7 @@ fn configuration(facts: &Facts, findings: &mut Findings<'_>) -> Option<Conf> {
         }
         Ok(conf) => {
             if let Err(error) = conf.smc.check_ueid() {
-                findings.error(format!("{file}: {error}"), "put the field right");
+                findings.error(format!("{file}: {error}"), "correct the field");
             }
             if let Some(wrong) = fields::misspelt(ours) {
                 findings.warning(
@@ -236,7 +236,7 @@ fn binaries(facts: &Facts, is_called: bool, findings: &mut Findings<'_>) {
             }
             BinaryState::NotExecutable => findings.add(
                 severity,
-                format!("{path} is no file that can be executed"),
+                format!("{path} is not an executable file"),
                 Some(remedy),
             ),
             BinaryState::There => {}

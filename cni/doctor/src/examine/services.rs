@@ -116,7 +116,7 @@ fn daemon(facts: &Facts, names: &[String], findings: &mut Findings<'_>) {
     if names.iter().any(advertised) && !left_out.is_empty() {
         findings.warning(
             format!(
-                "{} advertised here, and the chain's resources ({}) do not have it: pods that request it start \
+                "{} advertised here, but not among the chain's resources ({}): pods that request it start \
                  without RDMA netdevs",
                 are(&left_out),
                 some(names)
@@ -162,7 +162,7 @@ fn limits_left(facts: &Facts, findings: &mut Findings<'_>) {
     if !facts.limits_left.is_empty() {
         findings.warning(
             format!(
-                "the cgroups of {} went with their limits of RDMA devices: the kernel can crash when an RDMA device goes",
+                "the cgroups of {} were removed while they had limits of RDMA objects: the kernel can crash when an RDMA device is removed",
                 some(&facts.limits_left)
             ),
             "reboot the node before you remove an RDMA device or unload its driver",

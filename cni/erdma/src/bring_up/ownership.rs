@@ -116,7 +116,7 @@ impl fmt::Display for ForeignConfig {
             Self::Address { netdev, ip, prefix } => {
                 write!(f, "{netdev} has {ip}/{prefix} already")
             }
-            Self::Below { netdev, upper } => write!(f, "{upper} lies on {netdev}"),
+            Self::Below { netdev, upper } => write!(f, "{upper} uses {netdev} as its lower device"),
             Self::Route {
                 netdev,
                 destination,
