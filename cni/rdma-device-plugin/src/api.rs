@@ -21,9 +21,9 @@ pub const LIMIT: Duration = Duration::from_secs(10);
 pub struct Api {
     /// Sends the requests.
     pub client: Client,
-    /// Name of the node in the token.
+    /// Name of the node that the token names.
     pub node: String,
-    /// UID of the token's node.
+    /// UID of this node. `None`: the token has no UID.
     pub node_uid: Option<String>,
 }
 

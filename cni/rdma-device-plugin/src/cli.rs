@@ -111,7 +111,6 @@ pub struct Arguments {
     pub erdma: Flags,
 }
 
-/// Parses a log level.
 /// Parses a path, and makes it absolute.
 fn path() -> impl TypedValueParser<Value = PathBuf> {
     PathBufValueParser::new().try_map(std::path::absolute)
@@ -307,7 +306,7 @@ impl Arguments {
     /// Loads the configuration.
     ///
     /// # Errors
-    /// The file cannot be used.
+    /// The file cannot be read, or has an error.
     pub fn conf(&self) -> anyhow::Result<Parsed> {
         let mut parsed = Conf::load(self.config.as_deref(), &self.erdma)?;
         if let Some(dir) = &self.cni_conf_dir {

@@ -21,8 +21,8 @@ pub struct Watched {
     last: Option<Fingerprint>,
 }
 
-/// Identity of the file's content: its path, its numbers and its times. The fingerprint differs after each change of
-/// the content.
+/// Identity of the file's content: path without symbolic links; device, inode and size; modification time in seconds
+/// and nanoseconds.
 type Fingerprint = (PathBuf, [u64; 3], [i64; 2]);
 
 impl Watched {

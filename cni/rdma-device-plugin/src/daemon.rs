@@ -81,7 +81,8 @@ pub struct Daemon {
     publish_at: Option<Instant>,
     signals: mpsc::Receiver<Signal>,
     watchers: JoinSet<()>,
-    /// Entry by which other daemons on the node detect this daemon. `None`: the daemons cannot detect each other.
+    /// Announcement by which other daemons on the node detect this daemon. `None`: the daemons cannot detect each
+    /// other.
     presence: Option<Arc<Presence>>,
     role: watch::Receiver<Role>,
     /// Progress of the daemon's loop, which the probes report.
@@ -112,7 +113,7 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Returns the entry by which other daemons detect this daemon. Drop the entry last, after all streams to kubelet
+    /// Returns the announcement by which other daemons detect this daemon. Drop it last, after all streams to kubelet
     /// have ended: another daemon then registers with kubelet.
     pub fn presence(&self) -> Option<Arc<Presence>> {
         self.presence.clone()
@@ -121,7 +122,7 @@ impl Daemon {
     /// Runs the daemon until SIGTERM or SIGINT.
     ///
     /// # Errors
-    /// A task that observes the node has ended.
+    /// A task of the daemon has ended, or the sockets for claims cannot be made.
     pub async fn run(mut self, mut signals: Signals) -> Result<()> {
         let conf = self.node.borrow().conf.clone();
         log_remarks(&privilege::missing(&self.arguments, &conf));
@@ -278,7 +279,7 @@ impl Daemon {
         now
     }
 
-    /// Plans the node again after a signal.
+    /// Handles a signal: updates the configuration or the observed state, and plans the node again.
     async fn follow(&mut self, signal: Signal) {
         let node = self.node.borrow().clone();
         let (mut conf, mut inventory) = (node.conf.clone(), node.inventory.clone());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One change in a directory of CNI lists. The daemon writes the change into its record first, and then changes the
-//! directory.
+//! One change in the directory of CNI lists, or in a network's own directory below it (`<network>/`). The daemon writes
+//! the change into its record first, and then changes the directory.
 
 use super::{
     Chain, evidence,
@@ -11,7 +11,7 @@ use conflist::{Change, Directory, Entry, List, TYPE, placement};
 use rdma_resources::FileError;
 use std::{fs, io};
 
-/// Returns true if `change` changes a file in a network's own directory. Runtimes do not watch these directories.
+/// Returns true if `change` changes a file in a network's own directory. Runtimes do not watch such a directory.
 pub(super) fn is_below(change: &Change) -> bool {
     let (Change::Write { file, .. } | Change::Remove { file }) = change;
     placement::is_ours(file)
@@ -37,7 +37,7 @@ impl Chain {
     }
 
     /// Removes the network's own directory if the daemon made it for `file`. Keeps the directory if it contains files
-    /// of other programs, or if another program has replaced it.
+    /// of other programs, is a mount point, or is no directory any more.
     ///
     /// # Errors
     /// The directory is empty and cannot be removed.
@@ -66,7 +66,8 @@ impl Chain {
         }
     }
 
-    /// Makes one change that removes `rdma-cni` from a list of `directory`.
+    /// Makes one change that removes `rdma-cni` from a list of `directory`. Returns the result of
+    /// [`carry_out`](Self::carry_out).
     pub(super) fn take_away(
         &self,
         change: &Change,
@@ -77,8 +78,8 @@ impl Chain {
     }
 
     /// Records and makes one change. `directory` is the content from which the change was planned, and `actual` is the
-    /// content on disk. `entry` is the entry to insert. Returns `None` if another program has changed the file since it
-    /// was read.
+    /// content on disk. `entry` is the entry to insert. The inner value is the replaced file, if another program may
+    /// still write to it. The outer value is `None` if another program has changed the file since the daemon read it.
     pub(super) fn carry_out<'a>(
         &self,
         change: &Change,

@@ -31,8 +31,8 @@ pub(crate) fn busy(dir: &Path) -> FileError {
     FileError::new("change", dir, io::Error::other(problem))
 }
 
-/// Replaced file with its old and new text. A program that opened the file before its replacement may still write to
-/// the replaced file. The daemon copies such late text to the new file.
+/// A list that the daemon replaced: the old file, and the texts of the old and the new file. A program that opened the
+/// old file before its replacement may still write to it. The daemon copies such late text to the new file.
 #[derive(Debug)]
 pub struct Held {
     name: String,
@@ -66,17 +66,18 @@ impl Held {
     }
 }
 
-/// Hash and time by which an unchanged file is recognized.
+/// Hash and modification time of a list before the daemon added `rdma-cni`. When the list has this text again, the
+/// daemon restores the time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stamp {
     /// SHA-256 of the file's text, hexadecimal.
     pub sha256: String,
-    /// Time of the file's last change: seconds and nanoseconds since 1970.
+    /// Modification time: seconds and nanoseconds since 1970.
     pub modified: (u64, u32),
 }
 
 impl Stamp {
-    /// Returns the time of the last change.
+    /// Returns the modification time.
     pub fn modified(&self) -> SystemTime {
         let (seconds, nanoseconds) = self.modified;
         SystemTime::UNIX_EPOCH + Duration::new(seconds, nanoseconds)
@@ -107,12 +108,13 @@ pub(crate) fn stamp(path: &Path, text: &str) -> Result<Option<Stamp>, FileError>
 }
 
 /// Replaces `file` of `dir` by a file with the text `new` and with the mode and owner of `like`. `modified` is the new
-/// modification time. Returns the replaced file.
+/// modification time. Returns the replaced file if `file` is `like`.
 ///
-/// Returns `None` and changes nothing if the text of `like` is not `expected`.
+/// Returns `None` and changes nothing if the text of `like` is not `expected`, or if another program has removed
+/// `like`.
 ///
 /// # Errors
-/// The file cannot be written, or is a symbolic link.
+/// `file` cannot be written, or `like` is a symbolic link.
 pub(crate) fn replace(
     dir: &Path,
     file: &str,
@@ -214,7 +216,7 @@ fn says_absent(error: &io::Error) -> bool {
     matches!(error.kind(), NotFound | NotADirectory)
 }
 
-/// Writes one of the daemon's own files atomically, and makes its directory if necessary.
+/// Writes a file in a network's own directory atomically, and makes this directory if necessary.
 ///
 /// # Errors
 /// The directory or the file cannot be made.
@@ -243,7 +245,7 @@ pub(crate) fn write(path: &Path, text: &str) -> Result<(), FileError> {
 /// Checks that the directory of `path` exists or can be made.
 ///
 /// # Errors
-/// A file has the name of the directory.
+/// The directory exists and cannot be read, or a file has its name.
 pub(crate) fn can_have_directory(path: &Path) -> Result<(), FileError> {
     let directory = path.parent().unwrap_or(Path::new("/"));
     match fs::read_dir(directory) {
@@ -286,8 +288,8 @@ pub(crate) fn sync(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
-/// Makes and opens a file. First removes an existing file of that name, which may be a link, or a replaced file of a
-/// killed run.
+/// Makes and opens a file. First removes an existing file of that name, which may be a link, or the replaced list that
+/// a killed run left.
 ///
 /// # Errors
 /// The file cannot be made.
@@ -301,8 +303,8 @@ pub(crate) fn make(temporary: &Path, mode: u32) -> io::Result<File> {
     options.open(temporary)
 }
 
-/// Sets a file's mode and owner to the mode and owner of `like`. Sets the owner last, because this program may not
-/// change another owner's file.
+/// Sets a file's mode and owner to the mode and owner of `like`. Sets the owner last, because this process may lack the
+/// right to change the mode of another owner's file.
 ///
 /// # Errors
 /// The kernel refuses the change.
@@ -338,7 +340,7 @@ fn exchange(new: &Path, made: &File, path: &Path, expected: &[u8]) -> io::Result
     swap(new, path)?;
     let (back, made) = (fs::symlink_metadata(new)?, made.metadata()?);
     if (back.dev(), back.ino()) != (made.dev(), made.ino()) {
-        // another program replaced `path` before the exchange: restore its file, because it is newer
+        // another program replaced `path` between the two exchanges: restore its file, because it is the newest
         swap(new, path)?;
     }
     Ok(None)

@@ -6,7 +6,7 @@
 //! | this module | one turn: read the directory, plan ([`conflist::plan`]), apply the plan |
 //! | [`mod@file`] | atomic replacement of a file |
 //! | [`programs`] | programs in the runtime's plugin directories |
-//! | [`record`] | record of the changes of the node, by which `uninstall` undoes them |
+//! | [`record`] | record of this project's changes on the node, which `uninstall` undoes |
 //! | `change` | one change, recorded before it is made |
 //! | [`evidence`] | evidence that the runtime calls plugins of a network's own directory |
 //! | [`claim`] | selection of the entry for the lists |
@@ -14,8 +14,8 @@
 //! | `status` | status: whether the runtime would call `rdma-cni` |
 //! | [`sandbox`] | whether the list that made a pod's network had `rdma-cni` |
 //!
-//! A lock beside the record makes the turns of all processes run one after the other. A turn writes nothing on a node
-//! without a record, because a list must not name a plugin that is not installed.
+//! A lock file in the record's directory makes the turns of all processes run one after the other. A turn writes
+//! nothing on a node without a record, because a list must not name a plugin that is not installed.
 
 mod change;
 pub mod claim;
@@ -73,8 +73,8 @@ pub struct Turn {
 }
 
 impl Chain {
-    /// Returns whether the runtime would call `rdma-cni` now. Changes nothing. [`take`](Self::take) describes
-    /// `blocker`.
+    /// Returns the status: whether the runtime would call `rdma-cni` now. Changes nothing. [`take`](Self::take)
+    /// describes `blocker`.
     pub fn status(&self, blocker: impl FnOnce() -> Option<String>) -> ChainStatus {
         let record = Record::read(&self.state_dir).ok().flatten();
         let is_first = record.as_ref().is_none_or(|it| it.lists.is_empty());
@@ -192,7 +192,7 @@ impl Chain {
         };
         changes.retain(|change| match self.prepare(change, &entry) {
             Ok(()) => true,
-            // keep the entry in the list: a list needs no evidence
+            // skip only this change: the entry stays in the list, which needs no evidence
             Err(error) => {
                 turn.remark = Some(format!(
                     "cannot detect whether the runtime calls the plugins of the network's own directory: {error}"

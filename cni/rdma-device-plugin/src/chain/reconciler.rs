@@ -32,13 +32,15 @@ use tokio::sync::watch;
 
 /// Time in which one turn handles all successive events.
 const TOGETHER: Duration = Duration::from_millis(20);
-/// Delay before the next turn if a file is incomplete, or if another program may still write to a replaced file.
+/// Delay before the next turn if a file is incomplete, if another program may still write to a replaced file, or if the
+/// program of `rdma-cni` is missing.
 const SOON: Duration = Duration::from_millis(200);
 /// Longest interval between two turns while the files change.
 const SLOWEST: Duration = Duration::from_millis(250);
-/// Period in which the reconciler counts changes.
+/// Period in which the reconciler counts the files that its turns changed.
 const LATELY: Duration = Duration::from_secs(10);
-/// Number of changes by another program within [`LATELY`] from which the reconciler reports a dispute.
+/// Number of files changed within [`LATELY`] from which the reconciler reports a dispute: another program keeps
+/// removing `rdma-cni`.
 const DISPUTE: usize = 10;
 /// Time for which the reconciler rereads a broken file without an event. A program may still be writing the file.
 const UNFINISHED: Duration = Duration::from_secs(5);
@@ -63,7 +65,7 @@ pub struct Reconciler {
     claimed_by_another: bool,
     /// Chain configuration for which the reconciler watches the directories.
     watched: Option<Conf>,
-    /// Times of recent changes of files.
+    /// Times at which recent turns changed files.
     changes: VecDeque<Instant>,
     dispute_reported: Option<Instant>,
     /// Broken file that prevents a change, and the time when the reconciler first found it broken.
@@ -341,7 +343,7 @@ impl Reconciler {
         }
     }
 
-    /// Returns the delay before a turn. The delay grows with the number of recent changes.
+    /// Returns the delay before a turn. The delay grows with the number of files that recent turns changed.
     fn pause(&self) -> Duration {
         let doubled = u32::try_from(self.changes.len() / 8).unwrap_or(u32::MAX);
         TOGETHER

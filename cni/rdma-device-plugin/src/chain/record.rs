@@ -30,7 +30,7 @@ pub const BIN_DIR: &str = "/opt/cni/bin";
 
 const LOCK: &str = "install.lock";
 
-/// Changes of the node.
+/// Changes that this project made on the node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Record {
@@ -228,8 +228,8 @@ impl Record {
         file::remove(&path(state_dir))
     }
 
-    /// Returns the files of `directory` that have `rdma-cni` with a recorded configuration. An entry with another
-    /// configuration belongs to another program.
+    /// Returns the recorded files. Leaves out a file of `directory` whose entry has a configuration that is not
+    /// recorded: this entry belongs to another program.
     pub fn placed(&self, directory: &Directory) -> BTreeSet<String> {
         let is_ours = |(file, placing): &(&String, &Placing)| {
             let text = directory.file(file).and_then(|it| it.text.as_deref().ok());

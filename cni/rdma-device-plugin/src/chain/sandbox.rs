@@ -165,8 +165,8 @@ pub fn uid(text: &[u8]) -> Option<(PodName, String)> {
     Some((pod, cached.arg("K8S_POD_UID")?.to_owned()))
 }
 
-/// Returns true if `rdma-cni` has a record of the container on any network. This finds networks of Multus, whose
-/// delegates' lists are in no file.
+/// Returns true if `rdma-cni` has a record of the container on any network. This finds networks of Multus: libcni's
+/// cache does not contain its delegates' lists.
 fn is_recorded(attachments: &Path, container: &str) -> bool {
     let entries = |path: &Path| fs::read_dir(path).into_iter().flatten().flatten();
     let mut records = entries(attachments).flat_map(|it| entries(&it.path()));

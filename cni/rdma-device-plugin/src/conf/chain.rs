@@ -73,7 +73,7 @@ pub struct Chain {
     pub runtime: Runtime,
     /// Place where the daemon writes the entry.
     pub placement: Placement,
-    /// True if the configuration file names the resources that the entry attaches. False: `rdma-cni` attaches all
+    /// True if the configuration file names the resources that `rdma-cni` attaches. False: `rdma-cni` attaches all
     /// offered resources.
     pub names_resources: bool,
     /// Configuration of `rdma-cni`.
@@ -110,7 +110,7 @@ impl Chain {
     }
 
     /// Adds the offered resource `names` to the entry. Adds no name if the file names the devices or resources to
-    /// attach, or if `rdma-cni` attaches all resources by default.
+    /// attach, or if `rdma-cni` attaches all `names` by default.
     pub(super) fn attaching<'a>(mut self, names: impl Iterator<Item = &'a ResourceName>) -> Self {
         let names: Vec<&str> = names.map(ResourceName::as_str).collect();
         let is_attached = |name: &&str| self.attaches(name);
@@ -207,7 +207,7 @@ impl Chain {
         Some(if is_single { 2 } else { 3 })
     }
 
-    /// Returns true if `rdma-ipam` assigns only IPv6 addresses, which it derives from the parents' networks.
+    /// Returns true if `rdma-ipam` assigns only IPv6 addresses: by `family`, or by the default of `from: parent`.
     pub fn gives_ipv6_alone(&self) -> bool {
         let Some(ipam) = self.entry.fields().get("ipam") else {
             return false;

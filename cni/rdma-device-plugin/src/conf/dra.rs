@@ -29,7 +29,8 @@ struct Section {
 #[serde(try_from = "String")]
 struct DriverName(String);
 
-/// Resources that the DRA driver allocates by claims. The device plugin does not advertise them.
+/// Resources that Kubernetes allocates by claims. The daemon serves them as a DRA driver, and its device plugin does
+/// not advertise them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dra {
     /// Name of the DRA driver.

@@ -17,7 +17,7 @@ pub const RESOURCE: &str = "aliyun/erdma";
 /// Configuration of eRDMA NICs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Erdma {
-    /// Where the configuration is from.
+    /// Source of this configuration.
     pub origin: Origin,
     /// Selectors of the RDMA devices that are eRDMA NICs.
     pub devices: Vec<Selector>,

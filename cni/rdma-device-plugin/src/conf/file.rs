@@ -12,7 +12,7 @@ impl Conf {
     /// the flags apply.
     ///
     /// # Errors
-    /// The file cannot be used.
+    /// The file cannot be read, or has an error.
     pub fn load(file: Option<&Path>, flags: &Flags) -> Result<Parsed> {
         let mut parsed = match file {
             Some(file) => Self::read(file)?,
@@ -30,7 +30,7 @@ impl Conf {
     /// Reads the file for `install`, which needs only `chain`.
     ///
     /// # Errors
-    /// The file cannot be used.
+    /// The file cannot be read, or has an error.
     pub fn read_for_install(file: &Path) -> Result<Parsed> {
         Self::parse_as(&text_of(file)?, file, true)
     }
@@ -134,8 +134,8 @@ fn checked(conf: &Conf) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// Parses JSON if the text starts with a bracket, and YAML otherwise. The JSON parser reports better
-/// errors than the YAML parser.
+/// Parses JSON if the text starts with `{` or `[`, and YAML otherwise. The JSON parser reports better errors than the
+/// YAML parser.
 fn value_of(text: &str, file: &Path) -> Result<Value> {
     let empty = || {
         anyhow!(

@@ -141,7 +141,7 @@ pub struct ResourceConf {
     pub parents: Vec<Text>,
     /// True if containers also get the `umad` and `issm` character devices.
     pub umad: bool,
-    /// Limits of each container's RDMA resources.
+    /// Limits of each container: locked memory and RDMA resources.
     pub limits: ContainerLimits,
     /// Programs for which containers get environment variables.
     pub environment: BTreeSet<Reader>,

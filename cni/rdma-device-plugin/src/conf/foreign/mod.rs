@@ -32,8 +32,8 @@ fn passed_over_at_top(file: &Field<'_>, own: &[&str]) -> Vec<String> {
     passed_over(file, &[own, &COMMON].concat())
 }
 
-/// Reads the list `name`, and parses each element with `one`. Leaves out an element for which `one` returns `None`:
-/// this resource is left to another plugin.
+/// Reads the list `name`, and parses each element with `one`. Leaves out an element for which `one` returns `None`: the
+/// daemon does not offer this resource.
 fn resources(
     file: &Field<'_>,
     name: &str,
