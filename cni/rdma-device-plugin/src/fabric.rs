@@ -91,8 +91,8 @@ fn report(arguments: &Arguments) -> impl FnMut(&[RailState]) + use<> {
     }
 }
 
-/// Returns the NICs of the daemon's resources whose netdev and RDMA device are in this namespace. A NIC of several
-/// resources is returned once.
+/// Returns the NICs of the daemon's resources, if netdev and RDMA device are in this process's net namespace. Returns a
+/// NIC of several resources once.
 fn rails_of(published: &Published, inventory: &Inventory) -> Vec<FabricRail> {
     let mut rails: Vec<FabricRail> = vec![];
     for (resource, devices) in &published.resources {

@@ -62,7 +62,7 @@ pub struct Line {
     pub is_error: bool,
     /// Text of the line.
     pub text: String,
-    /// Number of successive repetitions of the line.
+    /// Number of successive occurrences of the line.
     pub times: usize,
 }
 

@@ -70,7 +70,7 @@ impl DraResourceHealth for Health {
     }
 }
 
-/// [`Health`] under the name v1alpha1 of its gRPC interface, which kubelet up to 1.36 calls. Both versions have the
+/// [`Health`] as the gRPC service `v1alpha1.DRAResourceHealth`, which kubelet up to 1.36 calls. Both versions have the
 /// same messages (`k8s.io/kubelet/pkg/apis/dra-health`).
 #[derive(Clone, Debug)]
 pub struct HealthV1Alpha1(pub DraResourceHealthServer<Health>);

@@ -98,7 +98,7 @@ impl Netdevs {
             ..known.clone()
         };
         if device.parent.is_some() && ![&nic.netdev, &nic.bond].contains(&&device.parent) {
-            // leave out the addresses: they belong to the parent netdev, a VLAN, and are unknown
+            // leave out the NIC's addresses: pods get addresses by those of the parent, a VLAN, which are unknown here
             (nic.ipv6_prefix, nic.ipv6_address, nic.ipv4_address) = (None, None, None);
         }
         nic

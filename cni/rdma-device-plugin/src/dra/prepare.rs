@@ -31,8 +31,8 @@ use tokio::{
     time::{Instant, sleep_until, timeout_at},
 };
 
-/// Time in which one call waits for missing devices of all its claims together. Kubelet ends a call after 45 s, and
-/// repeats it after more than a minute.
+/// Total time for which one Prepare call waits for absent devices, for all its claims together. Kubelet ends a call
+/// after 45 s, and repeats it after more than a minute.
 pub(super) const PATIENCE: Duration = Duration::from_secs(25);
 
 /// Error if a claim has parameters without an effect. The parameter `rails` always has an effect.
@@ -258,7 +258,7 @@ async fn next_observation(
     }
     log::debug!("claim {claim} waits: {why}");
     let _ = timeout_at(next, node.changed()).await;
-    // the sender of `node` is dropped, so no change follows: wait a moment
+    // wait a moment in any case: if the sender of `node` is dropped, `changed` returns at once
     sleep_until(next.min(Instant::now() + OBSERVE_INTERVAL / 10)).await;
     Ok(())
 }
@@ -362,7 +362,7 @@ fn find<'a>(
 }
 
 /// Returns true if one of `pods` has its own network namespace, which the chain sets up. Ignores pods that no longer
-/// exist. If no pod is known, returns true: Prepare then waits for a network.
+/// exist. If no pod is known, returns true: the claim's devices then wait for a pod's network.
 async fn has_own_network(
     api: &Api,
     claim: &ClaimName,
@@ -394,7 +394,7 @@ fn unprepared(claim: &ClaimName, why: impl Display) -> Error {
     anyhow!("claim {claim} cannot be prepared: {why}")
 }
 
-/// Describes the devices, such as `rdma-hca-all: mlx5_0 (uverbs0), mlx5_1 (uverbs1); after its network`.
+/// Describes the devices, such as `rdma-hca-all: mlx5_0 (uverbs0), mlx5_1 (uverbs1), when the pod has its network`.
 pub(super) fn in_words(record: &Record) -> String {
     let device = |device: &Prepared| {
         let nics = device.nics.iter().map(|nic| {

@@ -57,7 +57,8 @@ pub struct Publisher {
     without_remarks: bool,
     /// Last failure, which is logged once.
     reported: LogOnce,
-    /// True if the slices were up to date after the last failure. The daemon then logs the next failure.
+    /// True if the slices have been up to date since the last failure. The delay then starts again at its shortest
+    /// value.
     was_kept: bool,
 }
 
@@ -335,8 +336,8 @@ fn is_too_old(kind: &str, object: &Value) -> bool {
     kind == "ERROR" && object["code"] == 410
 }
 
-/// Applies an event of the API server. Ignores an event that is older than the known slice: the daemon's own write
-/// caused it.
+/// Applies an event of the API server. Ignores an event that is older than the known slice, which the daemon has
+/// written since.
 fn follow(slices: &mut Slices, kind: &str, object: Value) -> Result<(), Failure> {
     if kind == "ERROR" {
         let message = object["message"].as_str().unwrap_or_default().to_owned();

@@ -49,7 +49,8 @@ pub async fn follow(mut node: watch::Receiver<Arc<Node>>, hardware: Hardware, st
             changed = node.changed() => if changed.is_err() {
                 return;
             },
-            // check at once: a device may have disappeared just before containers could get it
+            // check at once: a device may have disappeared between the claim's preparation and the start of its
+            // containers
             () = claims_changed(&mut records, !reported.is_empty()) => {}
             () = sleep(AGAIN), if !reported.is_empty() => {}
         }

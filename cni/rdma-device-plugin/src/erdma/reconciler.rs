@@ -30,8 +30,8 @@ use std::{
 };
 use tokio::sync::{mpsc, watch};
 
-/// Interval of retries: of queries for the instance's id, and of checks whether a device still has users. The end of a
-/// pod causes no event. The reconciler retries a step whose program is missing after six intervals.
+/// Interval between queries for the instance's id, and between checks whether a device still has users, because the end
+/// of a pod causes no event. If the driver's module cannot be loaded, the next attempt follows after six intervals.
 pub const AGAIN: Duration = Duration::from_secs(10);
 
 /// Divisor of [`AGAIN`]. A function may be without its driver for this part of the interval, because a program may just
@@ -240,7 +240,7 @@ impl Reconciler {
             .ok()
     }
 
-    /// Binds the driver to functions whose probe was deferred. The function's netdev may have returned to the host
+    /// Binds the driver to functions whose probe the driver deferred. Their netdevs may have returned to the host
     /// since.
     async fn bind(&mut self, node: &Node, mut state: State) -> Result<(), Problem> {
         if node.conf.erdma.origin == Origin::Foreign || self.context.loader.is_none() {
@@ -371,9 +371,9 @@ impl Reconciler {
     }
 }
 
-/// Binds the driver to `function`, and returns after the function's firmware has finished. Returns true if the driver
-/// is bound afterwards. A deferred probe looks like a success in kernels before 5.11, and fails with `EAGAIN` in later
-/// kernels (`device_driver_attach()`, `drivers/base/dd.c`).
+/// Binds the driver to `function`. Blocks during the driver's probe, which waits for firmware. Returns true if the
+/// driver is bound afterwards. A deferred probe looks like a success in kernels before 5.11, and fails with `EAGAIN` in
+/// later kernels (`device_driver_attach()`, `drivers/base/dd.c`).
 fn bind(kernel: &Linux, sysfs: &Path, function: &DeviceAddress) -> io::Result<bool> {
     let op = Op::BindDriver {
         device: function.clone(),

@@ -81,8 +81,8 @@ impl Errors {
         }
     }
 
-    /// Reads the counters on a separate thread. Firmware that does not answer must not delay answers to kubelet, or the
-    /// states of links.
+    /// Reads the counters on a separate thread. Firmware that does not answer must delay neither answers to kubelet nor
+    /// the observation of links.
     fn read(&mut self) {
         let at = Instant::now();
         let due = self.rates.due(at);

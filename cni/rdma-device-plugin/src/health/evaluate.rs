@@ -16,8 +16,9 @@
 //! | healthy otherwise, but its driver or its PCI link reports an error (`nic_faults`) | unhealthy |
 //! | healthy otherwise, but unhealthy according to the fabric watch (`unreachable`) | unhealthy |
 //!
-//! For a port of a bond, the netdev is the bond. A physical function (PF) without a carrier or without an active port also
-//! makes its virtual functions (VFs) unhealthy, because all of them share one wire.
+//! For a port of a bond, the netdev is the bond. A physical function (PF) without a carrier or without an active port
+//! makes its virtual functions (VFs) unhealthy, because they share one wire. A VF whose own port is active stays
+//! healthy.
 
 use super::damper::{Fault, Verdict};
 use rdma_netns::LinkType;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Attributes of netdevs, by which the daemon ignores events without a change.
+//! Attributes of netdevs. The daemon ignores an event that changes none of them.
 
 use rdma_netns::{HardwareAddress, Link};
 

@@ -109,7 +109,7 @@ impl Health {
                 "{address}{place} is unhealthy: {}",
                 damper.fault().unwrap_or_default()
             ),
-            // warn once for each hold; log further drops at the level debug
+            // warn only if the device was reported as up; log a drop during a hold at the level debug
             Change::Held(hold) if before => {
                 log::debug!("{address}{place} went down again: held until it is up for {hold:?}");
             }

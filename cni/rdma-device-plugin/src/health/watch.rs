@@ -290,8 +290,8 @@ impl Watch {
         monitor.is_some() && (covers_pods(monitor) || self.pods.are_none())
     }
 
-    /// Returns true if an unhealthy device can recover without an event: its port is an Ethernet port, or in another
-    /// namespace.
+    /// Returns true if an unhealthy device can recover without an event, and its port is not among the polled ports: it
+    /// is an Ethernet port, or in another namespace.
     fn needs_polling(&self, inventory: &Inventory) -> bool {
         let is_seen = |hca: &Hca| ports::has_device(&self.port_states, &self.sysfs, &hca.name);
         self.health.doubtful().iter().any(|address| {
