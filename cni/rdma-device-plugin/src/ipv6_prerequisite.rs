@@ -86,7 +86,7 @@ pub fn without_ipv6(parents: &[Parent], links: &[Link]) -> Vec<Parent> {
     let lacking = parents
         .iter()
         .filter_map(|parent| lacks(parent, links).flatten());
-    // a set: the ports of one bond become one entry
+    // a set: the ports of one bond count once
     let lacking: BTreeSet<Parent> = lacking.collect();
     lacking.into_iter().collect()
 }

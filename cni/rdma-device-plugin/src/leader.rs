@@ -42,7 +42,7 @@ pub struct Leader {
 /// Event for the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// This daemon has the leader's lock, and can lead.
+    /// This daemon can lead: it has the leader's lock, or locking failed.
     Elected,
     /// A task of the leader has ended. This happens only after a failure.
     Ended,
@@ -67,7 +67,8 @@ impl Leader {
         }
     }
 
-    /// Waits until this daemon has the leader's lock. The caller can cancel and repeat the call.
+    /// Waits until this daemon has the leader's lock. Also returns if locking fails: the daemon then leads without the
+    /// lock. The caller can cancel and repeat the call.
     pub async fn elected(&mut self) {
         if self.elected.is_some() {
             return;

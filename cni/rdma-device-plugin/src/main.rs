@@ -125,7 +125,7 @@ fn serve(arguments: Arguments, metrics: Metrics) -> anyhow::Result<()> {
             Ok(signals) => signals,
             Err(error) => return (Err(error), None),
         };
-        // a signal ends the daemon while it still waits for devices
+        // a signal also ends a daemon that is still starting
         let started = tokio::select! {
             () = signals.end() => return (Ok(()), None),
             started = Daemon::start(arguments, metrics) => started,

@@ -28,8 +28,8 @@ const REPLACED: &str = "replaced";
 
 const MODE: u32 = 0o755;
 
-/// Installs the binaries of the directory `from` into `dir`. `None`: the binaries beside the running program. Returns
-/// one sentence for each binary.
+/// Installs the binaries of the directory `from` into `dir`. `None`: the directory of the running program. Returns one
+/// sentence for each binary.
 ///
 /// # Errors
 /// A binary is missing, or cannot be written.
@@ -199,7 +199,8 @@ pub(super) fn take(dir: &Path, state_dir: &Path, record: &Record) -> Result<Vec<
         let (is_nothing, is_back) = (present == Found::Nothing, present == copy);
         let has_copy = copy != Found::Nothing;
         let sentence = match (is_ours, has_copy) {
-            // an earlier run restored the file and was killed, or was killed before it wrote the record
+            // an earlier `uninstall` was killed after it had restored the file, or an earlier `install` before it wrote
+            // the record
             (false, true) if is_back => {
                 fs::remove_file(&kept).map_err(failed("remove", &kept))?;
                 "the previous file is restored".to_owned()
@@ -293,7 +294,7 @@ fn keep(path: &Path, sha256: &str, copy: &Path, is_taken: bool) -> io::Result<Pa
     Ok(place)
 }
 
-/// Replaces the file atomically. Takes mode, owner and times from `like`, if `like` exists.
+/// Replaces the file atomically. Copies mode, owner and modification time of the file `like`, if it is given.
 fn write(path: &Path, content: &[u8], like: Option<&Path>) -> io::Result<()> {
     let temporary = file::temporary(path);
     let written = || {

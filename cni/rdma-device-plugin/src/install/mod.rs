@@ -206,9 +206,9 @@ fn put_in(chain: &Chain, parents: &[Parent]) -> Result<()> {
     bail!("{dir:?}: other programs write the list all the time, and {TYPE} is not in it; try again")
 }
 
-/// Waits until a NIC has an IPv6 address. A new node gets its addresses some time after its start (router
-/// advertisements, DHCPv6, duplicate address detection). Without the wait, pods would start without rails, and no error
-/// would be reported.
+/// Waits until a NIC has an IPv6 address, at most for `limit`. A new node gets its addresses some time after its start
+/// (router advertisements, DHCPv6, duplicate address detection). Without the wait, pods would start without rails, and
+/// no error would be reported.
 fn await_address(parents: &[Parent], limit: Duration, ends: Option<&Ends>) -> Result<()> {
     let end = Instant::now() + limit;
     while ipv6_prerequisite::blocker_now(parents).is_some() {

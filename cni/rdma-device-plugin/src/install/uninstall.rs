@@ -111,7 +111,7 @@ fn check(arguments: &Uninstall) -> Result<()> {
         cni_cache: None,
         needs_kubelet: false,
     };
-    // nothing is left to remove: a list with another program's entry of `rdma-cni` needs the binaries permanently
+    // `uninstall` is complete: the binaries stay, because another program's entry of `rdma-cni` in a list needs them
     match record.lists.is_empty() && !chain.still_named()?.is_empty() {
         true => Ok(()),
         false => bail!(NOT_DONE),

@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Part of the API server's error for ResourceSlices, if the API server does not support claims.
+/// Part of the error of `kubectl` if the API server does not serve ResourceSlices.
 const NO_SLICES: &str = "doesn't have a resource type";
 
 /// A node with a daemon.
@@ -111,8 +111,8 @@ fn row(name: &str, daemon: &str, node: &Value, slices: &Value, facts: Option<&Fa
     }
 }
 
-/// Adds a remark to each rail whose switch differs from the switch of the same rail on the other nodes. Compares only
-/// nodes whose rails have the same names.
+/// Adds a remark to each node with a rail whose switch serves only other rails on the other nodes. Compares two rails
+/// only if a node has both.
 fn mark_misplaced(nodes: &mut [Node]) {
     let mut users: BTreeMap<String, BTreeMap<String, usize>> = BTreeMap::new();
     let mut kinds: BTreeSet<(String, String)> = BTreeSet::new();

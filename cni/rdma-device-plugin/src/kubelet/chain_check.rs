@@ -123,8 +123,8 @@ async fn is_unread(context: &PluginContext, network: &str, holder: &Holder) -> b
     matches!(made, Ok(Some(Made::WithoutUs { .. })))
 }
 
-/// Returns the remedy for a runtime that does not read the network's own directory. With the placement `auto`, also
-/// removes the evidence that the runtime reads the directory. The reconciler then moves the entry back to the list.
+/// Removes the evidence that the runtime reads the network's own directory. With the placement `auto`, the reconciler
+/// then moves the entry back to the list. With the placement `directory`, returns the remedy.
 fn without_directory(context: &PluginContext, network: &str) -> Option<(String, Cure)> {
     log::warn!(
         "the runtime no longer calls the plugins in the directory of network {network}, or chain.placement is wrong: \

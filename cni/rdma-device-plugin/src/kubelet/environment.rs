@@ -76,7 +76,8 @@ pub(super) async fn write(
         let boot_id = Linux::new().boot_id().unwrap_or_default();
         let all = store.of_boot(&boot_id).map_err(in_words)?;
         let attachments = of_pod(&all, &container);
-        // the container needs only a hook: unreadable records do not matter
+        // an unreadable record matters only if the container needs rails or files, and no attachment of its pod was
+        // found
         let unreadable = match attachments.is_empty() && (has_rails || has_files) {
             true => store.unreadable().map_err(in_words)?,
             false => vec![],

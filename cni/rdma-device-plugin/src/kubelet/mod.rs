@@ -10,8 +10,7 @@
 //! | `own_accelerators` | accelerators of the container that gets NICs |
 //! | `chain_check` | check that `rdma-cni` attached the pod's network |
 //! | `answered` | answers to kubelet about starts of containers |
-//! | `environment` | a container's variables about its pod's rails |
-//! | `libraries` | RDMA devices and GIDs of a container, for libraries |
+//! | `environment` | files with a container's rails, limits and variables for libraries |
 //! | [`streams`] | ListAndWatch streams of a resource |
 //! | [`plugin`] | task of a resource: socket, server, registration |
 //! | `plugin_context` | common context of all plugins |

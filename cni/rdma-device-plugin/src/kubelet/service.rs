@@ -49,7 +49,7 @@ const ALLOCATE_TIMEOUT: Duration = Duration::from_secs(5);
 /// After the time limit, the preference does not consider the container's accelerators.
 const HOLDER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What Allocate promised to a container.
+/// Promises of Allocate to a container.
 #[derive(Clone, Copy)]
 pub(super) struct Promised {
     /// True if `rdma-cni` must attach the network of the container's pod.
@@ -143,7 +143,7 @@ impl Service {
             .map_err(|error| Status::internal(format!("cannot record the grant: {error}")))
     }
 
-    /// Returns true if a CNI list of this node has `rdma-cni`, and this entry attaches the resource.
+    /// Returns true if `rdma-cni` attaches the resource, according to the chain's configuration.
     fn is_attached(&self) -> bool {
         let node = self.node();
         let chain = node.conf.chain.as_ref();
@@ -221,7 +221,7 @@ impl Service {
     }
 
     /// Adds a mount to each container's answer. The daemon writes the rails' values into the mounted directory later,
-    /// when the runtime creates the container.
+    /// before the runtime creates the container.
     async fn mount(
         &self,
         requests: &[ContainerAllocateRequest],
@@ -312,7 +312,7 @@ fn answers(
     Ok((responses, grants))
 }
 
-/// Describes a grant, such as `mlx5_0 (0000:3b:00.0): uverbs0, umad0`.
+/// Describes a grant, such as `mlx5_0 at 0000:3b:00.0: uverbs0 umad0`.
 fn in_words(grant: &Grant) -> String {
     let devices = grant.devices.iter().map(|device| {
         let nodes: Vec<_> = device
@@ -460,7 +460,7 @@ impl DevicePlugin for Service {
         let context = self.context.clone();
         match holder {
             Some(holder) => answer.publish(&context, &holder),
-            // delete in the background, because kubelet waits for the answer
+            // find the container in the background, because kubelet waits for the answer
             None => drop(tokio::spawn(async move {
                 let holder = holder::of(&socket, &answer.resource, &answer.ids).await;
                 answer.publish(&context, &holder);

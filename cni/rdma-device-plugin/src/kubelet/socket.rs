@@ -161,7 +161,7 @@ pub async fn accept(listener: UnixListener, connections: mpsc::Sender<Connection
 }
 
 impl BoundSocket {
-    /// Returns which socket is at the path.
+    /// Returns the state of the path.
     pub fn state(&self) -> SocketState {
         match Identity::of(&self.path) {
             None => SocketState::Empty,
