@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Warnings about a node where pods start, but without a device or a network. `--check-config` and the log print them
-//! among the remarks, and `/readyz` prints them after its answer. `doctor` derives the same warnings from the node's
-//! files.
+//! Warnings about a node on which pods start without a device or without RDMA netdevs. `--check-config` and the log
+//! print them among the remarks, and `/readyz` prints them after its answer. `doctor` derives the same warnings from
+//! the node's files.
 
 use crate::{conf::Conf, offer::Offer};
 use ::erdma::driver;

@@ -31,8 +31,8 @@ use tokio::{sync::watch, task::JoinSet};
 /// Suffix of a daemon's file.
 const SUFFIX: &str = ".daemon";
 
-/// Delay between two actions of the kernel after a process was killed: the kernel first sends the event that the
-/// process' file was closed, and then releases the file's lock (`__fput` in `fs/file_table.c`).
+/// Delay of a second check after an event. When a process is killed, the kernel first sends the event that the process'
+/// file was closed, and then releases the file's lock (`__fput` in `fs/file_table.c`).
 const AFTER_AN_EVENT: Duration = Duration::from_millis(100);
 
 /// Intervals between attempts to lock. The daemon uses the short interval at first, and the long interval while another

@@ -17,6 +17,7 @@
 //! | `rdma_device_plugin_capacity` | `resource` | ids advertised |
 //! | `rdma_device_plugin_healthy` | `resource` | healthy ids |
 //! | `rdma_device_plugin_allocated` | `resource` | ids that kubelet has allocated to containers |
+//! | `rdma_device_plugin_devices_expected`, `…_present` | `resource` | devices that the resource should have; healthy devices |
 //! | `rdma_device_plugin_chained` | | 1: the runtime would call `rdma-cni`; absent if the daemon does not manage the chain |
 //! | `rdma_device_plugin_nic_without_ipv6` | `device`, `netdev` | 1: the NIC lacks the IPv6 address for pods' addresses |
 //! | `rdma_device_plugin_scrape_complete` | `part` (`holders`, `counters`, `reports`) | 0: kubelet or a device was too slow |
@@ -26,7 +27,7 @@
 //! | `rdma_device_holder` | `device`, `resource`, `pod`, `namespace`, `container` | 1: the container has the device |
 //! | `rdma_device_counters_known` | `device` | 0: unreadable, in a pod that the daemon may not enter |
 //! | `rdma_port_state` | `device`, `port` | 1 down, 2 init, 3 armed, 4 active |
-//! | `rdma_port_<counter>_total` | `device`, `port` (`pod`, `namespace`, `container`) | of `ports/N/counters`; data in bytes |
+//! | `rdma_port_<counter>_total` | `device`, `port` (`pod`, `namespace`, `container`) | the port's counters in `ports/N/counters`; data in bytes |
 //! | `rdma_nic_reporter_error` | `device`, `reporter` | 1: devlink's health reporter is in the state `error` |
 //! | `rdma_nic_reporter_errors_total`, `rdma_nic_reporter_recoveries_total` | `device`, `reporter` | errors, recoveries |
 //! | `rdma_nic_pci_errors_total` | `device`, `kind` (`correctable`, `nonfatal`, `fatal`) | PCI errors by AER |
@@ -34,8 +35,9 @@
 //! | `rdma_erdma_driver_mode` | `mode`, `which` (`loaded`, `wanted`) | 1: this mode is loaded, or required |
 //! | `rdma_erdma_driver_problem` | `problem` | 1: problem that keeps the driver from its required mode |
 //! | `rdma_pod_smcr` | `namespace`, `pod`, `state`, `reason` | 1: a pod that requests SMC-R |
-//! | `rdma_pod_handles`, `rdma_pod_objects`, `…_limit` | `device`, `pod`, `namespace`, `container` | use of a device by a container with `limits`, and its limit |
-//! | `rdma_hw_<counter>_total` | `device`, `port` (`pod`, `namespace`, `container`) | of `ports/N/hw_counters`; without `_total` for a value that can shrink |
+//! | `rdma_pod_handles`, `rdma_pod_objects`, `…_limit` | `device`, `pod`, `namespace` | use of a device by a pod with `limits`, and the limit |
+//! | `rdma_pod_limits_left` | `pod`, `namespace` | 1: the pod's cgroup is gone, and the kernel still keeps its limits |
+//! | `rdma_hw_<counter>_total` | `device`, `port` (`pod`, `namespace`, `container`) | the driver's counters in `ports/N/hw_counters`; without `_total` for a value that can shrink |
 //!
 //! The fabric watch has separate metrics (`fabric`) with the label `device`:
 //!
@@ -170,7 +172,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Returns metrics for a daemon without events.
+    /// Returns the metrics of a daemon that has just started.
     pub fn new() -> Self {
         let mut registry = Registry::with_prefix("rdma_device_plugin");
         let registrations = Family::default();

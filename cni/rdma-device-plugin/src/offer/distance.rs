@@ -12,7 +12,7 @@ pub enum Distance {
     Switch,
     /// Through several PCI switches, and no root port: PXB.
     Switches,
-    /// Through the root port of both functions.
+    /// Through the root port that both functions share.
     RootPort,
     /// Through the host bridge: PHB.
     HostBridge,

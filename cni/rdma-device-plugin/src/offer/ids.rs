@@ -74,7 +74,7 @@ fn numa_nodes(indices: &[usize], devices: &[OfferedDevice]) -> Vec<u32> {
 /// Returns the device of each of `count` ids. All devices get equal numbers of ids. When a device appears or
 /// disappears, as few ids as possible get another device.
 ///
-/// The function is a rendezvous hashing: every pair of id and device has a weight, and the pairs are assigned in
+/// The function uses rendezvous hashing: every pair of id and device has a weight, and the pairs are assigned in
 /// descending order of weight until each device has its share.
 fn spread(count: u32, devices: &[OfferedDevice]) -> Vec<usize> {
     let share = (count as usize).div_ceil(devices.len().max(1));

@@ -114,7 +114,8 @@ pub struct OfferedId {
     pub id: String,
     /// Devices of the id, as indices of [`Offer::devices`].
     pub devices: Vec<usize>,
-    /// NUMA nodes of the id's devices. Empty if they are unknown, or if the resource reports no topology.
+    /// NUMA node that all devices of the id have in common. Empty if there is none, if one is unknown, or if the
+    /// resource reports no topology.
     pub numa_nodes: Vec<u32>,
     /// True if kubelet may allocate the id.
     pub healthy: bool,

@@ -149,9 +149,9 @@ impl Offer {
         }
     }
 
-    /// Returns the number of ids that containers have, for each device of `open`. Containers have the healthy ids that
-    /// kubelet does not offer. Other devices are left out: kubelet may not offer their ids for another reason, because
-    /// they are on another NUMA node than the topology manager requires.
+    /// Returns the number of ids that containers have, for each device of `open`: the healthy ids that kubelet does not
+    /// offer. Leaves out devices without an offered id: kubelet may hold back their ids because the topology manager
+    /// requires another NUMA node.
     fn in_use(&self, open: &[Candidate<'_>], offered: &BTreeSet<&str>) -> BTreeMap<usize, usize> {
         let devices = open.iter().flat_map(|candidate| candidate.devices);
         let mut in_use: BTreeMap<usize, usize> = devices.map(|index| (*index, 0)).collect();
@@ -309,8 +309,8 @@ fn distance_of<'a>(near: impl Iterator<Item = &'a Near>) -> Distance {
 /// - otherwise the NUMA node with the most ids
 ///
 /// The best NUMA node has the devices with the fewest users. Of several, it is the one nearest to the accelerators. Of
-/// several again, it is the fullest one, so that emptier NUMA nodes stay free for large requests; for shared ids, it is
-/// the emptiest one.
+/// several again, it is the one with the fewest free ids, so that the others stay free for large requests. For shared
+/// ids, it is the one with the most free ids.
 fn node_for(
     open: &[Candidate<'_>],
     missing: usize,

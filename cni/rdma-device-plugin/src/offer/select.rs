@@ -27,8 +27,8 @@ impl From<bool> for Fit {
     }
 }
 
-/// Returns the devices of `resource`, by address, and remarks about devices that match and are unusable. `with_netdevs`
-/// is true if pods also get netdevs of the devices.
+/// Returns the devices of `resource`, by address. Adds remarks about devices that match and are unusable.
+/// `with_netdevs` is true if pods also get netdevs of the devices.
 pub(super) fn devices(
     resource: &ResourceConf,
     inventory: &Inventory,

@@ -47,7 +47,7 @@ pub(super) fn storage(hca: &Hca) -> Option<String> {
     (!users.is_empty()).then(|| format!("the host uses it itself ({users})"))
 }
 
-/// Returns the reason for leaving out a device that is not a network.
+/// Returns the reason for leaving out a device that is never a rail, such as a device that manages NVLink.
 pub(super) fn no_rail(function: &Function) -> Option<String> {
     function.device.no_rail().map(str::to_owned)
 }

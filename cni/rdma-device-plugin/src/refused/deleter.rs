@@ -155,8 +155,8 @@ impl Deleter {
     }
 }
 
-/// Deletes the pod, and returns the deleted pod. Returns `None` if the pod does not exist, or another pod has replaced
-/// it.
+/// Requests the deletion of the pod, or a dry run of it, and returns the pod. Returns `None` if the pod does not exist,
+/// or another pod has replaced it.
 async fn request_deletion(
     client: &Client,
     PodName { namespace, name }: &PodName,

@@ -2,8 +2,8 @@
 //! Decides when the daemon deletes a refused pod, from earlier refusals and deletions. This module has no I/O.
 //!
 //! - The daemon deletes a pod at kubelet's second attempt, 10 to 15 s after the first attempt. If the first refusal was
-//!   only due to a change of the node, the pod usually starts at the second attempt. The name also still belongs to the
-//!   same pod.
+//!   only due to a change of the node, the pod usually starts at the second attempt. The second attempt also shows that
+//!   the pod that the daemon has read is still the refused one.
 //! - If a device is missing, the daemon waits a minute, because the device may come back.
 //! - If the pod's controller makes a new pod, and the daemon refuses the new pod, too, the daemon waits a minute before
 //!   the deletion. The next waits are two minutes, four minutes, and so on up to an hour. Pods that existed at the

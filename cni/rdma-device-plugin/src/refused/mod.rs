@@ -136,10 +136,9 @@ impl Verdicts {
         receiver
     }
 
-    /// Sends a verdict to all queues. Drops the verdict if a queue is full.
+    /// Sends a verdict to all queues. Skips a full queue: kubelet's next attempt repeats the verdict.
     pub fn send(&self, verdict: &Verdict) {
         for queue in &self.0 {
-            // drop the verdict if the queue is full: kubelet's next attempt repeats it
             if let Err(mpsc::error::TrySendError::Full(verdict)) = queue.try_send(verdict.clone()) {
                 log::debug!("too many refused pods wait for the API server: {verdict:?}");
             }

@@ -178,7 +178,7 @@ fn state(nic: &Nic) -> (&'static str, String) {
     }
 }
 
-/// Draws the number of functions, the number of functions that are in pods, and one square for each function of
+/// Draws the number of functions, how many of them are in pods or unhealthy, and one square for each function of
 /// `cells`.
 fn functions(functions: &[Child], cells: &[Child], (x, y): (usize, usize)) -> String {
     let held = functions.iter().filter(|it| it.pod.is_some()).count();

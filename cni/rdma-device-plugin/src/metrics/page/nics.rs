@@ -94,7 +94,8 @@ impl Link {
 pub(super) fn numa(snapshot: &Snapshot, pods: &[Pod]) -> Vec<Numa> {
     let node = &snapshot.node;
     let functions = &node.inventory.functions;
-    // leave out the netdev's function of an eRDMA NIC, because the entry of its RDMA device shows this function
+    // leave out the function of an eRDMA NIC that has only the netdev: the page shows the NIC by its RDMA device's
+    // function
     let halves: BTreeSet<&DeviceAddress> = functions
         .iter()
         .flat_map(|it| it.netdev_function.iter().chain(&it.device.rdma_functions))
@@ -224,7 +225,7 @@ fn nic(snapshot: &Snapshot, function: &Function, held: &Holders<'_>) -> Nic {
     }
 }
 
-/// Returns the page's row for a NIC. The daemon knows only the NIC's address.
+/// Returns a NIC of which the daemon knows only the address.
 fn elsewhere(address: &DeviceAddress) -> Nic {
     Nic {
         address: address.clone(),
