@@ -85,7 +85,7 @@ pub struct Daemon {
     /// other.
     presence: Option<Arc<Presence>>,
     role: watch::Receiver<Role>,
-    /// Progress of the daemon's loop, which the probes report.
+    /// Progress of the daemon since its start, which the probes report.
     progress: Progress,
     /// Tasks that run only in the daemon that leads the node.
     leader: Leader,
@@ -99,7 +99,7 @@ pub struct Daemon {
     unhealthy: Unhealthy,
     /// Error thresholds of devices, as configured.
     errors: watch::Sender<Vec<ErrorThreshold>>,
-    /// Names of the health reporters that judge devices.
+    /// Names of devlink's health reporters that affect the health of devices.
     reporters: watch::Sender<Vec<String>>,
     /// Requests an observation from the health task. Only the health task waits for a device's firmware.
     observe: Arc<Notify>,

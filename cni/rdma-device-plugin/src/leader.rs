@@ -39,7 +39,7 @@ pub struct Leader {
     ending: JoinSet<()>,
 }
 
-/// Event for the daemon.
+/// Event that the daemon's loop handles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// This daemon can lead: it has the leader's lock, or locking failed.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Keeps the limits of pods' use of RDMA devices ([`rdma_resources::limited`]). Lifts the limits of a pod when its
-//! limited containers have ended, because pods of the host's network have no DEL. Sets the limits again for devices
-//! that come back.
+//! limited containers have ended, because no DEL would lift the limits of a pod with `hostNetwork`. Sets the limits
+//! again for devices that come back.
 
 use crate::{
     node::Node,

@@ -40,7 +40,7 @@ impl Node {
             .find(|offer| offer.name.as_str() == resource)
     }
 
-    /// Returns the offers of device plugins. Leaves out the offers that are allocated by claims.
+    /// Returns the offers of device plugins. Leaves out offers of resources that are allocated by claims.
     pub fn advertised(&self) -> impl Iterator<Item = &Offer> {
         self.offers
             .iter()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Publishes files for the chain, the container runtime, Multus, `doctor` and the next daemon: the devices of each
+//! Writes files for `rdma-cni`, the container runtime, Multus, `doctor` and the next daemon: the devices of each
 //! resource's ids, CDI entries, device information, and the NICs' switches.
 //!
 //! The files stay when the daemon ends, because kubelet does not call Allocate again for a restarted container. Without
@@ -9,7 +9,7 @@ use crate::{cli::Arguments, device_info, hardware::Hardware, node::Node, offer};
 use rdma_resources::{Cdi, FileError, Published, limited::boot_id, published::FORMAT};
 use std::{path::PathBuf, sync::Arc};
 
-/// Directories of the files.
+/// Writes the files of the node.
 #[derive(Clone, Debug)]
 pub struct Publisher {
     state_dir: PathBuf,

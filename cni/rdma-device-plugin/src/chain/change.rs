@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One change in the directory of CNI lists, or in a network's own directory below it (`<network>/`). The daemon writes
-//! the change into its record first, and then changes the directory.
+//! One change in the directory of CNI lists, or in a network's own directory below it (`<network>/`), whose plugins
+//! libcni appends to the network's list. The daemon writes the change into its record first, and then changes the
+//! directory.
 
 use super::{
     Chain, evidence,
@@ -20,7 +21,7 @@ pub(super) fn is_below(change: &Change) -> bool {
 impl Chain {
     /// Prepares for a `change` that writes a detection entry into a network's own directory. The detection entry only
     /// shows whether the runtime calls the plugins of this directory. Makes the directory for the evidence, and checks
-    /// that the network's own directory exists or can be made. Does nothing for another `change`.
+    /// that the network's own directory exists or can be made. Does nothing for any other change.
     ///
     /// # Errors
     /// A directory cannot be made.
@@ -124,8 +125,7 @@ impl Chain {
                         false => None,
                     };
                     record.put(file, entry, before);
-                    // if only the stamp differs, write the record after the list: pods start meanwhile, and need the
-                    // list
+                    // if only the stamp differs from the record on disk, write the list first: starting pods need it
                     if !record.is_known(&self.state_dir) {
                         record.write(&self.state_dir)?;
                     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Evidence that the runtime calls the plugins of a network's own directory at ADD and at DEL. The daemon writes an
-//! entry with `detect` into this directory. When the runtime calls `rdma-cni` by this entry, `rdma-cni` writes the file
+//! Evidence that the runtime calls the plugins of a network's own directory (`<confDir>/<network>/`) at ADD and at DEL.
+//! Only some versions of libcni append these plugins to the network's list. The daemon writes an entry with `detect`
+//! into this directory. When the runtime calls `rdma-cni` because of this entry, `rdma-cni` writes the file
 //! `<stateDir>/detected/<VERB>@<network>` (`detect.rs` of `rdma-cni`). This file is the evidence.
 
 use super::{Chain, record::Record};
@@ -20,8 +21,8 @@ const VERBS: [&str; 2] = ["ADD", "DEL"];
 impl Chain {
     /// Returns the place for the entry of `rdma-cni`: the network's CNI list or the network's own directory.
     ///
-    /// With `auto`, the network's own directory requires libcni's cache of pods' networks: from the cache the daemon
-    /// detects later that the runtime no longer reads the directory.
+    /// With `auto`, the daemon chooses the directory only if it sees libcni's cache of pods' networks. From this cache
+    /// it detects later that the runtime no longer reads the directory.
     pub(super) fn placement(&self, record: &Record) -> Placement {
         let is_seen =
             || self.cni_cache.as_ref().is_none_or(|it| it.is_dir()) && !self.shows_nothing(record);

@@ -90,8 +90,8 @@ pub fn hash(content: &[u8]) -> String {
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Returns the stamp of the file `path`, whose content is `text`. Returns `None` if the file is missing, or its time is
-/// before 1970.
+/// Returns the stamp of the file `path`, whose content is `text`. Returns `None` if the file is missing, or its
+/// modification time is before 1970.
 ///
 /// # Errors
 /// The file's modification time cannot be read. The daemon could then not restore the time later.

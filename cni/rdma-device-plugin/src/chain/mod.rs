@@ -53,7 +53,7 @@ pub struct Chain {
     pub needs_kubelet: bool,
 }
 
-/// Result of a turn.
+/// Result of a turn: a reading of the directory, and the changes that add `rdma-cni` where it is missing.
 #[derive(Debug, Default)]
 pub struct Turn {
     /// Status after the turn.
@@ -66,7 +66,8 @@ pub struct Turn {
     pub held: Vec<Held>,
     /// True if another program changed a file during the turn, so that another turn is necessary.
     pub again: bool,
-    /// True if an obstacle exists whose end causes no event in the watched directories.
+    /// True if an obstacle exists whose end causes no event in the watched directories, so that the reconciler must
+    /// poll.
     pub hindered: bool,
     /// Sentence with the reason why the turn skipped a step. The chain works without the skipped step.
     pub remark: Option<String>,
@@ -135,7 +136,8 @@ impl Chain {
             (*claim, *held) = (Claim::default(), vec![]);
             return Ok(self.left_alone(&directory, WITHDRAWN));
         }
-        // ignore an error: if a copy cannot be removed, the next change of its list fails and reports the error
+        // ignore an error: if a list's temporary copy cannot be removed, the next change of the list fails and reports
+        // the error
         let _ = record.clear_copies(&self.conf.conf_dir);
         if record.lists.is_empty()
             && let Some(why) = blocker()
@@ -308,8 +310,8 @@ impl Chain {
         Ok(lists.peek().is_some() && !lists.any(is_there))
     }
 
-    /// Removes `rdma-cni` from the chain. The caller holds the lock. Returns the changed files, and the reason for each
-    /// file that could not be changed.
+    /// Removes `rdma-cni` from the chain. The caller holds the record's lock. Returns the changed files, and the reason
+    /// for each file that could not be changed.
     ///
     /// # Errors
     /// The directory, one of its files or the record cannot be read or written.

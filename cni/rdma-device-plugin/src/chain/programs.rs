@@ -12,8 +12,8 @@ use std::{
 /// Returns the programs in `dirs`. In a container, `dirs` are mounts of the node's directories. A symbolic link then
 /// may lead outside the container, and therefore counts as a program.
 ///
-/// `others` are further directories that a container mounts. If one of `others` is a mount point, a missing directory
-/// of `dirs` counts as not mounted.
+/// `others` are further directories that a container mounts. If one of `others` is a mount point, this process runs in
+/// a container, and a missing directory of `dirs` is an error, because it is not mounted.
 pub fn read(dirs: Vec<PathBuf>, others: &[&Path]) -> Programs {
     let read = |dir: &PathBuf| match names(dir) {
         Ok(names) => Ok(names),

@@ -30,7 +30,7 @@ use std::{
 };
 use tokio::sync::watch;
 
-/// Time in which one turn handles all successive events.
+/// Delay after an event, so that one turn handles all events of this time.
 const TOGETHER: Duration = Duration::from_millis(20);
 /// Delay before the next turn if a file is incomplete, if another program may still write to a replaced file, or if the
 /// program of `rdma-cni` is missing.
@@ -171,7 +171,8 @@ impl Reconciler {
         }
     }
 
-    /// Returns the paths to watch: the record, and the directories of lists, plugins, networks and `evidence`.
+    /// Returns the paths to watch: the record, and the directories of lists, of plugins and of `evidence`, and the
+    /// networks' own directories.
     fn paths(&self, chain: &Chain) -> Vec<PathBuf> {
         let record = Record::read(&self.state_dir).ok().flatten();
         let record = record.unwrap_or_default();
@@ -246,8 +247,8 @@ impl Reconciler {
         }
     }
 
-    /// Returns true while the program of `rdma-cni` is missing, until [`VANISHED`] is over. Then removes `rdma-cni`
-    /// from the lists.
+    /// Returns true if the program of `rdma-cni` has been missing for less than [`VANISHED`]. After this time, removes
+    /// `rdma-cni` from the lists, and returns false.
     async fn is_gone(&mut self, chain: &Chain, obstacle: Option<&Obstacle>) -> bool {
         if !obstacle.is_some_and(Obstacle::is_ours_gone) {
             self.gone = None;

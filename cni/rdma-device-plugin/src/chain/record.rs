@@ -120,14 +120,14 @@ impl Binary {
     }
 }
 
-/// A list that has `rdma-cni`.
+/// Record of a list to which this project added `rdma-cni`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placing {
     /// Stamp of the file without `rdma-cni`. `None`: there was no file, or its stamp is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<Stamp>,
-    /// The last two configurations of `rdma-cni` in the list. If a process was killed before it wrote the list, the
-    /// list still has the earlier configuration.
+    /// The last two entries of `rdma-cni` that this project wrote to the list. If a process was killed before it wrote
+    /// the list, the list still has the earlier entry.
     #[serde(default)]
     pub entries: Vec<Map<String, Value>>,
     /// True if this project made the network's own directory that contains this file.
@@ -168,7 +168,7 @@ impl Record {
     }
 
     /// Removes temporary copies beside the lists of `conf_dir`, which a killed process left. No runtime reads such
-    /// copies. The caller holds the lock.
+    /// copies. The caller holds the record's lock.
     ///
     /// # Errors
     /// A copy cannot be removed.
@@ -206,7 +206,7 @@ impl Record {
         write().map_err(failed("write", &path))
     }
 
-    /// Returns true if the file's content equals this record. Ignores the stamps of lists.
+    /// Returns true if the record on disk equals this record. Ignores the stamps of lists.
     pub(crate) fn is_known(&self, state_dir: &Path) -> bool {
         let present = Self::read(state_dir).ok().flatten();
         present.is_some_and(|it| it.without_stamps() == self.without_stamps())

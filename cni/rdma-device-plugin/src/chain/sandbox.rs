@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Determines whether a list with `rdma-cni` made a pod's network. When a network program rewrites its list, `rdma-cni`
-//! is missing from the list until the reconciler adds it again. A pod that starts in this moment has no rails, although
-//! no program reported an error.
+//! Determines whether the runtime made a pod's network by a list with `rdma-cni`. When a network program rewrites its
+//! list, `rdma-cni` is missing from the list until the reconciler adds it again. A pod that starts in this moment has
+//! no rails, although no program reported an error.
 //!
 //! libcni's cache has a file for each network of a sandbox. libcni writes the file, with the text of the list, after
 //! all plugins of the list have succeeded (`cacheAdd` in `libcni/api.go`), and removes the file after DEL. A pod with
@@ -14,21 +14,21 @@ use conflist::Picked;
 use serde::Deserialize;
 use std::{collections::HashMap, fs, io, path::Path, time::SystemTime};
 
-/// Origin of a pod's network.
+/// Origin of a pod's network: the list by which the runtime made it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Made {
     /// Unknown: the pod has the host's network, or the runtime keeps its cache in another directory.
     Unknown,
-    /// A list with `rdma-cni` made the network, or `rdma-cni` has a record of the network.
+    /// The runtime made the network by a list with `rdma-cni`, or `rdma-cni` has a record of the network.
     WithUs,
-    /// Two lists made the network: one with `rdma-cni` and one without it. This happens if containerd's `max_conf_num`
-    /// is not 1: containerd then uses the file of a single plugin, and also the list that the daemon made from this
-    /// file.
+    /// The runtime made the network twice: by a list with `rdma-cni` and by a list without it. This happens if
+    /// containerd's `max_conf_num` is not 1: containerd then uses the file of a single plugin, and also the list that
+    /// the daemon made from this file.
     Twice {
         /// Name of both networks.
         network: String,
     },
-    /// A list without `rdma-cni` made the network.
+    /// The runtime made the network by a list without `rdma-cni`.
     WithoutUs {
         /// Name of the network.
         network: String,

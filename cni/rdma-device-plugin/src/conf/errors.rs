@@ -35,7 +35,7 @@ pub struct ErrorThreshold {
     pub counter: String,
     /// Largest number of errors within [`per`](Self::per) with which a device stays healthy.
     pub above: u64,
-    /// Period over which errors are counted, from 10 s to an hour.
+    /// Period in which the daemon counts errors, from 10 s to an hour.
     pub per: Duration,
 }
 

@@ -196,14 +196,15 @@ impl fmt::Display for Require {
 /// Scheme of a resource's ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ids {
-    /// Ids `0`…: with each id a container gets all devices, or one device near the NUMA node that kubelet chose.
+    /// Ids `0`, `1` and so on. With an id, a container gets all devices, or one device near the NUMA node that kubelet
+    /// chose.
     Shared {
         /// Number of ids.
         count: u32,
         /// Devices that a container gets with an id.
         allocate: Allocate,
     },
-    /// Ids `<rdma>/0`… of each device.
+    /// Ids of each device, such as `mlx5_0/0` and `mlx5_0/1` with the name of the RDMA device.
     PerNic {
         /// Number of ids of each device.
         count: u32,

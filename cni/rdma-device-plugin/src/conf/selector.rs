@@ -177,7 +177,7 @@ impl Parent {
         })
     }
 
-    /// Returns true if the selector selects the virtual function or sub-function with this number.
+    /// Returns true if the virtual function or sub-function with this number is selected.
     pub fn has(&self, number: Option<u32>) -> bool {
         self.numbers.is_empty()
             || number.is_some_and(|number| self.numbers.iter().any(|range| range.contains(&number)))

@@ -36,7 +36,7 @@ const REPEATED: Duration = Duration::from_secs(10);
 /// Service that reports the health of a node's devices.
 #[derive(Clone, Debug)]
 pub struct Health {
-    /// Directory of the token. The pool is named after the token's node.
+    /// Directory of the service account's token. The pool has the name of the token's node.
     pub account: PathBuf,
     /// Latest state of the node.
     pub node: watch::Receiver<Arc<Node>>,

@@ -4,7 +4,7 @@
 //!
 //! | module | |
 //! |---|---|
-//! | [`pool`] | resources of the node's slices: pure |
+//! | [`pool`] | resources in the node's ResourceSlices: pure |
 //! | [`publisher`] | keeps the node's ResourceSlices up to date: a task of the leader |
 //! | [`server`] | the driver's sockets for kubelet |
 //! | [`service`] | kubelet's calls: prepares and unprepares claims |

@@ -23,7 +23,8 @@ impl Netdevs {
             name: offer.name.to_string(),
             whole: is_whole(offer),
             sharers: offer.sharers(),
-            // do not evict pods with a parent netdev: the fault is in the configuration, and the pods may still work
+            // do not evict pods of a resource with `parents`: the fault is in the configuration, and the pods may still
+            // work
             evict: !offer.has_parents && node.conf.dra.as_ref().is_some_and(|dra| dra.evict),
             short: offer.short.clone(),
             nics: self.nics(offer, &node.inventory, &node.switches),
@@ -98,7 +99,8 @@ impl Netdevs {
             ..known.clone()
         };
         if device.parent.is_some() && ![&nic.netdev, &nic.bond].contains(&&device.parent) {
-            // leave out the NIC's addresses: pods get addresses by those of the parent, a VLAN, which are unknown here
+            // leave out the NIC's addresses: pods' addresses depend on the parent, a VLAN, whose addresses are unknown
+            // here
             (nic.ipv6_prefix, nic.ipv6_address, nic.ipv4_address) = (None, None, None);
         }
         nic

@@ -60,7 +60,7 @@ const OBSERVE_INTERVAL: Duration = Duration::from_secs(1);
 pub struct Preparer {
     /// Name of the DRA driver.
     pub driver: String,
-    /// Directory of the token.
+    /// Directory of the service account's token.
     pub account: PathBuf,
     /// State directory of `rdma-cni`.
     pub state_dir: PathBuf,
@@ -103,7 +103,7 @@ impl Preparer {
             }
             false => false,
         };
-        // all results of a claim have the same parameters
+        // all allocation results of a claim have the same parameters
         let parameters = allocated.results[0].parameters.attachment.clone();
         let is_shared = devices.iter().any(|it| it.sharing == Sharing::Shared);
         let moves = awaits_network && devices.iter().any(|it| it.sharing == Sharing::Exclusive);
@@ -217,8 +217,7 @@ impl Preparer {
         let mut node = self.node.clone();
         loop {
             let known = node.borrow_and_update().clone();
-            // observe without ports: a device's firmware can delay the answer, and that device may not belong to this
-            // claim
+            // observe without reading ports: the firmware of a device that is not in this claim could delay the answer
             let why = match self.hardware.presence_blocking().await {
                 Ok(inventory) => match prepared(allocated, &known, &inventory, &self.state_dir) {
                     Ok(prepared) => return Ok(prepared),

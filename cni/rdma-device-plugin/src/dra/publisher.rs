@@ -29,7 +29,8 @@ const WATCHED: Duration = Duration::from_secs(1800);
 /// First and longest delay after a failure.
 const AGAIN: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(30)];
 
-/// Shortest normal duration of a watch. If a watch is shorter, the API server did not end it because of its time limit.
+/// Shortest normal duration of a watch. If the API server ends a watch earlier, the reason is not the time limit, and
+/// the publisher pauses before the next watch.
 const SHORT: Duration = Duration::from_secs(10);
 
 /// Delay before the next attempt if the API server cannot store the slices.
@@ -50,15 +51,15 @@ pub struct Publisher {
     driver: String,
     metrics: Metrics,
     netdevs: Netdevs,
-    /// True if the API server drops taints. The slices then leave out unhealthy devices.
+    /// True if the API server drops taints. The publisher then leaves unhealthy devices out of the slices.
     without_taints: bool,
     /// True if the API server does not support taints without an effect (Kubernetes before 1.35). Degraded devices then
     /// get no taint.
     without_remarks: bool,
     /// Last failure, which is logged once.
     reported: LogOnce,
-    /// True if the slices have been up to date since the last failure. The delay then starts again at its shortest
-    /// value.
+    /// True if the slices have been up to date since the last failure. After the next failure, the publisher then
+    /// begins with the shortest delay.
     was_kept: bool,
 }
 
@@ -96,7 +97,8 @@ impl Failure {
 type Slices = BTreeMap<String, Value>;
 
 impl Publisher {
-    /// Returns a publisher for `driver` that follows `node`. The directory `account` has the token.
+    /// Returns a publisher for `driver` that follows `node`. The directory `account` contains the service account's
+    /// token.
     pub fn new(
         node: watch::Receiver<Arc<Node>>,
         account: PathBuf,
@@ -152,7 +154,8 @@ impl Publisher {
             if was_kept {
                 wait = AGAIN[0];
             }
-            // do not log the first write with an outdated version, because the next list usually corrects it
+            // do not log the first refusal of an outdated resource version, because the next list usually corrects the
+            // version
             let is_usual = was_kept && matches!(failure, Failure::Stale(_));
             self.metrics.slices(Some(is_usual));
             if !is_usual && self.reported.is_news(&line) {

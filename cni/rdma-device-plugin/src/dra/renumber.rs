@@ -18,8 +18,8 @@ use tokio::{sync::watch, task::spawn_blocking, time::sleep};
 /// Delay after a failed check.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// Time after a failed check in which the task ignores events of the claims. The check may lock the claims, and
-/// releasing this lock is an event.
+/// Time after a failed check in which the task ignores changes in the claims' directory. The check may lock the claims,
+/// and the release of the lock is such a change.
 const QUIET: Duration = Duration::from_secs(1);
 
 /// Checks the claims in `state_dir` now and after each change of the claims or of `node`. Ends when the sender of

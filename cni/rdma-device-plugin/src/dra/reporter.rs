@@ -50,8 +50,8 @@ pub struct Reporter {
 }
 
 impl Reporter {
-    /// Returns a reporter for the claims in `state_dir`. The directory `account` contains the token. [`run`](Self::run)
-    /// ends when the sender of `node` is dropped.
+    /// Returns a reporter for the claims in `state_dir`. The directory `account` contains the service account's token.
+    /// [`run`](Self::run) ends when the sender of `node` is dropped.
     pub fn new(node: watch::Receiver<Arc<Node>>, account: PathBuf, state_dir: &Path) -> Self {
         Self {
             node,
@@ -125,7 +125,8 @@ impl Reporter {
     }
 }
 
-/// Reports `own` for the devices of `record`. Retries if another client wrote the claim at the same time.
+/// Writes `own`, the status of the devices of `record`, to the claim. Retries if another client wrote the claim at the
+/// same time.
 async fn write(api: &Api, record: &Record, own: &[Value]) -> Result<(), RequestError> {
     for _ in 1..TRIES {
         match try_to_write(api, record, own).await {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The driver's two sockets: one for the registration and one for the driver's service. Kubelet watches a directory for
-//! registration sockets, and requests the path of the service's socket from each of them. Each daemon of a node has its
-//! own two sockets. Kubelet uses the newest ones.
+//! The DRA driver's two sockets: one for the registration and one for the driver's service. Kubelet watches a directory
+//! for registration sockets, and requests the path of the service's socket from each of them. Each daemon of a node has
+//! its own two sockets. Kubelet uses the newest ones.
 
 use super::{
     health::{Health, HealthV1Alpha1},
@@ -32,7 +32,7 @@ const TOGETHER: Duration = Duration::from_millis(50);
 /// Delay before the next attempt to make a socket.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Paths of the sockets of a node's driver.
+/// Paths of the DRA driver's sockets.
 #[derive(Clone, Debug)]
 pub struct Paths {
     /// Directory of kubelet's registration sockets.

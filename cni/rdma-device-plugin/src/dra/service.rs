@@ -101,7 +101,8 @@ impl api::dra_plugin_server::DraPlugin for Service {
     ) -> Result<Response<NodePrepareResourcesResponse>, Status> {
         // a call proves that kubelet has registered the driver, whatever kubelet reported about the registration
         self.metrics.driver(self.preparer.driver(), Known::Yes);
-        // drop the ids before the container starts: kubelet makes another call only for claims that are not prepared
+        // make kubelet drop the ids of ended pods before the container starts: kubelet makes another call only for
+        // claims that are not prepared
         let (response, dropped) = tokio::join!(
             self.prepare(&request.get_ref().claims),
             self.former_ids.drop_ended()
@@ -144,7 +145,7 @@ pub struct Registration {
 }
 
 impl Registration {
-    /// Stores that kubelet has unregistered the driver, or is about to unregister it.
+    /// Records that kubelet has unregistered the driver, or is about to unregister it.
     pub(super) fn unregistered(&self) {
         self.metrics.driver(&self.info.name, Known::NotYet);
     }

@@ -45,10 +45,10 @@ pub struct Fault {
     pub end_is_reported: bool,
 }
 
-/// State of one device that is reported to kubelet.
+/// Health of one device as the daemon reports it to kubelet.
 #[derive(Clone, Debug, Default)]
 pub struct Damper {
-    /// Reason while the device is reported as down.
+    /// Reason why the device is reported as down. `None`: it is reported as up.
     reported: Option<String>,
     /// Last observation, and the time when its state began.
     observed: Option<(Observed, Instant)>,
@@ -78,7 +78,7 @@ pub enum Change {
 }
 
 impl Damper {
-    /// Returns the reason while the device is reported as down.
+    /// Returns the reason why the device is reported as down. `None`: it is reported as up.
     pub fn fault(&self) -> Option<&str> {
         self.reported.as_deref()
     }

@@ -29,8 +29,8 @@ pub(super) struct Readings {
     pub(super) values: Vec<Reading>,
 }
 
-/// Returns a sentence for each threshold whose counter exists in no RDMA device of the node. Returns nothing if this
-/// namespace sees no device. Only looks for the counters' files, and reads no value.
+/// Returns a sentence for each threshold whose counter exists in no RDMA device of the node. Returns nothing if no RDMA
+/// device is visible in this net namespace. Only looks for the counters' files, and reads no value.
 pub fn unknown_counters(
     sysfs: &Path,
     thresholds: &[ErrorThreshold],

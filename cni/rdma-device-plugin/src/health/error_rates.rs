@@ -61,7 +61,7 @@ struct PortErrors {
     last: Option<u64>,
     /// Times of recent readings, each with the growth since the first reading.
     readings: VecDeque<(Instant, u64)>,
-    /// Reason while the counter makes the device unhealthy.
+    /// Reason why the counter makes the device unhealthy. `None`: it does not.
     fault: Option<String>,
     /// True while the counter is at its maximum.
     sticks: bool,

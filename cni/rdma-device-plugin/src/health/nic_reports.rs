@@ -56,7 +56,7 @@ impl NicReports {
         }
     }
 
-    /// Uses the reporters whose names `judges` contains now, and later the changed names.
+    /// Lets only the reporters that `judges` names decide on health, also after the names change.
     pub(super) fn follow(&mut self, mut judges: watch::Receiver<Vec<String>>) {
         self.faults.judge_by(judges.borrow_and_update().clone());
         self.judges = Some(judges);

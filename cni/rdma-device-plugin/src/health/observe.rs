@@ -73,8 +73,7 @@ impl Pods {
         }
     }
 
-    /// Removes the number of an ended namespace from its pod, because the kernel may give the number to another
-    /// namespace.
+    /// Removes the id of an ended namespace from its pod, because the kernel may reuse the id for another namespace.
     pub(super) fn ended(&mut self, namespace: Nsid) {
         for pod in &mut self.seen {
             if pod.nsid == Some(namespace) {
@@ -84,8 +83,8 @@ impl Pods {
         }
     }
 
-    /// Removes the numbers of all namespaces after events were lost: a namespace may have ended, and the kernel may
-    /// have given its number to another namespace.
+    /// Removes the ids of all namespaces after events were lost: a namespace may have ended, and the kernel may have
+    /// reused its id for another namespace.
     pub(super) fn lost(&mut self, mut monitor: Option<&mut Monitor>) {
         for pod in &mut self.seen {
             let nsid = pod.nsid.take();
@@ -195,9 +194,9 @@ impl Pods {
     }
 }
 
-/// Returns true if an RDMA device without a parent has its netdev in no namespace: the netdev's function was removed.
-/// The driver `erdma` keeps such an RDMA device until the driver is unloaded. The removal of the function waits for the
-/// unloading.
+/// Returns true if an RDMA device without a parent in sysfs has its netdev in no namespace: the netdev's function was
+/// removed. The driver `erdma` keeps such an RDMA device until the driver is unloaded. The removal of the function
+/// waits for the unloading.
 fn is_netdev_gone(function: &Function) -> bool {
     !function.device.rdma_functions.is_empty() && !function.device.has_netdev
 }

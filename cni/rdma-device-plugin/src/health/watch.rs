@@ -32,7 +32,7 @@ use tokio::{
     sync::{Notify, watch},
 };
 
-/// Time in which one observation covers all successive events.
+/// Delay after an event, so that one observation covers all events of this time.
 const TOGETHER: Duration = Duration::from_millis(50);
 /// Shortest interval between two observations.
 const APART: Duration = Duration::from_millis(200);
@@ -290,8 +290,8 @@ impl Watch {
         monitor.is_some() && (covers_pods(monitor) || self.pods.are_none())
     }
 
-    /// Returns true if an unhealthy device can recover without an event, and its port is not among the polled ports: it
-    /// is an Ethernet port, or in another namespace.
+    /// Returns true if an unhealthy device can recover without an event, and the daemon does not poll its port, because
+    /// the port is an Ethernet port, or in another namespace.
     fn needs_polling(&self, inventory: &Inventory) -> bool {
         let is_seen = |hca: &Hca| ports::has_device(&self.port_states, &self.sysfs, &hca.name);
         self.health.doubtful().iter().any(|address| {
@@ -480,7 +480,7 @@ impl Watch {
     }
 }
 
-/// Returns true if events cover pods' netdevs.
+/// Returns true if the daemon gets the kernel's events of pods' netdevs.
 fn covers_pods(monitor: Option<&Monitor>) -> bool {
     monitor.is_some_and(|monitor| monitor.losses().is_empty())
 }

@@ -175,7 +175,7 @@ fn take_chain_away(arguments: &Uninstall) -> Result<Option<String>> {
             chain.conf.conf_dir
         );
     }
-    // also read the state directory of the entry, which may differ from the one of this command
+    // also read the entry's state directory, which may differ from the state directory of this command
     let mut state_dirs = vec![state_dir.clone()];
     let entries = record.lists.values().flat_map(|it| &it.entries);
     state_dirs.extend(entries.filter_map(state_dir_of).map(PathBuf::from));

@@ -258,7 +258,7 @@ impl Daemons {
         self.0.iter()
     }
 
-    /// Queries the daemons of `nodes` for their observations.
+    /// Queries the daemons of `nodes` for their observations (`doctor --facts`).
     pub(super) fn facts<'a>(
         &self,
         flags: &Flags,

@@ -8,7 +8,7 @@
 //! | `api` | runs of `kubectl`, and the daemons' pods |
 //! | `nodes` | table of nodes: from the API server, and from [`doctor::facts`] |
 //! | `pods` | table of pods' rails: from [`doctor::facts`] |
-//! | `ping` | a short-lived pod beside the daemon, which sends the requests |
+//! | `ping` | a short-lived pod on the daemon's node, which sends the requests |
 
 mod api;
 mod nodes;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Sends RDMA requests from a node, or from inside one of its pods. A separate privileged pod with the daemon's image
-//! sends the requests. It sees the same records and namespaces as the daemon.
+//! sends the requests. This pod sees the same records and namespaces as the daemon.
 //!
-//! The daemon's container cannot send them. It can neither open `/dev/infiniband/rdma_cm` nor enter a pod's network
-//! namespace, and a command by `kubectl exec` has only the container's rights.
+//! The daemon's container cannot send the requests. It can neither open `/dev/infiniband/rdma_cm` nor enter a pod's
+//! network namespace, and a command by `kubectl exec` has only the container's rights.
 
 use super::{
     NAME,

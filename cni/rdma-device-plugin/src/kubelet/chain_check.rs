@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Checks before a container starts that a list with `rdma-cni` made its pod's network. Without `rdma-cni`, the
-//! container would have its character devices, but no rails.
+//! Checks before a container starts that the runtime made its pod's network by a list with `rdma-cni`. Without
+//! `rdma-cni`, the container would have its character devices, but no rails.
 
 use super::{holder::Holder, plugin_context::PluginContext};
 use crate::{
@@ -17,17 +17,19 @@ use kubelet_api::pod_resources::AskError;
 use std::{fs, path::Path, time::SystemTime};
 use tonic::Status;
 
-/// Returns true if a CNI list of this node has `rdma-cni`. The runtime then calls it for new pods.
+/// Returns true if a CNI list of this node has `rdma-cni`, according to the record of the installation. The runtime
+/// then calls `rdma-cni` for new pods.
 pub(crate) fn is_chained(state_dir: &Path) -> bool {
     let record = Record::read(state_dir).ok().flatten();
     record.is_some_and(|it| !it.lists.is_empty())
 }
 
-/// Checks that a list with `rdma-cni` made the network of the pod that has `ids` of `resource`. `holder` is the
-/// container of these ids.
+/// Checks that the runtime made the network of the pod that has `ids` of `resource` by a list with `rdma-cni`. `holder`
+/// is the container of these ids.
 ///
 /// # Errors
-/// No list with `rdma-cni` made the network, or kubelet does not report the pod. Kubelet repeats the call later.
+/// The runtime made the network by a list without `rdma-cni`, or kubelet does not answer. Kubelet repeats the call
+/// later.
 pub(super) async fn check(
     context: &PluginContext,
     resource: &ResourceName,

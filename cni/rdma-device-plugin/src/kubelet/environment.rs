@@ -17,7 +17,7 @@ use rdma_resources::{
 use std::fmt::Display;
 use tonic::Status;
 
-/// A container, named by kubelet's resources and ids.
+/// A container, identified by the resources and ids that kubelet allocated to it.
 pub(super) struct Container {
     resource: String,
     /// Ids of `resource` that the container has.
@@ -195,7 +195,7 @@ fn held(attachment: &Attachment) -> impl Iterator<Item = ContainerId<'_>> {
 }
 
 /// Returns the attachments of the pod of `container`. If a pod has several sandboxes, returns the attachments of the
-/// last one. An id has no rail if the NIC is down, or if the pod did not select the NIC.
+/// last one. One common id is enough: an id has no rail if the NIC is down, or if the pod did not select the NIC.
 fn of_pod<'a>(all: &'a [Attachment], container: &Container) -> Vec<&'a Attachment> {
     let is_its = |held: ContainerId<'_>| {
         let mut allocated = container.allocated.iter();

@@ -26,7 +26,8 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 /// Longest time from a registration until kubelet opens a stream.
 const STREAM_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Longest time until kubelet opens a new stream, if it opens one at all.
+/// Time after the end of a stream in which kubelet may open a new one. Without a new stream, the plugin registers
+/// again.
 const BETWEEN_STREAMS: Duration = Duration::from_millis(300);
 
 /// Longest time until kubelet notices that another daemon's streams have ended.
@@ -322,7 +323,7 @@ impl Task {
     /// Prevents kubelet from disconnecting this plugin when another daemon's plugin ends ([`takeover`]). Returns true
     /// if kubelet, as a side effect, no longer notices the end of this plugin.
     async fn detach(&mut self, streams: u64, requests: u64) -> bool {
-        // a kubelet that did not request the options does not have this error
+        // a kubelet before 1.25 does not request the options, and does not disconnect this plugin
         if self.role.borrow().is_alone || self.count.borrow().options_requests == requests {
             return false;
         }

@@ -49,7 +49,7 @@ const ALLOCATE_TIMEOUT: Duration = Duration::from_secs(5);
 /// After the time limit, the preference does not consider the container's accelerators.
 const HOLDER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Promises of Allocate to a container.
+/// Network, variables and limits that Allocate promised to a container.
 #[derive(Clone, Copy)]
 pub(super) struct Promised {
     /// True if `rdma-cni` must attach the network of the container's pod.

@@ -130,7 +130,7 @@ impl Streams {
     }
 }
 
-/// Entry of an open stream in the counts. Dropping this value counts the stream as ended.
+/// An open stream that [`Count`] includes. Dropping this value counts the stream as ended.
 struct Counted {
     count: watch::Sender<Count>,
     /// Sequence number of the stream. The first stream has the lowest number.

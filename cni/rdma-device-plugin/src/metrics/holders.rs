@@ -80,7 +80,7 @@ fn held_by<'a>(
         for pod in pods {
             for container in &pod.containers {
                 let own = container.devices.iter();
-                // an id can be in several entries, because kubelet has one entry for each NUMA node
+                // an id can be in several elements of `devices`, because kubelet makes one for each NUMA node
                 let own = own.filter(|it| it.resource_name == resource);
                 for id in own.flat_map(|it| &it.device_ids) {
                     ids.insert(id);

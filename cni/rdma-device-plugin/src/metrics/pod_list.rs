@@ -14,7 +14,7 @@ use tokio::sync::Mutex;
 /// Time for which the daemon keeps kubelet's answer, or the fact that kubelet did not answer.
 const KEPT: Duration = Duration::from_secs(1);
 
-/// Kubelet's answer. `None`: kubelet did not answer, or answered an error.
+/// Kubelet's answer. `None`: kubelet did not answer, or answered with an error.
 type Answer = Option<Arc<Vec<PodResources>>>;
 
 /// Last list of kubelet.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Writes features of the node into a file, from which node-feature-discovery (NFD) makes labels of the node. The file
-//! is one of NFD's source `local` (`docs/usage/customization-guide.md` of kubernetes-sigs/node-feature-discovery,
-//! "Local feature source").
+//! Writes features of the node into a file, from which node-feature-discovery (NFD) makes labels of the node. NFD's
+//! source `local` reads the file (`docs/usage/customization-guide.md` of kubernetes-sigs/node-feature-discovery, "Local
+//! feature source").
 //!
 //! The features do not expire (the file has no `+expiry-time`): the NICs also exist while no daemon runs, and renewals
 //! would wake an idle daemon. `uninstall` removes the file together with the daemon.

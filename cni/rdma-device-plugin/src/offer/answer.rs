@@ -29,7 +29,7 @@ pub struct Allocation {
 
 impl Offer {
     /// Returns the container's devices for `ids`, and the grant of each id. Grants only devices that are present and
-    /// healthy. If an id has several devices, leaves out the other devices and logs their names.
+    /// healthy. If an id has several devices, leaves out absent or unhealthy devices and logs their names.
     pub fn answer(
         &self,
         ids: &[String],
@@ -104,7 +104,7 @@ impl Offer {
     }
 
     /// Returns the devices at the indices `places` for a container with a claim. Grants only devices that are present
-    /// and healthy. Logs the names of the other devices.
+    /// and healthy. Logs the names of absent or unhealthy devices.
     ///
     /// # Errors
     /// No device is usable, for the reason given.
@@ -144,8 +144,8 @@ impl Offer {
     }
 
     /// Returns the devices at the indices `places` that are present and healthy, and their grants. Logs the names of
-    /// the other devices. `whose` describes the container for the log. If no device remains, the error contains the
-    /// reason.
+    /// absent or unhealthy devices. `whose` describes the container for the log. If no device remains, the error
+    /// contains the reason.
     fn present(
         &self,
         places: &[usize],

@@ -9,7 +9,7 @@ use rdma_resources::{
 };
 use std::collections::BTreeMap;
 
-/// Returns one entry for each device of the offers that is present, and one entry for the connection manager.
+/// Returns one CDI entry for each present device of the offers, and one for the connection manager (`rdma_cm`).
 pub fn cdi_entries(offers: &[Offer], inventory: &Inventory) -> Vec<Entry> {
     let mut devices: BTreeMap<&DeviceAddress, bool> = BTreeMap::new();
     for offer in offers {

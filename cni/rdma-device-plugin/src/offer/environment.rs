@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Environment variables for libraries that Allocate can set. Variables in the pod's specification override them. The
-//! pod's rails are still unknown at Allocate. A library that can read a file therefore gets the names of the rails'
-//! devices from a file.
+//! Environment variables that Allocate sets for libraries, such as NCCL. Variables in the pod's specification override
+//! these variables. The pod's rails are still unknown at Allocate. A library that can read a file therefore gets the
+//! names of the rails' devices from a file.
 
 use crate::conf::{Conf, Reader, ResourceConf};
 use rdma_resources::container::LibraryFile;
@@ -47,7 +47,7 @@ impl Environment {
         LibraryFile::ALL.into_iter().any(|file| self.has_file(file))
     }
 
-    /// Returns the variables of the library of `file` that do not depend on the pod.
+    /// Returns the variables that do not depend on the pod, for the library that reads `file`.
     fn fixed(&self, file: LibraryFile) -> BTreeMap<&'static str, String> {
         let mut variables = BTreeMap::new();
         if file == LibraryFile::Nccl {

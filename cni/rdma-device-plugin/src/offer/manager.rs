@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Offer of `/dev/infiniband/rdma_cm` without a NIC, for the fabric watch. A container may open this device only if
-//! kubelet allocated it.
+//! kubelet allocated it to the container.
 
 use super::{Environment, Offer, OfferedId};
 use crate::conf::{Allocate, CONNECTION_MANAGER, Conf, Ids, ResourceName};

@@ -5,9 +5,9 @@
 //! |---|---|
 //! | `select` | devices of a resource |
 //! | `parent` | netdev that pods are attached to, if a resource names it |
-//! | `previous` | devices of earlier offers, which are less observable while they are in a pod |
+//! | `previous` | devices of earlier offers, because the daemon cannot observe a netdev in a pod |
 //! | `unnamed` | devices that a resource has only if its selectors name them |
-//! | `required` | required number of devices, and the controller that limits their use |
+//! | `required` | required number of devices, and the kernel's rdma controller for limits |
 //! | `sharers` | number of ids of shared devices, by their GID tables |
 //! | `ids` | devices of each id |
 //! | `answer` | devices and variables of a container for ids |
@@ -60,10 +60,10 @@ pub struct Offer {
     pub name: ResourceName,
     /// Scheme of the offer's ids.
     pub kind: Ids,
-    /// Sharing of an id's devices.
+    /// Sharing of the devices: exclusive or shared.
     pub sharing: Sharing,
-    /// True if a GID table determined the number of ids. Pods may have these ids, so later daemons of this boot do not
-    /// lower the default number.
+    /// True if a GID table determined the number of ids. Pods may have these ids, so later daemons do not offer fewer
+    /// ids by default until the node reboots.
     pub keeps_count: bool,
     /// Devices by address.
     pub devices: Vec<OfferedDevice>,
@@ -133,7 +133,7 @@ pub type Unhealthy = BTreeMap<DeviceAddress, String>;
 /// invisible, and cannot match a selector. During a move, its RDMA device disappears for a moment; its health is in
 /// `unhealthy`.
 ///
-/// `hidden` devices belong to no resource.
+/// `hidden` devices, which `erdma.exposedLocalERIs` excludes, belong to no resource.
 pub fn offers(
     conf: &Conf,
     inventory: &Inventory,
@@ -315,7 +315,7 @@ fn twofold(offers: &[Offer]) -> Option<String> {
 }
 
 impl Offer {
-    /// Returns all ids in kubelet's form.
+    /// Returns all ids as devices of kubelet's device-plugin API.
     pub fn list(&self) -> Vec<Device> {
         let device = |id: &OfferedId| Device {
             id: id.id.clone(),
@@ -333,8 +333,8 @@ impl Offer {
         self.ids.iter().map(device).collect()
     }
 
-    /// Returns the number of ids if GID tables determined it. For `perNic`, this is the number for each device. A later
-    /// daemon does not lower a default number below it.
+    /// Returns the number of ids if GID tables determined it. For `perNic`, this is the number for each device. Until
+    /// the node reboots, later daemons do not offer fewer ids by default.
     fn count(&self) -> Option<u32> {
         match self.kind {
             Ids::Shared { count, .. } | Ids::PerNic { count, .. } => Some(count),
@@ -348,7 +348,7 @@ impl Offer {
         sharers::of_device(self.kind, self.devices.len())
     }
 
-    /// Returns true if the choice of ids makes a difference.
+    /// Returns true if the ids have different devices, so that kubelet's choice matters.
     pub fn has_choice(&self) -> bool {
         let mut ids = self.ids.iter();
         let first = ids.next();

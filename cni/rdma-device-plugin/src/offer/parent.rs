@@ -19,7 +19,7 @@ pub(super) enum Parent {
     Unusable(String, String),
     /// No netdev fits, for this reason.
     Missing(String),
-    /// Several netdevs fit, as described.
+    /// Several netdevs fit. The text names them.
     Several(String),
 }
 

@@ -93,7 +93,8 @@ impl Offer {
         open.sort_by_key(|candidate| candidate.place);
         if self.sharing == Sharing::Shared {
             let in_use = self.in_use(&open, &seen);
-            // ignore other containers' NICs: they are near the accelerators of those containers
+            // if the container's accelerators are known, ignore other containers' NICs: those serve their own
+            // accelerators
             let near = if accelerators.own {
                 &[]
             } else {

@@ -277,7 +277,7 @@ fn ids_that_the_topology_manager_holds_back_are_not_in_use() {
     assert_eq!(preference.ids, ["mlx5_5/0"]);
 }
 
-/// Returns four GPUs. Below each host bridge, one GPU is below the switch of the NICs.
+/// Returns four GPUs: one below each host bridge, at the switch of the NICs.
 fn gpus() -> [Accelerator; 4] {
     [0x10, 0x30, 0x90, 0xb0].map(|bus| Accelerator {
         address: address(&format!("0000:{:02x}:00.0", bus + 15)),

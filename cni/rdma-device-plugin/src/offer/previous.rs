@@ -47,7 +47,7 @@ impl fmt::Display for Gone {
 }
 
 impl PreviousOffers {
-    /// Reads the offers of an earlier daemon from `state_dir`. If they cannot be read, there are no earlier offers.
+    /// Reads the offers of an earlier daemon from `state_dir`. Returns no offers if they cannot be read.
     pub fn read(state_dir: &Path) -> Self {
         match Published::read(state_dir) {
             Ok(published) => {
@@ -139,8 +139,8 @@ impl PreviousOffers {
     }
 }
 
-/// Returns the physical functions of the virtual functions and sub-functions in `offers`. The functions' addresses do
-/// not show them.
+/// Returns the physical functions of the virtual functions and sub-functions in `offers`. A function's address does not
+/// show its physical function.
 pub fn physical_functions(
     offers: &[Offer],
     inventory: &Inventory,

@@ -12,7 +12,7 @@ use crate::conf::{
 };
 use rdma_netns::{Device, Function, Hca, Inventory, LinkType, Netdev, RdmaMode};
 
-/// Result of matching a selector with a device. This namespace may show only a part of the device.
+/// Result of matching a selector with a device. The daemon's net namespace may show only a part of the device.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Fit {
     No,
@@ -246,7 +246,8 @@ pub(super) fn common_bond<'a>(one: &'a Function, other: &Function) -> Option<&'a
     own.find(|it| others.iter().any(|other| other == it))
 }
 
-/// Returns true if `selectors` select `function`. This namespace may show only a part of the function.
+/// Returns true if `selectors` certainly select `function`. The daemon's net namespace may show only a part of the
+/// function.
 pub(crate) fn selects(selectors: &[Selector], function: &Function, inventory: &Inventory) -> bool {
     best(selectors, function, inventory) == Fit::Yes
 }

@@ -14,7 +14,7 @@ pub(super) fn has_names(selector: &Selector) -> bool {
         && selector.root.is_empty())
 }
 
-/// Returns the reason why a resource leaves out this device, if the resource has all devices, or all devices of a kind.
+/// Returns the reason why a resource whose selectors do not name this device leaves it out.
 pub(super) fn not_selected(function: &Function, hca: &Hca) -> Option<String> {
     let port = function.netdevs.iter().find_map(port);
     port.or_else(|| hca.soft.then(|| "it is RDMA in software".to_owned()))

@@ -26,7 +26,7 @@ const REASON: &str = "RdmaPodDeleted";
 /// Deletes refused pods.
 #[derive(Debug)]
 pub struct Deleter {
-    /// Directory of the token.
+    /// Directory of the service account's token.
     account: PathBuf,
     history: History,
     metrics: Metrics,
@@ -35,8 +35,8 @@ pub struct Deleter {
 }
 
 impl Deleter {
-    /// Returns a deleter. The directory `account` contains the token. If it has no token, the deleter only logs each
-    /// pod.
+    /// Returns a deleter. The directory `account` contains the service account's token. If it has no token, the deleter
+    /// only logs each pod.
     pub fn new(account: PathBuf, metrics: Metrics) -> Self {
         Self {
             account,

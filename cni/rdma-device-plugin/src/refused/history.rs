@@ -95,7 +95,7 @@ pub enum Step {
 }
 
 impl History {
-    /// Records that a container was refused at the time `now`. Returns the next step.
+    /// Records that the daemon refused a container at the time `now`. Returns the next step.
     pub fn refused(&mut self, ids: &Ids, name: &PodName, cure: Cure, now: Instant) -> Step {
         self.forget(now);
         let patience = match cure {

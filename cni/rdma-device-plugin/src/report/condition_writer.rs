@@ -45,7 +45,7 @@ struct Written {
 }
 
 impl ConditionWriter {
-    /// Returns a writer that follows `node`. The directory `account` has the token.
+    /// Returns a writer that follows `node`. The directory `account` contains the service account's token.
     pub fn new(node: watch::Receiver<Arc<Node>>, account: PathBuf) -> Self {
         Self {
             node,

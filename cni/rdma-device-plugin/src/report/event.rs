@@ -18,7 +18,7 @@ const LONGEST_MESSAGE: usize = 1000;
 const MOST: usize = 120;
 const MOST_WITHIN: Duration = Duration::from_secs(10 * 60);
 
-/// Event of a pod.
+/// Event about a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event<'a> {
     /// Name of the pod.

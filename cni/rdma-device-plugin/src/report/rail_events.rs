@@ -46,7 +46,7 @@ pub struct RailEvents {
 }
 
 impl RailEvents {
-    /// Returns a reporter that follows `node`. The directory `account` has the token.
+    /// Returns a reporter that follows `node`. The directory `account` contains the service account's token.
     pub fn new(node: watch::Receiver<Arc<Node>>, account: PathBuf, paths: Paths) -> Self {
         Self {
             node,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Decides which reports, as events of the API server, pods get about their rails, from the devices' state, the pods'
-//! devices and earlier reports. This module has no I/O.
+//! Decides which events (reports) are due about the rails of each pod, from the devices' state, the pods' devices and
+//! earlier reports. This module has no I/O.
 //!
 //! Reports depend on states and not on changes. If a report failed or was delayed, the daemon makes it later if the
 //! state is still the same. A pod gets the first report at once, and then at most one report in ten seconds. The
@@ -208,7 +208,7 @@ impl Reported {
 }
 
 impl Pod {
-    /// Returns the time after which the pod may get another report.
+    /// Returns the delay until the pod may get another report.
     fn left(&self, now: Instant) -> Duration {
         (self.last + PAUSE).saturating_duration_since(now)
     }

@@ -35,7 +35,7 @@ const EXPIRED: Duration = Duration::from_secs(60 * 60);
 /// First and longest delay after a failure.
 const AGAIN: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
 
-/// Reports refusals to pods.
+/// Writes events about refused pods.
 #[derive(Debug)]
 pub struct Refusals {
     account: PathBuf,
@@ -72,7 +72,7 @@ struct Seen {
 }
 
 impl Refusals {
-    /// Returns a reporter. The directory `account` has the token.
+    /// Returns a reporter. The directory `account` contains the service account's token.
     pub fn new(account: PathBuf, cni_cache: PathBuf) -> Self {
         Self {
             account,

@@ -29,7 +29,7 @@ pub(super) struct Nic {
     pub(super) has_rdma: bool,
     /// Name of the netdev, such as `ens1f0 of bond0`.
     pub(super) netdev: Option<String>,
-    /// Address, driver, link type and firmware version.
+    /// Address, driver, link type, MTU, firmware version and switch ports.
     pub(super) about: Vec<String>,
     pub(super) link: Link,
     pub(super) fault: Option<String>,
@@ -53,7 +53,7 @@ pub(super) struct Child {
 pub(super) enum Link {
     /// The link carries data. The value is the speed in Mbit/s, if known.
     Up(Option<u32>),
-    /// The link carries no data, for this reason: `down`, `init`, `no carrier`.
+    /// The link carries no data, for this reason, such as `down` or `no carrier`.
     Down(&'static str),
     /// The daemon cannot observe the link, for this reason.
     Unknown(&'static str),

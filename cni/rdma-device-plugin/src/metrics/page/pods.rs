@@ -16,7 +16,7 @@ pub(super) struct Pod {
     pub(super) under_way: Option<String>,
     /// Names of the containers with devices.
     pub(super) containers: BTreeSet<String>,
-    /// Rails in order.
+    /// Rails in the order of the record.
     pub(super) rails: Vec<Rail>,
 }
 
