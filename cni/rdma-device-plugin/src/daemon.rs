@@ -93,17 +93,14 @@ pub struct Daemon {
     loader: AnyLoader,
     /// Devices that each resource offered last.
     previous: PreviousOffers,
-    /// Status of `rdma-cni` in the chain.
     chain: watch::Sender<ChainStatus>,
     /// Devices that were unhealthy at the last observation.
     unhealthy: Unhealthy,
-    /// Error thresholds of devices, as configured.
     errors: watch::Sender<Vec<ErrorThreshold>>,
     /// Names of devlink's health reporters that affect the health of devices.
     reporters: watch::Sender<Vec<String>>,
     /// Requests an observation from the health task. Only the health task waits for a device's firmware.
     observe: Arc<Notify>,
-    /// Latest state of the eRDMA NICs.
     erdma: Arc<Report>,
     /// Latest switch of each NIC, from LLDP.
     switches: Arc<Switches>,
@@ -211,7 +208,6 @@ impl Daemon {
         served
     }
 
-    /// Starts the leader's tasks.
     fn lead(&mut self) {
         self.leader.lead(
             &self.arguments,

@@ -21,13 +21,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Version of the specification.
 const VERSION: &str = "1.1.0";
 
 /// Record of our files in the state directory.
 const RECORD: &str = "device-info.json";
 
-/// Suffix of each file's name.
 const ENDING: &str = "-device.json";
 
 /// Content of a file.

@@ -19,7 +19,6 @@ use ::erdma::driver::users::Paths;
 use std::{fs, io, path::Path, sync::Arc, time::Duration};
 use tokio::{sync::watch, task::JoinSet};
 
-/// Mount point of procfs.
 const PROC: &str = "/proc";
 
 /// File with the node's host name. Kubelet sets the same name in a container with `hostNetwork`.

@@ -29,7 +29,6 @@ const APART: Duration = Duration::from_secs(2);
 /// event.
 const AGAIN: Duration = Duration::from_secs(30);
 
-/// Source of LLDP neighbours.
 enum Source {
     Off,
     Listen(AsyncFd<Listener>),

@@ -28,7 +28,6 @@ use std::{
 };
 use tokio::{sync::watch, task::JoinSet};
 
-/// Suffix of a daemon's file.
 const SUFFIX: &str = ".daemon";
 
 /// Delay of a second check after an event. When a process is killed, the kernel first sends the event that the process'

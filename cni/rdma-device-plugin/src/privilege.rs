@@ -91,7 +91,6 @@ pub struct Paths {
     pub listens: bool,
 }
 
-/// Directory of pods' namespaces.
 const NETNS: &str = "/run/netns";
 
 /// Returns the missing capabilities and mounts for `conf` ([`report`]).

@@ -31,7 +31,6 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     }
 }
 
-/// Prints the number of removed files of device information.
 pub(crate) fn print_removed(files: usize) {
     if files > 0 {
         println!("device information: {files} files removed");

@@ -95,7 +95,6 @@ pub fn forget(state_dir: &Path, network: &str) -> Result<(), FileError> {
     Ok(())
 }
 
-/// Removes all evidence.
 pub(crate) fn remove(state_dir: &Path) -> Result<(), FileError> {
     let path = directory(state_dir);
     match fs::remove_dir_all(&path) {

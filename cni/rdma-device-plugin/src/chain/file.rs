@@ -43,7 +43,6 @@ pub struct Held {
 }
 
 impl Held {
-    /// Name of the file.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }

@@ -72,7 +72,6 @@ pub struct Reconciler {
     broken: Option<(Obstacle, Instant)>,
     /// Time when the reconciler first found the program of `rdma-cni` missing.
     gone: Option<Instant>,
-    /// Last error or obstacle, which is logged once.
     warned: LogOnce,
     /// Last remark, which is logged once.
     remarked: Option<String>,

@@ -27,10 +27,8 @@ pub fn pod_resources(kubelet_dir: &Path) -> PathBuf {
 /// Default directory of the CNI lists that container runtimes use.
 pub const CONF_DIR: &str = "/etc/cni/net.d";
 
-/// Name of the section.
 pub(super) const FIELD: &str = "chain";
 
-/// The section `chain` as written in the file.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Section {
@@ -218,7 +216,6 @@ impl Chain {
     }
 }
 
-/// Reads the section from the configuration file `file`.
 pub(super) fn read(file: &Field<'_>) -> Result<Option<Chain>, Wrong> {
     let section: Option<Section> = file.get(FIELD)?;
     section

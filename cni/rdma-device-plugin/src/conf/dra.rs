@@ -6,7 +6,6 @@ use ::dra::pool::LONGEST_TEXT;
 use conf_reader::{Field, Wrong};
 use serde::Deserialize;
 
-/// Name of the section.
 pub(super) const FIELD: &str = "dra";
 
 /// Default name of the DRA driver.
@@ -15,7 +14,6 @@ pub const DRIVER: &str = "hca.rdma";
 /// Longest name of a driver: `DriverNameMaxLength` in `resource/v1/types.go`.
 const LONGEST_DRIVER: usize = 63;
 
-/// The section `dra` as written in the file.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Section {

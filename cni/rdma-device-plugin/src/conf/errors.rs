@@ -7,7 +7,6 @@ use serde::Deserialize;
 use serde_json::Value;
 use std::{ops::RangeInclusive, time::Duration};
 
-/// Name of the section.
 pub(super) const FIELD: &str = "errors";
 
 /// Range of `per` in seconds. The daemon reads a counter ten times within `per`, and at most once a second.
@@ -16,7 +15,6 @@ const PER: RangeInclusive<u64> = 10..=3600;
 /// Longest accepted name of a counter or a reporter, in bytes.
 const LONGEST_NAME: usize = 64;
 
-/// One threshold as written in the file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Threshold {
@@ -79,7 +77,6 @@ fn period(value: &Value) -> Option<Duration> {
     PER.contains(&seconds).then(|| Duration::from_secs(seconds))
 }
 
-/// Reads and checks the section of the configuration file `file`.
 pub(super) fn read(file: &Field<'_>) -> Result<Vec<ErrorThreshold>, Wrong> {
     let field = file.at(FIELD);
     let Some(list) = field.read::<Option<Vec<Threshold>>>()? else {

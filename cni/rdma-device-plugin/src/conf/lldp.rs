@@ -6,10 +6,8 @@ use conf_reader::{Field, Wrong};
 use serde::Deserialize;
 use std::path::PathBuf;
 
-/// Name of the section.
 pub(super) const FIELD: &str = "lldp";
 
-/// The section `lldp` as written in the file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Section {
@@ -26,7 +24,6 @@ pub enum Lldp {
     File(PathBuf),
 }
 
-/// Reads and checks the section of the configuration file `file`.
 pub(super) fn read(file: &Field<'_>) -> Result<Option<Lldp>, Wrong> {
     let Some(section) = file.get::<Section>(FIELD)? else {
         return Ok(None);

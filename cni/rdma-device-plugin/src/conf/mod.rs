@@ -46,10 +46,8 @@ use std::{collections::BTreeSet, fmt};
 /// Name of the resource that consists only of `/dev/infiniband/rdma_cm`, without a NIC.
 pub const CONNECTION_MANAGER: &str = "rdma/connection-manager";
 
-/// Name of the field for [`Conf::fabric`].
 const FABRIC: &str = "fabric";
 
-/// Name of the field for [`Conf::cdi`].
 const CDI: &str = "cdi";
 
 /// Fields that a file of any format can have.

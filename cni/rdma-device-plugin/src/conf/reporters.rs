@@ -10,13 +10,11 @@ use super::errors::is_name;
 use conf_reader::{Field, Wrong};
 use serde::Deserialize;
 
-/// Name of the section.
 pub(super) const FIELD: &str = "reporters";
 
 /// Default: the reporters of a NIC's firmware.
 const DEFAULT: [&str; 2] = ["fw", "fw_fatal"];
 
-/// Name of a reporter.
 #[derive(Deserialize)]
 #[serde(try_from = "String")]
 struct Name(String);
@@ -39,7 +37,6 @@ pub(super) fn default() -> Vec<String> {
     DEFAULT.map(str::to_owned).into()
 }
 
-/// Reads the reporters of the section.
 pub(super) fn read(file: &Field<'_>) -> Result<Vec<String>, Wrong> {
     let names: Option<Vec<Name>> = file.get(FIELD)?;
     let names = names.map(|names| names.into_iter().map(|it| it.0).collect());

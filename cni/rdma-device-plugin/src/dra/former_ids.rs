@@ -42,7 +42,6 @@ pub struct FormerIds {
 }
 
 impl FormerIds {
-    /// Returns a `FormerIds` for the kubelet of `context`.
     pub(super) fn new(context: &PluginContext) -> Self {
         Self {
             pod_resources: context.pod_resources.clone(),
@@ -51,7 +50,6 @@ impl FormerIds {
         }
     }
 
-    /// Returns a `FormerIds` for the kubelet that answers at `pod_resources`.
     #[cfg(test)]
     pub(super) fn of(pod_resources: &std::path::Path, node: watch::Receiver<Arc<Node>>) -> Self {
         Self {

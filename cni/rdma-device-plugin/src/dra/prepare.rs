@@ -40,11 +40,9 @@ const NOT_ATTACHED: &str = "its parameters configure the attachment, but rdma-cn
                             has hostNetwork, or this node's chain does not attach the resource; remove all \
                             parameters except rails";
 
-/// Error if `mode` is `move` for shared devices.
 const MOVE_OF_SHARED: &str = "its class has mode move, which would remove the NIC from other pods: use this class \
                               only for a resource of exclusive NICs";
 
-/// Error if `vf` is set for shared devices.
 const VF_OF_SHARED: &str = "its class has vf settings, but its devices are shared, so that pods get children of \
                             them: use this class only for a resource of exclusive virtual functions";
 
@@ -145,7 +143,6 @@ impl Preparer {
         Ok(record)
     }
 
-    /// Unprepares `claim`.
     pub(super) async fn unprepare(&self, claim: &ClaimName) -> Result<()> {
         if !claim.has_plain_uid() {
             bail!("claim {claim} has no usable uid");

@@ -56,7 +56,6 @@ pub struct Publisher {
     /// True if the API server does not support taints without an effect (Kubernetes before 1.35). Degraded devices then
     /// get no taint.
     without_remarks: bool,
-    /// Last failure, which is logged once.
     reported: LogOnce,
     /// True if the slices have been up to date since the last failure. After the next failure, the publisher then
     /// begins with the shortest delay.

@@ -45,7 +45,6 @@ pub struct Reporter {
     reported_networks: BTreeMap<String, Vec<Value>>,
     /// True after this daemon, as the leader, has reported all claims once.
     has_reported_all: bool,
-    /// Last failure, which is logged once.
     reported: LogOnce,
 }
 

@@ -59,7 +59,6 @@ pub struct ReconcilerContext {
     pub again: Duration,
 }
 
-/// Change that failed.
 struct Tried {
     change: Change,
     problem: Problem,
@@ -389,7 +388,6 @@ fn bind(kernel: &Linux, sysfs: &Path, function: &DeviceAddress) -> io::Result<bo
     }
 }
 
-/// Returns the devices of each id of `offer`.
 fn advertised(offer: &Offer) -> Advertised {
     let devices = |id: &OfferedId| {
         let devices = id.devices.iter().filter_map(|it| offer.devices.get(*it));

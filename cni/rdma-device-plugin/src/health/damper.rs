@@ -52,7 +52,6 @@ pub struct Damper {
     reported: Option<String>,
     /// Last observation, and the time when its state began.
     observed: Option<(Observed, Instant)>,
-    /// Times of recent drops.
     drops: VecDeque<Instant>,
     /// Present hold ([`HOLD`]); `None`: the device does not flap.
     hold: Option<Duration>,

@@ -17,10 +17,8 @@ const DIRECTORIES: [&str; 2] = ["counters", "hw_counters"];
 /// Devices, each with the name of its RDMA device.
 pub(crate) type Devices = Vec<(DeviceAddress, String)>;
 
-/// Result of reading error counters.
 #[derive(Debug)]
 pub(super) struct Readings {
-    /// Time when the counters were read.
     pub(super) at: Instant,
     /// Indices of the thresholds whose counters were read.
     pub(super) due: Vec<usize>,

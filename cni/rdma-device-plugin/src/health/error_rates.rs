@@ -29,15 +29,11 @@ const SELDOM: Duration = Duration::from_secs(30);
 /// A reading of a port's counter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Reading {
-    /// Device of the counter.
     pub(crate) device: DeviceAddress,
-    /// Name of the RDMA device.
     pub(crate) rdma: String,
     /// Number of the port, from 1.
     pub(crate) port: u32,
-    /// Name of the counter.
     pub(crate) counter: String,
-    /// Value of the counter, a number of errors.
     pub(crate) value: u64,
     /// Value at which the counter stops.
     pub(crate) maximum: u64,

@@ -13,7 +13,6 @@ use std::{
 };
 use tokio::sync::{oneshot, watch};
 
-/// The error counters of a node.
 #[derive(Debug)]
 pub(super) struct Errors {
     sysfs: PathBuf,
@@ -21,7 +20,6 @@ pub(super) struct Errors {
     thresholds: Option<watch::Receiver<Vec<ErrorThreshold>>>,
     devices: Devices,
     rates: ErrorRates,
-    /// Reading in progress.
     reading: Option<oneshot::Receiver<Readings>>,
 }
 
@@ -44,7 +42,6 @@ impl Errors {
         self.thresholds = Some(thresholds);
     }
 
-    /// Returns the error rates of all devices.
     pub(super) fn rates(&self) -> &ErrorRates {
         &self.rates
     }

@@ -47,7 +47,6 @@ pub(super) struct NicFaults {
 /// PCI errors of one function.
 #[derive(Debug)]
 struct PciLink {
-    /// Number of fatal errors.
     fatal: u64,
     /// Time until which the device is unhealthy; `None`: no recent error.
     fault: Option<Instant>,

@@ -27,7 +27,6 @@ const APART: Duration = Duration::from_secs(1);
 /// Longest time for which the first observation of health waits for the reports.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The reports of a node's NICs.
 #[derive(Debug)]
 pub(super) struct NicReports {
     sysfs: PathBuf,
@@ -38,7 +37,6 @@ pub(super) struct NicReports {
     /// Time of the next reading. `None`: the next reading follows an event.
     due: Option<Instant>,
     last: Option<Instant>,
-    /// Reading in progress.
     reading: Option<oneshot::Receiver<Reports>>,
 }
 
@@ -62,7 +60,6 @@ impl NicReports {
         self.judges = Some(judges);
     }
 
-    /// Returns the faults of all devices.
     pub(super) fn faults(&self) -> &NicFaults {
         &self.faults
     }

@@ -12,7 +12,6 @@ use std::{
     time::Instant,
 };
 
-/// Dampers of a node's devices.
 #[derive(Debug, Default)]
 pub(super) struct Health {
     dampers: BTreeMap<DeviceAddress, Damper>,
@@ -33,7 +32,6 @@ impl Health {
         self.dampers.contains_key(address)
     }
 
-    /// Returns the devices that the daemon must poll.
     pub(super) fn doubtful(&self) -> &[DeviceAddress] {
         &self.doubtful
     }

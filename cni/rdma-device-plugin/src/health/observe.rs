@@ -14,7 +14,6 @@ use rdma_netns::{
 };
 use std::{collections::BTreeMap, io};
 
-/// Pods that have devices.
 #[derive(Debug, Default)]
 pub(super) struct Pods {
     placed: Vec<PodDevice>,
@@ -95,7 +94,6 @@ impl Pods {
         }
     }
 
-    /// Returns true if no pod has a device.
     pub(super) fn are_none(&self) -> bool {
         self.seen.is_empty()
     }

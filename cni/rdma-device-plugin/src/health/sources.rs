@@ -19,7 +19,6 @@ pub(super) async fn readable<T: AsRawFd>(source: Option<&mut AsyncFd<T>>) {
     }
 }
 
-/// Registers the source with the runtime.
 pub(super) fn register<T: AsRawFd>(source: T) -> io::Result<AsyncFd<T>> {
     // SAFETY: each source owns one descriptor, which stays open and unchanged for the source's whole life.
     let registered = unsafe { AsyncFd::register_with_interest(source, Interest::READABLE) };

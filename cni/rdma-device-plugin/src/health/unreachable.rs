@@ -8,14 +8,12 @@ use rdma_ping::fabric::Report;
 use std::{collections::BTreeSet, path::Path, sync::Arc, time::Duration};
 use tokio::{sync::watch, time::Instant};
 
-/// Reason why the devices are unhealthy.
 const REASON: &str = "it reaches no rail of other nodes, which reach each other: check cable, switch port and VLAN \
                       (rdma-device-plugin fabric)";
 
 /// Interval between readings of the fabric watch's report.
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// Names of RDMA devices.
 pub(crate) type Devices = BTreeSet<String>;
 
 /// Unhealthy RDMA devices, sent by the task that reads the fabric watch's report.
@@ -29,7 +27,6 @@ impl From<watch::Receiver<Devices>> for Unreachable {
 }
 
 impl Unreachable {
-    /// Waits until the devices change.
     pub(super) async fn changed(&mut self) {
         others(&mut self.0).await;
     }

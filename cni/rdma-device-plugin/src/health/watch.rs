@@ -72,7 +72,6 @@ pub struct Watch {
     needs_polling: bool,
     /// True if an event came since the last observation.
     heard: bool,
-    /// Notification that requests an observation.
     requests: Arc<Notify>,
 }
 
@@ -317,7 +316,6 @@ impl Watch {
             || !self.port_states.is_empty()
     }
 
-    /// Returns the polling interval.
     fn pause(&self) -> Duration {
         match self.port_states.is_empty() {
             true => BEAT,

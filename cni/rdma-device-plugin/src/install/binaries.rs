@@ -20,7 +20,6 @@ use std::{
     time::Duration,
 };
 
-/// Names of the plugins.
 const NAMES: [&str; 2] = ["rdma-cni", "rdma-ipam"];
 
 /// Directory with the saved binaries of another installation, below the state directory.

@@ -256,7 +256,6 @@ fn same(flag: &str, dir: &Path, was: Option<&Path>, remedy: &str) -> Result<()> 
     }
 }
 
-/// Returns `stateDir` of the configuration of `rdma-cni`.
 fn state_dir_of(entry: &Map<String, Value>) -> Option<&str> {
     entry.get("stateDir")?.as_str()
 }

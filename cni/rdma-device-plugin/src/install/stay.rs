@@ -11,7 +11,6 @@ use std::{io, time::Duration};
 /// kernel ignores a signal without a handler for this process (`signal(7)`, `pid_namespaces(7)`).
 pub(super) struct Ends(SigSet);
 
-/// Returns true if this is a container's first process.
 pub(super) fn is_first() -> bool {
     std::process::id() == 1
 }

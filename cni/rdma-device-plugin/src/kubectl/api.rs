@@ -62,7 +62,6 @@ pub(super) fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
     text.unwrap_or_default()
 }
 
-/// Returns the objects of a list.
 pub(super) fn items(list: &Value) -> impl Iterator<Item = &Value> {
     array(list, "/items")
 }
@@ -89,7 +88,6 @@ impl Flags {
         command
     }
 
-    /// Returns the output of `kubectl ARGUMENTS`.
     pub(super) fn output(&self, arguments: &[&str]) -> Result<Vec<u8>> {
         let mut command = self.command();
         let child = piped(command.args(arguments)).map_err(not_run)?;
@@ -107,7 +105,6 @@ impl Flags {
         object(arguments, &whole(arguments, child)?)
     }
 
-    /// Returns the output of `kubectl get ARGUMENTS -o json`.
     pub(super) fn get(&self, arguments: &[&str]) -> Result<Value> {
         let all = [&["get"], arguments, &["-o", "json"]].concat();
         object(&all, &self.output(&all)?)
@@ -376,13 +373,11 @@ impl Pod {
         pod.map(Self)
     }
 
-    /// Returns the pod's name as `namespace/name`.
     pub(super) fn name(&self) -> String {
         let [namespace, name] = ["/metadata/namespace", "/metadata/name"];
         format!("{}/{}", text(&self.0, namespace), text(&self.0, name))
     }
 
-    /// Returns the events of the pod.
     pub(super) fn events(&self, flags: &Flags) -> Result<Value> {
         let name = text(&self.0, "/metadata/name");
         let selector = format!("involvedObject.kind=Pod,involvedObject.name={name}");

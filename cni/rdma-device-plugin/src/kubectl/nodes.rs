@@ -15,7 +15,6 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Part of the error of `kubectl` if the API server does not serve ResourceSlices.
 const NO_SLICES: &str = "doesn't have a resource type";
 
-/// A node with a daemon.
 #[derive(Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Node {
@@ -171,7 +170,6 @@ fn devices<'a>(node: &str, slices: &'a Value) -> BTreeMap<&'a str, Device<'a>> {
     nics.map(|it| (text(it, "/name"), device(it))).collect()
 }
 
-/// Returns the nodes as a table.
 pub(super) fn table(nodes: &[Node]) -> String {
     let head = ["NAME", "DAEMON", "RESOURCES", "RAILS", "HEALTH"].map(str::to_owned);
     let rows = nodes.iter().map(|node| {

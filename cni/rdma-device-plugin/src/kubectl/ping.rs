@@ -115,7 +115,6 @@ fn delete(flags: &Flags, namespace: &str, name: &str) -> Result<Vec<u8>> {
     flags.output(&[&pod[..], &["--wait=false", REQUEST]].concat())
 }
 
-/// Returns the addresses of the pod's rails.
 fn addresses(flags: &Flags, daemons: &Daemons, pod: &str) -> Result<Vec<String>> {
     let pod = Pod::get(flags, pod)?;
     let facts = daemons.of(&pod)?.facts(flags)?;

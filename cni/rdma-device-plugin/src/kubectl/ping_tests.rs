@@ -3,7 +3,6 @@
 use super::*;
 use k8s_openapi::api::core::v1::Pod;
 
-/// Returns the daemon's pod of a manifest.
 fn daemon() -> Daemon {
     let manifest = include_str!("../../../../conf/manifests/lingjun.yaml");
     let mut documents = manifest.split("\n---\n");

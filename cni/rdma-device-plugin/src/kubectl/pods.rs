@@ -12,7 +12,6 @@ use std::{
     net::IpAddr,
 };
 
-/// One rail of a pod.
 #[derive(Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Row {
@@ -21,7 +20,6 @@ pub(super) struct Row {
     node: String,
     /// Name of the netdev in the pod.
     rail: String,
-    /// RDMA device.
     device: Option<String>,
     /// Name of the netdev on the host: the moved netdev, or the parent of the child netdev.
     host_netdev: Option<String>,

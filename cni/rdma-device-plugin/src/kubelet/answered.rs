@@ -12,7 +12,6 @@ use crate::{
 };
 use kubelet_api::pod_resources::AskError;
 
-/// Answer to kubelet about a container's start.
 pub(super) struct Answered {
     pub(super) resource: ResourceName,
     pub(super) ids: Vec<String>,

@@ -184,7 +184,6 @@ fn write_libraries<K: Kernel>(
     Ok(())
 }
 
-/// Returns kubelet's ids of the rails of `attachment`.
 fn held(attachment: &Attachment) -> impl Iterator<Item = ContainerId<'_>> {
     let rails = attachment.rails.iter();
     let ids = rails.filter_map(|rail| rail.allocated.as_ref());

@@ -13,7 +13,6 @@ use std::{fmt, path::Path, time::Duration};
 /// (`KubeletPreStartContainerRPCTimeoutInSecs`).
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// A container that has devices.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Holder {
     pub(super) namespace: String,

@@ -102,7 +102,6 @@ struct Serving {
     _accepting: JoinSet<()>,
 }
 
-/// Registration of the resource with kubelet.
 #[derive(Clone, Copy)]
 struct Registered {
     /// Identity of the `kubelet.sock` at which the plugin registered.
@@ -204,7 +203,6 @@ impl Task {
         format!("{}-{}", self.context.name, self.turn)
     }
 
-    /// Returns the file name of the socket.
     fn endpoint(&self) -> String {
         let directory = &self.context.device_plugins;
         socket::file_name(directory, self.resource.as_str(), &self.owner())
@@ -214,7 +212,6 @@ impl Task {
         self.context.device_plugins.join("kubelet.sock")
     }
 
-    /// Logs `line` if it differs from the last logged line.
     fn info(&mut self, line: String) {
         self.log_once(log::Level::Info, line);
     }

@@ -56,7 +56,6 @@ pub(super) struct Promised {
     network: bool,
     /// True if the container gets environment variables with its pod's rails.
     pub(super) rails: bool,
-    /// Limits of the container.
     pub(super) limits: ContainerLimits,
 }
 
@@ -294,7 +293,6 @@ fn has(node: &Node, resource: &ResourceName, id: &str) -> bool {
         .is_some_and(|offer| offer.ids.iter().any(|it| it.id == id))
 }
 
-/// Returns one answer for each container.
 fn answers(
     offer: &Offer,
     requests: &[ContainerAllocateRequest],

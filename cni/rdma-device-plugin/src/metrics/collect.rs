@@ -103,7 +103,6 @@ fn advertised_gone(node: &Node) -> BTreeMap<String, Vec<Gone>> {
         .collect()
 }
 
-/// Data of a scrape.
 #[derive(Debug)]
 pub(super) struct Snapshot {
     pub(super) node: View,
@@ -113,7 +112,6 @@ pub(super) struct Snapshot {
     pub(super) ports: Option<Ports>,
     /// Reports of NICs' drivers and PCI links. `None`: the time limit ended before they were read.
     pub(super) reports: Option<Reports>,
-    /// Pods that request SMC-R.
     pub(super) smc: Vec<PodSmc>,
     /// Use of RDMA devices by containers with limits.
     pub(super) limited: Limited,
@@ -176,7 +174,6 @@ impl Collector {
         }
     }
 
-    /// Returns the node's name.
     pub(super) fn node(&self) -> &str {
         &self.sources.node
     }

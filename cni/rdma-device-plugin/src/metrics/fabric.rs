@@ -39,7 +39,6 @@ struct Figures {
 
 struct State {
     rails: Vec<RailState>,
-    /// Time of the last event.
     last: Instant,
     /// True if the API server has accepted this node's rails and listed the peers at least once.
     is_listed: bool,
@@ -155,7 +154,6 @@ impl Fabric {
         }
     }
 
-    /// Renders the metrics.
     pub(super) fn render(&self) -> Result<String, fmt::Error> {
         let rails = self.state().rails.clone();
         let mut scrape = Scrape::default();

@@ -10,7 +10,6 @@ use std::{
     path::Path,
 };
 
-/// A container that has a device.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Holder {
     pub(crate) resource: String,
@@ -20,7 +19,6 @@ pub(crate) struct Holder {
 }
 
 impl Holder {
-    /// Returns the name of the container's pod.
     pub(crate) fn pod_name(&self) -> PodName {
         PodName {
             namespace: self.namespace.clone(),

@@ -15,7 +15,6 @@ pub(super) struct Usage {
     max: String,
 }
 
-/// Pods with limits.
 #[derive(Debug, Default)]
 pub(super) struct Limited {
     pods: Vec<Usage>,

@@ -141,7 +141,6 @@ pub enum Known {
     Refused(String),
 }
 
-/// DRA driver of this daemon.
 #[derive(Debug)]
 struct Driver {
     name: String,

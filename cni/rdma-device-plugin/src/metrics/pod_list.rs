@@ -17,10 +17,8 @@ const KEPT: Duration = Duration::from_secs(1);
 /// Kubelet's answer. `None`: kubelet did not answer, or answered with an error.
 type Answer = Option<Arc<Vec<PodResources>>>;
 
-/// Last list of kubelet.
 pub(super) struct PodList {
     socket: PathBuf,
-    /// Time limit for kubelet's answer.
     limit: Duration,
     /// Last answer, and the time when it arrived.
     last: Arc<Mutex<Option<(Instant, Answer)>>>,

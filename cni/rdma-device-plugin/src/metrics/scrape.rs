@@ -8,10 +8,8 @@ use prometheus_client::{
 };
 use std::collections::BTreeMap;
 
-/// Metric families of a scrape.
 #[derive(Default)]
 pub(super) struct Scrape {
-    /// Registry for the encoder.
     pub(super) registry: Registry,
     gauges: BTreeMap<String, Family<Labels, Gauge>>,
     counters: BTreeMap<String, Family<Labels, Counter>>,

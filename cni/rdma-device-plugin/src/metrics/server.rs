@@ -140,7 +140,6 @@ pub async fn serve_when_free(
     }
 }
 
-/// Source of connections.
 enum Listener {
     Address(TcpListener),
     /// A Unix socket. Dropping this value removes the socket's file.
@@ -172,7 +171,6 @@ impl Listener {
     }
 }
 
-/// An open connection.
 struct Connection {
     task: AbortHandle,
     /// True while the server answers the connection's request.
@@ -256,7 +254,6 @@ async fn converse(stream: Box<dyn Stream>, site: Arc<Site>, is_answered: Arc<Ato
     }
 }
 
-/// Sources of the answers.
 enum Site {
     Daemon {
         probes: Probes,

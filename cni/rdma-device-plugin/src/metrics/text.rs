@@ -12,7 +12,6 @@ use prometheus_client::{
 };
 use std::fmt;
 
-/// Content type of the text.
 pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Renders the daemon's metrics and the metrics of one scrape.

@@ -19,7 +19,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// File name of the labels.
 const FILE: &str = "rdma-device-plugin";
 /// File name of a file that is still being written. NFD ignores files whose names begin with a dot.
 const UNFINISHED: &str = ".rdma-device-plugin";

@@ -17,7 +17,6 @@ pub struct Writer {
     netdevs: Netdevs,
     /// Labels in the file; `None`: the daemon has not written the file yet.
     written: Option<Labels>,
-    /// Last failure, which is logged once.
     reported: LogOnce,
 }
 

@@ -121,7 +121,6 @@ pub struct OfferedId {
     pub healthy: bool,
 }
 
-/// A resource with its devices.
 type Selected<'a> = (&'a ResourceConf, Vec<OfferedDevice>);
 
 /// Unhealthy devices with the reasons.

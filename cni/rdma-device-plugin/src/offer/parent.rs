@@ -56,7 +56,6 @@ impl Parent {
         }
     }
 
-    /// Returns the name of the netdev, if known.
     pub(super) fn name(&self) -> Option<&str> {
         match self {
             Self::At(name) | Self::Unusable(name, _) => Some(name),

@@ -84,7 +84,6 @@ fn all(offer: &Offer) -> Vec<String> {
     offer.ids.iter().map(|id| id.id.clone()).collect()
 }
 
-/// Returns a node with `gpus`.
 fn with(gpus: &[Accelerator]) -> Inventory {
     Inventory {
         accelerators: gpus.to_vec(),
@@ -156,7 +155,6 @@ fn shared_ids_are_spread_over_the_nics_of_a_node() {
     assert_eq!(nics, [4, 5, 6, 7], "each NIC of node 1 once");
 }
 
-/// Returns the first device of an id.
 fn nic(offer: &Offer, id: &str) -> usize {
     let found = offer.ids.iter().find(|it| it.id == id);
     found.expect("an id of the resource").devices[0]

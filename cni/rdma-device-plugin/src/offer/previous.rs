@@ -15,7 +15,6 @@ pub struct PreviousOffers {
     counts: BTreeMap<String, u32>,
 }
 
-/// Remembered attributes of a device.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Remembered {
     /// RDMA device. `None`: the daemon was restarted, and only the address is known.

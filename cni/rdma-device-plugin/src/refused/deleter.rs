@@ -20,7 +20,6 @@ use serde_json::{Value, json};
 use std::{path::PathBuf, time::Instant};
 use tokio::sync::mpsc;
 
-/// Reason of the event about a deleted pod.
 const REASON: &str = "RdmaPodDeleted";
 
 /// Deletes refused pods.
@@ -30,7 +29,6 @@ pub struct Deleter {
     account: PathBuf,
     history: History,
     metrics: Metrics,
-    /// Last failure, which is logged once.
     reported: LogOnce,
 }
 

@@ -9,7 +9,6 @@ struct Node {
     now: Instant,
 }
 
-/// A refused pod.
 #[derive(Clone)]
 struct Refused {
     ids: Ids,

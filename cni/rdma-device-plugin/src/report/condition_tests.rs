@@ -9,7 +9,6 @@ use crate::{
 use rdma_netns::Inventory;
 use std::{path::Path, sync::Arc};
 
-/// Addresses of two NICs.
 const NICS: [&str; 2] = ["0000:3b:00.0", "0000:5e:00.0"];
 
 fn inventory(addresses: &[&str]) -> Inventory {

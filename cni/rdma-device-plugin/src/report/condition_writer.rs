@@ -31,7 +31,6 @@ pub struct ConditionWriter {
     account: PathBuf,
     /// Condition in the API server. `None`: the daemon has not read it yet.
     written: Option<Written>,
-    /// Last failure, which is logged once.
     reported: LogOnce,
 }
 

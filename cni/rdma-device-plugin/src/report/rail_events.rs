@@ -20,9 +20,7 @@ use std::{
 };
 use tokio::{sync::watch, time::timeout};
 
-/// Reason of an event about lost rails.
 const LOST: &str = "RdmaRailLost";
-/// Reason of an event about recovered rails.
 const RECOVERED: &str = "RdmaRailRecovered";
 
 /// First and longest delay after a failure.
@@ -41,7 +39,6 @@ pub struct RailEvents {
     account: PathBuf,
     paths: Paths,
     reported: Reported,
-    /// Last failure, which is logged once.
     failure: LogOnce,
 }
 

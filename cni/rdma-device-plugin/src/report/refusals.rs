@@ -19,7 +19,6 @@ use std::{
 };
 use tokio::sync::mpsc;
 
-/// Reason of the event.
 const REASON: &str = "RdmaPodRefused";
 
 /// Time after which the daemon forgets a refusal. As long as kubelet tries to start the pod, it retries within this

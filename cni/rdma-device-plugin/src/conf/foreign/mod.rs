@@ -71,7 +71,6 @@ fn exactly(texts: &Texts) -> Vec<Text> {
     texts.0.iter().map(|text| Text::exactly(text)).collect()
 }
 
-/// Reads `linkTypes`.
 fn link_types(selectors: &Field<'_>) -> Result<Vec<LinkType>, Wrong> {
     let field = selectors.at("linkTypes");
     let words: Texts = field.read()?;

@@ -122,7 +122,6 @@ pub(super) fn read(file: &Field<'_>) -> Result<Parsed, Wrong> {
     Ok(Parsed { conf, remarks })
 }
 
-/// Checks that `file` has no fields other than `known`.
 fn has_only(known: &[&str], file: &Field<'_>) -> Result<(), Wrong> {
     match file.unknown(known).first() {
         Some(name) => Err(file.at(name).refused(not_known(name, known))),
@@ -189,7 +188,6 @@ impl Resource {
         })
     }
 
-    /// Reads the patterns of `parents`.
     fn parents(&mut self, field: &Field<'_>) -> Result<Vec<Text>, Wrong> {
         let Some(Globs(parents)) = self.parents.take() else {
             return Ok(Vec::new());

@@ -8,11 +8,9 @@ use super::{
     text::{count, cut, text},
 };
 
-/// Largest number of drawn NICs.
 const NICS: usize = 48;
 /// Largest number of drawn virtual functions, of all NICs together.
 const CELLS: usize = 512;
-/// Largest number of drawn pods.
 const PODS: usize = 12;
 /// Largest number of drawn rails, of all pods together.
 const RAILS: usize = 64;
@@ -42,7 +40,6 @@ struct Port<'a> {
     colour: usize,
 }
 
-/// Draws the NICs and pods.
 pub(super) fn drawing(numa: &[Numa], pods: &[Pod]) -> String {
     let (left, ports, low) = nodes(numa);
     let (right, rails, low_right) = boxes(pods, &ports);

@@ -35,13 +35,11 @@ use text::{count, moment, text};
 
 const STYLE: &str = include_str!("style.css");
 
-/// Data of the page.
 #[derive(Debug)]
 pub(super) struct Page {
     node: String,
     at: SystemTime,
     numa: Vec<Numa>,
-    /// Pods by name.
     pods: Vec<Pod>,
     /// True if kubelet reported the containers of devices.
     holders_known: bool,
@@ -49,13 +47,11 @@ pub(super) struct Page {
     chain: ChainStatus,
     /// Answers of the liveness and readiness probes.
     probes: [Result<String, String>; 2],
-    /// Start of the history.
     since: SystemTime,
     /// Changes of health, the latest first.
     changes: Vec<Change>,
     /// Lines of the log, the latest first.
     lines: Vec<Line>,
-    /// Rails of the fabric watch.
     fabric: Vec<RailState>,
 }
 
@@ -101,12 +97,10 @@ impl Page {
         }
     }
 
-    /// Adds the rails of the fabric watch.
     pub(super) fn with_fabric(self, fabric: Vec<RailState>) -> Self {
         Self { fabric, ..self }
     }
 
-    /// Renders the document.
     pub(super) fn render(&self) -> String {
         let sections = [
             self.tiles(),

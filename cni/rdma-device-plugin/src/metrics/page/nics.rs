@@ -6,7 +6,6 @@ use crate::health::evaluate::ACTIVE;
 use rdma_netns::{DeviceAddress, Function, Hca, LinkType, Netdev};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A NUMA node.
 #[derive(Debug)]
 pub(super) struct Numa {
     /// Number of the NUMA node; `None`: the firmware does not report it.
@@ -37,7 +36,6 @@ pub(super) struct Nic {
     pub(super) functions: Vec<Child>,
 }
 
-/// A virtual function or sub-function.
 #[derive(Debug)]
 pub(super) struct Child {
     pub(super) address: DeviceAddress,
@@ -48,7 +46,6 @@ pub(super) struct Child {
     pub(super) pod: Option<String>,
 }
 
-/// State of a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Link {
     /// The link carries data. The value is the speed in Mbit/s, if known.

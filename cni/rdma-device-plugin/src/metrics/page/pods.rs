@@ -7,7 +7,6 @@ use attachments::pods::{PodRail, PodRails, RailAddress};
 use rdma_netns::DeviceAddress;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A pod that has devices.
 #[derive(Debug, Default)]
 pub(super) struct Pod {
     /// Name as `namespace/name`. If the name is unknown: the container's id.
@@ -20,14 +19,12 @@ pub(super) struct Pod {
     pub(super) rails: Vec<Rail>,
 }
 
-/// A rail of a pod.
 #[derive(Debug, Default)]
 pub(super) struct Rail {
     /// Name of the interface in the pod; `None`: `rdma-cni` has no record of the rail.
     pub(super) interface: Option<String>,
     /// Name of the RDMA device. If the name is unknown: the PCI function.
     pub(super) device: String,
-    /// Name of the rail's netdev on the host.
     pub(super) host_netdev: Option<String>,
     /// True if the netdev `host_netdev` stays on the host.
     pub(super) shared: bool,

@@ -14,7 +14,6 @@ use crate::{
 use rdma_ping::fabric::{Asked, RailState};
 use std::time::SystemTime;
 
-/// Largest number of rows of a table.
 const ROWS: usize = 256;
 
 /// Number of recent events that the page shows unfolded.
@@ -40,7 +39,6 @@ pub(super) fn faults(faults: &[(&str, &str)]) -> String {
     )
 }
 
-/// Renders the pods with their rails.
 pub(super) fn pods(pods: &[Pod], holders_known: bool) -> String {
     let rails = pods.iter().map(|pod| pod.rails.len()).sum();
     let rows = pods.iter().flat_map(|pod| {
@@ -99,7 +97,6 @@ fn rail_row(of: Option<&Pod>, rail: &Rail) -> String {
     )
 }
 
-/// Renders all NICs and functions.
 pub(super) fn devices(numa: &[Numa]) -> String {
     let nics = numa.iter().flat_map(|node| &node.nics);
     let all = nics.map(|nic| 1 + nic.functions.len()).sum();
@@ -148,7 +145,6 @@ fn health(fault: Option<&String>) -> &'static str {
     }
 }
 
-/// Renders the resources.
 pub(super) fn resources(resources: &[Resource]) -> String {
     let rows = resources.iter().map(|it| {
         let allocated = it
@@ -222,7 +218,6 @@ fn answer(asked: &Asked) -> String {
     format!("{} {answer}", cut(&asked.node, NODE))
 }
 
-/// Renders the recent changes of health.
 pub(super) fn changes(changes: &[Change], since: SystemTime) -> String {
     let body = match changes.is_empty() {
         true => format!("<p>No device became unhealthy since {}.</p>", moment(since)),
@@ -246,7 +241,6 @@ fn change_row(change: &Change) -> String {
     row(&[&moment(change.at), &devices, state, &text(why).to_string()])
 }
 
-/// Renders errors and warnings of the log.
 pub(super) fn lines(lines: &[Line], since: SystemTime) -> String {
     let body = match lines.is_empty() {
         true => format!("<p>None since {}.</p>", moment(since)),

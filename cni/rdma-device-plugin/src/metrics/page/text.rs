@@ -53,7 +53,6 @@ fn is_hidden(c: char) -> bool {
     steers(c) && !matches!(c, '\n' | '\t')
 }
 
-/// Formats a time as UTC.
 pub(super) fn moment(at: SystemTime) -> String {
     let text = humantime::format_rfc3339_seconds(at).to_string();
     let text = text.replace('T', " ").replace('Z', " UTC");
