@@ -47,7 +47,7 @@ pub struct Chain {
     /// Directory of the record.
     pub state_dir: PathBuf,
     /// Directory of libcni's cache of pods' networks. From the cache the daemon finds pods whose network was made
-    /// without `rdma-cni`. `None`: the daemon cannot see the cache.
+    /// without `rdma-cni`. `None` in `install` and `uninstall`, which do not use the cache.
     pub cni_cache: Option<PathBuf>,
     /// True if a turn adds `rdma-cni` only while `rdma-cni` can reach kubelet.
     pub needs_kubelet: bool,

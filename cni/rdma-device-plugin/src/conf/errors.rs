@@ -9,7 +9,7 @@ use std::{ops::RangeInclusive, time::Duration};
 
 pub(super) const FIELD: &str = "errors";
 
-/// Range of `per` in seconds. The daemon reads a counter ten times within `per`, and at most once a second.
+/// Range of `per` in seconds. The daemon reads a counter at least ten times within `per`, at intervals of 1 s to 30 s.
 const PER: RangeInclusive<u64> = 10..=3600;
 
 /// Longest accepted name of a counter or a reporter, in bytes.

@@ -93,7 +93,7 @@ pub(super) fn link_types(words: &[String]) -> Option<Vec<LinkType>> {
 }
 
 impl Text {
-    /// Returns a pattern that matches only the text itself, in upper or lower case.
+    /// Returns a pattern that matches only the text itself, case-insensitively.
     pub fn exactly(written: &str) -> Self {
         Self {
             written: written.to_owned(),

@@ -130,7 +130,7 @@ pub fn offers(node: &Node) -> impl Iterator<Item = &Offer> {
     offers.filter(|offer| node.conf.by_claims(&offer.name))
 }
 
-/// Returns true if each id of the offer has all devices of the offer, or all devices of a NIC.
+/// Returns true if each id of the offer has all devices of the offer.
 fn is_whole(offer: &Offer) -> bool {
     let all = Allocate::All;
     matches!(offer.kind, Ids::Shared { allocate, .. } | Ids::PerNic { allocate, .. } if allocate == all)

@@ -19,7 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Number of readings within a threshold's `per`.
+/// Smallest number of readings within a threshold's `per`.
 const READINGS: u32 = 10;
 /// Shortest interval between two readings.
 const OFTEN: Duration = Duration::from_secs(1);

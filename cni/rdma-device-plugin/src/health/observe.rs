@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Observes every device, on the host and in pods. The daemon observes a pod again only after an event from the pod's
-//! namespace, or if the last observation found an unhealthy device: entering a pod's namespace is expensive.
+//! Observes every device, on the host and in pods. Entering a pod's namespace is expensive. The daemon therefore
+//! observes a pod again only after an event from the pod's namespace, or if a change may have no event: after an
+//! observation of an unhealthy device, and while events are missing.
 
 use super::evaluate::{Carrier, DeviceState, Port};
 use attachments::pods::{PodDevice, PodNetns};

@@ -189,8 +189,8 @@ impl Watch {
         }
     }
 
-    /// Returns the unhealthy devices of `inventory`. Blocks the thread for some milliseconds while it reads the
-    /// kernel's state.
+    /// Returns the unhealthy devices of `inventory`. Blocks the thread while it reads the kernel's state, usually for
+    /// some milliseconds.
     pub fn unhealthy(&mut self, inventory: &Inventory) -> Unhealthy {
         let mut monitor = self.monitor.as_mut().map(AsyncFd::get_mut);
         if self.records_changed || self.inotify.is_none() {

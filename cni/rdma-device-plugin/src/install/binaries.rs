@@ -31,7 +31,7 @@ const MODE: u32 = 0o755;
 /// sentence for each binary.
 ///
 /// # Errors
-/// A binary is missing, or cannot be written.
+/// A binary is missing, cannot be written, or cannot be run.
 pub(super) fn put(
     from: Option<&Path>,
     dir: &Path,

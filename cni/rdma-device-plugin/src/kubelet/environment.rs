@@ -50,8 +50,8 @@ impl Container {
     }
 }
 
-/// Writes the files that the container's resources require. Also records the limits and rails that Allocate `promised`
-/// to the container. A pod with `hostNetwork` has no rails.
+/// Writes the files that the container's resources require. Also writes the container's CDI entry with the limits and
+/// rails that Allocate `promised`. A pod with `hostNetwork` has no rails.
 ///
 /// # Errors
 /// The rails are unknown, or a file cannot be written. Kubelet repeats the call.

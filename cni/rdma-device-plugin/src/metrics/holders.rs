@@ -34,7 +34,7 @@ pub(crate) struct Held {
     pub(super) allocated: BTreeMap<String, u64>,
     /// Containers that have each device.
     pub(crate) holders: BTreeMap<DeviceAddress, BTreeSet<Holder>>,
-    /// Devices that only one container has, each with this container.
+    /// Exclusive devices that only one container has, each with this container.
     pub(super) only: BTreeMap<DeviceAddress, Holder>,
 }
 

@@ -120,7 +120,7 @@ pub(super) fn devices(
             None => found.push(device),
         }
     }
-    // if all NICs are uplinks, pods get the NICs without their netdevs
+    // if all NICs are uplinks, offer them only if pods get no netdevs of them
     let (own, left_out): (Vec<_>, Vec<_>) = uplinks.into_iter().unzip();
     match found.is_empty() && !with_netdevs {
         true => found = own,

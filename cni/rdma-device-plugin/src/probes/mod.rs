@@ -112,7 +112,7 @@ impl Probes {
     }
 
     /// Checks that kubelet has the daemon's lists and DRA driver. If a chain is configured, also checks that the
-    /// runtime would call `rdma-cni`.
+    /// runtime would call `rdma-cni`, unless the daemon withholds it.
     ///
     /// A daemon that is no longer the leader is ready: it still answers kubelet, and leads again when the newer daemon
     /// ends. If it were not ready, Kubernetes would delete its pod before the new pod is ready.

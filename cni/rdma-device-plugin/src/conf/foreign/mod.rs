@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Configuration formats of other programs. Field names match in upper and lower case, as in Go's decoder. An unknown
-//! field causes a remark, because the other program ignores the field, too.
+//! Configuration formats of other programs. Field names match case-insensitively, as in Go's decoder. An unknown field
+//! causes a remark, because the other program ignores the field, too.
 //!
 //! A field that the other program knows and this daemon does not implement causes an error. If the field has no effect,
 //! it causes only a remark.
