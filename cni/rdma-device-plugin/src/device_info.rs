@@ -23,12 +23,12 @@ use std::{
 
 const VERSION: &str = "1.1.0";
 
-/// Record of our files in the state directory.
+/// Record of the daemon's files, in the state directory.
 const RECORD: &str = "device-info.json";
 
 const ENDING: &str = "-device.json";
 
-/// Content of a file.
+/// Content of a file with device information.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct DeviceInfo {
     r#type: &'static str,

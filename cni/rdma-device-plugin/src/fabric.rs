@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `rdma-device-plugin fabric`: the fabric watch, which runs in a separate pod. It needs `/dev/infiniband/rdma_cm`,
-//! which the daemon's container may not open. The container of the fabric watch gets this device by the resource
-//! `rdma/connection-manager`.
+//! `rdma-device-plugin fabric`: the fabric watch, which sends RDMA requests from each rail to the same rail of other
+//! nodes. It runs in a separate pod, because it needs `/dev/infiniband/rdma_cm`, which the daemon's container may not
+//! open. The container of the fabric watch gets this device by the resource `rdma/connection-manager`.
 
 use crate::{
     api::Api, cli::Fabric as Arguments, hardware::Hardware, log_once::LogOnce, metrics,

@@ -33,10 +33,10 @@ pub struct Hardware {
 #[derive(Debug, Default)]
 struct Memory {
     /// Kernel users of each device, such as NFS. The daemon remembers users that have ended: NFS closes idle
-    /// connections, and the devices of a resource would otherwise change each time.
+    /// connections, and a resource would otherwise gain and lose the device each time.
     storage: BTreeMap<DeviceAddress, Vec<String>>,
-    /// Last known function of each RDMA device, by the device's name. Some RDMA devices have no parent in sysfs. The
-    /// daemon finds their function only by the netdev, and the netdev may be in a pod.
+    /// Last known PCI function of each RDMA device, by the device's name. Some RDMA devices have no parent in sysfs.
+    /// The daemon finds their function only by the netdev, which may be in a pod.
     functions: BTreeMap<String, DeviceAddress>,
     gpudirect: GpuDirectReader,
 }

@@ -56,7 +56,7 @@ pub struct Change {
 /// An error or a warning of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// Time of the last repetition.
+    /// Time of the last occurrence.
     pub at: SystemTime,
     /// True for an error.
     pub is_error: bool,

@@ -22,7 +22,7 @@ impl LogOnce {
         }
     }
 
-    /// Marks the problem as ended: [`LogOnce`] logs it again if it returns. Returns true if there was a problem.
+    /// Marks the problem as ended: [`LogOnce`] logs it again if it occurs again. Returns true if there was a problem.
     pub(crate) fn ends(&mut self) -> bool {
         self.0.take().is_some()
     }

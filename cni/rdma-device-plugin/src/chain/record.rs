@@ -44,7 +44,7 @@ pub struct Record {
     /// Directory of the lists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conf_dir: Option<PathBuf>,
-    /// Network of the entry, from the last installation. `None`: the runtime does not select networks by name.
+    /// Network to which the last installation added `rdma-cni`. `None`: the runtime does not select networks by name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<String>,
     /// Installed plugins by name.
@@ -285,7 +285,7 @@ impl Record {
     }
 }
 
-/// Locks the record. Waits while another process runs a turn. Dropping the returned value releases the lock. Removes a
+/// Locks the record. Waits while another process has the lock. Dropping the returned value releases the lock. Removes a
 /// temporary record that a killed process or a power loss left.
 ///
 /// # Errors

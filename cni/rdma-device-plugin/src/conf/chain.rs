@@ -48,7 +48,8 @@ enum RuntimeName {
     Nerdctl,
 }
 
-/// Value of `placement`: the place where the daemon writes the entry of `rdma-cni`.
+/// Value of `placement`: the place where the daemon writes the entry of `rdma-cni`. A network's own directory is
+/// `<confDir>/<network>/`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Placement {

@@ -55,7 +55,7 @@ pub struct Parent {
     pub numbers: Vec<RangeInclusive<u32>>,
 }
 
-/// A pattern for texts.
+/// A pattern for names, addresses and ids.
 #[derive(Clone, Debug)]
 pub struct Text {
     written: String,

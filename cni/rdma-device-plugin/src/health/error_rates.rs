@@ -48,7 +48,7 @@ pub(super) struct ErrorRates {
     ports: BTreeMap<Key, PortErrors>,
 }
 
-/// Index of the threshold, device and port.
+/// Threshold (by index), device, and number of the port.
 type Key = (usize, DeviceAddress, u32);
 
 /// State of one counter of a port.

@@ -7,8 +7,9 @@ use nix::{
 };
 use std::{io, time::Duration};
 
-/// Blocked signals that end the program. A container's first process must handle these signals itself, because the
-/// kernel ignores a signal without a handler for this process (`signal(7)`, `pid_namespaces(7)`).
+/// Signals that end the program. They are blocked, and the program waits for them. A container's first process must
+/// handle these signals itself, because the kernel ignores a signal without a handler for this process (`signal(7)`,
+/// `pid_namespaces(7)`).
 pub(super) struct Ends(SigSet);
 
 pub(super) fn is_first() -> bool {

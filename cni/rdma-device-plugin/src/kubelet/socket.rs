@@ -50,7 +50,8 @@ impl Identity {
 /// Prefix and suffix of the file names of all sockets of this program.
 const AFFIXES: (&str, &str) = ("rdma-device-plugin-", ".sock");
 
-/// Separator after a resource's name. No resource's name contains this character.
+/// Separator between the names of resource and daemon in a socket's file name. No resource's name contains this
+/// character.
 const SEPARATOR: char = '~';
 
 /// Separator in the file name of a driver's registration socket. In a call, kubelet uses the socket's path as the host,
@@ -78,7 +79,7 @@ pub fn file_name(directory: &Path, resource: &str, owner: &str) -> String {
     let name = |resource: &str| format!("{prefix}{resource}{SEPARATOR}{owner}{suffix}");
     let flat = resource.replace('/', "_");
     let whole = name(&flat);
-    // add a separator, and the dot of the hidden name
+    // 2: the separator after the directory, and the dot of the hidden name
     let length = directory.as_os_str().len() + 2 + whole.len();
     let excess = length.saturating_sub(LONGEST_PATH);
     name(&state_file::shortened(
@@ -174,7 +175,7 @@ impl BoundSocket {
 /// State of a socket's path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SocketState {
-    /// The socket of this value.
+    /// The socket that this [`BoundSocket`] made.
     Ours,
     /// No socket. Kubelet removes all sockets when it starts.
     Empty,

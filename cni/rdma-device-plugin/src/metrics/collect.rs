@@ -38,7 +38,7 @@ const LIMIT: Duration = Duration::from_secs(2);
 /// Sources of the metrics of a scrape.
 #[derive(Clone)]
 pub struct Sources {
-    /// Function that returns the node's state at once.
+    /// Function that returns the node's state without waiting.
     pub view: Arc<dyn Fn() -> View + Send + Sync>,
     /// Name of the node.
     pub node: String,
@@ -259,7 +259,7 @@ async fn limited<T: Send + 'static>(
     let read = async {
         let turn = turns.clone().acquire_owned().await.ok()?;
         let (answer, answered) = oneshot::channel();
-        // use no thread of the runtime: if this thread hung, the end of the runtime would wait for it
+        // use no thread of the tokio runtime: its shutdown would wait for a thread that hangs in a driver
         let reader = std::thread::Builder::new().name(name.into());
         let started = reader.spawn(move || {
             // ignore the error: the receiver may be dropped

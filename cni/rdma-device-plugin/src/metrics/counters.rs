@@ -17,7 +17,7 @@ pub(crate) struct PortFigures {
 /// One value of a port, a counter or a gauge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Counter {
-    /// Name of the metric, such as `rdma_port_rcv_packets`. The suffix `_total` is missing.
+    /// Name of the metric without the suffix `_total`, such as `rdma_port_rcv_packets`.
     pub(crate) name: String,
     pub(crate) value: u64,
     /// True for a counter, which only grows.

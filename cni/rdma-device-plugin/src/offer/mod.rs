@@ -99,7 +99,7 @@ pub struct OfferedDevice {
     pub path: PciPath,
     /// PCI path of the device's Data Direct function.
     pub data_direct: Option<PciPath>,
-    /// Hardware address of the netdev. It is the value of the last observation in this namespace.
+    /// Hardware address of the netdev, as last observed in the daemon's net namespace.
     pub mac: Option<String>,
     /// Netdev that pods are attached to, if the resource names it.
     pub parent: Option<String>,
@@ -293,7 +293,7 @@ fn offer(
     }
 }
 
-/// Returns a sentence about the devices that are both exclusive and shared.
+/// Returns a sentence about the devices that are exclusive in one resource and shared in another one.
 fn twofold(offers: &[Offer]) -> Option<String> {
     let of = |sharing| {
         let offers = offers.iter().filter(move |offer| offer.sharing == sharing);

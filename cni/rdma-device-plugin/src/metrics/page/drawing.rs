@@ -30,7 +30,7 @@ const CARD: usize = 50;
 /// Height of a NIC without RDMA.
 const LOW_CARD: usize = 30;
 const ROW: usize = 20;
-/// Distance between the squares of two virtual functions.
+/// Distance between two neighbouring squares. Each square is a virtual function.
 const CELL: usize = 12;
 
 /// Point at a NIC where the lines of its rails begin.
