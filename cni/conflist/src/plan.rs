@@ -54,7 +54,7 @@ pub enum Obstacle {
     },
     /// The runtime cannot use the file.
     #[error(
-        "{file} cannot be used by the runtime, and is left as it is: {why}; correct or remove that file"
+        "the runtime cannot use {file}: {why}; correct or remove that file"
     )]
     Broken {
         /// Name of the file.
@@ -63,7 +63,7 @@ pub enum Obstacle {
         why: Broken,
     },
     /// Our entry cannot be added to the file that the runtime uses.
-    #[error("the daemon does not change {file}: {why}")]
+    #[error("rdma-device-plugin does not change {file}: {why}")]
     Refused {
         /// Name of the file.
         file: String,
@@ -71,7 +71,7 @@ pub enum Obstacle {
         why: Refused,
     },
     /// Our entry cannot be added to the network's own directory.
-    #[error("the daemon does not change {file}: {why}")]
+    #[error("rdma-device-plugin does not change {file}: {why}")]
     Directory {
         /// Name of the file.
         file: String,

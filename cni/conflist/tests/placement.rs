@@ -187,7 +187,7 @@ fn a_list_whose_directory_is_not_read_has_the_entry_itself() {
         assert_eq!(done, [] as [&str; 0]);
         let why = place.expect_err("an obstacle").to_string();
         assert!(
-            why.starts_with("10-cbr0.conflist is left as it is"),
+            why.starts_with("rdma-device-plugin does not change 10-cbr0.conflist"),
             "{why}"
         );
         assert!(why.contains("loadOnlyInlinedPlugins"), "{why}");

@@ -40,7 +40,7 @@ pub enum Error {
     #[error(transparent)]
     Select(#[from] SelectError),
     /// ADD was called for an attachment that exists already.
-    #[error("{0} is attached already; it needs a DEL before another ADD")]
+    #[error("{0} is attached already: call DEL before another ADD")]
     Exists(String),
     /// The state directory cannot be used. The verb changed nothing.
     #[error("{0}; nothing was changed")]

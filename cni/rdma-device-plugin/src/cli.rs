@@ -210,7 +210,7 @@ impl From<&Smc> for readout::Arguments {
 /// Arguments of `install`.
 #[derive(Args, Clone, Debug)]
 pub struct Install {
-    /// Directory of the runtime's CNI plugins; repeat it for each directory. The first one gets ours. Without it the
+    /// Directory of the runtime's CNI plugins; repeat it for each directory. install writes the plugins to the first one. Without it the
     /// directory of the last installation, else /opt/cni/bin
     #[arg(long, value_name = "DIRECTORY", value_parser = path())]
     pub cni_bin_dir: Vec<PathBuf>,

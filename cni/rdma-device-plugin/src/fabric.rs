@@ -85,7 +85,7 @@ fn report(arguments: &Arguments) -> impl FnMut(&[RailState]) + use<> {
     move |rails| match Report::new(rails.to_vec(), patience).write(&state_dir) {
         Ok(()) => drop(failed.ends()),
         Err(error) => {
-            let line = format!("the daemon cannot know of unhealthy rails: {error}");
+            let line = format!("cannot report unhealthy rails to the daemon: {error}");
             failed.warn(&line);
         }
     }

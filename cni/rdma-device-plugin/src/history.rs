@@ -108,7 +108,7 @@ impl History {
             (address.clone(), named)
         });
         let gone = gone.into_iter().map(|it| {
-            let named = (it.to_string(), "it fell off its bus".to_owned());
+            let named = (it.to_string(), "it disappeared from its bus".to_owned());
             (it.address.clone(), named)
         });
         self.take(unhealthy.chain(gone).collect(), at);

@@ -36,7 +36,7 @@ pub(crate) async fn keep(containers: LimitedContainers, mut node: watch::Receive
                 .collect();
             let outlasting = (!pods.is_empty()).then(|| {
                 format!(
-                    "the cgroups of {} went with their limits of RDMA devices: reboot the node before you remove an \
+                    "the cgroups of {} were removed before the daemon lifted their RDMA limits: reboot the node before you remove an \
                      RDMA device or unload its driver, which can crash the kernel then",
                     pods.join(", ")
                 )

@@ -140,7 +140,7 @@ fn a_second_add_is_refused() {
     call("ADD", "a", &conf).result();
     call("ADD", "a", &conf).fails(
         100,
-        "a eth0 holds 10.77.0.2, fd77::2 already; it needs a DEL before another ADD",
+        "a eth0 already has 10.77.0.2, fd77::2: call DEL before another ADD",
     );
     call("ADD", "a", &conf).env("CNI_IFNAME", "rdma1").result();
     call("DEL", "a", &conf).ok();

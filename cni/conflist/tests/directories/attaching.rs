@@ -295,10 +295,9 @@ fn obstacles_are_reported() {
             &[("1.conflist", "{}"), ("2.conflist", FLANNEL)],
             &Runtime::Containerd
         ),
-        "1.conflist cannot be used by the runtime, and is left as it is: name is missing; correct or remove \
-         that file"
+        "the runtime cannot use 1.conflist: name is missing; correct or remove that file"
     );
-    assert!(attach(&[("1.conflist", "{}")], &crio(None)).starts_with("1.conflist cannot be used"));
+    assert!(attach(&[("1.conflist", "{}")], &crio(None)).starts_with("the runtime cannot use 1.conflist"));
     let named = Runtime::Named {
         network: "rails".to_owned(),
     };
@@ -309,7 +308,7 @@ fn obstacles_are_reported() {
     );
     assert!(
         attach(&[("1.conflist", &old)], &Runtime::Containerd)
-            .starts_with("1.conflist is left as it is: cniVersion is 0.2.0")
+            .starts_with("rdma-device-plugin does not change 1.conflist: cniVersion is 0.2.0")
     );
     let alone = r#"{"name":"n","plugins":[{"type":"rdma-cni"}]}"#;
     let (changes, obstacles) = plan::detach(

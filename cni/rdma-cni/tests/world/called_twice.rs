@@ -67,7 +67,7 @@ fn an_add_that_is_repeated_needs_a_del() {
     let config = behind(&node.two_rails(), &first(&pod));
     node.add(&pod, &config).must_succeed();
     let message = node.add(&pod, &config).must_fail(101);
-    assert!(message.contains("needs a DEL"), "{message}");
+    assert!(message.contains("call DEL"), "{message}");
     node.add(&pod, &node.two_rails()).must_fail(101);
 }
 

@@ -87,7 +87,7 @@ impl Section {
                     let known = all.iter().any(|resource| resource.name == *name);
                     let must = match known {
                         false => "must be a resource of this file",
-                        true if named[..index].contains(name) => "must be there once",
+                        true if named[..index].contains(name) => "must appear only once",
                         true => continue,
                     };
                     return Err(list.element(index).wrong(must));

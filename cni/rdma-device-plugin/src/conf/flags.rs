@@ -112,7 +112,7 @@ impl Flags {
         erdma.origin = Origin::User;
         let mut wins = |flag: String, field: &str, differs: bool| {
             if by_file && differs {
-                remarks.push(format!("{flag} wins over erdma.{field} of the file"));
+                remarks.push(format!("{flag} overrides erdma.{field} of the file"));
             }
         };
         if let Some(Preferred(mode)) = self.prefer_driver {
@@ -179,7 +179,7 @@ impl Flags {
                 if *allocate != required && resource.place != "erdma" {
                     let place = &resource.place;
                     remarks.push(format!(
-                        "{flag} wins over the file: {place}.allocate is {word}"
+                        "{flag} overrides the file: {place}.allocate is {word}"
                     ));
                 }
                 *allocate = required;

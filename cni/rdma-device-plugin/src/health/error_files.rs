@@ -49,7 +49,7 @@ pub fn unknown_counters(
         let ErrorThreshold { place, counter, .. } = it;
         format!(
             "{place}: no RDMA device of this node has {counter} in ports/N/counters or ports/N/hw_counters, so \
-             it makes none unhealthy"
+             this threshold has no effect"
         )
     });
     match ports.is_empty() {

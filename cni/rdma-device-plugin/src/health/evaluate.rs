@@ -70,7 +70,7 @@ pub struct Port {
 /// Returns the verdict on a device. `physical` is the verdict on the device's physical function, if it has one.
 pub fn evaluate(state: &DeviceState, physical: Option<&Verdict>) -> Verdict {
     if state.moving {
-        return Verdict::Unknown("it is on its way".into());
+        return Verdict::Unknown("rdma-cni is moving it".into());
     }
     let Some(rdma) = &state.rdma else {
         return down("it has no RDMA device", true);
@@ -276,7 +276,7 @@ mod tests {
     #[test]
     fn errors_count_where_the_link_is_well() {
         let errors = Some("symbol_error grew");
-        let unknown = Verdict::Unknown("it is on its way".into());
+        let unknown = Verdict::Unknown("rdma-cni is moving it".into());
         let broken = super::down("eth1 has no carrier", true);
         for (link, expected) in [
             (Verdict::Up, super::down("symbol_error grew", true)),
@@ -296,6 +296,6 @@ mod tests {
         };
         is(&gone, None, "down: it has no RDMA device");
         gone.moving = true;
-        is(&gone, None, "unknown: it is on its way");
+        is(&gone, None, "unknown: rdma-cni is moving it");
     }
 }

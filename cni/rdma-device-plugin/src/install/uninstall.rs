@@ -209,7 +209,7 @@ fn take_chain_away(arguments: &Uninstall) -> Result<Option<String>> {
     let left = found.restore_ended(&bin_dirs);
     if !left.is_empty() && !arguments.force {
         bail!(
-            "nothing was changed: these pods ended without {TYPE}, and what they had could not be restored to \
+            "nothing was changed: these pods ended without a DEL of {TYPE}, and their devices could not be restored to \
              the host: {}; the next pod with RDMA tries it again, or run uninstall on the node itself; --force \
              takes {TYPE} out of the chain, and the plugins' binaries stay",
             left.join("; ")

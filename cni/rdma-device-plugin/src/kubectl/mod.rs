@@ -32,7 +32,7 @@ use std::{
 /// Name of the program, by which `kubectl` finds the plugin.
 const NAME: &str = "kubectl-rdma";
 
-/// Shows nodes and pods with RDMA, what keeps them from it, and whether rails answer
+/// Shows nodes and pods with RDMA, the obstacles to RDMA, and whether rails answer
 #[derive(Debug, Parser)]
 #[command(name = NAME, bin_name = "kubectl rdma", version, disable_help_subcommand = true)]
 struct Arguments {
@@ -62,20 +62,20 @@ enum Command {
     /// Prints the report of a node's daemon, or a pod's warnings and rails. The exit code is that of rdma-device-plugin
     /// doctor
     Doctor {
-        /// Node, or else pod
+        /// Node or pod
         #[arg(value_name = "NODE|[NAMESPACE/]POD")]
         target: String,
         /// Options of rdma-device-plugin doctor, after --
         #[arg(last = true)]
         options: Vec<String>,
     },
-    /// Pings a pod's rails, or an address, over RDMA from a node or from inside a pod. A privileged pod rdma-ping-… does it,
-    /// which is deleted at the end and after Ctrl-C. Exit code 0 if each request was answered
+    /// Pings a pod's rails, or an address, over RDMA from a node or from inside a pod. A privileged pod rdma-ping-… sends
+    /// the requests. The plugin deletes this pod at the end and after Ctrl-C. Exit code 0 if each request was answered
     Ping {
-        /// Place of the requests
+        /// Node or pod that sends the requests
         #[arg(value_name = "NODE|[NAMESPACE/]POD")]
         from: String,
-        /// Peer
+        /// Pod or address that receives the requests
         #[arg(value_name = "[NAMESPACE/]POD|ADDRESS")]
         to: String,
         /// Options of rdma-device-plugin ping, after --

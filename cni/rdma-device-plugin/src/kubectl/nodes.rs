@@ -133,7 +133,7 @@ fn mark_misplaced(nodes: &mut [Node]) {
                 continue;
             }
             let rails = rails.join(", ");
-            let words = format!("{rail} is on {switch}, on other nodes the switch of {rails}");
+            let words = format!("{rail} is on {switch}, which serves {rails} on other nodes");
             node.health = match node.health.as_str() {
                 "ok" => words,
                 health => format!("{health}; {words}"),

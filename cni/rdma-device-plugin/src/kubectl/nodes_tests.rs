@@ -127,7 +127,7 @@ fn a_rail_on_the_switch_of_another_rail_is_marked() {
     ];
     mark_misplaced(&mut nodes);
     let health: Vec<&str> = nodes.iter().map(|it| it.health.as_str()).collect();
-    let misplaced = "ens2 is on leaf1, on other nodes the switch of ens1";
+    let misplaced = "ens2 is on leaf1, which serves ens1 on other nodes";
     assert_eq!(health, ["ok", misplaced, "ok", "ok", "ok"]);
     assert_eq!(
         table(&nodes).lines().nth(1),

@@ -313,7 +313,7 @@ impl Task {
             true => {
                 self.warn("registering the plugin again, so that kubelet notices its end".into())
             }
-            false => self.info("is registered for itself alone".into()),
+            false => self.info("registered again, independently of the ended daemon".into()),
         }
     }
 
@@ -379,7 +379,7 @@ impl Task {
                 self.context.metrics.settled(self.resource.as_str());
             }
             Err(RegisterError::Known) if self.count.borrow().open > 0 => {
-                self.info("kubelet has it already".into());
+                self.info("kubelet has already registered it".into());
                 self.context
                     .metrics
                     .registered(self.resource.as_str(), true);

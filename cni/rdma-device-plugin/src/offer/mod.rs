@@ -306,7 +306,7 @@ fn twofold(offers: &[Offer]) -> Option<String> {
         .collect();
     (!both.is_empty()).then(|| {
         format!(
-            "{} can be one pod's alone and, by another resource, be shared with it; select them \
+            "{} are exclusive in one resource and shared in another one; select them \
              for one resource only",
             both.join(", ")
         )

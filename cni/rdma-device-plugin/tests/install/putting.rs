@@ -232,11 +232,11 @@ fn an_impossible_install_is_one_sentence_and_changes_no_list() {
     let cases = [
         (
             old.as_str(),
-            "10-flannel.conflist is left as it is: cniVersion is 0.2.0; rdma-cni supports",
+            "rdma-device-plugin does not change 10-flannel.conflist: cniVersion is 0.2.0; rdma-cni supports",
         ),
         (
             broken,
-            "10-flannel.conflist cannot be used by the runtime, and is left as it is:",
+            "the runtime cannot use 10-flannel.conflist:",
         ),
         ("// {}", "10-flannel.conflist cannot be used by the runtime"),
         (

@@ -146,7 +146,7 @@ fn another_formats_mark_wins_over_erdma() {
         let parsed = own(&format!("{file}\nerdma: {{preferDriver: compat}}"));
         assert_eq!(parsed.conf.erdma.origin, Origin::Foreign, "{file}");
         assert_eq!(parsed.conf.erdma.prefer_driver, None, "{file}");
-        assert_eq!(parsed.remarks, ["erdma: not known, passed over"], "{file}");
+        assert_eq!(parsed.remarks, ["erdma: unknown, ignored"], "{file}");
     }
     let both = Conf::parse("mode: hca\nresources: []\nerdma: {}", Path::new("f"));
     let refused = both.expect_err("two formats").to_string();
@@ -194,7 +194,7 @@ fn invalid_configurations() {
         ),
         (
             "{addresses: [{mac: '00:16:3e:01:02:03', address: 10.0.0.9/24}, {mac: '00:16:3E:01:02:03', address: 10.0.0.8/24}]}",
-            r#"erdma.addresses[1].mac: must be there once, because a NIC has one address, and is "00:16:3E:01:02:03""#,
+            r#"erdma.addresses[1].mac: must appear only once, because a NIC has one address, and is "00:16:3E:01:02:03""#,
         ),
         (
             "{preferdriver: compat}",

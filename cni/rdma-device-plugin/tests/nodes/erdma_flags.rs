@@ -117,12 +117,12 @@ fn flags_take_precedence_over_the_file_and_that_is_reported() {
     assert_eq!(
         parsed.remarks,
         [
-            "--prefer-driver=ofed wins over erdma.preferDriver of the file",
-            "--exposed-local-eris wins over erdma.exposedLocalERIs of the file",
-            "--jumbo-frame-mtu=9000 wins over erdma.jumboFrameMTU of the file",
+            "--prefer-driver=ofed overrides erdma.preferDriver of the file",
+            "--exposed-local-eris overrides erdma.exposedLocalERIs of the file",
+            "--jumbo-frame-mtu=9000 overrides erdma.jumboFrameMTU of the file",
             "--local-eri-discovery=false: ignored: the daemon has no controller, and discovers NICs on the node \
              itself",
-            "--exposed-local-eris wins over the file: resources[0].allocate is all",
+            "--exposed-local-eris overrides the file: resources[0].allocate is all",
         ]
     );
     assert_eq!(parsed.conf.erdma.prefer_driver, Some(DriverMode::Ofed));

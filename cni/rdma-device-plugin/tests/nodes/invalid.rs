@@ -227,7 +227,7 @@ fn values_of_the_others() {
         ),
         (
             r#"{"configList":[{"resourceName":"hca","rdmaHcaMax":9,"devices":["a"],"selectors":{"vendors":["15b3"]}}]}"#,
-            "configList[0].devices: cannot be there beside selectors; write the names into selectors.ifNames",
+            "configList[0].devices: must be left out if selectors is set; write the names into selectors.ifNames",
         ),
         (
             r#"{"configList":[{"resourceName":"hca","rdmaHcaMax":9,"selectors":{"linkTypes":["IB"]}}]}"#,
@@ -300,7 +300,7 @@ fn ignored_fields_are_reported() {
     assert_eq!(
         parsed.remarks,
         [
-            "verbose: not known, passed over",
+            "verbose: unknown, ignored",
             "pfNetdevices: ignored, because it has no meaning in mode hca",
         ]
     );
@@ -314,7 +314,7 @@ fn ignored_fields_are_reported() {
         parsed.remarks,
         [
             "periodicUpdateInterval: ignored, because the kernel reports added and removed devices",
-            "configList[0].note: not known, passed over",
+            "configList[0].note: unknown, ignored",
             "configList[0].devices: deprecated; read as selectors.ifNames",
             "configList[1].devices: deprecated; read as selectors.ifNames",
             "configList[1].rdmaHcaMax: 0 or missing, so rdma/b has no ids and is left out",
@@ -337,7 +337,7 @@ fn ignored_fields_are_reported() {
             "resourceList[0].deviceType: accelerators are left to sriov-network-device-plugin, and so is intel.com/fpga",
             "resourceList[1].additionalInfo: ignored; PCIDEVICE_…_INFO of a container does not contain it",
             "resourceList[1].selectors[0].isRdma: not true, so these devices of intel.com/vf are left to sriov-network-device-plugin",
-            "resourceList[1].selectors[1].x: not known, passed over",
+            "resourceList[1].selectors[1].x: unknown, ignored",
         ]
     );
 }

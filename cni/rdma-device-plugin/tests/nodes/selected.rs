@@ -357,7 +357,7 @@ fn selectors_without_a_device_are_reported() {
         remarks(three, "four-vfs"),
         [
             "resources[2]: 0000:3b:00.3 is in rdma/x already, and not in rdma/y",
-            "0000:3b:00.2, 0000:3b:00.3, 0000:3b:00.4 can be one pod's alone and, by another resource, be shared with it; select them for one resource only",
+            "0000:3b:00.2, 0000:3b:00.3, 0000:3b:00.4 are exclusive in one resource and shared in another one; select them for one resource only",
         ]
     );
 }

@@ -73,7 +73,7 @@ fn selector(resource: &Field<'_>, remarks: &mut Vec<String>) -> Result<Selector,
             "must select devices by one of vendors, deviceIDs, drivers, ifNames, linkTypes",
         )),
         (false, false) => Err(deprecated
-            .refused("cannot be there beside selectors; write the names into selectors.ifNames")),
+            .refused("must be left out if selectors is set; write the names into selectors.ifNames")),
         (true, false) => {
             found.place = deprecated.place().to_owned();
             found.netdev = exactly(&netdevs);

@@ -86,7 +86,7 @@ fn passed_over(field: &Field<'_>, known: &[&str]) -> Vec<String> {
             let place = one_line(place.place());
             match nearest(name, known) {
                 Some(it) => format!("{place}: unknown, ignored; did you mean {it}?"),
-                None => format!("{place}: not known, passed over"),
+                None => format!("{place}: unknown, ignored"),
             }
         })
         .collect()

@@ -118,7 +118,7 @@ fn no_mac_twice(nics: &[NicAddress], list: &Field<'_>) -> Result<(), Wrong> {
         None => Ok(()),
         Some(index) => {
             let mac = list.element(index).at("mac");
-            Err(mac.wrong("must be there once, because a NIC has one address"))
+            Err(mac.wrong("must appear only once, because a NIC has one address"))
         }
     }
 }

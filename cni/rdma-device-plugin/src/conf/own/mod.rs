@@ -195,7 +195,7 @@ impl Resource {
         let parents_at = field.at("parents");
         if matches!(self.kind, Kind::Exclusive) {
             return Err(parents_at.refused(
-                "must be left out with kind exclusive, whose devices are one pod's alone; use shared or perNic",
+                "must be left out with kind exclusive, because a child netdev would share the device; use kind shared or perNic",
             ));
         }
         if parents.is_empty() {

@@ -142,7 +142,7 @@ pub(super) fn numa(snapshot: &Snapshot, pods: &[Pod]) -> Vec<Numa> {
                 name: gone.rdma.clone().unwrap_or(gone.address.to_string()),
                 has_rdma: true,
                 link: Link::Unknown("gone"),
-                fault: Some("it fell off its bus".into()),
+                fault: Some("it disappeared from its bus".into()),
                 ..elsewhere(&gone.address)
             };
             add(None, nic);
