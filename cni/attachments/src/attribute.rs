@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Attributes of a netdev on the host that a restore can do without.
+//! Attributes of a netdev on the host. A restore succeeds even if it cannot set some of them.
 
 use rdma_netns::{LinkChange, LinkFlag, LinkSetting, Op, Route, VfSettingKind};
 use serde::{Deserialize, Serialize};

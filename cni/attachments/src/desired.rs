@@ -17,7 +17,7 @@ pub struct DesiredLink {
     pub addresses: Vec<Address>,
     /// Routes. Routes to destinations on the link come first.
     pub routes: Vec<Route>,
-    /// Rules that lead to the rail's own table.
+    /// Rules that select the rail's routing table.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<Rule>,
     /// Routers of the addresses' networks, from IPAM's result.
@@ -28,7 +28,7 @@ pub struct DesiredLink {
 impl DesiredLink {
     /// Returns the addresses and routes of the netdev on the host that the pod may keep for its whole life. Leaves out:
     ///
-    /// - addresses that the pod's kernel makes itself (`ipv6`)
+    /// - addresses that the kernel makes itself in the pod (`ipv6`)
     /// - addresses that change within days, because no program in the pod renews a lease
     /// - routes that need an omitted address
     pub fn kept(host_link: &Link, ipv6: Ipv6) -> Self {

@@ -6,14 +6,14 @@
 //! |---|---|
 //! | `record` | the rails, and their state on the host before the first change |
 //! | `stage` | the owner of a rail's devices |
-//! | `spared` | netdevs whose default routers survive while a rail is set to forward |
+//! | `spared` | netdevs that keep their default routers while a restore sets `forwarding` on a rail |
 //! | `allocated` | kubelet's allocation for a rail |
 //! | `smc` | the SMC-R set-up of a pod |
 //! | `made_as` | the name of an IPoIB child on the host |
 //! | `desired` | the addresses, routes and rules of a rail |
 //! | `other_interface` | the routes and rules of an interface that another plugin made |
 //! | [`store`] | the files and the locks around them |
-//! | [`libraries`] | the variables of libraries for a pod's rails |
+//! | [`libraries`] | the environment variables by which libraries find a pod's rails |
 //! | `living` | the records of the node's other pods, and whether the pods live |
 //! | [`given_up`] | attributes that could not be restored |
 //! | `description` | the description of rails for programs in the pod |

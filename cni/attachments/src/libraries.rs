@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Variables that tell libraries which RDMA devices and GIDs a container has, from kubelet's allocation. Some shared
-//! NICs are not among these devices, although kubelet gave their character devices to the container: ADD attaches no
-//! NIC that is down, or that the pod did not select.
+//! Environment variables by which NCCL and UCX find the RDMA devices and GIDs of a container, from kubelet's
+//! allocation. The variables leave out shared NICs that are down, or that the pod did not select: ADD does not attach
+//! them, although kubelet gave their character devices to the container.
 
 use crate::{Attachment, Id, Rail};
 use rdma_netns::Kernel;
@@ -142,7 +142,7 @@ impl<K: Kernel> Allocation<'_, K> {
                 continue;
             };
             let own = rail.gids.iter().map(|it| it.gid);
-            // two rails can be VLANs of one NIC
+            // two rails can have the same port, for example as VLANs of one NIC
             if let Some((_, known)) = ports.iter_mut().find(|(other, _)| *other == port) {
                 known.own.extend(own);
                 continue;

@@ -95,7 +95,7 @@ impl Store {
         Ok(keys)
     }
 
-    /// Returns true if another attachment, whose pod is alive, has the address `ip`.
+    /// Returns true if another settled attachment ([`settled`]) has the address `ip`.
     pub fn is_given_to_another<K: Kernel>(
         &self,
         kernel: &K,
@@ -142,9 +142,9 @@ pub fn settled<K: Kernel>(
     attachments.map(is_settled).collect()
 }
 
-/// Returns one value for each of `pods`, in order. The value is true if the pod is alive. A pod is an attachment and
-/// the expected path of its namespace. If the namespace exists but cannot be opened, the pod counts as alive, and keeps
-/// its devices.
+/// Returns one value for each of `pods`, in order. The value is true if the pod is alive. An element of `pods` is an
+/// attachment and the expected path of its namespace. If the namespace exists but cannot be opened, the pod counts as
+/// alive, and keeps its devices.
 fn living<K: Kernel>(kernel: &K, boot_id: &str, pods: &[(&Attachment, &Path)]) -> Vec<bool> {
     let is_of_boot = |(it, _): &(&Attachment, &Path)| it.boot_id == boot_id;
     let of_boot = pods.iter().filter(|pod| is_of_boot(pod));

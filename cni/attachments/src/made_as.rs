@@ -11,7 +11,7 @@ const PREFIX: &str = "rdma-";
 /// Number of hexadecimal digits in a name that identify the attachment. Two more digits are the rail's index.
 const DIGITS: usize = 8;
 
-/// Returns the unique name for the child of rail `index`, which it has on the host.
+/// Returns the child's name on the host, for rail `index`. The name is unique on the node.
 pub(crate) fn made_as(key: &Key, index: usize) -> Option<InterfaceName> {
     InterfaceName::try_from(format!("{}{index:02x}", of_attachment(key))).ok()
 }

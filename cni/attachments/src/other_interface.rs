@@ -4,9 +4,9 @@
 use rdma_netns::{InterfaceName, Link, Namespace, Route, Rule};
 use serde::{Deserialize, Serialize};
 
-/// Rules and routes for an interface of the pod that another plugin made. In the main table, a rail's route would
-/// attract packets from this interface's addresses to the rail's network. Rules before the main table therefore send
-/// these packets to a table of the interface.
+/// Rules and routes for an interface of the pod that another plugin made. By the main table, packets from this
+/// interface's addresses to a rail's network would leave through the rail. Rules before the main table therefore select
+/// a routing table of the interface for these packets.
 ///
 /// ADD adds the rules before the routes, and DEL removes the routes before the rules. A table therefore has routes only
 /// while its rule exists, and DEL need not read the pod's routes.
@@ -22,7 +22,7 @@ pub struct OtherInterface {
     /// a rail.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<Rule>,
-    /// The interface's routes in its own table, and in the tables of the attachment's other interfaces.
+    /// The interface's routes, in its own table and in the tables of the pod's other such interfaces.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub routes: Vec<Route>,
 }

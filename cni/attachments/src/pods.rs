@@ -18,9 +18,9 @@ use std::{
 /// A device in a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodDevice {
-    /// The PCI function or auxiliary device of the RDMA device. If there is no RDMA device: that of the netdev.
+    /// The PCI function or auxiliary device of the RDMA device, or of the netdev if there is no RDMA device.
     pub address: DeviceAddress,
-    /// The PCI function or auxiliary device of the netdev. If there is no netdev: that of the RDMA device.
+    /// The PCI function or auxiliary device of the netdev, or of the RDMA device if there is no netdev.
     pub netdev: DeviceAddress,
     /// Index of the netdev in the pod. `None`: the netdev is identified by its PCI function or auxiliary device.
     pub index: Option<u32>,

@@ -21,7 +21,7 @@ use std::{
 
 /// The format of the record. A reader refuses a record with a higher format, because it would miss fields that it does
 /// not know. Raise the number with a new field if readers without the field would fail to remove or restore an object.
-/// No program reads earlier formats.
+/// A reader does not convert earlier formats: a record without a mandatory field counts as corrupt.
 pub const FORMAT: u32 = 10;
 
 /// The identity of an attachment: network, container and interface, as in CNI.
@@ -75,8 +75,8 @@ pub struct Attachment {
     /// machine prevents.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub tried: bool,
-    /// Indexes of the pod's netdevs that the last DEL did not remove, because they might belong to the host. It
-    /// reported them. The next DEL removes them.
+    /// Indexes of the pod's netdevs that the last DEL reported and did not remove, because they might belong to the
+    /// host. The next DEL removes them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub named: Vec<u32>,
     /// Mode of the RDMA subsystem at ADD.
@@ -91,7 +91,7 @@ pub struct Attachment {
     /// Value of the setting `routing`. It has no tables if the record does not contain the setting.
     #[serde(default = "without_tables")]
     pub routing: Routing,
-    /// Setting that determines the addresses of rails in the result of ADD.
+    /// Value of the setting `resultIPs`.
     #[serde(default, rename = "resultIPs")]
     pub result_ips: ResultIps,
     /// Type of the IPAM plugin that assigns the addresses. ADD writes the type into the record before it calls the
@@ -109,7 +109,7 @@ pub struct Attachment {
     /// Netdevs of the host that a restore changed temporarily.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub spared: Vec<Spared>,
-    /// The pod's interfaces that are not rails, with the routing tables that they need beside the rails.
+    /// The pod's interfaces that other plugins made, with the rules and routes that they need because of the rails.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub other_interfaces: Vec<OtherInterface>,
     /// The network configuration at ADD. The IPAM plugin gets it at DEL.
@@ -168,7 +168,7 @@ pub struct Rail {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared: Option<Shared>,
     /// Settings of the virtual function that the physical function makes while a pod has the virtual function. The
-    /// settings from before are in `host_link`.
+    /// earlier settings are in `host_link`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub vf: Vec<VfSetting>,
     /// The driver of the function, if it must be bound again to adopt new GUIDs. ADD and the restore bind it again.
@@ -177,8 +177,8 @@ pub struct Rail {
     /// True if the rail has an RDMA device and no netdev.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub bare: bool,
-    /// Other netdevs of the same PCI function. By this list, a restore does not confuse them with the rail's netdev.
-    /// For a rail with `shared`: the netdevs of the host that lay on top of the shared netdev at ADD.
+    /// Other netdevs of the same PCI function. A restore uses this list to tell them apart from the rail's netdev. For
+    /// a rail with `shared`: the netdevs of the host that lay on top of the shared netdev at ADD.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub siblings: Vec<Sibling>,
     /// Index of the netdev in the pod. `None`: the netdev is identified by its PCI function or auxiliary device.
@@ -348,7 +348,7 @@ impl Attachment {
         times.map_or(0, |(then, now)| now.saturating_sub(then))
     }
 
-    /// Returns the addresses that the moved netdevs had on the host.
+    /// Returns the addresses that the moved netdevs had on the host. Omits link-local addresses.
     pub fn away(&self) -> impl Iterator<Item = IpAddr> {
         let host_links = self.rails.iter().filter_map(|rail| rail.host_link.as_ref());
         let addresses = host_links.flat_map(|host_link| &host_link.addresses);
@@ -356,7 +356,7 @@ impl Attachment {
         global.map(|address| address.ip)
     }
 
-    /// Returns the hardware of the attachment's netdevs and RDMA devices.
+    /// Returns the PCI functions and auxiliary devices of the attachment's netdevs and RDMA devices.
     pub fn devices(&self) -> BTreeSet<DeviceAddress> {
         let rdma = |rail: &Rail| rail.rdma.as_ref()?.parent.clone();
         let devices = |rail: &Rail| [rdma(rail), rail.device().cloned()];
@@ -425,7 +425,8 @@ impl Rail {
         }
     }
 
-    /// Returns the rail's name for messages: the netdev's name on the host.
+    /// Returns the rail's name for messages: the netdev's name on the host, or in the pod if an earlier plugin moved
+    /// it.
     pub fn name(&self) -> &InterfaceName {
         let host_link = self.host_link.as_ref().map(|host_link| &host_link.name);
         let parent = self.shared.as_ref().map(|shared| &shared.parent);
@@ -487,7 +488,7 @@ impl Rail {
         self.host_link.as_ref().or(parent)
     }
 
-    /// Returns the PCI function or auxiliary device of the netdev.
+    /// Returns the PCI function or auxiliary device of the moved or shared netdev.
     pub fn device(&self) -> Option<&DeviceAddress> {
         let host_link = self
             .host_link

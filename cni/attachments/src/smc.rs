@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! SMC-R set-up of a pod. Its parts are removed with the pod.
+//! SMC-R set-up of a pod, which a restore removes.
 
 use rdma_netns::{
     NetnsSide,
@@ -114,7 +114,7 @@ impl Smc {
         has_entries || self.ueid.is_some() || self.tcp2smc || self.max_links.is_some()
     }
 
-    /// Returns true if the pod uses settings of the whole node. Other pods can share them.
+    /// Returns true if the pod uses node-wide settings, which other pods can share.
     pub fn has_nodes(&self) -> bool {
         self.ueid.is_some() || self.entries.iter().any(|it| it.at == NetnsSide::Host)
     }

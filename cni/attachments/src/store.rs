@@ -2,10 +2,10 @@
 //! Records on disk, and the locks around them.
 //!
 //! ```text
-//! <stateDir>/lock                                          the node: moves
-//! <stateDir>/attachments/<network>/<container>@<ifname>.json
-//!                                                    .lock  one attachment: its verbs
-//! <stateDir>/rails/…                                       names for programs: `rdma-cni`
+//! <stateDir>/lock                                             the node's lock
+//! <stateDir>/attachments/<network>/<container>@<ifname>.json  an attachment's record
+//! <stateDir>/attachments/<network>/<container>@<ifname>.lock  the attachment's lock
+//! <stateDir>/rails/…                                          names for programs, which `rdma-cni` makes
 //! ```
 //! A CNI command takes the attachment's lock before the node's lock: [`Store::lock_node`] requires the
 //! [`AttachmentLock`]. While a command holds the node's lock, it may try the lock of another attachment, but must not
@@ -110,7 +110,7 @@ impl Store {
         self.lock_node_alone()
     }
 
-    /// Waits for the node's lock. The caller must take no attachment's lock while it holds the node's lock.
+    /// Waits for the node's lock. The caller must not wait for an attachment's lock while it holds the node's lock.
     pub fn lock_node_alone(&self) -> Result<NodeLock, StoreError> {
         let path = self.root.join("lock");
         let file = open_first_lock(&path)?;
@@ -164,8 +164,8 @@ impl Store {
         self.write(attachment, false)
     }
 
-    /// Overwrites a record like [`Store::update`]. Keeps a present record that cannot be read, because the new record
-    /// lacks its content.
+    /// Overwrites a record like [`Store::update`]. Returns an error and keeps the file if the present record cannot be
+    /// read, because the new record would lack its content.
     pub fn amend(&self, attachment: &Attachment) -> Result<(), StoreError> {
         match self.record(&attachment.key) {
             Record::Corrupt(why) => {
@@ -238,8 +238,8 @@ impl Store {
         Ok(records.into_iter().collect())
     }
 
-    /// Removes the files of an attachment whose CNI command could not begin. Returns true if no other command is
-    /// running for the attachment.
+    /// Removes an attachment's unfinished record, and its lock file if there is no record. Returns false and removes
+    /// nothing while a CNI command is running for the attachment.
     pub fn tidy(&self, key: &Key) -> bool {
         // stop if the lock is held: its holder may be writing the unfinished record
         let Ok(Some(lock)) = self.try_lock(key) else {

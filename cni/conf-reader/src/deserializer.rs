@@ -17,7 +17,7 @@ type Result<T> = std::result::Result<T, Wrong>;
 impl<'de> Deserializer<'de> for Field<'de> {
     type Error = Wrong;
 
-    /// Passes a value of any type to the visitor. The rules of this crate do not apply to this value.
+    /// Passes a value of any type to the visitor. `serde_json` reads this value, without the rules of this crate.
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
         let read = match self.object {
             Some(object) => object.deserialize_any(visitor),
@@ -128,8 +128,8 @@ impl<'de> SeqAccess<'de> for Elements<'de> {
     }
 }
 
-/// The fields of an object, for serde. Unknown names come first. All names of the structure follow, including names
-/// without a value.
+/// The fields of an object, for serde. First come the object's members that the Rust structure lacks, and then all
+/// fields of the structure, even fields without a value.
 struct Members<'a>(Peekable<IntoIter<(&'a str, Field<'a>)>>);
 
 impl<'de> MapAccess<'de> for Members<'de> {

@@ -177,7 +177,7 @@ impl<'a> Field<'a> {
         })
     }
 
-    /// Checks each of `items` together with the field of its element. `items` were read from this list.
+    /// Calls `checked` with each of `items`, the elements that were read from this list, and with the element's field.
     pub fn each<T, U>(
         &self,
         items: Vec<T>,

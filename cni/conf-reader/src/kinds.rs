@@ -78,8 +78,8 @@ pub fn range(text: &str) -> Option<RangeInclusive<u32>> {
     (!range.is_empty()).then_some(range)
 }
 
-/// Reads a string and parses it. If the string is missing or `parse` returns `None`, the error says that the value must
-/// be `expected`.
+/// Reads a string and parses it. Returns the error that the value must be `expected` if the string is missing or
+/// `parse` returns `None`.
 pub fn parsed<'de, D: Deserializer<'de>, T>(
     deserializer: D,
     expected: &str,
@@ -88,7 +88,8 @@ pub fn parsed<'de, D: Deserializer<'de>, T>(
     optional(deserializer, expected, parse)?.ok_or_else(|| must_be(expected))
 }
 
-/// Reads an optional string and parses it. If `parse` returns `None`, the error says that the value must be `expected`.
+/// Reads an optional string and parses it. Returns the error that the value must be `expected` if `parse` returns
+/// `None`.
 pub fn optional<'de, D: Deserializer<'de>, T>(
     deserializer: D,
     expected: &str,

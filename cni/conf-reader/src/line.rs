@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Escapes text that other programs wrote in part. A person or a log gets only escaped text.
+//! Escapes text that contains input of other programs, before the text is printed or logged.
 
 use serde_json::Value;
 use std::{borrow::Cow, fmt::Write as _};
@@ -21,9 +21,8 @@ pub fn one_line(text: &str) -> Cow<'_, str> {
     line.into()
 }
 
-/// Returns `value` as JSON in one line without control characters. Escapes more characters than JSON requires: JSON
-/// requires escapes only for the control characters before the space (RFC 8259, section 7). A parser of the line gets
-/// the same value.
+/// Returns `value` as JSON in one line. Escapes all characters that [`one_line`] escapes, although JSON requires
+/// escapes only for control characters below U+0020 (RFC 8259, section 7). A parser of the line gets the same value.
 pub fn json(value: &Value) -> String {
     escaped(value.to_string())
 }
@@ -35,7 +34,8 @@ pub(crate) fn escaped(text: String) -> String {
     }
     let mut line = String::with_capacity(text.len() + 8);
     for character in text.chars() {
-        // every such character has four hexadecimal digits, and in JSON it can only be inside a string
+        // the code of every such character has at most four hexadecimal digits, and compact JSON can contain the
+        // character only in a string
         let _ = match steers(character) {
             true => write!(line, "\\u{:04x}", u32::from(character)),
             false => line.write_char(character),

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Search for the known name that is most similar to a misspelt name.
 
-/// Largest edit distance between the two names, letters.
+/// Largest edit distance of a suggested name, letters.
 const MOST_EDITS: usize = 2;
 
-/// Returns the name in `known` with the smallest edit distance to `name`. The edit distance counts inserted,
-/// deleted, replaced and exchanged letters, without regard to case. Returns `None` if it is above two, or at
-/// least half of the known name's length.
+/// Returns the name in `known` with the smallest edit distance to `name`. The edit distance counts inserted, deleted,
+/// replaced and exchanged letters, without regard to case. Ignores known names whose distance is above two, or at least
+/// half of their length.
 pub fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
     let name = name.to_lowercase();
     let edits = |known: &str| strsim::osa_distance(&name, &known.to_lowercase());

@@ -104,7 +104,7 @@ fn errors_are_reported_by_place() {
             json!({"name": "a", "level": 1}),
             "level: not known; the fields here are name, mode, ports, logFile, tags, verbose",
         ),
-        // the order is that of the structure's fields, and not that of the object
+        // of several errors, the one of the structure's first field is reported, in any order of the object's members
         (
             json!({"verbose": 0, "mode": 1, "name": "a"}),
             "mode: must be a text, and is 1",

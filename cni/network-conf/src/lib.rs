@@ -52,7 +52,7 @@ pub struct Conf {
     pub mode: Mode,
     /// `child`
     pub child: Option<ChildConf>,
-    /// Settings by `vlan`, `mac`, `spoofchk`, `guid` and similar fields.
+    /// Settings of a virtual function, from `vlan`, `mac`, `spoofchk`, `guid` and similar fields.
     pub vf: Vec<VfSetting>,
     /// `ibKubernetesEnabled`
     pub ib_kubernetes: IbKubernetes,
@@ -64,7 +64,7 @@ pub struct Conf {
     result_ips: Option<ResultIps>,
     /// `interfaceName`
     pub interface_name: NamePattern,
-    /// True if `interfaceName` can be read. GC and DEL continue without this field.
+    /// False if `interfaceName` is invalid. DEL and GC ignore an invalid value.
     pub names_are_known: bool,
     /// Value of `CNI_IFNAME`, if the verb refers to one attachment.
     pub attachment: Option<InterfaceName>,
@@ -91,8 +91,8 @@ pub struct Conf {
     pub smc: Smc,
     /// `stateDir`
     pub state_dir: PathBuf,
-    /// Value of `detect`: ADD and DEL attach nothing. They record in the state directory that the runtime called this
-    /// entry.
+    /// Value of `detect`: ADD and DEL change no device. They only record in the state directory that the runtime called
+    /// this entry.
     pub detect: bool,
     /// The configuration as it was read, with unknown fields.
     pub raw: Map<String, Value>,
@@ -132,9 +132,9 @@ pub enum ResultIps {
     #[default]
     All,
     /// The rails' addresses are only in `rails` and in the record. Addresses in the result would cause two problems:
-    /// CRI-O treats every address in the result as one of the pod's own, and CHECK of the reference plugins expects
-    /// every address on its own interface (`ValidateExpectedInterfaceIPs()`, containernetworking/plugins
-    /// `pkg/ip/utils_linux.go`).
+    /// CRI-O treats every address in the result as an address of the pod, and each reference plugin's CHECK expects
+    /// every address on the interface that this plugin made (`ValidateExpectedInterfaceIPs()`,
+    /// containernetworking/plugins `pkg/ip/utils_linux.go`).
     None,
 }
 
@@ -174,8 +174,7 @@ impl Conf {
         })
     }
 
-    /// Returns an error if ADD calls the drop-in as the first plugin, because no earlier plugin has then moved the
-    /// netdev.
+    /// Returns an error if the drop-in is the first plugin of the list, because no plugin has then moved the netdev.
     pub fn check_drop_in(&self) -> Result<(), ConfError> {
         match self.drop_in && self.network.prev_result.is_none() {
             true => Err(ConfError::Missing {
@@ -205,7 +204,7 @@ impl Conf {
     }
 
     /// Returns the name in the pod of rail number `rail`, one of `count` rails. The only rail of the list's first
-    /// plugin gets the name that the runtime gives to the attachment.
+    /// plugin is called `CNI_IFNAME`, if the configuration has no `interfaceName`.
     pub fn pod_name(&self, rail: usize, count: usize) -> Option<InterfaceName> {
         let is_first = self.network.prev_result.is_none();
         match &self.attachment {

@@ -184,7 +184,7 @@ mod tests {
             let expected = format!("the pod's annotation {name}: {value} is not valid: must be");
             assert!(message.starts_with(&expected), "{message}");
         }
-        // the annotation names 40 million rails; the error must be short nevertheless
+        // the error is short even for an annotation that names 40 million rails
         let many = "0-999,".repeat(40_000) + "0";
         let error = chosen(&json!({"hca.rdma/rails": many})).expect_err("too many");
         assert!(error.to_string().len() < 400);

@@ -96,8 +96,7 @@ impl<'a> PodArguments<'a> {
         self.mac.filter(|_| self.allows(Argument::Mac))
     }
 
-    /// Returns the fields that can contain `argument`, in order of precedence. `runtimeConfig` is the first. The
-    /// network's own field is not included.
+    /// Returns the fields by which the pod can set `argument`, in order of precedence. `runtimeConfig` is the first.
     ///
     /// # Errors
     /// A field is no object.

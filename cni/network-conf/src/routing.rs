@@ -49,7 +49,7 @@ impl RoutingFields {
     /// A value is wrong.
     pub fn parse(file: &Field<'_>) -> Result<Self, Wrong> {
         let routing = file.object("routing")?;
-        // higher metrics are left for routes that must be raised above others
+        // metrics above the limit are reserved for routes that need a higher metric than an existing route
         let metric: Option<Number<0, { i32::MAX as u32 }>> = routing.get("metric")?;
         let table_base: Option<Number<0, { u32::MAX - MOST_RAILS }>> = routing.get("tableBase")?;
         let table_base = table_base.map(|it| it.0);

@@ -21,7 +21,7 @@ pub struct Selector {
 /// A netdev with its hardware, to be compared with a selector.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate<'a> {
-    /// Observed state. It has the functions of the netdev.
+    /// Observed state, which contains the netdev's PCI functions and auxiliary devices.
     pub observed: &'a Observed,
     /// Netdev, with its name on the host.
     pub link: &'a Link,
@@ -144,7 +144,7 @@ impl Selector {
             .filter(|name| !name.contains(WILD))
     }
 
-    /// Returns true if the selector has a key with names or addresses.
+    /// Returns true if the selector has the key `netdev`, `rdma` or `pci`.
     pub fn has_names(&self) -> bool {
         self.netdev.is_some() || self.rdma.is_some() || self.pci.is_some()
     }

@@ -6,7 +6,7 @@ use conf_reader::{Field, Wrong, json};
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Key of the pod's annotations in `runtimeConfig`. Runtimes with this capability pass them.
+/// Key of the pod's annotations in `runtimeConfig`. A runtime passes them to plugins with the capability of this name.
 pub(super) const ANNOTATIONS: &str = "io.kubernetes.cri.pod-annotations";
 
 /// Annotation by which a pod requests or refuses SMC-R.
@@ -40,7 +40,7 @@ pub enum Smcr {
     Annotation,
 }
 
-/// The requirement of a pod for SMC-R: without SMC-R, with it if possible, or only with it.
+/// A pod's requirement for SMC-R.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SmcRequirement {
     /// ADD does not set SMC-R up.
@@ -89,8 +89,8 @@ impl Smc {
     /// Returns the pod's requirement. A pod may refuse SMC-R even if the configuration has `on`.
     ///
     /// # Errors
-    /// The annotation is neither "true" nor "false", or the kernel would refuse `smcUeid`. If SMC-R is off for all
-    /// pods, this function does not check these values.
+    /// The annotation is neither "true" nor "false", or `smcUeid` is invalid. This function checks neither value if
+    /// SMC-R is off for all pods.
     pub fn requirement(&self) -> Result<SmcRequirement, ConfError> {
         self.check_ueid()?;
         let requirement = match (self.smcr, &self.annotation) {

@@ -136,8 +136,8 @@ fn guid(file: &Field<'_>, arguments: &PodArguments<'_>) -> Result<Option<Guid>, 
     })
 }
 
-/// Returns the first existing value of these: `runtimeConfig`, `of_args` (from `CNI_ARGS`), the field `args`, the
-/// network's own field. The first three contain the pod's choices, and count only if the pod may choose.
+/// Returns the first existing value of these: `runtimeConfig`, `of_args` (from `CNI_ARGS`), `args.cni`, and the field
+/// `mac` or `guid` of the configuration. The first three are the pod's choices, and count only if the pod may choose.
 fn chosen<T>(
     file: &Field<'_>,
     arguments: &PodArguments<'_>,

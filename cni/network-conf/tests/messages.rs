@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tests the exact message for each wrong value, and the result of each right value. Each line of `messages/*.txt`
-//! without indentation is a configuration. Its `CNI_ARGS` are those of the environment. The lines below it have:
+//! without indentation is a configuration. Its member `CNI_ARGS` stands for the environment variable. The lines below a
+//! configuration have:
 //!
 //! - the error of ADD, or `taken: ` and the settings that differ from the defaults
 //! - after `DEL: ` and `GC: `, the error of these verbs, or the settings with which they continue although ADD fails

@@ -108,9 +108,8 @@ pub enum AllocationError {
     },
 }
 
-/// Returns the ids of `resources` that the pod's containers have, in the order of `resources` and without duplicates.
-/// Duplicates occur for two reasons: several containers can have the same id, and kubelet lists a resource once for
-/// each NUMA node.
+/// Returns the ids of `resources` that the pod's containers have, in the order of `resources`, then by length and text.
+/// Removes duplicates: several containers can have the same id, and kubelet lists a resource once for each NUMA node.
 pub fn ids(pod: &PodResources, resources: &[String]) -> Vec<Id> {
     let devices = || pod.containers.iter().flat_map(|it| &it.devices);
     let mut found: Vec<Id> = vec![];

@@ -71,8 +71,7 @@ fn node(number: u32) -> CharNode {
 
 #[test]
 fn ids_are_the_containers_together_each_once() {
-    // a sidecar and two containers; kubelet lists one resource in two entries, as it does for two
-    // NUMA nodes
+    // three containers, two of which share an id. Kubelet lists rdma/vf in two entries, as it does for two NUMA nodes
     let pod = pod(&[
         &[("rdma/hca", &["7"])],
         &[
@@ -211,7 +210,7 @@ fn devices_are_in_the_order_of_resources_then_addresses() {
 
 const UID: &str = "0c1f6e1e-7f3c-4a53-9d0a-3d1b0c6b2f11";
 
-/// A pod whose containers use claims: driver, device and CDI name of each.
+/// Returns a pod whose containers use claims. Each claim is a driver, a device and a CDI name.
 fn claiming(containers: &[&[(&str, &str, &str)]]) -> PodResources {
     let resource = |(driver, device, name): &(&str, &str, &str)| ClaimResource {
         cdi_devices: vec![CdiDevice {
@@ -260,7 +259,7 @@ fn claims_of_our_drivers_are_known_by_their_cdi_names() {
             ],
             vec![device("rdma-vf-1")],
         ),
-        // this driver ignores the CDI name of another driver's device
+        // a CDI name of another driver and a CDI name without a uid count as no claim
         (
             [
                 ("gpu.example.org", "gpu-0", &*of("one")),

@@ -52,8 +52,8 @@ pub fn attach_rail(
     }
     let moved = move_rdma(attachment, rail, observed, &mut ops)?;
     match (&rail.host_link, &rail.shared) {
-        // after the move the kernel makes a new IPoIB netdev: since Linux 6.17 in the pod, before 6.17 on the host;
-        // the plan continues after the next observation
+        // after the move the kernel makes a new IPoIB netdev: in the pod since Linux 6.17, and on the host before. The
+        // plan continues after the next observation
         (Some(host_link), _) if moved && host_link.link_type == LinkType::Infiniband => {}
         (Some(host_link), _) => {
             let draft = placed(rail, host_link, observed, &mut ops)?;
@@ -87,7 +87,7 @@ fn set_up(rail: &Rail, host_link: &Link, observed: &Observed, ops: &mut Vec<Op>)
     let Some(function) = Function::of(host_link, observed) else {
         return false;
     };
-    // in this case ADD has already made the settings that the driver does not report
+    // once the netdev is in the pod, ADD has made all settings, and repeats only those that the PF's driver reports
     let is_moved = matches!(
         locate::link(rail, host_link, observed),
         Ok(Located::At(NetnsSide::Pod, _))
@@ -164,10 +164,10 @@ fn check_name(rail: &Rail, present: Option<&Link>, observed: &Observed) -> Resul
     }
 }
 
-/// Returns the parent on which the plan makes a child with `mtu`.
+/// Returns the parent of `shared` on the host.
 ///
 /// # Errors
-/// The reason why the parent cannot have this child.
+/// The reason why the parent cannot have a child with `mtu`.
 pub fn bearer<'a>(shared: &Shared, mtu: u32, observed: &'a Observed) -> Result<&'a Link, Obstacle> {
     let Some(parent) = observed.host.link_by_index(shared.parent_index) else {
         let device = shared.parent.to_string();
@@ -237,9 +237,10 @@ enum Mtu {
 }
 
 impl Mtu {
-    /// Returns the desired MTU of an IPoIB child with the send mode `mode`: the parent's MTU if parent and child have
-    /// the same mode. In datagram mode the broadcast group of the partition limits the MTU, once the netdev has joined
-    /// the group (`ipoib_mcast_carrier_on_task()`, `drivers/infiniband/ulp/ipoib/ipoib_multicast.c`).
+    /// Returns the desired MTU of an IPoIB child with the send mode `mode`: the setting `mtu`, or else the parent's MTU
+    /// if parent and child have the same mode. In datagram mode the broadcast group of the partition limits the MTU,
+    /// once the netdev has joined the group (`ipoib_mcast_carrier_on_task()`,
+    /// `drivers/infiniband/ulp/ipoib/ipoib_multicast.c`).
     fn of_ipoib_child(attachment: &Attachment, mode: IpoibMode, parent: &Link) -> Self {
         let is_alike = parent.ipoib.is_some_and(|it| it.mode == mode);
         let mtu = attachment.mtu.or(Some(parent.mtu).filter(|_| is_alike));
@@ -250,7 +251,7 @@ impl Mtu {
         }
     }
 
-    /// Returns the largest MTU that the kernel can choose, bytes.
+    /// Returns the largest MTU that the netdev can get, bytes.
     fn limit(self) -> u32 {
         match self {
             Self::Exactly(mtu) | Self::AtMost(mtu) => mtu,
@@ -261,7 +262,7 @@ impl Mtu {
 
 /// The netdev from which the pod's netdev gets its link type and its limits.
 struct Medium<'a> {
-    /// The moved netdev in its host state; for a child, the parent on the host.
+    /// The moved netdev in its host state, or the child's parent on the host.
     origin: &'a Link,
     mtu: Mtu,
     /// The IPoIB attributes, if the netdev's link type is InfiniBand.
@@ -327,8 +328,8 @@ fn configure(
         }
     }
     if attachment.rails.len() > 1 {
-        // rails can share one Ethernet segment: each rail must then answer ARP only for its own addresses; otherwise a
-        // peer sends frames to another rail, whose RDMA device drops them
+        // rails can be on one Ethernet segment. If a rail answered ARP for another rail's address, a peer would send
+        // that rail's frames to the wrong RDMA device, which drops them
         draft.sysctl("ipv4/arp_ignore", 1);
         draft.sysctl("ipv4/arp_announce", 2);
     }

@@ -79,7 +79,7 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    /// A pod with these netdevs, each with its group.
+    /// Returns a state whose pod has the netdevs `links`, each a name and a group.
     fn observed(links: &[(&str, u32)]) -> Observed {
         let links = links.iter().enumerate().map(|(at, (name, group))| {
             json!({

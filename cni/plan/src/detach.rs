@@ -47,8 +47,8 @@ pub fn detach(attachment: &Attachment, observed: &Observed) -> Vec<RailPlan> {
 }
 
 /// Plans like [`detach`], with two differences: it takes `others` into account, and plans no change of the attributes
-/// in `given_up`. Each entry of `given_up` has a rail's index and an attribute. With [`Attribute::Netdev`] a netdev that
-/// no namespace has is not an obstacle, although the function's driver could make the netdev again.
+/// in `given_up`. An element of `given_up` is a rail's index and an attribute. If it is [`Attribute::Netdev`], a netdev
+/// that no namespace has is not an obstacle, although the function's driver could make the netdev again.
 pub fn detach_beside(
     attachment: &Attachment,
     others: &Others,
@@ -61,7 +61,7 @@ pub fn detach_beside(
         let mut interfaces = vec![];
         let (mut indexes, mut aliased) = (vec![], vec![]);
         if index == 0 {
-            // no rail attracts replies of the pod's other interfaces any more
+            // the first rail's plan also cleans up the pod's other interfaces, and removes netdevs that the pod made
             interfaces = other_interfaces::detach(attachment, observed);
             let siblings = siblings(attachment, &others.of_pod, observed);
             for (link, _) in siblings.filter(|(_, hosts)| hosts.is_none()) {
@@ -83,7 +83,7 @@ pub fn detach_beside(
         match return_rail((attachment, others), index, observed, given_up) {
             // the netdev stays in the pod with its rules and routes until its host name is free
             Err(taken @ Obstacle::HostNameTaken { .. }) => Err(taken),
-            // these operations are possible; the plan reports the obstacle after them
+            // these operations are possible nevertheless. The next plan, without them, reports the obstacle
             Err(_) if !(rules.is_empty() && interfaces.is_empty()) => {
                 Ok(rules.into_iter().chain(interfaces).collect())
             }
@@ -338,9 +338,10 @@ fn port_resets<'a>(rail: &'a Rail, observed: &'a Observed) -> impl Iterator<Item
     })
 }
 
-/// Restores the mode of an ipvlan port. The mode of the pod's child `link` shows whether a program changed it. The port
-/// exists while other pods have children of it. A new child sets the port's mode (`ipvlan_link_new()`,
-/// `drivers/net/ipvlan/ipvlan_main.c`). So the plan makes a temporary child, and removes it after the next observation.
+/// Restores the mode of an ipvlan port, if the mode of the pod's child `link` shows that a program changed it. All
+/// children of a parent share the port's mode, and the port remains while other pods have children. A new child sets
+/// the mode (`ipvlan_link_new()`, `drivers/net/ipvlan/ipvlan_main.c`). So the plan makes a temporary child, and removes
+/// it after the next observation.
 fn reset_port(shared: &Shared, link: &Link, observed: &Observed) -> Option<Op> {
     let is_changed =
         matches!(shared.child, Child::Ipvlan { .. }) && link.child != Some(shared.child);
@@ -383,14 +384,14 @@ fn temporary_name(
 }
 
 /// Returns the name that the kernel gives to a netdev that returns to the host while another netdev has its name
-/// (`default_device_exit_net()`, `net/core/dev.c`). Returns `None` if another netdev also has that name.
+/// (`default_device_exit_net()`, `net/core/dev.c`). Returns `None` if a netdev already has the kernel's name.
 fn kernel_name(link: &Link, observed: &Observed) -> Option<InterfaceName> {
     let name = InterfaceName::try_from(format!("dev{}", link.index)).ok()?;
     observed.host.link(&name).is_none().then_some(name)
 }
 
-/// Renames the host's netdev `name` if the netdev belongs to a record of `others` and was recorded under another name.
-/// The restore of that record finds the netdev under any name.
+/// Frees `name`, which the host's netdev `link` has as its name or alternative name, if `link` belongs to a record of
+/// `others` and was recorded under another name. The restore of that record finds the netdev under any name.
 fn release_name(
     others: &[Attachment],
     link: &Link,
@@ -422,13 +423,13 @@ fn release_name(
 /// A later plan restores them, after an observation of the netdev on the host.
 fn to_host(host_link: &Link, mut draft: LinkPlanner<'_>, observed: &Observed) {
     if let Some(function) = Function::of(host_link, observed) {
-        // a virtual function adopts a hardware address only while it moves; a later plan restores its other settings on
+        // a virtual function adopts a hardware address only while it moves. A later plan restores its other settings on
         // the host
         let is_mac = |it: &&VfSetting| it.kind() == VfSettingKind::Mac;
         draft.vf(&function, function.before().filter(is_mac));
     }
-    // another netdev of the host may have an alternative name of this netdev: the kernel would refuse the whole move
-    // (`__dev_change_net_namespace()`, `net/core/dev.c`)
+    // keeps only recorded alternative names that no netdev of the host has: if one is taken, the kernel refuses the
+    // whole move (`__dev_change_net_namespace()`, `net/core/dev.c`)
     let free = host_link.alt_names.iter();
     let free = free.filter(|name| observed.host.link(name).is_none());
     draft.drop_alt_names(&free.cloned().collect::<Vec<_>>());
@@ -453,8 +454,8 @@ fn restore_attributes(
     if let Some(function) = &function {
         draft.vf(function, function.before());
     }
-    // an IPoIB address ends with the port's GUID, which the physical function has restored; restore the address only if
-    // an administrator had set another GUID
+    // an IPoIB address ends with the port's GUID, which the physical function has restored. So the plan restores the
+    // address only if an administrator had set another GUID
     let sets_mac = function.is_none_or(|it| !it.has_guids()) || Guid::is_changed(host_link);
     if sets_mac {
         draft.mac(&host_link.mac);

@@ -299,8 +299,8 @@ impl<'a> LinkPlanner<'a> {
         let present = self.link.address(desired);
         if !present.is_some_and(is_same) {
             if self.at == NetnsSide::Host && present.is_none() && desired.ip.is_ipv6() {
-                // add the address without duplicate address detection: the detection already ran on the host, and a
-                // route can use the address as source only after it
+                // add the address without duplicate address detection, which already ran on the host: a route can use
+                // the address as source only after the detection
                 let flags = desired.flags & !IFA_F_OPTIMISTIC | IFA_F_NODAD;
                 self.set(LinkChange::AddAddress(Address {
                     flags,

@@ -127,12 +127,12 @@ fn rebind(
     (is_any_due && present == Some(&driver)).then_some(Op::RebindDriver { device, driver })
 }
 
-/// Index of a rail in its record; index and driver for the rail's [`Stage::Rebinding`].
+/// Index of a rail in its record, and the values `index` and `driver` for the rail's [`Stage::Rebinding`].
 pub type Rebind = (usize, u32, String);
 
 /// Returns the rails whose drivers must be bound again before other pods may get the devices. There are two cases:
 ///
-/// - The rail is `home`, but its netdev may have upper netdevs in namespaces that `rdma-cni` cannot see.
+/// - The rail is restored (`home`), but its netdev may have upper netdevs in namespaces that `rdma-cni` cannot see.
 /// - The rail is neither on the host nor in the pod. Binding the driver again is the last resort: the driver makes new
 ///   devices on the host.
 ///

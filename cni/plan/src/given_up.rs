@@ -5,8 +5,7 @@ use super::missing_of;
 use attachments::{Attribute, given_up::Note};
 use rdma_netns::{Guid, Link, Observed, VfSetting};
 
-/// Returns the reasons in the record why attributes could not be restored: one sentence for each attribute that the
-/// netdev of `note` still lacks.
+/// Returns the recorded reason for each attribute that the netdev of `note` still lacks, as a sentence.
 pub fn left<'a>(note: &'a Note, observed: &Observed) -> Vec<&'a str> {
     let missing = missing(note, observed);
     let left = note.lacks.iter();
@@ -14,7 +13,8 @@ pub fn left<'a>(note: &'a Note, observed: &Observed) -> Vec<&'a str> {
     left.map(|lack| &*lack.why).collect()
 }
 
-/// Returns the attributes in which the netdev differs from its recorded host state.
+/// Returns the attributes in which the netdev of `note` differs from its recorded host state. Returns none after a
+/// reboot, and if another device has the netdev's name.
 pub fn missing(note: &Note, observed: &Observed) -> Vec<Attribute> {
     if observed.boot_id != note.boot_id {
         return vec![];

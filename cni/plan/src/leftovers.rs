@@ -16,8 +16,8 @@ use std::slice;
 /// `drivers/net/macvlan.c`).
 ///
 /// A returned child can be a netdev of the host that another plugin moved into the pod. Then the second value of the
-/// pair is the netdev's host name or its index on the host: CNI's host-device stores the host name of a moved netdev in
-/// its alias, and the kernel usually keeps the index of a moved netdev.
+/// pair is the recorded netdev of the host, which has the child's index, or whose name is the child's alias: CNI's
+/// host-device stores the host name of a moved netdev in its alias, and the kernel usually keeps the index.
 pub(super) fn siblings<'a>(
     attachment: &'a Attachment,
     of_pod: &[Attachment],
@@ -65,8 +65,8 @@ pub fn left_in_pod(attachment: &Attachment, others: &Others, observed: &Observed
     sentences.collect()
 }
 
-/// Returns the indexes in the pod of the netdevs that ADD put into the pod for `attachments`. Excludes another netdev
-/// that has got the name and index of a rail that left the pod.
+/// Returns the indexes in the pod of the netdevs that ADD put into the pod for `attachments`. Omits a netdev that has
+/// only the name and index of a rail that left the pod.
 pub(super) fn rails_in_pod(attachments: &[Attachment], observed: &Observed) -> Vec<u32> {
     let rails = attachments.iter().flat_map(|it| &it.rails);
     let indexes = rails.filter_map(|rail| {

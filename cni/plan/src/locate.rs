@@ -46,7 +46,8 @@ pub(super) fn link<'a>(
     }
     let device = host_link.name.clone();
     let Some(parent) = &host_link.parent else {
-        // the kernel does not delete hardware that is on another bus than PCI when a namespace ends
+        // a netdev without a kind belongs to hardware on another bus than PCI, and the kernel does not delete it with
+        // its namespace
         return match host_link.kind {
             None => Err(in_another_netns(&device)),
             Some(_) => Ok(Located::Gone),
@@ -151,8 +152,8 @@ fn is_another(host_link: &Link, link: &Link, device: Option<&Device>) -> bool {
 }
 
 /// Counts the properties that `link` and `host_link` have in common, to distinguish several netdevs of one PCI
-/// function. No property is certain. A pod can change the first two, and the burnt-in address with the driver igbvf.
-/// The kernel changes the index of a moved netdev if another netdev has this index.
+/// function. No property is certain: a pod can change name and hardware address, and with the driver igbvf also the
+/// burnt-in address. The kernel changes the index of a moved netdev if another netdev has this index.
 fn resemblance(rail: &Rail, host_link: &Link, link: &Link) -> usize {
     let traits = [
         link.name == host_link.name || link.name == rail.pod_name,
@@ -217,7 +218,7 @@ fn has_origin(
     }
     let known = match side {
         NetnsSide::Host => recorded,
-        // the record has no pod origin yet: the number of the pod's namespace differs from its number on the host
+        // the record has no pod origin yet, so only the index counts: the pod has another number for the namespace
         NetnsSide::Pod => rail.pod_origin.unwrap_or(Origin {
             netns: link.origin.map_or(recorded.netns, |it| it.netns),
             ..recorded
@@ -226,8 +227,8 @@ fn has_origin(
     link.origin == Some(known)
 }
 
-/// Finds the pod's child of a shared netdev under any name, because the pod can have renamed the child. The pod cannot
-/// make other children of the parent; only a program outside the pod can.
+/// Finds the pod's child of a shared netdev, by its recorded index or by the rail's name. The index takes precedence,
+/// because the pod can have renamed the child.
 pub(super) fn child<'a>(rail: &Rail, shared: &Shared, observed: &'a Observed) -> Option<&'a Link> {
     let links = observed.pod.iter().flat_map(|pod| &pod.links);
     // the kernel reports no lower index if the lower index equals the child's own index (`nla_put_iflink()`,

@@ -46,12 +46,12 @@ pub fn routed(
     desired
 }
 
-/// Chooses the tables of a new attachment, from `routing.tableBase` on: one for each rail, then one for each other
-/// interface of the pod. A table is taken if the pod uses it, or if it is in a record of `others`, attachments of the
-/// same pod. If one of the chosen tables is taken, the function chooses only tables above all taken tables.
+/// Chooses the tables of a new attachment: one for each rail, then one for each other interface of the pod. Chooses the
+/// lowest consecutive tables from `routing.tableBase` on that are all free. A table is taken if the pod uses it, or if
+/// it is in a record of `others` that belongs to the same pod.
 ///
 /// # Errors
-/// Too few table numbers are free above the taken tables.
+/// No consecutive tables are free.
 pub fn choose_tables(
     attachment: &mut Attachment,
     observed: &Observed,
@@ -127,7 +127,7 @@ fn connect(rail: &mut DesiredLink, present: &[Route], metric: u32) {
     let connected: Vec<Route> = rail.addresses.iter().filter_map(connected).collect();
     let gateways = &rail.gateways;
     rail.routes.retain(|route| {
-        // a route to IPAM's own router has no gateway in IPAM's result
+        // a route through IPAM's router counts as direct, because it has no gateway in IPAM's result
         let is_direct = route.gateway.is_none_or(|it| gateways.contains(&it));
         let is_double =
             |it: &Route| is_direct && route.table == MAIN_TABLE && it.same_destination(route);

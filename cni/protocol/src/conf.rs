@@ -140,8 +140,8 @@ pub fn version_text(raw: &Map<String, Value>) -> &str {
 }
 
 impl Network {
-    /// Checks the fields that every plugin has. DEL and GC ignore wrong values, but not of `name`. GC does not ignore
-    /// a wrong list of valid attachments either ([`Mistakes`]).
+    /// Checks the fields that every plugin has. DEL and GC ignore wrong values of all fields but `name`. GC also
+    /// returns an error for a wrong list of valid attachments ([`Mistakes`]).
     ///
     /// # Errors
     /// A value is wrong, and the verb of `mistakes` does not ignore it.

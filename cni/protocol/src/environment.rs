@@ -136,7 +136,7 @@ fn one_sentence(errors: &[EnvironmentError]) -> String {
 }
 
 impl Environment {
-    /// Checks the environment `all`. A person passes the command as an argument: `by_hand` then replaces
+    /// Checks the environment `all`. `by_hand` is the command that a person passed as an argument. It replaces
     /// `CNI_COMMAND`.
     pub fn parse(
         all: BTreeMap<String, String>,

@@ -64,7 +64,7 @@ pub fn start(program: &'static str, settings: &Log, environment: &Environment) {
         Some(Err(failed)) => Some(failed),
         None => None,
     };
-    // only the first call in a process has an effect; tests make several
+    // only the first call in a process has an effect, and a test process makes several
     let _ = builder.try_init();
     if let Some((path, error)) = failed {
         log::warn!("log.file: cannot open {path:?}: {error}");

@@ -42,7 +42,7 @@ pub fn until(
     // the thread is not joined: it may never end, because a child of the plugin can keep standard input open without
     // reading
     let writer = thread::Builder::new().spawn(move || {
-        // a plugin may end without reading its input: its result has the reason
+        // writing fails if the plugin ends without reading its input: its result has the reason
         let _ = stdin.map(|mut stdin| stdin.write_all(&input));
     });
     let ended = writer

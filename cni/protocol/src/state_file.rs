@@ -165,8 +165,9 @@ pub fn make(path: &Path, mode: u32) -> io::Result<File> {
     regular(options.custom_flags(AT_ONCE | O_NOFOLLOW).open(path))
 }
 
-/// Opens a file for writing. No reader opens it before it is complete. First removes another program's file at this
-/// path. Also removes a file with several hard links, because a write would also change the file under its other names.
+/// Opens a temporary file for writing. Readers open the file only after it was renamed. First removes an object at
+/// `path` that is no regular file. Also removes a file with several hard links, because a write would change the file
+/// under its other names too.
 ///
 /// # Errors
 /// `path` is a directory, or the system call fails.
@@ -178,8 +179,7 @@ pub fn renew(path: &Path, mode: u32) -> io::Result<File> {
     match make(path, mode).and_then(alone) {
         Err(error) if is_odd(&error) => {
             fs::remove_file(path).map_err(|_| error)?;
-            // the call fails if another process has put a file at the path since: this process never writes to that
-            // file
+            // the call fails if another process has put a file at the path since: this process must not write to it
             let mut options = OpenOptions::new();
             let options = options.write(true).create_new(true).mode(mode);
             options.custom_flags(O_NOFOLLOW).open(path)
@@ -315,7 +315,7 @@ mod tests {
         assert!(cut.iter().all(|it| it.len() <= LONGEST_NAME), "{cut:?}");
         let distinct: std::collections::BTreeSet<_> = cut.iter().collect();
         assert_eq!(distinct.len(), names.len());
-        // other versions compute the same name, so they find the file
+        // every version of the programs must compute this name, to find the file
         let name = "x".repeat(LONGEST_NAME + 1);
         let expected = format!("{}~c3a5e7ac9f2b32c7", "x".repeat(LONGEST_NAME - 17));
         assert_eq!(file_name(&name), expected);
@@ -382,7 +382,7 @@ mod tests {
         assert_eq!(fs::read(&other).expect("a file"), b"text");
         assert_eq!(fs::read(&path).expect("a file"), b"record");
         assert!(!unfinished.exists());
-        // the function does not write to the target of a link either
+        // the other file also stays unchanged if `path` itself is a hard link of it
         fs::remove_file(&path).expect("removed");
         fs::hard_link(&other, &path).expect("a link");
         replace(&path, b"record", true).expect("written");

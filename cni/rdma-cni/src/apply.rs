@@ -19,8 +19,8 @@ use rdma_netns::{
 use std::{net::IpAddr, time::Duration};
 
 /// Maximum number of plans in one reconcile. A rail with an IPoIB netdev needs two plans, or three if its driver is
-/// bound again. Any other rail needs one plan. The final empty plan does not count. For an IPoIB netdev that udev
-/// renames meanwhile, one more plan per rail does not count either.
+/// bound again. Any other rail needs one plan. The final empty plan does not count. [`attach`] allows one more plan for
+/// each rail, because udev may rename an IPoIB netdev meanwhile.
 const ROUNDS: usize = 4;
 
 /// Time limit for a character device to appear in `/dev`.
@@ -294,7 +294,7 @@ pub(crate) fn renumbers(attachment: &Attachment) -> bool {
     attachment.moves_rdma() || attachment.rails.iter().any(|it| it.driver.is_some())
 }
 
-/// Returns the RDMA devices with new character devices, each in its state before and after the change.
+/// Returns the RDMA devices with new character devices, each before and after the move or the bind.
 pub(crate) fn moved<'a>(
     attachment: &'a Attachment,
     observed: &'a Observed,
@@ -308,7 +308,7 @@ pub(crate) fn moved<'a>(
             true => observed.pod.as_ref()?,
             false => &observed.host,
         };
-        // binding the driver again has made a new RDMA device
+        // compare hardware, because binding the driver again makes an RDMA device with another index
         let is_it = |after: &&RdmaDevice| match &before.parent {
             Some(_) => after.parent == before.parent,
             None => after.index == before.index,

@@ -31,7 +31,7 @@ pub struct ClaimError {
 /// Returns `conf` with the settings of the pod's claims and annotations. An annotation overrides a claim.
 ///
 /// # Errors
-/// Claims contradict each other, annotations contradict each other, or a value is wrong.
+/// Claims contradict each other, or an annotation has a wrong value.
 pub fn of_pod<'a>(conf: &'a Conf, choice: &Choice<'_>) -> Result<Cow<'a, Conf>, ConfError> {
     let by_claims = applied(conf, choice)?.map_or(Cow::Borrowed(conf), Cow::Owned);
     for annotation in conf.pod_annotations.unheard() {

@@ -12,7 +12,7 @@ use std::{fs::File, io, path::Path};
 /// Default directory in which libcni caches results.
 const RESULT_CACHE: &str = "/var/lib/cni/results";
 
-/// Returns the reply to the runtime. Returns `None` for verbs without a reply.
+/// Records the call, and returns the reply to the runtime. Returns `None` for verbs without a reply.
 pub(crate) fn answer<K: Kernel>(
     kernel: &K,
     conf: &Conf,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Waits for the GIDs of a pod's addresses. RDMA can use an address once the RDMA device's GID table has its GID. The
-//! kernel adds the GID shortly after it sets the address. If the table is full, the address has no GID, and the kernel
-//! reports this only in its log (`ib_cache_gid_add()`, `drivers/infiniband/core/cache.c`).
+//! Waits for the GIDs of a pod's addresses. RDMA can use an address once the RDMA device's GID table has the address's
+//! GID. The kernel adds the GID shortly after it sets the address. If the table is full, the address has no GID, and
+//! the kernel reports this only in its log (`ib_cache_gid_add()`, `drivers/infiniband/core/cache.c`).
 
 use crate::apply::ApplyError;
 use attachments::{Attachment, Rail, RailGid};

@@ -21,8 +21,8 @@ const MAX_NOTED: usize = 100;
 /// `RTPROT_BOOT`: the default protocol of iproute2's routes.
 const PROTOCOL_BOOT: u8 = 3;
 
-/// Notes which attributes each restored netdev lacks. Removes the note of a netdev that lacks none. Returns all
-/// missing attributes.
+/// Writes a note for each restored netdev that lacks attributes. Removes the note of a netdev that lacks none. Returns
+/// all missing attributes.
 pub fn note(root: &Path, attachment: &Attachment, restored: &Restored) -> Vec<Lack> {
     let mut lacks = vec![];
     for (index, rail) in attachment.rails.iter().enumerate() {

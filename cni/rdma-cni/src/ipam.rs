@@ -144,7 +144,7 @@ impl<'a> Ipam<'a> {
         self.call(command, &variables, &config).map(drop)
     }
 
-    /// Calls GC. The valid attachments have their rails' names.
+    /// Calls GC. In `valid`, a rail's name in the pod replaces `CNI_IFNAME`.
     pub fn gc(&self, valid: &[ValidAttachment]) -> Result<(), IpamError> {
         let valid = valid
             .iter()

@@ -58,8 +58,8 @@ const ALLOCATE_AGAIN: &str = "; rdma-device-plugin writes this file: delete the 
 const REMEDY: &str = "; set podResourcesSocket to kubelet's, or name the devices by deviceID or \
                       devices";
 
-/// Returns the pod's ids of `resources` with their devices, in the order of `resources`. The ids are those of device
-/// plugins or of claims.
+/// Returns the pod's ids of `resources` with their devices, in the order of `resources`. The ids come from device
+/// plugins and from claims.
 pub fn allocated(
     conf: &Conf,
     environment: &Environment,

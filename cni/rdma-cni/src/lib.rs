@@ -3,16 +3,16 @@
 //! that stay on the host. The plugin restores the devices to the host, also after a crash.
 //!
 //! ```text
-//! environment + stdin → conf        checked; bad input stops here
+//! environment + stdin → conf        checked: wrong input ends the verb here
 //!            kubelet, allocation    the pod's allocation, if the configuration names no devices
-//!       kernel.observe → Observed   read-only, before anything is changed
-//!         plan::attach → Vec<Op>    pure; only the operations that remain
-//!          store::save              on disk before the first change
+//!       kernel.observe → Observed   reads the kernel's state before the first change
+//!         plan::attach → Vec<Op>    pure: the operations that remain
+//!          store::save              the record, on disk before the first change
 //!                apply              the only loop that changes anything
-//!     char_devices, claims          the containers' character devices are the promised ones
+//!     char_devices, claims          the character devices that kubelet promised to containers
 //!         ipam, routing             addresses; metrics, tables and rules of their routes
 //!          gids, rails              names for programs in the pod
-//! cni_protocol::result              prevResult + ours
+//! cni_protocol::result              prevResult and the rails
 //! ```
 //! The record contains the state before the move. DEL, GC, a failed ADD and the recovery after a crash call
 //! `plan::detach`, which returns the operations from the present state to the recorded state.

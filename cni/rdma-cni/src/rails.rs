@@ -39,8 +39,8 @@ const FILE: &str = "rails.json";
 /// because no network's name begins with `.`.
 const TEMPORARY: &str = ".rails.json.new";
 
-/// Name of the lock file for changes below `rails/`. It does not cover changes of the networks' own directories. No
-/// network's name begins with `.`.
+/// Name of the lock file for changes below `rails/`. Pods that mount a network's directory can change it without this
+/// lock. No network's name begins with `.`.
 const LOCK: &str = ".lock";
 
 /// Returns the name of the pod's directory.
@@ -136,7 +136,7 @@ pub fn remove(
     };
     let _lock = lock(root, &all, patience)?;
     let remove = || {
-        // a killed process left this file
+        // a killed process may have left this file
         all.remove(TEMPORARY)?;
         match others(&pods, key)? {
             // the file already belongs to a new pod with the same name
@@ -165,7 +165,7 @@ fn others(pods: &Directory, key: &Key) -> io::Result<Option<Vec<Value>>> {
 /// to another pod.
 pub fn others_of(text: &[u8], key: &Key) -> Option<Vec<Value>> {
     let Ok(content) = serde_json::from_slice::<Value>(text) else {
-        // the power failed just after the write: the pod of the file ended with that boot
+        // a power loss just after the write left an incomplete file: its pod ended with that boot
         return Some(vec![]);
     };
     if content["containerID"] != key.container {
@@ -177,8 +177,8 @@ pub fn others_of(text: &[u8], key: &Key) -> Option<Vec<Value>> {
 }
 
 /// Returns the file's text: `own`, the rails of `key`, and `others`, the unchanged rails of the pod's other
-/// attachments. The text has no indentation: the pod can have written `others`, and indentation could multiply their
-/// size. Omits `others` if the text would exceed [`LARGEST`].
+/// attachments. Omits `others` if the text would exceed [`LARGEST`]: the pod can have written `others`, and indentation
+/// can multiply their size.
 pub fn text(pod: Option<&str>, key: &Key, others: Vec<Value>, own: Vec<Value>) -> Vec<u8> {
     let written = |rails: Vec<Value>, most: usize| {
         let content = json!({
@@ -274,13 +274,13 @@ mod tests {
         put_one(root, &key("a")).unwrap();
         assert!(fs::metadata(&file).unwrap().len() < LARGEST as u64);
         plant();
-        // another program wrote the file, so it contains no rails of another attachment
+        // a file that is too large counts as a file without rails of other attachments
         remove(root, Patience::of_verb(), &key("a"), POD).unwrap();
         assert!(!file.exists());
         assert!(begin.elapsed() < integration::wait::PATIENCE);
     }
 
-    /// The file has 200 kB. With indentation it would have 20 MB.
+    /// The planted file has 200 kB. Its rails are omitted, because with indentation they would have 20 MB.
     #[test]
     fn a_planted_file_does_not_grow() {
         let deep = "[".repeat(100) + &"0,".repeat(100_000) + "0" + &"]".repeat(100);
@@ -441,7 +441,7 @@ mod tests {
         }
     }
 
-    /// The network's name equals the name of another file in the directory.
+    /// The network has the name of the lock file without its dot, or of the rails file.
     #[test]
     fn any_name_of_a_network_has_rails() {
         for network in ["lock", FILE] {

@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tests of the NICs that an ADD selects on a node, and of the codes of refusals.
 //!
-//! The node: the default route leaves by eth0; storage uses mlx5_2; eth3 has a VLAN; eth4 accelerates the netdev hv0,
-//! as on Azure; eth5 and eth6 are rails; bond0 is a rail with the VLAN bond0.100; bond1 has the route to the API
-//! server.
+//! The node's netdevs:
+//!
+//! - eth0 has the default route
+//! - eth2's RDMA device mlx5_2 is used by storage
+//! - eth3 has a VLAN
+//! - eth4 accelerates the netdev hv0, as on Azure
+//! - eth5, eth6 and bond0 are rails, and bond0 has the VLAN bond0.100
+//! - bond1 has the route to the API server
 
 use super::{own, select as code};
 use crate::error::Error;
@@ -108,7 +113,7 @@ fn takes(fields: Value, expected: &str) {
 
 #[test]
 fn a_pattern_skips_netdevs_that_the_host_needs() {
-    // bonds are shared: a selector by kind selects bond1, although it is an uplink
+    // bonds are shared, but a selector by kind does not select bond1, because it is an uplink
     takes(
         json!({"devices": [{"driver": "mlx5_core"}]}),
         "bond0 eth5 eth6",
@@ -154,7 +159,7 @@ fn a_named_device_is_moved_only_by_mode_move() {
         "102 eth0 is not moved into a pod: the node's default route uses it; set mode to \"move\" to move it \
          nevertheless",
     );
-    // a restore does not add the netdev to the bond again
+    // a restore could not make the netdev a port again
     takes(
         json!({"devices": [{"netdev": "eth4"}], "mode": "move"}),
         "102 eth4 cannot be moved into a pod: it is a port of another netdev (a bond, a bridge, or a netdev that it \

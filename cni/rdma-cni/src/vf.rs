@@ -38,7 +38,8 @@ const ONE_ADDRESS: &str = "the pod has several rails, but an address or a GUID b
 /// Records the configured settings and the present settings for each of the `rails`.
 ///
 /// # Errors
-/// A rail is no virtual function that moves, or its physical function cannot be queried.
+/// A rail is no virtual function that moves, a setting could not be restored, or the physical function cannot be
+/// queried.
 pub fn record<K: Kernel>(
     kernel: &K,
     conf: &Conf,

@@ -180,7 +180,7 @@ mod tests {
         serde_json::from_slice(&fs::read(file).expect("the spec")).expect("JSON")
     }
 
-    /// Readers run while the daemon and moves write the file.
+    /// Readers run while another thread writes the file, as the daemon and moves do.
     #[test]
     fn readers_see_the_file_whole_while_it_is_written() {
         const ENTRIES: u32 = 64;
@@ -216,7 +216,7 @@ mod tests {
         std::thread::scope(|scope| {
             let readers = versions.each_ref().map(|it| scope.spawn(move || read(it)));
             let end = Instant::now() + Duration::from_secs(30);
-            // wait: a reader may not have got a CPU yet
+            // a reader may not have got a CPU yet
             let is_behind = || versions.iter().any(|it| it.load(Ordering::Relaxed) < 2);
             for minor in 1.. {
                 let is_running = readers.iter().all(|it| !it.is_finished());

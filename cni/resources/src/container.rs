@@ -157,8 +157,8 @@ impl Containers {
     }
 
     /// Writes the entry of the container with `ids` of `resource`. Also removes each entry with rails whose container
-    /// has ended: none of its ids is in `held`, the ids of existing pods' containers. The caller holds the
-    /// [`lock`](Self::lock).
+    /// has ended, so that none of its ids is in `held`. `held` has the ids of existing pods' containers. The caller
+    /// holds the [`lock`](Self::lock).
     ///
     /// # Errors
     /// A file cannot be written.
@@ -168,7 +168,7 @@ impl Containers {
         edits: &Edits,
         held: &[ContainerId<'_>],
     ) -> Result<(), FileError> {
-        // replace a file that cannot be read by a new file
+        // a file that cannot be read counts as empty, and is replaced
         let content: Value = file::read(&self.path).ok().flatten().unwrap_or_default();
         let known: Known = file::read(&self.known).ok().flatten().unwrap_or_default();
         let Some((specification, known)) =
@@ -243,8 +243,8 @@ pub fn with_entry(
     Some((specification, known))
 }
 
-/// Returns true for two kinds of entries: an entry with an empty list of rails, for a pod with `hostNetwork`, which has
-/// no record; and an entry that has only a hook.
+/// Returns true for an entry that has only a hook, and for an entry with an empty list of rails, as a pod with
+/// `hostNetwork` has it. Such a pod has no record.
 fn has_no_rails(entry: &Value) -> bool {
     let edits = &entry["containerEdits"];
     edits["env"][0] == format!("{RAILS}=[]")
@@ -283,7 +283,7 @@ mod tests {
         let tell = |id: &str, rails: &[Value], held: &[&str]| {
             let held: Vec<_> = held.iter().map(|id| container(id)).collect();
             let _lock = containers.lock().expect("nobody has it");
-            // the first id has no rail
+            // each container has two ids, and only one of them is in `held`
             let ids = [id.to_owned(), format!("{id}x")];
             let edits = Edits {
                 rails: Some(rails.to_vec()),

@@ -67,8 +67,8 @@ pub fn parse_record<T: DeserializeOwned>(
 
 /// Replaces the file if it has another content. Returns true if the file was replaced.
 ///
-/// The writers of all containers use one temporary file, and lock it. The next writer reuses the temporary file of a
-/// killed writer. Readers ignore files with the suffix of temporary files.
+/// All writers of `path`, in any container, use and lock the same temporary file. The next writer reuses the temporary
+/// file of a killed writer. Readers ignore temporary files.
 ///
 /// # Errors
 /// The directory cannot be made, or the file cannot be written.
@@ -123,11 +123,11 @@ pub fn unfinished(path: &Path) -> PathBuf {
     path.with_extension("new")
 }
 
-/// Waits until no other writer holds the lock of the file at `path`. Then opens or makes the file. Dropping the result
+/// Opens or makes the temporary file at `path`, and waits until no other writer holds its lock. Dropping the result
 /// releases the lock.
 fn own(path: &Path, mode: u32) -> io::Result<Held> {
     let open = || state_file::renew(path, mode);
-    // open a new file if the earlier lock holder has renamed the file, which readers then see
+    // `hold` opens a new file if the earlier holder has renamed the file, because readers see the renamed file
     let held = lock::hold(path, open)?;
     held.set_permissions(Permissions::from_mode(mode))?;
     Ok(held)
@@ -155,8 +155,8 @@ mod tests {
     use super::*;
     use std::{fs::File, os::unix::fs::MetadataExt, thread};
 
-    /// The daemons of all containers have the same process id. A name with the process id would therefore not be
-    /// unique.
+    /// Daemons in different containers can have the same process id. A temporary name with the process id would
+    /// therefore not be unique.
     #[test]
     fn two_writers_do_not_write_into_one_file() {
         const LENGTHS: [usize; 2] = [20_000, 50];

@@ -52,7 +52,7 @@ pub struct LimitedContainer {
     pub cgroup: PathBuf,
     /// Path of the pod's cgroup, which has the limits.
     pub pod_cgroup: PathBuf,
-    /// Limits that the container's resources have.
+    /// Limits of the container's resources.
     #[serde(flatten)]
     pub limits: RdmaLimits,
 }
@@ -245,8 +245,8 @@ impl LimitedContainers {
         self.cgroups.join(&container.cgroup).join("cgroup.events")
     }
 
-    /// Returns true if the root of the host's hierarchy is mounted. Only this root has no `cgroup.type`. A container
-    /// with a cgroup namespace sees its own cgroup instead.
+    /// Returns true if the root of the host's hierarchy is mounted at `cgroups`. Only this root has no `cgroup.type`.
+    /// In a container with a cgroup namespace, the container's own cgroup is mounted there.
     fn is_hierarchy(&self) -> bool {
         let has = |file: &str| self.cgroups.join(file).exists();
         has("cgroup.controllers") && !has("cgroup.type")
@@ -270,14 +270,15 @@ impl LimitedContainers {
         let present = fs::read_to_string(&path);
         let present = present.map_err(|source| FileError::new("read", &path, source))?;
         let write = |line: String| {
-            // write one device with each call, because the kernel parses only one
+            // one call writes the line of one device, because the kernel parses only one line
             let mut file = OpenOptions::new().append(true).open(&path)?;
             file.write_all(line.as_bytes())
         };
         let mut done = Ok(());
         for line in present.lines().filter_map(|it| changed(it, limits)) {
             let written = match write(line) {
-                // `ENODEV` with the file in place: the device is gone. Without the file, the cgroup is gone
+                // `ENODEV` means that the device is gone if the file still exists, and otherwise that the cgroup is
+                // gone
                 Err(error) if error.raw_os_error() == Some(NO_DEVICE) && path.exists() => Ok(()),
                 written => written.map_err(|source| FileError::new("write", &path, source)),
             };

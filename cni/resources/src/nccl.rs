@@ -3,8 +3,8 @@
 //! index, NCCL chooses a GID by address family, address range and RoCE version (`ncclIbGetGidIndex()` and
 //! `ncclUpdateGidIndex()` in NCCL's `src/transport/net_ib.cc`, since 2.21).
 //!
-//! NCCL ignores network namespaces. If a table has addresses of the node and of several pods, NCCL chooses the first
-//! address that matches, even if the address is not the pod's.
+//! NCCL ignores network namespaces. If a port's GID table has addresses of the node and of several pods, NCCL chooses
+//! the first address that matches, even if the address is not the pod's.
 
 use rdma_netns::{Gid, GidKind, GidTable};
 use std::{collections::BTreeSet, fmt, net::Ipv6Addr};

@@ -16,7 +16,7 @@ fn table(addresses: &[&str]) -> GidTable {
     serde_json::from_value(json!({"size": 256, "gids": gids})).expect("a table")
 }
 
-/// Returns a port with `addresses` in its table. The addresses at the indexes `own` belong to the pod.
+/// Returns a port with `addresses` in its GID table. `own` are the positions in `addresses` of the pod's addresses.
 fn port(device: &str, addresses: &[&str], own: &[usize]) -> Port {
     let first = own.first().map(|place| 2 * *place as u32 + 1);
     let own = own.iter().map(|place| addresses[*place].parse());
@@ -50,7 +50,7 @@ fn nccl_takes_the_first_of_the_family_and_range_with_roce_v2() {
         "fd00:b0::5",
     ];
     for (addresses, family, range, expected) in [
-        // a GID of the node
+        // NCCL chooses a GID of the node
         (&usual[..], Family::Ipv4, None, 3),
         (&usual, Family::Ipv6, None, 5),
         (&usual, Family::Ipv6, range("fd00:a0::5", 128), 7),
@@ -149,8 +149,8 @@ fn a_range_of_the_pods_addresses_without_an_earlier_one_is_reported() {
                 .to_owned()
         )
     );
-    // the IPv4 address is the second address of each port; with the family of the first addresses, NCCL chooses the
-    // node's GID
+    // the pod's second address on each port is an IPv4 address. With the family of the first addresses, NCCL would
+    // choose the node's GID
     let one = [
         "fe80::1",
         "fd00:a0::1",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The devices of the ids of each resource that the daemon advertises.
+//! The resources that the daemon advertises, with the devices of each id.
 
 use crate::{FileError, Sharing, file};
 use rdma_netns::DeviceAddress;

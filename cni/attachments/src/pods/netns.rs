@@ -47,8 +47,8 @@ pub struct Sandbox {
     pub rails: Vec<PodRail>,
 }
 
-/// Opens the current sandbox of `pod` (`namespace/name`), which has the newest record. Records and namespaces of
-/// earlier pods with this name may still exist.
+/// Opens the sandbox of `pod` (`namespace/name`). Records of earlier pods with this name may still exist, so this
+/// function opens the newest record's namespace that still exists.
 ///
 /// # Errors
 /// See [`PodNetnsError`].
@@ -106,8 +106,8 @@ mod tests {
     use serde_json::json;
     use std::path::Path;
 
-    /// Writes a record of pod `default/web` with one rail, which has the container's name. If `alive` is true, the
-    /// record's namespace is this test's namespace. Otherwise it is another one.
+    /// Writes a record of pod `default/web` with one rail, which has the container's name. The record names the test's
+    /// own namespace if `alive` is true, and otherwise a namespace that does not exist.
     fn record(store: &Store, container: &str, netns: &Netns, alive: bool, observed_at: u64) {
         let id = netns.id();
         let record = json!({

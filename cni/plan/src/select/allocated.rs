@@ -3,7 +3,7 @@
 //!
 //! An id of a shared resource can include all devices of a node. A pod must run even if one of these devices cannot be
 //! attached. So a device without a shareable netdev is no error: the pod uses it only through its character device. The
-//! selection omits a device that is down, unless all devices are down.
+//! selection omits a shared device that is down, unless all devices are down.
 
 use super::{Chosen, Remark, SelectError, bare, by_address, check_holders, host_use::Naming};
 use crate::allocation::{self, Allotment, Meaning};
@@ -110,8 +110,8 @@ struct Shared {
 }
 
 impl Shared {
-    /// Returns true if the pod's choice `rails` includes `found`, the next NIC. A second port of a numbered NIC gets no
-    /// rail number of its own.
+    /// Returns true if the pod's choice `rails` includes `found`, and numbers it as the next NIC. Returns false for a
+    /// second port of a bond, which already has a number.
     fn is_chosen(
         &mut self,
         rails: Option<&BTreeSet<usize>>,
@@ -155,8 +155,8 @@ fn wants_ipoib(conf: &Conf) -> bool {
     is_ipoib || conf.pkey.is_some()
 }
 
-/// Returns the RDMA device of `allotment`, with the reason why no netdev is shared. Queue pairs of this device work
-/// without a netdev.
+/// Returns the RDMA device of `allotment` if the pod uses it without a netdev, with the reason. Returns `None` if a
+/// netdev can be shared.
 ///
 /// # Errors
 /// The port is Ethernet, so it has no GIDs without a netdev.

@@ -8,7 +8,7 @@ use network_conf::{Mode, selector::Selector};
 use rdma_netns::{Link, Namespace, Observed, RdmaDevice, Uplink};
 use std::collections::BTreeMap;
 
-/// How the configuration or kubelet selected a device.
+/// The way in which the configuration or kubelet selected a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Naming {
     /// Selected by name or address.

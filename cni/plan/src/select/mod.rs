@@ -66,15 +66,15 @@ pub fn named(choice: &Choice<'_>) -> Option<BTreeSet<DeviceAddress>> {
     }
 }
 
-/// Returns the existing devices that kubelet allocated, also those named by RDMA device. Needs no ports.
+/// Returns the devices that kubelet allocated. Needs no observation of ports. Returns none if an id leads to no device.
 pub fn allocated_devices(meanings: &[Meaning], observed: &Observed) -> BTreeSet<DeviceAddress> {
     let allotments = allocation::devices(meanings, &observed.devices).unwrap_or_default();
     allotments.into_iter().map(|it| it.address).collect()
 }
 
 /// Returns the hardware of the RDMA devices that `selectors` can match by name or by their netdev. Returns `None` if
-/// the RDMA device of a matching netdev is only known by its ports, which `observed` may lack. A virtual netdev, such
-/// as a macvlan, is never a port of hardware.
+/// the RDMA device of a matching netdev can be found only by its ports, which `observed` may lack. A virtual netdev,
+/// such as a macvlan, is never a port of hardware.
 pub fn selected(
     conf: &Conf,
     selectors: &[Selector],
@@ -291,7 +291,7 @@ fn by_address<'a>(
     check_holders(address, others)?;
     let mut places: Vec<_> = places(observed).collect();
     if conf.drop_in {
-        // an earlier plugin may have moved one of several netdevs of a function
+        // prefer the pod: an earlier plugin may have moved one of several netdevs of a function
         places.reverse();
     }
     for (side, namespace) in places {

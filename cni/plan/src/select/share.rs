@@ -214,8 +214,8 @@ fn lies_on(rail: &Rail, link: &Link) -> bool {
     host_link.lower.is_some() && host_link.origin.is_some_and(is_on_it)
 }
 
-/// Returns an error if one netdev to be moved is the lower netdev of another. By the origin of the upper netdev, DEL
-/// distinguishes it from netdevs that the pod made. The kernel changes the origin when the lower netdev moves.
+/// Returns an error if one netdev to be moved is the lower netdev of another. DEL distinguishes the upper netdev by its
+/// origin from netdevs that the pod made, and the kernel changes the origin when the lower netdev moves.
 pub(super) fn apart(rails: &[Rail]) -> Result<(), SelectError> {
     let mut moved = rails.iter().filter_map(|rail| rail.host_link.as_ref());
     let below = moved.find_map(|link| Some((link, rails.iter().find(|it| lies_on(it, link))?)));

@@ -23,18 +23,18 @@ pub use watch::{is_kept, process};
 pub const LIMIT: Duration = Duration::from_secs(30);
 
 /// Time limit for all locks of a verb, from the verb's start. A verb takes several locks one after the other. Kubelet
-/// gives the runtime two minutes for a whole verb (`runtimeRequestTimeout`). This limit is shorter, so the caller still
-/// receives the error that names the lock's holder.
+/// waits two minutes for the runtime (`runtimeRequestTimeout`). This limit is shorter, so kubelet still receives the
+/// error that names the lock's holder.
 pub const VERB_LIMIT: Duration = Duration::from_secs(60);
 
-/// Minimum time for which a failed ADD waits for a lock before it restores devices. It applies even after the verb's
-/// time limit. With less time, ADD would leave the devices in the pod while other pods' moves hold the lock.
+/// Minimum time for which a failed ADD waits for a lock before it restores devices, even after the verb's time limit.
+/// With less time, ADD would often leave the devices in the pod, because moves for other pods hold the lock.
 pub const UNDO_LIMIT: Duration = Duration::from_secs(15);
 
 /// Minimum time to wait for a lock after the verb's time limit. Usually a holder releases the lock within this time.
 const LEAST: Duration = Duration::from_secs(1);
 
-/// Interval between two tries. Used if the process cannot start a thread that waits for the lock.
+/// Interval between two tries of a process that cannot start a thread for the wait.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// A file lock of this process. Dropping it releases the lock.
@@ -77,7 +77,7 @@ impl Patience {
         Self { until }
     }
 
-    /// Returns the later one of this limit and of `least` from now.
+    /// Returns this limit, or the limit `least` from now if that is later.
     pub fn at_least(self, least: Duration) -> Self {
         Self::until(self.until.max(Instant::now() + least))
     }
@@ -156,14 +156,14 @@ pub fn wait(file: File, limit: Duration) -> io::Result<Held> {
     }
 }
 
-/// Waits on a thread in the kernel's queue, which is fair but has no time limit. Returns true if the thread got the
-/// lock of `file`. Returns `None` if the process cannot start a thread.
+/// Starts a thread that waits for the lock of `file` in the kernel's queue. The queue is fair, but has no time limit.
+/// Returns true if the thread got the lock in time. Returns `None` if the process cannot start a thread.
 fn in_queue(file: &File, watch: &mut Watch) -> Option<io::Result<bool>> {
     let waiting = file.try_clone().ok()?;
     let (sender, receiver) = mpsc::sync_channel(0);
     let wait = move || {
         let locked = waiting.lock();
-        // the caller has stopped waiting
+        // sending fails if the caller no longer waits
         if sender.send(locked).is_err() {
             let _ = waiting.unlock();
         }
@@ -262,7 +262,7 @@ mod tests {
         waiting.join().unwrap().unwrap();
     }
 
-    /// The test runs in a process whose address space is too small for another thread's stack.
+    /// The test runs itself in a second process, whose address space is too small for another thread's stack.
     #[test]
     fn a_lock_is_waited_for_where_no_thread_can_be_started() {
         const PATH: &str = "RDMA_TEST_LOCK";
@@ -291,8 +291,8 @@ mod tests {
         assert!(waiting.wait().unwrap().success());
     }
 
-    /// This process has the lock. A second process waits for the lock and gets it. A third process waits until its time
-    /// limit.
+    /// This process has the lock. First a second process waits for it, and then a thread of this process. The second
+    /// process gets the lock, and the thread waits until its time limit.
     #[test]
     fn the_last_lock_holder_is_not_blamed_for_the_whole_wait() {
         const PATH: &str = "RDMA_TEST_NEXT";
@@ -331,7 +331,7 @@ mod tests {
             );
             error.filter(|it| it.to_string().starts_with(&last))
         };
-        // the third process may be faster than the second, or this thread may be late: several tries
+        // several tries: the waiting thread may get the lock before the second process, or this thread may be late
         let error = (0..5).find_map(|_| in_turn());
         let error = error.expect("the last one is named");
         assert!(error.to_string().ends_with("); try again"), "{error}");

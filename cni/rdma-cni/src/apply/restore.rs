@@ -48,7 +48,7 @@ impl From<Vec<String>> for Incomplete {
 }
 
 impl Incomplete {
-    /// Returns the indexes of the rails that are on the host.
+    /// Returns the indexes of the restored rails.
     pub fn home(&self) -> &[usize] {
         self.restored.as_ref().map_or(&[], |it| &it.rails)
     }
@@ -113,7 +113,7 @@ const CONTINUES: &str = "the removal of the netdevs that the pod made on its rai
 /// Number of rounds with the same plan and the same refusals after which the restore expects no further change.
 const SAME_ROUNDS: usize = 2;
 
-/// Errors that a temporary state of the machine causes. The request does not cause them.
+/// Errors that a temporary state of the machine causes, and not the request.
 const PASSING: [i32; 4] = [libc::ENOMEM, libc::ENOBUFS, libc::EAGAIN, libc::EINTR];
 
 /// Returns a sentence about the kernel's refusal, and true if a later try may succeed.
@@ -148,7 +148,8 @@ pub fn restore<K: Kernel>(
     let functions = attachment.vfs();
     let mut known: Option<Others> = None;
     let mut given_up: Vec<GivenUp> = vec![];
-    // missing netdevs, and settings that drivers accepted and do not report: no observation shows them
+    // attributes that plans leave out, because no observation shows them: missing netdevs, and settings that drivers
+    // accepted and do not report
     let rails = 0..attachment.rails.len();
     let netdevs = rails.filter(|_| tries == Tries::Last);
     let mut set: Vec<(usize, Attribute)> = netdevs.map(|it| (it, Attribute::Netdev)).collect();
@@ -197,7 +198,7 @@ pub fn restore<K: Kernel>(
                 let why = gone.why(observed.pod.is_some());
                 log::warn!("{why}");
                 let is_virtual = gone.host_link.parent.is_none();
-                // somebody can make the netdev again, without its host state
+                // the driver or the pod can make the netdev again, without its host state
                 if gone.has_driver || is_virtual && observed.pod.is_some() {
                     given_up.push(GivenUp {
                         rail: gone.index,
@@ -209,7 +210,7 @@ pub fn restore<K: Kernel>(
             let rails = (0..attachment.rails.len()).collect();
             return Ok(Restored::new(rails, observed, given_up));
         }
-        // a missing device stays missing in further rounds
+        // all plans are empty or have an obstacle, which further rounds do not remove
         let nothing_to_do = plans
             .iter()
             .all(|plan| plan.as_ref().map_or(true, Vec::is_empty));
@@ -304,7 +305,7 @@ fn log_uppers(attachment: &Attachment, plans: &[RailPlan]) {
 }
 
 /// Adds the settings that rtnetlink does not report to `observed`, for the rails' netdevs that are on the host under
-/// their own names.
+/// their recorded names.
 fn observe_device_settings<K: Kernel>(
     kernel: &K,
     attachment: &Attachment,
@@ -428,7 +429,7 @@ fn make<K: Kernel>(
                     | Op::MoveLink { .. }
                     | Op::Link { change: LinkChange::Rename(_), .. }
                     | Op::Link { change: LinkChange::Up(_), .. }
-                    // removes a route of another interface; its rules remain
+                    // a route of another interface: the rules of its table must not be removed before it
                     | Op::Link { change: LinkChange::RemoveRoute(_), .. }
             );
             if is_basis {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Errors of a delegation, and how the caller reacts to them.
+//! Errors of a delegation, with functions that classify them for the caller.
 
 use super::built_in;
 use cni_protocol::code;

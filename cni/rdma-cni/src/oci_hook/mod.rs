@@ -4,15 +4,15 @@
 //!
 //! | argument | limit |
 //! |---|---|
-//! | `--memlock=` | of locked memory, which the hook raises. The container's program inherits it as any user |
-//! | `--rdma-handles=`, `--rdma-objects=` | of the pod's cgroup for each RDMA device, which the hook lowers |
+//! | `--memlock=` | locked memory: the hook raises the limit, and the container's program inherits it under any user id |
+//! | `--rdma-handles=`, `--rdma-objects=` | RDMA objects of the pod's cgroup on each RDMA device: the hook lowers the limit |
 //!
 //! The hook records a container with limits of RDMA objects in `--state-dir=`, because `rdma-cni` must remove the
 //! limits before the pod's cgroup ends ([`rdma_resources::limited`]).
 //!
-//! The hook's error ends the container's start. Otherwise the container would run without its resource's limits. It
-//! could then use up other containers' objects, or fail later when it registers memory, in a library that does not name
-//! the limit. Kubelet shows the hook's error and tries again.
+//! If the hook fails, the container does not start. Without its resource's limits, the container could use up other
+//! containers' objects, or fail later when it registers memory, in a library that does not name the limit. Kubelet
+//! shows the hook's error and tries again.
 
 mod rdma_cgroup;
 
@@ -92,7 +92,7 @@ impl State {
         Ok(LimitedContainer {
             format: FORMAT,
             boot_id: boot_id()?,
-            // CRI-O's annotation comes first: CRI-O copies the pod's annotations, and overwrites its own
+            // CRI-O's annotation comes first: CRI-O also copies the pod's annotations, but sets this one itself
             namespace: self.name([
                 "io.kubernetes.pod.namespace",
                 "io.kubernetes.cri.sandbox-namespace",
@@ -264,7 +264,7 @@ mod tests {
 
         match process.hook("--memlock=unlimited", &json!({})) {
             Ok(()) => assert_eq!(process.limits(), ["unlimited", "unlimited"]),
-            // this program lacks CAP_SYS_RESOURCE
+            // the test process lacks CAP_SYS_RESOURCE
             Err(error) => assert!(
                 error.contains("unlimited: Operation not permitted"),
                 "{error}"

@@ -27,7 +27,7 @@ pub(super) enum CgroupError {
     File(#[from] FileError),
 }
 
-/// Cgroups of a container and of its pod. The paths begin below the hierarchy's root.
+/// Cgroups of a container and of its pod, as paths relative to the hierarchy's root.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Cgroups {
     /// The container's own cgroup.
@@ -142,7 +142,7 @@ mod tests {
             fs::write(&controllers, text).expect("written");
             assert!(refused("0::/kubepods/pod1a-0b/c1\n").contains("with the controller rdma"));
         }
-        // as with cgroup version 1
+        // cgroup version 1 has no such file
         fs::remove_file(&controllers).expect("removed");
         assert!(
             refused("0::/kubepods/pod1a-0b/c1\n").contains("is no hierarchy of cgroup version 2")

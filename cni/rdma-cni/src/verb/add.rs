@@ -116,7 +116,7 @@ fn attempt<K: Kernel>(
     let started = match begin(node, request, key, pod, &lock) {
         Ok(started) => started,
         Err(error) => {
-            // this try changed nothing: a complete record belongs to another ADD
+            // this try changed no device, so it must not leave a record
             return Err(match node.store.remove(key, lock) {
                 Ok(()) => error,
                 Err(left) => Error::Recorded {
@@ -180,9 +180,9 @@ struct Started {
 }
 
 /// Runs the steps that need the node's lock: recovery, selection, record, move. Releases the addresses of recovered
-/// attachments after it has released the lock. If the selection depends on the ports of all RDMA devices, queries
-/// these ports without the lock, and selects once more. ADD then fails if the second selection fails, or if the first
-/// one failed and no other attachment got or released devices since.
+/// attachments after it has released the lock. If the selection depends on the ports of all RDMA devices, queries these
+/// ports without the lock, and then repeats the steps. If the selection by these ports fails, it is repeated once,
+/// because another attachment may have got or released devices meanwhile.
 fn begin<K: Kernel>(
     node: &Node<'_, K>,
     request: (&Choice<'_>, SmcRequirement),
@@ -366,8 +366,7 @@ fn finish<K: Kernel>(
         lock,
     )?;
     rails::write(node.store.root(), node.store.patience(), attachment)?;
-    // one of the last steps: an ADD that fails announces nothing; after the announcements only writing the record may
-    // fail
+    // one of the last steps, because an ADD that fails should announce no address
     apply::announce(node.kernel, pod, attachment, &observed);
     if answers.is_some() && node.conf.probe {
         // if two machines set the same address at the same time, by now at least one has received the other's

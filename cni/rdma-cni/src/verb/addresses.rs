@@ -19,7 +19,7 @@ use std::{borrow::Cow, net::IpAddr};
 const TRIES: usize = 32;
 
 /// Returns one answer for each rail. A rail that an earlier plugin put into the pod gets an empty answer. Returns
-/// `None` if the configuration has no IPAM plugin. Records an address on disk before it is used.
+/// `None` if the configuration has no IPAM plugin. Records an address on disk before ADD uses it.
 pub(super) fn obtain<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &mut Attachment,
@@ -168,7 +168,7 @@ fn another<P: Pod>(
     let addresses = &answer.desired.addresses;
     let same = |conflict: &&&Conflict| addresses.iter().any(|it| it.ip == conflict.address);
     match own.iter().find(same) {
-        // the plugin assigned the same address again, like the reference plugin `static`, which has no other
+        // the plugin assigned the same address again, like the reference plugin `static`, which has no other address
         Some(conflict) => Err(ApplyError::InUse((*conflict).clone()).into()),
         None => Ok(Some(answer)),
     }

@@ -145,7 +145,8 @@ fn mac_drift(rail: &Rail, namespace: &Namespace, previous: &Value) -> Option<Str
     differs.then(|| format!("the hardware address of {name} is {mac}, not {desired}"))
 }
 
-/// Describes differences of connected routes. A plan has no such routes, because the kernel makes them with addresses.
+/// Describes differences of connected routes. A plan has no such routes, because the kernel makes them when an address
+/// is set.
 fn connected_drift(rail: &Rail, desired: &DesiredLink, namespace: &Namespace) -> Vec<String> {
     let Some(Link { name, routes, .. }) = namespace.link(&rail.pod_name).filter(|link| link.up)
     else {

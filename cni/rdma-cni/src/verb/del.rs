@@ -68,7 +68,7 @@ pub fn del<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
     }
 }
 
-/// Removes the rails file of an attachment without a record. See [`teardown::forget_rails`].
+/// Does the same as [`teardown::forget_rails`] for an attachment without a record.
 fn forget_rails<K>(node: &Node<'_, K>, key: &Key) {
     let pod = node.environment.pod();
     claims::left(node.store.root(), &key.container);
@@ -203,7 +203,7 @@ fn salvage<K: Kernel>(
         }
         let mut attachment = node.record(key, pod, &observed, rails);
         attachment.phase = Phase::Detaching;
-        // without a record it is unknown whether an earlier verb tried: assume that one did
+        // without a record it is unknown whether an earlier verb tried a restore: assume that it did
         attachment.tried = true;
         let links = observed.pod.iter().flat_map(|pod| &pod.links);
         attachment.named = links.map(|link| link.index).collect();

@@ -18,7 +18,7 @@ use std::time::Duration;
 const BUDGET: Duration = Duration::from_secs(5);
 
 /// Pause after an IPAM plugin refused to release a record's addresses. During the pause other ADDs do not call the
-/// plugin again.
+/// plugin for this record.
 const BACK_OFF: Duration = Duration::from_secs(300);
 
 /// Result of reading all records.
@@ -138,7 +138,7 @@ impl Recovery {
                 Ok(()) => lock.discard(),
                 Err(error) => {
                     log::warn!("{}: {error}", attachment.key);
-                    // by this write, other ADDs ignore the record for a while; the attachment's own DEL waits for its
+                    // by this write, other ADDs ignore the record for `BACK_OFF`. The attachment's DEL waits for the
                     // lock until the write is done
                     teardown::mark(node, &attachment, Phase::Restored);
                     drop(lock);
@@ -166,7 +166,7 @@ fn recover_other<K: Kernel>(
         log::warn!("{key}: {error}");
         None
     });
-    // this ADD waits for the node's lock, which the caller holds: it does not change its devices now
+    // the other attachment's ADD is running, and waits for the node's lock, so it does not change devices now
     if lock.is_none() && seen.phase == Phase::Attaching {
         recovery.holders.push(seen);
         return;
@@ -179,7 +179,7 @@ fn recover_other<K: Kernel>(
         return;
     };
     let Some(lock) = lock.filter(|_| !attachment.is_settled(node.kernel, boot_id)) else {
-        // another process is releasing the addresses: the devices are free
+        // in the phase `Restored` the devices are free: another process is releasing the addresses
         if attachment.phase != Phase::Restored {
             recovery.holders.push(*attachment);
         }

@@ -48,7 +48,7 @@ pub(super) fn take_back<K: Kernel>(
     let observed = node.kernel.observe(None)?;
     let left = plan::still_spared(&attachment.spared, &observed);
     let done = plan::spare_no_more(&left).map(|op| node.kernel.execute(&op, None));
-    // all netdevs are restored, even after an error
+    // `fold` executes all operations, even after an error
     done.fold(Ok(()), Result::and)?;
     attachment.spared.clear();
     if let Err(error) = record(node, attachment, &mut vec![], &[]) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Steps of every restore: open the pod's namespace, if it is still the recorded namespace; restore the devices;
-//! release the addresses; remove the record.
+//! Steps of every restore: open the pod's recorded namespace, restore the devices, release the addresses, and remove
+//! the record.
 
 use super::{Node, outlast, spared};
 use crate::{
@@ -96,8 +96,8 @@ pub fn remove_from_rails_file<K>(node: &Node<'_, K>, key: &Key, pod: Option<&str
 }
 
 /// Records the phase of `attachment`, and only logs a failure. Without the phase on disk, another verb repeats the
-/// work, and DEL again reports netdevs that may belong to the host. An attachment that ends at the same time does not
-/// know if this one still uses shared SMC-R settings.
+/// work, and DEL again reports netdevs that may belong to the host. The end of another pod then also leaves shared
+/// SMC-R settings to this attachment.
 pub fn mark<K: Kernel>(node: &Node<'_, K>, attachment: &Attachment, phase: Phase) {
     let marked = Attachment {
         phase,
@@ -159,7 +159,7 @@ pub fn devices<K: Kernel>(
 pub enum Elsewhere {
     /// The same verb tries again later. Until then no rail becomes free for other pods.
     Awaited,
-    /// The devices stay in that namespace.
+    /// The devices stay in the other namespace.
     Left,
     /// The drivers of the devices are bound again, as the last resort.
     Rebind,
@@ -194,7 +194,7 @@ fn restore_once<K: Kernel>(
     let mut left = smcr::apply::take_away(node.smcr(), pod, attachment);
     let others = || {
         let mut unrestored = node.store.on_this_boot(attachment)?;
-        // objects of a living pod are kept
+        // leave out living pods, so that the plan renames none of their netdevs
         let settled = attachments::settled(node.kernel, &attachment.boot_id, &unrestored);
         let mut settled = settled.into_iter();
         unrestored.retain(|_| settled.next() == Some(false));
@@ -283,7 +283,7 @@ pub fn restore_devices<K: Kernel>(
     elsewhere: Elsewhere,
 ) -> Result<Restored, Incomplete> {
     let is_awaited = elsewhere == Elsewhere::Awaited;
-    // only DEL binds the driver again
+    // `Left` binds no driver of a missing device, so it leaves the device to DEL
     let waits = is_awaited || elsewhere == Elsewhere::Left && attachment.rebind_driver;
     let tries = Tries::new(tried_before, waits, node.store.age(&attachment.key));
     let mut restored = restore_once(node, pod, attachment, tries);
@@ -353,7 +353,7 @@ fn bind_anew<K: Kernel>(
         rail.stage = Stage::Rebinding { index, driver };
     }
     match node.store.update(attachment) {
-        // if the device is on the host, a failed write is only logged; the function then stays without a driver if this
+        // if the device is on the host, a failed write is only logged. The function then stays without a driver if this
         // process is killed while the driver is unbound
         Err(error) if !is_lost => log::warn!(
             "{}: {error}; the driver is bound again without a record",
@@ -397,11 +397,11 @@ fn no_address_lingers<K: Kernel>(
     })
 }
 
-/// Releases the addresses of all rails after their devices returned to the host, with ADD's IPAM configuration. Also
-/// tries the present configuration, which an administrator may have corrected, for rails that IPAM refused at ADD, and
-/// for any rail if IPAM reports an error in its configuration. A rail that IPAM refused at ADD and that both
+/// Releases the addresses of all rails after their devices returned to the host, with ADD's IPAM configuration. If that
+/// fails, tries the present configuration, which an administrator may have corrected, in two cases: IPAM refused the
+/// rail at ADD, or the plugin reports an error in its configuration. A rail that IPAM refused at ADD and that both
 /// configurations refuse now has no address. Addresses that may have been assigned are never forgotten, because another
-/// IPAM plugin would not know them. `conflicts` are addresses that other machines use; each call gets its rail's.
+/// IPAM plugin would not know them. `conflicts` are the rails' addresses that other machines use.
 pub fn addresses<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &Attachment,
@@ -409,7 +409,8 @@ pub fn addresses<K: Kernel>(
     conflicts: &[IpAddr],
 ) -> Result<(), IpamError> {
     if attachment.ipam.is_some() {
-        // before IPAM, which may take long: others can get the devices, and leave no shared SMC-R settings to this one
+        // IPAM may take long. By this mark other pods can get the devices, and leave no shared SMC-R settings to this
+        // attachment
         mark(node, attachment, Phase::Restored);
     }
     addresses_until(

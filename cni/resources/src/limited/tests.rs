@@ -3,7 +3,7 @@
 use super::*;
 use tempfile::TempDir;
 
-/// Files in place of the kernel's files. They keep the text that was written.
+/// Plain files that stand for the kernel's cgroup files, so a write sets no limit.
 struct Node {
     root: TempDir,
     containers: LimitedContainers,
@@ -31,7 +31,8 @@ impl Node {
         fs::write(path, text).expect("written");
     }
 
-    /// Returns the text that was written to `rdma.max` of the pod after `present`.
+    /// Returns the text that was appended to the content `present` of the pod's `rdma.max`, and removes it from the
+    /// file.
     fn added(&self, pod: &str, present: &str) -> String {
         let path = self.root.path().join("cgroup/pods").join(pod);
         let max = fs::read_to_string(path.join("rdma.max")).expect("the file");
@@ -93,7 +94,7 @@ fn a_pod_has_the_lowest_limit_until_its_last_limited_container_has_ended() {
     node.write("a/rdma.max", NONE);
     node.end("a", "two");
     node.settle();
-    // written twice, for the ended and for the living container, because this file does not apply limits
+    // `settle` writes for the ended and for the living container, because the plain file still shows no limit
     assert_eq!(node.added("a", NONE), "mlx5_0 hca_object=3".repeat(2));
     assert_eq!(node.containers.pods(), [one]);
 
@@ -162,7 +163,7 @@ fn a_pods_limit_is_raised_to_that_of_the_containers_that_live() {
     node.start("a", "init", 4);
     node.write("a/rdma.max", low);
     node.end("a", "init");
-    // the result is the same if the hook runs before the daemon or after it
+    // the result is the same if the hook runs before or after the daemon's `settle`
     node.start("a", "main", 1000);
     assert_eq!(node.added("a", low), raised);
     node.settle();
