@@ -8,7 +8,7 @@
 //! | `record` | instead of a request, an attachment: the plan is one round of its restore to the host |
 //! | `observed` | the state of the host and the pod |
 //! | `others` | with a record: other attachments whose devices are not restored yet |
-//! | `answers` | with a request: IPAM's answer for each rail; without it, ADD has not called IPAM yet |
+//! | `answers` | with a request: IPAM's answer for each rail. If this member is missing, ADD has not called IPAM yet |
 //!
 //! The text file of the same name has the changes, each as the equivalent `ip` or `rdma` command.
 //! `UPDATE_PLANS=1 cargo test -p rdma-cni --test plans` writes every text again. Read the texts before you commit

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of addresses and routes that a netdev keeps over a move, and of IPv6 settings that affect them.
+//! Tests of addresses and routes that a netdev keeps when it moves, and of IPv6 settings that affect them.
 
 use crate::node::{Node, address, configure, furnished, name, route, settle};
 use fake_kernel::{Nic, World, world::HOST};

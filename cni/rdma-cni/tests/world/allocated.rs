@@ -135,8 +135,8 @@ fn all_containers_of_the_pod_count_and_a_device_once() {
     cluster.del(&pod, &config).must_succeed();
 }
 
-/// Kubelet can give a later container the same devices as an init container. It reports an init container only if it
-/// is a sidecar.
+/// Kubelet can give a later container the same devices as an init container. Kubelet reports only the init containers
+/// that are sidecars.
 #[test]
 fn an_init_container_and_a_later_one_with_its_id_have_one_rail() {
     let devices: Devices<'_> = &[("rdma/vf", &["0000:d8:00.2"])];

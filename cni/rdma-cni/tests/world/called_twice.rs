@@ -16,8 +16,7 @@ fn first(pod: &Pod) -> Value {
     })
 }
 
-/// Returns the configuration of the plugin after the one with `result`. libcni passes only the fields of
-/// the result that it knows.
+/// Returns `config` with the previous plugin's `result`. libcni passes only the fields of the result that it knows.
 fn behind(config: &Value, result: &Value) -> Value {
     let (mut config, mut result) = (config.clone(), result.clone());
     result.as_object_mut().expect("a result").remove("rails");

@@ -63,8 +63,8 @@ fn an_entry_that_went_during_the_move_is_there_after_it() {
     assert_eq!(devices(&after).len(), devices(&before).len());
 }
 
-/// Entries of two devices cannot be written. No container needs the first entry, because its
-/// container gets the device by path. A container needs the second entry.
+/// Entries of two devices cannot be written. The container gets the first device by path, so it needs only the second
+/// entry.
 #[test]
 fn an_entry_that_is_needed_counts_though_another_failed_first() {
     let cluster = Cluster::new(RdmaMode::Exclusive);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tests of devices that claims allocated (dynamic resource allocation). ADD writes the CDI specifications of the
-//! containers. They are removed at the latest with the pod's network.
+//! containers. `rdma-cni` removes them at the latest when the pod's network ends.
 
 use crate::{
     kubelet::{Cluster, address, record as attached},
@@ -165,7 +165,7 @@ fn add_writes_a_containers_devices_with_their_present_numbers() {
     let ids = &attached(&cluster, &pod)["rails"][0]["allocated"]["ids"];
     let id = json!([{ "resource": "rdma/vf", "id": "default/claim/rdma-vf-1" }]);
     assert_eq!(*ids, id);
-    // the daemon reports the rails to the API server
+    // the daemon reports the record's rails to the API server
     let claims = Claims::new(&cluster.state_dir());
     let claim = claims.read(UID).unwrap().unwrap();
     let rails = claim.rails.values().flatten();
@@ -353,7 +353,7 @@ fn a_claim_that_only_an_init_container_uses_is_attached() {
     assert_eq!(given(&cluster), Some(vec!["uverbs0".to_owned()]));
     run("DEL", POD_UID).must_succeed();
     assert_eq!(given(&cluster), None);
-    // an unreadable record may belong to another pod; if it belongs to this pod, the claim's containers do not start
+    // an unreadable record may belong to another pod. If it belongs to this pod, the claim's containers do not start
     let damaged = cluster.state_dir().join("claims/damaged.json");
     fs::write(damaged, "{").unwrap();
     run("ADD", POD_UID).must_succeed();

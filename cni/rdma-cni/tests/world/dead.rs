@@ -102,7 +102,7 @@ fn a_record_of_an_earlier_boot_blocks_nothing() {
             world.reboot();
             settle(world);
         });
-        // after a reboot, namespaces can get the ids that they had before
+        // after a reboot, a new namespace can get the id of a namespace before the reboot
         let new = match restorer {
             "ADD" => node.pod("a"),
             _ => node.pod("b"),
@@ -141,7 +141,7 @@ fn a_device_that_was_pulled_out_keeps_nothing_from_being_restored() {
 }
 
 /// Whatever part of the record remains, DEL succeeds, and the devices are on the host. Administrators or the node's
-/// set-up can then restore the rest.
+/// set-up can then restore the devices' attributes.
 #[test]
 fn a_record_is_truncated_anywhere() {
     let mut world = World::new(Some(RdmaMode::Exclusive));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests `type` `rdma` after a plugin that moves the netdev itself. ADD moves only the RDMA device. It returns to
-//! the host in either order of the two DELs.
+//! Tests `type` `rdma` after a plugin that moves the netdev itself. ADD moves only the RDMA device, which returns to
+//! the host in either order of the two plugins' DELs.
 
 use crate::node::{Node, Pod, name};
 use fake_kernel::Verdict;

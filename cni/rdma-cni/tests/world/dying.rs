@@ -27,7 +27,7 @@ enum Restorer {
 
 const RESTORERS: [Restorer; 3] = [Restorer::Del, Restorer::AddOfAnother, Restorer::Gc];
 
-/// State of the pod's namespace when this next verb runs.
+/// State of the pod's namespace when the [`Restorer`] runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Namespace {
     Lives,
@@ -74,7 +74,7 @@ fn restore(
     node.must_be(before, what);
 }
 
-/// A verb, and the state before it.
+/// A verb that the test kills. `after_add` is true if an ADD succeeds before it.
 struct Killed {
     config: fn(&Node) -> Value,
     verb: &'static str,

@@ -157,7 +157,7 @@ fn any_one_kind_is_given_up_and_reported() {
                 "{what}: {else_missing:?}"
             );
 
-            // an administrator restores the attribute; then ADD and DEL of the next pod work as usual
+            // an administrator restores the attribute. Then ADD and DEL of the next pod work as usual
             for op in plan::missing_of(&note.host_link, link, &observed) {
                 node.change(None, &op);
             }
@@ -176,7 +176,7 @@ fn any_one_kind_is_given_up_and_reported() {
     }
 }
 
-/// The daemon also uses the state directory, in which the note is.
+/// A link, a pipe or a similar object is at the note's path or at its temporary path.
 #[test]
 fn an_object_at_a_notes_path_is_not_written_to() {
     for (odd, unfinished) in OddFile::ALL

@@ -194,7 +194,7 @@ fn firmware_guids_are_restored_or_set_to_ones() {
     }
 }
 
-/// The administrator had set an address on the netdev whose GUID is not the port's. DEL also restores this address.
+/// The administrator had set a hardware address that does not end with the port's GUID. DEL also restores this address.
 #[test]
 fn an_address_that_was_set_on_the_host_is_put_back() {
     let node = node(RdmaMode::Exclusive);
@@ -376,7 +376,8 @@ fn a_partition_is_the_subnet_managers_and_refused_where_there_is_none() {
     }
 }
 
-/// The function keeps the pod's GUID, and a note records this. DEL does not bind the driver in vain again.
+/// The physical function refuses the host's GUIDs, so DEL does not bind the driver in vain. The function keeps the
+/// pod's GUIDs, and a note records this.
 #[test]
 fn an_unrestored_guid_returns_the_device_and_is_noted() {
     let node = node(RdmaMode::Exclusive);

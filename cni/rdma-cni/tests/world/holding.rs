@@ -322,7 +322,7 @@ fn a_dying_namespace_is_waited_for_without_writing_the_record_each_time() {
     let versions: Vec<_> = versions.try_iter().collect();
     assert_eq!(versions.len(), 10);
     let versions: BTreeSet<_> = versions.into_iter().collect();
-    // DEL writes twice: that it has begun, and that it has tried
+    // DEL writes the record when it begins, and at most once more
     assert!(versions.len() <= 2, "{versions:?}");
 }
 

@@ -227,8 +227,8 @@ fn addresses_that_are_not_taken_back_hold_no_device() {
     node.must_be(&before, "after both");
 }
 
-/// The kernel refuses the last change of ADD, and the IPAM plugin does not release the addresses. The error names the
-/// changes that ADD could not undo.
+/// The kernel refuses the last change of ADD, and the IPAM plugin does not release the addresses. The error says that
+/// the devices are restored, and that IPAM may still have the addresses assigned.
 #[test]
 fn an_add_that_fails_says_that_addresses_may_still_be_held() {
     let changes = {
@@ -307,7 +307,7 @@ fn a_record_of_an_earlier_boot_does_not_wait_for_ipam() {
     served.refuses("DEL", "rdma0");
     served.calls();
     let before = node.snapshot();
-    // the first ADD calls IPAM, an ADD during the pause does not, an ADD after the pause does
+    // the first ADD calls IPAM for the old pod, an ADD during the pause does not, an ADD after the pause does
     for (turn, first) in ["DEL rdma0", "ADD rdma0", "DEL rdma0"].iter().enumerate() {
         if turn == 2 {
             let record = fs::File::options().write(true).open(node.record_of(&old));

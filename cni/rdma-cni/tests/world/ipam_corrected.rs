@@ -58,7 +58,7 @@ impl Old {
         config
     }
 
-    /// Makes both plugins refuse everything with `code`.
+    /// Makes both plugins refuse every call with `code`. If `code` is `None`, they accept calls again.
     fn away(&self, code: Option<u32>) {
         for name in ["old", "other"] {
             let file = self.node.plugins.join(format!("{name}.away"));
@@ -75,7 +75,7 @@ impl Old {
     }
 }
 
-/// The plugin no longer supports any version that it supported before. It refuses DEL for the same reason as ADD.
+/// The plugin refuses ADD and DEL of the version 1.1.0. DEL succeeds with this version, and with the corrected version.
 #[test]
 fn a_failed_add_comes_to_its_end_before_and_after_the_correction() {
     for version in ["1.1.0", "1.0.0"] {
@@ -139,7 +139,7 @@ fn one_refused_rail_forgets_no_other() {
     let old = Old::new();
     let (node, pod) = (&old.node, &old.pod);
     let before = node.snapshot();
-    // the plugin disappears after the ADD of each rail, so the next rail has no plugin
+    // the plugin refuses every call after its first ADD, so the second rail gets no address
     let script = String::from_utf8(SCRIPT.to_vec()).unwrap();
     let script = script.replace(": > \"$lease\"", ": > \"$lease\"; echo 11 > \"$0.away\"");
     install(node, "old", script.as_bytes());

@@ -71,7 +71,7 @@ fn on_host(node: &Node) -> Vec<InterfaceName> {
     })
 }
 
-/// Returns the netdevs of the host that have a lower netdev.
+/// Returns the host's netdevs that are children (macvlan, ipvlan or IPoIB).
 pub(crate) fn children_on_host(node: &Node) -> Vec<InterfaceName> {
     node.kernel.with(|world| {
         let links = world.links(HOST).into_iter();

@@ -55,7 +55,7 @@ pub(crate) struct Call {
     pub(crate) config: Value,
 }
 
-/// The node. Every rail `rdma<n>` gets addresses in the networks of `bond<n>`.
+/// A node whose IPAM plugin gives every rail `rdma<n>` addresses in the networks of `bond<n>`.
 pub(crate) struct Leases {
     pub(crate) node: Node,
 }
@@ -105,7 +105,7 @@ impl Leases {
         fs::write(self.path(rail), answer.to_string()).unwrap();
     }
 
-    /// Makes the plugin refuse `command` from now on, or no longer.
+    /// Makes the plugin refuse `command` if `refuses` is true, and accept it otherwise.
     pub(crate) fn refuses(&self, command: &str, refuses: bool) {
         let file = self.path(&format!("refuses.{command}"));
         if refuses {
@@ -153,7 +153,7 @@ impl Leases {
         self.calls().into_iter().map(|call| call.what).collect()
     }
 
-    /// Returns the rails files, by the pods' directories.
+    /// Returns the names of the pods' directories that contain rails files.
     pub(crate) fn rails_files(&self) -> Vec<String> {
         let mut pods = files(&self.node.state.path().join("state/rails/rails"));
         pods.sort();

@@ -75,7 +75,7 @@ fn a_rails_lack_is_logged_once_during_a_wait() {
     }
 }
 
-/// Reads the log of `rdma-cni` itself. Also checks that the note for `doctor` is written only once.
+/// Uses the logger of `rdma-cni` itself. Also checks that the note for `doctor` is written only once.
 #[test]
 #[ignore = "a_rails_lack_is_logged_once_during_a_wait starts it, and reads its log"]
 fn another_rail_is_awaited() {

@@ -207,8 +207,7 @@ fn addresses_of_router_advertisements_are_not_restored() {
 fn lifetimes_run_on_while_a_netdev_is_away() {
     for dies in [false, true] {
         let node = node(networkd(3600));
-        // DEL restores the addresses and routes that the netdev would still have if it had stayed on the host for
-        // an hour
+        // DEL restores the addresses and routes that the netdev would still have if it had stayed on the host
         let stayed = node_that_waited(networkd(3600), 1000);
         let pod = node.pod("a");
         node.add(&pod, &one_rail(&node)).must_succeed();

@@ -141,7 +141,7 @@ fn attachments_of_one_pod_share_the_allotment_of_tables() {
     assert_eq!(tables(&leases, &pod), [1000, 1001, 1002, 1003]);
     leases.check(&pod, &first, &result).must_succeed();
     leases.check(&other, &second, &more).must_succeed();
-    // a later attachment gets the tables of the ended one; another pod has its own tables
+    // a later attachment gets the tables of the ended attachment
     node.del(&pod, &first).must_succeed();
     assert_eq!(tables(&leases, &pod), [1002, 1003]);
     node.add(&pod, &first).must_succeed();

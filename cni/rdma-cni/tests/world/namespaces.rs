@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of what the path of a recorded namespace can lead to later.
+//! Tests of a recorded namespace whose path later leads to another namespace, or cannot be opened.
 
 use crate::{
     node::{Node, Pod},

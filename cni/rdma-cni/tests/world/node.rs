@@ -309,7 +309,7 @@ impl Node {
         self.run_on(&self.kernel, command, pod, config, None, output);
     }
 
-    /// Runs a verb on `kernel`, which need not be this node's, with `CNI_ARGS`.
+    /// Runs a verb on `kernel`, which need not be this node's. `args` is `CNI_ARGS`.
     pub(crate) fn run_on(
         &self,
         kernel: &impl Kernel,
@@ -331,7 +331,7 @@ impl Node {
             environment,
         };
         let stdin = serde_json::to_vec(config).unwrap();
-        // a separate process begins without an earlier limit
+        // a runtime starts a new process for each verb, which has no limit from an earlier verb
         kernel.limit_observation(None);
         let starts_ipam = !config["ipam"].is_null();
         gate::pass(starts_ipam, || {

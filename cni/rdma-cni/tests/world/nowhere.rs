@@ -28,7 +28,7 @@ fn dual_port() -> World {
 
 #[test]
 fn the_other_port_is_not_taken_for_a_device_that_is_nowhere() {
-    // a DEL waits some time for such a device
+    // the cases run in parallel, because DEL waits for a device that it cannot find
     thread::scope(|scope| {
         scope.spawn(|| goes_nowhere_and_returns("p0", "p1"));
         scope.spawn(|| goes_nowhere_and_returns("p1", "p0"));
@@ -191,7 +191,7 @@ fn a_netdev_that_its_driver_makes_during_the_last_del_is_restored() {
     assert_eq!(before.differences(&after), [] as [&str; 0]);
 }
 
-/// An earlier verb that binds no driver has tried, and the last DEL binds the driver before it gives the netdev up.
+/// An earlier verb has tried without binding the driver. The last DEL binds the driver before it gives the netdev up.
 #[test]
 fn the_last_del_binds_the_driver_again_if_rebind_driver_is_set() {
     let before = Node::new(RdmaMode::Exclusive).snapshot().without_numbers();
@@ -252,7 +252,7 @@ fn hardware_without_a_parent_is_waited_for() {
     assert!(message.contains("eth2"), "{message}");
     assert!(node.record_of(&pod).exists());
     drop(descriptor);
-    // the netdev has the pod's name and the pod's address
+    // the kernel returned the netdev with the name that it had in the pod
     let host = node.kernel.with(|world| world.observe(None).host);
     assert_eq!(host.links.last().unwrap().name, name("rdma0"));
     del().must_succeed();
@@ -358,8 +358,8 @@ fn is_left(link: &str, rdma: &str, change: impl FnOnce(&Node)) {
     assert!(node.record_of(&pod).exists());
 }
 
-/// Netdevs in namespaces that the pod has made are not visible. They disappear with their lower netdev when the driver
-/// is bound again, which the configuration must allow.
+/// `rdma-cni` cannot see upper netdevs in namespaces that the pod has made. They disappear with their lower netdev when
+/// the driver is bound again, which the configuration must allow.
 #[test]
 fn a_function_that_may_have_foreign_netdevs_is_bound_anew() {
     for (is_asked, has_upper, is_rebound) in [
@@ -441,7 +441,7 @@ fn a_function_is_bound_anew_before_another_try() {
 }
 
 /// When DEL is repeated because of one rail, another rail on the host can already belong to another pod. The repeated
-/// DEL does not touch its driver.
+/// DEL does not touch the other rail's driver.
 #[test]
 fn a_rail_that_came_home_is_not_bound_anew_by_the_next_try() {
     let node = Node::new(RdmaMode::Exclusive);

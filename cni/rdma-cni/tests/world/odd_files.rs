@@ -58,7 +58,7 @@ fn an_object_at_the_cdi_path_is_reported() {
         );
         is_back(&cluster, &pod);
         OddFile::assert_left_alone(elsewhere.path());
-        // the file of a pod that already has the device
+        // now the object replaces the file while a pod has the device
         remove(&path);
         cluster.cdi().write(|| cluster.entries()).unwrap();
         cluster.add(&pod, &config).must_succeed();
@@ -192,7 +192,7 @@ fn a_link_in_the_place_of_a_claims_record_is_neither_read_nor_written_through() 
     is_back(&cluster, &pod);
     assert_eq!(claims::given(&cluster), None);
     assert_eq!(fs::read(&theirs).unwrap(), text);
-    // the file of a pod that already has its network
+    // now the link replaces the record while the pod has its network
     fs::rename(&theirs, &record).unwrap();
     cluster.add(&pod, &config).must_succeed();
     let text = plant();

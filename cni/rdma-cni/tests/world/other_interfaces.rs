@@ -135,7 +135,7 @@ fn an_add_that_is_killed_leaves_nothing() {
     }
 }
 
-/// Returns the configuration of one of the pod's attachments. Each bond has its own list.
+/// Returns the configuration of the pod's attachment for `bond`, in a network of its own.
 fn one_bond(leases: &Leases, bond: usize) -> Value {
     leases.config(json!({
         "name": format!("net{bond}"), "interfaceName": format!("rdma{bond}"),
@@ -156,7 +156,7 @@ fn attachments_of_one_pod_have_rules_of_their_own() {
         let results: Vec<Value> = (pods.iter().zip(&configs))
             .map(|(pod, config)| node.add(pod, config).must_succeed())
             .collect();
-        // each has two IPv4 networks and one IPv6 network
+        // each attachment has two IPv4 networks and one IPv6 network
         let mut expected = of_eth0(node, &pod);
         assert_eq!(expected.len(), 3 * 3, "{expected:?}");
         assert_eq!(rules(node, &pod).len(), 3 * 3 + 3 * 2);

@@ -26,7 +26,7 @@ esac
 exit 0
 "#;
 
-/// A node with bonds and this plugin.
+/// A node with bonds and the IPAM plugin [`SCRIPT`].
 struct Network {
     node: Node,
 }
@@ -61,7 +61,7 @@ impl Network {
         config
     }
 
-    /// Returns the calls of the plugin since the last time, with the conflicts and nodes in their input.
+    /// Returns the calls of the plugin since the last time, with the addresses of conflicts and nodes in their input.
     fn calls(&self) -> Vec<String> {
         let log = self.node.plugins.join("next.log");
         let text = fs::read_to_string(&log).unwrap_or_default();
@@ -185,7 +185,7 @@ fn a_late_add_starts_again() {
     node.must_be(&before, "after DEL");
 }
 
-/// The time suffices for two rounds of probes without an answer.
+/// The time limit of an ADD suffices for two rounds of probes without an answer.
 #[test]
 fn an_add_that_is_late_twice_fails() {
     let network = Network::new(1);
@@ -371,8 +371,7 @@ fn each_rail_gets_the_neighbours_of_its_own_netdev() {
     let told = |index: usize| calls[index].config["neighbourAddresses"].clone();
     assert_eq!(told(0), json!(["10.0.0.9", "10.0.0.7"]));
     assert_eq!(told(1), json!(["fd00:1::9", "10.1.0.9"]));
-    // the maker of a NIC chooses its hardware address, so a neighbour with such an address is a node; a pod's child
-    // has another kind of address
+    // a neighbour whose hardware address comes from a NIC's vendor is a node: a pod's child has another kind of address
     let nodes = |index: usize| calls[index].config["nodeAddresses"].clone();
     assert_eq!((nodes(0), nodes(1)), (json!(["10.0.0.7"]), json!([])));
 }

@@ -71,7 +71,7 @@ fn a_renamed_device_comes_home_under_its_name() {
     }
 }
 
-/// The other pod gets the device by the address that kubelet allocated, or by the name in the configuration.
+/// ADD of the other pod restores the name first, and then finds the device by its RDMA name or by its netdev.
 #[test]
 fn another_pod_gets_the_device_that_a_living_pod_renamed() {
     for selector in [json!({"rdma": "mlx5_0"}), json!({"netdev": "ens1np0"})] {

@@ -95,7 +95,7 @@ fn a_function_whose_driver_is_bound_anew_is_followed_and_broken_promises_are_rep
     for mode in [RdmaMode::Exclusive, RdmaMode::Shared] {
         for cdi in [true, false] {
             let mut world = world(mode);
-            // the number of this device becomes free after Allocate
+            // frees a low number, which the new devices get when the driver is bound again
             world.unplug("0000:3b:00.0");
             let cluster = Cluster::with(world);
             cluster.publish(&[("rdma/vf", every(&[FUNCTION], Sharing::Exclusive))], cdi);

@@ -18,8 +18,8 @@ fn rebinding(mut config: Value) -> Value {
     config
 }
 
-/// Moves the netdev `link` and its RDMA device from `pod` into the namespace of `owner`. `None`: they are on the
-/// host.
+/// Moves the netdev `link` and its RDMA device from `pod`, or from the host if `pod` is `None`, into the namespace of
+/// `owner`.
 #[track_caller]
 fn take(node: &Node, (link, rdma): (&str, &str), pod: Option<&Pod>, owner: &Pod) {
     let mut from = name(link);
@@ -204,7 +204,7 @@ fn stage(node: &Node, pod: &Pod) -> Value {
     record["rails"][0]["stage"].take()
 }
 
-/// DEL gives up the attributes of a rail that the kernel refuses, although another rail cannot return.
+/// The kernel refuses an attribute of one rail, and another rail cannot return. DEL gives the attribute up.
 #[test]
 fn a_rail_without_a_refused_attribute_is_left_to_its_next_owner() {
     let node = Node::new(RdmaMode::Exclusive);
@@ -277,7 +277,8 @@ fn a_returned_rail_is_free() {
     }
 }
 
-/// The other rail's namespace may be ending. So the returned rail becomes free only after a later try.
+/// One rail returns, but the other rail's namespace may be ending. So the returned rail becomes free only after a later
+/// try.
 #[test]
 fn a_rail_is_not_left_to_others_while_another_is_awaited() {
     let node = Node::new(RdmaMode::Exclusive);

@@ -243,7 +243,7 @@ fn tables_that_somebody_else_uses_are_passed_over() {
     assert!(has(1004) && has(1005), "{:?}", rules(node, &pod));
     node.del(&pod, &config).must_succeed();
     assert_eq!(before.differences(&node.snapshot()), [""; 0]);
-    // no table numbers are free above these tables
+    // no two consecutive table numbers are free
     let last = u32::MAX - 1000;
     config["routing"] = json!({ "tableBase": last });
     for table in (last..=u32::MAX).step_by(2) {

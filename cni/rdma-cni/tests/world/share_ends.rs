@@ -150,7 +150,7 @@ fn add_and_del_are_killed_at_any_change() {
     }
 }
 
-/// Returns a pod that has a name and whose namespace has ended, and its configuration.
+/// Runs ADD for a new pod with the Kubernetes name `name`. Returns the pod and the result.
 fn named(leases: &Leases, container: &str, name: &str) -> (Pod, Value) {
     let pod = leases.node.pod(container);
     let config = leases.config(json!({}));
@@ -306,7 +306,7 @@ fn an_add_that_failed_can_be_repeated() {
     leases.refuses("ADD", false);
     let result = node.add(&pod, &config).must_succeed();
     leases.check(&pod, &config, &result).must_succeed();
-    // an ADD whose record was lost
+    // an ADD for an attachment that exists
     let message = node.add(&pod, &config).must_fail(101);
     assert!(message.contains("attached already"), "{message}");
     node.del(&pod, &config).must_succeed();
@@ -371,7 +371,7 @@ fn the_ipvlan_placeholder_ends_with_del() {
     }
 }
 
-/// Only a DEL reports a netdev that may belong to the host to the runtime. Another pod's ADD, or a GC that recovers the
+/// Only a DEL reports to the runtime a netdev that may belong to the host. Another pod's ADD, or a GC that recovers the
 /// attachment of a killed DEL, only logs the netdev.
 #[test]
 fn a_netdev_that_may_be_the_hosts_is_removed_after_a_del_that_named_it() {

@@ -105,7 +105,7 @@ fn ipam_gets_addresses_that_are_away_from_the_host() {
     let third = ["10.0.3.5", "fd00:3::5"];
     let both = ["10.0.2.5", "10.0.3.5", "fd00:2::5", "fd00:3::5"];
     assert_eq!(told(&leases), [third]);
-    // a NIC of another pod
+    // eth3 is in another pod
     node.run("STATUS", None, &moved(&leases, &["eth2"]))
         .must_succeed();
     assert_eq!(told(&leases), [third]);
@@ -115,7 +115,7 @@ fn ipam_gets_addresses_that_are_away_from_the_host() {
         node.del(pod, &moved(&leases, &["eth2"])).must_succeed();
     }
     leases.calls();
-    // the other NICs of this pod
+    // each call also has the addresses of the pod's other NIC
     node.add(&first, &moved(&leases, &["eth2", "eth3"]))
         .must_succeed();
     assert_eq!(told(&leases), [both, both]);
@@ -285,7 +285,7 @@ fn a_successor_with_the_same_address_keeps_no_del_waiting() {
     let (old, new) = (node.pod("old"), node.pod("new"));
     node.add(&old, &config).must_succeed();
     node.kernel.with(|world| world.unmount(&old.netns));
-    // the DEL of the old pod is killed when IPAM has released the address
+    // stands for a DEL of the old pod that is killed after IPAM has released the address
     let lock = File::open(node.record_of(&old).with_extension("lock")).unwrap();
     lock.lock().unwrap();
     let result = node.add(&new, &config).must_succeed();

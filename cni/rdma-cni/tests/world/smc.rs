@@ -18,7 +18,7 @@ pub(crate) fn annotated(value: &str) -> Value {
     json!({ "io.kubernetes.cri.pod-annotations": { ANNOTATION: value, "other": "x" } })
 }
 
-/// Adds the annotation that requests SMC-R.
+/// Adds the annotation that requests SMC-R, and a user EID.
 pub(crate) fn ask(config: &mut Value) {
     config["runtimeConfig"] = annotated("true");
     config["smcUeid"] = "RACK-1".into();

@@ -63,8 +63,8 @@ impl Two {
         drop(lock::hold(&path, || lock::open(&path)).unwrap());
     }
 
-    /// Runs the first pod's `verb`, which sends the [held files](Self::hold_files). Then runs the second pod's
-    /// DEL, which begins when the first pod's devices are on the host.
+    /// Runs the first pod's `verb`, which sends the [lock of the rails files](Self::hold_files). Then runs the second
+    /// pod's DEL, which begins when the first pod's devices are on the host.
     fn end_at_once(&self, verb: impl FnOnce(Sender<Held>) + Send) {
         let (sender, receiver) = mpsc::channel();
         // keep the gate open for the second thread: it would otherwise wait behind a thread that waits for the
@@ -118,7 +118,7 @@ fn a_failed_add_and_a_del_remove_the_user_eid_once() {
     two.node.must_be(&before, "after both");
 }
 
-/// The kernel refuses a change for SMC-R to the first pod, so this pod starts without SMC-R.
+/// The kernel refuses an SMC-R setting of the first pod, so this pod starts without SMC-R.
 #[test]
 fn a_failed_adds_user_eid_is_not_left_to_it() {
     let two = Two::new();

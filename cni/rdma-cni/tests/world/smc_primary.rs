@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of SMC-R for a primary interface in another network than the rails. An RDMA device with one GID carries it,
-//! because the kernel chooses by the device. No other RDMA device can.
+//! Tests of SMC-R for a primary interface in another network than the rails. An RDMA device with one GID can carry the
+//! interface's connections, because the kernel then does not compare GID and address. No other RDMA device can.
 
 use crate::{
     leases::{Leases, bonds},

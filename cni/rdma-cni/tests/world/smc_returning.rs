@@ -141,7 +141,7 @@ fn smc_of_an_unreadable_record_stays() {
     }
 }
 
-/// CHECK does not expect settings that `rdma-cni` could not restore.
+/// CHECK does not expect the entries of a failed set-up, which `rdma-cni` could not remove.
 #[test]
 fn check_misses_nothing_of_a_pod_that_goes_without() {
     let node = Node::new(RdmaMode::Exclusive);
@@ -170,7 +170,7 @@ fn check_misses_nothing_of_a_pod_that_goes_without() {
     check().must_succeed();
 }
 
-/// DEL and GC use the record.
+/// DEL and GC ignore the invalid `smcUeid`, because they use the record.
 #[test]
 fn a_wrong_ueid_keeps_no_pod() {
     for verb in ["DEL", "GC"] {

@@ -10,7 +10,7 @@ use fake_kernel::{Verdict, World};
 use rdma_netns::{LinkChange, NetnsSide, Op, RdmaMode};
 use serde_json::{Value, json};
 
-/// Returns an answer of IPAM with two subnets: one of the pod alone, and one that pods share.
+/// Returns an answer of IPAM with the address `address`.
 fn answer(address: &str) -> Value {
     json!({ "cniVersion": "1.1.0", "ips": [{ "address": address }] })
 }

@@ -86,7 +86,7 @@ fn an_unreverted_value_is_an_error_and_not_a_host_value() {
     assert!(!node.record_of(&pod).exists());
 }
 
-/// If the verb were killed then, no verb would undo the change.
+/// The record cannot be written. If DEL were killed after a change without a record, no verb would undo the change.
 #[test]
 fn an_unrecorded_change_is_not_made() {
     let (node, pod) = node();

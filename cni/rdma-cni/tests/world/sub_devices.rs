@@ -37,7 +37,7 @@ fn in_shared_mode_a_sub_device_is_a_part_of_its_parent() {
         "{:?}",
         seen.rdma
     );
-    // the devices that `umad: true` gives to containers, and that a claim's CDI specification has
+    // the character devices that containers get with `umad: true` or by a claim
     let parent = seen.rdma.iter().find(|it| it.name == "mlx5_2");
     let nodes = parent.into_iter().flat_map(|it| &it.char_devices);
     let names: Vec<_> = nodes.map(|it| &*it.name).collect();

@@ -388,7 +388,7 @@ fn a_vf_of_an_earlier_plugin_keeps_its_settings() {
     let expected = "trust: net1 cannot be set up so: an earlier plugin of the chain";
     assert!(refused.contains(expected), "{refused}");
     node.must_be(&before, "refused");
-    // this field belongs to the whole attachment, and the other plugin reads it
+    // `args` belongs to the whole attachment, and the earlier plugin has used its `mac`
     node.add(&pod, &config).must_succeed();
     assert!(!node.kernel.journal().iter().any(sets_up_function));
 }

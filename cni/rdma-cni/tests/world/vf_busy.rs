@@ -94,7 +94,7 @@ fn add_does_not_wait_for_ever_and_undoes_what_it_did() {
         let node = Node::new(RdmaMode::Exclusive);
         let (pod, config) = (node.pod("a"), one_rail_set_up(&node));
         let before = node.snapshot();
-        // the driver refuses only the first change: changes that undo the rest succeed
+        // the driver refuses only the first change, again and again: the changes of the restore succeed
         node.kernel.begin();
         let mut first: Option<Op> = None;
         node.kernel.intercept(move |_, step| {
@@ -115,7 +115,7 @@ fn add_does_not_wait_for_ever_and_undoes_what_it_did() {
     }
 }
 
-/// Otherwise the next pod would have this pod's address.
+/// Without the wait, the next pod would have this pod's hardware address.
 #[test]
 fn del_waits_for_a_function_that_is_reset() {
     for (what, kind) in KINDS {

@@ -40,8 +40,8 @@ fn allowed(node: &Node) -> Value {
     with(&node.one_rail(), json!({ "podArguments": ["mac"] }))
 }
 
-/// Without the capability `mac`, Multus passes the request only in `CNI_ARGS`. The precedence is sriov-cni's
-/// (`CmdAdd()`, `pkg/cnicommands/cni.go`). Only the place of `args.cni` in it is `rdma-cni`'s own choice.
+/// Without the capability `mac`, Multus passes the request only in `CNI_ARGS`. The order of precedence is sriov-cni's
+/// (`CmdAdd()`, `pkg/cnicommands/cni.go`). Only the position of `args.cni` in this order is `rdma-cni`'s own choice.
 #[test]
 fn a_pod_requests_its_hardware_address_by_the_arguments() {
     let runtime = json!({ "runtimeConfig": { "mac": OF_RUNTIME } });

@@ -46,7 +46,7 @@ fn added(kinds: &[VfSettingKind]) -> (Node, Pod, Value, Snapshot, Value) {
     (node, pod, config, before, result)
 }
 
-/// sriov-cni does not read its settings back either.
+/// ADD does not read the setting back, like sriov-cni.
 #[test]
 fn an_unreported_setting_is_set_once_and_restored_once() {
     for kinds in [&KINDS[..1], &KINDS[1..], &KINDS] {
@@ -142,7 +142,7 @@ fn an_unrestored_setting_is_noted() {
     assert_eq!(lack.attribute, Attribute::Vf(VfSettingKind::Trust));
 }
 
-/// The earlier value of other kinds of settings would be unknown.
+/// DEL could not restore such a setting, because its earlier value is unknown.
 #[test]
 fn a_setting_without_default_is_refused_before_any_change() {
     for kind in [
