@@ -241,8 +241,8 @@ pub struct RailGid {
     pub index: u32,
 }
 
-/// A netdev of the host of one of two kinds: it has the same PCI function as a rail's netdev (the other port, a
-/// representor), or it lies on top of a shared netdev.
+/// A netdev of the host that has the same PCI function as a rail's netdev (another port, a representor), or that lies
+/// on top of a shared netdev.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sibling {
     /// Name on the host.

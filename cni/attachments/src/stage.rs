@@ -13,10 +13,10 @@ pub enum Stage {
     /// [running or was killed](crate::Phase::Attaching), the devices may still be on the host.
     #[default]
     Pod,
-    /// The pod still has the devices. They return to the host when the driver of their function is bound again.
+    /// The devices count as the pod's until the driver of their function is bound again.
     Rebinding {
-        /// Index of the netdev on the host, which the driver will make again. 0: the devices are neither in the host's
-        /// namespace nor in the pod's. Binding the driver again removes upper netdevs in other namespaces.
+        /// Index of the netdev, if the netdev is on the host: the driver makes it again, and upper netdevs in other
+        /// namespaces disappear. 0: the devices are neither in the host's namespace nor in the pod's.
         index: u32,
         /// The driver.
         driver: String,

@@ -70,7 +70,7 @@ pub struct Conf {
     pub attachment: Option<InterfaceName>,
     /// `requireRdma`
     pub require_rdma: bool,
-    /// Value of `rebindDriver`: DEL binds the drivers of moved functions again.
+    /// Value of `rebindDriver`: DEL binds the drivers of moved PCI functions again.
     pub rebind_driver: bool,
     /// Value of `ipam.type`, if an IPAM plugin assigns addresses.
     pub ipam: Option<String>,
@@ -132,9 +132,9 @@ pub enum ResultIps {
     #[default]
     All,
     /// The rails' addresses are only in `rails` and in the record. Addresses in the result would cause two problems:
-    /// CRI-O treats every address in the result as an address of the pod, and each reference plugin's CHECK expects
-    /// every address on the interface that this plugin made (`ValidateExpectedInterfaceIPs()`,
-    /// containernetworking/plugins `pkg/ip/utils_linux.go`).
+    /// CRI-O treats every address in the result as an address of the pod, and CHECK of a reference plugin expects every
+    /// address on the reference plugin's interface (`ValidateExpectedInterfaceIPs()`, containernetworking/plugins
+    /// `pkg/ip/utils_linux.go`).
     None,
 }
 

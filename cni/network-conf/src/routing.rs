@@ -11,7 +11,8 @@ pub struct Routing {
     /// `metric`: the metric of connected routes and of routes from IPAM. A route gets a higher metric if another route
     /// to the same destination has this metric or a higher one.
     pub metric: u32,
-    /// `tableBase`: routing table of rail 0. 0: neither rails nor other interfaces of the pod get tables.
+    /// `tableBase`: number of the first rail's routing table. If it is 0, neither rails nor other interfaces of the pod
+    /// get tables.
     pub table_base: u32,
 }
 

@@ -9,7 +9,7 @@ use rdma_netns::{Device, DeviceAddress};
 use rdma_resources::{CharNode, Grant, Published, Sharing, grant::GrantedDevice};
 use std::collections::BTreeMap;
 
-/// The devices to which an id of kubelet's allocation leads.
+/// An id of kubelet's allocation, resolved to devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Meaning {
     /// The id that kubelet allocated.
@@ -21,7 +21,7 @@ pub struct Meaning {
     /// The netdev to which the pod is attached, by device. Has an entry for each device whose resource has a `parents`
     /// setting.
     pub parents: BTreeMap<DeviceAddress, String>,
-    /// The access to the devices that containers got, from the id's grant.
+    /// The containers' access to the devices, from the id's grant.
     pub given: Vec<Given>,
     /// The claim through which the scheduler allocated the devices. `None`: kubelet allocated the devices through a
     /// device plugin.

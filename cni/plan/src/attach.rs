@@ -87,7 +87,7 @@ fn set_up(rail: &Rail, host_link: &Link, observed: &Observed, ops: &mut Vec<Op>)
     let Some(function) = Function::of(host_link, observed) else {
         return false;
     };
-    // once the netdev is in the pod, ADD has made all settings, and repeats only those that the PF's driver reports
+    // after the move, omits settings that the PF's driver does not report, because ADD has made them before the move
     let is_moved = matches!(
         locate::link(rail, host_link, observed),
         Ok(Located::At(NetnsSide::Pod, _))

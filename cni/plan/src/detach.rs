@@ -20,7 +20,7 @@ use rdma_netns::{
 #[derive(Debug, Default)]
 pub struct Others {
     /// Records of this boot whose devices are not restored yet. A pod can have exchanged names of netdevs. If a netdev
-    /// of such a record has a name that this attachment needs, the plan renames it.
+    /// of such a record has a name that this attachment needs, the plan renames that netdev.
     pub unrestored: Vec<Attachment>,
     /// Other attachments of the same pod, whose children stay.
     pub of_pod: Vec<Attachment>,
@@ -236,7 +236,7 @@ fn rail_to_host(
         located => located?,
     };
     let Located::At(side, link) = located else {
-        // the physical function reports the virtual function, which has no netdev, as when its driver is unbound
+        // a virtual function without a netdev, for example without a driver, also gets its settings back
         ops.extend(function.iter().filter(|it| it.is_there()).flat_map(lacks));
         ops.extend(bind);
         return Ok(ops);
@@ -277,7 +277,7 @@ fn rail_to_host(
         return Err(Obstacle::HostNameTaken { link, name });
     }
     ops.extend(uppers(attachment, (side, link), observed));
-    // removes addresses and routes whose lifetimes have expired since ADD
+    // leaves out recorded addresses and routes whose lifetimes have expired since ADD
     let host_link = host_link.aged(attachment.age(observed));
     let mut draft = LinkPlanner::new(side, link, &mut ops);
     match side {

@@ -95,7 +95,7 @@ pub enum Obstacle {
         /// The netdev's name in the pod.
         link: InterfaceName,
     },
-    /// The pod uses all routing tables from `routing.tableBase` on.
+    /// Too few consecutive routing tables are free from `routing.tableBase` on.
     #[error(
         "routing.tableBase: the pod uses all routing tables from {base} on; choose a lower base"
     )]

@@ -218,7 +218,8 @@ fn has_origin(
     }
     let known = match side {
         NetnsSide::Host => recorded,
-        // the record has no pod origin yet, so only the index counts: the pod has another number for the namespace
+        // the record has no pod origin yet, so only the lower netdev's index counts: the number of the lower netdev's
+        // namespace differs between pod and host
         NetnsSide::Pod => rail.pod_origin.unwrap_or(Origin {
             netns: link.origin.map_or(recorded.netns, |it| it.netns),
             ..recorded
@@ -232,7 +233,7 @@ fn has_origin(
 pub(super) fn child<'a>(rail: &Rail, shared: &Shared, observed: &'a Observed) -> Option<&'a Link> {
     let links = observed.pod.iter().flat_map(|pod| &pod.links);
     // the kernel reports no lower index if the lower index equals the child's own index (`nla_put_iflink()`,
-    // `net/core/rtnetlink.c`); an IPoIB child can have got such an index in the pod
+    // `net/core/rtnetlink.c`). An IPoIB child can have got such an index in the pod
     let hides_lower = |link: &Link| {
         link.ipoib.is_some() && link.parent.is_none() && link.index == shared.parent_index
     };

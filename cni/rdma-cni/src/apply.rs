@@ -46,7 +46,7 @@ pub enum Tries {
 
 impl Tries {
     /// Returns the position of a verb. `waits` is true if the verb continues to wait for missing netdevs. `age` is the
-    /// time since the earlier verb recorded its failure; `None`: the time is unknown.
+    /// time since the earlier verb recorded its failure, if this time is known.
     pub fn new(tried_before: bool, waits: bool, age: Option<Duration>) -> Self {
         match (tried_before, waits) {
             (false, _) => Self::First,

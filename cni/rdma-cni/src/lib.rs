@@ -10,7 +10,7 @@
 //!          store::save              the record, on disk before the first change
 //!                apply              the only loop that changes anything
 //!     char_devices, claims          the character devices that kubelet promised to containers
-//!         ipam, routing             addresses; metrics, tables and rules of their routes
+//!         ipam, routing             addresses, and the metrics, tables and rules of their routes
 //!          gids, rails              names for programs in the pod
 //! cni_protocol::result              prevResult and the rails
 //! ```

@@ -441,7 +441,7 @@ mod tests {
         }
     }
 
-    /// The network has the name of the lock file without its dot, or of the rails file.
+    /// A network may be called `lock` or `rails.json`.
     #[test]
     fn any_name_of_a_network_has_rails() {
         for network in ["lock", FILE] {

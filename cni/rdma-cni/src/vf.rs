@@ -113,8 +113,8 @@ pub fn record<K: Kernel>(
 }
 
 /// Replaces zero GUIDs in `vf` by the function's own GUIDs. The physical function reports zero for a GUID that it has
-/// not set (`mlx5_ib_get_vf_guid()`, `drivers/infiniband/hw/mlx5/ib_virt.c`). A function without a GUID gets GUIDs of
-/// ones, as with ib-sriov-cni, because the kernel accepts no zero GUID.
+/// not set (`mlx5_ib_get_vf_guid()`, `drivers/infiniband/hw/mlx5/ib_virt.c`). A function without a GUID gets a GUID
+/// whose bits are all 1, as with ib-sriov-cni, because the kernel accepts no zero GUID.
 fn name_guids(vf: &mut Vf, host_link: &Link, rdma: Option<&RdmaDevice>) {
     let or_own = |reported: Guid, own: Option<Guid>| match own.filter(|it| it.is_valid()) {
         _ if reported != Guid::ZERO => reported,

@@ -47,7 +47,7 @@ pub struct Grant {
     /// True if Allocate promised the container a CDI entry with its pod's rails ([`container`](crate::container)).
     #[serde(default, rename = "told")]
     pub promises_rails: bool,
-    /// Limits that Allocate promised the container in the CDI entry of its rails.
+    /// Limits that Allocate promised the container in its CDI entry.
     #[serde(flatten)]
     pub limits: ContainerLimits,
     /// Granted devices.

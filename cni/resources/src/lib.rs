@@ -6,8 +6,8 @@
 //! |---|---|---|---|
 //! | [`published`] | `<stateDir>/resources.json`: the devices of each resource's ids | the daemon | `rdma-cni` |
 //! | [`grant`] | `<stateDir>/granted/<resource>/<id>.json`: the devices that one Allocate granted | the daemon | the daemon, `rdma-cni` |
-//! | [`cdi`] | `<CDI directory>/rdma-device-plugin-rdma.json` | the daemon; after a move `rdma-cni` | the runtime |
-//! | [`container`] | `<CDI directory>/rdma-device-plugin-container.json`, `<stateDir>/containers/<resource>/<id>/` | the daemon | the runtime; libraries in the container |
+//! | [`cdi`] | `<CDI directory>/rdma-device-plugin-rdma.json` | the daemon, and `rdma-cni` after a move | the runtime |
+//! | [`container`] | `<CDI directory>/rdma-device-plugin-container.json`, `<stateDir>/containers/<resource>/<id>/` | the daemon | the runtime, libraries in the container |
 //! | [`limited`] | `<stateDir>/limited/<container id>.json`: the cgroups of a container with limits, and its pod | the hook | the daemon, `rdma-cni` |
 //!
 //! - [`hook`] contains a container's limits, and the hook that sets them.

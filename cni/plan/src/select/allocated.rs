@@ -155,8 +155,7 @@ fn wants_ipoib(conf: &Conf) -> bool {
     is_ipoib || conf.pkey.is_some()
 }
 
-/// Returns the RDMA device of `allotment` if the pod uses it without a netdev, with the reason. Returns `None` if a
-/// netdev can be shared.
+/// Returns the RDMA device of `allotment`, with the reason, if the pod uses it without a netdev.
 ///
 /// # Errors
 /// The port is Ethernet, so it has no GIDs without a netdev.

@@ -121,7 +121,7 @@ pub enum SelectError {
         /// The reason.
         reason: String,
     },
-    /// The netdev is a bond or a bond's port, which cannot be moved.
+    /// The netdev cannot be moved, for example because it is a bond or a port of another netdev.
     #[error("{link} cannot be moved into a pod: {reason}")]
     CannotMove {
         /// The netdev.

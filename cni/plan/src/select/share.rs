@@ -27,7 +27,7 @@ pub(super) fn bond_of<'a>(
 }
 
 /// Returns the reason why `link`, with the RDMA device `rdma`, is shared. Returns `None` if `link` is moved. `sharing`
-/// says whether several pods or only one pod may use the device, if kubelet allocated it.
+/// is the sharing mode of the device's resource, if kubelet allocated the device.
 pub(super) fn reason(
     mode: Mode,
     sharing: Option<Sharing>,
@@ -182,7 +182,7 @@ pub(super) fn movable(
             holder: holder.holder(),
         });
     }
-    // DEL would delete an upper netdev of a rail
+    // if the pod had an upper netdev of a rail, DEL would delete the upper netdev
     let mut pod = observed.pod.iter();
     if let Some(upper) = pod.find_map(|pod| pod.lying_on(NetnsSide::Host, link).next()) {
         return Err(SelectError::Below {

@@ -25,7 +25,7 @@ pub struct Incomplete {
     pub left: Vec<String>,
     /// True if a later try may succeed, because the kernel returns the devices of a dying namespace with a delay.
     pub awaited: bool,
-    /// True if the pod has more netdevs than one verb may remove under the node's lock. The next verb removes the rest.
+    /// True if the pod has more netdevs than one verb may remove under the node's lock. The next verb removes more.
     pub continues: bool,
     /// Indexes of the pod's netdevs that may belong to the host, and that the error message names.
     pub named: Vec<u32>,
@@ -254,7 +254,7 @@ pub fn restore<K: Kernel>(
         let round_made = make(kernel, pod, (&plans, spared), &observed);
         refused = round_made.refused;
         if continues {
-            // only the refusals of this batch count: the next verb executes the rest of the plans
+            // only the refusals of this batch count, because the next verb continues the removal
             let mut incomplete = incomplete(vec![], refused);
             incomplete.left.push(CONTINUES.to_owned());
             return Err(Incomplete {

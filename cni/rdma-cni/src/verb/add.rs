@@ -433,7 +433,7 @@ fn undo<K: Kernel>(
             lacking = home.lacks;
             match teardown::addresses(node, attachment, Some(&netns), &conflicts) {
                 Ok(()) => forget(node, &attachment.key, lock),
-                // the runtime's DEL calls the IPAM plugin again; another call at this time would probably fail too
+                // the runtime's DEL calls the IPAM plugin again, because another call now would probably fail too
                 Err(error) => {
                     held = Some(error);
                     None

@@ -89,7 +89,7 @@ pub fn status<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
     }
 }
 
-/// Returns the errors of IPAM's STATUS. Calls it once for each netdev of the rails, if the netdevs are known.
+/// Returns the errors of IPAM's STATUS, which is called once for each netdev of the rails, if the netdevs are known.
 fn ask<K>(node: &Node<'_, K>, name: &str, masters: &[Master<'_>]) -> Vec<IpamError> {
     let ipam = match Ipam::find(name, node.environment, &node.conf.raw) {
         Ok(ipam) => ipam,

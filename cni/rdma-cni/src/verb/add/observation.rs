@@ -50,8 +50,8 @@ fn observe<K: Kernel>(
     pod: &K::Pod,
     holders: &[Attachment],
 ) -> Result<Observed, Error> {
-    // two rounds: in the first round another device may have the name; only two, because a pod may rename a device
-    // again and again
+    // a second round, because another device may have the name in the first round. No third round, because a pod may
+    // rename a device again and again
     let mut tries = 0..2;
     loop {
         let mut observed = node.observe(choice, Some(pod))?;
