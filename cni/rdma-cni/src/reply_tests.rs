@@ -159,7 +159,7 @@ fn a_named_device_is_moved_only_by_mode_move() {
         "102 eth0 is not moved into a pod: the node's default route uses it; set mode to \"move\" to move it \
          nevertheless",
     );
-    // a restore could not make the netdev a port again
+    // a restore could not make eth4 a port of hv0 again
     takes(
         json!({"devices": [{"netdev": "eth4"}], "mode": "move"}),
         "102 eth4 cannot be moved into a pod: it is a port of another netdev (a bond, a bridge, or a netdev that it \

@@ -45,7 +45,7 @@ fn only_a_pods_own_devices_are_queried() {
     }
 }
 
-/// The RDMA device of a bond is that of the bond's first port. The configuration does not name this device's hardware.
+/// The configuration names the bond, and not the hardware of the bond's RDMA device.
 #[test]
 fn a_bonds_device_is_queried_and_a_plain_nics_is_not() {
     let leases = Leases::on(Node::with(bonds(2)));

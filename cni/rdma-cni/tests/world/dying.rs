@@ -74,7 +74,7 @@ fn restore(
     node.must_be(before, what);
 }
 
-/// A verb that the test kills. `after_add` is true if an ADD succeeds before it.
+/// A verb that the test kills. `after_add` is true if an ADD succeeds before this verb.
 struct Killed {
     config: fn(&Node) -> Value,
     verb: &'static str,

@@ -15,7 +15,6 @@ type Config = fn(&Node) -> Value;
 
 const CONFIGS: [Config; 3] = [Node::two_rails, one_rail_with_smc, one_rail_set_up];
 
-/// Returns the number of changes of an ADD.
 fn changes_of_add(config: Config) -> usize {
     let node = Node::new(RdmaMode::Exclusive);
     node.add(&node.pod("a"), &config(&node)).must_succeed();

@@ -40,7 +40,6 @@ const KINDS: [(&str, Kind, usize); 9] = [
     ("route", |it| matches!(it, LinkChange::AddRoute(_)), 2),
 ];
 
-/// Returns true if the operation is a change of this kind.
 fn is(op: &Op, kind: Kind) -> bool {
     matches!(op, Op::Link { change, .. } if kind(change))
 }
@@ -292,7 +291,7 @@ fn a_gateway_that_is_not_reachable_any_more() {
     );
 }
 
-/// A rail must get back namespace, name and RDMA device.
+/// DEL must restore a rail's namespace, name and RDMA device.
 #[test]
 fn an_unrestored_mandatory_setting_keeps_the_record() {
     type Mandatory = fn(&Op) -> bool;

@@ -62,7 +62,6 @@ impl Cluster {
         self.node.pod(name)
     }
 
-    /// Runs `command` as kubelet's runtime does.
     pub(crate) fn run(&self, command: &str, pod: &Pod, config: &Value) -> Answer {
         let args = format!(
             "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME={}",
@@ -223,7 +222,6 @@ pub(crate) fn every(addresses: &[&str], sharing: Sharing) -> published::Resource
     }
 }
 
-/// Returns the record of `pod`.
 pub(crate) fn record(cluster: &Cluster, pod: &Pod) -> Value {
     let text = std::fs::read(cluster.node.record_of(pod)).unwrap();
     serde_json::from_slice(&text).unwrap_or(json!(null))

@@ -32,7 +32,6 @@ esac
 exit 0
 "#;
 
-/// Installs `script` as the plugin `name` of the node.
 pub(crate) fn install(node: &Node, name: &str, script: &[u8]) {
     // a separate process writes the file, so that no child process of another test has it open for writing when the
     // node starts the plugin (ETXTBSY)
@@ -47,7 +46,6 @@ pub(crate) fn install(node: &Node, name: &str, script: &[u8]) {
     assert!(install.wait().unwrap().success());
 }
 
-/// A call of the plugin.
 #[derive(Debug)]
 pub(crate) struct Call {
     /// Verb, container and rail of the call, such as `ADD a rdma0`.
@@ -160,7 +158,6 @@ impl Leases {
         pods
     }
 
-    /// Returns the content of a pod's rails file.
     pub(crate) fn rails_file(&self, pod: &str) -> Option<Value> {
         let path = format!("state/rails/rails/{pod}/rails.json");
         let text = fs::read(self.node.state.path().join(path)).ok()?;
@@ -208,7 +205,6 @@ pub(crate) fn run_named(
     serde_json::from_slice(&output).unwrap_or(Value::Null)
 }
 
-/// Returns a netdev of a pod.
 #[track_caller]
 pub(crate) fn link_of(node: &Node, pod: &Pod, name: &str) -> Link {
     let netns = node.netns(pod);

@@ -119,7 +119,7 @@ pub(crate) fn node(ops: Vec<Op>) -> Node {
     Node::with(world)
 }
 
-/// Returns the configuration of `eth2` alone, by which the host's only default route leaves.
+/// Returns a configuration that moves only `eth2`, by which the host's only default route leaves.
 pub(crate) fn one_rail(node: &Node) -> Value {
     let mut config = node.one_rail();
     config["mode"] = "move".into();

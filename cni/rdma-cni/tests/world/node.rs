@@ -20,7 +20,6 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// A node.
 pub(crate) struct Node {
     pub(crate) kernel: FakeKernel,
     pub(crate) state: TempDir,
@@ -37,7 +36,6 @@ pub(crate) struct Pod {
 }
 
 impl Pod {
-    /// Returns another attachment of the pod.
     pub(crate) fn attachment(&self, ifname: &'static str) -> Self {
         Self {
             ifname,
@@ -46,7 +44,6 @@ impl Pod {
     }
 }
 
-/// The program's answer.
 #[derive(Clone, Debug)]
 pub(crate) struct Answer {
     pub(crate) value: Value,
@@ -189,7 +186,6 @@ pub(crate) fn name(text: &str) -> InterfaceName {
     InterfaceName::try_from(text).unwrap()
 }
 
-/// Returns a change of a netdev on the host.
 pub(crate) fn host_change(link: &str, change: LinkChange) -> Op {
     Op::Link {
         at: NetnsSide::Host,
@@ -243,7 +239,6 @@ impl Node {
         }
     }
 
-    /// Returns a new pod with a namespace.
     pub(crate) fn pod(&self, container: &str) -> Pod {
         let netns = PathBuf::from(format!("/run/netns/{container}"));
         self.kernel.with(|world| world.create_namespace(&netns));
@@ -259,7 +254,6 @@ impl Node {
         id.expect("the pod's namespace")
     }
 
-    /// Returns the configuration of both rails.
     pub(crate) fn two_rails(&self) -> Value {
         self.config(json!({ "devices": [{ "netdev": "eth2" }, { "netdev": "eth3" }] }))
     }
@@ -270,7 +264,6 @@ impl Node {
         self.kernel.journal().iter().filter(is_rebind).count()
     }
 
-    /// Returns the configuration of one rail.
     pub(crate) fn one_rail(&self) -> Value {
         self.config(json!({ "deviceID": "0000:3b:00.2" }))
     }
@@ -372,7 +365,6 @@ impl Node {
         gate::pass(!config["ipam"].is_null(), || run(&node))
     }
 
-    /// Returns the environment in which a runtime starts `command`.
     fn environment(
         &self,
         command: &str,
@@ -395,12 +387,10 @@ impl Node {
         environment
     }
 
-    /// Runs GC with the `valid` pods.
     pub(crate) fn gc(&self, valid: &[&Pod], config: &Value) -> Answer {
         self.run("GC", None, &Self::of_gc(valid, config))
     }
 
-    /// Returns the configuration of GC with the `valid` pods.
     pub(crate) fn of_gc(valid: &[&Pod], config: &Value) -> Value {
         let valid: Vec<Value> = valid
             .iter()

@@ -12,7 +12,6 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-/// Returns `config` with `rebindDriver`.
 fn rebinding(mut config: Value) -> Value {
     config["rebindDriver"] = json!(true);
     config

@@ -253,7 +253,7 @@ fn an_ipvlan_child_has_its_parents_address() {
         on_host(node, "bond0").unwrap().mac
     );
     leases.check(&pod, &config, &result).must_succeed();
-    // all children of one parent have one kind
+    // the kernel allows only one kind of children on one parent
     let message = node.add(&other, &leases.config(json!({}))).must_fail(102);
     assert!(message.contains("bond0"), "{message}");
     assert!(message.contains("container a"), "{message}");

@@ -47,7 +47,6 @@ fn run_as(
     Answer { value }
 }
 
-/// Returns the plan for `pod`.
 fn plan(node: &Node, pod: &Pod, config: &Value) -> String {
     let environment = [
         ("CNI_CONTAINERID", &*pod.container),
@@ -66,7 +65,6 @@ fn plan(node: &Node, pod: &Pod, config: &Value) -> String {
     String::from_utf8(output).unwrap()
 }
 
-/// Changes the record of `pod`.
 fn edit(node: &Node, pod: &Pod, change: impl FnOnce(&mut Value)) {
     let path = node.record_of(pod);
     let mut record = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
@@ -219,7 +217,7 @@ fn gc_keeps_the_lease_of_a_rail_with_the_runtimes_name() {
     assert!(valid.as_array().unwrap().contains(&it), "{valid}");
 }
 
-/// The readable record of one attachment does not contain the rails of the other.
+/// The attachments belong to one pod. The readable record of one attachment does not contain the other's rails.
 #[test]
 fn gc_keeps_the_leases_of_the_unreadable_one_of_two_attachments() {
     let leases = moving();

@@ -122,7 +122,7 @@ fn a_pod_that_requests_smc_gets_ids_for_its_rail_and_its_primary_interface() {
         })
     });
     let pod = node.pod("a");
-    // in the rail's subnet
+    // the address is in the rail's subnet
     let previous = primary(&node, &pod, "net7", &["10.0.2.77/24"]);
     let before = node.snapshot();
     let mut config = one_rail_that_asks(&node);

@@ -57,7 +57,6 @@ impl Two {
         self.await_lock();
     }
 
-    /// Waits until the node's lock is free.
     fn await_lock(&self) {
         let path = self.node.state.path().join("state/lock");
         drop(lock::hold(&path, || lock::open(&path)).unwrap());

@@ -109,7 +109,7 @@ fn the_path_of_the_namespace_is_gone_and_another_pod_has_the_nic() {
     node.must_be(&before, "after both");
 }
 
-/// When a driver's module was unloaded, SMC and all its settings disappeared.
+/// The kernel has no SMC any more, so all SMC-R settings have disappeared too.
 #[test]
 fn smc_itself_is_gone() {
     let node = Node::new(RdmaMode::Exclusive);

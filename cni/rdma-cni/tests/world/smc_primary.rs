@@ -12,7 +12,6 @@ use rdma_netns::{Address, LinkChange, NetnsSide, Op, RdmaMode, link::IFA_F_NOPRE
 use serde_json::{Value, json};
 use std::fs;
 
-/// The name of the pods' primary interface.
 const PRIMARY: &str = "net7";
 
 /// Returns a pod with a primary interface in its own network, and the pod's configuration.
@@ -29,7 +28,6 @@ fn carried(record: &Value) -> Vec<&str> {
         .collect()
 }
 
-/// Returns all addresses of the pod's netdev `link`.
 fn addresses(node: &Node, pod: &Pod, link: &str) -> Vec<Address> {
     let netns = node.netns(pod);
     let of = |link| node.kernel.with(|world| world.link(netns, link).cloned());

@@ -404,7 +404,7 @@ fn device_settings() {
         panic!("{notes:?}");
     };
     let name = &note.host_link.name;
-    // `doctor` observes in this way
+    // observes as `doctor` does
     let left = || {
         let mut observed = node.kernel.observe(None).unwrap();
         let link = observed.host.link(name).unwrap();

@@ -40,7 +40,6 @@ pub(crate) fn one_rail_set_up(node: &Node) -> Value {
     with(&node.one_rail(), &example())
 }
 
-/// Returns `config` with the fields of `settings`.
 fn with(config: &Value, settings: &Value) -> Value {
     let mut config = config.clone();
     for (field, value) in settings.as_object().unwrap() {
@@ -66,7 +65,6 @@ fn set_up() -> Vec<VfSetting> {
     ]
 }
 
-/// Returns the kernel's settings of function `address`.
 fn settings(node: &Node, address: &str) -> Vec<VfSetting> {
     let address = address.to_owned().try_into().unwrap();
     node.kernel
@@ -146,7 +144,7 @@ fn nics_that_are_not_requested_are_not_touched() {
     let node = Node::new(RdmaMode::Exclusive);
     let (pod, config) = (node.pod("a"), with(&node.one_rail(), &json!({"vlan": 7})));
     node.add(&pod, &config).must_succeed();
-    // another program owns this setting, now and at DEL
+    // another program changes a setting that the configuration does not request, so DEL keeps the change
     set(&node, VfSetting::Trust(true));
     node.del(&pod, &config).must_succeed();
     has(
