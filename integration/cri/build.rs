@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Rust code of the interface in `proto/`, without `protoc`.
+//! Generates Rust code from `proto/cri.proto`, without `protoc`.
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-changed=proto/cri.proto");

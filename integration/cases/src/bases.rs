@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which bases there are, and which of them are used.
+//! Finds base documents that no case uses.
 
 use serde_json::Value;
 use std::{
@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A base below `bases` that neither one of `cases` nor another base names.
+/// Returns a file below `bases` that neither one of `cases` nor another base names as its base.
 pub(crate) fn unused(bases: &Path, cases: &[PathBuf]) -> Option<String> {
     let mut files = vec![];
     find(bases, &mut files);
@@ -27,7 +27,7 @@ pub(crate) fn unused(bases: &Path, cases: &[PathBuf]) -> Option<String> {
     names.into_iter().find(|name| !named.contains(name))
 }
 
-/// The files below `directory`.
+/// Adds all files below `directory` to `files`.
 fn find(directory: &Path, files: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         let path = entry.path();
@@ -38,7 +38,7 @@ fn find(directory: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// The bases that `value` names.
+/// Adds the bases that `value` names, at any depth, to `named`.
 fn name(value: &Value, named: &mut BTreeSet<String>) {
     match value {
         Value::Object(members) => {

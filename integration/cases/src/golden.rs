@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Comparison of the text made of each case with the text in its file.
+//! Compares the text that a test makes from each case with the text in the case's file.
 
 use std::{
     env,
@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Returns the cases in `directory`, below a package's `manifest` directory, sorted.
+/// Returns the files in `directory` of the package at `manifest` that `is_case` accepts; sorted.
 ///
 /// # Panics
 /// The directory cannot be read.
@@ -21,11 +21,12 @@ pub fn cases(manifest: &str, directory: &str, is_case: impl Fn(&Path) -> bool) -
     cases
 }
 
-/// Asserts that the text `made` of every case is the text in its file `written`. A failure shows the lines that differ,
-/// of all cases. With `UPDATE_PLANS` set it writes every file again: read the files before you commit them.
+/// Asserts that the text that `made` returns for each case is the text in the case's file `written`. A failure shows
+/// the lines that differ, of all cases. With `UPDATE_PLANS` set it writes every file again: read the files before you
+/// commit them.
 ///
 /// # Panics
-/// Something differs.
+/// A text differs.
 #[track_caller]
 pub fn assert_as_written(
     cases: &[PathBuf],
@@ -52,7 +53,7 @@ pub fn assert_as_written(
     );
 }
 
-/// Returns the lines that differ, between the lines that both begin and end with.
+/// Returns the lines that differ, without the common lines at the beginning and at the end.
 fn difference(written: &str, made: &str) -> String {
     let (old, new): (Vec<&str>, Vec<&str>) = (written.lines().collect(), made.lines().collect());
     let same = |(a, b): &(&&str, &&str)| a == b;
@@ -75,11 +76,11 @@ fn difference(written: &str, made: &str) -> String {
     shown('-', &old) + &shown('+', &new)
 }
 
-/// Asserts that `said` of each input in the texts of `directory`, below a package's `manifest` directory, is the text
-/// below the input.
+/// Asserts, for each input in the text files of `directory` of the package at `manifest`, that the lines below the
+/// input are the lines that `said` returns for it.
 ///
 /// # Panics
-/// Something differs, or there is no text.
+/// A line differs, or the directory has no text file.
 #[track_caller]
 pub fn assert_said_of_each(manifest: &str, directory: &str, said: impl Fn(&str) -> Vec<String>) {
     let is_text = |path: &Path| path.extension().is_some_and(|it| it == "txt");
@@ -91,8 +92,8 @@ pub fn assert_said_of_each(manifest: &str, directory: &str, said: impl Fn(&str) 
     });
 }
 
-/// `text` written again: each line that is neither empty, indented nor a comment (`#`) is an input, and
-/// the lines below it, indented, are what is `said` of it.
+/// Returns `text` with its answers made again. A line that is neither empty, indented nor a comment (`#`) is an input;
+/// the indented lines below it are the lines that `said` returns for the input.
 fn said_of_each(text: &str, said: impl Fn(&str) -> Vec<String>) -> String {
     let mut written = String::new();
     for line in text.lines().filter(|line| !line.starts_with(' ')) {
@@ -106,10 +107,10 @@ fn said_of_each(text: &str, said: impl Fn(&str) -> Vec<String>) -> String {
     written
 }
 
-/// The fields of a structure, as `Debug` writes it; of a pattern its text alone.
+/// Returns the fields of a structure from its `Debug` text. A glob pattern in it is reduced to the pattern's text.
 ///
 /// # Panics
-/// It is no structure.
+/// `debug` is not the text of a structure.
 #[track_caller]
 pub fn debug_fields(debug: &str) -> Vec<String> {
     let mut parts = debug.split(", tokens: [");

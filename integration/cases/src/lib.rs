@@ -1,22 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Test cases as data: a file says what is special in its case, and a file of text beside it what
-//! comes of it. [`golden`] compares what is made with what was written.
+//! Test cases as data. A JSON file says how its case differs from a base document, and a text file next to it has the
+//! expected result. [`golden`] compares the result with this text.
 //!
-//! A case is `NAME.json`, the text `NAME.txt`. An object in a case that has a member `base` is the
-//! document of that name, and the other members are what differs from it: a JSON merge patch
-//! (RFC 7396). `"base": "link/vf"` is `bases/link/vf.json`, where `bases` is beside the directory of
-//! the cases. A base can have a base of its own.
+//! A case is `NAME.json`, its text `NAME.txt`. An object with a member `base` stands for the document of that name; its
+//! other members change this document, as a JSON merge patch does (RFC 7396). `"base": "link/vf"` is the file
+//! `bases/link/vf.json`, with `bases` next to the directory of the cases. A base can have a base too.
 //!
-//! A merge patch cannot change single elements of a list. So here, as in Kubernetes' strategic
-//! merge patch, an object in the place of a list of objects has the list's elements by name:
+//! A merge patch cannot change single elements of a list. So here, as in Kubernetes' strategic merge patch, an object
+//! can change a list of objects: its members are the list's elements by name:
 //!
 //! ```json
 //! {"base": "observed/vf", "host": {"links": {"eth2": {"up": false}, "eth3": null}}}
 //! ```
 //!
-//! `eth2` is down, `eth3` is not there; a name that the list does not have is a new element at its
-//! end. An element's name is the first of [`NAMES`] that it has. Elements without one are counted
-//! from 0.
+//! This sets `eth2` down and removes `eth3`. A name that is not in the list adds an element at the end. An element's
+//! name is the value of its first member that is in [`NAMES`]. Elements without such a member are counted from 0.
 
 mod bases;
 pub mod golden;
@@ -29,11 +27,10 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-/// The cases in `directory`, below a package's `manifest` directory; sorted.
+/// Returns the cases in `directory` of the package at `manifest`, sorted.
 ///
 /// # Panics
-/// The directory cannot be read, or has a text without a case; or there is a base that nothing is
-/// made from.
+/// The directory cannot be read, a text has no case, or no case uses one of the bases.
 #[track_caller]
 pub fn list(manifest: &str, directory: &str) -> Vec<PathBuf> {
     let is_case = |path: &Path| path.extension().is_some_and(|it| it == "json");
@@ -49,19 +46,20 @@ pub fn list(manifest: &str, directory: &str) -> Vec<PathBuf> {
     cases
 }
 
-/// Asserts that `made` of every case is the text beside it ([`golden::assert_as_written`]).
+/// Asserts that the text that `made` returns for each case is the text next to the case
+/// ([`golden::assert_as_written`]).
 ///
 /// # Panics
-/// Something differs.
+/// A text differs.
 #[track_caller]
 pub fn assert_as_written(cases: &[PathBuf], made: impl Fn(&Path) -> String) {
     golden::assert_as_written(cases, |case| case.with_extension("txt"), made);
 }
 
-/// The document that the file at `path` stands for.
+/// Returns the document that the case at `path` stands for, with its bases merged.
 ///
 /// # Panics
-/// The file cannot be read, a base of it is not there, or it removes what is not there.
+/// The file cannot be read, one of its bases is missing, or it removes a member that the base lacks.
 #[track_caller]
 pub fn read(path: &Path) -> Value {
     let bases = path.parent().and_then(Path::parent).expect("a directory");
@@ -69,19 +67,19 @@ pub fn read(path: &Path) -> Value {
     read.unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// [`read`], as what it is.
+/// [`read`], deserialized to `T`.
 ///
 /// # Panics
-/// As [`read`] does; or the document is no `T`.
+/// As in [`read`]; also if the document is no `T`.
 #[track_caller]
 pub fn read_as<T: DeserializeOwned>(path: &Path) -> T {
     parse(path, read(path))
 }
 
-/// `value`, which is from the case at `path`, as what it is.
+/// Deserializes `value`, which is from the case at `path`, to `T`.
 ///
 /// # Panics
-/// It is no `T`.
+/// `value` is no `T`.
 #[track_caller]
 pub fn parse<T: DeserializeOwned>(path: &Path, value: Value) -> T {
     let text = value.to_string();

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A document from its base and what differs.
+//! Makes a document from its base and the case's changes.
 
 use serde_json::{Map, Value};
 use std::{fs, path::Path};
 
-/// The members that name an element of a list; the first that an element has counts.
+/// The members that can name an element of a list. The first of them that an element has is its name.
 pub const NAMES: [&str; 8] = [
     "name",
     "address",
@@ -18,10 +18,10 @@ pub const NAMES: [&str; 8] = [
 
 const NOT_THERE: &str = "it is not there to be taken away";
 
-/// The directory that has the bases.
+/// The directory with the base documents.
 pub(crate) struct Bases<'a>(pub(crate) &'a Path);
 
-/// The document in `file`, with all its bases.
+/// Returns the document in `file`, merged with its bases.
 pub(crate) fn read(file: &Path, bases: &Bases<'_>) -> Result<Value, String> {
     let text = fs::read(file).map_err(|error| error.to_string())?;
     let patch = serde_json::from_slice(&text).map_err(|error| error.to_string())?;
@@ -30,7 +30,7 @@ pub(crate) fn read(file: &Path, bases: &Bases<'_>) -> Result<Value, String> {
     Ok(document)
 }
 
-/// Changes `target` as `patch` says.
+/// Applies the merge patch `patch` to `target`.
 fn merge(target: &mut Value, patch: &Value, bases: &Bases<'_>) -> Result<(), String> {
     match patch {
         Value::Object(patch) => merge_members(target, patch, bases),
@@ -118,7 +118,7 @@ fn merge_element(
     }
 }
 
-/// An element called `name`, as those of `list` are.
+/// Returns a new element called `name`. The member for the name is the member that names the first element of `list`.
 fn new_element(
     list: &[Value],
     name: &str,
@@ -142,7 +142,7 @@ fn new_element(
     Ok(element)
 }
 
-/// The member that names the element which is `at` its place of a list, and its name.
+/// Returns the member that names `element`, and its name. Without such a member the name is the position `at`.
 fn name_of(at: usize, element: &Value) -> (Option<&'static str>, String) {
     let named = NAMES.iter().find_map(|member| match &element[*member] {
         Value::String(name) => Some((Some(*member), name.clone())),

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A case is its base and what differs.
+//! Tests that a case is its base with the case's changes.
 
 use serde_json::{Value, json};
 use std::{any::Any, fs, panic};
 
-/// Returns the object that `case` stands for, with the bases that every test here has.
+/// Returns the document for `case`, with the bases that all tests here use.
 fn read(case: &Value) -> Value {
     let root = tempfile::tempdir().expect("a directory");
     let write = |name: &str, text: &Value| {
@@ -27,7 +27,7 @@ fn read(case: &Value) -> Value {
     cases::read(&root.path().join("cases/a.json"))
 }
 
-/// Returns the message that refuses `case`.
+/// Returns the message with which `read` refuses `case`.
 fn refused(case: &Value) -> String {
     let refused = panic::catch_unwind(|| read(case)).expect_err("refused");
     let text = refused.downcast::<String>().expect("a text");
@@ -49,7 +49,7 @@ fn members_change_come_and_go() {
         read,
         json!({"mode": "exclusive", "rails": [], "pod": {"a": 1}})
     );
-    // in the order in which they were written
+    // the members keep the order of the files: first the base's, then the case's
     let members: Vec<_> = read.as_object_mut().expect("an object").keys().collect();
     assert_eq!(members, ["mode", "rails", "pod"]);
 }
@@ -68,12 +68,12 @@ fn elements_of_a_list_go_by_their_names() {
         links(json!({"eth8": {"up": false}})),
         json!([one, other, {"name": "eth8", "up": false}])
     );
-    // a list of anything else is replaced
+    // a list or an object replaces a number
     let case = json!({"base": "host", "links": {"eth2": {"mtu": [1]}}});
     let changed = json!({"a": {"base": "host", "links": {"eth2": {"mtu": {"b": 1}}}}});
     assert_eq!(read(&case)["links"][0]["mtu"], json!([1]));
     assert_eq!(read(&changed)["a"]["links"][0]["mtu"], json!({"b": 1}));
-    // without names: by their places
+    // elements without names are counted
     let case = json!({"base": "host", "rails": {"1": {"state": 4}}});
     assert_eq!(read(&case)["rails"], json!([{"state": 1}, {"state": 4}]));
 }
@@ -85,7 +85,7 @@ fn there_are_bases_within_a_case() {
     let expanded = json!({"name": "eth9", "ports": ports});
     assert_eq!(read(&json!({"home": vf})), json!({"home": expanded}));
     assert_eq!(read(&json!([vf])), json!([expanded]));
-    // instead of what the outer base has there
+    // a base inside an element replaces the element of the outer base
     let case = json!({"base": "host", "links": {"eth3": vf, "eth4": vf}});
     let mut new = expanded.clone();
     new["name"] = "eth4".into();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Addresses and the routes that come with them.
+//! IP addresses, and the prefix routes that the kernel adds with them.
 
 use crate::{Node, ops::*};
 use nix::errno::Errno;
@@ -8,7 +8,8 @@ use rdma_netns::{
     link::{IFA_F_NODAD, IFA_F_NOPREFIXROUTE},
 };
 
-/// `ipv6_link_dev_addr()`, `net/ipv6/addrconf.c`: by scope, and then the newest.
+/// The kernel orders IPv6 addresses by scope, and within a scope the newest comes first (`ipv6_link_dev_addr()`,
+/// `net/ipv6/addrconf.c`).
 pub fn the_newest_ipv6_address_stands_first(node: &Node<'_, impl Kernel>) {
     node.addressed();
     for text in ["fe80::7/64", "fd00::6/64", "10.0.0.6/24", "fd00:1::7/64"] {
@@ -51,7 +52,7 @@ pub fn replacing_an_ipv4_address_changes_metric_and_lifetime_only(node: &Node<'_
     assert_eq!(link.routes[0].metric, Some(77));
 }
 
-/// An IPv4 host address has none, an IPv6 one has.
+/// An IPv4 address with prefix length 32 has no prefix route. IPv6 addresses of any length have one.
 pub fn prefix_routes_come_and_go_with_addresses(node: &Node<'_, impl Kernel>) {
     node.addressed();
     let before = destinations(&node.host("nic0"));
@@ -71,7 +72,7 @@ pub fn prefix_routes_come_and_go_with_addresses(node: &Node<'_, impl Kernel>) {
     assert_eq!(node.host("nic0").routes, []);
 }
 
-/// Instead of its own network.
+/// The prefix route of an address with a peer leads to the peer, and not to the address's own network.
 pub fn a_peer_has_the_prefix_route(node: &Node<'_, impl Kernel>) {
     node.addressed();
     let with_peer = Address {
@@ -83,7 +84,8 @@ pub fn a_peer_has_the_prefix_route(node: &Node<'_, impl Kernel>) {
     assert!(routes.contains(&"10.4.0.2/32".to_owned()), "{routes:?}");
 }
 
-/// Unless `promote_secondaries` is set (`__inet_del_ifa()`, `net/ipv4/devinet.c`).
+/// Removing an IPv4 primary removes its secondaries, unless `promote_secondaries` is set (`__inet_del_ifa()`,
+/// `net/ipv4/devinet.c`).
 pub fn an_ipv4_primary_takes_its_secondaries_along(node: &Node<'_, impl Kernel>) {
     node.addressed();
     node.make(add("nic0", address("10.0.0.6/24")));
@@ -91,7 +93,7 @@ pub fn an_ipv4_primary_takes_its_secondaries_along(node: &Node<'_, impl Kernel>)
     assert_eq!(texts(&node.host("nic0")), ["fd00::5/64"]);
 }
 
-/// The rule holds for both families.
+/// The prefix routes of both families get the metric of their address.
 pub fn a_metric_is_that_of_the_prefix_route(node: &Node<'_, impl Kernel>) {
     node.make(up("nic0", true));
     for (text, network) in [("10.1.0.5/24", "10.1.0.0"), ("fd01::5/64", "fd01::")] {
@@ -109,7 +111,8 @@ pub fn a_metric_is_that_of_the_prefix_route(node: &Node<'_, impl Kernel>) {
     }
 }
 
-/// Adding an address again changes nothing. An address that was removed and added again is reported as before.
+/// The kernel reports an added address with all attributes. Adding it again changes nothing. An address that was
+/// removed and added again is reported as before.
 pub fn what_was_added_is_seen(node: &Node<'_, impl Kernel>) {
     node.make(up("nic0", true));
     let wanted = [
@@ -171,7 +174,7 @@ pub fn what_was_added_is_seen(node: &Node<'_, impl Kernel>) {
     assert_eq!(seen(), wanted);
 }
 
-/// They run down.
+/// The reported lifetimes decrease with time.
 pub fn lifetimes_are_seen(node: &Node<'_, impl Kernel>) {
     for text in ["10.1.0.5/24", "fd01::5/64"] {
         let limited = Address {
@@ -189,7 +192,7 @@ pub fn lifetimes_are_seen(node: &Node<'_, impl Kernel>) {
     }
 }
 
-/// The rule holds for both families.
+/// The kernel refuses to remove a missing address of either family.
 pub fn an_address_that_is_not_there_cannot_be_taken_away(node: &Node<'_, impl Kernel>) {
     for text in ["10.1.0.5/24", "fd01::5/64"] {
         let refused = node.refused(remove("nic0", address(text)));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Macvlan children of a host netdev, made in the pod. Not every kernel under test has ipvlan.
+//! Macvlan children of a host netdev, made in the pod. Ipvlan has its own module, because not every kernel under test
+//! has it.
 
 use crate::{Node, ops::*};
 use nix::errno::Errno;
@@ -9,7 +10,7 @@ const PASSTHRU: Child = Child::Macvlan {
     mode: MacvlanMode::Passthru,
 };
 
-/// The child is down, and its only lower netdev on the host is its parent.
+/// The new child is down. Its lower netdev is its parent on the host.
 pub fn made_in_the_pod_with_a_mac_of_its_own(node: &Node<'_, impl Kernel>) {
     let before = node.observe().host.links;
     let parent = node.host("nic0");
@@ -58,7 +59,8 @@ pub fn a_name_is_taken_in_the_pod_alone(node: &Node<'_, impl Kernel>) {
     assert_eq!(refused, Errno::ENODEV);
 }
 
-/// A passthru child has its parent's hardware address (`macvlan_common_newlink()`, `drivers/net/macvlan.c`).
+/// A parent with a passthru child refuses more children, and a parent with a child refuses a passthru child. A passthru
+/// child has its parent's hardware address (`macvlan_common_newlink()`, `drivers/net/macvlan.c`).
 pub fn a_passthru_child_is_the_only_one(node: &Node<'_, impl Kernel>) {
     node.make(add_child("nic0", PASSTHRU, "rdma0"));
     assert_eq!(node.pod("rdma0").child, Some(PASSTHRU));
@@ -70,7 +72,7 @@ pub fn a_passthru_child_is_the_only_one(node: &Node<'_, impl Kernel>) {
     assert_eq!(refused, Errno::EINVAL);
 }
 
-/// And it does not grow again.
+/// A child's MTU is at most its parent's. It shrinks with the parent's MTU, and does not grow again.
 pub fn no_larger_than_its_parent_and_it_shrinks_with_it(node: &Node<'_, impl Kernel>) {
     node.make(add_child("nic0", BRIDGE, "rdma0"));
     assert_eq!(node.refused(mtu(POD, "rdma0", 1501)), Errno::EINVAL);
@@ -82,7 +84,8 @@ pub fn no_larger_than_its_parent_and_it_shrinks_with_it(node: &Node<'_, impl Ker
     assert_eq!(node.pod("rdma0").mtu, 1400);
 }
 
-/// `netif_stacked_transfer_operstate()`; it can be set up before that.
+/// A child can be set up while its parent is down, but has a carrier only while the parent is up
+/// (`netif_stacked_transfer_operstate()`).
 pub fn it_has_a_carrier_while_its_parent_is_up(node: &Node<'_, impl Kernel>) {
     node.make(add_child("nic0", BRIDGE, "rdma0"));
     node.make(up_at(POD, "rdma0", true));
@@ -93,7 +96,7 @@ pub fn it_has_a_carrier_while_its_parent_is_up(node: &Node<'_, impl Kernel>) {
     }
 }
 
-/// Removing a missing netdev is no error. A netdev that is not virtual is not removed.
+/// Removing a missing netdev is no error. The kernel refuses to remove a netdev that is not virtual.
 pub fn it_ends_by_hand(node: &Node<'_, impl Kernel>) {
     node.make(add_child("nic0", BRIDGE, "rdma0"));
     node.make(remove_link(POD, "rdma0"));
@@ -102,8 +105,8 @@ pub fn it_ends_by_hand(node: &Node<'_, impl Kernel>) {
     assert_eq!(node.refused(remove_link(POD, "lo")), Errno::EOPNOTSUPP);
 }
 
-/// The deletion removes only the pod's netdevs of the group. A group without netdevs is no error. The kernel refuses
-/// group 0, the default group of all netdevs.
+/// Removing a group removes only the pod's netdevs of this group. A group without netdevs is no error. The kernel
+/// refuses group 0, the default group of all netdevs.
 pub fn a_group_ends_by_one_deletion(node: &Node<'_, impl Kernel>) {
     let group = |link: &str, number| setting(POD, link, LinkSetting::Group, number);
     for (parent, child, number) in [
@@ -123,14 +126,14 @@ pub fn a_group_ends_by_one_deletion(node: &Node<'_, impl Kernel>) {
     }
     let refused = node.refused(Op::RemoveGroup { group: 0 });
     assert_eq!(refused, Errno::EPERM);
-    // with one that cannot be deleted none is
+    // if one netdev of the group cannot be removed, the kernel removes none
     node.make(group("lo", 8));
     let refused = node.refused(Op::RemoveGroup { group: 8 });
     assert_eq!(refused, Errno::EOPNOTSUPP);
     node.pod("other");
 }
 
-/// The child reports the index that its parent has now.
+/// The child reports its parent's present index.
 pub fn a_child_stays_linked_when_its_parent_moves(node: &Node<'_, impl Kernel>) {
     node.make(add_child("nic0", BRIDGE, "rdma0"));
     node.make(into_pod("nic0", "nic0"));
@@ -141,7 +144,7 @@ pub fn a_child_stays_linked_when_its_parent_moves(node: &Node<'_, impl Kernel>) 
     assert_eq!(node.pod("rdma0").lower, Some(node.host("nic0").index));
 }
 
-/// The upper netdev still sends through the moved one, in whatever namespace that is: it ignores the
+/// The child still sends through its parent in the parent's new namespace, because macvlan ignores the
 /// `NETDEV_UNREGISTER` of a move (`macvlan_device_event()`, `drivers/net/macvlan.c`).
 pub fn it_stays_when_its_parent_leaves_its_namespace(node: &Node<'_, impl Kernel>) {
     node.make(add_child("nic0", BRIDGE, "rdma0"));

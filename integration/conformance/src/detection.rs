@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Duplicate address detection, and the address that a link makes itself.
+//! Duplicate address detection (DAD), and the link-local address that the kernel makes.
 
 use crate::{Node, ops::*};
 use rdma_netns::{Address, Kernel, link::IFA_F_OPTIMISTIC};
 
-/// The addresses of `nic0` that are not detected yet.
+/// Returns the tentative addresses of `nic0`: their detection has not ended.
 fn tentative(node: &Node<'_, impl Kernel>) -> Vec<String> {
     let link = node.host("nic0");
     let tentative = link.addresses.iter().filter(|it| it.tentative);
     tentative.map(|it| it.ip.to_string()).collect()
 }
 
-/// The kernel derives the address from the netdev's hardware address (RFC 4291, appendix A), and adds its route.
+/// The kernel derives the link-local address from the netdev's hardware address (RFC 4291, appendix A), and adds its
+/// route.
 pub fn up_makes_the_link_local_address(node: &Node<'_, impl Kernel>) {
     node.make(up("nic0", true));
     let link = node.wait("nic0", |link| !link.addresses.is_empty());
@@ -36,7 +37,7 @@ pub fn up_makes_the_link_local_address(node: &Node<'_, impl Kernel>) {
     assert_eq!(destinations(&link), ["fe80::/64"]);
 }
 
-/// `IN6_ADDR_GEN_MODE_NONE`
+/// `addr_gen_mode` 1 is `IN6_ADDR_GEN_MODE_NONE`.
 pub fn there_is_no_link_local_address_where_none_is_wanted(node: &Node<'_, impl Kernel>) {
     node.make(sysctl("nic0", "ipv6/addr_gen_mode", 1));
     node.make(up("nic0", true));
@@ -44,7 +45,7 @@ pub fn there_is_no_link_local_address_where_none_is_wanted(node: &Node<'_, impl 
     assert_eq!(node.host("nic0").addresses, []);
 }
 
-/// Only addresses that are to be detected are tentative.
+/// An added address is tentative until its detection ends. An address with `nodad` is never tentative.
 pub fn detection_takes_its_time(node: &Node<'_, impl Kernel>) {
     node.up("nic0");
     node.make(add("nic0", address("fd00::6/64")));
@@ -53,7 +54,8 @@ pub fn detection_takes_its_time(node: &Node<'_, impl Kernel>) {
     assert_eq!(given(&node.settle("nic0")), ["fd00::7/64", "fd00::6/64"]);
 }
 
-/// `optimistic_dad` is off by default; detection then clears the flag.
+/// The kernel drops the flag `optimistic` while the sysctl `optimistic_dad` is 0, its default. Otherwise the end of the
+/// detection clears the flag.
 pub fn optimistic_is_dropped_in_silence(node: &Node<'_, impl Kernel>) {
     node.up("nic0");
     for (setting, flags) in [(0, 0), (1, IFA_F_OPTIMISTIC)] {
@@ -76,7 +78,8 @@ pub fn optimistic_is_dropped_in_silence(node: &Node<'_, impl Kernel>) {
     }
 }
 
-/// `inet6_addr_modify()`, `net/ipv6/addrconf.c`.
+/// Replacing a `nodad` address by the address without the flag clears the flag, and starts no detection
+/// (`inet6_addr_modify()`, `net/ipv6/addrconf.c`).
 pub fn replacing_nodad_by_nothing_starts_no_detection(node: &Node<'_, impl Kernel>) {
     node.up("nic0");
     node.make(add("nic0", nodad("fd00::6/64")));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! GID tables: the time at which an address gets its GID, and the namespaces that see it.
+//! GID tables: when the kernel adds the GIDs of an address, and which namespaces see the table.
 
 use crate::{Node, ops::*};
 use rdma_netns::{Gid, GidKind, Kernel, LinkChange, Op};
@@ -7,7 +7,7 @@ use std::{io, time::Duration};
 
 const ADDRESSES: [&str; 2] = ["10.9.0.5/24", "fd09::5/64"];
 
-/// Gives the pod's `rdma0` both addresses.
+/// Adds both [`ADDRESSES`] to the pod's `rdma0`.
 fn set_up(node: &Node<'_, impl Kernel>) {
     node.make(up_at(POD, "rdma0", true));
     for text in ADDRESSES {
@@ -25,7 +25,7 @@ fn set_up(node: &Node<'_, impl Kernel>) {
     }
 }
 
-/// Returns the GIDs of [`ADDRESSES`] on `rxe0`, as soon as the table has this number of them.
+/// Returns the GIDs of [`ADDRESSES`] on `rxe0` as soon as the table has `count` of them.
 #[track_caller]
 fn wait(node: &Node<'_, impl Kernel>, in_pod: bool, count: usize) -> Vec<Gid> {
     for _ in 0..500 {
@@ -48,8 +48,8 @@ fn has_no_table(node: &Node<'_, impl Kernel>, in_pod: bool) {
     assert_eq!(error.source.kind(), io::ErrorKind::NotFound, "{error}");
 }
 
-/// `enum_netdev_ipv4_ips()`, `drivers/infiniband/core/roce_gid_mgmt.c`. The pod sees no GIDs of a device that is on the
-/// host.
+/// The GIDs of a child are in the table of its parent's RDMA device (`enum_netdev_ipv4_ips()`,
+/// `drivers/infiniband/core/roce_gid_mgmt.c`). The pod sees no GIDs of a device that is on the host.
 pub fn a_childs_gids_are_in_its_parents_table(node: &Node<'_, impl Kernel>) {
     node.make(add_child("nic0", BRIDGE, "rdma0"));
     let table = || node.kernel.gids(None, "rxe0", 1).expect("a table");
@@ -65,7 +65,8 @@ pub fn a_childs_gids_are_in_its_parents_table(node: &Node<'_, impl Kernel>) {
     wait(node, false, 0);
 }
 
-/// `is_eth_port_of_netdev_filter()`: the addresses of all upper devices, and not only of the direct ones.
+/// The table has the addresses of all upper netdevs, and not only of the direct ones
+/// (`is_eth_port_of_netdev_filter()`).
 pub fn those_of_a_vlans_child_are_in_the_table_of_its_lower(node: &Node<'_, impl Kernel>) {
     (node.add_vlan)("nic0", 7);
     node.make(up("nic0.7", true));
@@ -78,7 +79,7 @@ pub fn those_of_a_vlans_child_are_in_the_table_of_its_lower(node: &Node<'_, impl
     wait(node, false, 0);
 }
 
-/// And the host no longer sees its table.
+/// A moved RDMA device has the GIDs of its netdev in the pod, and the host no longer sees its table.
 pub fn a_moved_device_has_those_of_its_netdev_there(node: &Node<'_, impl Kernel>) {
     node.make(move_rdma("rxe0", HOST, POD));
     node.make(into_pod("nic0", "rdma0"));

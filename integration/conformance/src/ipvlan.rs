@@ -9,7 +9,8 @@ const IPVLAN: Child = Child::Ipvlan {
     mode: IpvlanMode::L2,
 };
 
-/// `ipvlan_link_new()`, `drivers/net/ipvlan/ipvlan_main.c`; there is no `ndo_set_mac_address`.
+/// An ipvlan child has its parent's MAC address, which cannot be changed (`ipvlan_link_new()`,
+/// `drivers/net/ipvlan/ipvlan_main.c`; there is no `ndo_set_mac_address`).
 pub fn it_has_its_parents_mac_for_good(node: &Node<'_, impl Kernel>) {
     let parent = node.host("nic0");
     node.make(add_child("nic0", IPVLAN, "rdma0"));
@@ -39,7 +40,7 @@ pub fn all_have_one_mode(node: &Node<'_, impl Kernel>) {
     }
 }
 
-/// `ipvlan_adjust_mtu()`
+/// The child's MTU follows its parent's, down and up (`ipvlan_adjust_mtu()`).
 pub fn it_follows_its_parents_mtu(node: &Node<'_, impl Kernel>) {
     node.make(add_child("nic0", IPVLAN, "rdma0"));
     for bytes in [1450, 1500] {
@@ -48,7 +49,7 @@ pub fn it_follows_its_parents_mtu(node: &Node<'_, impl Kernel>) {
     }
 }
 
-/// Each has the parent's `rx_handler` for itself.
+/// Macvlan and ipvlan each need the parent's `rx_handler`, and a netdev has only one.
 pub fn macvlan_and_ipvlan_exclude_each_other(node: &Node<'_, impl Kernel>) {
     for (parent, first, second) in [("nic0", BRIDGE, IPVLAN), ("nic1", IPVLAN, BRIDGE)] {
         node.make(add_child(parent, first, "rdma0"));

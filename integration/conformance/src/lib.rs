@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Rules of a kernel's behaviour for each change. [`suite!`] makes a test of each rule for one implementation of
-//! [`Kernel`]: the real kernel in network namespaces (`rdma-netns/tests/kernel`) and in the lab
+//! Rules of the kernel's behaviour for each change ([`ops`]). [`suite!`] makes a test of each rule for an
+//! implementation of [`Kernel`]: the real kernel in network namespaces (`rdma-netns/tests/kernel`) and in the lab
 //! (`rdma-netns/tests/rdma`), and the fake kernel (`integration/fake-kernel/tests/rules`). If the results differ, the
 //! fake kernel is wrong.
 //!
@@ -31,8 +31,8 @@ pub mod vlan;
 pub use node::Node;
 pub use rdma_netns::Kernel;
 
-/// Makes a test of each rule. `suite!(with_node)`: `with_node` runs a rule on a new [`Node`]. `suite!(rdma:
-/// with_node)`: the rules that need the lab, on a [`Node`] with RDMA devices.
+/// Makes a test of each rule. `suite!(with_node)` runs the rules for any kernel: `with_node` runs one rule on a new
+/// [`Node`]. `suite!(rdma: with_node)` runs the rules that need the lab, on a [`Node`] with RDMA devices.
 #[macro_export]
 macro_rules! suite {
     (rdma: $with_node:path) => {

@@ -5,28 +5,30 @@ use crate::{Node, ops::*};
 use nix::errno::Errno;
 use rdma_netns::{Kernel, LinkFlag};
 
-/// `nic0`, up, with an address of each family.
+/// Sets `nic0` up, and adds an address of each family.
 fn addressed(node: &Node<'_, impl Kernel>) {
     node.up("nic0");
     node.make(add("nic0", address("10.0.0.5/24")));
     node.make(add("nic0", nodad("fd00::5/64")));
 }
 
-/// `netdev_name_in_use()`, `net/core/dev.c`.
+/// A name or alternative name is unique among all names and alternative names of a namespace (`netdev_name_in_use()`,
+/// `net/core/dev.c`).
 pub fn names_and_alternative_names_are_one_set(node: &Node<'_, impl Kernel>) {
     node.make(alt_name("nic0", "x", true));
     for taken in ["x", "nic0"] {
         assert_eq!(node.refused(alt_name("nic1", taken, true)), Errno::EEXIST);
     }
     assert_eq!(node.refused(rename("nic1", "x")), Errno::EEXIST);
-    // also its own
+    // its own alternative name is taken too
     assert_eq!(node.refused(rename("nic0", "x")), Errno::EEXIST);
     assert_eq!(node.refused(alt_name("nic0", "y", false)), Errno::ENOENT);
     node.make(alt_name("nic0", "x", false));
     node.make(rename("nic1", "x"));
 }
 
-/// `addrconf_ifdown()` and `fib_disable_ip()`. Routes that somebody gave do not come back.
+/// Setting a netdev down removes IPv6 addresses and all routes (`addrconf_ifdown()`, `fib_disable_ip()`). Setting it up
+/// does not restore routes that the kernel did not make.
 pub fn down_keeps_ipv4_addresses_only(node: &Node<'_, impl Kernel>) {
     addressed(node);
     node.make(add_route("nic0", route("10.9.0.0/16", Some("10.0.0.1"))));
@@ -41,7 +43,7 @@ pub fn down_keeps_ipv4_addresses_only(node: &Node<'_, impl Kernel>) {
     );
 }
 
-/// `addrconf_notify()`, `NETDEV_CHANGEMTU`.
+/// Below an MTU of 1280 a netdev has no IPv6 (`addrconf_notify()`, `NETDEV_CHANGEMTU`).
 pub fn an_mtu_below_1280_takes_ipv6(node: &Node<'_, impl Kernel>) {
     addressed(node);
     node.make(sysctl("nic0", "ipv6/accept_ra", 0));
@@ -85,7 +87,7 @@ pub fn disable_ipv6_takes_addresses_and_gives_the_link_local_one_back(
     assert!(link.addresses[1].is_link_local() && link.addresses[1].automatic);
 }
 
-/// One that is up only since Linux 6.2.
+/// Since Linux 6.2 a netdev that is up can be renamed too.
 pub fn a_link_that_is_down_is_renamed(node: &Node<'_, impl Kernel>) {
     let before = node.host("nic0");
     node.make(rename("nic0", "eth7"));
@@ -94,7 +96,7 @@ pub fn a_link_that_is_down_is_renamed(node: &Node<'_, impl Kernel>) {
     assert_eq!(node.refused(rename("nic0", "eth8")), Errno::ENODEV);
 }
 
-/// And no other with it.
+/// Setting one flag changes no other flag.
 pub fn every_flag_alone(node: &Node<'_, impl Kernel>) {
     for wanted in LinkFlag::ALL {
         for on in [true, false, true] {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Netdevs that go to the pod and back (`__dev_change_net_namespace()`, `net/core/dev.c`).
+//! Moves of netdevs to the pod and back (`__dev_change_net_namespace()`, `net/core/dev.c`).
 
 use crate::{Node, ops::*};
 use nix::errno::Errno;
@@ -17,7 +17,6 @@ fn kept(link: Link) -> Link {
     }
 }
 
-/// Each with its routes.
 pub fn a_move_drops_addresses_routes_and_up(node: &Node<'_, impl Kernel>) {
     node.make(up("nic0", true));
     node.make(add("nic0", address("10.0.0.5/24")));
@@ -30,7 +29,8 @@ pub fn a_move_drops_addresses_routes_and_up(node: &Node<'_, impl Kernel>) {
     assert!(!node.host("nic0").up && node.pod_has("rdma0").is_none());
 }
 
-/// A new `in_device` and `inet6_dev` have the namespace's `default`.
+/// In the new namespace the netdev gets a new `in_device` and `inet6_dev`, with the settings of the namespace's
+/// `default`.
 pub fn a_move_resets_settings_to_those_of_the_namespace(node: &Node<'_, impl Kernel>) {
     node.make(into_pod("nic0", "nic0"));
     node.make(to_host("nic0", "nic0"));
@@ -47,7 +47,7 @@ pub fn a_move_resets_settings_to_those_of_the_namespace(node: &Node<'_, impl Ker
     assert_eq!(node.host("nic0").sysctls, before);
 }
 
-/// Makes the changes that lead from the host's `nic0` to `wanted`, except for addresses and routes.
+/// Sets the attributes of the host's `nic0` to those of `wanted`, without addresses and routes.
 fn set(node: &Node<'_, impl Kernel>, wanted: &Link) {
     let (at, link) = (HOST, || name("nic0"));
     let now = node.host("nic0");
@@ -94,7 +94,8 @@ fn set(node: &Node<'_, impl Kernel>, wanted: &Link) {
     }
 }
 
-/// Attributes that the move resets can be set again. A free index stays the same.
+/// A move to the pod and back keeps all other attributes. The attributes that it resets can be set again. The index
+/// stays the same if it is free.
 pub fn a_move_keeps_the_other_things(node: &Node<'_, impl Kernel>) {
     let bare = |link: Link| Link {
         addresses: vec![],
@@ -123,7 +124,7 @@ pub fn a_move_keeps_the_other_things(node: &Node<'_, impl Kernel>) {
         (LinkSetting::GsoIpv4MaxSize, 40_000),
         (LinkSetting::GroIpv4MaxSize, 50_000),
     ] {
-        // an older kernel does not have all of them
+        // an older kernel lacks some of these settings
         settings.entry(setting).and_modify(|it| *it = value);
     }
     let wanted = Link {
@@ -160,7 +161,7 @@ pub fn a_move_keeps_the_other_things(node: &Node<'_, impl Kernel>) {
     assert_eq!(bare(node.host("nic0")), before);
 }
 
-/// And the netdev stays as it is.
+/// The netdev stays unchanged on the host.
 pub fn a_name_that_is_taken_stops_a_move(node: &Node<'_, impl Kernel>) {
     node.make(alt_name("nic1", "rail", true));
     node.make(into_pod("nic1", "rdma0"));
@@ -173,7 +174,7 @@ pub fn a_name_that_is_taken_stops_a_move(node: &Node<'_, impl Kernel>) {
     assert_eq!((after.up, after.index), (true, before.index));
 }
 
-/// Its own alternative names move with it.
+/// The netdev takes its own alternative names along, and these must be free too.
 pub fn an_alternative_name_that_is_taken_stops_a_move(node: &Node<'_, impl Kernel>) {
     node.make(alt_name("nic0", "x", true));
     node.make(into_pod("nic0", "rdma0"));
@@ -181,7 +182,7 @@ pub fn an_alternative_name_that_is_taken_stops_a_move(node: &Node<'_, impl Kerne
     assert_eq!(node.refused(to_host("rdma0", "nic0")), Errno::EEXIST);
 }
 
-/// The netdev never has its old name there.
+/// In the new namespace the netdev has its new name from the beginning.
 pub fn the_old_name_may_be_taken_where_it_goes(node: &Node<'_, impl Kernel>) {
     let mac = node.host("nic0").mac;
     node.make(into_pod("nic1", "nic0"));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Node on which a rule is tried.
+//! The node on which a rule is tested.
 
 use crate::ops;
 use nix::errno::Errno;
@@ -10,22 +10,22 @@ use std::time::Duration;
 /// of 1500, and no other settings. For RDMA rules the subsystem is in exclusive mode, and the netdevs are up and have
 /// the devices `rxe0` and `rxe1`.
 pub struct Node<'a, K: Kernel> {
-    /// The kernel that is asked.
+    /// The kernel under test.
     pub kernel: &'a K,
     /// The pod's namespace.
     pub pod: &'a K::Pod,
-    /// `ip link add link NIC name NIC.ID type vlan id ID` on the host, which is no [`Op`].
+    /// Makes a VLAN on the host: `ip link add link NIC name NIC.ID type vlan id ID`. There is no [`Op`] for this.
     pub add_vlan: &'a dyn Fn(&str, u16),
 }
 
 impl<K: Kernel> Node<'_, K> {
-    /// The state of host and pod.
+    /// Returns the state of host and pod.
     #[track_caller]
     pub fn observe(&self) -> Observed {
         self.kernel.observe(Some(self.pod)).expect("a state")
     }
 
-    /// The host's netdev `name`.
+    /// Returns the host's netdev `name`, which must exist.
     #[track_caller]
     pub fn host(&self, name: &str) -> Link {
         let host = self.observe().host;
@@ -34,28 +34,28 @@ impl<K: Kernel> Node<'_, K> {
             .clone()
     }
 
-    /// The pod's netdev `name`, if it has one.
+    /// Returns the pod's netdev `name`, if it exists.
     #[track_caller]
     pub fn pod_has(&self, name: &str) -> Option<Link> {
         let pod = self.observe().pod.expect("the pod");
         pod.link(name).cloned()
     }
 
-    /// The pod's netdev `name`.
+    /// Returns the pod's netdev `name`, which must exist.
     #[track_caller]
     pub fn pod(&self, name: &str) -> Link {
         self.pod_has(name)
             .unwrap_or_else(|| panic!("no {name} in the pod"))
     }
 
-    /// Makes the change.
+    /// Makes the change, which the kernel must not refuse.
     #[track_caller]
     pub fn make(&self, op: Op) {
         let done = self.kernel.execute(&op, Some(self.pod));
         done.unwrap_or_else(|error| panic!("{error}"));
     }
 
-    /// Why the kernel does not make it.
+    /// Returns the kernel's error number for the change, which it must refuse.
     #[track_caller]
     pub fn refused(&self, op: Op) -> Errno {
         let outcome = self.kernel.execute(&op, Some(self.pod));
@@ -64,12 +64,12 @@ impl<K: Kernel> Node<'_, K> {
         Errno::from_raw(errno.unwrap_or_else(|| panic!("not by the kernel: {error}")))
     }
 
-    /// Returns true if the kernel refuses the change. For rules in which the kernel's error has another text.
+    /// Returns true if the kernel refuses the change. For rules whose errors the kernels report in different ways.
     pub fn is_refused(&self, op: Op) -> bool {
         self.kernel.execute(&op, Some(self.pod)).is_err()
     }
 
-    /// Waits until the host's netdev `name` is as told.
+    /// Waits until `until` is true of the host's netdev `name`.
     #[track_caller]
     pub fn wait(&self, name: &str, until: impl Fn(&Link) -> bool) -> Link {
         for _ in 0..500 {

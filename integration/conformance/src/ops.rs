@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Changes, in few words, and what is seen of them.
+//! Short constructors of changes ([`Op`]), and short views of a netdev.
 
 use rdma_netns::{
     Address, Child, InterfaceName, Link, LinkChange, LinkFlag, LinkSetting, MacvlanMode, NetnsSide,
@@ -7,11 +7,11 @@ use rdma_netns::{
 };
 use std::net::IpAddr;
 
-/// The side of the host.
+/// The host's namespace.
 pub const HOST: NetnsSide = NetnsSide::Host;
-/// The side of the pod.
+/// The pod's namespace.
 pub const POD: NetnsSide = NetnsSide::Pod;
-/// A macvlan child that its siblings reach.
+/// A macvlan child that can communicate with its siblings (mode `bridge`).
 pub const BRIDGE: Child = Child::Macvlan {
     mode: MacvlanMode::Bridge,
 };
@@ -26,13 +26,13 @@ pub fn ip(text: &str) -> IpAddr {
     text.parse().expect("an IP address")
 }
 
-/// `IP/PREFIX`
+/// Parses `IP/PREFIX`.
 pub fn address(text: &str) -> Address {
     let (address, prefix) = text.split_once('/').expect("a prefix");
     Address::new(ip(address), prefix.parse().expect("a length"))
 }
 
-/// `IP/PREFIX`, for which no duplicate is looked for.
+/// Parses `IP/PREFIX`, an address without duplicate address detection.
 pub fn nodad(text: &str) -> Address {
     Address {
         flags: IFA_F_NODAD,
@@ -40,7 +40,7 @@ pub fn nodad(text: &str) -> Address {
     }
 }
 
-/// `DESTINATION/PREFIX`, by the link alone or by a gateway.
+/// Returns the route to `DESTINATION/PREFIX`, directly on the link or by a gateway.
 pub fn route(destination: &str, gateway: Option<&str>) -> Route {
     let Address { ip: to, prefix, .. } = address(destination);
     Route {
@@ -49,7 +49,7 @@ pub fn route(destination: &str, gateway: Option<&str>) -> Route {
     }
 }
 
-/// `FROM/PREFIX`, by table 1000.
+/// Returns the rule for packets from `FROM/PREFIX`, which looks up table 1000.
 pub fn rule(from: &str, priority: u32) -> Rule {
     let Address { ip, prefix, .. } = address(from);
     Rule {
@@ -61,12 +61,12 @@ pub fn rule(from: &str, priority: u32) -> Rule {
     }
 }
 
-/// A netdev of the host goes up or down.
+/// Sets a netdev of the host up or down.
 pub fn up(link: &str, up: bool) -> Op {
     up_at(HOST, link, up)
 }
 
-/// A netdev goes up or down.
+/// Sets a netdev up or down.
 pub fn up_at(at: NetnsSide, link: &str, up: bool) -> Op {
     let link = name(link);
     Op::Link {
@@ -76,7 +76,7 @@ pub fn up_at(at: NetnsSide, link: &str, up: bool) -> Op {
     }
 }
 
-/// An address for a netdev of the host.
+/// Adds an address to a netdev of the host.
 pub fn add(link: &str, address: Address) -> Op {
     let (at, link) = (HOST, name(link));
     Op::Link {
@@ -86,7 +86,7 @@ pub fn add(link: &str, address: Address) -> Op {
     }
 }
 
-/// An address that a netdev of the host has no longer.
+/// Removes an address from a netdev of the host.
 pub fn remove(link: &str, address: Address) -> Op {
     let (at, link) = (HOST, name(link));
     Op::Link {
@@ -96,7 +96,7 @@ pub fn remove(link: &str, address: Address) -> Op {
     }
 }
 
-/// A route by a netdev of the host.
+/// Adds a route to a netdev of the host.
 pub fn add_route(link: &str, route: Route) -> Op {
     let (at, link) = (HOST, name(link));
     Op::Link {
@@ -106,7 +106,7 @@ pub fn add_route(link: &str, route: Route) -> Op {
     }
 }
 
-/// A route that a netdev of the host has no longer.
+/// Removes a route from a netdev of the host.
 pub fn remove_route(link: &str, route: Route) -> Op {
     let (at, link) = (HOST, name(link));
     Op::Link {
@@ -116,7 +116,7 @@ pub fn remove_route(link: &str, route: Route) -> Op {
     }
 }
 
-/// The MTU of a netdev.
+/// Sets a netdev's MTU.
 pub fn mtu(at: NetnsSide, link: &str, mtu: u32) -> Op {
     let link = name(link);
     Op::Link {
@@ -126,7 +126,7 @@ pub fn mtu(at: NetnsSide, link: &str, mtu: u32) -> Op {
     }
 }
 
-/// A netdev of the host is called otherwise.
+/// Renames a netdev of the host.
 pub fn rename(from: &str, to: &str) -> Op {
     let (at, link, name) = (HOST, name(from), name(to));
     Op::Link {
@@ -136,7 +136,7 @@ pub fn rename(from: &str, to: &str) -> Op {
     }
 }
 
-/// An alternative name of a netdev of the host.
+/// Adds (`present`) or removes an alternative name of a netdev of the host.
 pub fn alt_name(link: &str, alternative: &str, present: bool) -> Op {
     Op::Link {
         at: HOST,
@@ -148,7 +148,7 @@ pub fn alt_name(link: &str, alternative: &str, present: bool) -> Op {
     }
 }
 
-/// A flag of a netdev of the host.
+/// Sets a flag of a netdev of the host.
 pub fn flag(link: &str, flag: LinkFlag, on: bool) -> Op {
     let (at, link) = (HOST, name(link));
     Op::Link {
@@ -158,7 +158,7 @@ pub fn flag(link: &str, flag: LinkFlag, on: bool) -> Op {
     }
 }
 
-/// A setting of a netdev of the host.
+/// Sets a sysctl of a netdev of the host.
 pub fn sysctl(link: &str, key: &str, value: i32) -> Op {
     Op::Link {
         at: HOST,
@@ -170,7 +170,7 @@ pub fn sysctl(link: &str, key: &str, value: i32) -> Op {
     }
 }
 
-/// A child of a netdev of the host, in the pod.
+/// Makes a child of a netdev of the host in the pod.
 pub fn add_child(parent: &str, child: Child, to: &str) -> Op {
     Op::AddChild {
         at: NetnsSide::Pod,
@@ -181,7 +181,7 @@ pub fn add_child(parent: &str, child: Child, to: &str) -> Op {
     }
 }
 
-/// The end of a netdev.
+/// Removes a netdev.
 pub fn remove_link(at: NetnsSide, link: &str) -> Op {
     let link = name(link);
     Op::Link {
@@ -191,7 +191,7 @@ pub fn remove_link(at: NetnsSide, link: &str) -> Op {
     }
 }
 
-/// A number of a netdev.
+/// Sets a numeric attribute of a netdev.
 pub fn setting(at: NetnsSide, link: &str, setting: LinkSetting, value: u32) -> Op {
     let link = name(link);
     Op::Link {
@@ -201,7 +201,7 @@ pub fn setting(at: NetnsSide, link: &str, setting: LinkSetting, value: u32) -> O
     }
 }
 
-/// A netdev goes to the pod.
+/// Moves a netdev of the host to the pod, with the name `to`.
 pub fn into_pod(link: &str, to: &str) -> Op {
     let (from, to_side) = (HOST, POD);
     Op::MoveLink {
@@ -212,7 +212,7 @@ pub fn into_pod(link: &str, to: &str) -> Op {
     }
 }
 
-/// A netdev goes to the host.
+/// Moves a netdev of the pod to the host, with the name `to`.
 pub fn to_host(link: &str, to: &str) -> Op {
     let (from, to_side) = (POD, HOST);
     Op::MoveLink {
@@ -223,25 +223,25 @@ pub fn to_host(link: &str, to: &str) -> Op {
     }
 }
 
-/// An RDMA device goes to the other side.
+/// Moves an RDMA device.
 pub fn move_rdma(device: &str, from: NetnsSide, to: NetnsSide) -> Op {
     let device = device.to_owned();
     Op::MoveRdma { device, from, to }
 }
 
-/// Addresses as `IP/PREFIX`.
+/// Returns the netdev's addresses as `IP/PREFIX`.
 pub fn texts(link: &Link) -> Vec<String> {
     let texts = link.addresses.iter();
     texts.map(|it| format!("{}/{}", it.ip, it.prefix)).collect()
 }
 
-/// Addresses that the kernel did not make, as `IP/PREFIX`.
+/// Returns the addresses that the kernel did not make, as `IP/PREFIX`.
 pub fn given(link: &Link) -> Vec<String> {
     let given = link.addresses.iter().filter(|it| !it.automatic);
     given.map(|it| format!("{}/{}", it.ip, it.prefix)).collect()
 }
 
-/// Routes as `DESTINATION/PREFIX`.
+/// Returns the netdev's routes as `DESTINATION/PREFIX`.
 pub fn destinations(link: &Link) -> Vec<String> {
     let routes = link.routes.iter();
     routes

@@ -16,7 +16,7 @@ fn device(namespace: Option<Namespace>) -> RdmaDevice {
     found.next().expect("rxe0")
 }
 
-/// A move keeps number, GUID and character devices, there and back.
+/// A move to the pod and back keeps the device's index, GUID and character devices.
 pub fn in_exclusive_mode_one_namespace_sees_it(node: &Node<'_, impl Kernel>) {
     let before = device(Some(node.observe().host));
     node.make(move_rdma("rxe0", HOST, POD));
@@ -36,7 +36,7 @@ pub fn in_exclusive_mode_one_namespace_sees_it(node: &Node<'_, impl Kernel>) {
     assert_eq!(names(&after.pod.expect("the pod")), [""; 0]);
 }
 
-/// `nldev_set_doit()`, `drivers/infiniband/core/nldev.c`, looks in the caller's namespace.
+/// The kernel looks up the device in the caller's namespace (`nldev_set_doit()`, `drivers/infiniband/core/nldev.c`).
 pub fn the_caller_has_to_be_where_the_device_is(node: &Node<'_, impl Kernel>) {
     assert_eq!(node.refused(move_rdma("rxe0", POD, HOST)), Errno::ENODEV);
     node.make(move_rdma("rxe0", HOST, POD));
@@ -44,7 +44,8 @@ pub fn the_caller_has_to_be_where_the_device_is(node: &Node<'_, impl Kernel>) {
     assert_eq!(node.refused(move_rdma("none", HOST, POD)), Errno::ENODEV);
 }
 
-/// `fill_port_info()`, `drivers/infiniband/core/nldev.c`.
+/// The kernel reports a port's netdev only while RDMA device and netdev are in one namespace (`fill_port_info()`,
+/// `drivers/infiniband/core/nldev.c`).
 pub fn a_port_tells_its_netdev_where_both_are(node: &Node<'_, impl Kernel>) {
     let index = node.host("nic0").index;
     let netdev = |it: Option<Namespace>| device(it).ports[0].netdev;
@@ -55,7 +56,7 @@ pub fn a_port_tells_its_netdev_where_both_are(node: &Node<'_, impl Kernel>) {
     assert_eq!(netdev(node.observe().pod), Some(node.pod("rdma0").index));
 }
 
-/// Neither the device nor the port.
+/// A device that is in another namespace or does not exist has no GID table, and neither has a missing port.
 pub fn what_is_not_there_has_no_gids(node: &Node<'_, impl Kernel>) {
     node.kernel.gids(None, "rxe0", 1).expect("a table");
     node.make(move_rdma("rxe0", HOST, POD));

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Routes.
 
 use crate::{Node, ops::*};
 use nix::errno::Errno;
@@ -8,7 +7,7 @@ use rdma_netns::{
     link::{RouteMetrics, SCOPE_LINK},
 };
 
-/// The routes of `link` that the kernel did not make.
+/// Returns the routes of `link` that the kernel did not make, sorted.
 fn lasting(node: &Node<'_, impl Kernel>, link: &str) -> Vec<Route> {
     let link = node.host(link);
     let mut routes: Vec<_> = link.lasting_routes().cloned().collect();
@@ -16,7 +15,8 @@ fn lasting(node: &Node<'_, impl Kernel>, link: &str) -> Vec<Route> {
     routes
 }
 
-/// `fib_check_nh()`, `net/ipv4/fib_semantics.c`; `ip6_route_check_nh()`, `net/ipv6/route.c`.
+/// The kernel refuses a gateway that is not reachable on the netdev's link, unless the route has `onlink`
+/// (`fib_check_nh()`, `net/ipv4/fib_semantics.c`; `ip6_route_check_nh()`, `net/ipv6/route.c`).
 pub fn a_gateway_has_to_be_on_the_link(node: &Node<'_, impl Kernel>) {
     node.addressed();
     node.make(up("nic1", true));
@@ -27,7 +27,7 @@ pub fn a_gateway_has_to_be_on_the_link(node: &Node<'_, impl Kernel>) {
     for (destination, near, far, expected) in cases {
         let via = |gateway| route(destination, Some(gateway));
         assert_eq!(node.refused(add_route("nic0", via(far))), expected);
-        // it is on another netdev's link
+        // the gateway is on the link of `nic0`
         assert_eq!(node.refused(add_route("nic1", via(near))), expected);
         node.make(add_route("nic0", via(near)));
         let onlink = Route {
@@ -39,7 +39,6 @@ pub fn a_gateway_has_to_be_on_the_link(node: &Node<'_, impl Kernel>) {
     node.make(add_route("nic0", route("10.8.0.0/16", Some("fe80::1"))));
 }
 
-/// The rule holds for both families.
 pub fn a_netdev_that_is_down_has_no_routes(node: &Node<'_, impl Kernel>) {
     for destination in ["10.9.0.0/16", "fd99::/64"] {
         let refused = node.refused(add_route("nic0", route(destination, None)));
@@ -47,14 +46,15 @@ pub fn a_netdev_that_is_down_has_no_routes(node: &Node<'_, impl Kernel>) {
     }
 }
 
-/// `ip6_validate_gw()`, `net/ipv6/route.c`.
+/// The kernel refuses the netdev's own IPv6 address as gateway (`ip6_validate_gw()`, `net/ipv6/route.c`).
 pub fn one_s_own_address_is_no_gateway(node: &Node<'_, impl Kernel>) {
     node.addressed();
     let own = route("fd99::/64", Some("fd00::5"));
     assert_eq!(node.refused(add_route("nic0", own)), Errno::EINVAL);
 }
 
-/// An IPv6 one must be detected first.
+/// A route's source must be an address of the node. An IPv6 address is usable only after its duplicate address
+/// detection.
 pub fn a_source_has_to_be_an_address_that_is_usable(node: &Node<'_, impl Kernel>) {
     node.up("nic0");
     node.make(add("nic0", address("10.0.0.5/24")));
@@ -72,7 +72,7 @@ pub fn a_source_has_to_be_an_address_that_is_usable(node: &Node<'_, impl Kernel>
     node.make(with_source);
 }
 
-/// And one that is gone is removed in peace.
+/// Adding a present route and removing a missing one are no errors.
 pub fn a_route_that_is_there_is_added_in_peace(node: &Node<'_, impl Kernel>) {
     node.addressed();
     for (destination, gateway) in [("10.9.0.0/16", "10.0.0.1"), ("fd99::/64", "fd00::1")] {
@@ -86,7 +86,7 @@ pub fn a_route_that_is_there_is_added_in_peace(node: &Node<'_, impl Kernel>) {
     }
 }
 
-/// 0 for IPv4, `IP6_RT_PRIO_USER` for IPv6.
+/// The default metric, which is reported as `None`, is 0 for IPv4 and `IP6_RT_PRIO_USER` (1024) for IPv6.
 pub fn the_default_metric_is_told_as_none(node: &Node<'_, impl Kernel>) {
     node.addressed();
     let metric = |metric, destination| Route {
@@ -99,9 +99,9 @@ pub fn the_default_metric_is_told_as_none(node: &Node<'_, impl Kernel>) {
     assert_eq!(metrics, [None, None]);
 }
 
-/// Linux reports two IPv6 routes with one destination and metric as one route with two next hops; `rdma_netns`
-/// separates them again. A route whose netdev goes down stays, dead, while the other route is alive (`fib6_ifdown()`,
-/// `net/ipv6/route.c`).
+/// Linux reports two IPv6 routes with the same destination and metric as one route with two next hops. `rdma_netns`
+/// separates them again. If the netdev of one of them goes down, its route stays, dead, as long as the other is alive
+/// (`fib6_ifdown()`, `net/ipv6/route.c`).
 pub fn ipv6_routes_of_two_netdevs_are_two(node: &Node<'_, impl Kernel>) {
     node.addressed();
     node.make(up("nic1", true));
@@ -124,7 +124,8 @@ fn metrics(numbers: &[(u16, u32)], congestion: Option<&str>) -> Option<Box<Route
     }))
 }
 
-/// Adding a route again changes nothing. Removing a route removes no other route.
+/// The kernel reports an added route with all attributes. Adding a route again changes nothing. Removing a route
+/// removes no other route.
 pub fn what_was_added_is_seen(node: &Node<'_, impl Kernel>) {
     node.addressed();
     let with = |to, gateway, change: &dyn Fn(&mut Route)| {

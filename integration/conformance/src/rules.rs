@@ -47,7 +47,7 @@ pub fn there_once_and_gone_once_in_the_kernels_order(node: &Node<'_, impl Kernel
     }
 }
 
-/// The rule is the namespace's.
+/// A routing rule belongs to the namespace, and stays when its netdev is removed.
 pub fn a_rule_stays_when_the_netdev_goes(node: &Node<'_, impl Kernel>) {
     node.make(add_child("nic0", BRIDGE, "rdma0"));
     node.make(add_rule(&rule("10.0.0.5/32", 9)));

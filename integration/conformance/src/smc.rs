@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! SMC's tables: the pnet ids of each namespace, and the user EIDs of the node.
+//! SMC's settings: the pnet table and the maximum of links of each namespace, and the user EIDs of the node.
 
 use crate::{Node, ops::*};
 use rdma_netns::{
@@ -46,7 +46,8 @@ fn state(node: &Node<'_, impl Kernel>) -> SmcState {
     state.expect("a kernel with SMC")
 }
 
-/// `smc_pnet_add()`, `net/smc/smc_pnet.c`. One of a netdev and a port is two.
+/// Each namespace has its own table of netdevs. All RDMA ports are in the host's table. An entry of a netdev and a port
+/// becomes two entries (`smc_pnet_add()`, `net/smc/smc_pnet.c`).
 pub fn each_namespace_has_a_table_and_the_host_has_the_ports(node: &Node<'_, impl Kernel>) {
     assert_eq!((state(node).host, state(node).pod), (vec![], vec![]));
     let both = PnetEntry {
@@ -62,7 +63,7 @@ pub fn each_namespace_has_a_table_and_the_host_has_the_ports(node: &Node<'_, imp
     assert_eq!(state(node), seen);
 }
 
-/// The rule holds for entries of both kinds. Ports are 1 and 2.
+/// The kernel accepts entries for netdevs and RDMA devices that do not exist. A port must be 1 or 2.
 pub fn names_need_not_be_there(node: &Node<'_, impl Kernel>) {
     node.make(add_entry(HOST, netdev("A1", "nic9")));
     node.make(add_entry(HOST, port("A1", "rxe9", 2)));
@@ -75,7 +76,7 @@ pub fn names_need_not_be_there(node: &Node<'_, impl Kernel>) {
     }
 }
 
-/// Adding an entry again is no error.
+/// The kernel refuses a second pnet id for a netdev or RDMA device. Adding an entry again is no error.
 pub fn one_entry_per_netdev_and_per_device(node: &Node<'_, impl Kernel>) {
     for _ in 0..2 {
         node.make(add_entry(HOST, netdev("A1", "nic0")));
@@ -90,7 +91,7 @@ pub fn one_entry_per_netdev_and_per_device(node: &Node<'_, impl Kernel>) {
     ] {
         assert!(node.is_refused(add_entry(HOST, other)));
     }
-    // nothing is done by halves
+    // the kernel adds both parts of an entry, or none
     let half = PnetEntry {
         rdma: Some(("rxe1".to_owned(), 1)),
         ..netdev("B2", "nic0")
@@ -99,7 +100,7 @@ pub fn one_entry_per_netdev_and_per_device(node: &Node<'_, impl Kernel>) {
     assert_eq!(state(node), seen);
 }
 
-/// They are names.
+/// Entries are names, and stay when netdev and RDMA device move.
 pub fn an_entry_follows_neither_netdev_nor_device(node: &Node<'_, impl Kernel>) {
     node.make(add_entry(HOST, netdev("A1", "nic0")));
     node.make(add_entry(HOST, port("A1", "rxe0", 1)));
@@ -109,7 +110,7 @@ pub fn an_entry_follows_neither_netdev_nor_device(node: &Node<'_, impl Kernel>) 
     assert_eq!((state(node).host, state(node).pod), (before, vec![]));
 }
 
-/// Nothing of it is no error.
+/// Removing an id without entries is no error.
 pub fn all_of_an_id_are_removed_in_one_namespace(node: &Node<'_, impl Kernel>) {
     for entry in [
         netdev("A1", "nic0"),
@@ -127,7 +128,8 @@ pub fn all_of_an_id_are_removed_in_one_namespace(node: &Node<'_, impl Kernel>) {
     assert_eq!(seen.pod, [netdev("A1", "nic0")]);
 }
 
-/// `SMC_MAX_UEID`, in 32 characters each (`smc_clc_ueid_valid()`, `net/smc/smc_clc.c`).
+/// The node has at most `SMC_MAX_UEID` (4) user EIDs, of at most 32 characters each (`smc_clc_ueid_valid()`,
+/// `net/smc/smc_clc.c`).
 pub fn four_user_eids_for_the_whole_node(node: &Node<'_, impl Kernel>) {
     for number in 0..4 {
         node.make(add_ueid(&format!("EID{number}")));
@@ -146,7 +148,7 @@ pub fn four_user_eids_for_the_whole_node(node: &Node<'_, impl Kernel>) {
     assert_eq!(state(node).ueids.len(), 4);
 }
 
-/// The pod's own (`net.smc.smcr_max_links_per_lgr`).
+/// Each pod has its own maximum (`net.smc.smcr_max_links_per_lgr`).
 pub fn max_links_are_the_pods(node: &Node<'_, impl Kernel>) {
     assert_eq!(state(node).max_links, Some(2));
     node.make(Op::SetMaxLinks { links: 1 });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! VLANs of a host netdev, and children of these in the pod, on a kernel that has VLANs.
+//! VLANs of a host netdev, and the VLANs' children in the pod, on a kernel with VLANs.
 
 use crate::{Node, ops::*};
 use nix::errno::Errno;
@@ -13,8 +13,9 @@ fn set_mac(mac: &HardwareAddress) -> Op {
     }
 }
 
-/// `vlan_dev_init()`, `net/8021q/vlan_dev.c`. A VLAN inherits the address while it is up, and when it goes up, unless
-/// an address was set (`vlan_dev_inherit_address()`).
+/// A new VLAN has its lower netdev's MAC address and MTU (`vlan_dev_init()`, `net/8021q/vlan_dev.c`). The VLAN takes
+/// over a changed MAC address while it is up, or when it goes up, unless it has an address that was set
+/// (`vlan_dev_inherit_address()`).
 pub fn it_has_its_lowers_mac_and_mtu(node: &Node<'_, impl Kernel>) {
     node.make(up("nic0", false));
     node.make(mtu(HOST, "nic0", 1400));
@@ -38,8 +39,8 @@ pub fn it_has_its_lowers_mac_and_mtu(node: &Node<'_, impl Kernel>) {
     assert_eq!(node.host("nic0.7").mtu, 1300);
 }
 
-/// `vlan_dev_open()`; `vlan_device_event()`, `net/8021q/vlan.c`: all VLANs of a netdev are set up with it, also VLANs
-/// that were set down separately.
+/// A VLAN cannot go up while its lower netdev is down (`vlan_dev_open()`). All VLANs of a netdev are set up and down
+/// with it, also VLANs that were set down separately (`vlan_device_event()`, `net/8021q/vlan.c`).
 pub fn it_is_up_and_down_with_its_lower(node: &Node<'_, impl Kernel>) {
     node.make(up("nic0", false));
     (node.add_vlan)("nic0", 7);
@@ -54,8 +55,8 @@ pub fn it_is_up_and_down_with_its_lower(node: &Node<'_, impl Kernel>) {
     assert!(!node.host("nic0.7").carrier);
 }
 
-/// The child behaves like a child of any netdev. A child of another VLAN of the same netdev can be of another kind,
-/// because each VLAN has its own receive handler.
+/// A VLAN's child behaves like a child of any netdev. Children of the VLAN and of its lower netdev can have different
+/// kinds, because each netdev has its own receive handler.
 pub fn a_child_of_it_has_its_carrier_and_ends_with_it(node: &Node<'_, impl Kernel>) {
     (node.add_vlan)("nic0", 7);
     node.make(up("nic0.7", true));
@@ -80,8 +81,8 @@ pub fn a_child_of_it_has_its_carrier_and_ends_with_it(node: &Node<'_, impl Kerne
     node.pod("rdma1");
 }
 
-/// The VLAN still goes up and down with its lower netdev: it ignores the `NETDEV_UNREGISTER` of a move, and events do
-/// not depend on the namespace (`vlan_device_event()`, `net/8021q/vlan.c`).
+/// The VLAN still goes up and down with its lower netdev in the pod: VLANs ignore the `NETDEV_UNREGISTER` of a move,
+/// and their events do not depend on the namespace (`vlan_device_event()`, `net/8021q/vlan.c`).
 pub fn it_stays_when_its_lower_leaves_its_namespace(node: &Node<'_, impl Kernel>) {
     (node.add_vlan)("nic0", 7);
     node.make(up("nic0.7", true));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! No rule is left out of the suite.
+//! Tests that the suite has every rule.
 
 use std::{fs, path::Path};
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The container runtime interface, v1: the calls that kubelet makes of a runtime for a pod's
-//! life, as a client over a Unix socket.
+//! A client of the container runtime interface (CRI), v1, over a Unix socket: the calls with which kubelet runs a pod.
 
 #[expect(
     missing_docs,
