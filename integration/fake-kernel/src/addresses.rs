@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! IP addresses: their order, duplicate address detection, and the prefix routes that are added and removed with them.
+//! IP addresses: their order, duplicate address detection, and their prefix routes.
 
 use crate::{
     links::Netdev,
@@ -19,7 +19,7 @@ use std::net::{IpAddr, Ipv6Addr};
 const PREFIX_ROUTE_METRIC: u32 = 256;
 
 impl World {
-    /// Adds an address, or changes one that is there (`NLM_F_REPLACE`).
+    /// Adds an address, or changes a present one (`NLM_F_REPLACE`).
     pub(crate) fn add_address(
         &mut self,
         netns: NetnsId,
@@ -34,8 +34,8 @@ impl World {
         }
     }
 
-    /// Removes an address, its prefix route and the routes with this source (`fib_del_ifaddr()`,
-    /// `cleanup_prefix_route()`). Removing an IPv4 primary also removes its secondaries (`promote_secondaries` is off).
+    /// Removes an address, its prefix route, and the routes that have it as source (`fib_del_ifaddr()`,
+    /// `cleanup_prefix_route()`). With an IPv4 primary, its secondaries are removed too (`promote_secondaries` is off).
     pub(crate) fn remove_address(
         &mut self,
         netns: NetnsId,
@@ -65,8 +65,8 @@ impl World {
         Ok(())
     }
 
-    /// Announces an address to neighbours, if this netdev uses neighbour discovery. Does not check that the netdev has
-    /// the address, because a packet socket sends any packet.
+    /// Announces an address to neighbours, if the netdev uses neighbour discovery. The netdev need not have the
+    /// address, because a packet socket sends any packet.
     pub(crate) fn announce(
         &mut self,
         netns: NetnsId,
@@ -81,7 +81,7 @@ impl World {
         Ok(())
     }
 
-    /// Adds the prefix routes and the link-local address of a netdev that goes up or gets IPv6 back. Starts the
+    /// Adds the prefix routes and the link-local address of a netdev that goes up or gets IPv6 back, and starts the
     /// detection of its tentative addresses.
     pub(crate) fn start_addresses(&mut self, netns: NetnsId, link: &str) -> Result<(), Refusal> {
         let detection = self.detection;
@@ -105,8 +105,9 @@ impl World {
 }
 
 impl Netdev {
-    /// Primaries come before secondaries; a secondary's subnet is already present (`__inet_insert_ifa()`,
-    /// `net/ipv4/devinet.c`). Of an existing address only metric and lifetime change (`inet_rtm_newaddr()`).
+    /// Inserts a primary before the secondaries; an address whose subnet is present is a secondary
+    /// (`__inet_insert_ifa()`, `net/ipv4/devinet.c`). Of a present address only metric and lifetime change
+    /// (`inet_rtm_newaddr()`).
     fn add_ipv4(&mut self, address: &Address) -> Result<(), Refusal> {
         let addresses = &mut self.link.addresses;
         if let Some(present) = addresses.iter_mut().find(|a| a.same_as(address)) {
@@ -160,7 +161,7 @@ impl Netdev {
             };
         }
         let mut added = address.clone();
-        // ipv6_allow_optimistic_dad(): without the setting the flag is dropped in silence
+        // ipv6_allow_optimistic_dad(): without the sysctl the kernel drops the flag and reports no error
         added.flags &= GIVEN_FLAGS;
         if self.link.sysctls.get("ipv6/optimistic_dad") == Some(&0) {
             added.flags &= !IFA_F_OPTIMISTIC;
@@ -186,8 +187,8 @@ impl Netdev {
         Ok(())
     }
 
-    /// The newest address of a scope comes first, and link-local addresses come after global ones
-    /// (`ipv6_link_dev_addr()`, `net/ipv6/addrconf.c`).
+    /// Inserts the newest address of a scope first, and link-local addresses after global ones (`ipv6_link_dev_addr()`,
+    /// `net/ipv6/addrconf.c`).
     fn insert_ipv6(&mut self, mut address: Address, detection: u32) {
         let probes = self
             .link
@@ -216,8 +217,8 @@ impl Netdev {
         }
     }
 
-    /// The address that the kernel adds to every netdev that is up (`addrconf_addr_gen()`), unless `addr_gen_mode` is 1
-    /// (none) or the netdev is a bond's port (`IFF_NO_ADDRCONF`).
+    /// Returns the link-local address that the kernel adds to a netdev that is up (`addrconf_addr_gen()`). There is
+    /// none if `addr_gen_mode` is 1 (none) or the netdev is a bond's port (`IFF_NO_ADDRCONF`).
     fn link_local(&self) -> Option<Address> {
         let wants = self.has_ipv6()
             && self.link.master.is_none()
@@ -251,8 +252,8 @@ impl Netdev {
     }
 }
 
-/// Returns the route that the kernel adds with an address. IPv4 host addresses (`fib_add_ifaddr()`), and addresses with
-/// the flag, have none.
+/// Returns the route that the kernel adds with an address. IPv4 addresses of prefix length 32 without a peer
+/// (`fib_add_ifaddr()`) and addresses with `IFA_F_NOPREFIXROUTE` have none.
 fn prefix_route(address: &Address) -> Option<Route> {
     if address.flags & IFA_F_NOPREFIXROUTE != 0 {
         return None;
@@ -269,7 +270,7 @@ fn prefix_route(address: &Address) -> Option<Route> {
     Some(route)
 }
 
-/// Returns true if both are IPv4 addresses of one subnet. Of an address with another end, the other end counts
+/// Returns true if both are IPv4 addresses of one subnet. The subnet of an address with a peer is that of the peer
 /// (`inet_ifa_match()`).
 fn same_subnet(one: &Address, other: &Address) -> bool {
     let subnet = |it: &Address| network(it.peer.unwrap_or(it.ip), it.prefix);
@@ -293,7 +294,7 @@ pub(crate) fn network(ip: IpAddr, prefix: u8) -> IpAddr {
     }
 }
 
-/// EUI-64 of an Ethernet address, or the port's GUID with IPoIB.
+/// Returns the link-local address of a hardware address: from its EUI-64 for Ethernet, from the port's GUID for IPoIB.
 fn link_local_of(mac: &HardwareAddress) -> Option<Ipv6Addr> {
     let identifier: [u8; 8] = match mac.0.as_slice() {
         [a, b, c, d, e, f] => [a ^ 2, *b, *c, 0xff, 0xfe, *d, *e, *f],

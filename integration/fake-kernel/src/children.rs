@@ -47,7 +47,7 @@ impl World {
         if let Some(netdev) = self.netdevs.last_mut() {
             netdev.below = Some(id);
         }
-        // ipvlan_set_port_mode(): one mode for all
+        // ipvlan_set_port_mode(): all ipvlan children of a netdev have one mode
         let siblings = self.netdevs.iter_mut().filter(|n| n.below == Some(id));
         if let Child::Ipvlan { .. } = child {
             siblings.for_each(|sibling| sibling.link.child = Some(child));
@@ -75,9 +75,10 @@ impl World {
         }
     }
 
-    /// EINVAL if the parent is not Ethernet, if its MTU is smaller than the macvlan's, or if a passthru child would not
-    /// be the only child (`macvlan_common_newlink()`, `drivers/net/macvlan.c`). EBUSY if a bond, a bridge or children
-    /// of the other kind already receive the parent's frames (`netdev_rx_handler_register()`, `net/core/dev.c`).
+    /// Checks that a netdev can have the child. EINVAL if it is not Ethernet, if its MTU is smaller than the macvlan's,
+    /// or if a passthru child would not be the only child (`macvlan_common_newlink()`, `drivers/net/macvlan.c`). EBUSY
+    /// if a bond, a bridge or children of the other kind already receive the netdev's frames
+    /// (`netdev_rx_handler_register()`, `net/core/dev.c`).
     fn can_bear(&self, position: usize, child: Child, mtu: u32) -> Result<(), Refusal> {
         let (id, parent) = (self.netdevs[position].id, &self.netdevs[position].link);
         if mtu < 68 {
@@ -140,7 +141,8 @@ impl World {
         Ok(())
     }
 
-    /// After the removal of netdevs: removes all netdevs above them, and releases the ports of a removed bond.
+    /// After a removal of netdevs: removes the netdevs whose lower netdev is gone, and releases the ports of a removed
+    /// bond.
     pub(crate) fn reap(&mut self) {
         let mut before = 0;
         while before != self.netdevs.len() {
@@ -162,14 +164,14 @@ impl World {
         self.flush_dead_routes();
     }
 
-    /// The netdev that another lies on.
+    /// Returns the position of the netdev's lower netdev.
     pub(crate) fn below(&self, position: usize) -> Option<usize> {
         let id = self.netdevs[position].below?;
         self.netdevs.iter().position(|netdev| netdev.id == id)
     }
 
-    /// Returns true if the netdev has a cable and its lower netdev, if there is one, has a carrier. For IPoIB the port
-    /// needs the cable, and the netdev must be in its partition.
+    /// Returns true if the netdev has a cable, and its lower netdev, if there is one, has a carrier. For IPoIB the port
+    /// must have the cable, and the netdev must be in its partition.
     pub(crate) fn has_medium(&self, position: usize) -> bool {
         let below = self.below(position);
         if self.netdevs[position].link.ipoib.is_some() {
@@ -179,7 +181,7 @@ impl World {
         self.netdevs[position].cable && below.is_none_or(|below| self.netdevs[below].link.carrier)
     }
 
-    /// Not where a macvlan would be larger than its parent (`macvlan_change_mtu()`).
+    /// Returns false if the child would get a larger MTU than its parent's (`macvlan_change_mtu()`).
     pub(crate) fn parent_allows(&self, position: usize, mtu: u32) -> bool {
         let child = self.netdevs[position].link.child;
         let below = self.below(position);
@@ -188,7 +190,7 @@ impl World {
             .is_none_or(|(child, below)| fits(child, mtu, &self.netdevs[below].link))
     }
 
-    /// Updates children and VLANs after a change of the netdev `id`: carrier, hardware address, number, MTU
+    /// Updates the upper netdevs after a change of the netdev `id`: carrier, hardware address, lower index, MTU
     /// (`macvlan_device_event()`, `ipvlan_device_event()`, `vlan_device_event()`).
     pub(crate) fn tell_children(&mut self, id: u64) {
         let Some(parent) = self.netdevs.iter().find(|netdev| netdev.id == id) else {
@@ -207,7 +209,7 @@ impl World {
             if link.is_vlan() {
                 vlans.push(netdev.id);
             }
-            // a VLAN that is down takes it when it goes up
+            // a VLAN that is down gets the hardware address when it goes up
             if link.is_vlan() && link.up || link.child.is_some_and(shares_mac) {
                 link.mac = parent.mac.clone();
             }
@@ -220,7 +222,8 @@ impl World {
             }
         }
         for (netns, name, mtu) in resized {
-            // it is at most the parent's MTU, and not too small, because the parent's is not
+            // the kernel accepts this MTU: it is at most the parent's, and an MTU that the parent can have is not too
+            // small
             let _ = self.set_mtu(netns, &name, mtu);
         }
         for vlan in vlans {
@@ -240,7 +243,7 @@ fn shares_mac(child: Child) -> bool {
     )
 }
 
-/// Without ARP while up (`ipvlan_open()`).
+/// Returns true for ipvlan in an L3 mode, which has no ARP while up (`ipvlan_open()`).
 pub(crate) fn is_routed(link: &Link) -> bool {
     matches!(
         link.child,

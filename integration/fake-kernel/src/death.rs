@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Ends: of a namespace, of a device, of a boot.
+//! The end of a namespace, the removal of a device, and a reboot.
 
 use crate::world::{HOST, World};
 use rdma_netns::{InterfaceName, NetnsId};
 
 impl World {
-    /// A namespace exists as long as a path or a descriptor leads to it.
+    /// Ends a namespace to which no path and no open descriptor leads.
     pub(crate) fn end_if_unused(&mut self, id: NetnsId) {
         let has_path = self.paths.values().any(|other| *other == Some(id));
         let unused = |n: &crate::world::Netns| n.id == id && n.descriptors == 0;
@@ -14,12 +14,13 @@ impl World {
         }
     }
 
-    /// `cleanup_net()` first calls ib_core's `rdma_dev_exit_net()`, which returns RDMA devices, then
-    /// `default_device_exit_batch()` (`net/core/dev.c`). Physical netdevs return down, with their name in the
-    /// namespace, or `dev<index>` if it is taken. Virtual netdevs are destroyed, except for IPoIB's.
+    /// Ends a namespace, like `cleanup_net()`: ib_core's `rdma_dev_exit_net()` first returns RDMA devices to the host,
+    /// then `default_device_exit_batch()` (`net/core/dev.c`) returns physical netdevs, down. A netdev keeps its name,
+    /// or is called `dev<index>` if the host has that name. Virtual netdevs are destroyed; IPoIB children return on
+    /// some kernels.
     fn end(&mut self, id: NetnsId) {
         for position in 0..self.hcas.len() {
-            // a device with a sub-device waits for it, in no visible namespace
+            // an RDMA device with a sub-device stays in the ended namespace until the sub-device is deleted
             if self.hcas[position].netns == id && !self.has_sub_devices(self.hcas[position].index) {
                 self.relocate_rdma(position, HOST);
             }
@@ -39,7 +40,7 @@ impl World {
         self.refresh_gids();
     }
 
-    /// Alternative names that are taken on the host are dropped
+    /// Returns a netdev to the host. Alternative names that are taken on the host are dropped
     /// (`default_device_exit_net()`).
     fn refund(&mut self, position: usize) {
         let link = self.netdevs[position].link.clone();
@@ -78,13 +79,14 @@ impl World {
         self.refresh_gids();
     }
 
-    /// Marks the present state as the state after the node's set-up at every boot.
+    /// Makes the present state the node's state after every boot.
     pub fn switch_on(&mut self) {
         self.switched_on = None;
         self.switched_on = Some(Box::new(self.clone()));
     }
 
-    /// Restores the state at the node's boot, with another boot id. Namespaces get the ids of the previous boot again.
+    /// Restores the state after the node's set-up, with a new boot id. Namespaces can get the ids of the previous boot
+    /// again.
     pub fn reboot(&mut self) {
         let Some(image) = self.switched_on.take() else {
             return;

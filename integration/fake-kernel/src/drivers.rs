@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Drivers that are unbound and bound, and udev's renames afterwards.
+//! Unbinding and binding of drivers, and udev's renames afterwards.
 
 use crate::world::{HOST, Refusal, World};
 use nix::errno::Errno;
@@ -14,8 +14,8 @@ pub(crate) struct Renaming {
 }
 
 impl World {
-    /// Unbinds the driver of the function at `address`, and binds `driver`, which makes no netdev: writes to
-    /// `driver_override`, `unbind` and `bind`.
+    /// Unbinds the driver of the function at `address`, and binds `driver`, which makes no netdev. On Linux these are
+    /// writes to `driver_override`, `unbind` and `bind`.
     pub fn bind(&mut self, address: &str, driver: Option<&str>) {
         let mut functions = self.functions.iter_mut();
         if let Some(function) = functions.find(|function| &*function.address == address) {
@@ -35,7 +35,7 @@ impl World {
         self.rename_by_udev(&address)
     }
 
-    /// `unbind` and `bind` of `driver` were written (`drivers/base/bus.c`).
+    /// Makes the effect of writing the function to the driver's `unbind` and `bind` (`drivers/base/bus.c`).
     pub(crate) fn rebind_driver(
         &mut self,
         address: &DeviceAddress,
@@ -48,7 +48,7 @@ impl World {
         self.bind_driver(address, driver)
     }
 
-    /// Makes the devices again, on the host, with which the function was plugged in.
+    /// Makes the devices again that the function had when it was plugged in, on the host.
     pub(crate) fn bind_driver(
         &mut self,
         address: &DeviceAddress,
@@ -72,7 +72,7 @@ impl World {
         Ok(())
     }
 
-    /// udev hears of a new netdev of `function`.
+    /// Schedules udev's rename of a new netdev of `function`.
     pub(crate) fn named_by_udev(&mut self, function: DeviceAddress) {
         let left = self.udev;
         self.renaming.push(Renaming { function, left });
@@ -85,7 +85,7 @@ impl World {
         Ok(function.ok_or(Errno::ENODEV)?.driver.clone())
     }
 
-    /// `observations` pass for udev.
+    /// Brings udev's renames closer by `observations`, and makes those that are due.
     pub(crate) fn udev_passes(&mut self, observations: u32) {
         for renaming in &mut self.renaming {
             renaming.left = renaming.left.saturating_sub(observations);
@@ -95,7 +95,7 @@ impl World {
         self.renaming = left;
         let due: Vec<Renaming> = due;
         for Renaming { function, .. } in due {
-            // a name that is taken, or whose netdev is gone, stays the kernel's
+            // the kernel's name stays if udev's name is taken; the netdev may be gone
             let _ = self.rename_by_udev(&function);
         }
     }
@@ -110,8 +110,9 @@ impl World {
         self.rename_link(HOST, &present, &name)
     }
 
-    /// Returns node GUID and port GUID of a function whose driver is being bound: the values that its physical function
-    /// has set, or else its firmware's (`sriov_restore_guids()`, `drivers/net/ethernet/mellanox/mlx5/core/sriov.c`).
+    /// Returns node GUID and port GUID of a function whose driver is being bound: the values that were set through its
+    /// physical function, or else the firmware's (`sriov_restore_guids()`,
+    /// `drivers/net/ethernet/mellanox/mlx5/core/sriov.c`).
     pub(crate) fn guids_of(&self, address: Option<&DeviceAddress>, own: u64) -> [u64; 2] {
         let settings = address.and_then(|it| self.vfs.get(it));
         if let Some(stuck) = self.stuck_guids {

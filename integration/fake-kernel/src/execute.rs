@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! From an [`Op`] to the rule that it falls under.
+//! Dispatches each [`Op`] to the rule for it.
 
 use crate::world::{HOST, Refusal, World};
 use nix::errno::Errno;
 use rdma_netns::{InterfaceName, LinkChange, NetnsId, NetnsSide, Op};
 
 impl World {
-    /// Executes the change `op`. `pod` is the namespace that it may name. Tests also use it for changes by
-    /// administrators and pods.
+    /// Executes the change `op`, in the pod's namespace `pod` if `op` names the pod. Tests also use it to make changes
+    /// as administrators and pods would.
     pub fn execute(&mut self, op: &Op, pod: Option<NetnsId>) -> Result<(), Refusal> {
         let done = self.make(op, pod);
         self.refresh_gids();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! GID tables: each address of an RDMA port's netdev, and of its upper netdevs, has an entry
-//! (`drivers/infiniband/core/roce_gid_mgmt.c`, `cache.c`). The namespace of the netdev does not matter, also in
-//! exclusive mode; it only determines who sees the table.
+//! GID tables: each address of an RDMA port's netdev, and of its upper netdevs, has GIDs
+//! (`drivers/infiniband/core/roce_gid_mgmt.c`, `cache.c`). The namespaces of these netdevs do not matter, also in
+//! exclusive mode. The RDMA device's namespace determines who sees the table.
 
 use crate::{hca::Hca, links::Netdev, world::World};
 use rdma_netns::{Address, Gid, GidKind, GidTable, NetnsId, RdmaMode};
@@ -10,10 +10,10 @@ use std::{
     net::{IpAddr, Ipv6Addr},
 };
 
-/// An address with GIDs, by [`Netdev::id`]. If two netdevs have the same address, each has its own GIDs.
+/// An address with GIDs, and its netdev by [`Netdev::id`]. If two netdevs have the same address, each has its own GIDs.
 type Owner = (u64, IpAddr);
 
-/// The table of a port.
+/// The GID table of a port.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Table {
     places: Vec<Option<Place>>,
@@ -21,12 +21,12 @@ pub(crate) struct Table {
     missed: BTreeSet<Owner>,
 }
 
-/// A place that is taken.
+/// An entry of a GID table.
 #[derive(Clone, Debug)]
 struct Place {
     owner: Owner,
     kind: GidKind,
-    /// Number of reads that do not show it yet.
+    /// Number of reads of the table that do not show the entry yet.
     hidden: u32,
 }
 
@@ -45,8 +45,8 @@ impl Table {
         self.missed.retain(|owner| owners.contains(owner));
     }
 
-    /// Returns the first free entry below `size` (`find_gid()`). If there is none, the kernel sets the address
-    /// nevertheless, and only logs this.
+    /// Adds a GID in the first free entry below `size` (`find_gid()`). If there is none, the address stays without a
+    /// GID: the kernel only logs this.
     fn add(&mut self, owner: Owner, kind: GidKind, size: usize, hidden: u32) {
         self.places.resize(size.max(self.places.len()), None);
         let free = self.places[..size].iter_mut().find(|place| place.is_none());
@@ -104,7 +104,7 @@ impl World {
         Some(GidTable { size, gids })
     }
 
-    /// Updates all tables from the present addresses.
+    /// Updates all tables from the netdevs' present addresses.
     pub(crate) fn refresh_gids(&mut self) {
         let (size, hidden) = (self.gid_table_size as usize, self.gid_delay);
         for position in 0..self.hcas.len() {
@@ -136,7 +136,8 @@ impl World {
         }
     }
 
-    /// Returns the netdev whose addresses count: the port's own, or its bond.
+    /// Returns the netdev whose addresses have GIDs, together with those of its upper netdevs: the port's netdev, or
+    /// its bond.
     fn gid_root(&self, hca: &Hca) -> Option<u64> {
         let own = self.netdevs.iter().find(|n| Some(n.id) == hca.netdev)?;
         let Some(master) = own.link.master else {
@@ -151,8 +152,8 @@ impl World {
     }
 }
 
-/// Returns the IP address for the GID of `address`: an IPv4 address with another end has a GID of the other end
-/// (`inetaddr_event()`).
+/// Returns the IP address of the GID for `address`: the peer of an IPv4 address that has one (`inetaddr_event()`),
+/// otherwise the address itself.
 fn gid_of(address: &Address) -> IpAddr {
     match address.ip {
         IpAddr::V4(ip) => address.peer.unwrap_or(ip.into()),
@@ -160,7 +161,7 @@ fn gid_of(address: &Address) -> IpAddr {
     }
 }
 
-/// An InfiniBand port's own: link-local prefix and port GUID.
+/// Returns the GID of an InfiniBand port: link-local prefix and `guid`.
 fn port_gid(guid: &str) -> Gid {
     let digits: String = guid.chars().filter(|c| *c != ':').collect();
     let guid = u64::from_str_radix(&digits, 16).unwrap_or_default();

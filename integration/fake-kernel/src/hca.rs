@@ -23,28 +23,28 @@ pub(crate) struct Hca {
     pub(crate) name: String,
     pub(crate) index: u32,
     pub(crate) guid: String,
-    /// The GUID of its port, if it is InfiniBand's.
+    /// The port GUID, if the port is InfiniBand.
     pub(crate) port_guid: Guid,
     pub(crate) parent: Option<DeviceAddress>,
-    /// Its driver does not tell sysfs of its parent.
+    /// True if sysfs shows no parent of the device, because its driver sets none.
     pub(crate) parentless: bool,
-    /// Its place in exclusive mode.
+    /// Namespace of the device. In shared mode it is the host's, and all namespaces see the device.
     pub(crate) netns: NetnsId,
-    /// The netdev of its port, by [`crate::links::Netdev::id`].
+    /// The netdev of the port, by [`crate::links::Netdev::id`].
     pub(crate) netdev: Option<u64>,
-    /// The driver has `disassociate_ucontext`.
+    /// True if the driver has `disassociate_ucontext`, so that the device can be moved.
     pub(crate) movable: bool,
-    /// Its port is InfiniBand's.
+    /// True if the port is InfiniBand.
     pub(crate) infiniband: bool,
-    /// Its port has an IPoIB netdev, which the kernel makes and removes together with it.
+    /// True if the port has an IPoIB netdev, which the kernel makes and removes together with it.
     pub(crate) ipoib: bool,
-    /// The partitions that its port is in.
+    /// The partitions of the port.
     pub(crate) partitions: Vec<Pkey>,
-    /// Numbers of its character devices, and the number of observations until udev has made their nodes.
+    /// Numbers of the character devices, and the number of observations until udev has made their nodes.
     pub(crate) uverbs: u32,
     pub(crate) umad: Option<u32>,
     pub(crate) udev: u32,
-    /// The GIDs of its port.
+    /// The GID table of the port.
     pub(crate) gids: Table,
 }
 
@@ -58,8 +58,8 @@ pub(crate) struct SubHca {
 }
 
 impl World {
-    /// `rdma dev add NAME type SMI parent DEVICE`, by a pod or the host: the sub-device is made in the host's namespace
-    /// (`ib_alloc_device()`). It holds the reference that `must_not_be_held()` checks.
+    /// Makes a sub-device: `rdma dev add NAME type SMI parent DEVICE`, run in a pod or on the host. The kernel makes it
+    /// in the host's namespace (`ib_alloc_device()`). Its reference to the parent makes a move of the parent hang.
     pub fn add_sub_device(&mut self, name: &str, parent: &str) {
         let hca = self.hcas.iter().find(|it| it.name == parent);
         let of = hca.expect("an RDMA device").index;
@@ -68,8 +68,8 @@ impl World {
         self.sub_devices.push(SubHca { name, of, umad });
     }
 
-    /// `rdma dev delete DEVICE`. Afterwards the parent that waited in an ended namespace continues
-    /// (`wait_for_completion(&device->unreg_completion)`).
+    /// Deletes a sub-device: `rdma dev delete DEVICE`. If its parent was in a namespace that has ended, the parent now
+    /// returns to the host (`wait_for_completion(&device->unreg_completion)`).
     pub(crate) fn delete_sub_device(&mut self, name: &str, at: NetnsId) -> Result<(), Refusal> {
         let is_seen = at == HOST || self.rdma_mode == Some(RdmaMode::Shared);
         let mut all = self.sub_devices.iter();
@@ -101,9 +101,9 @@ impl World {
         seen.filter_map(shown).collect()
     }
 
-    /// `rdma dev set DEVICE netns NS`, by a caller inside `from`. ENODEV: the device is not in the caller's namespace.
-    /// EOPNOTSUPP: in shared mode, and for a driver that cannot disassociate its users (`ib_device_set_netns_put()`,
-    /// `rdma_dev_change_netns()`, `drivers/infiniband/core/device.c`).
+    /// Moves an RDMA device: `rdma dev set DEVICE netns NS`, by a caller inside `from`. ENODEV if the device is not in
+    /// the caller's namespace. EOPNOTSUPP in shared mode, and for a driver that cannot disassociate the device's users
+    /// (`ib_device_set_netns_put()`, `rdma_dev_change_netns()`, `drivers/infiniband/core/device.c`).
     pub(crate) fn move_rdma(
         &mut self,
         device: &str,
@@ -122,7 +122,7 @@ impl World {
         if from != to {
             self.must_not_be_held(device);
             let index = self.hcas[position].index;
-            // `disable_device()`
+            // disable_device() waits for all references
             assert!(
                 !self.has_sub_devices(index),
                 "the move of {device} hangs: a sub-device has a reference to it"
@@ -132,8 +132,8 @@ impl World {
         Ok(())
     }
 
-    /// `rdma dev set DEVICE name NAME`. The name may have any bytes, but must be unique over all namespaces
-    /// (`ib_device_rename()`, `drivers/infiniband/core/device.c`).
+    /// Renames an RDMA device: `rdma dev set DEVICE name NAME`. The name may have any bytes, but must be unique in all
+    /// namespaces (`ib_device_rename()`, `drivers/infiniband/core/device.c`).
     pub(crate) fn rename_rdma(
         &mut self,
         device: &str,
@@ -150,8 +150,8 @@ impl World {
         Ok(())
     }
 
-    /// The move: every in-kernel client removes and adds the device, so that its character devices get the lowest free
-    /// numbers, and it gets a new IPoIB netdev.
+    /// Moves the device: all in-kernel clients remove and add it. So its character devices get the lowest free numbers,
+    /// and it gets a new IPoIB netdev.
     pub(crate) fn relocate_rdma(&mut self, position: usize, to: NetnsId) {
         let uverbs = self.free_uverbs(Some(position));
         let umad = self.free_umad(Some(position));
@@ -165,7 +165,7 @@ impl World {
         }
     }
 
-    /// The lowest number that no other device has (`ida_alloc_max()`).
+    /// Returns the lowest number that no RDMA device other than `but` has (`ida_alloc_max()`).
     pub(crate) fn free_uverbs(&self, but: Option<usize>) -> u32 {
         self.free(but, |hca| Some(hca.uverbs))
     }
@@ -196,8 +196,8 @@ impl World {
             .unwrap_or_default()
     }
 
-    /// `ipoib_remove_one()` and `ipoib_add_one()`: a new netdev with the name `ib%d`, down, with another queue pair in
-    /// its hardware address.
+    /// Replaces the port's IPoIB netdev (`ipoib_remove_one()`, `ipoib_add_one()`): the new netdev is down, has the name
+    /// `ib%d`, and another queue pair in its hardware address.
     pub(crate) fn remake_ipoib(&mut self, position: usize) {
         let guid = self.hcas[position].port_guid;
         let netns = match self.ipoib_follows_rdma {
@@ -218,7 +218,7 @@ impl World {
         link.mac = self.ipoib_address(guid);
         link.permanent_mac = Some(link.mac.clone());
         let id = self.insert(netns, link);
-        // `ipoib_parent_init()`
+        // ipoib_parent_init()
         let pkey = self.hcas[position].partitions.first().copied();
         if let Some(netdev) = self.netdevs.last_mut() {
             netdev.max_mtu = ipoib::CONNECTED_MTU;
@@ -230,7 +230,7 @@ impl World {
         }
     }
 
-    /// Flags, queue pair number, subnet prefix, port GUID.
+    /// Returns a new hardware address: flags, queue pair number, subnet prefix, port GUID.
     fn ipoib_address(&mut self, guid: Guid) -> HardwareAddress {
         let queue_pair = self.next_queue_pair;
         self.next_queue_pair = queue_pair.wrapping_add(1);
@@ -252,8 +252,8 @@ impl World {
         HardwareAddress(bytes)
     }
 
-    /// Returns the RDMA devices that `netns` sees: all in shared mode, otherwise its own. A port's netdev is reported
-    /// only if it is in the same namespace (`fill_port_info()`, `drivers/infiniband/core/nldev.c`).
+    /// Returns the RDMA devices that `netns` sees: all in shared mode, otherwise its own. The netdev of a port is
+    /// reported only if both are in one namespace (`fill_port_info()`, `drivers/infiniband/core/nldev.c`).
     pub(crate) fn rdma_in(&self, netns: NetnsId) -> Vec<RdmaDevice> {
         let shared = self.rdma_mode == Some(RdmaMode::Shared);
         let seen = self.hcas.iter().filter(|hca| shared || hca.netns == netns);
@@ -303,7 +303,8 @@ impl World {
         }
     }
 
-    /// Changes the mode. Exclusive mode is possible only without other namespaces (`rdma_compatdev_set()`).
+    /// Changes the mode. The kernel refuses a change while there are namespaces other than the host's
+    /// (`rdma_compatdev_set()`).
     pub fn set_rdma_mode(&mut self, mode: RdmaMode) -> Result<(), Refusal> {
         let changes = self.rdma_mode != Some(mode);
         if changes && self.namespaces.iter().any(|netns| netns.id != HOST) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! IPoIB netdevs and children of them (`drivers/infiniband/ulp/ipoib/`).
+//! IPoIB netdevs and their children (`drivers/infiniband/ulp/ipoib/`).
 
 use crate::{
     hca::Hca,
@@ -11,17 +11,17 @@ use rdma_netns::{
     Child, HardwareAddress, InterfaceName, Ipoib, IpoibMode, LinkFlag, LinkType, NetnsId, Pkey,
 };
 
-/// `IPOIB_UD_MTU()` of a port with packets of 2 KiB.
+/// Largest MTU in datagram mode (`IPOIB_UD_MTU()`), with InfiniBand packets of 2 KiB.
 pub(crate) const DATAGRAM_MTU: u32 = 2044;
 
-/// `IPOIB_CM_MTU`
+/// Largest MTU in connected mode (`IPOIB_CM_MTU`).
 pub(crate) const CONNECTED_MTU: u32 = 65520;
 
-/// First byte of a hardware address whose queue pair accepts connections (`IPOIB_FLAGS_RC`). mlx5's accelerated queue
-/// pairs accept none (`ipoib_cm_dev_init()` is not called for them).
+/// Flag in the first byte of a hardware address whose queue pair accepts connections (`IPOIB_FLAGS_RC`). Queue pairs
+/// that mlx5 accelerates accept none (`ipoib_cm_dev_init()` is not called for them).
 pub(crate) const TAKES_CONNECTIONS: u8 = 0x80;
 
-/// Returns the attributes of a new netdev, which requests full membership (`ipoib_ndo_init()`).
+/// Returns the attributes of a new netdev, a full member of its partition (`ipoib_ndo_init()`).
 pub(crate) fn fresh(pkey: Pkey) -> Ipoib {
     Ipoib {
         pkey: pkey.full(),
@@ -31,7 +31,7 @@ pub(crate) fn fresh(pkey: Pkey) -> Ipoib {
 }
 
 impl World {
-    /// Sets the partitions in which the subnet manager has put the RDMA device's port.
+    /// Sets the partitions of the RDMA device's port, as the subnet manager would.
     pub fn set_partitions(&mut self, device: &str, partitions: &[Pkey]) {
         let mut hcas = self.hcas.iter_mut();
         if let Some(hca) = hcas.find(|hca| hca.name == device) {
@@ -39,7 +39,7 @@ impl World {
         }
     }
 
-    /// Makes the RDMA device's port one that mlx5 accelerates: its netdev supports only datagram mode.
+    /// Makes the RDMA device's port one that mlx5 accelerates. Its netdev then supports only datagram mode.
     pub fn accelerate_ipoib(&mut self, device: &str) {
         let netdev = self.hcas.iter().find(|hca| hca.name == device);
         let id = netdev.and_then(|hca| hca.netdev);
@@ -53,14 +53,15 @@ impl World {
         Some(hcas.find(|hca| hca.name == device)?.partitions.clone())
     }
 
-    /// Returns the RDMA device whose port belongs to the netdev or to its lower netdev.
+    /// Returns the RDMA device with the port of the netdev or of its lower netdev.
     fn hca_of(&self, position: usize) -> Option<&Hca> {
         let parent = self.below(position).unwrap_or(position);
         let id = self.netdevs[parent].id;
         self.hcas.iter().find(|hca| hca.netdev == Some(id))
     }
 
-    /// `ipoib_pkey_dev_check_presence()`: if the port's table lacks its partition, a netdev goes up without a carrier.
+    /// Returns true if the port's table has the netdev's partition. Otherwise the netdev goes up without a carrier
+    /// (`ipoib_pkey_dev_check_presence()`).
     pub(crate) fn is_in_partition(&self, position: usize) -> bool {
         let Some(ipoib) = self.netdevs[position].link.ipoib else {
             return true;
@@ -74,7 +75,8 @@ impl World {
         hca.is_none_or(has_key)
     }
 
-    /// `ipoib_new_child_link()`. mlx5 refuses another namespace than the parent's (`mlx5i_pkey_dev_init()`).
+    /// Makes an IPoIB child (`ipoib_new_child_link()`). mlx5 refuses a namespace other than the parent's
+    /// (`mlx5i_pkey_dev_init()`).
     pub(crate) fn add_ipoib_child(
         &mut self,
         netns: NetnsId,
@@ -109,7 +111,7 @@ impl World {
         Ok(())
     }
 
-    /// The address of another queue pair of the port.
+    /// Returns the hardware address with the number of a new queue pair.
     fn with_queue_pair(&mut self, mac: &HardwareAddress) -> HardwareAddress {
         let mut mac = mac.clone();
         mac.0[3] = self.next_queue_pair;
@@ -117,7 +119,7 @@ impl World {
         mac
     }
 
-    /// `ipoib_set_mode()`: the MTU becomes the largest of the mode.
+    /// Sets the mode (`ipoib_set_mode()`). The MTU becomes the largest MTU of the mode.
     pub(crate) fn set_ipoib_mode(
         &mut self,
         netns: NetnsId,
@@ -160,7 +162,7 @@ impl World {
         Ok(())
     }
 
-    /// `set_base_guid()` gives a netdev's GUID to its children.
+    /// Gives a netdev's GUID to its children (`set_base_guid()`).
     pub(crate) fn set_guid_of_children(&mut self, id: u64, mac: &HardwareAddress) {
         let is_child = |it: &&mut Netdev| it.below == Some(id) && it.link.ipoib.is_some();
         for child in self.netdevs.iter_mut().filter(is_child) {
@@ -170,14 +172,14 @@ impl World {
 }
 
 impl Netdev {
-    /// Sets the IPoIB attributes, and the same child attributes if the netdev lies on another one.
+    /// Sets the IPoIB attributes, and for a netdev with a lower netdev also the child attributes.
     pub(crate) fn set_ipoib(&mut self, ipoib: Ipoib) {
         let Ipoib { pkey, mode, .. } = ipoib;
         self.link.ipoib = Some(ipoib);
         self.link.child = self.below.map(|_| Child::Ipoib { pkey, mode });
     }
 
-    /// Returns true if the netdev was made on top of an IPoIB netdev.
+    /// Returns true if the netdev is a child of an IPoIB netdev.
     pub(crate) fn is_ipoib_child(&self) -> bool {
         self.link.ipoib.is_some() && self.below.is_some()
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The fake implementation of [`rdma_netns::Kernel`] with a world behind it, and its faults.
+//! [`FakeKernel`], which implements [`rdma_netns::Kernel`] on a [`World`], and the faults that tests inject into it.
 
 use crate::{
     snapshot::Snapshot,
@@ -20,27 +20,27 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A change that is about to be made.
+/// A change that the program is about to make.
 #[derive(Debug)]
 pub struct Step<'a> {
-    /// Counted from 1 since the process began.
+    /// Number of the change, counted from 1 since the process began.
     pub number: usize,
     /// The change.
     pub op: &'a Op,
 }
 
-/// Outcome of a [`Step`].
+/// A test's decision about a [`Step`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The world decides.
+    /// The world executes or refuses the change.
     Proceed,
-    /// Refusal: nothing happens.
+    /// The kernel refuses the change.
     Refuse(Errno),
-    /// Execution, reported as refused.
+    /// The kernel makes the change, but reports a refusal.
     Deceive(Errno),
-    /// Death of the process before the step.
+    /// The process dies before the change.
     DieBefore,
-    /// Death of the process after the step.
+    /// The process dies after the change.
     DieAfter,
 }
 
@@ -69,13 +69,13 @@ struct State {
     dead: bool,
 }
 
-/// A kernel with a [`World`] of its own. Clones share it.
+/// A kernel with its own [`World`]. Clones share the world.
 #[derive(Clone)]
 pub struct FakeKernel {
     state: Arc<Mutex<State>>,
 }
 
-/// A pod's namespace, held open.
+/// An open descriptor of a pod's namespace.
 pub struct FakePod {
     state: Arc<Mutex<State>>,
     path: PathBuf,
@@ -84,7 +84,7 @@ pub struct FakePod {
 }
 
 impl FakeKernel {
-    /// The kernel of `world`, which is also the node's state after every reboot.
+    /// Returns a kernel with `world`, which is also the node's state after every reboot.
     pub fn new(mut world: World) -> Self {
         world.switch_on();
         let state = State {
@@ -106,17 +106,17 @@ impl FakeKernel {
         }
     }
 
-    /// Does something with the world, past the seam.
+    /// Calls `action` with the world, without going through the trait [`rdma_netns::Kernel`].
     pub fn with<T>(&self, action: impl FnOnce(&mut World) -> T) -> T {
         action(&mut self.lock().world)
     }
 
-    /// The whole world, to be compared.
+    /// Returns the whole world, for comparison.
     pub fn snapshot(&self) -> Snapshot {
         Snapshot::of(&self.lock().world)
     }
 
-    /// A new process: alive, nothing counted, nothing scripted.
+    /// Starts a new process, without the counts and faults of the previous one.
     pub fn begin(&self) {
         let mut state = self.lock();
         state.script = None;
@@ -154,7 +154,7 @@ impl FakeKernel {
         state.pauses = 0;
     }
 
-    /// The changes that were asked for since the process began.
+    /// Returns the changes that the process has requested since it began.
     pub fn journal(&self) -> Vec<Op> {
         self.lock().journal.clone()
     }
@@ -164,7 +164,7 @@ impl FakeKernel {
         self.lock().observations
     }
 
-    /// The RDMA devices whose ports were queried since the process began.
+    /// Returns the RDMA devices whose ports were queried since the process began.
     pub fn answered(&self) -> Vec<String> {
         self.lock().answered.iter().cloned().collect()
     }
@@ -173,7 +173,7 @@ impl FakeKernel {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The state, for a process that lives.
+    /// Returns the state if the process lives, and otherwise panics with [`Died`].
     fn alive(&self) -> MutexGuard<'_, State> {
         let state = self.lock();
         if state.dead {
@@ -229,7 +229,7 @@ impl Kernel for FakeKernel {
             });
         }
         let mut observed = state.world.observe(pod.map(|pod| pod.id));
-        // drivers that may have made devices without a parent are observed together with these devices
+        // RDMA devices without a parent, and the functions whose driver may have made them, are observed together
         let parentless = observed
             .devices
             .iter()

@@ -2,9 +2,9 @@
 //! A fake kernel: a small world of namespaces, netdevs and RDMA devices in memory, with the kernel's rules, for tests
 //! of code that uses [`rdma_netns::Kernel`].
 //!
-//! It has no list of expected calls. It executes or refuses each request like Linux, and tests observe the outcome.
-//! Each rule names its source in the kernel. `tests/` has a test of each rule, and the crate `conformance` has the
-//! tests that the real kernel must pass too.
+//! Tests do not list expected calls: the fake kernel executes or refuses each request like Linux, and tests observe the
+//! outcome. Each rule names its source in the kernel. `tests/` has a test of each rule, and the crate `conformance` has
+//! the tests that the real kernel must pass too.
 //!
 //! | module | owns |
 //! |---|---|

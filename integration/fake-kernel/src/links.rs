@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Netdevs: the effects of a move, of up and down, and of other settings.
+//! Netdevs: the effects of moves, of going up and down, and of other settings.
 
 use crate::{
     children::is_routed,
@@ -19,19 +19,19 @@ pub(crate) const IPV6_MIN_MTU: u32 = 1280;
 /// The index of the loopback netdev (`LOOPBACK_IFINDEX`).
 const LOOPBACK: u32 = 1;
 
-/// A netdev, wherever it is.
+/// A netdev in any namespace.
 #[derive(Clone, Debug)]
 pub(crate) struct Netdev {
-    /// For life, over moves.
+    /// Number of the netdev, which no move changes.
     pub(crate) id: u64,
     pub(crate) netns: NetnsId,
     pub(crate) link: Link,
     /// Settings that rtnetlink does not report, and that no move resets.
     pub(crate) settings: DeviceSettings,
-    /// The netdev that it lies on, by [`Netdev::id`].
+    /// The lower netdev, by [`Netdev::id`].
     pub(crate) below: Option<u64>,
     pub(crate) max_mtu: u32,
-    /// True if a cable is in it.
+    /// True if a cable is plugged in.
     pub(crate) cable: bool,
     /// True if the driver changes the hardware address only while the netdev is down.
     pub(crate) mac_needs_down: bool,
@@ -40,7 +40,7 @@ pub(crate) struct Netdev {
 }
 
 impl Netdev {
-    /// Returns true if the netdev is a hardware device, which `ip link add` did not make.
+    /// Returns true if the netdev belongs to hardware, so that no `ip link add` made it.
     pub(crate) fn is_physical(&self) -> bool {
         matches!(self.link.kind.as_deref(), None | Some("ipoib")) && !self.is_ipoib_child()
     }
@@ -49,8 +49,8 @@ impl Netdev {
         self.link.mtu >= IPV6_MIN_MTU && self.link.sysctls.get("ipv6/disable_ipv6") == Some(&0)
     }
 
-    /// Removes the netdev's IPv6 state: when it goes down, with a small MTU, and with `disable_ipv6`
-    /// (`addrconf_ifdown()`, `net/ipv6/addrconf.c`).
+    /// Removes the netdev's IPv6 state, as the kernel does when the netdev goes down, gets an MTU below 1280 or
+    /// `disable_ipv6` (`addrconf_ifdown()`, `net/ipv6/addrconf.c`).
     fn lose_ipv6(&mut self) {
         self.link.addresses.retain(|address| address.ip.is_ipv4());
         self.link.routes.retain(|route| route.destination.is_ipv4());
@@ -59,7 +59,7 @@ impl Netdev {
 }
 
 impl World {
-    /// Puts a new netdev into `netns`, with that namespace's settings.
+    /// Inserts a new netdev into `netns`, with the namespace's default settings.
     pub(crate) fn insert(&mut self, netns: NetnsId, mut link: Link) -> u64 {
         link.sysctls = settings(&self.defaults(netns), &link);
         let id = self.next_netdev;
@@ -78,7 +78,7 @@ impl World {
         id
     }
 
-    /// Sets a setting of `link`, as an administrator would in sysfs, by ethtool or by attaching a program.
+    /// Sets a setting of `link`, as an administrator would in sysfs, by ethtool or by attaching a BPF program.
     pub fn set_device_setting(
         &mut self,
         netns: NetnsId,
@@ -101,8 +101,8 @@ impl World {
         link.map(|it| it.settings.clone()).unwrap_or_default()
     }
 
-    /// `ip link set dev LINK netns NS name NAME`. In the other namespace, name and alternative names must be free. The
-    /// index is kept if it is free (`__dev_change_net_namespace()`, `net/core/dev.c`).
+    /// Moves a netdev: `ip link set dev LINK netns NS name NAME`. Name and alternative names must be free in the new
+    /// namespace. The netdev keeps its index if this is free there (`__dev_change_net_namespace()`, `net/core/dev.c`).
     pub(crate) fn move_link(
         &mut self,
         from: NetnsId,
@@ -135,7 +135,7 @@ impl World {
         Ok(())
     }
 
-    /// The move itself: the netdev is closed, unregistered and registered again. `inetdev_destroy()` and
+    /// Makes the move: the kernel closes, unregisters and registers the netdev. `inetdev_destroy()` and
     /// `addrconf_ifdown()` remove its IPv4 and IPv6 state.
     pub(crate) fn relocate(&mut self, position: usize, to: NetnsId, name: InterfaceName) {
         let index = self.index_in(to, Some(self.netdevs[position].link.index));
@@ -151,12 +151,12 @@ impl World {
         let id = netdev.id;
         self.flush_dead_routes();
         self.tell_children(id);
-        // it was closed: nothing refuses to go down with it
+        // the netdev was closed, and setting VLANs and IPoIB children down cannot fail
         let _ = self.take_along(id, false);
     }
 
-    /// `dev_change_name()`: EBUSY while the netdev is up (before Linux 6.2); EEXIST if the name is taken, also by an
-    /// alternative name.
+    /// Renames a netdev (`dev_change_name()`). EBUSY while it is up (before Linux 6.2). EEXIST if the name is taken,
+    /// also as an alternative name.
     pub(crate) fn rename_link(
         &mut self,
         netns: NetnsId,
@@ -177,9 +177,9 @@ impl World {
         Ok(())
     }
 
-    /// Down removes IPv6 addresses and all routes, except routes that another netdev shares, and keeps IPv4 addresses
-    /// (`fib_disable_ip()`, `addrconf_ifdown()`). Up adds the prefix routes of the present addresses, and the
-    /// link-local address.
+    /// Sets a netdev up or down. Down removes IPv6 addresses and all routes, except for routes that another netdev
+    /// shares, and keeps IPv4 addresses (`fib_disable_ip()`, `addrconf_ifdown()`). Up adds the prefix routes of the
+    /// present addresses, and the link-local address.
     pub(crate) fn set_up(&mut self, netns: NetnsId, link: &str, up: bool) -> Result<(), Refusal> {
         let position = self.position(netns, link)?;
         let medium = self.has_medium(position);
@@ -264,9 +264,9 @@ impl World {
         self.start_addresses(netns, link)
     }
 
-    /// An ipvlan child refuses a hardware address (it has no `ndo_set_mac_address`); a passthru child passes it to its
-    /// parent. IPoIB accepts only an address with the present queue pair and subnet prefix (`ipoib_check_lladdr()`,
-    /// `drivers/infiniband/ulp/ipoib/ipoib_main.c`).
+    /// Sets the hardware address. An ipvlan child refuses it (it has no `ndo_set_mac_address`); a passthru child passes
+    /// it to its parent. IPoIB accepts only an address with the present queue pair and subnet prefix
+    /// (`ipoib_check_lladdr()`, `drivers/infiniband/ulp/ipoib/ipoib_main.c`).
     pub(crate) fn set_mac(
         &mut self,
         netns: NetnsId,
@@ -315,7 +315,7 @@ impl World {
         Ok(())
     }
 
-    /// Names and alternative names of a namespace are one set
+    /// Adds or removes an alternative name, which must be unique among the namespace's names and alternative names
     /// (`netdev_name_node_alt_create()`).
     pub(crate) fn set_alt_name(
         &mut self,
@@ -340,7 +340,7 @@ impl World {
         Ok(())
     }
 
-    /// There is no file for a setting of a protocol that the netdev lacks.
+    /// Writes a sysctl. ENOENT for a protocol that the netdev lacks: it has no file.
     pub(crate) fn set_sysctl(
         &mut self,
         netns: NetnsId,
@@ -362,7 +362,7 @@ impl World {
                 netdev.lose_ipv6();
                 Ok(())
             }
-            // addrconf_sysctl_addr_gen_mode() looks again for the address
+            // addrconf_sysctl_addr_gen_mode() may add the link-local address
             ("ipv6/addr_gen_mode", _) => self.start_addresses(netns, link),
             _ => Ok(()),
         }

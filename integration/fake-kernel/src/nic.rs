@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Hardware to furnish a world with.
+//! Hardware for a world.
 
 use crate::{
     hca::Hca,
@@ -21,12 +21,12 @@ pub struct Nic {
     umad: bool,
     max_mtu: Option<u32>,
     has_netdev: bool,
-    /// Its firmware's GUID; none: one that counts on.
+    /// The GUID in its firmware. `None`: the next number from [`FIRST_GUID`].
     guid: Option<u64>,
 }
 
 impl Nic {
-    /// A physical function with its netdev and RDMA device.
+    /// Returns a physical function with its netdev and RDMA device.
     pub fn physical(address: &str, link: &str, rdma: &str) -> Self {
         let mut nic = Self::virtual_link(link, "");
         nic.link.kind = None;
@@ -48,7 +48,7 @@ impl Nic {
         nic
     }
 
-    /// A virtual function of `of`.
+    /// Returns a virtual function of the physical function `of`.
     pub fn virtual_function(address: &str, of: &str, link: &str, rdma: &str) -> Self {
         let mut nic = Self::physical(address, link, rdma);
         if let Some(function) = &mut nic.function {
@@ -58,7 +58,7 @@ impl Nic {
         nic
     }
 
-    /// A sub-function of `of` on the auxiliary bus.
+    /// Returns a sub-function of `of` on the auxiliary bus.
     pub fn sub_function(address: &str, of: &str, link: &str, rdma: &str) -> Self {
         let mut nic = Self::virtual_function(address, of, link, rdma);
         if let Some(function) = &mut nic.function {
@@ -67,7 +67,7 @@ impl Nic {
         nic
     }
 
-    /// An InfiniBand port. The kernel makes its IPoIB netdev, with the name `ib%d`.
+    /// Returns an InfiniBand port. The kernel makes its IPoIB netdev, with the name `ib%d`.
     pub fn infiniband(address: &str, rdma: &str) -> Self {
         let mut nic = Self::physical(address, "ib", rdma);
         nic.link.link_type = LinkType::Infiniband;
@@ -75,7 +75,7 @@ impl Nic {
         nic
     }
 
-    /// A virtual function of `of`, an InfiniBand port.
+    /// Returns a virtual function of the InfiniBand port `of`.
     pub fn infiniband_function(address: &str, of: &str, rdma: &str) -> Self {
         let mut nic = Self::infiniband(address, rdma);
         if let Some(function) = &mut nic.function {
@@ -84,13 +84,13 @@ impl Nic {
         nic
     }
 
-    /// With this GUID in its firmware; 0: no GUID until its physical function sets one.
+    /// Sets the GUID in the firmware. 0: the function has no GUID until one is set through its physical function.
     pub fn with_guid(mut self, guid: u64) -> Self {
         self.guid = Some(guid);
         self
     }
 
-    /// A port that manages NVLink's switches, according to its vital product data.
+    /// Returns a port that manages NVLink's switches, according to its vital product data.
     pub fn nvlink_manager(address: &str, rdma: &str) -> Self {
         let mut nic = Self::infiniband(address, rdma);
         if let Some(function) = &mut nic.function {
@@ -99,7 +99,7 @@ impl Nic {
         nic
     }
 
-    /// A netdev without hardware, `veth` or such.
+    /// Returns a netdev without hardware, for example of the kind `veth`.
     pub fn virtual_link(name: &str, kind: &str) -> Self {
         let mut link = blank(InterfaceName::try_from(name).expect("an interface name"));
         link.kind = Some(kind.to_owned());
@@ -117,25 +117,25 @@ impl Nic {
         }
     }
 
-    /// With a software RDMA device on it, like rxe.
+    /// Adds a software RDMA device to the netdev, like rxe.
     pub fn with_soft_rdma(mut self, rdma: &str) -> Self {
         self.rdma = Some(rdma.to_owned());
         self
     }
 
-    /// Without an RDMA device.
+    /// Removes the RDMA device.
     pub fn without_rdma(mut self) -> Self {
         self.rdma = None;
         self
     }
 
-    /// Without a netdev: an InfiniBand port without ib_ipoib, or a function whose driver makes none.
+    /// Removes the netdev: an InfiniBand port without ib_ipoib, or a function whose driver makes none.
     pub fn without_netdev(mut self) -> Self {
         self.has_netdev = false;
         self
     }
 
-    /// With another driver, or without one.
+    /// Sets another driver, or none.
     pub fn with_driver(mut self, driver: Option<&str>) -> Self {
         if let Some(function) = &mut self.function {
             function.driver = driver.map(str::to_owned);
@@ -143,26 +143,26 @@ impl Nic {
         self
     }
 
-    /// With a driver that has no `disassociate_ucontext`.
+    /// Makes the driver one without `disassociate_ucontext`, so that the RDMA device cannot be moved.
     pub fn immovable(mut self) -> Self {
         self.movable = false;
         self
     }
 
-    /// With a driver that takes no larger MTU, bytes.
+    /// Sets the largest MTU that the driver accepts, in bytes.
     pub fn with_max_mtu(mut self, mtu: u32) -> Self {
         self.max_mtu = Some(mtu);
         self
     }
 
-    /// With a driver that changes the hardware address only while down.
+    /// Makes the driver one that changes the hardware address only while the netdev is down.
     pub fn with_mac_only_while_down(mut self) -> Self {
         self.mac_needs_down = true;
         self
     }
 }
 
-/// The GUID of the first RDMA device without a GUID of its own.
+/// The GUID of the first RDMA device that was not given a GUID.
 const FIRST_GUID: u64 = 0x1000;
 
 fn device_address(text: &str) -> DeviceAddress {
@@ -170,7 +170,7 @@ fn device_address(text: &str) -> DeviceAddress {
 }
 
 impl World {
-    /// Puts the cable into the netdev `link` of the host, or pulls it out.
+    /// Plugs the cable into the netdev `link` of the host, or pulls it out.
     ///
     /// # Errors
     /// There is no such netdev.
@@ -184,7 +184,7 @@ impl World {
         Ok(())
     }
 
-    /// Plugs `nic` in: it appears in the host's namespace.
+    /// Plugs `nic` in: its devices appear in the host's namespace.
     pub fn plug(&mut self, nic: Nic) {
         if let Some(function) = nic.function.clone() {
             let of = function.physical_function.clone();
@@ -205,9 +205,9 @@ impl World {
         self.make_devices(nic);
     }
 
-    /// Plugs in an eRDMA NIC: the virtio function at `address` has the netdev `link`; `erdma` has the RDMA device,
-    /// whose GUID derives from the netdev's address. The driver sets its function as the parent (Alibaba's own driver),
-    /// or none (mainline's).
+    /// Plugs in an eRDMA NIC. The virtio function at `address` has the netdev `link`, and the function `erdma` has the
+    /// RDMA device, whose GUID derives from the netdev's address. With `has_parent`, sysfs shows `erdma` as the RDMA
+    /// device's parent (Alibaba's own driver); mainline's driver sets no parent.
     pub fn plug_erdma(
         &mut self,
         address: &str,
@@ -236,7 +236,7 @@ impl World {
         hca.parentless = !has_parent;
     }
 
-    /// The netdev and the RDMA device of `nic`.
+    /// Makes the netdev and the RDMA device of `nic`.
     pub(crate) fn make_devices(&mut self, nic: Nic) {
         let number = u8::try_from(self.next_netdev).unwrap_or(u8::MAX);
         let parent = nic.link.parent.clone();
@@ -249,7 +249,7 @@ impl World {
             link.mac = link.permanent_mac.unwrap_or(new);
             let physical = link.parent.is_some();
             link.permanent_mac = physical.then(|| link.mac.clone());
-            // burnt in: its driver tells it whenever it is bound
+            // the firmware keeps the address: the driver reports it again after each bind
             let own = parent.as_ref().and_then(|it| self.nics.get_mut(it));
             if let Some(own) = own {
                 own.link.permanent_mac.clone_from(&link.permanent_mac);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! State that a world shows, and the time that passes meanwhile.
+//! The observed state of a world, and the passing of time.
 
 use crate::{
     links::Netdev,
@@ -15,12 +15,12 @@ use std::{
 };
 
 impl World {
-    /// Changes at every boot.
+    /// Returns the boot id, which changes at every boot.
     pub fn boot_id(&self) -> String {
         format!("00000000-0000-4000-8000-{:012}", self.boot)
     }
 
-    /// The state of the host, and of the pod's namespace.
+    /// Returns the state of the host and of the pod's namespace.
     pub fn observe(&self, pod: Option<NetnsId>) -> Observed {
         let parentless = self.hcas.iter().filter(|hca| hca.parentless);
         let parentless: BTreeSet<String> = parentless.map(|hca| hca.name.clone()).collect();
@@ -62,7 +62,7 @@ impl World {
         }
     }
 
-    /// Returns the lower netdev of `link` in the namespace `id`. The kernel reports none for IPoIB.
+    /// Returns the lower netdev of `link`, a netdev in the namespace `id`. The kernel reports none for IPoIB.
     fn origin(&self, id: NetnsId, link: &Link) -> Option<Origin> {
         let is_it = |it: &&Netdev| it.netns == id && it.link.index == link.index;
         let below = self.netdevs.iter().find(is_it)?.below?;
@@ -76,13 +76,13 @@ impl World {
         })
     }
 
-    /// The number of the namespace `id` in each other one.
+    /// Returns the number by which all other namespaces know the namespace `id`.
     fn number(&self, id: NetnsId) -> Option<i32> {
         let position = self.namespaces.iter().position(|it| it.id == id)?;
         i32::try_from(position).ok()
     }
 
-    /// sysfs, whose `infiniband_verbs` class has the RDMA devices of all namespaces.
+    /// Returns the functions as in sysfs, whose class `infiniband_verbs` has the RDMA devices of all namespaces.
     pub(crate) fn devices(&self) -> Vec<Device> {
         let functions = self.functions.iter().map(|function| {
             let own = self.hcas.iter();
@@ -103,8 +103,8 @@ impl World {
         functions.collect()
     }
 
-    /// Lets this number of seconds pass: lifetimes become shorter, and expired addresses and routes are removed
-    /// (`check_lifetime()`, `net/ipv4/devinet.c`; `addrconf_verify_rtnl()`, `net/ipv6/addrconf.c`).
+    /// Lets `seconds` pass: lifetimes become shorter, and expired addresses and routes are removed (`check_lifetime()`,
+    /// `net/ipv4/devinet.c`; `addrconf_verify_rtnl()`, `net/ipv6/addrconf.c`).
     pub fn pass_seconds(&mut self, seconds: u64) {
         self.clock += seconds;
         for position in 0..self.netdevs.len() {
@@ -119,18 +119,18 @@ impl World {
             }
             link.routes = aged.routes;
             for address in ended {
-                // one that went as another one's secondary is gone already
+                // a secondary may already be gone with its primary
                 let _ = self.remove_address(netns, &name, &address);
             }
         }
     }
 
-    /// The seconds since this world began.
+    /// Returns the time since the world began.
     pub(crate) fn passed(&self) -> Duration {
         Duration::from_secs(self.clock)
     }
 
-    /// Lets time pass: duplicate address detections and udev come closer to their ends.
+    /// Lets one observation pass: duplicate address detections and udev come closer to their ends.
     pub fn pass_time(&mut self) {
         for netdev in &mut self.netdevs {
             if !netdev.link.carrier {
@@ -141,7 +141,7 @@ impl World {
             }
             let addresses = &mut netdev.link.addresses;
             for (ip, _) in netdev.detecting.iter().filter(|(_, left)| **left == 0) {
-                // addrconf_dad_stop(), addrconf_dad_work(): one that failed stays tentative, too
+                // addrconf_dad_stop(), addrconf_dad_work(): an address that failed stays tentative
                 let failed = self.duplicates.contains(ip);
                 let detected = addresses.iter_mut().filter(|address| address.ip == *ip);
                 detected.for_each(|address| {

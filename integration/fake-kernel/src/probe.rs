@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The wire, for probes: other machines that have an address, or are about to take it.
+//! The link during probes: other machines have an address, or are about to take it.
 
 use crate::world::World;
 use nix::errno::Errno;
@@ -9,7 +9,7 @@ use rdma_netns::{
 };
 use std::net::IpAddr;
 
-/// Who answers.
+/// Hardware address of the machine that answers.
 const OTHER: [u8; 6] = [0x0c, 0x42, 0xa1, 0, 0xff, 0xfe];
 
 impl World {

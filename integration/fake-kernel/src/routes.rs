@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Routes: which ones the kernel accepts, and the order in which it reports them.
+//! Routes: the kernel's checks, and the order in which the kernel reports them.
 
 use crate::{
     addresses::network,
@@ -14,7 +14,7 @@ use std::net::IpAddr;
 const IPV6_METRIC: u32 = 1024;
 
 impl World {
-    /// `ip route append`; one that is there already is no error.
+    /// Adds a route: `ip route append`. A present route is no error.
     pub(crate) fn add_route(
         &mut self,
         netns: NetnsId,
@@ -58,7 +58,7 @@ impl World {
         Ok(())
     }
 
-    /// `ip route del`; one that is gone already is no error.
+    /// Removes a route: `ip route del`. A missing route is no error.
     pub(crate) fn remove_route(
         &mut self,
         netns: NetnsId,
@@ -73,9 +73,9 @@ impl World {
         Ok(())
     }
 
-    /// A route of a netdev that is down is dead. It stays while it is a next hop of one IPv6 route together with a
-    /// route of a netdev that is up: by a gateway, for the same destination and metric (`fib6_ifdown()`,
-    /// `rt6_qualify_for_ecmp()`, `net/ipv6/route.c`).
+    /// Removes the dead routes, which are those of netdevs that are down. A dead route stays while it is a next hop of
+    /// one IPv6 route together with a route of a netdev that is up: both have a gateway, and the same destination and
+    /// metric (`fib6_ifdown()`, `rt6_qualify_for_ecmp()`, `net/ipv6/route.c`).
     pub(crate) fn flush_dead_routes(&mut self) {
         let mut netdevs = self.netdevs.iter();
         if netdevs.all(|it| it.link.up || it.link.routes.is_empty()) {
@@ -111,7 +111,7 @@ impl World {
 }
 
 impl Netdev {
-    /// In the order in which the kernel reports them: by table, destination and metric.
+    /// Inserts a route in the order of the kernel's reports: by table, destination and metric.
     pub(crate) fn insert_route(&mut self, route: Route) {
         let key = |r: &Route| {
             (
@@ -135,7 +135,7 @@ fn is_one_with(route: &Route, other: &Route) -> bool {
     takes_part(route) && takes_part(other) && of(route) == of(other)
 }
 
-/// The default metric is reported as none.
+/// Returns the route as the kernel reports it: the default metric is `None`.
 fn normal(route: &Route) -> Route {
     let default = if route.destination.is_ipv4() {
         0

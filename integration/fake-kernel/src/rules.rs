@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Routing rules: a namespace's own, whatever becomes of its netdevs.
+//! Routing rules. They belong to a namespace, and do not depend on its netdevs.
 
 use crate::world::{Refusal, World};
 use nix::errno::Errno;
 use rdma_netns::{NetnsId, Rule};
 
 impl World {
-    /// `ip rule add`; an existing rule is no error. Rules of one priority are in the order of their creation
-    /// (`fib_nl_newrule()`, `net/core/fib_rules.c`), IPv4 before IPv6.
+    /// Adds a rule: `ip rule add`. A present rule is no error. IPv4 rules come before IPv6 rules. Rules of one priority
+    /// are in the order of their creation (`fib_nl_newrule()`, `net/core/fib_rules.c`).
     pub(crate) fn add_rule(&mut self, netns: NetnsId, rule: &Rule) -> Result<(), Refusal> {
         let rules = self.rules_mut(netns)?;
         if !rules.contains(rule) {
@@ -17,13 +17,13 @@ impl World {
         Ok(())
     }
 
-    /// `ip rule del`; one that is gone already is no error.
+    /// Removes a rule: `ip rule del`. A missing rule is no error.
     pub(crate) fn remove_rule(&mut self, netns: NetnsId, rule: &Rule) -> Result<(), Refusal> {
         self.rules_mut(netns)?.retain(|other| other != rule);
         Ok(())
     }
 
-    /// Returns the rules of a namespace, without the three default rules.
+    /// Returns a namespace's rules, without the three default rules.
     pub fn rules(&self, netns: NetnsId) -> &[Rule] {
         let found = self.namespaces.iter().find(|n| n.id == netns);
         found.map_or(&[], |n| &n.rules)

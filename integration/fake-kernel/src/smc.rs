@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! SMC: pnet tables, user EIDs, and connections that processes hold.
+//! SMC: pnet tables, user EIDs, and the SMC connections of processes.
 
 use crate::world::{HOST, Refusal, World, refuse};
 use nix::errno::Errno;
@@ -17,14 +17,14 @@ const MAX_PORTS: u8 = 2;
 /// `SMC_LINKS_PER_LGR_MAX_PREFER` (`net/smc/smc_core.h`)
 const MAX_LINKS: u8 = 2;
 
-/// SMC of a kernel that has it.
+/// SMC in a kernel that has it.
 #[derive(Clone, Debug, Default)]
 pub struct Smc {
     /// True if the kernel has `net.smc.tcp2smc`, like some of Alibaba Cloud's kernels.
     pub has_tcp2smc: bool,
-    /// True if the kernel is older than `net.smc.smcr_max_links_per_lgr`.
+    /// True if the kernel is too old for `net.smc.smcr_max_links_per_lgr`.
     pub lacks_max_links: bool,
-    /// `compat_mode` of the erdma driver; none: it is not loaded.
+    /// Parameter `compat_mode` of the erdma driver. `None`: the driver is not loaded.
     pub erdma_compat: Option<bool>,
     /// RDMA devices that the kernel's SMC ignores, as mainline ignores iWARP devices (`smc_ib_add_dev()`).
     pub ignores: Vec<String>,
@@ -32,18 +32,18 @@ pub struct Smc {
     pub ueids: Vec<String>,
 }
 
-/// SMC settings of a namespace. They die with the namespace (`smc_pnet_net_exit()`).
+/// SMC settings of a namespace. They end with the namespace (`smc_pnet_net_exit()`).
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Settings {
     pub(crate) pnet: Vec<PnetEntry>,
     pub(crate) tcp2smc: bool,
-    /// None: as the kernel makes it.
+    /// `None`: the kernel's default.
     pub(crate) max_links: Option<u8>,
     held: Vec<HeldConnections>,
 }
 
 impl World {
-    /// SMC's settings as the host and a pod have them.
+    /// Returns SMC's settings of the host and of a pod.
     pub fn smc(&self, pod: Option<NetnsId>) -> Option<SmcState> {
         let smc = self.smc.as_ref()?;
         let settings = |id| self.namespaces.iter().find(|n| n.id == id).map(|n| &n.smc);
@@ -68,8 +68,7 @@ impl World {
         names.filter(|it| !smc.ignores.contains(it)).collect()
     }
 
-    /// Sets the number of open connections that processes of `netns` have over `device` from now on to `count`; 0:
-    /// none.
+    /// Sets the number of open SMC connections that processes of `netns` have over `device`.
     pub fn hold_connections(&mut self, netns: NetnsId, device: &str, count: u32) {
         let held = &mut self.smc_of(netns).expect("a namespace").held;
         held.retain(|held| held.device != device);
@@ -80,7 +79,7 @@ impl World {
         }
     }
 
-    /// Panics if processes have SMC connections over `device` open. On Linux, a program that moves the device waits in
+    /// Panics if processes have open SMC connections over `device`. On Linux, a program that moves the device waits in
     /// state D, without a limit, until they are closed (`smc_smcr_terminate_all()`, `net/smc/smc_core.c`).
     pub(crate) fn must_not_be_held(&self, device: &str) {
         let mut held = self.namespaces.iter().flat_map(|n| &n.smc.held);
@@ -89,9 +88,9 @@ impl World {
         }
     }
 
-    /// `smc_pnet -a ID -I NETDEV -D DEVICE -P PORT`. The netdev or device need not exist. An existing entry is no
-    /// error. There is one entry for each netdev name and each device name, whatever the port. Entries of ports are
-    /// possible in the initial namespace only (`smc_pnet_enter()`, `net/smc/smc_pnet.c`).
+    /// Adds an entry to the pnet table: `smc_pnet -a ID -I NETDEV -D DEVICE -P PORT`. The netdev or device need not
+    /// exist. A present entry is no error. Each netdev name and each device name can have one entry, whatever the port.
+    /// Only the initial namespace has entries of ports (`smc_pnet_enter()`, `net/smc/smc_pnet.c`).
     pub(crate) fn add_pnet(&mut self, netns: NetnsId, entry: &PnetEntry) -> Result<(), Refusal> {
         self.has_smc()?;
         if netns != HOST && entry.rdma.is_some() {
@@ -112,15 +111,15 @@ impl World {
         Ok(())
     }
 
-    /// `smc_pnet -d ID`: removes all entries with this id in the namespace (`smc_pnet_remove_by_pnetid()`). A missing
-    /// id is no error.
+    /// Removes the namespace's entries with this id: `smc_pnet -d ID` (`smc_pnet_remove_by_pnetid()`). A missing id is
+    /// no error.
     pub(crate) fn remove_pnet(&mut self, netns: NetnsId, id: &PnetId) -> Result<(), Refusal> {
         self.smc_of(netns)?.pnet.retain(|entry| entry.name != *id);
         Ok(())
     }
 
-    /// `smcr ueid add UEID`; an existing EID is no error. A full table returns ERANGE (`smc_clc_ueid_add()`,
-    /// `net/smc/smc_clc.c`).
+    /// Adds a user EID: `smcr ueid add UEID`. A present EID is no error. A full table returns ERANGE
+    /// (`smc_clc_ueid_add()`, `net/smc/smc_clc.c`).
     pub(crate) fn add_ueid(&mut self, ueid: &str) -> Result<(), Refusal> {
         self.has_smc()?;
         let other = |c: char| !matches!(c, 'A'..='Z' | '0'..='9' | '.' | '-');
@@ -145,7 +144,7 @@ impl World {
         Ok(())
     }
 
-    /// `smcr ueid del UEID`; a missing EID is no error.
+    /// Removes a user EID: `smcr ueid del UEID`. A missing EID is no error.
     pub(crate) fn remove_ueid(&mut self, ueid: &str) -> Result<(), Refusal> {
         if let Some(smc) = &mut self.smc {
             smc.ueids.retain(|other| other != ueid);
@@ -153,7 +152,7 @@ impl World {
         Ok(())
     }
 
-    /// `sysctl -w net.smc.tcp2smc=0|1`, where there is such a file.
+    /// Runs `sysctl -w net.smc.tcp2smc=0|1`. ENOENT if the kernel lacks this file.
     pub(crate) fn set_tcp2smc(&mut self, netns: NetnsId, on: bool) -> Result<(), Refusal> {
         if !self.smc.as_ref().is_some_and(|smc| smc.has_tcp2smc) {
             return refuse(Errno::ENOENT, "this kernel has no net.smc.tcp2smc");
@@ -162,7 +161,7 @@ impl World {
         Ok(())
     }
 
-    /// `sysctl -w net.smc.smcr_max_links_per_lgr=LINKS`, where there is such a file.
+    /// Runs `sysctl -w net.smc.smcr_max_links_per_lgr=LINKS`. ENOENT if the kernel lacks this file.
     pub(crate) fn set_max_links(&mut self, netns: NetnsId, links: u8) -> Result<(), Refusal> {
         if self.has_smc()?.lacks_max_links {
             return refuse(

@@ -5,7 +5,7 @@ use crate::world::{HOST, World};
 use rdma_netns::{HardwareAddress, LinkType, Namespace};
 use std::fmt;
 
-/// A world at one moment, without what time alone changes.
+/// A world at one moment, without values that change only with time.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Snapshot {
     lines: Vec<String>,
@@ -60,7 +60,7 @@ impl Snapshot {
         Self { lines }
     }
 
-    /// Leaves out the numbers of devices, and the order by these numbers, which a move there and back may change.
+    /// Leaves out the devices' numbers, and the order by them, because a move to a pod and back may change them.
     pub fn without_numbers(&self) -> Self {
         let kept = self.lines.iter();
         let kept = kept.filter(|line| !line.contains(" index ") && !line.contains(" node "));
@@ -105,7 +105,7 @@ fn describe(place: &str, namespace: Namespace, lines: &mut Vec<String>) {
             lines.push(format!("{name} {key}={value}"));
         }
         link.index = 0;
-        // every IPoIB netdev has another queue pair
+        // IPoIB netdevs differ in their queue pair
         let is_ipoib = link.link_type == LinkType::Infiniband;
         let addresses = [Some(&mut link.mac), link.permanent_mac.as_mut()];
         for HardwareAddress(address) in addresses.into_iter().flatten().filter(|_| is_ipoib) {
@@ -127,7 +127,7 @@ fn describe(place: &str, namespace: Namespace, lines: &mut Vec<String>) {
             lines.push(format!("{name} node {}", node.name));
         }
         for port in &mut device.ports {
-            // its netdev is one of those above
+            // the port's netdev has a line of its own; its index is left out
             port.netdev = port.netdev.map(|_| 0);
         }
         lines.push(format!("{name} index {}", device.index));

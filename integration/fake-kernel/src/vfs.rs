@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Virtual functions: the settings that their physical function makes, like mlx5
+//! Virtual functions: the settings that are made through their physical function, like mlx5's
 //! (`drivers/net/ethernet/mellanox/mlx5/core/esw/legacy.c`; `drivers/infiniband/hw/mlx5/ib_virt.c`). No setting changes
-//! the function's netdev.
+//! the virtual function's own netdev.
 
 use crate::world::{HOST, Refusal, World};
 use nix::errno::Errno;
@@ -10,7 +10,7 @@ use rdma_netns::{
     VfVlan,
 };
 
-/// Returns the default settings of a function of a port of `link_type`.
+/// Returns the default settings of a virtual function of a port of `link_type`.
 pub(crate) fn untouched(link_type: LinkType) -> Vec<VfSetting> {
     if link_type == LinkType::Infiniband {
         return vec![
@@ -30,7 +30,7 @@ pub(crate) fn untouched(link_type: LinkType) -> Vec<VfSetting> {
 }
 
 impl World {
-    /// The virtual function at `address`; none: it is none.
+    /// Returns the virtual function at `address`. `None`: the device there is no virtual function.
     pub(crate) fn vf(&self, address: &DeviceAddress) -> Result<Option<Vf>, Errno> {
         let Some(settings) = self.vfs.get(address) else {
             return Ok(None);
@@ -53,7 +53,7 @@ impl World {
         }))
     }
 
-    /// `ip link set dev PF vf NUMBER SETTING` (`do_setvfinfo()`, `net/core/rtnetlink.c`).
+    /// Makes a setting: `ip link set dev PF vf NUMBER SETTING` (`do_setvfinfo()`, `net/core/rtnetlink.c`).
     pub(crate) fn set_vf(
         &mut self,
         pf: &str,
@@ -71,14 +71,14 @@ impl World {
             .and_then(|it| functions.get(it));
         let settings = function.and_then(|it| self.vfs.get_mut(it));
         let settings = settings.ok_or(Refusal::from(Errno::EINVAL))?;
-        // IPoIB's netdev sets the state and GUIDs alone, Ethernet's no GUIDs
+        // IPoIB's PF can set only link state and GUIDs, and Ethernet's PF no GUIDs
         let mut present = settings.iter_mut();
         let present = present.find(|it| it.kind() == setting.kind());
         *present.ok_or(Refusal::from(Errno::EOPNOTSUPP))? = setting.clone();
         Ok(())
     }
 
-    /// The virtual functions of a physical one, in order.
+    /// Returns the virtual functions of a physical function, in order.
     fn vfs_of(&self, physical: &DeviceAddress) -> Vec<DeviceAddress> {
         let is_its = |it: &&Device| it.physical_function.as_ref() == Some(physical);
         let functions = self.functions.iter().filter(is_its);

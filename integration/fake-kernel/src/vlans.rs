@@ -8,8 +8,9 @@ use crate::{
 use nix::errno::Errno;
 
 impl World {
-    /// `ip link add link LOWER name LOWER.ID type vlan id ID`, on the host. The VLAN is down, and has the hardware
-    /// address and the MTU of LOWER (`register_vlan_dev()`, `net/8021q/vlan.c`; `vlan_dev_init()`, `vlan_dev.c`).
+    /// Makes a VLAN on the host: `ip link add link LOWER name LOWER.ID type vlan id ID`. The VLAN is down, and has the
+    /// hardware address and the MTU of LOWER (`register_vlan_dev()`, `net/8021q/vlan.c`; `vlan_dev_init()`,
+    /// `vlan_dev.c`).
     pub fn add_vlan(&mut self, lower: &str, id: u16) {
         let name = format!("{lower}.{id}");
         self.plug(Nic::virtual_link(&name, "vlan"));
@@ -22,8 +23,8 @@ impl World {
         (link.lower, link.mac, link.mtu) = (Some(lower.index), lower.mac, lower.mtu);
     }
 
-    /// Called before the netdev at `position` goes up: a VLAN inherits its lower netdev's present hardware address.
-    /// ENETDOWN if the lower netdev is down (`vlan_dev_open()`, `net/8021q/vlan_dev.c`).
+    /// Prepares a VLAN that is about to go up: it inherits its lower netdev's present hardware address. ENETDOWN if the
+    /// lower netdev is down (`vlan_dev_open()`, `net/8021q/vlan_dev.c`). Other netdevs need nothing.
     pub(crate) fn open_vlan(&mut self, position: usize) -> Result<(), Refusal> {
         let below = self.below(position);
         let Some(below) = below.filter(|_| self.netdevs[position].link.is_vlan()) else {

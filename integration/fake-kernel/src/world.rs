@@ -23,9 +23,9 @@ use std::{
 /// A change that the world refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// Why.
+    /// Error number.
     pub errno: Errno,
-    /// The kernel's own sentence (`NLMSGERR_ATTR_MSG`), where it gives one.
+    /// The kernel's own sentence (`NLMSGERR_ATTR_MSG`), if it sends one.
     pub message: Option<&'static str>,
 }
 
@@ -44,7 +44,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// `errno` with the kernel's `sentence`.
+/// Refuses with `errno` and the kernel's `sentence`.
 pub(crate) fn refuse<T>(errno: Errno, sentence: &'static str) -> Result<T, Refusal> {
     let message = Some(sentence);
     Err(Refusal { errno, message })
@@ -53,7 +53,7 @@ pub(crate) fn refuse<T>(errno: Errno, sentence: &'static str) -> Result<T, Refus
 /// A node: its hardware, and the namespaces of one boot.
 #[derive(Clone, Debug)]
 pub struct World {
-    /// `rdma system`; none: ib_core is not loaded.
+    /// Netns mode of RDMA, as `rdma system` shows it. `None`: ib_core is not loaded.
     pub rdma_mode: Option<RdmaMode>,
     /// True for Linux 6.2 and later, which renames a netdev that is up (`IFF_LIVE_RENAME_OK` was removed).
     pub renames_while_up: bool,
@@ -61,37 +61,37 @@ pub struct World {
     pub detection: u32,
     /// Number of observations after which udev has made a new character device's node.
     pub udev: u32,
-    /// Addresses that another host on every link has: detection finds them.
+    /// Addresses that another host on every link has, so that duplicate address detection fails.
     pub duplicates: Vec<IpAddr>,
-    /// Addresses for which another host on every link is also probing. Probes receive each of them once; then the other
-    /// host has given up the address.
+    /// Addresses for which another host on every link is also probing. Of each address the node receives one such
+    /// probe; then the other host has given up the address.
     pub probing: Vec<IpAddr>,
-    /// Addresses that another host takes while ADD sets them. ADD receives each of them once, after it has set all
-    /// addresses.
+    /// Addresses that another host takes while ADD sets them. ADD receives one announcement of each, after it has set
+    /// all addresses.
     pub taken_late: Vec<IpAddr>,
-    /// Addresses that were probed on the wire: one element for each probe of all netdevs.
+    /// Addresses that were probed on the link. Each element is one probe over all netdevs.
     pub probed: Vec<Vec<(InterfaceName, IpAddr)>>,
-    /// Neighbours that the host knows.
+    /// Entries in the host's neighbour table.
     pub neighbours: Vec<Neighbour>,
-    /// Number of places in a GID table.
+    /// Number of entries of a GID table.
     pub gid_table_size: u32,
-    /// True if an address also has a GID of RoCE v1, before its GID of RoCE v2.
+    /// True if an address also has a GID of RoCE v1, in front of its GID of RoCE v2.
     pub gids_of_roce_v1: bool,
     /// Number of reads of a table that do not show a new GID yet. On Linux it takes 11 to 58 ms.
     pub gid_delay: u32,
     /// Announcements to neighbours, in order: hardware address and IP address.
     pub announced: Vec<(HardwareAddress, IpAddr)>,
-    /// SMC of the kernel; none: it has none, as Debian's 7.2.
+    /// SMC of the kernel. `None`: the kernel has no SMC, like Debian's 7.2.
     pub smc: Option<Smc>,
-    /// Settings of virtual functions that the drivers of physical functions do not set.
+    /// VF settings that the drivers of physical functions refuse to set.
     pub fixed_of_vfs: Vec<VfSettingKind>,
-    /// Settings of virtual functions that the drivers of physical functions do not report.
+    /// VF settings that the drivers of physical functions do not report.
     pub untold_of_vfs: Vec<VfSettingKind>,
-    /// Drivers that fail when they are bound.
+    /// Drivers whose bind fails.
     pub broken_drivers: Vec<String>,
-    /// The GUIDs that functions' firmware keeps, whatever is set.
+    /// Node and port GUID that the firmware of every function keeps, whatever is set.
     pub stuck_guids: Option<[u64; 2]>,
-    /// Linux 5.13 and later returns an IPoIB child to the host when its namespace ends (`netns_refund` of
+    /// True if an IPoIB child returns to the host when its namespace ends (Linux 5.13 and later, `netns_refund` of
     /// `ipoib_link_ops`). Earlier kernels destroy the child.
     pub returns_ipoib_children: bool,
     /// True if the new IPoIB netdev of a moved RDMA device is in the device's namespace (Linux 6.17 and later, commit
@@ -102,9 +102,9 @@ pub struct World {
     pub(crate) boot: u32,
     pub(crate) functions: Vec<Device>,
     pub(crate) vfs: BTreeMap<DeviceAddress, Vec<VfSetting>>,
-    /// NICs as they were plugged in, by function.
+    /// The plugged NICs, by function.
     pub(crate) nics: BTreeMap<DeviceAddress, Nic>,
-    /// Names that udev gives the netdevs of functions.
+    /// Names that udev gives to the netdevs of functions.
     pub(crate) names: BTreeMap<DeviceAddress, InterfaceName>,
     pub(crate) renaming: Vec<Renaming>,
     pub(crate) namespaces: Vec<Netns>,
@@ -123,9 +123,9 @@ pub struct World {
 #[derive(Clone, Debug)]
 pub(crate) struct Netns {
     pub(crate) id: NetnsId,
-    /// `net.ipv{4,6}.conf.default`: what a netdev gets that comes.
+    /// `net.ipv{4,6}.conf.default`: the settings of a netdev that enters the namespace.
     pub(crate) defaults: Sysctls,
-    /// Open descriptors. A namespace ends with the last of its descriptors and paths.
+    /// Number of open descriptors. A namespace ends with the last of its descriptors and paths.
     pub(crate) descriptors: u32,
     pub(crate) rules: Vec<Rule>,
     pub(crate) smc: Settings,
@@ -138,7 +138,7 @@ pub const HOST: NetnsId = NetnsId {
     cookie: 1,
 };
 
-/// Settings of a namespace that nobody has configured.
+/// Default settings of a new namespace.
 const UNTOUCHED: [(&str, i32); 21] = [
     ("ipv4/accept_local", 0),
     ("ipv4/accept_redirects", 1),
@@ -164,8 +164,8 @@ const UNTOUCHED: [(&str, i32); 21] = [
 ];
 
 impl World {
-    /// A node without hardware, configured as a Kubernetes node usually is: forwarding,
-    /// with loose reverse path filtering.
+    /// Returns a node without hardware, configured as a Kubernetes node usually is: with forwarding and loose reverse
+    /// path filtering.
     pub fn new(rdma_mode: Option<RdmaMode>) -> Self {
         let mut defaults = untouched();
         for (key, value) in [
@@ -249,7 +249,7 @@ impl World {
         id
     }
 
-    /// Puts a file at `path` that is no namespace.
+    /// Makes a file at `path` that is no namespace.
     pub fn create_file(&mut self, path: impl AsRef<Path>) {
         self.paths.insert(path.as_ref().to_owned(), None);
     }
@@ -261,17 +261,17 @@ impl World {
         }
     }
 
-    /// The namespace at `path`.
+    /// Returns the namespace at `path`.
     pub fn namespace_at(&self, path: impl AsRef<Path>) -> Option<NetnsId> {
         *self.paths.get(path.as_ref())?
     }
 
-    /// A netdev, by its name or an alternative one.
+    /// Returns the netdev with this name or alternative name.
     pub fn link(&self, netns: NetnsId, name: &str) -> Option<&Link> {
         Some(&self.netdevs[self.position(netns, name).ok()?].link)
     }
 
-    /// The netdevs of a namespace, by index, `lo` first.
+    /// Returns the netdevs of a namespace by index, beginning with `lo`.
     pub fn links(&self, netns: NetnsId) -> Vec<&Link> {
         let own = self.netdevs.iter().filter(|netdev| netdev.netns == netns);
         let mut links: Vec<&Link> = own.map(|netdev| &netdev.link).collect();
@@ -279,7 +279,7 @@ impl World {
         links
     }
 
-    /// Returns the namespace of the RDMA device `name`; in shared mode the host's.
+    /// Returns the namespace of the RDMA device `name`; in shared mode the host.
     pub fn place_of_rdma(&self, name: &str) -> Option<NetnsId> {
         let hca = self.hcas.iter().find(|hca| hca.name == name)?;
         Some(hca.netns)
@@ -302,7 +302,7 @@ impl World {
         self.position(netns, name).is_ok()
     }
 
-    /// The first of `ib0`, `ib1`… that is free (`dev_alloc_name()`).
+    /// Returns the first free name of `<stem>0`, `<stem>1`… (`dev_alloc_name()`).
     pub(crate) fn numbered(&self, netns: NetnsId, stem: &str) -> InterfaceName {
         (0_u32..)
             .filter_map(|number| InterfaceName::try_from(format!("{stem}{number}")).ok())
@@ -310,9 +310,9 @@ impl World {
             .expect("a namespace has fewer netdevs than there are numbers")
     }
 
-    /// Returns `wanted` if the index is free, otherwise one above all. (`dev_new_index()` counts up. Here, indexes of
-    /// netdevs that left are assigned again, so that a netdev may find its index taken when it returns to the host. On
-    /// Linux this needs an `ip link add index N`.)
+    /// Returns the index `wanted` if it is free, otherwise one above the highest. (`dev_new_index()` counts up. Here,
+    /// the index of a netdev that left is assigned again, so that a netdev that returns to the host may find its index
+    /// taken. On Linux this takes an `ip link add index N`.)
     pub(crate) fn index_in(&self, netns: NetnsId, wanted: Option<u32>) -> u32 {
         let own = || self.netdevs.iter().filter(|netdev| netdev.netns == netns);
         let highest = own().map(|netdev| netdev.link.index).max().unwrap_or(0);
@@ -351,7 +351,7 @@ fn untouched() -> Sysctls {
     settings.map(|(key, value)| (key.into(), value)).collect()
 }
 
-/// A netdev that is down and has nothing.
+/// Returns a netdev that is down, without addresses, routes and settings.
 pub(crate) fn blank(name: InterfaceName) -> Link {
     Link {
         index: 0,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Addresses and the routes that come with them.
+//! IP addresses and their prefix routes.
 
 use super::*;
 use rdma_netns::{LinkFlag, link::IFA_F_NODAD};
@@ -57,7 +57,8 @@ fn without_accept_dad_there_is_no_detection() {
     );
 }
 
-/// Receivers of an announcement, and its content.
+/// An announcement has the netdev's present hardware address. A netdev that is down or does not use neighbour discovery
+/// sends none.
 #[test]
 fn an_announcement_has_the_hardware_address_of_now() {
     let (mut world, _) = addressed();

@@ -37,7 +37,7 @@ fn a_bond_and_its_ports_do_not_move_but_a_child_can_be_made() {
     }
     make(&mut world, add_child("bond0", BRIDGE, "rdma0"));
     assert!(world.link(pod, "rdma0").is_some());
-    // its frames are the bond's
+    // the bond already receives the port's frames
     assert_eq!(
         errno(&mut world, add_child("eth2", BRIDGE, "rdma1")),
         Errno::EBUSY

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Children whose parent goes or moves.
+//! Children whose parent is removed or moves.
 
 use super::*;
 
@@ -28,7 +28,7 @@ fn a_child_stays_linked_when_its_parent_moves() {
     make(&mut world, add_child("eth1", BRIDGE, "rdma0"));
     make(&mut world, add_child("eth0", BRIDGE, "rdma1"));
     make(&mut world, into_pod("eth1", "eth1"));
-    // its number is taken there
+    // the index of `eth1` on the host is taken in the pod
     let eth1 = child(&world, pod, "eth1").index;
     assert_ne!(eth1, 3);
     assert_eq!(child(&world, pod, "rdma0").lower, Some(eth1));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The end of a namespace, of a device, of a boot.
+//! The end of a namespace, the removal of a device, and a reboot.
 
 use super::*;
 

@@ -6,7 +6,7 @@ use fake_kernel::FakeKernel;
 use rdma_netns::{GidKind, Kernel as _, link::IFA_F_NOPREFIXROUTE};
 use std::path::Path;
 
-/// `bond0` with `mlx5_bond_0`, whose child `rdma0` is in the pod, up.
+/// Returns a world with `bond0` and its RDMA device `mlx5_bond_0`; its child `rdma0` is in the pod, up.
 fn shared() -> (World, NetnsId) {
     bonded(RdmaMode::Shared)
 }
@@ -40,13 +40,13 @@ fn pod_address(text: &str) -> Op {
 fn a_bonds_and_its_childrens_addresses_have_the_first_free_places() {
     let (mut world, pod) = shared();
     let mut expected = vec![gid(1, "10.0.0.1", "bond0"), gid(2, "fd00::1", "bond0")];
-    // 0 and 3 are link-local addresses of the bond and of the child
+    // entries 0 and 3 are link-local addresses of the bond and of its child
     assert_eq!(gids(&mut world, HOST), expected);
     make(&mut world, pod_address("10.0.0.5/16"));
     make(&mut world, pod_address("fd00::5/64"));
     expected.extend([gid(4, "10.0.0.5", "rdma0"), gid(5, "fd00::5", "rdma0")]);
     assert_eq!(gids(&mut world, HOST), expected);
-    // every namespace sees them
+    // in shared mode every namespace sees the table
     assert_eq!(gids(&mut world, pod), expected);
     let table = world.gids(HOST, "mlx5_bond_0", 1).expect("a table");
     let found = table.find("10.0.0.5".parse().unwrap(), GidKind::RoceV2);
@@ -109,7 +109,7 @@ fn the_other_end_of_an_ipv4_address_has_the_gid() {
         },
     );
     assert_eq!(of_child(&mut world), ["10.1.0.5"]);
-    // it is a separate primary, and the address stays the source of its routes
+    // the removed address was a separate primary: `10.1.0.5` of the other one stays the source of its routes
     assert_eq!(world.link(pod, "rdma0").unwrap().routes, routes);
     assert!(routes.iter().any(|it| it.source == "10.1.0.5".parse().ok()));
 }

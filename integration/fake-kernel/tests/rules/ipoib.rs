@@ -7,7 +7,7 @@ use rdma_netns::{IpoibMode, Pkey};
 const POD: NetnsSide = NetnsSide::Pod;
 const PKEY: Pkey = Pkey(0x8001);
 
-/// A port with its netdev `ib0`, up, and a pod.
+/// Returns a world with an InfiniBand port, its netdev `ib0`, up, and a pod.
 fn port() -> (World, NetnsId) {
     let mut world = World::new(Some(RdmaMode::Shared));
     world.plug(Nic::infiniband("0000:01:00.0", "mlx5_0"));
@@ -58,7 +58,7 @@ fn a_parent_has_several_children_in_one_partition() {
     let (parent, a, b) = (host(&world, "ib0"), host(&world, "a"), host(&world, "b"));
     assert_eq!((a.lower, a.parent.as_ref()), (Some(parent.index), None));
     let mode = IpoibMode::Datagram;
-    // a full member, whatever was asked for
+    // a child is a full member, although its P_Key was that of a limited member
     assert_eq!(a.child, Some(Child::Ipoib { pkey: PKEY, mode }));
     assert_eq!((a.mtu, a.up), (2044, false));
     assert_eq!(a.mac.0[4..], parent.mac.0[4..]);
@@ -67,7 +67,7 @@ fn a_parent_has_several_children_in_one_partition() {
         (child(AT, "a", 0x8001, "c"), Errno::EINVAL),
         (child(AT, "ib0", 0x8000, "c"), Errno::EINVAL),
         (child(AT, "ib0", 0x8001, "b"), Errno::EEXIST),
-        // mlx5's
+        // mlx5 refuses a child in another namespace
         (child(POD, "ib0", 0x8001, "c"), Errno::EINVAL),
     ] {
         assert_eq!(errno(&mut world, op.clone()), refusal, "{op}");
@@ -94,7 +94,7 @@ fn a_mode_has_an_mtu() {
     assert_eq!(errno(&mut world, connected), Errno::EINVAL);
 }
 
-/// `ipoib_open()`, `ipoib_stop()`.
+/// Also a child in another namespace (`ipoib_open()`, `ipoib_stop()`).
 #[test]
 fn children_go_up_and_down_with_their_parent() {
     let (mut world, pod) = port();

@@ -22,7 +22,8 @@ fn rename(from: &str, to: &str) -> Op {
     }
 }
 
-/// `netif_carrier_off()` of a driver. A netdev that is down reports no carrier.
+/// A netdev has a carrier only if the cable is plugged in (otherwise the driver calls `netif_carrier_off()`) and it is
+/// up.
 #[test]
 fn a_carrier_is_there_with_the_cable_and_up() {
     let (mut world, _) = addressed();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The kernel's rules, one test for each. The tests in `suite` also run on the real kernel, with the same code. The
-//! others need objects that not every machine has, or test rules of the fake kernel only.
+//! other tests need objects that not every machine has, or test rules that only the fake kernel has.
 
 mod addresses;
 mod bonds;
@@ -23,7 +23,7 @@ use rdma_netns::{
 
 const AT: NetnsSide = NetnsSide::Host;
 
-/// A world with `eth0` (a NIC with RDMA device `mlx5_0`), `eth1` (`mlx5_1`) and a pod.
+/// Returns a world with `eth0` (a NIC with RDMA device `mlx5_0`), `eth1` (`mlx5_1`) and a pod.
 fn world(mode: RdmaMode) -> (World, NetnsId) {
     let mut world = World::new(Some(mode));
     world.plug(Nic::physical("0000:01:00.0", "eth0", "mlx5_0"));
@@ -36,7 +36,7 @@ fn exclusive() -> (World, NetnsId) {
     world(RdmaMode::Exclusive)
 }
 
-/// Sets `eth0` up, with an address of each family after detection has ended.
+/// Returns a world whose `eth0` is up, with an address of each family whose detection has ended.
 fn addressed() -> (World, NetnsId) {
     let (mut world, pod) = exclusive();
     make(&mut world, up("eth0", true));
@@ -97,7 +97,7 @@ const BRIDGE: Child = Child::Macvlan {
     mode: MacvlanMode::Bridge,
 };
 
-/// A child of `parent` in the pod, with its parent's usual MTU.
+/// Makes a child of `parent` in the pod, with an MTU of 1500.
 fn add_child(parent: &str, child: Child, to: &str) -> Op {
     Op::AddChild {
         at: NetnsSide::Pod,
@@ -117,7 +117,7 @@ fn remove_link(at: NetnsSide, link: &str) -> Op {
     }
 }
 
-/// `op` done in the pod instead of on the host.
+/// Returns `op`, but in the pod instead of on the host.
 fn in_pod(op: Op) -> Op {
     let at = NetnsSide::Pod;
     match op {

@@ -125,7 +125,7 @@ fn ipoib_is_made_anew(mut world: World) {
     };
     let after = world.link(netns, "ib0").expect("a new netdev");
     assert!(!after.up && world.link(HOST, "ibp1s0").is_none());
-    // another queue pair, the same port
+    // the new netdev has another queue pair, but the same port GUID
     assert_ne!(before.mac.0[..12], after.mac.0[..12]);
     assert_eq!(before.mac.0[12..], after.mac.0[12..]);
     let old = Op::Link {

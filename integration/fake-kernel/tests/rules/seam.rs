@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The seam: descriptors, refusals, death.
+//! The implementation of the trait `Kernel`: descriptors, refusals, and the death of the process.
 
 use super::*;
 use fake_kernel::{Died, FakeKernel, Verdict};

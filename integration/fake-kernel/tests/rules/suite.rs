@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The rules that the real kernel is held to as well.
+//! The rules that the real kernel must pass too.
 
 use conformance::Node;
 use fake_kernel::{FakeKernel, Nic, World};
