@@ -15,10 +15,10 @@ use rdma_device_plugin::{refused::pod::Pod, report::condition::Condition};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
-/// Kubelet's answer to `List`, and to `Get`: which devices a pod has.
+/// Kubelet's answers to `List` and `Get`, which list the devices of pods.
 ///
 /// # Panics
-/// An id or a claim comes twice; a claim's uid is a path.
+/// A pod has an id or a device twice; a claim's UID is empty or could be a path.
 pub fn pod_resources(input: &[u8]) {
     let published = json!({
         "format": 1,
@@ -53,10 +53,10 @@ pub fn pod_resources(input: &[u8]) {
     }
 }
 
-/// An answer of the API server: the status in the first two bytes, then the text; and a service account's token.
+/// An answer of the API server, with its status in the first two bytes; and a service account's token.
 ///
 /// # Panics
-/// A success has no object, or a refusal is one.
+/// The client reads a refusal as an object; a token has the UID of a node but no name.
 pub fn api_server(input: &[u8]) {
     if let Some((status, text)) = input.split_first_chunk() {
         let status = u16::from_be_bytes(*status) % 500 + 100;
@@ -69,10 +69,10 @@ pub fn api_server(input: &[u8]) {
     }
 }
 
-/// A ResourceClaim, with the parameters of it and of its class.
+/// A ResourceClaim, with its own parameters and those of its class.
 ///
 /// # Panics
-/// A message has several lines; what is not ours is taken.
+/// A message has several lines; the claim has no device of this node's driver; a rail is 1000 or higher.
 pub fn claim(input: &[u8]) {
     let Ok(object) = serde_json::from_slice::<Value>(input) else {
         return;
@@ -98,10 +98,11 @@ pub fn claim(input: &[u8]) {
     }
 }
 
-/// Objects of the API server, a JSON list of them: pods, nodes, claims' `status.devices`, the node's ResourceSlices.
+/// Objects of the API server as a JSON list: pods, nodes, claims' `status.devices`, the node's ResourceSlices.
 ///
 /// # Panics
-/// A pod that stays has no reason; what is planned for the slices is not enough; a condition does not come back.
+/// A pod that may be deleted is on another node, a mirror pod or without an owner; the planned changes of slices or of
+/// a claim's status are not all that is needed; a condition differs when it is read again.
 pub fn objects(input: &[u8]) {
     let Ok(Value::Array(objects)) = serde_json::from_slice(input) else {
         return;
@@ -134,7 +135,7 @@ pub fn objects(input: &[u8]) {
         node: "n".into(),
         node_uid: None,
     };
-    // an API server has one of each name
+    // an API server has only one object of each name
     let mut names = BTreeSet::new();
     let name = |it: &Value| it["metadata"]["name"].as_str().map(str::to_owned);
     let mut slices = objects;
@@ -153,10 +154,10 @@ pub fn objects(input: &[u8]) {
     assert_eq!(slices::plan(&owner, &[], &slices), []);
 }
 
-/// A watch: the first byte says in which pieces it comes.
+/// A watch's stream. The first byte is the size of the pieces in which it arrives.
 ///
 /// # Panics
-/// The events depend on the pieces.
+/// The events depend on the size of the pieces.
 pub fn watch(input: &[u8]) {
     let Some((size, stream)) = input.split_first() else {
         return;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Configurations: a verb reports a configuration's mistakes in one line, and DEL and GC accept each configuration that
-//! ADD accepts.
+//! Configurations. A verb reports a configuration's mistakes in one line. DEL and GC accept each configuration that ADD
+//! accepts.
 
 use crate::assert_one_line;
 use cni_protocol::{Command, Environment, Mistakes, conf};
@@ -21,7 +21,7 @@ use std::{
 /// Standard input of `rdma-cni`.
 ///
 /// # Panics
-/// A message has several lines; DEL refuses what ADD takes; a field is changed.
+/// A message has several lines; DEL, GC or CHECK refuses a configuration that ADD accepts; a field is changed.
 pub fn network(input: &[u8]) {
     let raw = match conf::decode(input) {
         Ok(raw) => raw,
@@ -30,10 +30,10 @@ pub fn network(input: &[u8]) {
     read(&raw);
 }
 
-/// Annotations of a pod, for an entry that allows all of them.
+/// Annotations of a pod, for an entry that allows `mtu` and `rails`.
 ///
 /// # Panics
-/// As [`network`].
+/// As in [`network`].
 pub fn annotations(input: &[u8]) {
     let mut annotations = Map::new();
     for line in String::from_utf8_lossy(input).lines() {
@@ -81,7 +81,7 @@ fn read(raw: &Map<String, Value>) {
     assert!(conf.state_dir.is_absolute() && conf.pod_resources_socket.is_absolute());
     let names: Vec<_> = (0..12).filter_map(|rail| conf.pod_name(rail, 12)).collect();
     let distinct: BTreeSet<_> = names.iter().collect();
-    // one name for all: an ADD of several rails refuses it
+    // ADD of several rails refuses a configuration with the same name for all
     assert!(
         distinct.len() == names.len() || distinct.len() == 1,
         "two rails of one name"
@@ -91,8 +91,8 @@ fn read(raw: &Map<String, Value>) {
 /// Standard input of `rdma-ipam`.
 ///
 /// # Panics
-/// A message has several lines; DEL or GC refuses what ADD takes; an address of a range is not in its subnet; bounds leave
-/// another part of a prefix than the one between them.
+/// A message has several lines; DEL, GC or CHECK refuses a configuration that ADD accepts; an address of a range is not
+/// in its subnet; bounds leave addresses outside of them.
 pub fn ipam(input: &[u8]) {
     if let Ok(text) = str::from_utf8(input) {
         offset(text);
@@ -147,7 +147,7 @@ pub fn ipam(input: &[u8]) {
     }
 }
 
-/// A bound, and an element of `exclude`.
+/// Parses `text` as a bound, and as an element of `exclude`.
 fn offset(text: &str) {
     if let Some(offset) = Offset::parse(text) {
         assert_eq!(Offset::parse(&offset.to_string()), Some(offset));
@@ -162,7 +162,7 @@ fn offset(text: &str) {
     }
 }
 
-/// In short, usual and longest prefixes of its family.
+/// Applies `bounds` to short, usual and long prefixes of their family.
 fn bounds(bounds: &Bounds) {
     let prefixes = match bounds.family {
         Family::V4 => ["0.0.0.0/0", "10.77.0.0/24", "255.255.255.252/30"],
@@ -196,7 +196,7 @@ fn bounds(bounds: &Bounds) {
 /// The daemon's configuration, JSON or YAML, in its own format or one of three others.
 ///
 /// # Panics
-/// A message or a remark has several lines; two resources have one name.
+/// A message or a remark has several lines; two resources have the same name.
 pub fn device_plugin(input: &[u8]) {
     let Ok(text) = str::from_utf8(input) else {
         return;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! CNI lists of other networks: our entry goes in and comes out, and every byte that is not ours stays.
+//! CNI lists of other networks. Adding and removing our entry changes no other byte of a list.
 
 use crate::assert_one_line;
 use conflist::{
@@ -16,10 +16,11 @@ fn entries() -> [Entry; 2] {
     ]
 }
 
-/// A list.
+/// A CNI list.
 ///
 /// # Panics
-/// A byte of others' is changed; our entry is not the last one, or not as it was to be; it stays when it is taken out.
+/// A change affects another plugin's entry; our entry is not the last, or has other fields than requested; our entry is
+/// still there after its removal.
 pub fn list(input: &[u8]) {
     let Ok(text) = str::from_utf8(input) else {
         return;
@@ -63,10 +64,10 @@ fn goes_in(text: &str, list: &List<'_>, new: &str, entry: &Entry) {
     assert_eq!(before, after);
 }
 
-/// A directory of files, `NAME` in a line of its own that begins with `==`, the text below it.
+/// A directory of files. A file's `NAME` is a line that begins with `==`, and its text follows.
 ///
 /// # Panics
-/// A list of a single configuration is none; a file is used that is not there.
+/// The list made from a single configuration is not valid; the runtime would use a missing file.
 pub fn directory(input: &[u8]) {
     let Ok(text) = str::from_utf8(input) else {
         return;

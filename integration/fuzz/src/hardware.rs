@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A hostile guest of the modelled eRDMA function. It writes registers, doorbells, commands, requests, and its own memory
-//! at any time.
+//! A hostile guest of the modelled eRDMA function. It writes registers, doorbells, commands, requests, and its own
+//! memory at any time.
 //!
-//! An input is a list of actions. A number is literal, or comes from a list of useful ones: a known address, a known key,
-//! the end of a range. With them a fuzzer soon finds requests that succeed.
+//! An input is a list of actions. A number in it is literal, or one of a list of useful numbers: a known address, a
+//! known key, the end of a range. With these, a fuzzer soon finds requests that succeed.
 
 use hardware::erdma::{
     Protocol, control,
@@ -16,7 +16,7 @@ use std::time::Duration;
 pub(crate) const MEMORY: u64 = 0x10_0000;
 pub(crate) const SIZE: usize = 0x2_0000;
 const PAGE: u64 = 4096;
-/// Pages of a guest.
+/// Queues of a guest, by address.
 const COMMANDS: u64 = MEMORY;
 const COMMAND_COMPLETIONS: u64 = MEMORY + PAGE;
 const EVENTS: u64 = MEMORY + 2 * PAGE;
@@ -30,7 +30,7 @@ const DOMAIN: u32 = 5;
 const ALL_RIGHTS: u32 = 31;
 const GID: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1];
 
-/// The bytes of an input, from the first to the last.
+/// The rest of an input, which is read from its first byte on.
 pub(crate) struct Input<'a>(pub(crate) &'a [u8]);
 
 impl Input<'_> {
@@ -65,7 +65,7 @@ impl Input<'_> {
     }
 }
 
-/// A guest with its function.
+/// A guest with its eRDMA function.
 struct Guest {
     position: usize,
     commands: u16,
@@ -80,7 +80,7 @@ impl Guest {
 
     fn store(&self, fabric: &Fabric, address: u64, bytes: &[u8]) {
         let stored = fabric.device(self.position).memory.write(address, bytes);
-        // a guest has no other memory
+        // an address outside of the guest's memory is no error of the model
         let _ = stored;
     }
 
@@ -170,7 +170,7 @@ impl Guest {
         self.write(fabric, 0x200, u64::from(position));
     }
 
-    /// Connects its queue pair with that of `peer`.
+    /// Connects the guest's queue pair with that of the guest at `peer`.
     fn connect(&mut self, fabric: &mut Fabric, peer: usize) {
         let pair = fabric.device(peer).pairs.get(&1);
         let cookie = pair.map_or(0, |pair| pair.cookie);
@@ -235,21 +235,21 @@ fn gid(position: usize) -> [u8; 16] {
     gid
 }
 
-/// Puts a number into a request or a command.
+/// Overwrites a number in a request or a command.
 fn change(bytes: &mut [u8; 128], input: &mut Input) {
     let at = usize::from(input.byte()) % 120;
     let value = input.number().to_le_bytes();
     let len = if at.is_multiple_of(8) { 8 } else { 4 };
-    // the header is the caller's
+    // the caller sets the header
     if at >= 8 {
         bytes[at..at + len].copy_from_slice(&value[..len]);
     }
 }
 
-/// Runs the guest.
+/// Runs two guests.
 ///
 /// # Panics
-/// The model has more objects than it says, or does not work any more after a reset.
+/// The model has more objects than its limits allow, or no longer works after a reset.
 pub fn guest(input: &[u8]) {
     let mut input = Input(input);
     let protocol = match input.byte() & 1 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Requests of kubelet to the daemon.
+//! Kubelet's requests to the daemon.
 
 use crate::assert_one_line;
 use dra::ClaimName;
@@ -20,10 +20,10 @@ use std::{
     sync::LazyLock,
 };
 
-/// Offer of a resource, and its ids.
+/// The offer of a resource, and the resource's ids.
 type Offered = (Offer, BTreeSet<String>);
 
-/// A node with eight NICs, and what shared and exclusive resources of them offer.
+/// A node with eight NICs, and the offers of shared and exclusive resources on it.
 static NODE: LazyLock<(Inventory, Vec<Offered>)> = LazyLock::new(|| {
     let nodes: PathBuf =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cni/rdma-device-plugin/tests/nodes");
@@ -46,8 +46,8 @@ static NODE: LazyLock<(Inventory, Vec<Offered>)> = LazyLock::new(|| {
 /// `Allocate`, `PreStartContainer`, `GetPreferredAllocation`, `NodePrepareResources`.
 ///
 /// # Panics
-/// A device is given that is not there, or an id that is not offered; more ids are preferred than are asked for, or one of
-/// them twice; a message has several lines; a name of a file leads elsewhere.
+/// An answer has a device that the node lacks, or an id that is not offered; the preferred ids are more than requested,
+/// or have one id twice; a message has several lines; a file name could lead into another directory.
 pub fn requests(input: &[u8]) {
     let (inventory, offers) = &*NODE;
     let allocate = AllocateRequest::decode(input).unwrap_or_default();

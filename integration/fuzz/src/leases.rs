@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Leases, as host-local and `rdma-ipam` write them, and other short texts of a node.
+//! Leases that host-local or `rdma-ipam` wrote, and other short texts on a node.
 
 use rdma_device_plugin::node_features::Labels;
 use rdma_ipam::{
@@ -8,11 +8,11 @@ use rdma_ipam::{
 };
 use rdma_netns::linux::offline;
 
-/// A lease, and a note: its name, its addresses, and the seconds in a conflict's mark.
+/// A lease, and a note: its file name, its addresses, and the time in the mark of a conflict.
 ///
 /// # Panics
-/// Who holds it is another one when it is written again; a name leads elsewhere; a note tells other addresses when it is
-/// written again; what is no number, or an hour away, marks a conflict of this minute.
+/// An owner or a note's addresses differ when they are written and read again; a file name could lead into another
+/// directory; a text that is no number, or a time an hour away, counts as a recent conflict.
 pub fn leases(input: &[u8]) {
     match Lease::parse(input) {
         Lease::Of(owner) => {
@@ -34,13 +34,13 @@ pub fn leases(input: &[u8]) {
     if let Some(owner) = str::from_utf8(input).ok().and_then(Owner::of_file_name) {
         assert_eq!(owner.file_name().as_bytes(), input);
     }
-    // as the end of a link is read
+    // `rdma-ipam` reads a note from a link's target, as lossy UTF-8
     notes(&String::from_utf8_lossy(input));
 }
 
 fn notes(text: &str) {
     if let Some(ips) = note::addresses(text) {
-        // none is passed over, and each is the name of a lease
+        // every element is read, and the name of its lease is a file name
         assert_eq!(ips.len(), text.split(',').count());
         assert!(ips.iter().all(|ip| !ip.to_string().contains(['/', '\0'])));
         assert_eq!(note::addresses(&note::text_of(&ips)), Some(ips));
@@ -56,10 +56,11 @@ fn notes(text: &str) {
     }
 }
 
-/// resolv.conf, a kubeconfig, the labels of the node.
+/// `resolv.conf`, a kubeconfig, and the labels of the node.
 ///
 /// # Panics
-/// A label does not come back; a name server is two words.
+/// Labels differ when they are written and read again; an element of `resolv.conf` has white space; an API server has a
+/// loopback address.
 pub fn node_texts(input: &[u8]) {
     let Ok(text) = str::from_utf8(input) else {
         return;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Fuzz targets: each parser that reads what others wrote, fed with any bytes, and what has to hold of all that it
-//! reads. `scripts/fuzz` runs them under libFuzzer. Every test run feeds them the inputs that libFuzzer found
-//! (`tests/corpora.rs`).
+//! Fuzz targets. A target gives any bytes to a parser that reads data of other programs, and asserts what must hold of
+//! the result. `scripts/fuzz` runs the targets under libFuzzer. Every test run gives them the inputs that libFuzzer
+//! found (`tests/corpora.rs`).
 //!
 //! | module | reads |
 //! |---|---|
@@ -21,7 +21,7 @@
 //! | [`sysfs`] | trees of files in the place of `/sys` and `/proc` |
 //! | [`verbs`] | `prevResult`, by the verbs of both plugins that read it |
 //!
-//! A target panics where something does not hold. That it ends, and how much memory it takes, libFuzzer watches.
+//! A target panics if an assertion fails. libFuzzer limits its time and memory.
 
 pub mod cluster;
 pub mod configurations;
@@ -40,16 +40,16 @@ pub mod resources;
 pub mod sysfs;
 pub mod verbs;
 
-/// A parser, or several of the same input, with what has to hold.
+/// A parser, or several parsers of the same input, with its assertions.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// The name that `scripts/fuzz` takes. The corpus is `corpora/NAME.tar.gz`.
+    /// The name for `scripts/fuzz`. The corpus is `corpora/NAME.tar.gz`.
     pub name: &'static str,
     /// Reads one input.
     pub run: fn(&[u8]),
 }
 
-/// All of them.
+/// All targets.
 pub const TARGETS: [Target; 39] = [
     target("annotations", configurations::annotations),
     target("api-objects", cluster::objects),
@@ -96,15 +96,16 @@ const fn target(name: &'static str, run: fn(&[u8])) -> Target {
     Target { name, run }
 }
 
-/// The target called `name`.
+/// Returns the target called `name`.
 pub fn find(name: &str) -> Option<Target> {
     TARGETS.into_iter().find(|target| target.name == name)
 }
 
-/// Asserts that a message to people is one line, and steers no terminal: others wrote a part of it.
+/// Asserts that a message is one line without characters that control a terminal, although other programs wrote a part
+/// of it.
 ///
 /// # Panics
-/// The message has several lines, or steers a terminal.
+/// The message has several lines, or such a character.
 #[track_caller]
 pub(crate) fn assert_one_line(message: &dyn std::fmt::Display) {
     let message = message.to_string();
@@ -112,10 +113,10 @@ pub(crate) fn assert_one_line(message: &dyn std::fmt::Display) {
     assert!(steers.is_none(), "{steers:?} in {message:?}");
 }
 
-/// Asserts that `read` stays equal when it is written and read again.
+/// Asserts that `read` is the same after it is written and read again.
 ///
 /// # Panics
-/// The second reading differs.
+/// The value differs.
 #[track_caller]
 pub(crate) fn assert_comes_back<T>(read: &T)
 where

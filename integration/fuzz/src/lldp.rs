@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! LLDP frames of a switch, or of a pod that poses as one, and lldpd's output, which has the same texts.
+//! LLDP frames of a switch, or of a pod that poses as one, and lldpd's output with the same texts.
 
 use crate::assert_comes_back;
 use ::lldp::Neighbour;
@@ -7,11 +7,11 @@ use ::lldp::Neighbour;
 /// A frame, or the output of lldpcli.
 ///
 /// # Panics
-/// A text is not printable, empty or too long, or a frame that is cut off is read as a whole one.
+/// A text is not printable, empty or too long, or a truncated frame is accepted.
 pub fn neighbours(input: &[u8]) {
     if let Ok(neighbour) = ::lldp::parse(input) {
         assert_is_printable(&neighbour);
-        // destination, source, type, and the shortest three TLVs
+        // destination, source and type, and three TLVs of the shortest length
         assert!(input.len() >= 14 + 4 + 4 + 4);
     }
     let Ok(text) = str::from_utf8(input) else {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The cloud's metadata service: addresses come of what it says, so that nothing odd may.
+//! The cloud's metadata service. Its answers become addresses, so nothing odd may pass.
 
 use crate::assert_one_line;
 use erdma::metadata::{Base, answers, http::LONGEST};
@@ -11,10 +11,11 @@ use std::{
 };
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Answers, one a line: a word, an address, its network, the router, a hardware address; and a base address.
+/// Answers, one in each line: an instance id, an address, its network, the router, a hardware address; and a base
+/// address.
 ///
 /// # Panics
-/// A message has several lines; an address is not in its network, or none that a NIC can have.
+/// A message has several lines; an address is not in its network, or cannot be a NIC's.
 pub fn metadata(input: &[u8]) {
     match answers::line("instance-id", input) {
         Ok(line) => assert!(line.bytes().all(|it| it.is_ascii_graphic())),
@@ -52,7 +53,7 @@ pub fn metadata(input: &[u8]) {
     }
 }
 
-/// A connection whose other end says these bytes once it was asked.
+/// A connection whose peer sends these bytes after the first request.
 struct Said {
     left: io::Cursor<Vec<u8>>,
     asked: bool,
@@ -93,11 +94,11 @@ impl AsyncWrite for Said {
     }
 }
 
-/// Answers of the metadata service over HTTP. The API server and a probe's daemon answer the same client.
+/// Answers of the metadata service over HTTP. The daemon uses the same client for the API server and for probes.
 ///
 /// # Panics
-/// An answer is longer than what is read, or its status is none; the client waits for an answer though the service has
-/// closed.
+/// A body is longer than the limit, or the status is no HTTP status. The target hangs if the client waits for an answer
+/// after the service has closed.
 pub fn http(input: &[u8]) {
     if let Some((status, body)) = answered(input) {
         assert!((100..1000).contains(&status));
@@ -105,7 +106,7 @@ pub fn http(input: &[u8]) {
     }
 }
 
-/// Status and body of what it says.
+/// Returns status and body of the answer `input`.
 fn answered(input: &[u8]) -> Option<(u16, Vec<u8>)> {
     let runtime = tokio::runtime::Builder::new_current_thread().build();
     let said = Said {
@@ -125,7 +126,7 @@ fn answered(input: &[u8]) -> Option<(u16, Vec<u8>)> {
 mod tests {
     use super::*;
 
-    /// An answer that comes before the request would be none, whatever it says.
+    /// The peer answers only after the request, because the client rejects an answer that comes before.
     #[test]
     fn an_answer_is_read() {
         let said = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\ni-1";

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A hostile guest of a modelled ConnectX card. It writes registers, doorbells, commands, requests, and its own memory at
-//! any time.
+//! A hostile guest of a modelled ConnectX card. It writes registers, doorbells, commands, requests, and its own memory
+//! at any time.
 
 use crate::hardware::{Input, MEMORY, SIZE};
 use hardware::mlx5::{
@@ -15,19 +15,19 @@ const QUEUE: u64 = MEMORY;
 const INPUT: u64 = MEMORY + 0x1000;
 const OUTPUT: u64 = MEMORY + 0x4000;
 const PAGES: u64 = MEMORY + 0x8000;
-/// The doorbell records.
+/// Address of the doorbell records.
 const RECORDS: u64 = MEMORY + 0x1_0000;
 const BLOCK: usize = 512;
 const MAILBOX: u64 = 1024;
 const UAR: u64 = 16 * 4096;
-/// The queue pair and the key that each function has.
+/// The queue pair that each function has, and its key.
 const PAIR: [u8; 3] = [1, 0, 0];
 const KEY: u32 = 65 << 8;
 const PAIR_PAGE: u64 = PAGES + 4 * 4096;
-/// Its receive requests are before its send requests.
+/// Address of the send requests, which follow the receive requests.
 const SENDS: u64 = PAIR_PAGE + 4 * 64;
 const PAIR_RECORD: u64 = RECORDS + 16;
-/// A shared receive queue, and the queue pair with it.
+/// A shared receive queue, and the queue pair that uses it.
 const SHARED: [u8; 3] = [3, 0, 0];
 const SHARED_PAGE: u64 = PAGES + 5 * 4096;
 const SHARED_RECORD: u64 = RECORDS + 24;
@@ -43,7 +43,7 @@ struct Guest {
 impl Guest {
     fn store(&self, address: u64, bytes: &[u8]) {
         let memory = &self.fabric.functions()[self.position].memory;
-        // a guest has no other memory
+        // an address outside of the guest's memory is no error of the model
         let _stored = memory.write(address, bytes);
     }
 
@@ -58,7 +58,7 @@ impl Guest {
         }
     }
 
-    /// Executes a command of at most 12 mailboxes each way. Returns the status.
+    /// Executes a command with at most 12 mailboxes for each direction. Returns the status.
     fn execute(&mut self, input: &[u8], output: usize) -> u8 {
         self.chain(INPUT, input.get(16..).unwrap_or_default());
         self.chain(OUTPUT, &vec![0; output.saturating_sub(16)]);
@@ -74,7 +74,7 @@ impl Guest {
         self.fabric.write(self.position, 0x18, &[0, 0, 0, 1]);
         let mut status = [0xff];
         let memory = &self.fabric.functions()[self.position].memory;
-        // the queue may be elsewhere by now
+        // the guest may have moved the command queue
         let _read = memory.read(QUEUE + 32, &mut status);
         status[0]
     }
@@ -86,8 +86,8 @@ impl Guest {
         self.fabric.write(self.position, 0x14, &address);
     }
 
-    /// Makes an event queue, a completion queue, two keys, a send and a receive queue, the table that names it, a shared
-    /// receive queue, and two queue pairs that are connected to those of the other function.
+    /// Makes an event queue, a completion queue, two keys, a send and a receive queue, a table with the receive queue,
+    /// a shared receive queue, and two queue pairs, which are connected to those of the other function.
     fn queues(&mut self) {
         let made = |opcode: u16, fields: &[(usize, &[u8])]| {
             let mut command = vec![0; 0x118];
@@ -192,7 +192,7 @@ fn gid(position: usize) -> [u8; 16] {
     [position as u8 + 1; 16]
 }
 
-/// Puts numbers into a command or a request.
+/// Overwrites numbers in a command or a request.
 fn change(bytes: &mut [u8], input: &mut Input<'_>) {
     for _ in 0..input.byte() % 16 {
         let at = usize::from(input.byte()) * 4 % bytes.len().max(1);
@@ -202,10 +202,10 @@ fn change(bytes: &mut [u8], input: &mut Input<'_>) {
     }
 }
 
-/// Runs the guest.
+/// Runs a guest on each link layer.
 ///
 /// # Panics
-/// A function has more objects than it says, or does not work any more after a reset.
+/// A function has more objects than its limits allow, or no longer works after a reset.
 pub fn guest(input: &[u8]) {
     guest_of(LinkLayer::Ethernet, Input(input));
     guest_of(LinkLayer::InfiniBand, Input(input));

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Messages of the kernel's and packets of neighbours', which are read one attribute at a time.
+//! The kernel's netlink messages, and packets of neighbours. Their parsers read one attribute at a time.
 
 use crate::assert_comes_back;
 use rdma_netns::{Address, GeneralRule, Link, Route, Rule, Vf, linux::offline, netlink::Answers};
 use std::path::Path;
 
-/// One datagram, with the answers to request 1.
+/// One datagram, which may answer request 1.
 ///
 /// # Panics
-/// An answer has more than came.
+/// The answers have more bytes than the datagram.
 pub fn datagram(input: &[u8]) {
     let mut answers = Answers::default();
     let _ = offline::datagram(input, 1, &mut answers);
@@ -16,17 +16,17 @@ pub fn datagram(input: &[u8]) {
     assert!(bytes <= input.len());
 }
 
-/// A message of rtnetlink. The first byte chooses of which kind.
+/// A message of rtnetlink. The first byte chooses its type.
 ///
 /// # Panics
-/// What is read of it does not come back from a record.
+/// A value differs after it is written to a record and read again.
 pub fn rtnetlink(input: &[u8]) {
     let Some((kind, body)) = input.split_first() else {
         return;
     };
     match kind % 8 {
         0 => {
-            // one whose name is no text is not recorded
+            // a link whose name is not text is never recorded
             let link = offline::link(body, Path::new("/nonexistent"));
             if let Some(link) = link.filter(|it| it.name.index().is_none()) {
                 assert_comes_back::<Link>(&link);
@@ -34,7 +34,7 @@ pub fn rtnetlink(input: &[u8]) {
             let _ = offline::asker(body);
         }
         1 => {
-            // nor is one whose physical function's is none
+            // nor is a VF whose PF has such a name
             let vf = offline::virtual_function(body, 0);
             if let Some(vf) = vf.filter(|it| it.pf.index().is_none()) {
                 assert_comes_back::<Vf>(&vf);
@@ -66,7 +66,7 @@ pub fn rtnetlink(input: &[u8]) {
             assert!(neighbour.is_none_or(|it| it.mac.0.len() <= body.len()));
         }
         6 => {
-            // messages of equal length, one after the other
+            // the messages have equal length
             let answers: Answers = body.chunks(24).collect();
             assert!(offline::nexthop(&answers, 1).len() <= body.len());
         }
@@ -80,7 +80,7 @@ pub fn rtnetlink(input: &[u8]) {
 /// A message of RDMA netlink.
 ///
 /// # Panics
-/// A name has a NUL.
+/// A name has a NUL byte.
 pub fn rdma(input: &[u8]) {
     let answer = offline::rdma(input);
     let resources = answer.resources.iter().map(|(name, _)| name);
@@ -96,10 +96,10 @@ pub fn rdma(input: &[u8]) {
     }
 }
 
-/// A message of SMC's families or devlink's, or of a socket's.
+/// A message of SMC's netlink families, of devlink, or of a socket.
 ///
 /// # Panics
-/// It cannot be shown.
+/// The answer cannot be serialized, or a name in it has a NUL byte.
 pub fn smc(input: &[u8]) {
     let answer = offline::smc(input);
     serde_json::to_string(&(&answer.ports, &answer.groups, &answer.connection)).expect("shown");
@@ -108,10 +108,10 @@ pub fn smc(input: &[u8]) {
     assert!(reporter.is_none_or(|it| !it.to_string().contains('\0')));
 }
 
-/// A packet of a neighbour's, which may be any machine's of the network, or a uevent. The first byte chooses.
+/// A packet of a neighbour, which may be any machine of the network, or a uevent. The first byte chooses.
 ///
 /// # Panics
-/// A packet tells of an address that is not in it.
+/// A packet's address is of the other IP family.
 pub fn packets(input: &[u8]) {
     const ARP: u16 = 0x0806;
     const IPV6: u16 = 0x86dd;

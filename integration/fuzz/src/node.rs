@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Texts that a pod, firmware and the node's own programs have written on it: the file of a pod's rails, vital product
-//! data, short texts.
+//! Texts on the node that a pod, firmware or the node's own programs have written: a pod's `rails.json`, vital product
+//! data, and short texts.
 
 use attachments::Key;
 use cni_protocol::lock;
@@ -11,10 +11,11 @@ use rdma_netns::linux::offline;
 use serde_json::{Value, json};
 use std::net::{IpAddr, Ipv6Addr};
 
-/// `rails.json`: a pod may have mounted its directory, and be root in it.
+/// `rails.json`. A pod may have mounted its directory, and may be root in it.
 ///
 /// # Panics
-/// A rail of the attachment's own is kept; what is written is not read again, or is longer than what is read.
+/// A rail of the attachment itself is kept; a written file is longer than the limit for reading, or lacks a rail when
+/// it is read.
 pub fn rails_file(input: &[u8]) {
     let key = Key {
         network: "net".into(),
@@ -37,14 +38,14 @@ pub fn rails_file(input: &[u8]) {
     let again = rails::others_of(&text, &other).expect("the pod's own");
     assert_eq!(again.last(), Some(&own));
     let kept = rails::others_of(&text, &key).expect("the pod's own");
-    // what is too much for the file is not kept
+    // a file that would be too long keeps no rails of other attachments
     assert!(kept == others || kept.is_empty());
 }
 
-/// Vital product data; the first two bytes are the keyword.
+/// Vital product data. The first two bytes of the input are the keyword.
 ///
 /// # Panics
-/// The value is not in what was read, or is another keyword's.
+/// The data do not have the value after its keyword and length.
 pub fn vital_product_data(input: &[u8]) {
     let Some((keyword, data)) = input.split_first_chunk() else {
         return;
@@ -57,10 +58,10 @@ pub fn vital_product_data(input: &[u8]) {
     assert!(data.windows(field.len()).any(|it| it == field));
 }
 
-/// Texts of the kernel, of systemd, udev and modprobe, of libcni's lists.
+/// Texts of the kernel, systemd, udev and modprobe, and CNI lists.
 ///
 /// # Panics
-/// A name that is read of one is none.
+/// A name from a text is not a valid name.
 pub fn texts(input: &[u8]) {
     let Ok(text) = str::from_utf8(input) else {
         return;
@@ -83,6 +84,6 @@ pub fn texts(input: &[u8]) {
     if let Some(process) = lock::process(text, 0x801, 131_074) {
         assert!(text.contains(&process.to_string()));
     }
-    // whether there is one is all that is asked
+    // only the result matters to the caller, and any result is right
     let _ = offline::is_heard_of(text);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Inputs that the runtime and other plugins hand over.
+//! Input that `rdma-cni` gets from the runtime and from other plugins.
 
 use crate::assert_one_line;
 use cni_protocol::{
@@ -12,10 +12,11 @@ use rdma_cni::ipam::{Answer, IpamError};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// The environment, `NAME=value` with a NUL or a line feed behind each, as in `/proc/PID/environ`.
+/// The environment: `NAME=value`, each followed by a NUL or a line feed, as in `/proc/PID/environ`.
 ///
 /// # Panics
-/// A message has several lines; what is checked does not hold; `CNI_ARGS` loses something.
+/// A message has several lines; an id or name is accepted that is not valid; `CNI_ARGS` differs when it is written and
+/// read again.
 pub fn environment(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
     let variables = text.split(['\0', '\n']).filter_map(|it| it.split_once('='));
@@ -41,10 +42,10 @@ pub fn environment(input: &[u8]) {
     assert_eq!(again.args, environment.args);
 }
 
-/// `prevResult`, which earlier plugins made, and ours behind it. The first byte chooses the version.
+/// `prevResult` of earlier plugins, to which `rdma-cni` adds its own result. The first byte chooses the version.
 ///
 /// # Panics
-/// Something of theirs is changed, or ours is not found.
+/// A part of the earlier result is changed, or our interface is missing.
 pub fn prev_result(input: &[u8]) {
     let Some((version, text)) = input.split_first() else {
         return;
@@ -77,20 +78,20 @@ pub fn prev_result(input: &[u8]) {
             _ => assert_eq!(ours, theirs, "{name}"),
         }
     }
-    // one of theirs may have its name
+    // an earlier plugin may have an interface of this name
     let theirs = result::find_interface(&previous, "rdma0");
     let found = result::find_interface(&made, "rdma0").expect("it is there");
     if theirs.is_none() {
-        // an address of theirs may name an interface that is not there
+        // an earlier address may have the index of an interface that did not exist
         let ours = ("fd00::2".parse().expect("an address"), 64);
         assert!(found.addresses.contains(&ours));
     }
 }
 
-/// Output of an IPAM plugin at ADD, as an answer and as an error.
+/// Output of an IPAM plugin at ADD, read as a result and as an error.
 ///
 /// # Panics
-/// A message has several lines, or is long; an address is none.
+/// A message has several lines, or is long; a prefix length is not valid.
 pub fn ipam_answer(input: &[u8]) {
     let refused = IpamError::refused(
         "an-ipam-plugin",
@@ -113,7 +114,7 @@ pub fn ipam_answer(input: &[u8]) {
         let longest = if address.ip.is_ipv4() { 32 } else { 128 };
         assert!(address.prefix <= longest);
     }
-    // as the result has them
+    // adds the answer to results of all versions
     let rail = RailResult {
         ips: answer.ips,
         routes: answer.routes,

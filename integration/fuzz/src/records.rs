@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Records: what is read of one comes back from the next one that is written.
+//! Records: a record that was read stays the same when it is written and read again.
 
 use crate::{assert_comes_back, assert_one_line};
 use attachments::{
@@ -15,7 +15,7 @@ use std::{collections::BTreeSet, net::IpAddr, path::Path};
 /// The record of an attachment.
 ///
 /// # Panics
-/// It does not come back, or what is wrong with it has several lines.
+/// The record differs when it is read again, a message has several lines, or an address of a rail is link-local.
 pub fn attachment(input: &[u8]) {
     let value: Value = serde_json::from_slice(input).unwrap_or_default();
     let key: Key = serde_json::from_value(value["key"].clone()).unwrap_or_else(|_| Key {
@@ -44,10 +44,10 @@ pub fn attachment(input: &[u8]) {
     }
 }
 
-/// The record of an installation.
+/// The record of `rdma-cni`'s entries in CNI lists.
 ///
 /// # Panics
-/// As [`attachment`].
+/// The record differs when it is read again, or a message has several lines.
 pub fn chain(input: &[u8]) {
     match ChainRecord::parse(input, Path::new("/state/install.json")) {
         Ok(record) => assert_comes_back(&record),
@@ -58,22 +58,22 @@ pub fn chain(input: &[u8]) {
 /// A file of libcni's cache.
 ///
 /// # Panics
-/// It tells something else the next time.
+/// A second reading differs from the first.
 pub fn cni_cache(input: &[u8]) {
     for pod in [("default", "a"), ("", "")] {
         let told = sandbox::cached_network(input, pod);
         assert_eq!(told, sandbox::cached_network(input, pod));
     }
     if let Some((pod, _)) = sandbox::uid(input) {
-        // the answer is about this pod
+        // the file is about this pod
         let _ = sandbox::cached_network(input, (&pod.namespace, &pod.name));
     }
 }
 
-/// The record of a claim, and the CDI specification that comes of it.
+/// The record of a claim, and the CDI specification for it.
 ///
 /// # Panics
-/// As [`attachment`]; an entry has a device twice.
+/// The record differs when it is read again; an entry has a device node twice; a UID could be a path.
 pub fn claim(input: &[u8]) {
     let Ok(record) = serde_json::from_slice::<dra::Record>(input) else {
         return;
@@ -95,10 +95,10 @@ pub fn claim(input: &[u8]) {
     }
 }
 
-/// The record of an eRDMA NIC that was brought up.
+/// The record of an eRDMA NIC that the daemon brought up, and the note about a device that it gave up.
 ///
 /// # Panics
-/// As [`attachment`].
+/// A record or note differs when it is read again.
 pub fn erdma(input: &[u8]) {
     if let Ok(record) = serde_json::from_slice::<erdma::bring_up::record::Record>(input) {
         assert_comes_back(&record);

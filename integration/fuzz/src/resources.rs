@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Files that the daemon writes for `rdma-cni`, and the CDI file that both write.
+//! Files that the daemon writes for `rdma-cni`, and the CDI file that both programs write.
 
 use crate::assert_comes_back;
 use rdma_device_plugin::device_info::Record;
@@ -13,10 +13,11 @@ use rdma_resources::{
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// `resources.json`, a grant; the record of the files of device information; the rails in containers' environment.
+/// `resources.json`, a grant, the record of device information files, and the rails in containers' CDI entries.
 ///
 /// # Panics
-/// It does not come back; a file would be removed that is none of device information; another container's entry is changed.
+/// A file differs when it is read again; the record has a file that is not for device information; another container's
+/// entry is changed.
 pub fn published(input: &[u8]) {
     if let Ok(published) = serde_json::from_slice::<Published>(input) {
         assert_comes_back(&published);
@@ -46,7 +47,7 @@ pub fn published(input: &[u8]) {
     }
 }
 
-/// Adds one more container to the CDI file of containers; `known` has the ids of each container.
+/// Adds a container's entry to the CDI file. `known` has the ids of each container.
 fn containers((content, known): (Value, Known)) {
     let (resource, ids) = ("rdma/hca", ["17".to_owned(), "18".to_owned()]);
     let own = ContainerId::of(resource, &ids).expect("ids");
@@ -82,10 +83,10 @@ fn containers((content, known): (Value, Known)) {
     );
 }
 
-/// The CDI file, in which a device that was moved gets its numbers.
+/// The CDI file after a move, in which the moved device gets its new numbers.
 ///
 /// # Panics
-/// An entry of another device is changed, or goes; it is another one when it is done again.
+/// An entry of another device is changed or removed; the same change made again has another result.
 pub fn cdi(input: &[u8]) {
     let Ok(content) = serde_json::from_slice::<Value>(input) else {
         return;

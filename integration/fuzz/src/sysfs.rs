@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `/sys`, `/proc` and `/dev`: any tree of files in their place is an inventory, or an error.
+//! `/sys`, `/proc` and `/dev`: any tree of files instead of them results in an inventory or an error.
 
 use rdma_device_plugin::offline::port_files;
 use rdma_netns::{
@@ -13,16 +13,16 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-/// So many entries at most: each of them costs system calls.
+/// Maximum of entries of a tree, because each of them costs system calls.
 const ENTRIES: usize = 80;
 
-/// The tree that the lines describe: `d PATH`, `f PATH TEXT`, `l PATH TARGET`; in a text, `|` is a line feed.
+/// A tree of files, one entry in each line: `d PATH`, `f PATH TEXT`, `l PATH TARGET`. In TEXT, `|` is a line feed.
 ///
 /// # Panics
-/// The tree has a device twice.
+/// The inventory has a device twice.
 pub fn tree(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
-    // memory, where it is there: nothing of this outlives the call
+    // a file system in memory is faster
     let memory = Path::new("/dev/shm");
     let root = match memory.is_dir() {
         true => tempfile::tempdir_in(memory),
@@ -37,7 +37,7 @@ pub fn tree(input: &[u8]) {
             continue;
         };
         let place = root.path().join(&path);
-        // what is in the way of another one stays
+        // an entry stays if a later one needs its path
         let _ = match kind {
             Some("d") => fs::create_dir_all(place),
             Some("f") => made(&place).and_then(|()| fs::write(place, rest.replace('|', "\n"))),
@@ -74,7 +74,7 @@ pub fn tree(input: &[u8]) {
     }
 }
 
-/// A relative path that leads nowhere else.
+/// Parses a relative path without `..`, of at most 12 components.
 fn within(path: &str) -> Option<PathBuf> {
     let path = Path::new(path);
     let is_plain = |it: Component<'_>| matches!(it, Component::Normal(_));
@@ -82,8 +82,8 @@ fn within(path: &str) -> Option<PathBuf> {
     ((1..=12).contains(&count) && path.components().all(is_plain)).then(|| path.to_owned())
 }
 
-/// Returns true if a link at `place` leads to somewhere below `root`: up from where it really is, and down then. The
-/// links on its way down lead within, too.
+/// Returns true if a link to `target` at `place` leads to a path below `root`: the target goes up from the link's real
+/// directory, and then only down. Links on the way down lead below `root` too, because this function allowed them.
 fn leads_within(root: &Path, place: &Path, target: &str) -> bool {
     let target = Path::new(target).components();
     let up = target

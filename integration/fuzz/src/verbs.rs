@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `prevResult`, as the verbs of both plugins read it that do no more than to look: every plugin of the chain has had a
-//! part in it.
+//! `prevResult` for the verbs of both plugins that only read it. Every plugin of the chain may have written a part of
+//! it.
 
 use cni_protocol::{Input, lock::Patience};
 use fake_kernel::{FakeKernel, Nic, Snapshot, World};
@@ -14,17 +14,17 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// A node whose pod `a` has a NIC and an address, and whose pod `b` has nothing.
+/// A node whose pod `a` has a NIC and an address, and whose pod `b` has neither.
 struct Node {
     kernel: FakeKernel,
     state: TempDir,
     linux: Linux,
-    /// With the pod's NIC in it.
+    /// State of the kernel while the NIC is in the pod.
     attached: Snapshot,
 }
 
 thread_local! {
-    /// Nothing of it changes.
+    /// Verbs that only read do not change the node, so all inputs share it.
     static NODE: Node = Node::new();
 }
 
@@ -36,7 +36,7 @@ impl Node {
             world.create_namespace(Path::new("/run/netns").join(pod));
         }
         let kernel = FakeKernel::new(world);
-        // records are synced to the disk: memory is quicker
+        // records are synced to disk, which is faster in memory
         let memory = Path::new("/dev/shm");
         let state = match memory.is_dir() {
             true => tempfile::tempdir_in(memory),
@@ -54,7 +54,7 @@ impl Node {
         node
     }
 
-    /// Runs `rdma-cni`, and returns its result or its error.
+    /// Runs `rdma-cni`. Returns its result or its error.
     fn rdma_cni(&self, command: &str, pod: &str, previous: Option<&Value>) -> Result<Value, Value> {
         let mut conf = json!({
             "cniVersion": "1.1.0", "name": "net", "type": "rdma-cni", "log": {"level": "off"},
@@ -78,7 +78,7 @@ impl Node {
         }
     }
 
-    /// Runs `rdma-ipam` for the pod `a`, and returns its result or its error.
+    /// Runs `rdma-ipam` for the pod `a`. Returns its result or its error.
     fn rdma_ipam(&self, command: &str, previous: Option<&Value>) -> Result<Value, Value> {
         let mut conf = json!({
             "cniVersion": "1.1.0", "name": "net", "log": {"level": "off"},
@@ -112,10 +112,10 @@ fn environment(command: &str, pod: &str) -> BTreeMap<String, String> {
         .into()
 }
 
-/// The result of a chain, as CHECK and DEL of both plugins get it.
+/// The result of a chain, as both plugins' CHECK and DEL get it.
 ///
 /// # Panics
-/// CHECK fails otherwise than by telling what drifted, DEL of a pod without devices fails, or something is changed.
+/// CHECK fails with an error other than a drift, DEL of a pod without devices fails, or the kernel's state changes.
 pub fn checked_result(input: &[u8]) {
     let Ok(previous) = serde_json::from_slice::<Map<String, Value>>(input) else {
         return;
@@ -140,7 +140,7 @@ pub fn checked_result(input: &[u8]) {
     });
 }
 
-/// Returns true if `error` is one that CHECK found: no other error of a verb that looks has this code.
+/// Returns true if `error` is a drift that CHECK found. No other error of CHECK has its code.
 fn is_drift(error: &Value) -> bool {
     error["code"] == cni_protocol::code::INTERNAL
 }
@@ -149,7 +149,7 @@ fn is_drift(error: &Value) -> bool {
 mod tests {
     use super::*;
 
-    /// Else the target would compare nothing of the result.
+    /// Ensures that CHECK compares the result at all, so that the target is not void.
     #[test]
     fn results_are_compared() {
         let result = |mac: &str, ip: &str| {

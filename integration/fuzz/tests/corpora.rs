@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Every run feeds each target with its corpus (`corpora/TARGET.tar.gz`), and with the repository's own configurations,
-//! lists and messages.
+//! Gives each target the inputs of its corpus (`corpora/TARGET.tar.gz`), and the repository's own configurations, lists
+//! and messages.
 //!
-//! `OWN_TEXTS=DIRECTORY cargo test -p fuzz --test corpora` writes the latter to `DIRECTORY/TARGET/`.
-//! `scripts/fuzz --merge` does so, and adds to the corpora those that reach new code.
+//! `OWN_TEXTS=DIRECTORY cargo test -p fuzz --test corpora` writes the repository's own texts to `DIRECTORY/TARGET/`.
+//! `scripts/fuzz --merge` does so, and adds those that reach new code to the corpora.
 
 use fuzz::{TARGETS, Target, find};
 use std::{
@@ -20,7 +20,7 @@ fn corpora() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("corpora")
 }
 
-/// The inputs of `target`'s corpus, by name.
+/// Returns the inputs of the target's corpus, by name.
 fn corpus(target: &Target) -> Vec<(String, Vec<u8>)> {
     let archive = corpora().join(format!("{}.tar.gz", target.name));
     let directory = tempfile::tempdir().expect("a directory");
@@ -54,19 +54,19 @@ fn every_input_that_was_found_is_read_as_it_has_to_be() {
         let inputs = corpus(&target);
         assert!(!inputs.is_empty(), "{} has no corpus", target.name);
         for (name, input) in inputs {
-            // names the input of a panic
+            // after a panic, this line names the input
             eprintln!("{}: {name}", target.name);
             (target.run)(&input);
         }
     }
 }
 
-/// Characters that steer a terminal or turn a line around, and that no fuzzer finds soon: one of each kind that is
-/// escaped.
+/// One character of each kind that control a terminal or change the direction of text, and that messages escape. A
+/// fuzzer would not soon find them.
 const STEERS: &str = "\u{7f}\u{85}\u{9b}2J\u{61c}\u{2028}\u{202e}\u{2066}";
 
-/// `input` with [`STEERS`] at the beginning of its texts in quotation marks, behind its equals signs and at the beginning
-/// of its lines, each for itself, `most` of them.
+/// Returns copies of `input`, at most `most`, each with [`STEERS`] inserted at one place: at the beginning of a string
+/// in quotation marks, after an equals sign, or at the beginning of a line.
 fn steering(input: &[u8], most: usize) -> Vec<Vec<u8>> {
     let mut is_inside = false;
     let mut places = vec![0];
@@ -119,7 +119,7 @@ fn every_corpus_is_a_targets() {
     }
 }
 
-/// Texts of the repository, each for the targets that read its like.
+/// Returns texts of the repository, each for the targets that read such texts.
 fn own_texts() -> Vec<(&'static str, Vec<u8>)> {
     let mut texts = vec![];
     let mut add = |targets: &[&'static str], text: &[u8]| {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! All targets in one program under libFuzzer. `FUZZ_TARGET` names the one that is run; the arguments are libFuzzer's.
-//! `scripts/fuzz` builds it, with `--cfg libfuzzer` and code that tells its coverage.
+//! All targets in one program under libFuzzer. `FUZZ_TARGET` names the target to run; the arguments are libFuzzer's.
+//! `scripts/fuzz` builds the program with `--cfg libfuzzer` and coverage instrumentation.
 
 #![cfg_attr(libfuzzer, no_main)]
 
@@ -16,7 +16,7 @@ static TARGET: LazyLock<fuzz::Target> = LazyLock::new(|| {
 #[cfg(libfuzzer)]
 libfuzzer_sys::fuzz_target!(|input: &[u8]| (TARGET.run)(input));
 
-/// Without libFuzzer: the targets' names.
+/// Prints the names of the targets, in a build without libFuzzer.
 #[cfg(not(libfuzzer))]
 fn main() {
     for target in fuzz::TARGETS {
