@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Events of a completion queue. A driver requests the next event, and states the number of entries that it has read.
+//! Events of a completion queue. A driver requests the next event, and states how many entries it has read.
 
-/// The events that a driver has requested.
+/// The kind of event that a driver has requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Armed {
     No,
@@ -9,7 +9,7 @@ enum Armed {
     Solicited,
 }
 
-/// Number of entries of a completion queue, and the event that it has to report for them.
+/// Number of entries of a completion queue, and the event that is due for them.
 #[derive(Debug)]
 pub struct Arming {
     produced: u32,

@@ -7,7 +7,7 @@ use vm_memory::{
     GuestRegionMmap, MmapRegion,
 };
 
-/// An access to an address that the virtual machine does not share.
+/// An access to an address that is not mapped, because the virtual machine does not share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unmapped;
 

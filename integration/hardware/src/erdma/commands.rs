@@ -21,7 +21,7 @@ const REFUSED: u32 = 1;
 /// The largest number of slots of a queue: ring positions have 16 bits.
 const MAX_DEPTH: u32 = 1 << 15;
 
-/// The queue, its completion queue and its event queue.
+/// The command queue, with its completion queue and its event queue.
 #[derive(Debug)]
 pub struct CommandQueue {
     requests: u64,

@@ -49,7 +49,7 @@ pub struct Device {
     pub link: Link,
     /// The function's registers.
     pub registers: Registers,
-    /// The memory of its virtual machine.
+    /// The memory of the function's virtual machine.
     pub memory: Memory,
     /// The function's interrupts.
     pub vectors: Vectors,
@@ -67,7 +67,7 @@ pub struct Device {
     pub gids: BTreeMap<u16, [u8; 16]>,
     /// The function's address handles, with their protection domains.
     pub handles: HashMap<u32, (u32, AddressVector)>,
-    /// Number of programs that have doorbells of their own.
+    /// Number of programs that have their own doorbells.
     pub(super) contexts: u32,
     /// The MTU of the function's netdev.
     pub mtu: u32,
@@ -81,7 +81,7 @@ pub struct Device {
 }
 
 impl Device {
-    /// A function after power-on.
+    /// Returns a function after power-on.
     pub fn new(mac: Mac, protocol: Protocol) -> Device {
         let name = mac.map(|byte| format!("{byte:02x}")).join(":");
         Device {
@@ -110,8 +110,7 @@ impl Device {
         }
     }
 
-    /// Resets the function and removes all objects that the driver made. Memory, interrupts and the port of
-    /// the fabric are kept.
+    /// Resets the function and removes all objects that the driver made. Memory, interrupts and the fabric port stay.
     pub fn reset(&mut self) {
         let kept = Device {
             link: self.link,
@@ -191,7 +190,7 @@ impl Device {
             return;
         };
         if let Some(events) = self.events.get_mut(&queue.events) {
-            // the number is in the lower half, with the owner bit
+            // the lower half has the number, in the field with the owner bit
             events.push(&self.memory, &self.vectors, number, [0; 3]);
         }
     }

@@ -85,7 +85,7 @@ impl Fabric {
         self.devices[position].write(offset, data);
         for number in std::mem::take(&mut self.devices[position].woken) {
             self.wake((position, number));
-            // the peer may wait for a receive request, or for a connection
+            // the peer may be waiting for a receive request or a connection
             if let Some(peer) = self.peer((position, number)) {
                 self.wake(peer);
             }
@@ -288,8 +288,8 @@ impl Fabric {
         }
     }
 
-    /// Finds the function with an address. If several functions have the GID, returns the one whose hardware address
-    /// matches. If none of them has the hardware address, the destination is behind a router.
+    /// Returns the function with a GID. If several functions have the GID, returns the one whose hardware address
+    /// matches. If none of these has the hardware address, a router is in between, and the first of them is returned.
     pub(super) fn find(&self, address: &AddressVector) -> Option<usize> {
         let has_gid = |device: &&Device| device.gids.values().any(|gid| *gid == address.gid);
         let mut found = (self.devices.iter().enumerate()).filter(|(_, device)| has_gid(device));

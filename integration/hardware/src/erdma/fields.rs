@@ -12,7 +12,7 @@ pub const fn bits32(value: u32, high: u32, low: u32) -> u32 {
     bits(value as u64, high, low) as u32
 }
 
-/// The `N` bytes from offset `at` on.
+/// Returns the `N` bytes at offset `at`.
 pub fn bytes<const N: usize>(from: &[u8], at: usize) -> [u8; N] {
     let mut value = [0; N];
     if let Some(rest) = from.get(at..) {

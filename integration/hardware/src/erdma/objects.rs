@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The commands, and the objects that these commands make, change and destroy (`enum CMDQ_RDMA_OPCODE`,
-//! `enum CMDQ_COMMON_OPCODE`).
+//! The driver's commands, and the objects that these commands make, change and destroy (`enum CMDQ_RDMA_OPCODE`, `enum
+//! CMDQ_COMMON_OPCODE`).
 
 use super::{
     Protocol,
@@ -39,7 +39,7 @@ const STATISTICS_MAGIC: u16 = 0x5566;
 const STATISTICS: usize = 256;
 const STATISTICS_HEADER: usize = 16;
 
-// bits of `attr_mask` in a request that changes a queue pair of RoCE v2
+// Bits of `attr_mask` in a request that changes a queue pair of RoCE v2.
 const CHANGES_STATE: u32 = 1 << 0;
 const CHANGES_KEY: u32 = 1 << 1;
 const CHANGES_ADDRESS: u32 = 1 << 2;
@@ -67,7 +67,7 @@ fn address_vector(request: &Request, at: usize) -> AddressVector {
     }
 }
 
-/// The buffer of a queue. The command contains the addresses of its pages, or the address of an array of page
+/// Returns the buffer of a queue. The command contains the addresses of its pages, or the address of an array of page
 /// addresses.
 fn buffer(
     shift: u32,
@@ -132,7 +132,7 @@ impl Device {
                 Ok(NONE)
             }
             (1, 4) => self.statistics(request),
-            // the driver's page size: the model accepts doorbells in any page
+            // sets the driver's page size: the model accepts doorbells in any page
             (1, 5) => Ok(NONE),
             (1, 8) => self.own_doorbells(),
             (1, 9) => {
@@ -144,8 +144,8 @@ impl Device {
         }
     }
 
-    /// The pages of BAR 0 with the doorbells. The driver uses the field `RDB` for completion queues, and `CDB` for
-    /// receive queues. All programs share these pages, because a doorbell contains the number of its queue.
+    /// Returns the pages of BAR 0 with the doorbells. The driver uses the field `RDB` for completion queues, and `CDB`
+    /// for receive queues. All programs share these pages, because a doorbell contains the number of its queue.
     fn own_doorbells(&mut self) -> Answer {
         self.contexts = self.contexts.saturating_add(1);
         let page = |doorbells: &std::ops::Range<u64>| doorbells.start >> HARDWARE_PAGE_SHIFT;
@@ -252,13 +252,13 @@ impl Device {
         let pair = self.pairs.get_mut(&number).ok_or("no such queue pair")?;
         match protocol {
             Protocol::Iwarp => match state {
-                // idle, and ready to receive
+                // states "idle" and "ready to receive"
                 0 | 1 => {}
                 2 => {
                     pair.peer = Peer::Cookie(le32(request, 12));
                     pair.state = State::ReadyToSend;
                 }
-                // closing, terminating, in error
+                // states "closing", "terminating" and "error"
                 3..=5 => pair.state = State::Error,
                 _ => return Err("no such state"),
             },

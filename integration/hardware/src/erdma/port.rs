@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A function of the fabric as a PCI function, and the thread that executes waiting requests.
+//! A function of the fabric as a PCI function, and the thread that executes pending requests.
 
 use super::{
     fabric::{Fabric, Next},

@@ -118,16 +118,16 @@ impl State {
 /// The type of a queue pair, `enum erdma_qp_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
-    /// RC.
+    /// Reliable connection (RC).
     Reliable,
-    /// UD, and QP 1.
+    /// Unreliable datagrams (UD), and QP 1.
     Datagram,
 }
 
 /// The address of another function on a RoCE v2 fabric.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AddressVector {
-    /// The position of the sender's GID in its table.
+    /// The index of the sender's GID in its GID table.
     pub source: u16,
     /// The hardware address of the destination, or of a router.
     pub mac: Mac,

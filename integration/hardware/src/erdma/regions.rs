@@ -11,7 +11,7 @@ use std::collections::HashMap;
 /// The largest number of regions: twice the number of queue pairs, as the driver calculates it.
 pub const MAX_REGIONS: usize = 8192;
 
-/// The key with which the driver itself accesses all memory (`ERDMA_CMD_DEV_CAP_DMA_LOCAL_KEY`).
+/// The key with which the driver's own requests access all memory (`ERDMA_CMD_DEV_CAP_DMA_LOCAL_KEY`).
 pub const LOCAL_DMA_KEY: u32 = 0xffff_ff00;
 
 /// Access rights of a region, as bits 5 to 1 of the command contain them.
@@ -46,7 +46,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// The status of a request for whose own key the function refuses the access.
+    /// Returns the status of a request if its own function refuses its key.
     pub fn local(self) -> Status {
         match self {
             Refusal::Key => Status::SendKey,
@@ -169,8 +169,8 @@ impl Regions {
         self.by_index.is_empty()
     }
 
-    /// Translates `len` bytes at `address` by `key`, for a queue pair of protection domain `domain` that needs the rights
-    /// `needed`.
+    /// Translates `len` bytes at `address` by `key`, for a queue pair of protection domain `domain` that needs the
+    /// rights `needed`.
     ///
     /// # Errors
     /// The access is refused.

@@ -111,7 +111,7 @@ impl Fabric {
                 compare,
                 operand,
             } => self.atomic(place, peer, &remote, &into, compare, operand),
-            // executed above, or only by datagram queue pairs
+            // the code above executes these operations, or only datagram queue pairs have them
             Operation::Invalidate { .. }
             | Operation::Register { .. }
             | Operation::Datagram { .. } => Err(Status::SendFormat),

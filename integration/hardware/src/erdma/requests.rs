@@ -79,7 +79,7 @@ pub enum Operation {
         address: u64,
         /// The peer's key.
         key: u32,
-        /// Nothing, or immediate data, which consume a receive request of the peer.
+        /// Nothing, or immediate data. A write with immediate data consumes a receive request of the peer.
         extra: Extra,
     },
     /// Reads the peer's memory.
@@ -149,7 +149,7 @@ pub enum Operation {
 pub struct Header {
     /// `enum erdma_opcode`.
     pub opcode: u8,
-    /// The number of slots of the request: 1 to 8. The driver uses up to 4.
+    /// The number of slots of the request: 1 to 8. The driver uses at most 4.
     pub slots: u16,
     /// The number of segments, or the bytes of inline data.
     pub count: usize,

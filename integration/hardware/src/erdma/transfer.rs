@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The memory to which requests refer.
+//! Lookup of the memory to which requests refer.
 
 use super::{
     regions::{Refusal, Regions, Window},

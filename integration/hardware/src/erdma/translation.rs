@@ -48,7 +48,7 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// Returns `None` if a size is out of range.
+    /// Creates a buffer of `count` pages. Returns `None` if a size is out of range.
     pub fn new(shift: u32, offset: u64, count: u64, table: Table) -> Option<Pages> {
         let is_valid = match table {
             Table::Inline(pages) => count <= pages.len() as u64,
@@ -66,7 +66,7 @@ impl Pages {
         )
     }
 
-    /// The bytes of the pages from the start of the buffer on.
+    /// Returns the number of bytes from the start of the buffer to the end of its last page.
     pub fn size(&self) -> u64 {
         (self.count.saturating_mul(1 << self.shift)).saturating_sub(self.offset)
     }

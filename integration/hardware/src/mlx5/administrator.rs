@@ -18,8 +18,8 @@ const ATTRIBUTE: Field = field(0x80, 16);
 const MASK: Field = field(48 * 8, 64);
 const DATA: usize = 56;
 
-/// Methods. The method of a response is that of the request with the upper bit set; a response to SET has the method
-/// of a response to GET.
+/// Methods. A response has the method of the request with the upper bit set. A response to SET has the method of a
+/// response to GET.
 const GET: u64 = 1;
 const SET: u64 = 2;
 const DELETE: u64 = 0x15;
@@ -32,7 +32,7 @@ const GROUP_RECORD: u64 = 0x38;
 /// The reason why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Refusal {
-    /// The attribute does not have the method.
+    /// The attribute does not support the method.
     Unsupported = 0x000c,
     NoResources = 0x0100,
     InvalidRequest = 0x0200,
@@ -75,7 +75,7 @@ mod group {
 
 /// The selector that requires exactly the given value.
 const EXACTLY: u64 = 2 << 6;
-/// MTUs of 2048 and 4096 bytes, rates of 10 and 100 Gbit/s, and a time.
+/// MTUs of 2048 and 4096 bytes, rates of 10 and 100 Gbit/s, and a packet life time.
 const GROUP_MTU: u64 = EXACTLY | 4;
 const PATH_MTU: u64 = EXACTLY | 5;
 const GROUP_RATE: u64 = EXACTLY | 3;
@@ -205,7 +205,7 @@ impl Administrator {
         })
     }
 
-    /// Ends a membership. Removes the group if it has no member any more.
+    /// Ends a membership. Removes the group with its last member.
     fn leave(&mut self, data: &mut [u8]) -> Result<(), Refusal> {
         let [gid, port] = gids(data, 0, group::PORT);
         let group = self.groups.get_mut(&gid).ok_or(Refusal::InvalidRequest)?;
@@ -219,7 +219,7 @@ impl Administrator {
     }
 }
 
-/// The two GIDs of a record at the offsets `one` and `other` of a datagram's data.
+/// Returns the two GIDs at the offsets `one` and `other` of a datagram's data.
 fn gids(data: &[u8], one: usize, other: usize) -> [Gid; 2] {
     [one, other].map(|at| {
         let mut gid = Gid::default();
@@ -228,7 +228,7 @@ fn gids(data: &[u8], one: usize, other: usize) -> [Gid; 2] {
     })
 }
 
-/// The path between two ports.
+/// Completes `data`, the record of the path between two ports.
 fn path(mask: u64, data: &mut [u8], ports: &[(Gid, u16)]) -> Result<(), Refusal> {
     let [to, from] = gids(data, path::TO, path::FROM).map(|gid| {
         let port = ports.iter().find(|it| it.0 == gid);

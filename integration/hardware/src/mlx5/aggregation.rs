@@ -22,8 +22,7 @@ const INFORMATION: usize = 15;
 const LENGTH: usize = 124;
 /// Bit in the last byte of the information: the port can be aggregated.
 const AGGREGATION: u8 = 1 << 2;
-/// The state bits of a port in an aggregate: active, short timeout, aggregation, synchronized, collecting,
-/// distributing.
+/// The state bits of an aggregated port: active, short timeout, aggregation, synchronized, collecting, distributing.
 const IN_AGGREGATE: u8 = 0x3f;
 const SWITCH: Mac = [0x52, 0x54, 0, 0xbb, 0xff, 0xff];
 

@@ -22,7 +22,7 @@ const FLOW_TABLE: u64 = 7;
 /// The capability types that a driver may set.
 const TYPES: u64 = 0x40;
 
-/// A field of `mlx5_ifc.h`: its name in that file, its place, and its value.
+/// A field of `mlx5_ifc.h`: its name there, its position, and its value.
 type Capability = (&'static str, Field, u64);
 
 /// `cmd_hca_cap`: a port of a ConnectX-5.
@@ -99,8 +99,8 @@ const GENERAL_FIELDS: &[Capability] = &[
     ("device_frequency_khz", field(0x4e0, 32), 1_000_000),
 ];
 
-/// The values of an InfiniBand port that differ from [`GENERAL_FIELDS`]. Tables of 8 GIDs and 128 partition
-/// keys are the smallest ones.
+/// The values of an InfiniBand port that differ from [`GENERAL_FIELDS`]. With 0, the tables have their smallest sizes:
+/// 8 GIDs, 128 partition keys.
 const INFINIBAND_FIELDS: &[Capability] = &[
     ("gid_table_size", field(0x170, 16), 0),
     ("ib_virt", field(0x1a2, 1), 1),
@@ -114,7 +114,7 @@ const INFINIBAND_FIELDS: &[Capability] = &[
 /// The values of a virtual function that differ from [`GENERAL_FIELDS`]: it manages no other functions.
 const VIRTUAL_FIELDS: &[Capability] = &[("vport_group_manager", field(0x1a0, 1), 0)];
 
-/// The fields of an Ethernet card with more than one port: the driver bonds the functions of the card.
+/// The fields of an Ethernet card with more than one port, with which the driver can bond the card's functions.
 const LAG_FIELDS: &[(&str, Field)] = &[
     ("lag_master", field(0x27b, 1)),
     ("num_lag_ports", field(0x27c, 4)),
@@ -228,7 +228,7 @@ impl Capabilities {
         if kind >= TYPES {
             return Err(Status::Parameter);
         }
-        // the only setting: the byte order of atomic operations, which has one value
+        // the byte order of atomic operations is the only field that can be set, and it has only one value
         if kind != ATOMIC {
             self.set.insert(kind, value.to_vec());
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The contexts of queue pairs (`qpc`), which [`super::objects`] stores, and the commands that change them. The context
-//! has the same offset in all commands and in the stored input.
+//! The contexts of queue pairs (`qpc`), which [`super::objects`] stores, and the commands that change them. A context
+//! has the same offset in the input of all commands and in the stored input.
 
 use super::fields::{Field, field};
 

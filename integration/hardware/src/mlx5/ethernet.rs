@@ -95,7 +95,7 @@ impl Function {
             request_opcode::SEND | request_opcode::LSO if request.len() >= 2 * SEGMENT => {}
             _ => return Err(Refused),
         }
-        // a VLAN tag uses the bytes of the inline header
+        // a request with a VLAN tag has the tag in the bytes of the inline header
         let is_tagged = INSERTS_VLAN.get(request) == 1;
         let inline = match is_tagged {
             true => 0,

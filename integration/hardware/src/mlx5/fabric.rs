@@ -89,10 +89,10 @@ impl Fabric {
         self.execute_rung();
     }
 
-    /// Delivers a frame to all functions that accept its destination, except the sender:
+    /// Delivers a frame to all functions that accept its destination, except for the sender:
     ///
     /// - If several receivers belong to one aggregate, one of them gets the frame.
-    /// - If the sender belongs to the aggregate, none of its functions gets the frame.
+    /// - If the sender belongs to an aggregate, the other functions of this aggregate do not get the frame.
     /// - The switch does not forward frames to reserved groups.
     fn switch(&mut self, from: usize, frame: &[u8]) {
         let Some(target) = frame.first_chunk::<6>() else {

@@ -2,7 +2,7 @@
 //! Fields of commands, contexts and registers. As in `mlx5_ifc.h`, a field has a width in bits and an offset in
 //! bits from the start of its structure; the most significant bit is first.
 
-/// The place of a number in a structure.
+/// The position of a number in a structure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field {
     offset: usize,
@@ -16,7 +16,7 @@ pub const fn field(offset: usize, width: usize) -> Field {
 }
 
 impl Field {
-    /// Returns the field's place in an outer structure that contains this structure at bit `offset`.
+    /// Returns the field's position in an outer structure that contains this structure at bit `offset`.
     #[must_use]
     pub const fn within(self, offset: usize) -> Field {
         field(self.offset + offset, self.width)

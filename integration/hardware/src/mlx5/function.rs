@@ -57,7 +57,7 @@ pub struct Function {
     pub link: Link,
     /// The function's registers.
     pub registers: Registers,
-    /// The memory of its virtual machine.
+    /// The memory of the function's virtual machine.
     pub memory: Memory,
     /// The function's interrupts.
     pub vectors: Vectors,
@@ -168,7 +168,7 @@ impl Function {
             registers::COMPLETION_DOORBELL => {
                 self.completions_armed((value >> 32) as u32, value as u32);
             }
-            // a request that the driver writes as a whole begins at the doorbell, too
+            // a driver that writes a whole request into the doorbell page begins with the doorbell
             registers::SEND_DOORBELLS.. if offset.is_multiple_of(registers::SEND_DOORBELL) => {
                 match value as u32 >> 8 {
                     number if self.pairs.contains_key(&number) => self.rung.push(number),
@@ -179,7 +179,7 @@ impl Function {
         }
     }
 
-    /// Changes the state on which the carrier depends. The driver gets an event if the carrier changes.
+    /// Changes a state on which the carrier depends. The driver gets an event if the carrier changes.
     pub fn change_link(&mut self, change: impl FnOnce(&mut Function)) {
         let before = self.has_carrier();
         change(self);

@@ -26,7 +26,7 @@ const MAX_GROUPS: usize = 1024;
 /// The byte offset of a context or a table in input and output.
 const AT: usize = 16;
 const INDEX: Field = field(0x70, 16);
-/// All entries of a table.
+/// The index that selects all entries of a table.
 const ALL: u64 = 0xffff;
 const NUMBER: Field = field(0x48, 24);
 
@@ -68,7 +68,7 @@ mod smp {
     pub(super) const DATA: usize = 64;
     pub(super) const GET: u64 = 1;
     pub(super) const RESPONSE: u64 = 0x81;
-    /// Status: the attribute does not have the method.
+    /// Status: the attribute does not support the method.
     pub(super) const UNSUPPORTED: u64 = 0xc;
     pub(super) const NODE_DESCRIPTION: u64 = 0x10;
     pub(super) const NODE_INFO: u64 = 0x11;
@@ -82,8 +82,8 @@ pub fn gid(place: &Place) -> [u8; 16] {
     (u128::from(PREFIX) << 64 | u128::from(guid(place.mac))).to_be_bytes()
 }
 
-/// Returns true if queue pairs with these two keys are in one partition and at least one of the keys is that of a full
-/// member.
+/// Returns true if queue pairs with these two keys are in one partition, and at least one of the keys is a full
+/// member's.
 fn are_together(one: u16, other: u16) -> bool {
     (one ^ other) & 0x7fff == 0 && (one | other) & 0x8000 != 0
 }
@@ -244,7 +244,7 @@ impl Function {
         Ok(())
     }
 
-    /// The key of a queue pair's partition, or `None` if it has none.
+    /// Returns the partition key of a queue pair, or `None` if the queue pair does not exist or has no valid key.
     fn partition(&self, number: u32) -> Option<u16> {
         self.objects.get(pairs::CREATE, number)?;
         let index = self.pair(number, context::PARTITION) as usize;

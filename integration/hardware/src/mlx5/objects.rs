@@ -26,11 +26,11 @@ pub struct Kind {
     query: u16,
     /// The opcode of `MODIFY_…`, or 0.
     modify: u16,
-    /// The place of the id in the answer to the creating command.
+    /// The position of the id in the answer to the creating command.
     made: Field,
-    /// The place of the id in the other commands.
+    /// The position of the id in the other commands.
     id: Field,
-    /// The place of the id in a query.
+    /// The position of the id in a query.
     queried: Field,
     /// The smallest id.
     first: u32,
@@ -74,7 +74,8 @@ pub const KINDS: &[Kind] = &[
         ..kind(pairs::CREATE, pairs::DESTROY, 0x50b, 0)
     },
     kind(0x710, 0x711, 0x713, 0), // DCT
-    // shared receive queues, also those of XRC, XRQ and RMP: the driver keeps all of them in one table, by number
+    // shared receive queues, also those of XRC, XRQ and RMP, have distinct numbers: the driver keeps all of them in one
+    // table
     kind(0x700, 0x701, 0x702, 0),
     Kind {
         first: 0x1_0000,
@@ -155,7 +156,7 @@ pub const KINDS: &[Kind] = &[
     },
 ];
 
-/// The place of a queue's state, in the input of a command and in a queue's context.
+/// The position of a queue's state, in the input of a command and in a queue's context.
 const QUEUE_STATE: Field = field(0x108, 4);
 const CREATE_SEND_QUEUE: u16 = 0x904;
 const CREATE_RECEIVE_QUEUE: u16 = 0x908;
@@ -215,7 +216,7 @@ impl Objects {
                 Ok(())
             }
             Some(object) if is_query => {
-                // the function has the counters, and not the object
+                // the function has the values of queue counters, and not the object
                 if kind.made != SHORT_ID {
                     paste(output, 16, object.get(16..).unwrap_or_default());
                 }

@@ -14,8 +14,7 @@ use super::{
 use crate::memory::Unmapped;
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-/// The smallest number of a queue pair. Lower numbers are those of Ethernet send queues, which use the same
-/// doorbells.
+/// The smallest number of a queue pair. Ethernet send queues, which use the same doorbells, have lower numbers.
 pub const FIRST: u32 = 0x1_0000;
 /// `CREATE_QP`.
 pub const CREATE: u16 = 0x500;
@@ -93,7 +92,7 @@ impl QueuePair {
         })
     }
 
-    /// Sets both queues back to their first position.
+    /// Sets both queues to their first position.
     pub fn reset(&mut self) {
         for queue in [&mut self.send, &mut self.receive].into_iter().flatten() {
             queue.taken = 0;
@@ -148,7 +147,7 @@ pub(super) struct Completion {
 }
 
 impl Completion {
-    /// The completion of a successful receive request. Its position is set later.
+    /// The completion of a successful receive request. The caller sets its position.
     pub(super) const RECEIVED: Completion = Completion {
         kind: Kind::Receive,
         syndrome: None,
@@ -252,7 +251,7 @@ impl Function {
         let mut list = vec![0; 1 << queue.log_stride];
         let read = queue.read(&self.memory, &mut list);
         read.map_err(|Unmapped| Syndrome::LocalProtection)?;
-        // a request in a list begins with the number of the next entry
+        // in a linked list, a request begins with the number of the next entry
         let header = if queue.next.is_some() { SEGMENT } else { 0 };
         let segments: Vec<Segment> = Segment::list(&list[header..]).collect();
         if segments.iter().map(|it| u64::from(it.len)).sum::<u64>() < len {
@@ -306,7 +305,7 @@ impl Function {
         }
     }
 
-    /// Ends the next send request. Writes `completion` if it is given.
+    /// Ends the next send request, and writes `completion` if it is given.
     pub(super) fn sent(&mut self, number: u32, blocks: u16, completion: Option<Completion>) {
         let pair = self.pairs.get_mut(&number);
         let Some(queue) = pair.and_then(|it| it.send.as_mut()) else {

@@ -243,7 +243,7 @@ impl Function {
             opcode::CREATE_SQ => {
                 self.sends.insert(made, WorkQueue::new(input)?);
             }
-            // the model drops the data of other kinds
+            // the model has no queues of other kinds, and drops their data
             opcode::CREATE_RQ if work::KIND.get(input) == CYCLIC => {
                 self.receives.insert(made, WorkQueue::new(input)?);
             }

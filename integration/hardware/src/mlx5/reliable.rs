@@ -19,7 +19,7 @@ enum Failure {
     /// The peer's receive request is wrong. The peer reports the syndrome in the completion of this
     /// receive request.
     Receive(Syndrome),
-    /// The request names memory to which it has no access. The peer's queue pair fails with an event.
+    /// The request names memory to which its key gives no access. The peer's queue pair fails with an event.
     Access,
     /// The peer does not execute requests of this kind.
     Request,
@@ -93,7 +93,7 @@ impl Fabric {
                 compare,
                 operand,
             } => self.atomic(place, peer, remote, &into, compare, operand),
-            // operations of other services, or operations that are executed without a peer
+            // datagram queue pairs have datagrams, and the code above executes `Nop`
             Operation::Nop | Operation::Datagram { .. } => {
                 Err(Failure::Local(Syndrome::LocalOperation))
             }
@@ -132,7 +132,7 @@ impl Fabric {
         syndrome
     }
 
-    /// The source of a payload.
+    /// Returns the memory or the bytes of a payload.
     pub(super) fn source(
         &self,
         (position, number): Place,

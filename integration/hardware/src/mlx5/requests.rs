@@ -16,7 +16,7 @@ const INDEX: Field = field(8, 16);
 const COMPLETES: Field = field(11 * 8 + 4, 2);
 const SOLICITS: Field = field(11 * 8 + 6, 1);
 const IMMEDIATE: Field = field(12 * 8, 32);
-/// `MLX5_WQE_CTRL_CQ_UPDATE`: write a completion. If the lower bit is set as well, raise an event, too.
+/// `MLX5_WQE_CTRL_CQ_UPDATE`: always write a completion. With the lower bit, also raise an event.
 const ALWAYS: u64 = 2;
 const INLINE: u32 = 1 << 31;
 /// The most bytes of a message.
@@ -76,7 +76,8 @@ pub struct Data {
 }
 
 impl Data {
-    /// The payload from the byte `at` of a request to its end. None if it is too long, or has inline bytes after a segment.
+    /// Returns the payload from the byte `at` of a request to its end. `None`: it is too long, or has inline bytes
+    /// after a segment.
     fn read(request: &[u8], at: usize) -> Option<Data> {
         let mut rest = request.get(at..)?;
         let (mut inline, mut segments) = (Vec::new(), Vec::new());
@@ -195,8 +196,8 @@ pub enum Operation {
     },
 }
 
-/// Decodes a request. Returns `None` if the request is malformed, or the queue pair's service does not
-/// have its operation.
+/// Decodes a request. Returns `None` if the request is malformed, or the queue pair's service does not support its
+/// operation.
 pub fn operation(request: &[u8], is_datagram: bool) -> Option<Operation> {
     let code = OPCODE.get(request) as u8;
     let word = IMMEDIATE.get32(request);

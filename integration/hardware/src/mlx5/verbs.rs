@@ -71,8 +71,8 @@ impl Fabric {
         !self.waiting.is_empty()
     }
 
-    /// Executes the requests of the queue pairs whose doorbells were rung or that failed. Includes peers that fail
-    /// because of these requests.
+    /// Executes the requests of queue pairs whose doorbells were rung or that failed, and of peers that fail because of
+    /// these requests.
     pub(super) fn execute_rung(&mut self) {
         let mut is_any = true;
         while std::mem::take(&mut is_any) {
@@ -104,7 +104,7 @@ impl Fabric {
             return Next::Idle;
         }
         match function.pair(number, context::STATE) {
-            // the driver may post more requests
+            // a queue pair in error is tried again, because the driver may post more requests
             state::ERROR => {
                 function.flush(number);
                 return Next::Attempt;
@@ -190,7 +190,7 @@ impl Fabric {
                 let retries = field(context::RECEIVE_RETRIES);
                 let (peer, number) = self.peer(place)?;
                 let timer = self.functions()[peer].pair(number, context::RECEIVE_TIMER);
-                // 0 selects the longest time; each second value doubles the time
+                // 0 selects the longest time; the time doubles with every second value
                 let timer = if timer == 0 { 32 } else { timer as u32 };
                 let once = TIMER * (1 << (timer / 2)) * (2 + timer % 2) / 2;
                 (retries != FOREVER).then(|| once * (retries as u32 + 1))
@@ -242,9 +242,9 @@ impl Fabric {
         (address(peer.0, peer.1)? == (position, number)).then_some(peer)
     }
 
-    /// Finds the function with a RoCE address in a VLAN. If several functions have the GID in this VLAN, returns the
-    /// one whose hardware address matches. If none of them has the hardware address, the destination is behind a
-    /// router.
+    /// Returns the function with a RoCE address in a VLAN. If several functions have the GID in this VLAN, returns the
+    /// one whose hardware address matches. If none of these has the hardware address, a router is in between, and the
+    /// first of them is returned.
     pub(super) fn find(&self, gid: &[u8; 16], mac: Mac, vlan: Option<u16>) -> Option<usize> {
         let mut found = None;
         for (position, function) in self.functions().iter().enumerate() {

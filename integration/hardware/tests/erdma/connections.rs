@@ -12,7 +12,7 @@ pub(crate) struct Connection {
     pub(crate) far_queue: Completions,
     pub(crate) pair: Pair,
     pub(crate) other: Pair,
-    /// A region of two pages on each side
+    /// A region of two pages on each side.
     pub(crate) here: (u64, u32),
     pub(crate) there: (u64, u32),
 }
@@ -27,7 +27,7 @@ impl Connection {
     pub(crate) fn post(&mut self, request: &Request) {
         self.near.post_send(&mut self.pair, request);
     }
-    /// `len` bytes of the near region, as a segment
+    /// Returns `len` bytes of the near region as a segment.
     pub(crate) fn segment(&self, at: u64, len: u32) -> (u64, u32, u32) {
         (self.here.0 + at, len, self.here.1)
     }

@@ -132,7 +132,7 @@ fn the_driver_closes_a_connection() {
             Some((true, 15))
         );
         assert_eq!(it.near.asynchronous(), None, "the driver knows");
-        // the queues of a kernel consumer: the command contains the positions
+        // kernel consumers flush again by a command, which contains the positions of the queues
         it.near.push_send(&mut it.pair, &write(it.there, &[]));
         let reflush = Command::new(0, 6)
             .u32(8, number)

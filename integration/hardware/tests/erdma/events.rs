@@ -41,7 +41,7 @@ fn an_event_comes_for_completions_that_were_written_before_the_doorbell_arrived(
     let (mut it, mut events) = with_events();
     it.receive(0, 64);
     it.post(&send(&[it.segment(0, 4)]));
-    // the driver read the queue before this entry, and its doorbell arrives later
+    // the driver read the queue before this entry, but its doorbell arrives after the entry
     it.far.arm(&it.far_queue, false);
     assert_eq!(event(&it, &mut events), Some(1));
     assert!(it.far().is_some());

@@ -21,7 +21,7 @@ impl Numbers {
     fn below(&mut self, end: u64) -> u64 {
         (self.next() >> 16) % end
     }
-    /// A number that is often at a limit of its range
+    /// Returns a number that is often at a limit of its range.
     fn odd(&mut self) -> u64 {
         match self.below(8) {
             0 => u64::MAX,
@@ -57,7 +57,7 @@ fn random_commands_requests_and_doorbells() {
                     }
                     it.near.post(&command);
                     while it.near.answered().is_some() {}
-                    // an object that was destroyed
+                    // creates queue pair 1 again, which a command may have destroyed
                     if numbers.below(4) == 0 {
                         let again =
                             Driver::<Direct>::create_pair(1, 4, 1, it.pair.send, it.pair.receive);

@@ -138,8 +138,8 @@ fn a_table_of_two_levels() {
 fn a_table_of_three_levels_with_more_than_four_gigabytes() {
     let mut it = connected();
     let (page, target) = (it.far.pages(1), it.far.pages(1));
-    // 2^20 + 1 pages: all entries name the same page except the last, entry 0 of the bottom under entry 4 of
-    // the top
+    // 2^20 + 1 pages: all entries name the same page, except for the last one, which is entry 0 of the bottom array
+    // under entry 4 of the top array
     let bottom = it.table(&[page; 512]);
     let middle = it.table(&[bottom; 512]);
     let last_bottom = it.table(&[target]);
@@ -320,7 +320,8 @@ fn regions_that_cannot_be_are_refused() {
     assert_eq!(it.far.command(good()), Ok([0, 0]));
 }
 
-/// A region that requests register: at most `count` pages, with a table in memory.
+/// Creates a region that requests can register, with at most `count` pages and a table in memory. Returns the table's
+/// address.
 fn fast(driver: &mut Driver<Direct>, index: u32, count: u32) -> u64 {
     let table = driver.pages(1);
     let command = Command::new(0, 8)

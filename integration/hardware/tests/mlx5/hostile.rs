@@ -17,7 +17,7 @@ impl Numbers {
     fn below(&mut self, end: u64) -> u64 {
         (self.next() >> 16) % end
     }
-    /// A number that is often at a limit of its range
+    /// Returns a number that is often at a limit of its range.
     fn odd(&mut self) -> u64 {
         match self.below(7) {
             0 => u64::MAX - self.below(4096),

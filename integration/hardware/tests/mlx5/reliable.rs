@@ -112,7 +112,7 @@ fn a_message_fills_the_segments_of_a_receive_request() {
     );
 }
 
-/// UCX has the header of a message in the request, and the rest in memory.
+/// UCX puts the header of a message into the request itself, and leaves the rest in memory.
 #[test]
 fn bytes_of_a_request_are_before_those_of_memory() {
     let (mut it, mut here, mut there) = connected();
@@ -182,7 +182,7 @@ fn it_page(pair: &Pair, it: &mut Driver, page: u64) -> Vec<u8> {
 #[test]
 fn atomic_operations_return_the_former_value() {
     let (mut it, mut here, there) = connected();
-    // aligned to 8 from the view of the program's address
+    // the program's address, and not the address in memory, is a multiple of 8
     let at = 8 - 0x123 % 8;
     store(&there, &mut it, at, &40u64.to_le_bytes());
     let words =

@@ -38,8 +38,8 @@ fn post(it: &mut Driver, key: u32, order: &[u16]) {
     it.store(RECORD, &(order.len() as u32).to_be_bytes());
 }
 
-/// Two queue pairs of function 0, connected to two of function 1. The latter share a receive queue, whose number is
-/// returned.
+/// Connects two queue pairs of function 0 to two of function 1, which share a receive queue. Returns also the number of
+/// this queue.
 fn shared(domain: u32) -> (Driver, [Pair; 2], [Pair; 2], u32) {
     let mut it = Driver::new();
     it.position = 1;

@@ -124,7 +124,8 @@ impl Pair {
         Pair::with_receives(it, position, slot, service, 0)
     }
 
-    /// [`Pair::new`] with the kind of its receive queue, and the number of a shared one.
+    /// Creates a queue pair like [`Pair::new`]. `receives` contains the kind of its receive queue, and the number of a
+    /// shared one.
     pub(crate) fn with_receives(
         it: &mut Driver,
         position: usize,
@@ -152,7 +153,7 @@ impl Pair {
             read: [0; 2],
         };
         for index in 0..2 {
-            // half a page after the page's start
+            // the entries begin half a page after the page's start
             let input = with(command(0x400, 0, 0x118), 0x1a, &[8]);
             let input = with(input, 0x1c, &[4]);
             let input = with(input, 0x24, &1u32.to_be_bytes());
@@ -259,7 +260,7 @@ impl Pair {
         self.enter(it).store(self.record(), &[0; 8]);
     }
 
-    /// [`Pair::send`] of a request that asks for no completion.
+    /// Does the same as [`Pair::send`], for a request that requests no completion.
     pub(crate) fn post_silent(&mut self, it: &mut Driver, opcode: u8, solicits: bool, rest: &[u8]) {
         let slot = u64::from(self.posted[1] % 32) * 64;
         self.post(it, opcode, 0, rest);
