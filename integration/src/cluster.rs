@@ -212,7 +212,7 @@ impl<N> Cluster<N> {
         }
     }
 
-    /// Answers the node's requests until the machine is switched off.
+    /// Keeps the cluster running until the machine is switched off.
     pub fn stays(&mut self) -> ! {
         loop {
             self.kubelet.assert_runs("the node loses power");

@@ -217,8 +217,8 @@ impl Drop for Daemon {
     }
 }
 
-/// Runs `rdma-device-plugin doctor` on `host`, with all permissions. The CNI list has `plugins`, but only this project's
-/// plugins are installed. Returns the exit code, and the findings as one line each.
+/// Runs `rdma-device-plugin doctor` on `host`, with all permissions. The CNI list has `plugins`, but only this
+/// project's plugins are installed. Returns the exit code, and the findings as one line each.
 #[track_caller]
 pub fn doctor(host: &Netns, plugins: &[Value], options: &[&str]) -> (i32, String) {
     let directory = TempDir::new().expect("a directory");

@@ -200,7 +200,7 @@ fn netdev_of(function: &str) -> Option<String> {
 /// A node with both NICs up and addressed.
 #[derive(Debug)]
 pub struct ErdmaNode {
-    /// The small test machine, with the state directory of `rdma-cni`.
+    /// The node, with the state directory of `rdma-cni`.
     pub node: Node,
     /// The functions. This field is dropped last, so the driver is unloaded after the node's namespaces have ended.
     pub erdma: ErdmaFunctions,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Stand-in for an IPAM plugin: a script that records its calls. Files beside the script set its answers, errors and
+//! Stand-in for an IPAM plugin: a script that records its calls. Files next to the script set its answers, errors and
 //! waits.
 
 use serde_json::Value;

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A stand-in for kubelet: real gRPC over real Unix sockets. A test determines whether the stand-in
-//! answers.
+//! A stand-in for kubelet: real gRPC over real Unix sockets. A test sets the stand-in's answers.
 //!
 //! | module | owns |
+//! |---|---|
 //! | [`device_manager`] | the stand-in's life (start, stop, kill, restart), and waits for its state |
-//! | [`plugins`] | registration, and a client and a stream for each plugin |
 //! | [`plugins`] | registration, a client and a stream for each plugin |
 //! | [`allocation`] | allocation to a container, by the rules of kubelet's device manager |
 //! | [`claims`] | a DRA driver, found by its socket, and the claims that the driver prepares |

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, access to the machine from outside: QEMU's monitor (`docs/interop/qmp-spec.rst` of QEMU). The guest has
-//! it with `integration/lab/vm --monitor`. The virtual functions of an igb NIC are no devices of QEMU's command line,
-//! so they can only be unplugged together with their NIC.
+//! In the lab, access to the machine from outside: QEMU's monitor (`docs/interop/qmp-spec.rst` of QEMU). The guest
+//! reaches it with `integration/lab/vm --monitor`. The virtual functions of an igb NIC are no devices of QEMU's command
+//! line, so they can only be unplugged together with their NIC.
 
 use crate::lab::NICS;
 use serde_json::{Value, json};

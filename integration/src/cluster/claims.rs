@@ -101,7 +101,7 @@ pub fn install<N>(cluster: &mut Cluster<N>, manifest: &str, expected: &[&str]) {
     cluster.says("the slices are there");
 }
 
-/// Removes the manifest's objects, as the page describes. Returns when kubelet has deleted the slices.
+/// Removes the manifest's objects, as `docs/deploy.md` describes. Returns when kubelet has deleted the slices.
 #[track_caller]
 pub fn remove<N>(cluster: &mut Cluster<N>, manifest: &str) {
     let file = root().join(manifest);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The possible nodes of a cluster in the lab: virtual machines. By its NIC, each is reached by the others and by
-//! the control plane.
+//! The possible nodes of a cluster in the lab: virtual machines. The control plane and the other nodes reach each node
+//! by its management NIC.
 
 use std::env;
 

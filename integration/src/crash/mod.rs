@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Stories. A run is killed at a point ([`crate::tracer`]), or the system call at the point fails. Each point has its
-//! own run. After each fault, the next calls must restore the state byte for byte.
+//! Stories: sequences of calls that a test runs many times, each time with another fault. At one point
+//! ([`crate::tracer`]) the program is killed, or the system call there fails. After each fault, the story's next calls
+//! must restore the state byte for byte.
 //!
 //! | module | stories |
 //! |---|---|
@@ -29,7 +30,7 @@ use crate::{
 use serde_json::Value;
 use std::os::unix::process::ExitStatusExt;
 
-/// A story. It runs many times, each time with another fault.
+/// A story.
 pub trait Story {
     /// Returns the name as text for the reader.
     fn name(&self) -> &'static str;
@@ -37,8 +38,8 @@ pub trait Story {
     /// Prepares the state, then runs the program with `fault`.
     fn run(&mut self, fault: Option<Fault>) -> (End, Report);
 
-    /// Makes the calls after this end. `turn` selects one of several ways. Returns a sentence for each difference from
-    /// the earlier state.
+    /// Makes the calls that follow after `end`. `turn` selects one of several sequences of calls. Returns a sentence
+    /// for each difference from the earlier state.
     fn put_right(&mut self, end: &End, turn: usize) -> Vec<String>;
 
     /// Returns the number of recorded runs without a fault. The shortest run determines the faults: on a busy machine a

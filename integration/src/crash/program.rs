@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `install` and `uninstall` of `rdma-device-plugin` on a constructed node. After each fault, one of the two runs
-//! again.
+//! `install` and `uninstall` of `rdma-device-plugin` on a constructed node. After each fault, one of the two commands
+//! runs again.
 
 mod ended;
 

@@ -114,7 +114,7 @@ impl DeviceManager {
         self.start()
     }
 
-    /// Sets how registrations of `resource` are answered. An empty name means all resources.
+    /// Sets the answer to registrations of `resource`. An empty name means all resources.
     pub fn takes(&self, resource: &str, manner: Manner) {
         self.shared.change(|known| {
             known.manners.insert(resource.to_owned(), manner);

@@ -22,14 +22,14 @@ use super::allocation::Allocation;
 /// Time limit of kubelet for a connection to a plugin.
 const TO_DIAL: Duration = Duration::from_secs(10);
 
-/// How a registration is answered.
+/// Kubelet's answer to a registration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Manner {
-    /// As kubelet answers it.
+    /// The answer of a real kubelet.
     Proper,
-    /// With an error that has this message.
+    /// An error with this message.
     Refusing(String),
-    /// Not at all.
+    /// No answer.
     Silent,
 }
 

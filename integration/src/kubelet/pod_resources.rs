@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Stand-in for kubelet's pod-resources. It has its own thread and its own asynchronous runtime. A test sets the pods
-//! and how requests are treated.
+//! Stand-in for kubelet's pod-resources. It has its own thread and its own asynchronous runtime. A test sets the pods,
+//! and the answers to requests.
 
 use crate::wait;
 use kubelet_api::pod_resources::v1::{
@@ -21,18 +21,18 @@ use tokio::{net::UnixListener, sync::oneshot};
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::{Code, Request, Response, Status, transport::Server};
 
-/// How kubelet answers `Get`.
+/// Kubelet's answer to `Get`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Get {
-    /// With the pod, or with the error that it does not exist.
+    /// The pod, or the error that it does not exist.
     Works,
-    /// With the error of a feature gate that is off.
+    /// The error of a feature gate that is off.
     TurnedOff,
-    /// With the error of a kubelet that lacks `Get`.
+    /// The error of a kubelet that lacks `Get`.
     Unimplemented,
 }
 
-/// How requests are treated.
+/// The treatment of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mood {
     /// Answers immediately.

@@ -55,7 +55,7 @@ pub(super) fn measure(node: &Node) {
     figures::keep("crowd", &head, &rows);
 }
 
-/// Number of simultaneous pods, and number of rails of each pod.
+/// A case: a number of simultaneous pods, all with the same number of rails.
 struct Size<'a> {
     pods: usize,
     rounds: usize,

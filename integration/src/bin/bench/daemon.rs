@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `rdma-device-plugin` with kubelet's stand-in, on nodes with eight HCAs and a thousand ids, and with 256 virtual
-//! functions. The table compares no other project. The line above the table shows the machine's load.
+//! functions. No other project is measured. The line above the table shows the machine's load.
 
 use super::{
     machines::{self, Case},
@@ -164,7 +164,7 @@ fn in_turn(all: &[Running], calls: fn(&Running) -> Vec<Duration>) -> (Vec<f64>, 
 
 /// Returns, for each case, the daemon's CPU time in ms, and the number of times that one of its threads went to sleep.
 fn idle(all: &[Running]) -> (Vec<f64>, Vec<f64>) {
-    // after the calls, idle threads still end and delayed work is still done
+    // idle threads end only some time after the calls, and delayed work is still to be done
     thread::sleep(Duration::from_secs(15));
     let used = |it: &Running| (it.daemon.ticks(), it.daemon.sleeps());
     let before: Vec<_> = all.iter().map(used).collect();

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# plots.gnuplot - docs/bench-*.svg, of the tables in the directory `figures` (scripts/bench --plots); a table that is not
-# there is not drawn.
+# plots.gnuplot - draws docs/bench-*.svg from the tables in the directory `figures` (scripts/bench --plots), except from
+# missing tables.
 has(table) = system(sprintf("test -e %s/%s.tsv && echo 1 || echo 0", figures, table)) + 0
 table(name) = sprintf("%s/%s.tsv", figures, name)
 

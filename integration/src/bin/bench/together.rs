@@ -29,7 +29,7 @@ const GROUP: u32 = 77;
 /// Requests that the kernel moves the rails into the namespace of a descriptor, and waits for the answer.
 type Ask = fn(&OwnedFd, u32);
 
-/// The three ways to request this, each with its name and function.
+/// The ways to request the moves, each with its name and function.
 const WAYS: [(&str, Ask); 3] = [
     ("eight requests, one after the other", by_requests),
     ("eight requests in one message", by_one_message),

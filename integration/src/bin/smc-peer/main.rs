@@ -6,13 +6,12 @@
 //! smc-peer server [--tcp|--ipproto] [--hold] ADDRESS:PORT
 //! smc-peer client [--tcp|--ipproto] [--bytes N] [--connections K] [--hold] ADDRESS:PORT
 //! ```
-//! The sockets are of AF_SMC. With `--tcp` they are plain TCP sockets, with `--ipproto` sockets of AF_INET
-//! with IPPROTO_SMC (Linux 6.11). The client opens K connections one after the other. It then sends N bytes
-//! by each of them simultaneously, and the server sends the same number back. If the client was started
-//! with a priority, only connecting has this priority. Both print events on standard output, one JSON
-//! object per line. The server ends when its standard input is closed. With `--hold` the client also waits
-//! for this, with its connections open, and the server keeps its ends open as long. Exit code 1: an
-//! operation failed, or bytes differed.
+//! The sockets are of AF_SMC. With `--tcp` they are plain TCP sockets, with `--ipproto` sockets of AF_INET with
+//! IPPROTO_SMC (Linux 6.11). The client opens K connections one after the other. It then sends N bytes by each of them
+//! simultaneously, and the server sends the same number back. If the client was started with a priority, only
+//! connecting has this priority. Both print events on standard output, one JSON object per line. The server ends when
+//! its standard input is closed. With `--hold` the client keeps its connections open until its own standard input is
+//! closed, and the server keeps its ends open until it ends. Exit code 1: an operation failed, or bytes differed.
 
 mod payload;
 mod sockets;

@@ -12,8 +12,8 @@ impl Attachments {
         self.left_but(end, &is_lasting)
     }
 
-    /// Returns these objects after two errors. The second error may leave the record, and addresses in IPAM, for DEL.
-    /// The answer must name them.
+    /// Returns the objects like [`Self::left_by_error`], after an ADD with two errors. The second error may leave the
+    /// record, and addresses in IPAM, for DEL. ADD's answer must name them.
     pub(in crate::crash) fn left_by_two_errors(&self, end: &End) -> Vec<String> {
         let words = match end {
             End::Refused(_, words) => words,
