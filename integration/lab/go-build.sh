@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# go-build.sh - functions for the scripts `build` of integration/kubernetes, helm, release, runtimes and others. Each script
-# builds Go programs in the lab's cache; with --check as its first argument it only reports if it can. Each script sources
-# this file in the script's directory. This file removes the argument --check.
+# go-build.sh - functions for the scripts `build` of integration/kubernetes, helm, release, runtimes and others, which build
+# Go programs in the lab's cache. A script sources this file in its own directory. With --check as its first argument, which
+# this file removes, a script only reports whether it can build.
 
 # shellcheck source=integration/lab/cache.sh
 . ../lab/cache.sh
@@ -33,7 +33,8 @@ lacking() {
 	fi
 }
 
-# go_on_unless REASON: ends the script with an error if REASON is not empty. With --check always ends the script.
+# go_on_unless REASON: ends the script with an error if REASON is not empty. With --check, always prints REASON and ends the
+# script.
 go_on_unless() {
 	if ((check)); then
 		echo "$1"
@@ -46,8 +47,8 @@ go_on_unless() {
 	}
 }
 
-# go_program NAME PACKAGE [FLAG...]: builds PACKAGE of the module in this directory as a static program, once for each
-# main.go, go.mod, go.sum and build. Prints its path.
+# go_program NAME PACKAGE [FLAG...]: builds PACKAGE of the module in this directory as a static program, and again only
+# after a change of main.go, go.mod, go.sum or build. Prints the program's path.
 go_program() {
 	local name=$1 package=$2 of=${PWD##*/} reason='' key program
 	key=$(find . -maxdepth 1 -name main.go -o -maxdepth 1 -name 'go.*' -o -maxdepth 1 -name build | sort | xargs cat |

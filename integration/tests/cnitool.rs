@@ -158,7 +158,7 @@ fn a_file_in_the_networks_directory_is_called() {
     succeeds(&libcni.run("del", network));
     libcni.node.host.ip("link del cni0");
     before.assert_restored(&libcni.node.host);
-    // and not with a list that disables the directory
+    // libcni does not call `rdma-cni` from the directory if the list disables the directory
     let list = directory.list(&[], &json!({ "loadOnlyInlinedPlugins": true }));
     directory.write("../10-net.conflist", &list);
     let outcome = libcni.run("add", network);

@@ -167,7 +167,7 @@ fn a_record_from_before_a_reboot_does_not_block() {
     node.add(&configuration, "new", &new);
     let in_pod = Snapshot::of(&new);
 
-    // The kubelet deletes the old pod after its start.
+    // Kubelet deletes the old pod after its start.
     node.del(&configuration, "old", &old);
     assert!(!record.exists(), "the old record was left");
     in_pod.assert_restored(&new);

@@ -206,7 +206,7 @@ fn histories_that_left_something() {
             ["EIO of read", "rails/net/a/rails.json)"],
             ["EMFILE of openat", "(.lock)"],
             ["EINTR of flock", "state/rails/.lock)"],
-            // the file is empty then, and nothing removes it later
+            // this error leaves an empty file, which nothing removes later
             ["EIO of unlinkat", "(a)"],
             ["EIO of unlink", "a@eth0.lock)"],
         ];
@@ -267,7 +267,7 @@ fn histories_of_others_that_left_something() {
     let points = [
         ["killed before rename", "daemons/."],
         ["killed before rename", ".rdma-cni-new "],
-        // the entry is in the list, and the copy beside it is the list as it was
+        // the list has the entry, and the copy next to it is the list before the change
         ["killed before unlink", ".rdma-cni-new)"],
     ];
     // its threads make these calls in a different order in each run

@@ -382,7 +382,7 @@ fn an_mtu_that_the_lower_device_does_not_bear_any_more_keeps_nothing_in_the_pod(
 /// needs as much memory.
 #[test]
 fn a_pods_many_routes_take_no_memory() {
-    /// Bytes: three times the memory that DEL needs, and less than a third of the size of these routes.
+    /// Memory limit in bytes: three times the memory that DEL needs, and less than a third of the size of these routes.
     const LIMIT: u32 = 32 << 20;
     let (node, mut configuration, before) = node_with_ipam();
     for mode in ["move", "share"] {

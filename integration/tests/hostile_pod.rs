@@ -323,7 +323,7 @@ fn every_number_and_flag_that_a_pod_can_set_is_restored() {
     let mut ops = vec![];
     for (setting, value) in &before.settings {
         if *setting == LinkSetting::Xdp {
-            // no number to set, but a program: see `hostile_world`
+            // this setting is a BPF program, and not a number: `hostile_world` tests it
             continue;
         }
         let (at, link) = (NetnsSide::Host, link.clone());

@@ -122,7 +122,7 @@ fn pods_get_netdev_and_device_and_the_host_is_as_before() {
         address: ADDRESSES[it],
     });
     passes(server, client, &pods[0]);
-    // an atomic operation moves its former value
+    // the data of an atomic operation is the former value, which the server sends
     for (program, from, least) in [
         ("ib_write_bw", 1, 100 * 4096),
         ("ib_send_bw", 1, 100 * 4096),
@@ -213,7 +213,7 @@ fn is_one_device_that_pods_share(mode: &str) {
     }
     node.assert_restored(&before);
 
-    // the port is active while one link is
+    // the bond's port is active while one of its links is up
     assert_eq!(card.order(&format!("link {} down", MACS[0])), "ok");
     card.has_state(&node.host, "mlx5_bond_0", "ACTIVE");
     assert_eq!(card.order("link all down"), "ok");
@@ -225,8 +225,8 @@ fn is_one_device_that_pods_share(mode: &str) {
     assert_eq!(links(&node.host).len(), 2);
 }
 
-/// The card's firmware reports an error. The driver's reporter `fw` has no recovery, so it stays in the state `error` until
-/// the driver is loaded again.
+/// The card's firmware reports an error. The driver's reporter `fw` has no recovery, so it stays in the state `error`
+/// until the driver is loaded again.
 #[test]
 fn an_error_of_the_firmware_makes_its_nic_unhealthy() {
     let card = Mlx5Card::new("exclusive");
@@ -240,7 +240,7 @@ fn an_error_of_the_firmware_makes_its_nic_unhealthy() {
     assert!(metrics.contains(&reporter(0)), "{metrics}");
 
     assert_eq!(card.order(&format!("syndrome {} 16", MACS[0])), "ok");
-    // the driver looks every two seconds
+    // the driver checks every two seconds
     has_ids(&kubelet, "rdma/a", 0);
     let line = daemon.line(&format!("{} is unhealthy:", FUNCTIONS[0]));
     let reason = "its driver reports an error of fw and no recovery (devlink health show \
@@ -248,7 +248,7 @@ fn an_error_of_the_firmware_makes_its_nic_unhealthy() {
     assert!(line.contains(reason), "{line}");
     let metrics = daemon.get("/metrics");
     assert!(metrics.contains(&reporter(1)), "{metrics}");
-    // its link is well, and the other function too
+    // the function's link is active, and the other function is healthy
     card.has_state(&node.host, RDMA[0], "ACTIVE");
     has_ids(&kubelet, "rdma/b", 1);
     drop(daemon);
@@ -289,8 +289,8 @@ fn a_function_in_a_pod_whose_driver_is_unbound_is_gone_until_it_is_bound() {
     drop(daemon);
 }
 
-/// Transports of UCX by libibverbs, and those that write to the queues themselves. The reliable ones have a shared receive
-/// queue.
+/// Transports of UCX by libibverbs, and those that write to the queues themselves. The reliable ones have a shared
+/// receive queue.
 #[test]
 #[ignore = "scripts/test --full: UCX"]
 fn ucx_passes_messages_between_pods() {
@@ -393,7 +393,7 @@ fn a_function_in_a_pod_that_falls_off_its_bus_is_unhealthy_until_it_is_found_aga
             let message = del().error(107);
             assert!(message.contains(&expected), "{message}");
         }
-        // the driver has three minutes for its recovery, and the record is made as old
+        // DEL waits three minutes for the driver's recovery: the test makes the record older
         let record = &node.records()[0];
         let file = fs::File::options().write(true).open(record);
         let long_ago = SystemTime::now() - Duration::from_secs(181);
@@ -404,7 +404,7 @@ fn a_function_in_a_pod_that_falls_off_its_bus_is_unhealthy_until_it_is_found_aga
     last.silent();
     assert!(last.stderr.contains(&expected), "{last}");
     assert!(node.records().is_empty());
-    // as a slot with hotplug has the kernel do
+    // as the kernel does for a slot with hotplug
     fs::write(directory(0).join("remove"), "1").expect("removed");
     assert_eq!(card.order("plug all"), "ok");
     let rescan = || fs::write("/sys/bus/pci/rescan", "1").expect("found again");

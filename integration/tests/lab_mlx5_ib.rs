@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, InfiniBand ports under Debian's own `mlx5_core`, `mlx5_ib` and `ib_ipoib`:
-//! `integration/lab/vm --tier mlx5 --infiniband`, one test at a time. Drivers and kernel are real; card, subnet and subnet
-//! administrator are a model.
+//! In the lab, InfiniBand ports under Debian's own `mlx5_core`, `mlx5_ib` and `ib_ipoib`: `integration/lab/vm --tier
+//! mlx5 --infiniband`, one test at a time. Drivers and kernel are real; card, subnet and subnet administrator are a
+//! model.
 
 use integration::{
     Netns, Node, Snapshot,
@@ -71,7 +71,7 @@ fn a_port_is_infiniband_and_its_netdev_has_a_carrier() {
         assert_eq!(read(device.join("sys_image_guid")), GUIDS[0], "one card");
         let netdev = node.host.link(IPOIB[function]).expect("a netdev");
         assert_eq!(netdev["link_type"], "infiniband");
-        // of the broadcast group, with 4 bytes of header
+        // the MTU of the broadcast group, without IPoIB's header of 4 bytes
         assert_eq!(netdev["mtu"], 2044);
         let address = netdev["address"].as_str().expect("an address");
         let guid = GUIDS[function].replace(':', "");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, `rdma-device-plugin ping` between pods on a ConnectX card: `integration/lab/vm --tier mlx5`. Driver and kernel
-//! are real, the card is a model.
+//! In the lab, `rdma-device-plugin ping` between pods on a ConnectX card: `integration/lab/vm --tier mlx5`. Driver and
+//! kernel are real, the card is a model.
 
 use integration::{
     mlx5_card::{ADDRESSES, MACS, Mlx5Card, NETDEVS, RDMA, configuration},

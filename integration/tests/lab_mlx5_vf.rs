@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, two virtual functions (PCI 15b3:101e) under Debian's own `mlx5_core` and `mlx5_ib`, as a cloud hands them to a
-//! machine, which has no physical function: `integration/lab/vm --tier mlx5 --virtual`, one test at a time. Driver and kernel
-//! are real, the functions are a model.
+//! In the lab, two virtual functions (PCI 15b3:101e) under Debian's own `mlx5_core` and `mlx5_ib`, as a cloud hands
+//! them to a machine, which has no physical function: `integration/lab/vm --tier mlx5 --virtual`, one test at a time.
+//! Driver and kernel are real, the functions are a model.
 
 use integration::{
     Snapshot,

@@ -203,7 +203,7 @@ fn second_boot() {
     assert_eq!(records(), [sandbox("two")]);
     assert!(leases().values().all(|it| *it == sandbox("two")));
     node.before.assert_restored(&node.lab.host);
-    // and a pod that starts before this removal
+    // the pod `new` starts before kubelet removes the old sandbox of `two`
     let (_, functions) = PODS[1];
     let new = pod(&node, "new", functions);
     let of_new = vec![new.sandbox.clone()];

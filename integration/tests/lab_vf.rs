@@ -363,7 +363,7 @@ fn functions_are_made_once_by_the_nodes_rule() {
     assert!(pod.has_link("eth0"));
     let deleted = lab.runtime().del(&list, &attachment);
     deleted.unwrap_or_else(|outcome| panic!("{outcome}"));
-    // when the NIC appears the next time
+    // the rule applies when the NIC appears again
     fs::write(device.join("sriov_numvfs"), "0").expect("taken away");
     drop(rule);
     let rule = Rule::install(&lab, &pci, 3);

@@ -106,7 +106,7 @@ fn checked(configuration: &Value, record: &Path) -> Value {
 fn a_lock_that_is_no_file_is_named_and_nothing_is_changed() {
     for odd in OddFile::ALL {
         if odd == OddFile::Huge {
-            continue; // t tested below
+            continue; // tested below
         }
         let host = Host::new(1);
         let node = &host.node;
@@ -186,7 +186,7 @@ fn a_state_directory_that_is_none_is_named_and_nothing_is_changed() {
             let path = state.to_str().expect("text");
             assert!(text.contains(path), "{odd:?}, {command}: {text}");
         }
-        // in time, whatever the result
+        // both verbs must end in time, whatever their results are
         host.run("DEL", "a", pod.path(), &configuration);
         configuration["cni.dev/valid-attachments"] = json!([]);
         host.run("GC", "", Path::new(""), &configuration);

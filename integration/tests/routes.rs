@@ -338,7 +338,7 @@ fn a_table_of_the_pods_own_is_left_alone() {
     let own = pod.show("route show table 1001");
     assert_eq!(own.len(), 1, "{own:?}");
     assert_eq!(own[0]["dst"], "192.0.2.0/24");
-    // the next free priorities
+    // the rails get the next free tables
     let [first, second] = &rules(&pod)[..] else {
         panic!("{:?}", rules(&pod))
     };

@@ -78,8 +78,8 @@ fn a_rail_comes_home_whose_lower_netdev_somebody_moved() {
     assert!(node.host.has_link("eth1"), "{}", pod.ip("link show"));
 }
 
-/// This applies to a NIC that is another pod's rail, too. The kernel reports another lower netdev in each namespace, so
-/// DEL would report that the pod deleted the rail.
+/// ADD refuses a netdev whose lower netdev is in another namespace, also if the lower netdev is another pod's rail. The
+/// kernel reports another lower netdev in each namespace, so DEL would report that the pod deleted the rail.
 #[test]
 fn a_netdev_is_not_moved_while_the_nic_below_is_in_another_namespace() {
     const WORDS: &str =

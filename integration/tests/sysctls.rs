@@ -105,7 +105,7 @@ fn advertise(netns: &Netns, link: &str) {
     };
     let netns = rdma_netns::netns::Netns::open(netns.path()).expect("a namespace");
     let sent = netns.run(send).expect("a thread inside");
-    // until duplicate address detection of its own address has ended
+    // EADDRNOTAVAIL until duplicate address detection of the sender's own address has ended
     assert!(
         matches!(sent, Ok(_) | Err(Errno::EADDRNOTAVAIL)),
         "{sent:?}"

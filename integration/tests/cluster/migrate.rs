@@ -210,7 +210,7 @@ fn custom_resource(cluster: &mut ControlPlane, kind: &str, plural: &str, group: 
 /// too.
 pub(super) fn a_node_goes_to_ours_and_back(cluster: &mut ControlPlane) {
     if env::var_os(HELM).is_none() {
-        return; // t scripts/test counts it as skipped
+        return; // scripts/test counts it as skipped
     }
     let plugins = plugins();
     assert_eq!(plugins.len(), 4);

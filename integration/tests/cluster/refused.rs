@@ -120,7 +120,7 @@ impl Node {
         }
     }
 
-    /// Kubelet tries to start each of this number of pods; the daemon refuses all of them.
+    /// Lets kubelet try to start `pods` pods. The daemon refuses all of them.
     #[track_caller]
     fn refuses(&self, pods: usize) {
         for id in 0..pods {

@@ -61,7 +61,7 @@ impl Rails {
 /// these addresses. If the pods' range contains the node's own address, ADD fails (104) and names this address.
 pub(super) fn pods_get_an_address_of_each_rail(cluster: &ControlPlane) {
     if env::var_os(HELM).is_none() {
-        return; // t scripts/test counts it as skipped
+        return; // scripts/test counts it as skipped
     }
     let entry = entry(cluster);
     let first = Rails::of(Node::new(), 7, &entry);

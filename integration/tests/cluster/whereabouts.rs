@@ -137,7 +137,7 @@ impl<'a> Place<'a> {
 /// ADD, CHECK and DEL of two pods, a pod of another plugin, a killed ADD, and an address that another machine uses.
 pub(super) fn gives_each_rail_an_address_and_gets_it_back(cluster: &mut ControlPlane) {
     let Some(programs) = env::var_os(PROGRAMS).map(PathBuf::from) else {
-        return; // t scripts/test counts it as skipped
+        return; // scripts/test counts it as skipped
     };
     let place = Place::new(cluster, programs);
     two_pods_never_share_an_address(&place);

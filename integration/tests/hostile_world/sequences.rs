@@ -313,7 +313,7 @@ impl World {
                 if add.input(&self.rails).run().status.success() {
                     return Ok(());
                 }
-                // the rails are still those of a pod whose DEL has changed nothing
+                // a DEL that was killed before its first change leaves the rails to the first pod
                 self.call("DEL", "old", old)?;
                 return self.call("ADD", "next", next);
             }

@@ -151,7 +151,7 @@ impl Stress {
         self.pods.lock().expect("no panic").push(pod.clone());
         let mut running = self.start("ADD", &pod);
         let was_killed = dice.below(3) == 0 && self.kill(&mut running, dice);
-        // after a kill of `macvlan`, the end of `rdma-ipam`
+        // after a kill of `macvlan` alone, this waits for the end of `rdma-ipam`
         let outcome = running.wait();
         self.counts.adds.fetch_add(1, Relaxed);
         if outcome.status.success() {

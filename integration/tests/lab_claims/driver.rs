@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The driver is replaced: it takes the place of the device plugin, is replaced by a roll-out, and is away longer than
-//! kubelet waits for it.
+//! The DRA driver replaces the device plugin, is itself replaced in a roll-out, and is away longer than kubelet waits
+//! for it.
 
 use super::{DEVICES, MANIFEST, claiming};
 use integration::{

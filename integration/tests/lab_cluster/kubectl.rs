@@ -50,7 +50,7 @@ pub(super) fn shows_the_node_and_its_pods(cluster: &Cluster) {
         );
     }
 
-    // facts that the container cannot see change exit code 0 to 2
+    // `doctor` exits with 2 instead of 0 if the container hides facts from it
     let (code, text) = typed(cluster, &format!("doctor {NODE} -- --json"));
     assert!(matches!(code, Some(1 | 2)), "{code:?}: {text}");
     let report: Value = serde_json::from_str(&text).expect("JSON");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, nodes whose switch has faults, and nodes that boot again: `integration/lab/vm --tier fast --exclusive`, or
-//! another kernel. `rdma-device-plugin ping` and the watch tell each fault.
+//! In the lab, nodes whose switch has faults, and nodes that boot again: `integration/lab/vm --tier fast --exclusive`,
+//! or another kernel. `rdma-device-plugin ping` and the watch report each fault.
 
 mod nodes;
 
@@ -206,8 +206,8 @@ impl Figures {
     }
 }
 
-/// Twelve requests of each rail. A lost one takes two seconds and is sent twice; two seconds are for what else a request
-/// needs under emulation.
+/// The time of twelve requests on each rail, 4 s for each: a lost request, which is sent twice, takes 2 s, and
+/// emulation costs up to 2 s.
 const LOST: Duration = Duration::from_secs(12 * RAILS as u64 * 4);
 
 #[test]
@@ -223,7 +223,7 @@ fn the_watch_tells_each_fault_of_a_switch_and_nodes_that_boot() {
     println!("faults of the switch after {took:?}");
     let words = "reaches no rail of other nodes: 12 requests in a row are lost";
     figures.watch.says(words);
-    // two other nodes are silent, and another rail is answered
+    // a silent rail is unhealthy, because two other nodes do not answer on it, and another rail has answers
     let took = figures.until_unhealthy(&silent, wait::PATIENCE);
     println!("unhealthy {took:?} later");
     // a lossy link loses requests, and is not unreachable
@@ -237,7 +237,7 @@ fn the_watch_tells_each_fault_of_a_switch_and_nodes_that_boot() {
     figures.watch.says("reaches rails of other nodes again");
     figures.until_unhealthy(&[], wait::PATIENCE);
 
-    // a node boots: the rails lose requests, and reach the other node
+    // a node boots: all rails lose requests, but still reach the other node
     let before = figures.requests("lost");
     nodes.goes(1);
     let took = figures.until(&[], LOST, || {

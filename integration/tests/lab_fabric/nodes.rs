@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Three nodes and a switch. Veths stand for cables, and a namespace with a bridge and one VLAN for each rail for the switch.
-//! RDMA devices are the kernel's soft-RoCE. All nodes are in the machine's namespace, because rdma_rxe of some kernels has
-//! traffic in no other one. By policy rules a packet from one node to another leaves by its rail, and not by `lo`.
+//! Three nodes and a switch. Veths act as cables. A namespace with a bridge, which has one VLAN for each rail, acts as
+//! the switch. The RDMA devices are the kernel's soft-RoCE. All nodes are in the machine's namespace, because rdma_rxe
+//! of some kernels has traffic in no other one. Policy rules make a packet from one node to another leave by its rail,
+//! and not by `lo`.
 
 use integration::{ApiServer, Netns, api_server::NODE, daemon::rdma_device_plugin, lab::ipv4};
 use rdma_resources::Published;
@@ -16,7 +17,7 @@ pub(super) const SOUND: usize = 0;
 pub(super) const FILTERED: usize = 1;
 /// The switch has the first node's port of this rail in another VLAN.
 pub(super) const STRAY: usize = 2;
-/// The first node's cables of these rails are in each other's port.
+/// The first node's cables of these two rails are swapped at the switch.
 pub(super) const SWAPPED: [usize; 2] = [3, 4];
 /// The switch loses a fifth of this rail's packets, in each direction.
 pub(super) const LOSSY: usize = 5;
@@ -117,8 +118,8 @@ impl Nodes {
         self.host.ip_batch(&lines);
     }
 
-    /// Gives ports the untagged VLAN of a rail (true), or takes it from them. Each port has its node, its rail, and the rail of
-    /// the VLAN.
+    /// Gives ports the untagged VLAN of a rail (true), or takes it from them. Each port has its node, its rail, and the
+    /// rail of the VLAN.
     #[track_caller]
     fn vlans(&self, ports: impl IntoIterator<Item = (usize, usize, usize, bool)>) {
         let line = |(node, rail, of, has): (usize, usize, usize, bool)| {
@@ -230,8 +231,8 @@ impl Nodes {
         self.directory.path().join("state")
     }
 
-    /// The watch of the first node, at its fastest pace and with any share of unreachable rails. The PCI functions of the rails are made up; the
-    /// netdevs, RDMA devices and addresses are the kernel's.
+    /// The watch of the first node, at its fastest interval, for which any share of unreachable rails may be unhealthy.
+    /// The rails' PCI functions are made up; netdevs, RDMA devices and addresses are the kernel's.
     #[track_caller]
     pub(super) fn watch(&self) -> Command {
         let sysfs = self.directory.path().join("sys");
@@ -263,7 +264,7 @@ impl Nodes {
 }
 
 impl Drop for Nodes {
-    /// Removes what the machine's namespace has got. A rail can be a pod's.
+    /// Removes the test's objects from the machine's namespace. A pod may have a rail.
     fn drop(&mut self) {
         let mut lines = ["rule add pref 0 lookup local", "rule del pref 10"]
             .map(str::to_owned)
@@ -286,7 +287,7 @@ fn all_rails() -> impl Iterator<Item = (usize, usize)> {
     (0..NODES.len()).flat_map(|node| (0..RAILS).map(move |rail| (node, rail)))
 }
 
-/// The netdev of a node's rail. The other nodes' slices have the first node's names.
+/// The netdev of a node's rail. All slices name it as on the first node.
 fn netdev(node: usize, rail: usize) -> String {
     match node {
         0 => format!("rdma{rail}"),

@@ -18,7 +18,8 @@ use std::{
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/kube-system/configmaps";
 
-/// At the default interval. By `require` a node with an unhealthy rail has no healthy id; else its pods get the other rail.
+/// Turns the watch on, with its default interval. With `require: all`, a node with an unhealthy rail has no healthy id;
+/// otherwise its pods would get the other rail.
 const UPGRADE: &str = "helm upgrade rdma conf/helm/rdma-device-plugin --namespace kube-system --reuse-values \
                        --set fabric.enabled=true,fabric.unhealthyPercent=10,shared.require=all --wait --timeout 10m";
 
@@ -70,7 +71,7 @@ pub(super) fn is_watched(cluster: &mut Cluster, pods: &Pods<'_>) {
         unreachable()[0] == Some(true)
     });
     let reported = fault.elapsed();
-    // 12 requests, two in 30 s
+    // 12 requests in a row, two in 30 s
     assert!(reported > Duration::from_secs(150), "{reported:?}");
     cluster.until("kubelet counts no id", |it| ids(it)[0] == Some(0));
     let unhealthy = fault.elapsed();

@@ -314,7 +314,7 @@ fn del_and_gc_pass_over_a_wrong_value_that_they_do_not_need() {
     for (field, value, words) in wrong.chain(versions).chain([unsupported]) {
         let mut configuration = right.clone();
         configuration[field] = value;
-        // of a pod without devices
+        // DEL of a pod without devices
         let nothing = node.pod("nothing");
         let call = node.invoke("DEL", "b", nothing.path());
         let outcome = call.input(&configuration).run();
@@ -328,7 +328,7 @@ fn del_and_gc_pass_over_a_wrong_value_that_they_do_not_need() {
         let outcome = gc.input(&configuration).run();
         assert!(outcome.status.success(), "GC, {field}: {outcome}");
     }
-    // and the devices of a pod return to the host
+    // DEL with a wrong value returns a pod's devices to the host
     for (field, value) in [("mode", json!("shared")), ("ipam", json!("static"))] {
         let pod = node.pod("pod");
         node.add(&right, "a", &pod);

@@ -203,7 +203,7 @@ fn only_routes_beside_a_rails_are_copied() {
     let mut copies: Vec<&str> = copies.iter().filter_map(|it| it["dst"].as_str()).collect();
     copies.sort_unstable();
     assert_eq!(copies, ["10.20.0.64/27", "default"]);
-    // this destination is in the network of the too many routes
+    // this destination has no copied route, because its network has too many routes
     assert_eq!(way_to(pod, &format!("10.200.9.9 from {OF_ETH0}")), "rdma0");
     assert_eq!(way_to(pod, &format!("10.20.0.1 from {OF_ETH0}")), "eth0");
     let record = fs::metadata(node.record("net", "a")).expect("a record");

@@ -201,7 +201,7 @@ impl Driver {
         });
     }
 
-    /// From now on the runtime calls `rdma-cni` for the networks of pods.
+    /// Writes the daemon's record of an installation, so that the daemon expects `rdma-cni` in the pods' chain.
     pub(super) fn is_chained(&self) {
         let record = json!({"format": 1, "lists": {"10-a.conflist": {"entries": []}}});
         self.machine

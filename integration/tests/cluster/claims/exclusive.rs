@@ -208,7 +208,7 @@ fn is_killed_at_every_change(
     claim: &Value,
     expected: &NodePrepareResourceResponse,
 ) -> Driver {
-    // what the last renumbering made it publish is not counted
+    // files that the daemon still publishes after the last renumbering must not count
     driver.is_at_rest();
     let pid = |driver: &Driver| driver.daemon.pid();
     let of_prepare = kill_at::changes(pid(&driver), || {
@@ -217,7 +217,7 @@ fn is_killed_at_every_change(
     let of_unprepare = kill_at::changes(pid(&driver), || {
         assert_eq!(driver.kubelet.unprepare(claim), "");
     });
-    // record, metadata and specification: each is renamed when it is complete, and removed again
+    // Prepare renames record, metadata and specification into place, and Unprepare removes them
     assert_eq!(of_prepare.get("rename"), Some(&3), "{of_prepare:?}");
     assert!(of_prepare.contains_key("fsync"), "{of_prepare:?}");
     assert!(of_unprepare["unlink"] >= 2, "{of_unprepare:?}");
@@ -325,7 +325,7 @@ fn the_token_is_for_no_more(cluster: &ControlPlane, driver: &Driver) {
             is_refused(cluster, &token, &line, "of its own node and driver only");
         }
     }
-    // its own node and driver, and the pool of another node
+    // a slice of its own node and driver, but in the pool of another node
     let mut slice = cluster.get("resourceslice other")[0].clone();
     slice["metadata"] = json!({"name": "made-in-others-pool"});
     slice["spec"]["nodeName"] = json!(NODE);

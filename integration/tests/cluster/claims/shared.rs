@@ -118,7 +118,7 @@ fn claims_that_do_not_fit_into_a_gid_table_wait(cluster: &mut ControlPlane, driv
     driver.is_at_rest();
     assert_eq!(sharers(cluster), before);
 
-    // 16 entries are the node's, and each pod has six
+    // 28 entries have room for two pods: the node uses 16, and each pod six
     for nic in &NICS {
         let table = format!("sys/class/infiniband/{}/ports/1/gids", nic.rdma);
         fs::create_dir_all(driver.machine.path(&table)).expect("a directory");
