@@ -25,7 +25,6 @@ use tokio_rustls::rustls::{
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
 };
 
-/// The path of ResourceSlices.
 const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
 
 /// The name of the daemon's node.

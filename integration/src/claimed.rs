@@ -30,7 +30,6 @@ pub struct ClaimNode {
     pub kubelet: ClaimManager,
     claim: Value,
     resource: String,
-    /// The claimed device.
     device: String,
     /// The directory of `rdma-cni`'s records.
     state: PathBuf,

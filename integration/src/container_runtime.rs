@@ -55,7 +55,6 @@ use tempfile::TempDir;
 /// The default image of containers.
 pub const TOOLS: &str = "localhost/tools:lab";
 
-/// The image of sandboxes.
 const PAUSE: &str = "localhost/pause:lab";
 
 /// Limit for a runtime's start in an emulated machine.

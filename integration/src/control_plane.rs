@@ -70,7 +70,6 @@ pub const SERVICE: &str = "10.96.0.1";
 /// machine is slow at times.
 const NEVER_LOST: &str = "24h";
 
-/// Name of the API server's program.
 const API_SERVER: &str = "kube-apiserver";
 
 /// Time limit for any program to become ready, in an emulated machine while builds run.
@@ -127,7 +126,6 @@ impl ControlPlane {
         self.site.pki(name)
     }
 
-    /// Returns etcd's data directory.
     fn etcd(&self) -> PathBuf {
         self.directory.path().join("etcd")
     }
@@ -253,8 +251,8 @@ impl ControlPlane {
         self.spawn(name, command);
     }
 
-    /// Returns the command of a program of the control plane. The program ends with this process, even if this process is
-    /// killed.
+    /// Returns the command of a program of the control plane. The program ends with this process, even if this process
+    /// is killed.
     fn command_of(&self, program: &Path) -> Command {
         let mut command = self.site.netns().command("setpriv");
         command.args(["--pdeathsig", "KILL"]).arg(program);

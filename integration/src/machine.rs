@@ -288,7 +288,6 @@ impl Machine {
         self.link(&format!("sys/class/net/{name}"), &target);
     }
 
-    /// Makes the RDMA device of a function.
     fn rdma(&self, nic: &Nic<'_>) {
         let port = format!("sys/class/infiniband/{}/ports/1", nic.rdma);
         fs::create_dir_all(self.path(&port)).expect("a directory");

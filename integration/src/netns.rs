@@ -185,7 +185,7 @@ impl Netns {
         self.counter(link, 1)
     }
 
-    /// Returns the number of bytes that `link` has sent, with RDMA's.
+    /// Returns the number of bytes that `link` has sent, including RDMA traffic.
     #[track_caller]
     pub fn tx_bytes(&self, link: &str) -> u64 {
         self.counter(link, 8)

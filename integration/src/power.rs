@@ -25,7 +25,7 @@ pub fn is_on_again() -> bool {
 /// Cuts the machine's power immediately. Data that is not yet on the disk is lost. Then the machine boots again.
 #[track_caller]
 pub fn cut() -> ! {
-    // this directory belongs to the machine that runs the VM
+    // this is the run directory of `integration/lab/vm`, on the machine that runs the VM
     File::create("/run/lab/reboot").expect("a file");
     fs::write("/proc/sysrq-trigger", "b").expect("a reset");
     wait::within(wait::PATIENCE, || false);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests by which interfaces a pod's replies leave. The machine has rails, and the pod has a cluster's primary network.
-//! Every interface of the pod has strict `rp_filter`. The packets are counted at the other ends of the interfaces.
+//! Checks by which interface each reply of a pod leaves. The machine has rails, and the pod has a cluster's primary
+//! network. Every interface of the pod has strict `rp_filter`. The packets are counted at the other ends of the
+//! interfaces.
 
 use crate::{Netns, Node, Outcome, Snapshot, ipam};
 use serde_json::{Value, json};
@@ -155,8 +156,8 @@ impl Machine {
         std::iter::once(eth0).chain(rails).collect()
     }
 
-    /// Sends echo requests from `peer` in `from` to `address` of the pod. Asserts that all replies leave by the interface
-    /// with the number `way`: 0 is `eth0`, then the rails follow.
+    /// Sends echo requests from `peer` in `from` to `address` of the pod. Asserts that all replies leave by the
+    /// interface with the number `way`: 0 is `eth0`, then the rails follow.
     #[track_caller]
     fn replies(&self, from: &Netns, peer: &str, address: &str, way: usize) {
         let before = self.received();

@@ -12,7 +12,7 @@ use std::{
     os::unix::fs::PermissionsExt,
 };
 
-/// A route of `netns` in `table`, as text of iproute2.
+/// Returns the route to `destination` in `table` of `netns`.
 fn route(netns: &Netns, family: u8, table: &str, destination: &str) -> Option<Value> {
     let routes = netns.show(&format!("-{family} route show table {table}"));
     routes.into_iter().find(|route| route["dst"] == destination)

@@ -323,7 +323,7 @@ fn a_del_that_removes_thousands_of_netdevs_keeps_no_other_pod_waiting() {
     }
     slow.wait().silent();
     let total = begun.elapsed();
-    // independent of the speed of the machine
+    // this ratio does not depend on the speed of the machine
     assert!(longest * 3 < total, "{longest:?} of {total:?}");
     let left = crowded.show("link show type macvlan");
     assert!(left.is_empty(), "{left:?}");

@@ -135,7 +135,7 @@ fn every_way_to_sync_is_a_point() {
             netns: Netns::own(),
         };
         let tally = at_syncs(story, "at its syncs");
-        // one before the sync, and one after the last change, which is the sync
+        // two points: before the sync, and after the last change, which is the sync
         assert_eq!((tally.killed, tally.unmet), (2, 0), "{tally}");
     }
 }
@@ -253,8 +253,7 @@ fn histories_of_others_that_left_something() {
     ];
     let story = &mut Programs::new(program::Verb::Uninstall, programs());
     each_leaves_nothing(story, &points);
-    // the file is removed, and the record still names it; a file that cannot be read or removed now counts as
-    // present
+    // earlier, the record still named a removed file; now a file that cannot be read or removed counts as present
     let points = [
         ["EIO of ", "net.d/cbr0)"],
         ["ENOSPC of fsync", "state)"],

@@ -373,7 +373,8 @@ fn names_that_are_no_utf_8_do_not_stay() {
     before.assert_restored(&node.host);
 }
 
-/// The kernel drops these with the move (`__dev_change_net_namespace()`, `net/core/dev.c`).
+/// The kernel drops queueing disciplines, neighbours and multicast addresses at a move (`__dev_change_net_namespace()`,
+/// `net/core/dev.c`).
 #[test]
 fn queueing_neighbours_and_multicast_addresses_of_the_pod_do_not_stay() {
     let node = Node::with_rails(1);

@@ -42,7 +42,7 @@ fn running_jobs_are_reported_with_their_seconds() {
 
 #[test]
 fn nothing_is_reported_of_short_jobs() {
-    // also on a busy machine
+    // with this interval, the job ends before the first report even on a busy machine
     let told = run("HEARTBEAT=20\njob a one '' true");
     assert!(!told.contains("still at it"), "{told}");
 }

@@ -46,8 +46,8 @@ fn devices_that_move_and_smc_r_leave_nothing() {
         configuration,
         vec![lab.state()],
     );
-    // a kill takes some seconds in the lab, an error somewhat more: the story also stops the program
-    // where it changes nothing
+    // a run with a kill takes some seconds in the lab; a run with an error takes longer, because the program also stops
+    // at calls that change nothing
     for (name, verb, errors) in [
         ("lab: ADD", Verb::Add, 20),
         ("lab: DEL", Verb::Del, 16),

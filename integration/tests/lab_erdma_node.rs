@@ -103,12 +103,12 @@ fn the_daemon_binds_a_function_while_another_pod_has_its_nic() {
             .add(&scene.configuration(nic), &format!("c{nic}"), pod);
     }
     scene.erdma.unload();
-    // only the load of the driver is to cause the next observation
+    // after these reports, only the load of the driver makes the daemon observe the functions again
     metric_has_problem(&node.daemon, "not_loaded");
     for function in NIC_FUNCTIONS {
         node.daemon.says(&format!("{function} (in pod"));
     }
-    // nothing reports the end of the observation that follows the last line
+    // no log line shows the end of the observation after the last report
     thread::sleep(Duration::from_secs(3));
     scene.erdma.load();
     is_told_unbound(&node.daemon);

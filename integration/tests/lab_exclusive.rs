@@ -299,8 +299,7 @@ fn sixteen_pods_at_once_each_open_their_own_character_device() {
         runtime
             .add(&list(function), attachment)
             .unwrap_or_else(|outcome| panic!("{outcome}"));
-        // While other devices are still being moved: the pod's own devices are in their final state
-        // after ADD.
+        // while devices of other pods move, this pod's device is in its final state after ADD
         lab::open_verbs(pod, &function.rdma);
     });
     for_all_at_once(&|pod, function, _| {
@@ -379,8 +378,7 @@ fn drop_in_moves_only_the_rdma_device() {
 
 #[test]
 fn devices_return_to_the_host_after_sigkill_around_every_move() {
-    // The sweep over all operations, each with every restorer, runs in namespaces and on the fake
-    // kernel.
+    // tests in namespaces and on the fake kernel kill at all operations, with each restorer
     sweep(Around::Moves);
 }
 

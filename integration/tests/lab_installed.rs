@@ -82,7 +82,7 @@ fn has_the_rights_of_its_manifest(daemon: &DaemonPod) {
     for words in ["is not there (or not mounted)", "cannot be written: "] {
         assert!(!said.contains(words), "{said}");
     }
-    // only messages about exclusive mode
+    // the daemon misses only a right for exclusive mode
     let missing: Vec<&str> = said
         .lines()
         .filter(|it| it.contains("is missing: "))
@@ -142,7 +142,7 @@ fn a_node_is_installed_by_the_manifest_upgraded_and_left_as_it_was() {
         "{said}"
     );
     let mut told = (false, String::new());
-    // kubelet asks several times, too
+    // like kubelet, the test repeats a failed liveness probe
     wait::within(wait::PATIENCE, || {
         told = daemon.lives();
         told.0
@@ -157,7 +157,7 @@ fn a_node_is_installed_by_the_manifest_upgraded_and_left_as_it_was() {
     let (pod, record) = (Snapshot::of(&server.netns()), records());
     assert_eq!(record.len(), 1);
 
-    // the other version is installed while the pod runs
+    // this version replaces the earlier one while the pod runs
     daemon.remove();
     let (daemon, said) = node.daemon(&manifest, "later");
     let replaced = "\"/opt/cni/bin/rdma-cni\": replaced by this version";
@@ -175,7 +175,7 @@ fn a_node_is_installed_by_the_manifest_upgraded_and_left_as_it_was() {
     rping_on_all_rails([&server, &client]);
     health_is_told_at_once(&node);
 
-    // not while pods have devices
+    // uninstall waits while pods have devices
     daemon.remove();
     let uninstall = Manifest::read("conf/manifests/uninstall.yaml");
     let (uninstall, _) = node.daemon_pod(&uninstall, "uninstall");

@@ -170,7 +170,7 @@ fn a_container_gets_the_right_node_though_the_move_renumbered_it() {
         std::slice::from_ref(&now)
     );
     assert_eq!(node(&now.0), (now.1, now.2), "/dev was not put right");
-    // and the path at the time of Allocate now leads to no device, or to another one
+    // a new device gets the path that the container had at Allocate
     scene.lab.host.run(&format!(
         "rdma link add {} type rxe netdev {}",
         lowest.rdma, lowest.netdev

@@ -167,7 +167,7 @@ fn is_one_device_that_pods_share(mode: &str) {
     let node = Node::on(Netns::own());
     card.bond(mode, "10.0.0.1/24");
     if mode == "802.3ad" {
-        // the switch takes part
+        // the model's switch negotiates LACP
         let aggregate =
             || node.host.link("bond0").expect("a bond")["linkinfo"]["info_data"]["ad_info"].clone();
         let has_both =
@@ -359,7 +359,7 @@ fn a_function_in_a_pod_that_falls_off_its_bus_is_unhealthy_until_it_is_found_aga
     let pod = node.pod("pod");
     let configuration = configuration(&node, NETDEVS[0]);
     node.add(&configuration, "c0", &pod);
-    // sysfs of the host has this directory also for the pod's netdev, without an entry
+    // sysfs of the host has this directory even while the netdev is in the pod, but without an entry
     let netdevs = fs::read_dir(directory(0).join("net")).expect("a directory");
     assert_eq!(netdevs.count(), 0);
     assert_eq!(card.order(&format!("unplug {}", MACS[0])), "ok");

@@ -149,7 +149,7 @@ fn pods_share_ports_by_children_in_a_partition() {
         address.split('/').next().unwrap_or_default().to_owned()
     });
     ping(&pods[1], "", &addresses[0]);
-    // the default partition is another network
+    // the node's netdev is in the default partition, which is another network
     let mut ping = node.host.command("ping");
     ping.args(["-c", "1", "-W", "2", "-I", IPOIB[1], &addresses[0]]);
     assert!(!ping.output().expect("ping").status.success());
@@ -159,7 +159,7 @@ fn pods_share_ports_by_children_in_a_partition() {
         address: &addresses[it],
     });
     traffic::rping(server, client);
-    // a port that is not in a partition
+    // ADD refuses a partition that the port is not in
     let mut other = configurations[0].clone();
     other["pkey"] = "0x8002".into();
     let refused = node.pod("other");

@@ -306,7 +306,7 @@ const ALONE: &str = r#"{"resources": [{"name": "rdma/hca", "kind": "exclusive"}]
 #[test]
 fn a_bond_can_be_one_pods_alone() {
     let node = SharedNode::of(ALONE, 2);
-    // it creates the bridge of the primary network
+    // this pod creates the bridge of the primary network
     node.remove(node.plain("plain"));
     let before = Snapshot::of(&node.nics.host);
     let pods = ["first", "second"].map(|name| node.runtime.pod(&node.wish(name)));

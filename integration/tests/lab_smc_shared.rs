@@ -167,7 +167,7 @@ fn one_pod_of_each_node_has_smc_r_by_its_own_address() {
 fn an_interface_for_which_the_kernel_would_take_the_parents_address_stays_with_tcp() {
     let scene = Scene::new();
     let with_ueid = json!({ "smcUeid": UEID });
-    // the network of bond0's own address
+    // bond0 itself has an address in this network
     let one = scene.pod("one", "a", "bond0", "10.20.0.0/24", with_ueid.clone());
     let two = scene.pod("two", "b", "bond1", "10.20.0.0/24", with_ueid);
     for pod in [&one, &two] {

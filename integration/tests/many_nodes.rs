@@ -75,7 +75,7 @@ impl Machine {
             "type": "rdma-cni",
             "requireRdma": false,
             "devices": [{ "netdev": "eth1" }],
-            // the first plugin of the machine's list
+            // the default for one device of the list's first plugin is `CNI_IFNAME`
             "interfaceName": "rdma%d",
             "mode": "share",
             "stateDir": self.state.path().join("state"),

@@ -52,7 +52,7 @@ const SETTINGS: [((&str, &str), &str); 6] = [
     (("ipv6", "use_tempaddr"), "-1"),
 ];
 
-/// A route of `netns` in `table`, as text of iproute2.
+/// Returns the route to `destination` in `table` of `netns`.
 fn route(netns: &Netns, family: u8, table: &str, destination: &str) -> Option<Value> {
     let routes = netns.show(&format!("-{family} route show table {table}"));
     routes.into_iter().find(|route| route["dst"] == destination)

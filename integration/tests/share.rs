@@ -104,7 +104,7 @@ fn a_namespace_that_was_deleted_leaves_nothing() {
         node.del(&configuration, "7", &pod);
     }
     assert_eq!(node.ipam.interfaces("DEL"), ["rdma0", "rdma0"]);
-    // the netdev is up and in use
+    // the other pod's netdev still works
     ping(&other, "10.0.0.254");
     other.die();
     node.del(&configuration, "8", &other);

@@ -214,7 +214,7 @@ fn come_and_go(
             .map(|it| it.join().expect("its pods came and went"));
         had.flatten().collect()
     });
-    // the remains of a pod that ended without a DEL
+    // one more pod's ADD removes the remains of a pod that ended without a DEL
     children.cycle(SHARING + 1, 0, Ending::Usual);
     endings
 }

@@ -28,7 +28,7 @@ fn is_refused(node: &Node, pod: &Netns, configuration: &Value, (code, words): (u
     }
 }
 
-/// Otherwise the undo of a failed ADD, and DEL, would delete the pod's network.
+/// ADD refuses this NIC: otherwise the undo of a failed ADD, or DEL, would delete the pod's network.
 #[test]
 fn a_nic_is_not_moved_while_the_pods_eth0_lies_on_it() {
     let node = Node::with_macvlan();
@@ -39,7 +39,7 @@ fn a_nic_is_not_moved_while_the_pods_eth0_lies_on_it() {
     is_refused(&node, &pod, &moved(&node, "rails", &["nic0"]), (102, words));
 }
 
-/// DEL could not distinguish the rail from a netdev that the pod created.
+/// ADD refuses this NIC, because DEL could not distinguish the rail from a netdev that the pod created.
 #[test]
 fn a_nic_is_not_moved_while_a_netdev_on_it_is_a_rail() {
     let node = Node::with_macvlan();
@@ -65,7 +65,8 @@ fn a_nic_and_a_netdev_on_it_are_not_moved_together() {
     }
 }
 
-/// The kernel then reports another lower netdev for the rail (`IFLA_LINK`, `IFLA_LINK_NETNSID`).
+/// DEL restores the rail, although the kernel reports another lower netdev for it after this move (`IFLA_LINK`,
+/// `IFLA_LINK_NETNSID`).
 #[test]
 fn a_rail_comes_home_whose_lower_netdev_somebody_moved() {
     let node = Node::with_macvlan();

@@ -27,7 +27,6 @@ pub(crate) fn unused(bases: &Path, cases: &[PathBuf]) -> Option<String> {
     names.into_iter().find(|name| !named.contains(name))
 }
 
-/// Adds all files below `directory` to `files`.
 fn find(directory: &Path, files: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         let path = entry.path();

@@ -30,7 +30,6 @@ pub(crate) fn read(file: &Path, bases: &Bases<'_>) -> Result<Value, String> {
     Ok(document)
 }
 
-/// Applies the merge patch `patch` to `target`.
 fn merge(target: &mut Value, patch: &Value, bases: &Bases<'_>) -> Result<(), String> {
     match patch {
         Value::Object(patch) => merge_members(target, patch, bases),

@@ -7,7 +7,6 @@ use std::{io, time::Duration};
 
 const ADDRESSES: [&str; 2] = ["10.9.0.5/24", "fd09::5/64"];
 
-/// Adds both [`ADDRESSES`] to the pod's `rdma0`.
 fn set_up(node: &Node<'_, impl Kernel>) {
     node.make(up_at(POD, "rdma0", true));
     for text in ADDRESSES {

@@ -17,6 +17,7 @@ fn kept(link: Link) -> Link {
     }
 }
 
+/// A move sets the netdev down, and removes its addresses and routes.
 pub fn a_move_drops_addresses_routes_and_up(node: &Node<'_, impl Kernel>) {
     node.make(up("nic0", true));
     node.make(add("nic0", address("10.0.0.5/24")));

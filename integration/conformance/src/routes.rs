@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+//! Routes of the host's netdevs.
 
 use crate::{Node, ops::*};
 use nix::errno::Errno;
@@ -39,6 +40,7 @@ pub fn a_gateway_has_to_be_on_the_link(node: &Node<'_, impl Kernel>) {
     node.make(add_route("nic0", route("10.8.0.0/16", Some("fe80::1"))));
 }
 
+/// The kernel refuses a route over a netdev that is down.
 pub fn a_netdev_that_is_down_has_no_routes(node: &Node<'_, impl Kernel>) {
     for destination in ["10.9.0.0/16", "fd99::/64"] {
         let refused = node.refused(add_route("nic0", route(destination, None)));

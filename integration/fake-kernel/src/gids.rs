@@ -13,7 +13,6 @@ use std::{
 /// An address with GIDs, and its netdev by [`Netdev::id`]. If two netdevs have the same address, each has its own GIDs.
 type Owner = (u64, IpAddr);
 
-/// The GID table of a port.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Table {
     places: Vec<Option<Place>>,

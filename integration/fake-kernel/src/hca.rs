@@ -17,7 +17,6 @@ use rdma_netns::{
 const MAJOR: u32 = 231;
 const UVERBS_BASE: u32 = 192;
 
-/// An RDMA device.
 #[derive(Clone, Debug)]
 pub(crate) struct Hca {
     pub(crate) name: String,
@@ -34,17 +33,14 @@ pub(crate) struct Hca {
     pub(crate) netdev: Option<u64>,
     /// True if the driver has `disassociate_ucontext`, so that the device can be moved.
     pub(crate) movable: bool,
-    /// True if the port is InfiniBand.
     pub(crate) infiniband: bool,
     /// True if the port has an IPoIB netdev, which the kernel makes and removes together with it.
     pub(crate) ipoib: bool,
-    /// The partitions of the port.
     pub(crate) partitions: Vec<Pkey>,
     /// Numbers of the character devices, and the number of observations until udev has made their nodes.
     pub(crate) uverbs: u32,
     pub(crate) umad: Option<u32>,
     pub(crate) udev: u32,
-    /// The GID table of the port.
     pub(crate) gids: Table,
 }
 

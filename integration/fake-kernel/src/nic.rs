@@ -236,7 +236,6 @@ impl World {
         hca.parentless = !has_parent;
     }
 
-    /// Makes the netdev and the RDMA device of `nic`.
     pub(crate) fn make_devices(&mut self, nic: Nic) {
         let number = u8::try_from(self.next_netdev).unwrap_or(u8::MAX);
         let parent = nic.link.parent.clone();

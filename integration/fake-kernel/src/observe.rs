@@ -125,7 +125,6 @@ impl World {
         }
     }
 
-    /// Returns the time since the world began.
     pub(crate) fn passed(&self) -> Duration {
         Duration::from_secs(self.clock)
     }

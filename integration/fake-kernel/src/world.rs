@@ -119,7 +119,6 @@ pub struct World {
     pub(crate) switched_on: Option<Box<World>>,
 }
 
-/// A network namespace.
 #[derive(Clone, Debug)]
 pub(crate) struct Netns {
     pub(crate) id: NetnsId,

@@ -37,12 +37,10 @@ pub(super) struct Place {
     pub(super) root: PathBuf,
     /// Directory of the other state.
     pub(super) directory: PathBuf,
-    /// Directory of CDI files.
     pub(super) cdi: PathBuf,
 }
 
 impl Place {
-    /// Returns the path of the runtime's socket.
     pub(super) fn socket(&self) -> PathBuf {
         self.at("runtime.sock")
     }
@@ -73,8 +71,8 @@ impl Engine {
         }
     }
 
-    /// Returns true if the runtime calls the plugins in a network's own directory at ADD and at DEL, as libcni 1.3 does.
-    /// CRI-O calls them only at ADD.
+    /// Returns true if the runtime calls the plugins in a network's own directory at ADD and at DEL, as libcni 1.3
+    /// does. CRI-O calls them only at ADD.
     pub fn reads_directories(self) -> bool {
         self == Self::Containerd2
     }
@@ -91,7 +89,6 @@ impl Engine {
         }
     }
 
-    /// Writes the runtime's configuration.
     #[track_caller]
     pub(super) fn configure(self, place: &Place, network: &Network) {
         match self {
@@ -113,7 +110,6 @@ impl Engine {
         }
     }
 
-    /// Returns the command that imports an image.
     #[track_caller]
     pub(super) fn import(self, place: &Place, archive: &Path) -> Command {
         match self {

@@ -49,7 +49,6 @@ enum Told {
     Ended(Member, ExitStatus),
 }
 
-/// Running control plane.
 #[derive(Default)]
 struct Running {
     plane: Option<ControlPlane>,

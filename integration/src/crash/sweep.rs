@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Points of stories, and which points a run tries.
+//! Finds the points of a story, and selects those that a run tries.
 
 use super::{End, Story};
 use crate::{

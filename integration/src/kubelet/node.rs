@@ -39,7 +39,6 @@ pub struct Node {
 /// The location of the node's files.
 #[derive(Debug)]
 enum Place {
-    /// A temporary directory.
     Temporary(TempDir),
     /// The usual directories of nodes. State that survives a boot is in `/var/lib`.
     Usual,

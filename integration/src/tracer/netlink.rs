@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Names of netlink requests, and whether they change something.
+//! Names netlink requests, and detects those that change something.
 
 use nix::libc::{
     NETLINK_GENERIC, NETLINK_RDMA, NETLINK_ROUTE, NLM_F_ACK, NLM_F_DUMP, RTM_DELADDR, RTM_DELLINK,

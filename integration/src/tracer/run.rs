@@ -103,7 +103,6 @@ fn become_traced(mut program: Command, filter: &[libc::sock_filter]) -> io::Resu
     Err(program.exec())
 }
 
-/// A traced thread.
 struct Thread {
     process: Pid,
     /// Action at the end of the present call.
@@ -325,7 +324,6 @@ impl Tracer {
         };
     }
 
-    /// Sends SIGKILL to all processes.
     fn kill(&mut self) {
         self.killed = true;
         let processes: BTreeSet<Pid> = self.threads.values().map(|it| it.process).collect();

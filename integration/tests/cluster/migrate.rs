@@ -249,7 +249,7 @@ pub(super) fn a_node_goes_to_ours_and_back(cluster: &mut ControlPlane) {
         assert_eq!(operator.nodes_of(&theirs), ["plain-1"]);
         assert_eq!(operator.nodes_of(&ours), ["rdma-1"]);
         assert!(types("Verify a node").contains("rdma/hca"));
-        // as the init container of the daemon's pod does there
+        // on a real node, the init container of the daemon's pod runs this `install`
         operator.write("etc/config.json", r#"{"mode":"hca","chain":{}}"#);
         operator.in_node("rdma-device-plugin install --config /etc/config.json --without-kubelet; rm /etc/config.json");
         assert_ne!(operator.files(), files);
@@ -422,7 +422,7 @@ pub(super) fn the_binary_of_rdma_cni_is_put_back(cluster: &mut ControlPlane) {
     operator.types(replace);
     let version = format!("rdma-cni {}\n", env!("CARGO_PKG_VERSION"));
     assert_eq!(operator.types(verify), version);
-    // a second run saves no other file
+    // a second `ln` fails, and does not replace the saved file
     assert!(!operator.try_in_node(&replace.lines[0]).status.success());
     operator.types(uncordon);
     for block in [drain, put_back, come_back, undo] {

@@ -43,7 +43,7 @@ impl Rails {
         }
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let mut configuration = node.configuration(&names);
-        // as for a resource that pods share
+        // the mode of a resource that pods share
         configuration["mode"] = "share".into();
         for (field, value) in entry.as_object().expect("fields") {
             configuration[field] = value.clone();

@@ -56,7 +56,7 @@ fn the_parents_prefix_needs_a_master() {
     let sentence = "ipam.from \"parent\" needs the netdev whose prefixes are used";
     assert!(text.contains("master") && text.contains(sentence), "{text}");
     lan.assert_nothing_is_held();
-    // until then, Debian's host-device leaves the netdev in the pod
+    // Debian's host-device leaves the netdev in the pod until DEL
     runtime.del(&list, &attachment).expect("DEL");
     assert!(lan.node.host.has_link("eth1"));
 }

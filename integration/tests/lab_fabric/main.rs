@@ -28,7 +28,7 @@ fn all_answer(nodes: &Nodes) {
     assert_eq!(pairs.len(), RAILS, "{:#}", told.1);
 }
 
-/// The pair of a rail, none of whose requests is answered, and its reason.
+/// Returns the pair of a rail and its reason. Asserts that no request of the pair was answered.
 #[track_caller]
 fn silent(document: &Value, rail: usize) -> (&Value, &str) {
     let pair = &document["pairs"][rail];
@@ -37,8 +37,8 @@ fn silent(document: &Value, rail: usize) -> (&Value, &str) {
     (pair, pair["reason"].as_str().unwrap_or_default())
 }
 
-/// The reason for a peer that is not on the wire: with a cached hardware address RDMA and ICMP are silent, and else
-/// nothing answers ARP.
+/// Asserts that the peer is not on the wire: RDMA and ICMP are silent if the peer's hardware address is cached, and
+/// otherwise ARP is.
 #[track_caller]
 fn is_off_the_wire(document: &Value, rail: usize) {
     let causes = [
@@ -63,7 +63,7 @@ fn ping_tells_each_fault_of_a_switch_and_a_peer_that_boots() {
         let pairs = &document["pairs"];
         pairs[SOUND]["answered"] == 1 && pairs[FILTERED]["icmp"] == true
     };
-    // an answer can be late
+    // an answer can be late: the test tries longer timeouts
     let clear = ["0.5", "1", "3"].into_iter().map(told).find(is_clear);
     let (code, document) = clear.expect("answers in time");
     assert_eq!(code, 1);
@@ -101,7 +101,7 @@ fn ping_tells_each_fault_of_a_switch_and_a_peer_that_boots() {
     nodes.boots(1, 1);
     all_answer(&nodes);
 
-    // a driver is unloaded while its device waits for an answer
+    // the RDMA device is deleted while it waits for an answer, as by an unload of its driver
     nodes.filter();
     let from = format!("rdma{FILTERED}");
     let options = ["--from", &from, "--count", "1", "--timeout", "60"];
@@ -246,7 +246,7 @@ fn the_watch_tells_each_fault_of_a_switch_and_nodes_that_boot() {
     });
     println!("six requests to the node are lost after {took:?}");
     figures.until_unreachable(&[], &[], Duration::from_secs(5));
-    // the last other node boots, too: this says nothing about the rails of this node
+    // the last other node boots, too: all rails are unreachable, but none is unhealthy
     nodes.goes(2);
     let all: Vec<usize> = (0..RAILS).collect();
     let took = figures.until_unreachable(&all, &[], LOST);

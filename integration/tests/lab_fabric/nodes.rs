@@ -66,7 +66,8 @@ impl Nodes {
         scene.switch.ip_batch(&ports);
         for (node, rail) in all_rails() {
             let netdev = netdev(node, rail);
-            // a packet's source is an address of the machine, which has many addresses of the same network
+            // the machine has the addresses of all nodes, many of them in one network: it must accept packets from its
+            // own addresses, and answer ARP only on the netdev with the address
             for (key, value) in [
                 ("accept_local", "1"),
                 ("rp_filter", "0"),
@@ -101,7 +102,7 @@ impl Nodes {
         self.host.rdma_batch(&devices);
     }
 
-    /// A node loses its power: its RDMA devices, addresses and carriers are gone.
+    /// Cuts the power of a node: removes its RDMA devices and addresses, and sets its netdevs down.
     #[track_caller]
     pub(super) fn goes(&self, node: usize) {
         let delete = |rail| format!("link delete {}", port(node, rail));
@@ -134,7 +135,7 @@ impl Nodes {
             .run(&format!("bridge -batch {}", file.display()));
     }
 
-    /// The switch drops UDP port 4791 to the first node on one rail.
+    /// Makes the switch drop UDP port 4791 to the first node on one rail.
     #[track_caller]
     pub(super) fn filter(&self) {
         let port = port(0, FILTERED);
@@ -144,7 +145,7 @@ impl Nodes {
         ));
     }
 
-    /// All faults of the switch at the same time.
+    /// Makes all faults of the switch at the same time.
     #[track_caller]
     pub(super) fn break_switch(&self) {
         self.filter();

@@ -30,7 +30,7 @@ fn a_share_with_an_rdma_device_leaves_nothing() {
         of_one_rail(&bonded),
         vec![bonded.state(Side::A), bonded.leases(Side::A)],
     );
-    // each story takes some seconds in the lab: it also stops the program where the program changes nothing
+    // few faults, because each run takes some seconds in the lab: the program also stops at calls that change nothing
     for (name, verb, kills, errors) in [
         ("lab share: ADD", Verb::Add, 16, 12),
         ("lab share: DEL", Verb::Del, 10, 8),

@@ -196,7 +196,7 @@ fn is_reached_where_it_moves(cluster: &mut Cluster) {
     let mover = cluster.pod("mover");
     has_all_rails(&mover);
     let attached = attached(&mover.sandbox);
-    // zero: the peer reached it before the record showed its rails
+    // zero if the peer reached the pod before the record showed its rails
     let after = reached.duration_since(attached).unwrap_or_default();
     let after = stopwatch.corrected(after);
     assert!(
@@ -206,7 +206,7 @@ fn is_reached_where_it_moves(cluster: &mut Cluster) {
     cluster.says(&format!(
         "the pod that moved is reached {after:?} after its rails are there"
     ));
-    // and from the node that the pod has left
+    // a pod on the earlier node reaches it, too
     let line = format!("kubectl exec there -- ping -c 1 -W 10 {here}");
     cluster.types(&line);
     traffic::rping(cluster, ["mover", "there"], 1);

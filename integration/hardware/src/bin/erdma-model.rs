@@ -15,7 +15,6 @@ use std::{env, io, process::ExitCode, sync::Arc};
 
 const USAGE: &str = "usage: erdma-model [--control SOCKET] SOCKET=MAC[,roce]...";
 
-/// The command line.
 #[derive(Default)]
 struct Arguments {
     control: Option<String>,

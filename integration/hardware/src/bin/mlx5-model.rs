@@ -15,7 +15,6 @@ use std::{env, io, process::ExitCode, sync::Arc};
 const USAGE: &str = "usage: mlx5-model [--control SOCKET] [--link ethernet|infiniband] \
                      SOCKET=MAC[+SOCKET=MAC][,virtual]...";
 
-/// The command line.
 #[derive(Default)]
 struct Arguments {
     control: Option<String>,

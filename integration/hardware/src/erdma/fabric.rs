@@ -357,7 +357,6 @@ impl Fabric {
         Some(Outcome::Later(Some(due)))
     }
 
-    /// Counts a message.
     pub(super) fn count(&mut self, from: usize, to: usize, len: u64) {
         let sent = &mut self.devices[from].counters;
         sent[counter::SENT_PACKETS] += 1;

@@ -89,7 +89,6 @@ fn buffer(
 }
 
 impl Device {
-    /// Executes a command.
     pub(super) fn execute(&mut self, module: u8, code: u8, request: &Request) -> Answer {
         let argument = le32(request, 8);
         match (module, code) {

@@ -29,7 +29,6 @@ pub(super) mod counter {
     pub(in super::super) const TIMEOUTS: usize = 0x60;
 }
 
-/// The counters of a function.
 #[derive(Debug)]
 pub(super) struct Counters([u8; SIZE]);
 

@@ -119,7 +119,6 @@ impl CompletionQueue {
         })
     }
 
-    /// Writes an entry.
     fn push(
         &mut self,
         memory: &Memory,

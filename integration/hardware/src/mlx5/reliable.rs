@@ -158,7 +158,6 @@ impl Fabric {
         Ok(source.len() as u32)
     }
 
-    /// Counts a message.
     pub(super) fn count(&mut self, from: usize, to: usize, len: u64) {
         self.function_mut(from).vport.count_message(false, len);
         self.function_mut(to).vport.count_message(true, len);

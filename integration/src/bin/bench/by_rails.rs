@@ -20,7 +20,6 @@ pub(super) struct ByRails<'a> {
     pub(super) what: &'a str,
     /// Numbers of rails with their configurations. The first number is the reference.
     pub(super) inputs: Vec<(u32, PathBuf)>,
-    /// Number of runs.
     pub(super) runs: usize,
     pub(super) cni_path: &'a str,
     pub(super) peers: Option<Peers<'a>>,

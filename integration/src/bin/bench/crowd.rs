@@ -61,7 +61,6 @@ struct Size<'a> {
     rounds: usize,
     rails: u32,
     input: &'a Path,
-    /// The runs of ADD and of DEL.
     crowds: [Crowd; 2],
 }
 

@@ -24,7 +24,6 @@ struct Case {
     title: &'static str,
     input: PathBuf,
     times: Vec<Run>,
-    /// Waiting times.
     waits: Vec<Waits>,
 }
 

@@ -13,7 +13,6 @@ pub(super) struct Case {
     pub(super) title: &'static str,
     pub(super) machine: Machine,
     pub(super) resource: &'static str,
-    /// Number of ids.
     pub(super) ids: usize,
 }
 
@@ -66,7 +65,6 @@ fn virtual_functions() -> Case {
     }
 }
 
-/// A function of a node.
 struct Place {
     address: String,
     number: usize,

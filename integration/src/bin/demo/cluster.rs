@@ -112,7 +112,6 @@ fn types(cluster: &Cluster, line: &str) {
     print(&cluster.types(line));
 }
 
-/// A row of the table.
 struct Row {
     rail: usize,
     address: String,

@@ -30,7 +30,6 @@ use std::{
     time::Instant,
 };
 
-/// Arguments of the program.
 struct Arguments {
     serve: bool,
     kind: Kind,

@@ -50,7 +50,7 @@ pub(super) fn virtual_functions_are_claimed(cluster: &mut ControlPlane) {
         slices(it) == (expected.map(str::to_owned).to_vec(), vec![])
     });
 
-    // as kubelet does at its start
+    // kubelet deletes the slices at its start
     cluster.kubectl("delete resourceslices --all");
     cluster.until("they are there again", |it| slices(it).0 == expected);
 
@@ -168,7 +168,7 @@ pub(super) fn virtual_functions_are_claimed(cluster: &mut ControlPlane) {
     assert!(status.success());
     let registry = driver.machine.path("kubelet/plugins_registry");
     assert_eq!(fs::read_dir(registry).expect("a directory").count(), 0);
-    // as kubelet does after the driver was away for a long time
+    // kubelet deletes the slices after the driver was away for a long time
     cluster.kubectl("delete resourceslices --all");
 }
 
