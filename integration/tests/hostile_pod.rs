@@ -12,7 +12,6 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
-/// The index of the link `name`.
 #[track_caller]
 fn index(netns: &Netns, name: &str) -> u64 {
     let link = netns.link(name);
@@ -439,7 +438,6 @@ fn add_reports_host_settings_that_a_move_drops() {
     node.del(&rails, "a", &pod);
 }
 
-/// Runs a line of shell in `netns`.
 #[track_caller]
 fn script(netns: &Netns, line: &str) {
     let status = netns.command("sh").args(["-c", line]).status();

@@ -5,7 +5,6 @@
 use integration::{Netns, Node, lab::NICS};
 use rdma_netns::{DeviceSettings, Kernel, Linux, Op, netns};
 
-/// The driver settings of `link` in `netns`.
 #[track_caller]
 fn settings(netns: &Netns, link: &str) -> DeviceSettings {
     let read = || {

@@ -78,7 +78,6 @@ impl Scene {
         Running { scene: self, node }
     }
 
-    /// Runs the program with `--release`.
     fn release(&self) -> Output {
         let file = self.state.path().join("config.json");
         let configuration = self.configuration(&self.nics.service.base());

@@ -64,7 +64,6 @@ fn is_found_again(scene: &ErdmaNode) {
     scene.erdma.are_home();
 }
 
-/// Returns the output of the daemon's program.
 #[track_caller]
 fn asked(host: &Netns, arguments: &[&str]) -> String {
     let program = rdma_device_plugin();

@@ -130,7 +130,6 @@ pub(super) fn two_kinds_of_nodes_have_a_release_each(cluster: &mut ControlPlane)
     are_gone(cluster);
 }
 
-/// Returns true if the API server has the policy `wanted`.
 fn has_policy(cluster: &ControlPlane, wanted: &str) -> bool {
     let policies = cluster.get("validatingadmissionpolicies");
     let mut names = policies.iter().map(|it| &it["metadata"]["name"]);

@@ -20,7 +20,6 @@ fn all() -> Vec<String> {
     files
 }
 
-/// The name of the file's DaemonSet.
 fn daemon_set(file: &str) -> &'static str {
     if file.contains("/uninstall") {
         "ack-rdma-dp-uninstall"

@@ -10,7 +10,6 @@ const CHART: &str = "integration/manifests/rendered/pod-policy.yaml";
 /// Text of the policy's message.
 const REFUSAL: &str = "may have neither NET_ADMIN nor privileged";
 
-/// A pod with these lists of containers in its specification.
 fn pod(lists: &Value) -> Value {
     let mut spec = lists.clone();
     if spec["containers"].is_null() {
@@ -19,7 +18,6 @@ fn pod(lists: &Value) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "trainer"}, "spec": spec})
 }
 
-/// A container with these fields.
 fn container(name: &str, fields: &Value) -> Value {
     let mut container = json!({"name": name, "image": "example.org/image"});
     for (field, value) in fields.as_object().expect("fields") {
@@ -28,7 +26,6 @@ fn container(name: &str, fields: &Value) -> Value {
     container
 }
 
-/// A security context that adds `capability`.
 fn adds(capability: &str) -> Value {
     json!({"securityContext": {"capabilities": {"add": [capability]}}})
 }
@@ -38,7 +35,6 @@ fn requests(resource: &str) -> Value {
     json!({"resources": {"limits": {resource: 1}}})
 }
 
-/// Merges the fields of two objects.
 fn both(one: &Value, other: &Value) -> Value {
     let mut all = one.as_object().expect("fields").clone();
     all.extend(other.as_object().expect("fields").clone());

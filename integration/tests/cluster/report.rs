@@ -46,7 +46,6 @@ const NICS: [Nic<'_>; 2] = [
     },
 ];
 
-/// The daemon's condition on the node.
 fn condition(cluster: &ControlPlane) -> Option<Value> {
     let node = cluster.get("node rdma-1").remove(0);
     let conditions = node["status"]["conditions"].as_array()?.clone();

@@ -25,12 +25,9 @@ impl Dice {
     }
 }
 
-/// One change that a pod makes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// Runs `ip …`.
     Ip(String),
-    /// Runs `tc …`.
     Tc(String),
     /// An attribute of the netdev in sysfs.
     Attribute(&'static str, &'static str),
@@ -126,7 +123,6 @@ const SYSCTLS: [(&str, &str); 8] = [
 const FEATURES: [u32; 4] = [0x1, 0x8, 0x4000, 0x4009];
 
 impl Change {
-    /// A random change.
     pub(crate) fn any(dice: &mut Dice) -> Self {
         match dice.roll(10) {
             0..=4 => Self::Ip(dice.of(&IP).to_owned()),

@@ -62,7 +62,6 @@ impl Given {
     }
 }
 
-/// The index of `link` in the thread's namespace.
 fn index(link: &str) -> u32 {
     let index = std::fs::read_to_string(format!("/sys/class/net/{link}/ifindex"));
     index.expect("an index").trim().parse().expect("a number")

@@ -16,10 +16,8 @@ pub(crate) const HOST: [&str; 2] = ["10.1.0.10/24", "2001:db8:1::10/64"];
 /// The routers of `eth1`: one in the prefix, one link-local.
 pub(crate) const ROUTERS: [&str; 2] = ["10.1.0.254", "fe80::1"];
 
-/// A node of the tests.
 #[derive(Debug)]
 pub(crate) struct Lan {
-    /// The test machine.
     pub(crate) node: Node,
 }
 
@@ -160,7 +158,6 @@ impl Lan {
     }
 }
 
-/// The addresses of a result, as written in it.
 pub(crate) fn ips(result: &Value) -> Vec<String> {
     let ips = result["ips"].as_array().expect("ips");
     let ips = ips.iter().map(|ip| ip["address"].as_str().expect("text"));
@@ -197,7 +194,6 @@ pub(crate) fn network(address: &str) -> (u128, u32) {
     (bits >> (width - length), length)
 }
 
-/// Pings `address` from a pod.
 #[track_caller]
 pub(crate) fn ping(from: &Netns, address: IpAddr) {
     from.run(&format!("ping -n -c 2 -i 0.05 -W 5 {address}"));

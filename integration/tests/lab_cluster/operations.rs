@@ -43,7 +43,6 @@ pub(super) fn start_the_runtime_anew(cluster: &mut Cluster, pair: &[&Pod; 2]) {
     takes_pods(cluster, "after-the-runtime", pair);
 }
 
-/// Kills the API server and starts it again.
 pub(super) fn start_the_api_server_anew(cluster: &mut Cluster, pair: &[&Pod; 2]) {
     cluster.plane.restart_api_server(Signal::SIGKILL);
     cluster.says("the API server was started anew");

@@ -42,7 +42,6 @@ pub(super) fn pod(name: &str, limits: &Value) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec(limits)})
 }
 
-/// Returns the specification of a pod that requests `limits`.
 pub(super) fn spec(limits: &Value) -> Value {
     let container = json!({
         "name": "main", "image": TOOLS, "command": ["sleep", "1000000"], "resources": {"limits": limits},
@@ -130,7 +129,6 @@ pub(super) fn one_comes_again(cluster: &mut Cluster, pod: Pod) -> Pod {
     again
 }
 
-/// Asserts that the pods are still the same.
 #[track_caller]
 pub(super) fn are_the_same(cluster: &mut Cluster, pair: &[&Pod; 2]) {
     for pod in pair {

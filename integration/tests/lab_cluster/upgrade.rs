@@ -33,7 +33,6 @@ const ARRIVING: usize = 3;
 /// The time between the starts of two of these pods.
 const BETWEEN: Duration = Duration::from_secs(4);
 
-/// The DaemonSet's pods.
 pub(super) fn daemons(cluster: &Cluster) -> Vec<Value> {
     let label = "labelSelector=app.kubernetes.io%2Fname%3Drdma-device-plugin";
     cluster.look_at_all(&format!("/api/v1/namespaces/kube-system/pods?{label}"))

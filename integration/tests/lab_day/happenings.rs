@@ -6,7 +6,6 @@ use integration::{lab::NICS, wait};
 use nix::sys::signal::Signal;
 use std::path::Path;
 
-/// An event on the node.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Happening {
     /// The container runtime ends by SIGKILL or SIGTERM, and starts again; its processes continue.

@@ -23,7 +23,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Number of functions of each NIC.
 const FUNCTIONS: usize = 2;
 
 /// Time that NetworkManager may need in an emulated machine after a netdev has carrier.
@@ -167,7 +166,6 @@ impl Day {
         assert_eq!(active, expected.len(), "{said}");
     }
 
-    /// Removes the pod.
     #[track_caller]
     pub(super) fn remove(&self, pod: Pod) {
         self.node.remove(pod);
