@@ -13,7 +13,7 @@ use std::{
 pub fn boot() -> u32 {
     let number = env::var("RDMA_LAB_BOOT").ok();
     let number =
-        number.expect("a disk to come back to: this test runs by integration/lab/vm --disk");
+        number.expect("RDMA_LAB_BOOT is not set: run this test by integration/lab/vm --disk");
     number.parse().expect("a number")
 }
 

@@ -128,7 +128,7 @@ impl Machine {
                 let output = add.wait_with_output().expect("its end");
                 started.slowest = started.slowest.max(begin.elapsed());
                 let said = String::from_utf8_lossy(&output.stderr).into_owned();
-                started.others += said.matches("another one is taken").count();
+                started.others += said.matches("requesting another address").count();
                 started.anew += said.matches("ADD starts again").count();
                 if !output.status.success() {
                     let del = self.call("DEL", number).wait_with_output();

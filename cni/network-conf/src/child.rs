@@ -71,7 +71,7 @@ pub fn parse(file: &Field<'_>) -> Result<Option<ChildConf>, ConfError> {
                 return Err(ConfError::Unsupported {
                     field: "child.mode",
                     value: "passthru".into(),
-                    remedy: "it allows one child, so that nothing is shared; use \"bridge\", or mode \"move\"",
+                    remedy: "a passthru macvlan allows only one child per netdev, so pods cannot share the netdev; use \"bridge\", or mode \"move\"",
                 });
             }
             mode => ChildConf::Macvlan {

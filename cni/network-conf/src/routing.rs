@@ -56,7 +56,7 @@ impl RoutingFields {
         let table_base = table_base.map(|it| it.0);
         if table_base.is_some_and(|it| (1..=LOCAL_TABLE).contains(&it)) {
             return Err(routing.at("tableBase").wrong(
-                "must be 0 (no tables), or more than 255: the kernel has tables of its own below that",
+                "must be 0 (no tables) or more than 255, because the kernel uses the tables up to 255",
             ));
         }
         Ok(Self {

@@ -97,7 +97,7 @@ pub enum Obstacle {
     },
     /// Too few consecutive routing tables are free from `routing.tableBase` on.
     #[error(
-        "routing.tableBase: the pod uses all routing tables from {base} on; choose a lower base"
+        "routing.tableBase: too few consecutive routing tables are free in the pod from {base} on; choose a lower base"
     )]
     NoTables {
         /// `routing.tableBase`
@@ -160,7 +160,7 @@ pub enum Obstacle {
     /// The netdev's function has a driver and no netdev in any namespace. A driver that recovers its function makes the
     /// netdev again.
     #[error(
-        "{device} is not back on the host: {function} has a driver and no netdev; a DEL three minutes after the first one \
+        "{device} is not back on the host: {function} has a driver and no netdev; a DEL three minutes after the first DEL \
          gives {device} up"
     )]
     NoNetdev {

@@ -73,7 +73,7 @@ impl Mistakes {
     pub fn warn(&self) {
         let command = self.command.map_or("", Command::as_str);
         for error in &self.passed_over {
-            log::warn!("{error}; {command} ignores the value, ADD would refuse it");
+            log::warn!("{error}; {command} ignores this value, but ADD would fail");
         }
     }
 }

@@ -145,7 +145,7 @@ impl Plugin {
             Err(_) => Failure {
                 code: code::INTERNAL,
                 message: format!(
-                    "{} has a defect and stopped; DEL undoes what it began. The position is \
+                    "{} stopped because of a defect; DEL undoes its changes. The position in the code is \
                      on standard error",
                     self.name
                 ),

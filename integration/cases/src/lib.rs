@@ -39,7 +39,7 @@ pub fn list(manifest: &str, directory: &str) -> Vec<PathBuf> {
     let stray = others
         .iter()
         .find(|it| !cases.contains(&it.with_extension("json")));
-    assert_eq!(stray, None, "it is of no case");
+    assert_eq!(stray, None, "this text has no case");
     let bases = Path::new(manifest).join(directory).with_file_name("bases");
     let unused = bases::unused(&bases, &cases);
     assert_eq!(unused, None, "no case is made from this base");

@@ -54,7 +54,7 @@ fn merge_members(
 ) -> Result<(), String> {
     let base = match patch.get("base") {
         None => None,
-        Some(base) => Some(base.as_str().ok_or("base: not the name of one")?),
+        Some(base) => Some(base.as_str().ok_or("base: not the name of a base document")?),
     };
     if let Some(base) = base {
         let file = bases.0.join(base).with_extension("json");
@@ -125,7 +125,7 @@ fn new_element(
     bases: &Bases<'_>,
 ) -> Result<Value, String> {
     let Some((Some(member), _)) = list.first().map(|it| name_of(0, it)) else {
-        return Err("the list's elements have no names: it has to be written whole".into());
+        return Err("the list's elements have no names: write the whole list".into());
     };
     let mut element = Value::Null;
     merge(&mut element, patch, bases)?;

@@ -112,13 +112,13 @@ fn a_case_that_does_not_fit_its_base_is_refused() {
         ),
         (
             json!({"base": "host", "rails": {"7": {}}}),
-            "rails: 7: the list's elements have no names: it has to be written whole",
+            "rails: 7: the list's elements have no names: write the whole list",
         ),
         (
             json!({"base": "none"}),
             "base none: No such file or directory (os error 2)",
         ),
-        (json!({"base": 1}), "base: not the name of one"),
+        (json!({"base": 1}), "base: not the name of a base document"),
     ] {
         assert_eq!(refused(&case), why);
     }
@@ -145,7 +145,7 @@ fn texts_without_a_case_and_bases_without_a_use_are_found() {
     let said = |error: Box<dyn Any + Send>| *error.downcast::<String>().expect("a text");
     write("cases/c.txt", "");
     let refused = said(list().expect_err("a text of no case"));
-    assert!(refused.contains("it is of no case"), "{refused}");
+    assert!(refused.contains("this text has no case"), "{refused}");
     write("cases/c.json", "{}");
     write("bases/link/sf.json", "{}");
     let refused = said(list().expect_err("a base of no case"));

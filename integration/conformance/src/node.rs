@@ -79,7 +79,7 @@ impl<K: Kernel> Node<'_, K> {
             }
             self.kernel.pause(Duration::from_millis(20));
         }
-        panic!("it does not come: {:?}", self.host(name));
+        panic!("the awaited state does not occur: {:?}", self.host(name));
     }
 
     /// Waits until duplicate address detection has ended on the host's netdev `name`.

@@ -10,12 +10,12 @@ fn main() {
     let arguments: Vec<OsString> = env::args_os().skip(1).collect();
     let [directory, count, arguments @ ..] = &arguments[..] else {
         stop(
-            "name a directory for the keys, how many nodes, and the arguments of integration/lab/vm",
+            "usage: cluster-lab DIRECTORY NODES ARGUMENT...: a directory for keys, the number of nodes, and the arguments of integration/lab/vm",
         );
     };
     let count = count.to_str().and_then(|it| it.parse().ok());
     let Some(members) = count.and_then(|it: usize| nodes::ALL.get(..it)) else {
-        stop("one node, or two");
+        stop("NODES must be 1 or 2");
     };
     let ended = server::run(Path::new(directory), members, arguments);
     // if a signal ended the machine: the exit code that a shell reports

@@ -177,7 +177,7 @@ impl DaemonPod {
                 match host.r#type.as_str() {
                     "Directory" => assert!(path.is_dir(), "{path:?} is no directory"),
                     "DirectoryOrCreate" => fs::create_dir_all(&path).expect("a directory"),
-                    other => panic!("{}: what is made of {other}?", volume.name),
+                    other => panic!("{}: unknown type of hostPath: {other}", volume.name),
                 }
                 path
             }
@@ -375,7 +375,7 @@ fn resources(pod: &PodSpec, container: &Container) -> LinuxContainerResources {
     let mebibytes = limit
         .strip_suffix("Mi")
         .and_then(|it| it.parse::<i64>().ok());
-    let mebibytes = mebibytes.unwrap_or_else(|| panic!("how much is {limit}?"));
+    let mebibytes = mebibytes.unwrap_or_else(|| panic!("the memory limit {limit} is not in Mi"));
     let request = &container.resources.requests.cpu;
     let milli = request
         .strip_suffix('m')

@@ -170,7 +170,7 @@ fn read(mut stream: &TcpStream) -> io::Result<Request> {
 /// Sends the result of `done`. If `done` panics, the answer makes the test fail that sent the request.
 fn answer(mut stream: &TcpStream, done: impl FnOnce() -> Answer) {
     let answer = panic::catch_unwind(AssertUnwindSafe(done)).unwrap_or_else(|_| {
-        let why = "the control plane's server panicked; what it said is above";
+        let why = "the control plane's server panicked: see its message above";
         Answer::not_done(String::new(), why.to_owned())
     });
     let text = serde_json::to_string(&answer).expect("JSON");

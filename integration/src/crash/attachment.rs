@@ -215,7 +215,7 @@ impl Attachments {
             for pod in [0, 1] {
                 let outcome = self.call("DEL", pod).run();
                 if !outcome.status.success() {
-                    eprintln!("what a pod had is not at home: {outcome}");
+                    eprintln!("devices of a pod are not restored to the host: {outcome}");
                 }
             }
         }

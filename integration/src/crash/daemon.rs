@@ -292,7 +292,7 @@ impl Story for Writes {
             .map(|it| format!("a container can start: {it}"))
             .collect();
         if !self.has_all(&kubelet, PATIENCE, &mut || false) {
-            left.push("the next daemon does not come to the same".to_owned());
+            left.push("the next daemon does not write the same files".to_owned());
         }
         let (status, _) = daemon.end(Signal::SIGTERM);
         if !status.success() {

@@ -14,7 +14,7 @@ pub enum SelectError {
     NotFound(String),
     /// The host needs every matching device. The configuration selects devices by a pattern, and not by name.
     #[error(
-        "no device on this node is {selectors} and free to be taken: {passed_over}; name the device literally, with \
+        "no device on this node is {selectors} and free to move: {passed_over}; name the device literally, with \
          mode \"move\", to move it nevertheless"
     )]
     PassedOver {
@@ -133,7 +133,7 @@ pub enum SelectError {
     #[error("interface {0} exists in the pod already")]
     NameTaken(InterfaceName),
     /// The configuration has settings for a virtual function, but this attachment cannot make them.
-    #[error("{fields}: {link} cannot be set up so: {why}")]
+    #[error("{fields}: {link} cannot have these settings: {why}")]
     CannotSetUp {
         /// The fields of the configuration with these settings.
         fields: String,

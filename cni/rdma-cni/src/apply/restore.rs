@@ -462,7 +462,7 @@ fn remove_together<K: Kernel>(kernel: &K, pod: Option<&K::Pod>, ops: &[Op]) -> b
         kernel.execute(op, pod)
     });
     if let Err(error) = &made {
-        log::debug!("{error}; one after the other");
+        log::debug!("{error}; removing the children one by one");
     }
     made.is_ok() && !ops.is_empty()
 }

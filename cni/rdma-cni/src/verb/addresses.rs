@@ -151,7 +151,7 @@ fn another<P: Pod>(
         return Ok(None);
     }
     for conflict in &own {
-        log::warn!("{conflict}; another one is taken");
+        log::warn!("{conflict}; requesting another address from IPAM");
     }
     let addresses: Vec<IpAddr> = own.iter().map(|conflict| conflict.address).collect();
     let netns = pod.path().display().to_string();

@@ -329,15 +329,15 @@ fn a_device_without_guids_is_refused_with_a_reason() {
     for (config, reason) in [
         (
             of("0000:3b:00.2"),
-            "guid: eth2 cannot be set up so: it is no InfiniBand function",
+            "guid: eth2 cannot have these settings: it is no InfiniBand function",
         ),
         (
             physical,
-            "guid: ib0 cannot be set up so: it is no virtual function",
+            "guid: ib0 cannot have these settings: it is no virtual function",
         ),
         (
             both,
-            "guid: eth2 cannot be set up so: the pod has several rails",
+            "guid: eth2 cannot have these settings: the pod has several rails",
         ),
     ] {
         let message = node.add(&pod, &config).must_fail(7);
@@ -348,7 +348,7 @@ fn a_device_without_guids_is_refused_with_a_reason() {
         world.untold_of_vfs = vec![VfSettingKind::NodeGuid, VfSettingKind::PortGuid];
     });
     let message = node.add(&pod, &config(&node)).must_fail(7);
-    let expected = "guid: ibp94s0v0 cannot be set up so: the driver of its physical function does not report the GUIDs";
+    let expected = "guid: ibp94s0v0 cannot have these settings: the driver of its physical function does not report the GUIDs";
     assert!(message.contains(expected), "{message}");
     assert_eq!(node.records(), [] as [&str; 0]);
 }
@@ -370,7 +370,7 @@ fn a_partition_is_the_subnet_managers_and_refused_where_there_is_none() {
     };
     for mode in ["move", "share"] {
         let message = node.add(&pod, &ethernet(mode)).must_fail(7);
-        let expected = "pkey: eth2 cannot be set up so: the netdev is not InfiniBand, so";
+        let expected = "pkey: eth2 cannot have these settings: the netdev is not InfiniBand, so";
         assert!(message.contains(expected), "{message}");
         must_be_as_before(&node, &before, mode);
     }

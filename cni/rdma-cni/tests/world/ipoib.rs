@@ -209,7 +209,7 @@ fn an_impossible_ipoib_child_is_refused() {
         (
             json!({ "pkey": "0x8001", "devices": ethernet }),
             7,
-            "pkey: eth8 cannot be set up so: the netdev is not InfiniBand, so it has no partitions",
+            "pkey: eth8 cannot have these settings: the netdev is not InfiniBand, so it has no partitions",
         ),
         (
             json!({ "pkey": "0x8002" }),

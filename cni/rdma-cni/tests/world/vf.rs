@@ -320,19 +320,19 @@ fn a_netdev_that_is_no_vf_is_refused_with_a_reason() {
     for (config, reason) in [
         (
             physical,
-            "vlan, trust: ens1np0 cannot be set up so: it is no virtual function",
+            "vlan, trust: ens1np0 cannot have these settings: it is no virtual function",
         ),
         (
             of("mlx5_core.sf.4"),
-            "en4s0 cannot be set up so: it is no virtual function",
+            "en4s0 cannot have these settings: it is no virtual function",
         ),
         (
             shared,
-            "vlan, trust: eth2 cannot be set up so: pods get children of it",
+            "vlan, trust: eth2 cannot have these settings: pods get children of it",
         ),
         (
             both,
-            "vlan, mac, trust: eth2 cannot be set up so: the pod has several rails",
+            "vlan, mac, trust: eth2 cannot have these settings: the pod has several rails",
         ),
     ] {
         let message = node.add(&pod, &config).must_fail(7);
@@ -351,7 +351,7 @@ fn a_physical_function_whose_name_is_no_text_is_refused() {
     let before = node.snapshot();
     let message = node.add(&pod, &config).must_fail(7);
     let reason =
-        "eth2 cannot be set up so: the name of its physical function's netdev is not UTF-8";
+        "eth2 cannot have these settings: the name of its physical function's netdev is not UTF-8";
     assert!(message.contains(reason), "{message}");
     node.must_be(&before, reason);
     node.add(&pod, &node.one_rail()).must_succeed();
@@ -383,7 +383,7 @@ fn a_vf_of_an_earlier_plugin_keeps_its_settings() {
     let refused = node
         .add(&pod, &with(&config, &json!({"trust": "on"})))
         .must_fail(7);
-    let expected = "trust: net1 cannot be set up so: an earlier plugin of the chain";
+    let expected = "trust: net1 cannot have these settings: an earlier plugin of the chain";
     assert!(refused.contains(expected), "{refused}");
     node.must_be(&before, "refused");
     // `args` belongs to the whole attachment, and the earlier plugin has used its `mac`

@@ -157,7 +157,7 @@ fn a_setting_without_default_is_refused_before_any_change() {
         let message = node.add(&pod, &config).must_fail(7);
         let field = network_conf::vf::fields(kind);
         let reason = format!(
-            "{field}: eth2 cannot be set up so: its driver does not report this setting, so rdma-cni could not \
+            "{field}: eth2 cannot have these settings: its driver does not report this setting, so rdma-cni could not \
              restore it"
         );
         assert_eq!(message, reason);

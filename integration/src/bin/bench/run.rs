@@ -35,7 +35,7 @@ pub(super) struct Run {
 /// fails.
 #[expect(
     clippy::zombie_processes,
-    reason = "wait4 waits, and tells the processor time"
+    reason = "wait4 waits for the child, and returns its processor time"
 )]
 pub(super) fn run(program: &Path, environment: &[(&str, &str)], input: File) -> (Run, String) {
     let start = Instant::now();

@@ -21,7 +21,7 @@ fn main() {
         Ok(functions) => moved::show(functions),
         Err(_) if arguments == ["cluster"] => cluster::show(),
         Err(_) if arguments == ["host"] => moved::show(&free_functions()),
-        Err(_) => stop("say what to show: cluster, host, or four PCI functions"),
+        Err(_) => stop("give one argument, cluster or host, or four PCI functions"),
     }
 }
 
