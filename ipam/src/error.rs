@@ -102,10 +102,7 @@ pub enum Error {
         held: usize,
     },
     /// ADD was called for an attachment that already has addresses.
-    #[error(
-        "{owner} already has {}: call DEL before another ADD",
-        list(ips)
-    )]
+    #[error("{owner} already has {}: call DEL before another ADD", list(ips))]
     Holds {
         /// Attachment.
         owner: Owner,

@@ -53,9 +53,7 @@ pub enum Obstacle {
         names: Vec<String>,
     },
     /// The runtime cannot use the file.
-    #[error(
-        "the runtime cannot use {file}: {why}; correct or remove that file"
-    )]
+    #[error("the runtime cannot use {file}: {why}; correct or remove that file")]
     Broken {
         /// Name of the file.
         file: String,

@@ -16,7 +16,9 @@ pub fn neighbours(text: &str) -> Result<Vec<(String, Neighbour)>, String> {
     let output: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
     let lldp = one(&output["lldp"]);
     if !lldp.is_object() {
-        return Err("the text has no field lldp: pass the output of lldpcli -f json0 show neighbors".into());
+        return Err(
+            "the text has no field lldp: pass the output of lldpcli -f json0 show neighbors".into(),
+        );
     }
     let interfaces = list(&lldp["interface"]).iter().flat_map(interfaces);
     let neighbours = interfaces.filter_map(|(netdev, it)| Some((netdev, neighbour(it)?)));

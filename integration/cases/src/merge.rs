@@ -54,7 +54,10 @@ fn merge_members(
 ) -> Result<(), String> {
     let base = match patch.get("base") {
         None => None,
-        Some(base) => Some(base.as_str().ok_or("base: not the name of a base document")?),
+        Some(base) => Some(
+            base.as_str()
+                .ok_or("base: not the name of a base document")?,
+        ),
     };
     if let Some(base) = base {
         let file = bases.0.join(base).with_extension("json");

@@ -39,7 +39,10 @@ pub(super) fn rebind(sysfs: &Path, device: &DeviceAddress, driver: &str) -> io::
     let is_sub_function = |name: &OsString| name.to_str().is_some_and(|it| it.contains(".sf."));
     let mut names = devices::names(&directory.join(&**device))?.into_iter();
     if let Some(name) = names.find(is_sub_function) {
-        let why = format!("the unbinding would remove its sub-function {}", name.display());
+        let why = format!(
+            "the unbinding would remove its sub-function {}",
+            name.display()
+        );
         return Err(io::Error::new(io::ErrorKind::ResourceBusy, why));
     }
     write(sysfs, device, driver, "unbind")?;

@@ -105,7 +105,11 @@ const REASONS: [(u32, &str, &str); 36] = [
         "",
     ),
     (0x0400_0000, "synchronization error", ""),
-    (0x0500_0000, "the peer declined", "the peer's node reports the reason (rdma-device-plugin smc)"),
+    (
+        0x0500_0000,
+        "the peer declined",
+        "the peer's node reports the reason (rdma-device-plugin smc)",
+    ),
     (0x0999_0000, "internal error", "see the kernel's log"),
     (
         0x0999_0001,

@@ -297,7 +297,10 @@ fn obstacles_are_reported() {
         ),
         "the runtime cannot use 1.conflist: name is missing; correct or remove that file"
     );
-    assert!(attach(&[("1.conflist", "{}")], &crio(None)).starts_with("the runtime cannot use 1.conflist"));
+    assert!(
+        attach(&[("1.conflist", "{}")], &crio(None))
+            .starts_with("the runtime cannot use 1.conflist")
+    );
     let named = Runtime::Named {
         network: "rails".to_owned(),
     };

@@ -203,7 +203,10 @@ fn an_address_that_cannot_be_set_is_refused_by_name() {
     let shared = with(&allowed(&node), json!({ "mode": "share" }));
     let several = with(&node.two_rails(), json!({ "podArguments": ["mac"] }));
     for (config, reason) in [
-        (shared, "mac: eth2 cannot have these settings: pods get children"),
+        (
+            shared,
+            "mac: eth2 cannot have these settings: pods get children",
+        ),
         (
             several,
             "mac: eth2 cannot have these settings: the pod has several rails",

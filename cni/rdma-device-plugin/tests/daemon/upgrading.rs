@@ -65,7 +65,10 @@ fn no_moment_without_ids(generation: Generation, attaches: usize) {
         let (status, _) = daemon.end(Signal::SIGTERM);
         assert_eq!(status.code(), Some(0));
         daemon = new;
-        daemon.says_times("registered again, independently of the ended daemon", attaches);
+        daemon.says_times(
+            "registered again, independently of the ended daemon",
+            attaches,
+        );
         // wait for late effects, which occur within this time
         std::thread::sleep(Duration::from_millis(1300));
     }

@@ -234,10 +234,7 @@ fn an_impossible_install_is_one_sentence_and_changes_no_list() {
             old.as_str(),
             "rdma-device-plugin does not change 10-flannel.conflist: cniVersion is 0.2.0; rdma-cni supports",
         ),
-        (
-            broken,
-            "the runtime cannot use 10-flannel.conflist:",
-        ),
+        (broken, "the runtime cannot use 10-flannel.conflist:"),
         ("// {}", "10-flannel.conflist cannot be used by the runtime"),
         (
             "{\"name\":\"n\",\"plugins\":[]}",

@@ -66,7 +66,9 @@ pub enum Blocker {
         device: String,
     },
     /// Another port of the device already has a pnet id. The kernel stores only one entry for a device.
-    #[error("another port of {device} has pnet id {id}, and the kernel keeps only one pnet id for a device")]
+    #[error(
+        "another port of {device} has pnet id {id}, and the kernel keeps only one pnet id for a device"
+    )]
     OtherPort {
         /// Name of the RDMA device.
         device: String,

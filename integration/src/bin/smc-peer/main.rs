@@ -45,7 +45,9 @@ static FAILED: AtomicBool = AtomicBool::new(false);
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let Some(arguments) = parse(&words) else {
-        eprintln!("smc-peer: unknown arguments {words:?}: see the header of src/bin/smc-peer/main.rs");
+        eprintln!(
+            "smc-peer: unknown arguments {words:?}: see the header of src/bin/smc-peer/main.rs"
+        );
         return ExitCode::from(2);
     };
     let done = match arguments.serve {

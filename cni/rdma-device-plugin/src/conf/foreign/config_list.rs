@@ -72,8 +72,9 @@ fn selector(resource: &Field<'_>, remarks: &mut Vec<String>) -> Result<Selector,
         (true, true) => Err(field.refused(
             "must select devices by one of vendors, deviceIDs, drivers, ifNames, linkTypes",
         )),
-        (false, false) => Err(deprecated
-            .refused("must be left out if selectors is set; write the names into selectors.ifNames")),
+        (false, false) => Err(deprecated.refused(
+            "must be left out if selectors is set; write the names into selectors.ifNames",
+        )),
         (true, false) => {
             found.place = deprecated.place().to_owned();
             found.netdev = exactly(&netdevs);
