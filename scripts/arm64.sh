@@ -8,7 +8,7 @@
 # and routes, refuses those of rules, neighbours and next hops, and opens no RDMA or generic netlink
 # (linux-user/fd-trans.c, linux-user/syscall.c). ADD fails under QEMU, because it reads a namespace's rules.
 
-# Test of arm64's binaries and image. The test program itself runs on amd64.
+# The test program of arm64's binaries and image, which itself runs on amd64.
 ARM64='cni/rdma-device-plugin/arm64'
 ARM64_PROGRAMS=${CARGO_TARGET_DIR:-target}/test-programs-arm64
 

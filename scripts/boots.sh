@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
 # boots.sh - the machines of the lab, and the test programs that each boot runs, one after the other.
-# To be sourced, after programs.sh and cluster.sh. A program that leaves objects to the next program is faulty.
+# To be sourced, after programs.sh and cluster.sh. A program must not leave objects on the machine for the next program.
 
 BOOTS=() # machines that every run boots, the longest boot first
 declare -A BOOT_PROGRAMS BOOT_OPTIONS BOOT_IN_FULL
 
-# machine NAME PROGRAMS OPTION...: defines a machine. PROGRAMS is a pattern of programs.sh, and OPTIONs are those of
-# integration/lab/vm.
+# machine NAME PROGRAMS OPTION...: defines a machine. PROGRAMS is a pattern of test programs (programs.sh), and OPTIONs are
+# options of integration/lab/vm.
 machine() {
 	BOOTS+=("$1")
 	BOOT_PROGRAMS[$1]=$2
@@ -84,8 +84,8 @@ boot() {
 	}
 	made=$(realpath "${CARGO_TARGET_DIR:-target}")/lab-$name
 	make_for "$name" "$made"
-	# this machine runs beside a control plane, to which it connects
 	[[ $name != erdma-pair ]] || vm=(integration/lab/pair)
+	# cluster-lab also starts a control plane on the host, to which the machine's kubelet connects
 	[[ $name != cluster* ]] || vm=("${CARGO_TARGET_DIR:-target}/debug/cluster-lab" "$made/pki" "$(nodes_of "$name")")
 	[[ $name != *-systemd ]] || below=("$PWD/integration/lab/under-systemd")
 	"${vm[@]}" "${options[@]}" -- "${below[@]}" "$PWD/scripts/run-programs" "${chosen[@]}" -- --test-threads=1 ${word:+"$word"}

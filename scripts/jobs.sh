@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# jobs.sh - jobs that run beside each other: a job starts when the jobs that it needs are done and its lane is
-# free. To be sourced. The caller's COUNTED has the output of the jobs that count tests.
+# jobs.sh - runs jobs in parallel: a job starts when the jobs that it needs are done and its lane is free. To be sourced.
+# jobs.sh appends the output of all jobs to the caller's file COUNTED, from which the caller counts tests.
 
 JOBS=() # names of jobs, in the order in which the next job is chosen
 declare -A JOB_LANE JOB_NEEDS JOB_COMMAND JOB_STATE JOB_PID JOB_START LANE_FREE RUNNING_JOBS=()

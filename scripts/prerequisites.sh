@@ -16,8 +16,8 @@ not_installed() {
 	done
 }
 
-# keep_idle PACKAGE UNIT: keeps the service of PACKAGE from starting on a machine that did not have it. Only tests in
-# namespaces use the package.
+# keep_idle PACKAGE UNIT: if PACKAGE is not installed, masks its service UNIT, because only tests in namespaces use the
+# package
 keep_idle() {
 	local unit=/etc/systemd/system/$2
 	[[ -e /var/lib/dpkg/info/$1.list || -e $unit ]] || {
