@@ -31,7 +31,7 @@
 {{- end -}}
 {{- if .Values.dra.enabled -}}
 {{- if .Values.config -}}
-{{ fail "dra.enabled: config takes the place of the switches; the classes of its resources are not known here; leave one of the two out" }}
+{{ fail "dra.enabled: the chart cannot create DeviceClasses for the resources of config; remove dra.enabled or config" }}
 {{- end -}}
 {{ include "rdma.resource" . }}
 {{- end -}}
@@ -111,7 +111,7 @@ projected:
 {{- if .Values.config -}}
 {{- $given := not (kindIs "invalid" .Values.config.chain) -}}
 {{- if and .Values.enableNonHostNetwork (not $given) -}}
-{{ fail "enableNonHostNetwork: config takes the place of the switches; put chain into it (docs/device-plugin-conf.md)" }}
+{{ fail "enableNonHostNetwork: config replaces this value; write chain into config (docs/device-plugin-conf.md)" }}
 {{- end -}}
 {{- if $given }}{{ toJson .Values.config.chain }}{{ end -}}
 {{- else if .Values.enableNonHostNetwork -}}
@@ -149,24 +149,24 @@ projected:
 {{/* config.json: the value config, otherwise made from the other values */}}
 {{- define "rdma.config" -}}
 {{- if and .Values.config .Values.errors -}}
-{{ fail "errors: config takes the place of the switches; put errors into it (docs/device-plugin-conf.md)" }}
+{{ fail "errors: config replaces this value; write errors into config (docs/device-plugin-conf.md)" }}
 {{- end -}}
 {{- $reporters := ternary .Values.reporters (list "fw" "fw_fatal") (kindIs "slice" .Values.reporters) -}}
 {{- $otherReporters := ne (join " " $reporters) "fw fw_fatal" -}}
 {{- if and .Values.config .Values.fabric.enabled (not (get .Values.config "fabric")) -}}
-{{ fail "fabric.enabled: config takes the place of the switches; put fabric: true into it (docs/device-plugin-conf.md)" }}
+{{ fail "fabric.enabled: config replaces this value; write fabric: true into config (docs/device-plugin-conf.md)" }}
 {{- end -}}
 {{- if and .Values.config $otherReporters -}}
-{{ fail "reporters: config takes the place of the switches; put reporters into it (docs/device-plugin-conf.md)" }}
+{{ fail "reporters: config replaces this value; write reporters into config (docs/device-plugin-conf.md)" }}
 {{- end -}}
 {{- if and .Values.config (or .Values.lldp.listen .Values.lldp.file) -}}
-{{ fail "lldp: config takes the place of the switches; put lldp into it (docs/device-plugin-conf.md)" }}
+{{ fail "lldp: config replaces this value; write lldp into config (docs/device-plugin-conf.md)" }}
 {{- end -}}
 {{- if and .Values.lldp.listen .Values.lldp.file -}}
 {{ fail "lldp: has listen and file; choose one" }}
 {{- end -}}
 {{- if and .Values.config .Values.customResourceName -}}
-{{ fail "customResourceName: config takes the place of the switches; put the resource's name into it (docs/device-plugin-conf.md)" }}
+{{ fail "customResourceName: config replaces this value; write the resource's name into config (docs/device-plugin-conf.md)" }}
 {{- end -}}
 {{- if and .Values.customResourceName (eq .Values.nics "erdma") -}}
 {{ fail "customResourceName: with nics: erdma the resource is aliyun/erdma, as the eRDMA controller has it; leave it out" }}
@@ -180,7 +180,7 @@ projected:
 {{- $shared := .Values.shared -}}
 {{- $environment := include "rdma.environment" . | fromJsonArray -}}
 {{- if and (has "rails" $environment) (not $shared.cdi) -}}
-{{ fail "shared.environment: rails are told by a CDI entry; set shared.cdi to true, or leave rails out" }}
+{{ fail "shared.environment: rails needs CDI; set shared.cdi to true, or remove rails" }}
 {{- end -}}
 {{- include "rdma.limitsChecked" . -}}
 {{- if $shared.cdi }}{{ $_ := set $config "cdi" true }}{{ end -}}
@@ -200,7 +200,7 @@ projected:
 {{- $exclusive := .Values.exclusive -}}
 {{- $environment := include "rdma.environment" . | fromJsonArray -}}
 {{- if and (has "rails" $environment) (not $exclusive.cdi) -}}
-{{ fail "exclusive.environment: rails are told by a CDI entry; set exclusive.cdi to true, or leave rails out" }}
+{{ fail "exclusive.environment: rails needs CDI; set exclusive.cdi to true, or remove rails" }}
 {{- end -}}
 {{- include "rdma.limitsChecked" . -}}
 {{- if $exclusive.cdi }}{{ $_ := set $config "cdi" true }}{{ end -}}
