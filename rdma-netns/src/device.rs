@@ -149,9 +149,9 @@ pub struct Device {
     /// Names of the RDMA devices in all namespaces (`/sys/class/infiniband_verbs` is not filtered by namespace).
     #[serde(default)]
     pub rdma: Vec<String>,
-    /// Functions that may have made the RDMA device. Set if the RDMA device has no parent in sysfs, and
-    /// [`pairing`](crate::pairing) found this device by its netdev. With more than one function in the list, it is
-    /// unknown which function made the RDMA device.
+    /// Functions that may have made the RDMA device. Set if this device is the netdev's function of an eRDMA NIC, and
+    /// the RDMA device has no parent in sysfs ([`pairing`](crate::pairing)). With more than one function in the list,
+    /// it is unknown which function made the RDMA device.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rdma_functions: Vec<DeviceAddress>,
     /// True if the device manages NVLink's switches, and so is no network device. An [`Inventory`](crate::Inventory)

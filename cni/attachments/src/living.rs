@@ -48,8 +48,8 @@ impl Store {
         Ok(good.collect())
     }
 
-    /// Returns the other attachments of the same boot. Attachments can share node settings, and only the last
-    /// attachment of the boot removes them.
+    /// Returns the other attachments of the same boot that are not restored yet. Leaves out unreadable records.
+    /// Attachments can share node settings, and only the last attachment of the boot removes these settings.
     ///
     /// # Errors
     /// The directory cannot be read.

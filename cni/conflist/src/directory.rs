@@ -122,7 +122,7 @@ fn add_plugins(path: &Path, network: &str, files: &mut Vec<File>) {
 fn add(path: &Path, name: String, files: &mut Vec<File>) {
     match read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound && path.is_symlink() => {
-            let problem = "it is a symbolic link whose target is not visible here".into();
+            let problem = "it is a symbolic link, and this program cannot see its target".into();
             files.push(File {
                 name,
                 text: Err(Broken::Unreadable { problem }),

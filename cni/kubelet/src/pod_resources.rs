@@ -70,7 +70,7 @@ pub enum AskError {
         limit: Duration,
     },
     /// The client's runtime cannot start.
-    #[error("cannot start the runtime of a gRPC call: {0}")]
+    #[error("cannot start tokio for a request to kubelet: {0}")]
     Runtime(std::io::Error),
 }
 

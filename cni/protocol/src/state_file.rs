@@ -173,7 +173,7 @@ pub fn make(path: &Path, mode: u32) -> io::Result<File> {
 /// `path` is a directory, or the system call fails.
 pub fn renew(path: &Path, mode: u32) -> io::Result<File> {
     let alone = |file: File| match file.metadata()?.nlink() > 1 {
-        true => Err(odd("it has other names (hard links)")),
+        true => Err(odd("it has several hard links, and cannot be removed")),
         false => Ok(file),
     };
     match make(path, mode).and_then(alone) {

@@ -247,7 +247,8 @@ mod tests {
 
     const POD: Option<&str> = Some("default/web-0");
 
-    /// Writes a file like [`write`], but with rails of any content.
+    /// Writes the file of `key` like [`write`], but with one rail that has only a name, and without rails of other
+    /// attachments.
     fn put_one(root: &Path, key: &Key) -> io::Result<()> {
         let root = Directory::open(root)?.unwrap();
         let all = root.make("rails")?;

@@ -87,7 +87,7 @@ pub struct Daemon {
     role: watch::Receiver<Role>,
     /// Progress of the daemon since its start, which the probes report.
     progress: Progress,
-    /// Tasks that run only in the daemon that leads the node.
+    /// Leadership of this daemon, and the tasks that run only in the leader.
     leader: Leader,
     /// Loader of the eRDMA driver, locked during a reload.
     loader: AnyLoader,

@@ -16,6 +16,7 @@
 //! | [`kubelet`] | kubelet's requests |
 //! | [`lldp`](mod@lldp) | LLDP frames, and lldpd's output |
 //! | [`metadata`] | the cloud's metadata service, and its HTTP |
+//! | [`mlx5`] | writes of a guest to the modelled mlx5 card |
 //! | [`netlink`] | netlink's datagrams, rtnetlink, RDMA netlink, SMC's families, packets and uevents |
 //! | [`node`] | a pod's `rails.json`, vital product data, texts of the kernel, systemd, udev, modprobe |
 //! | [`sysfs`] | trees of files in the place of `/sys` and `/proc` |

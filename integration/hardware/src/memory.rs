@@ -29,10 +29,11 @@ impl Memory {
         self.insert(address, mapping)
     }
 
-    /// Maps `size` bytes of zeroes that no virtual machine shares. Unit tests use it as the memory of a guest.
+    /// Maps `size` bytes of zeroes at `address`. No virtual machine shares this mapping: unit tests use the mapping as
+    /// the memory of a guest.
     ///
     /// # Errors
-    /// `mmap` fails, or the range overlaps an existing mapping.
+    /// `mmap` fails, or the range overlaps an existing mapping or ends beyond the address space.
     pub fn map_anonymous(&mut self, address: u64, size: usize) -> io::Result<()> {
         self.insert(address, MmapRegion::new(size).map_err(io::Error::other)?)
     }

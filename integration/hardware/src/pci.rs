@@ -21,6 +21,8 @@ pub struct Identity {
     pub vectors: u16,
     /// The BAR that contains the MSI-X table, and in its second half the pending bits.
     pub vector_bar: u8,
+    /// True if the function has the gateway of ConnectX NICs in a vendor-specific capability.
+    pub has_gateway: bool,
 }
 
 /// A model of a PCI function. The transport calls it for all accesses of the virtual machine.
@@ -57,8 +59,18 @@ const CAPABILITIES: usize = 0x34;
 const INTERRUPT_LINE: usize = 0x3c;
 const MSIX: usize = 0x40;
 const MSIX_ID: u8 = 0x11;
+/// The vendor-specific capability with the registers of the gateway: control, counter, semaphore, address, data
+/// (`drivers/net/ethernet/mellanox/mlx5/core/lib/pci_vsc.c`).
+const GATEWAY: usize = 0x50;
+const GATEWAY_ID: u8 = 0x09;
+const GATEWAY_SIZE: usize = 0x18;
+const GATEWAY_COUNTER: usize = GATEWAY + 0x08;
+/// The driver has the gateway if it reads back the value that it wrote. A value of 0 frees the gateway.
+const GATEWAY_SEMAPHORE: usize = GATEWAY + 0x0c;
+const GATEWAY_SEMAPHORE_END: usize = GATEWAY_SEMAPHORE + 4;
 
-/// The configuration space of a function, with the MSI-X capability. QEMU stores the BAR addresses itself.
+/// The configuration space of a function, with the MSI-X capability, and with the gateway if the function has one. QEMU
+/// stores the BAR addresses itself.
 #[derive(Debug)]
 pub struct ConfigSpace {
     bytes: [u8; CONFIG_SIZE],
@@ -85,7 +97,17 @@ impl ConfigSpace {
         space.put(MSIX + 2, &identity.vectors.saturating_sub(1).to_le_bytes());
         space.put(MSIX + 4, &table_bar.to_le_bytes());
         space.put(MSIX + 8, &(pending | table_bar).to_le_bytes());
+        if identity.has_gateway {
+            space.put(MSIX + 1, &[GATEWAY as u8]);
+            // the status in the control register stays 0: the gateway supports no address space
+            space.put(GATEWAY, &[GATEWAY_ID, 0, GATEWAY_SIZE as u8]);
+            space.put(GATEWAY_COUNTER, &1u32.to_le_bytes());
+        }
         space
+    }
+
+    fn has_gateway(&self) -> bool {
+        self.bytes[GATEWAY] == GATEWAY_ID
     }
 
     fn put(&mut self, at: usize, value: &[u8]) {
@@ -97,7 +119,7 @@ impl ConfigSpace {
         read(&self.bytes, offset, data);
     }
 
-    /// Writes the registers that a driver may change: command, interrupt line, MSI-X control.
+    /// Writes the registers that a driver may change: command, interrupt line, MSI-X control, the gateway's semaphore.
     pub fn write(&mut self, offset: u64, data: &[u8]) {
         for (at, byte) in positions(offset, data) {
             match at {
@@ -105,6 +127,9 @@ impl ConfigSpace {
                 _ if at == COMMAND + 1 => self.bytes[at] = byte,
                 // function mask and enable bit; the size of the table is read-only
                 _ if at == MSIX + 3 => self.bytes[at] = self.bytes[at] & 0x3f | byte & 0xc0,
+                GATEWAY_SEMAPHORE..GATEWAY_SEMAPHORE_END if self.has_gateway() => {
+                    self.bytes[at] = byte
+                }
                 _ => {}
             }
         }

@@ -62,7 +62,8 @@ const TOLD: [&str; 3] = [
 /// Ids of the container in each resource.
 const GIVEN: [(&str, &str); 2] = [("rdma/hca", "3"), ("rdma/nic", "0000:af:00.0")];
 
-/// Additional time limit for a daemon after an error. It is added to the time of a run without a fault.
+/// Additional time for a daemon with an injected fault. The time limit is the duration of the longest run without a
+/// fault, plus this time.
 const LIMIT: Duration = Duration::from_secs(3);
 
 /// The parts of kubelet with which the daemon communicates.

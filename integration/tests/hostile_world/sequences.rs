@@ -271,7 +271,8 @@ impl World {
         }
     }
 
-    /// Runs a pod according to the sequences of `seed`, and then another pod. Returns the differences as an error.
+    /// Runs a pod that makes the changes of `story`, and then another pod with the same rails. Returns an error if the
+    /// host's state or the second pod's rails differ from the expected ones.
     fn run(&self, story: &Story) -> Result<(), String> {
         let (old, next) = (self.node.pod("hostile"), self.node.pod("next"));
         self.node.add(&self.rails, "old", &old);

@@ -125,7 +125,7 @@ fn packets_follow_the_pods_routes_when_they_change() {
     assert_eq!(machine.policy(), [""; 0]);
 }
 
-/// An ADD that will fail waits for IPAM while the other attachment of the pod ends.
+/// A failed ADD waits for IPAM's DEL while the pod's other attachment ends.
 #[test]
 fn two_that_end_at_once_leave_nothing() {
     let machine = Machine::new(Primary::Routed, 2);

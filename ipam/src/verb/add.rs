@@ -133,10 +133,10 @@ fn give(
     }
     locked.reserve(draft, &ips)?;
     for (pointer, ip) in pointers.iter().zip(&ips) {
-        // without the pointer, the next ADD starts its search at the first address
+        // after a failure the file has the address of an earlier ADD, or does not exist
         if let Err(error) = locked.set_last(&pointer.name, *ip) {
             log::warn!(
-                "{}: {error}; the next search for a free address starts at the beginning",
+                "last_reserved_ip.{}: {error}; the next ADD may start its search at an earlier address",
                 pointer.name
             );
         }

@@ -324,7 +324,7 @@ fn the_nodes_own_neighbours_are_avoided() {
     });
 }
 
-/// Two nodes that assign sequential addresses of one range detect each other. They then continue with different
+/// After a conflict, a node continues its sequence at a random address. Nodes that share a range then assign different
 /// addresses.
 #[test]
 fn counting_goes_on_elsewhere_after_a_conflict() {

@@ -18,7 +18,7 @@ const SOCK_DIAG_BY_FAMILY: u16 = 20;
 /// `AF_SMC`
 const AF_SMC: u8 = 43;
 
-/// `SMC_DIAG_*`: type of an attribute. A request sets the bit with the number type - 1 to get the attribute.
+/// `SMC_DIAG_*`: type of an attribute. A request gets the attribute if it sets bit `type - 1` of `diag_ext`.
 const LGRINFO: u16 = 2;
 const FALLBACK: u16 = 5;
 

@@ -343,7 +343,10 @@ fn parents(conf: &Conf, observed: &Observed, rails: &[&Rail], findings: &mut Fin
                  node's IPv6 has to be switched on), or set ipam.family to ipv4 (with the daemon: \
                  chain.plugin.ipam.family), if pods are to have IPv4 addresses"
             }
-            Family::Ipv4 => "give it one, or set ipam.family",
+            Family::Ipv4 => {
+                "give each of these netdevs a global IPv4 address, or set ipam.family to ipv6 (with the \
+                 daemon: chain.plugin.ipam.family), if pods are to have IPv6 addresses"
+            }
         };
         findings.error(
             format!(

@@ -75,7 +75,8 @@ impl Host {
         }
     }
 
-    /// Starts a new process that settles the NICs once.
+    /// Settles the NICs with a new `BringUp`, as after the daemon's restart. Repeats this while a NIC waits, and
+    /// asserts that the repetitions change nothing.
     async fn settle(&self) -> Vec<Outcome> {
         let conf = conf::BringUp {
             mtu: 8500,

@@ -48,7 +48,7 @@ fn up(link: &str) -> Op {
     host_change(link, LinkChange::Up(true))
 }
 
-/// Returns a node with leases, and the configuration of a child of `ib0` with `fields`.
+/// Returns a node with an IPAM plugin, and a configuration that makes a child of `ib0` and has the additional `fields`.
 pub(crate) fn shared(mode: IpoibMode, fields: Value) -> (Leases, Value) {
     let leases = Leases::on(Node::with(world(RdmaMode::Shared, mode)));
     let mut config = leases.config(json!({ "devices": [{ "netdev": "ib0" }], "mode": "share" }));

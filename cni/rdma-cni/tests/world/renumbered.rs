@@ -214,7 +214,7 @@ fn a_path_that_leads_elsewhere_after_the_move_fails_the_pod() {
     }
     assert!(message.contains("no device's"), "{message}");
     assert_eq!(cluster.node.records(), [] as [&str; 0]);
-    // when kubelet allocates the device again, the grant has the present number
+    // when kubelet allocates the device again, the grant has the device file's present number
     cluster.grant(("rdma/vf", VF), Sharing::Exclusive, false, &[VF]);
     cluster.add(&pod, &config).must_succeed();
     cluster.del(&pod, &config).must_succeed();

@@ -157,7 +157,7 @@ pub(super) mod tests {
         serde_json::from_value(record).expect("a record")
     }
 
-    /// A failed attempt locks the claims. The release of this lock is an event for watchers of the claims' directory.
+    /// A failed check locks the claims. The release of this lock starts the next check, at most once a second.
     #[tokio::test(flavor = "multi_thread")]
     async fn a_failure_wakes_itself_once_a_second_at_most() {
         let machine = Machine::with(&[NIC]);

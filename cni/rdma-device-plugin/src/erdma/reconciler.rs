@@ -79,8 +79,8 @@ pub struct Reconciler {
 }
 
 impl Reconciler {
-    /// Returns a reconciler. It sends a report only if the report differs from the last one, at first from the one in
-    /// `context.node`.
+    /// Returns a reconciler. The reconciler sends a report only if the report differs from the previous report. The
+    /// first report is compared with the report in `context.node`.
     pub fn new(context: ReconcilerContext) -> Self {
         let kernel = Linux::with_roots(&context.sysfs, &context.dev);
         let reported = Report::clone(&context.node.borrow().erdma.report);

@@ -145,7 +145,8 @@ impl Damper {
         self.hold
     }
 
-    /// Reports the observed state if it has lasted long enough.
+    /// Reports the observed state if it has lasted long enough. If the device is reported as down and is not held,
+    /// replaces the reported reason at once.
     fn settle(&mut self, now: Instant) -> Change {
         let Some((seen, since)) = &self.observed else {
             return Change::None;

@@ -372,7 +372,9 @@ impl Watch {
         let events = match monitor.get_mut().events() {
             Ok(events) => events,
             Err(error) => {
-                log::error!("no more events: {error}; observing every {WITHOUT_EVENTS:?}");
+                log::error!(
+                    "no more events from the kernel: {error}; observing the devices every {WITHOUT_EVENTS:?}"
+                );
                 self.monitor = None;
                 return self.observe_soon();
             }
@@ -463,7 +465,10 @@ impl Watch {
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) => {
-                    log::error!("no more events of records: {error}");
+                    log::error!(
+                        "{:?}: cannot read events of records: {error}; the daemon polls the records",
+                        self.attachments
+                    );
                     self.inotify = None;
                     return;
                 }

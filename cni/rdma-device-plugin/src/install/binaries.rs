@@ -206,7 +206,7 @@ pub(super) fn take(dir: &Path, state_dir: &Path, record: &Record) -> Result<Vec<
             }
             (false, true) => {
                 format!(
-                    "not removed; another installation wrote it (the previous file is {kept:?})"
+                    "not removed; another installation wrote it (the file before our installation is kept as {kept:?})"
                 )
             }
             (false, false) if ours.is_some() => {

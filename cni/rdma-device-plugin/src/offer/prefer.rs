@@ -357,10 +357,10 @@ fn node_for(
         format!("{name}, as the previous ids")
     } else if *count >= missing {
         let least = match chosen.in_use {
-            Some(_) => ", on the NICs that are used least",
+            Some(_) => " and the NICs with the fewest users",
             None => "",
         };
-        format!("{name}, which has all {missing} that are missing{least}")
+        format!("{name}, which has ids for the rest of the request ({missing}){least}")
     } else {
         format!("{name}, which has most, {count} of {missing}")
     };

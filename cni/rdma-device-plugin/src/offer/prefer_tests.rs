@@ -257,8 +257,8 @@ fn ids_that_the_topology_manager_holds_back_are_not_in_use() {
     assert_eq!(
         preference.reasons,
         [
-            "mlx5_5/0: NUMA node 1, which has all 1 that are missing, on the NICs that are used \
-             least; 0000:94:00.0 has 0 in use, chosen 0 times before; near no accelerator"
+            "mlx5_5/0: NUMA node 1, which has ids for the rest of the request (1) and the NICs with \
+             the fewest users; 0000:94:00.0 has 0 in use, chosen 0 times before; near no accelerator"
         ]
     );
     // an id of an earlier container of the pod, which is required again, counts once

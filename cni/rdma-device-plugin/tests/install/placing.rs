@@ -49,8 +49,8 @@ fn list(node: &Node) -> Seen {
     node.seen().remove(&node.path(LIST)).expect("the list")
 }
 
-/// The list stays unchanged, with its modification time. A program that writes the list continuously cannot remove the
-/// entry.
+/// With placement `directory` the entry has its own file. The list stays unchanged, with its modification time, and a
+/// program that writes the list continuously cannot remove the entry.
 #[test]
 fn a_file_of_ours_and_no_list_is_touched() {
     let node = Node::with_list(FLANNEL);

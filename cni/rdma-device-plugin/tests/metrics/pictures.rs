@@ -63,8 +63,8 @@ pub(crate) fn page_at_rest(page: &str) -> String {
     page.replace(env!("CARGO_PKG_VERSION"), "")
 }
 
-/// Draws the panels in the dashboard's layout with one made-up line in each, because Prometheus' answers differ in each
-/// run.
+/// Returns a page with the dashboard's panels, and then the panels' queries. Each panel has one made-up line, because
+/// Prometheus' answers differ in each run.
 pub(crate) fn dashboard_at_rest() -> String {
     let range = Range {
         from: 0.0,

@@ -231,7 +231,7 @@ fn values_of_the_others() {
         ),
         (
             r#"{"configList":[{"resourceName":"hca","rdmaHcaMax":9,"selectors":{"linkTypes":["IB"]}}]}"#,
-            r#"configList[0].selectors.linkTypes: must be of ether and infiniband, and is ["IB"]"#,
+            r#"configList[0].selectors.linkTypes: may contain only ether and infiniband, and is ["IB"]"#,
         ),
         (
             r#"{"configList":[{"resourceName":"h/c","rdmaHcaMax":9,"devices":["a"]}]}"#,

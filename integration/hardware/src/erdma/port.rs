@@ -109,6 +109,7 @@ impl Function for Port {
             bars: [registers::BAR_SIZE, 0, VECTOR_BAR_SIZE as u64, 0, 0, 0],
             vectors: VECTORS,
             vector_bar: VECTOR_BAR,
+            has_gateway: false,
         }
     }
 

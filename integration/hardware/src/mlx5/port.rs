@@ -96,6 +96,8 @@ impl Function for Port {
             bars: [registers::BAR_SIZE, 0, VECTOR_BAR_SIZE as u64, 0, 0, 0],
             vectors: VECTORS,
             vector_bar: VECTOR_BAR,
+            // only a physical function has one
+            has_gateway: !place.is_virtual,
         }
     }
 

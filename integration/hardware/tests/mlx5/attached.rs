@@ -78,7 +78,37 @@ fn is_a_card(model: &Model, device: u8, class: [u8; 3]) {
         let mut version = [0; 4];
         (client.region_read(0, 0, &mut version)).expect("a register");
         assert_eq!(version, [0, 35, 0, 16]);
+        has_a_gateway(&mut client, &config, device != 0x1e);
     }
+}
+
+/// Checks that a physical function has the vendor-specific capability, and that a driver gets the gateway's semaphore but
+/// no address space, as `mlx5_vsc_gw_lock()` and `mlx5_vsc_gw_set_space()` try.
+fn has_a_gateway(client: &mut Client, config: &[u8], is_physical: bool) {
+    let mut capabilities = Vec::new();
+    let mut at = config[0x34];
+    while at != 0 {
+        capabilities.push((config[usize::from(at)], u64::from(at)));
+        at = config[usize::from(at) + 1];
+    }
+    let gateway = capabilities.iter().find(|it| it.0 == 0x09);
+    assert_eq!(gateway.is_some(), is_physical, "{capabilities:?}");
+    let Some(&(_, at)) = gateway else { return };
+    let mut register = |offset: u64, written: Option<u32>| {
+        if let Some(value) = written {
+            (client.region_write(7, at + offset, &value.to_le_bytes())).expect("a register");
+        }
+        let mut value = [0; 4];
+        (client.region_read(7, at + offset, &mut value)).expect("a register");
+        u32::from_le_bytes(value)
+    };
+    let [control, counter, semaphore] = [0x4, 0x8, 0xc];
+    assert_eq!(register(semaphore, None), 0, "the gateway is free");
+    let ticket = register(counter, None);
+    assert_ne!(ticket, 0);
+    assert_eq!(register(semaphore, Some(ticket)), ticket);
+    assert_eq!(register(control, Some(2)) >> 29, 0, "no address space");
+    assert_eq!(register(semaphore, Some(0)), 0);
 }
 
 #[test]

@@ -74,7 +74,8 @@ fn exactly(texts: &Texts) -> Vec<Text> {
 fn link_types(selectors: &Field<'_>) -> Result<Vec<LinkType>, Wrong> {
     let field = selectors.at("linkTypes");
     let words: Texts = field.read()?;
-    selector::link_types(&words.0).ok_or_else(|| field.wrong("must be of ether and infiniband"))
+    selector::link_types(&words.0)
+        .ok_or_else(|| field.wrong("may contain only ether and infiniband"))
 }
 
 /// Returns a remark on each field of `field` that is not in `known`.
