@@ -26,7 +26,7 @@ impl fmt::Display for Id {
 pub struct Allocated {
     /// The ids by which kubelet allocated the device.
     pub ids: Vec<Id>,
-    /// True if a container gets the device by its CDI name.
+    /// True if a container gets the device by its CDI name from the daemon's answer to Allocate. False for a claim.
     #[serde(default)]
     pub cdi: bool,
     /// The character devices that containers get by the RDMA device's CDI name, as the daemon observed them at

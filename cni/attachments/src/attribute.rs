@@ -48,12 +48,12 @@ pub enum Attribute {
     Route(Box<Route>),
     /// A route. The record has only a part of the route, so `rdma-cni` does not set the route again.
     UnkeptRoute(Box<Route>),
-    /// The netdev itself. The pod deleted it, and `rdma-cni` cannot create it again.
+    /// The netdev itself. It no longer exists, and `rdma-cni` cannot create it again.
     Netdev,
 }
 
 impl Attribute {
-    /// Returns the attribute that `op` restores. Returns `None` if the operation is mandatory.
+    /// Returns the attribute that `op` restores. Returns `None` for any other operation.
     pub fn of(op: &Op) -> Option<Self> {
         let attribute = match op {
             Op::Link { change, .. } => match change {

@@ -10,8 +10,9 @@ use serde_json::{Value, json};
 pub const PORTS_OWN_GID: u32 = 0;
 
 impl Attachment {
-    /// Describes each rail in one object: interface in the pod, addresses, netdev on the host, RDMA device, port, GID
-    /// index of each address, and the attachment's `CNI_IFNAME`.
+    /// Describes each rail that has an RDMA device or addresses, in one object: mode, interface in the pod, addresses,
+    /// netdev on the host, RDMA device, port, GIDs with their indexes, and the attachment's `CNI_IFNAME`. Leaves out
+    /// unknown values.
     pub fn describe_rails(&self) -> Vec<Value> {
         let rails = self.rails.iter();
         rails.filter_map(|rail| self.describe_rail(rail)).collect()

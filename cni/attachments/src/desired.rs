@@ -15,7 +15,7 @@ use std::net::IpAddr;
 pub struct DesiredLink {
     /// Addresses, in order.
     pub addresses: Vec<Address>,
-    /// Routes. Routes to destinations on the link come first.
+    /// Routes. A route to a gateway precedes the routes through this gateway.
     pub routes: Vec<Route>,
     /// Rules that select the rail's routing table.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -26,10 +26,11 @@ pub struct DesiredLink {
 }
 
 impl DesiredLink {
-    /// Returns the addresses and routes of the netdev on the host that the pod may keep for its whole life. Leaves out:
+    /// Returns the addresses and routes of the netdev on the host that the pod keeps. Leaves out:
     ///
-    /// - addresses that the kernel makes itself in the pod (`ipv6`)
-    /// - addresses that change within days, because no program in the pod renews a lease
+    /// - automatic addresses that the kernel makes again in the pod: link-local addresses, and all if the pod accepts
+    ///   router advertisements (`ipv6`)
+    /// - automatic addresses that are temporary, deprecated or not yet checked for duplicates
     /// - routes that need an omitted address
     pub fn kept(host_link: &Link, ipv6: Ipv6) -> Self {
         let lasts = |address: &&Address| {

@@ -14,7 +14,7 @@
 //! | `other_interface` | the routes and rules of an interface that another plugin made |
 //! | [`store`] | the files and the locks around them |
 //! | [`libraries`] | the environment variables by which libraries find a pod's rails |
-//! | `living` | the records of the node's other pods, and whether the pods live |
+//! | `living` | the records of the node's pods, and the check whether the pods are alive |
 //! | [`given_up`] | attributes that could not be restored |
 //! | `description` | the description of rails for programs in the pod |
 //! | [`pods`] | devices in pods |

@@ -121,7 +121,7 @@ impl<K: Kernel> Allocation<'_, K> {
                     continue;
                 }
                 let (port, is_infiniband) = first_port(id, device).unwrap_or((FIRST_PORT, false));
-                // an InfiniBand device has a rail only if it has an IPoIB netdev
+                // if no rail of these ids has an IPoIB child, ADD made no rails for InfiniBand devices
                 let by_verbs_alone = is_infiniband && !has_ipoib;
                 if by_verbs_alone || !is_attached(&id.resource) {
                     devices.push((device.rdma.clone(), port));

@@ -9,7 +9,8 @@ use rdma_netns::{Kernel, OpenPodError};
 use std::{borrow::Borrow, net::IpAddr, path::Path};
 
 impl Store {
-    /// Returns the attachments whose pods are alive, and the attachments for which a CNI command is running.
+    /// Returns the readable attachments that are [`settled`], and the unrestored attachments for which a CNI command is
+    /// running. Leaves out rails that other attachments may use.
     ///
     /// # Errors
     /// The directory cannot be read.
@@ -27,8 +28,8 @@ impl Store {
         Ok(records.into_iter().zip(settled).filter_map(lives).collect())
     }
 
-    /// Returns the records of the boot `boot_id` whose devices are not restored yet. Does not check whether their pods
-    /// are alive.
+    /// Returns the readable records of the boot `boot_id` whose devices are not restored yet. Does not check whether
+    /// their pods are alive.
     ///
     /// # Errors
     /// The directory cannot be read.
@@ -85,7 +86,8 @@ impl Store {
         Ok(others.filter(is_of_pod).collect())
     }
 
-    /// Returns the keys of records that cannot be read. Their pods and node settings are unknown.
+    /// Returns the keys of records that are corrupt, or that a newer version wrote. Their pods and node settings are
+    /// unknown.
     ///
     /// # Errors
     /// The directory cannot be read.
@@ -120,7 +122,7 @@ impl Store {
         record.unwrap_or_else(|error| Record::Corrupt(error.to_string()))
     }
 
-    /// Returns true while an ADD or DEL of the attachment is running and the devices are not restored.
+    /// Returns true while a CNI command is running for the attachment and the devices are not restored.
     fn is_busy(&self, attachment: &Attachment, boot_id: &str) -> bool {
         attachment.is_away(boot_id) && self.is_at_work(&attachment.key)
     }
@@ -166,8 +168,8 @@ fn living<K: Kernel>(kernel: &K, boot_id: &str, pods: &[(&Attachment, &Path)]) -
 }
 
 impl Attachment {
-    /// Returns true if the attachment changed devices or node settings in the boot `boot_id`, and no restore has undone
-    /// the changes. A reboot undoes all of them.
+    /// Returns true if the attachment may have changed devices or node settings in the boot `boot_id`, and no restore
+    /// has undone the changes. A reboot undoes all of them.
     pub fn is_away(&self, boot_id: &str) -> bool {
         self.boot_id == boot_id && self.phase != Phase::Restored
     }

@@ -16,10 +16,10 @@ pub struct OtherInterface {
     pub name: InterfaceName,
     /// The interface's index in the pod.
     pub index: u32,
-    /// The routing table of this interface. No other attachment uses it.
+    /// The routing table of this interface. No other attachment of the pod uses it.
     pub table: u32,
-    /// The rules that select the table. There is one rule for each pair of an address of the interface and a network of
-    /// a rail.
+    /// The rules that select the table. Each rule has an address of the interface as source, and a network of a rail as
+    /// destination.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<Rule>,
     /// The interface's routes, in its own table and in the tables of the pod's other such interfaces.

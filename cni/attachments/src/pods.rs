@@ -46,7 +46,7 @@ pub struct PodNetns {
     pub id: NetnsId,
     /// True if ADD moves the RDMA devices into the pod too.
     pub exclusive: bool,
-    /// True while devices move into the pod or back to the host.
+    /// True until ADD has answered, and after a restore has begun.
     pub moving: bool,
 }
 
@@ -63,7 +63,8 @@ pub struct PodSmc {
     pub reason: Option<String>,
 }
 
-/// Returns the devices that are in pods, by the records of this boot.
+/// Returns the devices that are in pods, by the records of this boot. Leaves out shared netdevs, and devices without a
+/// PCI function or auxiliary device.
 pub fn read(store: &Store, boot_id: &str) -> Vec<PodDevice> {
     let records = records(store, boot_id).into_iter();
     records.flat_map(Attachment::placed).collect()
@@ -111,8 +112,8 @@ pub fn netns_seen(given: PathBuf, id: NetnsId) -> PathBuf {
     given
 }
 
-/// Returns true if this process runs in a container that cannot see the directory of namespaces. A namespace whose path
-/// `netns` is missing in the container may then exist on the node.
+/// Returns true if this process cannot see the directory of `netns`, as in a container without the host's `/run/netns`.
+/// The namespace may then exist on the node although its path is missing here.
 pub fn is_out_of_sight(netns: &Path) -> bool {
     !netns.parent().is_some_and(Path::is_dir)
 }
@@ -147,7 +148,7 @@ impl Attachment {
 
 impl Rail {
     /// Returns the hardware of the rail's netdev and of its RDMA device. The first value is `None` if ADD did not move
-    /// the netdev.
+    /// the netdev. A value is also `None` if the device has no hardware.
     fn own_devices(&self) -> [Option<DeviceAddress>; 2] {
         [
             self.host_link.as_ref().and_then(|it| it.parent.clone()),

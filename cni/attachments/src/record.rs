@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The record of an attachment: the pod's devices, and their host state. A restore reads no other file.
+//! The record of an attachment: the pod's devices, and their host state. A restore has no other source of the host
+//! state.
 
 use crate::{
     allocated::Allocated, desired::DesiredLink, made_as::made_as, other_interface::OtherInterface,
@@ -88,7 +89,8 @@ pub struct Attachment {
     pub dad: Dad,
     /// True if the pod accepts router advertisements.
     pub accept_ra: bool,
-    /// Value of the setting `routing`. It has no tables if the record does not contain the setting.
+    /// Value of the setting `routing`, whose `table_base` is the first table that ADD chose. There are no tables if the
+    /// record does not contain the setting.
     #[serde(default = "without_tables")]
     pub routing: Routing,
     /// Value of the setting `resultIPs`.
@@ -151,11 +153,11 @@ impl fmt::Display for Phase {
 pub struct Rail {
     /// Name of the netdev in the pod.
     pub pod_name: InterfaceName,
-    /// The netdev's host state, if this plugin moved the netdev. If this field and `shared` are both `None`, an earlier
-    /// plugin of the chain put the netdev into the pod, and that plugin also restores it.
+    /// The netdev's host state, if this plugin moved the netdev. If this field and `shared` are both `None`, the rail
+    /// is `bare`, or an earlier plugin of the chain put the netdev into the pod and also restores it.
     #[serde(rename = "home", default, skip_serializing_if = "Option::is_none")]
     pub host_link: Option<Link>,
-    /// The netdev's host settings that rtnetlink does not report. `None`: the netdev stays on the host.
+    /// The netdev's host settings that rtnetlink does not report. `None`: this plugin does not move the netdev.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_settings: Option<DeviceSettings>,
     /// Current owner of the devices.
@@ -227,7 +229,7 @@ pub struct Shared {
     pub made_as: Option<InterfaceName>,
 }
 
-/// Index of a RoCE v2 GID. A program that sends from an address needs the index of this address's GID.
+/// The RoCE v2 GID of an address, with its index. A program that sends from the address needs the index.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RailGid {
@@ -295,8 +297,8 @@ impl Attachment {
         }
     }
 
-    /// Returns the routing table of rail `index`. Returns `None` if `routing.tableBase` is not set, or if an earlier
-    /// plugin put the netdev into the pod.
+    /// Returns the routing table of rail `index`. Returns `None` if `routing.tableBase` is not set, or if this plugin
+    /// brings no netdev of the rail into the pod.
     pub fn table(&self, index: usize) -> Option<u32> {
         let base = Some(self.routing.table_base).filter(|base| *base != 0)?;
         let is_ours = self.rails.get(index)?.is_ours();
@@ -311,9 +313,9 @@ impl Attachment {
         self.rdma_mode == Some(RdmaMode::Exclusive)
     }
 
-    /// Returns true if the attachment changes the host: it moves a netdev or an RDMA device, binds a driver, changes
-    /// SMC-R's tables, or has an IPoIB child, which `rdma-cni` makes on the host. Other children of netdevs that stay on
-    /// the host change nothing there.
+    /// Returns true if the attachment may change the host: it moves a netdev or an RDMA device, changes settings of a
+    /// virtual function, binds a driver, requests SMC-R, or has an IPoIB child, which `rdma-cni` makes on the host.
+    /// Other children of netdevs that stay on the host change nothing there.
     pub fn changes_host(&self) -> bool {
         let is_child = |rail: &Rail| {
             rail.shared.is_some()
@@ -425,15 +427,16 @@ impl Rail {
         }
     }
 
-    /// Returns the rail's name for messages: the netdev's name on the host, or in the pod if an earlier plugin moved
-    /// it.
+    /// Returns the rail's name for messages: the netdev's name on the host if this plugin brings it into the pod,
+    /// otherwise the rail's name in the pod.
     pub fn name(&self) -> &InterfaceName {
         let host_link = self.host_link.as_ref().map(|host_link| &host_link.name);
         let parent = self.shared.as_ref().map(|shared| &shared.parent);
         host_link.or(parent).unwrap_or(&self.pod_name)
     }
 
-    /// Returns true if this plugin brings the netdev into the pod, and false if an earlier plugin of the chain did.
+    /// Returns true if this plugin brings the netdev into the pod. Returns false if an earlier plugin of the chain did,
+    /// or if the rail has no netdev.
     pub fn is_ours(&self) -> bool {
         self.host_link.is_some() || self.shared.is_some()
     }

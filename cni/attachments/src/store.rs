@@ -59,7 +59,7 @@ pub enum Record {
     None,
     /// The record can be read.
     Good(Box<Attachment>),
-    /// The file contains no record. The text is the reason, in one line.
+    /// The file cannot be read as the record. The text is the reason, in one line.
     Corrupt(String),
     /// A later version of this plugin wrote the record, in this format.
     Newer(u64),
@@ -158,14 +158,14 @@ impl Store {
         self.write(attachment, true)
     }
 
-    /// Overwrites a record without a sync to disk. After a power loss, the disk has the new or the old record. This is
-    /// enough, because ADD's progress matters only until the next boot.
+    /// Overwrites a record without a sync of its directory. After a power loss, the disk has the new or the old record.
+    /// This is enough, because ADD's progress matters only until the next boot.
     pub fn update(&self, attachment: &Attachment) -> Result<(), StoreError> {
         self.write(attachment, false)
     }
 
-    /// Overwrites a record like [`Store::update`]. Returns an error and keeps the file if the present record cannot be
-    /// read, because the new record would lack its content.
+    /// Overwrites a record like [`Store::update`]. Returns an error and keeps the file if the present record is
+    /// corrupt, because the new record would lack its content.
     pub fn amend(&self, attachment: &Attachment) -> Result<(), StoreError> {
         match self.record(&attachment.key) {
             Record::Corrupt(why) => {

@@ -45,7 +45,8 @@ impl Entry {
         Self(fields)
     }
 
-    /// Returns a detecting entry: it attaches nothing, and records each call in the `stateDir` of this entry.
+    /// Returns a detecting entry: it attaches nothing, and records calls of ADD and DEL in the `stateDir` of this
+    /// entry.
     pub fn detecting(&self) -> Self {
         let mut entry = Map::from_iter([("type".to_owned(), TYPE.into())]);
         entry.insert(DETECT.to_owned(), Value::Bool(true));

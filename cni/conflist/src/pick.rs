@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Determines which file of the directory a runtime uses.
 //!
-//! All runtimes read `.conf`, `.conflist` and `.json`, sorted by name, including hidden files.
+//! Runtimes other than podman read `.conf`, `.conflist` and `.json`, sorted by name, including hidden files.
 //!
 //! - containerd (go-cni's `loadFromConfDir`, `max_conf_num` 1) uses the first file. If this file is broken, no pod gets
 //!   a network.

@@ -6,7 +6,7 @@
 //! the cache does not show whether the runtime calls the appended plugins. CRI-O does not call them at DEL, because it
 //! loads the network from this cache (`loadNetworkFromCache()`, ocicni 0.4.3). Therefore only recorded calls are
 //! evidence. Without evidence, the real entry stays in the list. Our file in the directory then has an entry that
-//! attaches nothing and records each verb ([`DETECT`]).
+//! attaches nothing and records calls of ADD and DEL ([`DETECT`]).
 
 use crate::{
     Change, Directory, Entry, Picked, TYPES, entry::DETECT, list::List, plan::Obstacle,

@@ -35,7 +35,7 @@ impl ClaimName {
     }
 }
 
-/// Returns true if `uid` has the form of a UUID, as the API server makes it, and cannot be a path.
+/// Returns true if `uid` has only letters, digits and hyphens, like a UUID of the API server, so it cannot be a path.
 pub(crate) fn is_plain(uid: &str) -> bool {
     let inner = |it: u8| it.is_ascii_alphanumeric() || it == b'-';
     !uid.is_empty() && uid.len() <= 128 && uid.bytes().all(inner)

@@ -44,7 +44,7 @@ const KINDS: [(&str, Kind); 3] = [
     ("ipoib", Kind::Ipoib),
 ];
 
-/// Macvlan modes that a configuration can request.
+/// Macvlan modes that a configuration can name. [`parse`] refuses `passthru`.
 const MACVLAN_MODES: [(&str, MacvlanMode); 4] = [
     ("bridge", MacvlanMode::Bridge),
     ("private", MacvlanMode::Private),
@@ -61,7 +61,7 @@ const IPVLAN_MODES: [(&str, IpvlanMode); 3] = [
 /// Reads `child` of `file`. The default mode is `bridge` for a macvlan, and `l2` for an ipvlan.
 ///
 /// # Errors
-/// A value is wrong, or RDMA does not work with the child.
+/// A value is wrong, or pods cannot share the netdev or use RDMA with such a child.
 pub fn parse(file: &Field<'_>) -> Result<Option<ChildConf>, ConfError> {
     let child = file.object("child")?;
     let child = match child.choice("type", &KINDS)? {

@@ -70,7 +70,7 @@ pub struct Conf {
     pub attachment: Option<InterfaceName>,
     /// `requireRdma`
     pub require_rdma: bool,
-    /// Value of `rebindDriver`: DEL binds the drivers of moved PCI functions again.
+    /// Value of `rebindDriver`: a restore binds the drivers of moved PCI functions again.
     pub rebind_driver: bool,
     /// Value of `ipam.type`, if an IPAM plugin assigns addresses.
     pub ipam: Option<String>,
@@ -114,8 +114,8 @@ pub enum Devices {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Mode {
-    /// Shares bonds, ports of bonds, devices that kubelet gives to several pods, and devices that pods already share.
-    /// Moves all other devices.
+    /// Shares bonds (also for a selected port of a bond), VLANs with RDMA, devices that kubelet gives to several pods,
+    /// and devices that pods already share. Moves all other devices.
     #[default]
     Auto,
     /// Moves the netdev into the pod.

@@ -25,7 +25,7 @@ const PROTOCOLS: [(&str, VlanProtocol); 2] = [
     ("802.1ad", VlanProtocol::Service),
 ];
 
-/// Returns the names of the fields that contain settings of `kind`.
+/// Returns the name of the field that sets `kind`, for messages.
 pub fn fields(kind: VfSettingKind) -> &'static str {
     match kind {
         VfSettingKind::Vlan => "vlan",

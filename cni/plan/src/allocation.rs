@@ -18,8 +18,8 @@ pub struct Meaning {
     pub sharing: Sharing,
     /// The devices of the id.
     pub devices: Named,
-    /// The netdev to which the pod is attached, by device. Has an entry for each device whose resource has a `parents`
-    /// setting.
+    /// The netdev to which the pod is attached, by device. Has an entry for each device for which the resource's
+    /// setting `parents` names a netdev.
     pub parents: BTreeMap<DeviceAddress, String>,
     /// The containers' access to the devices, from the id's grant.
     pub given: Vec<Given>,
@@ -74,7 +74,7 @@ pub struct Allotment {
     /// The device.
     pub address: DeviceAddress,
     /// The netdev to which the pod is attached: the device's own netdev, its bond, or a VLAN on one of these. `None`:
-    /// no VLAN, so the device's own netdev or its bond.
+    /// the resource names no netdev for the device, so it is the device's own netdev or its bond.
     pub parent: Option<String>,
     /// The sharing mode: one pod or several pods may use the device.
     pub sharing: Sharing,
@@ -165,7 +165,8 @@ pub fn id_of(record: &Record, device: &Prepared) -> Id {
     }
 }
 
-/// Resolves a claim's device by the claim's record. Returns `None` if the device belongs to none of `resources`.
+/// Resolves a claim's device by the claim's record. Returns `None` if the record does not list the device, or if the
+/// device belongs to none of `resources`.
 pub fn of_claim(device: &ClaimDevice, record: &Record, resources: &[String]) -> Option<Meaning> {
     let is_it = |it: &&Prepared| it.device == device.device && resources.contains(&it.resource);
     let prepared = record.devices.iter().find(is_it)?;
@@ -240,7 +241,8 @@ pub fn meaning(
     }
 }
 
-/// Returns the netdev to which the pod is attached, for each of `devices` whose resource has a `parents` setting.
+/// Returns the netdev to which the pod is attached, for each of `devices` for which the resource's setting `parents`
+/// names one.
 fn parents(devices: &[GrantedDevice]) -> BTreeMap<DeviceAddress, String> {
     let devices = devices.iter();
     let named = devices.filter_map(|it| Some((it.address.clone(), it.parent.clone()?)));
@@ -256,7 +258,7 @@ fn is_number(text: &str) -> bool {
 }
 
 /// Returns the devices of `meanings`. Returns a device once for each of its parent netdevs. The order is by resource,
-/// then by address, so a rail always gets the same number. `devices` are the node's devices that have an RDMA device.
+/// then by address, so a rail always gets the same number. `devices` are the node's devices.
 pub fn devices(
     meanings: &[Meaning],
     devices: &[Device],

@@ -285,7 +285,7 @@ impl<'a> Medium<'a> {
     }
 }
 
-/// Plans settings, the state up or down, addresses and routes of a netdev in the pod.
+/// Plans settings, the state up, addresses and routes of a netdev in the pod.
 fn configure(
     attachment: &Attachment,
     rail: &Rail,

@@ -147,8 +147,8 @@ fn return_rail(
     }
 }
 
-/// Removes the rules that ADD set for the rail. When the netdev leaves the pod, the kernel removes its routes, but not
-/// the rules.
+/// Plans the removal of the rules that ADD set for the rail. When the netdev leaves the pod, the kernel removes its
+/// routes, but not the rules.
 fn rules(rail: &Rail, observed: &Observed) -> Vec<Op> {
     let rules = observed.pod.iter().flat_map(|pod| &pod.rules);
     let ours = rules.filter(|rule| rail.assigned.rules.contains(rule));
@@ -295,8 +295,9 @@ fn rail_to_host(
     Ok(ops)
 }
 
-/// Removes the rail's child of a shared netdev, and the temporary children that restored an ipvlan port's mode. Does
-/// not remove rails of `of_pod`, the pod's other attachments.
+/// Plans the removal of the rail's child of a shared netdev, in the pod or on the host, and of the temporary children
+/// that restored an ipvlan port's mode. Before it, plans the restore of this mode ([`reset_port`]). Keeps the rails of
+/// `of_pod`, the pod's other attachments.
 fn children(rail: &Rail, of_pod: &[Attachment], observed: &Observed) -> Vec<Op> {
     let Some(shared) = &rail.shared else {
         return vec![];
@@ -338,10 +339,10 @@ fn port_resets<'a>(rail: &'a Rail, observed: &'a Observed) -> impl Iterator<Item
     })
 }
 
-/// Restores the mode of an ipvlan port, if the mode of the pod's child `link` shows that a program changed it. All
-/// children of a parent share the port's mode, and the port remains while other pods have children. A new child sets
-/// the mode (`ipvlan_link_new()`, `drivers/net/ipvlan/ipvlan_main.c`). So the plan makes a temporary child, and removes
-/// it after the next observation.
+/// Plans the restore of an ipvlan port's mode, if the mode of the pod's child `link` shows that a program changed it.
+/// All children of a parent share the port's mode, and the port remains while other pods have children. A new child
+/// sets the mode (`ipvlan_link_new()`, `drivers/net/ipvlan/ipvlan_main.c`). So the plan makes a temporary child, and
+/// removes it after the next observation.
 fn reset_port(shared: &Shared, link: &Link, observed: &Observed) -> Option<Op> {
     let is_changed =
         matches!(shared.child, Child::Ipvlan { .. }) && link.child != Some(shared.child);
@@ -360,8 +361,8 @@ fn reset_port(shared: &Shared, link: &Link, observed: &Observed) -> Option<Op> {
     })
 }
 
-/// Returns a temporary name for `link`, a netdev of `rail`, if a misnamed netdev `other` of another rail has the
-/// recorded name of `link`. A pod can have exchanged the names, and then neither netdev could be renamed first.
+/// Returns a temporary name for `link`, a netdev of `rail` on the host, if a misnamed netdev `other` of another rail
+/// has the recorded name of `link`. A pod can have exchanged the names, and then neither netdev could be renamed first.
 fn temporary_name(
     attachment: &Attachment,
     rail: &Rail,
@@ -390,8 +391,8 @@ fn kernel_name(link: &Link, observed: &Observed) -> Option<InterfaceName> {
     observed.host.link(&name).is_none().then_some(name)
 }
 
-/// Frees `name`, which the host's netdev `link` has as its name or alternative name, if `link` belongs to a record of
-/// `others` and was recorded under another name. The restore of that record finds the netdev under any name.
+/// Plans to free `name`, which the host's netdev `link` has as its name or alternative name, if `link` belongs to a
+/// record of `others` and was recorded under another name. The restore of that record finds the netdev under any name.
 fn release_name(
     others: &[Attachment],
     link: &Link,
@@ -419,8 +420,9 @@ fn release_name(
     }
 }
 
-/// Plans the netdev's move to the host under the recorded name. The kernel resets all other attributes during the move.
-/// A later plan restores them, after an observation of the netdev on the host.
+/// Plans the netdev's move to the host under the recorded name. The pod may have changed other attributes, and the
+/// kernel resets some of them during the move. A later plan restores them, after an observation of the netdev on the
+/// host.
 fn to_host(host_link: &Link, mut draft: LinkPlanner<'_>, observed: &Observed) {
     if let Some(function) = Function::of(host_link, observed) {
         // a virtual function adopts a hardware address only while it moves. A later plan restores its other settings on
@@ -440,7 +442,8 @@ fn to_host(host_link: &Link, mut draft: LinkPlanner<'_>, observed: &Observed) {
     draft.relocate(NetnsSide::Host, &host_link.name);
 }
 
-/// Plans all recorded attributes of a netdev on the host.
+/// Plans the recorded attributes of a netdev on the host. Omits [`rdma_netns::DeviceSettings`], which [`rail_to_host`]
+/// plans.
 fn restore_attributes(
     host_link: &Link,
     mut draft: LinkPlanner<'_>,

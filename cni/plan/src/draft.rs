@@ -98,8 +98,8 @@ impl<'a> LinkPlanner<'a> {
         self.link.sysctls.get("ipv6/disable_ipv6") == Some(&1)
     }
 
-    /// Plans the move to the other namespace. The kernel sets the netdev down during the move, and removes its
-    /// addresses, routes and settings.
+    /// Plans the move to the other namespace. The kernel sets the netdev down during the move, removes its addresses
+    /// and routes, and resets its sysctls.
     pub(super) fn relocate(&mut self, to: NetnsSide, name: &InterfaceName) {
         if self.at == to {
             return;
@@ -325,7 +325,7 @@ impl<'a> LinkPlanner<'a> {
     }
 }
 
-/// Clears the state that the kernel removes when a netdev moves to another namespace.
+/// Clears the state that the kernel removes or resets when a netdev moves to another namespace.
 fn forget(link: &mut Link) {
     link.up = false;
     link.addresses.clear();

@@ -160,7 +160,7 @@ pub fn of_children(attachment: &Attachment, observed: &Observed) -> Vec<String> 
 }
 
 fn of_child(rail: &Rail, observed: &Observed) -> Option<String> {
-    // omits IPoIB children: a pod cannot change their partition, and the plan restores their mode
+    // omits IPoIB children: a pod cannot change their partition, and a changed mode is an operation of the plan
     let shared = rail.shared.as_ref().filter(|_| !rail.has_ipoib_child())?;
     let link = locate::child(rail, shared, observed)?;
     let (found, made) = (link.child?, shared.child);

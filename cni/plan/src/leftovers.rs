@@ -83,9 +83,9 @@ pub(super) fn rails_in_pod(attachments: &[Attachment], observed: &Observed) -> V
     indexes.collect()
 }
 
-/// Deletes the sub-devices of an RDMA device that has not returned to the host. The pod made these sub-devices, because
-/// ADD refuses to move an RDMA device that has sub-devices. The kernel moves the RDMA device only after its sub-devices
-/// are deleted, even when the namespace ends.
+/// Plans the deletion of an RDMA device's sub-devices, if the device has not returned to the host. The pod made these
+/// sub-devices, because ADD refuses to move an RDMA device that has sub-devices. The kernel moves the RDMA device only
+/// after its sub-devices are deleted, even when the namespace ends.
 pub(super) fn sub_devices(
     host_device: &RdmaDevice,
     located: &Result<Located<'_, RdmaDevice>, Obstacle>,
@@ -104,8 +104,8 @@ pub(super) fn sub_devices(
     ops.collect()
 }
 
-/// Removes the pod's netdevs whose lower netdev is `link`, the netdev of a rail. Most kinds of upper netdevs stay in
-/// the pod when `link` leaves, and still send and receive through `link` (`macvlan_device_event()`,
+/// Plans the removal of the pod's netdevs whose lower netdev is `link`, the netdev of a rail. Most kinds of upper
+/// netdevs stay in the pod when `link` leaves, and still send and receive through `link` (`macvlan_device_event()`,
 /// `drivers/net/macvlan.c`; `vlan_device_event()`, `net/8021q/vlan.c`). A bridge or bond releases `link`. This plan
 /// does not remove netdevs of other rails, because their own plans move them to the host. ADD refuses a rail whose
 /// lower netdev is another rail.

@@ -10,8 +10,8 @@ use rdma_netns::{Child, Device, Link, LinkType, NetnsSide, Observed, Origin, Rdm
 pub(super) enum Located<'a, T> {
     /// The device is in the pod or on the host.
     At(NetnsSide, &'a T),
-    /// The device does not exist any more. The kernel deletes a virtual netdev with its namespace, and an administrator
-    /// can remove a VF.
+    /// The device does not exist any more, and nothing is expected to make it again. For example, the kernel has
+    /// deleted a virtual netdev with its namespace, or an administrator has removed a VF or its driver.
     Gone,
 }
 

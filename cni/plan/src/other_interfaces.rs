@@ -48,11 +48,12 @@ pub(super) fn of_pod(attachment: &Attachment, observed: &Observed) -> Vec<OtherI
 }
 
 /// Plans rules and routes of the pod's other interfaces, from the addresses and routes of the rails. For each network
-/// to which a rail has a route in the main table, the plan adds
+/// to which a rail has a route in the main table, and for each interface with a less specific route to this network,
+/// the plan adds
 ///
-/// - a rule for each address of the interface;
-/// - the interface's most specific route to the network;
-/// - copies of the pod's routes within the network, because they are more specific than the rail's route.
+/// - a rule for each lasting address of the interface;
+/// - the most specific of these routes;
+/// - copies of the other interfaces' routes within the network, because they are more specific than the rail's route.
 pub fn divert(attachment: &mut Attachment, observed: &Observed) {
     let Some(pod) = &observed.pod else {
         return;
@@ -132,7 +133,7 @@ fn networks(rails: &[Rail]) -> Vec<IpNetwork> {
     networks
 }
 
-/// Returns a rule for each address of `link`. Omits an address that a rule of another program selects.
+/// Returns a rule for each lasting address of `link`. Omits an address that a rule of another program selects.
 fn rules(link: &Link, network: IpNetwork, table: u32, pod: &Namespace) -> Vec<Rule> {
     let is_free = |ip: IpAddr| {
         let mut rules = pod.rules.iter();
@@ -210,8 +211,8 @@ pub fn attach_other_interfaces(attachment: &Attachment, observed: &Observed) -> 
     ops
 }
 
-/// Removes the rules and routes of the pod's other interfaces. The pod's routes are not observed, so the plan removes
-/// recorded routes without knowing whether they exist. The execution ignores a missing route.
+/// Plans the removal of the rules and routes of the pod's other interfaces. The pod's routes are not observed, so the
+/// plan removes recorded routes without knowing whether they exist. The execution ignores a missing route.
 pub(super) fn detach(attachment: &Attachment, observed: &Observed) -> Vec<Op> {
     let Some(pod) = &observed.pod else {
         return vec![];

@@ -83,7 +83,7 @@ pub type Verb<'a> =
     dyn Fn(&Environment, Map<String, Value>, &mut dyn Write) -> Result<(), Failure> + 'a;
 
 impl Plugin {
-    /// Runs one verb and returns the exit code. `output` gets the one JSON object that CNI requires. Answers VERSION
+    /// Runs one verb and returns the exit code. `output` gets the result, or the error object of CNI. Answers VERSION
     /// itself, and calls `verb` for other verbs.
     pub fn run(
         &self,

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Executes the plans that move an attachment's rails into the pod or back to the host. Only this module changes
-//! devices.
+//! Executes the plans that move an attachment's rails into the pod or back to the host. Only this module moves devices.
 
 mod busy;
 mod rebound;
@@ -18,9 +17,10 @@ use rdma_netns::{
 };
 use std::{net::IpAddr, time::Duration};
 
-/// Maximum number of plans in one reconcile. A rail with an IPoIB netdev needs two plans, or three if its driver is
-/// bound again. Any other rail needs one plan. The final empty plan does not count. [`attach`] allows one more plan for
-/// each rail, because udev may rename an IPoIB netdev meanwhile.
+/// Maximum number of plans of an attach. A restore begins to pause and to give up after this number. A rail with an
+/// IPoIB netdev needs two plans, or three if its driver is bound again. Any other rail needs one plan. The final empty
+/// plan does not count. [`attach`] allows one more plan for each rail, because udev may rename an IPoIB netdev
+/// meanwhile.
 const ROUNDS: usize = 4;
 
 /// Time limit for a character device to appear in `/dev`.

@@ -48,7 +48,7 @@ pub enum Error {
     /// The state directory failed during a restore, so the restore is incomplete.
     #[error("{0}; the restore is incomplete, and the record stays: try again")]
     Unfinished(StoreError),
-    /// The verb has done its work, but it could not remove its record, or could not sync the removal to disk.
+    /// The devices are restored, but the verb could not remove or update the record.
     #[error("everything is back on the host, but {0}")]
     Forget(StoreError),
     /// A later version wrote the record. This version leaves the record unchanged.
@@ -135,7 +135,7 @@ pub enum Cause {
     /// A change or an observation failed.
     #[error(transparent)]
     Apply(#[from] ApplyError),
-    /// A container of the pod would get another device than kubelet promised.
+    /// A container of the pod would get another device than kubelet promised, or none.
     #[error(transparent)]
     CharDevice(Box<CharDeviceError>),
     /// A container of the pod would not get the devices of its claim.
@@ -147,7 +147,7 @@ pub enum Cause {
     /// SMC-R failed, and the pod requires it.
     #[error(transparent)]
     Smc(Box<SmcError>),
-    /// The record could not be written.
+    /// The record or the rails file could not be written.
     #[error(transparent)]
     State(#[from] StoreError),
     /// The result could not be written.

@@ -11,10 +11,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Time limit for one GID. The kernel took 11 to 58 ms on a machine that emulates its processor.
+/// Time limit for the GIDs of all rails. The kernel took 11 to 58 ms for a GID on a machine that emulates its
+/// processor.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Time limit for one GID if the table is full, or if ADD does not need the GID.
+/// Time limit, from the same start, for a GID whose table is full or that ADD does not need.
 const SHORT_PATIENCE: Duration = Duration::from_secs(1);
 
 const POLL: Duration = Duration::from_millis(10);
@@ -95,8 +96,8 @@ pub fn drift<K: Kernel>(
     drift
 }
 
-/// Returns the addresses of an ended pod that are still GIDs of shared netdevs. A process then keeps the pod's
-/// namespace alive, although no path leads to the namespace.
+/// Returns the addresses of an ended pod that RDMA devices of its shared netdevs still have as GIDs. A process then
+/// keeps the pod's namespace alive, although no path leads to the namespace.
 pub fn lingering<K: Kernel>(
     kernel: &K,
     attachment: &Attachment,

@@ -8,7 +8,7 @@
 //!       kernel.observe → Observed   reads the kernel's state before the first change
 //!         plan::attach → Vec<Op>    pure: the operations that remain
 //!          store::save              the record, on disk before the first change
-//!                apply              the only loop that changes anything
+//!                apply              the loop that moves the devices and sets their state
 //!     char_devices, claims          the character devices that kubelet promised to containers
 //!         ipam, routing             addresses, and the metrics, tables and rules of their routes
 //!          gids, rails              names for programs in the pod
@@ -65,7 +65,8 @@ A container runtime also starts rdma-cni oci-hook, for containers whose resource
 ",
 };
 
-/// Runs one CNI verb, or the OCI hook of a container. A verb writes one JSON object to `output`.
+/// Runs one CNI verb, the command `plan`, or the OCI hook of a container. A verb writes its result or its error to
+/// `output`.
 pub fn run<K: Kernel>(
     input: Input,
     stdin: &mut dyn Read,

@@ -152,7 +152,7 @@ pub fn observe<K: Kernel>(
     Ok(())
 }
 
-/// Records the new names of RDMA devices after their drivers were bound again.
+/// Records the new names and indexes of RDMA devices after their drivers were bound again.
 pub fn renew(attachment: &mut Attachment, observed: &Observed) {
     let rails = attachment.rails.iter_mut();
     for rail in rails.filter(|rail| rail.driver.is_some()) {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! CDI entries (Container Device Interface, specification 0.5). A container that requests a device by its CDI name gets
-//! the character devices in the device's entry.
+//! CDI entries (Container Device Interface, specification 0.5). A container that gets a device by its CDI name has the
+//! character devices of the device's entry.
 //!
 //! The runtime reads the entry when it creates the container, after the chain's ADD. If a move changes the devices'
 //! numbers, ADD can therefore still update the entry.
 //!
-//! This project has one CDI file, with one entry for each device. This module ignores files of other vendors.
+//! This module writes one CDI file, with one entry for each device. It ignores all other CDI files.
 
 use crate::{CharNode, FileError, file};
 use rdma_netns::DeviceAddress;

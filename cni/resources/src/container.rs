@@ -121,7 +121,7 @@ impl Containers {
         }
     }
 
-    /// Makes the container's directory, or empties an existing one, and returns its path.
+    /// Makes the container's directory, or removes the library files from an existing one, and returns its path.
     ///
     /// # Errors
     /// The directory cannot be made, or an old file cannot be removed.

@@ -111,8 +111,8 @@ pub fn remove(path: &Path) -> Result<bool, FileError> {
 }
 
 /// Returns a file name for the name of a resource or an id. Replaces `/`, which is in names of resources and in ids.
-/// The result does not begin with a dot. Two names can have the same file name. The content of the file shows to which
-/// name it belongs.
+/// The result contains neither `/` nor `..`. Two names can have the same file name. The content of the file shows to
+/// which name it belongs.
 pub(crate) fn file_name(name: &str) -> String {
     let name = name.replace('/', "@").replace("..", "@@");
     state_file::file_name(&name).into_owned()

@@ -87,7 +87,7 @@ pub struct HookArguments {
 
 impl HookArguments {
     /// Parses the arguments. Returns `None` in three cases:
-    /// - an argument is unknown
+    /// - an argument is unknown, or its value is invalid
     /// - there are no limits
     /// - there are limits of RDMA devices and no state directory: DEL and the daemon could not lift such limits
     pub fn of(arguments: &[String]) -> Option<Self> {

@@ -86,7 +86,7 @@ fn newest_first(attachments: &[Attachment]) -> Vec<&Attachment> {
     ordered
 }
 
-/// Returns the readable records of a pod whose devices are not restored.
+/// Returns the readable records of `pod` whose devices are not restored, without returned rails.
 fn attachments(pod: &str, store: &Store) -> Result<Vec<Attachment>, StoreError> {
     let mut found = vec![];
     for key in store.keys(None)? {

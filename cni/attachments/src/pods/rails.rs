@@ -5,7 +5,7 @@ use crate::{Attachment, Rail, Store};
 use rdma_netns::DeviceAddress;
 use std::net::IpAddr;
 
-/// A pod's rails.
+/// A pod's rails of one attachment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodRails {
     /// `namespace/name` of the pod. If the name is unknown: the container's id.
@@ -29,7 +29,7 @@ pub struct PodRail {
     pub rdma: Option<String>,
     /// The PCI functions or auxiliary devices of the rail. The function of the RDMA device comes first.
     pub devices: Vec<DeviceAddress>,
-    /// The rail's addresses in the pod. Omits link-local addresses.
+    /// The rail's addresses in the pod. Omits link-local IPv6 addresses.
     pub addresses: Vec<RailAddress>,
 }
 
@@ -38,12 +38,12 @@ pub struct PodRail {
 pub struct RailAddress {
     /// The address.
     pub ip: IpAddr,
-    /// Index of the address's RoCE v2 GID in the port's GID table (`NCCL_IB_GID_INDEX`). `None`: the kernel has not
-    /// made the GID yet.
+    /// Index of the address's RoCE v2 GID in the port's GID table (`NCCL_IB_GID_INDEX`). `None`: the record has no GID
+    /// of the address, for example because the rail has no RDMA device.
     pub gid_index: Option<u32>,
 }
 
-/// Returns the rails of all pods, from the records of this boot, in the order of the pods' names.
+/// Returns the rails of each attachment, from the unrestored records of this boot, in the order of the pods' names.
 pub fn rails(store: &Store, boot_id: &str) -> Vec<PodRails> {
     let records = super::records(store, boot_id);
     let mut pods: Vec<PodRails> = records.iter().map(PodRails::from).collect();

@@ -2,8 +2,9 @@
 //! Selects the netdevs of the devices that kubelet allocated.
 //!
 //! An id of a shared resource can include all devices of a node. A pod must run even if one of these devices cannot be
-//! attached. So a device without a shareable netdev is no error: the pod uses it only through its character device. The
-//! selection omits a shared device that is down, unless all devices are down.
+//! attached. So a shared device without a netdev for the pod is no error if its GIDs need no netdev, as on InfiniBand:
+//! the pod uses it only through its character device. The selection omits a shared device that is down, unless all
+//! devices are down.
 
 use super::{Chosen, Remark, SelectError, bare, by_address, check_holders, host_use::Naming};
 use crate::allocation::{self, Allotment, Meaning};
@@ -75,7 +76,8 @@ pub(super) fn choose<'a>(
 }
 
 impl<'a> Chosen<'a> {
-    /// Returns the netdev `parent` of the resource's `parents` setting: the device's own netdev, or a VLAN on it.
+    /// Returns the netdev `parent` of the resource's `parents` setting: the device's own netdev or bond, or a VLAN on
+    /// it.
     ///
     /// # Errors
     /// `parent` does not exist, or belongs to another device.
@@ -158,7 +160,7 @@ fn wants_ipoib(conf: &Conf) -> bool {
 /// Returns the RDMA device of `allotment`, with the reason, if the pod uses it without a netdev.
 ///
 /// # Errors
-/// The port is Ethernet, so it has no GIDs without a netdev.
+/// Another attachment has the device, or its port is Ethernet and has no GIDs without a netdev.
 fn by_verbs_alone<'a>(
     conf: &Conf,
     allotment: &Allotment,

@@ -12,7 +12,8 @@ pub enum SelectError {
         "no device on this node is {0}; ip link and rdma link list the devices: correct the configuration, or load the driver"
     )]
     NotFound(String),
-    /// The host needs every matching device. The configuration selects devices by a pattern, and not by name.
+    /// The host needs every matching device, or the device is no network device. The configuration selects devices by a
+    /// pattern, and not by name.
     #[error(
         "no device on this node is {selectors} and free to move: {passed_over}; name the device literally, with \
          mode \"move\", to move it nevertheless"
@@ -33,7 +34,7 @@ pub enum SelectError {
         /// The next step.
         remedy: &'static str,
     },
-    /// An upper netdev of the netdev to be moved does not belong to the host.
+    /// An upper netdev of the netdev to be moved is in the pod, or is also to be moved.
     #[error(
         "{link} is not moved into a pod: {upper} lies on it; attach only one of the two, or {link} by mode \"share\""
     )]

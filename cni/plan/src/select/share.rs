@@ -139,7 +139,7 @@ fn takes_connections(link: &Link) -> bool {
         .is_some_and(|flags| flags & IPOIB_FLAGS_RC != 0)
 }
 
-/// Returns an error if a moved netdev would not work in a pod, or if the host needs the netdev.
+/// Returns an error if `link` cannot be moved into a pod, or if another attachment or the pod has a netdev on it.
 pub(super) fn movable(
     observed: &Observed,
     (link, rdma): (&Link, Option<&RdmaDevice>),

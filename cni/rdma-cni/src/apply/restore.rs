@@ -13,8 +13,9 @@ use rdma_netns::{
 };
 use std::time::Duration;
 
-/// Time limit for repeated tries, from the netdev's return to the host. The restore repeats its tries while another
-/// program, such as a network manager, changes the netdev, while memory is short, or while a driver is busy.
+/// Time limit for repeated tries, from the start of the restore, or from its last move or bind. The restore repeats its
+/// tries while another program, such as a network manager, changes the netdev, while memory is short, or while a driver
+/// is busy.
 const SETTLING: Duration = Duration::from_secs(2);
 
 /// The reasons why an attachment is not restored, one sentence for each.
@@ -23,18 +24,19 @@ const SETTLING: Duration = Duration::from_secs(2);
 pub struct Incomplete {
     /// The reasons, as sentences.
     pub left: Vec<String>,
-    /// True if a later try may succeed, because the kernel returns the devices of a dying namespace with a delay.
+    /// True if a later try may succeed: the kernel returns the devices of a dying namespace with a delay, or a driver
+    /// makes a missing netdev again.
     pub awaited: bool,
     /// True if the pod has more netdevs than one verb may remove under the node's lock. The next verb removes more.
     pub continues: bool,
     /// Indexes of the pod's netdevs that may belong to the host, and that the error message names.
     pub named: Vec<u32>,
-    /// The restored rails. A restored rail may lack attributes that the restore gave up. `None`: the record still has
-    /// all rails.
+    /// The restored rails. A restored rail may lack attributes that the restore gave up. `None`: no rail becomes free
+    /// for other pods.
     pub restored: Option<Box<Restored>>,
 }
 
-/// Makes an error that no later try can avoid, for these reasons.
+/// Makes an error with these reasons. The verb does not wait and try again.
 impl From<Vec<String>> for Incomplete {
     fn from(left: Vec<String>) -> Self {
         Self {
@@ -110,7 +112,7 @@ pub struct GivenUp {
 /// Reason that a verb reports when it leaves netdevs for the next verb to remove.
 const CONTINUES: &str = "the removal of the netdevs that the pod made on its rails continues with the next DEL, GC or ADD";
 
-/// Number of rounds with the same plan and the same refusals after which the restore expects no further change.
+/// Number of repetitions of the same plan, with refusals or binds, after which the restore expects no further change.
 const SAME_ROUNDS: usize = 2;
 
 /// Errors that a temporary state of the machine causes, and not the request.
@@ -335,8 +337,8 @@ fn is_move(op: &Op) -> bool {
 }
 
 /// Returns the attributes to give up: the refused attributes, or all missing attributes if the kernel refused none.
-/// Gives up no attribute of a rail while the rail's plan has a mandatory operation. Gives up nothing if a refusal may
-/// be temporary and no earlier verb tried.
+/// Gives up no attribute of a rail while the rail's plan has a mandatory operation. Gives up nothing of a rail if one
+/// of its refusals may be temporary and no earlier verb tried.
 fn dispensable(plans: &[RailPlan], refused: &[Refusal], tries: Tries) -> Vec<GivenUp> {
     let mut missing = vec![];
     for (rail, plan) in plans.iter().enumerate() {

@@ -78,7 +78,8 @@ impl Directory {
         Ok(Self(fd))
     }
 
-    /// Returns the content of the file `name`. Returns `None` if the file does not exist, or is no regular file.
+    /// Returns the content of the file `name`. Returns `None` if the file does not exist, is no regular file, or has
+    /// more than [`LARGEST`] bytes.
     pub(super) fn read(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
         // do not wait for the writer of a pipe
         let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;

@@ -171,7 +171,7 @@ impl<K: Kernel> Added<K> {
     }
 }
 
-/// An attachment whose record is written and whose devices are moved.
+/// An attachment whose record is written, and the result of its move.
 struct Started {
     attachment: Attachment,
     /// Addresses that IPAM plugins cannot observe.

@@ -18,8 +18,9 @@ use std::{borrow::Cow, net::IpAddr};
 /// use two thirds of a /24, one ADD in half a million would need more requests.
 const TRIES: usize = 32;
 
-/// Returns one answer for each rail. A rail that an earlier plugin put into the pod gets an empty answer. Returns
-/// `None` if the configuration has no IPAM plugin. Records an address on disk before ADD uses it.
+/// Returns one answer for each rail. A rail whose netdev an earlier plugin put into the pod, or that has no netdev,
+/// gets an empty answer. Returns `None` if the configuration has no IPAM plugin. Records an address on disk before ADD
+/// uses it.
 pub(super) fn obtain<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &mut Attachment,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! CHECK: succeeds if the plan from the present to the recorded state is empty. Otherwise CHECK describes each
-//! operation of the plan as a difference.
+//! CHECK: succeeds if the present state equals the recorded state. CHECK describes each operation of the plan between
+//! them as a difference, and also differences that no plan corrects, such as another GID index.
 
 use super::Node;
 use crate::{

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! DEL: restores everything to the host, even if the pod, its record or its namespace no longer exists. A missing
-//! device or record is never an error.
+//! record is no error. A missing device is an error only while the kernel or its driver can still return it.
 
 use super::{Node, teardown};
 use crate::{
@@ -162,8 +162,8 @@ fn rail_names<K>(node: &Node<'_, K>) -> Vec<InterfaceName> {
     names
 }
 
-/// Returns `CNI_IFNAME` if it can be the name of the attachment's only rail: the plugin is the first of the list, and
-/// the pod has no other interface.
+/// Returns `CNI_IFNAME` if it can be the name of the attachment's only rail: it is the pod's only interface in
+/// `prevResult`, and the configuration has devices and IPAM but no `interfaceName`.
 fn named_by_runtime<K>(node: &Node<'_, K>) -> Option<InterfaceName> {
     let conf = node.conf;
     let is_named = matches!(

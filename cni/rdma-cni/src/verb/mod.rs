@@ -107,7 +107,7 @@ impl<'a, K: Kernel> Node<'a, K> {
         })
     }
 
-    /// Observes the present state, including the hardware that `choice` can select.
+    /// Observes the present state, and marks hardware that manages NVLink ([`select::ask_for_rails`]).
     pub fn observe(
         &self,
         choice: &Choice<'_>,
@@ -128,7 +128,7 @@ impl<'a, K: Kernel> Node<'a, K> {
         Ok(self.kernel.open_pod(path)?)
     }
 
-    /// Opens the pod's namespace. Returns `None` if it does not exist.
+    /// Opens the pod's namespace. Returns `None` if `path` does not exist, or leads to no namespace or to the host's.
     pub fn pod_if_there(&self, path: &std::path::Path) -> Result<Option<K::Pod>, Error> {
         match self.kernel.open_pod(path) {
             Ok(pod) => Ok(Some(pod)),

@@ -148,7 +148,7 @@ impl Recovery {
     }
 }
 
-/// Recovers an attachment that was unfinished when the caller read its record as `seen`.
+/// Recovers an attachment that was not settled when the caller read its record as `seen`.
 fn recover_other<K: Kernel>(
     node: &Node<'_, K>,
     seen: Attachment,
@@ -166,7 +166,7 @@ fn recover_other<K: Kernel>(
         log::warn!("{key}: {error}");
         None
     });
-    // the other attachment's ADD is running, and waits for the node's lock, so it does not change devices now
+    // the other attachment's ADD is running, and moves no device now, because this verb holds the node's lock
     if lock.is_none() && seen.phase == Phase::Attaching {
         recovery.holders.push(seen);
         return;

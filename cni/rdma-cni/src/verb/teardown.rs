@@ -77,9 +77,9 @@ fn remember_named<K: Kernel>(node: &Node<'_, K>, attachment: &mut Attachment, er
     }
 }
 
-/// Removes the attachment's rails file after its devices have left the pod, even if IPAM fails later. A file that stays
-/// too long does no harm. Also removes the CDI specifications of the pod's claims, so that no container starts with the
-/// devices of these claims.
+/// Removes the attachment's rails from the rails file after its devices have left the pod, even if IPAM fails later. A
+/// file that stays too long does no harm. Also removes the CDI specifications of the pod's claims, so that no container
+/// starts with the devices of these claims.
 pub fn forget_rails<K: Kernel>(node: &Node<'_, K>, attachment: &Attachment) {
     let (key, pod) = (&attachment.key, attachment.pod.as_deref());
     claims::left(node.store.root(), &key.container);
@@ -95,7 +95,7 @@ pub fn remove_from_rails_file<K>(node: &Node<'_, K>, key: &Key, pod: Option<&str
     }
 }
 
-/// Records the phase of `attachment`, and only logs a failure. Without the phase on disk, another verb repeats the
+/// Records `attachment` with `phase`, and only logs a failure. Without the phase on disk, another verb repeats the
 /// work, and DEL again reports netdevs that may belong to the host. The end of another pod then also leaves shared
 /// SMC-R settings to this attachment.
 pub fn mark<K: Kernel>(node: &Node<'_, K>, attachment: &Attachment, phase: Phase) {
@@ -157,7 +157,7 @@ pub fn devices<K: Kernel>(
 /// Treatment of devices that are neither in the host's namespace nor in the pod's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Elsewhere {
-    /// The same verb tries again later. Until then no rail becomes free for other pods.
+    /// A later try may find the devices. Until then no rail becomes free for other pods.
     Awaited,
     /// The devices stay in the other namespace.
     Left,

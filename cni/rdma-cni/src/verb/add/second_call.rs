@@ -11,8 +11,8 @@ use network_conf::Conf;
 use rdma_netns::{Kernel, Pod};
 use serde_json::Value;
 
-/// Returns the result to pass on if an earlier call in this ADD attached the devices of `key`. Returns `None` in two
-/// similar cases:
+/// Returns the result to pass on if an earlier call in this ADD attached the devices of `key`. Returns `None` for any
+/// other call, also in two similar cases:
 ///
 /// - The runtime repeats the whole ADD, so `prevResult` has no rails.
 /// - The entry requests other devices than the earlier call.
