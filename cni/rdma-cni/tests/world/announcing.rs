@@ -124,7 +124,7 @@ fn a_netdev_that_an_earlier_plugin_placed_is_not_ours_to_announce() {
     assert_eq!(told(&node), []);
 }
 
-/// Refuses announcement number `at`, counted from 1. Other announcements succeed.
+/// Sets `verdict` for announcement number `at`, counted from 1. Other announcements succeed.
 fn refuse(node: &Node, at: usize, verdict: Verdict) {
     let mut number = 0;
     node.kernel.begin();

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of RDMA devices without a netdev: ADD moves the devices that it can move, and logs why the
-//! others stay.
+//! Tests of RDMA devices without a netdev: ADD moves the devices that it can move, and reports why the others stay.
 
 use crate::{
     kubelet::{Cluster, every},
@@ -192,7 +191,7 @@ fn a_shared_ethernet_port_without_netdev_is_an_error_and_infinibands_is_none() {
     }
 }
 
-/// Kubelet reports that all pods share the port, but another program has moved the port's netdev away.
+/// The daemon published the port as shared, but another program has moved the port's netdev away.
 #[test]
 fn a_shared_port_whose_netdev_was_moved_is_no_success_without_rails() {
     let cluster = Cluster::new(RdmaMode::Shared);

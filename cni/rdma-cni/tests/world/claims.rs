@@ -137,8 +137,7 @@ pub(crate) fn pods(cluster: &Cluster, names: &[&str]) -> Vec<Pod> {
     names.iter().map(|name| cluster.node.pod(name)).collect()
 }
 
-/// Returns a node on which the lowest number of a character device becomes free after Prepare. The next move takes
-/// this number.
+/// Returns a node on which the lowest number of a character device is free. The next move takes this number.
 pub(crate) fn with_a_hole() -> (Cluster, Value, Pod) {
     let mut world = furnished(RdmaMode::Exclusive);
     world.unplug("0000:3b:00.0");

@@ -189,7 +189,7 @@ fn check_sees_another_index() {
     assert!(drift.contains(&told), "{drift}");
 }
 
-/// The mounted file has the same content as the runtime's result, and also names the pod.
+/// The mounted file has the same rails as ADD's result, and also names network and container.
 #[test]
 fn the_file_names_its_owner() {
     let leases = Leases::new(1);
@@ -206,7 +206,7 @@ fn the_file_names_its_owner() {
     assert_eq!(file["rails"], result["rails"]);
 }
 
-/// A rail without an RDMA device has no name that programs could use.
+/// A rail without an RDMA device and addresses is not in the rails file.
 #[test]
 fn without_an_rdma_device_there_is_no_file() {
     let mut world = bonds(0);

@@ -48,7 +48,7 @@ fn notes(node: &Node) -> Vec<Note> {
     given_up::read(&node.state.path().join("state")).unwrap()
 }
 
-/// Returns a pod that has changed all attributes of its rail.
+/// Returns a pod that has changed attributes of its rail `rdma0` ([`spoil`]).
 fn spoilt(node: &Node) -> Pod {
     let pod = node.pod("a");
     node.add(&pod, &node.two_rails()).must_succeed();
@@ -56,7 +56,7 @@ fn spoilt(node: &Node) -> Pod {
     pod
 }
 
-/// Changes all attributes of the rail `rdma0` of `pod`.
+/// Changes state, MAC, MTU, queue, flag, alias and alternative name of the rail `rdma0` of `pod`.
 fn spoil(node: &Node, pod: &Pod) {
     let (at, link) = (NetnsSide::Pod, name("rdma0"));
     for op in [

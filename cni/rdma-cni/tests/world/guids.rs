@@ -25,8 +25,8 @@ pub(crate) fn function() -> DeviceAddress {
     FUNCTION.to_owned().try_into().unwrap()
 }
 
-/// Adds an InfiniBand port and a virtual function of it, with the GUIDs `node` and `port`. A zero GUID means that the
-/// physical function has set none.
+/// Returns a world with an InfiniBand port and a virtual function of it, with the GUIDs `node` and `port`. A zero GUID
+/// means that the physical function has set none.
 fn with_function(mode: RdmaMode, nic: Nic, [node, port]: [Guid; 2]) -> World {
     let mut world = furnished(mode);
     world.plug(Nic::infiniband(PF, "mlx5_6"));
@@ -114,7 +114,7 @@ fn own(node: &Node) -> (NetnsId, [Guid; 2]) {
     })
 }
 
-/// Asserts that the host is as before. Ignores numbers and the pods' namespaces.
+/// Asserts that the host is as before, without records. Ignores numbers and the pods' namespaces.
 #[track_caller]
 pub(crate) fn must_be_as_before(node: &Node, before: &Snapshot, what: &str) {
     let left = node.snapshot().without_numbers();

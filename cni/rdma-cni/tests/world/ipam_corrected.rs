@@ -109,7 +109,7 @@ fn the_present_configuration_releases_addresses() {
     node.must_be(&before, "after DEL");
 }
 
-/// A plugin is missing for a while, and another plugin at its path does not know the lease.
+/// The plugin of ADD refuses calls for a while. The plugin of the present configuration does not know the lease.
 #[test]
 fn another_plugins_success_keeps_the_addresses_recorded() {
     let old = Old::new();

@@ -164,7 +164,7 @@ impl Leases {
         Some(serde_json::from_slice(&text).unwrap())
     }
 
-    /// Asserts that host, pods, records, leases and rails files are as before.
+    /// Asserts that host and pods are as before, and that there are no records, leases and rails files.
     #[track_caller]
     pub(crate) fn must_be(&self, before: &Snapshot, what: &str) {
         self.node.must_be(before, what);

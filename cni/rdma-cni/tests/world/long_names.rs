@@ -10,7 +10,7 @@ use std::{collections::BTreeSet, fs, path::PathBuf};
 
 const VF: &str = "0000:3b:00.2";
 
-/// Returns the paths of `rails.json` of all pods of the network.
+/// Returns the paths of `rails.json` of all pods.
 fn rails_files(cluster: &Cluster) -> BTreeSet<PathBuf> {
     let networks = fs::read_dir(cluster.state_dir().join("rails")).unwrap();
     let networks = networks.flatten().filter(|it| it.path().is_dir());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of the whole program on a fake kernel. They run every verb through [`rdma_cni::run`] with real files for
-//! its records, and compare the world before and after.
+//! Tests of the whole program on a fake kernel. They run verbs through [`rdma_cni::run`] with real files for records,
+//! and compare the world before and after.
 
 #![expect(
     clippy::disallowed_methods,

@@ -28,7 +28,7 @@ fn on_link(destination: &str) -> Route {
     }
 }
 
-/// Returns the routes that NetworkManager sets itself, because it sets addresses without prefix routes.
+/// Returns the addresses that NetworkManager sets, without prefix routes, and the routes that it sets itself.
 pub(crate) fn network_manager() -> Vec<Op> {
     let managed = |text: &str| Address {
         flags: IFA_F_NOPREFIXROUTE,
@@ -87,7 +87,7 @@ pub(crate) fn networkd(seconds: u32) -> Vec<Op> {
     ]
 }
 
-/// Returns the routes of scripts that copy the main table for rules by source, with `proto kernel`.
+/// Returns addresses, and the routes of scripts that copy the main table for rules by source, with `proto kernel`.
 fn copied_table() -> Vec<Op> {
     let copied = |route: Route| Route {
         table: 100,

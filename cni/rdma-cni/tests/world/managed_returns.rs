@@ -16,8 +16,8 @@ const AT: NetnsSide = NetnsSide::Host;
 /// Changes by which a network manager sets the netdev up.
 type Meddling = fn(&mut World);
 
-/// A manager sets up the netdev as soon as it returns, step by step between the changes of `rdma-cni`. The manager
-/// finally has set its profile, which equals the recorded state.
+/// A manager changes the netdev between the changes of `rdma-cni`: it sets the netdev down, removes addresses, or sets
+/// its own profile. DEL nevertheless restores the recorded state.
 #[test]
 fn a_manager_in_between_is_a_reason_to_observe_again() {
     let meddling: [(&str, Meddling); 5] = [
@@ -144,7 +144,7 @@ fn a_manager_has_as_long_after_a_move_that_takes_its_time() {
     node.must_be(&before, "after a slow move");
 }
 
-/// Removes all addresses of the netdev. The kernel then removes the routes.
+/// Removes the netdev's addresses that the kernel did not make. The kernel then removes the routes.
 fn take_addresses(world: &mut World) {
     let Some(link) = world.link(HOST, "eth2").cloned() else {
         return;

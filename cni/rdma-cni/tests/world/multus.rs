@@ -105,7 +105,7 @@ fn the_runtimes_name_counts_without_a_record() {
     }
 }
 
-/// Returns the configuration for `bonds`, each with the name of its network.
+/// Returns the configuration of `network` for two `bonds`. `names` is the pattern of the rails' names in the pod.
 fn two_bonds(leases: &Leases, bonds: [&str; 2], network: &str, names: &str) -> Value {
     leases.config(json!({
         "name": network, "interfaceName": names,

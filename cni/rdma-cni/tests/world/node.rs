@@ -73,7 +73,7 @@ impl Answer {
 }
 
 /// Returns a world with two VFs of different PFs. The node's set-up has given them addresses, routes, settings and
-/// names that a move removes.
+/// names that a move removes. A third VF and a sub-function have no such attributes.
 pub(crate) fn furnished(mode: RdmaMode) -> World {
     let mut world = World::new(Some(mode));
     world.plug(Nic::physical("0000:3b:00.0", "ens1np0", "mlx5_0"));
@@ -284,7 +284,7 @@ impl Node {
         config
     }
 
-    /// Starts the program as a runtime does.
+    /// Runs a verb with the input that a runtime passes, in this process.
     pub(crate) fn run(&self, command: &str, pod: Option<&Pod>, config: &Value) -> Answer {
         let mut output = vec![];
         self.run_into(command, pod, config, &mut output);
@@ -451,7 +451,7 @@ impl Node {
         changes
     }
 
-    /// Lists the files in the state directory of attachments.
+    /// Returns the names of the record files and lock files of the network `rails`.
     pub(crate) fn records(&self) -> Vec<String> {
         let directory = self.state.path().join("state/attachments/rails");
         let mut names: Vec<String> = fs::read_dir(directory)

@@ -78,7 +78,8 @@ fn the_other_port_of_a_held_function_goes_to_no_other_pod() {
     node.must_be(&before, "after DEL");
 }
 
-/// The netdev was made after ADD, and is on the host or in the pod. The pod has moved its rail to another namespace.
+/// Another netdev of the function was made after ADD, and is on the host or in the pod. The pod has moved its rail to
+/// another namespace.
 #[test]
 fn a_later_netdev_of_the_function_is_not_taken_for_the_rail() {
     for is_in_pod in [false, true] {

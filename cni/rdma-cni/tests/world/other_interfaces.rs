@@ -61,7 +61,7 @@ fn one_rail_and_the_pods_own_interface_have_a_table_each() {
     }
 }
 
-/// The kernel refuses two changes: one of ADD, and one of the restore after it.
+/// The kernel refuses one change of ADD, or two changes: one of ADD, and one of the restore after it.
 #[test]
 fn any_change_of_add_is_refused() {
     let mut refused = 0;

@@ -78,7 +78,7 @@ impl Network {
         text.lines().map(call).collect()
     }
 
-    /// Returns the probes on the wire, such as `rdma0 10.0.0.70`.
+    /// Returns the probes of each round, such as `rdma0 10.0.0.70`.
     fn probed(&self) -> Vec<Vec<String>> {
         let probed = self.node.kernel.with(|world| world.probed.clone());
         let line = |(link, ip): &(_, IpAddr)| format!("{link} {ip}");

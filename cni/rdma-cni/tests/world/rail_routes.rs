@@ -9,8 +9,8 @@ use crate::{
 use rdma_netns::{Link, LinkChange, RdmaMode, Route, link::MAIN_TABLE};
 use serde_json::{Value, json};
 
-/// Returns gateway and metric of each route of a netdev to `destination`. A route without a metric has the default
-/// metric.
+/// Returns gateway and metric of each route of `link` to `destination` in `table`. A route without a metric has the
+/// default metric.
 fn ways(link: &Link, table: u32, destination: &str) -> Vec<(String, u32)> {
     let wanted = route(destination, "::");
     let to = |it: &&Route| {

@@ -129,7 +129,7 @@ fn two_devices_with_each_others_names() {
     }
 }
 
-/// DEL succeeds, the device does not keep the pod's name, and the log reports this.
+/// DEL succeeds, the device gets a temporary name instead of the pod's name, and a note for `doctor` reports this.
 #[test]
 fn a_name_that_another_device_has_by_now() {
     for mode in [RdmaMode::Exclusive, RdmaMode::Shared] {

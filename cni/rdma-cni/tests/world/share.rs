@@ -262,7 +262,7 @@ fn an_ipvlan_child_has_its_parents_address() {
     leases.must_be(&before, "after DEL");
 }
 
-/// A pod renames its netdev, and makes another netdev with the old name.
+/// A pod renames its netdev. CHECK and DEL find it under the new name.
 #[test]
 fn a_child_is_found_by_more_than_its_name() {
     let leases = Leases::new(1);

@@ -371,8 +371,8 @@ fn the_ipvlan_placeholder_ends_with_del() {
     }
 }
 
-/// Only a DEL reports to the runtime a netdev that may belong to the host. Another pod's ADD, or a GC that recovers the
-/// attachment of a killed DEL, only logs the netdev.
+/// DEL removes a netdev that may belong to the host only after an earlier DEL has named it in its error. After a killed
+/// DEL, another pod's ADD or a GC keeps the netdev, and an error of GC does not count.
 #[test]
 fn a_netdev_that_may_be_the_hosts_is_removed_after_a_del_that_named_it() {
     for restorer in [Restorer::AddOfAnother, Restorer::Gc] {

@@ -82,7 +82,7 @@ fn moved(leases: &Leases, netdevs: &[&str]) -> Value {
     leases.config(json!({ "devices": devices }))
 }
 
-/// Returns the addresses in each call of IPAM, sorted by their text.
+/// Returns `hostAddresses` of each call of IPAM, sorted by their text.
 fn told(leases: &Leases) -> Vec<Vec<String>> {
     let calls = leases.calls().into_iter();
     let told = calls.map(|call| {
@@ -339,7 +339,7 @@ fn an_ipam_that_hangs_costs_other_pods_little_and_once() {
     assert!(asked.count() <= 2, "{log}");
 }
 
-/// The netdev is not on the host any more, and not yet recorded in the pod.
+/// The netdev is not on the host any more, and the record has the phase `attaching`.
 #[test]
 fn a_device_of_a_running_add_is_not_missing() {
     let leases = moving();

@@ -108,7 +108,7 @@ fn the_next_del_puts_back_what_was_refused() {
     let left = record(&node, &pod);
     assert_eq!(left["phase"], "detaching");
     assert_eq!(left["smc"]["returning"][0]["netdev"], "ens1np0", "{left}");
-    // the operator has added the entry again, so DEL must not restore it
+    // the kernel accepts the entry now, so this DEL restores it, although it fails again
     node.kernel.begin();
     node.del(&pod, &config).must_fail(107);
     assert!(record(&node, &pod)["smc"]["returning"].is_null());

@@ -37,7 +37,7 @@ pub(crate) fn config(leases: &Leases) -> Value {
 
 #[test]
 fn the_last_of_three_pods_takes_the_ports_entry_away() {
-    // the pods end in each order, and by each verb
+    // the pods end in several orders, by DEL and by GC
     for order in [[0, 1, 2], [2, 0, 1], [1, 2, 0]] {
         let leases = Leases::new(1);
         let node = &leases.node;
@@ -196,7 +196,7 @@ fn a_pod_that_smc_rv1_would_carry_by_the_parents_gid_stays_tcp() {
     leases.must_be(&before, "after DEL");
 }
 
-/// Adds an operator's entries: under a pnet id of `rdma-cni`, and under the operator's own ids.
+/// Adds an operator's entries, under a pnet id of `rdma-cni` and under the operator's own id, and a user EID.
 pub(crate) fn operate(node: &Node, id: &str) {
     let host = [
         entry(id, Some("ens1np0"), None),

@@ -335,8 +335,8 @@ fn a_name_that_a_living_pods_netdev_has_is_waited_for() {
     node.must_be(&before, "after both");
 }
 
-/// Another pod's netdev keeps its alternative name, which this pod's netdev had. DEL of this pod succeeds,
-/// and the next DEL can remove the name.
+/// Another pod's netdev has this pod's host name as an alternative name, and the kernel refuses to remove it. The DEL
+/// of this pod fails, and the next DEL removes the name.
 #[test]
 fn a_name_that_another_pods_netdev_keeps_is_reported() {
     let before = Node::new(RdmaMode::Exclusive).snapshot();

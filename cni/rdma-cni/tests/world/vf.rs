@@ -109,13 +109,13 @@ fn check(node: &Node, pod: &Pod, config: &Value, result: &Value) -> crate::node:
     node.run("CHECK", Some(pod), &config)
 }
 
-/// Only the type of the documented configuration is changed. The result is the same as with sriov-cni. DEL restores
-/// all settings, and attributes without a field are unchanged.
+/// Only type and device of the documented configuration are changed. The result is the same as with sriov-cni. DEL
+/// restores all settings, and attributes without a field are unchanged.
 #[test]
 fn the_documented_example_does_what_it_does_and_all_of_it_is_put_back() {
     for mode in [RdmaMode::Exclusive, RdmaMode::Shared] {
         let node = Node::new(mode);
-        // every setting differs from its default before ADD
+        // these settings differ from their defaults before ADD
         set(&node, VfSetting::SpoofCheck(true));
         set(&node, VfSetting::Rates(VfRates { min: 1, max: 2 }));
         let (pod, config) = (node.pod("a"), one_rail_set_up(&node));

@@ -114,7 +114,7 @@ fn examples() -> Vec<Example> {
     ]
 }
 
-/// Returns `example` as the plugin on `node` gets it. The function has other settings before.
+/// Returns the configuration of `example` as the plugin on `node` gets it.
 fn handed_over(node: &Node, example: &Example) -> Value {
     let mut config = json!({
         "cniVersion": "0.3.1",

@@ -29,7 +29,7 @@ fn node(kinds: &[VfSettingKind]) -> Node {
     node
 }
 
-/// Counts the changes of settings of `kind` since the process began.
+/// Counts the changes of settings of `kind` since the journal began.
 fn times(node: &Node, kind: VfSettingKind) -> usize {
     let journal = node.kernel.journal();
     let is_it = |op: &&Op| matches!(op, Op::SetVf { setting, .. } if setting.kind() == kind);

@@ -47,7 +47,7 @@ impl<'a> Wrapped<'a> {
         }
     }
 
-    /// Starts the program on this kernel.
+    /// Runs a verb on this kernel.
     pub(crate) fn run(
         &self,
         node: &Node,
