@@ -119,8 +119,8 @@ pub enum ApplyError {
     },
 }
 
-/// Attaches every rail to the pod and sets the `desired` addresses and routes. `observed` is the state before the first
-/// change. Returns the state after the last change.
+/// Attaches every rail to the pod and sets the `desired` addresses and routes. `observed` is the present state. Returns
+/// the state after the last change.
 pub fn attach<K: Kernel>(
     kernel: &K,
     pod: &K::Pod,

@@ -45,8 +45,7 @@ impl<'a> HostUse<'a> {
         }
     }
 
-    /// Returns the reason why only a selector that names `link` literally may select `link`. Returns `None` if every
-    /// selector may select it.
+    /// Returns the reason why a selection by `naming` ignores `link`. Returns `None` if it may select `link`.
     pub(super) fn passes_over(
         &self,
         naming: Naming,

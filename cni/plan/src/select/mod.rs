@@ -73,8 +73,8 @@ pub fn allocated_devices(meanings: &[Meaning], observed: &Observed) -> BTreeSet<
 }
 
 /// Returns the hardware of the RDMA devices that `selectors` can match by name or by their netdev. Returns `None` if
-/// the RDMA device of a matching netdev can be found only by its ports, which `observed` may lack. A virtual netdev,
-/// such as a macvlan, is never a port of hardware.
+/// the selection fails, or if the RDMA device of a matching netdev can be found only by its ports, which `observed` may
+/// lack.
 pub fn selected(
     conf: &Conf,
     selectors: &[Selector],
@@ -127,7 +127,7 @@ fn doubtful(selectors: &[Selector], observed: &Observed) -> BTreeSet<DeviceAddre
     fitting.filter_map(|link| link.parent.clone()).collect()
 }
 
-/// Selects the rails of an ADD with `conf`. `others` are the attachments of running pods.
+/// Selects the rails of an ADD with `conf`. `others` are the attachments whose devices this ADD cannot get.
 pub fn rails(
     conf: &Conf,
     choice: &Choice<'_>,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `rdma-cni plan`, for administrators. Prints the changes that ADD would make, each as an `ip` or `rdma` command.
-//! Reads the same state as ADD, and changes nothing.
+//! `rdma-cni plan`, for administrators. Prints the changes that ADD would make, each as a command such as `ip` or
+//! `rdma`. Reads the same state as ADD, and changes nothing.
 
 use super::{Node, add};
 use crate::{claims, error::Error, vf};
