@@ -11,8 +11,8 @@ const PREFIX: &str = "rdma-";
 /// Number of hexadecimal digits in a name that identify the attachment. Two more digits are the rail's index.
 const DIGITS: usize = 8;
 
-/// Returns the child's name on the host, for rail `index`. The name has a hash of `key`, so other attachments have
-/// other names. Returns `None` if `index` has more than two hexadecimal digits.
+/// Returns the child's name on the host, for rail `index`. A 32-bit hash of `key` in the name distinguishes
+/// attachments. Returns `None` if `index` has more than two hexadecimal digits.
 pub(crate) fn made_as(key: &Key, index: usize) -> Option<InterfaceName> {
     InterfaceName::try_from(format!("{}{index:02x}", of_attachment(key))).ok()
 }

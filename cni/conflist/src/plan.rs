@@ -172,8 +172,8 @@ impl Change {
 }
 
 /// Plans the changes that make the runtime call our plugin with `entry`. `placed` are the files to which this project
-/// has added its entry. In any other file, the entry belongs to the file's author. The plan is empty if a program is
-/// missing that the list or `entry` needs.
+/// has added its entry. In any other file, the entry belongs to the file's author. The plan has an obstacle and no
+/// changes if a program is missing that the list or `entry` needs.
 ///
 /// `placement` does not apply to a single plugin's configuration: it has no own directory, and the list beside it
 /// belongs to this project.
@@ -221,7 +221,8 @@ pub fn attach(
     Plan { changes, obstacle }
 }
 
-/// Returns an obstacle if the list with `entry` needs a program that is missing.
+/// Returns an obstacle if the list with `entry` needs a program that is missing, or if the plugin directories cannot be
+/// read.
 pub fn lacking(
     directory: &Directory,
     runtime: &Runtime,

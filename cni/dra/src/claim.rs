@@ -129,7 +129,8 @@ impl Claim {
     /// Reads the devices of `pool` that `driver` allocated to a claim. `object` is the claim `name` in the API server.
     ///
     /// # Errors
-    /// Another claim has the name, the claim has no device from `pool`, or its parameters are wrong.
+    /// Another claim has the name, the claim has no device from `pool`, or its parameters are wrong or contradict each
+    /// other.
     pub fn read(
         object: &Value,
         name: &ClaimName,

@@ -41,8 +41,8 @@ pub const STATE_DIR: &str = "/var/lib/cni/rdma-cni";
 pub struct Conf {
     /// Fields that every plugin's configuration has.
     pub network: Network,
-    /// True if the plugin is installed and configured as `rdma`, the name of the plugin that it replaces. A drop-in
-    /// moves only RDMA devices, and requires exclusive mode.
+    /// True if `type` is `rdma`, the name of the plugin that this plugin replaces. A drop-in moves only RDMA devices,
+    /// and requires exclusive mode.
     pub drop_in: bool,
     /// The devices to attach. ADD requires them. Only a drop-in can have `None`.
     pub devices: Option<Devices>,

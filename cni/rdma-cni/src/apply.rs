@@ -17,7 +17,7 @@ use rdma_netns::{
 };
 use std::{net::IpAddr, time::Duration};
 
-/// Maximum number of plans of an attach. A restore begins to pause and to give up after this number. A rail with an
+/// Number of plans that an attach can need. A restore begins to pause and to give up after this number. A rail with an
 /// IPoIB netdev needs two plans, or three if its driver is bound again. Any other rail needs one plan. The final empty
 /// plan does not count. [`attach`] allows one more plan for each rail, because udev may rename an IPoIB netdev
 /// meanwhile.
