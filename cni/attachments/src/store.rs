@@ -230,9 +230,7 @@ impl Store {
         let Files { records, killed } = self.files(network)?;
         for key in killed {
             if Some(&key) != own && self.tidy(&key) {
-                log::info!(
-                    "{key}: a verb was killed while it wrote the record; removing its unfinished file"
-                );
+                log::info!("{key}: removed the files that a killed verb left");
             }
         }
         Ok(records.into_iter().collect())

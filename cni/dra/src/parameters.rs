@@ -341,11 +341,11 @@ mod tests {
             ),
             (
                 object(json!({"child": {"mode": "passthru"}})),
-                "child.mode: passthru is not supported: it allows one child",
+                "child.mode: passthru is not supported: a passthru macvlan allows only one child",
             ),
             (
                 object(json!({"routing": {"tableBase": 254}})),
-                "routing.tableBase: must be 0 (no tables), or more than 255",
+                "routing.tableBase: must be 0 (no tables) or more than 255",
             ),
             (
                 object(json!({"routing": {"table": 1000}})),

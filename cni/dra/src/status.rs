@@ -123,7 +123,7 @@ fn condition(device: &Prepared, record: &Record) -> (&'static str, &'static str,
         (true, pods) => (
             "True",
             "Attached",
-            format!("it is in the network of pods: {pods}"),
+            format!("number of pods whose network has it: {pods}"),
         ),
     }
 }
@@ -173,7 +173,7 @@ mod tests {
             "shareID": "s-1",
             "conditions": [{
                 "type": "Ready", "status": "True", "reason": "Attached",
-                "message": "it is in the network of pods: 1",
+                "message": "number of pods whose network has it: 1",
             }],
             "networkData": {
                 "interfaceName": "net1",

@@ -13,7 +13,9 @@ pub fn describe(op: &Op, observed: &Observed) -> String {
     match op {
         Op::MoveRdma { device, .. } => format!("RDMA device {device} is not in the pod"),
         Op::RenameRdma { device, name, .. } => format!("RDMA device {name} is called {device} now"),
-        Op::DeleteSubDevice { device, .. } => format!("there is the sub-device {device}"),
+        Op::DeleteSubDevice { device, .. } => {
+            format!("the sub-device {device} exists, and must be deleted")
+        }
         Op::MoveLink { link, name, .. } => {
             format!("{link} is on the host, not in the pod as {name}")
         }
@@ -39,7 +41,7 @@ pub fn describe(op: &Op, observed: &Observed) -> String {
         }
         Op::BindDriver { device, driver } => format!("{driver} is not bound to {device}"),
         Op::AddRule { rule, .. } => format!("the rule \"{rule}\" is gone"),
-        Op::RemoveRule { rule, .. } => format!("there is the rule \"{rule}\""),
+        Op::RemoveRule { rule, .. } => format!("the rule \"{rule}\" exists, and must be removed"),
         Op::AddPnet { entry, .. } => {
             let port = entry
                 .rdma
@@ -169,12 +171,12 @@ fn of_child(rail: &Rail, observed: &Observed) -> Option<String> {
     match found {
         _ if found == made => None,
         Child::Ipvlan { .. } => Some(format!(
-            "{differs}: all ipvlan children of {parent} are, and a pod with NET_ADMIN has set it; the next ADD on \
-             {parent} sets it back"
+            "{differs}: a pod with NET_ADMIN changed the mode of all ipvlan children of {parent}; the next ADD on \
+             {parent} restores it"
         )),
         _ => Some(format!(
-            "{differs}: the mode decides which frames of {parent} it takes in, mode source takes in the frames of \
-             any senders that it names"
+            "{differs}: the mode determines which frames of {parent} it receives; in mode source it receives the frames of \
+             the senders that it lists"
         )),
     }
 }

@@ -139,7 +139,7 @@ pub enum Obstacle {
     },
     /// The pod has netdevs that are not rails. Another plugin may have moved them from the host into the pod.
     #[error(
-        "{links}, as a netdev of the host that another plugin moved: a DEL that finds it again removes it; to keep it, move it \
+        "{links}, so it may be a netdev of the host that another plugin moved: the next DEL removes it; to keep it, move it \
          to the host"
     )]
     MayBeHosts {

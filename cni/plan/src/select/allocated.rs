@@ -184,7 +184,7 @@ fn by_verbs_alone<'a>(
         }
         None => "it has no netdev on the host",
         Some(link) if link.link_type == LinkType::Infiniband && !wants_ipoib(conf) => {
-            "its netdev is InfiniBand's, and neither mode \"share\", child.type \"ipoib\" nor pkey asks for a child of it"
+            "its netdev is InfiniBand, and the configuration requests no child of it (mode \"share\", child.type \"ipoib\" or pkey)"
         }
         Some(_) => return Ok(None),
     };

@@ -196,7 +196,7 @@ fn salvage<K: Kernel>(
         let rails = lost_rails(node, &observed);
         for rail in &rails {
             log::warn!(
-                "{} was restored without a record, as {} on the host",
+                "restoring {} without a record, as {} on the host",
                 rail.pod_name,
                 rail.name()
             );
