@@ -72,8 +72,7 @@ pub struct Chain {
     pub runtime: Runtime,
     /// Place where the daemon writes the entry.
     pub placement: Placement,
-    /// True if the configuration file names the resources that `rdma-cni` attaches. False: `rdma-cni` attaches all
-    /// offered resources.
+    /// True if `plugin` has the field `resources`, which names the resources that `rdma-cni` attaches.
     pub names_resources: bool,
     /// Configuration of `rdma-cni`.
     pub entry: Entry,
@@ -108,8 +107,8 @@ impl Chain {
         self
     }
 
-    /// Adds the offered resource `names` to the entry. Adds no name if the file names the devices or resources to
-    /// attach, or if `rdma-cni` attaches all `names` by default.
+    /// Adds the resources `names` of the file to the entry. Adds no name if `plugin` names the devices or resources to
+    /// attach, if the runtime passes the device (`deviceID`), or if `rdma-cni` attaches all `names` by default.
     pub(super) fn attaching<'a>(mut self, names: impl Iterator<Item = &'a ResourceName>) -> Self {
         let names: Vec<&str> = names.map(ResourceName::as_str).collect();
         let is_attached = |name: &&str| self.attaches(name);
@@ -121,8 +120,8 @@ impl Chain {
         self
     }
 
-    /// Returns the `names` that `rdma-cni` does not attach. Returns no name if the entry does not use kubelet's
-    /// allocations.
+    /// Returns the `names` that `rdma-cni` does not attach. Returns no name if `rdma-cni` does not query kubelet for a
+    /// pod's devices, or if the runtime passes the device (`deviceID`).
     pub fn unattached<'a>(&self, names: impl Iterator<Item = &'a ResourceName>) -> Vec<&'a str> {
         let takes_device_id = parsed(&self.entry).is_ok_and(|conf| conf.takes_device_id());
         if !self.asks_kubelet() || takes_device_id {
@@ -181,7 +180,7 @@ impl Chain {
         }
     }
 
-    /// Returns true if `rdma-cni` moves every netdev into pods. A bond cannot be moved.
+    /// Returns true if `mode` is `move`: pods get no child netdevs, and no bonds, which cannot be moved.
     pub fn moves(&self) -> bool {
         parsed(&self.entry).is_ok_and(|conf| conf.mode == Mode::Move)
     }

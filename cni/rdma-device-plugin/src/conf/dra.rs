@@ -27,8 +27,8 @@ struct Section {
 #[serde(try_from = "String")]
 struct DriverName(String);
 
-/// Resources that Kubernetes allocates by claims. The daemon serves them as a DRA driver, and its device plugin does
-/// not advertise them.
+/// Configuration of the DRA driver. Kubernetes allocates its resources by claims, and the device plugin does not
+/// advertise them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dra {
     /// Name of the DRA driver.
@@ -37,7 +37,7 @@ pub struct Dra {
     pub resources: Option<Vec<ResourceName>>,
     /// True if containers get the metadata of their devices ([`metadata`](::dra::metadata)).
     pub metadata: bool,
-    /// True if Kubernetes evicts the pods of unhealthy devices.
+    /// True if Kubernetes evicts pods whose claims have an unhealthy device.
     pub evict: bool,
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Configuration of eRDMA NICs. It is the section `erdma` of the daemon's own format, or flags named like the eRDMA
-//! agent's flags.
+//! Configuration of eRDMA NICs: the section `erdma` of the daemon's own format, and flags named like the eRDMA agent's
+//! flags, which override the section.
 
 use super::{
     Allocate, Ids, NIC_IDS, ResourceConf, ResourceName, Selector,
@@ -101,7 +101,7 @@ impl Erdma {
         self.origin != Origin::Foreign && self.prefer_driver.is_some() && self.reload_driver
     }
 
-    /// Returns the default resource, for a file that configures no resource.
+    /// Returns the default resource, for a configuration without `resources`.
     pub(super) fn resource(&self, name: ResourceName) -> ResourceConf {
         let ids = Ids::PerNic {
             count: NIC_IDS,
@@ -115,7 +115,7 @@ impl Erdma {
 }
 
 impl Exposed {
-    /// Returns true if the pattern matches every instance. The daemon then does not need the instance's id.
+    /// Returns true if the instance's pattern is `i-*`. The daemon then does not need the instance's id.
     pub fn is_for_every_instance(&self) -> bool {
         self.instance.to_string() == "i-*"
     }

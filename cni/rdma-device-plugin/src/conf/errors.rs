@@ -55,7 +55,7 @@ impl TryFrom<String> for Name {
     }
 }
 
-/// Returns true if the kernel can use this name for a counter or a health reporter.
+/// Returns true if `name` has the form of the kernel's names for counters and health reporters.
 pub(super) fn is_name(name: &str) -> bool {
     let inner = |it: u8| it.is_ascii_alphanumeric() || it == b'_' || it == b'-';
     (1..=LONGEST_NAME).contains(&name.len()) && name.bytes().all(inner)

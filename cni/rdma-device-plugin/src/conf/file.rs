@@ -27,7 +27,7 @@ impl Conf {
         Self::parse(&text_of(file)?, file)
     }
 
-    /// Reads the file for `install`, which needs only `chain`.
+    /// Reads the file for `install`, which also accepts a file that has only `chain`.
     ///
     /// # Errors
     /// The file cannot be read, or has an error.

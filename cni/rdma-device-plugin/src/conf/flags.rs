@@ -151,8 +151,8 @@ impl Flags {
         }
     }
 
-    /// Returns true if a container gets all NICs. Returns `None` if no flag decides this. A flag that names NICs also
-    /// gives a container all of these NICs, as in the eRDMA agent.
+    /// Returns true if a container gets all NICs. `--allocate-all-devices` decides this. Without this flag, a container
+    /// gets all NICs that `--exposed-local-eris` names, as in the eRDMA agent. Without both flags, returns `None`.
     fn allocates_all(&self) -> Option<bool> {
         let named = self.exposed_local_eris.as_ref();
         let together = named.filter(|patterns| !patterns.0.is_empty());

@@ -8,9 +8,8 @@
 //! | `foreign::config_list` | k8s-rdma-shared-dev-plugin | `configList` |
 //! | `foreign::resource_list` | sriov-network-device-plugin | `resourceList` |
 //!
-//! A file of each format may also have `chain`, `dra`, `errors`, `lldp`, `reporters` and `fabric`. The module `file`
-//! recognises the format. The command line (`flags`) overrides the file. Each other module contains one part of a
-//! configuration.
+//! A file of each format may also have the fields [`COMMON`]. The module `file` recognises the format. The command line
+//! (`flags`) overrides the file. Each other module contains one part of a configuration.
 
 pub mod chain;
 pub mod dra;
@@ -74,7 +73,7 @@ pub struct Conf {
     pub chain: Option<Chain>,
     /// Resources that are allocated by claims. `None`: no resource is.
     pub dra: Option<Dra>,
-    /// Thresholds of error counters. A device above a threshold is unhealthy. Empty: the daemon reads no counters.
+    /// Thresholds of error counters. A device above a threshold is unhealthy. Empty: no counter affects health.
     pub errors: Vec<ErrorThreshold>,
     /// Source from which the daemon learns the NICs' switches. `None`: the daemon does not observe the switches.
     pub lldp: Option<Lldp>,
@@ -117,7 +116,7 @@ impl Conf {
 pub struct Parsed {
     /// The configuration.
     pub conf: Conf,
-    /// One sentence for each ignored field, and for each resource that the daemon leaves out.
+    /// One sentence each, such as for an ignored field, an overridden value or a resource that the daemon leaves out.
     pub remarks: Vec<String>,
 }
 
@@ -132,8 +131,8 @@ pub struct ResourceConf {
     pub ids: Ids,
     /// True if the configuration does not set the number of ids.
     pub has_default_count: bool,
-    /// Selectors of the resource's devices. A device must match at least one selector. Empty: the resource has all
-    /// devices with an RDMA device.
+    /// Selectors of the resource's devices. A device must match at least one selector. Empty: all devices with an RDMA
+    /// device match.
     pub devices: Vec<Selector>,
     /// Patterns for the parent netdev of pods' child netdevs. Empty: `rdma-cni` chooses the parent.
     pub parents: Vec<Text>,
@@ -171,12 +170,12 @@ impl ResourceConf {
     }
 }
 
-/// Number of healthy devices that a resource must have. With fewer healthy devices, the daemon lets no pod start with
-/// the resource.
+/// Number of healthy devices that a resource must have. With fewer healthy devices, all ids of the resource are
+/// unhealthy, and pods that request it wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "Value")]
 pub enum Require {
-    /// The largest number of devices that the daemon has observed.
+    /// All devices: those that are present, and those that are gone from the node's bus.
     All,
     /// A fixed number.
     Number(u32),
@@ -194,8 +193,7 @@ impl fmt::Display for Require {
 /// Scheme of a resource's ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ids {
-    /// Ids `0`, `1` and so on. With an id, a container gets all devices, or one device near the NUMA node that kubelet
-    /// chose.
+    /// Ids `0`, `1` and so on. With an id, a container gets all devices, or the one device of the id.
     Shared {
         /// Number of ids.
         count: u32,
@@ -213,13 +211,13 @@ pub enum Ids {
     Exclusive,
 }
 
-/// Devices that a container gets with an id of a shared resource.
+/// Devices that a container gets with an id of a resource that is not exclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Allocate {
     /// All devices of the resource.
     All,
-    /// One device near the pod's CPUs.
+    /// The one device of the id, whose NUMA node kubelet knows.
     Numa,
 }
 

@@ -2,9 +2,9 @@
 //! Section `reporters`: the health reporters of devlink whose state `error` makes a NIC unhealthy. A configuration file
 //! of any format can have this section. `docs/device-plugin-conf.md` describes it.
 //!
-//! Most reporters are not suitable. After a recovery, devlink skips further recoveries for a grace period, and then
-//! also sets the reporter to `error` (`net/devlink/health.c`). Two timeouts of a transmit queue are enough for this
-//! state. The reporters `tx` and `rx` report on queues that RDMA does not use.
+//! Most reporters are not suitable. For a grace period after a recovery, devlink attempts no further recovery, and an
+//! error in this period leaves the reporter in state `error` (`net/devlink/health.c`). Two timeouts of a transmit queue
+//! are enough for this state. The reporters `tx` and `rx` report on queues that RDMA does not use.
 
 use super::errors::is_name;
 use conf_reader::{Field, Wrong};

@@ -26,7 +26,7 @@ use tokio::{
 /// Time limit for kubelet's answer.
 const LIMIT: Duration = Duration::from_secs(2);
 
-/// Interval of requests to kubelet while a pod has ids.
+/// Interval of requests to kubelet.
 const PAUSE: Duration = Duration::from_secs(10);
 
 /// Time after kubelet's start in which kubelet may not drop ids yet, because it has not read its pods from all sources
@@ -76,8 +76,8 @@ impl FormerIds {
         Ok(have_ids(&pods, &by_claims))
     }
 
-    /// Calls [`drop_ended`](Self::drop_ended) after each registration, and repeatedly while a pod has ids. Never
-    /// returns.
+    /// After each registration, calls [`drop_ended`](Self::drop_ended) repeatedly for the time [`START`], and as long as
+    /// a pod has ids or kubelet does not answer. Never returns.
     pub(super) async fn follow(&self) {
         loop {
             self.registered.notified().await;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon as a DRA driver. For the resources that the configuration names under `dra`, Kubernetes allocates devices
-//! by claims instead of the device plugin's ids.
+//! The daemon as a DRA driver. For the resources of the configuration's section `dra`, Kubernetes allocates devices by
+//! claims instead of the device plugin's ids.
 //!
 //! | module | |
 //! |---|---|
@@ -34,7 +34,7 @@ use crate::{
 };
 use std::io;
 
-/// Starts the DRA driver, which runs until the result is dropped. Returns `None` if no resource is allocated by claims.
+/// Starts the DRA driver. Dropping the result ends it. Returns `None` if the configuration has no section `dra`.
 /// Removes the sockets of killed daemons, if `presence` shows which daemons run.
 ///
 /// # Errors

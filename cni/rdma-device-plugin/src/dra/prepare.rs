@@ -75,7 +75,7 @@ impl Preparer {
         &self.driver
     }
 
-    /// Prepares `claim`. A claim that is already prepared does not change. Waits for absent devices until `end`.
+    /// Prepares `claim`. A claim that is already prepared keeps its devices. Waits for absent devices until `end`.
     pub(super) async fn prepare(&self, claim: &ClaimName, end: Instant) -> Result<Record> {
         if !claim.has_plain_uid() {
             bail!("claim {claim} has no usable uid");

@@ -45,7 +45,7 @@ impl Answered {
                     cure,
                 });
             }
-            // send nothing: kubelet does not report the pod yet. Kubelet repeats the call, and the pod is then known
+            // send nothing: the pod is unknown, because kubelet does not report it yet. Kubelet repeats the call
             (Some(_), _) => {}
         }
     }

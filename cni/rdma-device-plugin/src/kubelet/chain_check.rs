@@ -52,7 +52,7 @@ pub(super) async fn check(
         .filter_map(|id| context.grants.given_at(resource.as_str(), id));
     let since = granted.max().unwrap_or(SystemTime::UNIX_EPOCH);
     let read = move || {
-        // no check is necessary: `uninstall` has removed `rdma-cni` from the node meanwhile
+        // no check is possible while no list has `rdma-cni`, for example because `uninstall` has removed it meanwhile
         if !is_chained(&state_dir) {
             return Ok(Made::Unknown);
         }

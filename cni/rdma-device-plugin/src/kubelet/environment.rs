@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Writes the files with a pod's rails and limits for a container. The daemon writes them before the runtime creates
-//! the container, because the rails are known only then.
+//! Writes a container's files with its limits, its pod's rails, and variables for libraries. The daemon writes them at
+//! PreStartContainer, because the pod's rails are unknown at Allocate.
 
 use super::{holder::Holder, plugin_context::PluginContext, service::Promised};
 use crate::{chain::record, conf::ResourceName, node::Node, offer::Environment};
@@ -130,9 +130,9 @@ fn in_words(error: impl Display) -> String {
     error.to_string()
 }
 
-/// Writes the files that the resources of `container` require. If two resources have the same file, they mount the same
-/// directory, and the runtime may use either mount. Each file therefore contains the `grants` of all resources with
-/// this file.
+/// Writes the files that the resources of `container` require. If two resources of a container have files, their
+/// directories are mounted at the same path, and the container may see either of them. Each file therefore describes the
+/// `grants` of all resources with this file.
 fn write_libraries<K: Kernel>(
     containers: &Containers,
     container: &Container,

@@ -18,7 +18,7 @@ pub(super) struct Holder {
     pub(super) namespace: String,
     pub(super) pod: String,
     pub(super) container: String,
-    /// Kubelet's allocations to the container, as pairs of resource and id. Empty if the daemon did not query kubelet.
+    /// Kubelet's allocations to the container, as pairs of resource and id. `own_accelerators` leaves them empty.
     pub(super) allocated: Vec<(String, String)>,
 }
 
@@ -46,7 +46,8 @@ pub(super) async fn of(
     Ok(holder(&pods, resource, ids))
 }
 
-/// Logs the daemon's decision on a container's start. Names the container if kubelet reported it.
+/// Logs the daemon's decision on a container's start. Names the container if kubelet reported it. If kubelet did not
+/// answer, logs only kubelet's error.
 pub(super) fn log_verdict(
     resource: &ResourceName,
     ids: &[String],

@@ -178,8 +178,8 @@ impl Task {
         }
     }
 
-    /// Answers kubelet's calls while a newer daemon offers the resource, and does nothing else. Returns when the newer
-    /// daemon has ended.
+    /// Waits while a newer daemon offers the resource. The server still answers kubelet's calls. After the end of the
+    /// newer daemon, prepares a registration at a new socket.
     async fn rest(&mut self) {
         self.info("another daemon takes over".into());
         if self.role.wait_for(|role| role.leads).await.is_err() {
@@ -274,7 +274,8 @@ impl Task {
         }
     }
 
-    /// Waits while the resource is registered. Returns when kubelet may no longer have the registration.
+    /// Waits while the resource is registered. Returns when the registration must be checked: kubelet's stream has
+    /// ended, kubelet's directory or this daemon's role has changed, or the plugin has registered again.
     async fn while_registered(&mut self, registered: Registered) {
         let is_due = registered.detached && self.role.borrow().is_alone;
         // keep an earlier time: each write in kubelet's directory would otherwise restart the delay
@@ -402,7 +403,7 @@ impl Task {
         }
     }
 
-    /// Waits for a change of kubelet's directory, at most for `limit`.
+    /// Waits for a change of kubelet's directory, at most for `limit`. `None`: without a limit.
     async fn pause(&mut self, limit: Option<Duration>) {
         let end = Instant::now() + limit.unwrap_or_default();
         tokio::select! {
@@ -421,7 +422,8 @@ async fn other(directories: &mut watch::Receiver<u64>, path: &std::path::Path, k
     }
 }
 
-/// Returns when kubelet's last stream has ended, or when kubelet has not opened a stream within [`STREAM_TIMEOUT`].
+/// Returns when kubelet's newest stream has ended and no new one follows, or when kubelet has not opened a stream within
+/// [`STREAM_TIMEOUT`] after the registration.
 async fn lost(count: &mut watch::Receiver<Count>, registered: Registered) {
     let opened = count.wait_for(|count| count.opened > registered.streams);
     let is_opened = tokio::time::timeout_at(registered.at + STREAM_TIMEOUT, opened)

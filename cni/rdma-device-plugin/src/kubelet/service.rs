@@ -89,8 +89,8 @@ impl Service {
             .ok_or_else(|| Status::unavailable(format!("{} is no longer offered", self.resource)))
     }
 
-    /// Returns the containers' devices according to the last observation. Observes the hardware again if a character
-    /// device no longer exists.
+    /// Returns the containers' devices according to the last observation. If a device cannot be granted, or a character
+    /// device no longer exists, observes the hardware again and returns the devices according to this observation.
     async fn answers(
         &self,
         requests: &[ContainerAllocateRequest],
@@ -266,7 +266,7 @@ impl Service {
         }
     }
 
-    /// Checks that the devices of a container with `ids` exist. If a device is missing, the error contains the reason.
+    /// Checks that a container with `ids` still gets the devices of its grants. Returns the promises of Allocate.
     async fn are_in_place(&self, ids: &[String]) -> Result<Promised, Refused> {
         // observe without ports: the firmware of another device may not answer, and must not delay this container
         let now = self.context.hardware.presence_blocking().await;

@@ -72,7 +72,8 @@ impl Streams {
         self.count.send_modify(|count| count.options_requests += 1);
     }
 
-    /// Opens a stream that sends the whole device list at once and after each change.
+    /// Opens a stream. While this daemon leads and no newer stream exists, the stream sends the whole device list at
+    /// once and after each change.
     pub fn open(&self) -> ReceiverStream<Result<ListAndWatchResponse, Status>> {
         let (lists, stream) = mpsc::channel(1);
         tokio::spawn(self.clone().feed(lists));

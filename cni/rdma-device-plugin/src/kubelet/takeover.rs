@@ -36,7 +36,7 @@ use tonic::{Request, Status, transport::Server};
 const WHY: &str = "no plugin at this socket: one daemon is replacing another";
 
 /// Makes the kubelet at the socket `kubelet` forget its client for `resource`. For this, registers a socket at which
-/// `service` refuses all calls. Returns an error with the reason if kubelet still has the client.
+/// `service` refuses all calls. Returns an error if this registration does not fail for this reason.
 pub async fn detach(
     kubelet: &Path,
     resource: &ResourceName,

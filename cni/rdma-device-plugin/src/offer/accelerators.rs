@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Accelerators<'a> {
     /// True if `all` are the container's own accelerators. False if `all` are the accelerators of the whole node.
     pub own: bool,
-    /// Accelerators by address.
+    /// The accelerators.
     pub all: Vec<&'a Accelerator>,
     /// CPU socket of each NUMA node.
     pub sockets: &'a BTreeMap<u32, u32>,
@@ -19,7 +19,7 @@ pub struct Accelerators<'a> {
 /// Distance of a device from its nearest accelerators.
 pub(super) struct Near {
     pub(super) distance: Distance,
-    /// Indices of the nearest accelerators.
+    /// Indices of the nearest accelerators in [`Accelerators::all`]. Empty if `distance` is [`Distance::Far`].
     pub(super) accelerators: Vec<usize>,
 }
 

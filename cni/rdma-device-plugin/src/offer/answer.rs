@@ -28,8 +28,11 @@ pub struct Allocation {
 }
 
 impl Offer {
-    /// Returns the container's devices for `ids`, and the grant of each id. Grants only devices that are present and
-    /// healthy. If an id has several devices, leaves out absent or unhealthy devices and logs their names.
+    /// Returns the devices and variables of a container with `ids`, and the grant of each id. Grants only devices that
+    /// are present and healthy. If an id has several devices, leaves out and logs absent or unhealthy devices.
+    ///
+    /// # Errors
+    /// An id is unknown or unhealthy, or has no usable device.
     pub fn answer(
         &self,
         ids: &[String],
@@ -104,10 +107,10 @@ impl Offer {
     }
 
     /// Returns the devices at the indices `places` for a container with a claim. Grants only devices that are present
-    /// and healthy. Logs the names of absent or unhealthy devices.
+    /// and healthy. Leaves out and logs absent or unhealthy devices.
     ///
     /// # Errors
-    /// No device is usable, for the reason given.
+    /// None of the devices is usable, or the whole offer is held back ([`Offer::short`]). The error is the reason.
     pub fn allocate(&self, places: &[usize], inventory: &Inventory) -> Result<Allocation, String> {
         if let Some(why) = &self.short {
             return Err(why.clone());
@@ -143,9 +146,9 @@ impl Offer {
         ))
     }
 
-    /// Returns the devices at the indices `places` that are present and healthy, and their grants. Logs the names of
-    /// absent or unhealthy devices. `whose` describes the container for the log. If no device remains, the error
-    /// contains the reason.
+    /// Returns the devices at the indices `places` that are present and healthy, and their grants. Logs absent or
+    /// unhealthy devices. `whose` describes the id or claim for the log. If no device remains, the error contains the
+    /// reasons.
     fn present(
         &self,
         places: &[usize],
@@ -215,7 +218,7 @@ impl Offer {
         })
     }
 
-    /// Returns `rdma_cm` if one of the `granted` devices can use it.
+    /// Returns `rdma_cm` if it is in `/dev/infiniband`, unless none of the `granted` devices can use it.
     fn connection_manager<'a>(
         &self,
         granted: &[&OfferedDevice],

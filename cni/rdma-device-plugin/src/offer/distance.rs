@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Distance of two PCI functions, in the steps of `nvidia-smi topo -m`. NCCL uses the same steps without NODE
-//! (`ncclTopoSetPaths()` in `src/graph/paths.cc`).
+//! Distance of two PCI functions, in the steps of `nvidia-smi topo -m` and two more: root port and socket. NCCL has no
+//! step NODE (`ncclTopoSetPaths()` in `src/graph/paths.cc`).
 
 use rdma_netns::PciPath;
 use std::{collections::BTreeMap, fmt};
@@ -12,7 +12,7 @@ pub enum Distance {
     Switch,
     /// Through several PCI switches, and no root port: PXB.
     Switches,
-    /// Through the root port that both functions share.
+    /// Through the root port that both functions share, and no switch that they share.
     RootPort,
     /// Through the host bridge: PHB.
     HostBridge,

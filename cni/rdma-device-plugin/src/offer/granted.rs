@@ -22,8 +22,8 @@ pub struct Stale {
 /// `rdma-cni` updates the CDI entry of a device that it moves.
 ///
 /// # Errors
-/// Names the first device that the container would not get, or the first path that belongs to a device outside
-/// `grants`.
+/// Names the first device that has no RDMA device now, or the first path that is missing, has another device number, or
+/// belongs to a device outside `grants`.
 pub fn still_as_granted(grants: &[&Grant], inventory: &Inventory) -> Result<(), Stale> {
     let stale = |cure, why| Err(Stale { why, cure });
     let mut by_path = vec![];

@@ -71,8 +71,8 @@ fn numa_nodes(indices: &[usize], devices: &[OfferedDevice]) -> Vec<u32> {
     }
 }
 
-/// Returns the device of each of `count` ids. All devices get equal numbers of ids. When a device appears or
-/// disappears, as few ids as possible get another device.
+/// Returns the device of each of `count` ids. The devices get about equal numbers of ids. When a device appears or
+/// disappears, only few ids get another device.
 ///
 /// The function uses rendezvous hashing: every pair of id and device has a weight, and the pairs are assigned in
 /// descending order of weight until each device has its share.
@@ -96,8 +96,8 @@ fn spread(count: u32, devices: &[OfferedDevice]) -> Vec<usize> {
     chosen.into_iter().flatten().collect()
 }
 
-/// Returns the weight of an id and an address. It is the same on every node and in every version. It is FNV-1a over id
-/// and address, followed by the last step of MurmurHash3, because FNV's upper bits hardly depend on the last byte.
+/// Returns the weight of an id and an address. It is the same on every node and in every version. It is FNV-1a over
+/// address and id, followed by the last step of MurmurHash3, because FNV's upper bits hardly depend on the last byte.
 fn weight(id: u64, address: &str) -> u64 {
     let mut hasher = FnvHasher::default();
     hasher.write(address.as_bytes());

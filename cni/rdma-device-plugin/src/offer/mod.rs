@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Offers of a node to kubelet: a pure function of configuration, hardware and health.
+//! Offers of a node to kubelet and DRA: a pure function of configuration, hardware, health and earlier offers.
 //!
 //! | module | owns |
 //! |---|---|
 //! | `select` | devices of a resource |
 //! | `parent` | netdev that pods are attached to, if a resource names it |
 //! | `previous` | devices of earlier offers, because the daemon cannot observe a netdev in a pod |
-//! | `unnamed` | devices that a resource has only if its selectors name them |
+//! | `unnamed` | reasons for leaving a device out, mostly if no selector names it |
 //! | `required` | required number of devices, and the kernel's rdma controller for limits |
 //! | `sharers` | number of ids of shared devices, by their GID tables |
 //! | `ids` | devices of each id |
@@ -53,7 +53,7 @@ use rdma_netns::{DeviceAddress, Hca, Inventory, PciPath, RdmaCgroup};
 use rdma_resources::{ContainerLimits, Resource, Sharing, published::Devices};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// An advertised resource.
+/// A resource that the daemon advertises, with its devices and ids.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Offer {
     /// Name of the resource.
@@ -62,8 +62,8 @@ pub struct Offer {
     pub kind: Ids,
     /// Sharing of the devices: exclusive or shared.
     pub sharing: Sharing,
-    /// True if a GID table determined the number of ids. Pods may have these ids, so later daemons do not offer fewer
-    /// ids by default until the node reboots.
+    /// True if later daemons must not offer fewer ids by default until the node reboots, because pods may have these
+    /// ids. Only for ids whose number is limited by GID tables.
     pub keeps_count: bool,
     /// Devices by address.
     pub devices: Vec<OfferedDevice>,
@@ -82,7 +82,8 @@ pub struct Offer {
     /// Number of devices that the resource should have: the configured number, or otherwise the number of present and
     /// gone devices.
     pub expected: usize,
-    /// Reason why no id is healthy. The resource has fewer devices than it requires, or the node cannot set its limits.
+    /// Reason that makes all ids unhealthy: fewer healthy devices than required, RDMA limits that the node cannot set,
+    /// or a missing connection manager.
     pub short: Option<String>,
 }
 
@@ -332,8 +333,8 @@ impl Offer {
         self.ids.iter().map(device).collect()
     }
 
-    /// Returns the number of ids if GID tables determined it. For `perNic`, this is the number for each device. Until
-    /// the node reboots, later daemons do not offer fewer ids by default.
+    /// Returns the number of ids if [`keeps_count`](Self::keeps_count) is true. For `perNic`, this is the number for
+    /// each device.
     fn count(&self) -> Option<u32> {
         match self.kind {
             Ids::Shared { count, .. } | Ids::PerNic { count, .. } => Some(count),
@@ -359,8 +360,8 @@ impl Offer {
         self.devices.iter().filter(|it| it.fault.is_none()).count()
     }
 
-    /// Returns the devices that are healthy but unusable for this resource. Each has a reason: the netdev to which pods
-    /// are attached is missing or down.
+    /// Returns the devices that are healthy but unusable for this resource. Each has a reason: the netdev that
+    /// `parents` selects is missing, down or ambiguous.
     pub(crate) fn own_faults(&self, unhealthy: &Unhealthy) -> Vec<(String, String)> {
         let own = self.devices.iter();
         let own = own.filter(|it| !unhealthy.contains_key(&it.address));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Selects the preferred ids of an allocation. Preferred ids are on as few NUMA nodes and as many NICs as possible, and
-//! close to the accelerators. Of shared NICs, the NICs with the fewest users are preferred.
+//! Selects the preferred ids of an allocation: on as many NICs as possible, and close to the container's own
+//! accelerators if they are known. Otherwise the ids are on as few NUMA nodes as possible, on the shared NICs with the
+//! fewest users, and close to any accelerators.
 
 use super::{
     Offer,
@@ -32,7 +33,7 @@ struct Candidate<'a> {
     node: Option<u32>,
 }
 
-/// Devices and accelerators of the ids that are already chosen, each with its number of ids.
+/// Number of ids that are already chosen, for each device and for each accelerator near these devices.
 #[derive(Default)]
 struct Chosen {
     devices: BTreeMap<usize, usize>,
@@ -55,7 +56,8 @@ struct NodeIds {
 impl Offer {
     /// Chooses `size` ids of `available`. The ids in `must_include` come first. If there are too few ids, chooses all
     /// of them. The result is deterministic. It depends on `accelerators`:
-    /// - If the container's own accelerators are known, NICs close to them are preferred, one NIC for each accelerator.
+    /// - If the container's own accelerators are known, NICs close to them are preferred: one NIC for each accelerator
+    ///   before a second one.
     /// - Otherwise, any accelerator of the node may be the container's. For shared ids, few users are then more
     ///   important than a short distance.
     pub fn prefer(
@@ -246,7 +248,7 @@ impl Chosen {
 
     /// Returns the index of the best id of `open` for the container's own accelerators, or `None` if no device is near.
     /// The criteria in order:
-    /// - a device that was not chosen yet
+    /// - the device that was chosen least often
     /// - an accelerator with the fewest NICs
     /// - the nearest device
     /// - the device with the fewest users

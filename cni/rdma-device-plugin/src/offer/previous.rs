@@ -11,7 +11,7 @@ use std::{collections::BTreeMap, fmt, path::Path};
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PreviousOffers {
     resources: BTreeMap<String, BTreeMap<DeviceAddress, Remembered>>,
-    /// Number of ids of each resource since the node's boot, if GID tables determined the number. Pods may have these ids.
+    /// Number of ids of each resource since the node's boot, if [`Offer::keeps_count`]. Pods may have these ids.
     counts: BTreeMap<String, u32>,
 }
 
@@ -118,7 +118,7 @@ impl PreviousOffers {
             });
             (name.clone(), devices.collect())
         });
-        // an earlier version wrote the file: it offered the default number of ids, or the configured one
+        // a file without boot id is from an earlier version, which did not reduce the default number of ids
         let unknown = published.boot_id.is_none().then_some(u32::MAX);
         let counts = published.resources.iter();
         let counts = counts.filter_map(|(name, it)| Some((name.clone(), it.ids.or(unknown)?)));

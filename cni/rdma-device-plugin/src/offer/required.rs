@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Requirements of a whole resource. `require` is for jobs that must wait instead of running with fewer devices. Limits
-//! require the kernel's rdma controller: without the controller, `rdma-cni` refuses each container with limits.
+//! of RDMA resources require the kernel's rdma controller: without it, `rdma-cni` refuses each container with such
+//! limits.
 
 use super::{Gone, OfferedDevice};
 use crate::conf::{Require, ResourceConf};
@@ -50,7 +51,8 @@ pub(super) fn short(
     ))
 }
 
-/// If the resource has limits and the node cannot set them, returns the reason why no pod may get the resource.
+/// If the resource has limits of RDMA resources and the node cannot set them, returns the reason why no pod may get the
+/// resource.
 pub(super) fn unlimited(resource: &ResourceConf, limiter: RdmaCgroup) -> Option<String> {
     let (what, remedy) = limiter
         .lack()

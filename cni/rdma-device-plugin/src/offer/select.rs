@@ -16,7 +16,8 @@ use rdma_netns::{Device, Function, Hca, Inventory, LinkType, Netdev, RdmaMode};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Fit {
     No,
-    /// The netdev or RDMA device that the selector names is in another namespace.
+    /// The part that decides is invisible: the netdev or physical function is in another net namespace, or the RDMA
+    /// device is missing for a moment.
     Hidden,
     Yes,
 }
@@ -27,7 +28,7 @@ impl From<bool> for Fit {
     }
 }
 
-/// Returns the devices of `resource`, by address. Adds remarks about devices that match and are unusable.
+/// Returns the devices of `resource`, by address. Adds remarks about devices that match and are left out.
 /// `with_netdevs` is true if pods also get netdevs of the devices.
 pub(super) fn devices(
     resource: &ResourceConf,
@@ -173,7 +174,8 @@ fn is_name_of_one(rdma: &str, inventory: &Inventory) -> bool {
     hcas.any(|hca| hca.name == rdma)
 }
 
-/// Returns the reason why no pod can have the device exclusively, or `None` if a pod can have it.
+/// Returns the reason why no pod can have the device exclusively. Returns `None` if a pod can have it, or if the
+/// resource is not exclusive.
 fn unfit(resource: &ResourceConf, function: &Function, inventory: &Inventory) -> Option<String> {
     if resource.ids != Ids::Exclusive {
         return None;

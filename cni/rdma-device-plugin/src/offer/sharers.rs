@@ -76,10 +76,10 @@ fn room(conf: &Conf, addresses: u32, own: &Selected<'_>, all: &[Selected<'_>]) -
     devices.iter().filter_map(room).min()
 }
 
-/// Returns the scheme of the resource's ids, and true if a GID table decided on their number. Without a configured
-/// number there are as many ids as pods fit, up to the default number. There are not fewer than the daemon has offered
-/// since the node's boot, because pods may have them. While no device has a table, as during a driver's reload, the
-/// number stays.
+/// Returns the scheme of the resource's ids, and [`Offer::keeps_count`](super::Offer::keeps_count). Without a
+/// configured number there are as many ids as pods fit, up to the default number. For the device plugin there are not
+/// fewer than the daemon has offered since the node's boot, because pods may have them. While no device has a table, as
+/// during a driver's reload, the number stays.
 pub(super) fn ids(
     conf: &Conf,
     own: &Selected<'_>,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Devices that a shared resource has only if a selector names them: by netdev, RDMA device or address, or by a pattern
-//! of such names.
+//! Reasons for leaving a device out of a resource. Most of them apply only if no selector names the device: by netdev,
+//! RDMA device, address or physical function, or by a pattern of such names.
 
 use crate::conf::Selector;
 use rdma_netns::{Function, Hca, Netdev};
@@ -14,7 +14,7 @@ pub(super) fn has_names(selector: &Selector) -> bool {
         && selector.root.is_empty())
 }
 
-/// Returns the reason why a resource whose selectors do not name this device leaves it out.
+/// Returns the reason why a shared resource whose selectors do not name this device leaves it out.
 pub(super) fn not_selected(function: &Function, hca: &Hca) -> Option<String> {
     let port = function.netdevs.iter().find_map(port);
     port.or_else(|| hca.soft.then(|| "it is RDMA in software".to_owned()))

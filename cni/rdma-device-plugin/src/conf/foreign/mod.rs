@@ -2,8 +2,8 @@
 //! Configuration formats of other programs. Field names match case-insensitively, as in Go's decoder. An unknown field
 //! causes a remark, because the other program ignores the field, too.
 //!
-//! A field that the other program knows and this daemon does not implement causes an error. If the field has no effect,
-//! it causes only a remark.
+//! A field that the other program knows and this daemon does not implement causes an error. The field causes only a
+//! remark if pods get the same devices without it.
 
 pub(super) mod config_list;
 pub(super) mod mode;

@@ -77,8 +77,7 @@ struct Device {
 #[serde(try_from = "Texts")]
 struct Globs(Vec<Text>);
 
-/// Reads a file that has only `chain`. `install` then adds `rdma-cni` to a network, and the daemon offers nothing to
-/// kubelet.
+/// Reads a file that has only `chain`, for `install`. The daemon refuses such a file.
 pub(super) fn read_chain(file: &Field<'_>) -> Result<Parsed, Wrong> {
     has_only(&[chain::FIELD], file)?;
     let conf = Conf {
