@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One change in the directory of CNI lists, or in a network's own directory below it (`<network>/`), whose plugins
-//! libcni appends to the network's list. The daemon writes the change into its record first, and then changes the
-//! directory.
+//! libcni appends to the network's list. The daemon's record on disk contains an entry before the daemon adds the entry
+//! to a file.
 
 use super::{
     Chain, evidence,

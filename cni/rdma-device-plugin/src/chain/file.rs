@@ -241,7 +241,7 @@ pub(crate) fn write(path: &Path, text: &str) -> Result<(), FileError> {
     })
 }
 
-/// Checks that the directory of `path` exists or can be made.
+/// Checks that the directory of `path` is readable or absent.
 ///
 /// # Errors
 /// The directory exists and cannot be read, or a file has its name.

@@ -93,8 +93,8 @@ impl Reporter {
         }
     }
 
-    /// Sends each status that was not reported yet and has networks. The first time, also sends statuses without
-    /// networks. Continues after an error of a claim, and returns the first error.
+    /// Sends each status that was not reported yet. After the first complete report, leaves out a claim that still
+    /// awaits its network. Continues after an error of a claim, and returns the first error.
     async fn report(&mut self) -> Result<(), RequestError> {
         let claims = self.claims.clone();
         let read = tokio::task::spawn_blocking(move || claims.all()).await;

@@ -101,8 +101,8 @@ impl api::dra_plugin_server::DraPlugin for Service {
     ) -> Result<Response<NodePrepareResourcesResponse>, Status> {
         // a call proves that kubelet has registered the driver, whatever kubelet reported about the registration
         self.metrics.driver(self.preparer.driver(), Known::Yes);
-        // make kubelet drop the ids of ended pods before the container starts: kubelet makes another call only for
-        // claims that are not prepared
+        // make kubelet drop the ids of ended pods before the container starts: kubelet does not call again for a
+        // prepared claim
         let (response, dropped) = tokio::join!(
             self.prepare(&request.get_ref().claims),
             self.former_ids.drop_ended()

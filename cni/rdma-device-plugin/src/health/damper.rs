@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Damps changes of one device's health. The damper reports a fault after [`DOWN_AFTER`], and a recovery after
-//! [`UP_AFTER`]. A flapping device stays unhealthy.
+//! Damps changes of one device's health. The damper reports the first observation at once, a later fault after
+//! [`DOWN_AFTER`], and a recovery after [`UP_AFTER`]. A flapping device stays unhealthy for the [`HOLD`].
 
 use std::{
     collections::VecDeque,
@@ -32,7 +32,7 @@ pub enum Verdict {
     Up,
     /// The device is unusable.
     Down(Fault),
-    /// The daemon cannot observe the device, for this reason. The last reported state stays.
+    /// The daemon cannot observe the device, for this reason. The last observed state counts as continuing.
     Unknown(String),
 }
 
@@ -41,7 +41,8 @@ pub enum Verdict {
 pub struct Fault {
     /// Description of the fault.
     pub reason: String,
-    /// True if the kernel reports the end of the fault by an event. False: the daemon must poll the device.
+    /// True if a kernel event or a scheduled reading shows the end of the fault. False: the daemon must poll the
+    /// device.
     pub end_is_reported: bool,
 }
 

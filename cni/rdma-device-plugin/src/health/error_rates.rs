@@ -2,8 +2,8 @@
 //! Compares the growth of error counters with the configured thresholds. A counter's growth is its increase over the
 //! readings of the last `per`. If the readings are further apart than `per`, the growth is scaled to `per`.
 //!
-//! A device becomes unhealthy as soon as the growth exceeds the threshold. The device becomes healthy again after the
-//! growth has been below the threshold for a whole `per`.
+//! A device becomes unhealthy as soon as the growth exceeds the threshold. The device becomes healthy again when the
+//! growth over a whole `per` does not exceed the threshold.
 //!
 //! | value of a reading | growth |
 //! |---|---|

@@ -97,7 +97,7 @@ impl NicFaults {
         }
     }
 
-    /// Removes all devices for which `is_there` returns false.
+    /// Removes the PCI errors of all devices for which `is_there` returns false.
     pub(super) fn keep(&mut self, is_there: impl Fn(&DeviceAddress) -> bool) {
         self.pci.retain(|address, _| is_there(address));
     }

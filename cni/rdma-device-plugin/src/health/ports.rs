@@ -10,8 +10,8 @@ use std::{
 /// States of ports, by file.
 pub(crate) type States = Vec<(PathBuf, String)>;
 
-/// Reads the states of all ports on the host except RoCE ports. A subnet manager, for example, changes the states of
-/// InfiniBand ports without an event.
+/// Reads the states of all ports on the host except Ethernet ports. A subnet manager, for example, changes the states
+/// of InfiniBand ports without an event.
 ///
 /// Events report the changes of RoCE ports: a RoCE port is active while its netdev runs and has a carrier
 /// (`ib_get_curr_port_state()`, `include/rdma/ib_verbs.h`).

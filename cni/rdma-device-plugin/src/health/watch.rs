@@ -104,7 +104,7 @@ impl Watch {
         (watch, losses)
     }
 
-    /// Returns a watch for a single observation, without sources of events. Makes no files.
+    /// Returns a watch for a single observation. It does not watch the records, and makes no files.
     pub fn still(sysfs: &Path, state_dir: &Path) -> Self {
         let monitor = Monitor::open(sysfs).and_then(register);
         Self::new(sysfs, state_dir, monitor.ok())
@@ -241,8 +241,9 @@ impl Watch {
         self.health.unhealthy()
     }
 
-    /// Observes whenever an observation is due, and passes the result to `send`. Ends when `send` returns false.
-    /// `observe` observes the hardware, and returns `None` if it fails.
+    /// Observes whenever an observation is due. Passes the result to `send` if it differs from the last result or
+    /// follows an event. Ends when `send` returns false. `observe` observes the hardware, and returns `None` if it
+    /// fails.
     pub async fn follow<L, T>(
         mut self,
         observe: impl Fn() -> L,
@@ -323,7 +324,7 @@ impl Watch {
         }
     }
 
-    /// Returns the time of the next observation. `None`: the next observation follows an event.
+    /// Returns the time of the next observation or poll. `None`: the next observation follows an event.
     fn next_observation(&self) -> Option<Instant> {
         let deadline = self.health.deadline();
         let next = self.due.into_iter().chain(deadline).min();

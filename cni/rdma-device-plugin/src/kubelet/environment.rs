@@ -131,8 +131,8 @@ fn in_words(error: impl Display) -> String {
 }
 
 /// Writes the files that the resources of `container` require. If two resources of a container have files, their
-/// directories are mounted at the same path, and the container may see either of them. Each file therefore describes the
-/// `grants` of all resources with this file.
+/// directories are mounted at the same path, and the container may see either directory. Each file therefore describes
+/// the `grants` of all resources with this file.
 fn write_libraries<K: Kernel>(
     containers: &Containers,
     container: &Container,

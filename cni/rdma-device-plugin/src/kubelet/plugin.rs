@@ -422,8 +422,8 @@ async fn other(directories: &mut watch::Receiver<u64>, path: &std::path::Path, k
     }
 }
 
-/// Returns when kubelet's newest stream has ended and no new one follows, or when kubelet has not opened a stream within
-/// [`STREAM_TIMEOUT`] after the registration.
+/// Returns when kubelet's newest stream has ended and no new stream follows, or when kubelet has not opened a stream
+/// within [`STREAM_TIMEOUT`] after the registration.
 async fn lost(count: &mut watch::Receiver<Count>, registered: Registered) {
     let opened = count.wait_for(|count| count.opened > registered.streams);
     let is_opened = tokio::time::timeout_at(registered.at + STREAM_TIMEOUT, opened)
