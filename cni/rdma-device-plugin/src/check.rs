@@ -18,7 +18,7 @@ use rdma_netns::Inventory;
 use std::{io::Write, path::Path};
 use tokio::sync::watch;
 
-/// Prints the table of devices, and the remarks below it.
+/// Prints the table of devices, the remarks, the status of the chain, and the table of eRDMA NICs.
 ///
 /// # Errors
 /// The configuration is wrong, sysfs is missing, or the output is closed.

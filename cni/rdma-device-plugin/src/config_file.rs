@@ -26,8 +26,8 @@ pub struct Watched {
 type Fingerprint = (PathBuf, [u64; 3], [i64; 2]);
 
 impl Watched {
-    /// Watches the file, its directory and the file that a symbolic link leads to. Kubelet updates a mounted ConfigMap
-    /// by replacing a symbolic link in the directory.
+    /// Watches the file, its directory, and the directory of the file that a symbolic link leads to. Kubelet updates a
+    /// mounted ConfigMap by replacing a symbolic link in the directory.
     pub fn new(path: &Path) -> Self {
         let mut watched = vec![path.to_owned()];
         watched.extend(path.parent().map(Path::to_owned));

@@ -7,7 +7,7 @@
 //! | [`mod@file`] | atomic replacement of a file |
 //! | [`programs`] | programs in the runtime's plugin directories |
 //! | [`record`] | record of this project's changes on the node, which `uninstall` undoes |
-//! | `change` | one change, recorded before it is made |
+//! | `change` | one change, and its record |
 //! | [`evidence`] | evidence that the runtime calls plugins of a network's own directory |
 //! | [`claim`] | selection of the entry for the lists |
 //! | [`reconciler`] | the daemon's part: a turn after each change of the directory |
@@ -49,7 +49,7 @@ pub struct Chain {
     /// Directory of libcni's cache of pods' networks. From the cache the daemon finds pods whose network was made
     /// without `rdma-cni`. `None` in `install` and `uninstall`, which do not use the cache.
     pub cni_cache: Option<PathBuf>,
-    /// True if a turn adds `rdma-cni` only while `rdma-cni` can reach kubelet.
+    /// True if a turn adds `rdma-cni` for the first time only while `rdma-cni` can reach kubelet.
     pub needs_kubelet: bool,
 }
 
@@ -109,8 +109,8 @@ impl Chain {
     /// - `held` are files that earlier turns replaced. If another program has written to such a file since, the turn
     ///   writes its text to the present file.
     /// - `claim` selects the entry. A new claim selects this daemon's entry.
-    /// - `blocker` returns the reason why the turn must not add `rdma-cni`. The turn calls `blocker` only if no list
-    ///   has `rdma-cni`. A blocker never removes an existing entry, because DEL of pods with devices needs the entry.
+    /// - `blocker` returns the reason why the turn must not add `rdma-cni`. The turn calls `blocker` only if the record
+    ///   has no list. A blocker never removes an existing entry, because DEL of pods with devices needs the entry.
     ///
     /// # Errors
     /// The directory, one of its files or the record cannot be read or written.
@@ -237,9 +237,9 @@ impl Chain {
         Ok(turn)
     }
 
-    /// Removes `rdma-cni` from the lists because its program is missing: ADD would fail for every pod of the node. The
-    /// lists stay in the record, and a later turn adds the plugin again when the program exists again. Returns the
-    /// files that were written or removed.
+    /// Removes `rdma-cni` from the lists if its program is missing: ADD would fail for every pod of the node. The lists
+    /// stay in the record, and a later turn adds the plugin again when the program exists again. Returns the files that
+    /// were written or removed.
     ///
     /// # Errors
     /// The directory, one of its files or the record cannot be read or written.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Record of this project's changes on the node: `<stateDir>/install.json`. Each process writes a change into the
-//! record before it makes the change. The record of a killed process therefore lists all its changes.
+//! Record of this project's changes on the node: `<stateDir>/install.json`. Each process records a binary or an entry
+//! before it writes it, and removes it from the record only after it has removed it from the node. The record of a
+//! killed process therefore lists all its changes.
 
 use super::file::{self, Stamp, hash};
 use cni_protocol::{
@@ -53,8 +54,8 @@ pub struct Record {
     /// Lists that `rdma-cni` was added to, by file name.
     #[serde(default)]
     pub lists: BTreeMap<String, Placing>,
-    /// True after `uninstall` has removed `rdma-cni` from the lists and before it has removed the binaries. The daemon
-    /// then does not add the plugin again. Only `install` does.
+    /// True from the moment when `uninstall` begins to remove `rdma-cni` from the lists until it has removed the
+    /// binaries. The daemon then does not add the plugin again. Only `install` does.
     #[serde(default, skip_serializing_if = "is_false")]
     pub withdrawn: bool,
 }
@@ -228,7 +229,7 @@ impl Record {
         file::remove(&path(state_dir))
     }
 
-    /// Returns the recorded files. Leaves out a file of `directory` whose entry has a configuration that is not
+    /// Returns the recorded files. Leaves out a network program's list in `directory` whose entry of `rdma-cni` is not
     /// recorded: this entry belongs to another program.
     pub fn placed(&self, directory: &Directory) -> BTreeSet<String> {
         let is_ours = |(file, placing): &(&String, &Placing)| {

@@ -12,7 +12,7 @@ pub enum ChainStatus {
     Unseen,
     /// The configuration has no chain.
     Off,
-    /// The configuration has no chain, but `install` has added `rdma-cni` to these lists, and has not removed it since.
+    /// The configuration has no chain, but this project added `rdma-cni` to these lists, and has not removed it since.
     Left(Vec<String>),
     /// The runtime would call `rdma-cni`.
     Called(Called),

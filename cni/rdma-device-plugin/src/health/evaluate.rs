@@ -6,7 +6,7 @@
 //! | `rdma-cni` is moving the device | unknown: the health does not change |
 //! | the function exists, its RDMA device does not exist | unhealthy |
 //! | a port of its RDMA device is active | healthy |
-//! | InfiniBand without an active port | unhealthy; but a VF that is down on the host is healthy unless its PF is unhealthy |
+//! | InfiniBand without an active port | unhealthy; a VF that is down on the host: as an administratively down netdev |
 //! | Ethernet, its netdev is up and has no carrier | unhealthy |
 //! | Ethernet, its netdev has a carrier, and no port is active | unhealthy |
 //! | its netdev is administratively down | healthy, because `rdma-cni` brings it up; but unhealthy if its PF is unhealthy |
@@ -16,8 +16,8 @@
 //! | healthy otherwise, but its driver or its PCI link reports an error (`nic_faults`) | unhealthy |
 //! | healthy otherwise, but unhealthy according to the fabric watch (`unreachable`) | unhealthy |
 //!
-//! For a port of a bond, the netdev is the bond. A virtual function (VF) shares the wire and the firmware of its physical
-//! function (PF). A VF whose own port is active stays healthy while its PF has no link.
+//! For a port of a bond, the netdev is the bond. A virtual function (VF) shares the wire and the firmware of its
+//! physical function (PF). A VF whose own port is active stays healthy while its PF has no link.
 
 use super::damper::{Fault, Verdict};
 use rdma_netns::LinkType;

@@ -27,8 +27,8 @@ const REPLACED: &str = "replaced";
 
 const MODE: u32 = 0o755;
 
-/// Installs the binaries of the directory `from` into `dir`. `None`: the directory of the running program. Returns one
-/// sentence for each binary.
+/// Installs the binaries of the directory `from` into `dir`. If `from` is `None`, uses the directory of the running
+/// program. Returns one sentence for each binary.
 ///
 /// # Errors
 /// A binary is missing, cannot be written, or cannot be run.

@@ -44,8 +44,8 @@ const ADDRESS_INTERVAL: Duration = Duration::from_millis(500);
 /// Installs the binaries, adds the entry to the list, and prints the changes.
 ///
 /// # Errors
-/// The installation is incomplete, for the reason given. In an init container, the only error is a failure to install
-/// the binaries. An obstacle in the list must not prevent the daemon's start: the daemon reports the obstacle, too.
+/// The installation is incomplete, for the reason given. In an init container, a failure to add the entry is no error,
+/// because it must not prevent the daemon's start: the daemon tries again and reports the failure, too.
 pub fn install(arguments: &Install) -> Result<()> {
     // only the first process of a container needs handlers: without a handler, a signal ends any other process
     let ends = is_first().then(Ends::held).transpose();

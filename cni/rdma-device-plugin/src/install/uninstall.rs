@@ -33,7 +33,7 @@ const AGAIN: Duration = Duration::from_secs(5);
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Removes the files of [`install`](super::install) and of the daemon, and prints the changes. With `--stay`, retries
-/// until all files are removed, and returns only after a signal.
+/// until all files are removed, and returns only after a signal. With `--check`, only checks that no files remain.
 ///
 /// # Errors
 /// Pods still have devices, or files remain, for the reason given.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Collects the data of a scrape from kubelet and sysfs, at each request of Prometheus. Each source has a time limit.
+//! Collects the data of a scrape from kubelet, sysfs and the state directory, at each request of Prometheus. Reads from
+//! kubelet and from drivers have a time limit.
 
 use super::{
     counters::{self, PortFigures},

@@ -44,8 +44,8 @@ impl Metrics {
         }
     }
 
-    /// Checks that kubelet has this daemon's list of each offered resource. The error names the resources whose lists
-    /// are missing.
+    /// Checks that kubelet has this daemon's list of each offered resource, and keeps it when another daemon ends. The
+    /// error names the other resources.
     pub(crate) fn lists_are_out(&self, offered: &[&str]) -> Result<(), String> {
         let known = self.now();
         let is_out = |name: &&&str| {

@@ -51,8 +51,8 @@ const KINDS: [(&str, &str, &str); 2] = [
     ),
 ];
 
-/// Adds each pod's use of each device, and its limit if it has one. Also adds the pods whose cgroup is gone while the
-/// kernel still keeps the limits.
+/// Adds each pod's limit for a device, and the pod's use of this device. Leaves out devices without a limit. Also adds
+/// the pods whose cgroup is gone while the kernel still keeps the limits.
 pub(super) fn add(all: &Limited, scrape: &mut Scrape) {
     for (usage, (key, noun, help)) in all.pods.iter().flat_map(|it| KINDS.map(|kind| (it, kind))) {
         let container = &usage.container;

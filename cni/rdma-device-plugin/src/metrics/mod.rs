@@ -12,7 +12,7 @@
 //! | `rdma_device_plugin_reloads_total` | `outcome` | configurations read again |
 //! | `rdma_device_plugin_prepare_seconds` | `outcome` | histogram: duration of preparing a claim |
 //! | `rdma_device_plugin_claims` | `resource` | prepared claims |
-//! | `rdma_device_plugin_slices_kept` | | 1: the node's ResourceSlices are up to date; absent if claims serve no resource |
+//! | `rdma_device_plugin_slices_kept` | | 1: the node's ResourceSlices are up to date; absent if this daemon does not write them |
 //! | `rdma_device_plugin_refused_pods_total` | `resource`, `outcome` (`deleted`, `kept`, `failed`) | pods whose containers may not start |
 //! | `rdma_device_plugin_capacity` | `resource` | ids advertised |
 //! | `rdma_device_plugin_healthy` | `resource` | healthy ids |
@@ -95,8 +95,8 @@ const LATENCIES: [f64; 10] = [
     0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.0,
 ];
 
-/// Upper bounds of the buckets for the duration of preparing a claim, in seconds. Prepare queries the API server, and may wait
-/// for devices.
+/// Upper bounds of the buckets for the duration of preparing a claim, in seconds. Prepare queries the API server, and
+/// may wait for devices.
 const PREPARATIONS: [f64; 10] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 25.0];
 
 /// The daemon's own metrics. Clones share the values.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The HTTP server. It answers `/`, `/metrics`, `/healthz` and `/readyz` at an address, and only `/healthz` and
-//! `/readyz` at a socket.
+//! The HTTP server. The daemon's server answers `/`, `/metrics`, `/healthz` and `/readyz` at an address, and only
+//! `/healthz` and `/readyz` at a socket. The fabric watch's server has no `/`.
 
 use super::{Fabric, Metrics, Sources, collect::Collector, page::Page, text};
 use crate::{

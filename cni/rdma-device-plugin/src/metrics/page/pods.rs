@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct Pod {
     /// Name as `namespace/name`. If the name is unknown: the container's id.
     pub(super) name: String,
-    /// Operation of `rdma-cni` that is in progress. `None`: ADD is complete, and the pod has its rails.
+    /// Operation of `rdma-cni` that is in progress. `None`: ADD is complete, or the pod has no record.
     pub(super) under_way: Option<String>,
     /// Names of the containers with devices.
     pub(super) containers: BTreeSet<String>,
