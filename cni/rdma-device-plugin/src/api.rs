@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Access to the API server with the token of this node's daemon. Only opt-in features of the daemon send requests:
-//! claims, events and the node's condition.
+//! Access to the API server with the token of this node's daemon. Only opt-in features send requests, such as claims,
+//! events, the node's condition, the deletion of refused pods and the fabric watch.
 
 use crate::node::Node;
 use kubernetes_api::{Access, AccessError, Client};

@@ -218,7 +218,7 @@ impl Daemon {
         );
     }
 
-    /// Starts or ends leadership after another daemon started or ended.
+    /// Waits for leadership, or gives it up, after another daemon started or ended.
     async fn change_role(&mut self) {
         let role = *self.role.borrow_and_update();
         match role.leads {
@@ -233,7 +233,8 @@ impl Daemon {
         }
     }
 
-    /// Returns the devices that are unhealthy now. Starts the task that sends a signal for each later change of health.
+    /// Returns the devices that are unhealthy now. Starts the task that sends a signal after each later change of
+    /// hardware or health.
     fn follow_health(&mut self, inventory: &Inventory) -> Unhealthy {
         let (watch, remarks) =
             health::Watch::open(&self.arguments.sysfs, &self.arguments.state_dir);
@@ -294,7 +295,8 @@ impl Daemon {
         self.take(conf, inventory).await;
     }
 
-    /// Returns the changed configuration. Returns `present` if the changed file has an error.
+    /// Returns the configuration of the changed file with the present `chain` and `dra`. Returns `present` if the file
+    /// has an error or the configuration is the same.
     fn reload(&mut self, present: Arc<Conf>) -> Arc<Conf> {
         let parsed = self.arguments.conf().map(|mut parsed| {
             // keep the present chain until the DaemonSet is rolled out: a wrong chain would otherwise be written to the

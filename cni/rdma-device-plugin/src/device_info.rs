@@ -4,12 +4,12 @@
 //! Network Plumbing Working Group, sections 3.1.3 and 4.1).
 //!
 //! Other device plugins have files in the same directory, and a file does not name the program that wrote it. The
-//! daemon therefore records the paths of its files before it writes them. After a crash, the next daemon removes the
-//! recorded files.
+//! daemon therefore records the paths of its files before it writes them. After a crash, the next daemon finds these
+//! files by the record.
 //!
 //! The specification requires a device plugin to delete its files when it stops. This daemon keeps the files during an
 //! update, because kubelet does not call Allocate again for a pod with a new sandbox. The daemon removes a file when
-//! the device is gone. `uninstall` and `--release` remove all files.
+//! the device is no longer offered. `uninstall` and `--release` remove all files.
 
 use crate::offer::Offer;
 use rdma_netns::{DeviceAddress, Inventory};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tasks of the leader, which is one of a node's daemons ([`peers`](crate::peers)). The leader keeps `rdma-cni` in the
-//! chain, maintains eRDMA NICs, writes the node's labels and condition, reports pods' rails, and answers requests for
-//! metrics and probes.
+//! chain, maintains eRDMA NICs, writes the node's ResourceSlices, labels and condition, reports claims and pods' rails,
+//! and answers HTTP requests at the metrics address.
 
 use crate::{
     chain::{self, ChainStatus},

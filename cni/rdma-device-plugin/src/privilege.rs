@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Checks the daemon's capabilities and mounts, and describes the effect of each missing one. The daemon needs no
 //! privileged container. It needs two capabilities, a few mounts and the host's network namespace. Counters of devices
-//! inside pods need one more capability, and loading the eRDMA driver needs three more.
+//! inside pods need one more capability, receiving LLDP frames needs one, and loading the eRDMA driver needs three.
 
 use crate::{
     chain::record::Record,
@@ -81,9 +81,10 @@ pub struct Paths {
     pub cni_cache: Option<PathBuf>,
     /// Directory of CNI lists: `/etc/cni/net.d`; `None`: the daemon does not manage the chain.
     pub cni_conf: Option<PathBuf>,
-    /// Directories of CNI plugins: `/opt/cni/bin`; empty: no plugin is installed.
+    /// Directories of CNI plugins: `/opt/cni/bin`; empty: no plugin is installed, or the daemon does not manage the
+    /// chain.
     pub cni_bins: Vec<PathBuf>,
-    /// The host's cgroups: `/sys/fs/cgroup`; `None`: no resource limits its pods.
+    /// The host's cgroups: `/sys/fs/cgroup`; `None`: no resource has `limits`.
     pub cgroups: Option<PathBuf>,
     /// True if the daemon may load the eRDMA driver.
     pub loads_driver: bool,

@@ -6,7 +6,7 @@ use ::erdma::bring_up::release;
 use anyhow::{Result, bail};
 use rdma_netns::Linux;
 
-/// Restores the NICs, and prints the result for each NIC.
+/// Restores the NICs, removes labels and device information, and prints the results.
 ///
 /// # Errors
 /// A NIC could not be restored, or a file could not be removed.

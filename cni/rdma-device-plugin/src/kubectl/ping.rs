@@ -130,8 +130,8 @@ fn addresses(flags: &Flags, daemons: &Daemons, pod: &str) -> Result<Vec<String>>
     }
 }
 
-/// Waits for the end of the pod, and prints the pod's output. Returns the pod's exit code, or an error if the output
-/// cannot be read.
+/// Waits for the end of the pod, and prints the pod's output. Returns the pod's exit code, or an error if the pod did
+/// not start or did not end by itself.
 fn outcome(flags: &Flags, namespace: &str, name: &str) -> Result<ExitCode> {
     let no_result = |why: &str| anyhow!("pod {namespace}/{name} has no result: {why}");
     let until = Instant::now() + START;

@@ -12,7 +12,7 @@
 //! | `rdma_device_plugin_reloads_total` | `outcome` | configurations read again |
 //! | `rdma_device_plugin_prepare_seconds` | `outcome` | histogram: duration of preparing a claim |
 //! | `rdma_device_plugin_claims` | `resource` | prepared claims |
-//! | `rdma_device_plugin_slices_kept` | | 1: the node's ResourceSlices are up to date; absent if this daemon does not write them |
+//! | `rdma_device_plugin_slices_kept` | | 1: the node's ResourceSlices are up to date; absent without claims |
 //! | `rdma_device_plugin_refused_pods_total` | `resource`, `outcome` (`deleted`, `kept`, `failed`) | pods whose containers may not start |
 //! | `rdma_device_plugin_capacity` | `resource` | ids advertised |
 //! | `rdma_device_plugin_healthy` | `resource` | healthy ids |

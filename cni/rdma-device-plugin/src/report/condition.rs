@@ -159,7 +159,7 @@ fn faulty(node: &Node, offer: &Offer, device: &OfferedDevice) -> Option<String> 
     ))
 }
 
-/// Returns a sentence for each resource that has fewer devices than it requires. Unusable devices count as present.
+/// Returns a sentence for each resource that has fewer devices than it requires. Unusable and gone devices also count.
 fn lacking(node: &Node) -> impl Iterator<Item = String> {
     node.conf.resources.iter().filter_map(|resource| {
         let Some(Require::Number(required)) = resource.require else {

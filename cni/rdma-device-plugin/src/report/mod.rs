@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reports the node's rails to the API server (`--report`). The reports are events about pods that have lost rails or
-//! may not start, and a condition of the node while rails are missing.
+//! Reports the node's rails to the API server (`--report`). The reports are events about pods that have lost or
+//! recovered rails or may not start, and a condition of the node, which is true while rails are missing.
 //!
 //! | module | |
 //! |---|---|

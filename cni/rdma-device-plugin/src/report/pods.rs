@@ -74,7 +74,7 @@ pub async fn with_devices(paths: &Paths, node: &Arc<Node>) -> Result<Vec<PodDevi
     Ok(pods.await.unwrap_or_default())
 }
 
-/// Returns each rail in the records as pod, device address and interface.
+/// Returns each rail in the records of complete attachments as pod, device address and interface.
 fn recorded(state_dir: &Path) -> Vec<(PodName, DeviceAddress, String)> {
     let boot_id = Linux::new().boot_id().unwrap_or_default();
     let records = pods::rails(&Store::new(state_dir), &boot_id);

@@ -58,7 +58,7 @@ pub struct Trouble {
 pub struct Troubles {
     /// Devices that no resource can use.
     pub devices: BTreeMap<DeviceAddress, Trouble>,
-    /// Healthy devices that one resource cannot use, because the netdev for the resource's pods is missing or down.
+    /// Healthy devices that one resource cannot use, because of the netdev that the resource's `parents` select.
     pub own: BTreeMap<(String, DeviceAddress), Trouble>,
     /// Usable devices by resource.
     pub usable: BTreeSet<(String, DeviceAddress)>,
