@@ -8,8 +8,8 @@
 //! | `foreign::config_list` | k8s-rdma-shared-dev-plugin | `configList` |
 //! | `foreign::resource_list` | sriov-network-device-plugin | `resourceList` |
 //!
-//! A file of each format may also have the fields [`COMMON`]. The module `file` recognises the format. The command line
-//! (`flags`) overrides the file. Each other module contains one part of a configuration.
+//! A file of each format may also have the fields in `COMMON`. The module `file` recognises the format. The command
+//! line (`flags`) overrides the file. Each other module contains one part of a configuration.
 
 pub mod chain;
 pub mod dra;

@@ -7,12 +7,13 @@ use rdma_netns::LinkType;
 use regex_lite::Regex;
 use std::{fmt, ops::RangeInclusive};
 
-/// Selector of devices. A device matches if it matches at least one pattern of each non-empty list.
+/// Selector of devices. A device matches if it matches at least one pattern of each non-empty list. In `pf` and `root`,
+/// the first pattern whose name matches decides.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Selector {
     /// Place of the selector in the configuration file.
     pub place: String,
-    /// Names of the device's netdev. The name of a bond matches the devices of its ports.
+    /// Names of the device's netdev. The name of a bond or bridge matches the devices of its ports.
     pub netdev: Vec<Text>,
     /// Names of the RDMA device.
     pub rdma: Vec<Text>,

@@ -10,7 +10,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
 /// Counts of kubelet's streams for one resource. After kubelet's restart and after a [takeover](super::takeover),
-/// kubelet has several streams for a moment, and uses the newest one.
+/// several streams can be open, and kubelet uses the newest one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
     /// Number of open streams.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Metrics of the daemon and of the node's RDMA devices for Prometheus (`/metrics`), the daemon's health (`/healthz`),
-//! and its readiness (`/readyz`). The daemon is ready if kubelet has its lists and the runtime would call `rdma-cni`.
-//! The page (`/`, `page`) shows metrics, health and readiness to operators.
+//! and its readiness (`/readyz`, [`Probes::ready`](crate::probes::Probes::ready)). The page (`/`, `page`) shows
+//! metrics, health and readiness to operators.
 //!
 //! | metric | labels | |
 //! |---|---|---|
@@ -20,7 +20,7 @@
 //! | `rdma_device_plugin_devices_expected`, `…_present` | `resource` | devices that the resource should have; healthy devices |
 //! | `rdma_device_plugin_chained` | | 1: the runtime would call `rdma-cni`; absent if the daemon does not manage the chain |
 //! | `rdma_device_plugin_nic_without_ipv6` | `device`, `netdev` | 1: the NIC lacks the IPv6 address for pods' addresses |
-//! | `rdma_device_plugin_scrape_complete` | `part` (`holders`, `counters`, `reports`) | 0: kubelet or a device was too slow |
+//! | `rdma_device_plugin_scrape_complete` | `part` (`holders`, `counters`, `reports`) | 0: kubelet or a device did not answer in time |
 //! | `rdma_device_info` | `device`, `address`, `driver`, `numa_node` | 1 |
 //! | `rdma_device_switch_info` | `device`, `netdev`, `switch`, `switch_port` | 1; absent without `lldp` |
 //! | `rdma_device_healthy` | `device` | 1: reported as healthy to kubelet |

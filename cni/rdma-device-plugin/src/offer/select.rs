@@ -350,7 +350,7 @@ fn parent(parents: &[Parent], function: &Function, fits: impl Fn(&Text) -> Fit) 
     }
 }
 
-/// Matches the names of the function's netdevs, and of bonds that have these netdevs as ports.
+/// Matches the names of the function's netdevs, and of bonds and bridges that have these netdevs as ports.
 fn named(function: &Function, fits: impl Fn(&str) -> bool) -> Fit {
     if function.netdevs.is_empty() {
         return Fit::Hidden;

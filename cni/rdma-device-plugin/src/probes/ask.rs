@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `rdma-device-plugin probe`: queries the daemon or fabric watch of this container. The exit code is 0 if the answer is
-//! positive.
+//! `rdma-device-plugin probe`: queries the daemon or fabric watch of this container. The exit code is 0 if the answer
+//! is positive.
 
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};

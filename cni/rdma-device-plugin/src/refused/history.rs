@@ -23,8 +23,9 @@ pub const SECOND_TRY: Duration = Duration::from_secs(5);
 /// Time for which the daemon waits for a missing device. A reload of a NIC's driver takes less time.
 const DEVICE_AWAY: Duration = Duration::from_secs(60);
 
-/// Time after which the daemon forgets a refusal. It is longer than kubelet's longest delay for a container that
-/// crashed (`MaxContainerBackOff`, five minutes).
+/// Time since the last refusal after which the daemon forgets a container. For a pod that the daemon never deletes, the
+/// time counts from the first refusal. It is longer than kubelet's longest delay for a container that crashed
+/// (`MaxContainerBackOff`, five minutes).
 const FORGOTTEN: Duration = Duration::from_secs(10 * 60);
 
 const BACK_OFF: Duration = Duration::from_secs(60);

@@ -147,7 +147,7 @@ struct Pod {
 }
 
 impl Reported {
-    /// Returns true if no reported loss is stored.
+    /// Returns true if no pod has a reported loss or a recent report.
     pub fn is_empty(&self) -> bool {
         self.pods.is_empty()
     }
