@@ -429,7 +429,6 @@ async fn stop(plugins: impl Iterator<Item = Plugin>, why: End) {
     while ending.join_next().await.is_some() {}
 }
 
-/// Sends `value` if it differs from the last sent value.
 fn send_if_other<T: Clone + PartialEq>(sender: &watch::Sender<T>, value: &T) {
     sender.send_if_modified(|last| {
         let is_other = last != value;

@@ -112,7 +112,6 @@ fn rails_of(published: &Published, inventory: &Inventory) -> Vec<FabricRail> {
     rails
 }
 
-/// Returns the RDMA device of a NIC, and the addresses of its netdev.
 fn rail(address: &DeviceAddress, inventory: &Inventory) -> Option<(String, Vec<IpAddr>)> {
     let function = inventory.function(address)?;
     let (netdev, hca) = (function.netdevs.first()?, function.hcas.first()?);

@@ -131,7 +131,6 @@ pub fn report(places: &Paths) -> Vec<String> {
     missing
 }
 
-/// Parses the effective capability set in a thread's `status`.
 fn effective(status: &str) -> Option<u64> {
     let set = status
         .lines()
@@ -139,7 +138,6 @@ fn effective(status: &str) -> Option<u64> {
     u64::from_str_radix(set.trim(), 16).ok()
 }
 
-/// Returns one sentence for each required capability that is missing in `set`.
 fn capabilities(set: u64, places: &Paths) -> Vec<String> {
     let loading = LOADING.iter().filter(|_| places.loads_driver);
     let listening = [LISTENING].iter().filter(|_| places.listens);

@@ -269,7 +269,6 @@ impl Chain {
         Ok(files)
     }
 
-    /// Returns the programs in the runtime's plugin directories, by name.
     fn programs(&self, record: &Record) -> conflist::Programs {
         let others = [self.conf.conf_dir.as_path(), &self.state_dir];
         programs::read(record.bin_dirs(), &others)

@@ -60,7 +60,6 @@ pub struct Reconciler {
     cni_cache: PathBuf,
     status: watch::Sender<ChainStatus>,
     held: Vec<Held>,
-    /// Selection of the entry for the lists.
     claim: Claim,
     claimed_by_another: bool,
     /// Chain configuration for which the reconciler watches the directories.

@@ -166,7 +166,6 @@ impl Socket {
         self.path.parent().unwrap_or(Path::new("/"))
     }
 
-    /// Returns true if another program removed the socket.
     fn is_gone(&self) -> bool {
         self.bound.state() == SocketState::Empty
     }

@@ -77,7 +77,6 @@ fn name(claim: &Claim) -> ClaimName {
     }
 }
 
-/// Returns the devices of a prepared claim in kubelet's format.
 fn devices(record: &Record) -> Vec<Device> {
     let devices = record.devices.iter().map(|device| Device {
         request_names: vec![device.request.clone()],

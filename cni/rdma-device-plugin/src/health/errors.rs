@@ -46,7 +46,6 @@ impl Errors {
         &self.rates
     }
 
-    /// Replaces the node's devices.
     pub(super) fn update(&mut self, inventory: &Inventory) {
         self.devices = error_files::devices(inventory);
         let functions = &inventory.functions;

@@ -92,7 +92,6 @@ impl NicReports {
         }
     }
 
-    /// Requests a reading after an event.
     pub(super) fn request(&mut self) {
         let now = Instant::now();
         let at = self.last.map_or(now, |last| now.max(last + APART));

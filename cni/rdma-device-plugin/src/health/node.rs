@@ -62,7 +62,6 @@ impl Health {
         }
     }
 
-    /// Returns the devices that are reported as unhealthy, with the reasons.
     pub(super) fn unhealthy(&self) -> Unhealthy {
         let faulty = self.dampers.iter();
         faulty

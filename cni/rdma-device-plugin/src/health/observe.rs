@@ -35,7 +35,6 @@ struct Pod {
 }
 
 impl Pods {
-    /// Replaces the records of pods' devices.
     pub(super) fn update(&mut self, placed: Vec<PodDevice>, mut monitor: Option<&mut Monitor>) {
         let is_in = |id: NetnsId| placed.iter().any(|it| it.pod.id == id);
         self.seen.retain(|pod| {

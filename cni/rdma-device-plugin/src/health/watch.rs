@@ -300,7 +300,6 @@ impl Watch {
         })
     }
 
-    /// Schedules another observation after a failed one.
     fn retry(&mut self) {
         let now = Instant::now();
         self.observed_at = Some(now);

@@ -263,7 +263,6 @@ fn found(path: &Path) -> io::Result<Found> {
     }
 }
 
-/// Returns the path of the saved binary `name` of another installation.
 fn kept(state_dir: &Path, name: &str) -> PathBuf {
     state_dir.join(REPLACED).join(name)
 }

@@ -157,7 +157,6 @@ pub fn install(arguments: &Install) -> Result<()> {
     }
 }
 
-/// Adds `rdma-cni` to the list, and prints the changes.
 fn put_in(chain: &Chain, parents: &[Parent]) -> Result<()> {
     let dir = chain.conf.conf_dir.clone();
     let (mut held, mut claim) = (vec![], Claim::default());

@@ -149,7 +149,6 @@ fn read(pipe: Option<impl Read>) -> Vec<u8> {
     text
 }
 
-/// Starts a command whose input, output and errors are pipes.
 fn piped(command: &mut Command) -> io::Result<Child> {
     command.stdin(Stdio::piped());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -238,7 +237,6 @@ impl Daemons {
         Ok((self.of(&pod)?, Some(pod)))
     }
 
-    /// Returns the daemon on the pod's node.
     pub(super) fn of(&self, pod: &Pod) -> Result<&Daemon> {
         match text(&pod.0, "/spec/nodeName") {
             "" => bail!(
@@ -329,7 +327,6 @@ impl Daemon {
         status.map(exit_code).ok_or_else(|| self.silent(flags))
     }
 
-    /// Queries the daemon for its observations.
     pub(super) fn facts(&self, flags: &Flags) -> Result<Facts> {
         let line = self.at(&["doctor", "--facts"]);
         let mut command = flags.command();

@@ -130,7 +130,6 @@ impl Command {
     }
 }
 
-/// Prints `rows` in the given format. Prints the table if no format is given.
 fn print<T: Serialize>(
     format: Option<Format>,
     rows: &[T],

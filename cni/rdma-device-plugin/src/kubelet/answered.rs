@@ -20,7 +20,6 @@ pub(super) struct Answered {
 }
 
 impl Answered {
-    /// Logs the answer, and sends it to the tasks that handle refused pods.
     pub(super) fn publish(
         self,
         context: &PluginContext,

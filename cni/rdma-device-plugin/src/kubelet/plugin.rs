@@ -216,7 +216,6 @@ impl Task {
         self.log_once(log::Level::Info, line);
     }
 
-    /// Logs `line` as a warning if it differs from the last logged line.
     fn warn(&mut self, line: String) {
         self.log_once(log::Level::Warn, line);
     }
@@ -347,7 +346,6 @@ impl Task {
         }
     }
 
-    /// Registers with the kubelet whose socket has the identity `kubelet`.
     async fn register(&mut self, kubelet: Identity) {
         if self.tried.replace(kubelet) != Some(kubelet) {
             self.failures = 0;

@@ -179,7 +179,6 @@ impl Collector {
         &self.sources.node
     }
 
-    /// Returns the rails of pods, for the page.
     pub(super) async fn rails(&self) -> Vec<PodRails> {
         self.records(pods::rails).await
     }

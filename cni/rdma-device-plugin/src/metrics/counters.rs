@@ -86,7 +86,6 @@ fn hw_counter(file: &str, value: u64) -> Option<Counter> {
     })
 }
 
-/// Converts a kernel's counter name to a part of a metric's name.
 fn metric(name: &str) -> String {
     let name = name.strip_suffix("_total").unwrap_or(name);
     name.chars()

@@ -5,7 +5,6 @@ use super::{Labels, collect::Snapshot, scrape::Scrape};
 use rdma_netns::linux::devlink::Reporter;
 use std::collections::BTreeMap;
 
-/// Adds the reports on each RDMA device's NIC.
 pub(super) fn add(snapshot: &Snapshot, scrape: &mut Scrape) {
     let Some(reports) = &snapshot.reports else {
         return;

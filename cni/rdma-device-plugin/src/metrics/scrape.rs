@@ -16,7 +16,6 @@ pub(super) struct Scrape {
 }
 
 impl Scrape {
-    /// Sets a gauge in the metric family `name` with the help text `help`.
     pub(super) fn gauge(&mut self, name: &str, help: &str, labels: Labels, value: u64) {
         let family = self.gauges.entry(name.to_owned()).or_insert_with(|| {
             let family = Family::default();
@@ -27,7 +26,6 @@ impl Scrape {
         family.get_or_create(&labels).set(value);
     }
 
-    /// Sets a counter in the metric family `name` with the help text `help`.
     pub(super) fn counter(&mut self, name: &str, help: &str, labels: &Labels, value: u64) {
         let family = self.counters.entry(name.to_owned()).or_insert_with(|| {
             let family = Family::default();

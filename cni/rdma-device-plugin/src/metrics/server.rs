@@ -154,7 +154,6 @@ trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 impl Listener {
-    /// Makes the socket at `path`. Replaces a socket that an earlier program left.
     fn at(path: &Path) -> io::Result<Self> {
         let (socket, listener) = bind(path)?;
         Ok(Self::Socket {

@@ -14,7 +14,6 @@ use std::fmt;
 
 pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Renders the daemon's metrics and the metrics of one scrape.
 pub(super) fn render(metrics: &Metrics, snapshot: &Snapshot) -> Result<String, fmt::Error> {
     let mut scrape = Scrape::default();
     resources(snapshot, &mut scrape);

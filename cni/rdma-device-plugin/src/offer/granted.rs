@@ -87,7 +87,6 @@ fn path(node: &CharNode) -> String {
     )
 }
 
-/// Lists the character devices of `kind`.
 fn now(kind: &str, all: &[CharDevice]) -> String {
     let nodes = all.iter().map(CharNode::from);
     let paths: Vec<String> = nodes

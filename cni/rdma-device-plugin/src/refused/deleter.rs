@@ -91,7 +91,6 @@ impl Deleter {
         Ok(Client::new(access, AGENT, LIMIT))
     }
 
-    /// Returns the name of the token's node.
     fn node(&self) -> Result<String, AccessError> {
         let identity = self.client()?.access().identity()?;
         Ok(identity.node()?.to_owned())
@@ -115,7 +114,6 @@ impl Deleter {
         Ok(())
     }
 
-    /// Writes the pod's event, and then deletes the pod.
     async fn delete(
         &mut self,
         ids: &Ids,

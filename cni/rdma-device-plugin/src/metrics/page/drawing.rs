@@ -113,7 +113,6 @@ fn heading(node: &Numa, y: usize, height: usize) -> String {
     )
 }
 
-/// Returns the height of the card of a NIC with `functions`.
 fn height(nic: &Nic, functions: &[Child]) -> usize {
     match nic.functions.len() {
         0 if !nic.counts() => LOW_CARD,
@@ -295,7 +294,6 @@ fn row(rail: &Rail, y: usize) -> String {
     )
 }
 
-/// Draws the line of a rail from its NIC to the pod.
 fn line(rail: &Rail, port: &Port<'_>, y: usize) -> String {
     let mut children = port.nic.functions.iter();
     let child = children.find(|it| rail.functions.contains(&it.address));

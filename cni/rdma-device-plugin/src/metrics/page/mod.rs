@@ -138,7 +138,6 @@ impl Page {
         )
     }
 
-    /// Renders the tiles that summarize the node's state.
     fn tiles(&self) -> String {
         let nics = || self.numa.iter().flat_map(|numa| &numa.nics);
         let functions = nics().flat_map(Nic::rdma_functions).map(|it| &it.fault);
@@ -185,7 +184,6 @@ impl Page {
         format!("<div class=\"tiles\">{devices}{pods}{kubelet}{chain}</div>")
     }
 
-    /// Renders the present faults. Returns an empty text if there are no faults.
     fn unhealthy(&self) -> String {
         let nics = self.numa.iter().flat_map(|numa| &numa.nics);
         let named = nics.flat_map(|nic| {

@@ -25,7 +25,6 @@ const NODE: usize = 40;
 /// Largest number of addresses of a rail, and of containers of a pod, that the page shows.
 const LISTED: usize = 8;
 
-/// Renders the unhealthy devices, each with the reason.
 pub(super) fn faults(faults: &[(&str, &str)]) -> String {
     if faults.is_empty() {
         return String::new();
@@ -170,7 +169,6 @@ pub(super) fn resources(resources: &[Resource]) -> String {
     section("Resources", &body)
 }
 
-/// Renders the status of the chain, and the answers of the probes.
 pub(super) fn chain(chain: &ChainStatus, [live, ready]: &[Result<String, String>; 2]) -> String {
     let probe = |name: &str, answer: &Result<String, String>| {
         let (class, words) = match answer {
