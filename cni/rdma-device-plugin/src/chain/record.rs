@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Record of this project's changes on the node: `<stateDir>/install.json`. Each process records a binary or an entry
-//! before it writes it, and removes it from the record only after it has removed it from the node. The record of a
-//! killed process therefore lists all its changes.
+//! before the write, and deletes it from the record only after its removal from the node. The record of a killed
+//! process therefore lists all its changes.
 
 use super::file::{self, Stamp, hash};
 use cni_protocol::{

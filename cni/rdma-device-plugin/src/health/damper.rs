@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Damps changes of one device's health. The damper reports the first observation at once, a later fault after
-//! [`DOWN_AFTER`], and a recovery after [`UP_AFTER`]. A flapping device stays unhealthy for the [`HOLD`].
+//! [`DOWN_AFTER`], and a recovery after [`UP_AFTER`]. A flapping device stays unhealthy until it has been up for the
+//! hold ([`HOLD`]).
 
 use std::{
     collections::VecDeque,

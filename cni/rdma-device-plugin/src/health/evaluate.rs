@@ -6,7 +6,7 @@
 //! | `rdma-cni` is moving the device | unknown: the health does not change |
 //! | the function exists, its RDMA device does not exist | unhealthy |
 //! | a port of its RDMA device is active | healthy |
-//! | InfiniBand without an active port | unhealthy; a VF that is down on the host: unhealthy only like its PF |
+//! | InfiniBand without an active port | unhealthy; a VF that is down on the host is as healthy as its PF |
 //! | Ethernet, its netdev is up and has no carrier | unhealthy |
 //! | Ethernet, its netdev has a carrier, and no port is active | unhealthy |
 //! | its netdev is administratively down | healthy, because `rdma-cni` brings it up; but unhealthy if its PF is unhealthy |

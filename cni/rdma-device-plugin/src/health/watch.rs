@@ -214,7 +214,7 @@ impl Watch {
             }
             None => Vec::new(),
         };
-        // leave out a NIC that never had an RDMA device
+        // leave out a NIC that has had no RDMA device since the daemon's start
         let of_concern = inventory.functions.iter().filter(|function| {
             !function.hcas.is_empty() || self.health.knows(&function.device.address)
         });

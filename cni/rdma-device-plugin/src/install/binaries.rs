@@ -63,7 +63,7 @@ pub(super) fn put(
         }
     }
     fs::create_dir_all(dir).map_err(failed("make", dir))?;
-    // write the record before any other change: from now on the node counts as installed
+    // write the record before the first binary: from now on the node counts as installed
     record.bin_dir = Some(dir.to_owned());
     record.write(state_dir)?;
     let mut done = vec![];

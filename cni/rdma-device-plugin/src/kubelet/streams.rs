@@ -117,7 +117,7 @@ impl Streams {
                 changed = self.node.changed() => if changed.is_err() { return },
                 changed = self.end.changed() => if changed.is_err() { return },
                 changed = self.role.changed() => if changed.is_err() { return },
-                // or until kubelet has opened a newer stream
+                // a newer stream: this stream is no longer used
                 _ = count.wait_for(|count| is_used && count.opened != counted.number) => {}
             }
         }

@@ -218,7 +218,8 @@ impl Offer {
         })
     }
 
-    /// Returns `rdma_cm` if it is in `/dev/infiniband`, unless none of the `granted` devices can use it.
+    /// Returns `rdma_cm` if it is in `/dev/infiniband` and one of the `granted` devices can use it. If there are no
+    /// `granted` devices, only the first condition applies.
     fn connection_manager<'a>(
         &self,
         granted: &[&OfferedDevice],

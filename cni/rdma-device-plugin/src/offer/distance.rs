@@ -12,7 +12,7 @@ pub enum Distance {
     Switch,
     /// Through several PCI switches, and no root port: PXB.
     Switches,
-    /// Through the root port that both functions share, and no switch that they share.
+    /// Through the root port: the functions share it, but no switch.
     RootPort,
     /// Through the host bridge: PHB.
     HostBridge,

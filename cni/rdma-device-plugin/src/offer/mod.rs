@@ -63,7 +63,7 @@ pub struct Offer {
     /// Sharing of the devices: exclusive or shared.
     pub sharing: Sharing,
     /// True if later daemons must not offer fewer ids by default until the node reboots, because pods may have these
-    /// ids. Only for ids whose number is limited by GID tables.
+    /// ids. False if GID tables do not limit the number of pods.
     pub keeps_count: bool,
     /// Devices by address.
     pub devices: Vec<OfferedDevice>,

@@ -11,7 +11,7 @@ use std::{collections::BTreeMap, fmt, path::Path};
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PreviousOffers {
     resources: BTreeMap<String, BTreeMap<DeviceAddress, Remembered>>,
-    /// Number of ids of each resource since the node's boot, if [`Offer::keeps_count`]. Pods may have these ids.
+    /// Number of ids of each resource since the node's boot, if [`Offer::keeps_count`] is true.
     counts: BTreeMap<String, u32>,
 }
 
