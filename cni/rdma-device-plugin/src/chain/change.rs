@@ -21,10 +21,10 @@ pub(super) fn is_below(change: &Change) -> bool {
 impl Chain {
     /// Prepares for a `change` that writes a detection entry into a network's own directory. The detection entry only
     /// shows whether the runtime calls the plugins of this directory. Makes the directory for the evidence, and checks
-    /// that the network's own directory exists or can be made. Does nothing for any other change.
+    /// that the network's own directory is readable or absent. Does nothing for any other change.
     ///
     /// # Errors
-    /// A directory cannot be made.
+    /// The directory for the evidence cannot be made, or the network's own directory cannot be read.
     pub(super) fn prepare(&self, change: &Change, entry: &Entry) -> Result<(), FileError> {
         match change {
             Change::Write { file, text, .. }

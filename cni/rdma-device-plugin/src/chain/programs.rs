@@ -9,8 +9,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Returns the programs in `dirs`. In a container, `dirs` are mounts of the node's directories. A symbolic link then
-/// may lead outside the container, and therefore counts as a program.
+/// Returns the programs in `dirs`. In a container, `dirs` are mounts of the node's directories. A symbolic link without
+/// a visible target may then lead outside the container, and therefore counts as a program.
 ///
 /// `others` are further directories that a container mounts. If one of `others` is a mount point, this process runs in
 /// a container, and a missing directory of `dirs` is an error, because it is not mounted.

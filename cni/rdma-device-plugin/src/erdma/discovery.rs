@@ -74,7 +74,7 @@ enum Exposure {
     Unknown,
 }
 
-/// Returns whether the daemon uses `nic`. A pattern for every instance applies only if no other pattern matches this
+/// Decides whether the daemon uses `nic`. A pattern for every instance applies only if no other pattern matches this
 /// instance. The eRDMA agent has the same rule.
 fn exposure(patterns: &[Exposed], nic: &Nic, instance: Option<&str>) -> Exposure {
     if patterns.is_empty() {

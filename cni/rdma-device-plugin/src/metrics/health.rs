@@ -45,7 +45,7 @@ impl Metrics {
     }
 
     /// Checks that kubelet has this daemon's list of each offered resource, and keeps it when another daemon ends. The
-    /// error names the other resources.
+    /// error names the resources for which kubelet has no such list.
     pub(crate) fn lists_are_out(&self, offered: &[&str]) -> Result<(), String> {
         let known = self.now();
         let is_out = |name: &&&str| {

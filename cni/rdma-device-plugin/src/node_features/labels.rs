@@ -193,8 +193,8 @@ impl fmt::Display for Labels {
     }
 }
 
-/// Returns a switch's name as a label value. Replaces each invalid character by `_`. A name that is too long is cut and
-/// ends in a hash of the whole name.
+/// Returns a switch's name as a label value. Replaces each invalid character by `_`. A value that would be too long or
+/// empty ends in a hash of the whole name.
 fn value(switch: &str) -> String {
     let letter = |it: char| match it {
         '-' | '.' | '_' => it,

@@ -359,8 +359,8 @@ fn named(function: &Function, fits: impl Fn(&str) -> bool) -> Fit {
     function.netdevs.iter().any(names).into()
 }
 
-/// Matches the link type of the function's netdevs. If the function has no netdev: of its RDMA device's ports. If it
-/// has neither: of its physical function.
+/// Matches the link type of the function's netdevs, or otherwise of its RDMA device's ports, or otherwise of its
+/// physical function.
 fn link_type(types: &[LinkType], function: &Function, physical: Option<&Function>) -> Fit {
     if types.is_empty() {
         return Fit::Yes;
