@@ -11,7 +11,7 @@
 //! | `text` | external text, escaped and cut |
 //!
 //! The page is one HTML document. It has no scripts, and the browser loads nothing else for it. The page has a maximum
-//! size for any node: if there are too many elements, the page shows the number of omitted elements.
+//! size for any node: it shows only the number of further NICs, pods, rails and rows.
 
 mod drawing;
 mod nics;
