@@ -243,7 +243,7 @@ fn make(state_dir: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// Returns true if a process holds the file's lock. Otherwise removes the file.
+/// Returns true if a process holds the file's lock. Removes the file if no process holds the lock.
 fn is_alive(path: &Path) -> bool {
     let Ok(file) = state_file::open(path) else {
         return false;

@@ -71,7 +71,7 @@ pub struct Conf {
     pub erdma: Erdma,
     /// Configuration of `rdma-cni` in the chain; `None`: the daemon does not manage the chain.
     pub chain: Option<Chain>,
-    /// Resources that are allocated by claims. `None`: no resource is.
+    /// Configuration of the DRA driver. `None`: no resource is allocated by claims.
     pub dra: Option<Dra>,
     /// Thresholds of error counters. A device above a threshold is unhealthy. Empty: no counter affects health.
     pub errors: Vec<ErrorThreshold>,

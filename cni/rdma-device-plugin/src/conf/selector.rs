@@ -25,7 +25,8 @@ pub struct Selector {
     pub vendor: Vec<Text>,
     /// PCI device ids.
     pub device: Vec<Text>,
-    /// Link types of the netdev. If the device has no netdev: link types of the RDMA device's ports.
+    /// Link types of the netdev. If the device has no netdev: link types of the RDMA device's ports, or otherwise of
+    /// the physical function.
     pub link_type: Vec<LinkType>,
     /// Netdevs of the physical function. A device that is neither a virtual function nor a sub-function is its own
     /// physical function.

@@ -154,7 +154,8 @@ impl Daemon {
     }
 }
 
-/// Returns the switches that an earlier daemon received by LLDP. Returns no switches if the configuration has no `lldp`.
+/// Returns the switches that an earlier daemon learned by LLDP. Returns no switches if the configuration has no `lldp`
+/// or they cannot be read.
 fn switches(state_dir: &Path, conf: &Conf) -> Switches {
     let read = conf.lldp.as_ref().map(|_| Switches::read(state_dir));
     let read = read.unwrap_or_else(|| Ok(Switches::default()));

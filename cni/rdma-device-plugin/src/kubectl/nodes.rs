@@ -27,7 +27,7 @@ pub(super) struct Node {
     rails: Option<usize>,
     /// Number of NICs with a taint in their ResourceSlice, which no new pod gets. `None`: unknown.
     tainted: Option<usize>,
-    /// Switches by rail, which the daemon received by LLDP.
+    /// Switches by rail, which the daemon learned by LLDP.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     switches: BTreeMap<String, String>,
     /// Health: `ok`, or the problem.
