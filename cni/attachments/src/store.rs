@@ -165,15 +165,15 @@ impl Store {
     }
 
     /// Overwrites a record like [`Store::update`]. Returns an error and keeps the file if the present record is
-    /// corrupt, because the new record would lack its content.
+    /// corrupt or in a newer format, because the new record would lack its content.
     pub fn amend(&self, attachment: &Attachment) -> Result<(), StoreError> {
-        match self.record(&attachment.key) {
-            Record::Corrupt(why) => {
-                let path = self.path(&attachment.key, "json");
-                Err(failed("update", &path)(io::Error::other(why)))
-            }
-            _ => self.update(attachment),
-        }
+        let why = match self.record(&attachment.key) {
+            Record::Corrupt(why) => why,
+            Record::Newer(format) => format!("the record has the newer format {format}"),
+            _ => return self.update(attachment),
+        };
+        let path = self.path(&attachment.key, "json");
+        Err(failed("update", &path)(io::Error::other(why)))
     }
 
     fn write(&self, attachment: &Attachment, at_once: bool) -> Result<(), StoreError> {
@@ -457,5 +457,26 @@ mod tests {
             );
         }
         assert_eq!(store.keys(None).unwrap(), [key]);
+    }
+    #[test]
+    fn a_record_that_this_version_cannot_read_is_not_amended() {
+        let state = tempfile::tempdir().unwrap();
+        let store = Store::new(state.path());
+        let key = key("a", "eth0");
+        let _lock = store.lock(&key).unwrap();
+        let record = serde_json::json!({
+            "format": FORMAT, "key": key, "phase": "attached", "bootId": "this", "pod": "team/train-0",
+            "netns": "/run/netns/cni-1", "rdmaMode": "exclusive", "dad": "off", "acceptRa": false,
+            "config": {}, "rails": [],
+        });
+        let attachment: Attachment = serde_json::from_value(record).unwrap();
+        store.save(&attachment).unwrap();
+        store.amend(&attachment).unwrap();
+        let path = store.path(&key, "json");
+        for text in [format!("{{\"format\":{}}}", FORMAT + 1), "{".to_owned()] {
+            fs::write(&path, &text).unwrap();
+            store.amend(&attachment).unwrap_err();
+            assert_eq!(fs::read_to_string(&path).unwrap(), text);
+        }
     }
 }

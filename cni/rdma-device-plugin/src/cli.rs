@@ -53,7 +53,7 @@ pub struct Arguments {
     /// Prints the devices that this node would advertise, and exits
     #[arg(long)]
     pub check_config: bool,
-    /// Restores the eRDMA NICs that it set up, and exits
+    /// Resets the eRDMA NICs that the daemon set up, removes device information and, with --node-features, labels, and exits
     #[arg(long, conflicts_with = "check_config")]
     pub release: bool,
     /// Mount point of sysfs
@@ -138,7 +138,7 @@ pub enum Command {
     /// Sends RDMA requests to the addresses of rails; the other side needs no program. Exit code 0 if each request was
     /// answered
     Ping(rdma_ping::Arguments),
-    /// Watches over the fabric: each rail asks the same rail of a few other nodes, again and again, until SIGTERM
+    /// Watches the fabric: each rail repeatedly sends requests to the same rail of a few other nodes, until SIGTERM
     Fabric(Fabric),
 }
 
@@ -247,8 +247,8 @@ pub struct Install {
     /// chain.plugin.devices instead
     #[arg(long)]
     pub without_kubelet: bool,
-    /// Fails only if the binaries cannot be installed; obstacles in the network's list are printed, and the daemon
-    /// retries
+    /// Does not fail if rdma-cni cannot be added to the network's list: prints the reason, and the daemon tries
+    /// again
     #[arg(long)]
     pub init_container: bool,
 }

@@ -81,7 +81,7 @@ pub(super) fn is_watched(cluster: &mut Cluster, pods: &Pods<'_>) {
         Some(IDS),
         "the other node's rails are healthy"
     );
-    assert!(page().contains("it reaches no rail of other nodes, which reach each other"));
+    assert!(page().contains("it reaches no rail of other nodes: check cable"));
     let address = rails[0]["addresses"][0].as_str().expect("an address");
     let (code, pair) = pinged(&cluster.nics.host, address, "3");
     assert_eq!(code, 1, "{pair}");

@@ -304,7 +304,7 @@ mod tests {
         for words in [
             "Input/output error",
             "see dmesg for the driver's messages",
-            "the same goes for 0000:41:02.0",
+            "the driver is also not bound to 0000:41:02.0",
         ] {
             assert!(reported.contains(words), "{reported}");
         }

@@ -162,7 +162,7 @@ fn also(others: &[DeviceAddress]) -> String {
     let others: Vec<&str> = others.iter().map(|it| &**it).collect();
     match others.is_empty() {
         true => String::new(),
-        false => format!("; the same goes for {}", others.join(", ")),
+        false => format!("; the driver is also not bound to {}", others.join(", ")),
     }
 }
 

@@ -193,7 +193,7 @@ mod tests {
             remarks,
             [
                 "errors[1]: no RDMA device of this node has symbol_eror in ports/N/counters or \
-                 ports/N/hw_counters, so it makes none unhealthy"
+                 ports/N/hw_counters, so this threshold has no effect"
             ]
         );
         // the device is in a pod, and the daemon cannot see its counters

@@ -8,7 +8,7 @@ use rdma_ping::fabric::Report;
 use std::{collections::BTreeSet, path::Path, sync::Arc, time::Duration};
 use tokio::{sync::watch, time::Instant};
 
-const REASON: &str = "it reaches no rail of other nodes, which reach each other: check cable, switch port and VLAN \
+const REASON: &str = "it reaches no rail of other nodes: check cable, switch port and VLAN \
                       (rdma-device-plugin fabric)";
 
 /// Interval between readings of the fabric watch's report.

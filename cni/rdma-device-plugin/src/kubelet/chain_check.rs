@@ -65,8 +65,8 @@ pub(super) async fn check(
         Ok(Made::WithUs | Made::Unknown) => Ok(()),
         Ok(Made::Twice { network }) => {
             log::warn!(
-                "{}/{} has the network {network} twice: containerd uses the network's file and the list \
-                 with {TYPE} beside it; set max_conf_num to 1 in containerd's configuration",
+                "{}/{} has the network {network} twice: containerd uses the network's file and also the list \
+                 with {TYPE}; set max_conf_num to 1 in containerd's configuration",
                 holder.namespace,
                 holder.pod
             );

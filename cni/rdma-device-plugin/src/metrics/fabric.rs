@@ -173,7 +173,7 @@ impl Fabric {
                 labels.clone(),
                 is_unreachable.into(),
             );
-            let help = "Rails of other nodes that the rail asks";
+            let help = "Rails of other nodes to which the rail sends requests";
             scrape.gauge("rdma_fabric_peers", help, labels.clone(), peers as u64);
             if let Some(reason) = not_asked {
                 let labels = [labels, vec![("reason", reason)]].concat();

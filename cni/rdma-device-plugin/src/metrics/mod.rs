@@ -183,7 +183,7 @@ impl Metrics {
         let registered = Family::default();
         registry.register(
             "registered",
-            "1 if kubelet knows the resource",
+            "1 if kubelet has registered the resource",
             registered.clone(),
         );
         let allocations = Latency::new_with_constructor(|| Histogram::new(LATENCIES));

@@ -33,7 +33,7 @@ fn resources(snapshot: &Snapshot, scrape: &mut Scrape) {
         let name = format!("rdma_device_plugin_{name}");
         scrape.gauge(&name, help, super::of(resource), value);
     };
-    let expected = "Devices that the resource must have: by require, or else as many as it had";
+    let expected = "Devices that the resource should have: the number in require, or otherwise the present and gone devices";
     let present = "Healthy devices of the resource";
     for offer in &snapshot.node.offers {
         let name = offer.name.as_str();

@@ -194,7 +194,9 @@ impl Offer {
             let name = &char_device.name;
             let why = match char_device.node {
                 None => format!("/dev/infiniband/{name} of {address} is not there"),
-                Some(_) => format!("/dev/infiniband/{name} is not the one of {address}"),
+                Some(_) => {
+                    format!("/dev/infiniband/{name} does not have the device number of {address}")
+                }
             };
             if name.starts_with("uverbs") {
                 return Err(why);
@@ -240,7 +242,7 @@ impl Offer {
         let manager = manager.filter(|manager| manager.is_in_place());
         if manager.is_none() && !granted.is_empty() {
             log::warn!(
-                "there is no /dev/infiniband/rdma_cm on this node: the container of {} gets none",
+                "there is no /dev/infiniband/rdma_cm on this node: a container of {} starts without rdma_cm",
                 self.name
             );
         }

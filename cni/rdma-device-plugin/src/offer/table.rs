@@ -38,7 +38,9 @@ pub fn table(
                     .numa_node
                     .map_or_else(|| "-".to_owned(), |node| node.to_string()),
                 match &offer.short {
-                    Some(_) if device.fault.is_none() => "healthy, but held back".to_owned(),
+                    Some(_) if device.fault.is_none() => {
+                        "healthy, but all ids of the resource are unhealthy".to_owned()
+                    }
                     _ => health(device, unhealthy),
                 },
             ]);

@@ -17,7 +17,10 @@ pub(super) fn has_names(selector: &Selector) -> bool {
 /// Returns the reason why a shared resource whose selectors do not name this device leaves it out.
 pub(super) fn not_selected(function: &Function, hca: &Hca) -> Option<String> {
     let port = function.netdevs.iter().find_map(port);
-    port.or_else(|| hca.soft.then(|| "it is RDMA in software".to_owned()))
+    port.or_else(|| {
+        hca.soft
+            .then(|| "it is a software RDMA device, such as rxe".to_owned())
+    })
 }
 
 /// Returns the reason for leaving out a NIC that accelerates the node's own netdev. No pod gets a netdev of such a NIC.
@@ -36,7 +39,7 @@ pub(super) fn port(netdev: &Netdev) -> Option<String> {
 pub(super) fn uplink(function: &Function) -> Option<String> {
     let netdev = function.netdevs.iter().find(|it| it.default_route)?;
     Some(format!(
-        "the node's default route, or its way to the API server, is by its netdev {}",
+        "the node's default route, or its route to the API server, uses the device's netdev {}",
         netdev.name
     ))
 }
@@ -44,7 +47,7 @@ pub(super) fn uplink(function: &Function) -> Option<String> {
 /// Returns the reason for leaving out a device that the kernel itself uses for storage.
 pub(super) fn storage(hca: &Hca) -> Option<String> {
     let users = hca.kernel_users.join(", ");
-    (!users.is_empty()).then(|| format!("the host uses it itself ({users})"))
+    (!users.is_empty()).then(|| format!("the kernel of the host uses it ({users})"))
 }
 
 /// Returns the reason for leaving out a device that is never a rail, such as a device that manages NVLink.
@@ -58,7 +61,7 @@ pub(super) fn no_rail(function: &Function) -> Option<String> {
 pub(super) fn held_by_sub_devices(hca: &Hca) -> String {
     let sub_devices = hca.sub_devices.join(", ");
     format!(
-        "the kernel cannot move {} into a pod while it has the sub-device {sub_devices}; delete that (rdma dev delete \
+        "the kernel cannot move {} into a pod while it has the sub-device {sub_devices}; delete the sub-device (rdma dev delete \
          {sub_devices}), or set the RDMA subsystem to shared",
         hca.name
     )

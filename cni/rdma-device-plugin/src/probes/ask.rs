@@ -27,7 +27,7 @@ pub struct Probe {
 /// Probes of the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Question {
-    /// Kubelet has its lists, and the runtime would call rdma-cni if configured
+    /// Kubelet has the daemon's lists, and the runtime would call rdma-cni if chain is configured
     Ready,
     /// The daemon needs no restart
     Live,

@@ -27,10 +27,10 @@ use tonic::Status;
 /// Handling of a pod whose container may not start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum RefusedPods {
-    /// Keeps it for an administrator
+    /// Keeps the pod for an administrator
     #[default]
     Keep,
-    /// Deletes it if it has a controller that makes another: needs a service account's token
+    /// Deletes the pod if its controller makes another one; needs a service account's token
     Delete,
 }
 

@@ -180,7 +180,7 @@ async fn the_page_says_that_kubelet_does_not_answer() {
     let server = site.serve().await;
     let (status, page) = server.get("GET", "/").await;
     assert_eq!(status, 200);
-    let told = "Kubelet did not say which container has which device.";
+    let told = "Kubelet did not report which container has which device.";
     assert!(page.contains(told), "{page}");
     assert!(page.contains("mlx5_1"), "{page}");
 }

@@ -334,7 +334,7 @@ fn ignored_fields_are_reported() {
     assert_eq!(
         parsed.remarks,
         [
-            "resourceList[0].deviceType: accelerators are left to sriov-network-device-plugin, and so is intel.com/fpga",
+            "resourceList[0].deviceType: this daemon does not offer intel.com/fpga: sriov-network-device-plugin serves accelerators",
             "resourceList[1].additionalInfo: ignored; PCIDEVICE_…_INFO of a container does not contain it",
             "resourceList[1].selectors[0].isRdma: not true, so these devices of intel.com/vf are left to sriov-network-device-plugin",
             "resourceList[1].selectors[1].x: unknown, ignored",

@@ -276,7 +276,7 @@ fn a_bond_can_be_one_pods_alone_where_its_rdma_device_stays_for_that() {
         remarks,
         [
             "resources[0]: 0000:3b:00.1 is not in rdma/hca: bond0 is offered with its port 0000:3b:00.0",
-            "resources[0]: 0000:5e:00.0 is not in rdma/hca: the node's default route, or its way to the API server, is by its netdev ens2f0",
+            "resources[0]: 0000:5e:00.0 is not in rdma/hca: the node's default route, or its route to the API server, uses the device's netdev ens2f0",
         ]
     );
 }
@@ -348,7 +348,7 @@ fn selectors_without_a_device_are_reported() {
     let (_, told) = of(&conf(exclusive), &main, &PreviousOffers::default());
     assert_eq!(
         told[0],
-        "resources[0]: 0000:3b:00.0 is not in rdma/x: the node's default route, or its way to the API server, is by its netdev ens1f0"
+        "resources[0]: 0000:3b:00.0 is not in rdma/x: the node's default route, or its route to the API server, uses the device's netdev ens1f0"
     );
     let three = r#"{"resources":[{"name":"rdma/hca","kind":"shared"},
         {"name":"rdma/x","kind":"exclusive","devices":[{"pf":"ens1f0#0-1"}]},

@@ -73,7 +73,7 @@ fn is_left_out(change: impl Fn(&mut rdma_netns::Function), why: &str) {
 fn the_nic_of_the_default_route() {
     is_left_out(
         |function| function.netdevs[0].default_route = true,
-        "the node's default route, or its way to the API server, is by its netdev",
+        "the node's default route, or its route to the API server, uses the device's netdev",
     );
 }
 
@@ -97,7 +97,7 @@ fn the_only_nic_is_the_pods_where_no_netdev_is() {
     ] {
         let (devices, remarks) = offered(conf, &inventory);
         assert_eq!(devices, [""; 0], "{conf}");
-        let said = |it: &String| it.contains(&address) && it.contains("way to the API server");
+        let said = |it: &String| it.contains(&address) && it.contains("route to the API server");
         assert!(remarks.iter().any(said), "{remarks:?}");
     }
 }
@@ -151,7 +151,7 @@ fn the_remark_names_a_format_that_can_name_devices() {
 fn rdma_in_software() {
     is_left_out(
         |function| function.hcas[0].soft = true,
-        "it is RDMA in software",
+        "it is a software RDMA device, such as rxe",
     );
 }
 
@@ -168,7 +168,7 @@ fn netdevs_of_storage_unless_all_are() {
     let nvme = |function: &mut rdma_netns::Function| {
         function.hcas[0].kernel_users = vec!["nvme_rdma".into()];
     };
-    is_left_out(nvme, "the host uses it itself (nvme_rdma)");
+    is_left_out(nvme, "the kernel of the host uses it (nvme_rdma)");
     let mut all = node("eight-hcas");
     for function in all.functions.iter_mut().filter(|it| !it.hcas.is_empty()) {
         nvme(function);
@@ -180,7 +180,7 @@ fn netdevs_of_storage_unless_all_are() {
     assert!(!devices.contains(&address), "{devices:?}");
     let said = remarks
         .iter()
-        .any(|it| it.contains("the host uses it itself (nvme_rdma)"));
+        .any(|it| it.contains("the kernel of the host uses it (nvme_rdma)"));
     assert!(said, "{remarks:?}");
 }
 

@@ -81,7 +81,7 @@ fn one(field: &Field<'_>, remarks: &mut Vec<String>) -> Result<Option<ResourceCo
             DeviceType::AuxNetDevice => Sort::Auxiliary,
             DeviceType::Accelerator => {
                 remarks.push(format!(
-                    "{place}.deviceType: accelerators are left to sriov-network-device-plugin, and so is {name}"
+                    "{place}.deviceType: this daemon does not offer {name}: sriov-network-device-plugin serves accelerators"
                 ));
                 return Ok(None);
             }

@@ -55,7 +55,9 @@ pub(super) fn pods(pods: &[Pod], holders_known: bool) -> String {
     ];
     let unknown = match holders_known {
         true => "",
-        false => "<p class=\"warning\">Kubelet did not say which container has which device.</p>",
+        false => {
+            "<p class=\"warning\">Kubelet did not report which container has which device.</p>"
+        }
     };
     let table = match pods.is_empty() {
         true => "<p>No pod has a rail now.</p>".to_owned(),
@@ -192,7 +194,7 @@ pub(super) fn fabric(rails: &[RailState]) -> String {
     }
     let rows = rails.iter().map(|it| {
         let state = match (&it.not_asked, it.is_unreachable) {
-            (Some(why), _) => format!("not asked: {}", text(why)),
+            (Some(why), _) => format!("sends no requests: {}", text(why)),
             (None, true) => "<b class=\"bad\">unreachable</b>".to_owned(),
             (None, false) => "<b class=\"ok\">reachable</b>".to_owned(),
         };
@@ -204,7 +206,7 @@ pub(super) fn fabric(rails: &[RailState]) -> String {
             &asked.join(", "),
         ])
     });
-    let heads = ["Device", "State", "Peers", "Asked lately"];
+    let heads = ["Device", "State", "Peers", "Last requests"];
     section("Rails of other nodes", &table(&heads, rails.len(), rows))
 }
 
