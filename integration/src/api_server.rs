@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Stand-in for Kubernetes' API server, for tests in which no real one can run. It stores objects by their paths,
-//! over TLS, for one daemon. It validates no object and sends no events. Tests with a control plane show which
-//! objects the real API server accepts.
+//! Stand-in for Kubernetes' API server, for tests in which no real one can run. It stores objects by their paths, over
+//! TLS, for one daemon. It sends no events, and validates nothing but the taints' effects, if a test sets
+//! [`ApiServer::refuse_effect`]. Tests with a control plane show which objects the real API server accepts.
 
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use serde_json::{Value, json};

@@ -97,8 +97,8 @@ impl OnANode {
         }
     }
 
-    /// Returns the command that runs `words` under the emulator. The program sees the image, the node's directories
-    /// `mounts`, and the emulator with its libraries. On a real node it would not see the emulator.
+    /// Returns the command that runs `words` under the emulator. The program sees the image's `/usr`, the node's
+    /// directories `mounts`, and the emulator with its libraries. On a real node it would not see the emulator.
     fn command(&self, words: &[&str], mounts: &[&Path]) -> Command {
         let mut command = Command::new("bwrap");
         command.args(["--die-with-parent", "--clearenv", "--tmpfs", "/"]);

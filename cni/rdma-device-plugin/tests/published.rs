@@ -142,8 +142,8 @@ fn a_version_is_pushed_once() {
 }
 
 /// Runs the commands of `docs/deploy.md`. The test builds the release with internet access, with stand-ins for the
-/// binaries. Then it checks the release's files and renders the chart in another directory. `integration/cluster` tests
-/// Helm's installation on a cluster.
+/// binaries. Then it checks the release's files and renders the chart in another directory. `integration/tests/cluster`
+/// tests Helm's installation on a cluster.
 #[test]
 fn a_release_is_enough_without_internet_access() {
     let clone = Clone::new();

@@ -79,7 +79,8 @@ pub fn pid_of<N>(cluster: &Cluster<N>) -> Pid {
     Pid::from_raw(i32::try_from(pid).expect("a process"))
 }
 
-/// Applies `manifest`, a file of this repository. Returns when the slices have the devices `expected`.
+/// Labels the node, and applies `manifest`, a file of this repository. Returns when the slices have the devices
+/// `expected`.
 #[track_caller]
 pub fn install<N>(cluster: &mut Cluster<N>, manifest: &str, expected: &[&str]) {
     cluster.types(&format!(
@@ -132,7 +133,7 @@ pub fn end<N>(cluster: &mut Cluster<N>, names: &[&str]) {
     });
 }
 
-/// Asserts that the pod's containers have never been restarted.
+/// Asserts that the pod's first container has never been restarted.
 #[track_caller]
 pub fn was_never_started_anew<N>(cluster: &Cluster<N>, name: &str) {
     let told = cluster.look(&format!("{PODS}/{name}"));
@@ -140,7 +141,7 @@ pub fn was_never_started_anew<N>(cluster: &Cluster<N>, name: &str) {
     assert_eq!(container["restartCount"], 0, "{told:#}");
 }
 
-/// Waits until no pod has a claim, then asserts that the claims have left no files.
+/// Waits until no claim exists, then asserts that the claims have left no files.
 #[track_caller]
 pub fn none_is_left<N>(cluster: &mut Cluster<N>) {
     cluster.until("the claims are gone", |it| {

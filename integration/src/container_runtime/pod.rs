@@ -285,7 +285,7 @@ impl ContainerRuntime {
         Ok(pod)
     }
 
-    /// Runs a pod like [`Self::run_asking`]. The pod must start.
+    /// Runs a pod like [`Self::run`]. The pod must start.
     #[track_caller]
     pub fn pod(&self, spec: &PodSpec) -> Pod {
         let pod = self.run(spec);

@@ -333,7 +333,7 @@ impl Attachments {
         left
     }
 
-    /// Returns true if the record says that ADD of the pod `a` has answered. Then the kill came after the answer.
+    /// Returns true if the record of the pod `a` is in the phase `attached`, in which the pod keeps its devices.
     pub(super) fn is_attached(&self) -> bool {
         let record = self.directories[0].join("attachments/net/a@eth0.json");
         let record: Value =

@@ -52,7 +52,7 @@ const LIST_FILE: &str = "net.d/10-flannel.conflist";
 /// Directories to which the daemon may write.
 const WRITTEN: [&str; 5] = ["state", "cdi", "device-info", "net.d", "bin"];
 
-/// Directories with files for a container: settings of libraries, rails of its pod, its ids.
+/// Files and directories for a container: settings of libraries, its ids, rails of its pod.
 const TOLD: [&str; 3] = [
     "state/containers",
     "state/containers.json",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `install` and `uninstall` of `rdma-device-plugin` on a constructed node. After each fault, one of the two commands
-//! runs again.
+//! `install` and `uninstall` of `rdma-device-plugin` on a constructed node. After each fault `uninstall` runs, in every
+//! second turn after `install`.
 
 mod ended;
 
@@ -40,7 +40,7 @@ const LIST: &str = r#"{
 }
 "#;
 
-/// Directories of a node that the container runtime reads.
+/// Directories of a node to which `install` writes.
 const SEEN: [&str; 3] = ["opt", "etc", "state"];
 
 /// A command of `rdma-device-plugin`.
@@ -220,7 +220,7 @@ impl Story for Programs {
         self.traced(fault)
     }
 
-    /// Runs the verb again (in every second turn the other verb), and then `uninstall`. Returns the differences.
+    /// Runs `install` in every second turn, and then `uninstall`. Returns the differences.
     fn put_right(&mut self, end: &End, turn: usize) -> Vec<String> {
         let mut left = mem::take(&mut self.lacking);
         if let (Verb::Uninstall, End::Done(_)) = (self.verb, end) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of containers that have a device which `rdma-cni` attaches. They start only if a list with `rdma-cni` made
-//! their pod's network.
+//! Tests of containers that have a device which `rdma-cni` attaches. The daemon refuses their start if a list without
+//! `rdma-cni` made their pod's network.
 
 use crate::{FIRST, HCA, Running, SECOND, ids, program};
 use integration::{
@@ -126,7 +126,7 @@ const WITHOUT: &[&str] = &["flannel", "portmap"];
 const WITH: &[&str] = &["flannel", "portmap", "rdma-cni"];
 
 /// The node's new runtime does not call the entries in a network's own directory. The daemon detects this when the new
-/// runtime makes its first pod, and moves the entry back to the list.
+/// runtime starts its first container, and moves the entry back to the list.
 #[test]
 fn a_runtime_that_reads_no_directories_any_more_is_found_out() {
     let node = Chained::placed(r#","placement":"auto""#).installed();
@@ -160,7 +160,8 @@ fn a_runtime_that_reads_no_directories_any_more_is_found_out() {
     assert!(wait::within(wait::PATIENCE, is_back), "{}", list());
 }
 
-/// The configuration requires the network's own directory. The daemon then reports an error, because every further pod
+/// The configuration places the entry in the network's own directory, which the runtime does not read. The daemon's
+/// refusal then names the setting to change, and the entry stays where it is.
 /// would have the same error.
 #[test]
 fn a_directory_that_is_not_read_is_reported() {

@@ -42,7 +42,8 @@ fn start(machine: &Machine) -> Daemon {
     )
 }
 
-/// Returns all files of the directory. They include unfinished files and files of other programs.
+/// Returns the JSON content of all files of the directory, by name: also of unfinished files and of other programs'
+/// files.
 fn found(machine: &Machine) -> BTreeMap<String, Value> {
     let Ok(entries) = fs::read_dir(directory(machine)) else {
         return BTreeMap::new();
@@ -116,8 +117,9 @@ fn there_is_one_for_each_exclusive_device_that_claims_serve() {
     are(&machine, &[OF_FIRST, OF_SECOND]);
 }
 
-/// After a kill, the next daemon removes files of devices that have disappeared, and files of resources that are no longer
-/// configured. It removes no other file.
+/// After a kill, the next daemon removes unfinished files, and files of devices and resources that are no longer
+/// configured.
+/// It removes no file of another program.
 #[test]
 fn files_of_a_killed_daemon_go_and_foreign_ones_stay() {
     let machine = Machine::with(&[FIRST, SECOND]);

@@ -105,7 +105,7 @@ fn pod_resources(running: &Running) -> PodResourcesServer {
     PodResourcesServer::start(&running.machine.path("kubelet/pod-resources/kubelet.sock"))
 }
 
-/// Returns the CDI entries of containers by name.
+/// Returns the rails (`RDMA_RAILS`) in the CDI entry of each container, by the entry's full name.
 fn entries(running: &Running) -> HashMap<String, Value> {
     let file = running
         .machine
@@ -216,7 +216,7 @@ fn a_container_gets_library_settings_at_allocate_and_its_pods_rails_before_its_s
     );
 }
 
-/// Kubelet has allocated a shared NIC that is down, or that the pod has not selected.
+/// ADD skips an allocated shared NIC that is down, or that the pod has not selected.
 #[test]
 fn a_container_gets_no_rail_that_add_has_skipped() {
     let running = Running::with(CONFIGURATION).listed("rdma/hca", 8);
@@ -326,7 +326,7 @@ fn two_resources_of_a_container_give_it_the_same_environment() {
     );
 }
 
-/// The pod has selected only the NIC of `rdma/a`. Containers with `rdma/b` then get no rails.
+/// The pod has selected only the NIC of `rdma/a`. NCCL must then not use the NIC of `rdma/b`.
 #[test]
 fn nccl_is_kept_from_a_device_where_add_has_left_out_all_of_a_resource() {
     let untold = APART.replacen(r#", "environment": ["nccl"]"#, "", 1);
@@ -349,7 +349,7 @@ fn nccl_is_kept_from_a_device_where_add_has_left_out_all_of_a_resource() {
     assert_eq!(file(&running, "rdma@b/5/ucx.conf"), "");
 }
 
-/// A GID table has the addresses of the node and of other pods, and NCCL selects a GID only by address.
+/// A GID table has the addresses of the node and of other pods, and without an index NCCL selects a GID by its subnet.
 #[test]
 fn nccl_chooses_by_itself_only_where_it_chooses_the_pods() {
     let running = Running::with(CONFIGURATION).listed("rdma/hca", 8);

@@ -49,8 +49,8 @@ fn has(kubelet: &DeviceManager, resource: &str, healthy: usize) {
     kubelet.wait_for(resource, &what, |it| it.healthy().len() == healthy);
 }
 
-/// Sets the counter to each of `values`, until the daemon has observed its growth. The daemon may not have read the
-/// counter before the first value.
+/// Sets the counter to one value after the other, until the daemon makes the ids of the resource unhealthy. The daemon
+/// may not have read the counter before the first value.
 #[track_caller]
 fn grows(machine: &Machine, kubelet: &DeviceManager, device: (&str, &str), values: &[u32]) {
     let (rdma, resource) = device;

@@ -46,7 +46,7 @@ fn a_file_written_in_place_is_read_again() {
     node.daemon.says("rdma/nic: no longer offered");
 }
 
-/// Returns the devices of an id that a container has, as `rdma-cni` reads them.
+/// Returns the addresses of the devices that the daemon granted for an id, as `rdma-cni` reads them.
 #[track_caller]
 fn granted(node: &Running, resource: &str, id: &str) -> Vec<String> {
     let grants = Grants::new(&node.machine.path("state"));

@@ -141,7 +141,7 @@ fn a_later_daemon_knows_the_switch_of_a_nic_that_is_in_a_pod() {
     let daemon = cabled.start();
     let lldpd = Manager::lldpd(&cabled.switch, "leaf1", 3);
     cabled.until("leaf1", is_leaf1);
-    // the netdev moves into a pod: the tree of files no longer has it
+    // the netdev moves into a pod: the made-up sysfs no longer has it
     let place = cabled
         .machine
         .path(&format!("sys/class/net/{}", FIRST.netdev));

@@ -52,7 +52,7 @@ fn sockets(machine: &Machine) -> usize {
 }
 
 /// Makes two upgrades, so that the second one replaces a daemon that itself replaced another one. After each upgrade,
-/// `attaches` plugins must have registered again, so that kubelet notices their end.
+/// the new daemon must have registered `attaches` resources again, so that kubelet notices when it ends.
 #[track_caller]
 fn no_moment_without_ids(generation: Generation, attaches: usize) {
     let Running {
@@ -238,8 +238,7 @@ fn the_probes_of_one_daemon_are_not_answered_by_the_other() {
             "{question}: {said}"
         );
     }
-    // kubelet starts the new container again, and the old daemon leads again: its own earlier registration must not
-    // cause a refusal
+    // the new daemon ends: the old daemon leads again, and registers again when kubelet accepts it
     new.end(Signal::SIGTERM);
     assert!(!probe(&machine, "live", "new.sock").0, "its socket is left");
     old.says("the other daemon has gone");

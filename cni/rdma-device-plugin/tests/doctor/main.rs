@@ -105,7 +105,7 @@ impl Root {
         }
     }
 
-    /// Returns all files with content, mode, owner and times.
+    /// Returns all files with their content, mode and modification time.
     fn snapshot(&self) -> BTreeMap<PathBuf, (Vec<u8>, u32, i64, i64)> {
         let mut found = BTreeMap::new();
         let mut left = vec![self.0.path().to_owned()];

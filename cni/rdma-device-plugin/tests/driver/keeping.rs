@@ -34,7 +34,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A daemon without kubelet, which applies the reconciler's reports to its node.
+/// The reconciler, and in place of the daemon a node to which [`take`](Self::take) applies the reconciler's reports.
 struct Site {
     hardware: Hardware,
     conf: Arc<Conf>,

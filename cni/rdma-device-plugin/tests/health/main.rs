@@ -60,7 +60,7 @@ fn a_device_in_a_pod_goes_and_comes_back() {
         node.ip("link set wire0 up");
         becomes(node, &mut watch, None, SOON);
 
-        // a netdev is healthy after the administrator has set it down
+        // a netdev is healthy after an administrator in the pod has set it down
         node.pod("link set nic0 down");
         becomes(node, &mut watch, None, SOON);
         quiet(node, &mut watch);
@@ -118,7 +118,7 @@ fn a_port_that_stays_down_is_reported_once() {
     });
 }
 
-/// Observes until no observation is due. The device's health must not change.
+/// Observes until no observation is due. The device must be healthy all the time.
 #[track_caller]
 fn quiet(node: &Node, watch: &mut Watch) {
     for _ in 0..10 {

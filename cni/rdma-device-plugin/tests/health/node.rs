@@ -151,7 +151,7 @@ impl Node {
     }
 }
 
-/// Removes the capability with the number `bit` from the calling thread. `bit` is below 32.
+/// Removes the capability with the number `bit` from the effective set of the calling thread. `bit` is below 32.
 pub(crate) fn give_up_capability(bit: u32) {
     // struct __user_cap_header_struct of _LINUX_CAPABILITY_VERSION_3, and its data: effective,
     // permitted and inheritable, twice

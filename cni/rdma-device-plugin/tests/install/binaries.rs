@@ -73,7 +73,7 @@ fn replaced_foreign_binaries_come_back_and_later_ones_stay() {
         "{text}"
     );
     let mut after = node.seen();
-    // version 2 replaced the foreign binary, which `install` then kept
+    // `install` of version 2 replaced the foreign binary, and kept its content for `uninstall`
     let ipam = node.path("opt/cni/bin/rdma-ipam");
     assert_eq!(
         after.remove(&ipam).map(|it| it.0),

@@ -11,7 +11,7 @@ use std::{fs, process::Command, thread, time::Duration};
 /// Longest promised time until the daemon adds the entry again.
 pub(crate) const SOON: Duration = Duration::from_secs(1);
 
-/// Starts the daemon on this node with a chain in its configuration.
+/// Starts the daemon on this node. `--cni-conf-dir` adds a chain to its configuration.
 pub(crate) fn daemon(node: &Node) -> Daemon {
     node.machine.configure(r#"{"mode":"hca"}"#);
     let mut command = command(node);

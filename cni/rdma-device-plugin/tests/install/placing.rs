@@ -269,8 +269,8 @@ fn list_placement_uses_the_list_only() {
     }
 }
 
-/// libcni follows a link in place of a network's directory. If the daemon cannot read a directory that libcni can read,
-/// it uses the list.
+/// libcni follows a link in place of a network's directory, and so do `install` and `uninstall`. A file in place of the
+/// directory counts as no directory.
 #[test]
 fn the_directory_is_the_one_that_libcni_reads() {
     let node = Node::with_list(FLANNEL);

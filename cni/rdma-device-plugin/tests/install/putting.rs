@@ -307,8 +307,8 @@ fn a_wrong_value_of_the_chain_is_reported_with_its_place() {
     }
 }
 
-/// Runs as in a container with only these two capabilities. Without them, the program cannot change the file of another
-/// user.
+/// Runs as in a container that has only the capabilities CHOWN and DAC_OVERRIDE. Without them, the program cannot
+/// change the file of another user.
 #[test]
 fn two_capabilities_are_enough_for_another_users_list() {
     let node = Node::with_list(FLANNEL);

@@ -156,7 +156,7 @@ fn a_shared_resource_has_its_enabled_parts() {
     assert!(parents.contains("bond*.100"), "{parents}");
 }
 
-/// With the chain, NCCL uses the pod's own GID. The rails require CDI names.
+/// With the chain, NCCL uses the pod's own GID. The variable `RDMA_RAILS` requires CDI names.
 #[test]
 fn containers_are_set_up_for_nccl_unless_it_is_turned_off() {
     let (nccl, all) = (&[Reader::Nccl][..], &[Reader::Rails, Reader::Nccl][..]);
@@ -241,7 +241,7 @@ fn another_chain_goes_to_the_nodes_with_the_roll_out() {
 }
 
 /// Returns the part of `config` that determines the entry of `rdma-cni`. It is `chain`, and, if `chain` names no
-/// resources, also the names of the offered resources. `config` can have any format.
+/// resources, also the fields from which the names of the offered resources follow. `config` can have any format.
 fn entry(config: &Value) -> Value {
     let chain = &config["chain"];
     if !chain["plugin"]["resources"].is_null() {
@@ -259,7 +259,7 @@ fn entry(config: &Value) -> Value {
     ])
 }
 
-/// Runs the command of the page as an operator does.
+/// Runs the command of the page, which computes the checksum.
 #[test]
 fn the_command_of_the_page_makes_the_checksum() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/deploy.md");

@@ -221,8 +221,8 @@ fn the_values_of_the_exclusive_mode_are_those_of_the_page() {
     assert_eq!(rdma, ["mlx5_bond_0", "mlx5_bond_1"]);
 }
 
-/// Whole NICs: a node with eight GPUs offers all devices that one pod of the example requests. The pods run on two
-/// nodes.
+/// A pod of the example requests as many NICs as the manifest for whole NICs offers on a node with eight GPUs. A node
+/// gets at most one of the pods.
 #[test]
 fn a_whole_node_pod_asks_for_all_nics_of_its_node() {
     let conf = cluster(WHOLE_NICS).conf().0;
@@ -306,7 +306,7 @@ fn the_verification_is_of_two_pods_that_find_each_other() {
     }
 }
 
-/// A file that names no object would pass all tests above.
+/// A missing file would pass all tests above.
 #[test]
 fn there_are_examples_for_every_scenario() {
     let names: Vec<_> = yaml_files("conf/examples")

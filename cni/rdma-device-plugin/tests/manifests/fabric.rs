@@ -35,7 +35,8 @@ fn only_the_enabled_watch_is_there_and_its_resource_offered() {
     }
 }
 
-/// The pod has no capability, and `rdma_cm` is its only device. It can write only to its directory for the daemon.
+/// The pod has no capability, and `rdma_cm` is its only device. It can write only to its directory for the daemon and
+/// to the directory of its probe socket.
 #[test]
 fn the_watch_has_the_connection_manager_and_no_right_on_the_node() {
     let pod = daemon_set().spec.template.spec.expect("a pod");

@@ -16,8 +16,8 @@ use serde_json::{Value, json};
 const RBAC: &str = "rbac.authorization.k8s.io/v1";
 const ADMISSION: &str = "admissionregistration.k8s.io/v1";
 
-/// Returns the fields of an object that Kubernetes would not accept. For a custom resource, its owner defines the
-/// fields.
+/// Returns the fields of an object that its type does not have. Kinds without a type in the crate are not checked here,
+/// and unknown kinds are refused.
 fn refused(object: &Value) -> Vec<String> {
     let check = match (object["apiVersion"].as_str(), object["kind"].as_str()) {
         (Some("v1"), Some("Pod")) => lost::<Pod>,

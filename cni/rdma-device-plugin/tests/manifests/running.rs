@@ -184,7 +184,7 @@ impl Node {
         fs::write(path, record.to_string()).expect("written");
     }
 
-    /// Checks the work of a container that does not end by itself.
+    /// Checks that the container does its work, and does not end by itself.
     fn stays(&self, cluster: &Cluster) {
         let mut command = self.command(cluster, cluster.daemon());
         let mut child = command.stdout(Stdio::piped()).spawn().expect("started");

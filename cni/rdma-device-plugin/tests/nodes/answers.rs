@@ -39,7 +39,7 @@ fn ids(ids: &[&str]) -> Vec<String> {
 const ALL: &str = r#""kind":"shared""#;
 const ALONE: &str = r#""kind":"exclusive""#;
 
-/// Returns the allocated paths for `request`, or the reason of the refusal.
+/// Returns the allocated device files for `request`, by their names in `/dev/infiniband`, or the reason of the refusal.
 fn given(offer: &Offer, request: &[&str], inventory: &Inventory) -> Result<Vec<String>, String> {
     let answer = offer.answer(&ids(request), inventory);
     let (response, _) = answer.map_err(|error| error.to_string())?;
@@ -387,7 +387,7 @@ fn a_variable_names_the_first_nic_for_smc() {
     assert!(response.envs.is_empty());
 }
 
-/// A device with a CDI name can get another path later, so the daemon publishes no path.
+/// A device with a CDI name can get another path later, so its information has no path.
 #[test]
 fn an_exclusive_devices_information_promises_no_path_that_can_change() {
     let node = node("four-vfs");

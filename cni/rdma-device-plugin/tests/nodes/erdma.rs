@@ -377,7 +377,7 @@ fn capabilities_follow_the_drivers_mode() {
     }
 }
 
-/// A container gets `rdma_cm` with a device that can use it.
+/// A container gets `rdma_cm` if one of its devices can use it.
 #[test]
 fn another_drivers_device_is_not_limited() {
     let machine = node();

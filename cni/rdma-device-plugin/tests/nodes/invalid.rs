@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of invalid configurations, each with its error message, and of ignored ones.
+//! Tests of configurations: error messages of invalid ones, remarks about ignored fields, and the content of valid
+//! ones.
 
 use rdma_device_plugin::conf::{Conf, Ids, Parsed};
 use std::path::Path;

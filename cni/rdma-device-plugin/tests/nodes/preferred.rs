@@ -53,7 +53,7 @@ fn exclusive(inventory: &Inventory) -> Offer {
     offers.pop().expect("an offer")
 }
 
-/// Checks the cases of the node in the directory of `path` with `inventory`. Returns the number of cases.
+/// Checks the cases in the file `path` with `inventory`. Returns the number of cases.
 #[track_caller]
 fn is_preferred(path: &Path, inventory: &Inventory) -> usize {
     let preferred: Preferred = serde_saphyr::from_str(&text(path)).expect("cases");

@@ -9,7 +9,7 @@ use rdma_device_plugin::{
 use rdma_netns::{Inventory, RdmaMode};
 use std::{collections::BTreeSet, path::Path};
 
-/// Returns the addresses of the first resource's devices, and the remarks.
+/// Returns the addresses of all offered devices, and the remarks.
 fn offered(conf: &str, inventory: &Inventory) -> (Vec<String>, Vec<String>) {
     let conf = Conf::parse(conf, Path::new("config")).expect("a configuration");
     let hidden = BTreeSet::new();

@@ -81,7 +81,7 @@ fn allocated(cluster: &mut ControlPlane) -> Vec<Value> {
     claims
 }
 
-/// Returns the number of requests to the API server about claims.
+/// Returns the number of GET and PUT requests to the API server about claims.
 fn requests(cluster: &ControlPlane) -> f64 {
     let text = cluster.ask("/metrics").expect("the API server's metrics");
     let lines = text.lines().filter(|line| {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `rdma-device-plugin` with kubelet's stand-in, on nodes with eight HCAs and a thousand ids, and with 256 virtual
-//! functions. No other project is measured. The line above the table shows the machine's load.
+//! `rdma-device-plugin` with kubelet's stand-in, on nodes with eight HCAs, and on a node with 256 virtual functions. No
+//! other project is measured. The line above the table shows the machine's load.
 
 use super::{
     machines::{self, Case},
@@ -129,8 +129,8 @@ impl Running {
         times
     }
 
-    /// Returns the durations of the check before a container starts, for the ids of the last round of
-    /// [`Self::allocate`].
+    /// Returns the durations of the check before a container starts, for the ids that [`Self::allocate`] has allocated
+    /// since it last removed the grants.
     fn before_start(&self) -> Vec<Duration> {
         let granted = CALLS % self.ids.len();
         let granted = if granted == 0 {

@@ -16,7 +16,7 @@ use std::{
 };
 
 const RUNS: usize = 31;
-/// Number of runs under strace. They measure how long the ADD waits for the disk.
+/// Number of runs under strace. They measure the ADD's waiting times.
 const TRACED: usize = 5;
 
 /// An ADD that is measured.

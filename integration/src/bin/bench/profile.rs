@@ -173,8 +173,8 @@ fn finish(mut program: Command, command: &str, at: (&Path, &str), input: &Path) 
     assert!(status.success(), "{program:?} has failed");
 }
 
-/// Returns the part of a sample by its stack. The first line of the stack is the innermost frame. It names the system
-/// call or the fault.
+/// Returns the part of a sample by its stack, whose first line is the innermost frame: the part of the outermost system
+/// call or fault. Without one, it is the program's own code, or the way into the kernel and out of it.
 fn part(stack: &str) -> Part {
     let names = || stack.lines().filter_map(|it| it.split_whitespace().nth(1));
     for name in names().rev() {

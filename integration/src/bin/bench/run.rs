@@ -75,8 +75,8 @@ fn time(time: libc::timeval) -> Duration {
     Duration::from_micros(u64::try_from(time.num_microseconds()).unwrap_or_default())
 }
 
-/// Runs the CNI plugin `program` with the configuration in the file `input`, for a pod with the namespace
-/// `netns`.
+/// Runs the CNI plugin `program` with the configuration in the file `input`. `at` is the path of the pod's namespace,
+/// and `CNI_PATH`.
 pub(super) fn call(
     program: &Path,
     command: &str,

@@ -25,8 +25,8 @@ pub(super) struct Waits {
 }
 
 /// Runs the CNI plugin `program` under strace, otherwise like [`super::run::call`]. strace stops the plugin at few
-/// calls only, so the plugin waits nearly as long as without strace. The result excludes strace's overhead, which it
-/// derives from calls that wait for nothing.
+/// calls only, so the plugin waits nearly as long as without strace. The times `synced` and `closed` exclude strace's
+/// overhead, which is derived from calls that wait for nothing.
 pub(super) fn waits(program: &Path, command: &str, at: (&Path, &str), input: &Path) -> Waits {
     let waits = traced(program, command, at, input);
     assert!(

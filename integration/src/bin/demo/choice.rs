@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Chooses four functions of a host for the demonstration if the caller names none. It chooses only functions that
-//! `rdma-cni` itself would move into a pod when it gets only their addresses.
+//! `rdma-cni` would move into a pod by their PCI addresses, that have no virtual functions, and whose netdevs have no
+//! address that may be in use.
 
 use network_conf::{Conf, Devices};
 use plan::select::{self, Choice, SelectError};
@@ -50,8 +51,8 @@ impl fmt::Display for Reasons<'_> {
 
 /// Returns the two functions of the first pod's rails, then the two of the second pod's rails.
 ///
-/// Two free functions of one physical function make a rail, because the NIC's own switch connects them. If possible,
-/// the two rails use two physical functions.
+/// Two free functions of one physical function make a rail, because the NIC's own switch connects them. Else two
+/// functions of different physical functions make a rail. If possible, the two rails use two physical functions.
 pub(super) fn choose(observed: &Observed) -> Result<[Free; 4], Missing> {
     match observed.rdma_mode {
         None => return Err(Missing::Subsystem),

@@ -100,8 +100,8 @@ fn tell(event: &Value) {
     let _ = output.flush();
 }
 
-/// Accepts connections until standard input is closed. The server closes its end of a connection when the
-/// client closes the other end.
+/// Accepts connections until standard input is closed. Without `--hold`, the server closes its end of a connection when
+/// the client closes the other end.
 fn serve(arguments: &Arguments) -> io::Result<()> {
     let listener = sockets::listen(arguments.kind, arguments.address)?;
     let hold = arguments.hold;

@@ -79,7 +79,8 @@ impl Exchange {
         })
     }
 
-    /// Sends and receives at the same time. Then each end reports how many bytes were right.
+    /// Sends and receives at the same time. Then each end sends the number of right bytes, and fails if the other end's
+    /// number differs.
     pub(super) fn run(self, stream: &TcpStream) -> io::Result<Self> {
         let seeds = [!self.seed, self.seed];
         let outgoing = Blocks::new(seeds[usize::from(self.is_client)], self.bytes);
