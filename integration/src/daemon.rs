@@ -98,7 +98,7 @@ impl Daemon {
         );
     }
 
-    /// Waits until the daemon has reported its address for metrics. Returns the page at `path`.
+    /// Waits until the daemon has reported its address for metrics. Returns the HTTP answer for `path`, with its head.
     #[track_caller]
     pub fn get(&self, path: &str) -> String {
         let line = self.line("metrics are at http://");

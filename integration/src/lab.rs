@@ -170,8 +170,8 @@ impl Lab {
     }
 
     /// Makes the functions of a newly plugged NIC and their RDMA devices, as the node's set-up does. Their number is
-    /// the same as before. The physical function sets their hardware addresses ([`Self::give_hardware_addresses`])
-    /// before a driver is bound to them.
+    /// the same as before. The physical function sets the hardware addresses of [`Self::give_hardware_addresses`]
+    /// before a driver is bound to the functions.
     #[track_caller]
     pub fn furnish(&self, nic: usize) {
         let (name, functions) = (NICS[nic], &self.functions[nic]);
@@ -342,7 +342,7 @@ pub fn uverbs(rdma: &str) -> (String, u64, u64) {
     (name.into(), number(major), number(minor))
 }
 
-/// Opens the character device of the RDMA device `name` in `netns`, and reads its ports.
+/// Opens the character device of the RDMA device `name` in `netns`. Asserts that a port is active.
 #[track_caller]
 pub fn open_verbs(netns: &Netns, name: &str) {
     let answer = netns.run(&format!("ibv_devinfo -d {name}"));
@@ -433,7 +433,7 @@ fn driven(nic: &str, number: usize) -> Function {
     Function { netdev, pci, rdma }
 }
 
-/// Makes the RDMA devices of functions whose netdevs are up.
+/// Makes the RDMA devices of functions whose netdevs are up. Returns when the ports are active.
 #[track_caller]
 fn add_rdma(host: &Netns, functions: &[Function]) {
     let add = |it: &Function| format!("link add {} type rxe netdev {}", it.rdma, it.netdev);

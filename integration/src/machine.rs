@@ -129,7 +129,7 @@ impl Machine {
         command
     }
 
-    /// Adds the arguments of [`Self::command`], except the configuration file, to an existing command.
+    /// Clears the environment of `command`, and adds the arguments of [`Self::command`] except the configuration file.
     pub fn arguments(&self, command: &mut Command) {
         command.env_clear();
         for (flag, below) in [
@@ -255,7 +255,7 @@ impl Machine {
         self.link(&link, &format!("../../../{place}"));
     }
 
-    /// Plugs a GPU in like [`Self::accelerator`]. NVIDIA's driver reports it when the daemon starts.
+    /// Plugs a GPU in like [`Self::accelerator`], with the file in `/proc` by which NVIDIA's driver reports its UUID.
     pub fn nvidia(&self, address: &str, numa_node: i32, uuid: &str) {
         self.accelerator(address, numa_node);
         let below = format!("proc/driver/nvidia/gpus/{address}");

@@ -159,7 +159,7 @@ impl Mlx5Card {
         self.has_state(&self.host, "mlx5_bond_0", "ACTIVE");
     }
 
-    /// Removes the bond. Returns when both functions have their former state.
+    /// Removes the bond. Returns when both functions have their netdevs and RDMA devices again.
     #[track_caller]
     pub fn unbond(&self) {
         self.host.ip("link del dev bond0");
@@ -308,7 +308,7 @@ pub fn directory(function: usize) -> PathBuf {
     Path::new("/sys/bus/pci/devices").join(functions()[function])
 }
 
-/// Returns the GIDs of the RDMA device in `netns`, with their types.
+/// Returns the GIDs in the first 16 entries of the RDMA device in `netns`, with their types.
 #[track_caller]
 pub fn gids(netns: &Netns, rdma: &str) -> Vec<(String, String)> {
     // an entry without a GID has no readable type

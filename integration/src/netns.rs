@@ -217,7 +217,7 @@ impl Netns {
         })
     }
 
-    /// Returns the line of the link called `name` in `/proc/net/dev`.
+    /// Returns the counters of the link called `name` in `/proc/net/dev`.
     #[track_caller]
     fn counters(&self, name: &str) -> Option<String> {
         let table = self.inside(|| fs::read_to_string("/proc/thread-self/net/dev"));

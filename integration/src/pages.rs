@@ -38,7 +38,8 @@ pub fn blocks(page: &str) -> Vec<Block> {
     blocks
 }
 
-/// Returns the commands below a heading of a page that call `program`. Panics if there are none.
+/// Returns the lines of the blocks below a heading of a page whose first command calls `program`. Panics if there are
+/// none.
 #[track_caller]
 pub fn commands(page: &str, heading: &str, program: &str) -> Vec<String> {
     let mut blocks = blocks(page);

@@ -97,7 +97,7 @@ pub struct Invocation<'a> {
 }
 
 impl<'a> Invocation<'a> {
-    /// Describes a run of `program` in the namespace `host`, with empty environment and input.
+    /// Describes a run of `program` in the namespace `host`. Its environment has only `PATH`, and its input is empty.
     pub fn new(host: &'a Netns, program: &Path) -> Self {
         Self {
             host,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The state of a namespace, as `iproute2` shows it. Two states can be compared bit by bit.
+//! The state of a namespace: objects as `iproute2` shows them, sysctls, and SMC-R's settings. Two states can be
+//! compared bit by bit.
 //!
 //! A snapshot is a flat, sorted map of paths to values, so a difference is a list of lines. It omits properties that
 //! change by themselves or that must change in a move:

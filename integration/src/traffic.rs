@@ -72,9 +72,9 @@ pub fn write_bandwidth(server: End<'_>, client: End<'_>, by_tcp: &str) -> f64 {
     Write::new(server, client, by_tcp).start().bandwidth()
 }
 
-/// Sends 100 messages of 4 KiB by perftest's `program` from `client` to `server`. With `ib_read_bw` the data flow in
-/// the other direction. `program` may contain arguments, as in `ib_read_bw -q 30`. The connection manager makes the
-/// connection, as iWARP requires. Returns the client's output.
+/// Sends 100 messages of 4 KiB (an atomic operation has 8 bytes) by perftest's `program` from `client` to `server`.
+/// With `ib_read_bw` the data flow in the other direction. `program` may contain arguments, as in `ib_read_bw -q 30`.
+/// The connection manager makes the connection, as iWARP requires. Returns the client's output.
 #[track_caller]
 pub fn by_connection_manager(program: &str, server: End<'_>, client: End<'_>) -> String {
     let serving = serve_by_connection_manager(program, server);

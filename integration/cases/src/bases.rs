@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Finds base documents that no case uses.
+//! Finds base documents that neither a case nor another base names.
 
 use serde_json::Value;
 use std::{

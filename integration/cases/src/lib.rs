@@ -29,8 +29,8 @@ use std::path::{Path, PathBuf};
 
 /// Returns the cases in `directory` of the package at `manifest`, sorted.
 ///
-/// # Panics
-/// The directory cannot be read, a text has no case, or no case uses one of the bases.
+/// # Panics The directory cannot be read, a text has no case, or neither a case nor another base names one of the
+/// bases.
 #[track_caller]
 pub fn list(manifest: &str, directory: &str) -> Vec<PathBuf> {
     let is_case = |path: &Path| path.extension().is_some_and(|it| it == "json");
@@ -67,7 +67,7 @@ pub fn read(path: &Path) -> Value {
     read.unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// [`read`], deserialized to `T`.
+/// Returns the document of [`read`] as a `T`.
 ///
 /// # Panics
 /// As in [`read`]; also if the document is no `T`.

@@ -56,8 +56,8 @@ pub fn make_bridge(runtime: &Runtime<'_>, leases: &Path) {
 }
 
 impl SmcPod {
-    /// Makes the pod `name`, whose list is `bridge` and then `plugin`, with its annotation unchanged. Calls no plugin
-    /// yet.
+    /// Makes the pod `name`, whose list is `bridge` and then `plugin`. `annotation` is the value of the pod's SMC-R
+    /// annotation. Calls no plugin yet.
     #[track_caller]
     pub fn new(name: &str, [bridge, mut plugin]: [Value; 2], annotation: Option<&str>) -> Self {
         let netns = Netns::new(name);

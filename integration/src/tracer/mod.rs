@@ -55,8 +55,9 @@ impl Fault {
         matches!(self, Self::Fail(_, errno) if point.errors.contains(&errno))
     }
 
-    /// Returns true if the fault is at a call that changes something or can lack space. Then the program need not stop
-    /// at other calls.
+    /// Returns true if the fault is at a call that changes or sends something, or can lack space. Then the program need
+    /// not
+    /// stop at other calls.
     fn is_at_a_change(self) -> bool {
         !matches!(self, Self::Fail(_, errno) if errno != ENOSPC)
     }
