@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! CHECK reports each difference in a sentence. Changes by later plugins of the chain are not
-//! reported.
+//! CHECK reports each difference in a sentence. Changes that later plugins of the chain report in the result are no
+//! differences.
 
 use integration::{Netns, Node, ipam};
 use serde_json::{Value, json};

@@ -217,8 +217,9 @@ impl Netdev {
         }
     }
 
-    /// Returns the link-local address that the kernel adds to a netdev that is up (`addrconf_addr_gen()`). There is
-    /// none if `addr_gen_mode` is 1 (none) or the netdev is a bond's port (`IFF_NO_ADDRCONF`).
+    /// Returns the link-local address that the kernel adds to a netdev that is up and lacks one
+    /// (`addrconf_addr_gen()`). A netdev without IPv6 or with `addr_gen_mode` 1 (none), and a bond's port
+    /// (`IFF_NO_ADDRCONF`), get none.
     fn link_local(&self) -> Option<Address> {
         let wants = self.has_ipv6()
             && self.link.master.is_none()

@@ -222,8 +222,8 @@ impl World {
         with_it.try_for_each(|(netns, name)| self.set_up(netns, &name, up))
     }
 
-    /// Below an MTU of 1280 the netdev has no IPv6 and no IPv6 settings. Above it, IPv6 returns with the namespace's
-    /// default settings (`addrconf_notify()`, `NETDEV_CHANGEMTU`).
+    /// Below an MTU of 1280 the netdev has no IPv6 and no IPv6 settings. From 1280 on, IPv6 returns with the
+    /// namespace's default settings (`addrconf_notify()`, `NETDEV_CHANGEMTU`).
     pub(crate) fn set_mtu(&mut self, netns: NetnsId, link: &str, mtu: u32) -> Result<(), Refusal> {
         let defaults = self.defaults(netns);
         let position = self.position(netns, link)?;

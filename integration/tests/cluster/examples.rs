@@ -40,8 +40,8 @@ fn network_attachment_definitions() -> Value {
     })
 }
 
-/// The API server accepts each example with strict validation. The pods of each example are
-/// scheduled to the node that has the requested resources.
+/// The API server accepts each example with strict validation. Pods without claims are scheduled to the node that has
+/// the requested resources. Of two pods that exclude each other, one gets the node.
 pub(super) fn all_are_taken(cluster: &mut ControlPlane) {
     cluster.apply("apply -f -", &network_attachment_definitions().to_string());
     cluster.until("Multus' custom resource is served", |it| {
@@ -72,8 +72,7 @@ pub(super) fn all_are_taken(cluster: &mut ControlPlane) {
     }
 }
 
-/// The level `baseline` refuses exactly the pods that request `IPC_LOCK` or the node's network
-/// namespace. The page says so.
+/// The level `baseline` refuses exactly the pods that request `IPC_LOCK` or the node's network namespace.
 pub(super) fn those_that_podsecurity_refuses_are_told(cluster: &mut ControlPlane) {
     cluster.kubectl("create namespace strict");
     cluster.kubectl("label namespace strict pod-security.kubernetes.io/enforce=baseline");

@@ -24,8 +24,8 @@ const HEADINGS: [&str; 5] = [
     "Removal",
 ];
 
-/// Runs every block of the cluster's page that calls Helm, in order and unchanged: install, upgrade, render,
-/// and removal with the chain. Rolls the release back between them, as the text of the page says.
+/// Runs the blocks of the cluster's page that call Helm and that no other test runs, in order and unchanged: install,
+/// upgrade, render, and removal with the chain. Rolls the release back between them, as the text of the page says.
 pub(super) fn every_block_works(cluster: &mut ControlPlane) {
     if env::var_os(HELM).is_none() {
         // scripts/test counts this test as skipped, with the reason
@@ -136,7 +136,7 @@ fn has_policy(cluster: &ControlPlane, wanted: &str) -> bool {
     names.any(|name| name == wanted)
 }
 
-/// Waits until the pods of the daemon and of its removal have ended.
+/// Waits until `kube-system` has no pods.
 pub(super) fn are_gone(cluster: &mut ControlPlane) {
     cluster.until("no pods are left in kube-system", |it| {
         it.start_bound_pods();

@@ -133,7 +133,8 @@ fn tour(from: usize, end: usize) -> Vec<usize> {
     walk
 }
 
-/// Applies each manifest over each other one as the pages say. No object of the other manifest remains.
+/// Applies each manifest over each other one as the pages say. Nothing of the earlier manifest remains in the
+/// DaemonSet.
 pub(super) fn any_one_becomes_any_other(cluster: &mut ControlPlane) {
     let files = yaml_files("conf/manifests");
     let files: Vec<String> = files

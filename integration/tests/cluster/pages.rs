@@ -9,7 +9,7 @@ use integration::{
 };
 use std::{env, fs};
 
-/// The `kubectl` commands of a page. A block that calls Helm becomes one command with the result of Helm.
+/// Returns the `kubectl` commands in those blocks of a page that do not call Helm.
 fn commands(page: &str) -> Vec<String> {
     let mut blocks = pages::blocks(page);
     blocks.retain(|block| !block.lines.iter().any(|line| line.starts_with("helm ")));
@@ -120,7 +120,8 @@ fn the_container_of_the_roce_page_is_taken(cluster: &ControlPlane) {
     );
 }
 
-/// Applies the kustomizations of the cluster's page, each with its manifest and its changes.
+/// Builds the kustomizations of the cluster's page, each with its manifest, and checks their changes. The API server
+/// accepts the result in a dry run.
 pub(super) fn every_kustomization_works(cluster: &ControlPlane) {
     let page = text("docs/deploy.md");
     let blocks = page.split("```yaml\n").skip(1);

@@ -117,7 +117,7 @@ fn remove_link(at: NetnsSide, link: &str) -> Op {
     }
 }
 
-/// Returns `op`, but in the pod instead of on the host.
+/// Returns `op`, which sets a netdev up or adds an address, in the pod instead of on the host.
 fn in_pod(op: Op) -> Op {
     let at = NetnsSide::Pod;
     match op {

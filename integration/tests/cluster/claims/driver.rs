@@ -51,7 +51,7 @@ pub(super) struct Driver {
     pub(super) name: &'static str,
 }
 
-/// Requests the daemon's token, bound to its pod on the node, in the way of kubelet.
+/// Applies the manifest `file`, and requests the daemon's token, bound to its pod on the node, in the way of kubelet.
 #[track_caller]
 pub(super) fn token(cluster: &mut ControlPlane, file: &str) -> String {
     cluster.apply("apply --server-side --validate=strict -f -", &text(file));
@@ -187,7 +187,7 @@ impl Driver {
         }
     }
 
-    /// Writes another configuration, which requires `devices` devices of the resource.
+    /// Writes another configuration, in which the resource's field for required devices is `require`.
     pub(super) fn configure(&self, resource: &str, kind: &str, require: Value) {
         configure(&self.machine, (resource, kind, self.name), require);
     }

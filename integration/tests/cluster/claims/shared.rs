@@ -211,8 +211,8 @@ fn two_nics_have_the_same_root(cluster: &mut ControlPlane, driver: &Driver) {
     cluster.kubectl("-n default delete resourceclaim two");
 }
 
-/// The example's claim, with a stand-in for the GPU's driver. Its first device is below another root. Its second device
-/// is below the root of the NIC's Data Direct function.
+/// The example's claim, with made-up GPUs. The first GPU is below another root. The second GPU is below the root of the
+/// NIC's Data Direct function.
 fn a_nic_is_chosen_beside_its_gpu(cluster: &mut ControlPlane, driver: &Driver) {
     const ROOT: &str = "resource.kubernetes.io/pcieRoot";
     driver.machine.data_direct(&NICS[0], "0009:03:00.0");
