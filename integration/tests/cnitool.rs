@@ -187,8 +187,8 @@ fn the_list_and_the_directory_at_once_give_a_pod_its_rails_once() {
     before.assert_restored(&libcni.node.host);
 }
 
-/// The probe entry records the ADD and the DEL of a pod, also in a CNI version whose DEL has no result. From these
-/// records the daemon knows that the runtime calls plugins of the directory.
+/// The detection entry records ADD and DEL of a pod, also in a CNI version whose DEL gets no result. From these records
+/// the daemon knows that the runtime calls plugins of the directory. A DEL without an ADD leaves no record.
 #[test]
 fn the_entry_that_finds_out_notes_what_libcni_calls() {
     for (network, version) in [("cnitool-new", "1.0.0"), ("cnitool-old", "0.3.1")] {

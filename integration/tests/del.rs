@@ -276,7 +276,7 @@ fn a_pod_can_be_added_again_after_its_del() {
     }
 }
 
-/// Returns the warnings of `rdma-device-plugin doctor` about netdevs that returned with a setting missing.
+/// Returns the output of `rdma-device-plugin doctor`, which warns of netdevs that returned without a setting.
 fn doctor(node: &Node) -> String {
     let mut doctor = node.host.command(integration::daemon::rdma_device_plugin());
     let doctor = doctor.args(["doctor", "--state-dir"]).arg(node.state());

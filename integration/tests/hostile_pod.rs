@@ -19,8 +19,8 @@ fn index(netns: &Netns, name: &str) -> u64 {
     link["ifindex"].as_u64().expect("an index")
 }
 
-/// DEL of `rails` if another netdev of the pod has the index of `eth1`. This netdev stays in the pod. The log and the
-/// note for `doctor` report that `eth1` is gone.
+/// Runs DEL of `rails` while another netdev of the pod has the index of `eth1`. Asserts that this netdev stays in the
+/// pod, and that the log and the note for `doctor` report that `eth1` is gone.
 #[track_caller]
 fn is_gone(node: &Node, pod: &Netns, rails: &Value) {
     let deleted = node.invoke("DEL", "a", pod.path()).input(rails).run();

@@ -61,7 +61,7 @@ fn the_output_of_a_job_stays_together_and_its_failure_counts() {
     assert!(told.ends_with("failed: 2\n"), "{told}");
 }
 
-/// The script counts both jobs, whichever it waits for first.
+/// The script counts all jobs, whichever it waits for first.
 #[test]
 fn jobs_that_end_at_once_are_all_seen() {
     let told = run("job a one '' sleep 1\njob a two '' sleep 1\njob b three '' sleep 1");
@@ -70,7 +70,7 @@ fn jobs_that_end_at_once_are_all_seen() {
     }
 }
 
-/// The first two lanes run three jobs at the same time. A job of the lane "idle" does not count.
+/// Without `AT_ONCE`, the lanes a and b would run three jobs at the same time. A job of the lane "idle" does not count.
 #[test]
 fn no_more_jobs_run_at_once_than_the_machine_is_to_do() {
     let told = run(

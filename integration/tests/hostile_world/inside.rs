@@ -99,8 +99,7 @@ fn gather(directory: &Path, all: &mut BTreeMap<String, String>) {
     }
 }
 
-/// Does the work of `ethtool -K LINK tx off rx off sg off gro off`, or `on`, by `ETHTOOL_SFEATURES` for the first 32
-/// features.
+/// Switches the features `bits` among the first 32 on or off, as `ethtool -K` does (`ETHTOOL_SFEATURES`).
 pub(crate) fn set_features(link: &str, bits: u32, on: bool) -> io::Result<()> {
     const ETHTOOL_SFEATURES: u32 = 0x3b;
     let value = if on { bits } else { 0 };
