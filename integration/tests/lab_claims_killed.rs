@@ -52,7 +52,7 @@ fn until_it_is_gone(cluster: &mut Cluster) {
     });
 }
 
-/// Waits until the driver has no record of the claim. This may be later than the end of the pod.
+/// Waits until the pod and its claim are gone. Asserts that `rdma-cni`'s records and the driver's files are gone, too.
 #[track_caller]
 fn until_all_is_given_up(cluster: &mut Cluster) {
     until_it_is_gone(cluster);

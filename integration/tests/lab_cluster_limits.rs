@@ -98,8 +98,8 @@ fn pingpong(rail: usize, port: u16) -> String {
     )
 }
 
-/// Starts a server in the pod, and waits until it has a protection domain, a region, a completion queue and a queue
-/// pair.
+/// Starts a server in the pod, and waits until the controller counts `objects` objects in the cgroup. A server has a
+/// protection domain, a region, a completion queue and a queue pair.
 #[track_caller]
 fn serve(pod: &Pod, cgroup: &Path, rail: usize, port: u16, objects: usize) {
     pod.main().sh(&format!(

@@ -196,8 +196,8 @@ fn a_node_is_installed_by_the_manifest_upgraded_and_left_as_it_was() {
     network.assert_restored(&node.nics.host);
 }
 
-/// Counts for a test in which the network rewrites its list while pods start: the number of bursts, the number of
-/// writes in each, and the smallest number of pods.
+/// Counts for a test in which the network rewrites its list while pods start: the number of writes, the number of
+/// bursts of writes, and the smallest number of pods.
 struct Rewriting {
     rewrites: usize,
     bursts: usize,

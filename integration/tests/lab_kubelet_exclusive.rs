@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, one resource request in exclusive mode: `integration/lab/vm --tier full --exclusive`, one test at a
-//! time. A virtual function moves into a pod, and no other pod sees it.
+//! In the lab, a resource in exclusive mode: `integration/lab/vm --tier full --exclusive`, one test at a time. A
+//! stand-in for kubelet allocates a virtual function, and ADD moves the function into the pod.
 
 use integration::{
     Attachment, Conflist, Netns, Runtime, Snapshot,

@@ -39,7 +39,7 @@ fn addressed(card: &Mlx5Card) -> Node {
     node
 }
 
-/// Sends three echo requests. The peer answers all of them.
+/// Sends three echo requests. Asserts that the peer answers all of them.
 #[track_caller]
 fn ping(from: &Netns, options: &str, address: &str) {
     let said = from.run(&format!("ping -c 3 -i 0.2 -W 5 {options} {address}"));

@@ -300,7 +300,7 @@ fn each_container_gets_its_own_pods_rails() {
     }
 }
 
-/// A configuration in which each bond belongs to one pod, selected by the addresses of its ports.
+/// A configuration in which each bond belongs to one pod.
 const ALONE: &str = r#"{"resources": [{"name": "rdma/hca", "kind": "exclusive"}]}"#;
 
 #[test]

@@ -88,7 +88,8 @@ impl Machine {
         })
     }
 
-    /// Calls `verb` for the pod `number`, whose namespace is that of the calling thread.
+    /// Calls `verb` for the pod `number`. The plugin runs in the namespace of the calling thread, which must be the
+    /// node's.
     fn call(&self, verb: &str, number: usize) -> Child {
         let plugin = rdma_cni();
         let mut child = Command::new(&plugin)
@@ -113,8 +114,9 @@ impl Machine {
         child
     }
 
-    /// Starts all pods at the same time. Returns the number of additional attempts, the time of the slowest ADD, and
-    /// the number of conflicts after which another address was assigned.
+    /// Starts all pods at the same time. Asserts that each of them starts within [`TRIES`] attempts. Returns the
+    /// messages of failed attempts, the time of the slowest ADD, the number of conflicts after which another address
+    /// was assigned, and the number of ADDs that started again.
     fn start(&self) -> Started {
         let mut started = Started::default();
         let mut waiting: Vec<usize> = (0..PODS).collect();

@@ -64,7 +64,7 @@ fn a_netdev_whose_own_name_is_no_text_is_not_attached() {
             "{text}"
         );
         assert!(node.records().is_empty());
-        node.host.ip("link set dev roce-a down"); // t the rail still exists
+        node.host.ip("link set dev roce-a down"); // fails if the rail no longer exists
     }
 }
 

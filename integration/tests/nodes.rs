@@ -37,7 +37,7 @@ fn give(node: &Node, number: u32) {
         .ip(&format!("address add {address} dev eth1 nodad"));
 }
 
-/// The entry of the manifests, for both families.
+/// The entry of the manifests, for both families and with additional `fields`.
 fn configuration(node: &Node, fields: &Value) -> Value {
     let mut configuration = node.configuration(&["eth1"]);
     configuration["mode"] = "share".into();

@@ -41,7 +41,7 @@ fn all_bytes_of_all_connections_go_both_ways() {
     }
 }
 
-/// The third block has wrong data: a server must report it.
+/// The data are wrong from byte 8 on: a server must report it.
 #[test]
 fn a_wrong_byte_is_reported_with_its_place() {
     let netns = Netns::own();

@@ -185,8 +185,8 @@ impl Traces {
     }
 }
 
-/// Runs the given number of pods, with as many at the same time as there are workers. Returns for each worker the
-/// number of pods by their end.
+/// Runs the given number of pods, with as many at the same time as there are workers. Returns the ends that each
+/// worker's pods had.
 fn come_and_go(
     children: &Network<'_>,
     moved: &Network<'_>,

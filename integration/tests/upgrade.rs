@@ -26,8 +26,8 @@ impl Upgrade {
         }
     }
 
-    /// Runs ADD with the earlier version, and CHECK and DEL with this one. Then does the same with a pod that ends
-    /// before DEL.
+    /// Runs ADD with the earlier version, and CHECK and DEL with this one. Then does the same with a DEL without a
+    /// namespace, as after the end of the pod.
     fn check(&self, configuration: &Value) {
         let mut checked = configuration.clone();
         for gone in [false, true] {

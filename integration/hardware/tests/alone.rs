@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The package builds outside of this repository.
+//! The package builds outside of this repository: its manifest names nothing that is outside of its directory.
 
 const MANIFEST: &str = include_str!("../Cargo.toml");
 

@@ -117,8 +117,7 @@ fn are_served_after_a_kill(cluster: &mut Cluster, pair: [Pod; 2]) -> [Pod; 2] {
     [first, second]
 }
 
-/// A NIC loses its carrier and gets it back. In between, its device has a taint, and the scheduler allocates it to no
-/// pod.
+/// A NIC loses its carrier and gets it back. In between, its device in the slice has a taint.
 fn nics_without_carrier_are_tainted(cluster: &mut Cluster) {
     let change = |cluster: &mut Cluster, to: &str, count: usize| {
         let port = NICS[0];
@@ -144,7 +143,7 @@ fn nics_without_carrier_are_tainted(cluster: &mut Cluster) {
     change(cluster, "up", 0);
 }
 
-/// The slice shows the current network of a NIC's bond. Claims select a NIC by its network.
+/// The slice shows the current network of a NIC's bond, by which claims can select the NIC.
 fn nics_tell_their_networks(cluster: &mut Cluster) {
     let [_, device, _] = DEVICES;
     let told = |cluster: &Cluster| claims::attribute(cluster, device, "ipv6Prefix");

@@ -171,7 +171,8 @@ impl Nodes {
         self.vlans(strays.concat());
     }
 
-    /// The rails whose VLANs are wrong on the first node's ports, and the rail whose VLAN each has.
+    /// The rails whose VLANs are wrong on the first node's ports, and the rail whose VLAN each has. `RAILS` stands for
+    /// a VLAN of no rail.
     fn strays() -> [(usize, usize); 3] {
         let [one, other] = SWAPPED;
         [(STRAY, RAILS), (one, other), (other, one)]

@@ -181,8 +181,7 @@ fn a_matrix_has_each_rail_by_each_rail() {
     }
 }
 
-/// RDMA fails in three ways, and each failure has its own message. `doctor pod` shows the rails, and pings from inside
-/// the pod.
+/// `doctor pod` shows the rails, and pings from inside the pod.
 #[test]
 fn doctor_pings_another_pod() {
     let scene = TwoPods::new();
@@ -221,6 +220,7 @@ fn doctor_pings_another_pod() {
     );
 }
 
+/// RDMA fails in three ways, and each failure has its own message.
 #[test]
 fn each_silence_has_its_reason() {
     let scene = TwoPods::new();

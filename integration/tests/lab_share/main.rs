@@ -94,7 +94,8 @@ fn pods_on_two_sides_talk_rdma_on_every_rail() {
     }
 }
 
-/// Asserts that the pod has addresses of each rail's own prefix, `rails.json`, and the parent's MTU.
+/// Asserts that the pod has an IPv6 address of each rail's own prefix, that the result contains the GID index of this
+/// address, and that `rails.json` contains the result's rails.
 #[track_caller]
 fn is_as_promised(bonded: &Bonded, pod: &BondedPod) {
     for rail in 0..2 {
@@ -150,7 +151,7 @@ fn both_rails_at_once(bonded: &Bonded, pods: &[BondedPod; 2]) {
     );
 }
 
-/// Asserts that at least `bytes` were sent by each of `senders`, and none by another bond.
+/// Asserts that at least `bytes` were sent by each of `senders`, and fewer by each other bond.
 #[track_caller]
 fn left_by(bonded: &Bonded, before: [u64; 4], bytes: u64, senders: &[Bond]) {
     for (bond, before) in BONDS.into_iter().zip(before) {

@@ -64,14 +64,15 @@ fn pods_of_two_nodes_have_rdma_between_them_move_and_outlive_a_node() {
     before.assert_restored(&cluster.nics.host);
 }
 
-/// Asserts that both nodes assign the same addresses to a pod (docs/ipam.md).
+/// Gives the node a fixed secret of `rdma-ipam`, so that both nodes assign the same addresses to a pod (docs/ipam.md).
 fn have_one_secret() {
     let file = Path::new("/var/lib/cni/networks/.rdma-ipam.secret");
     fs::write(file, [7; 32]).expect("the secret");
     fs::set_permissions(file, Permissions::from_mode(0o600)).expect("its mode");
 }
 
-/// Types the page's commands on both nodes. Types `manifest` instead of the command that applies the page's manifest.
+/// Types the page's commands, and those with `NODE` once for each node. Types `manifest` instead of the command that
+/// applies the page's manifest. Waits until both nodes have all ids.
 fn is_installed(cluster: &mut Cluster, manifest: &str) {
     for line in pages::commands(PAGE, "Which manifest", "kubectl") {
         if line.contains("NODE") {

@@ -34,7 +34,7 @@ pub(super) fn is_walked(cluster: &mut Cluster) {
     is_removed(cluster);
 }
 
-/// The lines that an operator types.
+/// The lines that begin with `kubectl` or `helm`.
 fn commands(blocks: Vec<Block>) -> Vec<String> {
     let lines = blocks.into_iter().flat_map(|it| it.lines);
     lines
@@ -50,8 +50,8 @@ fn of_each_node(line: &str) -> Vec<String> {
     }
 }
 
-/// Types the commands of "Verify" and those at the top of its example. Asserts that the first pod's table has a time
-/// for each rail.
+/// Types the commands of "Verify", and deletes the pods of its example. Asserts that each node had one of the pods, and
+/// that the first pod's table has a time for each rail.
 fn is_verified(cluster: &mut Cluster) {
     let mut table = String::new();
     for line in pages::commands(PAGE, "Verify", "kubectl") {

@@ -192,7 +192,7 @@ fn documented_fields() -> BTreeSet<String> {
     fields
 }
 
-/// The page has a row for every error code in the sources.
+/// `docs/troubleshooting.md` has a row for every error code in the sources.
 #[test]
 fn every_error_code_has_a_row_with_its_remedy() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
@@ -249,7 +249,7 @@ fn a_wrong_value_is_reported_with_its_field_before_any_change() {
     node.assert_restored(&before);
 }
 
-/// Runs `call` with an empty parent directory of the default state directory.
+/// Runs `call` with an empty `/var/lib`, in which the default state directory is.
 fn with_an_empty_default(call: Invocation<'_>) -> Outcome {
     let script = "mount -t tmpfs none /var/lib && exec \"$0\"";
     let arguments = ["--mount", "sh", "-c", script].map(str::to_owned);

@@ -61,8 +61,7 @@ fn a_vpn_and_a_closed_network_stay_in_force() {
     before.assert_restored(pod);
 }
 
-/// The rules of a transparent proxy. A table with no routes by netdevs delivers marked packets
-/// locally.
+/// The rules of a transparent proxy. Their table delivers marked packets locally, and has no other route.
 #[test]
 fn a_mark_decides_before_and_keeps_its_table() {
     let machine = Machine::new(Primary::Routed, 1);

@@ -32,7 +32,8 @@ pub mod counter {
     pub const COUNT: usize = 11;
 }
 
-/// The model cannot read a request: its memory is not mapped, or the driver has posted only a part of it.
+/// The model cannot read a request: its memory is not mapped, the driver has posted only a part of it, or it has more
+/// slots than the model reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unreadable;
 
@@ -67,11 +68,11 @@ pub struct Device {
     pub gids: BTreeMap<u16, [u8; 16]>,
     /// The function's address handles, with their protection domains.
     pub handles: HashMap<u32, (u32, AddressVector)>,
-    /// Number of programs that have their own doorbells.
+    /// Number of programs to which the function has given doorbells.
     pub(super) contexts: u32,
     /// The MTU of the function's netdev.
     pub mtu: u32,
-    /// The upper half of the function's connection cookies. Cookies are unique on the fabric.
+    /// The upper 8 bits of the function's connection cookies. Cookies are unique on the fabric.
     pub(super) cookies: u32,
     pub(super) next_cookie: u32,
     /// Queue pairs that can continue. The fabric removes them from this list.
@@ -222,7 +223,8 @@ impl Device {
     /// Returns the next request of a send queue, or `None` if no request is pending.
     ///
     /// # Errors
-    /// The request's memory is not mapped, or the driver has posted only a part of the request.
+    /// The request's memory is not mapped, the driver has posted only a part of the request, or the request has too
+    /// many slots.
     pub fn next_send(
         &self,
         pair: &QueuePair,

@@ -93,7 +93,7 @@ impl Fabric {
         self.wake_peers_of_lost();
     }
 
-    /// Wakes the requests whose peer, a queue pair, failed or was destroyed.
+    /// Wakes all queue pairs if a queue pair failed or was destroyed: its peer may wait for it.
     fn wake_peers_of_lost(&mut self) {
         let mut is_any = false;
         for device in &mut self.devices {
@@ -104,7 +104,7 @@ impl Fabric {
         }
     }
 
-    /// Wakes all queue pairs after a fault was set or removed.
+    /// Wakes all queue pairs: after a change of the fabric, their requests may proceed.
     pub fn wake_all(&mut self) {
         let places: Vec<Place> = (self.devices.iter().enumerate())
             .flat_map(|(position, device)| {

@@ -19,7 +19,7 @@ const ETHERNET: u64 = 1;
 const ATOMIC: u64 = 3;
 const ROCE: u64 = 4;
 const FLOW_TABLE: u64 = 7;
-/// The capability types that a driver may set.
+/// The number of capability types that a driver may set.
 const TYPES: u64 = 0x40;
 
 /// A field of `mlx5_ifc.h`: its name there, its position, and its value.

@@ -15,7 +15,7 @@ const SUBTYPE: usize = 3;
 const DATA: usize = 32;
 const OWNER: usize = 63;
 
-/// The largest number of event queues of a function. Their numbers have 8 bits.
+/// The event queues of a function have numbers from 1 to below this one.
 const MAX_QUEUES: u32 = 128;
 const MAX_LOG_SIZE: u32 = 18;
 

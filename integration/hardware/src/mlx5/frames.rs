@@ -124,8 +124,8 @@ pub fn fill_checksums(frame: &mut [u8]) {
     put16(frame, headers.checksum(), value);
 }
 
-/// Splits a frame after its first `header` bytes into frames with at most `size` bytes of payload each. Returns
-/// `None` if the frame is neither TCP nor UDP, or has too many segments.
+/// Splits a frame after its first `header` bytes into frames with at most `size` bytes of payload each. Returns `None`
+/// if the frame is neither TCP nor UDP, has too many segments, or `header` or `size` is too small.
 pub fn segments(frame: &[u8], header: usize, size: usize) -> Option<Vec<Vec<u8>>> {
     let headers = Headers::of(frame)?;
     let payload = frame.get(header..)?;

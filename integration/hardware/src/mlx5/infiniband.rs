@@ -251,7 +251,8 @@ impl Function {
         PARTITIONS.get(index).copied()
     }
 
-    /// Returns true if datagrams pass between two queue pairs, that is, if both are in one partition.
+    /// Returns true if datagrams pass between two queue pairs, that is, if their partition keys match
+    /// ([`are_together`]).
     pub(super) fn shares_partition(&self, number: u32, other: &Function, theirs: u32) -> bool {
         let keys = self.partition(number).zip(other.partition(theirs));
         keys.is_some_and(|(one, other)| are_together(one, other))

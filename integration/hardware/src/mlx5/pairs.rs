@@ -353,7 +353,8 @@ impl Function {
         self.report(event, 0, &data);
     }
 
-    /// Flushes all requests of a queue pair that is in error.
+    /// Flushes the requests of a queue pair that is in error, at most [`FLUSHED`] of each queue. The requests of a
+    /// shared receive queue stay.
     pub(super) fn flush(&mut self, number: u32) {
         let flushed = Some(Syndrome::Flushed);
         let is_shared = (self.pairs.get(&number)).is_some_and(|it| it.shared.is_some());

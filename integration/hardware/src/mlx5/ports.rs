@@ -57,7 +57,7 @@ impl Default for Ports {
 }
 
 impl Ports {
-    /// Returns true if the driver has switched the port on.
+    /// Returns true unless the driver has switched the port off.
     pub fn is_enabled(&self) -> bool {
         self.admin == UP
     }

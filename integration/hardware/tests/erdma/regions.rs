@@ -39,14 +39,14 @@ impl Connected {
         self.near.poll(&mut self.near_queue).expect("a completion")
     }
 
-    /// Writes `text` to the far region.
+    /// Writes `text` to the address and key `to` of the far function. Returns the status of the request.
     fn write(&mut self, to: (u64, u32), text: &[u8]) -> u8 {
         self.near.bus.store(self.here.0, text);
         let from = (self.here.0, text.len() as u32, self.here.1);
         self.request(&write(to, &[from])).status
     }
 
-    /// A page of the far guest that contains these 64-bit numbers.
+    /// Stores these 64-bit numbers in pages of the far guest, and returns their address.
     fn table(&mut self, entries: &[u64]) -> u64 {
         let pages = (entries.len() as u64 * 8).div_ceil(4096).max(1);
         let address = self.far.pages(pages);
@@ -56,7 +56,7 @@ impl Connected {
     }
 }
 
-/// Creates a region whose page addresses are in a table.
+/// The command for a region whose page addresses are in a table.
 fn with_table(index: u32, start: u64, size: u64, level: u32, count: u64, table: u64) -> Command {
     let is_large = level > 1;
     let mut command = Command::new(0, 8)

@@ -54,7 +54,7 @@ pub(crate) fn with(mut command: Vec<u8>, at: usize, bytes: &[u8]) -> Vec<u8> {
     command
 }
 
-/// A guest with a card of two functions.
+/// A guest with the functions of cards.
 pub(crate) struct Driver {
     pub(crate) fabric: Fabric,
     /// The position of the function that the driver uses.

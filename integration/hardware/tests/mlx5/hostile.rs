@@ -31,11 +31,11 @@ impl Numbers {
     }
 }
 
-/// The opcodes that the model knows.
+/// The opcodes of commands, also of unknown ones, without `TEARDOWN_HCA`.
 fn opcodes() -> Vec<u16> {
     let known = (0x100..0xa10).filter(|it| *it != 0x103);
     let objects = KINDS.iter().flat_map(|kind| [kind.create, kind.destroy]);
-    // the guest posts commands that create objects more often
+    // the guest posts commands that create or destroy objects more often
     known.chain(objects.cycle().take(2000)).collect()
 }
 

@@ -33,7 +33,7 @@ fn context(it: &mut Driver) -> Answer {
     answer
 }
 
-/// Sends a management datagram of class 1 that reads an attribute. The answer's data begin at byte 16 + 64.
+/// Sends a management datagram of class 1 with a method and an attribute. The answer's data begin at byte 16 + 64.
 fn management(it: &mut Driver, method: u8, attribute: u16, modifier: u32) -> Answer {
     let input = with(command(0x50d, 3, 0x110), 16, &[1, 1, 1, method]);
     let input = with(input, 16 + 16, &attribute.to_be_bytes());

@@ -83,7 +83,7 @@ pub(crate) fn made(it: &mut Driver, input: &[u8]) -> u32 {
     answer.number(9, 3) as u32
 }
 
-/// Creates a key for the 16 pages of [`DATA`], in the order of `pages`.
+/// Creates a key for the given pages of [`DATA`], in this order. Programs name the first one by [`NAMED`].
 pub(crate) fn key(it: &mut Driver, rights: u16, pages: &[u64]) -> u32 {
     let input = with(
         command(0x200, 0, 0x110),

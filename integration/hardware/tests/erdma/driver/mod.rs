@@ -268,7 +268,7 @@ pub(crate) fn settle(fabric: &Rc<RefCell<Fabric>>) -> Next {
     }
 }
 
-/// Executes all requests that can be executed at the time `now`.
+/// Executes all requests that can be executed `milliseconds` after the start.
 pub(crate) fn at(fabric: &Rc<RefCell<Fabric>>, milliseconds: u64) -> Next {
     loop {
         let next = (fabric.borrow_mut()).advance(Duration::from_millis(milliseconds), 64);
@@ -329,7 +329,7 @@ pub(crate) fn two(protocol: Protocol) -> (Fabrics, Driver<Direct>, Driver<Direct
     (fabric, first, second)
 }
 
-/// Starts one function in a guest.
+/// Starts one function in a guest. Its fabric has a second function.
 pub(crate) fn one() -> Driver<Direct> {
     two(Protocol::Iwarp).1
 }

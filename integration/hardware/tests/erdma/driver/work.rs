@@ -245,7 +245,7 @@ impl<B: Bus> Driver<B> {
         (address, index << 8)
     }
 
-    /// Writes a request to the send queue. Rings the doorbell if `rings` is true.
+    /// Writes a request to the send queue, and rings the doorbell.
     pub(crate) fn post_send(&mut self, pair: &mut Pair, request: &Request) {
         self.push_send(pair, request);
         self.ring_send(pair);
