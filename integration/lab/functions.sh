@@ -2,7 +2,7 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2154  # the variables are vm's
 # functions.sh - the modelled PCI functions of the tiers erdma and mlx5, and the process that models them.
-# To be sourced by vm, which sets tier, link, virtual, node, run and tick.
+# To be sourced by vm, whose variables and functions it uses.
 # shellcheck disable=SC2154
 
 # find_model: sets 'model' to the path of the program that models the tier's functions

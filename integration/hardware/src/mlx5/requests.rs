@@ -76,8 +76,8 @@ pub struct Data {
 }
 
 impl Data {
-    /// Returns the payload from the byte `at` of a request to its end. `None`: it is too long, or has inline bytes
-    /// after a segment.
+    /// Returns the payload from the byte `at` of a request to its end. `None`: it is too long or incomplete, or has
+    /// inline bytes after a segment.
     fn read(request: &[u8], at: usize) -> Option<Data> {
         let mut rest = request.get(at..)?;
         let (mut inline, mut segments) = (Vec::new(), Vec::new());
