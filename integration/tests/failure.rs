@@ -42,8 +42,8 @@ fn an_alternative_name_in_the_pod_takes_a_name_as_well() {
     node.assert_restored(&before);
 }
 
-/// An operator counts errors in the log: a failed ADD is one error, both with `rdma-ipam` as a separate process and
-/// without.
+/// An operator counts errors in the log: an ADD that fails because of IPAM is one error, with `rdma-ipam` and with
+/// another IPAM plugin.
 #[test]
 fn a_failed_add_is_one_error_in_the_log() {
     let node = Node::with_rails(1);

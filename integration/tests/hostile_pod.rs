@@ -406,7 +406,7 @@ fn queueing_neighbours_and_multicast_addresses_of_the_pod_do_not_stay() {
     });
 }
 
-/// ADD names each setting of the host that the move drops and no program restores. It restores a route's realm.
+/// ADD names each setting of the host that the move drops and no program restores. DEL restores a route's realm.
 #[test]
 fn add_reports_host_settings_that_a_move_drops() {
     let node = Node::with_rails(1);

@@ -69,7 +69,7 @@ impl Podman {
     }
 
     /// Runs `script` on the node, in its own mount namespace (that of `ip netns exec`). crun refuses a machine with
-    /// both versions of cgroups, and libcni has one cache directory. `$PODMAN`, `$RUN` and `$PLUGIN` are the programs.
+    /// both versions of cgroups, and libcni has one cache directory. `$PODMAN`, `$RUN` and `$PLUGIN` are commands.
     fn shell(&self, script: &str) -> Output {
         let own = |name: &str| self.path(name).to_str().expect("UTF-8").to_owned();
         let podman = format!(

@@ -350,7 +350,7 @@ fn untouched() -> Sysctls {
     settings.map(|(key, value)| (key.into(), value)).collect()
 }
 
-/// Returns a netdev that is down, without addresses, routes and settings.
+/// Returns a netdev that is down, without addresses, routes and sysctls.
 pub(crate) fn blank(name: InterfaceName) -> Link {
     Link {
         index: 0,

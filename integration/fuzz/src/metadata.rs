@@ -11,8 +11,8 @@ use std::{
 };
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Answers, one in each line: an instance id, an address, its network, the router, a hardware address; and a base
-/// address.
+/// Answers of the metadata service. The whole input is an instance id; its lines are an address, its network, the
+/// router and a hardware address. The whole input and the first line are also base addresses.
 ///
 /// # Panics
 /// A message has several lines; an address is not in its network, or cannot be a NIC's.

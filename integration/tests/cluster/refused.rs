@@ -179,8 +179,8 @@ fn metrics(cluster: &ControlPlane) -> String {
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
-/// The daemon writes an event for each refused pod of its node. Then it deletes those that a controller replaces, and
-/// no other pods.
+/// The daemon deletes a refused pod of its node if a controller replaces it, and no other pod. It writes an event for
+/// the pod before it deletes it.
 pub(super) fn are_deleted_by_the_daemon_of_their_node(cluster: &mut ControlPlane) {
     cluster.apply("apply --server-side --validate=strict -f -", &text(CHART));
     cluster.apply("apply -n default -f -", &makers());
