@@ -11,7 +11,7 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub enum Child {
-    /// A child with its own hardware address.
+    /// A macvlan. The child has its own hardware address, except in the mode `passthru`.
     Macvlan {
         /// Connectivity of the children of one parent.
         mode: MacvlanMode,
@@ -74,7 +74,7 @@ pub enum IpvlanMode {
     },
 }
 
-/// Modes and flags of a macvlan as `ip link` names them, each with the kernel's numbers.
+/// Modes and flags of macvlan and ipvlan: the kernel's number, and the name in `ip link`.
 const MACVLAN_MODES: [(u32, &str); 5] = [
     (1, "private"),
     (2, "vepa"),

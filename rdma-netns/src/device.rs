@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! PCI functions and auxiliary devices (sub-functions) that have netdevs and RDMA devices, read from sysfs. The result
-//! does not depend on the namespaces of the netdevs.
+//! PCI functions and auxiliary devices (such as sub-functions) that can have netdevs or RDMA devices. Sysfs lists them
+//! independently of the namespaces of their netdevs.
 
 use serde::{Deserialize, Serialize};
 use std::{borrow::Borrow, fmt, ops::Deref};
@@ -99,7 +99,7 @@ fn is_auxiliary_name(text: &str) -> bool {
     parts.len() == 3 && parts.iter().all(word) && parts[2].bytes().all(|b| b.is_ascii_digit())
 }
 
-/// Netdev drivers, each with the module that makes RDMA devices of the same functions. The pairs are from the aliases
+/// Drivers of functions, each with the module that makes the functions' RDMA devices. Most pairs are from the aliases
 /// of auxiliary devices in `drivers/infiniband/hw/*`.
 pub const RDMA_DRIVERS: [(&str, &str); 12] = [
     ("bnxt_en", "bnxt_re"),
@@ -120,7 +120,7 @@ pub const RDMA_DRIVERS: [(&str, &str); 12] = [
 pub(crate) const PASS_THROUGH: [&str; 4] =
     ["vfio-pci", "mlx5_vfio_pci", "pci-stub", "uio_pci_generic"];
 
-/// A PCI function or auxiliary device of a network or InfiniBand class.
+/// A PCI function or auxiliary device that has, or can have, a netdev or an RDMA device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Device {
     /// Name on the bus.
@@ -146,7 +146,8 @@ pub struct Device {
     /// True if the device has a netdev of its own, in any namespace.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_netdev: bool,
-    /// Names of the RDMA devices in all namespaces (`/sys/class/infiniband_verbs` is not filtered by namespace).
+    /// Names of the device's RDMA devices, in all namespaces (`/sys/class/infiniband_verbs` is not filtered by
+    /// namespace).
     #[serde(default)]
     pub rdma: Vec<String>,
     /// Functions that may have made the RDMA device. Set if this device is the netdev's function of an eRDMA NIC, and
@@ -182,7 +183,8 @@ impl Device {
         driver.is_some_and(|driver| PASS_THROUGH.contains(&driver))
     }
 
-    /// Returns the kernel module that makes this device's RDMA device.
+    /// Returns the kernel module that makes this device's RDMA device. Returns the driver's name if the driver is not
+    /// in [`RDMA_DRIVERS`], and `None` without a driver.
     pub fn rdma_module(&self) -> Option<&str> {
         // `mlx5_core.sf` is the driver of a sub-function
         let driver = self.driver.as_deref()?.split('.').next()?;

@@ -34,8 +34,8 @@ pub struct GpuDirect {
     pub symbols: Option<Symbols>,
     /// Accelerators and NICs whose addresses the IOMMU translates.
     pub translated: BTreeSet<DeviceAddress>,
-    /// Switch ports that are above both a GPU and a NIC, and whose ACS setting redirects traffic between GPU and NIC
-    /// through the CPU. Empty if this program may not read the whole configuration space of a port.
+    /// Ports on the path between a GPU and a NIC whose ACS setting redirects the traffic through the CPU. Omits ports
+    /// whose whole configuration space this program may not read.
     pub redirecting: BTreeSet<DeviceAddress>,
 }
 

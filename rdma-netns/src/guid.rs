@@ -35,7 +35,8 @@ impl Guid {
     }
 
     /// Returns the port GUID of the IPoIB netdev `link`. Reads the permanent address, because an administrator can
-    /// change the present address. Returns `None` if `link` is no IPoIB netdev.
+    /// change the present address. Reads the present address if the permanent one has no valid GUID. Returns `None` if
+    /// `link` is no IPoIB netdev.
     pub fn of_port(link: &Link) -> Option<Self> {
         let permanent = link.permanent_mac.as_ref().and_then(Self::in_address);
         let present = || Self::in_address(&link.mac);

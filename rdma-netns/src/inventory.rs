@@ -162,7 +162,8 @@ pub struct Vlan {
 pub struct Hca {
     /// Name.
     pub name: String,
-    /// Ports, from 1. Empty: the RDMA device is in a namespace whose sysfs this program does not see.
+    /// Ports, from 1. Empty: the RDMA device is in a namespace whose sysfs this program does not see, or ports were not
+    /// observed.
     #[serde(default)]
     pub ports: Vec<HcaPort>,
     /// Character devices `uverbs0`, `umad0` and `issm0`, and the character devices of the sub-devices.
@@ -176,7 +177,8 @@ pub struct Hca {
     /// Firmware version. `None`: the device has no firmware, is in another namespace, or ports were not observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub firmware: Option<String>,
-    /// True for a software RDMA device on a NIC (rxe or siw). A software RDMA device on a bond belongs to the bond.
+    /// True for a software RDMA device (rxe or siw) on a NIC. False if the NIC's netdevs have a master: the software
+    /// RDMA device then belongs to the bond.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub soft: bool,
     /// True if the device has no parent in sysfs, and its driver is eRDMA's ([`pairing::is_erdma`]).
@@ -288,7 +290,8 @@ impl Inventory {
     }
 }
 
-/// Returns the value that `of` returns for all functions at `addresses`. Returns `None` if the values differ.
+/// Returns the value that `of` returns for all functions at `addresses`. Returns `None` if the values differ, or if
+/// `of` returns no value.
 fn common<T: PartialEq>(
     inventory: &Inventory,
     addresses: &[DeviceAddress],

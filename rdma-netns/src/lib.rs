@@ -5,7 +5,7 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | [`observed`], [`link`], [`hardware_address`], [`child`], [`rule`], [`rdma`], [`gid`], [`guid`], [`ipoib`], [`device`] | the data: a node's and a pod's state |
+//! | [`observed`], [`link`], [`name`], [`hardware_address`], [`child`], [`rule`], [`rdma`], [`gid`], [`guid`], [`ipoib`], [`device`] | the data: a node's and a pod's state |
 //! | [`device_settings`] | the settings of a netdev that rtnetlink does not report |
 //! | [`inventory`] | the node's hardware from which resources are formed |
 //! | [`gpudirect`] | registration of accelerators' memory with RDMA devices |
@@ -20,7 +20,7 @@
 //! | [`netns`] | opening, identifying and entering network namespaces |
 //! | [`netlink`] | the exchange of one request and its answer, with the kernel's own error message |
 //! | [`sidr`] | an RDMA echo by the peer's connection manager |
-//! | [`smc`] | SMC-R's pnet table over generic netlink |
+//! | [`smc`] | the kernel's SMC state: pnet table, devices, EIDs, link groups, connections |
 
 pub mod child;
 pub mod device;

@@ -64,27 +64,28 @@ pub struct Link {
     /// Free text (`ip link set alias`). A text that is not UTF-8 is stored as in `alt_names`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alias: Option<String>,
-    /// Kind of a virtual netdev: `veth`, `bond`, `macvlan`… A NIC has none.
+    /// Kind of a virtual netdev: `veth`, `bond`, `macvlan`… An Ethernet NIC has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
     /// Link type.
     #[serde(default)]
     pub link_type: LinkType,
-    /// The PCI function or auxiliary device of the netdev (Linux 5.14, `IFLA_PARENT_DEV_NAME`).
+    /// The PCI function or auxiliary device of the netdev (Linux 5.14, `IFLA_PARENT_DEV_NAME`; with older kernels from
+    /// sysfs).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<DeviceAddress>,
     /// The port's name on its switch (`IFLA_PHYS_PORT_NAME`): `p0`, `pf0vf3`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port_name: Option<String>,
-    /// Index of the bond or bridge of which the netdev is a port.
+    /// Index of the master, such as the bond, bridge or VRF of which the netdev is a port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub master: Option<u32>,
     /// Index of the lower netdev (`IFLA_LINK`) in the lower netdev's own namespace: for a pod's macvlan, an index of
     /// the host. `None` for the ends of a pair (`veth`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lower: Option<u32>,
-    /// Lower netdev of a virtual netdev. The origin never changes, so a netdev with another origin is another netdev,
-    /// even with the same index and kind. `None`: the netdev has no lower netdev, or the lower netdev is unknown.
+    /// Lower netdev of a virtual netdev, or the other end of a pair. A netdev with another origin is another netdev,
+    /// even if index and kind are the same. `None`: the netdev has no origin, or the origin is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
     /// Kind of child, if the netdev is a child of a kind that pods can get.
@@ -109,7 +110,8 @@ pub struct Link {
     pub routes: Vec<Route>,
 }
 
-/// Lower netdev of a virtual netdev, as one namespace sees it (`rtnl_fill_link_netnsid()`, `net/core/rtnetlink.c`).
+/// Lower netdev of a virtual netdev, or the other end of a pair, as one namespace sees it (`rtnl_fill_link_netnsid()`,
+/// `net/core/rtnetlink.c`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
     /// Index of the lower netdev, or of the other end of a pair (`IFLA_LINK`).
@@ -231,9 +233,10 @@ impl Link {
         self.flags.contains(&flag)
     }
 
-    /// Returns true if the kernel would accept `route` on a netdev with `addresses`. The route's source must be one of
-    /// `addresses`. The route's gateway must be link-local, or reachable through one of `addresses` or through another
-    /// route of the netdev, or the route must have the flag `onlink`.
+    /// Returns true if the kernel would accept `route` on a netdev with `addresses`. If the route has a source, the
+    /// source must be one of `addresses`. If the route has a gateway, the gateway must be link-local (IPv6), or
+    /// reachable through one of `addresses` or through an on-link route of the netdev, or the route must have the flag
+    /// `onlink`.
     pub fn can_have(&self, route: &Route, addresses: &[Address]) -> bool {
         let has_source = route
             .source
@@ -339,7 +342,7 @@ impl Link {
         name.contains("pf") && (name.contains("vf") || name.contains("sf"))
     }
 
-    /// Returns the netdev's address that equals `wanted`, ignoring flags and lifetimes.
+    /// Returns the netdev's address that has the IP address, prefix and peer of `wanted`.
     pub fn address(&self, wanted: &Address) -> Option<&Address> {
         self.addresses.iter().find(|a| a.same_as(wanted))
     }

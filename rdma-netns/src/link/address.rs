@@ -111,7 +111,7 @@ impl Address {
         self.scope == 0 && is_global && is_unicast && !is_passing
     }
 
-    /// Returns true if `other` is the same address, ignoring flags and lifetimes.
+    /// Returns true if `other` has the same IP address, prefix and peer.
     pub fn same_as(&self, other: &Self) -> bool {
         self.ip == other.ip && self.prefix == other.prefix && self.peer == other.peer
     }

@@ -220,7 +220,7 @@ fn place(name: &str) -> Option<usize> {
     SYSCTLS.binary_search(&name).ok()
 }
 
-/// Returns the value of a setting that is present.
+/// Returns the value of the setting `name`. Panics if the setting is not present.
 impl Index<&str> for Sysctls {
     type Output = i32;
 

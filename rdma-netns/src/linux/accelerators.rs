@@ -49,9 +49,9 @@ pub fn accelerators(
     Ok(found)
 }
 
-/// Returns true for processing accelerators, for 3D controllers, and for graphics cards of [`GPU_VENDORS`]. Returns
-/// false for a display controller on the root bus, because it is part of the processor. Returns false for NVSwitches,
-/// which are bridges (class 0x0680).
+/// Returns true for processing accelerators, for 3D controllers, and for other display controllers of [`GPU_VENDORS`]
+/// below a bridge: a display controller on the root bus is part of the processor. Returns false for NVSwitches, which
+/// are bridges (class 0x0680).
 fn is_accelerator(class: u32, vendor: &str, path: &PciPath) -> bool {
     match (class >> 16, class >> 8) {
         (0x12, _) | (_, 0x0302) => true,

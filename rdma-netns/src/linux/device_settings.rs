@@ -114,6 +114,7 @@ pub(super) fn read(sysfs: &Path, socket: &mut Socket, link: &Link) -> DeviceSett
 ///
 /// # Errors
 /// The error of the driver or the kernel. `NotFound`: a BPF program is missing, and cannot be attached again.
+/// `InvalidInput`: `key` is no known key.
 #[cold]
 pub(super) fn write(
     sysfs: &Path,
@@ -156,8 +157,8 @@ fn sysctls() -> impl Iterator<Item = String> {
     neighbours.chain(ipv6.map(|it| format!("sysctl/ipv6/conf/{it}")))
 }
 
-/// Returns the file of the setting `key` for the netdev `name` in the calling thread's namespace. Returns `None` if the
-/// setting does not exist.
+/// Returns the file of the setting `key` for the netdev `name` in the calling thread's namespace. Returns `None` if
+/// `key` is not one of [`sysctls`].
 fn sysctl(name: &str, key: &str) -> Option<PathBuf> {
     let mut parts = key.strip_prefix("sysctl/")?.split('/');
     let (family, table, setting) = (parts.next()?, parts.next()?, parts.next()?);

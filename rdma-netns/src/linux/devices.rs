@@ -4,7 +4,8 @@
 //! The ADD of each pod reads these devices. A node has hundreds of PCI functions, and reading one file takes 8 to 10
 //! us. Therefore this module reads only requested functions, and functions with observed netdevs or RDMA devices. A
 //! request for all functions reads one file (`uevent`) of each function, and further files only of functions that can
-//! have netdevs or RDMA devices. One run of the plugin observes several times, but reads most functions only once.
+//! have netdevs or RDMA devices. One run of the plugin observes several times, but reads constant attributes only once
+//! ([`Known`]).
 
 use super::Linux;
 use crate::{
@@ -60,8 +61,8 @@ pub(super) fn rdma_device(directory: &Path) -> Option<String> {
     Some(name::text(name.strip_suffix(b"\n").unwrap_or(&name)))
 }
 
-/// Constant attributes of PCI functions from earlier observations. `None`: the function's driver makes neither netdevs
-/// nor RDMA devices.
+/// Constant attributes of PCI functions from earlier observations. `None`: the function is a bridge, or its driver
+/// makes neither netdevs nor RDMA devices.
 pub(super) type Known = BTreeMap<DeviceAddress, Option<PciFunction>>;
 
 /// Constant attributes of one PCI function ([`Known`]).
@@ -209,7 +210,8 @@ fn pci_function(
             can_have_functions: directory.join("sriov_numvfs").exists(),
             virtio_netdevs: None,
         });
-        // do not remember a function without a driver: an administrator can later bind a driver that makes it a NIC
+        // do not remember an irrelevant function without a driver: an administrator can later bind a driver that makes
+        // it a NIC
         if is_relevant || uevent.driver.is_some() || uevent.is_bridge() {
             functions.insert(address.clone(), function);
         }
@@ -237,8 +239,8 @@ fn pci_function(
     })
 }
 
-/// Returns the directory of the device to which `link` leads. `bus` is the directory that contains `link`:
-/// `/sys/bus/BUS/devices`.
+/// Returns the directory of the device to which `link` leads, or `link` itself if its target has an unexpected form.
+/// `bus` is the directory that contains `link`: `/sys/bus/BUS/devices`.
 fn place(bus: &Path, link: &Path) -> PathBuf {
     let sysfs = bus.ancestors().nth(3);
     let target = fs::read_link(link).ok();
@@ -388,7 +390,8 @@ pub(super) fn names(directory: &Path) -> io::Result<Vec<OsString>> {
     }
 }
 
-/// Returns the content of a file. Returns `None` if the device disappeared or has no such file.
+/// Returns the content of a sysfs file, without trailing white space. Returns `None` if the device disappeared or has
+/// no such file.
 ///
 /// One read is enough, because sysfs returns at most one page.
 pub(super) fn read(directory: &Path, file: &str) -> Option<String> {

@@ -23,7 +23,7 @@ use std::{
     path::Path,
 };
 
-/// Time limit of a driver for releasing or binding a function, milliseconds. mlx5 takes up to 5 s for each of them.
+/// Time limit of a driver for releasing or binding a function, milliseconds. mlx5 takes up to 5 s for each.
 const LIMIT: u16 = 20_000;
 
 /// Unbinds `driver` from `device` and binds it again.
@@ -52,7 +52,7 @@ pub(super) fn rebind(sysfs: &Path, device: &DeviceAddress, driver: &str) -> io::
 /// Binds `driver` to `device`. Does nothing if `driver` is bound already.
 ///
 /// # Errors
-/// The driver fails, or another driver is bound to the device.
+/// The driver fails or does not finish, or another driver is bound to the device.
 pub(super) fn bind(sysfs: &Path, device: &DeviceAddress, driver: &str) -> io::Result<()> {
     let directory = sysfs.join("bus").join(device.bus()).join("devices");
     let bound = devices::link_name(&directory.join(&**device), "driver");
@@ -74,8 +74,9 @@ fn write(sysfs: &Path, device: &DeviceAddress, driver: &str, file: &str) -> io::
     within_limit(&file, device.as_bytes())
 }
 
-/// Writes `bytes` to `file` in a child process. The child continues to run if the write does not end. The child has
-/// the lock of `file` until the child ends, so only one child at a time writes to a file.
+/// Writes `bytes` to `file` in a child process, and kills the child after [`LIMIT`]. A child whose write no signal
+/// interrupts continues to run. The child has the lock of `file` until the child ends, so only one child at a time
+/// writes to a file.
 fn within_limit(file: &fs::File, bytes: &[u8]) -> io::Result<()> {
     if file.try_lock().is_err() {
         let why = "an earlier bind or unbind of this driver has not ended";

@@ -20,8 +20,8 @@ const QDISC_HEADER: usize = 20;
 /// Index of a netdev, and the description of one of its objects.
 type Found = (u32, String);
 
-/// Describes the objects of `netdevs` that a move removes, each with the netdev's index. Omits objects that cannot be
-/// read.
+/// Describes the objects of `netdevs` that a move removes, each with the netdev's index. Omits objects that the kernel
+/// made itself, and objects that cannot be read.
 #[cold]
 pub(super) fn read(socket: &mut Socket, netdevs: &[u32]) -> Vec<Found> {
     let mut found = vec![];

@@ -30,8 +30,8 @@ pub(super) fn pair(sysfs: &Path, functions: &mut [Function]) {
     }
 }
 
-/// Returns the netdev of the RDMA device of `function`, and the function that has this netdev. Searches the netdevs of
-/// all other functions.
+/// Returns the netdev of the eRDMA device of `function`, and the function that has this netdev. Searches the functions
+/// without an RDMA device. Returns `None` if `function` itself has a netdev.
 fn peer(
     sysfs: &Path,
     function: &Function,

@@ -250,7 +250,8 @@ impl<'a> Namespaces<'a> {
         Err(refusal)
     }
 
-    /// Announces with the netdev's present hardware address, because the driver may have chosen this address.
+    /// Announces with the netdev's present hardware address, because the driver may have chosen this address. Announces
+    /// nothing if the netdev is down or does no neighbour discovery.
     fn announce(
         self,
         at: NetnsSide,

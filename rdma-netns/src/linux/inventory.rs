@@ -38,8 +38,8 @@ impl Linux {
         self.hardware(true)
     }
 
-    /// Returns the inventory without the ports of RDMA devices, because faulty firmware can take a minute to respond to
-    /// a port query.
+    /// Returns the inventory without data that firmware or drivers report: ports, firmware versions, speeds and kernel
+    /// users. Faulty firmware can take a minute to respond to a port query.
     pub fn inventory_without_ports(&self) -> Result<Inventory, ObserveError> {
         self.hardware(false)
     }

@@ -67,7 +67,8 @@ fn forms(kind: &str) -> &'static [(u16, Form)] {
     }
 }
 
-/// Adds to `settings` the attributes of the kind of `link` that a program can set. Adds none if `link` is not virtual.
+/// Adds to `settings` the attributes of the kind of `link` that a program can set, and the reasons why its protocol is
+/// down. Adds none if `link` has no kind.
 #[cold]
 pub(super) fn read(socket: &mut Socket, link: &Link, settings: &mut DeviceSettings) {
     let Some(kind) = &link.kind else {

@@ -15,6 +15,7 @@
 //! | `packet_socket` | packet sockets, and ARP requests |
 //! | `neighbours` | the neighbour tables |
 //! | `nexthops` | the netdevs of nexthop objects |
+//! | `dropped` | objects that a move of a netdev removes permanently |
 //! | `listeners` | sockets that receive the events of netdevs, addresses and routes |
 //! | `reach` | the netdevs that the node needs for its own network connection |
 //! | `api_server` | the API server's address in kubelet's kubeconfig |
@@ -170,8 +171,8 @@ impl Linux {
         }
     }
 
-    /// Sets the namespace mode of the RDMA subsystem: `rdma system set netns MODE`. The kernel accepts exclusive mode
-    /// only if no other network namespace exists, as at boot. Otherwise it returns EBUSY.
+    /// Sets the namespace mode of the RDMA subsystem: `rdma system set netns MODE`. The kernel changes the mode only if
+    /// no other network namespace exists, as at boot. Otherwise it returns EBUSY.
     pub fn set_rdma_mode(&self, mode: RdmaMode) -> Result<(), NetlinkError> {
         let unsupported = || io::Error::from(io::ErrorKind::Unsupported);
         self.host()?

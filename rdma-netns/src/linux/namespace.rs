@@ -38,8 +38,8 @@ pub(super) fn read(
     })
 }
 
-/// Returns the number that the namespace `other` has in `space`. Returns `None` if none of `links`, the netdevs of
-/// `space`, has a lower netdev in another namespace.
+/// Returns the number that the namespace `other` has in `space`. Returns `None` if `other` has no number, or if none of
+/// `links`, the netdevs of `space`, has a lower netdev in another namespace.
 pub(super) fn number_of(
     other: &Space,
     space: &Space,

@@ -235,14 +235,14 @@ impl Nldev {
             .map(drop)
     }
 
-    /// Deletes a sub-device: `rdma dev delete DEVICE`. Never call this function for an RDMA device that is no
-    /// sub-device: `ib_del_sub_device_and_put()` refuses, and leaks a reference.
+    /// Deletes a sub-device: `rdma dev delete DEVICE`. Returns ENODEV for an RDMA device that is no sub-device:
+    /// `ib_del_sub_device_and_put()` would refuse it, and leak a reference.
     pub fn delete_sub_device(&mut self, name: &str) -> Result<(), NetlinkError> {
         let request = self.change(DELDEV, name)?;
         self.0.request(&request, 0).map(drop)
     }
 
-    /// Builds a request for the device whose present name is `name`.
+    /// Builds a request for the device whose present name is `name`. The request [`DELDEV`] requires a sub-device.
     fn change(&mut self, command: u16, name: &str) -> Result<Request, NetlinkError> {
         let devices = self.devices()?;
         let mut devices = devices.iter();
@@ -308,8 +308,8 @@ pub(super) fn parse_resources(body: &[u8]) -> Vec<(String, u64)> {
         .collect()
 }
 
-/// Returns the kernel modules that own CM ids. The CM id of a process has a PID instead of a module name
-/// (`fill_res_name_pid()`, `drivers/infiniband/core/nldev.c`).
+/// Returns the kernel modules that own CM ids with an address, without SMC. The CM id of a process has a PID instead of
+/// a module name (`fill_res_name_pid()`, `drivers/infiniband/core/nldev.c`).
 pub(super) fn parse_kernel_users(body: &[u8]) -> Vec<String> {
     let table = attribute(body, attr::RES_CM_ID).unwrap_or_default();
     attributes(table)

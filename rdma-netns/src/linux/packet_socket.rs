@@ -35,7 +35,8 @@ pub(super) fn arp_request(mac: Mac, sender: Ipv4Addr, target: Ipv4Addr) -> Vec<u
     packet
 }
 
-/// Opens a packet socket without a protocol in the calling thread's namespace. The socket receives no packets.
+/// Opens a packet socket without a protocol in the calling thread's namespace. The socket receives no packets until
+/// [`bind`].
 pub(super) fn open() -> io::Result<OwnedFd> {
     Ok(socket(
         AddressFamily::Packet,

@@ -26,8 +26,8 @@ pub(super) struct DeviceContext<'a> {
     pub(super) dev: &'a Path,
     /// RDMA devices in `/sys/class/infiniband_verbs`. Empty if ib_uverbs is not loaded.
     pub(super) verbs: &'a [Verbs],
-    /// Devices whose ports are read. `None`: the ports of all devices. The ports of software RDMA devices are always
-    /// read, because software RDMA devices have no firmware.
+    /// Devices whose ports are read. `None`: the ports of all devices. The ports of RDMA devices without a parent in
+    /// sysfs, such as software RDMA devices, are always read.
     pub(super) ports: Option<&'a BTreeSet<DeviceAddress>>,
     /// True for the host's namespace.
     pub(super) is_host: bool,

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Routes in rtnetlink (`RTM_*ROUTE`, `include/uapi/linux/rtnetlink.h`).
 //!
-//! The module returns only unicast routes through one netdev. The kernel reports several IPv6 routes with the same
-//! destination and metric as one route with several next hops, but adds and removes them one by one. So the module
-//! returns one route for each next hop.
+//! The kernel reports several IPv6 routes with the same destination and metric as one route with several next hops, but
+//! adds and removes them one by one. So the module returns one route for each next hop.
 //!
-//! A [`Route`] cannot represent IPv4 routes with several next hops, routes with a nexthop object or an encapsulation,
-//! and routes by source prefix. The module omits them, because a route that is set in part is worse than no route. But
-//! it returns the netdevs of these routes. [`super::nexthops`] queries the netdevs of a nexthop object, because the
-//! kernel may report the route without them (`net.ipv4.nexthop_compat_mode`).
+//! A [`Route`] cannot fully represent IPv4 routes with several next hops, routes with a nexthop object or an
+//! encapsulation, and routes by source prefix. [`Parsed::kept`] is false for them, because a route that is set in part
+//! is worse than no route. [`super::nexthops`] queries the netdevs of a nexthop object, because the kernel may report
+//! the route without them (`net.ipv4.nexthop_compat_mode`).
 //!
 //! The kernel reports the remaining lifetime of an IPv6 route. IPv4 routes do not expire.
 
@@ -101,8 +100,8 @@ pub(super) struct Parsed {
     pub(super) by_object: Option<(u32, Route)>,
 }
 
-/// Parses an `RTM_NEWROUTE`. Returns `None` if the route is not unicast, is in the local table, or is a copy from the
-/// kernel's cache.
+/// Parses an `RTM_NEWROUTE`. Returns `None` if the route is not unicast, is in the local table, is a copy from the
+/// kernel's cache, or names neither a netdev nor a nexthop object.
 pub(super) fn parse(body: &[u8]) -> Option<Parsed> {
     let header = RouteHeader::parse(body).ok()?;
     let unspecified = match header.address_family {

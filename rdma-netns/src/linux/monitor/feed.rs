@@ -32,7 +32,7 @@ pub(super) enum Received {
     Datagram(Option<i32>),
     /// No datagram is pending.
     Nothing,
-    /// The kernel dropped some datagrams.
+    /// The kernel dropped some datagrams, or truncated one.
     Lost,
 }
 

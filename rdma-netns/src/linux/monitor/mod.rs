@@ -54,7 +54,8 @@ const UNIVERSE: u8 = 0;
 /// `sizeof(struct nlmsghdr)`
 const HEADER: usize = 16;
 
-/// Maximum number of datagrams that one call reads. Without a limit, a flood of events would delay other work.
+/// Maximum number of datagrams that one call reads from each socket. Without a limit, a flood of events would delay
+/// other work.
 const BATCH: usize = 4096;
 
 /// A change on the node.

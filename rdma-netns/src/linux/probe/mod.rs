@@ -2,7 +2,7 @@
 //! Probes whether an address is free: by ARP probes (RFC 5227, section 2.1.1), and by neighbour solicitations from the
 //! unspecified address (RFC 4862, section 5.4).
 //!
-//! One packet socket in the pod's namespace sends and receives for all netdevs. Announcements use the same socket
+//! One packet socket in the pod's namespace sends and receives for all netdevs. ARP announcements use the same socket
 //! (`Space::packet`). The socket stays open between two reads, so the kernel queues packets meanwhile. An ipvlan child
 //! has its parent's hardware address. The ARP answer to its probe contains no IP address of the child, so the kernel
 //! passes the answer to the parent. So a socket on the host receives the answers for ipvlan children.
