@@ -128,21 +128,20 @@ pub struct Netdev {
     /// (Azure). A bond is not listed as such a master, because the bond and its ports share an RDMA device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub taken_by: Option<String>,
-    /// VLANs in this program's namespace on the netdev, by name. For a bond's port, also the VLANs on the bond.
+    /// VLANs in this program's namespace on the netdev, by name. For a bond's port, the VLANs on the bond.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub vlans: Vec<Vlan>,
-    /// Network of the first IPv6 address that is not link-local, such as `fd00:1::/64`. For a bond's port, the bond's
-    /// network.
+    /// Network of [`Self::ipv6`], such as `fd00:1::/64`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ipv6_prefix: Option<String>,
-    /// First IPv6 address that is not link-local. For a bond's port, the bond's address.
+    /// First IPv6 address that is not link-local. If the netdev has none, its master's address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ipv6: Option<Ipv6Addr>,
-    /// First IPv4 address that is not link-local. For a bond's port, the bond's address.
+    /// First IPv4 address that is not link-local. If the netdev has none, its master's address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ipv4: Option<Ipv4Addr>,
-    /// True if the default route uses the netdev or an upper netdev of the netdev. A move of the netdev would then cut
-    /// off the node ([`uplink`](crate::uplink)).
+    /// True if the default route, or a route to an API server, uses the netdev or an upper netdev. A move of the netdev
+    /// would then cut off the node ([`uplink`](crate::uplink)).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub default_route: bool,
 }

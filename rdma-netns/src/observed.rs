@@ -139,8 +139,9 @@ impl Observed {
         functions
     }
 
-    /// Sets the parent of unpaired RDMA devices, which `hardware` lists by name with their driver ids. The parent is
-    /// the function of the RDMA device's netdev. RDMA device and netdev can be in different namespaces ([`pairing`]).
+    /// Sets the parent of each unpaired RDMA device in `hardware`, which has driver ids by the RDMA device's name. The
+    /// parent is the function of the RDMA device's netdev. RDMA device and netdev can be in different namespaces
+    /// ([`pairing`]).
     pub fn pair(&mut self, hardware: &BTreeMap<String, u32>) {
         let made_by = pairing::makers(&self.devices);
         let Self {
@@ -220,7 +221,8 @@ impl Namespace {
             .map(|(_, route)| route)
     }
 
-    /// Returns true if `rdma-cni` cannot set `route` again unchanged. Ignores the remaining lifetime of `route`.
+    /// Returns true if `rdma-cni` cannot set `route` through the netdev `index` again unchanged. Ignores the remaining
+    /// lifetime of `route`.
     pub fn has_unkept(&self, index: u32, route: &Route) -> bool {
         self.unkept_by(index).any(|it| it.same_as(route))
     }
@@ -229,7 +231,8 @@ impl Namespace {
     ///
     /// 1. `link` is a port of the RDMA device.
     /// 2. `link` and the RDMA device have the same PCI function or auxiliary device.
-    /// 3. The RDMA device's GUID derives from the address of `link`.
+    /// 3. The RDMA device's GUID derives from the address of `link`, and neither rule finds a netdev of this namespace
+    ///    for the RDMA device.
     ///
     /// A bond has the RDMA device of one of its ports. Some kernels report the bond as the netdev of `mlx5_bond_0`,
     /// others report a port, and the RDMA device has the hardware of the first port. A VLAN without an RDMA device of

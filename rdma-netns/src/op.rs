@@ -83,7 +83,8 @@ pub enum Op {
     /// If the kernel cannot delete one of the netdevs, it deletes none.
     RemoveGroup { group: u32 },
     /// `echo VALUE > /sys/class/net/LINK/KEY`, on the host. [`DeviceSettings`](crate::DeviceSettings) describes the
-    /// keys `ethtool/…` and `tcx/…`. Removes rules and programs that VALUE does not list.
+    /// keys that are no files there, such as `ethtool/…` and `tcx/…`. Removes rules and programs that VALUE does not
+    /// list.
     SetDeviceSetting {
         link: InterfaceName,
         key: String,

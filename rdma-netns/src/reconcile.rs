@@ -19,7 +19,8 @@ pub enum Refusal<E> {
     DoWithout,
     /// Repeats the change at once. The implementation of [`Desired`] must limit the number of tries.
     TryAgain,
-    /// Continues the round. [`reconcile`] returns the error if later rounds do not reach the desired state.
+    /// Continues the round. If this is the last round, and the desired state is not reached, [`reconcile`] returns the
+    /// error.
     GoOn(OpError),
     /// Ends the round and plans again. Either later changes depend on this change, or the state has changed since the
     /// observation.
@@ -56,10 +57,10 @@ pub trait Desired {
 /// reached state and the number of changes.
 ///
 /// # Errors
-/// The first of these errors that occurred:
+/// The first of these errors that applies:
 ///
 /// 1. the error of `desired`
-/// 2. the kernel's last refusal
+/// 2. the kernel's last refusal of the last round
 /// 3. [`Unstable`]: another process undoes a change
 pub fn reconcile<K: Kernel, D: Desired>(
     kernel: &K,

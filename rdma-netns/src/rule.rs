@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Routing rules: the kernel selects a table by a packet's source.
+//! Routing rules, by which the kernel selects the table for a packet.
 
 use crate::link::contains;
 use serde::{Deserialize, Serialize};
@@ -25,8 +25,8 @@ pub struct Rule {
     pub priority: u32,
 }
 
-/// A rule that applies to packets from all sources and netdevs. So the kernel also uses its table for packets that the
-/// namespace itself sends.
+/// A rule that names neither a source nor a netdev other than `lo`. So the kernel can use its table for every packet
+/// that the namespace itself sends.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct GeneralRule {
     /// Network address of the destination. All zeros with prefix 0 match every address of the family.

@@ -135,7 +135,7 @@ impl Namespace {
         found
     }
 
-    /// Returns the netdevs of a family's default routes with the lowest metric in a table.
+    /// Returns the netdevs of a family's default routes with the lowest [`rank`] in a table.
     fn default_netdevs(&self, ipv6: bool, table: u32) -> BTreeSet<u32> {
         let routes = || {
             self.routes_of(table)

@@ -115,8 +115,8 @@ impl Vf {
 
 impl VfSettingKind {
     /// Returns the initial value of a setting that some drivers accept without reporting it (`rtnl_fill_vfinfo()`,
-    /// `net/core/rtnetlink.c`): trust off, which sriov-cni also restores, and spoof check on. Returns `None` for a kind
-    /// that every driver reports.
+    /// `net/core/rtnetlink.c`): trust off, which sriov-cni also restores, and spoof check on. Returns `None` for all
+    /// other kinds.
     pub fn presumed(self) -> Option<VfSetting> {
         match self {
             Self::SpoofCheck => Some(VfSetting::SpoofCheck(true)),

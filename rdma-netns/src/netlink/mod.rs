@@ -15,7 +15,7 @@ pub use socket::{Answers, Socket};
 use netlink_packet_core::{NLA_HEADER_SIZE, NLA_TYPE_MASK};
 use std::{fmt, io};
 
-/// The kernel refused a request, or this program could not send it.
+/// The kernel refused a request, or the exchange with the kernel failed.
 #[derive(Debug)]
 pub struct NetlinkError {
     /// The errno.

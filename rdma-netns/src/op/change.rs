@@ -44,7 +44,7 @@ pub enum LinkChange {
     Alias(String),
     /// `ip link property add|del dev LINK altname NAME`
     AltName { name: String, present: bool },
-    /// `sysctl -w net.ipv6.conf.LINK.KEY=VALUE`. `key` is one of [`SYSCTLS`](crate::link::SYSCTLS).
+    /// `sysctl -w net/FAMILY/conf/LINK/NAME=VALUE`. `key` is `FAMILY/NAME`, one of [`SYSCTLS`](crate::link::SYSCTLS).
     Sysctl { key: String, value: i32 },
     /// `ip address replace ADDRESS dev LINK`
     AddAddress(Address),

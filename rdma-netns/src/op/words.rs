@@ -8,7 +8,7 @@ pub(super) fn drivers(device: &DeviceAddress, driver: &str) -> String {
     format!("/sys/bus/{}/drivers/{driver}", device.bus())
 }
 
-/// Returns the command that sets a device setting. Describes settings of ethtool and tcx by a sentence, because neither
+/// Returns the command that sets a device setting. Describes settings of ethtool and tcx instead, because neither
 /// ethtool nor bpftool accepts the record's format.
 pub(super) fn device_setting(link: &str, key: &str, value: &str) -> String {
     match key.split_once('/') {

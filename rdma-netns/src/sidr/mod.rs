@@ -7,8 +7,8 @@
 //! use the GID tables, the UDP port 4791 (RoCE v2), the VLAN and the traffic class. The echo needs only
 //! `/dev/infiniband/rdma_cm`.
 //!
-//! The kernel repeats a request after 4 seconds, up to 15 times. [`ask`] returns before the first repetition, so one
-//! call sends one packet.
+//! The kernel repeats a request after 4 seconds, up to 15 times. [`ask`] sends one packet if its timeout is shorter
+//! than that.
 
 mod abi;
 

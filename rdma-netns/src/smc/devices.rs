@@ -63,7 +63,7 @@ pub fn used_devices() -> Result<Option<Vec<String>>, NetlinkError> {
     Ok(answers.map(names))
 }
 
-/// Returns the device's name from an answer, and the answer's other attributes.
+/// Returns the device's name and the device's attributes from an answer.
 fn device(body: &[u8]) -> Option<(String, &[u8])> {
     let device = attribute(attributes_of(body), DEV_SMCR)?;
     let name = attribute(device, IB_NAME)?;

@@ -19,7 +19,8 @@ pub struct Overview {
     pub rdma_ports: Vec<SmcPort>,
     /// User EIDs of the node.
     pub user_eids: Vec<String>,
-    /// Link groups of the namespace.
+    /// Link groups of the namespace. If the kernel does not report their namespaces (before Linux 5.18), of the whole
+    /// node.
     pub link_groups: Vec<LinkGroup>,
     /// SMC sockets of the namespace.
     pub connections: Vec<Connection>,
