@@ -40,7 +40,7 @@ pub enum Choice {
     Free(IpAddr),
     /// No address is free.
     Full {
-        /// Number of held addresses in the pool's ranges.
+        /// Number of unavailable addresses in the pool's ranges.
         held: usize,
     },
 }
@@ -113,7 +113,7 @@ pub fn choose<O: Occupancy>(
     })
 }
 
-/// Returns the number of held addresses if `pool` has no free address. Returns `None` if it has one.
+/// Returns the number of addresses of `taken` in `pool` if `pool` has no free address. Returns `None` if it has one.
 pub fn exhausted(pool: &Pool, forbidden: &Forbidden, taken: &BTreeSet<IpAddr>) -> Option<usize> {
     let taken = numbers(pool, taken);
     let free = |segment: &Segment| gap(*segment, forbidden, &taken).is_some();

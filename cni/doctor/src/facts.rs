@@ -52,7 +52,7 @@ pub struct Facts {
     pub chain: Chain,
     /// Programs that the runtime needs for this network.
     pub binaries: Vec<Binary>,
-    /// Kubelet's pod-resources socket.
+    /// Kubelet's pod-resources socket. `None`: `rdma-cni` does not query kubelet.
     pub pod_resources: Option<Socket>,
     /// Container runtimes on the node.
     pub runtimes: Vec<Runtime>,
@@ -81,7 +81,7 @@ pub struct Facts {
 pub struct Unseen {
     /// Description of the part.
     pub what: String,
-    /// Error of the system.
+    /// Reason, such as the system's error.
     pub why: String,
 }
 
@@ -181,7 +181,8 @@ pub struct PortGids {
 pub struct Chain {
     /// Directory of network configurations.
     pub directory: PathBuf,
-    /// Name of the network to examine, if the caller gave one. `None`: the network that the runtime uses for pods.
+    /// Name of the network to examine, if an option or the installation's record names one. `None`: the network that
+    /// the runtime uses for pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network: Option<String>,
     /// Network that the runtime uses; `None`: the directory has no usable network.
@@ -317,7 +318,7 @@ pub enum Record {
     Good {
         /// Attachment of the record.
         attachment: Box<Attachment>,
-        /// True if the attachment's pod is running.
+        /// True if the attachment's pod is running, or if this program cannot determine it.
         lives: bool,
         /// True if a verb of `rdma-cni` is running for the attachment.
         #[serde(default)]

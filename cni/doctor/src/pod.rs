@@ -52,7 +52,8 @@ pub struct Question {
 /// requests.
 ///
 /// # Errors
-/// No record names the pod, `--to` names no pod or several, or the boot id or the records cannot be read.
+/// No record names the pod, or the boot id or the records cannot be read. With `--to`: one of the names belongs to no
+/// pod, or to several pods.
 pub fn answer<K: Kernel>(
     kernel: &K,
     question: &Question,

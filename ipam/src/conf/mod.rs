@@ -205,7 +205,7 @@ impl Plan {
     }
 }
 
-/// Returns the pools of `families`.
+/// Returns the pools of `families`, or all pools if `families` is `None`.
 ///
 /// # Errors
 /// A family has no pool.

@@ -15,7 +15,7 @@ use std::{
     path::PathBuf,
 };
 
-/// A change of the disk, made by one or two system calls.
+/// A change of the disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// Makes a directory and its parents, mode 0755.

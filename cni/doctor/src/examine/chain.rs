@@ -15,8 +15,8 @@ const ANNOTATIONS: &str = "io.kubernetes.cri.pod-annotations";
 
 const INSTALL: &str = "rdma-device-plugin install puts it there (docs/install.md)";
 
-/// Returns the checked configuration. `None`: the runtime does not call `rdma-cni`, or the configuration is
-/// invalid.
+/// Returns the checked configuration. `None`: the runtime does not call `rdma-cni`, the configuration is invalid, or
+/// this program cannot see it.
 pub(super) fn examine(facts: &Facts, findings: &mut Findings<'_>) -> Option<Conf> {
     let conf = configuration(facts, findings);
     binaries(facts, conf.is_some(), findings);

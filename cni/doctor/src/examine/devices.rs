@@ -19,7 +19,8 @@ const ACTIVE: u8 = 4;
 const PASSED_ON: [&str; 3] = ["vfio-pci", "uio_pci_generic", "igb_uio"];
 
 /// Drivers that can remove a device from programs that have it open (`disassociate_ucontext`,
-/// `drivers/infiniband/hw/*`). The kernel moves devices of these drivers, and refuses to move devices of other drivers.
+/// `drivers/infiniband/hw/*`). The kernel moves devices of these drivers. Not every version of another driver can do
+/// so, and without it the kernel refuses the move.
 const MOVABLE: [&str; 7] = [
     "bnxt_en",
     "erdma",

@@ -135,7 +135,7 @@ fn meanings(name: &str, resource: &published::Resource) -> Vec<Meaning> {
     .collect()
 }
 
-/// Reports why ADD would fail. Adds a remedy if the error's text has none.
+/// Reports why ADD would fail. Some errors get their remedy here, all others have it in their text.
 fn refused(error: &SelectError, findings: &mut Findings<'_>) {
     let remedy = match error {
         SelectError::NotFound(_) => {
@@ -204,7 +204,7 @@ fn bearers(conf: &Conf, observed: &Observed, rails: &[&Rail], findings: &mut Fin
     }
 }
 
-/// Reports Ethernet ports without a RoCE v2 GID, and nearly full GID tables of shared netdevs.
+/// Reports Ethernet ports without a RoCE v2 GID, and full or nearly full GID tables of shared netdevs.
 fn gids(facts: &Facts, observed: &Observed, rail: &Rail, findings: &mut Findings<'_>) {
     let is_ether = rail
         .on_host(observed)
@@ -244,7 +244,8 @@ fn gids(facts: &Facts, observed: &Observed, rail: &Rail, findings: &mut Findings
     }
 }
 
-/// Reports a GID table that is nearly full. Each address of a pod that shares the netdev needs an entry of the table.
+/// Reports a GID table that is full, or at least 80 % full. Each address of a pod that shares the netdev needs an entry
+/// of the table.
 fn room(device: &str, port: u32, table: &GidTable, findings: &mut Findings<'_>) {
     let (used, size) = (table.used(), table.size);
     let remedy = "limit the pods of this resource on the node (rdmaHcaMax), or give pods their own devices (VFs)";

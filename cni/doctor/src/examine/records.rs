@@ -249,7 +249,7 @@ fn leases(facts: &Facts, conf: Option<&Conf>, findings: &mut Findings<'_>) {
 }
 
 /// Reports the host's pnet entries and user EIDs that no attachment uses: no record whose devices are away from the
-/// host has them.
+/// host has them. The configured user EID counts as used.
 fn smc(facts: &Facts, conf: Option<&Conf>, findings: &mut Findings<'_>) {
     let Some(smc) = &facts.smc else {
         return;
