@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reads the whole directory of leases, for the DEL of an unknown attachment, GC and STATUS.
+//! Reads the whole directory of leases, for attachments without a complete note, for GC and STATUS.
 
 use super::{
     AVOIDED, Change, Lease, Locked, OWN, Owner, POINTER, Store, StoreError, failed, is_within,
@@ -89,8 +89,8 @@ impl Locked<'_> {
         })
     }
 
-    /// Removes every lease for which `is_stale` returns true, and the notes of the attachments of these leases. Also
-    /// removes expired conflict marks, and files of killed ADDs. Continues after an error, and returns all errors.
+    /// Removes every lease for which `is_stale` returns true, and the notes and drafts of attachments whose leases are
+    /// stale. Also removes expired notes about conflicts and nodes. Continues after an error, and returns all errors.
     /// [`Store::sync_swept`] syncs the removals to disk.
     pub fn sweep(
         &self,

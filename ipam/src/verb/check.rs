@@ -56,8 +56,9 @@ pub fn check(node: &Node<'_>) -> Result<(), Error> {
     }
 }
 
-/// Returns the addresses of `interface` in the chain's result. The result of an IPAM plugin has no interfaces, so
-/// all of its addresses are returned. Returns `None` if the configuration has no `prevResult`.
+/// Returns the addresses of `interface` in the chain's result. The result of an IPAM plugin has no interfaces, so all
+/// of its addresses are returned. Returns `None` if the configuration has no `prevResult`, or if `prevResult` has other
+/// interfaces only.
 fn reported(previous: Option<&Value>, interface: &str) -> Option<Vec<IpAddr>> {
     let previous = previous?;
     if let Some(found) = result::find_interface(previous, interface) {

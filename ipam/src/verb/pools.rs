@@ -66,8 +66,8 @@ impl Node<'_> {
         }
     }
 
-    /// Returns two sets: the addresses of neighbours, and those of them that belong to nodes. Uses the addresses that
-    /// the caller passed, or else the host's neighbour table of the parent.
+    /// Returns the addresses of neighbours, and the addresses of other nodes. Uses the addresses that the caller
+    /// passed. Without them, reads the host's neighbour table of the parent, if the plugin itself observes the parent.
     fn neighbours(&self, plan: &Plan) -> Result<(BTreeSet<IpAddr>, Vec<IpAddr>), Error> {
         let known = match (&plan.neighbours, &plan.source) {
             (Some(passed), _) => {

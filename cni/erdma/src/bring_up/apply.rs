@@ -16,7 +16,7 @@ use rdma_netns::{
 use rdma_resources::FileError;
 use std::mem;
 
-/// Largest number of plans. Two plans are enough if no other program makes changes.
+/// Largest number of rounds of changes. One round is enough if no other program makes changes.
 const ROUNDS: usize = 4;
 
 /// Reason why a NIC is not fully configured.

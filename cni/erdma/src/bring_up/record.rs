@@ -61,7 +61,7 @@ pub struct Before {
     pub up: bool,
     /// MTU in bytes.
     pub mtu: u32,
-    /// Link-local addresses. The netdev had no other addresses.
+    /// Addresses: link-local ones, and others that the kernel made. The netdev had no other addresses.
     pub addresses: Vec<Address>,
     /// Values of [`SETTINGS`].
     pub settings: BTreeMap<String, i32>,
@@ -82,7 +82,8 @@ pub struct Given {
     pub settings: BTreeMap<String, i32>,
 }
 
-/// Returns true if `link` has the MAC address `mac`, or had it before `link` became the port of a bond.
+/// Returns true if `mac` is the present or the permanent MAC address of `link`. A port of a bond can have another
+/// present address.
 pub(super) fn has_mac(link: &Link, mac: &HardwareAddress) -> bool {
     link.mac == *mac || link.permanent_mac.as_ref() == Some(mac)
 }

@@ -67,10 +67,11 @@ pub struct State {
     /// Functions that have no driver although the module is loaded, in the order of their addresses. Leaves out
     /// functions that `driver_override` reserves for another driver.
     pub unbound: Vec<DeviceAddress>,
-    /// Devices of any driver whose probe the kernel will repeat. `None`: unknown. A function that an administrator has
-    /// unbound, or whose probe failed, is not among them.
+    /// Devices of any driver whose probe the kernel will repeat. `None`: unknown, or no function is unbound. A function
+    /// that an administrator has unbound, or whose probe failed, is not among them.
     pub deferred: Option<BTreeSet<DeviceAddress>>,
-    /// Reason why this program cannot bind the driver to a function. `None`: this program can bind it.
+    /// Reason why this program cannot bind the driver to an unbound function. `None`: this program can bind it, or
+    /// there is no such function.
     pub not_writable: Option<String>,
 }
 
