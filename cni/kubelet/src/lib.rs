@@ -3,7 +3,7 @@
 //!
 //! | module | server | client |
 //! |---|---|---|
-//! | [`pod_resources`] | kubelet | `rdma-cni` at ADD; the daemon for its metrics |
+//! | [`pod_resources`] | kubelet | `rdma-cni`, the daemon, `doctor` |
 //! | `device_plugin` | the daemon; kubelet for `Registration` | kubelet; the daemon for `Registration` |
 //! | `dra`, `dra_health`, `plugin_registration` | the daemon | kubelet |
 //!

@@ -109,7 +109,7 @@ pub async fn of_pod(
 }
 
 /// Repeats a request until `limit` while kubelet is unavailable or limits the rate. If `limit` ends during a request,
-/// returns kubelet's error for the previous request.
+/// returns kubelet's refusal of the previous request, or [`AskError::Silent`] if kubelet did not refuse it.
 async fn retry<T, A: Future<Output = Result<T, AskError>>>(
     socket: &Path,
     limit: Duration,

@@ -13,7 +13,7 @@ pub enum RequestError {
     /// The program has no usable address, CA or token.
     #[error(transparent)]
     Access(#[from] AccessError),
-    /// No program answers at the address, or the answer is not HTTP.
+    /// The API server did not answer within the limit, or the connection, TLS or HTTP failed.
     #[error("the API server at {authority} does not answer: {source}")]
     Unreachable {
         /// Host and port, such as `10.96.0.1:443`.

@@ -8,7 +8,7 @@
 use crate::{Neighbour, printable};
 use serde_json::Value;
 
-/// Returns pairs of a netdev and one of its neighbours. Omits neighbours without identifiers.
+/// Returns pairs of a netdev and one of its neighbours. Omits neighbours without identifiers or TTL.
 ///
 /// # Errors
 /// The text is not JSON, or has no `lldp` in lldpd's format.

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The neighbours and their age. The caller passes the time.
 //!
-//! A netdev keeps its neighbour until one of three events: the neighbour announces that it stops, its TTL expires, or
-//! the netdev loses its carrier. Until then, the table ignores other neighbours on this netdev. So two agents behind
-//! one port do not alternate, and a pod whose virtual function sends LLDP does not replace the switch.
+//! A netdev keeps its neighbour until the neighbour announces that it stops, or until its TTL expires. Meanwhile the
+//! table ignores other neighbours on this netdev. Another neighbour replaces only one from before a restart of the
+//! daemon, a loss of carrier, or a stay of the netdev in a pod. So two agents behind one port do not alternate, and a
+//! pod whose virtual function sends LLDP does not replace the switch.
 
 use crate::{Neighbour, Seen, Switches, switches::functions};
 use rdma_netns::{DeviceAddress, Inventory, LinkType};
@@ -22,8 +23,8 @@ pub struct Port {
 }
 
 impl Port {
-    /// Returns the netdevs of the RDMA NICs in `inventory`, by function. A virtual function has the netdev of its
-    /// physical function.
+    /// Returns the netdevs of the RDMA NICs in `inventory`, by function, without InfiniBand netdevs. A virtual function
+    /// has the netdev of its physical function.
     pub fn all(inventory: &Inventory) -> BTreeMap<DeviceAddress, Self> {
         let with_rdma = inventory.functions.iter().filter(|it| !it.hcas.is_empty());
         let functions = with_rdma.flat_map(|it| functions(&it.device.address, inventory));

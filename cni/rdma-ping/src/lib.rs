@@ -84,8 +84,8 @@ enum Failure {
     Ping(io::Error),
 }
 
-/// Sends requests to the targets, and writes the answers to `output`. Returns exit code 0 if no request between rails
-/// that must reach each other was lost. On an error, writes one sentence to `errors` and returns exit code 1.
+/// Sends requests to the targets, and writes the answers to `output`. Returns exit code 0 if all rails that must reach
+/// each other did so without a lost request. On an error, writes one sentence to `errors` and returns exit code 1.
 pub fn run(
     arguments: &Arguments,
     output: &mut (dyn Write + Send),

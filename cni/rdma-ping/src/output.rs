@@ -12,7 +12,7 @@ use std::{
     io::{self, Write},
 };
 
-/// Writes one line for the latest request of a pair, in the format of ping(8).
+/// Writes one line for the latest request of a pair, in a format like that of ping(8).
 pub(crate) fn line(output: &mut dyn Write, round: u32, outcome: &Outcome) -> io::Result<()> {
     let to = &outcome.pair.to;
     let by = by(outcome);

@@ -76,8 +76,8 @@ struct Watched {
     targets: Vec<Target>,
     /// Number of the next request. It determines the request's target.
     turn: usize,
-    /// Targets of the last [`LOST`] requests, the oldest first. Each has the time until the answer; `None`: the request
-    /// was lost.
+    /// Last request to each of the last peers, at most [`LOST`], the oldest first. Each has the time until the answer;
+    /// `None`: the request was lost.
     asked: VecDeque<(Target, Option<Duration>)>,
     /// Reason why the last request was not sent.
     not_asked: Option<&'static str>,
@@ -226,7 +226,8 @@ impl Watch {
         order(seed, targets)
     }
 
-    /// Returns the indexes of the rails that send requests in this interval, in the order of sending.
+    /// Returns the indexes of the rails that send requests in this interval, in the order of sending. For a rail
+    /// without targets, counts its requests as not sent.
     pub(super) fn round(&mut self) -> Vec<usize> {
         let alone = self.rails.iter_mut().filter(|it| it.targets.is_empty());
         alone.for_each(|rail| (0..REQUESTS).for_each(|_| rail.miss()));

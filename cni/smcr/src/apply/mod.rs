@@ -73,7 +73,8 @@ pub fn foresee<K: Kernel>(
     }
 }
 
-/// Sets up SMC-R for a pod. The rails must already be in the pod and have their GIDs.
+/// Sets up SMC-R for a pod. The rails must already be in the pod and have their GIDs. Does nothing if the pod does not
+/// request SMC-R, or if [`foresee`] has recorded a reason against it.
 pub fn set_up<K: Kernel>(
     node: Node<'_, K>,
     requirement: SmcRequirement,
@@ -351,7 +352,8 @@ pub fn preview<K: Kernel>(
     Ok(text)
 }
 
-/// Returns an error text for STATUS if the configuration requires SMC-R for all pods and the kernel has no SMC.
+/// Returns an error text for STATUS if the configuration requires SMC-R for all pods, and the kernel has no SMC or does
+/// not report its state.
 pub fn status<K: Kernel>(node: Node<'_, K>) -> Option<String> {
     if node.conf.smc.smcr != Smcr::On {
         return None;

@@ -198,7 +198,8 @@ impl SmcBuilder<'_> {
         }
     }
 
-    /// If SMC-R carries at least one interface, adds the user EID, `max_links` and `tcp2smc` to the set-up.
+    /// Adds the entries against foreign GIDs, and the reason. If SMC-R carries at least one interface, also adds the
+    /// user EID, `max_links` and `tcp2smc`.
     fn finish(mut self) -> Chosen {
         let SmcInput {
             attachment,

@@ -93,7 +93,7 @@ pub enum Blocker {
 /// Returns the reason why the pod's connections must stay TCP, if this is known before the first change:
 /// - If SMC-R is `required`, one unusable rail is a reason.
 /// - If SMC-R is optional, there is a reason only if no rail is usable.
-/// - A rail without an RDMA device is a reason only if it is the only rail.
+/// - Rails without an RDMA device are a reason only if no rail has an RDMA device.
 pub fn blocker(
     attachment: &Attachment,
     observed: &Observed,

@@ -123,7 +123,8 @@ fn strange(address: IpAddr, owner: &str, by: Fit) -> String {
     }
 }
 
-/// Predicts how the kernel carries a connection from `source`.
+/// Predicts how the kernel carries a connection from `source`. A device with a single GID (iWARP) always uses this GID.
+/// The following rules are for RoCE.
 ///
 /// - The kernel first tries SMC-Rv2, if it has a user EID (`smc_find_proposal_devices()`, `net/smc/af_smc.c`). It
 ///   chooses the first RoCE v2 GID that is an IPv4 address and whose netdev has an address whose prefix contains
