@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Prints the observed state of this node, and of a pod: `observe [NETNS-PATH]`. If the environment has `TIMES=n`,
-//! observes n times and prints the duration.
+//! observes n more times, and prints only the first and the median duration.
 
 use rdma_netns::{Kernel, Linux};
 use std::{error::Error, path::Path, time::Instant};

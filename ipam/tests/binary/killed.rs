@@ -16,7 +16,7 @@ use std::{
 #[derive(Debug)]
 struct Stopping {
     left: Cell<usize>,
-    /// True if the last change leaves its file incomplete.
+    /// True if a write that is not made leaves half of its content in the file.
     torn: Cell<bool>,
     made: RefCell<Vec<Change>>,
 }

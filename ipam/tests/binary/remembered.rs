@@ -22,8 +22,8 @@ fn age(node: &Node, address: &str, seconds: u64) {
     symlink((seen - seconds).to_string(), &note).unwrap();
 }
 
-/// Returns the two configurations of a node with four addresses for pods, `.3` to `.6`. The node has seen another
-/// node at `.3` and a pod at `.4`.
+/// Returns two configurations of a node with four addresses for pods, `.3` to `.6`. The first has neighbours: another
+/// node at `.3`, and a pod at `.4`. The second has none.
 fn met(node: &Node, strategy: &str) -> (Value, Value) {
     let ipam = json!({"family": "ipv4", "strategy": strategy});
     let off = told(node, ipam, &["10.77.0.2/29"]);

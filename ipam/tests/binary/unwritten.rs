@@ -13,7 +13,7 @@ use std::{
     process::ExitCode,
 };
 
-/// The failure that begins when ADD writes its result.
+/// The failure that begins when ADD writes its result, or at a sync before that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Broken {
     Nothing,
@@ -25,7 +25,8 @@ enum Broken {
 #[derive(Debug)]
 struct Breaking {
     broken: Cell<Broken>,
-    /// True if a sync fails before ADD writes the result. The failure `then` begins with this sync.
+    /// True if the failure `then` begins when ADD writes the result. False if a sync before that fails, and `then`
+    /// begins with it.
     settles: bool,
     then: Broken,
 }
@@ -48,7 +49,7 @@ impl Disk for Breaking {
     }
 }
 
-/// An output that accepts only the error, and not the result.
+/// An output whose first write fails if `disk.settles` is true. The error is written after that.
 struct Output<'a> {
     disk: &'a Breaking,
     has_failed: bool,

@@ -114,7 +114,7 @@ fn guids_are_reported_if_the_driver_knows_them() {
     assert_eq!(without.setting(VfSettingKind::PortGuid), None);
 }
 
-/// Kernels before 4.10, and drivers without VLAN tags, use this format.
+/// Kernels that do not report `IFLA_VF_VLAN_LIST` use this format.
 #[test]
 fn a_vlan_without_its_list_is_a_customers_and_none_has_no_tag() {
     let of = |vlan: &[u32]| {

@@ -12,8 +12,8 @@ use std::{
 const ADDRESSES: [&str; 2] = ["10.1.0.5", "fd01::5"];
 const OLD: &str = "02:00:00:00:00:99";
 
-/// Runs `test` with a pod that has `wire0`. The node's neighbour cache has another hardware address for the addresses
-/// of `wire0`.
+/// Runs `test` with a pod that has `wire0`. The node's neighbour cache has the hardware address [`OLD`] for
+/// [`ADDRESSES`].
 fn with_neighbour(test: impl FnOnce(&World) + Send) {
     with_node(|world| {
         world.ip("address add 10.1.0.1/24 dev nic0");
@@ -44,7 +44,7 @@ fn announce(at: NetnsSide, link: &InterfaceName, address: &str) -> Op {
     }
 }
 
-/// Time within which the node learns from an announcement.
+/// Time for which a test waits to see that the node learns nothing.
 const LEARNT: Duration = Duration::from_millis(500);
 
 /// Time limit for the node to learn from an announcement, on a slow machine.

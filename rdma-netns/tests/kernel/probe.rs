@@ -103,7 +103,7 @@ fn a_free_address_takes_the_whole_probe_time() {
     });
 }
 
-/// Two netdevs that probe at the same time detect each other.
+/// A probe detects another netdev that probes for the same addresses at the same time.
 #[test]
 fn another_prober_is_detected() {
     with_pod(|world| {

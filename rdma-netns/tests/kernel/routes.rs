@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of routes: their netdevs, and which routes an observation reports.
+//! Tests of routes: which routes the kernel makes, and which routes an observation reports.
 
 use crate::world::{World, interface, with_node};
 use nix::libc;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tests of routing rules. `Namespace::rules` contains only rules that select by source, or by source and destination.
-//! `Namespace::tables` contains the tables of all rules.
+//! `Namespace::tables` contains the tables of all rules and routes.
 
 use crate::world::{World, with_node};
 use rdma_netns::Rule;

@@ -94,8 +94,8 @@ fn a_name_of_the_host_is_free_for_the_pod() {
     execute(add("nic0", BRIDGE, "nic1", 1500)).expect("a child");
 }
 
-/// The child's name exists on the host, so the crate chooses the child's index. Meanwhile other containers start
-/// and end.
+/// The child's name exists on the host, so the crate chooses the child's index. Meanwhile another program makes
+/// netdevs, which take indexes.
 #[test]
 fn a_number_that_another_netdev_gets_meanwhile_is_no_error() {
     use std::{io::Write as _, process::Stdio};

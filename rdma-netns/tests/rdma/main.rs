@@ -282,7 +282,7 @@ fn looking_is_quick() {
     }
 }
 
-/// An NVMe target over RDMA on the host: a kernel module that listens on an address of `rxe0`.
+/// An NVMe target over RDMA on the host: a kernel module that listens on an address of the host.
 struct NvmeTarget;
 
 const NVMET: &str = "/sys/kernel/config/nvmet";

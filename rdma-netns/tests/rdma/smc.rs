@@ -261,7 +261,7 @@ fn a_ports_entry_is_by_name_and_outlives_moves_and_the_device() {
     assert_eq!(port_of("rxe0").as_deref(), Some("B2"));
 }
 
-/// The kernel's table has 4 user EIDs (`SMC_MAX_UEID`) of 32 characters.
+/// The kernel's table has room for 4 user EIDs (`SMC_MAX_UEID`) of at most 32 characters.
 #[test]
 fn user_eids_are_the_nodes_and_a_full_table_is_reported() {
     let world = World::new("rdma-ueids");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Kills the process by SIGKILL before and after every change, while it brings NICs up and while it releases them.
+//! Ends the process before and after every change, like SIGKILL does, while it brings NICs up and while it releases
+//! them.
 
 use crate::node::{Node, by_hand, changes, died};
 use erdma::bring_up::release;

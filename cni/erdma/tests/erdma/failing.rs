@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The kernel refuses changes of the bring-up: each change once, or all changes from some time on.
+//! The kernel refuses changes of bring-up and release: each change once, or all changes from one change on. Or it
+//! refuses reads.
 
 use crate::node::{Node, REFUSED, by_hand, changes};
 use fake_kernel::Verdict;

@@ -196,7 +196,7 @@ fn a_flushed_address_is_restored() {
         });
     };
     let (node, mut process) = mends(flush, [3, 0]);
-    // no event reports addresses and routes, so the daemon observes every 30 s
+    // no event reports IPv4 addresses and routes, so the daemon observes every 30 s
     let outcomes = process.settle(&node.nics());
     assert_eq!(
         (changes(&outcomes), retries(&outcomes)),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of NICs that have no address at present, but that another program configures.
+//! Tests of NICs without an address that may belong to another program, such as the instance's primary NIC.
 
 use crate::{
     node::{NICS, Node, asked, by_hand, changes, furnished, hardware, make, name, service, words},

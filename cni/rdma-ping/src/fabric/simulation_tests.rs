@@ -34,8 +34,8 @@ struct Run {
     /// First round in which each rail was unreachable. The key is the node and the rail. Rounds count from 1, from the
     /// beginning of the fault.
     seen: BTreeMap<(usize, usize), u64>,
-    /// First round in which each rail was reachable again. The key is the node and the rail. Rounds count from 1, from
-    /// the repair.
+    /// Last round in which each rail became reachable again after the repair. The key is the node and the rail. Rounds
+    /// count from 1, from the repair.
     back: BTreeMap<(usize, usize), u64>,
     /// Number of rails that became reachable again during the fault.
     flaps: u32,

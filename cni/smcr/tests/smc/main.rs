@@ -6,7 +6,7 @@
 //! |---|---|
 //! | `mode` | mode of the RDMA subsystem |
 //! | `rails` | rails of the pod, which [`world`] completes: `name`, `home` or `shared`, `mac`, `rdma`, `driver` |
-//! | `pod`, `host` | netdevs and their addresses; `kind`, `master` and `lower` are indices, which begin at 20 in pod and host |
+//! | `pod`, `host` | netdevs and their addresses; `kind`; `master` and `lower` are indices, which begin at 20 in pod and host |
 //! | `seen` | observed state of SMC |
 //! | `gids` | GIDs of each rail's port, in order: `[kind, address, netdev]`; missing: the rails are not yet in the pod |
 //! | `primary`, `ueid` | the pod's primary interface, and `smcUeid` |

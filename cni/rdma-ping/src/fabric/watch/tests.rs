@@ -146,7 +146,8 @@ fn lose(watch: &mut Watch, rail: usize) {
     }
 }
 
-/// One dead node does not make a rail unhealthy. Two dead nodes make it unhealthy only if another rail gets answers.
+/// One peer that does not answer does not make a rail unhealthy. Two peers do if another rail gets answers, and twelve
+/// do in any case.
 #[test]
 fn the_peers_are_not_dead_if_they_answer_another_rail_or_are_twelve() {
     for (peers, other_rail_is_answered, is_unhealthy) in [
@@ -199,7 +200,7 @@ fn a_rail_that_begins_to_recover_is_not_at_fault() {
     assert!(!watch.states()[0].is_unhealthy);
 }
 
-/// The allowed number of unreachable rails is one rail, or a tenth of the cluster's rails.
+/// The allowed number of unreachable rails is a tenth of the cluster's rails, but at least one rail.
 #[test]
 fn a_larger_share_of_unreachable_rails_changes_no_health() {
     let peer = |it: usize| vec![rail(0, &[&format!("10.0.1.{it}")])];
