@@ -131,7 +131,7 @@ fn recover(node: &Node, conf: &Value, then: Then, when: &str) {
             a("DEL").ok();
         }
         Then::OtherPodFirst => {
-            // attachment `b` gets the addresses that the killed ADD would have assigned
+            // attachment `b` gets those of `a`'s addresses that are free
             let free: Vec<String> = ["10.77.0.2", "fd77::2"]
                 .iter()
                 .map(ToString::to_string)

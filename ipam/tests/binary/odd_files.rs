@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tests of links, pipes, sockets, directories and a file of a gigabyte at the paths of files in the data directory.
-//! The plugin does not wait for such a file, does not follow a link, and does not read a file without a limit.
+//! The plugin does not wait for such a file, and does not read a file without a limit. It follows a link only to the
+//! file of `resolvConf` and to the data directory.
 
 use super::node::{Node, Outcome, call};
 use nix::{sys::stat::Mode, unistd::mkfifo};
