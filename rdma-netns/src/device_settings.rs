@@ -88,7 +88,7 @@ fn default_of(key: &str) -> Option<&'static str> {
 
 fn is_default(key: &str, value: &str) -> bool {
     match default_of(key) {
-        // a mask of CPUs has as many digits as the machine has CPUs
+        // the length of a mask of CPUs depends on the machine's number of CPUs
         Some("0") => value.bytes().all(|it| matches!(it, b'0' | b',')),
         default => default == Some(value),
     }

@@ -68,7 +68,7 @@ pub struct Namespace {
     /// Routing rules that select by source, or by source and destination, in the kernel's order.
     #[serde(default)]
     pub rules: Vec<Rule>,
-    /// Routing rules that name neither a source nor a netdev, in the kernel's order.
+    /// Routing rules that are not limited to a source or a netdev ([`GeneralRule`]), in the kernel's order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub general_rules: Vec<GeneralRule>,
     /// Number of the other namespace (the pod's or the host's) in this namespace (`RTM_GETNSID`). `None`: the other

@@ -25,8 +25,8 @@ pub struct Rule {
     pub priority: u32,
 }
 
-/// A rule that names neither a source nor a netdev other than `lo`. So the kernel can use its table for every packet
-/// that the namespace itself sends.
+/// A rule that is not limited to a source, or to a netdev other than `lo`. So the kernel can use its table for every
+/// packet that the namespace itself sends.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct GeneralRule {
     /// Network address of the destination. All zeros with prefix 0 match every address of the family.

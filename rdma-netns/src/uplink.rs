@@ -146,8 +146,9 @@ impl Namespace {
         best.map(|(netdev, _)| netdev).collect()
     }
 
-    /// Returns the netdevs through which the node reaches `address`. Ignores default routes, because [`Self::uplinks`]
-    /// counts them anyway. If the address is the node's own, returns the netdev that has it.
+    /// Returns the netdevs through which the node reaches `address`. Ignores default routes by rules for all
+    /// destinations, because [`Self::uplinks`] counts them anyway. If the address is the node's own, returns the netdev
+    /// that has it.
     fn towards(&self, address: IpAddr) -> BTreeSet<u32> {
         let has = |link: &&Link| link.addresses.iter().any(|it| it.ip == address);
         if let Some(own) = self.links.iter().find(has) {

@@ -181,7 +181,7 @@ impl<'a> Findings<'a> {
     }
 }
 
-/// Joins at most four names. Counts the others, as in `a, b, c and 3 more`.
+/// Joins up to four names. Of more names, joins three and counts the others, as in `a, b, c and 3 more`.
 fn some(names: &[String]) -> String {
     const MOST: usize = 4;
     match names {

@@ -88,7 +88,7 @@ pub(super) fn unreadable_claims(view: &View, state_dir: &Path) -> Vec<String> {
 }
 
 /// Returns how child netdevs in the pod's namespace at `netns` differ from their record. Returns none if the pod ends
-/// meanwhile.
+/// meanwhile, or cannot be observed.
 fn changed_children<K: Kernel>(
     view: &mut View,
     kernel: &K,

@@ -8,7 +8,7 @@ use std::{fmt, time::Duration};
 /// Interval of retries for a failed NIC. Some causes end without an event.
 const FAILED_AGAIN: Duration = Duration::from_secs(60);
 
-/// Interval of checks of a configured NIC. The daemon gets no events about addresses and routes.
+/// Interval of checks of a configured NIC. The daemon gets no events about IPv4 addresses and routes.
 const CONFIGURED_AGAIN: Duration = Duration::from_secs(30);
 
 /// Outcome for one NIC.

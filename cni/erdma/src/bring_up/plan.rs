@@ -254,7 +254,7 @@ pub(super) fn remove_routes<'a>(link: &Link, routes: impl Iterator<Item = &'a Ro
 /// - later addresses of the same network, if `promote_secondaries` is not set (`__inet_del_ifa()`,
 ///   `net/ipv4/devinet.c`)
 ///
-/// The operations set these routes and addresses again.
+/// The operations set the later addresses, and the routes with them as their source, again.
 pub(super) fn remove_address(link: &Link, address: &Address) -> Vec<Op> {
     let at = NetnsSide::Host;
     let mut ops = vec![Op::Link {

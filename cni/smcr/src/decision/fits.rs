@@ -187,9 +187,10 @@ fn is_vlan(observed: &Observed, link: &Link) -> bool {
     is_vlan_netdev(link) || parent.is_some_and(is_vlan_netdev)
 }
 
-/// Returns another pod whose connections would share link groups with this pod's connections, because both pods have
-/// the same RDMA device. A server distinguishes link groups only by the peer's GID, and not by pod or device
-/// (`smcr_lgr_match()`, `net/smc/smc_core.c`). Connections with the device's own GID do not depend on other pods.
+/// Returns another pod whose connections could share link groups with this pod's connections. In shared mode, this is
+/// each pod with SMC-R, whatever its RDMA device: a server distinguishes link groups only by the peer's GID, and not by
+/// pod or device (`smcr_lgr_match()`, `net/smc/smc_core.c`). Connections with the device's own GID do not depend on
+/// other pods.
 fn other_user(input: SmcInput<'_>) -> Option<&Attachment> {
     let attachment = input.attachment;
     let uses = |other: &&Attachment| {

@@ -34,7 +34,7 @@ pub enum Blocker {
     /// No rail has an RDMA device.
     #[error("the pod has no RDMA device")]
     NoRdma,
-    /// The eRDMA driver is in compat mode, which supports RDMA's connection manager. SMC-R does not work in this mode.
+    /// The eRDMA driver is in compat mode. In this mode neither SMC-R nor RDMA's connection manager works.
     #[error(
         "{device} is an eRDMA device, and its driver is in compat mode, which has no SMC-R: load \
          erdma with compat_mode=N"
