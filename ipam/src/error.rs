@@ -94,7 +94,9 @@ pub enum Error {
     )]
     Conflict(IpAddr),
     /// No address is free.
-    #[error("no address is free in {pool}: {held} are held, the rest is never assigned")]
+    #[error(
+        "no address is free in {pool}: {held} addresses are in use, and the others are never assigned"
+    )]
     Exhausted {
         /// Ranges.
         pool: String,

@@ -430,7 +430,8 @@ mod tests {
         for arguments in [&["node-b", "192.0.2.1"][..], &["node-b", "--pod", "a/b"]] {
             let (code, output, errors) = pinged(arguments);
             assert_eq!((code, output.as_str()), (ExitCode::FAILURE, ""));
-            let begin = "rdma-device-plugin ping: node node-b is pinged alone";
+            let begin =
+                "rdma-device-plugin ping: a node cannot be combined with other targets or --pod";
             assert!(errors.starts_with(begin), "{errors}");
         }
     }

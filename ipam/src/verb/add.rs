@@ -100,7 +100,7 @@ fn give(
         }
         Holding::Partial => {
             log::warn!(
-                "an earlier ADD or DEL of {owner} was interrupted: its addresses are given back"
+                "an earlier ADD or DEL of {owner} was interrupted: its addresses are released"
             );
             locked.release(owner, &locked.leases_of(owner)?)?;
         }

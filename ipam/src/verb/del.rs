@@ -16,7 +16,7 @@ pub fn del(node: &Node<'_>) -> Result<(), Error> {
     let owner = node.owner()?;
     secret::forget_draft(node.disk, &node.place.data_dir);
     let conflicts = conf::conflicts(node.raw).unwrap_or_else(|error| {
-        log::warn!("{error}; the addresses are given back anyway");
+        log::warn!("{error}; the addresses are released anyway");
         vec![]
     });
     let Some(locked) = node.store.lock_existing()? else {
@@ -39,7 +39,7 @@ pub fn del(node: &Node<'_>) -> Result<(), Error> {
     // also syncs the removals of a killed DEL
     node.store.sync()?;
     if !released.is_empty() {
-        log::info!("{} given back by {owner}", list(&released));
+        log::info!("{owner} released {}", list(&released));
     }
     Ok(())
 }

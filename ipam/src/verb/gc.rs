@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 pub fn gc(node: &Node<'_>) -> Result<(), Error> {
     node.place.network.since("GC", SpecVersion::V1_1_0)?;
     let Some(valid) = &node.place.network.valid_attachments else {
-        log::info!("GC has no cni.dev/valid-attachments: nothing is given back");
+        log::info!("GC has no cni.dev/valid-attachments: nothing is released");
         return Ok(());
     };
     secret::forget_draft(node.disk, &node.place.data_dir);
@@ -41,7 +41,7 @@ pub fn gc(node: &Node<'_>) -> Result<(), Error> {
     errors.extend(node.store.sync_swept());
     if !swept.is_empty() {
         log::info!(
-            "{} given back: the runtime has none of their attachments",
+            "released {}: the runtime has none of their attachments",
             list(&swept)
         );
     }

@@ -221,8 +221,8 @@ fn exhausted() {
     for index in 0..5 {
         call("ADD", &format!("a{index}"), &conf).result();
     }
-    let sentence = "no address is free in 10.77.0.1-10.77.0.6 of 10.77.0.0/29: 5 are held, the rest \
-                    is never assigned";
+    let sentence = "no address is free in 10.77.0.1-10.77.0.6 of 10.77.0.0/29: 5 addresses are in use, and \
+                    the others are never assigned";
     call("ADD", "b", &conf).fails(11, sentence);
     call("STATUS", "", &conf).fails(50, &format!("ADD cannot work: {sentence}"));
     call("DEL", "a3", &conf).ok();

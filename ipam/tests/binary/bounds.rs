@@ -46,7 +46,7 @@ fn addresses_outside_the_bounds_are_never_assigned() {
     assert_eq!(given, ["10.77.0.50", "10.77.0.52", "10.77.0.53"]);
     call("ADD", "d", &conf).fails(
         11,
-        "no address is free in 10.77.0.50-10.77.0.53 of 10.77.0.0/24: 3 are held, the rest is never assigned",
+        "no address is free in 10.77.0.50-10.77.0.53 of 10.77.0.0/24: 3 addresses are in use, and the others are never assigned",
     );
     for (ip, said) in [
         (

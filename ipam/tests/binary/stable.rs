@@ -171,7 +171,7 @@ fn any_range_works_and_all_of_it_is_used() {
     assert_eq!(given.len(), 100);
     pod("ADD", "d", "d", &conf).fails(
         11,
-        "no address is free in 10.77.0.10-10.77.0.109 of 10.77.0.0/24: 100 are held, the rest is never assigned",
+        "no address is free in 10.77.0.10-10.77.0.109 of 10.77.0.0/24: 100 addresses are in use, and the others are never assigned",
     );
 }
 

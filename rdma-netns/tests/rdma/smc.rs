@@ -285,7 +285,7 @@ fn user_eids_are_the_nodes_and_a_full_table_is_reported() {
     }
     for wrong in ["", "eid", "-EID", "E ID"] {
         let refused = pod.refused(add_ueid(wrong));
-        assert!(refused.contains("a user EID is of A-Z"), "{refused}");
+        assert!(refused.contains("a user EID consists of A-Z"), "{refused}");
     }
     let refused = pod.refused(add_ueid(&"E".repeat(33)));
     assert!(refused.contains("at most 32"), "{refused}");

@@ -132,7 +132,7 @@ fn is_hidden(view: &mut View, attachment: &Attachment, netns: &Path) -> bool {
     }
     let place = attachment.netns.parent().unwrap_or(&attachment.netns);
     let note = Unseen {
-        what: "whether pods live".to_owned(),
+        what: "which pods are running".to_owned(),
         why: format!("not visible from here: {}", place.display()),
     };
     if !view.unseen.contains(&note) {
@@ -144,7 +144,7 @@ fn is_hidden(view: &mut View, attachment: &Attachment, netns: &Path) -> bool {
 /// Returns the notes below `state_dir` on attributes that netdevs lack after their return to the host.
 pub(super) fn given_up(view: &mut View, state_dir: &Path) -> Vec<Note> {
     let notes = given_up::read(&view.path(state_dir));
-    view.keep("what netdevs came back without", notes)
+    view.keep("notes on netdevs that were not fully restored", notes)
         .unwrap_or_default()
 }
 

@@ -92,7 +92,7 @@ impl View {
             ),
             (
                 Part::Boot,
-                "what sets the mode of the RDMA subsystem at boot",
+                "settings of the RDMA subsystem's mode at boot",
                 places(&["/etc/modprobe.d", "/etc/systemd/system"]),
             ),
             (

@@ -117,7 +117,7 @@ fn a_containers_missing_files_are_not_reported_as_the_nodes() {
         }
         assert_eq!(why("network configuration"), "");
         assert_eq!(
-            why("whether pods live"),
+            why("which pods are running"),
             "not visible from here: /run/runtime/netns"
         );
     }
