@@ -313,8 +313,8 @@ fn a_record_that_cannot_be_taken_away_is_reported() {
     let of = &mut Attachments::of_node(Mode::Move, [rdma_cni(), injector()]);
     let unsynced = ["EIO of fsync", "attachments/net)"];
     let end = these_two_errors(of, unsynced, ["EIO of unlink", "a@eth0.json)"]);
-    let words = "; nothing was changed; in addition, its record could not be removed and stays until DEL: cannot \
-                 remove ";
+    let words = "; nothing was changed; in addition, the attachment's record could not be removed and stays until \
+                 DEL: cannot remove ";
     assert!(
         matches!(&end, End::Refused(105, it) if it.contains(words)),
         "{end:?}"

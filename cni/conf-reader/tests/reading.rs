@@ -90,7 +90,7 @@ fn errors_are_reported_by_place() {
         ),
         (
             json!({"name": "a", "tags": ["a", 5]}),
-            r#"tags: must be a list of texts; put numbers in quotes, and is ["a",5]"#,
+            r#"tags: must be a text or a list of texts, with numbers in quotes, and is ["a",5]"#,
         ),
         (
             json!({"verbose": 0, "Mode": 1, "name": 5}),

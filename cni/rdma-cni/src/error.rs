@@ -77,7 +77,9 @@ pub enum Error {
     #[error("{0}; nothing was changed")]
     Smc(#[from] SmcError),
     /// ADD failed before its first change, and its record could not be removed.
-    #[error("{error}; in addition, its record could not be removed and stays until DEL: {left}")]
+    #[error(
+        "{error}; in addition, the attachment's record could not be removed and stays until DEL: {left}"
+    )]
     Recorded {
         /// Reason why ADD failed.
         error: Box<Error>,

@@ -217,6 +217,9 @@ fn settle(
     if rail.shared.is_some() {
         return Err(error);
     }
-    log::warn!("{}: {error}; ADD continues without this GID", rail.pod_name);
+    log::warn!(
+        "{}: {error}; ADD continues without the GID of {ip}",
+        rail.pod_name
+    );
     Ok(None)
 }

@@ -198,7 +198,9 @@ fn the_hosts_own_addresses_are_never_given() {
     let attachment = lan.node.attachment("d", &pod);
     let text = refused(runtime.add(&list, &attachment), 11);
     assert!(
-        text.contains("no address is free in 10.1.0.1-10.1.0.6 of 10.1.0.0/29: 3 addresses are in use"),
+        text.contains(
+            "no address is free in 10.1.0.1-10.1.0.6 of 10.1.0.0/29: 3 addresses are in use"
+        ),
         "{text}"
     );
     // Debian's macvlan leaves its interface in the pod until DEL

@@ -322,7 +322,8 @@ pub(super) fn parse_kernel_users(body: &[u8]) -> Vec<String> {
         .collect()
 }
 
-/// Returns true if a `struct sockaddr_storage` has an address other than the unspecified address.
+/// Returns true if a `struct sockaddr_storage` has an IP address other than the unspecified address, or an address of
+/// another family.
 fn names_an_address(socket: &[u8]) -> bool {
     let family = socket.get(..2).and_then(|it| it.try_into().ok());
     let address = match family.map(u16::from_ne_bytes).map(i32::from) {

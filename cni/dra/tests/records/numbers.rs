@@ -87,7 +87,7 @@ fn numbers_are_checked_while_a_claim_is_prepared() {
     let expected = json!(["uverbs2 231:194", "uverbs3 231:195", "rdma_cm 10:120"]);
     assert_eq!(nodes(), Some(expected));
 
-    // the two kinds of devices appear one after the other
+    // the uverbs device of a NIC appears before its umad device
     let umad = CharNode {
         name: "umad0".into(),
         major: 231,

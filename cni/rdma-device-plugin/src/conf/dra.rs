@@ -11,7 +11,7 @@ pub(super) const FIELD: &str = "dra";
 /// Default name of the DRA driver.
 pub const DRIVER: &str = "hca.rdma";
 
-/// Longest name of a driver: `DriverNameMaxLength` in `resource/v1/types.go`.
+/// Longest name of a driver in bytes: `DriverNameMaxLength` in `resource/v1/types.go`.
 const LONGEST_DRIVER: usize = 63;
 
 #[derive(Deserialize)]

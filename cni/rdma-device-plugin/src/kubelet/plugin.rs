@@ -291,7 +291,7 @@ impl Task {
             }
         };
         if lost {
-            self.info("kubelet's stream has ended; registering again".into());
+            self.info("kubelet has no ListAndWatch stream open; registering again".into());
             self.forget_registration();
             let lasted = registered.at.elapsed() > STREAM_TIMEOUT;
             self.failures = if lasted { 0 } else { self.failures + 1 };

@@ -149,7 +149,7 @@ impl Fabric {
                 state.rails.len()
             )),
             false => {
-                Err("the fabric watch has not received its peers from the API server yet; see the log\n".to_owned())
+                Err("the fabric watch has not yet published its rails and listed its peers; see the log\n".to_owned())
             }
         }
     }

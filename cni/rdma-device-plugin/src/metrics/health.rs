@@ -18,7 +18,7 @@ impl Metrics {
         now: Instant,
     ) -> Result<String, String> {
         if offered.is_empty() {
-            return Ok("nothing to offer: this node has no configured RDMA device\n".into());
+            return Ok("nothing to advertise: this node has no configured RDMA device, or claims allocate all\n".into());
         }
         if !kubelet_is_there {
             return Ok("kubelet's socket is missing; waiting for it\n".into());

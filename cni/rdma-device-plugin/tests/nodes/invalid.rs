@@ -124,7 +124,7 @@ fn values_of_our_own_format() {
         ),
         (
             r#"{"name":"rdma/hca","kind":"shared","devices":[{"device":1017}]}"#,
-            "resources[0].devices[0].device: must be a list of texts; put numbers in quotes, and is 1017",
+            "resources[0].devices[0].device: must be a text or a list of texts, with numbers in quotes, and is 1017",
         ),
         (
             r#"{"name":"rdma/hca","kind":"shared","devices":[{"linkType":"eth"}]}"#,
