@@ -93,7 +93,8 @@ fn gives_leases(node: &Node) -> Manager {
     Manager::networkd(&node.switch, &[("br0.network", &text)])
 }
 
-/// The routes of `netns` by `link` as `destination via gateway`, without link-local ones.
+/// Returns the routes of `netns` through `link`: `destination`, with ` via gateway` if there is a gateway, or with
+/// ` by advertisement` if the gateway's address is link-local. Leaves out link-local and multicast destinations.
 fn routes(netns: &Netns, link: &str) -> Vec<String> {
     let mut found = vec![];
     for family in ["4", "6"] {

@@ -215,7 +215,7 @@ fn of_all(resource: &Resource) -> Map<String, Value> {
     // network has a resource
     let mut attributes = common(resource, "all", &name(&resource.name, "all"));
     attributes.insert("rails".into(), json!({"int": resource.nics.len()}));
-    // an attribute with one value for all NICs is also an attribute of the whole device
+    // the device of all NICs has `pcieRoot` or `numaNode` only if all NICs have the same value
     let mut roots = resource.nics.iter().map(|nic| &nic.pcie_root);
     if let Some(Some(root)) = roots.next()
         && roots.all(|other| other.as_ref() == Some(root))

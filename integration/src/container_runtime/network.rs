@@ -55,7 +55,7 @@ impl Network {
         Self { plugins, lists }
     }
 
-    /// Adds the plugins under test to the directories.
+    /// Makes links to the plugins under test in the plugin directory.
     #[track_caller]
     pub fn with_ours(self) -> Self {
         for plugin in [rdma_cni(), rdma_cni().with_file_name("rdma-ipam")] {

@@ -222,8 +222,9 @@ pub(super) fn are_deleted_by_the_daemon_of_their_node(cluster: &mut ControlPlane
     assert_ne!(uid(&now[1]), uid(rank));
     thread::sleep(NEXT_TRY.saturating_sub(first.elapsed()));
     node.refuses(APPS.len());
-    let is_deleted = format!("deleted default/{}, ReplicaSet trainer-", name(trainer));
+    let is_deleted = format!("deleted pod default/{}: ", name(trainer));
     let line = node.daemon.line(&is_deleted);
+    assert!(line.contains("; ReplicaSet trainer-"), "{line}");
     assert!(
         line.contains("delete the pod to get a new allocation"),
         "{line}"

@@ -71,8 +71,8 @@ fn have_one_secret() {
     fs::set_permissions(file, Permissions::from_mode(0o600)).expect("its mode");
 }
 
-/// Types the page's commands, and those with `NODE` once for each node. Types `manifest` instead of the command that
-/// applies the page's manifest. Waits until both nodes have all ids.
+/// Runs the page's commands: a command with `NODE` once for each node, and the command line `manifest` instead of the
+/// command that applies the page's manifest. Waits until both nodes have all ids.
 fn is_installed(cluster: &mut Cluster, manifest: &str) {
     for line in pages::commands(PAGE, "Which manifest", "kubectl") {
         if line.contains("NODE") {

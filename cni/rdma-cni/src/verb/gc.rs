@@ -42,7 +42,7 @@ pub fn gc_within<K: Kernel>(node: &Node<'_, K>, mut time: Duration) -> Result<()
     let keys = node.store.sweep(Some(&node.conf.network.name), None)?;
     let mut errors = vec![];
     for key in keys.into_iter().filter(|key| !is_valid(key)) {
-        log::info!("{key}: the runtime no longer lists it");
+        log::info!("{key}: detaching, because the runtime no longer lists this attachment");
         if let Err(error) = detach(&node.with_patience(time), &key) {
             if is_kept(&error) {
                 time = Duration::ZERO;

@@ -149,7 +149,7 @@ fn state_name(state: u8) -> &'static str {
     match state {
         1 => "down",
         2 => "initializing: no subnet manager has brought it up",
-        3 => "armed: no subnet manager has brought it up",
+        3 => "armed: the subnet manager has not activated it",
         ACTIVE => "active",
         5 => "deferring its end",
         _ => "in no known state",

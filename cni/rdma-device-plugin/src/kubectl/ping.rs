@@ -33,7 +33,7 @@ const LIMIT: u32 = 600;
 /// Interval of queries for the pod's state.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Time limit of each request to the API server about the pod.
+/// Time limit of each request to the API server about the pod for `ping`.
 const REQUEST: &str = "--request-timeout=30s";
 
 /// Longest time until kubelet starts the pod.

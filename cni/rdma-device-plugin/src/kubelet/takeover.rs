@@ -63,6 +63,8 @@ pub async fn detach(
     match register(kubelet, resource, &name).await {
         Err(RegisterError::Refused(status)) if status.message().contains(WHY) => Ok(()),
         Err(error) => Err(error.to_string()),
-        Ok(()) => Err("kubelet accepted a plugin that refuses all calls".to_owned()),
+        Ok(()) => Err(
+            "kubelet accepted the daemon's temporary plugin, which refuses all calls".to_owned(),
+        ),
     }
 }

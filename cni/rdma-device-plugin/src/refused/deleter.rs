@@ -140,7 +140,7 @@ impl Deleter {
                 let owner = pod.owner.as_ref();
                 let owner = owner.map(|it| format!("{} {}", it.kind, it.name));
                 log::warn!(
-                    "deleted {name}, and {} creates another pod: {why}",
+                    "deleted pod {name}: {why}; {} creates another pod",
                     owner.unwrap_or_default()
                 );
                 self.metrics.refused_pod(&ids.resource, "deleted");
