@@ -44,6 +44,7 @@ for runtime in containerd-2 crio; do
 	in_full "exclusive-$runtime" 'integration/lab_pods_exclusive' --tier full --exclusive --memory 2560 --timeout 1500
 done
 
+in_full chained 'integration/lab_chained' --tier full --exclusive --timeout 600
 in_full mlx5-virtual 'integration/lab_mlx5_vf' --tier mlx5 --virtual --exclusive --timeout 900
 in_full mlx5-infiniband 'integration/lab_mlx5_ib' --tier mlx5 --infiniband --exclusive --timeout 1500
 in_full erdma-removed 'integration/lab_erdma_removed' --tier erdma --exclusive --timeout 600 \
@@ -108,6 +109,11 @@ boots_with() {
 
 # make_for MACHINE DIRECTORY: makes the files in DIRECTORY that tests inside the machine need
 make_for() {
+	local of
+	for of in $(others_of "$1"); do
+		integration/runtimes/build "${of%:*}" >/dev/null
+		export "${of#*:}=$(integration/runtimes/build "${of%:*}")"
+	done
 	case $1 in
 	*-containerd-2) name_runtime containerd ;;
 	*-crio) name_runtime crio ;;
@@ -129,17 +135,22 @@ make_for() {
 			RDMA_COREDNS=$(integration/coredns/build)
 			export RDMA_COREDNS
 		}
-		[[ $1 != cluster-mlx5 ]] || {
-			integration/runtimes/build shared-device-plugin >/dev/null
-			RDMA_SHARED_DEVICE_PLUGIN=$(integration/runtimes/build shared-device-plugin)
-			export RDMA_SHARED_DEVICE_PLUGIN
-		}
 		[[ ${RDMA_TEST_FULL-} != 1 && $1 != cluster-@(two-nodes|mlx5) ]] || {
 			integration/helm/build >/dev/null
 			RDMA_HELM=$(integration/helm/build)
 			export RDMA_HELM
 		}
 		;;
+	esac
+}
+
+# others_of MACHINE: prints NAME:VARIABLE of the other projects' programs that the machine's tests use: the NAME of
+# integration/runtimes/build, and the environment variable with the programs' directory
+others_of() {
+	case $1 in
+	chained) echo rdma-plugin:RDMA_PLUGIN sriov-cni:RDMA_SRIOV_CNI ;;
+	cluster-mlx5) echo shared-device-plugin:RDMA_SHARED_DEVICE_PLUGIN ;;
+
 	esac
 }
 
@@ -170,6 +181,10 @@ can_name_runtime() {
 
 # cannot_boot MACHINE: prints the reason if this host cannot make the files of make_for
 cannot_boot() {
+	local of
+	for of in $(others_of "$1"); do
+		integration/runtimes/build --check "${of%:*}" || return 0
+	done
 	case $1 in
 	*-containerd-2) can_name_runtime containerd || return 0 ;;
 	*-crio) can_name_runtime crio || return 0 ;;
@@ -184,10 +199,7 @@ cannot_boot() {
 			integration/coredns/build --check || return 0
 			integration/helm/build --check || return 0
 		}
-		[[ $1 != cluster-mlx5 ]] || {
-			integration/runtimes/build --check shared-device-plugin || return 0
-			integration/helm/build --check || return 0
-		}
+		[[ $1 != cluster-mlx5 ]] || integration/helm/build --check || return 0
 		# the chart's test runs only on the machine 'cluster', and not on machines with other runtimes
 		[[ $1 != cluster || ${RDMA_TEST_FULL-} != 1 ]] || integration/helm/build --check || true
 		;;
