@@ -9,6 +9,7 @@ mod helm;
 mod kubectl;
 mod manifests;
 mod migrate;
+mod multus;
 mod pages;
 mod pod_policy;
 mod refused;
@@ -100,6 +101,7 @@ fn a_cluster_takes_what_conf_has_and_what_the_pages_say() {
     migrate::a_policys_section_is_put_back(&mut cluster);
     migrate::a_node_goes_to_ours_and_back(&mut cluster);
     migrate::a_claim_for_dranets_users_is_taken(&cluster);
+    multus::passes_a_pods_arguments(&mut cluster);
     whereabouts::gives_each_rail_an_address_and_gets_it_back(&mut cluster);
 }
 
