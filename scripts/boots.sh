@@ -35,7 +35,7 @@ machine reboot 'integration/lab_reboot' --tier full --exclusive --memory 2560 --
 machine shared 'integration/lab_(kubelet_share|shared)' --tier full --shared --timeout 2400
 machine mlx5 'integration/lab_mlx5(_ping)?' --tier mlx5 --exclusive --timeout 1500
 machine rocev1-shared 'integration/lab_smc_shared' --tier full --shared --rocev1 --timeout 900
-machine erdma-pair 'integration/lab_erdma_pair' --exclusive --memory 1024 --timeout 600
+machine erdma-pair 'integration/lab_erdma_pair' --tier erdma --exclusive --memory 1024 --timeout 600
 machine stock-rxe 'integration/lab_(stock_rxe|siw)' --tier fast --stock-rxe --timeout 600
 
 for runtime in containerd-2 crio; do
@@ -85,7 +85,7 @@ boot() {
 	}
 	made=$(realpath "${CARGO_TARGET_DIR:-target}")/lab-$name
 	make_for "$name" "$made"
-	[[ $name != erdma-pair ]] || vm=(integration/lab/pair)
+	[[ $name != *-pair ]] || vm=(integration/lab/pair)
 	# cluster-lab also starts a control plane on the host, to which the machine's kubelet connects
 	[[ $name != cluster* ]] || vm=("${CARGO_TARGET_DIR:-target}/debug/cluster-lab" "$made/pki" "$(nodes_of "$name")")
 	[[ $name != *-systemd ]] || below=("$PWD/integration/lab/under-systemd")

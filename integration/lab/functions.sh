@@ -2,7 +2,8 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2154  # the variables are vm's
 # functions.sh - the modelled PCI functions of the tiers erdma and mlx5, and the process that models them.
-# To be sourced by vm, whose variables and functions it uses.
+# To be sourced by vm and pair, which set tier, erdma_protocol, link, virtual, functions and tick; vm also sets node, run and
+# pair.
 # shellcheck disable=SC2154
 
 # find_model: sets 'model' to the path of the program that models the tier's functions
@@ -20,56 +21,70 @@ function_device() {
 		"socket":{"type":"unix","path":"%s"}}' "$1" "$2" "$3" "${5-}" "$4")")
 }
 
-# add_erdma: adds to each NUMA node a virtio NIC, and an eRDMA function with the NIC's MAC
+# name_functions NODE SOCKETS: adds the functions of machine NODE to 'functions', the arguments of the model. The sockets are
+# SOCKETS0 and SOCKETS1.
+name_functions() {
+	local nic mac
+	case $tier in
+	erdma)
+		for nic in 0 1; do
+			mac=52:54:00:ee:0$1:0$((nic + 1))
+			functions+=("$2$nic=$mac$([[ $erdma_protocol == iwarp ]] || echo ",$erdma_protocol")")
+		done
+		;;
+	mlx5)
+		mac=52:54:00:bb:0$1:0
+		if ((virtual)); then
+			functions+=("${2}0=${mac}1,virtual" "${2}1=${mac}2,virtual")
+		else
+			functions+=("${2}0=${mac}1+${2}1=${mac}2")
+		fi
+		;;
+	esac
+}
+
+# add_erdma SOCKETS: adds to each NUMA node a virtio NIC, and an eRDMA function with the NIC's MAC
 add_erdma() {
-	local nic mac function wire
+	local nic wire
 	for nic in 0 1; do
-		mac=52:54:00:ee:0$node:0$((nic + 1))
-		function=$run/function$nic
-		[[ -z $erdma_fabric ]] || function=$erdma_fabric/function-$node-$nic
-		[[ -n $erdma_fabric ]] || functions+=("$function=$mac$([[ $erdma_protocol == iwarp ]] || echo ",$erdma_protocol")")
 		qemu_args+=(
 			-device "i82801b11-bridge,id=bridge$nic,bus=pxb$nic"
-			-device "virtio-net-pci,id=nic$nic,bus=bridge$nic,addr=1,netdev=hub$nic,mac=$mac"
+			-device "virtio-net-pci,id=nic$nic,bus=bridge$nic,addr=1,netdev=hub$nic,mac=52:54:00:ee:0$node:0$((nic + 1))"
 		)
-		function_device "function$nic" "bridge$nic" 2 "$function"
+		function_device "function$nic" "bridge$nic" 2 "$1$nic"
 	done
-	if [[ -n $erdma_fabric ]]; then
+	if [[ -n $pair ]]; then
 		# the first machine listens, and the others connect
 		[[ $node == 1 ]] && wire=server=on || wire=server=off,reconnect-ms=200
-		qemu_args+=(-netdev "stream,id=wire,$wire,addr.type=unix,addr.path=${erdma_fabric//,/,,}/wire"
+		qemu_args+=(-netdev "stream,id=wire,$wire,addr.type=unix,addr.path=${pair//,/,,}/wire"
 			-netdev "hubport,id=hub2,hubid=1,netdev=wire")
 	fi
 }
 
-# add_mlx5: adds to NUMA node 0 a card with two functions, or two virtual functions, of the link layer 'link'. The guest
-# writes orders for the model to a serial port.
+# add_mlx5 SOCKETS: adds to NUMA node 0 a card with two functions, or two virtual functions
 add_mlx5() {
-	local mac=52:54:00:bb:0$node:0
 	qemu_args+=(-device "i82801b11-bridge,id=bridge0,bus=pxb0")
-	functions=(--link "$link")
 	if ((virtual)); then
-		functions+=("$run/function0=${mac}1,virtual" "$run/function1=${mac}2,virtual")
-		function_device function0 bridge0 1 "$run/function0"
-		function_device function1 bridge0 2 "$run/function1"
+		function_device function0 bridge0 1 "${1}0"
+		function_device function1 bridge0 2 "${1}1"
 	else
-		functions+=("$run/function0=${mac}1+$run/function1=${mac}2")
-		function_device function0 bridge0 1.0 "$run/function0" '"multifunction":true,'
-		function_device function1 bridge0 1.1 "$run/function1"
+		function_device function0 bridge0 1.0 "${1}0" '"multifunction":true,'
+		function_device function1 bridge0 1.1 "${1}1"
 	fi
-	qemu_args+=(-chardev "socket,id=orders,path=${run//,/,,}/orders" -device "virtserialport,chardev=orders,nr=4")
 }
 
-# start_model: starts the process that models the functions, and waits until QEMU can connect. stop_vm ends the process.
-start_model() {
-	local socket
-	rm -f "$run"/{function?,orders}
-	setpriv --pdeathsig KILL "$model" --control "$run/orders" "${functions[@]}" >"$run/model.log" 2>&1 </dev/null &
+# run_model LOG ORDERS SOCKET...: starts the process that models 'functions', and sets model_pid. Returns when the model listens
+# on the socket ORDERS and each SOCKET. Fails if the model ended earlier.
+run_model() {
+	local socket options=(--control "$2")
+	[[ $tier != mlx5 ]] || options+=(--link "$link")
+	rm -f "${@:2}"
+	setpriv --pdeathsig KILL "$model" "${options[@]}" "${functions[@]}" >"$1" 2>&1 </dev/null &
 	model_pid=$!
-	for socket in function0 function1 orders; do
+	for socket in "${@:2}"; do
 		# a socket's file exists before the model listens, so test the flag __SO_ACCEPTCON (unix_seq_show(), net/unix/af_unix.c)
-		until grep -q " 00010000 .* $run/$socket\$" /proc/net/unix; do
-			kill -0 "$model_pid" 2>/dev/null || give_up 125 "the model of the $tier functions ended before the VM started"
+		until grep -q " 00010000 .* $socket\$" /proc/net/unix; do
+			kill -0 "$model_pid" 2>/dev/null || return 1
 			read -rt 0.05 -u "$tick" || true
 		done
 	done

@@ -39,10 +39,10 @@
 //! | [`bonded`] | in the lab, the chain on the bonds of [`rails`] |
 //! | [`erdma_functions`] | in the lab, eRDMA functions under the kernel's own driver |
 //! | [`erdma_fabric`] | in the lab, the fabric of the eRDMA functions, with faults by a test's orders |
-//! | [`erdma_pair`] | in the lab, two machines whose eRDMA functions share one fabric |
 //! | [`erdma_nics`] | in the lab, NICs that act as unconfigured eRDMA NICs |
 //! | [`mlx5_card`] | in the lab, a ConnectX card under Debian's own driver |
 //! | [`model_orders`] | in the lab, orders for the models of the eRDMA and ConnectX functions |
+//! | [`pair`] | in the lab, two machines whose modelled NICs are on one network |
 //! | [`nics`] | in the lab, a bond over each NIC: rails that have hardware |
 //! | [`qemu`] | in the lab, QEMU's monitor, which unplugs NICs |
 //! | [`smc`] | connections over SMC or TCP between two namespaces |
@@ -69,7 +69,6 @@ pub mod disk;
 pub mod erdma_fabric;
 pub mod erdma_functions;
 pub mod erdma_nics;
-pub mod erdma_pair;
 pub mod extent;
 pub mod files;
 pub mod ipam;
@@ -89,6 +88,7 @@ pub mod node;
 pub mod oci;
 pub mod odd_file;
 pub mod pages;
+pub mod pair;
 pub mod pinged;
 pub mod plugin;
 pub mod power;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, pods of two machines with eRDMA NICs on one fabric: `integration/lab/pair`, one test at a time. Both
+//! In the lab, pods of two machines with eRDMA NICs on one fabric: `integration/lab/pair --tier erdma`, one test at a time. Both
 //! machines run this program. Driver and user-space provider are real, the functions and the fabric are models.
 
 use integration::{
     Snapshot,
     erdma_functions::{Driver, ErdmaNode, counter, links},
-    erdma_pair::ErdmaPair,
+    pair::Pair,
     traffic::{self, End},
 };
 
@@ -15,8 +15,8 @@ const ADDRESSES: [[&str; 2]; 2] = [["10.0.0.1", "10.0.0.2"], ["10.0.0.3", "10.0.
 /// A pod of machine 1 has the NIC of its NUMA node 0. A pod of machine 2 has the NIC of its NUMA node 1.
 #[test]
 fn pods_of_two_machines_exchange_data() {
-    let pair = ErdmaPair::new("traffic");
-    let (nic, serves) = (pair.number - 1, pair.number == 2);
+    let pair = Pair::new("traffic");
+    let nic = pair.number - 1;
     let own = ADDRESSES[pair.number - 1];
     let server_address = ADDRESSES[1][1];
     let scene = ErdmaNode::with_addresses(Driver::Kernel, "exclusive", own);
@@ -33,31 +33,25 @@ fn pods_of_two_machines_exchange_data() {
     };
     pair.meet("pods");
 
-    if serves {
-        let serving = traffic::serve_rping(end);
-        pair.has_done("rping");
-        serving.end();
-    } else {
-        pair.wait_for("rping");
-        traffic::ask_rping(end, server_address);
-    }
+    pair.run(
+        "rping",
+        || traffic::serve_rping(end),
+        || traffic::ask_rping(end, server_address),
+    );
     // in a read, the server is the sender of the data
     for (program, sender) in [
         ("ib_read_bw -q 30", 2),
         ("ib_write_bw", 1),
         ("ib_send_bw", 1),
     ] {
-        pair.meet(program);
         let earlier = counter(&pod, &rdma, "tx_bytes_cnt");
-        let listens = format!("{program} listens");
-        if serves {
-            let serving = traffic::serve_by_connection_manager(program, end);
-            pair.has_done(&listens);
-            serving.end();
-        } else {
-            pair.wait_for(&listens);
-            traffic::ask_by_connection_manager(program, end, server_address);
-        }
+        pair.run(
+            program,
+            || traffic::serve_by_connection_manager(program, end),
+            || {
+                traffic::ask_by_connection_manager(program, end, server_address);
+            },
+        );
         if pair.number == sender {
             let bytes = counter(&pod, &rdma, "tx_bytes_cnt") - earlier;
             println!("{program}: {bytes} bytes sent by machine {sender}");
