@@ -47,6 +47,7 @@ done
 in_full chained 'integration/lab_chained' --tier full --exclusive --timeout 600
 in_full mlx5-virtual 'integration/lab_mlx5_vf' --tier mlx5 --virtual --exclusive --timeout 900
 in_full mlx5-infiniband 'integration/lab_mlx5_ib' --tier mlx5 --infiniband --exclusive --timeout 1500
+in_full mlx5-pair 'integration/lab_mlx5_pair' --tier mlx5 --exclusive --timeout 1500
 in_full erdma-removed 'integration/lab_erdma_removed' --tier erdma --exclusive --timeout 600 \
 	--expect 'unregister_netdevice: waiting'
 in_full erdma-roce 'integration/lab_erdma_(roce|smc)' --tier erdma --exclusive --erdma-roce --timeout 600

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The lab's ConnectX card under Debian's own driver, as seen from inside the VM (`integration/lab/vm --tier mlx5`).
+//! The lab's ConnectX card under Debian's own driver, as seen from inside the VM (`integration/lab/vm --tier mlx5`, or `pair`).
 //! The driver and the kernel are real, the card is a model.
 
 use crate::{
@@ -28,7 +28,7 @@ pub const NETDEVS: [&str; 2] = ["enp33s1f0np0", "enp33s1f1np1"];
 pub const VIRTUAL_NETDEVS: [&str; 2] = ["enp33s1", "enp33s2"];
 /// IPoIB netdevs of the card's functions, if the ports are InfiniBand.
 pub const IPOIB: [&str; 2] = ["ibp33s1f0", "ibp33s1f1"];
-/// Permanent MACs of the functions.
+/// Permanent MACs of the functions, in a machine that is no node of a cluster or pair.
 pub const MACS: [&str; 2] = ["52:54:00:bb:00:01", "52:54:00:bb:00:02"];
 /// Addresses of the functions in the tests.
 pub const ADDRESSES: [&str; 2] = ["10.0.0.1", "10.0.0.2"];
@@ -129,6 +129,12 @@ impl Mlx5Card {
     /// Makes a node on which both netdevs are up and have addresses, and both ports are active.
     #[track_caller]
     pub fn node(&self) -> Node {
+        self.node_with(ADDRESSES)
+    }
+
+    /// Makes a node like [`Self::node`], with other addresses in one /24.
+    #[track_caller]
+    pub fn node_with(&self, addresses: [&str; 2]) -> Node {
         let node = Node::on(Netns::own());
         for (function, netdev) in self.netdevs.into_iter().enumerate() {
             for key in ["dad_transmits", "router_solicitation_delay"] {
@@ -136,7 +142,7 @@ impl Mlx5Card {
                 node.host.set_sysctl(&key, "0");
             }
             node.host.ip(&format!("link set dev {netdev} up"));
-            let address = ADDRESSES[function];
+            let address = addresses[function];
             node.host
                 .ip(&format!("address add {address}/24 dev {netdev}"));
             self.has_state(&node.host, RDMA[function], "ACTIVE");
@@ -145,7 +151,7 @@ impl Mlx5Card {
     }
 
     /// Makes `bond0` of both functions, in the bond mode `mode` and with `address`. Returns when the driver has made the
-    /// bonded RDMA device.
+    /// bonded RDMA device, and in mode 802.3ad both functions have joined the switch's aggregate.
     #[track_caller]
     pub fn bond(&self, mode: &str, address: &str) {
         self.host.run("modprobe bonding");
@@ -157,6 +163,15 @@ impl Mlx5Card {
         self.host.ip("link set dev bond0 up");
         self.host.ip(&format!("address add {address} dev bond0"));
         self.has_state(&self.host, "mlx5_bond_0", "ACTIVE");
+        if mode == "802.3ad" {
+            let bond = || self.host.link("bond0").expect("a bond");
+            let aggregate = || bond()["linkinfo"]["info_data"]["ad_info"].clone();
+            let has_both = || {
+                let aggregate = aggregate();
+                aggregate["num_ports"] == 2 && aggregate["partner_mac"] == "52:54:00:bb:ff:ff"
+            };
+            assert!(wait::within(wait::PATIENCE, has_both), "{}", aggregate());
+        }
     }
 
     /// Removes the bond. Returns when both functions have their netdevs and RDMA devices again.
@@ -191,6 +206,16 @@ pub fn links(netns: &Netns) -> Vec<Value> {
     parse_list(&netns::check(
         netns.command("rdma").args(["-j", "link", "show"]),
     ))
+}
+
+/// Returns the number of bytes that the port of the RDMA device has sent. The kernel shows its counters in `netns`, the
+/// namespace of the device.
+#[track_caller]
+pub fn sent(netns: &Netns, rdma: &str) -> u64 {
+    let counters = format!("/sys/class/infiniband/{rdma}/ports/1/counters");
+    let text = netns.run(&format!("cat {counters}/port_xmit_data"));
+    // its unit is 4 bytes
+    4 * text.trim().parse::<u64>().expect("a number")
 }
 
 /// Returns the text of a file, without the end of the line.

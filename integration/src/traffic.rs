@@ -121,20 +121,59 @@ pub fn fails_by_connection_manager(
 /// `transport`.
 #[track_caller]
 pub fn ucx(transport: &str, server: End<'_>, client: End<'_>) {
+    let serving = serve_ucx(transport, server);
+    ask_ucx(transport, client, server.address);
+    serving.end();
+}
+
+/// Starts the server's end of [`ucx`]. Returns when it listens.
+#[track_caller]
+pub fn serve_ucx(transport: &str, server: End<'_>) -> Serving {
+    let command = ucx_perftest(transport, server);
+    let listens = || server.pod.listens(13337);
+    Serving::start_with("ucx_perftest", command, listens)
+}
+
+/// Runs the client's end of [`ucx`].
+#[track_caller]
+pub fn ask_ucx(transport: &str, client: End<'_>, server: &str) {
     let log = TempDir::new().expect("a directory for the output");
-    let command = |end: End<'_>| {
-        let mut command = end.pod.command("ucx_perftest");
-        command.args(["-t", "tag_bw", "-s", "4096", "-n", "100", "-w", "5"]);
-        let devices = format!("{}:1", end.rdma);
-        command.envs([("UCX_TLS", transport), ("UCX_NET_DEVICES", &devices)]);
-        command
-    };
-    let serving = Process::start(command(server), &log.path().join("server"));
-    wait::until("ucx_perftest listens", || server.pod.listens(13337));
-    let mut asking = command(client);
-    asking.arg(server.address);
+    let mut asking = ucx_perftest(transport, client);
+    asking.arg(server);
     Process::start(asking, &log.path().join("client")).end(transport);
-    serving.end("ucx_perftest's server");
+}
+
+fn ucx_perftest(transport: &str, end: End<'_>) -> Command {
+    let mut command = end.pod.command("ucx_perftest");
+    command.args(["-t", "tag_bw", "-s", "4096", "-n", "100", "-w", "5"]);
+    let devices = format!("{}:1", end.rdma);
+    command.envs([("UCX_TLS", transport), ("UCX_NET_DEVICES", &devices)]);
+    command
+}
+
+/// Starts the server's end of `program`, `ibv_rc_pingpong` or `ibv_ud_pingpong`, with the GID at `index`. Returns when the server
+/// listens. Both ends send 100 messages of 1 KiB, and compare the contents of received ones. They exchange their parameters
+/// over TCP.
+#[track_caller]
+pub fn serve_pingpong(program: &str, server: End<'_>, index: u64) -> Serving {
+    let listens = || server.pod.listens(18515);
+    Serving::start_with(program, pingpong(program, server, index), listens)
+}
+
+/// Runs the client's end of [`serve_pingpong`].
+#[track_caller]
+pub fn ask_pingpong(program: &str, client: End<'_>, index: u64, server: &str) {
+    let log = TempDir::new().expect("a directory for the output");
+    let mut asking = pingpong(program, client, index);
+    asking.arg(server);
+    Process::start(asking, &log.path().join("client")).end(program);
+}
+
+fn pingpong(program: &str, end: End<'_>, index: u64) -> Command {
+    let mut command = end.pod.command(program);
+    command.args(["-d", end.rdma, "-g", &index.to_string()]);
+    command.args(["-s", "1024", "-n", "100", "-c"]);
+    command
 }
 
 fn perftest(program: &str, end: End<'_>) -> Command {
@@ -150,7 +189,7 @@ fn perftest(program: &str, end: End<'_>) -> Command {
     command
 }
 
-/// A listening server of the connection manager. Drop kills it.
+/// A listening server. Drop kills it.
 pub struct Serving {
     what: String,
     process: Process,
@@ -160,9 +199,15 @@ pub struct Serving {
 impl Serving {
     #[track_caller]
     fn start(program: &str, pod: &Netns, command: Command) -> Self {
+        Self::start_with(program, command, || listens(pod))
+    }
+
+    /// Returns when `listens` returns true.
+    #[track_caller]
+    fn start_with(program: &str, command: Command, listens: impl FnMut() -> bool) -> Self {
         let log = TempDir::new().expect("a directory for the output");
         let process = Process::start(command, &log.path().join("server"));
-        wait::until(&format!("{program} listens"), || listens(pod));
+        wait::until(&format!("{program} listens"), listens);
         Self {
             what: format!("{program}'s server"),
             process,
