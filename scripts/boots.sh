@@ -56,6 +56,7 @@ in_full cluster-limits 'integration/lab_cluster_limits' --tier full --shared --m
 in_full cluster-limits-systemd 'integration/lab_cluster_limits' --tier full --shared --memory 4096 --timeout 1500
 in_full cluster-erdma 'integration/lab_cluster_erdma' --tier erdma --shared --memory 4096 --timeout 900
 in_full cluster-mlx5 'integration/lab_cluster_migration' --tier mlx5 --shared --memory 4096 --timeout 1800
+in_full cluster-dranet 'integration/lab_cluster_dranet' --tier mlx5 --virtual --exclusive --memory 4096 --timeout 1800
 in_full cluster-1.37 'integration/lab_cluster' --tier full --shared --memory 4096 --timeout 2400
 in_full cluster-claims 'integration/lab_claims' --tier full --shared --memory 4096 --timeout 1500
 in_full cluster-claims-1.36 'integration/lab_claims' --tier full --shared --memory 4096 --timeout 1500
@@ -136,7 +137,8 @@ make_for() {
 			RDMA_COREDNS=$(integration/coredns/build)
 			export RDMA_COREDNS
 		}
-		[[ ${RDMA_TEST_FULL-} != 1 && $1 != cluster-@(two-nodes|mlx5) ]] || {
+		[[ $1 != cluster-dranet ]] || export RDMA_LAB_NRI=1
+		[[ ${RDMA_TEST_FULL-} != 1 && $1 != cluster-@(two-nodes|mlx5|dranet) ]] || {
 			integration/helm/build >/dev/null
 			RDMA_HELM=$(integration/helm/build)
 			export RDMA_HELM
@@ -151,7 +153,7 @@ others_of() {
 	case $1 in
 	chained) echo rdma-plugin:RDMA_PLUGIN sriov-cni:RDMA_SRIOV_CNI ;;
 	cluster-mlx5) echo shared-device-plugin:RDMA_SHARED_DEVICE_PLUGIN ;;
-
+	cluster-dranet) echo dranet:RDMA_DRANET ;;
 	esac
 }
 
@@ -200,7 +202,7 @@ cannot_boot() {
 			integration/coredns/build --check || return 0
 			integration/helm/build --check || return 0
 		}
-		[[ $1 != cluster-mlx5 ]] || integration/helm/build --check || return 0
+		[[ $1 != cluster-@(mlx5|dranet) ]] || integration/helm/build --check || return 0
 		# the chart's test runs only on the machine 'cluster', and not on machines with other runtimes
 		[[ $1 != cluster || ${RDMA_TEST_FULL-} != 1 ]] || integration/helm/build --check || true
 		;;

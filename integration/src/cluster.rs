@@ -4,6 +4,7 @@
 //! (`cluster-lab`). All files have their usual paths on the node, and are lost when the guest ends.
 
 pub mod claims;
+pub mod migration;
 pub mod traffic;
 
 use crate::{

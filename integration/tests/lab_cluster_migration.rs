@@ -6,19 +6,19 @@
 
 use integration::{
     Cluster, Netns, Snapshot,
-    cluster::claims::{PLACES, PODS},
+    cluster::{
+        claims::{PLACES, PODS},
+        migration::Migration,
+    },
     container_runtime::{
         Pod, TOOLS,
         installed::{Files, records},
     },
-    control_plane::nodes::NODE,
     lab::uverbs,
     mlx5_card::{Mlx5Card, NETDEVS, RDMA},
-    pages,
 };
 use std::{env, fs, path::Path};
 
-const PAGE: &str = "docs/drop-in.md";
 const RESOURCE: &str = "rdma/hca";
 
 /// Environment variable with the directory of the other plugin's program and manifest
@@ -130,26 +130,9 @@ fn has_both_nics(pod: &Pod, others: &[&str]) {
 fn a_node_goes_from_the_shared_device_plugin_to_ours_and_back() {
     let mut cluster = Cluster::with(card);
     let host = Netns::own();
-    let rows = pages::rows(PAGE, "| from | NAMESPACE | NAME | VALUES |");
-    let row = rows.iter().find(|it| it[0] == "k8s-rdma-shared-dev-plugin");
-    let [_, namespace, name, values] = &row.expect("the plugin's row")[..] else {
-        panic!("four cells: {row:?}");
-    };
-    let types = |cluster: &Cluster<Mlx5Card>, heading: &str| {
-        let mut output = String::new();
-        let blocks = pages::shell(PAGE, heading);
-        // the page says: only with enableNonHostNetwork
-        let uninstall = |it: &&String| it.starts_with("rdma-device-plugin ");
-        for line in (blocks.iter().flat_map(|it| &it.lines)).filter(|it| !uninstall(it)) {
-            let line = line
-                .replace("NAMESPACE", namespace)
-                .replace("VALUES", values);
-            output += &cluster.types(&line.replace("NAME", name).replace("NODE", NODE));
-        }
-        output
-    };
+    let page = Migration::new("k8s-rdma-shared-dev-plugin", false);
 
-    shared_device_plugin(&cluster, name);
+    shared_device_plugin(&cluster, &page.name);
     cluster.until("the node has the other plugin's ids", |it| {
         it.allocatable(RESOURCE).as_deref() == Some("63")
     });
@@ -159,19 +142,19 @@ fn a_node_goes_from_the_shared_device_plugin_to_ours_and_back() {
     has_both_nics(&cluster.pod("job-0"), &theirs);
     cluster.says("a pod runs by the other plugin");
 
-    assert_eq!(types(&cluster, "Check"), "");
-    types(&cluster, "Prepare");
-    types(&cluster, "Migrate a node");
+    assert_eq!(page.types(&cluster, "Check"), "");
+    page.types(&cluster, "Prepare");
+    page.types(&cluster, "Migrate a node");
     cluster.until("the node has our ids", |it| {
         it.allocatable(RESOURCE).as_deref() == Some("63")
     });
-    let shown = types(&cluster, "Verify a node");
+    let shown = page.types(&cluster, "Verify a node");
     assert!(shown.contains(r#""rdma/hca":"63""#), "{shown}");
     has_both_nics(&cluster.pod("job-0"), &["rdma_cm"]);
     cluster.says("the same pod runs by ours");
 
-    types(&cluster, "Undo a node");
-    types(&cluster, "Undo all");
+    page.types(&cluster, "Undo a node");
+    page.types(&cluster, "Undo all");
     has_both_nics(&cluster.pod("job-0"), &theirs);
     assert!(records().is_empty(), "{:?}", records());
     Files::below(&PLACES).assert_as(&files, &["/var/run/cdi"]);

@@ -5,6 +5,9 @@ use super::{PAUSE, engine::Place, network::Network};
 use crate::lab::has_systemd;
 use std::{env, fs, path::Path, process::Command};
 
+/// Environment variable that enables NRI in containerd 1.7. containerd 2 has NRI by default.
+const NRI: &str = "RDMA_LAB_NRI";
+
 #[track_caller]
 pub(super) fn configure(place: &Place, text: &str) {
     fs::write(place.at("config.toml"), text).expect("the configuration");
@@ -47,9 +50,12 @@ pub(super) fn version_2(place: &Place, network: &Network) -> String {
     let (plugins, lists) = (network.plugins().display(), network.lists().display());
     let (cdi, runc) = (place.cdi.display(), place.runc.display());
     let (places, by_systemd) = (places(place), has_systemd());
+    let is_without_nri = env::var_os(NRI).is_none();
     format!(
         r#"version = 2
-{places}[plugins."io.containerd.grpc.v1.cri"]
+{places}[plugins."io.containerd.nri.v1.nri"]
+  disable = {is_without_nri}
+[plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "{PAUSE}"
   disable_apparmor = true
   enable_cdi = true
