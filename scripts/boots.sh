@@ -57,6 +57,7 @@ in_full cluster-limits-systemd 'integration/lab_cluster_limits' --tier full --sh
 in_full cluster-erdma 'integration/lab_cluster_erdma' --tier erdma --shared --memory 4096 --timeout 900
 in_full cluster-mlx5 'integration/lab_cluster_migration' --tier mlx5 --shared --memory 4096 --timeout 1800
 in_full cluster-dranet 'integration/lab_cluster_dranet' --tier mlx5 --virtual --exclusive --memory 4096 --timeout 1800
+in_full cluster-multus 'integration/lab_cluster_multus' --tier full --exclusive --memory 4096 --timeout 2400
 in_full cluster-1.37 'integration/lab_cluster' --tier full --shared --memory 4096 --timeout 2400
 in_full cluster-claims 'integration/lab_claims' --tier full --shared --memory 4096 --timeout 1500
 in_full cluster-claims-1.36 'integration/lab_claims' --tier full --shared --memory 4096 --timeout 1500
@@ -138,7 +139,7 @@ make_for() {
 			export RDMA_COREDNS
 		}
 		[[ $1 != cluster-dranet ]] || export RDMA_LAB_NRI=1
-		[[ ${RDMA_TEST_FULL-} != 1 && $1 != cluster-@(two-nodes|mlx5|dranet) ]] || {
+		[[ ${RDMA_TEST_FULL-} != 1 && $1 != cluster-@(two-nodes|mlx5|dranet|multus) ]] || {
 			integration/helm/build >/dev/null
 			RDMA_HELM=$(integration/helm/build)
 			export RDMA_HELM
@@ -154,6 +155,10 @@ others_of() {
 	chained) echo rdma-plugin:RDMA_PLUGIN sriov-cni:RDMA_SRIOV_CNI ;;
 	cluster-mlx5) echo shared-device-plugin:RDMA_SHARED_DEVICE_PLUGIN ;;
 	cluster-dranet) echo dranet:RDMA_DRANET ;;
+	cluster-multus)
+		echo multus:RDMA_MULTUS rdma-plugin:RDMA_PLUGIN sriov-cni:RDMA_SRIOV_CNI whereabouts:RDMA_WHEREABOUTS \
+			sriov-network-device-plugin:RDMA_SRIOV_DEVICE_PLUGIN
+		;;
 	esac
 }
 
@@ -202,7 +207,8 @@ cannot_boot() {
 			integration/coredns/build --check || return 0
 			integration/helm/build --check || return 0
 		}
-		[[ $1 != cluster-@(mlx5|dranet) ]] || integration/helm/build --check || return 0
+		[[ $1 != cluster-@(mlx5|dranet|multus) ]] || integration/helm/build --check || return 0
+		[[ $1 != cluster-@(mlx5|multus) ]] || integration/helm/build --check || return 0
 		# the chart's test runs only on the machine 'cluster', and not on machines with other runtimes
 		[[ $1 != cluster || ${RDMA_TEST_FULL-} != 1 ]] || integration/helm/build --check || true
 		;;
