@@ -208,7 +208,6 @@ cannot_boot() {
 			integration/helm/build --check || return 0
 		}
 		[[ $1 != cluster-@(mlx5|dranet|multus) ]] || integration/helm/build --check || return 0
-		[[ $1 != cluster-@(mlx5|multus) ]] || integration/helm/build --check || return 0
 		# the chart's test runs only on the machine 'cluster', and not on machines with other runtimes
 		[[ $1 != cluster || ${RDMA_TEST_FULL-} != 1 ]] || integration/helm/build --check || true
 		;;
