@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The record of an attachment: the pod's devices, and their host state. A restore has no other source of the host
-//! state.
+//! The record of an attachment: the pod's devices, and their host state for the restore.
 
 use crate::{
     allocated::Allocated, desired::DesiredLink, made_as::made_as, other_interface::OtherInterface,
@@ -96,8 +95,7 @@ pub struct Attachment {
     /// Value of the setting `resultIPs`.
     #[serde(default, rename = "resultIPs")]
     pub result_ips: ResultIps,
-    /// Type of the IPAM plugin that assigns the addresses. ADD writes the type into the record before it calls the
-    /// plugin.
+    /// Type of the IPAM plugin that assigns the addresses. ADD writes the type before it calls the plugin.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ipam: Option<String>,
     /// Setting `rebindDriver`.
