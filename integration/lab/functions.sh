@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# shellcheck disable=SC2154  # the variables are vm's
 # functions.sh - the modelled PCI functions of the tiers erdma and mlx5, and the process that models them.
 # To be sourced by vm and pair, which set tier, erdma_protocol, link, virtual, functions and tick; vm also sets node, run and
 # pair.

@@ -43,7 +43,7 @@ fn a_pod_that_requests_smc_in_vain_is_reported_once_and_starts() {
     let text = fs::read_to_string(&log).expect("the log");
     let lines: Vec<&str> = text.lines().filter(|line| line.contains("SMC")).collect();
     assert_eq!(lines.len(), 1, "{text}");
-    assert!(lines[0].contains("its connections are TCP"), "{text}");
+    assert!(lines[0].contains("the pod's connections use TCP"), "{text}");
     node.del(&configuration, "a", &pod);
     before.assert_restored(&node.host);
     assert!(node.records().is_empty(), "a record was left");

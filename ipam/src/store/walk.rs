@@ -32,11 +32,11 @@ impl Contents {
         for (ip, lease) in &self.leases {
             match lease {
                 Lease::Empty => warnings.push(format!(
-                    "the lease of {ip} is empty, as a killed host-local leaves it: the address counts as held \
+                    "the lease of {ip} is empty, as a killed host-local leaves it: the address counts as in use \
                      until GC"
                 )),
                 Lease::Foreign => warnings.push(format!(
-                    "the file {ip} is not a lease: it stays, and the address counts as held"
+                    "the file {ip} is not a lease, so rdma-ipam keeps it, and the address counts as in use"
                 )),
                 Lease::Of(_) | Lease::OfContainer(_) => {}
             }

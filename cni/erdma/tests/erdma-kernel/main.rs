@@ -325,7 +325,7 @@ async fn a_nic_below_another_netdev_or_with_a_route_is_left_alone_and_stays_up()
     let outcomes = host.settle().await;
     let told: Vec<String> = outcomes.iter().map(ToString::to_string).collect();
     let wanted = [
-        "erdma_0: left alone: macvlan1 lies on eth1",
+        "erdma_0: left alone: macvlan1 uses eth1 as its lower device",
         "erdma_1: left alone: eth2 has a route to 10.7.0.0/16 already",
     ];
     assert_eq!(told, wanted);

@@ -98,11 +98,7 @@ fn a_network_that_comes_later_gets_ours_within_a_second_and_readiness_says_so() 
     );
     // the daemon does not change a half-written file
     node.net("00-new.conflist", &FLANNEL[..40]);
-    becomes(
-        &daemon,
-        503,
-        "00-new.conflist cannot be used by the runtime",
-    );
+    becomes(&daemon, 503, "the runtime cannot use 00-new.conflist");
     node.net("00-new.conflist", FLANNEL);
     becomes(&daemon, 200, "(00-new.conflist)");
     drop(daemon);

@@ -167,7 +167,7 @@ fn failures_to_restore_are_reported_and_the_plugin_stays_for_them() {
     let before = node.seen();
     let error = refused(&node.run("uninstall", &[]));
     assert!(
-        error.contains("nothing was changed: these pods ended without rdma-cni"),
+        error.contains("nothing was changed: these pods ended without a DEL of rdma-cni"),
         "{error}"
     );
     assert!(error.contains("ml/trainer-0: "), "{error}");

@@ -235,7 +235,7 @@ fn an_impossible_install_is_one_sentence_and_changes_no_list() {
             "rdma-device-plugin does not change 10-flannel.conflist: cniVersion is 0.2.0; rdma-cni supports",
         ),
         (broken, "the runtime cannot use 10-flannel.conflist:"),
-        ("// {}", "10-flannel.conflist cannot be used by the runtime"),
+        ("// {}", "the runtime cannot use 10-flannel.conflist"),
         (
             "{\"name\":\"n\",\"plugins\":[]}",
             "plugins must have a plugin in it",

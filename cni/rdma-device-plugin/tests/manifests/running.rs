@@ -300,7 +300,7 @@ fn a_node_is_installed_kept_and_left_as_it_was() {
     waiting.wait().expect("ended");
     // the ended pod does not count as alive
     assert!(
-        error.contains("these pods ended without rdma-cni"),
+        error.contains("these pods ended without a DEL of rdma-cni"),
         "{error}"
     );
     assert!(

@@ -176,7 +176,7 @@ fn decide<K: Kernel>(
 fn log_without(key: &Key, smc: &Smc) {
     let reason = smc.reason.as_deref().unwrap_or_default();
     match smc.state {
-        SmcStatus::Off => log::warn!("{key}: SMC-R: {reason}; its connections are TCP"),
+        SmcStatus::Off => log::warn!("{key}: SMC-R: {reason}; the pod's connections use TCP"),
         SmcStatus::Active if !reason.is_empty() => {
             log::warn!("{key}: some interfaces have no SMC-R: {reason}");
         }
