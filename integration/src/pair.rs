@@ -44,7 +44,7 @@ impl Pair {
         self.tell(step, "");
     }
 
-    /// Waits until the other machine has done `step`. Returns its text of [`Self::tell`].
+    /// Waits until the other machine has done `step`. Returns the text that it passed to [`Self::exchange`], if any.
     #[track_caller]
     pub fn wait_for(&self, step: &str) -> String {
         let file = self.directory.join(format!("{step} {}", 3 - self.number));

@@ -12,6 +12,7 @@ use integration::{
         ADDRESSES, FUNCTIONS, IPOIB, MACS, Mlx5Card, RDMA, are_healthy, configuration, directory,
         links, offered, read, shared_configuration,
     },
+    pinged::pinged,
     plugin,
     slices::attribute,
     traffic::{self, End},
@@ -44,6 +45,14 @@ fn addressed(card: &Mlx5Card) -> Node {
 fn ping(from: &Netns, options: &str, address: &str) {
     let said = from.run(&format!("ping -c 3 -i 0.2 -W 5 {options} {address}"));
     assert!(said.contains("3 received"), "{said}");
+}
+
+/// Pings the rail at `address` by `rdma-device-plugin ping`: the kernel asks the subnet administrator for the path.
+/// Asserts that the peer answers both requests.
+#[track_caller]
+fn is_answered(from: &Netns, address: &str) {
+    let (code, pair) = pinged(from, address, "10");
+    assert_eq!((code, &pair["answered"]), (0, &2.into()), "{pair}");
 }
 
 #[test]
@@ -116,6 +125,7 @@ fn pods_get_netdev_and_device_and_the_host_is_as_before() {
         address: ADDRESSES[it],
     });
     traffic::rping(server, client);
+    is_answered(&pods[1], ADDRESSES[0]);
     traffic::by_connection_manager("ib_read_bw -q 30", server, client);
 
     // one pod is removed in order, the other one after its end
@@ -159,6 +169,7 @@ fn pods_share_ports_by_children_in_a_partition() {
         address: &addresses[it],
     });
     traffic::rping(server, client);
+    is_answered(&pods[1], &addresses[0]);
     // ADD refuses a partition that the port is not in
     let mut other = configurations[0].clone();
     other["pkey"] = "0x8002".into();

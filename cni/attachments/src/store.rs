@@ -466,8 +466,8 @@ mod tests {
         let _lock = store.lock(&key).unwrap();
         let record = serde_json::json!({
             "format": FORMAT, "key": key, "phase": "attached", "bootId": "this", "pod": "team/train-0",
-            "netns": "/run/netns/cni-1", "rdmaMode": "exclusive", "dad": "off", "acceptRa": false,
-            "config": {}, "rails": [],
+            "netns": "/run/netns/cni-1", "netnsId": {"device": 4, "inode": 77, "cookie": 9},
+            "rdmaMode": "exclusive", "dad": "off", "acceptRa": false, "config": {}, "rails": [],
         });
         let attachment: Attachment = serde_json::from_value(record).unwrap();
         store.save(&attachment).unwrap();
