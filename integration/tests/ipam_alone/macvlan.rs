@@ -207,7 +207,7 @@ fn the_hosts_own_addresses_are_never_given() {
     assert!(pod.addresses("eth0").is_empty());
     runtime.del(&list, &attachment).expect("DEL");
     let text = lan.direct("STATUS", &list, &json!({})).run().error(50);
-    assert!(text.contains("3 are held"), "{text}");
+    assert!(text.contains("3 addresses are in use"), "{text}");
     for own in ["10.1.0.3", "10.1.0.5"] {
         let wish = attachment.clone().with_capability("ips", json!([own]));
         let text = refused(runtime.add(&list, &wish), 7);

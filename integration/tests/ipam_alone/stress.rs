@@ -352,10 +352,16 @@ fn fill(lan: &Lan, list: &Conflist) {
         add("both", &format!("fill-{count}")).result();
     }
     let text = add("both", "one-too-many").error(11);
-    assert!(text.contains("10.1.0.0/25: 124 are held"), "{text}");
+    assert!(
+        text.contains("10.1.0.0/25: 124 addresses are in use"),
+        "{text}"
+    );
     add("ipv6", "last").result();
     let text = add("ipv6", "one-too-many").error(11);
-    assert!(text.contains("2001:db8:1::/121: 125 are held"), "{text}");
+    assert!(
+        text.contains("2001:db8:1::/121: 125 addresses are in use"),
+        "{text}"
+    );
     assert_eq!(lan.leases().into_keys().collect::<BTreeSet<_>>(), usable);
     lan.gc(list, &[]);
     lan.assert_nothing_is_held();

@@ -130,8 +130,8 @@ fn status_names_every_reason() {
     let (code, message) = call("STATUS", "", &conf).error();
     assert_eq!(code, 50);
     for reason in [
-        "of 10.77.0.0/30: 1 are held",
-        "of 10.78.0.0/30: 1 are held",
+        "of 10.77.0.0/30: 1 addresses are in use",
+        "of 10.78.0.0/30: 1 addresses are in use",
         "has 0 bytes",
     ] {
         assert!(message.contains(reason), "{message}");
