@@ -49,7 +49,8 @@ fn a_device_is_below_its_function_and_its_port_follows_the_link() {
         );
     }
     let warnings = card.host.run("dmesg --level=emerg,alert,crit,err,warn");
-    let warnings: Vec<&str> = warnings.lines().filter(|it| it.contains("mlx5")).collect();
+    let is_drivers = |it: &&str| it.contains("mlx5_core") || it.contains("mlx5_ib");
+    let warnings: Vec<&str> = warnings.lines().filter(is_drivers).collect();
     assert!(warnings.is_empty(), "{warnings:#?}");
     let guids = RDMA.map(|it| read(format!("/sys/class/infiniband/{it}/sys_image_guid")));
     assert_eq!(guids[0], guids[1], "both are one card");
