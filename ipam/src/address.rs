@@ -35,7 +35,7 @@ impl Family {
     }
 
     /// Returns the length in bits of the longest prefix with an address that can be assigned. A prefix of this length
-    /// has two addresses besides network and broadcast address (IPv4), or three besides the anycast address (IPv6).
+    /// has, without network and broadcast address, two addresses (IPv4), or, without the anycast address, three (IPv6).
     pub fn longest_prefix(self) -> u8 {
         match self {
             Self::V4 => 30,

@@ -84,8 +84,8 @@ impl ExclusiveNode {
     }
 }
 
-/// Asserts that the container has the device node of the function's RDMA device and besides `rdma_cm` no other node,
-/// and that the device's port is active.
+/// Asserts that the container has the device nodes of the function's RDMA device and `rdma_cm` and no other node, and
+/// that the device's port is active.
 #[track_caller]
 pub fn has_just(container: &Container, function: &Function) {
     let mut nodes = container.rdma_nodes();
