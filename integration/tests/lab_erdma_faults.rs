@@ -24,8 +24,8 @@ const LIMIT: Duration = Duration::from_secs(25);
 /// Time that the daemon may take for an answer that needs no command of the driver.
 const SOON: Duration = Duration::from_secs(10);
 
-/// Runs `work` with two pods, to each of which `rdma-cni` has given a NIC. Asserts that the host is as before
-/// afterwards.
+/// Runs `work` with two pods after `rdma-cni` moved a NIC into each pod. Then asserts that the host's state is
+/// restored.
 #[track_caller]
 fn with_pods(work: impl FnOnce(End<'_>, End<'_>)) {
     let scene = ErdmaNode::new(Driver::Kernel, "exclusive");

@@ -77,7 +77,7 @@ pub struct Link {
     /// The port's name on its switch (`IFLA_PHYS_PORT_NAME`): `p0`, `pf0vf3`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port_name: Option<String>,
-    /// Index of the master, such as the bond, bridge or VRF of which the netdev is a port.
+    /// Index of the master: the netdev is a port of this bond, bridge, VRF or other netdev.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub master: Option<u32>,
     /// Index of the lower netdev (`IFLA_LINK`) in the lower netdev's own namespace: for a pod's macvlan, an index of

@@ -71,7 +71,7 @@ fn node(number: u32) -> CharNode {
 
 #[test]
 fn ids_are_the_containers_together_each_once() {
-    // three containers, two of which share an id. Kubelet lists rdma/vf in two entries, as it does for two NUMA nodes
+    // Two of the three containers share an id. Kubelet lists rdma/vf in two entries, as for ids of two NUMA nodes
     let pod = pod(&[
         &[("rdma/hca", &["7"])],
         &[

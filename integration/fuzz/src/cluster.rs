@@ -101,8 +101,9 @@ pub fn claim(input: &[u8]) {
 /// Objects of the API server as a JSON list: pods, nodes, claims' `status.devices`, the node's ResourceSlices.
 ///
 /// # Panics
-/// A pod that may be deleted is on another node, a mirror pod or without an owner; the planned changes of slices or of
-/// a claim's status are not all that is needed; a condition differs when it is read again.
+/// - The deleter accepts a pod of another node, a mirror pod, or a pod without an owner.
+/// - Slices or a claim's status differ from the desired state after the planned changes.
+/// - A node's condition differs from the written condition when it is read again.
 pub fn objects(input: &[u8]) {
     let Ok(Value::Array(objects)) = serde_json::from_slice(input) else {
         return;

@@ -53,7 +53,8 @@ pub fn routes(body: &[u8]) -> Vec<(u32, Route)> {
     parsed.hops.into_iter().chain(parsed.by_object).collect()
 }
 
-/// Returns the rule of an `RTM_NEWRULE`, as a rule that selects by source or as a general rule.
+/// Parses the body of an `RTM_NEWRULE`: as a rule that selects by source, and as a general rule. Returns `None` for a
+/// form that the rule does not have.
 pub fn rule(body: &[u8]) -> (Option<Rule>, Option<GeneralRule>) {
     (rules::parse(body), rules::parse_general(body))
 }

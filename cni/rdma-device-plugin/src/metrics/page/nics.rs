@@ -222,7 +222,7 @@ fn nic(snapshot: &Snapshot, function: &Function, held: &Holders<'_>) -> Nic {
     }
 }
 
-/// Returns a NIC of which the daemon knows only the address.
+/// Returns the NIC at `address`, which the daemon did not observe.
 fn elsewhere(address: &DeviceAddress) -> Nic {
     Nic {
         address: address.clone(),
