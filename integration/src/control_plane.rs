@@ -5,6 +5,7 @@
 //! | module | owns |
 //! |---|---|
 //! | `kubectl` | commands of an operator, requests of a test |
+//! | [`kubeconfig`] | kubeconfigs of other projects' plugins |
 //! | `stand_in` | a node and its pods without a kubelet |
 //! | [`server`] | a control plane outside of the lab's machines, whose nodes are in them |
 //! | `remote` | access of a node's tests to that control plane |
@@ -18,6 +19,7 @@
 //! this namespace. The control plane is not in these machines: there it and `kubectl` would need eight times the CPU
 //! time.
 
+pub mod kubeconfig;
 mod kubectl;
 mod messages;
 pub mod nodes;

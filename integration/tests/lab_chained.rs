@@ -5,6 +5,7 @@
 
 use integration::{
     Attachment, Conflist, Netns, Runtime, Snapshot,
+    container_runtime::installed::records,
     lab::{self, Function, Lab, NICS, verbs_devices},
     plugin::{cni_path, rdma_cni},
     wait,
@@ -133,12 +134,17 @@ fn the_pods_namespace_ends_before_del() {
         let attachment = Attachment::new("a", pod.path(), "net1");
         let added = runtime.add(&chain.list, &attachment);
         added.unwrap_or_else(|outcome| panic!("{outcome}"));
+        assert_eq!(records().len(), usize::from(program == rdma_cni()));
         pod.die();
         wait::until("the kernel returned the RDMA device", || {
             verbs_devices(host).contains(&function.rdma)
         });
         match runtime.del(&chain.list, &attachment) {
-            Ok(()) => assert_eq!(program, rdma_cni()),
+            Ok(()) => {
+                assert_eq!(program, rdma_cni());
+                assert!(verbs_devices(host).contains(&function.rdma));
+                assert!(records().is_empty(), "{:?}", records());
+            }
             Err(outcome) => {
                 assert_eq!(program, theirs(), "{outcome}");
                 let what = "failed to open network namespace";

@@ -6,6 +6,7 @@
 use super::root;
 use integration::{
     ControlPlane, Node, Snapshot,
+    control_plane::kubeconfig,
     kubelet::pod_resources::{PodResourcesServer, pod},
     plugin::{cni_path, rdma_cni},
 };
@@ -26,22 +27,11 @@ const FUNCTION: &str = "0000:21:10.0";
 
 /// Writes the kubeconfig that Multus' DaemonSet writes on each node. Returns its path.
 #[track_caller]
-fn kubeconfig(cluster: &ControlPlane, directory: &Path) -> PathBuf {
+fn multus_kubeconfig(cluster: &ControlPlane, directory: &Path) -> PathBuf {
     let token = cluster.kubectl("-n kube-system create token multus");
     let (host, port) = cluster.address();
-    let server = json!({
-        "server": format!("https://{host}:{port}"), "certificate-authority": cluster.pki("ca.crt"),
-    });
-    let context = json!({ "cluster": "local", "user": "multus" });
-    let kubeconfig = json!({
-        "apiVersion": "v1", "kind": "Config", "current-context": "multus",
-        "clusters": [{ "name": "local", "cluster": server }],
-        "users": [{ "name": "multus", "user": { "token": token.trim() } }],
-        "contexts": [{ "name": "multus", "context": context }],
-    });
-    let path = directory.join("multus.kubeconfig");
-    fs::write(&path, kubeconfig.to_string()).expect("written");
-    path
+    let server = format!("https://{host}:{port}");
+    kubeconfig::write(directory, "multus", &token, &server, &cluster.pki("ca.crt"))
 }
 
 /// Writes a program of a shell.
@@ -137,7 +127,7 @@ pub(super) fn passes_a_pods_arguments(cluster: &mut ControlPlane) {
         json!({ "type": "macvlan", "master": "eth2", "ipam": ipam("pods", "10.88.0.0/24") });
     let configuration = json!({
         "cniVersion": "1.0.0", "name": "multus-cni-network", "type": "multus",
-        "kubeconfig": kubeconfig(cluster, directory),
+        "kubeconfig": multus_kubeconfig(cluster, directory),
         "confDir": directory.join("multus"), "cniDir": directory.join("delegates"),
         "delegates": [{ "cniVersion": "1.0.0", "name": "pods", "plugins": [primary] }],
     });

@@ -4,7 +4,9 @@
 //! has access to the API server.
 
 use integration::{
-    ControlPlane, Invocation, Netns, Node, Snapshot, pages,
+    ControlPlane, Invocation, Netns, Node, Snapshot,
+    control_plane::kubeconfig,
+    pages,
     plugin::{cni_path, debian, rdma_cni},
     wait,
 };
@@ -61,19 +63,10 @@ impl<'a> Place<'a> {
             .cluster
             .kubectl("-n kube-system create token whereabouts");
         let (host, port) = self.cluster.address();
-        let server = json!({
-            "server": format!("https://{host}:{port}"),
-            "certificate-authority": self.cluster.pki("ca.crt"),
-        });
-        let context = json!({ "cluster": "local", "user": "whereabouts" });
-        let kubeconfig = json!({
-            "apiVersion": "v1", "kind": "Config", "current-context": "whereabouts",
-            "clusters": [{ "name": "local", "cluster": server }],
-            "users": [{ "name": "whereabouts", "user": { "token": token.trim() } }],
-            "contexts": [{ "name": "whereabouts", "context": context }],
-        });
-        let path = self.node.directory().join("whereabouts.kubeconfig");
-        fs::write(&path, kubeconfig.to_string()).expect("written");
+        let server = format!("https://{host}:{port}");
+        let authority = self.cluster.pki("ca.crt");
+        let directory = self.node.directory();
+        let path = kubeconfig::write(directory, "whereabouts", &token, &server, &authority);
         let conf = json!({ "datastore": "kubernetes", "kubernetes": { "kubeconfig": path } });
         fs::write(self.conf(), conf.to_string()).expect("written");
     }

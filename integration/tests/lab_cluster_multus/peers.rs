@@ -6,7 +6,7 @@
 use integration::{
     Cluster,
     container_runtime::{TOOLS, installed::root},
-    control_plane::SERVICE,
+    control_plane::{SERVICE, kubeconfig},
     lab::Lab,
 };
 use serde_json::{Value, json};
@@ -164,19 +164,9 @@ fn whereabouts(cluster: &mut Cluster<Lab>) {
     let token = cluster.types("kubectl -n kube-system create token whereabouts --duration=24h");
     let directory = Path::new("/etc/cni/net.d/whereabouts.d");
     fs::create_dir_all(directory).expect("a directory");
-    let server = json!({
-        "server": format!("https://{SERVICE}"),
-        "certificate-authority": cluster.plane.pki("ca.crt"),
-    });
-    let context = json!({ "cluster": "local", "user": "whereabouts" });
-    let kubeconfig = json!({
-        "apiVersion": "v1", "kind": "Config", "current-context": "whereabouts",
-        "clusters": [{ "name": "local", "cluster": server }],
-        "users": [{ "name": "whereabouts", "user": { "token": token.trim() } }],
-        "contexts": [{ "name": "whereabouts", "context": context }],
-    });
-    let path = directory.join("whereabouts.kubeconfig");
-    fs::write(&path, kubeconfig.to_string()).expect("written");
+    let server = format!("https://{SERVICE}");
+    let authority = cluster.plane.pki("ca.crt");
+    let path = kubeconfig::write(directory, "whereabouts", &token, &server, &authority);
     let conf = json!({ "datastore": "kubernetes", "kubernetes": { "kubeconfig": path } });
     fs::write(directory.join("whereabouts.conf"), conf.to_string()).expect("written");
 }
