@@ -241,8 +241,8 @@ fn a_connection_that_fell_back_says_why() {
     // an end without SMC has no SMC socket to be shown
     cases([Socket::Smc, Socket::Tcp], "10.9.0.1:7000", &[no_smc], &[]);
     cases([Socket::Tcp, Socket::Smc], "10.9.0.1:7001", &[], &[no_smc]);
-    let declined = "the peer declined: no SMC device for it";
-    let nothing = "no SMC device for it";
+    let declined = "the peer declined: no SMC device for the connection";
+    let nothing = "no SMC device for the connection";
     // without GIDs of RoCE v1
     cases(both, "[fd09::1]:7002", &[declined], &[nothing]);
     // no RDMA port has the client's pnet id

@@ -34,10 +34,10 @@ const REASONS: [(u32, &str, &str); 36] = [
     ),
     (
         0x0303_0000,
-        "no SMC device for it",
+        "no SMC device for the connection",
         "the pnet id of the interface must be that of an RDMA device seen here, and a user EID must be set; over IPv6 the device needs GIDs of RoCE v1",
     ),
-    (0x0303_0001, "no SMC-D device for it", ""),
+    (0x0303_0001, "no SMC-D device for the connection", ""),
     (
         0x0303_0002,
         "no RDMA device for the connection",
@@ -47,7 +47,7 @@ const REASONS: [(u32, &str, &str); 36] = [
     (0x0303_0004, "the peer does not speak SMCv2", ""),
     (0x0303_0005, "the peer sent no SMC-Dv2 extension", ""),
     (0x0303_0006, "the peer sent no system EID", ""),
-    (0x0303_0007, "no SMC-Dv2 device for it", ""),
+    (0x0303_0007, "no SMC-Dv2 device for the connection", ""),
     (
         0x0303_0008,
         "no user EID in common with the peer",
