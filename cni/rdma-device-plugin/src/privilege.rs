@@ -7,6 +7,7 @@ use crate::{
     chain::record::Record,
     cli::Arguments,
     conf::{Conf, Lldp},
+    dra::server,
 };
 use std::{
     fs, io,
@@ -69,6 +70,8 @@ pub struct Paths {
     pub kubelet_dir: PathBuf,
     /// Directory of CDI specs: `/var/run/cdi`; `None`: containers get devices by path.
     pub cdi_dir: Option<PathBuf>,
+    /// Directories of the DRA driver's sockets ([`server::Paths`]); empty: the daemon serves no claims.
+    pub dra_dirs: Vec<PathBuf>,
     /// State directory: `/var/lib/cni/rdma-cni`.
     pub state_dir: PathBuf,
     /// Mount point of sysfs: `/sys`.
@@ -101,7 +104,12 @@ pub fn missing(arguments: &Arguments, conf: &Conf) -> Vec<String> {
     let limits = conf.resources.iter().any(|it| !it.limits.rdma.is_empty());
     report(&Paths {
         kubelet_dir: arguments.kubelet_dir.clone(),
-        cdi_dir: conf.cdi.then(|| arguments.cdi_dir.clone()),
+        cdi_dir: (conf.cdi || conf.dra.is_some()).then(|| arguments.cdi_dir.clone()),
+        dra_dirs: conf
+            .dra
+            .iter()
+            .flat_map(|dra| server::directories(&arguments.kubelet_dir, &dra.driver))
+            .collect(),
         state_dir: arguments.state_dir.clone(),
         sysfs: arguments.sysfs.clone(),
         dev: arguments.dev.clone(),
@@ -171,6 +179,12 @@ fn mounts(places: &Paths) -> Vec<String> {
         want(
             writable(cdi_dir),
             "containers cannot get devices by CDI names",
+        );
+    }
+    for dra_dir in &places.dra_dirs {
+        want(
+            writable(dra_dir),
+            "kubelet cannot reach the DRA driver, and no claim is prepared",
         );
     }
     if let Some(cni_cache) = &places.cni_cache {
@@ -282,6 +296,7 @@ mod tests {
         for directory in [
             "kubelet/device-plugins",
             "kubelet/pod-resources",
+            "kubelet/plugins_registry",
             "cdi",
             "state",
             "netns",
@@ -298,6 +313,7 @@ mod tests {
         Paths {
             kubelet_dir: root.join("kubelet"),
             cdi_dir: Some(root.join("cdi")),
+            dra_dirs: vec![root.join("kubelet/plugins_registry")],
             state_dir: root.join("state"),
             sysfs: root.join("sys"),
             dev: root.join("dev"),
@@ -359,6 +375,11 @@ mod tests {
                 "kubelet/pod-resources",
                 "pod-resources\" is not there",
                 "resource that the chain attaches",
+            ),
+            (
+                "kubelet",
+                "plugins_registry\" is not there",
+                "no claim is prepared",
             ),
             ("results", "results\" is not there", "has no rails"),
             ("bin", "bin\" is not there", "finds the plugins"),

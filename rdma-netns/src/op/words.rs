@@ -9,11 +9,14 @@ pub(super) fn drivers(device: &DeviceAddress, driver: &str) -> String {
 }
 
 /// Returns the command that sets a device setting. Describes settings of ethtool and tcx instead, because neither
-/// ethtool nor bpftool accepts the record's format.
+/// ethtool nor bpftool accepts the record's format, and attributes of a link's kind, which the record has by number.
 pub(super) fn device_setting(link: &str, key: &str, value: &str) -> String {
     match key.split_once('/') {
         Some((tool @ ("ethtool" | "tcx"), setting)) => {
             format!("{tool} of {link}: {setting} [{value}]")
+        }
+        Some(("kind", attribute)) => {
+            format!("IFLA_INFO_DATA of {link}: {attribute} [{value}]")
         }
         Some(("sysctl", setting)) => {
             let (table, name) = setting.rsplit_once('/').unwrap_or_default();
@@ -189,5 +192,6 @@ mod tests {
             "echo 7 > /sys/class/net/eth1/queues/rx-0/rps_cpus"
         );
         assert_eq!(words("ethtool/rings"), "ethtool of eth1: rings [7]");
+        assert_eq!(words("kind/1"), "IFLA_INFO_DATA of eth1: 1 [7]");
     }
 }

@@ -32,6 +32,14 @@ const TOGETHER: Duration = Duration::from_millis(50);
 /// Delay before the next attempt to make a socket.
 const AGAIN: Duration = Duration::from_secs(1);
 
+/// Returns the directory of kubelet's registration sockets, and the directory of `driver`'s socket.
+pub fn directories(kubelet_dir: &Path, driver: &str) -> [PathBuf; 2] {
+    [
+        kubelet_dir.join("plugins_registry"),
+        kubelet_dir.join("plugins").join(driver),
+    ]
+}
+
 /// Paths of the DRA driver's sockets.
 #[derive(Clone, Debug)]
 pub struct Paths {
@@ -45,8 +53,7 @@ pub struct Paths {
 impl Paths {
     /// Returns the paths of `driver` below kubelet's directory, for the daemon with the name `owner`.
     pub fn new(kubelet_dir: &Path, driver: &str, owner: &str) -> Self {
-        let registry = kubelet_dir.join("plugins_registry");
-        let plugin = kubelet_dir.join("plugins").join(driver);
+        let [registry, plugin] = directories(kubelet_dir, driver);
         let file_name = [
             socket::registration_name(&registry, driver, owner),
             socket::file_name(&plugin, driver, owner),
