@@ -34,7 +34,7 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Returns a directory with these `files`, which a runtime reads.
+    /// Returns a directory with those of `files` that a runtime reads.
     pub fn new(files: Vec<File>) -> Self {
         let is_plugin = |file: &File| file.name.contains('/');
         let (mut plugins, mut files): (Vec<_>, Vec<_>) = files.into_iter().partition(is_plugin);

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 /// SMC-R.
 pub const ANNOTATIONS: &str = "io.kubernetes.cri.pod-annotations";
 
-/// Field of a detecting entry. Such an entry attaches nothing. It only records that the runtime called it.
+/// Field of a detecting entry. With such an entry `rdma-cni` attaches nothing, and only records the runtime's calls.
 pub const DETECT: &str = "detect";
 
 /// Name of a resource that no pod can request.
@@ -77,7 +77,7 @@ impl Entry {
         self
     }
 
-    /// Returns the programs that the entry needs: our plugin, and the IPAM plugin that it calls.
+    /// Returns the programs that the entry needs: our plugin, and its IPAM plugin if it has one.
     pub fn programs(&self) -> BTreeSet<String> {
         let value = self.value();
         let all = [TYPE].into_iter().chain(ipam(&value));

@@ -2,7 +2,7 @@
 //! The fields of our entry and of its `ipam`. `rdma-cni` and `rdma-ipam` ignore unknown fields, as the CNI
 //! specification requires. The daemon reports mistakes:
 //!
-//! - In the daemon's configuration, any unknown field is an error.
+//! - In the daemon's configuration, an unknown field is an error, unless a foreign IPAM plugin may read it.
 //! - In an entry that an administrator wrote, an unknown field is an error only if its name resembles a known name.
 
 use crate::{IPAM, entry::DETECT};
@@ -24,7 +24,8 @@ enum Unknown {
     Misspelt,
 }
 
-/// Checks `chain.plugin`. `whole` is the object that `rdma-cni` gets. It was read without an error.
+/// Checks `chain.plugin` of the daemon's configuration. `whole`, the object that `rdma-cni` gets, was read without an
+/// error.
 ///
 /// # Errors
 /// An unknown field, an `ipam` without `type`, or a value that `rdma-ipam` refuses.

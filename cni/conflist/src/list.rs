@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One list: its plugins, and its text after our entry was added or removed.
 //!
-//! Our entry is the last one, so earlier plugins get the result that they expect. At DEL the runtime calls the plugins
-//! from last to first, so `rdma-cni` restores the rails before another plugin removes the pod's own network.
+//! The daemon adds our entry as the last one, so earlier plugins get the result that they expect. At DEL the runtime
+//! calls the plugins from last to first, so `rdma-cni` restores the rails before another plugin removes the pod's own
+//! network.
 
 use crate::{
     Entry, TYPE, TYPES,
@@ -270,9 +271,9 @@ impl<'a> List<'a> {
         })
     }
 
-    /// Returns the text with `entry` as the last plugin. If the list already has our plugin, the result depends on
-    /// `update`. With `update`, `entry` replaces its configuration, and duplicates are removed. Without `update`, the
-    /// text stays unchanged. Returns `None` if the text needs no change.
+    /// Returns the text with `entry` as the last plugin. If the list already has our plugin as type [`TYPE`], `update`
+    /// replaces its configuration by `entry`, and removes duplicates. Otherwise a list with our plugin stays unchanged.
+    /// Returns `None` if the text needs no change.
     ///
     /// # Errors
     /// The list cannot be edited, or the chain would not work with our plugin.

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Determines which file of the directory a runtime uses.
 //!
-//! Runtimes other than podman read `.conf`, `.conflist` and `.json`, sorted by name, including hidden files.
+//! Runtimes read `.conf`, `.conflist` and `.json`, sorted by name, including hidden files. podman reads only
+//! `.conflist`.
 //!
 //! - containerd (go-cni's `loadFromConfDir`, `max_conf_num` 1) uses the first file. If this file is broken, no pod gets
 //!   a network.
 //! - CRI-O (ocicni's `loadNetworks`) skips broken files, and uses the first of the others. With `cni_default_network`
 //!   it uses the first file of that network. CRI-O also skips a file with a plugin whose binary is missing. This module
 //!   does not check binaries.
-//! - podman's CNI backend (`loadNetworks()` of containers/common, `libnetwork/cni`) and nerdctl (`pkg/netutil`) read
-//!   all files, skip broken files, and use the network that the container names. podman reads only `.conflist`, and
-//!   uses the first file of a network.
+//! - podman's CNI backend (`loadNetworks()` of containers/common, `libnetwork/cni`) and nerdctl (`pkg/netutil`) skip
+//!   broken files, and use the network that the container names. podman uses the first file of a network.
 
 use crate::{
     Directory, File,
@@ -156,10 +156,10 @@ pub fn pick(directory: &Directory, runtime: &Runtime) -> Pick {
     Pick { choice, skipped }
 }
 
-/// Returns the list whose plugins Multus finally calls. Without Multus, returns `picked`. With `clusterNetwork`, Multus
-/// reads the file of that network at each call (`getNetDelegate` in its `k8sclient.go`). A value that is a path names a
-/// file. A value that is a name can also mean an object of the cluster. So this function follows a name only to a list
-/// that already has our entry. Otherwise a runtime could call our plugin twice.
+/// Returns the list whose plugins Multus finally calls. Returns `picked` without Multus, or if the list is not found.
+/// With `clusterNetwork`, Multus reads the file of that network at each call (`getNetDelegate` in its `k8sclient.go`).
+/// A value that is a path names a file. A value that is a name can also mean an object of the cluster. So this function
+/// follows a name only to a list that already has our entry. Otherwise a runtime could call our plugin twice.
 pub fn follow(directory: &Directory, picked: Picked) -> Picked {
     let Some(network) = &picked.cluster_network else {
         return picked;
@@ -185,7 +185,7 @@ pub fn follow(directory: &Directory, picked: Picked) -> Picked {
 }
 
 impl Picked {
-    /// Parses the file named `file`.
+    /// Parses `text`, the content of the file named `file`.
     ///
     /// # Errors
     /// The reason why no runtime would use the file.

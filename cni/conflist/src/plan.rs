@@ -34,7 +34,7 @@ pub enum Change {
 /// The reason why the daemon cannot make the runtime call our plugin.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Obstacle {
-    /// The directory has no network configuration.
+    /// The directory has no network configuration that the runtime uses.
     #[error(
         "there is no network configuration yet; the daemon adds {TYPE} when one exists; without the daemon, run \
          install again then"
@@ -76,8 +76,8 @@ pub enum Obstacle {
         /// Reason.
         why: &'static str,
     },
-    /// A program that the list names is missing in all plugin directories that this project knows. So the runtime uses
-    /// other directories.
+    /// A program that the list names is missing in all plugin directories that this project knows. So the runtime
+    /// probably uses other directories.
     #[error("{file} names {}, {}", Names(.programs), Elsewhere(.dirs))]
     Elsewhere {
         /// Name of the file with the list.
@@ -109,8 +109,8 @@ pub enum Obstacle {
 }
 
 impl Obstacle {
-    /// Returns true if the obstacle is a missing program. The runtime may then be unable to call our plugin, even if
-    /// the list has the entry.
+    /// Returns true if the obstacle is a missing program, or plugin directories that cannot be read. The runtime may
+    /// then be unable to call our plugin, even if the list has the entry.
     pub fn is_of_programs(&self) -> bool {
         matches!(
             self,

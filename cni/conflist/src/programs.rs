@@ -3,14 +3,14 @@
 //!
 //! A runtime searches its plugin directories for a plugin by its `type` (`CNI_PATH`; containerd's `bin_dirs`, CRI-O's
 //! `plugin_dirs`), and uses the first match. A plugin finds its IPAM plugin in the same way. If the known directories
-//! lack a plugin of the network, the runtime uses other directories. It would not find our plugin there, and every pod
-//! of the node would fail.
+//! lack a plugin of the network, the runtime probably uses other directories. The runtime would not find our plugin in
+//! them, and every pod of the node would fail.
 
 use crate::TYPES;
 use serde_json::Value;
 use std::{collections::BTreeSet, fmt, path::PathBuf};
 
-/// IPAM types that have no program, because the plugin in the first column implements them itself.
+/// Pairs of a plugin's type and an IPAM type. The IPAM type has no program, because the plugin implements it.
 const BUILT_IN: [(&str, &str); 2] = [
     // `cni/network/network.go` of Azure/azure-container-networking: the plugin asks its own service
     ("azure-vnet", "azure-cns"),
@@ -41,7 +41,7 @@ impl Programs {
 }
 
 /// Returns the types of plugins, IPAM plugins and delegates of Multus in `text`. `text` is a list or a single
-/// configuration. Omits our own types.
+/// configuration. Omits our own types, and the delegates of a Multus with `binDir`.
 pub fn named(text: &str) -> BTreeSet<String> {
     let mut types = BTreeSet::new();
     if let Ok(whole) = serde_json::from_str(text) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests with the lists that other networks write, in the layouts of these networks and in random layouts.
+//! Tests with lists of other projects, in their original layouts and in random layouts.
 
 use conflist::{Entry, List, Position, TYPE, single::Single};
 use serde_json::{Map, Value, json};
@@ -55,7 +55,7 @@ fn plugins(value: &mut Value) -> &mut Vec<Value> {
     value["plugins"].as_array_mut().expect("plugins")
 }
 
-/// Adds `entry` to `text` and removes it. Checks all properties of both edits.
+/// Adds `entry` to `text` and removes it. Checks that these edits, and an update of the entry, change only the entry.
 fn goes_in_and_out(text: &str, entry: &Entry) {
     let new = with(text, entry);
     assert_eq!(without(&new), text, "every byte is back");
@@ -96,7 +96,7 @@ fn every_list_says_where_it_comes_from() {
     for file in lists.keys() {
         assert!(sources.contains(&format!("`{file}`")), "{file}");
     }
-    // a row of the table begins with the file's name; the 4 constructed files are in a sentence
+    // each file has a row in the table, but the 4 constructed files, which a sentence names
     let named = sources.lines().filter(|line| line.starts_with("| `"));
     assert_eq!(named.count() + 4, lists.len());
 }

@@ -69,8 +69,8 @@ impl Net {
         }
     }
 
-    /// Applies plans until a plan is empty. Checks after each change that every pod gets rails: our entry is in the
-    /// list or in the directory.
+    /// Applies one plan, after which the next plan must be empty. If the runtime called our plugin before, checks after
+    /// each change that the runtime still calls it.
     fn turn(&mut self, placement: &Placement) -> (Vec<String>, Result<Called, Obstacle>) {
         let plan = self.plan(placement);
         let is_called = |net: &Self| {
@@ -161,8 +161,8 @@ fn evidence_moves_the_entry_and_its_loss_moves_it_back() {
         });
         assert_eq!(detecting, expected);
         let (done, place) = net.turn(&auto(&["cbr0"]));
-        // the directory is changed first: meanwhile the runtime calls the entry twice, and the second call detects
-        // this
+        // the directory is changed first: meanwhile the runtime calls our plugin twice, and the second call has no
+        // effect
         assert_eq!(done, [format!("write {OURS}"), format!("write {LIST}")]);
         is_in(&place, OURS);
         assert_eq!((net.entries(), net.files[LIST].as_str()), ([0, 1], TEXT));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Names of all fields that a user can write. Programs use the names to report unknown fields as mistakes. A plugin
+//! Names of the fields that a user can write. The daemon uses the names to report unknown fields as mistakes. A plugin
 //! itself ignores unknown fields, as the CNI specification requires.
 
 /// The fields of a network configuration.
@@ -45,7 +45,7 @@ pub const TOP: &[&str] = &[
     "vlanQoS",
 ];
 
-/// The fields of the objects in a network configuration.
+/// The fields of four objects in a network configuration.
 pub const INNER: [(&str, &[&str]); 4] = [
     ("child", &["type", "mode"]),
     ("ipv6", &["dad", "acceptRA"]),

@@ -105,8 +105,8 @@ pub enum Devices {
     Address(DeviceAddress),
     /// Selectors from `devices`.
     Selectors(Vec<Selector>),
-    /// Names from `resources`. The pod gets the devices that kubelet allocated of these resources, in the order of the
-    /// names.
+    /// Names from `resources`, or default names. The pod gets the devices that kubelet allocated of these resources, in
+    /// the order of the names.
     Resources(Vec<String>),
 }
 
@@ -115,7 +115,7 @@ pub enum Devices {
 #[serde(rename_all = "camelCase")]
 pub enum Mode {
     /// Shares bonds (also for a selected port of a bond), VLANs with RDMA, devices that kubelet gives to several pods,
-    /// and devices that pods already share. Moves all other devices.
+    /// and selected devices of which pods already have children. Moves all other devices.
     #[default]
     Auto,
     /// Moves the netdev into the pod.
@@ -131,10 +131,10 @@ pub enum ResultIps {
     /// The rails' addresses are in the result.
     #[default]
     All,
-    /// The rails' addresses are only in `rails` and in the record. Addresses in the result would cause two problems:
-    /// CRI-O treats every address in the result as an address of the pod, and CHECK of a reference plugin expects every
-    /// address on the reference plugin's interface (`ValidateExpectedInterfaceIPs()`, containernetworking/plugins
-    /// `pkg/ip/utils_linux.go`).
+    /// The rails' addresses are only in the result's `rails` and in the record. Addresses in the result would cause two
+    /// problems: CRI-O treats every address in the result as an address of the pod, and CHECK of a reference plugin
+    /// expects every address on the reference plugin's interface (`ValidateExpectedInterfaceIPs()`,
+    /// containernetworking/plugins `pkg/ip/utils_linux.go`).
     None,
 }
 

@@ -91,7 +91,7 @@ impl<'a> PodArguments<'a> {
         self.allowed.contains(&argument)
     }
 
-    /// Returns `MAC` of `CNI_ARGS`, if `podArguments` allows it.
+    /// Returns `MAC` of `CNI_ARGS`, if the pod may set it.
     pub(crate) fn mac(&self) -> Option<&'a String> {
         self.mac.filter(|_| self.allows(Argument::Mac))
     }
@@ -114,7 +114,7 @@ impl<'a> PodArguments<'a> {
         Ok(places)
     }
 
-    /// Returns the names of arguments that the pod has set, but that `podArguments` does not allow.
+    /// Returns the names of arguments that the pod has set, but may not set.
     ///
     /// # Errors
     /// See [`Self::places`].

@@ -71,8 +71,9 @@ impl Selector {
         })
     }
 
-    /// Returns true if `candidate` matches all keys. A NIC with several functions matches if one function matches. A
-    /// sub-function also matches by the driver of its PCI function.
+    /// Returns true if `candidate` matches all keys. For a NIC with several functions, a key may match any of the
+    /// functions. The key `pci` does not match a function that may belong to another NIC. A sub-function also matches
+    /// by the driver of its PCI function.
     pub fn matches(&self, candidate: Candidate<'_>) -> bool {
         let Candidate {
             observed,

@@ -75,7 +75,7 @@ impl Smc {
         })
     }
 
-    /// Returns settings without SMC-R. DEL and GC use them if the configuration is invalid, because they read SMC-R
+    /// Returns settings without SMC-R. DEL and GC use them if `smcr` is invalid, because these verbs read SMC-R
     /// settings from the record.
     pub(super) fn off() -> Self {
         Self {

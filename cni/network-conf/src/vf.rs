@@ -204,7 +204,7 @@ fn rates(file: &Field<'_>) -> Result<Option<VfRates>, Wrong> {
     Ok(Some(VfRates { min, max }))
 }
 
-/// Reads a word in upper or lower case.
+/// Reads one of `choices`, in upper or lower case, from the field `name`. An empty text counts as a missing field.
 fn word<T: Copy>(file: &Field<'_>, name: &str, choices: &[(&str, T)]) -> Result<Option<T>, Wrong> {
     let field = file.at(name);
     match field.read::<Option<String>>()? {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests the exact message for each wrong value, and the result of each right value. Each line of `messages/*.txt`
-//! without indentation is a configuration. Its member `CNI_ARGS` stands for the environment variable. The lines below a
+//! Tests the exact messages for wrong values, and the results of right values. Each line of `messages/*.txt` without
+//! indentation is a configuration. Its member `CNI_ARGS` stands for the environment variable. The lines below a
 //! configuration have:
 //!
 //! - the error of ADD, or `taken: ` and the settings that differ from the defaults
@@ -48,7 +48,8 @@ fn said(input: &str) -> Vec<String> {
     said
 }
 
-/// Returns the configuration `input`. Adds a version and a name if they are missing. `null` removes them.
+/// Returns the configuration `input`. Adds `cniVersion` and `name` if they are absent. An input with `null` tests a
+/// missing field.
 fn conf(input: &str) -> Map<String, Value> {
     let value: Value = serde_json::from_str(input).unwrap_or_else(|e| panic!("{input}: {e}"));
     let mut conf = value.as_object().expect(input).clone();

@@ -74,7 +74,7 @@ pub struct Allotment {
     /// The device.
     pub address: DeviceAddress,
     /// The netdev to which the pod is attached: the device's own netdev, its bond, or a VLAN on one of these. `None`:
-    /// the resource names no netdev for the device, so it is the device's own netdev or its bond.
+    /// the resource names no netdev for the device, so the pod is attached to the device's own netdev or its bond.
     pub parent: Option<String>,
     /// The sharing mode: one pod or several pods may use the device.
     pub sharing: Sharing,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Plans the move of an attachment's devices from the host into the pod.
+//! Plans the rails of a pod: moves of devices into the pod, and children of shared netdevs.
 
 use super::{
     Obstacle,
@@ -16,9 +16,9 @@ use rdma_netns::{Child, Ipoib, IpoibMode, Link, LinkType, NetnsSide, Observed, O
 /// `IPV6_MIN_MTU` (`include/uapi/linux/ipv6.h`): the kernel removes IPv6 from a netdev with a smaller MTU.
 const IPV6_MIN_MTU: u32 = 1280;
 
-/// Returns the operations that are still necessary to move every rail into the pod in its `desired` state, rail by
-/// rail. Operations for the pod's other interfaces precede them. Otherwise replies from these interfaces could leave
-/// through a rail.
+/// Returns the operations that are still necessary to give the pod every rail in its `desired` state, rail by rail.
+/// Operations for the pod's other interfaces precede them. Otherwise replies from these interfaces could leave through
+/// a rail.
 pub fn attach(
     attachment: &Attachment,
     observed: &Observed,
@@ -260,7 +260,7 @@ impl Mtu {
     }
 }
 
-/// The netdev from which the pod's netdev gets its link type and its limits.
+/// The desired MTU and IPoIB attributes of a netdev in the pod, and the netdev from which they come.
 struct Medium<'a> {
     /// The moved netdev in its host state, or the child's parent on the host.
     origin: &'a Link,
@@ -270,7 +270,7 @@ struct Medium<'a> {
 }
 
 impl<'a> Medium<'a> {
-    /// Returns the medium of a `child` of `parent`. `mtu` applies if the parent limits the child's MTU.
+    /// Returns the medium of a `child` of `parent`. `mtu` does not apply to an IPoIB child.
     fn of_child(attachment: &Attachment, child: Child, parent: &'a Link, mtu: u32) -> Self {
         let (mtu, ipoib) = match child {
             Child::Macvlan { .. } | Child::Ipvlan { .. } => (Mtu::Exactly(mtu), None),
@@ -329,7 +329,7 @@ fn configure(
     }
     if attachment.rails.len() > 1 {
         // rails can be on one Ethernet segment. If a rail answered ARP for another rail's address, a peer would send
-        // that rail's frames to the wrong RDMA device, which drops them
+        // the other rail's frames to the wrong RDMA device, which drops them
         draft.sysctl("ipv4/arp_ignore", 1);
         draft.sysctl("ipv4/arp_announce", 2);
     }

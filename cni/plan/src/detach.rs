@@ -22,7 +22,7 @@ pub struct Others {
     /// Records of this boot whose devices are not restored yet. A pod can have exchanged names of netdevs. If a netdev
     /// of such a record has a name that this attachment needs, the plan renames that netdev.
     pub unrestored: Vec<Attachment>,
-    /// Other attachments of the same pod, whose children stay.
+    /// Other attachments of the same pod, whose rails stay.
     pub of_pod: Vec<Attachment>,
     /// True if a pod's netdev that has an alias and is no rail stays in the pod, because it may belong to the host.
     /// Only the pod's own DEL removes such a netdev, after the previous DEL has named it in an error.
@@ -47,8 +47,9 @@ pub fn detach(attachment: &Attachment, observed: &Observed) -> Vec<RailPlan> {
 }
 
 /// Plans like [`detach`], with two differences: it takes `others` into account, and plans no change of the attributes
-/// in `given_up`. An element of `given_up` is a rail's index and an attribute. If it is [`Attribute::Netdev`], a netdev
-/// that no namespace has is not an obstacle, although the function's driver could make the netdev again.
+/// in `given_up`. An element of `given_up` is a rail's index and an attribute. With the attribute
+/// [`Attribute::Netdev`], a netdev that no namespace has is not an obstacle, although the function's driver could make
+/// the netdev again.
 pub fn detach_beside(
     attachment: &Attachment,
     others: &Others,
@@ -250,7 +251,7 @@ fn rail_to_host(
             ops.extend(rebind.filter(|_| !given_up.contains(&Attribute::Rebound)));
         }
         if !ops.is_empty() {
-            // the driver makes new devices: the plan continues after the next observation
+            // the plan continues after the next observation, because a rebound driver makes new devices
             return Ok(ops);
         }
     }
@@ -385,7 +386,8 @@ fn temporary_name(
 }
 
 /// Returns the name that the kernel gives to a netdev that returns to the host while another netdev has its name
-/// (`default_device_exit_net()`, `net/core/dev.c`). Returns `None` if a netdev already has the kernel's name.
+/// (`default_device_exit_net()`, `net/core/dev.c`). Returns `None` if a netdev of the host already has the kernel's
+/// name.
 fn kernel_name(link: &Link, observed: &Observed) -> Option<InterfaceName> {
     let name = InterfaceName::try_from(format!("dev{}", link.index)).ok()?;
     observed.host.link(&name).is_none().then_some(name)

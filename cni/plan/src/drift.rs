@@ -153,9 +153,9 @@ fn describe_change(
     }
 }
 
-/// Describes the children in the pod whose mode is not the mode that ADD set, one sentence for each. A pod with
-/// `NET_ADMIN` can change the mode (`macvlan_changelink()`, `drivers/net/macvlan.c`; `ipvlan_nl_changelink()`,
-/// `drivers/net/ipvlan/ipvlan_main.c`).
+/// Describes the macvlan and ipvlan children in the pod whose mode is not the mode that ADD set, one sentence for each.
+/// A pod with `NET_ADMIN` can change the mode (`macvlan_changelink()`, `drivers/net/macvlan.c`;
+/// `ipvlan_nl_changelink()`, `drivers/net/ipvlan/ipvlan_main.c`).
 pub fn of_children(attachment: &Attachment, observed: &Observed) -> Vec<String> {
     let rails = attachment.rails.iter();
     rails.filter_map(|rail| of_child(rail, observed)).collect()

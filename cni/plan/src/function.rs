@@ -11,7 +11,7 @@ use rdma_netns::{Guid, Link, NetnsSide, Observed, Op, Vf, VfSetting, VfSettingKi
 pub(super) struct Function<'a> {
     /// Recorded state.
     known: &'a Vf,
-    /// Present state. `None`: the physical function does not report it.
+    /// Present state. `None`: the physical function does not report this virtual function.
     present: Option<&'a Vf>,
 }
 
@@ -40,8 +40,8 @@ impl<'a> Function<'a> {
         self.before().any(|it| it.guid().is_some())
     }
 
-    /// Returns true if the physical function's driver reports settings of `kind`. A plan sets an unreported setting
-    /// once, because it cannot compare it.
+    /// Returns false if the physical function's driver reports this virtual function without a setting of `kind`. A
+    /// plan sets an unreported setting once, because it cannot compare it.
     pub(super) fn reports(&self, kind: VfSettingKind) -> bool {
         self.present.is_none_or(|vf| vf.setting(kind).is_some())
     }
@@ -83,7 +83,7 @@ pub fn is_unreported(op: &Op, observed: &Observed) -> bool {
 }
 
 /// Returns the operation by which the driver of `rail`'s function, on the host, adopts the configured GUIDs. Returns
-/// `None` if the driver has adopted them.
+/// `None` if the driver has adopted them, or if the function's netdev is not on the host.
 pub(super) fn takes_over(rail: &Rail, host_link: &Link, observed: &Observed) -> Option<Op> {
     rebind(rail, host_link, observed, |setting, own| {
         setting.guid() != Some(own)
@@ -91,7 +91,7 @@ pub(super) fn takes_over(rail: &Rail, host_link: &Link, observed: &Observed) -> 
 }
 
 /// Returns the operation by which the function of `rail`, on the host, loses the pod's GUIDs. `is_to_go` selects the
-/// kinds of GUIDs. Returns `None` if the function has no pod's GUID of these kinds.
+/// kinds of GUIDs. Returns `None` if the function has none of the pod's GUIDs of these kinds.
 pub(super) fn gives_back(
     rail: &Rail,
     host_link: &Link,
@@ -133,8 +133,8 @@ pub type Rebind = (usize, u32, String);
 /// Returns the rails whose drivers must be bound again before other pods may get the devices. There are two cases:
 ///
 /// - The rail is restored (`home`), but its netdev may have upper netdevs in namespaces that `rdma-cni` cannot see.
-/// - The rail is neither on the host nor in the pod. Binding the driver again is the last resort: the driver makes new
-///   devices on the host.
+/// - With `is_last_resort`: a device of the rail is neither on the host nor in the pod. A driver that is bound again
+///   makes new devices on the host.
 ///
 /// In both cases, binding must affect no other devices (`alone()`). Returns no rails if `rebindDriver` is off: a
 /// function that returned to the host when its namespace ended can already have another owner, which has no record.

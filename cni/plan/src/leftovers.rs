@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Objects that a pod made on its devices, and that DEL removes before the devices leave the pod.
+//! Objects that a pod made on its devices, and that a restore removes before the devices leave the pod.
 
 use super::{
     Obstacle, Others,
@@ -10,14 +10,15 @@ use rdma_netns::{Link, LinkChange, NetnsSide, Observed, Op, RdmaDevice};
 use std::slice;
 
 /// Returns the pod's children of its shared netdevs that belong neither to this attachment nor to `of_pod`, the pod's
-/// other attachments. The DEL of the pod's primary interface (`eth0`) ends the pod and removes these children.
-/// Otherwise they would receive other pods' frames as long as the namespace exists. A pod with `NET_ADMIN` can make a
-/// macvlan of the host's netdev: it makes a macvlan of its own child (`macvlan_common_newlink()`,
-/// `drivers/net/macvlan.c`).
+/// other attachments. Returns children only for an attachment of the primary interface (`eth0`), whose DEL means that
+/// the pod ends. The restore removes these children. Otherwise they would receive other pods' frames as long as the
+/// namespace exists. A pod with `NET_ADMIN` can make a macvlan of the host's netdev: it makes a macvlan of its own
+/// child (`macvlan_common_newlink()`, `drivers/net/macvlan.c`).
 ///
-/// A returned child can be a netdev of the host that another plugin moved into the pod. Then the second value of the
-/// pair is the recorded netdev, which has left the host. It has the child's index, or its name is the child's alias:
-/// CNI's host-device stores the host name of a moved netdev in its alias, and the kernel usually keeps the index.
+/// One of these netdevs can be a netdev of the host that another plugin moved into the pod. Then the second value of
+/// the pair is the recorded netdev, which has left the host. It has the child's index, or its name is the child's
+/// alias: CNI's host-device stores the host name of a moved netdev in its alias, and the kernel usually keeps the
+/// index.
 pub(super) fn siblings<'a>(
     attachment: &'a Attachment,
     of_pod: &[Attachment],

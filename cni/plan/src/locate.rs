@@ -202,8 +202,8 @@ fn is_changed(host_link: &Link, link: &Link) -> bool {
 
 /// Returns true if `link` lies on the same netdev as `host_link` did, or has the same veth peer. Without this check a
 /// pod could delete the rail, and make a netdev that leads into the pod with the rail's index, name and hardware
-/// address. Ignores the origin if the lower netdev has left the host, because the kernel reports another origin after
-/// this move.
+/// address. Ignores the origin if none was recorded, or if the lower netdev has left the host: after this move the
+/// kernel reports another origin.
 fn has_origin(
     rail: &Rail,
     host_link: &Link,

@@ -10,8 +10,8 @@ use attachments::{Attachment, Stage};
 use rdma_netns::{Address, Link, Observed, Route};
 
 /// Returns true if a netdev of these `rails` has an address that only DEL can restore after a network manager removed
-/// it. Ignores automatic addresses, because the kernel makes them again. Ignores addresses of DHCP clients, because the
-/// client requests a new lease.
+/// it. Ignores automatic addresses, because the kernel makes them again. Ignores a netdev with an address of a DHCP
+/// client, because the client requests a new lease.
 pub fn has_to_outlast(attachment: &Attachment, rails: &[usize]) -> bool {
     let mut host_links = host_links(attachment, rails);
     host_links.any(|link| set(link).next().is_some() && !is_leased(link))

@@ -111,7 +111,7 @@ pub fn divert(attachment: &mut Attachment, observed: &Observed) {
     }
 }
 
-/// Returns the networks to which rails have routes in the main table.
+/// Returns the networks to which rails have routes in the main table. Omits link-local networks.
 fn networks(rails: &[Rail]) -> Vec<IpNetwork> {
     let mut networks = vec![];
     for given in rails.iter().map(|rail| &rail.assigned) {
@@ -133,7 +133,8 @@ fn networks(rails: &[Rail]) -> Vec<IpNetwork> {
     networks
 }
 
-/// Returns a rule for each lasting address of `link`. Omits an address that a rule of another program selects.
+/// Returns a rule for each lasting address of `link` in the family of `network`. Omits an address that a rule of
+/// another program selects.
 fn rules(link: &Link, network: IpNetwork, table: u32, pod: &Namespace) -> Vec<Rule> {
     let is_free = |ip: IpAddr| {
         let mut rules = pod.rules.iter();
@@ -175,8 +176,8 @@ fn ways(link: &Link) -> impl Iterator<Item = &Route> {
     link.routes.iter().filter(lasts)
 }
 
-/// Returns the operations that are still necessary for the pod's other interfaces. Omits interfaces that are down,
-/// that no longer exist, or that lack their recorded address.
+/// Returns the operations that are still necessary for the pod's other interfaces. Omits interfaces that are down or no
+/// longer exist, and rules for addresses that an interface has lost.
 pub fn attach_other_interfaces(attachment: &Attachment, observed: &Observed) -> Vec<Op> {
     let mut ops = vec![];
     let Some(pod) = &observed.pod else {

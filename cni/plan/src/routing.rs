@@ -149,8 +149,9 @@ pub fn connected(address: &Address) -> Option<Route> {
     })
 }
 
-/// Raises the metrics of `routes` above the metrics of `present` routes. All routes to a destination are raised by the
-/// same amount, to keep their order and intended multipath routes.
+/// Raises the metrics of `routes` above the metrics of `present` routes to the same destination, and to at least
+/// `behind`. All routes to a destination are raised by the same amount, to keep their order and intended multipath
+/// routes.
 fn raise_metrics(routes: &mut [Route], present: &[Route], behind: u32) {
     let before = routes.to_vec();
     for route in routes {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Plans how the host's other netdevs keep their default routers.
 //!
-//! When a program writes `forwarding` of one netdev, even its present value, the kernel drops every advertised default
-//! router of the namespace. The kernel keeps the default routers of netdevs whose `accept_ra` is 2
+//! When a program switches `forwarding` of one netdev on, even if it is on already, the kernel drops every advertised
+//! default router of the namespace. The kernel keeps the default routers of netdevs whose `accept_ra` is 2
 //! (`addrconf_fixup_forwarding()`, `net/ipv6/addrconf.c`; `__rt6_purge_dflt_routers()`, `net/ipv6/route.c`). So the
 //! plan sets `accept_ra` to 2 before the change, and restores it afterwards. On a netdev without forwarding, 2 has the
 //! same effect as 1 (`ipv6_accept_ra()`, `include/net/ipv6.h`).

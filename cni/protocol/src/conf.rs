@@ -132,7 +132,8 @@ pub fn decode(stdin: &[u8]) -> Result<Map<String, Value>, ConfError> {
     }
 }
 
-/// Returns the `cniVersion` of a configuration, or 0.1.0 if the field is missing (specification, section 1).
+/// Returns the `cniVersion` of a configuration, or 0.1.0 if the field is missing or no string (specification, section
+/// 1).
 pub fn version_text(raw: &Map<String, Value>) -> &str {
     raw.get("cniVersion")
         .and_then(Value::as_str)
@@ -140,11 +141,11 @@ pub fn version_text(raw: &Map<String, Value>) -> &str {
 }
 
 impl Network {
-    /// Checks the fields that every plugin has. DEL and GC ignore wrong values of all fields but `name`. GC also
-    /// returns an error for a wrong list of valid attachments ([`Mistakes`]).
+    /// Checks the fields that every plugin has. DEL ignores all wrong values but `name`. GC ignores all but `name` and
+    /// the list of valid attachments ([`Mistakes`]).
     ///
     /// # Errors
-    /// A value is wrong, and the verb of `mistakes` does not ignore it.
+    /// `raw` is a whole CNI list, or the verb of `mistakes` does not ignore a wrong value.
     pub fn parse(raw: &Map<String, Value>, mistakes: &mut Mistakes) -> Result<Self, ConfError> {
         if raw.get("plugins").is_some_and(Value::is_array) && !raw.contains_key("type") {
             return Err(ConfError::List);

@@ -104,7 +104,7 @@ pub enum EnvironmentError {
         /// All missing variables.
         variables: Vec<&'static str>,
     },
-    /// A value breaks a rule of the specification.
+    /// A value is invalid.
     #[error("{variable}={value:?}: {reason}")]
     Invalid {
         /// Name of the variable.

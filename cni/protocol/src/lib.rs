@@ -10,7 +10,7 @@
 //! | [`mistakes`] | the verbs that ignore a wrong value |
 //! | [`result`] | the result of ADD, in the format of the configuration's version |
 //! | [`version`], [`code`] | versions and error codes of the specification |
-//! | [`lock`] | file locks with a time limit |
+//! | [`lock`] | file locks |
 //! | [`state_file`] | files of the state directories, opened safely even if another kind of file is at their path |
 //! | [`room`] | the check of STATUS that a directory is writable |
 //! | [`run`] | one run of another program, with a deadline |

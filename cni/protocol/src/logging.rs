@@ -30,8 +30,8 @@ impl Write for Both {
     }
 }
 
-/// Starts logging. Each line begins with `program` and its context: verb, container, pod. A verb repeats its steps
-/// while it waits, so a process logs each warning only once.
+/// Starts logging. Each line begins with `program`, the process id and the context: verb, attachment, pod. A verb
+/// repeats its steps while it waits, so a process logs each warning only once.
 pub fn start(program: &'static str, settings: &Log, environment: &Environment) {
     let context = context(environment);
     let warnings = Mutex::new(BTreeSet::new());
@@ -72,7 +72,7 @@ pub fn start(program: &'static str, settings: &Log, environment: &Environment) {
 }
 
 /// Returns one line of a program's log. `head` contains the program and its context. Escapes control characters,
-/// because names of pods and processes can contain newlines.
+/// because names from outside, for example of processes, can contain newlines.
 pub fn line(head: &str, level: log::Level, message: &fmt::Arguments<'_>) -> String {
     let level = level.as_str().to_ascii_lowercase();
     one_line(&format!("{head}: {level}: {message}")).into_owned()

@@ -39,7 +39,7 @@ impl Memory {
     }
 
     fn heap(&self) -> MutexGuard<'_, Dlmalloc> {
-        // dlmalloc does not panic while its state is inconsistent
+        // a poisoned lock is usable: dlmalloc does not panic while its state is inconsistent
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -71,11 +71,11 @@ unsafe impl GlobalAlloc for Memory {
     }
 }
 
-/// Makes the kernel map all pages that an ADD needs, by two calls. Otherwise the first access to each page causes a
-/// fault. These faults took a twelfth of an ADD's time. Linux before 5.14 has no `MADV_POPULATE_WRITE`: the call fails,
-/// and the kernel maps the pages one by one.
+/// Makes the kernel map the pages that an ADD of one rail needs, by two calls. Otherwise the first access to each page
+/// causes a fault. These faults took a twelfth of an ADD's time. Linux before 5.14 has no `MADV_POPULATE_WRITE`: the
+/// call fails, and the kernel maps the pages one by one.
 pub fn populate() {
-    // freed at once, so the next allocations use the block's pages
+    // freed when this function returns, so the next allocations use the block's pages
     let heap = Vec::<u8>::with_capacity(HEAP);
     have_pages(heap.as_ptr(), HEAP);
     let here = 0_u8;

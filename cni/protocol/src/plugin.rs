@@ -83,8 +83,8 @@ pub type Verb<'a> =
     dyn Fn(&Environment, Map<String, Value>, &mut dyn Write) -> Result<(), Failure> + 'a;
 
 impl Plugin {
-    /// Runs one verb and returns the exit code. `output` gets the result, or the error object of CNI. Answers VERSION
-    /// itself, and calls `verb` for other verbs.
+    /// Runs one verb, or prints the version or the help text. Returns the exit code. `output` gets the result, or the
+    /// error object of CNI. This function answers VERSION itself, and calls `verb` for other verbs.
     pub fn run(
         &self,
         input: Input,
@@ -123,7 +123,7 @@ impl Plugin {
         }
     }
 
-    /// Runs one verb without arguments, for a program that contains this plugin.
+    /// Runs one verb like [`Plugin::run`], for a program that contains this plugin. Reads no arguments.
     ///
     /// # Errors
     /// The failure of the verb, which is also written to `output`. The caller logs it.

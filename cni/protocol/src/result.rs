@@ -103,7 +103,8 @@ pub fn route(route: &Value, version: SpecVersion) -> Value {
     route
 }
 
-/// Adds `addresses` to the pod's interface `name`, each with the router of its network.
+/// Adds `addresses`, each with an optional gateway, to the pod's interface `name` in `result`. Changes nothing if
+/// `result` lacks this interface.
 pub fn add_addresses(
     result: &mut Value,
     name: &str,

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One run of another program. This process kills the program at its deadline. The kernel kills the program when this
-//! process ends.
+//! One run of another program, with a deadline.
 
 use nix::{
     errno::Errno,
@@ -18,11 +17,12 @@ use std::{
 const POLL: Duration = Duration::from_micros(500);
 
 /// Runs `program` with `input` on its standard input. Returns its exit status and standard output. Kills the program at
-/// `deadline`. The kernel also kills the program when this process ends. Otherwise an IPAM ADD could outlive its DEL,
-/// and would then lease an address to a deleted pod.
+/// `deadline`. The kernel also kills the program when the calling thread ends. Otherwise an IPAM ADD could outlive the
+/// DEL of its pod, and would then lease an address to a deleted pod.
 ///
 /// # Errors
-/// The program cannot be started, or it did not end before `deadline` ([`io::ErrorKind::TimedOut`]).
+/// `TimedOut`: the program did not end, or did not close standard output, before `deadline`. Other kinds: a system call
+/// fails.
 pub fn until(
     deadline: Instant,
     mut program: Command,
@@ -39,10 +39,10 @@ pub fn until(
     let mut child = program.spawn()?;
     let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
     let input = input.to_vec();
-    // the thread is not joined: it may never end, because a child of the plugin can keep standard input open without
+    // the thread is not joined: it may never end, because a child of the program can keep standard input open without
     // reading
     let writer = thread::Builder::new().spawn(move || {
-        // writing fails if the plugin ends without reading its input: its result has the reason
+        // writing fails if the program ends without reading: the program's output has the reason
         let _ = stdin.map(|mut stdin| stdin.write_all(&input));
     });
     let ended = writer
@@ -65,7 +65,7 @@ fn wait(child: &mut Child, deadline: Instant) -> io::Result<ExitStatus> {
     }
 }
 
-/// Reads standard output to the end.
+/// Reads `stdout` to the end, at most until `deadline`.
 fn read(stdout: Option<ChildStdout>, deadline: Instant) -> io::Result<Vec<u8>> {
     let mut output = vec![];
     let Some(mut stdout) = stdout else {

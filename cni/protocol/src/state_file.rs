@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Opens files of the state directories safely. A user may have put another kind of object at a file's path: a link, a
-//! pipe without a writer, a device, a file of a gigabyte. The functions then do not wait, do not follow the link, and
-//! do not read without a limit.
+//! pipe without a writer, a device, a file of a gigabyte. The functions then do not wait, and do not read without a
+//! limit. Only [`read_linked`] follows a link.
 
 use fnv::FnvHasher;
 use nix::libc::{ELOOP, ENXIO, O_NOCTTY, O_NOFOLLOW, O_NONBLOCK, makedev};
@@ -41,8 +41,8 @@ impl FileError {
         self.kind() == io::ErrorKind::TimedOut
     }
 
-    /// Returns true if the error means that no file can be created: the disk is full or read-only, or a part of the
-    /// path is a file instead of a directory.
+    /// Returns true if the error means that no file can be created: the disk or the quota is full, the file system is
+    /// read-only, or a part of the path is no directory.
     pub fn lacks_room(&self) -> bool {
         matches!(
             self.kind(),
@@ -54,7 +54,7 @@ impl FileError {
     }
 }
 
-/// Returns the names in `directory`. Returns none if the directory does not exist.
+/// Returns the names in `directory`. Returns an empty set if the directory does not exist.
 ///
 /// # Errors
 /// The directory cannot be read.
@@ -84,20 +84,20 @@ pub const LONGEST_NAME: usize = 240;
 const AT_ONCE: i32 = O_NONBLOCK | O_NOCTTY;
 
 /// Sets a umask, so that the modes in this code apply whatever umask the process has inherited. Directories get 0755,
-/// and files get the given mode without write permission for other users. Programs that this process starts inherit the
-/// umask.
+/// and files get the given mode without write permission for group and others. Programs that this process starts
+/// inherit the umask.
 pub fn set_umask() {
     umask(Mode::S_IWGRP | Mode::S_IWOTH);
 }
 
-/// Returns `name` as a name for a file or directory. Another program may have chosen `name`. A name of at most
-/// [`LONGEST_NAME`] bytes stays unchanged.
+/// Returns `name`, which another program may have chosen, as a name for a file or directory of at most [`LONGEST_NAME`]
+/// bytes ([`shortened`]).
 pub fn file_name(name: &str) -> Cow<'_, str> {
     shortened(name, LONGEST_NAME)
 }
 
-/// Returns `name` in at most `longest` bytes. Cuts a longer name, and appends `~` and 16 digits of a hash of the whole
-/// name. Every version of every program computes the same hash.
+/// Returns `name` in at most `longest` bytes. Cuts a longer name, and appends `~` and the FNV hash of the whole name in
+/// 16 hexadecimal digits. Every version of every program computes the same hash.
 pub fn shortened(name: &str, longest: usize) -> Cow<'_, str> {
     if name.len() <= longest {
         return Cow::Borrowed(name);
@@ -192,7 +192,8 @@ pub fn renew(path: &Path, mode: u32) -> io::Result<File> {
 /// or the whole new text. With `at_once`, the new text is on disk when this function returns.
 ///
 /// # Errors
-/// A system call fails. The old file is unchanged if any call except the sync of the directory failed.
+/// A system call fails, or the path of the temporary file is a directory. If only the sync of the directory failed,
+/// `path` already has the new text. After any other failure the old file is unchanged.
 pub fn replace(path: &Path, text: &[u8], at_once: bool) -> io::Result<()> {
     let temporary = path.with_added_extension("new");
     let write = || {
@@ -277,7 +278,8 @@ mod tests {
         path::PathBuf,
     };
 
-    /// Returns all kinds of files that can be at a path, each with the error for reading and the error for writing.
+    /// Returns paths of links, special files, a directory and a file that is too large. Each has the error of reading,
+    /// and the error of writing (empty: none).
     fn places(directory: &Path) -> Vec<(PathBuf, &'static str, &'static str)> {
         let at = |name: &str| directory.join(name);
         let link = "it is a symbolic link, which is not followed";
@@ -391,7 +393,7 @@ mod tests {
         assert_eq!(fs::metadata(&other).expect("a file").nlink(), 1);
     }
 
-    /// The file has the size 0, like all files of procfs.
+    /// `/proc/self/status` has the size 0.
     #[test]
     fn a_file_without_a_size_is_read() {
         let read = read(Path::new("/proc/self/status")).expect("a file");

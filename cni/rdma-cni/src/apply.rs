@@ -211,7 +211,7 @@ impl<K: Kernel> Desired for Attached<'_, K> {
 }
 
 /// Waits until `/dev/infiniband` has the character devices of the moved RDMA devices. Logs each RDMA device whose
-/// character devices got new numbers in the move.
+/// character devices got new names in the move.
 pub fn check_char_devices<K: Kernel>(
     kernel: &K,
     pod: &K::Pod,

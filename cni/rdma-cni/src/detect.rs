@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Field `detect` of an entry without devices. Such an entry records the runtime's calls of ADD and DEL. The daemon
-//! puts it into the network's own directory to find out whether the runtime calls the directory's plugins
-//! (`conflist::placement`). If `rdma-cni` cannot record the call, the pod still starts, and the daemon does not change
-//! the list.
+//! Field `detect` of an entry without devices. With such an entry, `rdma-cni` only records the runtime's calls of ADD
+//! and DEL. The daemon puts the entry into the network's own directory to find out whether the runtime calls the
+//! directory's plugins (`conflist::placement`). If `rdma-cni` cannot record the call, the pod still starts, and the
+//! daemon does not change the list.
 
 use cni_protocol::{Command, Environment, result};
 use network_conf::Conf;
@@ -13,7 +13,8 @@ use std::{fs::File, io, path::Path};
 /// Default directory in which libcni caches results.
 const RESULT_CACHE: &str = "/var/lib/cni/results";
 
-/// Records a call of ADD or DEL, and returns the reply to the runtime. Returns `None` for verbs without a reply.
+/// Records a call of ADD, or of a DEL that ends a running pod. Returns the reply to the runtime, or `None` for verbs
+/// without a reply.
 pub(crate) fn answer<K: Kernel>(
     kernel: &K,
     conf: &Conf,

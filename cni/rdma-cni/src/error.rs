@@ -149,7 +149,7 @@ pub enum Cause {
     /// SMC-R failed, and the pod requires it.
     #[error(transparent)]
     Smc(Box<SmcError>),
-    /// The record or the rails file could not be written.
+    /// The state directory cannot be used, for example to write the record or the rails file.
     #[error(transparent)]
     State(#[from] StoreError),
     /// The result could not be written.

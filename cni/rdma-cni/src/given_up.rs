@@ -67,7 +67,8 @@ pub fn note(root: &Path, attachment: &Attachment, restored: &Restored) -> Vec<La
         lacks.extend(note.lacks.iter().cloned());
         let done = match note.lacks.is_empty() {
             true => remove(root, &host_link.name),
-            // the note is unchanged: while the verb waits for one rail, it checks the other rails again and again
+            // an unchanged note is not written again: while the verb waits for one rail, it checks the other rails
+            // repeatedly
             false if note.lacks == before => Ok(()),
             false => write(root, &note),
         };

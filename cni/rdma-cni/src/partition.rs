@@ -69,8 +69,8 @@ pub fn log(conf: &Conf, attachment: &Attachment) {
     }
 }
 
-/// Removes IPoIB children that are on the host and have no record. The kernel returns such a child after DEL if a
-/// process kept the pod's namespace open during DEL. The caller holds the node's lock.
+/// Removes `rdma-cni`'s IPoIB children that are on the host and have no record. The kernel returns such a child after
+/// DEL if a process kept the pod's namespace open during DEL. The caller holds the node's lock.
 pub fn remove_orphans<K: Kernel>(node: &Node<'_, K>, observed: &Observed) -> Result<(), Error> {
     let ipoib = observed.host.links.iter();
     let ipoib = ipoib.filter(|it| matches!(it.child, Some(Child::Ipoib { .. })));

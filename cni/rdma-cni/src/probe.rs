@@ -33,8 +33,8 @@ impl Budget {
     }
 }
 
-/// Probes all addresses that `attachment` will have. Addresses of a netdev that cannot send probes count as free. This
-/// function then logs a warning.
+/// Probes all addresses that `attachment` will have. Addresses that cannot be probed count as free. This function logs
+/// the reason.
 pub fn conflicts<K: Kernel>(
     kernel: &K,
     pod: &K::Pod,

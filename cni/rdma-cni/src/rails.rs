@@ -197,7 +197,7 @@ pub fn text(pod: Option<&str>, key: &Key, others: Vec<Value>, own: Vec<Value>) -
         Ok::<_, serde_json::Error>(text.bytes)
     };
     let all = others.into_iter().chain(own.iter().cloned()).collect();
-    // a write to memory cannot fail
+    // the second write cannot fail, because it has no size limit
     written(all, LARGEST)
         .or_else(|_| written(own, usize::MAX))
         .unwrap_or_default()
@@ -358,7 +358,8 @@ mod tests {
         assert_eq!(fs::read_to_string(elsewhere.join(FILE)).unwrap(), "");
     }
 
-    /// A pod has created a directory with content, or a link to another directory, at the path of a file.
+    /// A pod has created a directory at the file's path. The directory contains a directory, and a link to a directory
+    /// of the host.
     #[test]
     fn a_planted_directory_is_replaced_and_removed() {
         let state = tempfile::tempdir().unwrap();

@@ -157,7 +157,7 @@ fn a_single_configuration_stays_and_its_list_follows_it() {
     let obstacle = carried_out(&mut files, &mut placed).expect_err("broken");
     assert!(matches!(obstacle, Obstacle::Broken { .. }));
     assert!(text(&files).is_some());
-    // a list replaces the single configuration
+    // a list that sorts before the single configuration: the runtime uses this list
     files[at].1 = TERWAY.into();
     files.push(("05-a.conflist".into(), FLANNEL.into()));
     carried_out(&mut files, &mut placed).expect("placed");
@@ -211,7 +211,7 @@ fn plugins_that_others_put_into_our_list_stay() {
     );
     carried_out(&mut files, &mut placed).expect("placed");
     assert_eq!(types(&list(&files)), ["terway", "istio-cni", "rdma-cni"]);
-    // if another program also adds our plugin, the runtime calls it once
+    // another program also adds our plugin: the plan makes our list again, so the runtime calls our plugin once
     let mut twice = theirs.clone();
     let plugins = twice["plugins"].as_array_mut().expect("a list");
     plugins.push(serde_json::json!({"type": "rdma"}));
@@ -249,7 +249,7 @@ fn multus_is_followed_to_its_configured_network() {
         let text = find(&files, "10-flannel.conflist").expect("the list");
         assert!(text.contains("rdma-cni"), "{text}");
     }
-    // the list made from the single configuration has the requested entry
+    // Multus calls the list that this project made from a single configuration: our entry stays in this list
     let list = "/etc/cni/net.d/10-terway+rdma-cni.conflist";
     let mut files = vec![("10-terway.conf".to_owned(), TERWAY.to_owned())];
     let mut placed = BTreeSet::new();
@@ -260,8 +260,8 @@ fn multus_is_followed_to_its_configured_network() {
         (place.file.as_str(), files.len()),
         ("10-terway+rdma-cni.conflist", 3)
     );
-    // Multus calls a network without a file, a network's list, or a single configuration, which on OpenShift is in
-    // another directory
+    // `clusterNetwork` is a name without a file, the name of a list without our entry, or the path of a single
+    // configuration, which on OpenShift is in another directory: our entry gets into a list beside Multus' file
     let elsewhere = "/host/run/multus/cni/net.d/10-ovn-kubernetes.conf";
     for network in ["gone", "cbr0", "/etc/cni/net.d/10-terway.conf", elsewhere] {
         let mut files = vec![

@@ -106,7 +106,7 @@ fn the_programs_are_those_that_a_runtime_and_plugins_search() {
             "azure-bridge.conflist",
             &["azure-vnet", "azure-vnet-ipam", "portmap"][..],
         ),
-        // the IPAM of these plugins is no program
+        // the IPAM type of this plugin has no program
         ("azure-overlay.conflist", &["azure-vnet", "portmap"]),
         (
             "calico.conflist",

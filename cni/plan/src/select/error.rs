@@ -12,8 +12,8 @@ pub enum SelectError {
         "no device on this node is {0}; ip link and rdma link list the devices: correct the configuration, or load the driver"
     )]
     NotFound(String),
-    /// The host needs every matching device, or the device is no network device. The configuration selects devices by a
-    /// pattern, and not by name.
+    /// The configuration selects devices by a pattern, and the pattern matches only devices that the host needs or that
+    /// are no network devices.
     #[error(
         "no device on this node is {selectors} and free to move: {passed_over}; name the device literally, with \
          mode \"move\", to move it nevertheless"
@@ -114,7 +114,7 @@ pub enum SelectError {
          shared` at boot (module option ib_core netns_mode=1), or move devices that are no bonds"
     )]
     Exclusive(InterfaceName),
-    /// The kernel accepts no children on the netdev.
+    /// The pod cannot get a child of the netdev.
     #[error("{link} cannot be shared: {reason}")]
     CannotShare {
         /// The netdev.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Uses of a device by the host. ADD moves a device that the host uses only if the configuration names the device
 //! literally with `mode` `move`. A shared device always stays on the host, so a pattern of names selects it even if the
-//! host uses it.
+//! host needs it, but not if it is another netdev's port.
 
 use super::SelectError;
 use network_conf::{Mode, selector::Selector};

@@ -328,7 +328,7 @@ impl<'a> Chosen<'a> {
     }
 }
 
-/// Returns an error if another attachment has a device at `address`, or an interrupted DEL left it on the host.
+/// Returns an error if another attachment has moved a device at `address` and has not restored it.
 fn check_holders(address: &DeviceAddress, others: &[Attachment]) -> Result<(), SelectError> {
     let holds = |rail: &&Rail| {
         rail.host_link

@@ -228,8 +228,8 @@ pub(super) fn apart(rails: &[Rail]) -> Result<(), SelectError> {
     }
 }
 
-/// Returns an error if kubelet gives `link` to one pod only, and another pod has a child of `link` or of another netdev
-/// of the RDMA device `rdma`. `link` cannot be moved, so even a single pod gets a child of it.
+/// Returns an error if another attachment has a child of `link`, or of another netdev of the RDMA device `rdma`. The
+/// caller checks this for a device that kubelet gives to one pod only, but that cannot be moved.
 pub(super) fn alone(
     (link, rdma): (&Link, Option<&RdmaDevice>),
     others: &[Attachment],

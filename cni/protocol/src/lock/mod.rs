@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! File locks with a time limit. Only root can open the lock files.
+//! File locks. Every wait for a lock has a time limit, except in [`hold`].
 
 use crate::state_file;
 use std::{
@@ -27,11 +27,11 @@ pub const LIMIT: Duration = Duration::from_secs(30);
 /// error that names the lock's holder.
 pub const VERB_LIMIT: Duration = Duration::from_secs(60);
 
-/// Minimum time for which a failed ADD waits for a lock before it restores devices, even after the verb's time limit.
-/// With less time, ADD would often leave the devices in the pod, because moves for other pods hold the lock.
+/// Minimum time limit for the lock that a failed ADD needs to restore devices, even after [`VERB_LIMIT`]. With less
+/// time, ADD would often leave the devices in the pod, because verbs of other pods have the lock.
 pub const UNDO_LIMIT: Duration = Duration::from_secs(15);
 
-/// Minimum time to wait for a lock after the verb's time limit. Usually a holder releases the lock within this time.
+/// Minimum time limit for one lock, even after [`VERB_LIMIT`]. Usually a holder releases the lock within this time.
 const LEAST: Duration = Duration::from_secs(1);
 
 /// Interval between two tries of a process that cannot start a thread for the wait.
@@ -82,7 +82,7 @@ impl Patience {
         Self::until(self.until.max(Instant::now() + least))
     }
 
-    /// Waits for the lock of `file`, at most [`LIMIT`].
+    /// Waits for the lock of `file` until this limit, but at least one second and at most [`LIMIT`].
     ///
     /// # Errors
     /// Returns the errors of [`wait`].
@@ -120,7 +120,7 @@ pub fn protect(file: &File) -> io::Result<()> {
     }
 }
 
-/// Takes the lock of `file`. Returns `None` if another process has it.
+/// Takes the lock of `file`. Returns `None` if the file is already locked.
 ///
 /// # Errors
 /// The system call fails.
@@ -128,7 +128,7 @@ pub fn attempt(file: File) -> io::Result<Option<Held>> {
     Ok(takes(&file)?.then_some(file).map(Held))
 }
 
-/// Takes the lock of `file` without waiting. Returns false if another process has it.
+/// Takes the lock of `file` without waiting. Returns false if the file is already locked.
 fn takes(file: &File) -> io::Result<bool> {
     match file.try_lock() {
         Ok(()) => Ok(true),
@@ -140,7 +140,7 @@ fn takes(file: &File) -> io::Result<bool> {
 /// Waits for the lock of `file`, at most `limit`.
 ///
 /// # Errors
-/// `TimedOut` after `limit`, with a text that names the holder ([`is_kept`]). Other errors come from the system calls.
+/// `TimedOut` after `limit`: the text names the last observed holder. Other errors come from the system calls.
 pub fn wait(file: File, limit: Duration) -> io::Result<Held> {
     if takes(&file)? {
         return Ok(Held(file));
@@ -157,7 +157,7 @@ pub fn wait(file: File, limit: Duration) -> io::Result<Held> {
 }
 
 /// Starts a thread that waits for the lock of `file` in the kernel's queue. The queue is fair, but has no time limit.
-/// Returns true if the thread got the lock in time. Returns `None` if the process cannot start a thread.
+/// Returns true if the thread got the lock in time. Returns `None` if it cannot start the thread.
 fn in_queue(file: &File, watch: &mut Watch) -> Option<io::Result<bool>> {
     let waiting = file.try_clone().ok()?;
     let (sender, receiver) = mpsc::sync_channel(0);
@@ -206,7 +206,7 @@ pub fn hold(path: &Path, open: impl Fn() -> io::Result<File>) -> io::Result<Held
     }
 }
 
-/// Returns true if `path` still leads to the lock file `file`. Returns false if the last holder has removed the file.
+/// Returns true if `path` still leads to the lock file `file`. An earlier holder may have removed or replaced it.
 pub fn is_still(file: &File, path: &Path) -> bool {
     let id = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
     match (file.metadata(), fs::metadata(path)) {

@@ -32,7 +32,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Starts to observe the lock of `file`. This process waits for the lock from now on, at most `limit`.
+    /// Returns a watch of the lock of `file` for a wait that starts now and lasts at most `limit`.
     pub(super) fn begin(file: Metadata, limit: Duration) -> Self {
         let now = Instant::now();
         Self {
@@ -75,12 +75,12 @@ impl Watch {
     }
 }
 
-/// Other processes had the lock until the time limit.
+/// The error of a wait: other processes had the lock until the time limit.
 #[derive(Debug)]
 pub(super) struct Busy {
-    /// The last holder, as text for messages. `None`: `/proc/locks` shows no process of this PID namespace.
+    /// The last observed holder, as text for messages. `None`: `/proc/locks` showed no holder in this PID namespace.
     by: Option<String>,
-    /// True if the same process had the lock all the time.
+    /// True if all observations found the same process.
     is_one: bool,
     seconds: u64,
 }
@@ -105,8 +105,9 @@ impl fmt::Display for Busy {
 
 impl Error for Busy {}
 
-/// Returns true if `error` means that one process had the lock during the whole wait. Another wait would then probably
-/// fail too. Returns false if several processes had the lock in turn: another wait can succeed.
+/// Returns true if `error` or one of its sources means that one process had the lock during the whole wait. Another
+/// wait would then probably fail too. Returns false if several processes had the lock in turn: another wait can
+/// succeed.
 pub fn is_kept(error: &(dyn Error + 'static)) -> bool {
     let mut next = Some(error);
     while let Some(error) = next {

@@ -387,9 +387,9 @@ struct Made {
 }
 
 /// Executes the plans of all rails. If an operation fails and later operations depend on it, the rail's plan ends.
-/// Other failed operations are skipped, so a refused alias does not keep a NIC down. First, one deletion removes all
-/// children. The netdevs in `spared` keep their default routers. If `spared` could not be recorded, operations that
-/// would drop these routers fail.
+/// Other failed operations are skipped, so a refused alias does not keep a NIC down. First tries to remove all children
+/// by one deletion. The netdevs in `spared` keep their default routers. If `spared` could not be recorded, operations
+/// that would drop these routers fail.
 fn make<K: Kernel>(
     kernel: &K,
     pod: Option<&K::Pod>,
@@ -456,8 +456,8 @@ fn sparing<K: Kernel>(kernel: &K, spared: &[Spared], op: &Op) -> Result<(), OpEr
     done
 }
 
-/// Removes the children of several rails by one deletion. Returns false if the kernel refuses the deletion. Then each
-/// rail's own plan removes its child and reports errors.
+/// Removes the children of several rails by one deletion. Returns false if `ops` is empty, or if the kernel refuses an
+/// operation. Then each rail's own plan removes its child and reports errors.
 fn remove_together<K: Kernel>(kernel: &K, pod: Option<&K::Pod>, ops: &[Op]) -> bool {
     let made = ops.iter().try_for_each(|op| {
         log::debug!("{op}");

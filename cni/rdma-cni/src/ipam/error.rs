@@ -24,7 +24,7 @@ pub enum IpamError {
         /// The searched directories of `CNI_PATH`.
         path: String,
     },
-    /// The program could not be run.
+    /// The program could not be run, or exceeded its time limit.
     #[error("cannot run IPAM plugin {program:?}: {source}")]
     Run {
         /// The program.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A directory that pods may mount, and in which they may write as root. This module opens every name relative to its
-//! directory, and follows no links.
+//! A directory that pods may mount, and in which they may write as root. This module opens every name in such a
+//! directory relative to the directory, and follows no links.
 
 use super::LARGEST;
 use cni_protocol::lock::{self, Held, Patience};
@@ -96,7 +96,7 @@ impl Directory {
         Ok(Some(text))
     }
 
-    /// Creates the file `name` with `text`, and replaces an old file. Other programs can open the file only when it is
+    /// Creates the file `name` with `text`, and replaces an old file. Other users can open the file only when it is
     /// complete.
     pub(super) fn write(&self, name: &str, text: &[u8], mode: u32) -> io::Result<()> {
         self.remove(name)?;

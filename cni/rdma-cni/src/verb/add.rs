@@ -181,8 +181,8 @@ struct Started {
 
 /// Runs the steps that need the node's lock: recovery, selection, record, move. Releases the addresses of recovered
 /// attachments after it has released the lock. If the selection depends on the ports of all RDMA devices, queries these
-/// ports without the lock, and then repeats the steps. If the selection by these ports fails, it is repeated once,
-/// because another attachment may have got or released devices meanwhile.
+/// ports without the lock, and then repeats the steps. If the selection by these ports fails, it is repeated once if
+/// the attachments that have devices have changed meanwhile.
 fn begin<K: Kernel>(
     node: &Node<'_, K>,
     request: (&Choice<'_>, SmcRequirement),
@@ -374,7 +374,7 @@ fn finish<K: Kernel>(
         let conflict = probe::overheard(node.kernel, pod, attachment);
         conflict.map_or(Ok(()), |it| Err(ApplyError::TakenMeanwhile(it)))?;
     }
-    // the record's phase is still `attaching`, so a failure of this step restores the devices
+    // the record's phase is still `attaching`: if this process is killed in this step, recovery restores the devices
     claims::joined(node, attachment, choice, &observed)
         .map_err(|error| Cause::Claim(Box::new(error)))?;
     attachment.phase = Phase::Attached;

@@ -124,7 +124,8 @@ fn without_record<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error>
     first.map_or(Ok(()), |error| Err(Error::Release(error)))
 }
 
-/// Returns the rail names of the pod's other attachments. DEL must not release leases under these names.
+/// Returns the rail names in the readable records of the pod's other attachments to the network. DEL must not release
+/// leases under these names.
 fn names_of_others<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Vec<InterfaceName> {
     let keys = node.store.keys(Some(&key.network)).unwrap_or_default();
     let others = keys
@@ -182,7 +183,7 @@ fn named_by_runtime<K>(node: &Node<'_, K>) -> Option<InterfaceName> {
     (only["name"] == *name).then_some(name)
 }
 
-/// Restores the pod's devices after the record was lost. Finds netdevs in the pod by the configuration's names. A
+/// Restores the pod's devices if the record is unreadable. Finds netdevs in the pod by the configuration's names. A
 /// netdev gets its old name if the configuration contains it. Otherwise it gets the name that the kernel gives to
 /// netdevs of an ended namespace.
 fn salvage<K: Kernel>(
@@ -269,7 +270,8 @@ fn lost_rails<K>(node: &Node<'_, K>, observed: &Observed) -> Vec<Rail> {
     rails
 }
 
-/// Returns the shared netdev on the host that is the parent of `link`. Returns `None` if `link` is no child.
+/// Returns the record of the child `link` and its parent on the host. Returns `None` if `link` is no child, or if the
+/// host does not have the parent.
 fn shared_again(observed: &Observed, link: &Link) -> Option<Shared> {
     let child = link.child?;
     let parent = observed.host.link_by_index(link.lower?)?;

@@ -23,8 +23,8 @@ pub fn gc<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
     gc_within(node, LIMIT)
 }
 
-/// Runs [`gc`]. Waits at most `time` for the locks of each attachment, as a DEL does. If one process held a lock for
-/// all of `time`, waits for later locks only for the rest of the verb's time.
+/// Runs [`gc`]. Each attachment gets `time` for its locks, even after the verb's time limit. After one process has held
+/// a lock for all of `time`, later attachments get only the rest of the verb's time.
 pub fn gc_within<K: Kernel>(node: &Node<'_, K>, mut time: Duration) -> Result<(), Error> {
     node.conf.network.since("GC", SpecVersion::V1_1_0)?;
     let Some(valid) = &node.conf.network.valid_attachments else {
@@ -78,9 +78,9 @@ fn is_kept(error: &Error) -> bool {
     matches!(error, Error::State(error) | Error::Unfinished(error) if lock::is_kept(error))
 }
 
-/// Returns the list of valid attachments for IPAM. Each has its rails' names in place of `CNI_IFNAME`, because IPAM
-/// stores leases under rail names. An attachment with a record keeps its leases, because its devices are not restored
-/// yet. If a record is missing or unreadable, the attachment keeps the leases of all names that its rails can have.
+/// Returns the list of valid attachments for IPAM. Adds an element for each rail's name, because IPAM stores leases
+/// under rail names. An attachment with a record keeps its leases, because its devices are not restored yet. If a
+/// record is missing or unreadable, the attachment keeps the leases of all names that its rails can have.
 fn known<K: Kernel>(
     node: &Node<'_, K>,
     valid: &[ValidAttachment],

@@ -92,8 +92,9 @@ fn without_ports<K: Kernel>(
     })
 }
 
-/// Limits later observations to the devices that `choice` can select, and to the ports of the devices `ports`. Includes
-/// the devices of other attachments: they are in no observed namespace, but a selector may match their driver.
+/// Limits later observations to the devices that `choice` can select, and to the ports of the devices `ports`. For
+/// selectors, includes the devices of other attachments: they are in no observed namespace, but a selector may match
+/// their driver.
 fn limit_observation<K: Kernel>(
     node: &Node<'_, K>,
     choice: &Choice<'_>,
