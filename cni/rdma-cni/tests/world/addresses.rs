@@ -8,8 +8,8 @@ use serde_json::json;
 
 const AT: NetnsSide = NetnsSide::Host;
 
-/// Runs ADD with `fields` and DEL on a node whose rail also got `extra` on the host. Returns the node and the
-/// result of ADD.
+/// Runs ADD with `fields` and DEL on a node whose rail also got `extra` on the host. The host must then be as before.
+/// Returns the node and the result of ADD.
 fn goes_and_returns(extra: &[Op], fields: serde_json::Value) -> (Node, serde_json::Value) {
     let mut world = furnished(RdmaMode::Exclusive);
     for op in extra {

@@ -112,7 +112,7 @@ fn another_pods_device_is_identified_by_its_driver() {
     }
 }
 
-/// B200 nodes have ten InfiniBand RDMA devices, but only eight rails.
+/// B200 nodes have more InfiniBand RDMA devices than rails, because some devices only manage NVLink.
 #[test]
 fn an_nvlink_management_device_matches_no_pattern() {
     let mut world = World::new(Some(RdmaMode::Exclusive));

@@ -107,7 +107,7 @@ fn every_verb_that_waits_for_a_lock_ends_and_names_its_holder() {
 }
 
 /// Runs GC for one pod for each of `netdevs`, while a program holds the node's lock. The first attachment waits for
-/// `time`, and each other attachment waits for the minimum.
+/// `time`, and each other attachment waits for one second.
 #[track_caller]
 fn gc_gives_up(netdevs: &[&str], time: Duration) {
     let node = Node::new(RdmaMode::Exclusive);

@@ -9,7 +9,8 @@ use rdma_netns::RdmaMode;
 use rdma_resources::Sharing;
 use serde_json::{Value, json};
 
-/// Returns a cluster with an id for `eth2` and `eth3`, and the configuration of a pod with these annotations.
+/// Returns a cluster with a shared resource of `eth2` and `eth3` and an exclusive resource of `eth2`, and the
+/// configuration of a pod with these annotations.
 fn cluster(allowed: &Value, annotations: &Value) -> (Cluster, Value) {
     let cluster = Cluster::new(RdmaMode::Shared);
     let both = every(&["0000:3b:00.2", "0000:d8:00.2"], Sharing::Shared);

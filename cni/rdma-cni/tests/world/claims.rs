@@ -444,7 +444,7 @@ fn an_object_at_a_claims_cdi_path_is_replaced() {
     }
 }
 
-/// ADD and DEL are killed at every change. After the next verb no container gets devices.
+/// ADD and DEL are killed at every change. After the next DEL no container gets devices.
 #[test]
 fn there_is_nothing_to_give_after_a_kill_at_any_change() {
     for verb in ["ADD", "DEL"] {

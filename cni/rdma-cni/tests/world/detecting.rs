@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of an entry with `detect`: it records that the runtime called it, and does nothing else.
+//! Tests of an entry with `detect`: `rdma-cni` records the runtime's calls, and does nothing else.
 
 use crate::node::{Node, Pod};
 use rdma_netns::RdmaMode;

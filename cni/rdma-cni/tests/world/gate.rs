@@ -16,8 +16,8 @@ pub(crate) fn alone() -> RwLockWriteGuard<'static, ()> {
 }
 
 thread_local! {
-    /// True if this thread has already passed the gate. A program that it starts must not wait at the gate: a thread
-    /// that waits to be alone would wait for this thread.
+    /// True if this thread has already passed the gate. A program that this thread starts must not wait at the gate: a
+    /// thread that waits to be alone would wait for this thread.
     static RUNS: Cell<bool> = const { Cell::new(false) };
 }
 

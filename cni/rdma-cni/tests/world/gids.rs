@@ -206,7 +206,7 @@ fn the_file_names_its_owner() {
     assert_eq!(file["rails"], result["rails"]);
 }
 
-/// A rail without an RDMA device and addresses is not in the rails file.
+/// A rail without an RDMA device and without addresses is not in the rails file.
 #[test]
 fn without_an_rdma_device_there_is_no_file() {
     let mut world = bonds(0);
@@ -253,7 +253,7 @@ fn a_moved_netdevs_gid_that_never_comes_is_left_out() {
     }
 }
 
-/// A child does not work without its GID, even if the kernel is slow.
+/// ADD fails without a child's GID, because RDMA needs the GID.
 #[test]
 fn a_childs_gid_that_never_comes_fails_add() {
     let leases = Leases::new(1);

@@ -23,7 +23,7 @@ const AT: NetnsSide = NetnsSide::Host;
 
 type Kind = fn(&LinkChange) -> bool;
 
-/// Kinds of changes that a kernel may refuse on the host, each with the number of such changes for `eth2`.
+/// Kinds of changes that a kernel may refuse on the host, each with the minimum number of such changes for `eth2`.
 const KINDS: [(&str, Kind, usize); 9] = [
     ("MAC", |it| matches!(it, LinkChange::Mac(_)), 1),
     ("MTU", |it| matches!(it, LinkChange::Mtu(_)), 1),
@@ -141,7 +141,7 @@ fn any_one_kind_is_given_up_and_reported() {
                 left.iter().filter(|it| is_named(it)).count() >= count,
                 "{left:?}"
             );
-            // no other attribute is missing, and the other rail lacks none
+            // no other attribute is missing (not checked: the state up, and any attribute after a refused MAC)
             let link = observed.host.link("eth2").unwrap();
             let missing = plan::missing_of(&note.host_link, link, &observed);
             let missing: Vec<_> = missing.iter().filter_map(Attribute::of).collect();

@@ -46,7 +46,7 @@ impl Case {
         })
     }
 
-    /// Asserts that ADD and DEL of one more pod succeed, and leave nothing.
+    /// Asserts that the host is as before, also after another ADD and DEL.
     #[track_caller]
     fn works_again(&self, what: &str) {
         must_be_as_before(&self.node, &self.before, what);
@@ -181,8 +181,7 @@ fn a_driver_that_fails_is_reported_and_bound_by_the_next_del() {
     }
 }
 
-/// A virtual machine now has the function. The physical function's settings are restored, but the function keeps its
-/// pass-through driver.
+/// A virtual machine now has the function, so DEL must not bind another driver.
 #[test]
 fn a_function_that_was_given_away_keeps_its_driver() {
     let case = Case::added(RdmaMode::Exclusive);

@@ -183,7 +183,7 @@ fn a_lock_that_is_not_had_again_is_no_sign_that_nothing_was_changed() {
     let before = node.snapshot();
     let pod = node.pod("a");
     node.add(&pod, &node.two_rails()).must_succeed();
-    // one rail is already on the host, and a process has the other rail
+    // one rail is already on the host, and a process keeps the namespace with the other rail open
     let (at, link) = (NetnsSide::Pod, name("rdma0"));
     let (from, to, netdev) = (NetnsSide::Pod, NetnsSide::Host, name("eth2"));
     for op in [
@@ -283,7 +283,7 @@ fn an_add_that_fails_late_is_undone_while_other_pods_come_and_go() {
     node.must_be(&before, "undone");
 }
 
-/// Each attachment of a GC has its own time for its lock, after any number of other attachments.
+/// An attachment gets time for its locks even if GC has used all its time.
 #[test]
 fn a_late_gc_restores_devices() {
     let node = Node::new(RdmaMode::Exclusive);

@@ -262,7 +262,7 @@ fn an_add_that_fails_says_that_addresses_may_still_be_held() {
     assert_eq!(node.records(), [""; 0]);
 }
 
-/// Recovery calls IPAM for the ended pod, and not for the pod of this ADD.
+/// Recovery calls IPAM with the id and arguments of the ended pod, and not with those of this ADD.
 #[test]
 fn recovery_calls_ipam_with_the_old_pods_arguments() {
     let served = Served::new(RdmaMode::Exclusive);

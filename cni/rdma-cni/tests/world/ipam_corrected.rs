@@ -75,7 +75,8 @@ impl Old {
     }
 }
 
-/// The plugin refuses ADD and DEL of the version 1.1.0. DEL succeeds with this version, and with the corrected version.
+/// The plugin refuses ADD and DEL with version 1.1.0. `rdma-cni`'s DEL succeeds with this version, and with the
+/// corrected version.
 #[test]
 fn a_failed_add_comes_to_its_end_before_and_after_the_correction() {
     for version in ["1.1.0", "1.0.0"] {

@@ -186,7 +186,7 @@ fn add_and_del_are_killed_at_any_change() {
     }
 }
 
-/// The child has the name that the pod gave it, or `dev7`, and any alias that the pod set.
+/// The returned child has its name in the pod, or a name such as `dev7`. The pod may have removed the child's alias.
 #[test]
 fn a_child_that_its_namespace_gave_back_goes_at_del() {
     let at = NetnsSide::Pod;

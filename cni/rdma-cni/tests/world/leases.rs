@@ -58,7 +58,7 @@ pub(crate) struct Leases {
     pub(crate) node: Node,
 }
 
-/// Returns a world with shared bonds `bond0`…, which have RDMA devices, and the plain NIC `eth8`.
+/// Returns a world in shared mode, with bonds `bond0`… that have RDMA devices, and with the plain NIC `eth8`.
 pub(crate) fn bonds(count: u8) -> World {
     let mut world = World::new(Some(RdmaMode::Shared));
     (0..count).for_each(|number| world.plug_bond(number));

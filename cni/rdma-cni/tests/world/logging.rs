@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests that a verb logs each line once, even if it plans several times.
+//! Tests of lines that a verb logs once, even if it plans several times.
 
 use crate::{
     erdma,

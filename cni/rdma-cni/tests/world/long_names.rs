@@ -18,7 +18,7 @@ fn rails_files(cluster: &Cluster) -> BTreeSet<PathBuf> {
     pods.map(|it| it.path().join("rails.json")).collect()
 }
 
-/// The names of a pod may have 63 and 253 characters (RFC 1123, `validation.NameIsDNSSubdomain`).
+/// Namespace and name of a pod may have 63 and 253 characters (RFC 1123, `validation.NameIsDNSSubdomain`).
 #[test]
 fn the_longest_names_of_pods_keep_no_pod_from_its_rails() {
     let cluster = Cluster::new(RdmaMode::Shared);
@@ -47,7 +47,8 @@ fn the_longest_names_of_pods_keep_no_pod_from_its_rails() {
     assert_eq!(rails_files(&cluster), BTreeSet::new());
 }
 
-/// The name of a resource may have 244 and 63 characters (`IsExtendedResourceName`, `pkg/apis/core/v1/helper`).
+/// The name of a resource may have 244 characters before the slash and 63 after it (`IsExtendedResourceName`,
+/// `pkg/apis/core/v1/helper`).
 #[test]
 fn the_longest_name_of_a_resource_keeps_no_pod_from_its_device() {
     let cluster = Cluster::new(RdmaMode::Exclusive);

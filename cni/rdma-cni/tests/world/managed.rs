@@ -87,7 +87,8 @@ pub(crate) fn networkd(seconds: u32) -> Vec<Op> {
     ]
 }
 
-/// Returns addresses, and the routes of scripts that copy the main table for rules by source, with `proto kernel`.
+/// Returns addresses, and the routes of a script that copies the main table, with `proto kernel`, into a table for
+/// rules by source.
 fn copied_table() -> Vec<Op> {
     let copied = |route: Route| Route {
         table: 100,

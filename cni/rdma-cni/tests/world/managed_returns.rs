@@ -263,7 +263,7 @@ fn a_manager_that_sets_another_address_is_left_alone() {
     assert_eq!(addresses, ["10.9.0.77"]);
 }
 
-/// The manager has set up the netdev as before, but with another metric. A DHCP client requests its lease again.
+/// The manager has set up the netdev as before, but with another metric.
 #[test]
 fn attributes_that_a_manager_owns_are_left() {
     let metrics = |world: &World| -> Vec<Option<u32>> {

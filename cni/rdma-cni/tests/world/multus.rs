@@ -81,7 +81,8 @@ fn the_name_is_the_runtimes_only_for_one_device_of_the_first_plugin() {
     assert_eq!(names(&two), ["rdma0", "rdma1"]);
 }
 
-/// The record is lost. DEL finds the lease and the netdev by the runtime's name.
+/// The record is unreadable or missing. DEL finds the lease by the runtime's name, and with an unreadable record also
+/// the netdev.
 #[test]
 fn the_runtimes_name_counts_without_a_record() {
     for lost in ["spoilt", "gone"] {

@@ -406,8 +406,7 @@ fn a_function_that_has_got_another_netdev_keeps_its_driver() {
     assert_eq!(node.rebinds(), 0, "{:?}", node.kernel.journal());
 }
 
-/// The driver is bound again even if a second rail is not on the host, or if the disk is full. The next try does not
-/// touch the function.
+/// The driver is bound again even if a second rail cannot return to the host, or if the record cannot be written.
 #[test]
 fn a_function_is_bound_anew_before_another_try() {
     for is_disk_full in [false, true] {

@@ -89,7 +89,8 @@ fn the_cdi_entry_follows_a_number_that_changes_on_the_way_back() {
     }
 }
 
-/// When a driver is bound again, its devices get new numbers, as in a move. In shared mode no move follows.
+/// When a driver is bound again, its devices get new numbers, as in a move. In shared mode the RDMA device does not
+/// move.
 #[test]
 fn a_function_whose_driver_is_bound_anew_is_followed_and_broken_promises_are_reported() {
     for mode in [RdmaMode::Exclusive, RdmaMode::Shared] {

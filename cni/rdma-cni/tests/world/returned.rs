@@ -95,8 +95,8 @@ fn a_function_that_a_killed_add_did_not_move_is_left_to_its_owner() {
     }
 }
 
-/// A rail on the host may have upper netdevs in namespaces that are not visible, whether or not another rail can
-/// return.
+/// One rail is on the host, and may have upper netdevs in namespaces that are not visible. The other rail is in another
+/// namespace. DEL binds the drivers of both rails again.
 #[test]
 fn each_rail_is_bound_anew_while_another_is_elsewhere() {
     let node = Node::new(RdmaMode::Exclusive);
@@ -181,7 +181,7 @@ fn a_rail_that_came_home_keeps_what_its_next_owner_sets() {
     assert_eq!(owned.differences(&node.snapshot()), [] as [&str; 0]);
 }
 
-/// The driver is bound again even if the disk is full.
+/// The driver is bound again even if the record cannot be written.
 #[test]
 fn a_driver_is_bound_anew_although_nothing_can_be_recorded() {
     let node = Node::new(RdmaMode::Exclusive);

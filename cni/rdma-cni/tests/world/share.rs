@@ -82,7 +82,7 @@ fn twenty_pods_share_a_bond() {
     addresses.dedup();
     assert_eq!((addresses.len(), leases.held().len()), (20, 20));
     assert_eq!(leases.rails_files().len(), 20);
-    // the pods end in any order, by any verb
+    // the pods end by DEL, or by GC after or before the end of their namespaces
     for (number, pod) in pods.iter().enumerate() {
         match number % 3 {
             0 => drop(node.del(pod, &config).must_succeed()),

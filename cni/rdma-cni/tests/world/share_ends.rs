@@ -142,7 +142,7 @@ fn add_and_del_are_killed_at_any_change() {
     for (verb, changes) in [("ADD", add + announcements), ("DEL", del)] {
         for at in 0..=changes {
             for restorer in [Restorer::Del, Restorer::AddOfAnother, Restorer::Gc] {
-                // alternates, so each restorer follows both kinds of kill
+                // alternates, so each restorer runs with and without the pod's namespace
                 let dies = (at + restorer as usize).is_multiple_of(2);
                 kill(verb, at, dies, restorer);
             }
@@ -213,7 +213,7 @@ fn a_namespace_that_is_kept_alive_keeps_its_leases() {
     let (pod, _) = named(&leases, "a", "trainer-0");
     let process = node.kernel.open_pod(&pod.netns).unwrap();
     node.kernel.with(|world| world.unmount(&pod.netns));
-    // an ADD does not wait for the namespace, and takes no address from it
+    // another pod's ADD does not wait for the namespace, and does not release its addresses
     let other = node.pod("b");
     leases.gives("rdma0", &crate::leases::answer(0, 8));
     node.add(&other, &config).must_succeed();
@@ -323,8 +323,8 @@ fn link_is_free(node: &Node) {
     node.del(&pod, &config).must_succeed();
 }
 
-/// The attachment is not `eth0`, so its DEL ends no pod. No other child of the port remains, even if the pod's own
-/// child is removed late.
+/// The attachment is not `eth0`, so its DEL ends no pod. No temporary child of the port remains in the pod, even if the
+/// pod's own child is removed late.
 #[test]
 fn the_ipvlan_placeholder_ends_with_del() {
     for is_late in [false, true] {

@@ -61,7 +61,7 @@ pub(crate) fn record(node: &Node, pod: &Pod) -> Value {
     serde_json::from_slice(&fs::read(node.record_of(pod)).unwrap()).unwrap()
 }
 
-/// Returns the NIC's hardware address in upper case, without colons.
+/// Returns the pnet id that `rdma-cni` derives from the netdev's hardware address.
 pub(crate) fn id_of(node: &Node, netdev: &str) -> String {
     let mac = node
         .kernel
@@ -185,7 +185,7 @@ fn an_annotation_that_is_neither_yes_nor_no_is_refused_by_name() {
     node.add(&pod, &config).must_succeed();
 }
 
-/// An obstacle to SMC-R on the node, and the message's text about it.
+/// A change of the node and a change of the configuration that prevent SMC-R, and the message's text about this.
 type Hindered = (fn(&Node), fn(&mut Value), &'static str);
 
 const HINDERED: [Hindered; 4] = [

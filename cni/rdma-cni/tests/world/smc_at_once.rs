@@ -40,8 +40,8 @@ impl Two {
         }
     }
 
-    /// Takes the lock of the rails files. No verb can end while it is held: each verb removes its rails from the
-    /// files after its devices are on the host.
+    /// Takes the lock of the rails files. Until its release no DEL and no failed ADD can end: each removes its rails
+    /// from the files after its devices are on the host.
     fn hold_files(&self) -> Held {
         let path = self.node.state.path().join("state/rails/.lock");
         lock::hold(&path, || lock::open(&path)).unwrap()

@@ -34,8 +34,7 @@ fn addresses(node: &Node, pod: &Pod, link: &str) -> Vec<Address> {
     of(link).unwrap().addresses
 }
 
-/// Returns a node whose RDMA devices have one GID, like eRDMA's. Alibaba Cloud's kernels choose the RDMA device, and
-/// not a GID.
+/// Returns a node whose RDMA devices have one GID, like eRDMA's.
 fn with_one_gid() -> Node {
     let node = Node::new(RdmaMode::Exclusive);
     node.kernel.with(|world| world.gid_table_size = 1);

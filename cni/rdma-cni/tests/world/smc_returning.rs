@@ -65,7 +65,8 @@ fn refuse_on_host(node: &Node, netdev: &'static str) {
     });
 }
 
-/// A failed ADD has removed an operator's entry. DEL still knows the entry.
+/// ADD has removed an operator's entry, and could not restore it after a failed set-up of SMC-R. DEL restores the
+/// entry.
 #[test]
 fn del_restores_smc_that_add_could_not_restore() {
     let node = Node::new(RdmaMode::Exclusive);

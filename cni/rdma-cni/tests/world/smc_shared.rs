@@ -113,7 +113,7 @@ fn a_pod_behind_another_ones_gid_is_kept_from_it() {
         seen(node, Some(&second)).pod,
         [entry("TCPONLY", Some("rdma0"), None)]
     );
-    // a GID of its own does not help: the kernel would use the first pod's link groups for its
+    // the third pod's own GID does not help: the kernel would use the first pod's link groups for the third pod's
     // connections
     let third = node.pod("c");
     leases.gives("c.rdma0", &answer("10.51.0.9/32"));

@@ -27,7 +27,7 @@ fn set(link: &str, key: &str, value: i32) -> Op {
 }
 
 /// Returns a node on which `eth2` has a `forwarding` that is not the default, and `eth3` has a default router. Pod `a`
-/// does not get `eth3`.
+/// gets `eth2`.
 fn node() -> (Node, Pod) {
     let node = Node::new(RdmaMode::Shared);
     node.change(None, &set("eth2", FORWARDING, 2));
@@ -52,7 +52,8 @@ fn setting(node: &Node, link: &str, key: &str) -> Option<i32> {
     observed.host.link(link)?.sysctls.get(key).copied()
 }
 
-/// The next verb tries again. A pod that gets the netdev meanwhile gets the old value, and not the temporary one.
+/// The next DEL tries again. If another pod gets the netdev meanwhile, its record has the old value, and not the
+/// temporary one.
 #[test]
 fn an_unreverted_value_is_an_error_and_not_a_host_value() {
     let (node, pod) = node();

@@ -109,8 +109,7 @@ fn check(node: &Node, pod: &Pod, config: &Value, result: &Value) -> crate::node:
     node.run("CHECK", Some(pod), &config)
 }
 
-/// Only type and device of the documented configuration are changed. The result is the same as with sriov-cni. DEL
-/// restores all settings, and attributes without a field are unchanged.
+/// sriov-cni's documented configuration makes the same settings with `rdma-cni`. DEL restores all settings.
 #[test]
 fn the_documented_example_does_what_it_does_and_all_of_it_is_put_back() {
     for mode in [RdmaMode::Exclusive, RdmaMode::Shared] {

@@ -13,7 +13,7 @@ fn with(config: &Value, more: &Value) -> Value {
     config
 }
 
-/// The fields are meant for an earlier plugin, because each plugin of a list gets them, or the runtime left them empty.
+/// Each plugin of a list gets the fields that are meant for an earlier plugin. The runtime can leave fields empty.
 #[test]
 fn foreign_and_empty_vf_fields_are_ignored() {
     let node = Node::new(RdmaMode::Exclusive);

@@ -46,7 +46,7 @@ fn added(kinds: &[VfSettingKind]) -> (Node, Pod, Value, Snapshot, Value) {
     (node, pod, config, before, result)
 }
 
-/// ADD does not read the setting back, like sriov-cni.
+/// Like sriov-cni, ADD does not read the setting back.
 #[test]
 fn an_unreported_setting_is_set_once_and_restored_once() {
     for kinds in [&KINDS[..1], &KINDS[1..], &KINDS] {
