@@ -338,10 +338,10 @@ impl<'a> List<'a> {
         Ok(Some(self.replaced(cuts)))
     }
 
-    /// Checks that the chain would work with our plugin.
+    /// Checks that the list can be edited, and that the chain would work with our plugin.
     ///
     /// # Errors
-    /// The reason why the chain would not work.
+    /// An object has a field twice, or the reason why the chain would not work.
     pub(crate) fn check(&self) -> Result<(), Refused> {
         self.unambiguous()?;
         if !is_network_name(&self.name) {

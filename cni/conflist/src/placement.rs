@@ -99,7 +99,7 @@ impl Placement {
 }
 
 /// Returns the change that writes `entry` to our file for the network. Without an `entry`, returns the change that
-/// removes our file. `placed` are the files that belong to this project.
+/// removes our file. Returns `None` if no change is needed. `placed` are the files that belong to this project.
 pub(crate) fn put(
     directory: &Directory,
     picked: &Picked,

@@ -172,11 +172,11 @@ impl Change {
 }
 
 /// Plans the changes that make the runtime call our plugin with `entry`. `placed` are the files to which this project
-/// has added its entry. In any other file, the entry belongs to the file's author. The plan has an obstacle and no
-/// changes if a program is missing that the list or `entry` needs.
+/// has added its entry. In any other file, the entry belongs to the file's author. If [`lacking`] finds an obstacle,
+/// the plan has this obstacle and no changes.
 ///
-/// `placement` does not apply to a single plugin's configuration: it has no own directory, and the list beside it
-/// belongs to this project.
+/// `placement` does not apply to a single plugin's configuration: such a network has no own directory, and the list
+/// beside the configuration belongs to this project.
 pub fn attach(
     directory: &Directory,
     runtime: &Runtime,
@@ -297,7 +297,8 @@ fn in_use(directory: &Directory, picked: Picked) -> Picked {
     source.unwrap_or(picked)
 }
 
-/// Plans our entry in the file that the runtime uses, or in the own directory of this file's network.
+/// Plans the changes that put our entry into the file that the runtime uses, or into the own directory of this file's
+/// network.
 fn put(
     directory: &Directory,
     picked: &Picked,

@@ -92,7 +92,7 @@ impl<'a> Single<'a> {
     /// Returns the text of a list with this plugin and `entry`. The list gets the plugin's name and version.
     ///
     /// # Errors
-    /// The chain would not work with our plugin.
+    /// The configuration has a field twice, or the chain would not work with our plugin.
     pub fn list(&self, entry: &Entry) -> Result<String, Refused> {
         if self.twice {
             let members = Members::parse(self.text).ok();

@@ -136,7 +136,7 @@ impl Smc {
         Self { annotation, ..self }
     }
 
-    /// Returns true if the pod's annotation requests SMC-R, and the configuration allows SMC-R.
+    /// Returns true if the pod's annotation or claim requests SMC-R, and the configuration allows SMC-R.
     pub fn is_asked_by_pod(&self) -> bool {
         self.smcr != Smcr::Off && self.annotation == Annotation::Yes
     }

@@ -38,8 +38,8 @@ pub fn fields(kind: VfSettingKind) -> &'static str {
     }
 }
 
-/// Returns the settings in the order in which sriov-cni makes them. The pod's choices in `arguments` override the
-/// configuration.
+/// Returns the settings in the order in which sriov-cni applies them, and then the GUIDs. The pod's choices in
+/// `arguments` override the configuration.
 ///
 /// # Errors
 /// A value is wrong.

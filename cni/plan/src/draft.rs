@@ -229,7 +229,7 @@ impl<'a> LinkPlanner<'a> {
         }
     }
 
-    /// Plans the settings of the virtual function that its physical function makes.
+    /// Plans the settings that the physical function makes for the virtual function.
     pub(super) fn vf<'b>(
         &mut self,
         function: &Function<'_>,

@@ -10,10 +10,10 @@ use rdma_netns::{Link, LinkChange, NetnsSide, Observed, Op, RdmaDevice};
 use std::slice;
 
 /// Returns the pod's children of its shared netdevs that belong neither to this attachment nor to `of_pod`, the pod's
-/// other attachments. Returns children only for an attachment of the primary interface (`eth0`), whose DEL means that
-/// the pod ends. The restore removes these children. Otherwise they would receive other pods' frames as long as the
-/// namespace exists. A pod with `NET_ADMIN` can make a macvlan of the host's netdev: it makes a macvlan of its own
-/// child (`macvlan_common_newlink()`, `drivers/net/macvlan.c`).
+/// other attachments. Returns none if the pod continues to run: after a failed ADD, and for an interface other than
+/// `eth0`. The restore removes these children. Otherwise they would receive other pods' frames as long as the namespace
+/// exists. A pod with `NET_ADMIN` can make a macvlan of the host's netdev: it makes a macvlan of its own child
+/// (`macvlan_common_newlink()`, `drivers/net/macvlan.c`).
 ///
 /// One of these netdevs can be a netdev of the host that another plugin moved into the pod. Then the second value of
 /// the pair is the recorded netdev, which has left the host. It has the child's index, or its name is the child's

@@ -212,8 +212,9 @@ pub fn attach_other_interfaces(attachment: &Attachment, observed: &Observed) -> 
     ops
 }
 
-/// Plans the removal of the rules and routes of the pod's other interfaces. The pod's routes are not observed, so the
-/// plan removes recorded routes without knowing whether they exist. The execution ignores a missing route.
+/// Plans the removal of the present rules of the pod's other interfaces, and of the recorded routes in the tables of
+/// these rules. The pod's routes are not observed, so such a route may be missing. The execution ignores a missing
+/// route.
 pub(super) fn detach(attachment: &Attachment, observed: &Observed) -> Vec<Op> {
     let Some(pod) = &observed.pod else {
         return vec![];

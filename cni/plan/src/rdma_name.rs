@@ -27,9 +27,9 @@ pub fn renamed<'a>(
     ops
 }
 
-/// Returns the operation that restores the name of `device`, which is at `side` and was recorded as `host_device`. If
-/// another device has the recorded name, `device` first gets a temporary name, so two devices can exchange their
-/// names. Returns `None` if
+/// Returns the operation that restores the name of `device` if it is the device recorded as `host_device`. If another
+/// device has the recorded name, `device` first gets a temporary name, so two devices can exchange their names. Returns
+/// `None` if
 /// - `device` has its recorded name;
 /// - the name was `given_up`;
 /// - `device` is not the recorded device. A device has another index after its driver was bound again, and udev names

@@ -46,9 +46,9 @@ pub fn routed(
     desired
 }
 
-/// Chooses the tables of a new attachment: one for each rail, then one for each other interface of the pod. Chooses the
-/// lowest consecutive tables from `routing.tableBase` on that are all free. A table is taken if the pod uses it, or if
-/// it is in a record of `others` that belongs to the same pod.
+/// Chooses the tables of a new attachment: one for each rail, then one for each other interface of the pod. Chooses
+/// none if `routing.tableBase` is 0. Otherwise chooses the lowest consecutive tables from `routing.tableBase` on that
+/// are all free. A table is taken if the pod uses it, or if it is in a record of `others` that belongs to the same pod.
 ///
 /// # Errors
 /// No consecutive tables are free.

@@ -179,7 +179,8 @@ pub fn renew(path: &Path, mode: u32) -> io::Result<File> {
     match make(path, mode).and_then(alone) {
         Err(error) if is_odd(&error) => {
             fs::remove_file(path).map_err(|_| error)?;
-            // the call fails if another process has put a file at the path since: this process must not write to it
+            // the call fails if another process has put a file at the path meanwhile: this process must not write to
+            // that file
             let mut options = OpenOptions::new();
             let options = options.write(true).create_new(true).mode(mode);
             options.custom_flags(O_NOFOLLOW).open(path)

@@ -185,9 +185,10 @@ impl<K: Kernel> Desired for Attached<'_, K> {
 
     /// Decides how to continue after the kernel refused an operation:
     ///
-    /// - A driver is busy: repeats the operation for a limited time.
+    /// - A driver is busy with a virtual function: repeats the operation for a limited time.
+    /// - A driver could not be bound: ends with the kernel's error.
     /// - Udev renamed the netdev: plans again.
-    /// - Any other refusal: ends with the obstacle that a new plan reports. Without an obstacle, with the kernel's
+    /// - Any other refusal: ends with the obstacle that a new plan reports, or without an obstacle with the kernel's
     ///   error.
     fn refused(&mut self, error: OpError) -> Refusal<ApplyError> {
         if busy::is_busy(&error) && self.patience.wait(self.kernel, &error) {
@@ -210,8 +211,8 @@ impl<K: Kernel> Desired for Attached<'_, K> {
     }
 }
 
-/// Waits until `/dev/infiniband` has the character devices of the moved RDMA devices. Logs each RDMA device whose
-/// character devices got new names in the move.
+/// Waits for a limited time until `/dev/infiniband` has the character devices of the moved RDMA devices. Logs each RDMA
+/// device whose character devices got new names in the move.
 pub fn check_char_devices<K: Kernel>(
     kernel: &K,
     pod: &K::Pod,
@@ -320,7 +321,8 @@ pub(crate) fn moved<'a>(
 /// Time limit of duplicate address detection.
 const DETECTION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Waits until duplicate address detection has ended on the rails.
+/// Waits for a limited time until duplicate address detection has ended on the rails. Returns an error if another
+/// machine has an address.
 pub fn await_detection<K: Kernel>(
     kernel: &K,
     pod: &K::Pod,

@@ -43,8 +43,8 @@ pub(crate) fn answer<K: Kernel>(
     (environment.command == Command::Add).then(result)
 }
 
-/// Returns true if the pod's namespace exists. Then this DEL ends a running pod. After a reboot, CRI-O's GC also calls
-/// DEL for pods of the previous boot, whose namespaces no longer exist.
+/// Returns true if the pod's namespace exists. After a reboot, CRI-O's GC also calls DEL for pods of the previous boot,
+/// whose namespaces no longer exist.
 fn has_namespace<K: Kernel>(kernel: &K, environment: &Environment) -> bool {
     let target = environment.target.as_ref();
     let netns = target.and_then(|it| it.netns.as_ref());

@@ -99,8 +99,8 @@ pub fn allocated(
     Ok(in_order)
 }
 
-/// Returns the claims that the daemon prepared for the pod. Kubelet's answer lacks claims that only init containers
-/// use. It has the claims of sidecars.
+/// Returns the claims that the daemon prepared for the pod. Kubelet's answer lacks claims that are used only by init
+/// containers other than sidecars.
 fn prepared_for(environment: &Environment, claims: &Claims) -> Vec<Record> {
     let Some(uid) = environment.args.get("K8S_POD_UID") else {
         return vec![];

@@ -33,8 +33,8 @@ impl Budget {
     }
 }
 
-/// Probes all addresses that `attachment` will have. Addresses that cannot be probed count as free. This function logs
-/// the reason.
+/// Returns conflicts of the addresses that `attachment` will have. Probes the addresses if none conflicts with the
+/// lower netdev of a child. Addresses that cannot be probed count as free, and the log has the reason.
 pub fn conflicts<K: Kernel>(
     kernel: &K,
     pod: &K::Pod,

@@ -38,8 +38,8 @@ const ONE_ADDRESS: &str = "the pod has several rails, but an address or a GUID b
 /// Records the configured settings and the present settings for each of the `rails`.
 ///
 /// # Errors
-/// A rail is no virtual function that moves, a setting could not be restored, or the physical function cannot be
-/// queried.
+/// A rail cannot have the configured settings, for example because it is no virtual function that moves; a restore
+/// could not set a setting back; or the physical function cannot be queried.
 pub fn record<K: Kernel>(
     kernel: &K,
     conf: &Conf,

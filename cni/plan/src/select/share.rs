@@ -205,7 +205,7 @@ pub(super) fn movable(
     }
 }
 
-/// Returns true if `rail` is a netdev that was moved into a pod, and its lower netdev is `link`, a netdev of the host.
+/// Returns true if `rail` moves a netdev whose lower netdev is `link`, a netdev of the host.
 fn lies_on(rail: &Rail, link: &Link) -> bool {
     let Some(host_link) = &rail.host_link else {
         return false;

@@ -17,7 +17,7 @@ pub(super) fn is_rebound(op: &Op) -> bool {
     matches!(op, Op::RebindDriver { .. } | Op::BindDriver { .. })
 }
 
-/// Waits until the attachment's devices are on the host and have their recorded names.
+/// Waits, at most `NAMING`, until the attachment's rebound devices are on the host and have their recorded names.
 pub(super) fn wait<K: Kernel>(kernel: &K, attachment: &Attachment) {
     let deadline = kernel.now() + NAMING;
     loop {

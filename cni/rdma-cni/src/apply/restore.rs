@@ -289,7 +289,7 @@ fn log_given_up(attachment: &Attachment, given_up: &[GivenUp]) {
     }
 }
 
-/// Logs the netdevs on moved rails that the plans remove. Another plugin may have made one of these netdevs.
+/// Logs a warning if the plans remove netdevs on moved rails. Another plugin may have made one of these netdevs.
 fn log_uppers(attachment: &Attachment, plans: &[RailPlan]) {
     let moved = plans.iter().zip(&attachment.rails);
     let moved = moved.filter(|(_, rail)| rail.host_link.is_some());
@@ -387,9 +387,10 @@ struct Made {
 }
 
 /// Executes the plans of all rails. If an operation fails and later operations depend on it, the rail's plan ends.
-/// Other failed operations are skipped, so a refused alias does not keep a NIC down. First tries to remove all children
-/// by one deletion. The netdevs in `spared` keep their default routers. If `spared` could not be recorded, operations
-/// that would drop these routers fail.
+/// Other failed operations are skipped, so a refused alias does not keep a NIC down. An operation that would also
+/// change other netdevs of the host counts as failed. First tries to remove all children by one deletion. The netdevs
+/// in `spared` keep their default routers. If `spared` could not be recorded, operations that would drop these routers
+/// fail.
 fn make<K: Kernel>(
     kernel: &K,
     pod: Option<&K::Pod>,
@@ -469,7 +470,8 @@ fn remove_together<K: Kernel>(kernel: &K, pod: Option<&K::Pod>, ops: &[Op]) -> b
     made.is_ok() && !ops.is_empty()
 }
 
-/// Returns the reasons why the restore is incomplete: refused operations, obstacles, and operations without effect.
+/// Returns the reasons why the restore is incomplete: obstacles and refused operations, or, if no operation was
+/// refused, obstacles and operations without effect.
 fn incomplete(plans: Vec<RailPlan>, refused: Vec<Refusal>) -> Incomplete {
     let mut obstacles = plans.iter().filter_map(|it| it.as_ref().err());
     let awaited = obstacles.any(Obstacle::is_awaited);

@@ -90,8 +90,8 @@ impl IpamError {
     }
 
     /// Returns true if the failed request certainly had no effect: the plugin is missing, or answered with a CNI error.
-    /// Returns false if the plugin may have executed the request: it was killed, or `rdma-ipam` answered with the code
-    /// [`own::STILL_HELD`].
+    /// Returns false for any other error, and for the code [`own::STILL_HELD`] of `rdma-ipam`: the plugin may have
+    /// executed the request.
     pub fn is_answer(&self) -> bool {
         match self {
             Self::NotFound { .. } => true,

@@ -215,7 +215,7 @@ fn begin<K: Kernel>(
 }
 
 /// Runs the steps under the node's lock. Returns `None` if the selection depends on the ports of all RDMA devices, and
-/// `selected` does not contain the selected devices.
+/// `selected` is missing.
 fn start<K: Kernel>(
     node: &Node<'_, K>,
     (choice, smc_requirement): (&Choice<'_>, SmcRequirement),

@@ -75,10 +75,10 @@ fn forget_rails<K>(node: &Node<'_, K>, key: &Key) {
     teardown::remove_from_rails_file(node, key, pod.as_deref());
 }
 
-/// Releases the addresses of an attachment whose DEL has ended, or whose ADD did not begin. Usually IPAM has no
-/// address for it: ADD writes the record before it calls IPAM, and DEL removes the record last. So DEL fails only if
-/// a later try may succeed. Otherwise a plugin that is missing or always refuses would block the pod's end for ever
-/// ("Plugins should generally complete a DEL action without error even if some resources are missing", CNI
+/// Releases the addresses of an attachment whose DEL has ended, or whose ADD did not begin. Usually IPAM has no address
+/// for such an attachment: ADD writes the record before it calls IPAM, and DEL removes the record last. So DEL fails
+/// only if a later try may succeed. Otherwise a plugin that is missing or always refuses would block the pod's end for
+/// ever ("Plugins should generally complete a DEL action without error even if some resources are missing", CNI
 /// specification, section 2, DEL).
 fn unrecorded<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error> {
     match without_record(node, key) {
@@ -138,9 +138,9 @@ fn names_of_others<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Vec<InterfaceNam
     records.flatten().map(|rail| rail.pod_name).collect()
 }
 
-/// Returns the names that this attachment's rails may have in the pod: this plugin's names in `prevResult`, and the
-/// first name that the configuration gives. Omits the first name if kubelet determines the devices and there is a
-/// `prevResult`, because a pod to which kubelet allocated nothing has no rails.
+/// Returns the names that this attachment's rails may have in the pod: this plugin's names in `prevResult`, the first
+/// name that the configuration gives, and the name from `named_by_runtime()`. Omits the first name if kubelet
+/// determines the devices and there is a `prevResult`, because a pod to which kubelet allocated nothing has no rails.
 fn rail_names<K>(node: &Node<'_, K>) -> Vec<InterfaceName> {
     let result = node.conf.network.prev_result.as_ref();
     let interfaces = result.and_then(|result| result["interfaces"].as_array());
@@ -164,7 +164,7 @@ fn rail_names<K>(node: &Node<'_, K>) -> Vec<InterfaceName> {
 }
 
 /// Returns `CNI_IFNAME` if it can be the name of the attachment's only rail: it is the pod's only interface in
-/// `prevResult`, and the configuration has devices and IPAM but no `interfaceName`.
+/// `prevResult`, and the configuration names devices, has IPAM but no `interfaceName`, and is no drop-in's.
 fn named_by_runtime<K>(node: &Node<'_, K>) -> Option<InterfaceName> {
     let conf = node.conf;
     let is_named = matches!(

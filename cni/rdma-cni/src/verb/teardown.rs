@@ -273,7 +273,7 @@ fn note<K: Kernel>(
     }
 }
 
-/// Restores the devices to the host as far as possible. The caller holds the lock as for [`restore`]. With
+/// Restores the devices to the host as far as possible. The caller holds the lock as for `restore_once`. With
 /// `rebind_driver`, drivers are bound again before rails become free for other pods.
 pub fn restore_devices<K: Kernel>(
     node: &Node<'_, K>,

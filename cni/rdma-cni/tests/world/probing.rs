@@ -201,7 +201,7 @@ fn an_add_that_is_late_twice_fails() {
     node.must_be(&before, "undone");
 }
 
-/// The error of the second try includes the attributes that the first try could not restore.
+/// If the second try of an ADD also fails, the error includes the attributes that the first try could not restore.
 #[test]
 fn the_second_try_reports_lacks_of_the_first() {
     for late in [1, 2] {

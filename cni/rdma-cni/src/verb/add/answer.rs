@@ -10,8 +10,8 @@ use rdma_netns::{Observed, link::MAIN_TABLE};
 use serde_json::{Value, json};
 use std::{net::IpAddr, path::Path};
 
-/// Returns the part of the result for each rail of the attachment. `answers` are the answers of the IPAM plugin, if
-/// one is configured.
+/// Returns the part of the result for each rail that ADD put into the pod. `answers` are the answers of the IPAM
+/// plugin, if one is configured.
 pub(super) fn of_rails(
     attachment: &Attachment,
     observed: &Observed,

@@ -9,8 +9,8 @@ use rdma_netns::{DeviceAddress, Kernel, Neighbour, ObservationScope, Observed};
 use std::collections::BTreeSet;
 
 /// Returns the present state, the attachment's record, and remarks for the log. Queries only the ports of devices that
-/// ADD will attach, because other pods wait for the node's lock. Returns `None` if the selection depends on the ports
-/// of all devices, and `selected` is missing.
+/// ADD may attach, because other pods wait for the node's lock. Returns `None` if the selection depends on the ports of
+/// all devices, and `selected` is missing.
 pub(super) fn present<K: Kernel>(
     node: &Node<'_, K>,
     choice: &Choice<'_>,
@@ -115,7 +115,7 @@ fn limit_observation<K: Kernel>(
 }
 
 /// Returns the devices that `choice` selects by the ports of all RDMA devices. The caller must not hold the node's
-/// lock, because a faulty device responds to a port query after a minute.
+/// lock, because a faulty device may respond to a port query only after a minute.
 pub(super) fn by_all_ports<K: Kernel>(
     node: &Node<'_, K>,
     choice: &Choice<'_>,

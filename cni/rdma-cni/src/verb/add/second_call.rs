@@ -48,7 +48,7 @@ fn has_rails(result: &Value, attachment: &Attachment, pod: &impl Pod) -> bool {
     has_one && ours.all(|rail| is_there(&rail.pod_name))
 }
 
-/// Returns true if `conf` requests the same devices, by the same names, as the recorded ADD.
+/// Returns true if `conf` requests the same devices, and the same interface names in the pod, as the recorded ADD.
 fn is_same_request(attachment: &Attachment, conf: &Conf) -> bool {
     Conf::parse(attachment.config.clone()).is_ok_and(|before| {
         before.devices == conf.devices && before.interface_name == conf.interface_name
