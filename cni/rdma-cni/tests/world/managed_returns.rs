@@ -17,7 +17,7 @@ const AT: NetnsSide = NetnsSide::Host;
 type Meddling = fn(&mut World);
 
 /// A manager changes the netdev between the changes of `rdma-cni`: it sets the netdev down, removes addresses, or sets
-/// its own profile. DEL nevertheless restores the recorded state.
+/// its own MTU or profile. DEL nevertheless restores the recorded state.
 #[test]
 fn a_manager_in_between_is_a_reason_to_observe_again() {
     let meddling: [(&str, Meddling); 5] = [

@@ -276,8 +276,8 @@ fn names_of_each_others_netdevs() {
     }
 }
 
-/// A pod that has ended gave its netdev the name, or an alternative name, of another pod's netdev. The other
-/// netdev need not wait.
+/// A pod has ended, and its netdev has the host name of another pod's netdev, as its name or as an alternative name.
+/// The other netdev still returns under its name.
 #[test]
 fn a_name_that_another_pods_netdev_gives_up() {
     let alt = Op::Link {

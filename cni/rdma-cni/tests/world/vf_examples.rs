@@ -129,7 +129,7 @@ fn handed_over(node: &Node, example: &Example) -> Value {
     config
 }
 
-/// Returns the physical function's settings of the function.
+/// Returns the settings that the physical function reports for the virtual function.
 fn settings(node: &Node) -> Vec<String> {
     let function: DeviceAddress = FUNCTION.to_owned().try_into().unwrap();
     let vf = node.kernel.vf(&function).unwrap().expect("a function");
