@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Stand-in for Kubernetes' API server, for tests in which no real one can run. It stores objects by their paths, over
-//! TLS, for one daemon. It sends no events, and validates nothing but the taints' effects, if a test sets
-//! [`ApiServer::refuse_effect`]. Tests with a control plane show which objects the real API server accepts.
+//! Stand-in for Kubernetes' API server, for tests in which the real server cannot run. It serves objects by their paths
+//! over TLS. Watches get no events. It validates nothing, unless a test calls [`ApiServer::refuse_effect`]. Tests with
+//! a control plane show which objects the real API server accepts.
 
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use serde_json::{Value, json};
@@ -30,7 +30,7 @@ const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
 /// The name of the daemon's node.
 pub const NODE: &str = "node-1";
 
-/// The objects by their paths, and the version of the object that was stored last.
+/// The objects by their paths, and the `resourceVersion` of the last write by a client.
 #[derive(Debug, Default)]
 struct Objects {
     by_path: BTreeMap<String, Value>,
@@ -124,7 +124,7 @@ impl ApiServer {
         server
     }
 
-    /// Returns the variables about the server in a pod's environment.
+    /// Returns the environment variables by which a pod finds the server.
     pub fn environment(&self) -> [(&'static str, String); 2] {
         [
             ("KUBERNETES_SERVICE_HOST", "127.0.0.1".to_owned()),
@@ -132,7 +132,7 @@ impl ApiServer {
         ]
     }
 
-    /// The directory with the daemon's token and the CA.
+    /// Returns the directory with the daemon's token and the CA.
     pub fn account(&self) -> &Path {
         self.account.path()
     }
@@ -151,7 +151,7 @@ impl ApiServer {
         self.objects().by_path.get(path).cloned()
     }
 
-    /// Makes the server refuse taints with the effect `effect` from now on, like a release that does not know this
+    /// Makes the server refuse devices with a taint of the effect `effect`, like a release that does not know this
     /// effect.
     pub fn refuse_effect(&self, effect: &'static str) {
         self.objects().unknown_effect = Some(effect);
@@ -184,7 +184,8 @@ impl Objects {
             .collect()
     }
 
-    /// Returns the refusal of a slice with an unknown effect (`validateDeviceTaint` of Kubernetes).
+    /// Returns the refusal of a slice if the first taint of a device has the unknown effect (`validateDeviceTaint` of
+    /// Kubernetes).
     fn refusal(&self, slice: &Value) -> Option<(u16, Value)> {
         let effect = self.unknown_effect?;
         let devices = slice["spec"]["devices"].as_array()?;

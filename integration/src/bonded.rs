@@ -31,7 +31,7 @@ pub struct BondedPod {
     pub result: Value,
     /// Conflist of the attachment.
     pub list: Conflist,
-    /// The attachment, with the names that the runtime uses.
+    /// The parameters of the runtime's calls.
     pub attachment: Attachment,
 }
 
@@ -162,8 +162,8 @@ impl BondedPod {
     }
 }
 
-/// Runs `rping` and `ib_write_bw` from `client` to `server` on `rail`, with the GID indexes of the results. Returns the
-/// bandwidth in MB/s that the program reports, which is sometimes 0 on a busy machine.
+/// Runs `rping` and `ib_write_bw` from `client` to `server` on `rail`, the latter with the GID indexes of ADD's
+/// results. Returns the bandwidth in MB/s that `ib_write_bw` reports, which is sometimes 0 on a busy machine.
 #[track_caller]
 pub fn traffic(server: &BondedPod, client: &BondedPod, rail: usize, ipv6: bool) -> f64 {
     let pods = [server, client];

@@ -12,7 +12,7 @@ use crate::{
 use serde_json::{Value, json};
 use std::{fs, path::PathBuf};
 
-/// The driver's name by default.
+/// The driver's default name.
 pub const DRA: &str = "hca.rdma";
 /// The pod of the claim.
 pub const POD: &str = "trainer-0";
@@ -31,7 +31,7 @@ pub struct ClaimNode {
     claim: Value,
     resource: String,
     device: String,
-    /// The directory of `rdma-cni`'s records.
+    /// The `stateDir` of `rdma-cni`.
     state: PathBuf,
 }
 
@@ -41,7 +41,7 @@ impl ClaimNode {
     pub fn new(cni: &CniNode, mut configuration: Value, device: &str) -> Self {
         let state = cni.state();
         let api = ApiServer::start();
-        // `rdma-cni` makes this directory with a pod's network
+        // otherwise `rdma-cni` makes this directory at its first ADD
         fs::create_dir_all(&state).expect("a directory");
         let lists = json!({"format": 1, "lists": {"10-a.conflist": {"entries": []}}});
         fs::write(state.join("install.json"), lists.to_string()).expect("written");
@@ -77,7 +77,8 @@ impl ClaimNode {
         }
     }
 
-    /// Waits until the node's slices have the devices `names`, and taints on the devices `tainted` only.
+    /// Waits until the node's slices have exactly the devices `names`, apart from devices `*-all`, and exactly the
+    /// devices `tainted` exclude new pods by a taint.
     #[track_caller]
     pub fn has_slices(&self, names: &[String; 2], tainted: &[&String]) {
         let expected: Vec<&String> = names.iter().collect();
@@ -89,7 +90,7 @@ impl ClaimNode {
         });
     }
 
-    /// Returns the edits that a container of the claim gets. Returns `None` if the CDI device does not exist yet.
+    /// Returns the container edits of the CDI device `cdi`, or `None` if no CDI file has this device.
     pub fn given(&self, cdi: &str) -> Option<Value> {
         let files = fs::read_dir(self.node.path("cdi")).ok()?;
         let texts = files.filter_map(|it| fs::read(it.ok()?.path()).ok());
@@ -106,7 +107,8 @@ impl ClaimNode {
             })
     }
 
-    /// Prepares the claim as kubelet does. Returns its CDI name.
+    /// Prepares the claim as kubelet does, and adds it to the pod's resources. Returns the name of the claim's CDI
+    /// device.
     #[track_caller]
     pub fn prepare(&self) -> String {
         let prepared = self.kubelet.prepare(&self.claim);
@@ -151,7 +153,7 @@ pub fn attachment(pod: &Netns) -> Attachment {
     Attachment::new("sandbox", pod.path(), "eth0").of_pod("default", POD)
 }
 
-/// Returns the device nodes that a container gets: their names and numbers.
+/// Returns the names and minor numbers of the device nodes in container edits, sorted.
 #[track_caller]
 pub fn nodes(given: &Value) -> Vec<(String, u64)> {
     let nodes = given["deviceNodes"].as_array().expect("a list").iter();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A cluster in the lab (`integration/lab/vm --tier full --shared --memory 4096`): kubelet and a container runtime on a
 //! node with bonded NICs. `rdma-cni` is not installed yet. Kubernetes' control plane runs outside of the node
-//! (`cluster-lab`). All files have their usual paths on the node, and are lost when the guest ends.
+//! (`cluster-lab`). All files have their usual paths on the node. Without a disk they are lost when the guest ends.
 
 pub mod claims;
 pub mod migration;
@@ -68,8 +68,8 @@ impl Cluster {
 }
 
 impl<N: Send> Cluster<N> {
-    /// Starts a cluster with this tree's image and with the NICs that `make` makes. Its node is ready. A pod has run in
-    /// its primary network, so the bridge exists.
+    /// Starts a cluster with this tree's image and with the NICs that `make` makes. Returns when the node is ready. A
+    /// pod has run in the primary network, so the bridge exists.
     #[track_caller]
     pub fn with(make: impl FnOnce() -> N + Send) -> Self {
         let runtime = || {
@@ -162,7 +162,7 @@ impl<N> Cluster<N> {
         output
     }
 
-    /// Returns an object of the API by its path. `Null`: the object does not exist.
+    /// Returns an object of the API by its path. `Null`: the object does not exist, or the request failed.
     pub fn look(&self, path: &str) -> Value {
         let text = self.plane.ask(path);
         text.map_or(Value::Null, |it| {
@@ -200,7 +200,8 @@ impl<N> Cluster<N> {
         assert!(is_done, "{method} {path}: {said}");
     }
 
-    /// Waits until `done` returns true, at most for the time limit of a cluster's step.
+    /// Waits until `done` returns true. Panics at the time limit of a cluster's step, and if kubelet or the control
+    /// plane has ended.
     #[track_caller]
     pub fn until(&mut self, what: &str, mut done: impl FnMut(&Self) -> bool) {
         let end = Instant::now() + PATIENCE;
@@ -221,8 +222,8 @@ impl<N> Cluster<N> {
         }
     }
 
-    /// Waits until the containers of a pod of the namespace `default` are ready and have never been restarted. Returns
-    /// the pod as the runtime knows it.
+    /// Waits until a pod of the namespace `default` is ready. Asserts that its containers have never been restarted.
+    /// Returns the pod as the runtime knows it.
     #[track_caller]
     pub fn pod(&mut self, name: &str) -> Pod {
         self.pod_of("default", name)
@@ -269,7 +270,7 @@ impl<N> Cluster<N> {
         self.runtime.of_kubelet(name, &sandbox.id, &containers)
     }
 
-    /// Returns the netdev by which the node is reached. It is no rail.
+    /// Returns the netdev of the node's management NIC, which is no rail.
     pub fn management(&self) -> &str {
         &self.management.netdev
     }
@@ -315,7 +316,7 @@ fn primary(node: Member) -> String {
     )
 }
 
-/// Returns true if the object has the condition.
+/// Returns true if the object's `condition` has the status `True`.
 pub fn is_true(object: &Value, condition: &str) -> bool {
     let all = object["status"]["conditions"].as_array();
     let mut all = all.into_iter().flatten();
@@ -326,7 +327,7 @@ fn say(began: Instant, what: &str) {
     eprintln!("{:6.1} s: {what}", began.elapsed().as_secs_f64());
 }
 
-/// The NIC by which the node is reached, and its default route. The NIC is no rail.
+/// The management NIC with its address and routes. The control plane reaches the node by this NIC, which is no rail.
 #[derive(Debug)]
 struct Management {
     netdev: String,

@@ -57,7 +57,7 @@ pub const TOOLS: &str = "localhost/tools:lab";
 
 const PAUSE: &str = "localhost/pause:lab";
 
-/// Limit for a runtime's start in an emulated machine.
+/// Time limit for a runtime's start in an emulated machine.
 const TO_START: Duration = Duration::from_secs(240);
 
 /// A running runtime. Drop ends the runtime and its pods.

@@ -74,7 +74,7 @@ const NEVER_LOST: &str = "24h";
 
 const API_SERVER: &str = "kube-apiserver";
 
-/// Time limit for any program to become ready, in an emulated machine while builds run.
+/// Time limit for a program to become ready or to end, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Makes Go collect garbage less often than by default. This saves a quarter of the CPU time until all programs are
@@ -308,7 +308,7 @@ impl ControlPlane {
         }
     }
 
-    /// Waits until `done` returns true. Panics as soon as a program of the control plane ends.
+    /// Waits until `done` returns true. Panics as soon as a program of the control plane ends, and at a time limit.
     #[track_caller]
     pub fn until(&mut self, what: &str, mut done: impl FnMut(&Self) -> bool) {
         let end = Instant::now() + PATIENCE;

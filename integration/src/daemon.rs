@@ -186,7 +186,7 @@ impl Daemon {
         self.child.wait().expect("a status");
     }
 
-    /// Sends `signal`. Returns the daemon's exit status, and the time until it ended, without the delay of the machine.
+    /// Sends `signal`. Returns the daemon's exit status, and the time until it ended, as [`Stopwatch`] measures it.
     #[track_caller]
     pub fn end(mut self, signal: Signal) -> (ExitStatus, Duration) {
         let (at, end) = (Stopwatch::start(), Instant::now() + PATIENCE);

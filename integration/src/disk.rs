@@ -66,7 +66,7 @@ impl Format {
     }
 }
 
-/// A file that is mounted by a loop device. Drop removes both.
+/// A file that is mounted by a loop device. Drop unmounts and removes the file.
 #[derive(Debug)]
 pub struct Disk {
     /// The disk's file system.

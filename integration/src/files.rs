@@ -104,8 +104,8 @@ fn walk(path: &Path, found: &mut BTreeMap<PathBuf, (u32, u32, u32, Vec<u8>)>) {
     }
 }
 
-/// Returns the text of a file of procfs or sysfs. One read returns the whole file. The function makes only three system
-/// calls, because a snapshot reads thousands of files.
+/// Returns the first 4096 bytes of a file of procfs or sysfs as text. The function makes only three system calls,
+/// because a snapshot reads thousands of files.
 pub(crate) fn read_short(directory: &File, name: &str) -> io::Result<String> {
     let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
     let mut file = File::from(openat(directory, name, flags, Mode::empty())?);

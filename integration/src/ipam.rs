@@ -90,7 +90,7 @@ impl StandInIpam {
         self.write(&format!("hold.{command}"), "");
     }
 
-    /// Lets a waiting call continue.
+    /// Lets the waiting calls of `command` continue.
     pub fn release(&self, command: &str) {
         fs::remove_file(self.directory.join(format!("hold.{command}"))).expect("it was held");
     }

@@ -43,7 +43,7 @@ impl Tracer {
         let line = format!("TracerPid:\t{}", tracer.0.id());
         let is_traced = |task: fs::DirEntry| {
             let status = fs::read_to_string(task.path().join("status")).unwrap_or_default();
-            // empty for a process that has just ended
+            // empty for a thread that has just ended
             status.is_empty() || status.lines().any(|it| it == line)
         };
         wait::until("strace follows all threads", || {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Kills a verb after an operation. The next call must restore the host.
+//! Kills a verb before or after an operation. The next call must restore the host.
 
 use crate::{Invocation, Netns, Outcome, Snapshot};
 use serde_json::{Value, json};
@@ -20,7 +20,7 @@ pub enum Restorer {
     Gc,
 }
 
-/// Operations at which a verb is killed: before the first one, and after each.
+/// Operations before and after which a verb is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Around {
     /// All operations.

@@ -21,7 +21,8 @@ use tempfile::TempDir;
 
 /// Time limit in the lab for reports to kubelet that a device exists or that its port has changed. The daemon's own
 /// limit is one second (`docs/device-plugin.md`). A test on this machine's kernel checks it
-/// (`cni/rdma-device-plugin/tests/health`). Two emulated machines that share two CPUs have needed more than three.
+/// (`cni/rdma-device-plugin/tests/health`). Two emulated machines that share two CPUs have needed more than three
+/// seconds.
 pub const REPORT_LIMIT: Duration = Duration::from_secs(15);
 
 /// The NICs, on NUMA nodes 0 and 1 and on one fabric.
@@ -43,7 +44,7 @@ fn own() -> Netns {
     host
 }
 
-/// Opens a machine in shared mode. Its RDMA devices remain on the host, whatever devices a pod has.
+/// Returns the VM's own namespace. Panics if the lab is not in shared mode, in which RDMA devices remain on the host.
 #[track_caller]
 pub(crate) fn shared() -> Netns {
     assert_eq!(
@@ -191,7 +192,7 @@ impl Lab {
     }
 
     /// Sets the functions' hardware addresses as a node's set-up does. They are the same at every boot, while igb would
-    /// choose random ones. The ids of the RDMA devices depend on them.
+    /// choose random ones. The GUIDs of the RDMA devices depend on them.
     #[track_caller]
     pub fn give_hardware_addresses(&self) {
         let (mut devices, mut links) = (vec![], vec![]);

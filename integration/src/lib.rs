@@ -16,12 +16,12 @@
 //! | [`oci`] | image archives, as a container runtime reads them |
 //! | [`manager`] | NetworkManager and systemd-networkd, each for one throw-away namespace |
 //! | [`metadata`] | a stand-in for the cloud's metadata service |
-//! | [`snapshot`] | the whole state of a namespace, comparable bit for bit |
+//! | [`snapshot`] | the network state of a namespace, comparable bit for bit |
 //! | [`kill_at`] | SIGKILL to a running process at a change of a file system |
-//! | [`odd_file`] | other files instead of a regular one: links, pipes, a file of a gigabyte |
-//! | [`killed`] | SIGKILL after every operation, and the next call |
+//! | [`odd_file`] | what a test puts in place of a regular file: links, pipes, a file of a gigabyte |
+//! | [`killed`] | a plugin that SIGKILL ends at a chosen operation |
 //! | [`files`] | all files below some directories, comparable byte for byte |
-//! | [`crash`] | stories, killed or with an error at each of their system calls |
+//! | [`crash`] | runs of the programs, killed or with an error at each of their system calls |
 //! | [`kernel_counts`] | the kernel's own counters: network namespaces, memory |
 //! | [`extent`] | number of repetitions, also for `scripts/test --full` |
 //! | [`kubelet`] | a kubelet stand-in |
@@ -52,7 +52,7 @@
 //! | [`power`] | in the lab, a machine that loses power, and boots again with its disk |
 //! | [`verify`] | `ping --exchange` in two pods |
 //! | [`pinged`] | `ping` of one address |
-//! | [`wait`] | waits for the kernel, with a time limit |
+//! | [`wait`] | waits for a condition, with a time limit |
 
 pub mod api_server;
 pub mod bonded;

@@ -346,7 +346,7 @@ impl Machine {
         }
     }
 
-    /// Removes the character device with this number.
+    /// Removes the `uverbs` device with this number.
     pub fn without_number(&self, number: u64) {
         let verbs = format!("sys/class/infiniband_verbs/uverbs{number}");
         fs::remove_dir_all(self.path(&verbs)).expect("removed");

@@ -3,8 +3,8 @@
 //!
 //! A manager runs in separate mount and PID namespaces, so it disturbs neither other managers nor the machine's own
 //! manager. Its files and its D-Bus are in memory, and all programs that it starts end with it. Its `/sys` is
-//! read-only. By this, both managers recognize that there is no udev to wait for (`udev_available()` of systemd,
-//! `nmp_netns` and `use_udev` of NetworkManager).
+//! read-only. From this, systemd-networkd and NetworkManager conclude that there is no udev to wait for
+//! (`udev_available()` of systemd, `nmp_netns` and `use_udev` of NetworkManager).
 
 use crate::{Netns, wait};
 use std::{
@@ -29,8 +29,8 @@ pub struct Manager {
 }
 
 impl Manager {
-    /// Starts NetworkManager with `profiles`, which are pairs of a name and a keyfile's text. It also manages virtual
-    /// netdevs, because virtual netdevs model NICs in the tests.
+    /// Starts NetworkManager with `profiles`, which are pairs of a name and a keyfile's text. NetworkManager also
+    /// manages virtual netdevs, because they model NICs in the tests.
     #[track_caller]
     pub fn network_manager(host: &Netns, profiles: &[(&str, &str)]) -> Self {
         Self::network_manager_of(host, ["interface-name:lo", "*"], profiles)
@@ -80,7 +80,7 @@ impl Manager {
     }
 
     /// Starts lldpd. Each second it sends a frame on every netdev of `switch`, as the system `name` and with a TTL of
-    /// `hold` seconds. `run("pkill lldpd")` lets it announce that it stops.
+    /// `hold` seconds. After `run("pkill lldpd")` it announces that it stops.
     #[track_caller]
     pub fn lldpd(switch: &Netns, name: &str, hold: u8) -> Self {
         let text = format!(
@@ -129,7 +129,8 @@ impl Manager {
         Self { child, directory }
     }
 
-    /// Runs a command line, split at white space, in the manager's namespaces, such as `nmcli`. Returns any output.
+    /// Runs a command line such as `nmcli device`, split at white space, in the manager's namespaces. Returns its
+    /// standard output.
     pub fn run(&self, line: &str) -> String {
         let Some(inside) = self.first_process() else {
             return String::new();
@@ -164,7 +165,7 @@ impl Manager {
         self.directory.path().join("log")
     }
 
-    /// Returns the PID of the first process of the manager's PID namespace, in this process's PID namespace.
+    /// Returns the PID, in the test's PID namespace, of the first process in the manager's PID namespace.
     fn first_process(&self) -> Option<String> {
         let pid = self.child.id();
         let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
@@ -177,7 +178,7 @@ impl Drop for Manager {
         let inside = self.first_process();
         let _ = self.child.kill();
         let _ = self.child.wait();
-        // the namespace's last process ends a little after the first one
+        // the processes in the namespace end a little after `unshare`
         if let Some(pid) = inside {
             let gone = || !Path::new(&format!("/proc/{pid}")).exists();
             wait::within(wait::PATIENCE, gone);

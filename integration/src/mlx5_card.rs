@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The lab's ConnectX card under Debian's own driver, as seen from inside the VM (`integration/lab/vm --tier mlx5`, or `pair`).
-//! The driver and the kernel are real, the card is a model.
+//! The lab's ConnectX card under Debian's own driver, as seen from inside the VM (`integration/lab/vm --tier mlx5`, or
+//! `integration/lab/pair`). The driver and the kernel are real, the card is a model.
 
 use crate::{
     Daemon, Netns, Node,
@@ -82,7 +82,8 @@ impl Mlx5Card {
         card
     }
 
-    /// Waits until both functions have their netdevs and RDMA devices, with their usual names, in the VM's own namespace.
+    /// Waits until both functions have their netdevs and RDMA devices, with their usual names, in the VM's own
+    /// namespace.
     #[track_caller]
     pub fn are_home(&self) {
         let is_home = || {
@@ -150,8 +151,8 @@ impl Mlx5Card {
         node
     }
 
-    /// Makes `bond0` of both functions, in the bond mode `mode` and with `address`. Returns when the driver has made the
-    /// bonded RDMA device, and in mode 802.3ad both functions have joined the switch's aggregate.
+    /// Makes `bond0` of both functions, in the bond mode `mode` and with `address`. Returns when the driver has made
+    /// the bonded RDMA device, and in mode 802.3ad both functions have joined the switch's aggregate.
     #[track_caller]
     pub fn bond(&self, mode: &str, address: &str) {
         self.host.run("modprobe bonding");
@@ -187,7 +188,7 @@ impl Mlx5Card {
 
 impl Drop for Mlx5Card {
     fn drop(&mut self) {
-        // objects that a failed test left
+        // a failed test may have left the bond
         for line in [
             "ip link del dev bond0",
             "modprobe -r ib_ipoib mlx5_ib mlx5_core",
@@ -234,7 +235,7 @@ pub fn configuration(node: &Node, netdev: &str) -> Value {
     configuration
 }
 
-/// Returns a configuration that gives a pod a child of `netdev`, with an IPv4 address of its prefix.
+/// Returns a configuration that gives a pod a child of `netdev`, with an address from the IPv4 prefix of `netdev`.
 #[track_caller]
 pub fn shared_configuration(node: &Node, netdev: &str) -> Value {
     let mut configuration = configuration(node, netdev);
@@ -262,7 +263,7 @@ pub fn pods_with_children(node: &Node, configurations: &[Value; 2]) -> ([Netns; 
     (pods, addresses)
 }
 
-/// Returns the output of `--check-config` for a resource `rdma/hca` of this kind.
+/// Returns the output of `--check-config` for a resource `rdma/hca` of the kind `kind`.
 #[track_caller]
 pub fn offered(node: &Node, kind: &str) -> String {
     let file = node.directory().join("config.json");
@@ -288,7 +289,8 @@ pub fn are_healthy(table: &str, netdevs: [&str; 2]) {
     }
 }
 
-/// Starts a kubelet, and the daemon. The daemon offers the functions as the resources `rdma/a` and `rdma/b`.
+/// Starts a stand-in for kubelet, and the daemon. The daemon offers the functions as the resources `rdma/a` and
+/// `rdma/b`.
 #[track_caller]
 pub fn offering(node: &Node) -> (DeviceManager, Daemon) {
     let path = |below: &str| node.directory().join(below);
@@ -333,7 +335,7 @@ pub fn directory(function: usize) -> PathBuf {
     Path::new("/sys/bus/pci/devices").join(functions()[function])
 }
 
-/// Returns the GIDs in the first 16 entries of the RDMA device in `netns`, with their types.
+/// Returns the GIDs in the first 16 entries of the RDMA device's GID table in `netns`, with their types.
 #[track_caller]
 pub fn gids(netns: &Netns, rdma: &str) -> Vec<(String, String)> {
     // an entry without a GID has no readable type

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Temporary network namespaces, and commands that run inside them.
 //!
-//! This module makes a namespace as `ip netns add` does: as a bind mount under `/run/netns`. This directory is
-//! a shared mount, so the end of the namespace reaches every mount namespace. A command runs under
-//! `ip netns exec`, in a separate mount namespace where `/sys` shows the network namespace. Names contain the
-//! process id, so test processes do not conflict.
+//! This module makes a namespace as `ip netns add` does: as a bind mount under `/run/netns`. This directory is a shared
+//! mount, so the removal of the namespace reaches every mount namespace. A command runs under `ip netns exec`, in a
+//! separate mount namespace where `/sys` shows the network namespace. Names contain the process id, so test processes
+//! do not conflict.
 
 use nix::{
     errno::Errno,
@@ -57,7 +57,7 @@ impl Netns {
         }
     }
 
-    /// Opens a namespace of a runtime by its path in `/run/netns`.
+    /// Returns an existing namespace by its path in `/run/netns`.
     #[track_caller]
     pub fn existing(path: &Path) -> Self {
         let name = path.file_name().and_then(|name| name.to_str());
@@ -185,7 +185,7 @@ impl Netns {
         self.counter(link, 1)
     }
 
-    /// Returns the number of bytes that `link` has sent, including RDMA traffic.
+    /// Returns the number of bytes that `link` has sent, including packets of soft-RoCE.
     #[track_caller]
     pub fn tx_bytes(&self, link: &str) -> u64 {
         self.counter(link, 8)
@@ -229,7 +229,7 @@ impl Netns {
         table.lines().find_map(of)
     }
 
-    /// Returns the link's addresses, such as `10.0.0.1/24`, without IPv6 link-local addresses.
+    /// Returns the link's addresses, such as `10.0.0.1/24`, without link-local addresses.
     #[track_caller]
     pub fn addresses(&self, link: &str) -> Vec<String> {
         let link = self
@@ -315,7 +315,7 @@ fn make(path: &Path) -> io::Result<()> {
     Ok(made?)
 }
 
-/// Makes the directory a shared mount. Then the end of a namespace reaches every mount namespace.
+/// Makes the directory a shared mount. Then the removal of a namespace reaches every mount namespace.
 fn share_folder() -> io::Result<()> {
     fs::create_dir_all(FOLDER)?;
     let share = || {

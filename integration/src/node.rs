@@ -13,8 +13,8 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// A small test machine. Rails are veths. Their other ends are on a bridge in a separate namespace, so the
-/// host's namespace has no objects of the test's preparation.
+/// A small test machine. Rails are veths. Their peers are on a bridge in a separate namespace, so the host's namespace
+/// has only the rails.
 #[derive(Debug)]
 pub struct Node {
     /// Namespace in which plugins are started.
@@ -42,7 +42,7 @@ impl Node {
         Self::on(Netns::new("host"))
     }
 
-    /// Makes a node with the host `host`. If a test makes RDMA devices, this must be [`Netns::own`].
+    /// Makes a node with the host `host`. If a test makes RDMA devices, `host` must be [`Netns::own`].
     #[track_caller]
     pub fn on(host: Netns) -> Self {
         let switch = Netns::new("switch");
@@ -61,8 +61,8 @@ impl Node {
     #[track_caller]
     fn at(host: Netns, switch: Netns, ports: String) -> Self {
         let plugin = rdma_cni();
-        // The host's new link-local addresses are usable immediately, so a test need not wait for them. A pod
-        // has a setting of its own.
+        // The host's new link-local addresses are usable immediately, so a test need not wait for them. Pods have
+        // separate settings.
         host.set_sysctl("ipv6/conf/default/dad_transmits", "0");
         host.set_sysctl("ipv6/conf/default/router_solicitation_delay", "0");
         host.ip("link set dev lo up");
@@ -96,7 +96,7 @@ impl Node {
         node
     }
 
-    /// Configures the rails `eth1` and `eth2` as an administrator does: addresses, a route, an MTU, another
+    /// Configures the rails `eth1` and `eth2` as an administrator does: addresses, a route, an MTU, an alternative
     /// name.
     #[track_caller]
     pub fn furnish(&self) {
@@ -192,8 +192,8 @@ impl Node {
         Invocation::new(&self.host, &self.plugin)
     }
 
-    /// Returns a call of `rdma-cni` as a runtime makes it for `pod`: the container id is `container`, and
-    /// `CNI_IFNAME` is `eth0`.
+    /// Returns a call of `rdma-cni` as a runtime makes it for the namespace `netns`: the container id is `container`,
+    /// and `CNI_IFNAME` is `eth0`.
     pub fn invoke(&self, command: &str, container: &str, netns: &Path) -> Invocation<'_> {
         let path = self.cni_path();
         self.bare()

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! OCI image archives, read like a container runtime: the index selects the image of the machine's architecture, and
-//! the image lists its layers (<https://github.com/opencontainers/image-spec>, `image-layout.md`, `image-index.md`).
+//! OCI image archives, read as a container runtime reads them: the index selects the image of the machine's
+//! architecture, and the image lists its layers (<https://github.com/opencontainers/image-spec>, `image-layout.md`,
+//! `image-index.md`).
 
 use serde_json::Value;
 use sha2::{Digest, Sha256};

@@ -5,8 +5,8 @@
 use crate::{traffic::Serving, wait};
 use std::{env, fs, path::PathBuf, time::Duration};
 
-/// Time limit for a step of the other machine, which may still be booting. If a machine fails, the wait for it ends
-/// earlier.
+/// Time limit for a step of the other machine, which may still be booting. If a machine fails, `integration/lab/pair`
+/// ends the other machine before that.
 const PATIENCE: Duration = Duration::from_secs(240);
 
 /// One of the two machines. Both run the same test, and wait for each other at named steps.

@@ -168,7 +168,7 @@ impl Rails {
             host: Netns::own(),
             routers: ["rail0", "rail1"].map(Netns::new),
         };
-        // Before the first netdev, so that its addresses are usable immediately.
+        // These settings precede the first netdev, so that its addresses are usable immediately.
         rails.host.ip("link set dev lo up");
         for netns in rails.routers.iter().chain([&rails.host]) {
             netns.set_sysctl("ipv6/conf/default/dad_transmits", "0");

@@ -46,8 +46,8 @@ pub struct RealKubelet {
 }
 
 impl RealKubelet {
-    /// Starts the kubelet of this machine, whose runtime listens at `runtime`. Kubelet registers its node with `plane` a
-    /// little later. The node has no pods.
+    /// Starts the kubelet of this machine, whose runtime listens at `runtime`. Kubelet registers its node with `plane`
+    /// a little later. The node has no pods.
     #[track_caller]
     pub fn start(runtime: &Path, plane: &RemoteControlPlane) -> Self {
         let directory = Tmpfs::of("mode=755", Path::new(DIRECTORY));

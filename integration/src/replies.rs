@@ -180,7 +180,8 @@ impl Machine {
         }
     }
 
-    /// Checks the replies of every address, to peers in the rails' networks and to peers behind the rails' routers.
+    /// Checks that replies of the primary addresses to the node leave by `eth0`, and that replies of each rail's
+    /// addresses to peers behind the routers leave by this rail.
     #[track_caller]
     pub fn all_replies(&self) {
         for (peer, address) in OF_NODE.iter().zip(self.primary.addresses()) {

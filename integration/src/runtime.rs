@@ -32,7 +32,7 @@ impl Conflist {
     }
 }
 
-/// A container's interface, with the names that the runtime uses.
+/// The parameters with which a runtime calls plugins for one interface of a container.
 #[derive(Clone, Debug)]
 pub struct Attachment {
     /// `CNI_CONTAINERID`
@@ -65,7 +65,7 @@ impl Attachment {
         self
     }
 
-    /// Adds the pod's identity, as kubelet's runtime does.
+    /// Adds the pod's namespace and name to `CNI_ARGS`, as a Kubernetes container runtime does.
     pub fn of_pod(mut self, namespace: &str, name: &str) -> Self {
         for (key, value) in [
             ("IgnoreUnknown", "1"),
@@ -78,7 +78,7 @@ impl Attachment {
     }
 }
 
-/// Runtime that runs the lists.
+/// A runtime that calls the plugins of conflists.
 #[derive(Debug)]
 pub struct Runtime<'a> {
     host: &'a Netns,
@@ -97,8 +97,8 @@ impl<'a> Runtime<'a> {
         }
     }
 
-    /// Runs ADD of the whole chain. The error is the outcome of the plugin that failed. A runtime
-    /// then calls [`Self::del`].
+    /// Runs ADD of the chain, and caches the result. The error is the outcome of the first plugin that failed. A
+    /// runtime then calls [`Self::del`].
     #[track_caller]
     pub fn add(&self, list: &Conflist, attachment: &Attachment) -> Result<Value, Outcome> {
         let mut previous = None;
@@ -131,7 +131,7 @@ impl<'a> Runtime<'a> {
         Ok(())
     }
 
-    /// Runs CHECK of the chain. Every plugin gets the chain's final result.
+    /// Runs CHECK of the chain. Every plugin gets the cached result of ADD.
     #[track_caller]
     pub fn check(&self, list: &Conflist, attachment: &Attachment) -> Result<(), Outcome> {
         let cached = self

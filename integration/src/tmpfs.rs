@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Separate file systems: full, read-only, or without the special properties of the guest's own.
+//! Separate file systems in memory, which a test can fill or make read-only.
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use std::{
@@ -59,7 +59,7 @@ impl Tmpfs {
         }
     }
 
-    /// Frees space again.
+    /// Removes the file that [`Self::fill`] has written.
     #[track_caller]
     pub fn make_room(&self) {
         fs::remove_file(self.path.join("ballast")).expect("there is ballast");

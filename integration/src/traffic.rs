@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! RDMA traffic between two pods: `rping` (connection manager) and `ib_write_bw` (verbs).
+//! RDMA traffic between two pods by `rping`, perftest, `ucx_perftest` and the pingpong programs of rdma-core.
 
 use crate::{Netns, netns, wait};
 use std::{
@@ -11,7 +11,7 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// Time limit for a client under emulation.
+/// Time limit for a program under emulation.
 const LIMIT: Duration = Duration::from_secs(240);
 
 /// A pod's end of a connection.
@@ -53,8 +53,7 @@ pub fn ask_rping(client: End<'_>, server: &str) {
     assert_rping_succeeded(status.code(), &said);
 }
 
-/// Asserts that the client of `rping -v -V -C 5` completed: it printed five messages each way, each after comparing the
-/// contents.
+/// Asserts that the client of `rping -v -V -C 5` completed: it printed five messages, whose contents it had compared.
 ///
 /// At its end `rping` closes the channel on which its other thread still waits for events. If that thread notices this
 /// first, the process ends with 255 after a complete exchange (`cm_thread`, librdmacm/examples/rping.c).
@@ -151,9 +150,9 @@ fn ucx_perftest(transport: &str, end: End<'_>) -> Command {
     command
 }
 
-/// Starts the server's end of `program`, `ibv_rc_pingpong` or `ibv_ud_pingpong`, with the GID at `index`. Returns when the server
-/// listens. Both ends send 100 messages of 1 KiB, and compare the contents of received ones. They exchange their parameters
-/// over TCP.
+/// Starts the server's end of `program`, `ibv_rc_pingpong` or `ibv_ud_pingpong`, with the GID at `index`. Returns when
+/// the server listens. Both ends send 100 messages of 1 KiB, and compare the contents of received messages. They
+/// exchange their parameters over TCP.
 #[track_caller]
 pub fn serve_pingpong(program: &str, server: End<'_>, index: u64) -> Serving {
     let listens = || server.pod.listens(18515);
@@ -279,7 +278,7 @@ impl<'a> Write<'a> {
         self
     }
 
-    /// Sets the GID indexes, the server's first. They replace the indexes of the addresses.
+    /// Sets the GID indexes, the server's first. They replace the indexes of the addresses' GIDs.
     pub fn gids(mut self, server: usize, client: usize) -> Self {
         self.gids = Some([server, client]);
         self

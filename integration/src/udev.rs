@@ -7,8 +7,8 @@ use std::process::Command;
 /// Time limit in seconds for udevd's queue. An emulated machine needed more than 30 while another one ran.
 const LIMIT: u32 = 240;
 
-/// Waits until udevd has handled all events of `host`. After four minutes, panics with udevd's processes, and with the
-/// kernel function in which each of them waits.
+/// Waits until udevd has handled all events of `host`. After four minutes, panics with a list of all processes and of
+/// the kernel function in which each process waits.
 #[track_caller]
 pub fn settle(host: &Netns) {
     let mut settle = host.command("udevadm");

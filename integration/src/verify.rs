@@ -8,7 +8,7 @@ use std::process::{Output, Stdio};
 const PORT: u16 = 7471;
 
 /// Runs the command in both pods simultaneously, without capabilities. Returns exit code and standard output of each.
-/// `addresses` are the pods' addresses. By them each pod finds the other one, in place of a headless Service.
+/// `addresses` are the pods' addresses. They replace the example's headless Service.
 ///
 /// # Panics
 /// A command wrote to standard error.

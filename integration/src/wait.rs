@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Waits for the kernel, with a time limit.
+//! Waits for a condition, with a time limit.
 
 use crate::stopwatch::Stopwatch;
 use nix::{
@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Time limit for any event on a slow machine: an emulated machine whose two CPUs are shared with other machines.
+/// Time limit for an event. It suffices on an emulated machine that shares two CPUs with other machines.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Polls until `done` returns true. Panics with `what` after [`PATIENCE`].
@@ -51,7 +51,7 @@ pub fn ends(process: &mut Child, signal: Signal, limit: Duration) -> bool {
     ended
 }
 
-/// Returns the result of `work`, and prints its duration without the machine's delay. Panics if this duration is
+/// Returns the result of `work`, and prints its duration as [`Stopwatch`] measures it. Panics if this duration is
 /// `limit` or longer.
 #[track_caller]
 pub fn for_no_longer<T>(limit: Duration, what: &str, work: impl FnOnce() -> T) -> T {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `cluster-lab DIRECTORY NODES ARGUMENT...` starts a Kubernetes control plane on this machine, and boots one or two
-//! machines that use it, by `integration/lab/vm ARGUMENT...`. It makes new keys and certificates in DIRECTORY. When
-//! the first machine ends, the program ends the second machine, and then itself.
+//! `cluster-lab DIRECTORY NODES ARGUMENT...` starts a Kubernetes control plane on this machine, and boots NODES virtual
+//! machines (1 or 2) that use it, by `integration/lab/vm ARGUMENT...`. It makes new keys and certificates in DIRECTORY.
+//! When the first machine ends, the program ends the second machine, and then itself.
 
 use integration::control_plane::{nodes, server};
 use std::{env, ffi::OsString, path::Path, process};
@@ -18,7 +18,7 @@ fn main() {
         stop("NODES must be 1 or 2");
     };
     let ended = server::run(Path::new(directory), members, arguments);
-    // if a signal ended the machine: the exit code that a shell reports
+    // if a signal ended the machine: the exit code that a shell reports for SIGTERM
     process::exit(ended.code().unwrap_or(128 + 15));
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `fault-injector [--report=FILE] [FAULT…] -- PROGRAM [ARGUMENT…]` runs a program with faults at some of its system
-//! calls (`integration::tracer`), and ends with the program's exit status. Without a FILE, it prints the points on
-//! standard error. A FAULT is `--kill=N`, `--kill-after=N`, `--kill-before-send=N` or `--fail=N=ERRNO`.
+//! calls (`integration::tracer`), and ends with the program's exit status. It reports the calls at which a fault is
+//! possible, to FILE or on standard error. A FAULT is `--kill=N`, `--kill-after=N`, `--kill-before-send=N` or
+//! `--fail=N=ERRNO`.
 
 use integration::tracer::{self, Arguments, Report, Traced};
 use nix::{
@@ -44,7 +45,7 @@ fn main() -> ExitCode {
         Ok(Traced::Exited(code)) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
         Ok(Traced::Killed(signal)) => {
             let _ = raise(signal);
-            // the signal that ended the program does not end this process: report it by the exit code
+            // this process has survived the signal that ended the program: report by the exit code that a signal did
             ExitCode::from(128)
         }
     }

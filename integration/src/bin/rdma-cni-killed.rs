@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The real plugin on the real kernel. SIGKILL ends it at a chosen point.
 //!
-//! `RDMA_CNI_KILL_AFTER=n`: the process ends at its n-th point. A point is before and after each change of
-//! a kind. Between two such changes in a row there is only one point. `RDMA_CNI_KILL_AROUND` is the kind:
-//! `all`, `moves` or `smc`. With `all`, 0 ends the process before its first change, when it has written
-//! only the record, and n ends it after the n-th change. In other respects the program is `rdma-cni`.
+//! `RDMA_CNI_KILL_AFTER=n`: the process ends at point n, counted from 0. There is a point before and after each
+//! operation of the kind `RDMA_CNI_KILL_AROUND`: `all` (the default), `moves` or `smc`. Between two such operations in
+//! a row there is only one point. So with `all`, point 0 is before the first operation, and point n after the n-th. In
+//! other respects the program is `rdma-cni`.
 
 use cni_protocol::Input;
 use nix::{
@@ -22,7 +22,7 @@ struct Killed {
     linux: Linux,
     around: String,
     left: Cell<Option<u32>>,
-    /// True if the process has changed nothing since the last point.
+    /// True if the process has executed no operation since the last point.
     is_counted: Cell<bool>,
 }
 

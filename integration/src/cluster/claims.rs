@@ -23,7 +23,7 @@ const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
 /// Path of the system's pods, among them the daemon's.
 pub const DAEMONS: &str = "/api/v1/namespaces/kube-system/pods";
 
-/// Returns the files with records of claims, and the claims' CDI files.
+/// Returns the names of the files with records of claims, and of the claims' CDI files.
 pub fn files() -> [Vec<String>; 2] {
     ["/var/lib/cni/rdma-cni/claims", "/var/run/cdi"].map(|directory| {
         let entries = fs::read_dir(directory).into_iter().flatten().flatten();
@@ -45,7 +45,7 @@ pub fn attribute<N>(cluster: &Cluster<N>, device: &str, name: &str) -> Value {
     slices::attribute(&cluster.look_at_all(SLICES), device, name)
 }
 
-/// Returns the daemon's pod.
+/// Returns the daemon's pod. `Null`: there is none.
 pub fn daemon<N>(cluster: &Cluster<N>) -> Value {
     let mut pods = cluster.look_at_all(DAEMONS);
     pods.retain(|it| it["metadata"]["labels"]["app.kubernetes.io/name"] == "rdma-device-plugin");

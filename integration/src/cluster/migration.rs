@@ -4,7 +4,7 @@
 use super::Cluster;
 use crate::{control_plane::nodes::NODE, daemon::rdma_device_plugin, pages};
 
-/// The page.
+/// The page with the commands.
 pub const PAGE: &str = "docs/drop-in.md";
 
 /// The migration from one plugin.

@@ -89,8 +89,8 @@ pub fn read_bandwidth(
     average(&said)
 }
 
-/// Runs the server's command in its pod by `kubectl exec`, and the client's command when the server listens. Both
-/// must succeed. Returns both outputs.
+/// Runs the server's command in its pod by `kubectl exec`, and the client's command when the server listens. The
+/// server's command must succeed. Returns the client's output.
 #[track_caller]
 fn exec_both(
     cluster: &Cluster,

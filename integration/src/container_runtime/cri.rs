@@ -25,7 +25,7 @@ use tonic::{
     transport::{Channel, Endpoint},
 };
 
-/// Time limit for each call: kubelet's limit for a sandbox is two minutes.
+/// Time limit for each call: the default of kubelet's `runtimeRequestTimeout`.
 const LIMIT: Duration = Duration::from_secs(120);
 
 type Client = RuntimeServiceClient<Channel>;
@@ -42,7 +42,7 @@ pub struct Cri {
 pub struct Ran {
     /// The program's exit status.
     pub code: i32,
-    /// The program's output, followed by its standard error.
+    /// The program's standard output, followed by its standard error.
     pub said: String,
 }
 
@@ -74,7 +74,7 @@ impl Cri {
         ))
     }
 
-    /// Returns true if the runtime reports `condition`: `RuntimeReady`, `NetworkReady`.
+    /// Returns true if the runtime reports that `condition` is true, such as `RuntimeReady` or `NetworkReady`.
     pub fn is_ready(&self, condition: &str) -> bool {
         self.condition(condition).0
     }

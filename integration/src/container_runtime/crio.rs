@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! CRI-O: `man crio.conf`. `conmon` and `skopeo` are Debian's.
+//! Configuration of CRI-O (`man crio.conf`). `conmon` and `skopeo` are Debian's.
 
 use super::{PAUSE, engine::Place, network::Network};
 use serde_json::Value;
@@ -28,7 +28,7 @@ pub(super) fn configure(place: &Place, network: &Network) {
 
 /// Prevents udev from changing the MACs of veths. CRI-O calls CHECK after each ADD. The reference bridge's CHECK
 /// expects that the veth on the host has kept its first MAC. But udev assigns another MAC a moment later
-/// (`MACAddressPolicy=persistent`, systemd.link(5)), so a few pods would fail, with any plugins (docs/node.md).
+/// (`MACAddressPolicy=persistent`, systemd.link(5)), so a few pods would fail (docs/node.md).
 #[track_caller]
 fn keep_macs_of_veths() {
     let directory = Path::new("/etc/systemd/network");

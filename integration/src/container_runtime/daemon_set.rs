@@ -24,7 +24,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Limit for an init container in an emulated machine.
+/// Time limit for an init container, and for a line in the daemon's log, in an emulated machine.
 const TO_PREPARE: Duration = Duration::from_secs(240);
 
 /// `defaultMaskedPaths` and `defaultReadonlyPaths` of Kubernetes (`pkg/securitycontext`).
@@ -71,8 +71,8 @@ pub struct Ended {
 }
 
 impl ContainerRuntime {
-    /// Runs the manifest's pod under the name `name`. All its images are imported already. Returns the pod, and the
-    /// output of its init containers. If an init container fails, the pod is removed.
+    /// Runs the manifest's pod under the name `name`. The runtime already has its images. Returns the pod, and the
+    /// output of its init containers. Removes the pod if an init container fails.
     #[track_caller]
     pub fn daemon_pod(
         &self,
@@ -227,12 +227,12 @@ impl DaemonPod {
     /// Waits until the container has logged `words`.
     ///
     /// # Errors
-    /// The container has ended.
+    /// The container ended before that.
     #[track_caller]
     pub fn says(&self, words: &str) -> Result<(), Ended> {
         let end = Instant::now() + TO_PREPARE;
         loop {
-            // when the runtime reports the end, the log is complete
+            // the status first: when the runtime reports the end, the log is complete
             let (status, _) = self
                 .cri
                 .container_status(&self.main().1)
@@ -253,7 +253,8 @@ impl DaemonPod {
         }
     }
 
-    /// Returns the kernel's status of the daemon's process (`/proc/PID/status`), and the runtime's OCI configuration.
+    /// Returns the kernel's status of the daemon's process (`/proc/PID/status`), and the OCI configuration of its
+    /// container.
     #[track_caller]
     pub fn process(&self) -> (String, Value) {
         let info = self.cri.container(&self.main().1).expect("it is known");
@@ -273,7 +274,7 @@ impl DaemonPod {
         self.ask(self.main().0.readiness_probe.as_ref().expect("a probe"))
     }
 
-    /// Runs a probe. It fails if the container does not run, or if the program exceeds its time limit.
+    /// Runs a probe. It also fails if the container does not run, or if the program exceeds its time limit.
     fn ask(&self, probe: &Probe) -> (bool, String) {
         let words: Vec<&str> = probe.exec.command.iter().map(String::as_str).collect();
         let limit = Duration::from_secs(probe.timeout_seconds);
@@ -367,8 +368,7 @@ fn rights(pod: &PodSpec, container: &Container) -> LinuxContainerSecurityContext
     }
 }
 
-/// Returns a container's resources. CPU shares are computed like `MilliCPUToShares` (`pkg/kubelet/cm`). The memory
-/// limit is unchanged.
+/// Returns a container's resources. CPU shares are computed like `MilliCPUToShares` (`pkg/kubelet/cm`).
 #[track_caller]
 fn resources(pod: &PodSpec, container: &Container) -> LinuxContainerResources {
     let limit = &container.resources.limits.memory;

@@ -63,7 +63,7 @@ impl Engine {
         }
     }
 
-    /// Returns the prefix of a container's id in kubelet.
+    /// Returns the prefix of a container's id in a pod's status.
     pub fn scheme(self) -> &'static str {
         match self {
             Self::Containerd | Self::Containerd2 => "containerd://",
@@ -71,8 +71,8 @@ impl Engine {
         }
     }
 
-    /// Returns true if the runtime calls the plugins in a network's own directory at ADD and at DEL, as libcni 1.3
-    /// does. CRI-O calls them only at ADD.
+    /// Returns true if the runtime reads plugins' configurations from a network's own directory at ADD and at DEL, as
+    /// libcni 1.3 does. CRI-O does so only at ADD.
     pub fn reads_directories(self) -> bool {
         self == Self::Containerd2
     }

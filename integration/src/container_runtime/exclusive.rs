@@ -39,7 +39,7 @@ pub struct ExclusiveNode {
 
 impl ExclusiveNode {
     /// Prepares a node that has advertised all functions. A pod without RDMA has run on it, so the bridge exists. The
-    /// chain's entry also has the fields of `chain`.
+    /// chain's entry also gets the fields of `chain`.
     #[track_caller]
     pub fn new(lab: Lab, node: Node, runtime: ContainerRuntime, chain: &Value) -> Self {
         let mut entry = node.chain(&[VF]);
@@ -65,7 +65,7 @@ impl ExclusiveNode {
         }
     }
 
-    /// Allocates the function at this PCI address to a container of a pod.
+    /// Allocates the function at the PCI address `pci` to a container of a pod.
     #[track_caller]
     pub fn allocate(&self, pod: &str, container: &str, pci: &str) -> Allocation {
         let wish = Wish::new(pod, container, VF, 1).reusing(&[pci.to_owned()]);

@@ -26,7 +26,7 @@ pub use crate::Files;
 /// Path of the conflist of the node's primary network.
 pub const LIST: &str = "/etc/cni/net.d/10-pods.conflist";
 
-/// Directory of the chain's records.
+/// The `stateDir` of `rdma-cni`.
 pub const STATE: &str = "/var/lib/cni/rdma-cni";
 
 /// Directories to which an installation may write.
@@ -66,7 +66,7 @@ pub enum NotStarted {
 pub struct InstalledNode {
     /// The node's container runtime.
     pub runtime: ContainerRuntime,
-    /// Kubelet's device manager.
+    /// Stand-in for kubelet's device manager.
     pub kubelet: DeviceManager,
     /// The bonded NICs.
     pub nics: BondedNics,
@@ -124,8 +124,8 @@ impl InstalledNode {
         (daemon, said)
     }
 
-    /// Runs a pod whose only container requests one `rdma/hca`. The container is created if the daemon permits its
-    /// start. A pod that failed is removed, but the runtime may be unable to end it.
+    /// Runs a pod whose only container requests one `rdma/hca`. The runtime creates the container only if the daemon
+    /// permits its start. After a failure, releases the pod's ids.
     ///
     /// # Errors
     /// The error has the text that kubelet would write into the pod's event.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A DaemonSet and its ConfigMap, read from `conf/manifests`. Reading fails at a field that [`super::daemon_set`] does
-//! not translate. So a new field of a manifest needs a translation.
+//! A DaemonSet and its ConfigMap, read from `conf/manifests`. Reading fails at an unknown field, so that a new field of
+//! a manifest is either translated in [`super::daemon_set`] or ignored by intent.
 
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -129,7 +129,7 @@ pub struct PodSecurity {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SeccompProfile {
-    /// `RuntimeDefault`.
+    /// `RuntimeDefault` or `Unconfined`.
     pub r#type: String,
 }
 
@@ -225,7 +225,7 @@ pub struct Security {
     pub capabilities: Capabilities,
     /// True if the container has all privileges.
     pub privileged: bool,
-    /// True if the container cannot write into its image.
+    /// True if the container's root file system is read-only.
     pub read_only_root_filesystem: bool,
     /// User of the process.
     pub run_as_user: i64,
@@ -330,7 +330,7 @@ impl Manifest {
         manifest
     }
 
-    /// Returns the manifest with `chain.KEY` in its configuration.
+    /// Returns the manifest with the field `key` of `chain` set to `value` in the daemon's configuration.
     #[track_caller]
     pub fn with_chain(&self, key: &str, value: &str) -> Self {
         let mut manifest = self.clone();

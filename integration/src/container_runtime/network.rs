@@ -34,7 +34,7 @@ impl Network {
         Self::with_debians(directory.join("bin"), directory.join("net.d")).with_ours()
     }
 
-    /// Returns the node's own directories with only Debian's plugins, as before an installation.
+    /// Returns the node's own directories, and copies Debian's plugins into them.
     #[track_caller]
     pub fn of_node() -> Self {
         Self::with_debians("/opt/cni/bin".into(), "/etc/cni/net.d".into())

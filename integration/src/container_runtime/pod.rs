@@ -141,8 +141,8 @@ impl PodSpec {
         }
     }
 
-    /// Translates a device plugin's answers as kubelet does (`pkg/kubelet/cm/devicemanager`,
-    /// `deviceRunContainerOptions`).
+    /// Translates the answers of device plugins into a container's configuration, as kubelet does
+    /// (`pkg/kubelet/cm/devicemanager`, `deviceRunContainerOptions`).
     fn config(&self, name: &str, given: &[Allocation]) -> ContainerConfig {
         let answers = || given.iter().map(|it| &it.given);
         let devices = answers().flat_map(|it| &it.devices).map(|it| Device {
@@ -238,14 +238,15 @@ pub struct Container {
 }
 
 impl ContainerRuntime {
-    /// Runs the pod: the sandbox, then its containers. If a step fails, removes the pod, as kubelet does sooner or
-    /// later.
+    /// Runs the pod: the sandbox, then its containers. If a container does not start, removes the pod, as kubelet does
+    /// sooner or later.
     pub fn run(&self, spec: &PodSpec) -> Result<Pod, Status> {
         self.run_asking(spec, |_| Ok(()))
     }
 
-    /// Runs a pod. Calls `may_start` with each container's allocations, when kubelet calls device plugins: after the
-    /// sandbox exists, and before kubelet makes the container (`generateContainerConfig` in `pkg/kubelet/kuberuntime`).
+    /// Runs a pod like [`Self::run`]. Calls `may_start` for each allocation of a container when kubelet would call
+    /// PreStartContainer: after the sandbox exists, and before the runtime makes the container
+    /// (`generateContainerConfig` in `pkg/kubelet/kuberuntime`).
     pub fn run_asking(
         &self,
         spec: &PodSpec,
@@ -270,7 +271,7 @@ impl ContainerRuntime {
             let id = match allowed.and_then(|()| self.cri().start(request)) {
                 Ok(id) => id,
                 Err(status) => {
-                    // the caller gets the first error: this one is only printed
+                    // the caller gets the error of the start: an error of the removal is only printed
                     let removed = self.cri().remove(&pod.sandbox);
                     removed.unwrap_or_else(|status| println!("{}", status.message()));
                     return Err(status);
@@ -308,8 +309,8 @@ impl ContainerRuntime {
         }
     }
 
-    /// Starts the sandbox of a pod, and cancels the call as soon as `enough` returns true. If the call ended before,
-    /// returns the sandbox's id.
+    /// Makes the sandbox of a pod, and cancels the call as soon as `enough` returns true. If the call succeeds before
+    /// that, returns the sandbox's id.
     pub fn give_up(&self, spec: &PodSpec, enough: impl FnMut() -> bool) -> Result<String, Status> {
         self.cri().run_sandbox_until(&spec.sandbox(), enough)
     }

@@ -90,7 +90,7 @@ impl SharedNode {
         PodSpec::new(name).container("main", &[given])
     }
 
-    /// Runs a pod without allocations. The first such pod on the node also makes the bridge exist.
+    /// Runs a pod without allocations. The first pod on the node makes the bridge exist.
     #[track_caller]
     pub fn plain(&self, name: &str) -> Pod {
         self.node.knows(name);
@@ -105,9 +105,9 @@ impl SharedNode {
         self.node.free(&name);
     }
 
-    /// Removes sandboxes without a pod, as kubelet does, until only the namespaces `before` exist. An empty list of
-    /// sandboxes does not suffice: after a failed start, containerd calls DEL when it has already answered, and lists
-    /// the sandbox only if this DEL also fails.
+    /// Removes all sandboxes, until the runtime lists none, the chain has no record, and only the namespaces `before`
+    /// exist. An empty list of sandboxes does not suffice: containerd answers a failed start before it calls DEL, and
+    /// lists the sandbox only if this DEL also fails.
     #[track_caller]
     pub fn remove_all(&self, before: &BTreeSet<OsString>) {
         self.remove_until(|| namespaces() == *before);
@@ -142,7 +142,7 @@ impl SharedNode {
         );
     }
 
-    /// Returns the number of pods with records of the chain.
+    /// Returns the number of the chain's records.
     pub fn records(&self) -> usize {
         let files = fs::read_dir(self.node.path("state/attachments/net"));
         let names = files.into_iter().flatten().flatten();
@@ -153,7 +153,7 @@ impl SharedNode {
     }
 }
 
-/// Returns the names of all network namespaces. They include the sandboxes' namespaces.
+/// Returns the names of the network namespaces in `/run/netns`, among them those of sandboxes.
 #[track_caller]
 pub fn namespaces() -> BTreeSet<OsString> {
     let files = fs::read_dir("/run/netns").expect("namespaces");

@@ -70,8 +70,8 @@ pub fn gid_index(end: End<'_>) -> usize {
     gid_of(end.rdma, end.address, |script| end.container.sh(script))
 }
 
-/// Runs `serve` in a thread. Runs `ask` as soon as the output of the command `question` contains `answer`;
-/// `look` runs this command. Returns the result of `ask`. `serve` must end without a panic.
+/// Runs `serve` in a thread. Runs `ask` as soon as the output of the command `question`, which `look` runs, contains
+/// `answer`, or `serve` has ended. Returns the result of `ask`. `serve` must end without a panic.
 #[track_caller]
 pub(crate) fn between<S: Send, A>(
     look: impl Fn(&str) -> String,

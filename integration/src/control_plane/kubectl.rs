@@ -13,7 +13,7 @@ use std::{
 };
 
 impl ControlPlane {
-    /// Returns the API server's network namespace. A node in this namespace reaches the API server.
+    /// Returns the API server's network namespace. Processes in this namespace reach the API server.
     pub fn netns(&self) -> Netns {
         Netns::existing(self.site.netns().path())
     }
@@ -23,7 +23,8 @@ impl ControlPlane {
         self.site.netns().command(program)
     }
 
-    /// Returns the command of the daemon of `machine` with a pod's access to the API server: the token in `account`.
+    /// Returns the command of the daemon of `machine`. It accesses the API server as a pod does, with the token and the
+    /// CA in the directory `account` of the machine `account`.
     pub fn daemon(&self, machine: &Machine, account: &Machine) -> Command {
         let mut command = self.command(&rdma_device_plugin());
         machine.arguments(&mut command);

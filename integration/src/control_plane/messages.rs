@@ -46,7 +46,7 @@ pub(super) enum Change {
     RestartApiServer(i32),
 }
 
-/// Result, in the form of a process's result.
+/// Result of a request, in the form of a process's exit status and output.
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) struct Answer {
     /// Exit status in the form in which `wait` returns it.

@@ -46,12 +46,12 @@ impl Member {
         ALL[number - 1]
     }
 
-    /// Returns the name of the host's netdev that is connected with the node's NIC.
+    /// Returns the name of the netdev that connects the node's management NIC with the control plane.
     pub(super) fn tap(self) -> String {
         format!("node-{}", self.number)
     }
 
-    /// Returns the name of the host's netdev that connects the node's fabric.
+    /// Returns the name of the netdev that connects the node's RDMA NICs with the other node's.
     pub(super) fn fabric(self) -> String {
         format!("fabric-{}", self.number)
     }

@@ -39,8 +39,8 @@ use tempfile::TempDir;
 /// Image that examples name, and the image that replaces it: no registry is used.
 const IMAGES: [&str; 2] = ["mellanox/centos_7_4_mofed_4_2_1_2_0_0_60", TOOLS];
 
-/// Time without a report of kubelet after which a node counts as lost, in tests that cut a node's power. A minute is
-/// long enough for an emulated node.
+/// Time without a report of kubelet after which a node counts as lost, in a cluster of two nodes. Its tests cut a
+/// node's power. A minute is long enough for an emulated node.
 const LOST: &str = "60s";
 
 /// Messages to the thread that owns all processes of the control plane. The processes end with the thread.
@@ -54,7 +54,7 @@ struct Running {
     plane: Option<ControlPlane>,
     /// True if a test has used the control plane.
     is_used: bool,
-    /// The machines of the nodes, by their numbers.
+    /// The machines of the nodes, by the nodes' numbers.
     machines: BTreeMap<usize, Machine>,
 }
 
@@ -129,7 +129,7 @@ fn machine(site: &Site, member: Member, has_fabric: bool) -> Command {
 }
 
 fn write(running: &RwLock<Running>) -> std::sync::RwLockWriteGuard<'_, Running> {
-    // the lock can be poisoned: the test whose request panicked has got the panic as its answer
+    // a panic poisons the lock: the test that sent the request got an error as its answer
     running.write().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -13,7 +13,7 @@ use std::{
     process::Command,
 };
 
-/// Names of two bridges: one connects the nodes' NICs, the other their fabrics.
+/// Names of two bridges: the first connects the nodes' management NICs, the second their RDMA NICs.
 const BRIDGES: [&str; 2] = ["nodes", "fabric"];
 
 /// Highest MTU of a NIC on a fabric.
@@ -65,7 +65,7 @@ impl Site {
                 lines.push(format!("link set dev {tap} mtu {MTU} master {bridge} up"));
             }
         }
-        // for the DNS server's answers: only pods of these nodes have a route to this namespace
+        // routes for the DNS server's answers to pods
         let pods = members
             .iter()
             .map(|it| format!("route add {} via {}", it.pods(), it.address));

@@ -30,8 +30,8 @@ impl ControlPlane {
         });
     }
 
-    /// Does a kubelet's work once: sets pods that are bound to nodes running and ready, and removes
-    /// deleted pods.
+    /// Does a kubelet's work once: sets the status of pending pods that are bound to a node to running and ready, and
+    /// removes deleted pods.
     #[track_caller]
     pub fn start_bound_pods(&self) {
         for pod in self.get("pods -A") {

@@ -41,7 +41,7 @@ pub(super) fn is_lasting(path: &Path) -> bool {
     is_directory || name.is_some_and(|it| LASTING.contains(&it))
 }
 
-/// How a node's rails get into a pod.
+/// Way in which a node's rails get into a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// The netdevs move into the pod with their addresses.
@@ -188,8 +188,8 @@ impl Attachments {
         });
     }
 
-    /// Makes a new node after a difference was reported. A caller's node remains, but gets new pods after the devices
-    /// of the old ones have returned.
+    /// Makes a new node after a difference was reported. A caller's node remains: DEL restores the devices of its pods,
+    /// and new pods replace these pods.
     #[track_caller]
     pub fn start_anew(&mut self) {
         match &self.node {
@@ -221,7 +221,7 @@ impl Attachments {
         }
     }
 
-    /// Resets the node to its state without pods.
+    /// Removes state and leases. Before that, restores the devices of pods on a caller's node.
     #[track_caller]
     pub fn clear(&self) {
         if self.node.is_none() {
@@ -315,8 +315,8 @@ impl Attachments {
         left
     }
 
-    /// Returns the differences on the host and in the given pods for which `counted` returns text. Waits until the
-    /// kernel has made changes that come late.
+    /// Returns the differences on the host and in the given pods for which `counted` returns text. Waits, up to a time
+    /// limit, for late changes by the kernel.
     fn in_namespaces(&self, pods: &[usize], counted: &dyn Fn(String) -> String) -> Vec<String> {
         let mut left = vec![];
         let mut namespaces = vec![("host", &self.host, &self.host_before)];

@@ -66,7 +66,7 @@ const GIVEN: [(&str, &str); 2] = [("rdma/hca", "3"), ("rdma/nic", "0000:af:00.0"
 /// fault, plus this time.
 const LIMIT: Duration = Duration::from_secs(3);
 
-/// The parts of kubelet with which the daemon communicates.
+/// Stand-ins for the parts of kubelet with which the daemon communicates.
 struct Kubelet {
     devices: DeviceManager,
     _pods: PodResourcesServer,
@@ -89,7 +89,7 @@ impl Kubelet {
         }
     }
 
-    /// Requests the container's allocation and the preparation of its start. Returns true if all calls succeed.
+    /// Calls Allocate and then PreStartContainer for the container's ids. Returns true if all calls succeed.
     #[track_caller]
     fn starts_container(&self) -> bool {
         let ids = GIVEN.map(|(resource, id)| (resource, [id.to_owned()]));
@@ -100,7 +100,7 @@ impl Kubelet {
     }
 }
 
-/// A node whose daemon is killed.
+/// A node whose daemon meets faults.
 #[derive(Debug)]
 pub struct Writes {
     machine: Machine,

@@ -39,7 +39,7 @@ pub trait Story {
     fn run(&mut self, fault: Option<Fault>) -> (End, Report);
 
     /// Makes the calls that follow after `end`. `turn` selects one of several sequences of calls. Returns a sentence
-    /// for each difference from the earlier state.
+    /// for each difference from the state before the run.
     fn put_right(&mut self, end: &End, turn: usize) -> Vec<String>;
 
     /// Returns the number of recorded runs without a fault. The shortest run determines the faults: on a busy machine a
@@ -55,7 +55,7 @@ pub trait Story {
 /// End of a program.
 #[derive(Clone, Debug, PartialEq)]
 pub enum End {
-    /// Ended by SIGKILL.
+    /// Ended by a signal.
     Killed,
     /// Succeeded, with this standard output.
     Done(String),

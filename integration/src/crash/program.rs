@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `install` and `uninstall` of `rdma-device-plugin` on a constructed node. After each fault `uninstall` runs, in every
-//! second turn after `install`.
+//! `install` and `uninstall` of `rdma-device-plugin` on a constructed node. After each fault `uninstall` runs. In every
+//! second turn `install` runs before it.
 
 mod ended;
 
@@ -65,7 +65,7 @@ pub struct Programs {
     before: Files,
     /// Files after an `install` without a fault.
     installed: Option<Files>,
-    /// Differences that the last successful run left.
+    /// Differences of the last successful `install` from the first one.
     lacking: Vec<String>,
     /// Returns true if a file may exist that does not belong to an installation.
     is_others: fn(&Machine, &Path) -> bool,
@@ -157,7 +157,8 @@ impl Programs {
         assert!(lacking.is_empty(), "{lacking:#?}");
     }
 
-    /// Installs with the entry in the list. The next `install` moves the entry into the directory.
+    /// If the entry's place is the directory, installs with the entry in the list. The next `install` moves the entry
+    /// into the directory.
     #[track_caller]
     fn put_into_list(&self) {
         if self.placement.is_some() {

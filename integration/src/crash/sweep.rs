@@ -23,7 +23,8 @@ use std::{
 /// Number of differences after which a story ends.
 const ENOUGH: usize = 40;
 
-/// Number of tries until a fault occurs at its call. The order of threads' calls varies, most on a busy machine.
+/// Maximum number of tries until a fault occurs at its call. The order of threads' calls varies, most on a busy
+/// machine.
 const TRIES: usize = 20;
 
 /// Number of errors to try among errors whose texts differ only in numbers. One GID table alone is a thousand files.
@@ -34,7 +35,7 @@ const ALIKE: usize = 4;
 pub struct Extent {
     /// Only every `every`th point is tried.
     pub every: usize,
-    /// Index of the first point.
+    /// Index of the first point, modulo the distance of the selected points.
     pub first: usize,
     /// At most this many points are tried, spread evenly.
     pub most: usize,
@@ -44,7 +45,7 @@ impl Extent {
     /// All points of a story.
     pub const ALL: Self = Self::spread(0, usize::MAX);
 
-    /// Selects at most `most` points, spread evenly over all points from `first` on.
+    /// Selects at most `most` points, spread evenly. `first` shifts the selection.
     pub const fn spread(first: usize, most: usize) -> Self {
         Self {
             every: 1,
@@ -53,8 +54,8 @@ impl Extent {
         }
     }
 
-    /// Returns the selection for a run of `scripts/test` (one point in ten; with `--full` all), or the selection for
-    /// `scripts/crash`. Each story has another value of `first`.
+    /// Returns the selection for a run of `scripts/test`: one point in ten, with `--full` all. `RDMA_CRASH_EVERY` of
+    /// `scripts/crash` overrides the number. Each story has another value of `first`.
     pub fn of_test(first: usize) -> Self {
         Self::of_run(first, extent::of(10, 1))
     }
@@ -209,9 +210,9 @@ fn by_kind(faults: Faults) -> (Faults, Faults) {
     faults.into_iter().partition(is_error)
 }
 
-/// Runs `story` like [`sweep`], at the points whose texts contain both words of an element of `points`. These points
-/// once left something. For each element, at least one point must be reached. A point that no try reaches counts as
-/// unmet.
+/// Runs `story` like [`sweep`], with the faults whose texts contain both words of an element of `points`. These faults
+/// once left something. For each element, at least one fault must occur at its call. A fault that occurs there in no
+/// try counts as unmet.
 #[track_caller]
 pub fn at(story: &mut dyn Story, points: &[[&str; 2]]) -> Tally {
     let (faults, mut tally) = without_fault(story);

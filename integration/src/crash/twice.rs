@@ -37,7 +37,7 @@ pub fn two_kills(
     for (first, changes) in firsts {
         for at in 1..=changes {
             for (second, changes) in &seconds {
-                // a second verb that ends the attachment makes only the changes that the first verb did not make
+                // after a first verb that ends the attachment, the second verb makes only the remaining changes
                 let rest = match first {
                     Verb::Add => *changes,
                     _ => changes.saturating_sub(at) + 1,
@@ -50,7 +50,7 @@ pub fn two_kills(
     for ((first, at), (second, then)) in extent.of(pairs) {
         let mut reports = pair(&mut tally, of, (first, at), (second, then));
         let made = reports[1].changes().count();
-        // the second verb made fewer changes than after a first verb that completed
+        // the second verb made fewer changes than in its run without kills
         if reports[1].hit.is_none() && made > 0 {
             reports = pair(&mut tally, of, (first, at), (second, (then - 1) % made + 1));
         }

@@ -26,7 +26,7 @@ pub struct Wish {
 }
 
 impl Wish {
-    /// Makes a request of the container `container` of the pod `default/<pod>` for `count` of `resource`.
+    /// Makes a request of the container `container` of the pod `default/<pod>` for `count` devices of `resource`.
     pub fn new(pod: &str, container: &str, resource: &str, count: usize) -> Self {
         Self {
             pod: ("default".into(), pod.into()),
@@ -67,8 +67,8 @@ pub struct Allocation {
 }
 
 impl DeviceManager {
-    /// Requests a preference and an allocation. The caller calls [`before_start`](Self::before_start) later, when
-    /// the pod's sandbox exists.
+    /// Chooses ids, calls `Allocate`, and keeps the allocation. The caller calls [`before_start`](Self::before_start)
+    /// later, when the pod's sandbox exists.
     #[track_caller]
     pub fn allocate(&self, wish: &Wish) -> Result<Allocation, Status> {
         let ids = self.ids(wish)?;

@@ -135,7 +135,8 @@ impl ClaimManager {
         self.try_prepare(claim).expect("an answer")
     }
 
-    /// Requests the preparation like [`Self::prepare`]. Returns `None` if the driver ended before its answer.
+    /// Requests the preparation like [`Self::prepare`]. Returns `None` if the call fails, for example because the
+    /// driver ended.
     #[track_caller]
     pub fn try_prepare(&self, claim: &Value) -> Option<NodePrepareResourceResponse> {
         let claim = named(claim);
@@ -150,13 +151,13 @@ impl ClaimManager {
         Some(answer.claims.remove(&claim.uid).expect("of the claim"))
     }
 
-    /// Requests that the driver unprepare the claim. Returns the driver's error.
+    /// Requests that the driver unprepare the claim. Returns the driver's error, which is empty after a success.
     #[track_caller]
     pub fn unprepare(&self, claim: &Value) -> String {
         self.try_unprepare(claim).expect("an answer")
     }
 
-    /// Requests the unpreparation like [`Self::unprepare`]. Returns `None` if the driver ended before its answer.
+    /// Requests the unpreparation like [`Self::unprepare`]. Returns `None` if the call fails.
     #[track_caller]
     pub fn try_unprepare(&self, claim: &Value) -> Option<String> {
         let claim = named(claim);

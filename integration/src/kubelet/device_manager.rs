@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Kubelet's device manager in one directory. A test can start, stop, kill and restart it.
+//! Stand-in for kubelet's device manager in one directory. A test can start, stop, kill and restart it.
 
 use super::{
     allocation::Allocation,
@@ -114,14 +114,15 @@ impl DeviceManager {
         self.start()
     }
 
-    /// Sets the answer to registrations of `resource`. An empty name means all resources.
+    /// Sets the answer to registrations of `resource`. An empty name sets the answer for resources that have no
+    /// setting.
     pub fn takes(&self, resource: &str, manner: Manner) {
         self.shared.change(|known| {
             known.manners.insert(resource.to_owned(), manner);
         });
     }
 
-    /// Ends all streams of plugins, and changes nothing else.
+    /// Ends all streams of plugins, as if their connections broke.
     pub fn cut_streams(&self) {
         self.shared.change(|known| {
             for stream in known.streams.drain(..) {

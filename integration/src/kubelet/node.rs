@@ -21,7 +21,7 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// A complete node.
+/// A node with stand-ins for parts of kubelet, and a running daemon.
 #[derive(Debug)]
 pub struct Node {
     /// Kubelet's device manager.
@@ -54,7 +54,7 @@ impl Place {
                 "state" => Path::new("/var/lib/cni/rdma-cni").join(rest),
                 _ => Path::new("/var/lib/cni").join(below),
             };
-            // removes the final slash that an empty `below` leaves
+            // removes the final slash that an empty `rest` leaves
             return usual.components().collect();
         };
         directory.path().join(below)
@@ -160,8 +160,8 @@ impl Node {
         allocation
     }
 
-    /// Calls the plugins, as kubelet does when the pod's sandbox exists and before each container starts. Asserts that
-    /// each container may start.
+    /// Calls PreStartContainer for each allocation of the pod, as kubelet does when the pod's sandbox exists. Asserts
+    /// that each call succeeds.
     #[track_caller]
     pub fn may_start(&self, pod: &str) {
         let mut allocations = self.kubelet.allocations();
@@ -173,7 +173,7 @@ impl Node {
         }
     }
 
-    /// Adds a pod without requests to kubelet.
+    /// Adds a pod without allocations to kubelet's pod-resources.
     pub fn knows(&self, pod: &str) {
         let mut pods = self.kubelet.pod_resources();
         pods.push(pod_resources::pod("default", pod, &[&[]]));

@@ -106,7 +106,7 @@ impl Resource {
     }
 }
 
-/// A client of a plugin, to which kubelet has a connection.
+/// Kubelet's client of a plugin.
 #[derive(Clone, Debug)]
 pub(super) struct Client {
     number: usize,

@@ -55,7 +55,7 @@ pub struct Connected {
     pub took: Duration,
     /// Address of the client's end.
     pub local: SocketAddr,
-    /// Number of bytes sent, and number of bytes received. All of them were right.
+    /// Number of bytes that each end sends.
     pub bytes: u64,
 }
 
@@ -282,7 +282,7 @@ impl Process {
         }
     }
 
-    /// Returns the next event called `name`. An event about a failure before it fails the test.
+    /// Returns the next event called `name`. Panics if the event `failed` precedes it.
     #[track_caller]
     fn event(&mut self, name: &str, limit: Duration) -> Value {
         let end = Instant::now() + limit;

@@ -13,8 +13,7 @@ pub const PRIMARY: &str = "net0";
 /// User EID of the configurations.
 pub const UEID: &str = "RDMA-CNI.LAB";
 
-/// Time limit for a connection, without the machine's delays. It is shorter than any time for which the kernel waits
-/// for a peer.
+/// Time limit for a connection, by [`Stopwatch`]. It is shorter than any time for which the kernel waits for a peer.
 const SOON: Duration = Duration::from_millis(900);
 
 /// Time limit for an exchange.

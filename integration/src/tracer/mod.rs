@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Runs a program with a fault at one of its system calls, by ptrace(2). The fault is a SIGKILL to the program and to
-//! all programs that it started, or an error in place of the call. Without a fault, the run reports the calls at which
-//! a fault is possible.
+//! Runs a program with faults at some of its system calls, by ptrace(2). A fault is a SIGKILL to the program and to all
+//! programs that it started, or an error in place of the call. Without a fault, the run reports the calls at which a
+//! fault is possible.
 //!
 //! | module | owns |
 //! |---|---|
@@ -56,8 +56,7 @@ impl Fault {
     }
 
     /// Returns true if the fault is at a call that changes or sends something, or can lack space. Then the program need
-    /// not
-    /// stop at other calls.
+    /// not stop at other calls.
     fn is_at_a_change(self) -> bool {
         !matches!(self, Self::Fail(_, errno) if errno != ENOSPC)
     }

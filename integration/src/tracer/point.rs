@@ -103,10 +103,10 @@ const OLD_OTHERS: &[(libc::c_long, &str)] = names![
 #[cfg(not(target_arch = "x86_64"))]
 const OLD_OTHERS: &[(libc::c_long, &str)] = &[];
 
-/// Calls that write to the disk.
+/// Calls that make changes of files durable.
 const SYNCS: [&str; 5] = ["fsync", "fdatasync", "syncfs", "sync_file_range", "sync"];
 
-/// Returns true if the system call of this name writes to the disk.
+/// Returns true if the system call `call` makes changes of files durable.
 pub fn is_sync(call: &str) -> bool {
     SYNCS.contains(&call)
 }

@@ -89,7 +89,7 @@ fn start(program: Command, filter: &[libc::sock_filter]) -> io::Result<Pid> {
             WaitStatus::PtraceEvent(_, _, libc::PTRACE_EVENT_EXEC) => return Ok(child),
             WaitStatus::Exited(_, errno) => return Err(io::Error::from_raw_os_error(errno)),
             WaitStatus::Signaled(_, signal, _) => return Err(io::Error::other(signal.as_str())),
-            // calls before the program's own
+            // a stop at a call that precedes the program's own calls
             _ => {}
         }
     }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! ADD and DEL of pods with different numbers of rails, in turn. Shows the cost of more rails. The peers run once for
-//! each rail.
+//! Compares ADD and DEL of pods with different numbers of rails. The peers (Debian's plugins) run once for each rail.
 
 use super::{
     figures,
@@ -10,15 +9,15 @@ use super::{
 use integration::{Netns, plugin::rdma_cni};
 use std::path::PathBuf;
 
-/// Number of runs if all compared programs are fast.
+/// Number of runs. Slow peers run less often.
 pub(super) const RUNS: usize = 15;
 const VERBS: [&str; 2] = ["ADD", "DEL"];
 
 /// A comparison by numbers of rails.
 pub(super) struct ByRails<'a> {
-    /// Subject of the comparison, as text for the reader.
+    /// Subject of the comparison, which the heading prints.
     pub(super) what: &'a str,
-    /// Numbers of rails with their configurations. The first number is the reference.
+    /// Numbers of rails with their configuration files. Ratios refer to the first number.
     pub(super) inputs: Vec<(u32, PathBuf)>,
     pub(super) runs: usize,
     pub(super) cni_path: &'a str,

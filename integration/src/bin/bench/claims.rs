@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon as a DRA driver with a real API server on the same machine (`RDMA_KUBERNETES`). Kubelet's stand-in
-//! prepares claims of all NICs of a node one after the other, keeps them, and releases them.
+//! The daemon as a DRA driver with a real API server on the same machine (`RDMA_KUBERNETES`). A stand-in for kubelet
+//! calls the driver for one claim after the other: first it prepares all claims, then prepares them again, then
+//! unprepares them. Each claim has all NICs of the node.
 
 use super::daemon::p50_and_p99;
 use integration::{ControlPlane, Daemon, Machine, kubelet::ClaimManager, machine::Nic};
@@ -10,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Number of claims: nearly twice the maximum number of a node's pods.
+/// Number of claims: nearly twice kubelet's default for the maximum number of pods.
 const CLAIMS: usize = 200;
 const NODE: &str = "bench-1";
 const DRIVER: &str = "hca.rdma";
@@ -81,7 +82,7 @@ fn allocated(cluster: &mut ControlPlane) -> Vec<Value> {
     claims
 }
 
-/// Returns the number of GET and PUT requests to the API server about claims.
+/// Returns the number of GET and PUT requests for claims that the API server has received.
 fn requests(cluster: &ControlPlane) -> f64 {
     let text = cluster.ask("/metrics").expect("the API server's metrics");
     let lines = text.lines().filter(|line| {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Cost of many pods that start simultaneously and then end simultaneously: pods per second, waiting time of one pod,
-//! and processor time including the IPAM plugin's.
+//! Cost of many pods that start simultaneously and then end simultaneously: pods per second, duration of one pod's
+//! call, and processor time including the IPAM plugin's.
 
 use super::{
     figures, rails,
@@ -15,7 +15,7 @@ use std::{
 };
 
 /// Numbers of simultaneous pods, each with its number of repetitions. A small number of pods has more repetitions, so
-/// each case has enough samples of one pod's waiting time.
+/// each case has enough samples of one pod's duration.
 const CROWDS: [(usize, usize); 3] = [(1, 16), (16, 4), (100, 2)];
 const RAILS: [u32; 2] = [1, 8];
 const VERBS: [&str; 2] = ["ADD", "DEL"];
@@ -76,7 +76,7 @@ impl<'a> Size<'a> {
         }
     }
 
-    /// Starts all pods simultaneously, then ends all of them simultaneously.
+    /// Calls ADD for all pods simultaneously, then DEL.
     fn round(&mut self, node: &Node) {
         let netns: Vec<Netns> = (0..self.pods).map(|_| Netns::new("crowd")).collect();
         for (verb, crowd) in VERBS.iter().zip(&mut self.crowds) {
@@ -105,7 +105,7 @@ impl<'a> Size<'a> {
     }
 }
 
-/// All runs of one verb.
+/// All runs of one verb, and the total duration of its rounds.
 #[derive(Default)]
 struct Crowd {
     runs: Vec<Run>,
@@ -118,8 +118,8 @@ impl Crowd {
         self.wall += wall;
     }
 
-    /// Returns four figures: pods per second, and of one pod the median, the 99th percentile and the processor time,
-    /// in milliseconds.
+    /// Returns four figures: pods per second, median and 99th percentile of a call's duration, and a call's mean
+    /// processor time, in milliseconds.
     fn figures(&self) -> [f64; 4] {
         let mut walls: Vec<f64> = self.runs.iter().map(|run| milliseconds(run.wall)).collect();
         walls.sort_by(f64::total_cmp);

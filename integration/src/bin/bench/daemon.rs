@@ -19,15 +19,15 @@ use std::{
 
 /// Number of rounds of calls. The cases take turns after each round.
 const ROUNDS: usize = 20;
-/// Calls of Allocate in a round.
+/// Number of calls of Allocate in a round of one case.
 const CALLS: usize = 100;
-/// Number of calls of a method that takes longer.
+/// Number of calls of PreStartContainer in a round of one case. These calls take longer.
 const FEW: usize = 15;
 const IDLE: Duration = Duration::from_secs(60);
 
-/// A kubelet and its running daemon.
+/// A running daemon with its stand-in for kubelet.
 struct Running {
-    // the first field: the daemon ends before the kubelet and the files that it uses
+    // the first field is dropped first: the daemon ends before the files that it uses
     daemon: Daemon,
     kubelet: DeviceManager,
     case: Case,
@@ -89,7 +89,7 @@ pub(super) fn measure() {
 }
 
 impl Running {
-    /// Starts the daemon. Returns it, and the duration of the start in ms.
+    /// Starts the daemon. Returns it, and the time until kubelet has all ids, in ms.
     fn start(case: Case) -> (Self, f64) {
         let kubelet = DeviceManager::started(&case.machine.path("kubelet"));
         let mut command = case.machine.command(&rdma_device_plugin());
@@ -114,7 +114,7 @@ impl Running {
     fn allocate(&self) -> Vec<Duration> {
         let mut times = vec![];
         while times.len() < CALLS {
-            // the daemon records each grant again only if its file is missing
+            // the daemon writes a grant again only if its file is missing
             let _ = fs::remove_dir_all(self.case.machine.path("state/granted"));
             for id in self.ids.iter().take(CALLS - times.len()) {
                 let at = Instant::now();
@@ -129,8 +129,7 @@ impl Running {
         times
     }
 
-    /// Returns the durations of the check before a container starts, for the ids that [`Self::allocate`] has allocated
-    /// since it last removed the grants.
+    /// Returns the durations of PreStartContainer, for ids whose grants exist.
     fn before_start(&self) -> Vec<Duration> {
         let granted = CALLS % self.ids.len();
         let granted = if granted == 0 {

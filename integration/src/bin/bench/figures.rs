@@ -3,7 +3,8 @@
 
 use std::{env, fmt::Write, fs, path::Path};
 
-/// Writes a table for a plot. Each row has a name and numbers. `head` names the columns.
+/// Writes a table for a plot if `RDMA_BENCH_FIGURES` names a directory. Each row has a name and numbers. `head` names
+/// the columns.
 pub(super) fn keep(table: &str, head: &[&str], rows: &[(String, Vec<f64>)]) {
     let Some(directory) = env::var_os("RDMA_BENCH_FIGURES") else {
         return;

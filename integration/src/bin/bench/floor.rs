@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One rail's ADD compared with its lower limit: a static C program that sends the same requests to the kernel, and
 //! does nothing else. The ADD has no probe, and its state and leases are in memory, so it waits neither for the disk
-//! nor for the wire. Further rows show the same ADD with a disk and with a probe, and its waiting times.
+//! nor for the wire. Further rows show the same ADD with a disk or with a probe.
 
 use super::{
     rails,
@@ -111,7 +111,8 @@ pub(super) fn measure(node: &Node) {
     );
 }
 
-/// Returns a copy of the configuration file `input`, with all files in `directory` and with `probe`.
+/// Copies the configuration file `input`, with state and leases in `directory` and the setting `probe`. Returns the
+/// copy's path.
 fn input_in(input: &Path, directory: &Path, probe: &str) -> PathBuf {
     let kept = rails::kept_in(input, directory);
     let file = directory.join(format!("probe-{probe}.json"));

@@ -141,7 +141,7 @@ impl Side {
             .expect("the last one");
     }
 
-    /// Writes leases in host-local's format.
+    /// Writes 50,000 leases in host-local's format.
     fn fill_theirs(&self, start: IpAddr) {
         let directory = self.directory.join("bench");
         fs::create_dir_all(&directory).expect("the directory");
@@ -161,7 +161,7 @@ fn owner(number: u32) -> Owner {
     }
 }
 
-/// Returns the `number`th address after the range's first usable address, which is the gateway's.
+/// Returns the address of pod `number`, counted from 0. `start` is the gateway's address, which no pod gets.
 fn nth(start: IpAddr, number: u32) -> IpAddr {
     match start {
         IpAddr::V4(ip) => Ipv4Addr::from_bits(ip.to_bits() + 1 + number).into(),

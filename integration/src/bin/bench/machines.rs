@@ -8,7 +8,7 @@ const PHYSICAL: usize = 2;
 /// Virtual functions of each physical function.
 const VIRTUAL: usize = 128;
 
-/// A node, and the ids that its daemon offers.
+/// A node, and the resource and number of ids that its daemon offers.
 pub(super) struct Case {
     pub(super) title: &'static str,
     pub(super) machine: Machine,
@@ -16,7 +16,7 @@ pub(super) struct Case {
     pub(super) ids: usize,
 }
 
-/// Returns all cases. Their titles name the mode or the form of the ids.
+/// Returns all cases.
 pub(super) fn cases() -> Vec<Case> {
     let shared =
         r#"{"resources":[{"name":"rdma/hca","kind":"shared","count":1000,"allocate":"numa"}]}"#;
@@ -69,7 +69,7 @@ struct Place {
     address: String,
     number: usize,
     numa_node: usize,
-    /// Number of the physical function, and number of the virtual function on it.
+    /// For a virtual function: number of its physical function, and its own number on that function.
     of: Option<(usize, usize)>,
 }
 

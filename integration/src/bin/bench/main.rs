@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Measures speed together with the peers that Debian has, in one run: the ratio is the result. The
-//! daemon has no peer. Arguments name the parts to run.
+//! Measures the plugins together with Debian's plugins for the same work, and prints ratios. Parts without such
+//! plugins, such as the daemon, are measured alone. Arguments name the parts to run. Without arguments all parts run.
 
 mod by_rails;
 mod claims;
@@ -57,7 +57,7 @@ fn main() {
         process::exit(2);
     }
     let node = Node::with_rails(1);
-    // children inherit the host's namespace, so the measured time includes no `ip netns exec`
+    // child processes inherit the host's namespace, so the measured time includes no `ip netns exec`
     let host = File::open(node.host.path()).expect("the host's namespace");
     setns(&host, CloneFlags::CLONE_NEWNET).expect("root may enter it");
     for (name, measure) in PARTS {

@@ -48,8 +48,8 @@ pub(super) fn measure(node: &Node) {
     together::measure(node);
 }
 
-/// Returns a copy of the configuration file `input`, in which the netdevs move with their addresses instead of getting
-/// children.
+/// Copies the configuration file `input`, so that the netdevs move with their addresses instead of getting children.
+/// Returns the copy's path.
 pub(super) fn moving(input: &Path) -> PathBuf {
     let file = input.with_extension("moves.json");
     rails::changed(input, file, |it| {

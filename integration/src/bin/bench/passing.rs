@@ -18,7 +18,7 @@ use std::{
 };
 
 const RUNS: usize = 300;
-/// Number of pods that kubelet starts on a node.
+/// Kubelet's default for the maximum number of pods on a node.
 const PODS: usize = 110;
 
 pub(super) fn measure(node: &Node) {

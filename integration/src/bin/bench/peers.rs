@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Debian's plugins that do the work of one ADD of `rdma-cni`. Each rail has its own call, as by a runtime with
-//! several networks. A call of `sbr` follows it.
+//! Debian's plugins for the same work as `rdma-cni`. They run once for each rail, as if each rail were a network: a
+//! plugin that makes or moves the netdev, and `sbr`.
 
 use super::run::{Run, call_for, milliseconds};
 use integration::{Netns, plugin::debian};
@@ -13,15 +13,15 @@ use std::{
 
 /// Plugins, and the node on which they run.
 pub(super) struct Peers<'a> {
-    /// Names of all plugins, as text for the reader.
+    /// Names of the plugins, for the heading.
     pub(super) title: &'static str,
     /// Name of the plugin that makes or moves the netdev.
     pub(super) plugin: &'static str,
-    /// Returns the other fields of a rail's configuration, with its `ipam`.
+    /// Returns a rail's configuration without `cniVersion`, `name` and `type`.
     pub(super) configuration: &'a dyn Fn(u32) -> Value,
     /// Work after DEL that is not part of the plugins' cost.
     pub(super) afterwards: &'a dyn Fn(),
-    /// Maximum number of runs over all rounds.
+    /// Maximum number of rounds in which the peers run.
     pub(super) runs: usize,
     pub(super) directory: PathBuf,
     pub(super) cni_path: &'a str,

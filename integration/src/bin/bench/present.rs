@@ -61,7 +61,7 @@ pub(super) fn measure(node: &Node) {
     for (present, times) in PRESENT.iter().zip(&times) {
         let row = figures_of(times);
         let ratio = |index: usize| row[index] / none[index];
-        // cost per attachment, because ADD reads the records of these attachments
+        // additional processor time per attachment, because ADD reads the records
         let for_each = match present {
             0 => "-".to_owned(),
             _ => format!("{:.0}", (row[1] - none[1]) * 1e3 / *present as f64),
@@ -87,7 +87,7 @@ pub(super) fn measure(node: &Node) {
 }
 
 /// Writes records of `attachments` attachments of running pods below `state`. They are copies of a real record with
-/// other pods' names.
+/// other container ids and namespaces.
 fn fill(node: &Node, input: &Path, state: &Path, pods: &[Netns], attachments: usize) {
     let pod = Netns::new("first");
     let at = (pod.path(), &*node.cni_path());

@@ -34,7 +34,7 @@ enum Part {
     Program,
 }
 
-/// Names of the parts, in their order.
+/// Titles of the parts, in the order of [`Part`].
 const PARTS: [&str; 7] = [
     "messages: netlink, and what is announced",
     "our own code",
@@ -71,7 +71,7 @@ fn profile(node: &Node, what: &str, inputs: &[PathBuf; COUNTS.len()], directory:
         for (index, input) in inputs.iter().enumerate() {
             let pod = Netns::new("profile");
             let at = (pod.path(), &*node.cni_path());
-            // one call before the samples fills the caches
+            // one call of each verb before the samples fills the caches
             if round == 0 {
                 for verb in VERBS {
                     call(&rdma_cni(), verb, at, input);
@@ -146,7 +146,7 @@ fn sample(command: &str, at: (&Path, &str), input: &Path, directory: &Path, samp
     }
 }
 
-/// Returns the number of instructions of one call. The kernel's instructions do not count.
+/// Returns the number of instructions that one call executes outside of the kernel.
 fn instructions_of(command: &str, at: (&Path, &str), input: &Path, directory: &Path) -> u32 {
     let file = directory.join("callgrind.out");
     let mut valgrind = Command::new("valgrind");
@@ -160,7 +160,7 @@ fn instructions_of(command: &str, at: (&Path, &str), input: &Path, directory: &P
     total.and_then(|it| it.parse().ok()).expect("its total")
 }
 
-/// Runs the program that starts the plugin, and waits for its end.
+/// Runs `program`, which runs the plugin, and waits for its end.
 fn finish(mut program: Command, command: &str, at: (&Path, &str), input: &Path) {
     let status = program
         .env_clear()
@@ -173,8 +173,9 @@ fn finish(mut program: Command, command: &str, at: (&Path, &str), input: &Path) 
     assert!(status.success(), "{program:?} has failed");
 }
 
-/// Returns the part of a sample by its stack, whose first line is the innermost frame: the part of the outermost system
-/// call or fault. Without one, it is the program's own code, or the way into the kernel and out of it.
+/// Returns the part to which a sample belongs. The first line of `stack` is the innermost frame. The outermost system
+/// call or page fault decides. Without one, a stack without symbols is the program's own code, and any other stack is
+/// [`Part::Entry`].
 fn part(stack: &str) -> Part {
     let names = || stack.lines().filter_map(|it| it.split_whitespace().nth(1));
     for name in names().rev() {

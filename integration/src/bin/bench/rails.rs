@@ -52,13 +52,13 @@ pub(super) fn measure(node: &Node) {
     .measure("rails");
 }
 
-/// Returns the configurations of pods with `counts` rails. Also creates the rails and prefixes that `node` lacks.
+/// Returns the configuration files of pods with `counts` rails. Creates rails and prefixes that `node` lacks.
 pub(super) fn inputs<const N: usize>(node: &Node, counts: [u32; N]) -> [PathBuf; N] {
     furnish(node, counts.into_iter().max().unwrap_or_default());
     counts.map(|rails| input(node, rails))
 }
 
-/// Adds rails until `node` has `rails` of them. All are up and have their prefixes.
+/// Ensures that `node` has the rails 1 to `rails`, and that each is up and has its prefix.
 pub(super) fn furnish(node: &Node, rails: u32) {
     for rail in 1..=rails {
         let name = format!("eth{rail}");
@@ -72,7 +72,7 @@ pub(super) fn furnish(node: &Node, rails: u32) {
     }
 }
 
-/// Writes the configuration from the file `input`, changed by `change`, to `file`.
+/// Writes the configuration from the file `input`, changed by `change`, to `file`. Returns `file`.
 pub(super) fn changed(input: &Path, file: PathBuf, change: impl FnOnce(&mut Value)) -> PathBuf {
     let text = fs::read(input).expect("the configuration");
     let mut configuration = serde_json::from_slice(&text).expect("JSON");
@@ -81,7 +81,7 @@ pub(super) fn changed(input: &Path, file: PathBuf, change: impl FnOnce(&mut Valu
     file
 }
 
-/// Returns a copy of the configuration file `input`, with state and leases in `directory`.
+/// Copies the configuration file `input` to `directory`, with state and leases there. Returns the copy's path.
 pub(super) fn kept_in(input: &Path, directory: &Path) -> PathBuf {
     let file = directory.join(input.file_name().expect("a file"));
     changed(input, file, |configuration| {

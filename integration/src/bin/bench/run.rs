@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Timing of one process, and its medians.
+//! Times of a process, and medians of several runs.
 
 use nix::{
     libc,
@@ -14,10 +14,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Container and interface of a call, if there is only one.
+/// Default container and interface of a call.
 pub(super) const OF: (&str, &str) = ("bench", "net1");
 
-/// Returns the number of runs: `usual`, limited by `RDMA_BENCH_RUNS`.
+/// Returns the number of runs: `usual`, or `RDMA_BENCH_RUNS` if this is smaller, but at least 1.
 pub(super) fn runs(usual: usize) -> usize {
     let most = env::var("RDMA_BENCH_RUNS").ok();
     let most = most.map(|it| it.parse().expect("RDMA_BENCH_RUNS is a number"));
@@ -31,7 +31,7 @@ pub(super) struct Run {
     pub(super) cpu: Duration,
 }
 
-/// Runs `program` with only this environment. Returns its times and its output. Fails if the program
+/// Runs `program` with only the variables of `environment`. Returns its times and its output. Panics if the program
 /// fails.
 #[expect(
     clippy::zombie_processes,

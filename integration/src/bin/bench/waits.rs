@@ -12,14 +12,14 @@ use std::{
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Waits {
     pub(super) syncs: u32,
-    /// Time in the calls that `syncs` counts, in milliseconds.
+    /// Time in fsync() and fdatasync(), whose calls `syncs` counts, in milliseconds.
     pub(super) synced: f64,
-    /// Time of waiting for answers on the wire, in milliseconds.
+    /// Time in poll(), which waits for answers on the wire, in milliseconds.
     pub(super) polled: f64,
-    /// Time of waiting in calls that close descriptors, in milliseconds.
+    /// Time in close(), in milliseconds.
     pub(super) closed: f64,
     closes: u32,
-    /// Number of calls that wait for nothing. Their times are strace's own overhead.
+    /// Number of calls of getpid(), which waits for nothing. The time in them, `idled`, is strace's own overhead.
     idle: u32,
     idled: f64,
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Chooses four functions of a host for the demonstration if the caller names none. It chooses only functions that
-//! `rdma-cni` would move into a pod by their PCI addresses, that have no virtual functions, and whose netdevs have no
-//! address that may be in use.
+//! Chooses four PCI functions of a host for the demonstration. A chosen function has no virtual functions, and
+//! `rdma-cni` can move it into a pod. Its Ethernet netdev is up, and has no address that may be in use.
 
 use network_conf::{Conf, Devices};
 use plan::select::{self, Choice, SelectError};

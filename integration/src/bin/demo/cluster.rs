@@ -12,7 +12,7 @@ use integration::{
 };
 use std::{env, time::Instant};
 
-/// The page with the commands.
+/// The page with the operator's commands.
 const PAGE: &str = "docs/deploy.md";
 
 /// The example, and its pods.
@@ -95,7 +95,7 @@ pub(super) fn show() {
             row.rail, "ok", "ok", row.packets, row.bandwidth
         );
     }
-    // the rule of integration/lab/vm
+    // `integration/lab/vm` uses KVM if this variable is 1
     let cpus = match env::var("RDMA_LAB_KVM").as_deref() {
         Ok("1") => "whose NICs are software",
         _ => "whose CPUs are emulated",

@@ -25,7 +25,7 @@ fn main() {
     }
 }
 
-/// Chooses four functions that no program uses, and prints them.
+/// Chooses four free functions of this host, and prints them.
 fn free_functions() -> [String; 4] {
     let observed = Linux::new().observe(None);
     let observed = observed.unwrap_or_else(|error| stop(&error.to_string()));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A server and a client with connections over SMC or TCP. They exchange bytes that both can compute, and
-//! compare every byte.
+//! A server and a client with connections over SMC or TCP. They exchange bytes that both ends can compute, and compare
+//! every byte.
 //!
 //! ```text
 //! smc-peer server [--tcp|--ipproto] [--hold] ADDRESS:PORT
@@ -8,10 +8,11 @@
 //! ```
 //! The sockets are of AF_SMC. With `--tcp` they are plain TCP sockets, with `--ipproto` sockets of AF_INET with
 //! IPPROTO_SMC (Linux 6.11). The client opens K connections one after the other. It then sends N bytes by each of them
-//! simultaneously, and the server sends the same number back. If the client was started with a priority, only
-//! connecting has this priority. Both print events on standard output, one JSON object per line. The server ends when
-//! its standard input is closed. With `--hold` the client keeps its connections open until its own standard input is
-//! closed, and the server keeps its ends open until it ends. Exit code 1: an operation failed, or bytes differed.
+//! simultaneously, and the server sends the same number back. If the client was started with a scheduling priority, it
+//! drops the priority after connecting. Server and client print events on standard output, one JSON object per line.
+//! The server ends when its standard input is closed. With `--hold` the client keeps its connections open until its own
+//! standard input is closed, and the server keeps its ends open until it ends. Exit code 1: an operation failed, or
+//! bytes differed.
 
 mod payload;
 mod sockets;
@@ -148,7 +149,7 @@ fn connect(arguments: &Arguments) -> io::Result<()> {
         }));
         streams.push(stream);
     }
-    // only connecting had the priority
+    // the exchange has no scheduling priority
     schedule(SCHED_OTHER, 0)?;
     thread::scope(|scope| {
         for (number, stream) in (0..).zip(&streams) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Payload: blocks that both ends can compute. So both ends compare every byte, and not only a checksum. The
-//! comparison reports the position of the first difference. It costs only a `memcmp`, because an emulated processor
-//! has to compare a GiB.
+//! Payload: blocks that both ends can compute. Each end compares every received byte, and reports the position of the
+//! first difference. The comparison is only a `memcmp`, because an emulated processor compares up to a GiB.
 
 use std::{
     io::{self, Read, Write},
@@ -11,7 +10,7 @@ use std::{
 
 const BLOCK: usize = 64 << 10;
 
-/// Each block has its number at this distance, in bytes. The numbers show lost, duplicated and reordered bytes.
+/// Distance in bytes at which a block repeats its number. The numbers show lost, duplicated and reordered bytes.
 const STAMPS: usize = 4 << 10;
 
 /// Exchange on one connection: the same number of bytes in each direction.
@@ -46,7 +45,7 @@ impl Blocks {
         }
     }
 
-    /// Returns the next block. `None`: it was the last one.
+    /// Returns the next block, or `None` after the last block.
     fn next(&mut self) -> Option<&[u8]> {
         let length = usize::try_from(self.left).map_or(BLOCK, |left| left.min(BLOCK));
         for at in (0..BLOCK).step_by(STAMPS) {
@@ -79,8 +78,8 @@ impl Exchange {
         })
     }
 
-    /// Sends and receives at the same time. Then each end sends the number of right bytes, and fails if the other end's
-    /// number differs.
+    /// Sends and receives at the same time. Then each end sends the number of bytes that it has compared, and fails if
+    /// the other end's number differs.
     pub(super) fn run(self, stream: &TcpStream) -> io::Result<Self> {
         let seeds = [!self.seed, self.seed];
         let outgoing = Blocks::new(seeds[usize::from(self.is_client)], self.bytes);

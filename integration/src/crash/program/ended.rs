@@ -82,7 +82,7 @@ impl Ended {
     }
 }
 
-/// Returns true if `path` is a file of pods, or a directory that contains one.
+/// Returns true if `path` is a file of pods, or the state directory.
 fn is_of_pods(machine: &Machine, path: &Path) -> bool {
     let mut of_pods = OF_PODS.iter().map(|below| machine.path(below));
     path == machine.path("state") || of_pods.any(|it| path.starts_with(it))
