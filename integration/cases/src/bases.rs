@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Returns a file below `bases` that neither one of `cases` nor another base names as its base.
+/// Returns the name of a base below `bases` that neither one of `cases` nor another base names.
 pub(crate) fn unused(bases: &Path, cases: &[PathBuf]) -> Option<String> {
     let mut files = vec![];
     find(bases, &mut files);

@@ -29,8 +29,8 @@ use std::path::{Path, PathBuf};
 
 /// Returns the cases in `directory` of the package at `manifest`, sorted.
 ///
-/// # Panics The directory cannot be read, a text has no case, or neither a case nor another base names one of the
-/// bases.
+/// # Panics
+/// The directory cannot be read, a text has no case, or neither a case nor another base names one of the bases.
 #[track_caller]
 pub fn list(manifest: &str, directory: &str) -> Vec<PathBuf> {
     let is_case = |path: &Path| path.extension().is_some_and(|it| it == "json");
@@ -59,7 +59,7 @@ pub fn assert_as_written(cases: &[PathBuf], made: impl Fn(&Path) -> String) {
 /// Returns the document that the case at `path` stands for, with its bases merged.
 ///
 /// # Panics
-/// The file cannot be read, one of its bases is missing, or it removes a member that the base lacks.
+/// The file cannot be read, one of its bases is missing, or its changes do not fit its base.
 #[track_caller]
 pub fn read(path: &Path) -> Value {
     let bases = path.parent().and_then(Path::parent).expect("a directory");

@@ -52,7 +52,8 @@ pub fn replacing_an_ipv4_address_changes_metric_and_lifetime_only(node: &Node<'_
     assert_eq!(link.routes[0].metric, Some(77));
 }
 
-/// An IPv4 address with prefix length 32 has no prefix route. IPv6 addresses of any length have one.
+/// An address with `IFA_F_NOPREFIXROUTE` has no prefix route, and neither has an IPv4 address with prefix length 32 and
+/// no peer. An IPv6 address with prefix length 128 has one.
 pub fn prefix_routes_come_and_go_with_addresses(node: &Node<'_, impl Kernel>) {
     node.addressed();
     let before = destinations(&node.host("nic0"));
@@ -174,7 +175,7 @@ pub fn what_was_added_is_seen(node: &Node<'_, impl Kernel>) {
     assert_eq!(seen(), wanted);
 }
 
-/// The reported lifetimes decrease with time.
+/// The kernel reports the remaining lifetimes.
 pub fn lifetimes_are_seen(node: &Node<'_, impl Kernel>) {
     for text in ["10.1.0.5/24", "fd01::5/64"] {
         let limited = Address {

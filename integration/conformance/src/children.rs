@@ -96,7 +96,7 @@ pub fn it_has_a_carrier_while_its_parent_is_up(node: &Node<'_, impl Kernel>) {
     }
 }
 
-/// Removing a missing netdev is no error. The kernel refuses to remove a netdev that is not virtual.
+/// Removing a missing netdev is no error. The kernel refuses to remove a netdev without `dellink`, such as `lo`.
 pub fn it_ends_by_hand(node: &Node<'_, impl Kernel>) {
     node.make(add_child("nic0", BRIDGE, "rdma0"));
     node.make(remove_link(POD, "rdma0"));
@@ -144,8 +144,8 @@ pub fn a_child_stays_linked_when_its_parent_moves(node: &Node<'_, impl Kernel>) 
     assert_eq!(node.pod("rdma0").lower, Some(node.host("nic0").index));
 }
 
-/// The child still sends through its parent in the parent's new namespace, because macvlan ignores the
-/// `NETDEV_UNREGISTER` of a move (`macvlan_device_event()`, `drivers/net/macvlan.c`).
+/// The child keeps its parent in the parent's new namespace, because macvlan ignores the `NETDEV_UNREGISTER` of a move
+/// (`macvlan_device_event()`, `drivers/net/macvlan.c`).
 pub fn it_stays_when_its_parent_leaves_its_namespace(node: &Node<'_, impl Kernel>) {
     node.make(add_child("nic0", BRIDGE, "rdma0"));
     node.make(into_pod("nic0", "nic0"));

@@ -112,7 +112,7 @@ pub fn every_flag_alone(node: &Node<'_, impl Kernel>) {
     }
 }
 
-/// The kernel refuses a missing netdev with `ENODEV`, and a missing setting with `ENOENT`.
+/// The kernel refuses changes of a missing netdev with `ENODEV`, and of its sysctls with `ENOENT`.
 pub fn what_is_not_there_is_refused(node: &Node<'_, impl Kernel>) {
     for op in [
         up("none", true),

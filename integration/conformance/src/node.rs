@@ -64,7 +64,7 @@ impl<K: Kernel> Node<'_, K> {
         Errno::from_raw(errno.unwrap_or_else(|| panic!("not by the kernel: {error}")))
     }
 
-    /// Returns true if the kernel refuses the change. For rules whose errors the kernels report in different ways.
+    /// Returns true if the kernel refuses the change. Rules use this function if the kernels report different errors.
     pub fn is_refused(&self, op: Op) -> bool {
         self.kernel.execute(&op, Some(self.pod)).is_err()
     }

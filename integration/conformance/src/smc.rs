@@ -91,7 +91,7 @@ pub fn one_entry_per_netdev_and_per_device(node: &Node<'_, impl Kernel>) {
     ] {
         assert!(node.is_refused(add_entry(HOST, other)));
     }
-    // the kernel adds both parts of an entry, or none
+    // both parts of an entry are added, or none: `rdma_netns` checks this, because the kernel would add one part
     let half = PnetEntry {
         rdma: Some(("rxe1".to_owned(), 1)),
         ..netdev("B2", "nic0")

@@ -105,8 +105,8 @@ impl World {
 }
 
 impl Netdev {
-    /// Inserts a primary before the secondaries; an address whose subnet is present is a secondary
-    /// (`__inet_insert_ifa()`, `net/ipv4/devinet.c`). Of a present address only metric and lifetime change
+    /// Inserts a primary before the secondaries. An address whose subnet is present is a secondary
+    /// (`__inet_insert_ifa()`, `net/ipv4/devinet.c`). If the address is present, changes only its metric and lifetime
     /// (`inet_rtm_newaddr()`).
     fn add_ipv4(&mut self, address: &Address) -> Result<(), Refusal> {
         let addresses = &mut self.link.addresses;

@@ -102,8 +102,8 @@ impl World {
         Ok(())
     }
 
-    /// `ip link del`; a missing netdev is no error. A hardware netdev has no `dellink`, so the kernel returns
-    /// EOPNOTSUPP (`rtnl_delete_link()`). For IPoIB's main netdev it returns success, and removes nothing
+    /// Removes a netdev: `ip link del`. A missing netdev is no error. A hardware netdev has no `dellink`, so the kernel
+    /// returns EOPNOTSUPP (`rtnl_delete_link()`). For IPoIB's main netdev it returns success, and removes nothing
     /// (`ipoib_del_child_link()`).
     pub(crate) fn remove_link(&mut self, netns: NetnsId, link: &str) -> Result<(), Refusal> {
         let Ok(position) = self.position(netns, link) else {
@@ -120,7 +120,8 @@ impl World {
         Ok(())
     }
 
-    /// Removes all netdevs of the group, or none. The kernel refuses group 0, the default group.
+    /// Removes the netdevs of the group. If one of them cannot be removed, refuses and removes none. The kernel also
+    /// refuses group 0, the default group.
     pub(crate) fn remove_group(&mut self, netns: NetnsId, group: u32) -> Result<(), Refusal> {
         let is_of_it = |it: &Netdev| {
             let own = it.link.settings.get(&LinkSetting::Group);

@@ -5,7 +5,7 @@ use crate::world::{HOST, World};
 use rdma_netns::{InterfaceName, NetnsId};
 
 impl World {
-    /// Ends a namespace to which no path and no open descriptor leads.
+    /// Ends the namespace if no path and no open descriptor leads to it.
     pub(crate) fn end_if_unused(&mut self, id: NetnsId) {
         let has_path = self.paths.values().any(|other| *other == Some(id));
         let unused = |n: &crate::world::Netns| n.id == id && n.descriptors == 0;
@@ -85,7 +85,7 @@ impl World {
         self.switched_on = Some(Box::new(self.clone()));
     }
 
-    /// Restores the state after the node's set-up, with a new boot id. Namespaces can get the ids of the previous boot
+    /// Restores the state of [`Self::switch_on`], with a new boot id. Namespaces can get the ids of the previous boot
     /// again.
     pub fn reboot(&mut self) {
         let Some(image) = self.switched_on.take() else {

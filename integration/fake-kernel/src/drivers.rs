@@ -35,7 +35,8 @@ impl World {
         self.rename_by_udev(&address)
     }
 
-    /// Makes the effect of writing the function to the driver's `unbind` and `bind` (`drivers/base/bus.c`).
+    /// Unbinds and binds the driver, like writes of the function's name to the driver's `unbind` and `bind`
+    /// (`drivers/base/bus.c`).
     pub(crate) fn rebind_driver(
         &mut self,
         address: &DeviceAddress,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! GID tables: each address of an RDMA port's netdev, and of its upper netdevs, has GIDs
-//! (`drivers/infiniband/core/roce_gid_mgmt.c`, `cache.c`). The namespaces of these netdevs do not matter, also in
+//! (`drivers/infiniband/core/roce_gid_mgmt.c`, `cache.c`). The namespaces of these netdevs do not matter, not even in
 //! exclusive mode. The RDMA device's namespace determines who sees the table.
 
 use crate::{hca::Hca, links::Netdev, world::World};

@@ -249,7 +249,7 @@ impl World {
     }
 
     /// Returns the RDMA devices that `netns` sees: all in shared mode, otherwise its own. The netdev of a port is
-    /// reported only if both are in one namespace (`fill_port_info()`, `drivers/infiniband/core/nldev.c`).
+    /// reported only if the netdev is in `netns` (`fill_port_info()`, `drivers/infiniband/core/nldev.c`).
     pub(crate) fn rdma_in(&self, netns: NetnsId) -> Vec<RdmaDevice> {
         let shared = self.rdma_mode == Some(RdmaMode::Shared);
         let seen = self.hcas.iter().filter(|hca| shared || hca.netns == netns);

@@ -119,7 +119,8 @@ impl World {
         mac
     }
 
-    /// Sets the mode (`ipoib_set_mode()`). The MTU becomes the largest MTU of the mode.
+    /// Sets the mode (`ipoib_set_mode()`). Connected mode sets its largest MTU. Datagram mode reduces a larger MTU to
+    /// its largest.
     pub(crate) fn set_ipoib_mode(
         &mut self,
         netns: NetnsId,

@@ -116,7 +116,7 @@ impl FakeKernel {
         Snapshot::of(&self.lock().world)
     }
 
-    /// Starts a new process, without the counts and faults of the previous one.
+    /// Begins a new process: removes counts and faults of the previous one.
     pub fn begin(&self) {
         let mut state = self.lock();
         state.script = None;

@@ -3,18 +3,18 @@
 //! of code that uses [`rdma_netns::Kernel`].
 //!
 //! Tests do not list expected calls: the fake kernel executes or refuses each request like Linux, and tests observe the
-//! outcome. Each rule names its source in the kernel. `tests/` has a test of each rule, and the crate `conformance` has
-//! the tests that the real kernel must pass too.
+//! outcome. Most rules name their source in the kernel. `tests/` has tests of the rules, and the crate `conformance`
+//! has the tests that the real kernel must pass too.
 //!
 //! | module | owns |
 //! |---|---|
 //! | [`world`] | namespaces, their paths and their content |
-//! | `vfs` | virtual functions, as their physical function has them |
+//! | `vfs` | settings of virtual functions that are made through their physical function |
 //! | `drivers` | drivers that are bound again, and udev's names |
 //! | [`nic`], `bonds` | hardware to put into a world |
 //! | `links`, `children`, `ipoib`, `vlans`, `addresses`, `probe`, `routes`, `rules`, `hca`, `gids`, `smc` | the rules |
 //! | `death` | the end of a namespace, unplugging, reboot |
-//! | `observe`, `execute` | the two parts of the trait |
+//! | `observe`, `execute` | the observed state, and the execution of each change |
 //! | [`kernel`] | the implementation of the trait, and its faults |
 //! | [`snapshot`] | a whole world as text, for comparison |
 //!

@@ -21,7 +21,7 @@ pub struct Nic {
     umad: bool,
     max_mtu: Option<u32>,
     has_netdev: bool,
-    /// The GUID in its firmware. `None`: the next number from [`FIRST_GUID`].
+    /// The GUID in its firmware. `None`: the GUID derives from [`FIRST_GUID`].
     guid: Option<u64>,
 }
 
@@ -162,7 +162,7 @@ impl Nic {
     }
 }
 
-/// The GUID of the first RDMA device that was not given a GUID.
+/// An RDMA device that was not given a GUID has this number plus its index.
 const FIRST_GUID: u64 = 0x1000;
 
 fn device_address(text: &str) -> DeviceAddress {

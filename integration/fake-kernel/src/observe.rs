@@ -62,7 +62,7 @@ impl World {
         }
     }
 
-    /// Returns the lower netdev of `link`, a netdev in the namespace `id`. The kernel reports none for IPoIB.
+    /// Returns the lower netdev of the netdev `link` in the namespace `id`. The kernel reports none for IPoIB.
     fn origin(&self, id: NetnsId, link: &Link) -> Option<Origin> {
         let is_it = |it: &&Netdev| it.netns == id && it.link.index == link.index;
         let below = self.netdevs.iter().find(is_it)?.below?;

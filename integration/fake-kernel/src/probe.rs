@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The link during probes: other machines have an address, or are about to take it.
+//! Probes of addresses: other machines on the link have an address, or are about to set it.
 
 use crate::world::World;
 use nix::errno::Errno;
@@ -47,7 +47,7 @@ impl World {
         Ok(probed)
     }
 
-    /// Returns the machines that announced an address since the probe.
+    /// Returns the conflicts with machines that announced an address since the probe.
     pub(crate) fn overheard(
         &mut self,
         netns: NetnsId,

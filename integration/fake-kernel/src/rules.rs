@@ -23,7 +23,7 @@ impl World {
         Ok(())
     }
 
-    /// Returns a namespace's rules, without the three default rules.
+    /// Returns a namespace's rules, without the default rules.
     pub fn rules(&self, netns: NetnsId) -> &[Rule] {
         let found = self.namespaces.iter().find(|n| n.id == netns);
         found.map_or(&[], |n| &n.rules)

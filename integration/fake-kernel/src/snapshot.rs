@@ -60,7 +60,8 @@ impl Snapshot {
         Self { lines }
     }
 
-    /// Leaves out the devices' numbers, and the order by them, because a move to a pod and back may change them.
+    /// Returns the snapshot without the devices' numbers and the order by them, because a move to a pod and back may
+    /// change both.
     pub fn without_numbers(&self) -> Self {
         let kept = self.lines.iter();
         let kept = kept.filter(|line| !line.contains(" index ") && !line.contains(" node "));

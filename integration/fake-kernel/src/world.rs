@@ -63,8 +63,8 @@ pub struct World {
     pub udev: u32,
     /// Addresses that another host on every link has, so that duplicate address detection fails.
     pub duplicates: Vec<IpAddr>,
-    /// Addresses for which another host on every link is also probing. Of each address the node receives one such
-    /// probe; then the other host has given up the address.
+    /// Addresses for which another host on every link is also probing. The node receives one such probe for each
+    /// address. After it, the other host has given up the address.
     pub probing: Vec<IpAddr>,
     /// Addresses that another host takes while ADD sets them. ADD receives one announcement of each, after it has set
     /// all addresses.
@@ -253,7 +253,7 @@ impl World {
         self.paths.insert(path.as_ref().to_owned(), None);
     }
 
-    /// `ip netns del`: removes the path. The namespace ends, unless a process has it open.
+    /// `ip netns del`: removes the path. The namespace ends if no other path and no open descriptor leads to it.
     pub fn unmount(&mut self, path: impl AsRef<Path>) {
         if let Some(Some(id)) = self.paths.remove(path.as_ref()) {
             self.end_if_unused(id);
@@ -309,9 +309,9 @@ impl World {
             .expect("a namespace has fewer netdevs than there are numbers")
     }
 
-    /// Returns the index `wanted` if it is free, otherwise one above the highest. (`dev_new_index()` counts up. Here,
-    /// the index of a netdev that left is assigned again, so that a netdev that returns to the host may find its index
-    /// taken. On Linux this takes an `ip link add index N`.)
+    /// Returns the index `wanted` if it is free, otherwise one above the highest. So the index of a netdev that left is
+    /// assigned again, and a netdev that returns to the host may find its index taken. On Linux `dev_new_index()`
+    /// counts up, and only `ip link add index N` has this effect.
     pub(crate) fn index_in(&self, netns: NetnsId, wanted: Option<u32>) -> u32 {
         let own = || self.netdevs.iter().filter(|netdev| netdev.netns == netns);
         let highest = own().map(|netdev| netdev.link.index).max().unwrap_or(0);

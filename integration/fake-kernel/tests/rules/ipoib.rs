@@ -94,7 +94,7 @@ fn a_mode_has_an_mtu() {
     assert_eq!(errno(&mut world, connected), Errno::EINVAL);
 }
 
-/// A child in another namespace does so, too (`ipoib_open()`, `ipoib_stop()`).
+/// A child in another namespace also follows its parent (`ipoib_open()`, `ipoib_stop()`).
 #[test]
 fn children_go_up_and_down_with_their_parent() {
     let (mut world, pod) = port();

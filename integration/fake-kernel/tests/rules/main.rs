@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The kernel's rules, one test for each. The tests in `suite` also run on the real kernel, with the same code. The
-//! other tests need objects that not every machine has, or test rules that only the fake kernel has.
+//! Tests of the kernel's rules. The tests in `suite` also run on the real kernel, with the same code. The other tests
+//! need objects that not every machine has, or test rules that only the fake kernel has.
 
 mod addresses;
 mod bonds;
@@ -166,7 +166,7 @@ fn move_rdma(device: &str, from: NetnsSide, to: NetnsSide) -> Op {
     Op::MoveRdma { device, from, to }
 }
 
-/// Addresses as `ip/prefix`.
+/// Returns the netdev's addresses as `ip/prefix`.
 fn texts(link: &Link) -> Vec<String> {
     let addresses = link.addresses.iter();
     addresses
