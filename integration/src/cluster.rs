@@ -170,7 +170,7 @@ impl<N> Cluster<N> {
         })
     }
 
-    /// Returns the objects of a list of the API, by the list's path.
+    /// Returns the objects of the API's collection at `path`.
     pub fn look_at_all(&self, path: &str) -> Vec<Value> {
         match self.look(path)["items"].take() {
             Value::Array(items) => items,
@@ -178,14 +178,14 @@ impl<N> Cluster<N> {
         }
     }
 
-    /// Creates an object in a list of the API, by the list's path.
+    /// Creates an object in the API's collection at `path`.
     #[track_caller]
     pub fn make(&self, path: &str, object: &Value) {
         self.does("POST", path, object);
     }
 
-    /// Deletes the objects `names` of a list of the API, by the list's path, with all their dependents. Pods have one
-    /// second to end, because their shells ignore SIGTERM.
+    /// Deletes the objects `names` of the API's collection at `path`, with all their dependents. Pods have one second
+    /// to end, because their shells ignore SIGTERM.
     #[track_caller]
     pub fn delete(&self, path: &str, names: &[&str]) {
         let options = json!({"gracePeriodSeconds": 1, "propagationPolicy": "Background"});

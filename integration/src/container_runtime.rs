@@ -76,7 +76,7 @@ pub struct ContainerRuntime {
 pub const ROOT: &str = "/var/lib/containerd";
 
 impl ContainerRuntime {
-    /// Starts a runtime that reads CDI files in `cdi`. It has the lab's images, and no network yet.
+    /// Starts a runtime that reads CDI files in `cdi`. It has the lab's images, and no conflist yet.
     #[track_caller]
     pub fn start(cdi: &Path) -> Self {
         let directory = directory();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The lab's NICs like the unconfigured eRDMA NICs of an Alibaba Cloud instance, as seen from inside the VM
+//! The lab's NICs that act as unconfigured eRDMA NICs of an Alibaba Cloud instance, as seen from inside the VM
 //! (`integration/lab/vm --tier erdma`): down and without addresses. A metadata service on loopback has their addresses.
 
 use crate::{

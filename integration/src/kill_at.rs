@@ -14,8 +14,8 @@ use std::{
 };
 use tempfile::NamedTempFile;
 
-/// System calls that change which files exist, or that make this durable. Two changes do not count: writing into a
-/// file that has no final name yet, and creating an empty directory.
+/// System calls that change which files exist, or that make such a change durable. Two changes do not count: writing
+/// into a file that has no final name yet, and creating an empty directory.
 const CHANGES: [&str; 9] = [
     "rename",
     "renameat",

@@ -14,7 +14,7 @@
 //! | [`daemon`] | `rdma-device-plugin` as a process: its log, its resources |
 //! | [`machine`] | a made-up node for the daemon: a sysfs tree, device files, directories |
 //! | [`oci`] | image archives, as a container runtime reads them |
-//! | [`manager`] | NetworkManager and systemd-networkd, each for one throw-away namespace |
+//! | [`manager`] | NetworkManager, systemd-networkd, and lldpd, each for one throw-away namespace |
 //! | [`metadata`] | a stand-in for the cloud's metadata service |
 //! | [`snapshot`] | the network state of a namespace, comparable bit for bit |
 //! | [`kill_at`] | SIGKILL to a running process at a change of a file system |
@@ -27,7 +27,7 @@
 //! | [`kubelet`] | a kubelet stand-in |
 //! | [`api_server`] | a stand-in for the API server: objects by their paths, over TLS |
 //! | [`control_plane`] | Kubernetes' real control plane: without a kubelet, or for nodes in the lab |
-//! | [`real_kubelet`] | in the lab, the real kubelet, joined to this control plane |
+//! | [`real_kubelet`] | in the lab, the real kubelet as a node of this control plane |
 //! | [`cluster`] | in the lab, a cluster of one node: control plane, kubelet, container runtime |
 //! | [`slices`] | the devices of a node's ResourceSlices |
 //! | [`claimed`] | a node with stand-ins for kubelet and the API server, and a claim of a device |
@@ -47,11 +47,14 @@
 //! | [`qemu`] | in the lab, QEMU's monitor, which unplugs NICs |
 //! | [`smc`] | connections over SMC or TCP between two namespaces |
 //! | [`traffic`] | RDMA between two pods |
-//! | [`tracer`] | a program run with a fault at one of its system calls: killed, or an error |
-//! | [`tmpfs`] | separate file systems: full, read-only, or plain |
+//! | [`tracer`] | a program run with faults at some of its system calls: SIGKILL or an error |
+//! | [`tmpfs`] | separate file systems in memory, which a test can fill or make read-only |
+//! | [`disk`] | a disk that loses unsynced data at a power loss |
 //! | [`power`] | in the lab, a machine that loses power, and boots again with its disk |
 //! | [`verify`] | `ping --exchange` in two pods |
 //! | [`pinged`] | `ping` of one address |
+//! | [`stopwatch`] | time without the machine's own delays |
+//! | [`udev`] | waiting for the machine's udevd |
 //! | [`wait`] | waits for a condition, with a time limit |
 
 pub mod api_server;

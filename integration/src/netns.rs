@@ -39,7 +39,7 @@ const FOLDER: &str = "/run/netns";
 const NONE: Option<&str> = None;
 
 impl Netns {
-    /// Makes an empty namespace. `label` is a part of its name, for the reader.
+    /// Makes an empty namespace. `label` becomes a part of its name.
     #[track_caller]
     pub fn new(label: &str) -> Self {
         assert!(

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The lab's NICs like a node with bonded rails, as seen from inside the VM
-//! (`integration/lab/vm --tier full --shared`): a bond with an RDMA device over each NIC, on NUMA
-//! nodes 0 and 1.
+//! The lab's NICs as a node's bonded rails, as seen from inside the VM (`integration/lab/vm --tier full --shared`): a
+//! bond with an RDMA device over each NIC, on NUMA nodes 0 and 1.
 //!
 //! | bond | RDMA device | port | prefixes |
 //! |---|---|---|---|

@@ -156,8 +156,8 @@ impl Machine {
         std::iter::once(eth0).chain(rails).collect()
     }
 
-    /// Sends echo requests from `peer` in `from` to `address` of the pod. Asserts that all replies leave by the
-    /// interface with the number `way`: 0 is `eth0`, then the rails follow.
+    /// Sends echo requests from `peer` in `from` to `address` of the pod. Asserts by packet counters that all replies
+    /// leave by the interface with the number `way`: 0 is `eth0`, then the rails follow.
     #[track_caller]
     fn replies(&self, from: &Netns, peer: &str, address: &str, way: usize) {
         let before = self.received();

@@ -22,8 +22,8 @@ pub fn cases(manifest: &str, directory: &str, is_case: impl Fn(&Path) -> bool) -
 }
 
 /// Asserts that the text that `made` returns for each case is the text in the case's file `written`. A failure shows
-/// the lines that differ, of all cases. With `UPDATE_PLANS` set it writes every file again: read the files before you
-/// commit them.
+/// the differing lines of all cases. If `UPDATE_PLANS` is set, this function writes every file again: read the files
+/// before you commit them.
 ///
 /// # Panics
 /// A text differs.
@@ -92,8 +92,8 @@ pub fn assert_said_of_each(manifest: &str, directory: &str, said: impl Fn(&str) 
     });
 }
 
-/// Returns `text` with its answers made again. A line that is neither empty, indented nor a comment (`#`) is an input;
-/// the indented lines below it are the lines that `said` returns for the input.
+/// Returns `text` with new answers. A line that is neither empty, indented nor a comment (`#`) is an input. The
+/// indented lines below an input are its answer, which `said` returns.
 fn said_of_each(text: &str, said: impl Fn(&str) -> Vec<String>) -> String {
     let mut written = String::new();
     for line in text.lines().filter(|line| !line.starts_with(' ')) {

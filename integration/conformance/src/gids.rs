@@ -64,7 +64,7 @@ pub fn a_childs_gids_are_in_its_parents_table(node: &Node<'_, impl Kernel>) {
     wait(node, false, 0);
 }
 
-/// The table has the addresses of all upper netdevs, and not only of the direct ones
+/// An RDMA device's table has the GIDs of all upper netdevs of its netdev, also of indirect ones
 /// (`is_eth_port_of_netdev_filter()`).
 pub fn those_of_a_vlans_child_are_in_the_table_of_its_lower(node: &Node<'_, impl Kernel>) {
     (node.add_vlan)("nic0", 7);

@@ -102,8 +102,8 @@ pub fn the_default_metric_is_told_as_none(node: &Node<'_, impl Kernel>) {
 }
 
 /// Linux reports two IPv6 routes with the same destination and metric as one route with two next hops. `rdma_netns`
-/// separates them again. If the netdev of one of them goes down, its route stays, dead, as long as the other is alive
-/// (`fib6_ifdown()`, `net/ipv6/route.c`).
+/// separates them again. If the netdev of one next hop goes down, its route stays as a dead one while the netdev of the
+/// other next hop is up (`fib6_ifdown()`, `net/ipv6/route.c`).
 pub fn ipv6_routes_of_two_netdevs_are_two(node: &Node<'_, impl Kernel>) {
     node.addressed();
     node.make(up("nic1", true));

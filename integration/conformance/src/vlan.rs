@@ -14,8 +14,7 @@ fn set_mac(mac: &HardwareAddress) -> Op {
 }
 
 /// A new VLAN has its lower netdev's MAC address and MTU (`vlan_dev_init()`, `net/8021q/vlan_dev.c`). The VLAN takes
-/// over a changed MAC address while it is up, or when it goes up, unless it has an address that was set
-/// (`vlan_dev_inherit_address()`).
+/// over a changed MAC address while it is up, or when it goes up (`vlan_dev_inherit_address()`).
 pub fn it_has_its_lowers_mac_and_mtu(node: &Node<'_, impl Kernel>) {
     node.make(up("nic0", false));
     node.make(mtu(HOST, "nic0", 1400));
@@ -39,8 +38,8 @@ pub fn it_has_its_lowers_mac_and_mtu(node: &Node<'_, impl Kernel>) {
     assert_eq!(node.host("nic0.7").mtu, 1300);
 }
 
-/// A VLAN cannot go up while its lower netdev is down (`vlan_dev_open()`). All VLANs of a netdev are set up and down
-/// with it, also VLANs that were set down separately (`vlan_device_event()`, `net/8021q/vlan.c`).
+/// A VLAN cannot go up while its lower netdev is down (`vlan_dev_open()`). The VLANs of a netdev are set up and down
+/// with it (`vlan_device_event()`, `net/8021q/vlan.c`). A VLAN can be set down alone.
 pub fn it_is_up_and_down_with_its_lower(node: &Node<'_, impl Kernel>) {
     node.make(up("nic0", false));
     (node.add_vlan)("nic0", 7);
@@ -55,8 +54,8 @@ pub fn it_is_up_and_down_with_its_lower(node: &Node<'_, impl Kernel>) {
     assert!(!node.host("nic0.7").carrier);
 }
 
-/// A VLAN's child behaves like a child of any netdev. Children of the VLAN and of its lower netdev can have different
-/// kinds, because each netdev has its own receive handler.
+/// A VLAN's child behaves like a child of any netdev. The VLAN and its lower netdev can both have children, because
+/// each netdev has its own receive handler.
 pub fn a_child_of_it_has_its_carrier_and_ends_with_it(node: &Node<'_, impl Kernel>) {
     (node.add_vlan)("nic0", 7);
     node.make(up("nic0.7", true));

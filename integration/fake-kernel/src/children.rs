@@ -120,8 +120,8 @@ impl World {
         Ok(())
     }
 
-    /// Removes the netdevs of the group. If one of them cannot be removed, refuses and removes none. The kernel also
-    /// refuses group 0, the default group.
+    /// Removes the netdevs of the group. If one of them cannot be removed, returns an error and removes none. The
+    /// kernel also refuses group 0, the default group.
     pub(crate) fn remove_group(&mut self, netns: NetnsId, group: u32) -> Result<(), Refusal> {
         let is_of_it = |it: &Netdev| {
             let own = it.link.settings.get(&LinkSetting::Group);

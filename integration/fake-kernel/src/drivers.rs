@@ -49,7 +49,7 @@ impl World {
         self.bind_driver(address, driver)
     }
 
-    /// Makes the devices again that the function had when it was plugged in, on the host.
+    /// Binds the driver, which makes on the host the devices that the function had when it was plugged in.
     pub(crate) fn bind_driver(
         &mut self,
         address: &DeviceAddress,
@@ -86,7 +86,7 @@ impl World {
         Ok(function.ok_or(Errno::ENODEV)?.driver.clone())
     }
 
-    /// Brings udev's renames closer by `observations`, and makes those that are due.
+    /// Counts `observations` for udev's renames, and makes the renames that are due.
     pub(crate) fn udev_passes(&mut self, observations: u32) {
         for renaming in &mut self.renaming {
             renaming.left = renaming.left.saturating_sub(observations);

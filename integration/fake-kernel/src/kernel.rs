@@ -133,8 +133,8 @@ impl FakeKernel {
         self.lock().script = Some(Box::new(script));
     }
 
-    /// Calls `blindness` with the number of each observation, from 1, to decide whether it fails. It may change the
-    /// world first.
+    /// Calls `blindness` with the number of each observation, from 1, to decide whether it fails. `blindness` may
+    /// change the world first.
     pub fn blind(
         &self,
         blindness: impl FnMut(&mut World, usize) -> Option<Errno> + Send + 'static,
@@ -147,7 +147,8 @@ impl FakeKernel {
         self.lock().manager = Some(Box::new(something));
     }
 
-    /// Runs `something` in each pause of a process from now on, with the pause's number from 1. It can use the kernel.
+    /// Runs `something` in each pause of a process from now on, with the pause's number from 1. `something` can use the
+    /// kernel.
     pub fn meanwhile(&self, something: impl FnMut(usize) + Send + 'static) {
         let mut state = self.lock();
         state.meanwhile = Some(Box::new(something));

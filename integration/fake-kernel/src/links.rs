@@ -340,7 +340,7 @@ impl World {
         Ok(())
     }
 
-    /// Writes a sysctl. ENOENT for a protocol that the netdev lacks: it has no file.
+    /// Writes a sysctl. ENOENT for the sysctls of a protocol that the netdev lacks.
     pub(crate) fn set_sysctl(
         &mut self,
         netns: NetnsId,

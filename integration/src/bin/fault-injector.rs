@@ -45,7 +45,7 @@ fn main() -> ExitCode {
         Ok(Traced::Exited(code)) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
         Ok(Traced::Killed(signal)) => {
             let _ = raise(signal);
-            // this process has survived the signal that ended the program: report by the exit code that a signal did
+            // 128 means that a signal ended the program, but not this process
             ExitCode::from(128)
         }
     }

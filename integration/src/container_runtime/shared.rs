@@ -19,8 +19,8 @@ use std::{collections::BTreeSet, ffi::OsString, fs, process::Command, time::Dura
 /// Name of the resource.
 pub const HCA: &str = "rdma/hca";
 
-/// Number of ids with the chain of a manifest, whose pods get IPv6 addresses. soft-RoCE has 1024 GIDs. Each address has
-/// two GIDs, the host has eight addresses, and each pod has two: a link-local address and another one.
+/// Number of the daemon's ids if a manifest's chain gives IPv6 addresses to pods. soft-RoCE has 1024 GIDs. Each address
+/// has two GIDs, the host has eight addresses, and each pod has two: a link-local address and another one.
 pub const IDS: usize = 252;
 
 /// Time limit for a runtime's clean-up after a failed sandbox. containerd gives DEL a minute, and kubelet removes the

@@ -36,7 +36,7 @@ const LASTING: [&str; 6] = [
 /// Returns true if a file or directory may exist although no pod has a device or an address.
 pub(super) fn is_lasting(path: &Path) -> bool {
     let name = path.file_name().and_then(|it| it.to_str());
-    // a directory, but no pod's
+    // a directory that does not belong to a pod
     let is_directory = path.is_dir() && name.is_some_and(|it| !["a", "b"].contains(&it));
     is_directory || name.is_some_and(|it| LASTING.contains(&it))
 }
@@ -96,7 +96,7 @@ pub struct Attachments {
     injector: PathBuf,
     cni_path: String,
     configuration: Value,
-    /// Directories that only the chain uses: `stateDir` and the leases. The test empties them before each run.
+    /// Directories that only the chain uses: `stateDir` and the leases. The test removes them before each run.
     directories: Vec<PathBuf>,
     host_before: Snapshot,
     /// The pods `a` and `b`.
@@ -398,7 +398,7 @@ impl Attachments {
 /// The story of one verb.
 #[derive(Debug)]
 pub struct OfVerb<'a> {
-    /// Name, as text for the reader.
+    /// Name for reports.
     pub name: &'static str,
     /// The verb.
     pub verb: Verb,

@@ -73,7 +73,7 @@ struct Kubelet {
 }
 
 impl Kubelet {
-    /// Starts a kubelet whose pod-resources list a container with the ids of [`GIVEN`].
+    /// Starts the stand-ins. The pod-resources service lists a container with the ids of [`GIVEN`].
     #[track_caller]
     fn started(directory: &Path) -> Self {
         let pods = PodResourcesServer::start(&directory.join("pod-resources/kubelet.sock"));

@@ -32,7 +32,7 @@ use std::os::unix::process::ExitStatusExt;
 
 /// A story.
 pub trait Story {
-    /// Returns the name as text for the reader.
+    /// Returns the name for reports.
     fn name(&self) -> &'static str;
 
     /// Prepares the state, then runs the program with `fault`.

@@ -58,7 +58,7 @@ impl Story for Powerless<'_> {
 /// have ended.
 #[derive(Debug)]
 pub struct Boots<'a> {
-    /// Name, as text for the reader.
+    /// Name for reports.
     pub name: &'static str,
     /// The verb.
     pub verb: Verb,

@@ -89,7 +89,7 @@ impl Extent {
     }
 }
 
-/// Faults, each with text for the reader.
+/// Faults, each with a text for reports.
 pub(super) type Faults = Vec<(Fault, String)>;
 
 /// Results of a story.
@@ -280,7 +280,7 @@ fn without_fault(story: &mut dyn Story) -> (Faults, Tally) {
     (faults, tally)
 }
 
-/// Returns the calls of a run without a fault.
+/// Returns the report of a run without a fault.
 #[track_caller]
 fn recorded(story: &mut dyn Story) -> Report {
     let (end, report) = story.run(None);

@@ -24,7 +24,7 @@ use tempfile::TempDir;
 /// A node with stand-ins for parts of kubelet, and a running daemon.
 #[derive(Debug)]
 pub struct Node {
-    /// Kubelet's device manager.
+    /// Stand-in for kubelet's device manager.
     pub kubelet: DeviceManager,
     /// The running daemon.
     pub daemon: Daemon,

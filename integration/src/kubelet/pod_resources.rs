@@ -69,7 +69,7 @@ struct Running {
     thread: JoinHandle<()>,
 }
 
-/// Returns a pod whose containers have `devices`: a list of resources with their ids for each container.
+/// Returns a pod. `containers` lists, for each container, the resources with their ids.
 pub fn pod(namespace: &str, name: &str, containers: &[&[(&str, &[&str])]]) -> PodResources {
     let devices = |(resource, ids): &(&str, &[&str])| ContainerDevices {
         resource_name: (*resource).to_owned(),

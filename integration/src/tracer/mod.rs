@@ -137,7 +137,7 @@ pub fn report(file: &Path) -> Report {
 /// Command line of the injector.
 #[derive(Debug)]
 pub struct Arguments {
-    /// File of the report. `None`: the report is printed as text for the reader.
+    /// File of the report. `None`: the injector prints the report as text.
     pub report: Option<PathBuf>,
     /// Faults of one run.
     pub faults: Vec<Fault>,

@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 pub struct Point {
     /// Name of the call.
     pub call: String,
-    /// Object of the call, as text for the reader.
+    /// Object of the call, as text.
     pub what: String,
     /// True if the call changes something.
     pub changes: bool,

@@ -6,7 +6,7 @@ use fake_kernel::FakeKernel;
 use rdma_netns::{GidKind, Kernel as _, link::IFA_F_NOPREFIXROUTE};
 use std::path::Path;
 
-/// Returns a world with `bond0` and its RDMA device `mlx5_bond_0`; its child `rdma0` is in the pod, up.
+/// Returns a world with `bond0` and its RDMA device `mlx5_bond_0`. The bond's child `rdma0` is up in the pod.
 fn shared() -> (World, NetnsId) {
     bonded(RdmaMode::Shared)
 }
