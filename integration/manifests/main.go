@@ -1,8 +1,8 @@
-// manifests renders the chart in conf/helm by Helm's own code, and holds what comes of it, and
+// manifests renders the chart in conf/helm by Helm's own code, and checks the rendered files, and
 // conf/examples, against Kubernetes' own types.
 //
-//	manifests render ROOT   writes conf/manifests, and what is below integration/manifests/rendered
-//	manifests check ROOT    says what is not as it would be written, or not as Kubernetes has it
+//	manifests render ROOT   writes conf/manifests and integration/manifests/rendered, and checks
+//	manifests check ROOT    writes nothing; also reports files that render would change
 package main
 
 import (
@@ -26,16 +26,16 @@ const (
 	refused  = "integration/manifests/refused"
 	applied  = "conf/manifests"
 	rendered = "integration/manifests/rendered"
-	// where a file of values does not say another
+	// version of Kubernetes, unless a values file names another
 	usual = "v1.33.0"
 )
 
-// folders are those of values, and of what is made of them; over is a file of values that these are put over, as
-// whoever installs the chart gives several.
+// folders lists directories with values files, each with the directory of the rendered files. over is a values file
+// that each values file of the directory overrides.
 var folders = []struct{ values, over, made string }{
 	{"conf/helm/values", "", applied},
 	{"integration/manifests/values", "", rendered},
-	// with all directories of a node: those of the chain, and CDI's
+	// vf.yaml needs all directories of a node: those of the chain, and CDI's
 	{packaged + "/platforms", "conf/helm/values/vf.yaml", rendered + "/platforms"},
 	{"integration/manifests/values/openshift", packaged + "/platforms/openshift.yaml", rendered + "/openshift"},
 }
@@ -53,7 +53,7 @@ func main() {
 	fmt.Printf("%d files rendered, and all as Kubernetes' types have them\n", count)
 }
 
-// run renders all, writes it or compares it, and checks it; every problem is told.
+// run renders all files, writes or compares them, and checks them. It returns the number of files, and all problems.
 func run(write bool, root string) (int, error) {
 	made, err := all(root)
 	if err != nil {
@@ -77,7 +77,7 @@ func run(write bool, root string) (int, error) {
 	return len(made), errors.Join(wrong...)
 }
 
-// all is each file that is made, by its path: the purpose of its values, and the chart with them.
+// all returns the text of each rendered file by path: the head comment of the values file, and the rendered chart.
 func all(root string) (map[string]string, error) {
 	packed, err := loader.Load(filepath.Join(root, packaged))
 	if err != nil {
@@ -111,7 +111,7 @@ func all(root string) (map[string]string, error) {
 	return made, nil
 }
 
-// purpose is the comment that a file opens with.
+// purpose returns the comment at the beginning of a values file.
 func purpose(file string) (string, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -130,7 +130,7 @@ func purpose(file string) (string, error) {
 	return comment.String(), nil
 }
 
-// said is what a file of values says in a comment of its own: "# key: what".
+// said returns the text of the comment line "# key: text" of a values file, or an empty text.
 func said(file, key string) (string, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -144,8 +144,8 @@ func said(file, key string) (string, error) {
 	return "", nil
 }
 
-// templated is the chart as `helm template --namespace kube-system --values FILE --values FILE` makes it, for the
-// version of Kubernetes that a file says; a later file wins.
+// templated returns the chart as `helm template --namespace kube-system --values FILE --values FILE` renders it, for
+// the version of Kubernetes that a values file names. A later file overrides earlier files.
 func templated(packed *chart.Chart, files ...string) (string, error) {
 	given := chartutil.Values{}
 	version := ""
@@ -185,7 +185,7 @@ func templated(packed *chart.Chart, files ...string) (string, error) {
 	return all.String(), nil
 }
 
-// refusals are values that the chart must not take, each for the reason that its file says.
+// refusals checks that the chart refuses each values file of the directory refused, for the reason in the file.
 func refusals(root string) error {
 	packed, err := loader.Load(filepath.Join(root, packaged))
 	if err != nil {
@@ -213,7 +213,7 @@ func refusals(root string) error {
 	return errors.Join(wrong...)
 }
 
-// stray are files that nothing makes any more.
+// stray reports files in the directories of rendered files that are not in made.
 func stray(root string, made map[string]string) error {
 	var wrong []error
 	for _, folder := range folders {
@@ -230,7 +230,7 @@ func stray(root string, made map[string]string) error {
 	return errors.Join(wrong...)
 }
 
-// names are the files that a folder has with this ending, sorted.
+// names returns the sorted names of the files in a folder that have this ending.
 func names(folder, ending string) ([]string, error) {
 	entries, err := os.ReadDir(folder)
 	if err != nil {

@@ -19,11 +19,11 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// custom resources whose authors have no type for them here: their YAML is all that is checked, and the fields of the
-// second by cni/rdma-device-plugin/tests/manifests/platforms.rs
+// custom lists the kinds of custom resources for which this program has no types: it checks only their YAML. The test
+// cni/rdma-device-plugin/tests/manifests/platforms.rs checks the fields of SecurityContextConstraints.
 var custom = []string{"NetworkAttachmentDefinition", "SecurityContextConstraints"}
 
-// known are the types of Kubernetes, and of Prometheus' operator.
+// known has the types of Kubernetes and of Prometheus' operator.
 var known = func() *runtime.Scheme {
 	if err := monitoring.AddToScheme(scheme.Scheme); err != nil {
 		panic(err)
@@ -34,7 +34,7 @@ var known = func() *runtime.Scheme {
 // strict refuses unknown and repeated fields, as an API server does with fieldValidation=Strict.
 var strict = serializer.NewCodecFactory(known, serializer.EnableStrict).UniversalDeserializer()
 
-// typed says what of the files that are made, and of the examples, Kubernetes' types do not have.
+// typed reports objects in the rendered files and in the examples that do not have the fields of Kubernetes' types.
 func typed(root string, made map[string]string) error {
 	var wrong []error
 	check := func(path, text string) {

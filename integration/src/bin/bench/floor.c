@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * floor - the requests that one rail's ADD makes of the kernel in share mode, and nothing else: one process, no record,
- * no lease, no probe, no answer. Static, started in the host's namespace, with the pod's namespace, the netdev on the
- * host, the child's name and its IPv6 address in the environment: POD, PARENT, NAME, ADDRESS.
+ * floor - makes only the kernel requests of an ADD of one rail in share mode: without record, lease, probe and result.
+ * Runs in the host's namespace. The environment has the path of the pod's namespace (POD), the netdev on the host
+ * (PARENT), and the child's name (NAME) and IPv6 address (ADDRESS).
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -19,7 +19,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* ADD looks so often before it makes the child, and once each after the child and after its address. */
+/* ADD observes so often before it makes the child, and once more after it set up the child and after the address. */
 #define LOOKS_BEFORE 2
 
 static char answer[32 << 10];
@@ -67,7 +67,7 @@ static void end(struct request *request, struct rtattr *nest)
 	nest->rta_len = (char *)request + request->head.nlmsg_len - (char *)nest;
 }
 
-/* Sends, and reads until the kernel says how it went; the index of the netdev that it told, if any. */
+/* Sends the request, and reads answers until the last one. Returns the index of the reported netdev, or 0. */
 static int ask(int socket, struct request *request)
 {
 	int index = 0;
@@ -104,7 +104,7 @@ static void dump(int socket, int type, size_t size)
 	ask(socket, &request);
 }
 
-/* Netdevs without their counters. */
+/* Requests netdevs without their counters. */
 static void without_counters(struct request *request)
 {
 	unsigned int mask = RTEXT_FILTER_SKIP_STATS;
@@ -121,7 +121,7 @@ static void dump_links(int socket)
 	ask(socket, &request);
 }
 
-/* Neither local nor multicast ones. */
+/* Requests unicast routes: no local and no multicast routes. */
 static void dump_routes(int socket, int family)
 {
 	struct request request;
@@ -218,7 +218,7 @@ int main(void)
 	host = open_socket();
 	pod = open(netns, O_RDONLY | O_CLOEXEC);
 	need(pod, netns);
-	/* it stays there: what it asks of the host goes by the socket */
+	/* this process stays in the pod's namespace: requests to the host use the socket `host` */
 	need(setns(pod, CLONE_NEWNET), "setns");
 	inside = open_socket();
 	for (at = 0; at < LOOKS_BEFORE; at++) {
