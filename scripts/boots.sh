@@ -57,7 +57,7 @@ in_full cluster-limits-systemd 'integration/lab_cluster_limits' --tier full --sh
 in_full cluster-erdma 'integration/lab_cluster_erdma' --tier erdma --shared --memory 4096 --timeout 900
 in_full cluster-mlx5 'integration/lab_cluster_migration' --tier mlx5 --shared --memory 4096 --timeout 1800
 in_full cluster-dranet 'integration/lab_cluster_dranet' --tier mlx5 --virtual --exclusive --memory 4096 --timeout 1800
-in_full cluster-multus 'integration/lab_cluster_multus' --tier full --exclusive --memory 4096 --timeout 2400
+in_full cluster-multus 'integration/lab_cluster_multus' --tier full --exclusive --memory 2800 --timeout 2400
 in_full cluster-1.37 'integration/lab_cluster' --tier full --shared --memory 4096 --timeout 2400
 in_full cluster-claims 'integration/lab_claims' --tier full --shared --memory 4096 --timeout 1500
 in_full cluster-claims-1.36 'integration/lab_claims' --tier full --shared --memory 4096 --timeout 1500
