@@ -87,7 +87,8 @@ pub fn answer<K: Kernel>(
     }
     match text.is_empty() {
         true => bail!(
-            "no pod {:?} has rails on this node, by the records in {}: kubectl get pod -o wide says which node it is on",
+            "no pod {:?} has rails on this node, according to the records in {}: run kubectl get pod -o wide to see \
+             the pod's node",
             question.pod,
             state_dir.display()
         ),
@@ -227,7 +228,8 @@ fn hit(table: &GidTable, index: u32, rail: &Rail, owners: &[(IpAddr, &str)]) -> 
         GidKind::RoceV2 if is_own => format!("right: {address}, RoCE v2, is the pod's own"),
         GidKind::InfinibandOrRoceV1 => {
             format!(
-                "wrong: {address} with RoCE v1, which no router passes on, and RoCE v2 does not answer"
+                "wrong: {address} is a GID of RoCE v1: no router forwards its packets, and peers with RoCE v2 do not \
+                 answer"
             )
         }
         GidKind::RoceV2 if is_link_local => {
@@ -235,8 +237,8 @@ fn hit(table: &GidTable, index: u32, rail: &Rail, owners: &[(IpAddr, &str)]) -> 
         }
         GidKind::RoceV2 => {
             let owner = owners.iter().find(|(ip, _)| *ip == address);
-            let whose = owner.map_or("the node's or another's", |(_, pod)| pod);
-            format!("wrong: {address} is {whose}; the pod's packets would have this source address")
+            let whose = owner.map_or("the node or an unknown owner", |(_, pod)| pod);
+            format!("wrong: {address} belongs to {whose}; the pod's packets would have this source address")
         }
     }
 }
@@ -282,20 +284,23 @@ mod tests {
             ),
             (
                 2,
-                "wrong: fd00::7 with RoCE v1, which no router passes on, and RoCE v2 does not answer",
+                "wrong: fd00::7 is a GID of RoCE v1: no router forwards its packets, and peers with RoCE v2 do not \
+                 answer",
             ),
             (
                 3,
-                "wrong: fd00::1 is the node's or another's; the pod's packets would have this source address",
+                "wrong: fd00::1 belongs to the node or an unknown owner; the pod's packets would have this source \
+                 address",
             ),
             (
                 4,
-                "wrong: fd00::8 is default/other; the pod's packets would have this source address",
+                "wrong: fd00::8 belongs to default/other; the pod's packets would have this source address",
             ),
             (5, "right: fd00::7, RoCE v2, is the pod's own"),
             (
                 6,
-                "wrong: 10.0.0.1 is the node's or another's; the pod's packets would have this source address",
+                "wrong: 10.0.0.1 belongs to the node or an unknown owner; the pod's packets would have this source \
+                 address",
             ),
             (
                 9,
@@ -310,11 +315,11 @@ mod tests {
         });
         assert_eq!(
             text,
-            "  rdma0: mlx5_bond_0 port 1\n    fd00::7: GID index 5\n    NCCL_IB_GID_INDEX=5: right: fd00::7, RoCE \
-             v2, is the pod's own\n    without it, NCCL_IB_ADDR_FAMILY=AF_INET: index 6: wrong: 10.0.0.1 is the \
-             node's or another's; the pod's packets would have this source address\n    without it, \
-             NCCL_IB_ADDR_FAMILY=AF_INET6: index 3: wrong: fd00::1 is the node's or another's; the pod's packets \
-             would have this source address\n"
+            "  rdma0: mlx5_bond_0 port 1\n    fd00::7: GID index 5\n    NCCL_IB_GID_INDEX=5: right: fd00::7, RoCE v2, \
+             is the pod's own\n    without it, NCCL_IB_ADDR_FAMILY=AF_INET: index 6: wrong: 10.0.0.1 belongs to the \
+             node or an unknown owner; the pod's packets would have this source address\n    without it, \
+             NCCL_IB_ADDR_FAMILY=AF_INET6: index 3: wrong: fd00::1 belongs to the node or an unknown owner; the pod's \
+             packets would have this source address\n"
         );
     }
 
@@ -332,8 +337,8 @@ mod tests {
         assert_eq!(
             lines,
             [
-                "    without it, NCCL_IB_ADDR_FAMILY=AF_INET: index 0: wrong: fe80::1 with RoCE v1, which no router passes on, \
-                 and RoCE v2 does not answer",
+                "    without it, NCCL_IB_ADDR_FAMILY=AF_INET: index 0: wrong: fe80::1 is a GID of RoCE v1: no router \
+                 forwards its packets, and peers with RoCE v2 do not answer",
                 "    without it, NCCL_IB_ADDR_FAMILY=AF_INET6: index 3: right: fd00::7, RoCE v2, is the pod's own",
             ]
         );

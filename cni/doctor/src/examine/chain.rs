@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 /// Capability by which a runtime passes a pod's annotations to a plugin.
 const ANNOTATIONS: &str = "io.kubernetes.cri.pod-annotations";
 
-const INSTALL: &str = "rdma-device-plugin install puts it there (docs/install.md)";
+const INSTALL: &str = "run rdma-device-plugin install (docs/install.md)";
 
 /// Returns the checked configuration. `None`: the runtime does not call `rdma-cni`, the configuration is invalid, or
 /// this program cannot see it.
@@ -198,7 +198,9 @@ fn annotations(facts: &Facts, conf: &Conf, findings: &mut Findings<'_>) {
         "capabilities does not have {ANNOTATIONS}: the runtime passes no annotations, and \
          rdma-cni ignores the pod's annotation for SMC-R"
     );
-    let remedy = format!("\"capabilities\": {{ \"{ANNOTATIONS}\": true }}");
+    let remedy = format!(
+        "add \"capabilities\": {{ \"{ANNOTATIONS}\": true }} to the entry of rdma-cni (chain.plugin)"
+    );
     match conf.raw.contains_key("smcr") {
         true => findings.warning(what, remedy),
         // ignores the missing module, because the configuration does not request SMC-R

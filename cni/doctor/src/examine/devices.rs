@@ -151,13 +151,13 @@ fn here(observed: &Observed, findings: &mut Findings<'_>) {
         let is_active = device.ports.iter().any(|port| port.state == ACTIVE);
         let Some(link) = links.first() else {
             findings.note(format!(
-                "{name} has no netdev on the host: it cannot be attached, and pods get at most its character device"
+                "{name} has no netdev on the host: pods get at most the RDMA device, without a netdev"
             ));
             continue;
         };
         if let Some(master) = links.iter().find_map(|link| host.accelerated_by(link)) {
             findings.note(format!(
-                "{name} accelerates {}, the node's own netdev: no pod gets it unless the configuration names it",
+                "{name} accelerates {}, the node's own netdev: pods get {name} only if the configuration names it",
                 master.name
             ));
             continue;
@@ -184,7 +184,7 @@ fn here(observed: &Observed, findings: &mut Findings<'_>) {
                 "check the cable or module, and the port of the switch",
             ),
             (false, true) => findings.warning(
-                format!("{label} has carrier, and no active RDMA port"),
+                format!("{label} has a carrier, but no active RDMA port"),
                 format!("see rdma link show {name}/1, and dmesg for the driver's messages"),
             ),
         }
@@ -306,11 +306,11 @@ fn away(facts: &Facts, observed: &Observed, findings: &mut Findings<'_>) {
     if !lost.is_empty() && observed.rdma_mode == Some(RdmaMode::Exclusive) {
         findings.warning(
             format!(
-                "in another namespace, and in no record of rdma-cni: {}",
+                "RDMA devices in another network namespace, and in no record of rdma-cni: {}",
                 some(&lost)
             ),
-            "find it (ip netns; nsenter -t PID -n rdma dev) and end its processes, or move it to the host \
-             (rdma dev set NAME netns PID-OF-HOST)",
+            "find the namespace (ip netns; nsenter -t PID -n rdma dev) and end its processes, or move the devices to \
+             the host (rdma dev set NAME netns PID-OF-HOST)",
         );
     }
 }
@@ -346,14 +346,16 @@ fn immovable(observed: &Observed, findings: &mut Findings<'_>) {
     for SubDevice { name, parent } in sub_devices {
         findings.advice(
             format!(
-                "RDMA device {parent} has the sub-device {name}: the kernel cannot move it into a pod, ADD fails (102)"
+                "RDMA device {parent} has the sub-device {name}: the kernel cannot move {parent} into a pod, so ADD \
+                 fails (102)"
             ),
             format!("rdma dev delete {name}, or set the RDMA subsystem to shared"),
         );
     }
     if let Some(doubtful) = names(&is_doubtful) {
         findings.note(format!(
-            "{doubtful}: not every version of their driver can move RDMA devices; ADD fails (102) if it cannot"
+            "{doubtful}: some versions of the driver cannot move RDMA devices into pods; with such a version ADD fails \
+             (102)"
         ));
     }
 }

@@ -102,8 +102,8 @@ fn smc_modules(facts: &Facts, conf: Option<&Conf>, findings: &mut Findings<'_>) 
             findings.note("this kernel has no SMC: pods that request SMC-R get TCP");
         }
         (_, ModuleState::Loaded) if !can_be(facts.module("smc_diag")) => findings.warning(
-            "this node has no module smc_diag: rdma-cni cannot detect SMC connections over an RDMA device, and a \
-             move of such a device would hang",
+            "this node has no module smc_diag: rdma-cni cannot detect SMC connections over an RDMA device, and a move \
+             of a device with such connections would hang",
             "install it (CONFIG_SMC_DIAG)",
         ),
         (_, ModuleState::Loaded) => findings.ok("smc"),
@@ -113,7 +113,7 @@ fn smc_modules(facts: &Facts, conf: Option<&Conf>, findings: &mut Findings<'_>) 
     if smc.and_then(|smc| smc.erdma_compat) == Some(true) {
         findings.warning(
             "the erdma driver is in compat mode, which has no SMC-R and no rdma_cm",
-            "load it with compat_mode=N, or let rdma-device-plugin do it (driver: default)",
+            "load it with compat_mode=N, or set erdma.preferDriver of rdma-device-plugin to default",
         );
     }
 }
@@ -126,7 +126,7 @@ fn mode(facts: &Facts, conf: Option<&Conf>, findings: &mut Findings<'_>) {
     let at_boot = last.map_or(RdmaMode::Shared, |it| it.mode);
     let by = match last {
         Some(last) => format!("by {}", last.file.display()),
-        None => "nothing sets another".to_owned(),
+        None => "no file sets the mode".to_owned(),
     };
     if facts.hidden.contains(&Part::Boot) {
         findings.ok(format!("RDMA netns mode {mode}"));

@@ -340,8 +340,8 @@ fn parents(conf: &Conf, observed: &Observed, rails: &[&Rail], findings: &mut Fin
         }
         let remedy = match family {
             Family::Ipv6 => {
-                "give it one (a static address or router advertisements; on Lingjun nodes, the \
-                 node's IPv6 has to be switched on), or set ipam.family to ipv4 (with the daemon: \
+                "give each of these netdevs a global IPv6 address (static, or by router advertisements; on Lingjun \
+                 nodes, the node's IPv6 has to be switched on), or set ipam.family to ipv4 (with the daemon: \
                  chain.plugin.ipam.family), if pods are to have IPv4 addresses"
             }
             Family::Ipv4 => {
@@ -370,7 +370,7 @@ fn user_eid(facts: &Facts, conf: &Conf, findings: &mut Findings<'_>) {
     {
         findings.advice(
             "the node has no user EID: only SMC-Rv1 works, which is not routed",
-            "set smcUeid, to the same on all nodes",
+            "set smcUeid to the same value on all nodes",
         );
     }
 }

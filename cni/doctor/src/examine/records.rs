@@ -135,7 +135,7 @@ fn stale(
     if attachment.phase == Phase::Restored {
         if attachment.ipam.is_none() {
             findings.note(format!(
-                "{whose}: its devices are restored, and its DEL was killed; the next ADD removes the record"
+                "{whose}: its devices are restored; the next ADD removes the record"
             ));
             return;
         }
@@ -150,8 +150,8 @@ fn stale(
         return;
     }
     let what = match (attachment.phase, lives) {
-        (Phase::Attaching, _) => "its ADD was killed",
-        (Phase::Detaching, _) => "its DEL was killed, or failed",
+        (Phase::Attaching, _) => "its ADD was killed, or could not restore its devices",
+        (Phase::Detaching, _) => "the restore of its devices was killed, or failed",
         _ => "its pod is gone without a DEL",
     };
     let left: Vec<String> = match observed {

@@ -94,8 +94,8 @@ fn daemon(facts: &Facts, names: &[String], findings: &mut Findings<'_>) {
     }
     let Some(published) = &daemon.published else {
         findings.error(
-            "rdma-device-plugin has published nothing in stateDir: kubelet has no RDMA resource, \
-             or the two have different state directories",
+            "rdma-device-plugin has published nothing in stateDir: kubelet has no RDMA resource, or the daemon has \
+             another state directory than rdma-cni",
             "start the DaemonSet on this node, with the same state directory mounted",
         );
         return;
@@ -103,7 +103,7 @@ fn daemon(facts: &Facts, names: &[String], findings: &mut Findings<'_>) {
     match names_of.is_empty() {
         true => findings.warning(
             format!(
-                "rdma-device-plugin does not answer; its last advertised resources are from {}",
+                "rdma-device-plugin does not answer; it last wrote its list of resources {}",
                 ago(daemon.age)
             ),
             "check the DaemonSet's pod on this node: new pods with RDMA wait until it runs",
@@ -123,7 +123,8 @@ fn daemon(facts: &Facts, names: &[String], findings: &mut Findings<'_>) {
             ),
             match published.chain_names_resources {
                 true => "add it to chain.plugin.resources unless Multus attaches it, and restart the daemon",
-                false => "restart the daemon: the entry of rdma-cni names the resources that it offered at its start",
+                false => "restart the daemon: the entry of rdma-cni names the resources that the daemon offered at its \
+                          start",
             },
         );
     }
@@ -135,11 +136,11 @@ fn daemon(facts: &Facts, names: &[String], findings: &mut Findings<'_>) {
         };
         findings.warning(
             format!(
-                "none of the chain's resources ({}) is advertised here; advertised is {others}",
+                "the daemon advertises none of the chain's resources ({}); it advertises {others}",
                 some(names)
             ),
-            "list the advertised resources in resources, or correct the daemon's configuration: pods get no RDMA \
-             until then",
+            "list the advertised resources in resources of the entry (chain.plugin), or correct the daemon's \
+             configuration: pods get no RDMA until then",
         );
     }
     gone(facts, published, findings);
