@@ -386,7 +386,7 @@ fn a_function_in_a_pod_that_falls_off_its_bus_is_unhealthy_until_it_is_found_aga
         let file = fs::File::options().write(true).open(record);
         let long_ago = SystemTime::now() - Duration::from_secs(181);
         file.and_then(|it| it.set_modified(long_ago)).expect("set");
-        format!("{} exists no more: {}", NETDEVS[0], FUNCTIONS[0])
+        format!("{} no longer exists: {}", NETDEVS[0], FUNCTIONS[0])
     };
     let last = del();
     last.silent();

@@ -36,8 +36,8 @@ pub enum Change {
 pub enum Obstacle {
     /// The directory has no network configuration that the runtime uses.
     #[error(
-        "there is no network configuration yet; the daemon adds {TYPE} when one exists; without the daemon, run \
-         install again then"
+        "there is no network configuration yet; the daemon adds {TYPE} when there is one; without the daemon, run \
+         install again after you have added a network"
     )]
     Empty,
     /// No network has the configured name, by which the runtime chooses a network.
@@ -131,8 +131,7 @@ fn remedy(programs: &BTreeSet<String>) -> String {
         .iter()
         .partition(|it| [TYPE, IPAM].contains(&it.as_str()));
     let theirs = theirs.iter().map(|it| {
-        format!("install the IPAM plugin {it} in this directory, or set ipam.type in the entry of {TYPE} to another \
-                 plugin")
+        format!("install the IPAM plugin {it} there, or set ipam.type in the entry of {TYPE} to another plugin")
     });
     let ours = (!ours.is_empty()).then(|| "run install again".to_owned());
     theirs.chain(ours).collect::<Vec<_>>().join("; ")

@@ -93,10 +93,11 @@ impl fmt::Display for Elsewhere<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "not in {}: the runtime uses other plugin directories, or the network is incomplete; see bin_dir \
-             or bin_dirs of `containerd config dump`, plugin_dirs of `crio config`, or cni_plugin_dirs of \
-             podman's containers.conf, and install with --cni-bin-dir for each directory (the chart's \
-             chain.binDir). Our plugins are in the first one: uninstall before another one comes first",
+            "not in {}: the runtime uses other plugin directories, or the network is incomplete; see bin_dir or \
+             bin_dirs of `containerd config dump`, plugin_dirs of `crio config`, or cni_plugin_dirs of podman's \
+             containers.conf, and install with --cni-bin-dir for each directory (the chart's chain.binDir); install \
+             writes rdma-cni and rdma-ipam into the first directory: run uninstall before you make another directory \
+             the first one",
             Dirs(self.0)
         )
     }

@@ -160,8 +160,8 @@ pub enum Obstacle {
     /// The netdev's function has a driver and no netdev in any namespace. A driver that recovers its function makes the
     /// netdev again.
     #[error(
-        "{device} is not back on the host: {function} has a driver and no netdev; a DEL three minutes after the first DEL \
-         gives {device} up"
+        "{device} is not back on the host: {function} has a driver and no netdev; a DEL three minutes after the first \
+         DEL no longer waits for {device}"
     )]
     NoNetdev {
         /// Name of the netdev.

@@ -85,12 +85,12 @@ impl GoneRail<'_> {
         let Link { name, parent, .. } = self.host_link;
         match parent {
             Some(function) => {
-                format!("{name} exists no more: {function} has no netdev in any namespace")
+                format!("{name} no longer exists: {function} has no netdev in any namespace")
             }
             None if has_pod => format!(
                 "{name} is gone: its pod deleted it; a netdev that the pod made in its place stays there"
             ),
-            None => format!("{name} exists no more: a virtual netdev ends with its namespace"),
+            None => format!("{name} no longer exists: the kernel deletes a virtual netdev with its namespace"),
         }
     }
 }

@@ -58,7 +58,7 @@ pub enum ConfError {
     List,
     /// `cniVersion` is missing. A missing version means 0.1.0 (specification, section 1).
     #[error(
-        "cniVersion is missing, which means 0.1.0: a runtime copies it from the list to each entry; supported are \
+        "cniVersion is missing, which means 0.1.0: set it in the list, from which the runtime copies it; supported are \
          {supported}",
         supported = versions()
     )]

@@ -145,8 +145,8 @@ impl Plugin {
             Err(_) => Failure {
                 code: code::INTERNAL,
                 message: format!(
-                    "{} stopped because of a defect; DEL undoes its changes. The position in the code is \
-                     on standard error",
+                    "{} stopped because of a defect; a later DEL undoes its changes; standard error has the position \
+                     in the code",
                     self.name
                 ),
                 details: None,

@@ -250,7 +250,7 @@ fn regular(opened: io::Result<File>) -> io::Result<File> {
 
 fn whole(file: File) -> io::Result<Vec<u8>> {
     let too_large = |size: u64| {
-        let words = format!("it has {size} bytes, and no file of ours has more than {LARGEST}");
+        let words = format!("it has {size} bytes, and a state file has at most {LARGEST}");
         io::Error::new(io::ErrorKind::InvalidData, words)
     };
     let size = file.metadata()?.len();
@@ -304,7 +304,7 @@ mod tests {
             (at("directory"), "it is a directory", "it is a directory"),
             (
                 at("huge"),
-                "it has 1073741824 bytes, and no file of ours has more than 16777216",
+                "it has 1073741824 bytes, and a state file has at most 16777216",
                 "",
             ),
         ]

@@ -107,7 +107,7 @@ pub enum ApplyError {
     Tentative(IpAddr),
     /// A moved RDMA device does not have the character devices in `/dev` that the kernel reports.
     #[error(
-        "RDMA device {rdma} was moved, but /dev/infiniband/{node} is not its character device: {found}"
+        "/dev/infiniband/{node} is not the character device of RDMA device {rdma}: {found}"
     )]
     CharDevice {
         /// The RDMA device.
@@ -250,9 +250,9 @@ pub fn check_char_devices<K: Kernel>(
                 log::info!("RDMA device {rdma}: the move changed its character devices {change}")
             }
             false => log::warn!(
-                "RDMA device {rdma}: the move changed its character devices {change}; if another device plugin than \
-                 rdma-device-plugin gave a container the old path, the container does not start, or cannot open it: \
-                 delete the pod, so that it gets another allocation"
+                "RDMA device {rdma}: the move changed its character devices {change}; if a device plugin other than \
+                 rdma-device-plugin gave a container the old path, the container does not start, or cannot open the \
+                 device: delete the pod, so that it gets another allocation"
             ),
         }
     }
@@ -281,9 +281,9 @@ pub fn misplaced(attachment: &Attachment, observed: &Observed) -> Option<ApplyEr
         let node = after.char_devices.iter().find(|node| !node.is_in_place())?;
         let found = match node.node {
             Some((major, minor)) => {
-                format!("it is {major}:{minor}, not {}:{}", node.major, node.minor)
+                format!("its device number is {major}:{minor}, not {}:{}", node.major, node.minor)
             }
-            None => "there is none".into(),
+            None => "the file does not exist".into(),
         };
         Some(error(&node.name, found))
     })

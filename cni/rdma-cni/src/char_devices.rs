@@ -24,10 +24,10 @@ pub enum CharDeviceError {
     },
     /// A path that kubelet promised leads to another device after the move.
     #[error(
-        "the move gave RDMA device {rdma} {now}, but a container of the pod was promised \
-         /dev/infiniband/{promised} ({id}), which {}; set cdi to true in rdma-device-plugin's \
-         configuration, or delete the pod, so that kubelet allocates devices again",
-        holder.as_ref().map_or("is no device's here now".to_owned(), |it| format!("is {it}'s now"))
+        "after its move RDMA device {rdma} has {now}, but kubelet promised /dev/infiniband/{promised} ({id}) to a \
+         container of the pod, and this path {}; set cdi to true in rdma-device-plugin's configuration, or delete the \
+         pod, so that kubelet allocates devices again",
+        holder.as_ref().map_or("now belongs to no RDMA device".to_owned(), |it| format!("now belongs to {it}"))
     )]
     Promised {
         /// The RDMA device.

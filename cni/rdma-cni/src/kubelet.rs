@@ -50,7 +50,7 @@ pub enum KubeletError {
     Allocation(#[from] AllocationError),
 }
 
-const SAME_VERSION: &str = "; install the same version of rdma-cni";
+const SAME_VERSION: &str = "; install that release of rdma-cni, too";
 
 const ALLOCATE_AGAIN: &str = "; rdma-device-plugin writes this file: delete the pod, so that kubelet allocates devices \
                               again; if that is not enough, restart the daemon";

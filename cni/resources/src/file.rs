@@ -56,7 +56,7 @@ pub fn parse_record<T: DeserializeOwned>(
         match content["format"].as_u64().filter(|it| *it > newest.into()) {
             Some(newer) => {
                 let words =
-                    format!("its format is {newer}, of a newer rdma-device-plugin; use that one");
+                    format!("its format is {newer}, which a newer rdma-device-plugin wrote: use that release");
                 Err(io::Error::new(io::ErrorKind::Unsupported, words))
             }
             None => Ok(serde_json::from_value(content)?),

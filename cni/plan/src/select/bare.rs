@@ -56,7 +56,7 @@ pub(super) fn no_gids(
                 .to_owned()
         }
         Some(device) => reason(device, Some(rdma)),
-        None => "the device has just gone".to_owned(),
+        None => "its function is no longer on the node".to_owned(),
     };
     SelectError::NoNetdev {
         device: describe(address, Some(rdma)),

@@ -94,8 +94,8 @@ pub enum SelectError {
     NoRdma(InterfaceName),
     /// A drop-in precedes the plugin that moves the netdev in the chain. The drop-in must follow that plugin.
     #[error(
-        "{0} is on the host: type \"rdma\" moves its RDMA device after it; put the plugin that moves the netdev before \
-         it in the list, or let type \"rdma-cni\" move both"
+        "{0} is on the host, but type \"rdma\" moves an RDMA device only after another plugin has moved the netdev; \
+         put that plugin before type \"rdma\" in the list, or let type \"rdma-cni\" move both"
     )]
     NotMoved(InterfaceName),
     /// The kernel has no RDMA subsystem.

@@ -492,7 +492,7 @@ fn log_rails<K: Kernel>(kernel: &K, attachment: &Attachment) {
                     );
                 }
             }
-            (None, None) if rail.bare => log::info!("{netns} gets no netdev, {rdma}"),
+            (None, None) if rail.bare => log::info!("attaching {netns} without a netdev, {rdma}"),
             (None, None) => log::info!("{name} is in {netns} already, {rdma}"),
         }
     }

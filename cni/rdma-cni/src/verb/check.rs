@@ -37,7 +37,7 @@ pub fn check<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
     if pod.id() != attachment.netns_id {
         let was = attachment.netns.display();
         return Err(Error::Drift(vec![format!(
-            "CNI_NETNS is not the namespace to which ADD moved the devices ({was})"
+            "CNI_NETNS is not the namespace in which ADD attached the devices ({was})"
         )]));
     }
     node.kernel
@@ -96,7 +96,7 @@ fn without_record<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error>
         let ids: Vec<String> = meanings.iter().map(|it| it.id.to_string()).collect();
         let _ = write!(
             drift,
-            ", and yet kubelet allocated {} to it",
+            ", although kubelet allocated {} to its pod",
             ids.join(", ")
         );
     }

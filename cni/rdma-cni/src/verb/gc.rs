@@ -56,7 +56,7 @@ pub fn gc_within<K: Kernel>(node: &Node<'_, K>, mut time: Duration) -> Result<()
         }
     }
     if !node.conf.names_are_known {
-        log::warn!("interfaceName is not known: IPAM keeps addresses without a record");
+        log::warn!("interfaceName is wrong, so the rails' names are unknown: GC does not call the IPAM plugin");
     } else if let Some(name) = &node.conf.ipam {
         let known = known(node, valid).map_err(Error::Unasked);
         let forwarded = known.and_then(|known| {
@@ -126,7 +126,7 @@ fn known<K: Kernel>(
 
 fn detach<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error> {
     let Some(lock) = node.store.try_lock(key)? else {
-        log::info!("{key}: another verb is running for it");
+        log::info!("{key}: GC skips this attachment, because another verb is running for it");
         return Ok(());
     };
     match node.store.load(key)? {

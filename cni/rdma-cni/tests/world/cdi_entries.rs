@@ -104,7 +104,7 @@ fn a_later_format_is_reported_as_later() {
     let message = cluster.add(&pod, &config).must_fail(105);
     assert!(
         message.contains("its format is 3")
-            && message.ends_with("install the same version of rdma-cni"),
+            && message.ends_with("install that release of rdma-cni, too"),
         "{message}"
     );
 }

@@ -165,7 +165,7 @@ fn a_del_after_three_minutes_gives_a_netdev_up_that_no_namespace_has() {
     // doctor reports the netdev until it is on the host
     let notes = given_up::read(&node.state.path().join("state")).unwrap();
     let lacks: Vec<_> = notes.iter().flat_map(|it| &it.lacks).collect();
-    let expected = "eth2 exists no more: 0000:3b:00.2 has no netdev in any namespace";
+    let expected = "eth2 no longer exists: 0000:3b:00.2 has no netdev in any namespace";
     assert_eq!(lacks.len(), 1, "{notes:?}");
     assert_eq!(lacks[0].attribute, Attribute::Netdev);
     assert_eq!(lacks[0].why, expected);

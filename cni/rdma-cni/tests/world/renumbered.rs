@@ -110,7 +110,7 @@ fn a_function_whose_driver_is_bound_anew_is_followed_and_broken_promises_are_rep
                 cluster.entries_must_be_right("after DEL");
             } else {
                 let message = cluster.add(&pod, &config).must_fail(106);
-                assert!(message.contains("was promised"), "{mode}: {message}");
+                assert!(message.contains("kubelet promised"), "{mode}: {message}");
             }
         }
     }
@@ -234,7 +234,7 @@ fn a_path_that_is_another_devices_now_is_reported_with_its_name() {
     }
     let message = cluster.add(&pod, &config).must_fail(106);
     assert!(
-        message.contains("uverbs2") && message.contains("is mlx5_3's now"),
+        message.contains("uverbs2") && message.contains("now belongs to mlx5_3"),
         "{message}"
     );
 }

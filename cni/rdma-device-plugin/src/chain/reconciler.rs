@@ -334,8 +334,8 @@ impl Reconciler {
         if self.changes.len() >= DISPUTE && !is_reported {
             self.dispute_reported = Some(now);
             log::warn!(
-                "{:?} was rewritten without {TYPE} {} times within {LATELY:?}: does another program \
-                 own the directory? (Cilium: set cni.exclusive to false)",
+                "{:?}: the daemon had to change lists {} times within {LATELY:?}: does another program write lists \
+                 without {TYPE}? (Cilium: set cni.exclusive to false)",
                 chain.conf.conf_dir,
                 self.changes.len()
             );

@@ -42,7 +42,7 @@ impl fmt::Display for ChainStatus {
             ),
             Self::Off => write!(
                 f,
-                "{TYPE} is not kept in the chain: chain is not configured"
+                "the daemon does not keep {TYPE} in the chain: its configuration has no chain"
             ),
             Self::Left(files) => write!(
                 f,

@@ -140,9 +140,8 @@ impl Chain {
         let asks = matches!(conf.devices, Some(Devices::Resources(_)));
         (asks && !is_socket()).then(|| {
             format!(
-                "kubelet's socket {socket:?} is not there (or not mounted), and every pod of the network \
-                 would fail: --kubelet-dir, or chain.plugin.podResourcesSocket, says where kubelet \
-                 has its pod-resources/kubelet.sock"
+                "kubelet's socket {socket:?} is not there (or not mounted), and every pod of the network would fail: \
+                 if kubelet has another directory, set --kubelet-dir or chain.plugin.podResourcesSocket"
             )
         })
     }

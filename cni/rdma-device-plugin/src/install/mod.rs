@@ -96,7 +96,7 @@ pub fn install(arguments: &Install) -> Result<()> {
     let is_in_no_list = {
         let _lock = record::lock(&chain.state_dir)?;
         let mut record = Record::read(&chain.state_dir)?.unwrap_or_default();
-        let remedy = "uninstall it first";
+        let remedy = "run uninstall first";
         let bin_dirs = arguments.cni_bin_dir.split_first();
         let bin_dir = chosen(
             "--cni-bin-dir",
@@ -181,7 +181,9 @@ fn put_in(chain: &Chain, parents: &[Parent]) -> Result<()> {
         turn.remark.iter().for_each(|remark| println!("{remark}"));
         return match (turn.obstacle, turn.status) {
             (None, ChainStatus::NotCalled(why)) if turn.hindered => Err(without_kubelet(&why)),
-            (None, ChainStatus::NotCalled(why)) => bail!("{TYPE} was added to {dir:?}, and {why}"),
+            (None, ChainStatus::NotCalled(why)) => bail!(
+                "{TYPE} was added to {dir:?}, but the runtime does not call it: {why}"
+            ),
             (None, status @ ChainStatus::Withheld(_)) => {
                 println!("{status}");
                 Ok(())
@@ -262,8 +264,8 @@ fn state_dir_of(entry: &Map<String, Value>) -> Option<&str> {
 /// Returns the error for a node where `rdma-cni` would not find kubelet's socket.
 fn without_kubelet(why: &str) -> Error {
     anyhow!(
-        "nothing was changed: {why}; on a node without kubelet (podman, nerdctl) name the devices in \
-         chain.plugin.devices of a file, and pass it with --config (docs/install.md#without-kubelet); \
-         where kubelet starts later, use --without-kubelet"
+        "the network's list was not changed: {why}; on a node without kubelet (podman, nerdctl) name the devices in \
+         chain.plugin.devices of a file, and pass it with --config (docs/install.md#without-kubelet); where kubelet \
+         starts later, use --without-kubelet"
     )
 }

@@ -86,7 +86,7 @@ pub fn uninstall(arguments: &Uninstall) -> Result<()> {
 }
 
 /// Error of `--check` if files remain.
-const NOT_DONE: &str = "uninstall is not complete: files of install are still on this node";
+const NOT_DONE: &str = "uninstall is not complete: files of install or of the daemon are still on this node";
 
 /// Checks that [`uninstall`] has removed everything. Changes nothing, and does not check whether pods still have
 /// devices.
@@ -146,7 +146,7 @@ fn take_chain_away(arguments: &Uninstall) -> Result<Option<String>> {
         return Ok(Some(nothing.to_owned()));
     };
     let dir = |flag, requested: &Option<PathBuf>, was: &Option<PathBuf>, default| {
-        let remedy = "leave it out, or use --force if both are the same directory";
+        let remedy = "omit the flag, or use --force if both paths lead to the same directory";
         let was = was
             .as_deref()
             .filter(|_| !arguments.force || requested.is_none());
@@ -210,8 +210,8 @@ fn take_chain_away(arguments: &Uninstall) -> Result<Option<String>> {
     if !left.is_empty() && !arguments.force {
         bail!(
             "nothing was changed: these pods ended without a DEL of {TYPE}, and their devices could not be restored to \
-             the host: {}; the next pod with RDMA tries it again, or run uninstall on the node itself; --force \
-             takes {TYPE} out of the chain, and the plugins' binaries stay",
+             the host: {}; the next ADD tries again; or run uninstall on the node itself; or use --force: then {TYPE} \
+             is removed from the chain, and the plugins' binaries stay",
             left.join("; ")
         );
     }
@@ -242,7 +242,7 @@ fn take_chain_away(arguments: &Uninstall) -> Result<Option<String>> {
             );
         }
         return Ok(Some(format!(
-            "the binaries stay for {}; run uninstall again when they have ended",
+            "the binaries stay, because these pods have devices: {}; run uninstall again when they have ended",
             pods.join(", ")
         )));
     }

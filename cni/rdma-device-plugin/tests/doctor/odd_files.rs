@@ -60,7 +60,7 @@ fn a_record_of_the_installation_that_cannot_be_read_is_reported() {
         ("{\"format\":1,", "EOF while parsing"),
         (
             "{\"format\":9}",
-            "its format is 9, of a newer rdma-device-plugin; use that one",
+            "its format is 9, which a newer rdma-device-plugin wrote: use that release",
         ),
     ] {
         root.write(&format!("{STATE}/install.json"), text);

@@ -207,7 +207,7 @@ fn without_a_chain_it_is_none_of_the_daemons_business() {
     becomes(
         &daemon,
         200,
-        "rdma-cni is not kept in the chain: chain is not configured",
+        "the daemon does not keep rdma-cni in the chain: its configuration has no chain",
     );
     assert!(!daemon.get("/metrics").contains("chained"));
     // this configuration enables the chain
@@ -252,7 +252,7 @@ fn remains_of_a_disabled_chain_are_reported_until_they_are_removed() {
     becomes(
         &off,
         200,
-        "rdma-cni is not kept in the chain: chain is not configured\n",
+        "the daemon does not keep rdma-cni in the chain: its configuration has no chain\n",
     );
     node.install();
     becomes(&off, 200, left);

@@ -99,7 +99,7 @@ fn a_runtime_may_search_several_directories() {
         .output()
         .expect("it runs");
     assert!(
-        refused(&swapped).contains("uninstall it first"),
+        refused(&swapped).contains("run uninstall first"),
         "{swapped:?}"
     );
     node.uninstall();
@@ -242,7 +242,7 @@ fn a_kubelet_elsewhere_is_refused_or_configured_for_the_plugin() {
     fs::remove_file(node.path(SOCKET)).expect("removed");
     let error = refused(&install(&node, &[]));
     assert!(
-        error.contains("nothing was changed: kubelet's socket"),
+        error.contains("the network's list was not changed: kubelet's socket"),
         "{error}"
     );
     let socket = format!("{:?} is not there", node.path(SOCKET));

@@ -268,7 +268,7 @@ fn an_impossible_install_is_one_sentence_and_changes_no_list() {
     node.machine.write("state/install.json", "{\"format\":3}");
     let error = refused(&node.run("uninstall", &[]));
     assert!(
-        error.contains("its format is 3, of a newer rdma-device-plugin; use that one"),
+        error.contains("its format is 3, which a newer rdma-device-plugin wrote: use that release"),
         "{error}"
     );
 }

@@ -59,7 +59,7 @@ fn is_told(path: &Path, words: &str) -> bool {
     let is_record = path.extension().is_some_and(|it| it == "json");
     let name = path.file_name().and_then(|it| it.to_str());
     let is_named = || name.is_some_and(|it| words.contains(it));
-    !is_record || is_named() || words.contains("addresses may still be held")
+    !is_record || is_named() || words.contains("may still have addresses assigned to the pod")
 }
 
 /// Returns the lines of `difference` about netdevs, RDMA devices and files that `words` do not name.
