@@ -35,7 +35,7 @@ fn has_ids(node: &Node, nics: usize) {
 fn is_told_unbound(daemon: &Daemon) {
     let function = FUNCTIONS[0];
     daemon.says(&format!(
-        "the eRDMA driver is not bound to {function}: its probe waits"
+        "the eRDMA driver is not bound to {function}: the driver's probe waits"
     ));
     metric_has_problem(daemon, "unbound");
 }

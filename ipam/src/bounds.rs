@@ -135,7 +135,7 @@ pub enum BoundsError {
         prefix: IpNetwork,
     },
     /// The end is before the start, because the prefix is short.
-    #[error("ipam.{field} ends before it starts in the prefix {prefix}: {start} is after {end}")]
+    #[error("ipam.{field}: in the prefix {prefix}, the end {end} is before the start {start}")]
     Crossed {
         /// Name of the field with the offsets.
         field: &'static str,

@@ -12,7 +12,7 @@ use std::net::IpAddr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Why {
     /// The address is a gateway or another router.
-    #[error("the gateway")]
+    #[error("a gateway")]
     Gateway,
     /// A netdev of this host has the address, or had it before the netdev moved into a pod.
     #[error("an address of this host itself")]
@@ -151,7 +151,7 @@ mod tests {
                 "10.0.0.255",
                 "the broadcast address of 10.0.0.0/24",
             ),
-            ("10.0.0.0/24", "10.0.0.1", "the gateway"),
+            ("10.0.0.0/24", "10.0.0.1", "a gateway"),
             ("10.0.0.0/24", "10.0.0.7", "an address of this host itself"),
             (
                 "fd00::/64",

@@ -238,7 +238,9 @@ fn hit(table: &GidTable, index: u32, rail: &Rail, owners: &[(IpAddr, &str)]) -> 
         GidKind::RoceV2 => {
             let owner = owners.iter().find(|(ip, _)| *ip == address);
             let whose = owner.map_or("the node or an unknown owner", |(_, pod)| pod);
-            format!("wrong: {address} belongs to {whose}; the pod's packets would have this source address")
+            format!(
+                "wrong: {address} belongs to {whose}; the pod's packets would have this source address"
+            )
         }
     }
 }

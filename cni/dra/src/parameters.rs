@@ -140,7 +140,7 @@ impl Parameters {
         if rails.as_ref().is_some_and(BTreeSet::is_empty) {
             return Err(root
                 .at("rails")
-                .wrong("must name a rail; without rails, a device's are all"));
+                .wrong("must name a rail; leave rails out for all rails of a device"));
         }
         let others = [
             ("child", child.is_some()),

@@ -23,7 +23,10 @@ const LONGEST: u64 = 256 * 1024;
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
     /// An environment variable is missing or wrong: the program does not run in a pod, or its environment was cleared.
-    #[error("{name} is not set as in a pod{}", .found.as_ref().map(|it| format!(": {it:?}")).unwrap_or_default())]
+    #[error(
+        "the environment variable {name}, which kubelet sets in pods, is missing or wrong{}",
+        .found.as_ref().map(|it| format!(": {it:?}")).unwrap_or_default()
+    )]
     Environment {
         /// Name of the variable.
         name: &'static str,

@@ -90,7 +90,9 @@ impl GoneRail<'_> {
             None if has_pod => format!(
                 "{name} is gone: its pod deleted it; a netdev that the pod made in its place stays there"
             ),
-            None => format!("{name} no longer exists: the kernel deletes a virtual netdev with its namespace"),
+            None => format!(
+                "{name} no longer exists: the kernel deletes a virtual netdev with its namespace"
+            ),
         }
     }
 }

@@ -106,9 +106,7 @@ pub enum ApplyError {
     )]
     Tentative(IpAddr),
     /// A moved RDMA device does not have the character devices in `/dev` that the kernel reports.
-    #[error(
-        "/dev/infiniband/{node} is not the character device of RDMA device {rdma}: {found}"
-    )]
+    #[error("/dev/infiniband/{node} is not the character device of RDMA device {rdma}: {found}")]
     CharDevice {
         /// The RDMA device.
         rdma: String,
@@ -281,7 +279,10 @@ pub fn misplaced(attachment: &Attachment, observed: &Observed) -> Option<ApplyEr
         let node = after.char_devices.iter().find(|node| !node.is_in_place())?;
         let found = match node.node {
             Some((major, minor)) => {
-                format!("its device number is {major}:{minor}, not {}:{}", node.major, node.minor)
+                format!(
+                    "its device number is {major}:{minor}, not {}:{}",
+                    node.major, node.minor
+                )
             }
             None => "the file does not exist".into(),
         };

@@ -105,7 +105,9 @@ pub enum Error {
     #[error("restoring is incomplete: {0}")]
     Incomplete(#[from] Incomplete),
     /// The devices are restored, but the addresses could not be released.
-    #[error("devices are back on the host, but the IPAM plugin may still have addresses assigned to the pod: {0}")]
+    #[error(
+        "devices are back on the host, but the IPAM plugin may still have addresses assigned to the pod: {0}"
+    )]
     Release(IpamError),
     /// CHECK found differences, one sentence for each.
     #[error("{}", .0.join("; "))]
@@ -198,7 +200,9 @@ fn outcome(
     };
     match held {
         None => devices,
-        Some(error) => format!("{devices}, but the IPAM plugin may still have addresses assigned to the pod: {error}"),
+        Some(error) => format!(
+            "{devices}, but the IPAM plugin may still have addresses assigned to the pod: {error}"
+        ),
     }
 }
 

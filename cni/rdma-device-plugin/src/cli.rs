@@ -74,7 +74,8 @@ pub struct Arguments {
     /// Directory of libcni's cache of pods' networks
     #[arg(long, value_name = "DIRECTORY", value_parser = path(), default_value = "/var/lib/cni/results")]
     pub cni_cache_dir: PathBuf,
-    /// Handling of refused pods: keep them, or delete those that only a new pod can replace
+    /// Handling of pods whose containers the daemon does not let start: keep them, or delete those whose controller
+    /// creates another pod
     #[arg(
         long,
         value_enum,
@@ -126,7 +127,7 @@ fn level(text: &str) -> Result<LevelFilter, &'static str> {
 pub enum Command {
     /// Installs rdma-cni and rdma-ipam on the node and adds rdma-cni to the chain of its network
     Install(Install),
-    /// Removes exactly the changes of install
+    /// Removes the changes of install, and the daemon's labels and device information
     Uninstall(Uninstall),
     /// Queries the daemon at a socket for readiness or liveness; exit code 0 if positive, else 1
     Probe(Probe),
@@ -135,8 +136,8 @@ pub enum Command {
     /// Shows the pnet table, user EIDs and link groups of a network namespace, and for each SMC socket whether SMC-R or
     /// TCP carries it, and why
     Smc(Smc),
-    /// Sends RDMA requests to the addresses of rails; the other side needs no program. Exit code 0 if each request was
-    /// answered
+    /// Sends RDMA requests to the addresses of rails. Exit code 0 if no request was lost between rails that must reach
+    /// each other
     Ping(rdma_ping::Arguments),
     /// Watches the fabric: each rail repeatedly sends requests to the same rail of a few other nodes, until SIGTERM
     Fabric(Fabric),

@@ -183,7 +183,7 @@ impl Daemon {
                 // watcher has logged the reason.
                 Some(_) = self.watchers.join_next() => {
                     break Err(anyhow!(
-                        "cannot follow the node's changes any more: a task that watches has ended"
+                        "cannot go on: one of the daemon's tasks has ended"
                     ));
                 }
                 () = until(self.publish_at) => {

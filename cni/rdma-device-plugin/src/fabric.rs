@@ -44,7 +44,7 @@ pub fn run(arguments: &Arguments) -> Result<(), FabricError> {
         percent: arguments.unhealthy_percent,
         runtime: runtime()?,
         before: Report::read(&arguments.state_dir).unwrap_or_else(|error| {
-            log::warn!("the verdicts of the earlier watch do not count: {error}");
+            log::warn!("the fabric watch ignores the results of the earlier watch: {error}");
             Report::default()
         }),
     };

@@ -15,8 +15,9 @@ const LIMIT: Duration = Duration::from_secs(10);
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NodeError {
     #[error(
-        "cannot ask the API server for rails of nodes: {0}; run this in a pod with hostNetwork and the daemon's service \
-         account where claims are on (dra.enabled), or ping the addresses of the rails; a pod is NAMESPACE/NAME"
+        "cannot ask the API server for rails of nodes: {0}; run this in a pod with hostNetwork and the daemon's \
+         service account where claims are on (dra.enabled), or ping the addresses of the rails; to ping a pod, write \
+         NAMESPACE/NAME"
     )]
     Access(#[from] AccessError),
     #[error("cannot read the ResourceSlices of node {node}: {source}")]
@@ -180,7 +181,9 @@ mod tests {
             "{text}"
         );
         assert!(
-            text.ends_with("or ping the addresses of the rails; a pod is NAMESPACE/NAME"),
+            text.ends_with(
+                "or ping the addresses of the rails; to ping a pod, write NAMESPACE/NAME"
+            ),
             "{text}"
         );
     }

@@ -55,8 +55,9 @@ pub fn parse_record<T: DeserializeOwned>(
         let content: Value = serde_json::from_slice(text)?;
         match content["format"].as_u64().filter(|it| *it > newest.into()) {
             Some(newer) => {
-                let words =
-                    format!("its format is {newer}, which a newer rdma-device-plugin wrote: use that release");
+                let words = format!(
+                    "its format is {newer}, which a newer rdma-device-plugin wrote: use that release"
+                );
                 Err(io::Error::new(io::ErrorKind::Unsupported, words))
             }
             None => Ok(serde_json::from_value(content)?),

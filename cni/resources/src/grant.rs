@@ -189,7 +189,8 @@ mod tests {
         ] {
             fs::write(&path, text).expect("written");
             let error = grants.read("rdma/hca", "17").expect_err("newer");
-            let expected = "its format is 3, which a newer rdma-device-plugin wrote: use that release";
+            let expected =
+                "its format is 3, which a newer rdma-device-plugin wrote: use that release";
             assert!(error.to_string().ends_with(expected), "{error}");
             assert_eq!(grants.all(), []);
         }

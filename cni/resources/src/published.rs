@@ -160,7 +160,8 @@ mod tests {
             let text = format!("{{\"format\": {}{rest}}}", FORMAT + 1);
             std::fs::write(path(directory.path()), text).expect("written");
             let error = Published::read(directory.path()).expect_err("newer");
-            let expected = "its format is 3, which a newer rdma-device-plugin wrote: use that release";
+            let expected =
+                "its format is 3, which a newer rdma-device-plugin wrote: use that release";
             assert!(error.to_string().ends_with(expected), "{error}");
         }
     }

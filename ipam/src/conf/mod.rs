@@ -171,8 +171,8 @@ impl Plan {
         let source = match from_parent {
             Some(true) if !pools.is_empty() => {
                 return Err(ipam.at("from").wrong(
-                    "the addresses come from the parent's prefixes, so that there can be no ipam.ranges, \
-                     ipam.subnet or runtimeConfig.ipRanges: leave out one or the other",
+                    "the addresses come from the parent's prefixes: leave out ipam.ranges, ipam.subnet and \
+                     runtimeConfig.ipRanges, or leave out ipam.from",
                 ).into());
             }
             Some(true) => parent(

@@ -54,7 +54,7 @@ fn without_subnet(ipam: &Field<'_>, has_no_range: bool, from_parent: bool) -> Re
             continue;
         }
         if has_no_range {
-            return Err(field.wrong("belongs to a subnet; there is no ipam.subnet"));
+            return Err(field.wrong("needs ipam.subnet, which is missing"));
         }
         if address(ipam, name)?.is_some() {
             log::warn!(

@@ -78,7 +78,7 @@ fn ranges() {
     );
     refused(
         json!({"rangeStart": "10.77.0.5"}),
-        "ipam.rangeStart: \"10.77.0.5\" is not valid: belongs to a subnet; there is no ipam.subnet",
+        "ipam.rangeStart: \"10.77.0.5\" is not valid: needs ipam.subnet, which is missing",
     );
     refused(
         json!({"rangeStart": "10.77.0", "ranges": [[{"subnet": "10.77.0.0/24"}]]}),
@@ -149,9 +149,8 @@ fn words() {
     }
     refused(
         with("from", "parent".into()),
-        "ipam.from: \"parent\" is not valid: the addresses come from the parent's prefixes, so that \
-         there can be no ipam.ranges, ipam.subnet or runtimeConfig.ipRanges: leave out one or the \
-         other",
+        "ipam.from: \"parent\" is not valid: the addresses come from the parent's prefixes: leave out ipam.ranges, \
+         ipam.subnet and runtimeConfig.ipRanges, or leave out ipam.from",
     );
     refused(
         json!({}),

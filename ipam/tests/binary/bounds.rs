@@ -135,7 +135,7 @@ fn bounds_that_do_not_fit_are_reported_with_the_prefix() {
         ),
         (
             json!({"rangeStart": "+9", "rangeEnd": "-9"}),
-            "bond1 (rail eth0): ipam.rangeEnd ends before it starts in the prefix 10.77.0.0/28: +9 is after -9",
+            "bond1 (rail eth0): ipam.rangeEnd: in the prefix 10.77.0.0/28, the end -9 is before the start +9",
         ),
     ] {
         let mut conf = told(&node, ipam, &["10.77.0.2/28"]);

@@ -68,7 +68,7 @@ fn unavailable_addresses_are_refused() {
         let conf = node.conf(json!({"subnet": "10.77.0.0/24", "rangeStart": "10.77.0.5"}));
         let ask = |ip: &str| call("ADD", "a", &conf).env("CNI_ARGS", &format!("IP={ip}"));
         for (ip, what) in [
-            ("10.77.0.1", "the gateway"),
+            ("10.77.0.1", "a gateway"),
             ("10.77.0.9", "an address of this host itself"),
             ("10.77.0.0", "the network address of 10.77.0.0/24"),
             ("10.77.0.255", "the broadcast address of 10.77.0.0/24"),

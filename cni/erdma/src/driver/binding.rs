@@ -48,8 +48,8 @@ struct Tried {
 }
 
 /// Reason why a function is unbound while its netdev is missing.
-const WAITS: &str = "its probe waits for a netdev with its MAC in the node's network namespace, and the daemon binds \
-                     the driver when the netdev is back from its pod";
+const WAITS: &str = "the driver's probe waits for the netdev with the function's MAC, and the daemon binds the driver \
+                     when this netdev is on the host";
 
 /// Returns a problem about the functions that the daemon does not try to bind. Returns `None` if the driver is bound to
 /// all functions.
@@ -74,8 +74,8 @@ pub fn waiting(state: &State) -> Option<Problem> {
             let why = match &state.not_writable {
                 None => WAITS.to_owned(),
                 Some(error) => format!(
-                    "its probe waits for a netdev with its MAC in the node's network namespace, and the daemon \
-                     cannot bind the driver ({error}): when the pod with that netdev has ended, {}",
+                    "the driver's probe waits for the netdev with the function's MAC, and the daemon cannot bind the \
+                     driver ({error}): when this netdev is on the host, {}",
                     by_hand(first)
                 ),
             };
@@ -254,7 +254,7 @@ mod tests {
         let (tried, reported) = settle_once(&mut bindings, &state, &netdevs(&[OWN]), deferred);
         assert_eq!(tried, [FUNCTION]);
         assert!(
-            reported.contains("not bound to 0000:21:02.0: its probe waits for a netdev"),
+            reported.contains("not bound to 0000:21:02.0: the driver's probe waits for the netdev"),
             "{reported}"
         );
         let (tried, again) = settle_once(&mut bindings, &state, &netdevs(&[OWN]), deferred);
@@ -288,7 +288,9 @@ mod tests {
         );
         assert_eq!(settled.0, Vec::<String>::new());
         assert!(
-            settled.1.contains("its probe waits for a netdev"),
+            settled
+                .1
+                .contains("the driver's probe waits for the netdev"),
             "{}",
             settled.1
         );

@@ -54,8 +54,8 @@ fn restore(error: &LoadError, before: DriverMode, loader: &mut dyn Loader) -> St
     match loader.load(DRIVER, &parameters(before)) {
         Ok(()) => format!("{error}; the driver is loaded again in mode {before}"),
         Err(again) => format!(
-            "{error}; and it could not be loaded again in mode {before}: {again}. This node has no \
-             eRDMA until it is loaded (modprobe erdma)"
+            "{error}; the driver could not be loaded again in mode {before}: {again}; this node has no eRDMA until the \
+             driver is loaded (modprobe erdma)"
         ),
     }
 }

@@ -93,7 +93,7 @@ fn suffix(words: &str) -> String {
 fn unloading(source: &io::Error) -> String {
     match source.raw_os_error().map(Errno::from_raw) {
         Some(Errno::EWOULDBLOCK) => "it is in use".to_owned(),
-        Some(Errno::EPERM) => "it needs CAP_SYS_MODULE".to_owned(),
+        Some(Errno::EPERM) => "this program lacks CAP_SYS_MODULE".to_owned(),
         _ => source.to_string(),
     }
 }

@@ -56,7 +56,9 @@ pub fn gc_within<K: Kernel>(node: &Node<'_, K>, mut time: Duration) -> Result<()
         }
     }
     if !node.conf.names_are_known {
-        log::warn!("interfaceName is wrong, so the rails' names are unknown: GC does not call the IPAM plugin");
+        log::warn!(
+            "interfaceName is wrong, so the rails' names are unknown: GC does not call the IPAM plugin"
+        );
     } else if let Some(name) = &node.conf.ipam {
         let known = known(node, valid).map_err(Error::Unasked);
         let forwarded = known.and_then(|known| {

@@ -249,7 +249,7 @@ fn an_add_that_fails_says_that_addresses_may_still_be_held() {
     let message = node.add(&pod, config).must_fail(107);
     for word in [
         "host is as before",
-        "may still be held",
+        "may still have addresses assigned",
         "the range is exhausted",
     ] {
         assert!(message.contains(word), "{message}");

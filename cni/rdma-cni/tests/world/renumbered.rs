@@ -213,7 +213,7 @@ fn a_path_that_leads_elsewhere_after_the_move_fails_the_pod() {
     for word in ["mlx5_2", "uverbs0", "uverbs2", "rdma/vf", "cdi"] {
         assert!(message.contains(word), "{word}: {message}");
     }
-    assert!(message.contains("no device's"), "{message}");
+    assert!(message.contains("belongs to no RDMA device"), "{message}");
     assert_eq!(cluster.node.records(), [] as [&str; 0]);
     // when kubelet allocates the device again, the grant has the device file's present number
     cluster.grant(("rdma/vf", VF), Sharing::Exclusive, false, &[VF]);

@@ -151,7 +151,7 @@ fn state_name(state: u8) -> &'static str {
         2 => "initializing: no subnet manager has brought it up",
         3 => "armed: the subnet manager has not activated it",
         ACTIVE => "active",
-        5 => "deferring its end",
+        5 => "in the state ACTIVE_DEFER: its link is down and may recover",
         _ => "in no known state",
     }
 }

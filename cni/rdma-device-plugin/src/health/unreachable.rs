@@ -51,7 +51,7 @@ pub(crate) fn read(state_dir: &Path, is_on: bool, failed: &mut LogOnce) -> Devic
             report.rails
         }
         Err(error) => {
-            let line = format!("the verdicts of the fabric watch do not count: {error}");
+            let line = format!("the daemon ignores the results of the fabric watch: {error}");
             failed.warn(&line);
             vec![]
         }

@@ -181,9 +181,9 @@ fn put_in(chain: &Chain, parents: &[Parent]) -> Result<()> {
         turn.remark.iter().for_each(|remark| println!("{remark}"));
         return match (turn.obstacle, turn.status) {
             (None, ChainStatus::NotCalled(why)) if turn.hindered => Err(without_kubelet(&why)),
-            (None, ChainStatus::NotCalled(why)) => bail!(
-                "{TYPE} was added to {dir:?}, but the runtime does not call it: {why}"
-            ),
+            (None, ChainStatus::NotCalled(why)) => {
+                bail!("{TYPE} was added to {dir:?}, but the runtime does not call it: {why}")
+            }
             (None, status @ ChainStatus::Withheld(_)) => {
                 println!("{status}");
                 Ok(())

@@ -86,7 +86,8 @@ pub fn uninstall(arguments: &Uninstall) -> Result<()> {
 }
 
 /// Error of `--check` if files remain.
-const NOT_DONE: &str = "uninstall is not complete: files of install or of the daemon are still on this node";
+const NOT_DONE: &str =
+    "uninstall is not complete: files of install or of the daemon are still on this node";
 
 /// Checks that [`uninstall`] has removed everything. Changes nothing, and does not check whether pods still have
 /// devices.

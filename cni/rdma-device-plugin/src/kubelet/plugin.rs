@@ -339,7 +339,7 @@ impl Task {
             Ok(()) => true,
             Err(error) => {
                 self.warn(format!(
-                    "when the other daemon ends, kubelet has no ids for a moment: {error}"
+                    "when the other daemon ends, kubelet has no healthy ids until this plugin registers again: {error}"
                 ));
                 false
             }

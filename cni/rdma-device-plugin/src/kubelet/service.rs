@@ -256,7 +256,10 @@ impl Service {
             Some(grant) => Ok(Some(grant)),
             // no grant: another plugin allocated the id before this daemon
             None if has(node, &self.resource, id) => {
-                log::warn!("{}: {id} starts without a grant", self.resource);
+                log::warn!(
+                    "{}: a container with {id} starts without a grant, because another device plugin allocated the id",
+                    self.resource
+                );
                 Ok(None)
             }
             None => Err(Refused {

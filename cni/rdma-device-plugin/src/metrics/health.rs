@@ -32,7 +32,7 @@ impl Metrics {
                 let lasted = now.saturating_duration_since(state.since);
                 (!state.yes && lasted > GRACE).then(|| {
                     format!(
-                        "{name} is not registered with kubelet for {} s, although its socket is there\n",
+                        "{name} has not been registered with kubelet for {} s, although kubelet's socket exists\n",
                         lasted.as_secs()
                     )
                 })

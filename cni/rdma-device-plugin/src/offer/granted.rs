@@ -66,8 +66,8 @@ pub fn still_as_granted(grants: &[&Grant], inventory: &Inventory) -> Result<(), 
             };
             if !present.is_in_place() {
                 let found = match present.node {
-                    None => "there is no such node".to_owned(),
-                    Some((major, minor)) => format!("its number is {major}:{minor}"),
+                    None => "the file does not exist".to_owned(),
+                    Some((major, minor)) => format!("its device number is {major}:{minor}"),
                 };
                 let why = format!(
                     "/dev/infiniband/{} of {address} ({id}) is not in place: {found}; the container cannot start until it is",

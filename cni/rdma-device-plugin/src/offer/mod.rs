@@ -186,8 +186,8 @@ pub fn offers(
         }
         if !resource.parents.is_empty() && conf.by_claims(&resource.name) {
             remarks.push(format!(
-                "{}.parents is not for resources that claims serve, as {} is until the daemon restarts: it is not \
-                 offered",
+                "{}.parents cannot apply to {}, because claims serve this resource until the daemon restarts: it is \
+                 not offered",
                 resource.place, resource.name
             ));
             continue;

@@ -129,7 +129,7 @@ impl History {
         let wait = wait.or_else(|| {
             (self.deleted.len() >= MOST).then(|| {
                 format!(
-                    "{MOST} pods of this node were deleted within {} minutes; it waits",
+                    "the daemon deleted {MOST} pods of this node within {} minutes, and deletes no further pod now",
                     MOST_WITHIN.as_secs() / 60
                 )
             })

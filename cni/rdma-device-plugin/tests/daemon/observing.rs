@@ -132,7 +132,8 @@ fn a_kubelet_that_refuses_for_ten_seconds_is_reported_by_healthz() {
         !health.starts_with("HTTP/1.1 200")
     });
     assert!(health.starts_with("HTTP/1.1 503"), "{health}");
-    let reason = "rdma/hca is not registered with kubelet for 10 s, although its socket is there";
+    let reason =
+        "rdma/hca has not been registered with kubelet for 10 s, although kubelet's socket exists";
     assert!(health.contains(reason), "{health}");
     assert!(at.elapsed() >= Duration::from_secs(10), "too early");
     kubelet.takes("", Manner::Proper);

@@ -243,7 +243,7 @@ fn a_failure_leaves_the_driver_unchanged() {
                 "load compat_mode=Y",
                 "load compat_mode=N",
             ],
-            "This node has no eRDMA until it is loaded (modprobe erdma)",
+            "this node has no eRDMA until the driver is loaded (modprobe erdma)",
             None,
         ),
         (

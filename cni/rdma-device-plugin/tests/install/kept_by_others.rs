@@ -52,7 +52,10 @@ fn a_dispute_costs_little_is_reported_and_ends_within_a_second() {
         "{rewrites} in {took:?}"
     );
     daemon.says("does another program write lists without rdma-cni");
-    assert_eq!(daemon.count("does another program write lists without rdma-cni"), 1);
+    assert_eq!(
+        daemon.count("does another program write lists without rdma-cni"),
+        1
+    );
     assert!(daemon.count("cni.exclusive") > 0);
     assert!(stopwatch::within(SOON, || count_of_ours(&node, FILE) == 1));
     // afterwards the daemon is idle

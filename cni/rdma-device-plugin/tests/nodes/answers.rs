@@ -279,8 +279,8 @@ fn a_renumbered_device_is_noticed_before_the_container_starts() {
     missing.functions[1].hcas[0].char_devices[0].node = None;
     assert_eq!(
         told(grant, &missing),
-        "/dev/infiniband/uverbs1 of 0000:3b:00.2 (\"0000:3b:00.2\" of rdma/x) is not in place: \
-         there is no such node; the container cannot start until it is"
+        "/dev/infiniband/uverbs1 of 0000:3b:00.2 (\"0000:3b:00.2\" of rdma/x) is not in place: the file does not \
+         exist; the container cannot start until it is"
     );
     let mut gone = crate::node("four-vfs");
     gone.functions.remove(1);

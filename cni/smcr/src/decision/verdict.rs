@@ -111,9 +111,9 @@ pub enum Misfit {
 fn strange(address: IpAddr, owner: &str, by: Fit) -> String {
     match by {
         Fit::V1 => format!(
-            "SMC-Rv1 would choose GID {address}, which belongs to {owner}: such connections can hang; give \
-             SMC-Rv2 what it needs (smcUeid, the same on all nodes, and a GID of the pod whose netdev's \
-             prefix has the connection's address), or the pod an RDMA device of its own (exclusive mode)"
+            "SMC-Rv1 would choose GID {address}, which belongs to {owner}: such connections can hang; for SMC-Rv2, set \
+             smcUeid to the same value on all nodes, and give the pod a rail address whose prefix contains the \
+             connection's address; or give the pod an RDMA device of its own (exclusive mode)"
         ),
         Fit::V2 | Fit::Device => format!(
             "the kernel can choose GID {address}, which fits as well and belongs to {owner}; give the pod an \
