@@ -248,9 +248,9 @@ pub fn check_char_devices<K: Kernel>(
                 log::info!("RDMA device {rdma}: the move changed its character devices {change}")
             }
             false => log::warn!(
-                "RDMA device {rdma}: the move changed its character devices {change}; if a device plugin other than \
-                 rdma-device-plugin gave a container the old path, the container does not start, or cannot open the \
-                 device: delete the pod, so that it gets another allocation"
+                "RDMA device {rdma}: the move changed its character devices {change}; if another device plugin than \
+                 rdma-device-plugin gave a container the old path, the container does not start, or cannot open it: \
+                 delete the pod, so that it gets another allocation"
             ),
         }
     }

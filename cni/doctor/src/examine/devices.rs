@@ -184,7 +184,7 @@ fn here(observed: &Observed, findings: &mut Findings<'_>) {
                 "check the cable or module, and the port of the switch",
             ),
             (false, true) => findings.warning(
-                format!("{label} has a carrier, but no active RDMA port"),
+                format!("{label} has carrier, and no active RDMA port"),
                 format!("see rdma link show {name}/1, and dmesg for the driver's messages"),
             ),
         }
