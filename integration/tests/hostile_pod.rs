@@ -154,7 +154,7 @@ fn a_netdev_of_the_pod_on_its_rail_ends_with_del() {
     }
     let deleted = node.invoke("DEL", "a", pod.path()).input(&rails).run();
     deleted.silent();
-    let told = "upper0 and 3 other netdevs of the pod, which lie on its rails, are removed";
+    let told = "removing netdevs of the pod that lie on its rails: upper0 and 3 more";
     assert!(deleted.stderr.contains(told), "{deleted}");
     for upper in ["upper0", "upper1", "upper2", "upper3"] {
         assert!(!pod.has_link(upper), "{upper}: {}", pod.ip("link show"));

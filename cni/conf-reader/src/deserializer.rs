@@ -50,7 +50,7 @@ impl<'de> Deserializer<'de> for Field<'de> {
     fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
         match self.value {
             Some(Value::String(text)) => visitor.visit_str(text),
-            _ => Err(Wrong::must("must be a text")),
+            _ => Err(Wrong::must("must be a string")),
         }
     }
 
@@ -68,7 +68,7 @@ impl<'de> Deserializer<'de> for Field<'de> {
             Some(Value::String(text)) if words.contains(&text.as_str()) => {
                 visitor.visit_enum(StrDeserializer::<Wrong>::new(text))
             }
-            Some(value) if !value.is_string() => Err(Wrong::must("must be a text")),
+            Some(value) if !value.is_string() => Err(Wrong::must("must be a string")),
             _ => Err(Wrong::must(one_of(words))),
         }
     }

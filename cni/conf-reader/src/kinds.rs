@@ -54,7 +54,7 @@ impl<'de> Deserialize<'de> for Texts {
         };
         texts
             .map(Self)
-            .ok_or_else(|| must_be("a text or a list of texts, with numbers in quotes"))
+            .ok_or_else(|| must_be("a string or a list of strings, with numbers in quotes"))
     }
 }
 

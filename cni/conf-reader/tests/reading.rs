@@ -58,15 +58,15 @@ fn a_null_is_no_value() {
 #[test]
 fn errors_are_reported_by_place() {
     for (value, message) in [
-        (json!({}), "name: must be a text, and is missing"),
-        (json!({"name": 5}), "name: must be a text, and is 5"),
+        (json!({}), "name: must be a string, and is missing"),
+        (json!({"name": 5}), "name: must be a string, and is 5"),
         (
             json!({"name": "a", "mode": "safe"}),
             r#"mode: must be one of fast, verySafe, and is "safe""#,
         ),
         (
             json!({"name": "a", "mode": {}}),
-            "mode: must be a text, and is {}",
+            "mode: must be a string, and is {}",
         ),
         (
             json!({"name": "a", "ports": 5}),
@@ -90,7 +90,7 @@ fn errors_are_reported_by_place() {
         ),
         (
             json!({"name": "a", "tags": ["a", 5]}),
-            r#"tags: must be a text or a list of texts, with numbers in quotes, and is ["a",5]"#,
+            r#"tags: must be a string or a list of strings, with numbers in quotes, and is ["a",5]"#,
         ),
         (
             json!({"verbose": 0, "Mode": 1, "name": 5}),
@@ -107,7 +107,7 @@ fn errors_are_reported_by_place() {
         // of several errors, the one of the structure's first field is reported, in any order of the object's members
         (
             json!({"verbose": 0, "mode": 1, "name": "a"}),
-            "mode: must be a text, and is 1",
+            "mode: must be a string, and is 1",
         ),
     ] {
         assert_eq!(read(&value), Err(message.to_owned()), "{value}");
@@ -145,5 +145,5 @@ fn a_value_by_its_place() {
     let choices = [("on", true), ("off", false)];
     assert_eq!(root.choice("none", &choices), Ok(None));
     let choice = root.choice("list", &choices).expect_err("a list");
-    assert!(choice.to_string().starts_with("list: must be a text"));
+    assert!(choice.to_string().starts_with("list: must be a string"));
 }

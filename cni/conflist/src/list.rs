@@ -35,7 +35,7 @@ pub enum Broken {
     Value {
         /// Full name of the field, such as `plugins[1].type`.
         field: String,
-        /// The problem, such as `must be a text`.
+        /// The problem, such as `must be a string`.
         problem: &'static str,
     },
     /// The file is larger than containerd reads.
@@ -158,7 +158,7 @@ impl<'a> List<'a> {
         let versions = match members.get("cniVersions") {
             None => vec![],
             Some(raw) => serde_json::from_str(raw.get())
-                .map_err(|_| wrong("cniVersions", "must be a list of texts"))?,
+                .map_err(|_| wrong("cniVersions", "must be a list of strings"))?,
         };
         let only_inlined = members.get("loadOnlyInlinedPlugins");
         let plugins = members.get("plugins").ok_or_else(|| missing("plugins"))?;
@@ -418,7 +418,7 @@ pub(crate) fn wrong(field: &str, problem: &'static str) -> Broken {
 pub(crate) fn text_of(raw: Option<&RawValue>, field: &str) -> Result<Option<String>, Broken> {
     raw.map(|raw| serde_json::from_str(raw.get()))
         .transpose()
-        .map_err(|_| wrong(field, "must be a text"))
+        .map_err(|_| wrong(field, "must be a string"))
 }
 
 /// Returns true if libcni reads the field as true (`readBool` in `NetworkConfFromBytes()`), or refuses its value.

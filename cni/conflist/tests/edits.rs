@@ -52,7 +52,7 @@ fn a_text_that_no_runtime_takes_is_reported_in_a_sentence() {
             "it is not a valid JSON object: number out of range",
         ),
         ("{}", "name is missing"),
-        ("{\"name\":1}", "name must be a text"),
+        ("{\"name\":1}", "name must be a string"),
         ("{\"name\":\"n\"}", "plugins is missing"),
         ("{\"name\":\"n\",\"plugins\":{}}", "plugins must be a list"),
         (
@@ -73,7 +73,7 @@ fn a_text_that_no_runtime_takes_is_reported_in_a_sentence() {
         ),
         (
             "{\"name\":\"n\",\"cniVersion\":1,\"plugins\":[]}",
-            "cniVersion must be a text",
+            "cniVersion must be a string",
         ),
     ];
     for (text, sentence) in cases {

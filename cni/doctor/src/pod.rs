@@ -226,6 +226,9 @@ fn hit(table: &GidTable, index: u32, rail: &Rail, owners: &[(IpAddr, &str)]) -> 
     let is_link_local = matches!(address, IpAddr::V6(ip) if ip.is_unicast_link_local());
     match gid.kind {
         GidKind::RoceV2 if is_own => format!("right: {address}, RoCE v2, is the pod's own"),
+        GidKind::InfinibandOrRoceV1 if rail.infiniband_port().is_some() => {
+            format!("right: {address} is a GID of the InfiniBand port")
+        }
         GidKind::InfinibandOrRoceV1 => {
             format!(
                 "wrong: {address} is a GID of RoCE v1: no router forwards its packets, and peers with RoCE v2 do not \
@@ -348,6 +351,24 @@ mod tests {
         assert!(
             unknown.ends_with("NCCL_IB_GID_INDEX=3: not known: it is gone\n"),
             "{unknown}"
+        );
+    }
+
+    /// Sysfs reports one format for InfiniBand's GIDs and those of RoCE v1.
+    #[test]
+    fn a_gid_of_an_infiniband_port_is_no_gid_of_roce_v1() {
+        let link = json!({
+            "index": 4, "name": "ib0", "mtu": 2044, "up": true, "link_type": "infiniband",
+            "mac": "80:00:00:41:fe:80:00:00:00:00:00:00:02:c9:03:00:21:6e:70:01",
+        });
+        let mut rail = json!(rail());
+        rail["home"] = link;
+        rail["rdma"]["ports"] = json!([{"number": 1, "netdev": 4, "state": 4}]);
+        let rail = serde_json::from_value(rail).expect("a rail");
+        let table = table(&[(0, "fe80::2c9:300:216e:7001", "ib-or-roce-v1")]);
+        assert_eq!(
+            hit(&table, 0, &rail, &[]),
+            "right: fe80::2c9:300:216e:7001 is a GID of the InfiniBand port"
         );
     }
 

@@ -42,7 +42,7 @@ fn ranges() {
     );
     refused(
         v4(json!({"rangeStart": 5})),
-        "ipam.ranges[0][0].rangeStart: 5 is not valid: must be a text",
+        "ipam.ranges[0][0].rangeStart: 5 is not valid: must be a string",
     );
     refused(
         json!({"subnet": "10.77.0.5/24"}),

@@ -145,7 +145,7 @@ fn refused(error: &SelectError, findings: &mut Findings<'_>) {
         SelectError::CannotMove { reason, .. } if !reason.contains("; ") => {
             "use mode \"auto\", which shares bonds, or remove the netdev from its bridge"
         }
-        SelectError::CannotShare { .. } => {
+        SelectError::CannotShare { reason, .. } if !reason.contains("; ") => {
             "remove the device from the resource or selector, or share the netdev above it"
         }
         SelectError::NoRdma(_) => {

@@ -298,9 +298,12 @@ fn log_uppers(attachment: &Attachment, plans: &[RailPlan]) {
         ops.filter_map(plan::child_removed)
     });
     if let Some(first) = removed.next() {
-        let more = removed.count();
+        let more = match removed.count() {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
         log::warn!(
-            "{}: {first} and {more} other netdevs of the pod, which lie on its rails, are removed",
+            "{}: removing netdevs of the pod that lie on its rails: {first}{more}",
             attachment.key
         );
     }

@@ -141,7 +141,7 @@ impl Offer {
             .filter_map(|index| Some(&*self.devices.get(*index)?.address));
         let devices = addresses.collect::<Vec<_>>().join(", ");
         Err(format!(
-            "{id:?} of {} cannot be allocated: {devices} is not healthy",
+            "{id:?} of {} cannot be allocated: no healthy device among {devices}",
             self.name
         ))
     }

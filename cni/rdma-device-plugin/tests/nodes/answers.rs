@@ -127,7 +127,7 @@ fn ids_that_cannot_be_allocated() {
     let unhealthy = offer_with(ALONE, false, &whole, &down);
     assert_eq!(
         refused(&unhealthy, "0000:3b:00.0", &whole),
-        "\"0000:3b:00.0\" of rdma/x cannot be allocated: 0000:3b:00.0 is not healthy"
+        "\"0000:3b:00.0\" of rdma/x cannot be allocated: no healthy device among 0000:3b:00.0"
     );
     assert!(given(&unhealthy, &["0000:5e:00.0"], &whole).is_ok());
 

@@ -69,7 +69,7 @@ fn values_of_our_own_format() {
             r#""rdma/hca""#,
             r#"resources[0]: must be an object, and is "rdma/hca""#,
         ),
-        ("{}", "resources[0].name: must be a text, and is missing"),
+        ("{}", "resources[0].name: must be a string, and is missing"),
         (
             r#"{"name":"rdma/hca"}"#,
             "resources[0].kind: must be one of shared, perNic, exclusive, and is missing",
@@ -124,7 +124,7 @@ fn values_of_our_own_format() {
         ),
         (
             r#"{"name":"rdma/hca","kind":"shared","devices":[{"device":1017}]}"#,
-            "resources[0].devices[0].device: must be a text or a list of texts, with numbers in quotes, and is 1017",
+            "resources[0].devices[0].device: must be a string or a list of strings, with numbers in quotes, and is 1017",
         ),
         (
             r#"{"name":"rdma/hca","kind":"shared","devices":[{"linkType":"eth"}]}"#,
@@ -209,7 +209,7 @@ fn values_of_the_others() {
             r#"{"mode":"HCA"}"#,
             r#"mode: must be one of hca, sriov, and is "HCA""#,
         ),
-        (r#"{"mode":1}"#, "mode: must be a text, and is 1"),
+        (r#"{"mode":1}"#, "mode: must be a string, and is 1"),
         (
             r#"{"mode":"sriov"}"#,
             "pfNetdevices: must name the netdevs of the physical functions in mode sriov, and is missing",
@@ -248,7 +248,7 @@ fn values_of_the_others() {
         ),
         (
             r#"{"resourceList":[{"selectors":{"isRdma":true}}]}"#,
-            "resourceList[0].resourceName: must be a text, and is missing",
+            "resourceList[0].resourceName: must be a string, and is missing",
         ),
         (
             r#"{"resourceList":[{"resourceName":"a"},{"resourceName":"b","resourcePrefix":"x_y"}]}"#,
