@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Access to the API server with the token of this node's daemon. Only opt-in features send requests, such as claims,
-//! events, the node's condition, the deletion of refused pods and the fabric watch.
+//! Access to the API server with the service account token of this process's pod. Only opt-in features send requests,
+//! such as claims, events, the node's condition, the deletion of refused pods and the fabric watch.
 
 use crate::node::Node;
 use kubernetes_api::{Access, AccessError, Client};
@@ -16,14 +16,14 @@ pub const AGENT: &str = "rdma-device-plugin";
 /// Time limit of a request.
 pub const LIMIT: Duration = Duration::from_secs(10);
 
-/// Client of the API server and the identity of its token.
+/// Client of the API server, and the node that its token names.
 #[derive(Clone, Debug)]
 pub struct Api {
     /// Sends the requests.
     pub client: Client,
-    /// Name of the node that the token names.
+    /// Name of the node.
     pub node: String,
-    /// UID of this node. `None`: the token has no UID.
+    /// UID of the node. `None`: the token does not have the UID.
     pub node_uid: Option<String>,
 }
 
@@ -31,7 +31,7 @@ impl Api {
     /// Reads the token in `directory`.
     ///
     /// # Errors
-    /// The directory has no token, or its token names no node.
+    /// The environment is not a pod's environment, the directory has no token, or the token names no node.
     pub fn new(directory: &Path) -> Result<Self, AccessError> {
         let access = Access::of_pod(directory)?;
         let identity = access.identity()?;

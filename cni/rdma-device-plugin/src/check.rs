@@ -18,10 +18,10 @@ use rdma_netns::Inventory;
 use std::{io::Write, path::Path};
 use tokio::sync::watch;
 
-/// Prints the table of devices, the remarks, the status of the chain, and the table of eRDMA NICs.
+/// Prints the table of devices, remarks, the status of the chain, and the table of eRDMA NICs.
 ///
 /// # Errors
-/// The configuration is wrong, sysfs is missing, or the output is closed.
+/// The configuration has an error, sysfs cannot be read, or the output is closed.
 pub fn check(arguments: &Arguments) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -40,7 +40,7 @@ async fn report(arguments: &Arguments) -> Result<String> {
         .with_procfs(&arguments.procfs)
         .with_records(&arguments.state_dir);
     let inventory = hardware.observe()?;
-    // determine health by the same sources as the daemon does at its start
+    // determine health as the daemon does at its start, except for the verdicts of the fabric watch
     let reporters = watch::Sender::new(parsed.conf.reporters.clone());
     let mut health = health::Watch::still(&arguments.sysfs, &arguments.state_dir)
         .with_reporters(reporters.subscribe());
@@ -67,7 +67,7 @@ async fn report(arguments: &Arguments) -> Result<String> {
         needs_kubelet: true,
     });
     let status = chain.map(|it| it.status(|| ipv6_prerequisite::blocker_now(&parents)));
-    // a `Withheld` status already names these NICs
+    // a `Withheld` status already names the NICs in `lacking`
     let is_withheld = matches!(status, Some(ChainStatus::Withheld(_)));
     remarks.extend(ipv6_prerequisite::remark(&lacking).filter(|_| !is_withheld));
     let (driver, change) =
@@ -84,8 +84,8 @@ async fn report(arguments: &Arguments) -> Result<String> {
     Ok(text)
 }
 
-/// Discovers the eRDMA NICs. Queries the metadata service only if the selection of NICs depends on the instance's id.
-/// Also returns the reason if the service does not answer.
+/// Discovers the eRDMA NICs. Queries the metadata service only if the selection of NICs depends on the instance's id,
+/// and the id is unknown. Also returns the reason if the query fails.
 async fn discovery(
     erdma: &Erdma,
     inventory: &Inventory,

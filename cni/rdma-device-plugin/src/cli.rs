@@ -294,7 +294,7 @@ fn address(text: &str) -> Result<SocketAddr, AddrParseError> {
 }
 
 impl Arguments {
-    /// Returns the directory of kubelet's registration socket and of the plugins' sockets.
+    /// Returns the directory of kubelet's registration socket and of the device plugins' sockets.
     pub fn device_plugins(&self) -> PathBuf {
         self.kubelet_dir.join("device-plugins")
     }
@@ -304,10 +304,10 @@ impl Arguments {
         pod_resources(&self.kubelet_dir)
     }
 
-    /// Loads the configuration.
+    /// Loads the configuration from the file and the flags.
     ///
     /// # Errors
-    /// The file cannot be read, or has an error.
+    /// The configuration file cannot be read, or has an error.
     pub fn conf(&self) -> anyhow::Result<Parsed> {
         let mut parsed = Conf::load(self.config.as_deref(), &self.erdma)?;
         if let Some(dir) = &self.cni_conf_dir {

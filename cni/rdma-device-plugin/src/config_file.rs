@@ -10,10 +10,10 @@ use std::{
 };
 use tokio::sync::mpsc;
 
-/// Delay between a change of the file and the daemon's read. An editor writes a file in several steps.
+/// Delay between a change of the file and the signal, because an editor writes a file in several steps.
 const SETTLED: Duration = Duration::from_millis(100);
 
-/// An observed file.
+/// The configuration file, whose changes [`notify`](Self::notify) reports.
 #[derive(Debug)]
 pub struct Watched {
     path: PathBuf,
@@ -26,8 +26,8 @@ pub struct Watched {
 type Fingerprint = (PathBuf, [u64; 3], [i64; 2]);
 
 impl Watched {
-    /// Watches the file, its directory, and the directory of the file that a symbolic link leads to. Kubelet updates a
-    /// mounted ConfigMap by replacing a symbolic link in the directory.
+    /// Watches the file, its directory, and the directory of a symbolic link's target. Kubelet updates a mounted
+    /// ConfigMap by replacing a symbolic link in the directory.
     pub fn new(path: &Path) -> Self {
         let mut watched = vec![path.to_owned()];
         watched.extend(path.parent().map(Path::to_owned));
@@ -40,7 +40,8 @@ impl Watched {
         }
     }
 
-    /// Sends a signal after each change of the file. Ignores changes of other files in the directory.
+    /// Sends [`Signal::Configuration`] after changes of the file. Ignores changes of other files in the directory. Ends
+    /// when the receiver is dropped.
     pub async fn notify(mut self, signals: mpsc::Sender<Signal>) {
         loop {
             self.watch.changed().await;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon's loop. After each change the daemon plans everything again and applies the differences.
+//! The daemon's loop. After each change the daemon plans a new [`Node`] and applies the differences.
 //!
 //! ```text
 //! SIGHUP, the file, netlink → Signal → Node → files for the chain → streams → plugins
@@ -105,7 +105,7 @@ pub struct Daemon {
     /// Latest switch of each NIC, from LLDP.
     switches: Arc<Switches>,
     remarks: Vec<String>,
-    /// Last error of a changed configuration file. The daemon logs an error once.
+    /// Last error of the changed configuration file, which the daemon does not log again.
     refused: Option<String>,
 }
 
@@ -179,8 +179,7 @@ impl Daemon {
                         ));
                     }
                 },
-                // end the daemon: without this watcher it would miss changes. Kubelet restarts the container. The
-                // watcher has logged the reason.
+                // end the daemon: without this watcher it would miss changes. Kubelet restarts the container.
                 Some(_) = self.watchers.join_next() => {
                     break Err(anyhow!(
                         "cannot go on: one of the daemon's tasks has ended"
@@ -200,7 +199,7 @@ impl Daemon {
         stop(plugins.into_values(), End::Daemon).await;
         self.leader.stop().await;
         self.watchers.shutdown().await;
-        // wait until the eRDMA driver is loaded again: no other daemon would load it
+        // wait for the end of a reload of the eRDMA driver: no other daemon would load the driver again
         if let Some(loader) = self.loader.take() {
             let free = tokio::task::spawn_blocking(move || drop(loader.lock()));
             let _ = tokio::time::timeout(DRIVER_RELOAD_TIMEOUT, free).await;
@@ -218,7 +217,7 @@ impl Daemon {
         );
     }
 
-    /// Waits for leadership, or gives it up, after another daemon started or ended.
+    /// Campaigns for leadership, or gives it up, after another daemon started or ended.
     async fn change_role(&mut self) {
         let role = *self.role.borrow_and_update();
         match role.leads {
@@ -233,8 +232,8 @@ impl Daemon {
         }
     }
 
-    /// Returns the devices that are unhealthy now. Starts the task that sends a signal after each later change of
-    /// hardware or health.
+    /// Returns the devices that are unhealthy now. Starts the tasks that send a signal after later changes of hardware
+    /// or health.
     fn follow_health(&mut self, inventory: &Inventory) -> Unhealthy {
         let (watch, remarks) =
             health::Watch::open(&self.arguments.sysfs, &self.arguments.state_dir);
@@ -276,7 +275,8 @@ impl Daemon {
         now
     }
 
-    /// Handles a signal: updates the configuration or the observed state, and plans the node again.
+    /// Handles a signal: updates the configuration or the observed state, and plans the node again. After
+    /// [`Signal::Hardware`], only requests an observation.
     async fn follow(&mut self, signal: Signal) {
         let node = self.node.borrow().clone();
         let (mut conf, mut inventory) = (node.conf.clone(), node.inventory.clone());
@@ -299,8 +299,8 @@ impl Daemon {
     /// has an error or the configuration is the same.
     fn reload(&mut self, present: Arc<Conf>) -> Arc<Conf> {
         let parsed = self.arguments.conf().map(|mut parsed| {
-            // keep the present chain until the DaemonSet is rolled out: a wrong chain would otherwise be written to the
-            // CNI lists of all nodes at once
+            // keep the present chain until the daemon restarts: a wrong chain would otherwise be written to the CNI
+            // lists of all nodes at once
             let other = std::mem::replace(&mut parsed.conf.chain, present.chain.clone());
             if other != parsed.conf.chain {
                 parsed.remarks.push(CHAIN_CHANGED.to_owned());
@@ -341,7 +341,8 @@ impl Daemon {
         }
     }
 
-    /// Writes the files of `node` for `rdma-cni` and the container runtime, if this daemon leads.
+    /// Writes the files of `node` for `rdma-cni`, the runtime and other programs, if this daemon leads. Schedules a
+    /// retry after a failure.
     async fn publish(&mut self, node: &Arc<Node>) {
         self.publish_at = None;
         if self.role.borrow().leads && !self.publisher.publish(node.clone()).await {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Device information for Multus. Multus copies it into a pod's annotation `network-status`, from which KubeVirt and
-//! app-netutil read it. Each id of an exclusive device has one file (Device Information Specification 1.1.0 of the
+//! app-netutil read it. Each id of an exclusive PCI device has one file (Device Information Specification 1.1.0 of the
 //! Network Plumbing Working Group, sections 3.1.3 and 4.1).
 //!
 //! Other device plugins have files in the same directory, and a file does not name the program that wrote it. The
 //! daemon therefore records the paths of its files before it writes them. After a crash, the next daemon finds these
 //! files by the record.
 //!
-//! The specification requires a device plugin to delete its files when it stops. This daemon keeps the files during an
-//! update, because kubelet does not call Allocate again for a pod with a new sandbox. The daemon removes a file when
-//! the device is no longer offered. `uninstall` and `--release` remove all files.
+//! The specification requires a device plugin to delete its files when it stops. This daemon keeps its files when it
+//! stops, because kubelet does not call Allocate again for a pod with a new sandbox. The daemon removes a file when the
+//! device is no longer offered. `uninstall` and `--release` remove all recorded files.
 
 use crate::offer::Offer;
 use rdma_netns::{DeviceAddress, Inventory};
@@ -60,7 +60,7 @@ impl Record {
         Ok(record.map(Self::ours))
     }
 
-    /// Keeps only paths whose file name has the daemon's form, such as `rdma-nic-0000:3b:00.0-device.json`.
+    /// Keeps only absolute paths whose file name has the daemon's form, such as `rdma-nic-0000:3b:00.0-device.json`.
     #[must_use]
     pub fn ours(mut self) -> Self {
         self.files.retain(|path| {
@@ -155,7 +155,7 @@ pub fn write(
     Ok(is_news)
 }
 
-/// Returns true if one of the recorded files exists.
+/// Returns true if the record is readable, and a recorded file exists.
 pub fn is_there(state_dir: &Path) -> bool {
     let record = Record::read(&state_dir.join(RECORD));
     let record = record.ok().flatten().unwrap_or_default();

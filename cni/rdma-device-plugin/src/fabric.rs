@@ -28,7 +28,7 @@ pub enum FabricError {
 /// Watches the fabric until SIGTERM or SIGINT. Runs the watch on one thread, and metrics and probes on another thread.
 ///
 /// # Errors
-/// The pod has no access to the API server, or an address or socket cannot be bound.
+/// The pod has no token for the API server, or an address or socket cannot be bound.
 pub fn run(arguments: &Arguments) -> Result<(), FabricError> {
     let api = Api::new(&arguments.service_account_dir)?;
     let runtime = || runtime::Builder::new_current_thread().enable_all().build();
@@ -124,8 +124,8 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// A rail's number is its NIC's index in the resource. While a pod has another NIC of the resource, the number
-    /// stays the same.
+    /// A rail's number is its NIC's index in the sorted addresses of the resource. The number does not change while a
+    /// pod has another NIC of the resource.
     #[test]
     fn rails_are_numbered_by_their_resource() {
         let nic = |number: u32| {

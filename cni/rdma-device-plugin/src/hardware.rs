@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Observation of the node's hardware from asynchronous code.
+//! Observation of the node's hardware, also from asynchronous code.
 
 use attachments::{
     Store,
@@ -15,7 +15,7 @@ use std::{
 };
 use tokio::{sync::Semaphore, task::JoinError};
 
-/// Source of observations of the hardware.
+/// Observer of the node's hardware. Clones share the memory of earlier observations.
 #[derive(Clone, Debug)]
 pub struct Hardware {
     sysfs: PathBuf,
@@ -32,7 +32,7 @@ pub struct Hardware {
 /// Knowledge about devices from earlier observations.
 #[derive(Debug, Default)]
 struct Memory {
-    /// Kernel users of each device, such as NFS. The daemon remembers users that have ended: NFS closes idle
+    /// Kernel users of each device, such as NFS. The daemon remembers them after they have ended: NFS closes idle
     /// connections, and a resource would otherwise gain and lose the device each time.
     storage: BTreeMap<DeviceAddress, Vec<String>>,
     /// Last known PCI function of each RDMA device, by the device's name. Some RDMA devices have no parent in sysfs.
@@ -57,8 +57,8 @@ impl Memory {
         }
     }
 
-    /// Pairs each RDMA device without a known function with its last known function, or otherwise with the function in
-    /// the record of a pod's rail.
+    /// Pairs each unpaired RDMA device with its last known function, or else with the function in the record of a pod's
+    /// rail. Then remembers the functions of `inventory`.
     fn pair(&mut self, inventory: &mut Inventory, rails: impl FnOnce() -> Vec<PodRails>) {
         let names: Vec<String> = inventory
             .unpaired
@@ -98,7 +98,7 @@ pub enum HardwareError {
 }
 
 impl Hardware {
-    /// Observes the hardware through `sysfs` and `dev`.
+    /// Returns an observer that reads `sysfs` and `dev`.
     pub fn new(sysfs: &Path, dev: &Path) -> Self {
         Self {
             sysfs: sysfs.to_owned(),

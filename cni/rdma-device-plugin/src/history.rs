@@ -20,7 +20,7 @@ pub const LINES: usize = 50;
 /// Maximum number of devices that one change lists by name. Several devices can change together, such as all virtual
 /// functions of a NIC.
 pub const NAMED: usize = 4;
-/// Number of characters of a reason or a line that the history keeps.
+/// Maximum number of characters of a reason or a line. The history cuts the rest.
 pub const LONGEST: usize = 400;
 
 /// Shared history; clones refer to one history.
@@ -30,7 +30,7 @@ pub struct History(Arc<Mutex<Kept>>);
 #[derive(Debug)]
 struct Kept {
     since: SystemTime,
-    /// Unhealthy devices, including devices that are gone.
+    /// Unhealthy devices, including devices that have disappeared from their bus.
     known: Sick,
     changes: VecDeque<Change>,
     lines: VecDeque<Line>,
@@ -40,16 +40,16 @@ struct Kept {
 /// with another name.
 type Sick = BTreeMap<DeviceAddress, (String, String)>;
 
-/// Devices that became unhealthy or healthy.
+/// Devices whose health, or the reason for it, changed in the same way at the same time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     /// Time of the change.
     pub at: SystemTime,
     /// The first [`NAMED`] devices, as `0000:3b:00.0 (mlx5_0)`.
     pub devices: Vec<String>,
-    /// Number of further devices.
+    /// Number of devices that `devices` does not list.
     pub more: usize,
-    /// Reason why the devices are unhealthy. `None`: they are healthy again.
+    /// Reason why the devices are unhealthy now. `None`: they are healthy again.
     pub reason: Option<String>,
 }
 

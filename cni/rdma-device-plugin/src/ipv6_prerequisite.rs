@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Checks that NICs have the IPv6 addresses from which `rdma-ipam` derives pods' addresses with `from: parent`. A pod
-//! whose NIC has no such address does not start (error 104). If all NICs of a node lack such an address, the daemon
+//! whose NIC has no such address does not start (error 104). If all these NICs of a node lack an address, the daemon
 //! does not add `rdma-cni` to the chain.
 
 use crate::{
@@ -59,8 +59,8 @@ pub fn parents(chain: Option<&Chain>, offers: &[Offer], inventory: &Inventory) -
     parents.into_iter().collect()
 }
 
-/// Returns the NICs of this node that need an IPv6 address. For programs that do not have the daemon's offers. Reads
-/// sysfs only if the configuration requires addresses.
+/// Returns the NICs of this node that need an IPv6 address, for programs without the daemon's offers. Reads sysfs only
+/// if the configuration requires addresses.
 ///
 /// # Errors
 /// sysfs cannot be read.
@@ -81,7 +81,7 @@ pub fn of_node(
 }
 
 /// Returns the NICs that lack an IPv6 address, each with the netdev that should have the address. For a port of a bond,
-/// the bond should have it. Ignores a NIC whose netdev is not in `links`, because the netdev is in a pod.
+/// the bond should have it. Ignores a NIC whose netdev is not in `links`, because the netdev may be in a pod.
 pub fn without_ipv6(parents: &[Parent], links: &[Link]) -> Vec<Parent> {
     let lacking = parents
         .iter()
@@ -92,7 +92,7 @@ pub fn without_ipv6(parents: &[Parent], links: &[Link]) -> Vec<Parent> {
 }
 
 /// Returns the netdev if it lacks an IPv6 address. The inner value is `None` if the netdev has an address. The outer
-/// value is `None` if the daemon cannot see the netdev.
+/// value is `None` if `links` does not have the netdev.
 fn lacks(parent: &Parent, links: &[Link]) -> Option<Option<Parent>> {
     let own = links.iter().find(|it| *it.name == *parent.netdev)?;
     let master = links.iter().find(|it| Some(it.index) == own.master);
@@ -105,8 +105,8 @@ fn lacks(parent: &Parent, links: &[Link]) -> Option<Option<Parent>> {
     }))
 }
 
-/// Returns the reason not to add `rdma-cni` to the chain: some NICs need an IPv6 address, and all of them lack one.
-/// Returns `None` if at least one NIC has an address, or may have one in a pod.
+/// Returns the reason not to add `rdma-cni` to the chain: all `parents` lack an IPv6 address. Returns `None` if
+/// `parents` is empty, or if one of them has an address or may be in a pod.
 pub fn blocker(parents: &[Parent], links: &[Link]) -> Option<String> {
     let lack = |parent| matches!(lacks(parent, links), Some(Some(_)));
     if parents.is_empty() || !parents.iter().all(lack) {
@@ -121,12 +121,12 @@ pub fn blocker(parents: &[Parent], links: &[Link]) -> Option<String> {
     ))
 }
 
-/// Returns the reason of [`blocker`] at present. Reads the kernel's netdevs only if `parents` is not empty.
+/// Returns the result of [`blocker`] for the kernel's present netdevs. Reads them only if `parents` is not empty.
 pub fn blocker_now(parents: &[Parent]) -> Option<String> {
     blocker(parents, &links_for(parents))
 }
 
-/// Returns the `parents` that lack an address at present. Reads the kernel's netdevs only if `parents` is not empty.
+/// Returns the result of [`without_ipv6`] for the kernel's present netdevs. Reads them only if `parents` is not empty.
 pub async fn lacking(parents: Vec<Parent>) -> Vec<Parent> {
     if parents.is_empty() {
         return Vec::new();
@@ -159,7 +159,7 @@ impl fmt::Display for Parent {
 /// Advice for NICs that have only IPv4 addresses.
 const FAMILY: &str = "if pods need only IPv4 addresses, set chain.plugin.ipam.family to ipv4";
 
-/// Returns a sentence about the NICs without an IPv6 address. `None`: `lacking` is empty.
+/// Returns a sentence about `lacking`, the NICs without an IPv6 address. `None`: `lacking` is empty.
 pub fn remark(lacking: &[Parent]) -> Option<String> {
     let have = match lacking {
         [] => return None,

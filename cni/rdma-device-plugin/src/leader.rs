@@ -24,7 +24,7 @@ const PROC: &str = "/proc";
 /// File with the node's host name. Kubelet sets the same name in a container with `hostNetwork`.
 const HOSTNAME: &str = "/proc/sys/kernel/hostname";
 
-/// Interval between attempts to bind an address that another program uses.
+/// Interval between attempts to bind the metrics address.
 const ADDRESS_AGAIN: Duration = Duration::from_secs(5);
 
 /// Leadership of this daemon, and the leader's tasks.
@@ -43,7 +43,7 @@ pub struct Leader {
 pub enum Event {
     /// This daemon can lead: it has the leader's lock, or locking failed.
     Elected,
-    /// A task of the leader has ended. This happens only after a failure.
+    /// A task of the leader has ended unexpectedly.
     Ended,
 }
 
@@ -56,8 +56,8 @@ struct LeaderTasks {
 }
 
 impl Leader {
-    /// Starts a task that waits for the leader's lock. Does nothing if this daemon has the lock, or already waits for
-    /// it.
+    /// Starts a task that waits for the leader's lock. Does nothing if this daemon leads, has the lock, or already
+    /// waits for it.
     pub fn campaign(&mut self, state_dir: &Path) {
         if self.tasks.is_none() && self.elected.is_none() && self.status.is_empty() {
             let state_dir = state_dir.to_owned();
@@ -96,7 +96,7 @@ impl Leader {
         }
     }
 
-    /// Returns true if this daemon leads, or waits for the leader's lock.
+    /// Returns true if this daemon leads, or has the leader's lock, or waits for it.
     pub fn is_up(&self) -> bool {
         self.tasks.is_some() || self.elected.is_some() || !self.status.is_empty()
     }
@@ -168,15 +168,15 @@ impl Leader {
         });
     }
 
-    /// Publishes a new state of the node to the tasks.
+    /// Sends a new state of the node to the leader's tasks.
     pub fn follow(&self, node: &Arc<Node>) {
         if let Some(tasks) = &self.tasks {
             tasks.node.send_replace(node.clone());
         }
     }
 
-    /// Gives up leadership. Closes the address for metrics at once. The other tasks end in the background after their
-    /// current step.
+    /// Gives up leadership. Stops the server at the metrics address at once. The other tasks end in the background
+    /// after their current step.
     pub async fn retire(&mut self) {
         self.status.shutdown().await;
         self.elected = None;
@@ -191,7 +191,7 @@ impl Leader {
         }
     }
 
-    /// Stops all tasks at once. Keeps the leader's lock until this value is dropped.
+    /// Stops the leader's tasks at once. Keeps the leader's lock until this value is dropped.
     pub async fn stop(&mut self) {
         self.status.shutdown().await;
         if let Some(mut tasks) = self.tasks.take() {
@@ -202,8 +202,8 @@ impl Leader {
     }
 }
 
-/// Listens for requests for metrics. Retries if the address cannot be bound. A failure does not end the daemon, because
-/// pods need the daemon and not its metrics.
+/// Serves HTTP requests at the metrics address. Retries if the address cannot be bound. A failure does not end the
+/// daemon, because pods need the daemon and not its metrics.
 fn serve(
     arguments: &Arguments,
     node: watch::Receiver<Arc<Node>>,

@@ -15,10 +15,10 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-/// Interval of attempts after an error.
+/// Longest interval between an error and the next attempt.
 const RETRY: Duration = Duration::from_secs(10);
 
-/// Minimum pause after an error.
+/// Shortest interval between an error and the next attempt.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Keeps the limits of `containers` until the daemon ends.
@@ -64,7 +64,7 @@ pub(crate) async fn keep(containers: LimitedContainers, mut node: watch::Receive
     }
 }
 
-/// Watches the directories of the containers. Repeats this until no further container was recorded meanwhile.
+/// Watches the paths that change with `containers`. Starts again if the paths have changed meanwhile.
 fn armed(containers: &LimitedContainers) -> Watch {
     let mut paths = containers.watched();
     loop {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Observes the switches of the node's NICs ([`lldp`](mod@::lldp)), and sends each change as a signal. Does nothing
-//! while the configuration has no `lldp`.
+//! Observes the switches of the node's NICs ([`lldp`](mod@::lldp)), and sends each change as a signal. No switch is
+//! known while the configuration has no `lldp`.
 
 use crate::{
     conf::Lldp,
@@ -22,11 +22,11 @@ use tokio::{
     sync::{mpsc, watch},
 };
 
-/// Minimum interval between two readings. Many frames or changes would otherwise keep the daemon busy.
+/// Minimum time between an update of the table and the next update that frames or the file cause. Many frames or
+/// changes of the file would otherwise keep the daemon busy.
 const APART: Duration = Duration::from_secs(2);
 
-/// Interval between attempts to listen to all netdevs. An attempt also detects netdevs that disappeared without an
-/// event.
+/// Longest time between two updates of the table. An update also tries again to listen to all netdevs.
 const AGAIN: Duration = Duration::from_secs(30);
 
 enum Source {
@@ -105,7 +105,7 @@ impl Source {
         }
     }
 
-    /// Waits until the source has news. Returns at `earliest` or later.
+    /// Waits until frames arrive or the file changes. Returns at `earliest` or later.
     async fn ready(&mut self, earliest: Instant) {
         if let Self::Off = self {
             return std::future::pending().await;
@@ -172,7 +172,7 @@ impl FileSource {
     }
 }
 
-/// Reads the output of lldpd. Also returns the time when lldpd wrote it.
+/// Reads the file with the output of lldpd. Also returns the file's modification time.
 fn content(path: &Path) -> Result<(Vec<(String, Neighbour)>, SystemTime), String> {
     let text = state_file::read_linked(path).map_err(|error| error.to_string())?;
     let written = path.metadata().and_then(|it| it.modified());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Logs a lasting problem once, although each retry fails for the same reason.
 
-/// Last logged problem, until it ends.
+/// Last logged problem. `None`: the problem has ended.
 #[derive(Debug, Default)]
 pub(crate) struct LogOnce(Option<String>);
 

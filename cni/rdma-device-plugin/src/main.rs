@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The program: command line, log, and one runtime with one thread.
+//! The program: command line, log, and the daemon's runtime.
 
 use clap::Parser;
 use cni_protocol::{logging::line, state_file};

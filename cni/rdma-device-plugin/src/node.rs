@@ -10,7 +10,7 @@ use ::lldp::Switches;
 use rdma_netns::Inventory;
 use std::{collections::BTreeMap, sync::Arc};
 
-/// State of the node at one time. Tasks receive each new state by a `tokio::sync::watch::Receiver<Arc<Node>>`.
+/// State of the node at one time. Tasks receive the latest state by a `tokio::sync::watch::Receiver<Arc<Node>>`.
 #[derive(Clone, Debug)]
 pub struct Node {
     /// Configuration.
@@ -19,7 +19,7 @@ pub struct Node {
     pub inventory: Arc<Inventory>,
     /// Unhealthy devices.
     pub unhealthy: Unhealthy,
-    /// Offers.
+    /// Offers of the configured resources.
     pub offers: Vec<Offer>,
     /// Offer of the connection manager, for the fabric watch.
     pub manager: Option<Offer>,
@@ -40,7 +40,8 @@ impl Node {
             .find(|offer| offer.name.as_str() == resource)
     }
 
-    /// Returns the offers of device plugins. Leaves out offers of resources that are allocated by claims.
+    /// Returns the offers that the daemon advertises to kubelet. Leaves out resources that Kubernetes allocates by
+    /// claims.
     pub fn advertised(&self) -> impl Iterator<Item = &Offer> {
         self.offers
             .iter()
@@ -49,7 +50,7 @@ impl Node {
     }
 }
 
-/// Reason why the daemon must plan again. Any task can send a signal.
+/// Event for the daemon's loop. Any task can send a signal.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Signal {
     /// Configuration and hardware may have changed.

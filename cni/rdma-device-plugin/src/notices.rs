@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Warnings about a node on which pods start without a device or without RDMA netdevs. `--check-config` and the log
-//! print them among the remarks, and `/readyz` prints them after its answer. `doctor` derives the same warnings from
-//! the node's files.
+//! print them among the remarks, and `/readyz` prints them after its answer. `doctor` derives similar warnings from the
+//! node's files.
 
 use crate::{conf::Conf, offer::Offer};
 use ::erdma::driver;
@@ -35,7 +35,7 @@ fn unattached(conf: &Conf, offers: &[Offer]) -> Option<String> {
     })
 }
 
-/// Returns a warning if `/dev/infiniband/rdma_cm` is missing although an offered device could use it.
+/// Returns a warning if an offered device could use `/dev/infiniband/rdma_cm`, and this file is not in place.
 fn no_connection_manager(offers: &[Offer], inventory: &Inventory) -> Option<String> {
     let manager = inventory.connection_manager.as_ref();
     let mut devices = offers.iter().flat_map(|it| &it.devices);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon's functions that read RDMA ports. They read a directory tree instead of `/sys`. `integration/fuzz` runs
-//! them on hostile input.
+//! The daemon's readers of RDMA ports, applied to a directory tree instead of `/sys`. `integration/fuzz` runs them on
+//! hostile input.
 
 use crate::{
     health::{error_files, ports},
@@ -9,10 +9,10 @@ use crate::{
 use rdma_netns::DeviceAddress;
 use std::path::{Path, PathBuf};
 
-/// Content of the files of an RDMA device's ports.
+/// Content of the files of RDMA ports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortFiles {
-    /// Port states that change without an event, by file.
+    /// States of the ports of all RDMA devices that change without an event, by file.
     pub states: Vec<(PathBuf, String)>,
     /// Error counters, each with the value at which the counter stops.
     pub errors: Vec<(u64, u64)>,
@@ -20,8 +20,8 @@ pub struct PortFiles {
     pub metrics: Vec<Vec<(String, u64)>>,
 }
 
-/// Reads the port files of the RDMA device `rdma` at `address`, below `sysfs`. Of the error counters, reads only those
-/// with a name in `named`.
+/// Reads below `sysfs` the port states of all RDMA devices, and the counters of `rdma`, the RDMA device at `address`.
+/// Of the error counters, reads only those with a name in `named`.
 pub fn port_files(sysfs: &Path, address: DeviceAddress, rdma: &str, named: &[String]) -> PortFiles {
     let errors = error_files::read(sysfs, &vec![(address, rdma.to_owned())], named);
     let metrics = counters::read(sysfs, rdma).into_iter().map(|port| {

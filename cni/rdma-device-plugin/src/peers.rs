@@ -34,8 +34,7 @@ const SUFFIX: &str = ".daemon";
 /// file was closed, and then releases the file's lock (`__fput` in `fs/file_table.c`).
 const AFTER_AN_EVENT: Duration = Duration::from_millis(100);
 
-/// Intervals between attempts to lock. The daemon uses the short interval at first, and the long interval while another
-/// process keeps the lock.
+/// Intervals between attempts to lock. The daemon uses the short interval for about 5 s, and then the long interval.
 const TRIES: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(1)];
 
 /// Role of a daemon among the daemons of its node.
@@ -48,7 +47,7 @@ pub struct Role {
 }
 
 impl Role {
-    /// Role of a daemon that other daemons cannot detect.
+    /// Role of a daemon that detects no other daemon.
     pub const ALONE: Self = Self {
         leads: true,
         is_alone: true,
@@ -102,7 +101,7 @@ impl Presence {
     /// Announces this daemon to other daemons with the same state directory.
     ///
     /// # Errors
-    /// The directory is not writable.
+    /// The directory or the daemon's file cannot be made or locked.
     pub fn announce(state_dir: &Path) -> io::Result<Self> {
         let directory = make(state_dir)?;
         let name = format!(
@@ -162,7 +161,7 @@ impl Presence {
         }
     }
 
-    /// Returns the unique name of this daemon on the node. The name has eight hexadecimal digits.
+    /// Returns the random name of this daemon, which has eight hexadecimal digits.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -214,7 +213,7 @@ pub struct Lead {
 }
 
 impl Lead {
-    /// Waits until the earlier leader has released the lock.
+    /// Locks leadership. Waits while another process has the lock.
     ///
     /// # Errors
     /// The file cannot be made or locked.
@@ -293,7 +292,7 @@ mod tests {
         following.abort();
     }
 
-    /// A daemon is killed before other daemons can detect it. The next daemon removes its files.
+    /// The next daemon removes the file of a killed daemon, also if this daemon was killed while it started.
     #[test]
     fn files_of_a_killed_daemon_are_removed() {
         let state = tempfile::tempdir().expect("a directory");

@@ -123,7 +123,7 @@ pub fn missing(arguments: &Arguments, conf: &Conf) -> Vec<String> {
     })
 }
 
-/// Returns one sentence for each missing capability or mount. The sentence names the effect. Returns an empty list if
+/// Returns one sentence for each missing capability or mount, with the effect of its absence. Returns an empty list if
 /// nothing is missing.
 pub fn report(places: &Paths) -> Vec<String> {
     let mut missing = match fs::read_to_string("/proc/thread-self/status") {
@@ -241,7 +241,7 @@ fn directory(path: &Path) -> Result<(), String> {
     }
 }
 
-/// Checks that the directory at `path` is writable, or that a missing directory can be made.
+/// Checks that the directory at `path` is writable, or that its parent is writable if `path` does not exist.
 fn writable(path: &Path) -> Result<(), String> {
     let present = path.ancestors().find(|it| it.exists()).unwrap_or(path);
     let is_child = present.parent().is_some() && path.parent() == Some(present);
@@ -265,7 +265,7 @@ fn absent(path: &Path, error: &io::Error) -> String {
 /// any netdev with a device, such as a virtio or USB NIC. Such a netdev proves the host's namespace.
 ///
 /// Without such a netdev, the check reads the PCI functions. A function has an empty directory `net` if all its netdevs
-/// are in other namespaces. The check fails if `net` is empty for all functions.
+/// are in other namespaces. The check fails if functions have a directory `net`, and all these directories are empty.
 fn host_namespace(sysfs: &Path) -> Result<(), String> {
     let here = fs::read_dir(sysfs.join("class/net"));
     let mut here = here.into_iter().flatten().flatten();
@@ -291,7 +291,7 @@ fn host_namespace(sysfs: &Path) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    /// Makes all required directories below `root`.
+    /// Makes all required directories below `root`, and returns their paths.
     fn places(root: &Path) -> Paths {
         for directory in [
             "kubelet/device-plugins",

@@ -17,7 +17,7 @@ pub struct Publisher {
     /// Directory of device information; `None`: the daemon writes none.
     device_info: Option<PathBuf>,
     hardware: Hardware,
-    /// Last failure for each kind of file. The daemon logs a failure once.
+    /// Last failure for each kind of file, which the daemon does not log again.
     reported: [Option<String>; 4],
 }
 
@@ -37,7 +37,7 @@ impl Publisher {
     /// Writes changed files, and logs failures. Returns true if all files are up to date.
     pub async fn publish(&mut self, node: Arc<Node>) -> bool {
         let here = self.clone();
-        // on another thread: `rdma-cni` may have locked the CDI file for a moment, while it moves a device
+        // write on another thread, because `rdma-cni` may have locked the CDI file while it moves a device
         let written = tokio::task::spawn_blocking(move || {
             let written = [
                 here.resources(&node),
@@ -90,7 +90,7 @@ impl Publisher {
         if !self.has_entries(node) {
             return Ok(());
         }
-        // read device numbers while the file is locked; if this read fails, use the last known numbers
+        // read the device numbers while the file is locked. If this fails, use the last known numbers.
         let written = self.entries().write(|| match self.hardware.presence() {
             Ok(now) => offer::cdi_entries(&node.offers, &now),
             Err(error) => {

@@ -13,7 +13,7 @@ pub struct Signals {
     hangup: Signal,
 }
 
-/// Request that a signal makes.
+/// Meaning of a received signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
     /// SIGTERM or SIGINT.

@@ -29,7 +29,7 @@ pub struct Watch {
     /// Event stream. `None`: the kernel had no inotify instance left.
     events: Option<EventStream<[u8; BUFFER]>>,
     paths: Vec<PathBuf>,
-    /// True if the log already has the line that a path has no events.
+    /// True if a path has no events, which the log already reports.
     lacks_events: bool,
 }
 
@@ -181,7 +181,7 @@ mod tests {
         for _ in 0..3 {
             fs::create_dir_all(&directory).expect("made");
             assert!(heard(&mut watch).await, "the directory was made");
-            // read all events that the creation of the file caused
+            // read the further events of the made directory
             while tokio::time::timeout(Duration::from_millis(50), watch.changed())
                 .await
                 .is_ok()
@@ -197,8 +197,7 @@ mod tests {
         }
     }
 
-    /// Many events together are reported as one change. A program causes many events if it writes the files of a
-    /// directory repeatedly.
+    /// [`Watch`] reports many events as few changes.
     #[tokio::test(flavor = "current_thread")]
     async fn simultaneous_events_are_one_change() {
         let directory = tempfile::tempdir().expect("a directory");
