@@ -37,11 +37,11 @@ impl Chain {
         }
     }
 
-    /// Removes the network's own directory if the daemon made it for `file`. Keeps the directory if it contains files
-    /// of other programs, is a mount point, or is no directory any more.
+    /// Removes the network's own directory if the daemon made it for `file`. Keeps the directory if it contains other
+    /// files, is a mount point, or is no directory any more.
     ///
     /// # Errors
-    /// The directory is empty and cannot be removed.
+    /// The directory cannot be removed for another reason.
     pub(super) fn leave(&self, file: &str, placing: &Placing) -> Result<(), FileError> {
         let path = self.conf.conf_dir.join(file);
         let (true, Some(directory)) = (placing.made_directory, path.parent()) else {
@@ -79,8 +79,9 @@ impl Chain {
     }
 
     /// Records and makes one change. `directory` is the content from which the change was planned, and `actual` is the
-    /// content on disk. `entry` is the entry to insert. The inner value is the replaced file, if another program may
-    /// still write to it. The outer value is `None` if another program has changed the file since the daemon read it.
+    /// content that the daemon read from the disk. `entry` is the entry to insert. The inner value is the replaced
+    /// file, if another program may still write to it. The outer value is `None` if another program has changed the
+    /// file since the daemon read it.
     pub(super) fn carry_out<'a>(
         &self,
         change: &Change,
@@ -98,7 +99,7 @@ impl Chain {
             Change::Remove { file } => {
                 file::remove(&dir.join(file))?;
                 if let Some(was) = record.lists.remove(file) {
-                    // ignore an error: `uninstall` retries the removal
+                    // ignore an error: in `uninstall`, `give_back` retries the removal
                     let _ = self.leave(file, &was);
                 }
                 record.write(&self.state_dir)?;
@@ -125,7 +126,8 @@ impl Chain {
                         false => None,
                     };
                     record.put(file, entry, before);
-                    // if only the stamp differs from the record on disk, write the list first: starting pods need it
+                    // if only the stamp differs from the record on disk, write the list first, because starting pods
+                    // need the list
                     if !record.is_known(&self.state_dir) {
                         record.write(&self.state_dir)?;
                     }

@@ -2,8 +2,8 @@
 //! Replaces a file atomically: readers see either the old text or the new text. The daemon makes the new file in the
 //! same directory, under a name that no runtime reads, and then renames it.
 //!
-//! containerd reads its configuration again when a file in the directory is written or renamed *away from a name*. It
-//! does not react when a file appears (`cni_conf_syncer.go`). The rename within the directory therefore makes
+//! containerd reads its configuration again when a file in the directory is written, removed or renamed *away from a
+//! name*. It does not react when a file appears (`cni_conf_syncer.go`). The rename within the directory therefore makes
 //! containerd read its configuration again.
 
 use conflist::{Directory, Picked};
@@ -48,7 +48,7 @@ impl Held {
     }
 
     /// Returns the text that a program wrote to the replaced file after the replacement. Returns `None` if no program
-    /// has written a complete text, or if the new file is no longer in place.
+    /// has written a complete text, or if the present file does not have the text of the new file.
     pub(crate) fn written_since(&mut self, directory: &Directory) -> Option<String> {
         let size = self.file.metadata().ok()?.len();
         let mut text = vec![0; usize::try_from(size).ok()?];
@@ -157,7 +157,7 @@ pub(crate) fn replace(
         })))
     };
     let replaced = match replaced() {
-        // another program has removed the file, or is still writing it
+        // another program has removed the file
         Err(error) if is_passing(&error) => Ok(None),
         other => other,
     };

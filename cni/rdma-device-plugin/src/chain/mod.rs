@@ -46,19 +46,21 @@ pub struct Chain {
     pub conf: Conf,
     /// Directory of the record.
     pub state_dir: PathBuf,
-    /// Directory of libcni's cache of pods' networks. From the cache the daemon finds pods whose network was made
-    /// without `rdma-cni`. `None` in `install` and `uninstall`, which do not use the cache.
+    /// Directory of libcni's cache of pods' networks. With the placement `auto`, the daemon moves the entry to the
+    /// network's own directory only if this cache exists. `None` in `install` and `uninstall`, which do not check the
+    /// cache.
     pub cni_cache: Option<PathBuf>,
-    /// True if a turn adds `rdma-cni` for the first time only while `rdma-cni` can reach kubelet.
+    /// True if a turn must not add `rdma-cni` for the first time while `rdma-cni` needs kubelet's socket and the socket
+    /// is missing.
     pub needs_kubelet: bool,
 }
 
-/// Result of a turn: a reading of the directory, and the changes that add `rdma-cni` where it is missing.
+/// Result of a turn, which reads the directory and adds `rdma-cni` where it is missing.
 #[derive(Debug, Default)]
 pub struct Turn {
     /// Status after the turn.
     pub status: ChainStatus,
-    /// Obstacle that prevents `rdma-cni` from being added.
+    /// Obstacle to adding `rdma-cni`.
     pub obstacle: Option<Obstacle>,
     /// Names of the files that the turn wrote or removed.
     pub changed: Vec<String>,
@@ -104,11 +106,11 @@ impl Chain {
         }
     }
 
-    /// Runs one turn: adds `rdma-cni` to the chain if it is missing.
+    /// Runs one turn: adds `rdma-cni` to the chain if it is missing, and updates its entry.
     ///
     /// - `held` are files that earlier turns replaced. If another program has written to such a file since, the turn
-    ///   writes its text to the present file.
-    /// - `claim` selects the entry. A new claim selects this daemon's entry.
+    ///   copies the written text to the present file.
+    /// - `claim` selects the entry. A new claim selects the entry of this process's configuration.
     /// - `blocker` returns the reason why the turn must not add `rdma-cni`. The turn calls `blocker` only if the record
     ///   has no list. A blocker never removes an existing entry, because DEL of pods with devices needs the entry.
     ///
@@ -225,7 +227,7 @@ impl Chain {
         file::announced(dir)?;
         claim.made(entry, &record);
         turn.status = self.status_in(&self.read()?);
-        // without an obstacle, keep the status: a change that failed in this turn succeeds in the next one
+        // without an obstacle, keep the status: the next turn retries a change that failed in this turn
         if let Some(obstacle) = &plan.obstacle {
             // the runtime may use a list with `rdma-cni` in spite of the obstacle
             let is_called = matches!(turn.status, ChainStatus::Called(_));
@@ -237,9 +239,9 @@ impl Chain {
         Ok(turn)
     }
 
-    /// Removes `rdma-cni` from the lists if its program is missing: ADD would fail for every pod of the node. The lists
-    /// stay in the record, and a later turn adds the plugin again when the program exists again. Returns the files that
-    /// were written or removed.
+    /// Removes `rdma-cni` from the lists if its program is missing, because ADD would fail for every pod of the
+    /// network. The lists stay in the record, and a later turn adds the plugin again when the program exists again.
+    /// Returns the files that were written or removed.
     ///
     /// # Errors
     /// The directory, one of its files or the record cannot be read or written.
@@ -285,8 +287,8 @@ impl Chain {
         }
     }
 
-    /// Returns true if the directory contains none of the record's lists. The configured directory is then probably not
-    /// the directory of the installation.
+    /// Returns true if the record has lists and the directory contains none of them. The configured directory is then
+    /// probably not the directory of the installation.
     ///
     /// A list counts as recorded if it has the network of a recorded file, because a turn removes a file in the
     /// network's own directory before it updates the record.
@@ -309,8 +311,8 @@ impl Chain {
         Ok(lists.peek().is_some() && !lists.any(is_there))
     }
 
-    /// Removes `rdma-cni` from the chain. The caller holds the record's lock. Returns the changed files, and the reason
-    /// for each file that could not be changed.
+    /// Removes `rdma-cni` from the chain. The caller holds the record's lock. Returns the changed files, and the
+    /// obstacles.
     ///
     /// # Errors
     /// The directory, one of its files or the record cannot be read or written.

@@ -4,7 +4,7 @@
 //!
 //! - After a turn that changed a file, another turn follows soon, because another program may have written at the same
 //!   time.
-//! - The reconciler reads a half-written file again until the file is complete.
+//! - The reconciler reads a half-written file again without an event, for up to 5 s.
 //! - If a program removes `rdma-cni` repeatedly, the interval between turns grows to at most 250 ms.
 
 use super::{
@@ -35,7 +35,7 @@ const TOGETHER: Duration = Duration::from_millis(20);
 /// Delay before the next turn if a file is incomplete, if another program may still write to a replaced file, or if the
 /// program of `rdma-cni` is missing.
 const SOON: Duration = Duration::from_millis(200);
-/// Longest interval between two turns while the files change.
+/// Longest delay between an event and the next turn.
 const SLOWEST: Duration = Duration::from_millis(250);
 /// Period in which the reconciler counts the files that its turns changed.
 const LATELY: Duration = Duration::from_secs(10);
@@ -44,8 +44,7 @@ const LATELY: Duration = Duration::from_secs(10);
 const DISPUTE: usize = 10;
 /// Time for which the reconciler rereads a broken file without an event. A program may still be writing the file.
 const UNFINISHED: Duration = Duration::from_secs(5);
-/// Interval of turns while an obstacle exists. The end of some obstacles, such as a new address of a NIC, causes no
-/// event.
+/// Interval of turns while an obstacle exists whose end causes no event, such as a NIC without an address.
 const HINDERED: Duration = Duration::from_secs(2);
 /// Time for which the program of `rdma-cni` may be missing before the reconciler removes the entry from the lists. An
 /// installation that replaces the program removes it for a moment.
@@ -102,7 +101,7 @@ impl Reconciler {
         }
     }
 
-    /// Runs until the daemon ends.
+    /// Runs until the sender of `node` is dropped.
     pub async fn run(mut self) {
         loop {
             let conf = self.node.borrow_and_update().conf.chain.clone();
@@ -143,8 +142,8 @@ impl Reconciler {
         }
     }
 
-    /// Waits while the configuration has no chain. Reports the entries that an earlier daemon left in the lists.
-    /// Returns false when the daemon ends.
+    /// Waits while the configuration has no chain. Reports the entries that are still in the lists. Returns false when
+    /// the sender of `node` is dropped.
     async fn off(&mut self) -> bool {
         let mut watch = Watch::new(vec![record::path(&self.state_dir)]);
         loop {
@@ -169,8 +168,8 @@ impl Reconciler {
         }
     }
 
-    /// Returns the paths to watch: the record, and the directories of lists, of plugins and of `evidence`, and the
-    /// networks' own directories.
+    /// Returns the paths to watch: the record, the directories of lists, plugins and evidence, and the networks' own
+    /// directories.
     fn paths(&self, chain: &Chain) -> Vec<PathBuf> {
         let record = Record::read(&self.state_dir).ok().flatten();
         let record = record.unwrap_or_default();
@@ -181,7 +180,8 @@ impl Reconciler {
         paths
     }
 
-    /// Waits until the chain's configuration differs from `present`. Returns false when the daemon ends.
+    /// Waits until the chain's configuration differs from `present`. Returns false when the sender of `node` is
+    /// dropped.
     async fn is_other(&mut self, present: Option<&Chain>) -> bool {
         let present = present.map(|chain| &chain.conf);
         let other = self
@@ -285,7 +285,8 @@ impl Reconciler {
         since.is_some_and(|since| now.duration_since(since) < UNFINISHED)
     }
 
-    /// Stores `claim`, the selected entry, for the next turn. Logs once if another process wrote this entry.
+    /// Stores `claim`, the selected entry, for the next turn. Logs a warning when the selected entry becomes another
+    /// process's.
     fn keeps(&mut self, chain: &Chain, claim: Claim) {
         let own = &chain.conf.entry;
         if claim.is_anothers(own) && !self.claimed_by_another {

@@ -26,7 +26,7 @@ use std::{
 /// Format of the record. A reader refuses a record with a higher format.
 const FORMAT: u32 = 2;
 
-/// Default directory of CNI plugins of container runtimes.
+/// Default plugin directory of container runtimes.
 pub const BIN_DIR: &str = "/opt/cni/bin";
 
 const LOCK: &str = "install.lock";
@@ -51,11 +51,11 @@ pub struct Record {
     /// Installed plugins by name.
     #[serde(default)]
     pub binaries: BTreeMap<String, Binary>,
-    /// Lists that `rdma-cni` was added to, by file name.
+    /// Files to which this project added `rdma-cni` or a detection entry, by file name.
     #[serde(default)]
     pub lists: BTreeMap<String, Placing>,
-    /// True from the moment when `uninstall` begins to remove `rdma-cni` from the lists until it has removed the
-    /// binaries. The daemon then does not add the plugin again. Only `install` does.
+    /// True once `uninstall` begins to remove `rdma-cni` from the lists. The daemon then does not add the plugin again.
+    /// Only `install` does.
     #[serde(default, skip_serializing_if = "is_false")]
     pub withdrawn: bool,
 }
@@ -115,7 +115,7 @@ pub struct Binary {
 }
 
 impl Binary {
-    /// Returns true if the content with this hash is from an installation of this project.
+    /// Returns true if this project installed the content with this hash last, or before that.
     pub fn is_ours(&self, sha256: &str) -> bool {
         self.sha256 == sha256 || self.before.as_deref() == Some(sha256)
     }
@@ -168,7 +168,7 @@ impl Record {
         parse_record(text, path, FORMAT)
     }
 
-    /// Removes temporary copies beside the lists of `conf_dir`, which a killed process left. No runtime reads such
+    /// Removes the temporary copies of the lists in `conf_dir`, which a killed process left. No runtime reads such
     /// copies. The caller holds the record's lock.
     ///
     /// # Errors

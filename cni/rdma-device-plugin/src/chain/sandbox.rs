@@ -17,9 +17,10 @@ use std::{collections::HashMap, fs, io, path::Path, time::SystemTime};
 /// Origin of a pod's network: the list by which the runtime made it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Made {
-    /// Unknown: the pod has the host's network, or the runtime keeps its cache in another directory.
+    /// Unknown: the cache has no file of the pod. For example, the pod has the host's network, or the runtime has its
+    /// cache in another directory.
     Unknown,
-    /// The runtime made the network by a list with `rdma-cni`, or `rdma-cni` has a record of the network.
+    /// The runtime made a network of the sandbox by a list with `rdma-cni`, or `rdma-cni` has a record of the sandbox.
     WithUs,
     /// The runtime made the network twice: by a list with `rdma-cni` and by a list without it. This happens if
     /// containerd's `max_conf_num` is not 1: containerd then uses the file of a single plugin, and also the list that
@@ -28,7 +29,7 @@ pub enum Made {
         /// Name of both networks.
         network: String,
     },
-    /// The runtime made the network by a list without `rdma-cni`.
+    /// The runtime made all networks of the sandbox by lists without `rdma-cni`.
     WithoutUs {
         /// Name of the network.
         network: String,
@@ -141,7 +142,7 @@ pub fn cached_network(text: &[u8], (namespace, pod): (&str, &str)) -> Option<Cac
     })
 }
 
-/// Returns the UIDs of all pods that have a network in libcni's cache. The runtime passes the UIDs to plugins; kubelet
+/// Returns the UIDs of all pods that have a network in libcni's cache. The runtime passes the UIDs to plugins. Kubelet
 /// does not report them. If two pods have the same name, returns the UID of the later pod.
 pub fn uids(cache: &Path) -> HashMap<PodName, String> {
     let files = fs::read_dir(cache).into_iter().flatten().flatten();
@@ -165,8 +166,8 @@ pub fn uid(text: &[u8]) -> Option<(PodName, String)> {
     Some((pod, cached.arg("K8S_POD_UID")?.to_owned()))
 }
 
-/// Returns true if `rdma-cni` has a record of the container on any network. This finds networks of Multus: libcni's
-/// cache does not contain its delegates' lists.
+/// Returns true if `rdma-cni` has a record of the container on any network. This finds networks of Multus, because
+/// libcni's cache does not contain the lists of Multus' delegates.
 fn is_recorded(attachments: &Path, container: &str) -> bool {
     let entries = |path: &Path| fs::read_dir(path).into_iter().flatten().flatten();
     let mut records = entries(attachments).flat_map(|it| entries(&it.path()));
@@ -198,7 +199,8 @@ mod tests {
             }
         }
 
-        /// Adds libcni's file for an ADD of `plugins` in the sandbox `container`. The file's mtime is `second`.
+        /// Adds libcni's file for an ADD of `plugins` in the sandbox `container`. The file's mtime is `second`, in
+        /// seconds since 1970.
         fn add(&self, pod: &str, container: &str, network: &str, plugins: &[&str], second: u64) {
             self.add_to(pod, container, (network, "eth0"), plugins, second);
         }
@@ -270,8 +272,8 @@ mod tests {
         assert_eq!(node.made("a"), without("cbr0"));
     }
 
-    /// go-cni gives each of `max_conf_num` networks its own interface, and libcni caches both interfaces under the
-    /// network's name.
+    /// go-cni gives each of `max_conf_num` networks its own interface. libcni caches each interface under the network's
+    /// name.
     #[test]
     fn a_network_that_was_made_twice_is_reported() {
         let node = Node::new();

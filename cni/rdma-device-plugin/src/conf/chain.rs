@@ -70,7 +70,7 @@ pub struct Chain {
     pub conf_dir: PathBuf,
     /// Container runtime, and its rule for choosing a network.
     pub runtime: Runtime,
-    /// Place where the daemon writes the entry.
+    /// Place where the daemon writes the entry of `rdma-cni`.
     pub placement: Placement,
     /// True if `plugin` has the field `resources`, which names the resources that `rdma-cni` attaches.
     pub names_resources: bool,
@@ -107,7 +107,7 @@ impl Chain {
         self
     }
 
-    /// Adds the resources `names` of the file to the entry. Adds no name if `plugin` names the devices or resources to
+    /// Adds `names`, the configured resources, to the entry. Adds no name if `plugin` names the devices or resources to
     /// attach, if the runtime passes the device (`deviceID`), or if `rdma-cni` attaches all `names` by default.
     pub(super) fn attaching<'a>(mut self, names: impl Iterator<Item = &'a ResourceName>) -> Self {
         let names: Vec<&str> = names.map(ResourceName::as_str).collect();
@@ -271,7 +271,7 @@ fn named(network: Option<String>, default: &str) -> Runtime {
     Runtime::Named { network }
 }
 
-/// Parses the entry by the code of `rdma-cni`: a wrong value would make ADD fail for every pod of the node.
+/// Parses the entry by the code of `rdma-cni`, because a wrong value would make ADD fail for every pod of the network.
 fn parsed(entry: &Entry) -> Result<network_conf::Conf, String> {
     let conf = network_conf::Conf::parse(whole(entry)).map_err(|error| error.to_string())?;
     conf.smc.check_ueid().map_err(|error| error.to_string())?;

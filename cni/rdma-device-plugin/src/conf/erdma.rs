@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Configuration of eRDMA NICs: the section `erdma` of the daemon's own format, and flags named like the eRDMA agent's
-//! flags, which override the section.
+//! Configuration of eRDMA NICs, from the section `erdma` of the daemon's own format. [`Flags`](super::Flags) override
+//! it.
 
 use super::{
     Allocate, Ids, NIC_IDS, ResourceConf, ResourceName, Selector,
@@ -23,7 +23,7 @@ pub struct Erdma {
     pub devices: Vec<Selector>,
     /// Driver mode that the configuration requires. `None`: any mode.
     pub prefer_driver: Option<DriverMode>,
-    /// Value of `reloadDriver`: true if the daemon may reload the module to change the mode.
+    /// Value of `reloadDriver`: true if the daemon may load or reload the driver to change the mode.
     pub reload_driver: bool,
     /// Value of `exposedLocalERIs`: the NICs that the daemon uses, by instance. Empty: all NICs.
     pub exposed: Vec<Exposed>,
@@ -101,7 +101,7 @@ impl Erdma {
         self.origin != Origin::Foreign && self.prefer_driver.is_some() && self.reload_driver
     }
 
-    /// Returns the default resource, for a configuration without `resources`.
+    /// Returns the resource for a configuration without `resources`.
     pub(super) fn resource(&self, name: ResourceName) -> ResourceConf {
         let ids = Ids::PerNic {
             count: NIC_IDS,

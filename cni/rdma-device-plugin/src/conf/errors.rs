@@ -61,7 +61,7 @@ pub(super) fn is_name(name: &str) -> bool {
     (1..=LONGEST_NAME).contains(&name.len()) && name.bytes().all(inner)
 }
 
-/// Parses `60s`, `5m` or `1h`.
+/// Parses a period such as `60s`, `5m` or `1h`. Returns `None` for a period outside [`PER`].
 fn period(value: &Value) -> Option<Duration> {
     let text = value.as_str()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;

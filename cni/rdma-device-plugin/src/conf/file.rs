@@ -22,7 +22,7 @@ impl Conf {
         Ok(parsed)
     }
 
-    /// Reads the file.
+    /// Reads and parses the file.
     pub fn read(file: &Path) -> Result<Parsed> {
         Self::parse(&text_of(file)?, file)
     }

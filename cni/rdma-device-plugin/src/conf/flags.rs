@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Flags of the eRDMA agent (`cmd/agent/main.go` of alibabacloud-erdma-controller). A flag overrides the configuration
-//! file. The daemon logs each overridden value.
+//! file. A remark names the flag if the file sets another value.
 
 use super::{
     Allocate, Conf, Erdma, Ids, Parsed, ResourceName,
@@ -63,7 +63,7 @@ fn exposed(text: &str) -> Result<Patterns, String> {
     patterns.collect::<Result<_, _>>().map(Patterns)
 }
 
-/// Parses an MTU. Zero means the eRDMA agent's default.
+/// Parses an MTU. Zero means the default of [`BringUp`].
 fn mtu(text: &str) -> Result<u32, String> {
     match text.parse() {
         Ok(0) => Ok(BringUp::default().mtu),
@@ -82,7 +82,7 @@ impl Flags {
         *self != Self::default()
     }
 
-    /// Returns the configuration of these flags without a configuration file.
+    /// Returns the default configuration without a file, before [`apply`](Self::apply) applies the flags.
     pub(super) fn alone(&self) -> Parsed {
         let erdma = Erdma::default();
         // `ok` hides no error: a test checks that the name is valid
@@ -151,8 +151,8 @@ impl Flags {
         }
     }
 
-    /// Returns true if a container gets all NICs. `--allocate-all-devices` decides this. Without this flag, a container
-    /// gets all NICs that `--exposed-local-eris` names, as in the eRDMA agent. Without both flags, returns `None`.
+    /// Returns true if a container gets all NICs: by `--allocate-all-devices`, or without this flag if
+    /// `--exposed-local-eris` has patterns, as in the eRDMA agent. Returns `None` if neither flag decides.
     fn allocates_all(&self) -> Option<bool> {
         let named = self.exposed_local_eris.as_ref();
         let together = named.filter(|patterns| !patterns.0.is_empty());

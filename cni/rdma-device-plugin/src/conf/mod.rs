@@ -146,7 +146,7 @@ pub struct ResourceConf {
     pub bonds: bool,
     /// True if the daemon reports the NUMA nodes of the ids to kubelet.
     pub topology: bool,
-    /// Number of devices that the resource must have; `None`: any number.
+    /// Number of healthy devices that the resource must have; `None`: any number.
     pub require: Option<Require>,
 }
 
@@ -217,7 +217,7 @@ pub enum Ids {
 pub enum Allocate {
     /// All devices of the resource.
     All,
-    /// The one device of the id, whose NUMA node kubelet knows.
+    /// The one device of the id.
     Numa,
 }
 

@@ -90,7 +90,7 @@ pub(crate) fn is_name(name: &str) -> bool {
     name.len() <= LONGEST_NAME && is_made_of_them
 }
 
-/// Returns true if `label` is a label of a domain name by RFC 1123.
+/// Returns true if `label` can be a part of a DNS subdomain in Kubernetes (`dns1123LabelFmt`).
 pub(crate) fn is_label(label: &str) -> bool {
     let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     !label.is_empty()

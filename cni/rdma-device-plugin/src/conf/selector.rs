@@ -25,8 +25,7 @@ pub struct Selector {
     pub vendor: Vec<Text>,
     /// PCI device ids.
     pub device: Vec<Text>,
-    /// Link types of the netdev. If the device has no netdev: link types of the RDMA device's ports, or otherwise of
-    /// the physical function.
+    /// Link types of the netdev. Without a netdev: of the RDMA device's ports, or else of the physical function.
     pub link_type: Vec<LinkType>,
     /// Netdevs of the physical function. A device that is neither a virtual function nor a sub-function is its own
     /// physical function.
@@ -73,7 +72,7 @@ enum How {
 }
 
 impl Selector {
-    /// Returns true if the selector restricts nothing.
+    /// Returns true if the selector has no patterns.
     pub(super) fn selects_all(&self) -> bool {
         let empty = Self {
             place: self.place.clone(),

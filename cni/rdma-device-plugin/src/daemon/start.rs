@@ -46,7 +46,7 @@ impl Daemon {
     /// daemon remains registered with kubelet.
     ///
     /// # Errors
-    /// The configuration is wrong, sysfs is missing, or the probe socket cannot be made.
+    /// The configuration has an error, sysfs cannot be read, or the probe socket cannot be made.
     pub async fn start(arguments: Arguments, metrics: Metrics) -> Result<Self> {
         let hardware = Hardware::new(&arguments.sysfs, &arguments.dev);
         let hardware = hardware.with_procfs(&arguments.procfs);
@@ -154,8 +154,8 @@ impl Daemon {
     }
 }
 
-/// Returns the switches that an earlier daemon learned by LLDP. Returns no switches if the configuration has no `lldp`
-/// or they cannot be read.
+/// Returns the switches that an earlier daemon learned by LLDP. Returns no switches if the configuration has no `lldp`,
+/// or if the file with the switches cannot be read.
 fn switches(state_dir: &Path, conf: &Conf) -> Switches {
     let read = conf.lldp.as_ref().map(|_| Switches::read(state_dir));
     let read = read.unwrap_or_else(|| Ok(Switches::default()));

@@ -65,7 +65,8 @@ impl FormerIds {
         self.registered.clone()
     }
 
-    /// Makes kubelet drop the ids of ended pods. Returns true if a pod still has ids.
+    /// Makes kubelet drop the ids of ended pods. Returns true if a pod still has ids of a resource that is now
+    /// allocated by claims.
     ///
     /// # Errors
     /// Kubelet is absent, or does not answer.

@@ -70,8 +70,8 @@ impl DraResourceHealth for Health {
     }
 }
 
-/// [`Health`] as the gRPC service `v1alpha1.DRAResourceHealth`, which kubelet up to 1.36 calls. Both versions have the
-/// same messages (`k8s.io/kubelet/pkg/apis/dra-health`).
+/// [`Health`] as the gRPC service `v1alpha1.DRAResourceHealth`, which kubelet up to 1.36 calls. Its messages are those
+/// of `v1` (`k8s.io/kubelet/pkg/apis/dra-health`).
 #[derive(Clone, Debug)]
 pub struct HealthV1Alpha1(pub DraResourceHealthServer<Health>);
 

@@ -12,9 +12,9 @@
 //! | [`former_ids`] | makes kubelet drop ids that the device plugin allocated to ended pods |
 //! | [`renumber`] | updates prepared claims when devices get other numbers, disappear or come back |
 //! | [`reporter`] | reports the networks of claims to the API server: a task of the leader |
-//! | [`health`] | reports the health of pods' devices to kubelet |
+//! | [`health`] | reports the health of devices to kubelet |
 //!
-//! The crate `dra` contains the decisions, which need no I/O.
+//! The crate `dra` contains the decisions, and the records of claims.
 
 pub mod former_ids;
 pub mod health;
@@ -34,8 +34,8 @@ use crate::{
 };
 use std::io;
 
-/// Starts the DRA driver. Dropping the result ends it. Returns `None` if the configuration has no section `dra`.
-/// Removes the sockets of killed daemons, if `presence` shows which daemons run.
+/// Starts the DRA driver. Dropping the returned future ends it. Returns `None` if the configuration has no section
+/// `dra`. Removes the sockets of killed daemons, if `presence` is given.
 ///
 /// # Errors
 /// A socket cannot be made.

@@ -99,8 +99,8 @@ impl Netdevs {
             ..known.clone()
         };
         if device.parent.is_some() && ![&nic.netdev, &nic.bond].contains(&&device.parent) {
-            // leave out the NIC's addresses: pods' addresses depend on the parent, a VLAN, whose addresses are unknown
-            // here
+            // leave out the NIC's addresses: pods' addresses depend on the parent netdev, such as a VLAN, whose
+            // addresses are unknown here
             (nic.ipv6_prefix, nic.ipv6_address, nic.ipv4_address) = (None, None, None);
         }
         nic

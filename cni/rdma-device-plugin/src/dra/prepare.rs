@@ -101,7 +101,7 @@ impl Preparer {
             }
             false => false,
         };
-        // all allocation results of a claim have the same parameters
+        // all allocation results of a claim have the same parameters, except `rails`
         let parameters = allocated.results[0].parameters.attachment.clone();
         let is_shared = devices.iter().any(|it| it.sharing == Sharing::Shared);
         let moves = awaits_network && devices.iter().any(|it| it.sharing == Sharing::Exclusive);
@@ -161,8 +161,8 @@ impl Preparer {
     }
 
     /// Returns the record of a claim that was already prepared. If `rdma-cni` does not attach the claim's devices and
-    /// the node was rebooted, the device numbers in the record are outdated. Then waits until `end` for the present
-    /// numbers.
+    /// the node was rebooted, the device numbers in the record are outdated. This function then waits until `end` for
+    /// the present numbers.
     async fn again(&self, claim: &ClaimName, end: Instant) -> Result<Option<Record>> {
         let mut node = self.node.clone();
         loop {
@@ -204,7 +204,7 @@ impl Preparer {
         done.map_err(|error| anyhow!("cannot access the record of claim {claim}: {error}"))
     }
 
-    /// Finds the allocated devices. Waits for absent devices.
+    /// Finds the allocated devices. Waits for absent devices until `end`.
     async fn devices(
         &self,
         claim: &ClaimName,
@@ -241,7 +241,7 @@ impl Preparer {
 }
 
 /// Waits for the next observation of the devices of `claim`. `why` names the missing device. Returns `why` as the error
-/// at `end`.
+/// if the next observation would be after `end`.
 async fn next_observation(
     claim: &ClaimName,
     node: &mut watch::Receiver<Arc<Node>>,
@@ -259,8 +259,8 @@ async fn next_observation(
     Ok(())
 }
 
-/// Finds the devices of `allocated` on `node`. `inventory` is the hardware of the node. The error names the missing
-/// device.
+/// Finds the devices of `allocated` on `node`. `inventory` is the hardware of the node. The error describes the
+/// problem, such as a missing device.
 fn prepared(
     allocated: &Claim,
     node: &Node,
@@ -297,7 +297,7 @@ fn prepared(
         if requests.iter().any(|it| it.name == result.request) {
             continue;
         }
-        // the environment variables describe all devices of the request
+        // the environment variables describe all devices of the request that belong to this offer
         let of_request = || found.iter().filter(|it| it.0.request == result.request);
         let limits = of_request().map(|(_, of, _)| of.limits);
         let limits = limits.fold(ContainerLimits::default(), ContainerLimits::with);
@@ -358,7 +358,7 @@ fn find<'a>(
 }
 
 /// Returns true if one of `pods` has its own network namespace, which the chain sets up. Ignores pods that no longer
-/// exist. If no pod is known, returns true: the claim's devices then wait for a pod's network.
+/// exist. Also returns true if none of `pods` exists: the claim's devices then wait for a pod's network.
 async fn has_own_network(
     api: &Api,
     claim: &ClaimName,

@@ -39,7 +39,7 @@ const MUCH_LATER: Duration = Duration::from_secs(600);
 /// Field of a device with its taints.
 const TAINTS: &str = "taints";
 
-/// Text in the error of an API server that does not know a taint's effect (`validateDeviceTaint` in
+/// Text in the error of an API server that does not support the taint effect `None` (`validateDeviceTaint` in
 /// `resource/validation/validation.go`).
 const REFUSED: &str = "effect: Unsupported value: \"None\"";
 
@@ -128,8 +128,8 @@ impl Publisher {
         loop {
             let begun = Instant::now();
             let failure = match self.follow().await {
-                // pause before the next watch if an API server ends watches at once; a change of the node still causes
-                // a write
+                // pause before the next watch if an API server ends watches at once. A change of the node still causes
+                // a write.
                 Ok(true) if begun.elapsed() < SHORT => {
                     tokio::select! {
                         () = sleep(wait) => wait = (wait * 2).min(AGAIN[1]),
@@ -170,7 +170,7 @@ impl Publisher {
         }
     }
 
-    /// Lists the slices, and watches them until the watch ends. Returns false if the sender of `node` is dropped.
+    /// Lists the slices, and updates them until their watch ends. Returns false if the sender of `node` is dropped.
     async fn follow(&mut self) -> Result<bool, Failure> {
         let api = Api::new(&self.account).map_err(RequestError::from)?;
         let owner = Owner {
@@ -332,7 +332,7 @@ async fn next(watch: &mut Watch) -> Result<Option<(String, Value)>, Failure> {
     Ok(Some((kind, event["object"].take())))
 }
 
-/// Returns true if the API server no longer has the resource version with which the watch began. Every long watch ends
+/// Returns true if the API server no longer has the resource version with which the watch began. A long watch can end
 /// like this.
 fn is_too_old(kind: &str, object: &Value) -> bool {
     kind == "ERROR" && object["code"] == 410

@@ -22,12 +22,12 @@ const AGAIN: Duration = Duration::from_secs(5);
 /// and the release of the lock is such a change.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// Checks the claims in `state_dir` now and after each change of the claims or of `node`. Ends when the sender of
-/// `node` is dropped.
+/// Checks the claims in `state_dir` now, after each change of the claims or of `node`, and again after a failure. Ends
+/// when the sender of `node` is dropped.
 pub async fn follow(mut node: watch::Receiver<Arc<Node>>, hardware: Hardware, state_dir: PathBuf) {
     let claims = Claims::new(&state_dir);
     let mut records = Watch::new(vec![claims.directory().to_owned()]);
-    // last failures; each failure is logged once
+    // failures of the last check, which the log already has
     let mut reported = vec![];
     loop {
         node.borrow_and_update();
@@ -126,7 +126,7 @@ pub(super) mod tests {
         })
     }
 
-    /// Returns a claim for `NIC` with an outdated device number.
+    /// Returns the record of a claim for `NIC` with an outdated device number.
     pub(in crate::dra) fn claim(machine: &Machine) -> Record {
         let numbers = vec![CharNode {
             name: "uverbs7".into(),

@@ -137,7 +137,8 @@ async fn write(api: &Api, record: &Record, own: &[Value]) -> Result<(), RequestE
     try_to_write(api, record, own).await
 }
 
-/// Sends one report. Sends nothing if the claim no longer exists, was replaced, or no longer has these devices.
+/// Sends one report. Sends nothing if the claim no longer exists, was replaced, no longer has these devices, or already
+/// has this status.
 async fn try_to_write(api: &Api, record: &Record, own: &[Value]) -> Result<(), RequestError> {
     let claim = &record.claim;
     let path = format!(

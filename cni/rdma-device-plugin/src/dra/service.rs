@@ -149,7 +149,8 @@ impl Registration {
         self.metrics.driver(&self.info.name, Known::NotYet);
     }
 
-    /// Returns the registration of `service` at the socket `endpoint`. At first, kubelet has not registered the driver.
+    /// Returns the registration of `service` at the socket `endpoint`. Records that kubelet has not registered the
+    /// driver yet.
     pub fn new(service: &Service, endpoint: &Path) -> Self {
         let driver = service.preparer.driver();
         service.metrics.driver(driver, Known::NotYet);
@@ -210,7 +211,7 @@ mod tests {
     use std::{fs, path::PathBuf};
     use tokio::sync::watch;
 
-    /// Returns kubelet's answer to an Unprepare of the claim.
+    /// Returns the error in the driver's answer to Unprepare; empty: Unprepare succeeded.
     async fn unprepared(machine: &Machine) -> String {
         let (_node, node) = watch::channel(node());
         let preparer = Preparer {

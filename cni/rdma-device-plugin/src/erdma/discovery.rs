@@ -45,7 +45,7 @@ pub fn discover(conf: &Erdma, inventory: &Inventory, instance: Option<&str>) -> 
 }
 
 impl Discovery {
-    /// Returns the functions of the hidden NICs.
+    /// Returns the addresses of the hidden NICs.
     pub fn hidden_addresses(&self) -> BTreeSet<DeviceAddress> {
         let hidden = self.hidden.iter();
         hidden.map(|nic| nic.address.clone()).collect()
@@ -103,7 +103,7 @@ fn has(pattern: &Exposed, nic: &Nic) -> bool {
     pattern.devices.iter().any(|device| device.fits(&nic.rdma))
 }
 
-/// Returns the patterns for this instance. `None`: the instance's id is unknown.
+/// Returns the patterns for this instance. `None`: they depend on the instance's id, which is unknown.
 fn applicable<'a>(patterns: &'a [Exposed], instance: Option<&str>) -> Option<Vec<&'a Exposed>> {
     let (every, named): (Vec<_>, Vec<_>) =
         patterns.iter().partition(|it| it.is_for_every_instance());

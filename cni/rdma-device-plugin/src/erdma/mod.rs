@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Nodes with eRDMA NICs: discovery of the NICs, and the times of their set-up. The crate `erdma` does the set-up.
+//! Nodes with eRDMA NICs: the daemon discovers the NICs, and starts their set-up, which the crate `erdma` does.
 //!
 //! | module | owns |
 //! |---|---|
 //! | `discovery` | discovery and selection of the NICs |
-//! | `reconciler` | times at which a running daemon brings NICs up and changes the driver |
+//! | `reconciler` | the leader's task that brings NICs up and changes the driver's mode |
 //! | `report`, `table` | the state of the NICs, for the daemon and for users |
 
 pub mod discovery;

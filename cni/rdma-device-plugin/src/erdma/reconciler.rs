@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Maintains the eRDMA NICs in a running daemon: queries the instance's id, changes the driver's mode, brings NICs up,
 //! and reports the results to the daemon. The reconciler runs after each change of the node. While a step is not yet
-//! possible, it also runs periodically. It does nothing on a node without eRDMA NICs.
+//! possible, it also runs periodically.
 
 use super::Report;
 use crate::{
@@ -34,8 +34,8 @@ use tokio::sync::{mpsc, watch};
 /// of a pod causes no event. If the driver's module cannot be loaded, the next attempt follows after six intervals.
 pub const AGAIN: Duration = Duration::from_secs(10);
 
-/// Divisor of [`AGAIN`]. A function may be without its driver for this part of the interval, because a program may just
-/// be loading or unloading the driver.
+/// Divisor of [`AGAIN`]. For this part of the interval, the reconciler does not bind a function that has lost its
+/// driver, because a program may just be loading or unloading the driver.
 const SETTLING: u32 = 5;
 
 /// Loader of kernel modules. `None`: the sysfs directory is not the kernel's sysfs.
@@ -62,8 +62,7 @@ pub struct ReconcilerContext {
 struct Tried {
     change: Change,
     problem: Problem,
-    /// Time of the next attempt. `None`: the reconciler tries again only after the planned change or its cause has
-    /// changed.
+    /// Time of the next attempt. `None`: the reconciler tries again only after another plan.
     until: Option<Instant>,
 }
 
@@ -79,8 +78,8 @@ pub struct Reconciler {
 }
 
 impl Reconciler {
-    /// Returns a reconciler. The reconciler sends a report only if the report differs from the previous report. The
-    /// first report is compared with the report in `context.node`.
+    /// Returns a reconciler. It sends a report only if the report differs from the previous one, which at first is the
+    /// report in `context.node`.
     pub fn new(context: ReconcilerContext) -> Self {
         let kernel = Linux::with_roots(&context.sysfs, &context.dev);
         let reported = Report::clone(&context.node.borrow().erdma.report);
@@ -95,7 +94,7 @@ impl Reconciler {
         }
     }
 
-    /// Runs until the daemon ends.
+    /// Runs until the sender of `context.node` is dropped.
     pub async fn run(mut self) {
         loop {
             let node = self.context.node.borrow_and_update().clone();
@@ -207,7 +206,8 @@ impl Reconciler {
         }
     }
 
-    /// Changes the driver's mode to the required mode, if this is possible.
+    /// Changes the driver's mode to the required mode and binds functions without a driver, if this is possible.
+    /// Returns the driver's status.
     async fn drive(&mut self, node: &Node) -> DriverStatus {
         let erdma = &node.conf.erdma;
         let wanted = erdma.prefer_driver;
@@ -276,7 +276,7 @@ impl Reconciler {
         }
     }
 
-    /// Makes `change`. Does nothing if a recent attempt failed.
+    /// Makes `change`. If a recent attempt failed, only returns its error.
     async fn attempt(&mut self, node: &Node, change: Change) -> Result<(), Problem> {
         if let Some(tried) = &self.tried
             && tried.change == change
@@ -305,7 +305,7 @@ impl Reconciler {
         checked.await?;
         if change.from.is_some() {
             self.nobody_uses(node, &change).await?;
-            // from here on kubelet allocates none of the devices: the next check then finds all users
+            // withhold the devices, so that kubelet allocates none of them, and the next check finds all users
             let Some(now) = self.withhold().await else {
                 return Ok(());
             };
@@ -358,7 +358,7 @@ impl Reconciler {
     }
 
     /// Withholds the driver's devices from kubelet until the end of this round. Returns the state of the node
-    /// afterwards, or `None` if the daemon is ending.
+    /// afterwards, or `None` if the sender of `node` is dropped.
     async fn withhold(&mut self) -> Option<Arc<Node>> {
         let report = Report {
             changing: true,

@@ -49,7 +49,7 @@ impl Report {
         unhealthy
     }
 
-    /// Returns true if `other` is equal. Ignores details that differ between observations, such as the process id of a
+    /// Returns true if `other` is equal, without details that differ between observations, such as the process id of a
     /// device's user.
     pub fn is_like(&self, other: &Self) -> bool {
         let problems = (&self.driver.problem, &other.driver.problem);

@@ -9,8 +9,7 @@ use rdma_netns::Inventory;
 
 const HEAD: [&str; 5] = ["ERDMA", "DEVICE", "NETDEV", "MAC", "USED"];
 
-/// Formats the table. Returns an empty text on a node without eRDMA NICs and without the eRDMA driver. `change` is the
-/// mode to which the daemon would change the driver.
+/// Formats the table, and lines about the driver. `change` is the mode to which the daemon would change the driver.
 pub fn table(
     found: &Discovery,
     inventory: &Inventory,
