@@ -23,7 +23,7 @@ pub const WINDOW: Duration = Duration::from_secs(60);
 pub const HOLD: Duration = Duration::from_secs(10);
 /// Upper limit of the hold ([`HOLD`]).
 pub const LONGEST_HOLD: Duration = Duration::from_secs(160);
-/// Time without a drop after which the hold starts at [`HOLD`] again.
+/// Time without a drop after which the device no longer counts as flapping. Its next hold is [`HOLD`] again.
 pub const FORGIVEN: Duration = Duration::from_secs(600);
 
 /// Observed state of a device.

@@ -165,7 +165,7 @@ impl Random {
 
 #[test]
 fn random_changes_are_reported_rarely_and_the_last_state_correctly() {
-    // worst case: the device goes down as soon as its hold has ended
+    // the most changes in a minute occur if the device goes down as soon as its hold has ended
     const MOST: usize = 12;
     let mut worst = 0;
     for seed in 1..=400 {

@@ -28,7 +28,7 @@ pub(super) struct Readings {
 }
 
 /// Returns a sentence for each threshold whose counter exists in no RDMA device of the node. Returns nothing if no RDMA
-/// device is visible in this net namespace. Only looks for the counters' files, and reads no value.
+/// device is visible in this net namespace. Only checks that the counters' files exist.
 pub fn unknown_counters(
     sysfs: &Path,
     thresholds: &[ErrorThreshold],
@@ -58,7 +58,7 @@ pub fn unknown_counters(
     }
 }
 
-/// Returns the devices of `inventory` whose counters affect health.
+/// Returns the devices of `inventory` that have an RDMA device.
 pub(super) fn devices(inventory: &Inventory) -> Devices {
     let functions = inventory.functions.iter();
     functions
@@ -88,7 +88,8 @@ pub(crate) fn read(sysfs: &Path, devices: &Devices, counters: &[String]) -> Vec<
     readings
 }
 
-/// Returns the ports of an RDMA device that this namespace sees.
+/// Returns numbers and directories of the RDMA device's ports. Returns nothing if the device is in another net
+/// namespace.
 fn ports(sysfs: &Path, rdma: &str) -> Vec<(u32, PathBuf)> {
     let ports = name::directory(sysfs, rdma).join("ports");
     let entries = fs::read_dir(ports).into_iter().flatten().flatten();

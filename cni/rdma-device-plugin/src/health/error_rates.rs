@@ -64,7 +64,7 @@ struct PortErrors {
 }
 
 impl ErrorRates {
-    /// Replaces the thresholds. Returns true if an earlier threshold had made a device unhealthy.
+    /// Replaces the thresholds if they differ. Returns true if this ends a device's fault.
     pub(super) fn go_by(&mut self, thresholds: Vec<ErrorThreshold>, now: Instant) -> bool {
         if thresholds == self.thresholds {
             return false;
@@ -80,7 +80,7 @@ impl ErrorRates {
         self.due.iter().min().copied()
     }
 
-    /// Returns the indices of the thresholds whose counters are due at `now`.
+    /// Returns the indices of the thresholds whose counters are due at `now`, and schedules their next readings.
     pub(super) fn due(&mut self, now: Instant) -> Vec<usize> {
         let all = self.thresholds.iter().zip(&mut self.due).enumerate();
         all.filter_map(|(place, (threshold, due))| {

@@ -53,8 +53,8 @@ impl Errors {
             .keep(|address| functions.iter().any(|it| it.device.address == *address));
     }
 
-    /// Waits until error counters change a device's health. The caller can cancel this call, and call again without
-    /// missing a change.
+    /// Waits until error counters or new thresholds change a device's health. The caller can cancel this call, and call
+    /// again without missing a change.
     pub(super) async fn changed(&mut self) {
         loop {
             let free = self.reading.is_none() && !self.devices.is_empty();

@@ -36,7 +36,8 @@ pub struct DeviceState {
     pub rdma: Option<String>,
     /// Netdevs of the device, without representors of other functions. For a port of a bond: the bond.
     pub netdevs: Vec<Carrier>,
-    /// True if the function's netdev is in no namespace. The kernel is then removing the function.
+    /// True if the RDMA device has no parent in sysfs, and its netdev is in no namespace. The kernel is then removing
+    /// the netdev's function.
     pub netdev_is_gone: bool,
     /// Ports of the RDMA device. Empty: the daemon cannot observe the ports.
     pub ports: Vec<Port>,
@@ -144,7 +145,7 @@ fn down(reason: &str, end_is_reported: bool) -> Verdict {
     })
 }
 
-/// Returns the name that `ibstat` and sysfs use (`state_show()`, `drivers/infiniband/core/sysfs.c`).
+/// Describes a port's state. The numbers are those of `state_show()` (`drivers/infiniband/core/sysfs.c`).
 fn state_name(state: u8) -> &'static str {
     match state {
         1 => "down",

@@ -28,7 +28,7 @@ pub(super) const PCI_HOLD: Duration = Duration::from_secs(300);
 /// Reports on a node's NICs, from one reading.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reports {
-    /// Health reporters of each device of the node; `None`: the kernel did not answer.
+    /// Health reporters of the NICs; `None`: the kernel did not answer.
     pub(crate) reporters: Option<Vec<Reporter>>,
     /// PCI errors of the functions that count them.
     pub(crate) pci: BTreeMap<DeviceAddress, PciErrors>,

@@ -49,7 +49,7 @@ fn is(faults: &NicFaults, expected: Option<&str>) {
     assert_eq!(faults.fault(&device("0000:5e:00.0", None)), None);
 }
 
-/// Returns faults for which only the reporters with these names count.
+/// Returns a `NicFaults` for which only the reporters with these names decide on health.
 fn judged_by(names: &[&str]) -> NicFaults {
     let mut faults = NicFaults::default();
     faults.judge_by(names.iter().map(|it| (*it).to_owned()).collect());

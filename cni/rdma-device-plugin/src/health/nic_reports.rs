@@ -98,8 +98,8 @@ impl NicReports {
         self.due.get_or_insert(at);
     }
 
-    /// Waits until reports change a device's health. The caller can cancel this call, and call again without missing a
-    /// change.
+    /// Waits until reports, new names or the end of a fault change a device's health. The caller can cancel this call,
+    /// and call again without missing a change.
     pub(super) async fn changed(&mut self) {
         loop {
             let next = self.due.filter(|_| self.reading.is_none());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Health of all devices, and the log lines about it.
+//! Health of all devices, and its log lines.
 
 use super::{
     damper::{Change, DROPS, Damper, Verdict, WINDOW},

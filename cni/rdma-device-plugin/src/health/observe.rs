@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Observes every device, on the host and in pods. Entering a pod's namespace is expensive. The daemon therefore
-//! observes a pod again only after an event from the pod's namespace, or if a change may have no event: after an
-//! observation of an unhealthy device, and while events are missing.
+//! observes a pod again only if its devices may have changed: after an event or a change of its record, after an
+//! observation of a device whose recovery causes no event, and while events are missing.
 
 use super::evaluate::{Carrier, DeviceState, Port};
 use attachments::pods::{PodDevice, PodNetns};
@@ -131,7 +131,7 @@ impl Pods {
         }
     }
 
-    /// Marks the pod of the unhealthy device at `address` for the next observation.
+    /// Marks the pod of the device at `address` for the next observation.
     pub(super) fn doubt(&mut self, address: &DeviceAddress) {
         let Some(placed) = self.placed.iter().find(|it| it.address == *address) else {
             return;

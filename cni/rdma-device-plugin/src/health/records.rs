@@ -4,7 +4,7 @@
 use inotify::{Inotify, WatchMask};
 use std::{fs, io, path::Path};
 
-/// Watches the records below `attachments`. Makes a missing directory with the mode that `rdma-cni` uses.
+/// Watches the records below `attachments`. Makes the directory if it is missing.
 pub(super) fn listen(attachments: &Path) -> io::Result<Inotify> {
     fs::create_dir_all(attachments)?;
     let mut inotify = Inotify::init()?;

@@ -40,7 +40,8 @@ impl Unreachable {
     }
 }
 
-/// Reads the report of the fabric watch. `is_on` is true if the configuration has `fabric`.
+/// Returns the RDMA devices that are unhealthy by the fabric watch's report. `is_on` is true if the configuration has
+/// `fabric`; without `fabric`, returns none.
 pub(crate) fn read(state_dir: &Path, is_on: bool, failed: &mut LogOnce) -> Devices {
     if !is_on {
         return Devices::new();
@@ -60,8 +61,8 @@ pub(crate) fn read(state_dir: &Path, is_on: bool, failed: &mut LogOnce) -> Devic
     unhealthy.map(|it| it.device).collect()
 }
 
-/// Reads the report repeatedly, and sends the devices to `devices`. Ends when the sender of `node`
-/// is dropped.
+/// Reads the report repeatedly, and sends the unhealthy devices to `devices`. Ends when the sender of `node` is
+/// dropped.
 pub(crate) async fn follow(
     mut node: watch::Receiver<Arc<Node>>,
     devices: watch::Sender<Devices>,

@@ -214,7 +214,7 @@ impl Watch {
             }
             None => Vec::new(),
         };
-        // leave out a NIC that has had no RDMA device since the daemon's start
+        // leave out a NIC without an RDMA device, unless the last observation included the NIC
         let of_concern = inventory.functions.iter().filter(|function| {
             !function.hcas.is_empty() || self.health.knows(&function.device.address)
         });
@@ -387,7 +387,7 @@ impl Watch {
         }
     }
 
-    /// Returns true if an event can affect a device's health or presence.
+    /// Returns true if the daemon must observe the devices after `event`.
     fn is_news(&mut self, event: &Event) -> bool {
         match event {
             Event::Link { namespace, link } => {

@@ -31,7 +31,7 @@ const MODE: u32 = 0o755;
 /// program. Returns one sentence for each binary.
 ///
 /// # Errors
-/// A binary is missing, cannot be written, or cannot be run.
+/// A binary is missing, cannot be written or run, or would replace a symbolic link.
 pub(super) fn put(
     from: Option<&Path>,
     dir: &Path,
@@ -234,7 +234,7 @@ pub(super) fn take(dir: &Path, state_dir: &Path, record: &Record) -> Result<Vec<
         }
         _ => {}
     }
-    // the directory stays while it has files of other programs
+    // the directory stays while it has saved binaries
     let replaced = state_dir.join(REPLACED);
     if fs::remove_dir(&replaced).is_err() && replaced.exists() {
         done.push(format!(
@@ -273,7 +273,8 @@ fn beside_this_program() -> Result<PathBuf> {
     Ok(beside.unwrap_or(Path::new("/")).to_owned())
 }
 
-/// Copies a file with its metadata, and returns the path of the copy. Never overwrites an existing copy.
+/// Copies the file at `path` with its metadata, and returns the path of the copy. `sha256` is the hash of the file. An
+/// equal copy stays. Another existing copy is never overwritten:
 /// - `is_taken` is true: `uninstall` will restore the existing copy. The new copy gets another name.
 /// - `is_taken` is false: the existing copy is outdated, and gets another name.
 fn keep(path: &Path, sha256: &str, copy: &Path, is_taken: bool) -> io::Result<PathBuf> {

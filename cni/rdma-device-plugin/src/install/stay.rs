@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keeps a program of a DaemonSet's container running after its work is done. Kubelet would restart an ended program.
+//! Signals that end `install` and `uninstall`. With `--stay`, `uninstall` waits for them after its work, because
+//! kubelet would restart an ended program.
 
 use nix::{
     libc,
@@ -20,7 +21,7 @@ impl Ends {
     /// Blocks the signals for this thread, and for threads that this thread starts later.
     ///
     /// # Errors
-    /// The system call fails.
+    /// The kernel refuses the system call.
     pub(super) fn held() -> io::Result<Self> {
         let signals = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT]);
         signals.thread_block()?;

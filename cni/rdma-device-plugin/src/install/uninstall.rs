@@ -32,11 +32,12 @@ const AGAIN: Duration = Duration::from_secs(5);
 /// Interval of checks whether another program has installed the files again.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Removes the files of [`install`](super::install) and of the daemon, and prints the changes. With `--stay`, retries
-/// until all files are removed, and returns only after a signal. With `--check`, only checks that no files remain.
+/// Undoes the changes of [`install`](super::install), removes the daemon's labels and device information, and prints
+/// the changes. With `--stay`, retries until nothing is left to remove, and returns only after a signal. With
+/// `--check`, only checks that nothing is left.
 ///
 /// # Errors
-/// Pods still have devices, or files remain, for the reason given.
+/// Pods still have devices or prepared claims, or a change cannot be undone.
 pub fn uninstall(arguments: &Uninstall) -> Result<()> {
     if arguments.check {
         return check(arguments);
@@ -125,8 +126,8 @@ fn has_files(arguments: &Uninstall) -> bool {
     directory.is_some_and(node_features::is_there) || device_info::is_there(&arguments.state_dir)
 }
 
-/// Removes all files of `install`. Removes labels and device information last, because they are valid while pods have
-/// devices. Returns a sentence about the files that remain.
+/// Undoes the changes of `install`. Removes labels and device information last, because they are valid while pods have
+/// devices. Returns a sentence if files remain, or if nothing was installed.
 fn take_away(arguments: &Uninstall) -> Result<Option<String>> {
     let left = take_chain_away(arguments)?;
     if let Some(directory) = &arguments.node_features

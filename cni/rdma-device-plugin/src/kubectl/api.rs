@@ -26,7 +26,7 @@ const AT_A_TIME: usize = 16;
 /// Interval of checks whether a daemon has answered.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Flags that each `kubectl` gets.
+/// Flags that each `kubectl` gets, and the time limit for daemons.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Flags of kubectl")]
 pub(super) struct Flags {
@@ -165,7 +165,7 @@ fn whole(arguments: &[&str], child: Child) -> Result<Vec<u8>> {
     }
 }
 
-/// Returns the last line of `errors`. Earlier lines are about earlier attempts.
+/// Returns the last line of `errors`. Earlier lines can be about earlier attempts of `kubectl`.
 fn last_error(errors: &[u8]) -> String {
     let errors = String::from_utf8_lossy(errors);
     let last = errors.trim_end().lines().last();
@@ -225,8 +225,8 @@ impl Daemons {
         self.0.get(node)
     }
 
-    /// Returns the daemon of the node `target`. If there is no such node, `target` is a pod: returns this pod and the
-    /// daemon of its node.
+    /// Returns the daemon of the node `target`. If no such node has a daemon, `target` is a pod: returns this pod and
+    /// the daemon of its node.
     pub(super) fn find(&self, flags: &Flags, target: &str) -> Result<(&Daemon, Option<Pod>)> {
         if let Some(daemon) = self.on(target) {
             return Ok((daemon, None));
@@ -253,7 +253,7 @@ impl Daemons {
         self.0.iter()
     }
 
-    /// Queries the daemons of `nodes` for their observations (`doctor --facts`).
+    /// Queries the daemons of `nodes` for their observations (`doctor --facts`). Leaves out nodes without a daemon.
     pub(super) fn facts<'a>(
         &self,
         flags: &Flags,
@@ -341,7 +341,7 @@ impl Daemon {
         }
         // ignore panics: no thread panics
         let joined = |it: thread::JoinHandle<Vec<u8>>| it.join().unwrap_or_default();
-        // read the output before the exit code: `doctor` also ends with 1 if it finds errors on the node
+        // ignore the exit code, because `doctor` also ends with 1 if it finds errors on the node
         let Ok(facts) = serde_json::from_slice::<Value>(&joined(output)) else {
             return Err(failed(&line, &last_error(&joined(errors))));
         };
@@ -356,7 +356,7 @@ impl Daemon {
     }
 }
 
-/// A pod of a user.
+/// A pod object of the API server.
 #[derive(Debug)]
 pub(super) struct Pod(pub(super) Value);
 

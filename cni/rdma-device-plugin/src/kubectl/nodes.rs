@@ -25,7 +25,8 @@ pub(super) struct Node {
     resources: BTreeMap<String, Amount>,
     /// Number of devices that pods can have; `None`: unknown.
     rails: Option<usize>,
-    /// Number of NICs with a taint in their ResourceSlice, which no new pod gets. `None`: unknown.
+    /// Number of NICs whose taint in a ResourceSlice keeps new pods away. `None`: no ResourceSlice of the node has
+    /// NICs.
     tainted: Option<usize>,
     /// Switches by rail, which the daemon learned by LLDP.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -34,7 +35,8 @@ pub(super) struct Node {
     health: String,
 }
 
-/// Number of a resource's ids, as Kubernetes writes it. `None`: the resource is allocated by claims.
+/// Numbers of a resource's ids, as Kubernetes writes them. `None`: the node's status does not have the resource, for
+/// example because it is allocated by claims.
 #[derive(Debug, PartialEq, Serialize)]
 struct Amount {
     allocatable: Option<String>,
@@ -157,8 +159,8 @@ struct Device<'a> {
     is_tainted: bool,
 }
 
-/// Returns the NICs in the node's ResourceSlices, by name. The attributes `resource` and `scope` show that a device is
-/// a NIC. The daemon sets them.
+/// Returns the NICs in the node's ResourceSlices, by name. The daemon sets the attribute `scope` of such a device to
+/// `nic`.
 fn devices<'a>(node: &str, slices: &'a Value) -> BTreeMap<&'a str, Device<'a>> {
     let slices = items(slices).filter(|it| text(it, "/spec/nodeName") == node);
     let devices = slices.flat_map(|it| array(it, "/spec/devices"));

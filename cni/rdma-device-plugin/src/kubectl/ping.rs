@@ -78,7 +78,7 @@ pub(super) fn ping(flags: &Flags, from: &str, to: &str, options: &[String]) -> R
     code.and_then(|code| deleted.map(|_| code))
 }
 
-/// Blocks SIGINT, SIGTERM and SIGHUP for this process, and for each `kubectl` that it starts later. Returns these
+/// Blocks SIGINT, SIGTERM and SIGHUP for this thread, and for threads and processes that it starts later. Returns these
 /// signals.
 fn blocked() -> io::Result<SigSet> {
     let mut signals = SigSet::empty();
