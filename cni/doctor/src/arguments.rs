@@ -54,7 +54,7 @@ pub(super) enum Command {
     Pod(Question),
 }
 
-/// Paths in the installation's record (`install.json`).
+/// Paths and network in the installation's record (`install.json`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Installed {
     /// Directory of the network configurations.
@@ -98,7 +98,7 @@ impl Default for Paths {
 }
 
 impl Arguments {
-    /// Returns the path by which this program reaches the directory of the host's installation record.
+    /// Returns the directory of the installation's record, below the host's root.
     pub fn record_dir(&self) -> PathBuf {
         let state_dir = self.state_dir.as_deref();
         let state_dir = state_dir.unwrap_or_else(|| Path::new(STATE_DIR));

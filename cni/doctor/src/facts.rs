@@ -50,7 +50,7 @@ pub struct Facts {
     pub smc: Option<SmcState>,
     /// Network configuration that the runtime uses.
     pub chain: Chain,
-    /// Programs that the runtime needs for this network.
+    /// Programs of the network's plugins, and of this project.
     pub binaries: Vec<Binary>,
     /// Kubelet's pod-resources socket. `None`: `rdma-cni` does not query kubelet.
     pub pod_resources: Option<Socket>,
@@ -71,7 +71,7 @@ pub struct Facts {
     pub given_up: Vec<Note>,
     /// Leases of the IPAM plugin. Empty if the plugin's directory does not have host-local's format.
     pub leases: Vec<Lease>,
-    /// Attachments in libcni's cache, as file names `network-container-interface`. `None`: there is no such cache.
+    /// Attachments in libcni's cache, as file names `network-container-interface`. `None`: the cache cannot be read.
     pub cached: Option<BTreeSet<String>>,
 }
 
@@ -189,7 +189,7 @@ pub struct Chain {
     pub picked: Option<Picked>,
     /// Broken file that prevents the runtime from using any network.
     pub blocked: Option<Skipped>,
-    /// Broken files that the runtime skips. Their names sort before the file of the picked network.
+    /// Broken files that the runtime skips.
     pub skipped: Vec<Skipped>,
 }
 
@@ -245,7 +245,7 @@ pub enum BinaryState {
     Absent,
     /// The path is not an executable file.
     NotExecutable,
-    /// The program exists. It belongs to another project, so its version does not matter.
+    /// The program exists, or is a link whose target this program cannot see. `doctor` does not examine its version.
     There,
     /// The program exists and reported its version.
     Version {
@@ -287,7 +287,7 @@ pub struct Runtime {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Memlock {
-    /// Unknown, because the runtime's process was not found.
+    /// Unknown: the runtime's process or its limits cannot be read.
     #[default]
     Unknown,
     /// No limit.

@@ -95,7 +95,7 @@ fn of_pod(
     }
 }
 
-/// Returns the kernel interface for the host whose file system has its root at `root`.
+/// Returns the kernel interface that reads sysfs and device files below `root`.
 fn kernel(root: &Path) -> Linux {
     Linux::with_roots(root.join("sys"), root.join("dev"))
 }
@@ -125,7 +125,7 @@ fn print(text: &str, code: u8, output: &mut dyn Write, errors: &mut dyn Write) -
         .and_then(|()| output.flush());
     match written {
         Ok(()) => ExitCode::from(code),
-        // ignores a broken pipe: the program that reads the output has ended
+        // ignore a broken pipe: the program that reads the output has ended
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::from(code),
         Err(error) => {
             let _ = writeln!(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Formats the findings as text. Each note, warning and error begins a line, and its remedy begins the next one. The
+//! Formats the findings as text. Each note, warning and error begins a line, and its remedy begins a line below it. The
 //! confirmations (`ok`) of a group share a line.
 
 use super::{
@@ -61,7 +61,7 @@ pub(super) fn text(facts: &Facts, findings: &[Finding]) -> String {
 /// column `indent` of the next line. A word that is longer than a line remains whole.
 fn push_wrapped(text: &mut String, words: &str, indent: usize) {
     let mut column = indent;
-    // escapes line breaks, because parts of `words` come from outside: a NIC's name, a file's text
+    // escape line breaks, because parts of `words` come from outside: a NIC's name, a file's text
     for (index, word) in one_line(words).split(' ').enumerate() {
         let length = word.chars().count();
         if index > 0 && column + 1 + length > WIDTH {

@@ -126,7 +126,8 @@ pub enum ClaimError {
 }
 
 impl Claim {
-    /// Reads the devices of `pool` that `driver` allocated to a claim. `object` is the claim `name` in the API server.
+    /// Reads the devices of `driver` in `pool` that are allocated to a claim. `object` is the claim `name` in the API
+    /// server.
     ///
     /// # Errors
     /// Another claim has the name, the claim has no device from `pool`, or its parameters are wrong or contradict each

@@ -18,7 +18,7 @@
 //! numbers are final: for a pod with rails, ADD writes it. A runtime creates no container without the specification, so
 //! no container starts without its rails.
 //!
-//! This crate accesses neither the API server, nor kubelet, nor the kernel. Its callers do.
+//! This crate reads and writes files, but accesses neither the API server, nor kubelet, nor the kernel. Its callers do.
 
 pub mod cdi;
 pub mod claim;

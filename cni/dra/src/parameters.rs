@@ -241,7 +241,7 @@ mod tests {
         };
         let claim = claim.expect("parameters");
         assert_eq!(claim, expected);
-        // the record contains the parameters in the same form
+        // the record contains the parameters as JSON
         let text = serde_json::to_string(&claim.attachment).expect("JSON");
         let read: AttachmentParameters = serde_json::from_str(&text).expect("parameters");
         assert_eq!(read, claim.attachment);

@@ -141,7 +141,7 @@ fn of_resource(resource: &Resource) -> Vec<PoolDevice> {
         let slow = nics.iter().filter_map(|nic| reason(nic, &nic.degraded));
         let degraded: Vec<String> = match nics {
             [_] => slow.collect(),
-            // faults of a device with several NICs are only degradations while one NIC works
+            // while one of several NICs has no fault, the faults of the others only degrade the device
             _ => faults.clone().chain(slow).collect(),
         };
         let taint = if nics.iter().all(|nic| nic.fault.is_some()) {
@@ -150,7 +150,7 @@ fn of_resource(resource: &Resource) -> Vec<PoolDevice> {
                 false => Effect::NoSchedule,
             })
         } else if resource.short.is_some() {
-            // do not evict pods: they can use their other NICs
+            // do not evict pods: they can use the NICs that have no fault
             Some(Effect::NoSchedule)
         } else {
             (!degraded.is_empty()).then_some(Effect::None)

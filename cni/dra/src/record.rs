@@ -24,7 +24,8 @@ pub struct Record {
     pub driver: String,
     /// The claim.
     pub claim: ClaimName,
-    /// Number of times that the devices' metadata has changed.
+    /// Generation of the devices' metadata. It increases when the daemon prepares the claim again, and when a pod's
+    /// network is attached or detached.
     #[serde(default)]
     pub generation: u64,
     /// Boot id at the time when the devices' numbers were read.

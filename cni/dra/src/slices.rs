@@ -22,7 +22,8 @@ pub struct Owner {
     pub driver: String,
     /// Name of the node, which is also the name of its pool.
     pub node: String,
-    /// UID of the node. Kubernetes deletes the slices together with the node.
+    /// UID of the node, with which Kubernetes deletes the slices together with the node. `None`: the slices have no
+    /// owner.
     pub node_uid: Option<String>,
 }
 
@@ -53,10 +54,10 @@ impl Owner {
     }
 }
 
-/// Plans the changes from the `existing` slices to `devices`, in their order. Returns no changes if the slices already
-/// have these devices. All slices of a plan get one new generation.
+/// Plans the ordered changes from the `existing` slices to slices with `devices`. Returns no changes if the slices
+/// already have these devices. All slices of a plan get one new generation.
 pub fn plan(owner: &Owner, devices: &[PoolDevice], existing: &[Value]) -> Vec<Change> {
-    // an empty pool has one empty slice: kubelet removes it when the driver ends
+    // an empty pool has one empty slice, which kubelet deletes after the driver has ended
     let mut parts: Vec<&[PoolDevice]> = devices.chunks(MOST_DEVICES).collect();
     if parts.is_empty() {
         parts.push(&[]);
@@ -192,7 +193,7 @@ pub fn lacks(required: &Value, slice: &Value) -> Option<String> {
 fn differs(required: &Value, found: &Value) -> Option<String> {
     match (required, found) {
         (Value::Object(required), Value::Object(found)) => {
-            // skip `pool`: other functions compare its slice count and generation
+            // skip `pool`: `plan` compares its slice count and generation
             let fields = required.iter().filter(|(field, _)| *field != "pool");
             fields
                 .map(|(field, value)| match found.get(field) {
@@ -219,7 +220,8 @@ fn differs(required: &Value, found: &Value) -> Option<String> {
     }
 }
 
-/// Returns true if `found` has a field that this driver writes and that is missing in `required`.
+/// Returns true if a device in `found` has taints, `allowMultipleAllocations` or a number of attributes that `required`
+/// does not have.
 fn has_surplus(required: &Value, found: &Value) -> bool {
     let mut pairs = devices(required).zip(devices(found));
     pairs.any(|(required, found)| {

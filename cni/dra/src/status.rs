@@ -195,7 +195,7 @@ mod tests {
         let said = of_record(&record);
         assert_eq!(said[0]["networkData"], Value::Null);
         assert_eq!(said[0]["data"]["rails"].as_array().map(Vec::len), Some(2));
-        // more rails than the API server accepts
+        // more data than the API server accepts
         let many = std::iter::repeat_n(rails[0].clone(), 200).collect();
         record.rails.insert("sandbox-2".into(), many);
         assert_eq!(of_record(&record)[0]["data"], Value::Null);

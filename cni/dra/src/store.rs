@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Records of a node's claims: `<stateDir>/claims/<uid>.json`. The daemon writes a record, and `rdma-cni` updates it
-//! when it attaches or detaches a pod's network.
+//! Records of a node's claims: `<stateDir>/claims/<uid>.json`. The daemon writes and checks a record, and `rdma-cni`
+//! updates it when it attaches or detaches a pod's network.
 //!
 //! Each change also updates the claim's CDI specification: the specification is written after the record, and removed
 //! before the record. It therefore never contains a device that is not in the record.
@@ -22,8 +22,8 @@ use std::{
 /// Result of checking the claims.
 #[derive(Debug, Default)]
 pub struct Check {
-    /// Records of two kinds: records of claims whose NICs got other numbers, disappeared or came back; and records
-    /// whose CDI specification was outdated.
+    /// Records of claims whose NICs got other numbers, disappeared or came back, or whose CDI specification was
+    /// outdated.
     pub changed: Vec<Record>,
     /// Errors of claims that could not be read or written.
     pub failed: Vec<FileError>,
@@ -246,9 +246,9 @@ impl Claims {
         left.into_iter().collect()
     }
 
-    /// Removes the record and the CDI specification of the claim `uid`. If the record cannot be read, renames it. The
-    /// specification of such a record is removed from `cdi_dir`, and from the recorded directory if this can still be
-    /// determined.
+    /// Removes the record, the CDI specification and the mounted files of the claim `uid`. If the record cannot be
+    /// read, renames it. The specification of such a record is removed from `cdi_dir`, and from the recorded directory
+    /// if this can still be determined.
     ///
     /// # Errors
     /// A file cannot be removed or renamed.

@@ -126,7 +126,8 @@ fn with_one_shared_nic_per_id_each_nic_is_of_the_extended_resource() {
     assert_eq!(*slice, expected, "{slice:#}");
 }
 
-/// The API server writes a thousand as `1k`, which is no difference.
+/// The API server writes a thousand as `1k`. The plan must use the same form, because another form would be a
+/// difference.
 #[test]
 fn a_number_of_sharers_is_in_the_form_of_the_api_server() {
     for (sharers, quantity) in [
@@ -227,7 +228,7 @@ fn taints_follow_faults_and_degraded_nics() {
     assert_eq!(taints(&resource), [DEGRADED, None, EVICTED]);
     resource.nics[0].fault = Some("down".into());
     assert_eq!(taints(&resource), [EVICTED; 3]);
-    // pods keep the working NICs of a resource that has too few
+    // pods keep the working NICs of a resource that has too few NICs
     resource.short = Some("rdma/hca has 2 devices, and is to have 3".into());
     resource.nics[0].fault = None;
     assert_eq!(taints(&resource), [UNHEALTHY, UNHEALTHY, EVICTED]);

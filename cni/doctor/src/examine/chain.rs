@@ -170,7 +170,7 @@ fn chained(picked: &Picked, place: usize, findings: &mut Findings<'_>) {
             "move its entry behind the others",
         );
     }
-    // ignores a wrong version, because ADD reports it
+    // ignore a wrong version, because ADD reports it
     let is_known = SpecVersion::parse(&picked.cni_version).is_some();
     if is_known && picked.cni_version != "1.1.0" {
         let before_0_4 = picked.cni_version.starts_with("0.3.");
@@ -203,7 +203,7 @@ fn annotations(facts: &Facts, conf: &Conf, findings: &mut Findings<'_>) {
     );
     match conf.raw.contains_key("smcr") {
         true => findings.warning(what, remedy),
-        // ignores the missing module, because the configuration does not request SMC-R
+        // ignore the missing module, because the configuration does not request SMC-R
         false if facts.module("smc") == ModuleState::Missing => {}
         false => findings.advice(what, format!("{remedy}, where pods need SMC-R")),
     }

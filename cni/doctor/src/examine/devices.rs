@@ -19,8 +19,8 @@ const ACTIVE: u8 = 4;
 const PASSED_ON: [&str; 3] = ["vfio-pci", "uio_pci_generic", "igb_uio"];
 
 /// Drivers that can remove a device from programs that have it open (`disassociate_ucontext`,
-/// `drivers/infiniband/hw/*`). The kernel moves devices of these drivers. Not every version of another driver can do
-/// so, and without it the kernel refuses the move.
+/// `drivers/infiniband/hw/*`). The kernel moves devices of these drivers. Not every version of another driver has this
+/// function. The kernel refuses to move devices of a driver without it.
 const MOVABLE: [&str; 7] = [
     "bnxt_en",
     "erdma",
@@ -87,7 +87,7 @@ fn drivers(facts: &Facts, observed: &Observed, findings: &mut Findings<'_>) {
         let is_bare =
             |device: &&Device| device.driver.as_deref() == Some(driver) && device.rdma.is_empty();
         let bare = observed.devices.iter().filter(is_bare);
-        // ignores ports of a bond: the bond's RDMA device belongs to the function of another port
+        // ignore ports of a bond: the bond's RDMA device belongs to the function of another port
         let bare = bare.filter(|device| {
             let links = observed.host.links_of(&device.address, &observed.host);
             links.iter().all(|link| link.master.is_none())
@@ -247,7 +247,8 @@ fn bonds(facts: &Facts, observed: &Observed, findings: &mut Findings<'_>) {
     }
 }
 
-/// Reports RDMA devices that are neither in the host's namespace nor in a record.
+/// Reports RDMA devices in living pods and, in exclusive mode, RDMA devices that are neither in the host's namespace
+/// nor in a record.
 fn away(facts: &Facts, observed: &Observed, findings: &mut Findings<'_>) {
     let holds = |attachment: &Attachment, device: &Device| {
         attachment.rails.iter().any(|rail| {
@@ -332,7 +333,7 @@ fn immovable(observed: &Observed, findings: &mut Findings<'_>) {
     let is_soft = |device: &RdmaDevice| device.parent.is_none() && is_soft(&device.name);
     let is_doubtful = |device: &RdmaDevice| {
         let function = device.parent.as_ref().and_then(|it| observed.device(it));
-        // ignores a parent that pairing found by its netdev: it is a virtio function, and erdma made the RDMA device
+        // ignore a parent that pairing found by its netdev: it is a virtio function, and erdma made the RDMA device
         let function = function.filter(|it| it.rdma_functions.is_empty());
         let driver = function.and_then(|function| function.driver.as_deref());
         driver.is_some_and(|driver| !MOVABLE.contains(&driver))

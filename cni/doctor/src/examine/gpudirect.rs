@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Examines whether RDMA devices can register the memory of the node's accelerators.
+//! Examines whether RDMA devices can register the memory of the node's accelerators, and whether IOMMU or ACS slow the
+//! access.
 
 use super::{super::facts::Facts, Findings, devices::is_soft, some};
 use rdma_netns::{

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Examines kernel modules, the mode of the RDMA subsystem now and at the next boot, and udev's
+//! Examines the kernel's release and modules, the mode of the RDMA subsystem now and at the next boot, and udev's
 //! names.
 
 use super::{

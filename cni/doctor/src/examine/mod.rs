@@ -25,14 +25,14 @@ use super::facts::Facts;
 use serde::Serialize;
 use std::fmt;
 
-/// A defect of one part of the node, or the confirmation that this part has no defect.
+/// A defect of one part of the node, information, or the confirmation that this part has no defect.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// Part of the node that has the defect.
+    /// Part of the node.
     pub group: Group,
     /// Severity of the finding.
     pub severity: Severity,
-    /// Description of the defect, with its place.
+    /// Description of the finding.
     pub what: String,
     /// Remedy; `None`: no action is necessary.
     #[serde(rename = "do", skip_serializing_if = "Option::is_none")]

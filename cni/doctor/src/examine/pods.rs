@@ -34,11 +34,11 @@ pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, findings: &mut Finding
     for choice in choices(conf, facts) {
         match select::rails(conf, &choice, observed, &others) {
             Ok(found) => rails.extend(found.rails.into_iter().map(|it| (it.name().clone(), it))),
-            // ignores a device that a pod has, because this is no defect of the node
+            // ignore a device that a pod has, because this is no defect of the node
             Err(SelectError::InUse { .. } | SelectError::Elsewhere(_)) => {}
-            // ignores the mode and a missing subsystem, which `kernel` reports
+            // ignore the mode and a missing subsystem, which `kernel` reports
             Err(SelectError::NoSubsystem | SelectError::WrongMode(_)) => {}
-            // ignores a missing device: at ADD runtimeConfig names the device, and the configured address may be an
+            // ignore a missing device: at ADD runtimeConfig names the device, and the configured address may be an
             // example
             Err(SelectError::NotFound(_)) if matches!(choice, Choice::Address(_)) => {}
             Err(error) if errors.contains(&error) => {}
@@ -86,7 +86,7 @@ pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, findings: &mut Finding
     user_eid(facts, conf, findings);
 }
 
-/// Returns the ways in which an ADD can choose its devices.
+/// Returns the choices of devices that ADDs can have. With `resources`, each published id is one choice.
 fn choices<'a>(conf: &'a Conf, facts: &Facts) -> Vec<Choice<'a>> {
     match &conf.devices {
         Some(Devices::Address(address)) => vec![Choice::Address(address)],
@@ -106,7 +106,8 @@ fn choices<'a>(conf: &'a Conf, facts: &Facts) -> Vec<Choice<'a>> {
     }
 }
 
-/// Returns the devices for which the ids of the resource `name` stand. Omits an id whose devices an earlier id has.
+/// Returns the ids of the resource `name` with their devices. Omits an id that has the same devices as an earlier id,
+/// or none.
 fn meanings(name: &str, resource: &published::Resource) -> Vec<Meaning> {
     let each: Vec<(&str, &Vec<_>)> = match &resource.devices {
         published::Devices::Every(devices) => vec![("0", devices)],
@@ -135,7 +136,7 @@ fn meanings(name: &str, resource: &published::Resource) -> Vec<Meaning> {
     .collect()
 }
 
-/// Reports why ADD would fail. Some errors get their remedy here, all others have it in their text.
+/// Reports why ADD would fail. The remedy of an error that is not listed here is in the error's text.
 fn refused(error: &SelectError, findings: &mut Findings<'_>) {
     let remedy = match error {
         SelectError::NotFound(_) => {
@@ -218,7 +219,7 @@ fn gids(facts: &Facts, observed: &Observed, rail: &Rail, findings: &mut Findings
         table,
     } in &facts.gids
     {
-        // ignores iWARP: its only GID is not made from an IP address
+        // ignore iWARP: its only GID is not made from an IP address
         if *device != rdma.name || table.size <= 1 {
             continue;
         }

@@ -228,7 +228,7 @@ fn leases(facts: &Facts, conf: Option<&Conf>, findings: &mut Findings<'_>) {
         })
     };
     let is_idle = |lease: &&Lease| {
-        // judges a lease of another plugin only by the runtime's cache. An empty cache directory shows nothing: kubelet
+        // judge a lease of another plugin only by the runtime's cache. An empty cache directory shows nothing: kubelet
         // may have created it for a pod that mounts it, and the runtime's cache may be at another path.
         let is_known = facts.cached.as_ref().is_some_and(|it| !it.is_empty());
         let can_be_judged = is_rails(lease) || is_known;

@@ -11,7 +11,7 @@ pub(super) fn examine(facts: &Facts, findings: &mut Findings<'_>) {
         by_switch.entry(switch).or_default().push(rail);
     }
     let mut several = by_switch.iter().filter(|(_, rails)| rails.len() > 1);
-    // reports only from four rails on: two switches for three rails can be intended
+    // report only from four rails on: two switches for three rails can be intended
     if let (Some((switch, rails)), None, 3..) = (several.next(), several.next(), by_switch.len())
         && let [one, other] = rails.as_slice()
     {

@@ -26,8 +26,8 @@ const LIMIT: Duration = Duration::from_secs(2);
 /// Programs of this project. They report their version.
 const OURS: [&str; 3] = ["rdma-cni", "rdma-ipam", "rdma"];
 
-/// Returns the runtime's choice in the directory of network configurations. `None`: the directory has a link whose
-/// target only the runtime can see.
+/// Returns the runtime's choice in the directory of network configurations. `None`: an unusable file of the directory
+/// is a link whose target only the runtime can see.
 pub(super) fn read(view: &mut View, paths: &Paths, runtimes: &[Runtime]) -> Option<Chain> {
     let conf_dir = &paths.conf_dir;
     let read = Directory::read(&view.path(conf_dir));
@@ -144,7 +144,7 @@ fn injected(mut ours: Map<String, Value>, network: &str, version: &str) -> Map<S
     ours
 }
 
-/// Returns the programs of all plugins in the list, and the programs of this project.
+/// Returns the programs of all plugins in the list, of the IPAM plugin, and of this project.
 pub(super) fn binaries(
     view: &mut View,
     bin_dirs: &[PathBuf],
@@ -155,7 +155,7 @@ pub(super) fn binaries(
     let mut names: Vec<&str> = types.map(String::as_str).collect();
     names.extend(conf.and_then(|conf| conf.ipam.as_deref()));
     names.push("rdma-cni");
-    // checks `rdma-ipam` only if it exists; `rdma-cni` or another plugin may call it
+    // also check a `rdma-ipam` that the configuration does not name, because another plugin may call it
     let mut places = bin_dirs.iter();
     names.extend(Some("rdma-ipam").filter(|name| places.any(|dir| view.has(dir.join(name)))));
     names.sort_unstable();

@@ -8,7 +8,7 @@ use super::{
 use rdma_netns::RdmaMode;
 use std::net::IpAddr;
 
-/// Results of parsing one text as each of the files that `doctor` reads.
+/// Results of parsing one text as each of these files.
 #[derive(Clone, Debug)]
 pub struct Parsed {
     /// Names of modules, from `modules.dep`.
@@ -25,7 +25,7 @@ pub struct Parsed {
     pub lease: Option<Lease>,
 }
 
-/// Parses `text` as each file that `doctor` reads. `address` is the file name of the lease.
+/// Parses `text` as each file of [`Parsed`]. `address` is the file name of the lease.
 pub fn parse(text: &str, address: IpAddr) -> Parsed {
     Parsed {
         modules: text.lines().filter_map(system::module).collect(),

@@ -178,7 +178,7 @@ mod tests {
         let path = root.path().join("a.sock");
         let listener = UnixListener::bind(&path).expect("bound");
         assert_eq!(socket(&view, Path::new("/a.sock")).silent, None);
-        // shuts down the socket, because a child process that another test forks may have it open until exec
+        // shut down the socket, because a child process that another test forks may have it open until exec
         shutdown(listener.as_raw_fd(), Shutdown::Both).expect("shut down");
         drop(listener);
         let silent = socket(&view, Path::new("/a.sock")).silent;

@@ -15,7 +15,7 @@ use std::{
 /// the same name in later directories (`modprobe.d(5)`, `udev(7)`).
 const ABOVE: [&str; 5] = ["/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib"];
 
-/// Kernel modules, each with its path in sysfs if it is built into the kernel.
+/// Kernel modules, each with a path in sysfs that exists while the module is loaded or built in.
 const MODULES: [(&str, &str); 5] = [
     ("ib_core", "class/infiniband"),
     ("ib_uverbs", "class/infiniband_verbs"),
@@ -101,7 +101,7 @@ pub(super) fn option(line: &str) -> Option<RdmaMode> {
         .next_back()
 }
 
-/// Parses the value of `netns_mode`, which says whether devices are shared (`drivers/infiniband/core/device.c`).
+/// Parses the value of `netns_mode`: true is shared mode (`drivers/infiniband/core/device.c`).
 fn mode(value: &str) -> Option<RdmaMode> {
     match value {
         "0" | "n" | "N" => Some(RdmaMode::Exclusive),

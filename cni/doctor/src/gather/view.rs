@@ -26,8 +26,8 @@ pub(crate) fn netns_below(root: &Path, attachment: &Attachment) -> PathBuf {
     }
 }
 
-/// Returns the host's `path` below a `root` other than `/`. Replaces `/var/run` by `/run`: `/var/run` is a link on
-/// every node, and its target would be outside `root`.
+/// Returns the host's `path` below a `root` other than `/`. Replaces `/var/run` by `/run`: `/var/run` is usually a
+/// link, and its target would be outside `root`.
 fn below(root: &Path, path: &Path) -> PathBuf {
     match path.strip_prefix("/var/run") {
         Ok(below) => root.join("run").join(below),
@@ -179,7 +179,7 @@ impl View {
         }
     }
 
-    /// Returns the text of the host's file at `path`. `None`: the file does not exist.
+    /// Returns the text of the host's file at `path`. `None`: the file does not exist, or cannot be read.
     pub(super) fn text(&mut self, path: impl AsRef<Path>) -> Option<String> {
         let path = path.as_ref();
         let read = state_file::read_linked(&self.path(path));
@@ -187,7 +187,7 @@ impl View {
         Some(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// Returns the sorted names in the host's directory. `None`: the directory does not exist.
+    /// Returns the sorted names in the host's directory. `None`: the directory does not exist, or cannot be read.
     pub(super) fn names(&mut self, directory: impl AsRef<Path>) -> Option<Vec<String>> {
         let directory = directory.as_ref();
         let read = fs::read_dir(self.path(directory)).and_then(|entries| {

@@ -93,7 +93,7 @@ fn record(directory: &Path, awaits_network: bool) -> Record {
     }
 }
 
-/// Prepares the claim of [`record`] in `directory`, and returns the claims there.
+/// Prepares the claim of [`record`] in `directory`, and returns the claims of this directory.
 fn prepared(directory: &Path, awaits_network: bool) -> Claims {
     let claims = Claims::new(directory);
     let record = record(directory, awaits_network);
@@ -107,7 +107,8 @@ fn is_removed(claims: &Claims) -> bool {
     matches!(removed.expect("removed"), Removed::Record)
 }
 
-/// Returns the paths and variables of each device, as a runtime reads them.
+/// Returns the device nodes, variables and mounts of each device in the CDI specification. `None`: there is no
+/// specification.
 fn injected(directory: &Path) -> Option<Value> {
     let file = directory.join(format!("cdi/rdma-device-plugin-claim-{UID}.json"));
     let text = fs::read(file).ok()?;
@@ -131,7 +132,7 @@ fn injected(directory: &Path) -> Option<Value> {
     Some(Value::Object(devices.collect()))
 }
 
-/// Returns the numbers of all NICs, shifted by `by`.
+/// Returns a function that returns a NIC's character devices, with the number of the uverbs device shifted by `by`.
 fn moved(by: u32) -> impl Fn(&GrantedDevice) -> Option<Vec<CharNode>> {
     move |nic| {
         let number: u32 = nic.address.rsplit('.').next()?.parse().ok()?;
@@ -174,7 +175,7 @@ fn a_specification_has_a_device_for_each_request() {
     assert_eq!(cdi::uid("gpu.example.org", &name), None);
 }
 
-/// The record keeps the hook when the daemon or the node restarts. Only containers of the hook's request get it.
+/// The record stores the hook of a request. Only containers of this request get the hook.
 #[test]
 fn a_request_has_the_hook_that_sets_its_limits() {
     let mut record = record(Path::new("/run"), false);
@@ -203,7 +204,8 @@ fn a_request_has_the_hook_that_sets_its_limits() {
     assert_eq!(hooks(1), &expected);
 }
 
-/// No container starts before ADD of its pod's network, or after DEL.
+/// No specification exists before the first ADD and after the last DEL of the claim's pods. The runtime then creates no
+/// container.
 #[test]
 fn without_a_network_there_is_no_specification() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -225,7 +227,7 @@ fn without_a_network_there_is_no_specification() {
     // the new numbers add no kind of device that containers did not have
     assert_eq!(one["nodes"], json!(["uverbs5 231:197", "rdma_cm 10:120"]));
 
-    // a second pod of the claim and kubelet's second Prepare do not change the state
+    // a second pod of the claim and kubelet's second Prepare do not change the specification
     assert!(
         claims
             .joined(
@@ -263,7 +265,8 @@ fn without_a_network_there_is_no_specification() {
     );
 }
 
-/// Only root can read records. Root can read them with any mode, such as a restored backup or a hardening script sets.
+/// Only root can read records. Root can use records and the lock with any mode, which a restored backup or a hardening
+/// script may have set.
 #[test]
 fn records_are_roots_alone_and_unusable_modes_do_not_matter() {
     for mode in [0o600, 0o000, 0o111, 0o7777] {
@@ -285,7 +288,7 @@ fn records_are_roots_alone_and_unusable_modes_do_not_matter() {
         assert!(joined.expect("joined"), "{mode:o}");
         assert!(injected(directory.path()).is_some(), "{mode:o}");
         assert_eq!(mode_of(&file), 0o600, "{mode:o}");
-        // a mode that only root can use may stay
+        // the lock's mode may stay if it gives access only to root
         assert_eq!(mode_of(&lock) & 0o177, 0, "{mode:o}");
         let (all, unreadable) = claims.all();
         assert_eq!((all.len(), unreadable.len()), (1, 0), "{mode:o}");
@@ -330,14 +333,14 @@ fn a_specification_that_cannot_be_written_is_written_later() {
     fs::write(&path, text.replace("201", "193")).expect("written");
     assert_eq!(check(), (1, 0));
     assert_eq!(node(), Some(json!("uverbs9 231:201")));
-    // additions of another version are ignored
+    // a difference that does not concern character devices is ignored
     fs::write(&path, text.replace("\"env\"", "\"of-later\"")).expect("written");
     assert_eq!(check(), (0, 0));
     // a cleanup below /var/run removes the specification
     fs::remove_dir_all(directory.path().join("cdi")).expect("removed");
     assert_eq!(check(), (1, 0));
     assert_eq!(node(), Some(json!("uverbs9 231:201")));
-    // the disk of the records is full when the daemon updates their numbers
+    // the record cannot be written when the daemon updates its numbers
     claims.again(UID, "boot-1", moved(0)).expect("again");
     fs::create_dir(directory.path().join(format!("claims/{UID}.new"))).expect("in the way");
     assert_eq!(check(), (0, 1));
@@ -406,7 +409,7 @@ fn a_record_is_a_promise_to_other_versions() {
     fs::write(&file, text).expect("written");
     assert_eq!(claims.read(UID).expect("read"), Some(record));
 
-    // a record of a version before claims had parameters
+    // a record of an earlier version, which does not have these fields
     let mut fields: Value = serde_json::from_str(text).expect("JSON");
     for later in ["pods", "rails", "files", "absent", "parameters"] {
         let fields = fields.as_object_mut().expect("an object");
@@ -427,7 +430,7 @@ fn a_record_is_a_promise_to_other_versions() {
         let error = claims.read(UID).expect_err(words).to_string();
         assert!(error.contains(words) && error.contains(UID), "{error}");
     }
-    // an unreadable record is reported, and does not delay the pod's end
+    // `left` reports the unreadable record
     assert!(claims.left("sandbox-1").is_err());
 }
 

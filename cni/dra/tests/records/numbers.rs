@@ -8,7 +8,7 @@ use rdma_resources::{CharNode, FileError, grant::GrantedDevice};
 use serde_json::{Value, json};
 use std::fs;
 
-/// Returns an inventory with the RDMA devices of NICs, by their numbers and those of their character devices.
+/// Returns an inventory with `nics`, each given by its number and the number of its uverbs device.
 pub(super) fn inventory(nics: &[(u32, u32)]) -> Inventory {
     let function = |(number, uverbs): &(u32, u32)| {
         let node = json!({"name": format!("uverbs{uverbs}"), "major": 231, "minor": 192 + uverbs});

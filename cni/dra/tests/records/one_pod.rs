@@ -6,8 +6,8 @@ use dra::{Claims, metadata::MetadataNames, record::JoinedRail};
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, fs};
 
-/// `RDMA_RAILS` includes the rails of the pod's other claims. If the claim has two pods, their rails differ, and no
-/// value would be right for both.
+/// `RDMA_RAILS` includes the rails of the pod's other claims. If the claim has two pods, the variable is absent,
+/// because the pods' rails differ.
 #[test]
 fn containers_get_the_rails_of_their_one_pod() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -103,8 +103,8 @@ fn containers_get_the_library_files_of_their_one_pod() {
     assert!(!file.exists());
 }
 
-/// A reader of any version of the format finds the object of its version. `integration/device-metadata` tests
-/// Kubernetes' own reader.
+/// The metadata file has one object for each version of the format. `integration/device-metadata` tests Kubernetes' own
+/// reader.
 #[test]
 fn containers_get_the_metadata_of_their_devices() {
     let directory = tempfile::tempdir().expect("a directory");

@@ -10,7 +10,7 @@ use dra::{
 use integration::OddFile;
 use std::{fs, os::unix::fs::symlink, path::Path};
 
-/// Returns contents of a record, with a part of the reported reason.
+/// Returns unreadable contents of a record: a description, the content, and a part of the reported reason.
 fn texts(whole: &str) -> Vec<(&'static str, String, &'static str)> {
     let format = format!("\"format\": {}", dra::record::FORMAT);
     assert!(whole.contains(&format), "{whole}");
@@ -47,7 +47,7 @@ fn names(directory: &Path) -> Vec<String> {
     names
 }
 
-/// Checks that the claim is unprepared, its record is renamed, and it can be prepared again.
+/// Unprepares the claim. Checks that its unreadable record is renamed, and that the claim can be prepared again.
 fn is_unprepared(directory: &Path, claims: &Claims, what: &str, reason: &str) {
     let removed = claims.remove(UID, &directory.join("cdi")).expect(what);
     let Removed::Aside(Unreadable { file, why }) = removed else {
@@ -65,7 +65,7 @@ fn is_unprepared(directory: &Path, claims: &Claims, what: &str, reason: &str) {
     assert_eq!(injected(directory), None, "{what}");
     let (all, unreadable) = claims.all();
     assert_eq!((all.len(), unreadable.len()), (0, 0), "{what}");
-    // an absent claim is unprepared whenever kubelet requests it
+    // Unprepare succeeds without a record
     let again = claims.remove(UID, &directory.join("cdi")).expect(what);
     assert!(matches!(again, Removed::Nothing), "{what}: {again:?}");
     claims.prepare(&record(directory, false)).expect(what);
@@ -120,7 +120,7 @@ fn an_odd_file_in_place_of_a_record_is_renamed() {
     }
 }
 
-/// The record is a link to the record of another claim. The other record must stay.
+/// The record's path is a link to another file. The other file must stay.
 #[test]
 fn a_link_is_renamed_and_not_its_target() {
     let directory = tempfile::tempdir().expect("a directory");
