@@ -66,13 +66,13 @@ fn char_devices(specification: &Value) -> Vec<(&Value, Vec<[&Value; 3]>)> {
     devices.collect()
 }
 
-/// Returns the directory of the library files in `files`, which is the directory of a claim. Containers mount the
+/// Returns the directory of the library files below `files`, the directory of a claim's files. Containers mount the
 /// library files at [`MOUNTED`].
 pub(crate) fn libraries(files: &Path) -> PathBuf {
     files.join("libraries")
 }
 
-/// Returns the path of the metadata of `request` in `files`, which is the directory of a claim.
+/// Returns the path of the metadata of `request` below `files`, the directory of a claim's files.
 pub(crate) fn metadata(files: &Path, request: &Request) -> PathBuf {
     files
         .join("metadata")

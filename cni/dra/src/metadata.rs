@@ -17,7 +17,7 @@ const DIRECTORY: &str = "/var/run/kubernetes.io/dra-device-attributes";
 /// Versions of the format, the newest first. A reader uses the first version that it supports.
 const VERSIONS: [&str; 2] = ["v1beta1", "v1alpha1"];
 
-/// Names in the metadata of a request that only the API server knows.
+/// Names for the metadata of a request, which only the claim in the API server contains.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MetadataNames {

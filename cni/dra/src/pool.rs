@@ -211,8 +211,8 @@ fn common(resource: &Resource, scope: &str, device_id: &str) -> Map<String, Valu
 }
 
 fn of_all(resource: &Resource) -> Map<String, Value> {
-    // use a device id that is not an address: without any device id, Multus refuses pods of the extended resource whose
-    // network has a resource
+    // use the device's name as the device id: without a device id, Multus refuses pods of the extended resource whose
+    // network names a resource
     let mut attributes = common(resource, "all", &name(&resource.name, "all"));
     attributes.insert("rails".into(), json!({"int": resource.nics.len()}));
     // the device of all NICs has `pcieRoot` or `numaNode` only if all NICs have the same value
@@ -292,7 +292,7 @@ fn name(resource: &str, part: &str) -> String {
         let mut bytes = text.bytes();
         bytes.all(|it| it.is_ascii_lowercase() || it.is_ascii_digit())
     };
-    // the name is unambiguous if the resource's name has one `/` between two plain words
+    // the name is unambiguous if the resource's name has only lower-case letters and digits on both sides of its `/`
     let is_unique = resource.split('/').all(is_plain);
     if is_unique && label.len() <= LONGEST_NAME {
         return label;

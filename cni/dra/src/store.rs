@@ -221,7 +221,7 @@ impl Claims {
             let has_it = |record: Option<Record>| {
                 record.is_some_and(|record| record.networks.contains(container))
             };
-            // keep a record that cannot be read: this function returns its error below
+            // keep the UID of an unreadable record: this function returns its error below
             self.read(uid).map_or(true, has_it)
         });
         if uids.is_empty() {

@@ -19,7 +19,7 @@ pub const LIMIT: Duration = Duration::from_secs(10);
 /// Client of the API server, and the node that its token names.
 #[derive(Clone, Debug)]
 pub struct Api {
-    /// Sends the requests.
+    /// Client for the requests.
     pub client: Client,
     /// Name of the node.
     pub node: String,

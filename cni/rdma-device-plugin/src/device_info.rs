@@ -75,7 +75,7 @@ impl Record {
         self
     }
 
-    /// Returns the paths.
+    /// Returns the paths of the files.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
         self.files.iter().map(PathBuf::as_path)
     }

@@ -91,8 +91,8 @@ fn report(arguments: &Arguments) -> impl FnMut(&[RailState]) + use<> {
     }
 }
 
-/// Returns the NICs of the daemon's resources, if netdev and RDMA device are in this process's net namespace. Returns a
-/// NIC of several resources once.
+/// Returns the NICs of the daemon's resources, if netdev and RDMA device are in this process's net namespace. Returns
+/// each NIC once, even if several resources have it.
 fn rails_of(published: &Published, inventory: &Inventory) -> Vec<FabricRail> {
     let mut rails: Vec<FabricRail> = vec![];
     for (resource, devices) in &published.resources {

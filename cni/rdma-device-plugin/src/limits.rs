@@ -64,7 +64,7 @@ pub(crate) async fn keep(containers: LimitedContainers, mut node: watch::Receive
     }
 }
 
-/// Watches the paths that change with `containers`. Starts again if the paths have changed meanwhile.
+/// Watches the paths of `containers`. Repeats this if these paths have changed meanwhile.
 fn armed(containers: &LimitedContainers) -> Watch {
     let mut paths = containers.watched();
     loop {

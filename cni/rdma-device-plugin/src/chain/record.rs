@@ -255,8 +255,9 @@ impl Record {
         }
     }
 
-    /// Records that `entry` is written to `file` of a network's own directory. `None`: the file gets only a detection
-    /// entry, which shows whether the runtime reads the directory. `is_there` is true if the directory exists already.
+    /// Records that `entry` is written to `file` of a network's own directory. `entry` is `None` if the file gets only
+    /// a detection entry, which shows whether the runtime reads the directory. `is_there` is true if the directory
+    /// exists already.
     pub(crate) fn put_in_directory(&mut self, file: &str, entry: Option<&Entry>, is_there: bool) {
         let placing = self.lists.entry(file.to_owned()).or_default();
         placing.entries = entry.map(|it| it.fields().clone()).into_iter().collect();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The DRA driver's two sockets: one for the registration and one for the driver's service. Kubelet watches a directory
 //! for registration sockets, and requests the path of the service's socket from each of them. Each daemon of a node has
-//! its own two sockets. Kubelet uses the newest ones.
+//! its own two sockets. Kubelet uses the sockets that were registered last.
 
 use super::{
     health::{Health, HealthV1Alpha1},
@@ -128,9 +128,9 @@ impl Served {
         })
     }
 
-    /// Makes the sockets again if another program removes them. Kubelet needs both: without the registration socket, it
-    /// unregisters the driver until it finds a new one. Returns when a server has ended, which happens only after an
-    /// error.
+    /// Makes the sockets again if another program removes them. Kubelet needs both sockets: without the registration
+    /// socket, kubelet unregisters the driver until it finds a new registration socket. Returns when a server has
+    /// ended, which happens only after an error.
     pub async fn keep(mut self) {
         let directories = [&self.driver, &self.registration].map(|it| it.directory().to_owned());
         let mut watch = Watch::new(directories.into());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Discovers the eRDMA NICs, and selects the NICs that the daemon uses. Both are pure functions of the configuration,
+//! Discovers the eRDMA NICs, and selects the NICs that the daemon uses. The result depends only on the configuration,
 //! the hardware and the instance's id.
 
 use crate::{

@@ -62,7 +62,7 @@ pub struct ReconcilerContext {
 struct Tried {
     change: Change,
     problem: Problem,
-    /// Time of the next attempt. `None`: the reconciler tries again only after another plan.
+    /// Time of the next attempt. `None`: the reconciler tries again only when it plans another change.
     until: Option<Instant>,
 }
 

@@ -202,7 +202,7 @@ mod tests {
             (Some((true, true)), Some(4), "up"),
             (Some((true, false)), Some(1), "down: eth1 has no carrier"),
             (Some((true, false)), None, "down: eth1 has no carrier"),
-            // a port of a bond without an RDMA device of its own: the RDMA device belongs to the bond
+            // a port of a bond without a carrier: the RDMA device belongs to the bond, and its port is active
             (Some((true, false)), Some(4), "up"),
             // a virtual function on the host, which no pod has yet
             (Some((false, false)), Some(1), "up"),

@@ -63,7 +63,7 @@ pub struct Watch {
     links: HashMap<(Option<Nsid>, u32), LinkState>,
     /// True if the daemon must read the records again.
     records_changed: bool,
-    /// Time of the next observation after an event.
+    /// Time of the next observation that an event or a request caused.
     due: Option<Instant>,
     observed_at: Option<Instant>,
     beat: Instant,

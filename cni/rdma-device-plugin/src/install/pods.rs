@@ -29,7 +29,7 @@ struct Ended {
     state_dir: PathBuf,
 }
 
-/// Reads the records below `state_dirs`.
+/// Reads the records below `state_dirs`, and returns the pods of this boot.
 ///
 /// # Errors
 /// A record cannot be read.

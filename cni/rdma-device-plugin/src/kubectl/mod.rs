@@ -186,7 +186,7 @@ fn doctor(flags: &Flags, target: &str, options: &[String]) -> Result<ExitCode> {
     daemon.exec(flags, &command)
 }
 
-/// Returns warnings, and events by the daemon, one line each.
+/// Returns the events that are warnings or come from the daemon, one line each.
 fn warnings(events: &Value) -> Option<String> {
     let of_interest =
         |it: &&Value| text(it, "/type") == "Warning" || text(it, "/reason").starts_with("Rdma");

@@ -101,7 +101,7 @@ fn delete_on(signals: SigSet, flags: Flags, namespace: String, created: Receiver
         // ignore errors: after SIGHUP the terminal may be closed
         let print_error = |what: &str| drop(writeln!(io::stderr(), "{NAME}: {what}"));
         print_error("deleting the pod; another Ctrl-C leaves it for 10 minutes");
-        // an error means that the API server created no pod
+        // `recv` fails if the API server created no pod
         let deleted = created.recv().map(|it| delete(&flags, &namespace, &it));
         if let Ok(Err(error)) = deleted {
             print_error(&one_line(&error.to_string()));
