@@ -30,7 +30,7 @@ use std::{
     process::ExitCode,
 };
 
-/// Exit codes of `doctor`.
+/// Exit code of `doctor` after errors, and with `--strict` also after warnings.
 const ERRORS: u8 = 1;
 const NOT_SEEN: u8 = 2;
 

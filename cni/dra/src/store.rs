@@ -133,7 +133,7 @@ impl Claims {
 
     /// Records that the network of a pod of the claim `uid` is attached. Stores the pod's `rails`, its sandbox
     /// `container`, and its library `files`. `now` returns a NIC's present character devices. Returns true if the claim
-    /// exists.
+    /// is prepared.
     ///
     /// # Errors
     /// A file cannot be read or written.
@@ -371,8 +371,8 @@ impl Claims {
 /// Suffix of the file name of a record that could not be read.
 const ASIDE: &str = "corrupt";
 
-/// Returns `record` with the state of its NICs in `inventory`. Returns `None` if no file needs a change, or if the
-/// record is from another boot than `boot_id`.
+/// Returns `record` with the state of its NICs in `inventory`. Returns `None` if no file needs a change in the boot
+/// `boot_id`.
 fn followed(record: Record, boot_id: &str, inventory: &Inventory) -> Option<Record> {
     if record.boot_id != boot_id || !record.is_begun() {
         return None;

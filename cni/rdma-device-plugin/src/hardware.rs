@@ -174,19 +174,19 @@ impl Hardware {
         memory
     }
 
-    /// Runs [`presence`](Self::presence) on a thread that may block.
+    /// Runs [`presence`](Self::presence) on a separate thread.
     ///
     /// # Errors
-    /// sysfs cannot be read.
+    /// sysfs cannot be read, or the thread panicked.
     pub async fn presence_blocking(&self) -> Result<Inventory, HardwareError> {
         let hardware = self.clone();
         tokio::task::spawn_blocking(move || hardware.presence()).await?
     }
 
-    /// Runs [`observe`](Self::observe) on a thread that may block.
+    /// Runs [`observe`](Self::observe) on a separate thread.
     ///
     /// # Errors
-    /// sysfs cannot be read.
+    /// sysfs cannot be read, or the thread panicked.
     pub async fn observe_blocking(&self) -> Result<Inventory, HardwareError> {
         let hardware = self.clone();
         tokio::task::spawn_blocking(move || hardware.observe()).await?

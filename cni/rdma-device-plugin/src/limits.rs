@@ -21,7 +21,7 @@ const RETRY: Duration = Duration::from_secs(10);
 /// Shortest interval between an error and the next attempt.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Keeps the limits of `containers` until the daemon ends.
+/// Keeps the limits of `containers` until the sender of `node` is dropped.
 pub(crate) async fn keep(containers: LimitedContainers, mut node: watch::Receiver<Arc<Node>>) {
     let mut last = None;
     loop {

@@ -30,8 +30,8 @@ use tokio::{sync::watch, task::JoinSet};
 
 const SUFFIX: &str = ".daemon";
 
-/// Delay of a second check after an event. When a process is killed, the kernel first sends the event that the process'
-/// file was closed, and then releases the file's lock (`__fput` in `fs/file_table.c`).
+/// Delay of a second check after an event. When a process is killed, the kernel first sends the event that the
+/// process's file was closed, and then releases the file's lock (`__fput` in `fs/file_table.c`).
 const AFTER_AN_EVENT: Duration = Duration::from_millis(100);
 
 /// Intervals between attempts to lock. The daemon uses the short interval for about 5 s, and then the long interval.
@@ -171,7 +171,7 @@ impl Presence {
         self.place.role()
     }
 
-    /// Returns true if a daemon with the name `name` runs. The name may be this daemon's own name.
+    /// Returns true if `name` is the name of this daemon or of another running daemon.
     pub fn runs(&self, name: &str) -> bool {
         let ending = format!("-{name}{SUFFIX}");
         name == self.name

@@ -86,7 +86,7 @@ pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, findings: &mut Finding
     user_eid(facts, conf, findings);
 }
 
-/// Returns the choices of devices that ADDs can have. With `resources`, each published id is one choice.
+/// Returns the choices of devices that an ADD can have. With `resources`, each published id is one choice.
 fn choices<'a>(conf: &'a Conf, facts: &Facts) -> Vec<Choice<'a>> {
     match &conf.devices {
         Some(Devices::Address(address)) => vec![Choice::Address(address)],

@@ -155,7 +155,7 @@ pub(super) fn binaries(
     let mut names: Vec<&str> = types.map(String::as_str).collect();
     names.extend(conf.and_then(|conf| conf.ipam.as_deref()));
     names.push("rdma-cni");
-    // also check a `rdma-ipam` that the configuration does not name, because another plugin may call it
+    // also check an `rdma-ipam` that the configuration does not name, because another plugin may call it
     let mut places = bin_dirs.iter();
     names.extend(Some("rdma-ipam").filter(|name| places.any(|dir| view.has(dir.join(name)))));
     names.sort_unstable();

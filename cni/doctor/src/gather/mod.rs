@@ -127,7 +127,7 @@ fn tell_netdevs<K: Kernel>(kernel: &K, notes: &[Note], observed: Option<&mut Obs
     }
 }
 
-/// Returns the GID tables of the host's RDMA devices on Ethernet.
+/// Returns the GID tables of the host's RDMA devices, except InfiniBand devices.
 fn gids<K: Kernel>(view: &mut View, kernel: &K, observed: &Observed) -> Vec<PortGids> {
     let is_infiniband = |device: &RdmaDevice| {
         let netdevs = device.ports.iter().filter_map(|port| port.netdev);

@@ -28,7 +28,7 @@ const DATA_DIR: &str = "/var/lib/cni/networks";
 /// Directory of libcni's cache, with a file for each attachment (`libcni/api.go`, `CacheDir`).
 const CACHE: &str = "/var/lib/cni/results";
 
-/// Returns the records below `state_dir`, and the unreadable records that were renamed.
+/// Returns the records below `state_dir`, and the paths of unreadable records that were renamed.
 pub(super) fn read<K: Kernel>(
     view: &mut View,
     kernel: &K,
@@ -164,7 +164,7 @@ pub(super) fn leases(view: &mut View, conf: Option<&Conf>) -> Vec<Lease> {
         let Ok(address) = name.parse::<IpAddr>() else {
             continue;
         };
-        // the lease was released after the directory was read
+        // skip a lease that was released after the directory was read, or that cannot be read
         let Some(text) = view.text(directory.join(name)) else {
             continue;
         };

@@ -73,7 +73,7 @@ fn numbers_are_checked_while_a_claim_is_prepared() {
     let expected = json!(["uverbs7 231:199", "uverbs2 231:194", "rdma_cm 10:120"]);
     assert_eq!(nodes(), Some(expected));
 
-    // a new sandbox has the present numbers
+    // a new sandbox gets the present numbers
     check("boot-1", &[(1, 9), (2, 7)]);
     claims.left("sandbox-1").expect("left");
     claims

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One change in the directory of CNI lists, or in a network's own directory below it (`<network>/`), whose plugins
-//! libcni appends to the network's list. The daemon's record on disk contains an entry before the daemon adds the entry
-//! to a file.
+//! libcni appends to the network's list. The record on disk contains an entry before the entry is added to a file.
 
 use super::{
     Chain, evidence,
@@ -37,8 +36,8 @@ impl Chain {
         }
     }
 
-    /// Removes the network's own directory if the daemon made it for `file`. Keeps the directory if it contains other
-    /// files, is a mount point, or is no directory any more.
+    /// Removes the network's own directory if this project made the directory for `file`. Keeps the directory if it
+    /// contains other files, is a mount point, or is no directory any more.
     ///
     /// # Errors
     /// The directory cannot be removed for another reason.
@@ -79,9 +78,9 @@ impl Chain {
     }
 
     /// Records and makes one change. `directory` is the content from which the change was planned, and `actual` is the
-    /// content that the daemon read from the disk. `entry` is the entry to insert. The inner value is the replaced
+    /// content that this process read from the disk. `entry` is the entry to insert. The inner value is the replaced
     /// file, if another program may still write to it. The outer value is `None` if another program has changed the
-    /// file since the daemon read it.
+    /// file since this process read it.
     pub(super) fn carry_out<'a>(
         &self,
         change: &Change,

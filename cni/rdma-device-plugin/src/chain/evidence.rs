@@ -14,8 +14,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// CNI commands with which the runtime must have called the plugins of a network's own directory before the daemon
-/// moves the entry there.
+/// CNI commands with which the runtime must have called the plugins of a network's own directory before the placement
+/// `auto` moves the entry to this directory.
 const VERBS: [&str; 2] = ["ADD", "DEL"];
 
 impl Chain {

@@ -31,8 +31,8 @@ pub(crate) fn busy(dir: &Path) -> FileError {
     FileError::new("change", dir, io::Error::other(problem))
 }
 
-/// A list that the daemon replaced: the old file, and the texts of the old and the new file. A program that opened the
-/// old file before its replacement may still write to it. The daemon copies such late text to the new file.
+/// A list that this process replaced: the old file, and the texts of the old and the new file. A program that opened
+/// the old file before its replacement may still write to it. A later turn copies such late text to the new file.
 #[derive(Debug)]
 pub struct Held {
     name: String,
@@ -65,8 +65,8 @@ impl Held {
     }
 }
 
-/// Hash and modification time of a list before the daemon added `rdma-cni`. When the list has this text again, the
-/// daemon restores the time.
+/// Hash and modification time of a list before `rdma-cni` was added. A change that gives the list this text again also
+/// restores the time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stamp {
     /// SHA-256 of the file's text, hexadecimal.
@@ -93,7 +93,7 @@ pub fn hash(content: &[u8]) -> String {
 /// modification time is before 1970.
 ///
 /// # Errors
-/// The file's modification time cannot be read. The daemon could then not restore the time later.
+/// The file's modification time cannot be read.
 pub(crate) fn stamp(path: &Path, text: &str) -> Result<Option<Stamp>, FileError> {
     let modified = match fs::metadata(path).and_then(|it| it.modified()) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -113,7 +113,7 @@ pub(crate) fn stamp(path: &Path, text: &str) -> Result<Option<Stamp>, FileError>
 /// `like`.
 ///
 /// # Errors
-/// `file` cannot be written, or `like` is a symbolic link.
+/// `file` cannot be written, or `like` is a symbolic link or cannot be read.
 pub(crate) fn replace(
     dir: &Path,
     file: &str,
@@ -167,9 +167,9 @@ pub(crate) fn replace(
     replaced.map_err(|error| FileError::new("write", &path, error))
 }
 
-/// File in the directory of CNI lists that exists while the daemon changes a file in a network's own directory.
-/// Runtimes watch only the directory of lists, and do not parse a file with this name. When the daemon removes the
-/// file, containerd reads the lists again (`syncLoop()`, `cni_conf_syncer.go`).
+/// File in the directory of CNI lists that exists while this project changes a file in a network's own directory.
+/// Runtimes watch only the directory of lists, and do not parse a file with this name. When the file is removed,
+/// containerd reads the lists again (`syncLoop()`, `cni_conf_syncer.go`).
 const ANNOUNCEMENT: &str = ".rdma-cni-changes";
 
 /// Makes the file [`ANNOUNCEMENT`] in `dir`, before a change in a network's own directory below `dir`.

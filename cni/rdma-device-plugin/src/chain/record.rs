@@ -291,7 +291,7 @@ impl Record {
 /// temporary record that a killed process or a power loss left.
 ///
 /// # Errors
-/// The lock file cannot be made, or the temporary record cannot be removed.
+/// The lock file cannot be made or locked, or the temporary record cannot be removed.
 pub fn lock(state_dir: &Path) -> Result<Held, FileError> {
     let path = state_dir.join(LOCK);
     let open = || match state_file::open(&path) {

@@ -205,7 +205,7 @@ mod tests {
             self.add_to(pod, container, (network, "eth0"), plugins, second);
         }
 
-        /// Adds libcni's file for an ADD of one interface of the sandbox.
+        /// Adds libcni's file for an ADD of one interface of the sandbox. The file's mtime is `second`.
         fn add_to(
             &self,
             pod: &str,

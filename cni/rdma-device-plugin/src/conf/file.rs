@@ -8,8 +8,8 @@ use serde_json::Value;
 use std::path::Path;
 
 impl Conf {
-    /// Reads the file and then applies the flags, which override values of the file. Without a file, only
-    /// the flags apply.
+    /// Reads the file and then applies the flags, which override values of the file. Without a file, the flags override
+    /// the defaults.
     ///
     /// # Errors
     /// The file cannot be read, or has an error.

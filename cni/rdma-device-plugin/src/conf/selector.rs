@@ -39,7 +39,7 @@ pub struct Selector {
 /// Kind of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sort {
-    /// PCI functions.
+    /// PCI functions, also virtual functions.
     Pci,
     /// PCI virtual functions.
     Virtual,
@@ -72,7 +72,7 @@ enum How {
 }
 
 impl Selector {
-    /// Returns true if the selector has no patterns.
+    /// Returns true if the selector selects all devices of its kind.
     pub(super) fn selects_all(&self) -> bool {
         let empty = Self {
             place: self.place.clone(),

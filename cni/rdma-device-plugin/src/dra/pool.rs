@@ -82,7 +82,8 @@ impl Netdevs {
         }
         let hardware = function.map(|it| inventory.maker(it));
         let physical_function = hardware.and_then(|it| it.physical_function.as_ref());
-        // the NIC accesses the memory of GPUs through its Data Direct function, which is below another PCI root
+        // a NIC with a Data Direct function accesses the memory of GPUs through this function, which is below another
+        // PCI root
         let path = device.data_direct.as_ref().unwrap_or(&device.path);
         let switches = switches.of(&device.address, inventory);
         let mut nic = Nic {

@@ -174,10 +174,11 @@ fn answer(command: &mut Command) -> io::Result<Output> {
     }
 }
 
-/// Removes the installed binaries, and restores the binaries that they replaced. Returns one sentence for each binary.
+/// Removes the installed binaries, and restores the binaries that they replaced. Returns the results, one sentence
+/// each.
 ///
 /// # Errors
-/// A binary cannot be removed.
+/// A binary cannot be read, removed or restored.
 pub(super) fn take(dir: &Path, state_dir: &Path, record: &Record) -> Result<Vec<String>> {
     let mut done = vec![];
     for name in NAMES {

@@ -144,7 +144,8 @@ fn mark_misplaced(nodes: &mut [Node]) {
     }
 }
 
-/// Returns `ok`, or the number of errors and warnings that `doctor` reports about the node.
+/// Returns `ok`, or the number of errors and warnings that `doctor` reports about the node. Returns `not known` without
+/// `facts`.
 fn health(facts: Option<&Facts>) -> String {
     let Some(facts) = facts else {
         return "not known".to_owned();

@@ -247,7 +247,8 @@ impl Limits {
     }
 }
 
-/// Reads the selectors of `devices`. `None`: the file does not have the field.
+/// Checks `read`, the value of the field `devices`, and returns the selectors. `None`: the file does not have the
+/// field.
 fn selectors(read: Option<Vec<Device>>, devices: &Field<'_>) -> Result<Vec<Selector>, Wrong> {
     match read {
         Some(read) if read.is_empty() => {
