@@ -332,9 +332,13 @@ impl Chain {
                 file::announce(&self.conf.conf_dir)?;
             }
             for change in changes {
-                again |= self.take_away(&change, &directory, record)?.is_none();
-                let (Change::Write { file, .. } | Change::Remove { file }) = change;
-                files.push(file);
+                match self.take_away(&change, &directory, record)? {
+                    Some(_) => {
+                        let (Change::Write { file, .. } | Change::Remove { file }) = change;
+                        files.push(file);
+                    }
+                    None => again = true,
+                }
             }
             file::announced(&self.conf.conf_dir)?;
             // try again if a file in a network's own directory cannot be read at the moment
