@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tests of arm64's release binaries and image on an amd64 machine: their architecture, the image that a node selects,
-//! and their start under QEMU's emulation of one process (Debian's `qemu-user`).
+//! and their start under QEMU's user-mode emulation (Debian's `qemu-user`).
 //!
 //! `scripts/test arm64` runs these tests after `scripts/build --arch all` has made `dist/`. The emulated program cannot
 //! start another arm64 program: the amd64 kernel cannot execute it. The program that `install` calls is therefore a
@@ -133,7 +133,7 @@ fn binaries_are_static_and_stripped() {
         for name in BINARIES {
             let elf = elf(&directory.join(name));
             assert!(elf.contains(machine), "{name}: {elf}");
-            // a static program names no interpreter
+            // a static program names no interpreter, and a stripped one has no symbols
             for what in ["INTERP", ".symtab", ".debug_"] {
                 assert!(!elf.contains(what), "{name} has {what}: {elf}");
             }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon's answers to kubelet about starts of containers. The daemon logs each answer, and sends it to the tasks
-//! that handle refused pods.
+//! The daemon's answers to PreStartContainer. The daemon logs an answer, and sends it to the tasks that handle refused
+//! pods.
 
 use super::{
     holder::{self, Holder},
@@ -15,7 +15,7 @@ use kubelet_api::pod_resources::AskError;
 pub(super) struct Answered {
     pub(super) resource: ResourceName,
     pub(super) ids: Vec<String>,
-    /// Reason of the refusal; `None`: the container may start.
+    /// Reason why the container must not start. `None`: the container may start.
     pub(super) refused: Option<Refused>,
 }
 
@@ -44,7 +44,7 @@ impl Answered {
                     cure,
                 });
             }
-            // send nothing: the pod is unknown, because kubelet does not report it yet. Kubelet repeats the call
+            // send nothing: kubelet does not report the pod, or does not answer
             (Some(_), _) => {}
         }
     }

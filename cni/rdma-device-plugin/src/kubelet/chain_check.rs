@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Checks before a container starts that the runtime made its pod's network by a list with `rdma-cni`. Without
+//! Checks, before a container starts, that the runtime used a CNI list with `rdma-cni` for the pod's network. Without
 //! `rdma-cni`, the container would have its character devices, but no rails.
 
 use super::{holder::Holder, plugin_context::PluginContext};
@@ -17,19 +17,18 @@ use kubelet_api::pod_resources::AskError;
 use std::{fs, path::Path, time::SystemTime};
 use tonic::Status;
 
-/// Returns true if a CNI list of this node has `rdma-cni`, according to the record of the installation. The runtime
-/// then calls `rdma-cni` for new pods.
+/// Returns true if a CNI list of this node has `rdma-cni`, according to the record of the chain. Returns false if the
+/// record is unreadable.
 pub(crate) fn is_chained(state_dir: &Path) -> bool {
     let record = Record::read(state_dir).ok().flatten();
     record.is_some_and(|it| !it.lists.is_empty())
 }
 
-/// Checks that the runtime made the network of the pod that has `ids` of `resource` by a list with `rdma-cni`. `holder`
-/// is the container of these ids.
+/// Checks that the runtime used a CNI list with `rdma-cni` for the network of a pod. `holder` is the pod's container
+/// that has `ids` of `resource`. Accepts a pod if the daemon cannot determine the CNI list.
 ///
 /// # Errors
-/// The runtime made the network by a list without `rdma-cni`, or kubelet does not answer. Kubelet repeats the call
-/// later.
+/// The CNI list has no `rdma-cni`, or kubelet does not answer.
 pub(super) async fn check(
     context: &PluginContext,
     resource: &ResourceName,
@@ -97,9 +96,9 @@ pub(super) async fn check(
     }
 }
 
-/// Returns true if the runtime does not read the directory with the entry of `rdma-cni`, for example because another
-/// runtime was installed. Such a runtime made the network of `holder` without `rdma-cni`, although the entry existed
-/// before.
+/// Returns true if the runtime made the pod's network without `rdma-cni`, although the directory of `network` already
+/// had the entry of `rdma-cni`. The runtime then does not read this directory, for example because another runtime was
+/// installed.
 async fn is_unread(context: &PluginContext, network: &str, holder: &Holder) -> bool {
     let status = context.chain.borrow().clone();
     let ChainStatus::Called(Called {
@@ -145,7 +144,7 @@ fn without_directory(context: &PluginContext, network: &str) -> Option<(String, 
     is_fixed.then_some((remedy, Cure::Time))
 }
 
-/// Returns the remedy for `status`. A new pod helps only if the runtime would call `rdma-cni` for it.
+/// Returns the remedy and the cure of a refusal. Another pod is the cure only if the runtime now calls `rdma-cni`.
 fn remedy_for(status: &ChainStatus) -> (String, Cure) {
     match status {
         ChainStatus::NotCalled(why) => {

@@ -50,11 +50,11 @@ impl Container {
     }
 }
 
-/// Writes the files that the container's resources require. Also writes the container's CDI entry with the limits and
-/// rails that Allocate `promised`. A pod with `hostNetwork` has no rails.
+/// Writes the files that `environment` requires, and the container's CDI entry with its limits and rails. A pod with
+/// `hostNetwork` has no rails.
 ///
 /// # Errors
-/// The rails are unknown, or a file cannot be written. Kubelet repeats the call.
+/// An unreadable record may be the pod's, or a file cannot be read or written. Kubelet repeats the call.
 pub(super) async fn write(
     context: &PluginContext,
     container: Container,
@@ -193,8 +193,8 @@ fn held(attachment: &Attachment) -> impl Iterator<Item = ContainerId<'_>> {
     })
 }
 
-/// Returns the attachments of the pod of `container`. If a pod has several sandboxes, returns the attachments of the
-/// last one. One common id is enough: an id has no rail if the NIC is down, or if the pod did not select the NIC.
+/// Returns the attachments of the newest sandbox that has one of the container's ids. The sandbox may lack other ids of
+/// the container: an id has no rail if its NIC is down, or if the pod did not select the NIC.
 fn of_pod<'a>(all: &'a [Attachment], container: &Container) -> Vec<&'a Attachment> {
     let is_its = |held: ContainerId<'_>| {
         let mut allocated = container.allocated.iter();

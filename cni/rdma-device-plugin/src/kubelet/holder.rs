@@ -35,7 +35,7 @@ impl fmt::Display for Holder {
     }
 }
 
-/// Returns the container that has `ids` of `resource`. Returns `None` if kubelet does not report the container, for
+/// Returns the container that has all `ids` of `resource`. Returns `None` if kubelet does not report the container, for
 /// example an init container.
 pub(super) async fn of(
     socket: &Path,
@@ -47,7 +47,7 @@ pub(super) async fn of(
 }
 
 /// Logs the daemon's decision on a container's start. Names the container if kubelet reported it. If kubelet did not
-/// answer, logs only kubelet's error.
+/// answer, logs only the error.
 pub(super) fn log_verdict(
     resource: &ResourceName,
     ids: &[String],

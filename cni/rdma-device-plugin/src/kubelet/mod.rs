@@ -8,7 +8,7 @@
 //! | [`service`] | device-plugin service of a resource |
 //! | `holder` | the container that has allocated devices |
 //! | `own_accelerators` | accelerators of the container that gets NICs |
-//! | `chain_check` | check that `rdma-cni` attached the pod's network |
+//! | `chain_check` | check that the CNI list of the pod's network has `rdma-cni` |
 //! | `answered` | answers to kubelet about starts of containers |
 //! | `environment` | files with a container's rails, limits and variables for libraries |
 //! | [`streams`] | ListAndWatch streams of a resource |
@@ -17,8 +17,8 @@
 //! | [`register`] | one registration |
 //! | [`takeover`] | replacement of another daemon's plugin |
 //!
-//! A plugin keeps running while its offer changes. Its streams observe the [`Node`](crate::node::Node), and send each
-//! list that differs from the last one.
+//! A plugin keeps running when its offer changes. Its newest stream observes the [`Node`](crate::node::Node), and sends
+//! each device list that differs from the last one.
 
 mod answered;
 pub(crate) mod chain_check;

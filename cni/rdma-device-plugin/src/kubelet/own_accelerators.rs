@@ -84,7 +84,7 @@ fn accelerators(
         .collect()
 }
 
-/// Returns the accelerator for an `id` of a device plugin:
+/// Returns the device's address for an `id` of a device plugin:
 ///
 /// | id | device plugin |
 /// |---|---|

@@ -30,7 +30,8 @@ const STREAM_TIMEOUT: Duration = Duration::from_secs(5);
 /// again.
 const BETWEEN_STREAMS: Duration = Duration::from_millis(300);
 
-/// Longest time until kubelet notices that another daemon's streams have ended.
+/// Delay of the registration after another daemon's end. Meanwhile kubelet notices that the other daemon's streams have
+/// ended.
 const AFTER_ANOTHER: Duration = Duration::from_secs(1);
 
 /// Device plugin of one resource.
@@ -41,7 +42,7 @@ pub struct Plugin {
 }
 
 impl Plugin {
-    /// Offers `resource` to kubelet, and keeps it registered.
+    /// Starts the tasks that advertise `resource` to kubelet and keep it registered.
     pub fn start(resource: ResourceName, context: Arc<PluginContext>) -> Self {
         let (end, ended) = watch::channel(End::NotYet);
         let streams = Streams::new(resource.clone(), &context, ended.clone());
@@ -71,7 +72,7 @@ impl Plugin {
         }
     }
 
-    /// Stops the streams, the server and the socket.
+    /// Stops the streams and the server, and removes the socket.
     pub async fn stop(mut self, why: End) {
         self.end.send_replace(why);
         if timeout(STOP_TIMEOUT, &mut self.task).await.is_err() {
@@ -107,7 +108,7 @@ struct Registered {
     /// Identity of the `kubelet.sock` at which the plugin registered.
     kubelet: Identity,
     at: Instant,
-    /// Number of streams that kubelet had opened before the registration.
+    /// Number of streams that kubelet opened before the stream of this registration.
     streams: u64,
     /// True if kubelet would not notice the end of this plugin, because the plugin registered by a [`takeover`] while
     /// another daemon runs.
@@ -141,7 +142,7 @@ impl Task {
             _ = end.wait_for(|end| *end != End::NotYet) => {}
             () = self.keep_registered() => {}
         }
-        // remove the socket files first: kubelet must not connect to a socket that is about to close
+        // remove the socket first: kubelet must not connect to a socket that is about to close
         drop(self);
         if timeout(STOP_TIMEOUT / 2, &mut server).await.is_err() {
             server.abort();
@@ -231,7 +232,7 @@ impl Task {
         self.registered = None;
     }
 
-    /// Makes the socket if necessary. Returns true if the socket exists afterwards.
+    /// Makes the socket if necessary. Returns true if the plugin's socket exists afterwards.
     fn keep_socket(&mut self) -> bool {
         match self.serving.as_ref().map(|serving| serving.socket.state()) {
             Some(SocketState::Ours) => return true,
@@ -273,8 +274,8 @@ impl Task {
         }
     }
 
-    /// Waits while the resource is registered. Returns when the registration must be checked: kubelet's stream has
-    /// ended, kubelet's directory or this daemon's role has changed, or the plugin has registered again.
+    /// Waits while the resource is registered. Returns when the registration must be checked: kubelet has no stream
+    /// open, kubelet's directory or this daemon's role has changed, or the plugin has tried to register again.
     async fn while_registered(&mut self, registered: Registered) {
         let is_due = registered.detached && self.role.borrow().is_alone;
         // keep an earlier time: each write in kubelet's directory would otherwise restart the delay
@@ -301,7 +302,7 @@ impl Task {
         }
     }
 
-    /// Registers through another socket after the other daemon has ended. From then on, kubelet notices the end of this
+    /// Registers through another socket after the other daemon has ended, so that kubelet will notice the end of this
     /// plugin.
     async fn attach(&mut self) {
         self.take_another_socket();

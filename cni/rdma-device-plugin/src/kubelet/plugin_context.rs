@@ -13,13 +13,13 @@ use rdma_resources::{Containers, Grants};
 use std::{path::PathBuf, sync::Arc};
 use tokio::sync::{mpsc, watch};
 
-/// Paths, state and channels of a plugin.
+/// Paths, state and channels for plugins.
 pub struct PluginContext {
     /// Directory of `kubelet.sock` and of the plugins' sockets.
     pub device_plugins: PathBuf,
     /// Kubelet's pod-resources socket.
     pub pod_resources: PathBuf,
-    /// Hardware of the node.
+    /// Access to the node's hardware.
     pub hardware: Hardware,
     /// State directory of `rdma-cni`.
     pub state_dir: PathBuf,
@@ -31,7 +31,7 @@ pub struct PluginContext {
     pub role: watch::Receiver<Role>,
     /// Files of the grants.
     pub grants: Grants,
-    /// Files that containers mount.
+    /// Files that the daemon writes for containers.
     pub containers: Containers,
     /// Latest state of the node.
     pub node: watch::Receiver<Arc<Node>>,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One registration with kubelet, and the delay before the next attempt after a failure. The plugin registers only at
-//! `kubelet.sock`, which exists in every kubelet.
+//! `kubelet.sock`, which every version of kubelet has.
 //!
 //! The plugin does not use kubelet's plugin watcher in addition. Kubelet would then make a second client with a second
 //! stream, but keep one endpoint for both (`devicemanager/manager.go`). When one of the two clients ends, kubelet would
@@ -24,8 +24,8 @@ const LIMIT: Duration = Duration::from_secs(3);
 /// Beginning of kubelet's error for a socket from which it already has a stream (1.37).
 const ALREADY_CONNECTED: &str = "device plugin already connected";
 
-/// Shortest and longest delay between attempts. For a moment after a kubelet has made its socket, it may refuse
-/// connections.
+/// Shortest and longest delay between attempts, without the random variation. For a moment after a kubelet has made its
+/// socket, it may refuse connections.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 
 /// Reason why a registration failed.
@@ -93,8 +93,8 @@ pub async fn register(
     answer.unwrap_or(Err(RegisterError::Silent))
 }
 
-/// Returns the delay after `failures` successive failures. The delay doubles with each failure. It varies by a quarter,
-/// so that a node's resources do not all register at the same time.
+/// Returns the delay after `failures` successive failures. The delay doubles with each failure up to a limit. It varies
+/// by up to a quarter, so that a node's resources do not all register at the same time.
 pub fn back_off(failures: u32) -> Duration {
     let (first, longest) = BACK_OFF;
     let doubled = first.saturating_mul(1 << failures.saturating_sub(1).min(16));

@@ -52,7 +52,7 @@ const HOLDER_TIMEOUT: Duration = Duration::from_secs(1);
 /// Network, variables and limits that Allocate promised to a container.
 #[derive(Clone, Copy)]
 pub(super) struct Promised {
-    /// True if `rdma-cni` must attach the network of the container's pod.
+    /// True if `rdma-cni` must have attached the devices to the container's pod.
     network: bool,
     /// True if the container gets environment variables with its pod's rails.
     pub(super) rails: bool,
@@ -83,14 +83,14 @@ impl Service {
         self.context.node.borrow().clone()
     }
 
-    /// Returns the resource's offer. Returns an error if the daemon is just withdrawing the resource.
+    /// Returns the resource's offer. Returns an error if the daemon no longer offers the resource.
     fn offer<'a>(&self, node: &'a Node) -> Result<&'a Offer, Status> {
         node.offer(self.resource.as_str())
             .ok_or_else(|| Status::unavailable(format!("{} is no longer offered", self.resource)))
     }
 
-    /// Returns the containers' devices according to the last observation. If a device cannot be granted, or a character
-    /// device no longer exists, observes the hardware again and returns the devices according to this observation.
+    /// Returns the containers' answers and grants according to the last observation of the hardware. If an id cannot be
+    /// granted, or a character device no longer exists, observes the hardware again, and uses the new observation.
     async fn answers(
         &self,
         requests: &[ContainerAllocateRequest],
@@ -219,8 +219,8 @@ impl Service {
         offer.map_or_else(Environment::default, |it| it.environment.clone())
     }
 
-    /// Adds a mount to each container's answer. The daemon writes the rails' values into the mounted directory later,
-    /// before the runtime creates the container.
+    /// Adds a mount to each container's answer. The daemon writes the libraries' files into the mounted directory
+    /// later, before the runtime creates the container.
     async fn mount(
         &self,
         requests: &[ContainerAllocateRequest],
@@ -248,13 +248,12 @@ impl Service {
         Ok(())
     }
 
-    /// Returns the grant of `id`. Returns `None` if another plugin allocated the id before this daemon, so that there
-    /// is no grant.
+    /// Returns the grant of `id`. Returns `None` for an id of the resource without a grant: another plugin allocated
+    /// the id before this daemon.
     fn granted(&self, id: &str, node: &Node) -> Result<Option<Grant>, Refused> {
         let granted = self.context.grants.read(self.resource.as_str(), id);
         match granted.map_err(|error| Status::failed_precondition(error.to_string()))? {
             Some(grant) => Ok(Some(grant)),
-            // no grant: another plugin allocated the id before this daemon
             None if has(node, &self.resource, id) => {
                 log::warn!(
                     "{}: a container with {id} starts without a grant, because another device plugin allocated the id",
@@ -269,7 +268,7 @@ impl Service {
         }
     }
 
-    /// Checks that a container with `ids` still gets the devices of its grants. Returns the promises of Allocate.
+    /// Checks that the devices that Allocate granted for `ids` are unchanged. Returns the promises of Allocate.
     async fn are_in_place(&self, ids: &[String]) -> Result<Promised, Refused> {
         // observe without ports: the firmware of another device may not answer, and must not delay this container
         let now = self.context.hardware.presence_blocking().await;

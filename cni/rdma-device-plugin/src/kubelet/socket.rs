@@ -18,13 +18,13 @@ use tokio::{
 /// Longest path of a Unix socket (`sockaddr_un`), without the final zero (`unix(7)`).
 const LONGEST_PATH: usize = 107;
 
-/// Delay after a failed accept, which means that no file descriptor is free.
+/// Delay after a failed accept, for example because no file descriptor is free.
 const AFTER_AN_ERROR: Duration = Duration::from_millis(200);
 
 /// A connection in the form that tonic's server needs.
 pub type Connection = Result<UnixStream, Infallible>;
 
-/// Identity of the file at a path. A new socket at the same path has another identity. The identity includes the
+/// Identity of the socket at a path. A new socket at the same path has another identity. The identity includes the
 /// modification time, because the kernel reuses inode numbers. The modification time of a socket is the time when it
 /// was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +73,7 @@ pub fn registration_name(directory: &Path, driver: &str, owner: &str) -> String 
 /// - Each resource has a different file name: a resource's name has one `/`, and no `_` before it.
 /// - Two daemons have two different sockets. Kubelet (1.37) distinguishes two plugins of a resource by their sockets.
 ///   An ending daemon removes only its own socket.
-/// - A name that is too long for a socket path is cut, and ends in a hash of the whole name.
+/// - If the path would be too long for a socket, the resource's name is cut, and ends in a hash.
 pub fn file_name(directory: &Path, resource: &str, owner: &str) -> String {
     let (prefix, suffix) = AFFIXES;
     let name = |resource: &str| format!("{prefix}{resource}{SEPARATOR}{owner}{suffix}");
@@ -88,7 +88,7 @@ pub fn file_name(directory: &Path, resource: &str, owner: &str) -> String {
     ))
 }
 
-/// Removes the sockets of killed daemons in `directory`. `runs` returns true if the daemon with this owner name runs.
+/// Removes the sockets of killed daemons in `directory`. `runs` returns true if the daemon with the given name runs.
 pub fn remove_stale(directory: &Path, runs: impl Fn(&str) -> bool) {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     for path in entries.map(|entry| entry.path()) {
@@ -114,8 +114,8 @@ pub struct BoundSocket {
     identity: Option<Identity>,
 }
 
-/// Listens at `path`. Replaces a socket that an earlier daemon left. Makes the socket under a hidden name, which
-/// kubelet ignores, and then renames it. As soon as kubelet sees the socket, the socket therefore accepts connections.
+/// Listens at `path`. Replaces an existing socket. Makes the socket under a hidden name, which kubelet ignores, and
+/// then renames it. As soon as kubelet sees the socket, the socket therefore accepts connections.
 ///
 /// # Errors
 /// The directory is missing, permission is denied, or the path is too long for a socket.
@@ -146,7 +146,7 @@ pub fn bind(path: &Path) -> io::Result<(BoundSocket, UnixListener)> {
     Ok((socket, listener))
 }
 
-/// Accepts connections and sends them to `connections`. Ends when the receiver is dropped.
+/// Accepts connections and sends them to `connections`. Ends at the next connection after the receiver was dropped.
 pub async fn accept(listener: UnixListener, connections: mpsc::Sender<Connection>) {
     while !connections.is_closed() {
         match listener.accept().await {

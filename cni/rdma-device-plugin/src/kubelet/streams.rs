@@ -28,12 +28,12 @@ pub struct Count {
 /// Reason why the plugin of a resource ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The plugin does not end.
+    /// The plugin does not end yet.
     NotYet,
     /// The daemon ends. Kubelet keeps the last list for a while: another daemon may follow and send the next list.
     Daemon,
-    /// The daemon no longer offers the resource. The last list is empty: with a longer list, kubelet would count the
-    /// ids in the node's capacity for minutes.
+    /// The daemon no longer offers the resource. The last list is empty: kubelet would otherwise count the ids in the
+    /// node's capacity for minutes.
     Withdrawn,
 }
 
@@ -134,7 +134,7 @@ impl Streams {
 /// An open stream that [`Count`] includes. Dropping this value counts the stream as ended.
 struct Counted {
     count: watch::Sender<Count>,
-    /// Sequence number of the stream. The first stream has the lowest number.
+    /// Sequence number of the stream, from 1.
     number: u64,
 }
 

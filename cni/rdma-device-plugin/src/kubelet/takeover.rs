@@ -35,8 +35,8 @@ use tonic::{Request, Status, transport::Server};
 /// Error of the failed registration, which appears in kubelet's log.
 const WHY: &str = "no plugin at this socket: one daemon is replacing another";
 
-/// Makes the kubelet at the socket `kubelet` forget its client for `resource`. For this, registers a socket at which
-/// `service` refuses all calls. Returns an error if this registration does not fail for this reason.
+/// Makes the kubelet at the socket `kubelet` forget its client for `resource`: registers a temporary socket that
+/// refuses all calls. Returns an error if this registration succeeds, or fails for another reason.
 pub async fn detach(
     kubelet: &Path,
     resource: &ResourceName,

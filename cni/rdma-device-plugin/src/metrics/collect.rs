@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Collects the data of a scrape from kubelet, sysfs and the state directory, at each request of Prometheus. Reads from
-//! kubelet and from drivers have a time limit.
+//! Collects the data of a scrape from kubelet, sysfs and the state directory. Reads from kubelet and from drivers have
+//! a time limit.
 
 use super::{
     counters::{self, PortFigures},
@@ -33,7 +33,7 @@ use std::{
 };
 use tokio::sync::{Semaphore, oneshot};
 
-/// Time limit for kubelet's answer, and for reading all counters. Prometheus waits 10 s.
+/// Time limit for each source: kubelet, counters, reports, IPv6 addresses. Prometheus waits 10 s.
 const LIMIT: Duration = Duration::from_secs(2);
 
 /// Sources of the metrics of a scrape.
@@ -109,16 +109,16 @@ pub(super) struct Snapshot {
     pub(super) node: View,
     /// Kubelet's allocations. `None`: kubelet did not answer.
     pub(super) held: Option<Held>,
-    /// Ports by name of the RDMA device. `None`: the time limit ended before all ports were read.
+    /// Ports by name of the RDMA device. `None`: not read within the time limit.
     pub(super) ports: Option<Ports>,
-    /// Reports of NICs' drivers and PCI links. `None`: the time limit ended before they were read.
+    /// Reports of NICs' drivers and PCI links. `None`: not read within the time limit.
     pub(super) reports: Option<Reports>,
     pub(super) smc: Vec<PodSmc>,
     /// Use of RDMA devices by containers with limits.
     pub(super) limited: Limited,
     /// Number of prepared claims, by resource.
     pub(super) claims: BTreeMap<String, u64>,
-    /// NICs that need an IPv6 address and lack one.
+    /// NICs that need an IPv6 address and lack one. Empty if not read within the time limit.
     pub(super) without_ipv6: Vec<Parent>,
 }
 
@@ -136,7 +136,8 @@ pub(super) struct Collector {
     lost: Arc<Lost>,
 }
 
-/// Pods in which the daemon cannot read the devices' counters. The daemon logs each pod once.
+/// Namespaces of pods in which the daemon could not read the devices' counters. The daemon does not log the error of
+/// such a namespace again.
 type Lost = Mutex<BTreeSet<NetnsId>>;
 
 impl Collector {
@@ -183,7 +184,7 @@ impl Collector {
         self.records(pods::rails).await
     }
 
-    /// Returns the rails of the fabric watch, for the page. Returns no rails if no watch runs.
+    /// Returns the rails of the fabric watch, for the page. Returns no rails without a readable report of a watch.
     pub(super) async fn fabric(&self) -> Vec<RailState> {
         let state_dir = self.sources.state_dir.clone();
         // ignore a report that cannot be read: the health task logs it
@@ -249,8 +250,8 @@ impl Collector {
     }
 }
 
-/// Runs `read` on a new thread with the name `name`, after earlier threads have ended. Returns `None` if the result is
-/// not ready within the time limit.
+/// Runs `read` on a new thread with the name `name`, after earlier threads with a permit of `turns` have ended. Returns
+/// `None` without a result within the time limit.
 async fn limited<T: Send + 'static>(
     turns: &Arc<Semaphore>,
     name: &str,
@@ -277,7 +278,8 @@ async fn limited<T: Send + 'static>(
     tokio::time::timeout(LIMIT, read).await.ok().flatten()
 }
 
-/// Reads the counters of all RDMA devices. Reads the counters of a pod's exclusive devices in the pod's namespace.
+/// Reads the counters of the RDMA devices. If a device is absent from `sysfs`, reads its counters in its pod's
+/// namespace.
 fn read(inventory: &Inventory, sources: &Sources, lost: &Lost) -> Ports {
     let sysfs = &*sources.sysfs;
     let mut ports = Ports::new();

@@ -4,7 +4,7 @@
 use super::{Labels, collect::Snapshot, scrape::Scrape};
 use ::erdma::conf::DriverMode;
 
-/// Longest reason in characters. The reason is the value of a label.
+/// Maximum number of characters of the label `reason`.
 const LONGEST: usize = 200;
 
 pub(super) fn add(snapshot: &Snapshot, scrape: &mut Scrape) {

@@ -18,8 +18,8 @@ use std::{
 /// Upper bounds of the buckets for the time from a request to its answer, in seconds.
 const TIMES: [f64; 5] = [0.000_1, 0.001, 0.01, 0.1, 1.0];
 
-/// Returns the longest normal time between two events of a watch with this interval. A request to the API server may
-/// take 180 s.
+/// Returns the longest normal time between two events of a watch that sends requests at this interval. A request to the
+/// API server may take 180 s.
 pub(crate) fn patience(interval: Duration) -> Duration {
     interval + Duration::from_secs(180)
 }
@@ -80,7 +80,7 @@ impl Fabric {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts and logs an event of the watch.
+    /// Applies an event of the watch to metrics, log and probes.
     pub fn take(&self, event: Event<'_>) {
         let mut state = self.state();
         state.last = Instant::now();

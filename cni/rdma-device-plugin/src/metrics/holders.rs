@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Finds the containers that have each device, and counts the allocated ids of each resource.
+//! Finds the containers of each device, and counts the allocated ids of each resource.
 
 use crate::{offer::Offer, refused::PodName};
 use kubelet_api::pod_resources::v1::PodResources;
@@ -38,8 +38,8 @@ pub(crate) struct Held {
     pub(super) only: BTreeMap<DeviceAddress, Holder>,
 }
 
-/// Counts the ids of the given resources that kubelet has allocated, and finds their containers. An offer is `None` if
-/// the resource is no longer offered. The grants in `state_dir` show the devices of each id.
+/// Counts the ids of the resources in `offers` that kubelet has allocated, and finds their containers. An offer is
+/// `None` if the resource is no longer offered. The grants in `state_dir` show the devices of each id.
 ///
 /// Reads a file for each id. The caller must therefore not be the thread that answers kubelet.
 pub(crate) fn held<'a>(

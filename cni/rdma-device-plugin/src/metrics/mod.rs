@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Metrics of the daemon and of the node's RDMA devices for Prometheus (`/metrics`), the daemon's health (`/healthz`),
-//! and its readiness (`/readyz`, [`Probes::ready`](crate::probes::Probes::ready)). The page (`/`, `page`) shows
-//! metrics, health and readiness to operators.
+//! and its readiness (`/readyz`, [`Probes::ready`](crate::probes::Probes::ready)). The page (`/`, `page`) shows the
+//! node to operators.
 //!
 //! | metric | labels | |
 //! |---|---|---|
@@ -46,11 +46,11 @@
 //! - `rdma_fabric_unreachable` and `rdma_fabric_peers`
 //! - `rdma_fabric_not_asked`, which also has the label `reason`
 //!
-//! If only one container has a device, the device's counters also have the labels of this container. Counters of a
-//! shared device do not have these labels. The following query shows them for each container that has the device: `sum
-//! by (device) (rate(rdma_port_xmit_data_bytes_total[1m])) * on (device) group_right rdma_device_holder`.
+//! If only one container has an exclusive device, the device's counters also have the labels of this container. The
+//! following query shows the counters of a device for each of its containers: `sum by (device)
+//! (rate(rdma_port_xmit_data_bytes_total[1m])) * on (device) group_right rdma_device_holder`.
 //!
-//! There is one series for each present port, counter and holder. A series ends when its device or pod disappears.
+//! The series of a port, counter or holder ends when its device or pod disappears.
 
 mod collect;
 pub(crate) mod counters;
@@ -124,7 +124,7 @@ struct Figures {
 struct Registered {
     yes: bool,
     since: Instant,
-    /// True if the daemon has sent the resource's device list.
+    /// True if the daemon has sent the resource's device list to kubelet.
     listed: bool,
     /// True if kubelet keeps this daemon's registration when another daemon with the same resource ends.
     settled: bool,
@@ -247,7 +247,7 @@ impl Metrics {
         self.is_registered(resource, ok);
     }
 
-    /// Records that kubelet no longer has `resource`, because kubelet has ended or has removed the resource.
+    /// Records that this daemon's registration of `resource` is no longer in effect.
     pub fn forgotten(&self, resource: &str) {
         self.is_registered(resource, false);
     }

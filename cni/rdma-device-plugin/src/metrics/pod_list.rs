@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Kubelet's list of pods for scrapes. For any number of clients, the daemon has at most one request in progress and
+//! Kubelet's list of pods for scrapes. For any number of scrapes, the daemon has at most one request in progress and
 //! sends at most one request a second. Kubelet has one rate limit for all its clients together
-//! (`pkg/kubelet/apis/grpc/ratelimit.go`), and each pod's ADD needs a request.
+//! (`pkg/kubelet/apis/grpc/ratelimit.go`), and `rdma-cni` is also a client.
 
 use kubelet_api::pod_resources::{self, v1::PodResources};
 use std::{

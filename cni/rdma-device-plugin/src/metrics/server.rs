@@ -40,7 +40,7 @@ const CONNECTIONS: usize = 64;
 const HEAD: Duration = Duration::from_secs(3);
 /// Time limit for a connection. Each connection has one request.
 const CONNECTION: Duration = Duration::from_secs(10);
-/// Delay after a failed accept, which means that no file descriptor is free.
+/// Delay after a failed accept, for example because no file descriptor is free.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Running HTTP server. Dropping this value stops the server.
@@ -79,8 +79,7 @@ pub async fn serve(address: SocketAddr, metrics: Metrics, sources: Sources) -> i
     Ok(Server { address, task })
 }
 
-/// Answers `/healthz` and `/readyz` at a socket, until the future is dropped. Replaces a socket that an earlier daemon
-/// left.
+/// Answers `/healthz` and `/readyz` at a socket, until the future is dropped. Replaces an existing socket.
 ///
 /// # Errors
 /// The socket cannot be made.
@@ -117,8 +116,8 @@ pub async fn serve_fabric(
     })
 }
 
-/// Starts the server as soon as the address can be bound. Retries at the interval `again`, and logs a lasting failure
-/// once.
+/// Starts the server as soon as the address can be bound. Retries at the interval `again`, and logs only the first
+/// failure.
 pub async fn serve_when_free(
     address: SocketAddr,
     metrics: Metrics,

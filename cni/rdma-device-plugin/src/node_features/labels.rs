@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Labels of the node, as a pure function of its offers.
+//! Labels of the node: a pure function of offers, devices and earlier labels.
 //!
 //! | label without the prefix | value |
 //! |---|---|
@@ -182,7 +182,7 @@ fn gpudirect(inventory: &Inventory) -> BTreeSet<&'static str> {
     registrations.map(|(.., it)| it.name()).collect()
 }
 
-/// Formats the content of the file.
+/// Formats the content of the label file.
 impl fmt::Display for Labels {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("# of rdma-device-plugin --node-features\n")?;

@@ -23,7 +23,7 @@ const FILE: &str = "rdma-device-plugin";
 /// File name of a file that is still being written. NFD ignores files whose names begin with a dot.
 const UNFINISHED: &str = ".rdma-device-plugin";
 
-/// Writes `labels` into `directory` if the file has other labels. Returns true if the file changed.
+/// Writes `labels` into the file in `directory` if its content differs. Returns true if the file changed.
 fn write(directory: &Path, labels: &Labels) -> Result<bool, FileError> {
     let (file, unfinished) = (directory.join(FILE), directory.join(UNFINISHED));
     let text = labels.to_string();
@@ -42,7 +42,7 @@ fn write(directory: &Path, labels: &Labels) -> Result<bool, FileError> {
     Ok(true)
 }
 
-/// Reads the labels of the file in `directory`. Returns no labels if the file does not exist.
+/// Reads the labels of the file in `directory`. Returns no labels if the file cannot be read.
 fn read(directory: &Path) -> Labels {
     let text = fs::read_to_string(directory.join(FILE));
     text.map(|text| Labels::parse(&text)).unwrap_or_default()

@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 pub struct Allocation {
     /// Devices with their character devices.
     pub devices: Vec<GrantedDevice>,
-    /// The character device `rdma_cm`, if one of the devices can use it.
+    /// The character device `rdma_cm`, if it exists and one of the devices can use it.
     pub connection_manager: Option<CharNode>,
     /// Variables of the container's environment.
     pub variables: BTreeMap<String, String>,
@@ -32,7 +32,7 @@ impl Offer {
     /// are present and healthy. If an id has several devices, leaves out and logs absent or unhealthy devices.
     ///
     /// # Errors
-    /// An id is unknown or unhealthy, or has no usable device.
+    /// An id is unknown or unhealthy, or none of its devices is usable.
     pub fn answer(
         &self,
         ids: &[String],
@@ -259,7 +259,7 @@ impl Offer {
         self.environment.variables(&names.collect::<Vec<_>>())
     }
 
-    /// Returns the variable `PCIDEVICE_…_INFO` of sriov-network-device-plugin, which contains values by id
+    /// Returns the variable `PCIDEVICE_…_INFO` of sriov-network-device-plugin for an exclusive resource: values by id
     /// (`pkg/infoprovider` of that project). Device paths are in the variable only if containers get devices by path.
     /// With CDI names, a move can change the path.
     fn information(

@@ -9,8 +9,8 @@ use rdma_resources::{
 };
 use std::collections::BTreeMap;
 
-/// Returns one CDI entry for each present device of the offers. If the offers have devices, also returns an entry for
-/// the node's connection manager (`rdma_cm`).
+/// Returns one CDI entry for each present RDMA device of the offers. If the offers have devices, also returns an entry
+/// for the connection manager (`rdma_cm`) of the node, if any.
 pub fn cdi_entries(offers: &[Offer], inventory: &Inventory) -> Vec<Entry> {
     let mut devices: BTreeMap<&DeviceAddress, bool> = BTreeMap::new();
     for offer in offers {

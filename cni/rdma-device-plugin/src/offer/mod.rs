@@ -65,7 +65,7 @@ pub struct Offer {
     /// True if later daemons must not offer fewer ids by default until the node reboots, because pods may have these
     /// ids. False if GID tables do not limit the number of pods.
     pub keeps_count: bool,
-    /// Devices by address.
+    /// Devices in the order of their addresses.
     pub devices: Vec<OfferedDevice>,
     /// Ids in the order of advertisement.
     pub ids: Vec<OfferedId>,
@@ -129,9 +129,8 @@ pub type Unhealthy = BTreeMap<DeviceAddress, String>;
 
 /// Returns the offers of a node, and remarks on the configuration. A resource without devices is not offered.
 ///
-/// `previous` are earlier offers. A device stays in its earlier resource in two cases. In a pod, its netdev is
-/// invisible, and cannot match a selector. During a move, its RDMA device disappears for a moment; its health is in
-/// `unhealthy`.
+/// `previous` are earlier offers. A device stays in its earlier resource while its netdev is in a pod, where no
+/// selector can match the netdev, and while its RDMA device is absent during a move.
 ///
 /// `hidden` devices, which `erdma.exposedLocalERIs` excludes, belong to no resource.
 pub fn offers(
@@ -343,7 +342,8 @@ impl Offer {
         .filter(|_| self.keeps_count)
     }
 
-    /// Returns the number of ids that have the same device: as many claims may have it. `None`: a device is in one id.
+    /// Returns the number of ids that contain one device. As many claims may have the device. `None`: a device is in
+    /// one id.
     pub fn sharers(&self) -> Option<u32> {
         sharers::of_device(self.kind, self.devices.len())
     }

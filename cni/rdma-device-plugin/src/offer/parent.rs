@@ -79,8 +79,8 @@ pub(super) fn required(parents: &[Text]) -> String {
 }
 
 /// Returns the possible parent netdevs of the device. Each has a flag that is true if the netdev can have children at
-/// present. The flag of the device's own netdev is also true while the netdev is down: its state is part of the
-/// device's health.
+/// present. The flag of a bond, and of a netdev without a bond, is always true: their state is part of the device's
+/// health.
 fn candidates(function: &Function) -> Vec<(String, bool)> {
     let mut found: Vec<(String, bool)> = vec![];
     let netdevs = function.netdevs.iter();

@@ -95,7 +95,7 @@ impl Offer {
         open.sort_by_key(|candidate| candidate.place);
         if self.sharing == Sharing::Shared {
             let in_use = self.in_use(&open, &seen);
-            // if the container's accelerators are known, ignore other containers' NICs: those serve their own
+            // if the container's accelerators are known, ignore other containers' NICs, which serve other
             // accelerators
             let near = if accelerators.own {
                 &[]
@@ -214,7 +214,7 @@ impl Chosen {
         }
     }
 
-    /// Counts the ids that containers have. The accelerators near the devices of these ids have their NICs already.
+    /// Counts the ids that containers have. Each of these ids is also a NIC of the accelerators near its device.
     fn use_up(&mut self, in_use: BTreeMap<usize, usize>, near: &[Near]) {
         for (index, count) in &in_use {
             for accelerator in near.get(*index).into_iter().flat_map(|it| &it.accelerators) {

@@ -147,7 +147,7 @@ pub(super) fn nothing(resource: &ResourceConf) -> String {
 }
 
 fn not_named(resource: &ResourceConf, function: &Function, hca: &Hca, why: &str) -> String {
-    // `mode` is a format without selectors
+    // `mode` is a configuration format without selectors
     let format = match resource.place.as_str() {
         "mode" => "replace mode by resources, and ",
         _ => "",
@@ -158,7 +158,7 @@ fn not_named(resource: &ResourceConf, function: &Function, hca: &Hca, why: &str)
     )
 }
 
-/// Returns true if one of `selectors` contains names and matches `function`.
+/// Returns true if one of `selectors` contains names and may match `function`.
 fn is_named(selectors: &[Selector], function: &Function, inventory: &Inventory) -> bool {
     let mut named = selectors.iter().filter(|it| unnamed::has_names(it));
     named.any(|it| fit(it, function, inventory) != Fit::No)

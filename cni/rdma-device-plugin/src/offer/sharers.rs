@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Number of pods that can share a device. Each address of a pod's child netdev takes an entry in the RoCE port's GID
 //! table, for each kind of GID (`drivers/infiniband/core/roce_gid_mgmt.c`). ADD fails if the table is full. The number
-//! of pods depends only on the table's length, and not on the addresses that netdevs have at present. The resources of
-//! one device divide its table.
+//! of pods depends only on the table's length, and not on the addresses that netdevs have at present. Resources with
+//! the same device share its table.
 
 use super::{OfferedDevice, PreviousOffers, Selected};
 use crate::conf::{Allocate, Conf, Ids, ResourceConf};

@@ -11,7 +11,7 @@ use tokio::{net::UnixStream, time::timeout};
 /// Time limit for the answer. Kubelet's own limit may be shorter.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// Largest answer in bytes. The answer has a sentence for each resource.
+/// Largest answer in bytes. The answer may have a sentence for each resource.
 const LONGEST: usize = 1024 * 1024;
 
 /// Arguments of `probe`.

@@ -111,8 +111,8 @@ impl Probes {
         }
     }
 
-    /// Checks that kubelet has the daemon's lists and DRA driver. If a chain is configured, also checks that the
-    /// runtime would call `rdma-cni`, unless the daemon withholds it.
+    /// Checks that kubelet, if present, has the daemon's lists and DRA driver. If a chain is configured, also checks
+    /// that the runtime would call `rdma-cni`, or that the daemon withholds it.
     ///
     /// A daemon that is no longer the leader is ready: it still answers kubelet, and leads again when the newer daemon
     /// ends. If it were not ready, Kubernetes would delete its pod before the new pod is ready.
@@ -137,7 +137,7 @@ impl Probes {
             | ChainStatus::Called(_)
             | ChainStatus::Withheld(_) => true,
         };
-        // ignore the missing lists if kubelet is absent
+        // ignore missing lists and a missing driver if kubelet is absent
         let missing: Vec<String> = match self.kubelet.exists() {
             true => [
                 self.metrics.lists_are_out(&names(&offers)),

@@ -33,8 +33,8 @@ pub struct Deleter {
 }
 
 impl Deleter {
-    /// Returns a deleter. The directory `account` contains the service account's token. If it has no token, the deleter
-    /// only logs each pod.
+    /// Returns a deleter. The directory `account` contains the service account's token. Without a token, the deleter
+    /// deletes no pod.
     pub fn new(account: PathBuf, metrics: Metrics) -> Self {
         Self {
             account,
@@ -151,8 +151,8 @@ impl Deleter {
     }
 }
 
-/// Requests the deletion of the pod, or a dry run of it, and returns the pod. Returns `None` if the pod does not exist,
-/// or another pod has replaced it.
+/// Requests the deletion of the pod, or a dry run of the deletion, and returns the pod. Returns `None` if the pod does
+/// not exist, or another pod has replaced it.
 async fn request_deletion(
     client: &Client,
     PodName { namespace, name }: &PodName,

@@ -5,9 +5,9 @@
 //!   only due to a change of the node, the pod usually starts at the second attempt. The second attempt also shows that
 //!   the pod that the daemon has read is still the refused one.
 //! - If a device is missing, the daemon waits a minute, because the device may come back.
-//! - If the pod's controller makes a new pod, and the daemon refuses the new pod, too, the daemon waits a minute before
-//!   the deletion. The next waits are two minutes, four minutes, and so on up to an hour. Pods that existed at the
-//!   first deletion do not wait, so that a whole job is not delayed.
+//! - If the pod's controller makes a new pod, and the daemon refuses the new pod, too, the daemon deletes it at the
+//!   earliest a minute after the last deletion. The next delays are two minutes, four minutes, and so on up to an hour.
+//!   They do not apply to pods that existed at the first deletion, so that a whole job is not delayed.
 //! - The daemon deletes at most twenty pods of the node in ten minutes, of all owners together.
 
 use super::{Cure, Ids, PodName, pod::Pod};
@@ -70,7 +70,7 @@ struct Round {
 }
 
 impl Round {
-    /// Returns the delay for pods that the owner made after the round began.
+    /// Returns the delay after the last deletion for pods that the owner made after the round began.
     fn back_off(&self) -> Duration {
         let doubled = self.number.saturating_sub(1).min(16);
         LONGEST_BACK_OFF.min(BACK_OFF * 2_u32.pow(doubled))

@@ -30,7 +30,7 @@ impl Node {
         self.now += Duration::from_secs(seconds);
     }
 
-    /// Returns the present time as a text. Like the API server's times, such texts are in the order of time.
+    /// Returns the present time as a text. Such texts sort by time, like the API server's times.
     fn written(&self) -> String {
         format!("{:09}", (self.now - self.began).as_secs())
     }
@@ -97,7 +97,7 @@ fn kubelet_tries_twice_before_a_pod_is_deleted() {
     let mut node = Node::new();
     let pod = node.pod("a", "set");
     assert_eq!(node.refuse(&pod), Step::Read);
-    // the daemon refuses another container of the pod, or kubelet retries early
+    // kubelet retries early
     node.pass(1);
     assert_eq!(node.refuse(&pod), Step::None);
     node.pass(11);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Refused pods: the daemon does not let their container start (PreStartContainer). Kubelet retries forever with the
 //! same pod. The pod has not failed, so no controller replaces it, and it waits for an administrator. With
-//! `--refused-pods delete` the daemon deletes the pod, and its controller makes another one.
+//! `--refused-pods delete` the daemon deletes a pod that has a controller, which makes another one.
 //!
 //! | module | |
 //! |---|---|
@@ -9,8 +9,8 @@
 //! | [`history`] | time of deletion, from earlier refusals and deletions: pure |
 //! | [`deleter`] | task that reads and deletes pods and writes events by the API server |
 //!
-//! Kubelet never waits for these tasks. Refusals enter a queue of limited length. If the queue is full, the daemon
-//! drops a refusal, and kubelet's next attempt repeats it.
+//! Kubelet never waits for these tasks. Verdicts enter a queue of limited length. If the queue is full, the daemon
+//! drops a verdict, and kubelet's next attempt repeats a refusal.
 
 pub mod deleter;
 pub mod history;
@@ -136,7 +136,7 @@ impl Verdicts {
         receiver
     }
 
-    /// Sends a verdict to all queues. Skips a full queue: kubelet's next attempt repeats the verdict.
+    /// Sends a verdict to all queues. Skips a full queue: kubelet's next attempt repeats a refusal.
     pub fn send(&self, verdict: &Verdict) {
         for queue in &self.0 {
             if let Err(mpsc::error::TrySendError::Full(verdict)) = queue.try_send(verdict.clone()) {

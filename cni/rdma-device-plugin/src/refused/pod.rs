@@ -13,7 +13,7 @@ pub struct Pod {
     pub uid: String,
     /// Name of the pod's node.
     pub node: String,
-    /// Creation time in the API server's format (`2026-01-31T10:00:00Z`). Times compare as texts.
+    /// Creation time in the API server's format (`2026-01-31T10:00:00Z`), in which texts sort by time.
     pub created: String,
     /// Controller that makes another pod after this pod was deleted.
     pub owner: Option<Owner>,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Condition of the node. It is a pure function of the node's offers and of the times when the condition was written.
-//! The status `True` means a problem, as in the conditions of node-problem-detector and in kubelet's `…Pressure`.
+//! Condition of the node, and the time when the daemon must write it: pure functions. The status `True` means a
+//! problem, as in the conditions of node-problem-detector and in kubelet's `…Pressure`.
 
 use crate::{
     conf::Require,
@@ -159,7 +159,8 @@ fn faulty(node: &Node, offer: &Offer, device: &OfferedDevice) -> Option<String> 
     ))
 }
 
-/// Returns a sentence for each resource that has fewer devices than it requires. Unusable and gone devices also count.
+/// Returns a sentence for each resource that has fewer devices than the number in `require`. Unusable and gone devices
+/// also count.
 fn lacking(node: &Node) -> impl Iterator<Item = String> {
     node.conf.resources.iter().filter_map(|resource| {
         let Some(Require::Number(required)) = resource.require else {

@@ -39,7 +39,7 @@ impl Event<'_> {
     /// Writes the event, and returns the written object.
     ///
     /// # Errors
-    /// The API server refuses the event.
+    /// The API server refuses the event or does not answer.
     pub async fn write(&self, client: &Client) -> Result<Value, RequestError> {
         let path = format!("/api/v1/namespaces/{}/events", self.pod.namespace);
         let object = self.object(SystemTime::now());

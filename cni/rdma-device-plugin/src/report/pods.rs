@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pods and their devices. The records of `rdma-cni` list the devices and interfaces of pods. For a pod without a
-//! record, such as a pod with `hostNetwork`, the devices are from kubelet's list.
+//! Pods and their devices, from the records of `rdma-cni` and from kubelet's list. Only the records have interfaces.
+//! Only kubelet's list has pods without a record, such as pods with `hostNetwork`.
 
 use super::rails::{PodDevice, PodDevices, PodKey};
 use crate::{chain::sandbox, metrics::held, node::Node, refused::PodName};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Writes events about lost and recovered rails of running pods. Sends no request while all devices work.
+//! Writes events about lost and recovered rails of running pods. Sends no request if no device is unusable and nothing
+//! was reported.
 
 use super::{
     event::Event,

@@ -30,7 +30,7 @@ fn pod(name: &str, devices: &[(&str, Option<&str>)]) -> PodDevices {
     }
 }
 
-/// Returns the given faults. `rdma/hca` offers both NICs.
+/// Returns the faults `devices`. `rdma/hca` can use the other NICs.
 fn troubles(devices: &[(&str, &str)]) -> Troubles {
     let of = |(nic, reason): &(&str, &str)| (address(nic), trouble(reason));
     let devices: BTreeMap<_, _> = devices.iter().map(of).collect();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Writes an event about the reason why a pod's container may not start. The daemon reports each reason once, at
-//! kubelet's second attempt. If the first refusal was only due to a change of the node, the container usually starts at
-//! the second attempt. Each daemon of a node reports its own refusals.
+//! Writes an event about the reason why a pod's container may not start. The daemon reports a reason at kubelet's second
+//! attempt, and then at most once an hour. If the first refusal was only due to a change of the node, the container
+//! usually starts at the second attempt. Each daemon of a node reports its own refusals.
 
 use super::{
     event::{Budget, Event},
@@ -111,8 +111,8 @@ impl Refusals {
         }
     }
 
-    /// Records a failure. Returns true if the caller must log `line`. If the API server refused the request, the reason
-    /// (a quota, a name, a policy) affects one pod. The reports of other pods then do not wait.
+    /// Records a failure. Returns true if the caller must log `line`. A refusal by the API server, such as by a quota
+    /// or policy, delays only the reports to one pod. A missing answer or a refused token (401) delays all reports.
     fn failed(&mut self, ids: &Ids, code: Option<u16>, line: &str, now: Instant) -> bool {
         match (code, self.reported.seen.get_mut(ids)) {
             (None | Some(401), _) | (_, None) => self.rest.failed(line, now),

@@ -8,7 +8,7 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// Clone of this repository. Its last commit has the scripts of the working tree.
+/// Clone of this repository. Its last commit has the working tree's release scripts.
 pub(crate) struct Clone(TempDir);
 
 impl Clone {

@@ -84,7 +84,7 @@ fn the_nics_beside_the_pods_own_gpus_are_preferred() {
     node.pod_resources
         .set_pods(&[pod("default", "trainer-0", &[gpus])]);
     assert_eq!(node.prefers(&[0, 1, 2, 3], 2), [nic(2), nic(3)]);
-    // this pod has its NICs now; the next pod has a shared GPU
+    // `trainer-0` has its NICs now; `trainer-1` has a shared GPU
     let (a, b) = (nic(2), nic(3));
     let served: &[(&str, &[&str])] = &[(GPU, &[&second, &third]), ("rdma/nic", &[&a, &b])];
     let next: &[(&str, &[&str])] = &[(GPU, &[&shared])];
@@ -96,7 +96,7 @@ fn the_nics_beside_the_pods_own_gpus_are_preferred() {
     node.daemon.says("near the container's accelerators");
 }
 
-/// A kubelet that does not answer delays a pod by at most a second, and causes no failure.
+/// If kubelet does not answer, the daemon returns a preference without the container's GPUs after a time limit.
 #[test]
 fn a_kubelet_that_does_not_say_whose_gpus_are_which_is_not_waited_for_long() {
     let node = Node::new();

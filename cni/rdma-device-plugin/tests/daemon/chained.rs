@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of containers that have a device which `rdma-cni` attaches. The daemon refuses their start if a list without
-//! `rdma-cni` made their pod's network.
+//! Tests of containers with a device that `rdma-cni` attaches. The daemon refuses their start if the runtime used a CNI
+//! list without `rdma-cni` for their pod's network.
 
 use crate::{FIRST, HCA, Running, SECOND, ids, program};
 use integration::{
@@ -162,7 +162,6 @@ fn a_runtime_that_reads_no_directories_any_more_is_found_out() {
 
 /// The configuration places the entry in the network's own directory, which the runtime does not read. The daemon's
 /// refusal then names the setting to change, and the entry stays where it is.
-/// would have the same error.
 #[test]
 fn a_directory_that_is_not_read_is_reported() {
     let node = Chained::placed(r#","placement":"directory""#).installed();

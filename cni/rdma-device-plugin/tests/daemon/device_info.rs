@@ -118,8 +118,7 @@ fn there_is_one_for_each_exclusive_device_that_claims_serve() {
 }
 
 /// After a kill, the next daemon removes unfinished files, and files of devices and resources that are no longer
-/// configured.
-/// It removes no file of another program.
+/// configured. It removes no file of another program.
 #[test]
 fn files_of_a_killed_daemon_go_and_foreign_ones_stay() {
     let machine = Machine::with(&[FIRST, SECOND]);

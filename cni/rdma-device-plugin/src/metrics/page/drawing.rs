@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Draws the node as SVG: NUMA nodes with their NICs on the left, pods on the right, and a line for each rail. If
-//! elements do not fit, the drawing shows only their number, and the tables list them.
+//! Draws the node as SVG: NUMA nodes with their NICs on the left, pods on the right, and lines from NICs to pods. The
+//! drawing has a maximum number of elements, and shows only the number of further elements.
 
 use super::{
     nics::{Child, Link, Nic, Numa},
@@ -27,7 +27,7 @@ const POD: usize = 700;
 const GAP: usize = 12;
 const HEADING: usize = 34;
 const CARD: usize = 50;
-/// Height of a NIC without RDMA.
+/// Height of a NIC without RDMA and functions.
 const LOW_CARD: usize = 30;
 const ROW: usize = 20;
 /// Distance between two neighbouring squares. Each square is a virtual function.

@@ -12,7 +12,7 @@ pub(super) struct Numa {
     pub(super) number: Option<u32>,
     /// Number of the NUMA node's accelerators, such as GPUs.
     pub(super) accelerators: usize,
-    /// NICs. NICs with RDMA are first.
+    /// NICs. NICs with RDMA or functions are first.
     pub(super) nics: Vec<Nic>,
 }
 
@@ -24,7 +24,7 @@ pub(super) struct Nic {
     pub(super) address: DeviceAddress,
     /// Name of the RDMA device, otherwise name of the netdev, otherwise the address.
     pub(super) name: String,
-    /// True if the NIC has an RDMA device, or had one earlier.
+    /// True if the NIC has an RDMA device, or had one before it disappeared from its bus.
     pub(super) has_rdma: bool,
     /// Name of the netdev, such as `ens1f0 of bond0`.
     pub(super) netdev: Option<String>,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pods and their rails. The rails are from the records of `rdma-cni`. For a pod without a record, the devices are from
-//! kubelet's list.
+//! Pods and their rails. The rails are from the records of `rdma-cni`. A device without a record is from kubelet's
+//! list.
 
 use super::super::collect::Snapshot;
 use attachments::pods::{PodRail, PodRails, RailAddress};
@@ -11,11 +11,11 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct Pod {
     /// Name as `namespace/name`. If the name is unknown: the container's id.
     pub(super) name: String,
-    /// Operation of `rdma-cni` that is in progress. `None`: ADD is complete, or the pod has no record.
+    /// Phase of the pod's record. `None`: ADD is complete, or the pod has no record.
     pub(super) under_way: Option<String>,
     /// Names of the containers with devices.
     pub(super) containers: BTreeSet<String>,
-    /// Rails in the order of the record.
+    /// Rails in the order of the records, followed by devices without a record.
     pub(super) rails: Vec<Rail>,
 }
 
@@ -23,7 +23,7 @@ pub(super) struct Pod {
 pub(super) struct Rail {
     /// Name of the interface in the pod; `None`: `rdma-cni` has no record of the rail.
     pub(super) interface: Option<String>,
-    /// Name of the RDMA device. If the name is unknown: the PCI function.
+    /// Name of the RDMA device. If the name is unknown: the device's address.
     pub(super) device: String,
     pub(super) host_netdev: Option<String>,
     /// True if the netdev `host_netdev` stays on the host.

@@ -19,7 +19,7 @@ const ROWS: usize = 256;
 /// Number of recent events that the page shows unfolded.
 const RECENT: usize = 8;
 
-/// Number of characters of a peer's name that the page shows.
+/// Largest number of characters of a peer's name that the page shows.
 const NODE: usize = 40;
 
 /// Largest number of addresses of a rail, and of containers of a pod, that the page shows.

@@ -26,7 +26,7 @@ use std::{
 /// Largest size of the page for any node, in bytes.
 const LARGEST: usize = 400_000;
 
-/// Data of a scrape, and the history of the daemon.
+/// Data of a scrape, and the daemon's metrics.
 #[derive(Default)]
 struct Found {
     view: View,

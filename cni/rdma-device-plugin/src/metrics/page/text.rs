@@ -10,8 +10,7 @@ use std::{
 /// Largest number of characters of a text that the page shows.
 const LONGEST: usize = 300;
 
-/// Text that is escaped for elements and for attributes in double quotes, with its largest number of
-/// characters.
+/// Text that is escaped for elements and for quoted attributes, with its largest number of characters.
 pub(super) struct Text<'a>(&'a str, usize);
 
 /// Escapes `text`, and cuts it to [`LONGEST`] characters.
@@ -48,7 +47,8 @@ impl fmt::Display for Text<'_> {
     }
 }
 
-/// Returns true for control characters, and for characters that change the direction of the following text.
+/// Returns true for control characters other than line feed and tab, and for characters that change the direction of
+/// the following text.
 fn is_hidden(c: char) -> bool {
     steers(c) && !matches!(c, '\n' | '\t')
 }
