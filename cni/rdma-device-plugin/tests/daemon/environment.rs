@@ -95,7 +95,7 @@ fn gids(running: &Running, nic: &Nic<'_>, addresses: &[&str]) {
     }
 }
 
-/// Returns the content of the file `below`, which containers mount.
+/// Returns the content of the file `below` the directory of containers' files.
 fn file(running: &Running, below: &str) -> String {
     let path = running.machine.path("state/containers").join(below);
     fs::read_to_string(path).expect("the file")
@@ -236,7 +236,7 @@ fn a_container_gets_no_rail_that_add_has_skipped() {
         file(&running, "rdma@hca/3/ucx.conf"),
         "UCX_NET_DEVICES=mlx5_1:1\n"
     );
-    // a pod with hostNetwork has both NICs, and none of the GIDs belongs to a pod
+    // a pod with hostNetwork has both NICs, and no GIDs of its own
     let on_host = ids(&["4"]);
     running
         .kubelet
@@ -300,7 +300,7 @@ fn two_resources_of_a_container_give_it_the_same_environment() {
             &[("rdma/b", &["7"])],
         ],
     )]);
-    // the second container has the same NIC, and the third container has another one
+    // the id 7 belongs to the pod's second container
     let of_b = [("rdma/b", "5"), ("rdma/b", "7")];
     record_of(&running, "c1", &[(0, &[("rdma/a", "3")], 5), (1, &of_b, 5)]);
     for (resource, id) in [("rdma/a", "3"), ("rdma/b", "5")] {
@@ -425,7 +425,7 @@ fn promised_rails_are_published_under_any_later_configuration() {
     assert_eq!(rails[0]["gidIndex"], 5, "{rails}");
 }
 
-/// If the environment cannot be determined, the daemon returns an error, and kubelet repeats its call.
+/// If the daemon cannot determine or write the environment, it returns an error, and kubelet repeats its call.
 #[test]
 fn a_container_whose_environment_cannot_be_written_does_not_start() {
     let running = Running::with(CONFIGURATION).listed("rdma/hca", 8);

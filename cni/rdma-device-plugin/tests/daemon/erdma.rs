@@ -92,7 +92,7 @@ fn entries_for_this_instance_are_offered_once_the_instance_is_known() {
     daemon.says("this instance is i-bp1");
     has(&kubelet, 200);
     daemon.says("0000:00:07.0 (erdma_0) is not in aliyun/erdma");
-    // the daemon sends no further request to the service; a pattern for another instance no longer matches
+    // the daemon sends no further request to the metadata service; the pattern i-bp2 is for another instance
     let asked = service.requests().len();
     machine.configure(&format!(
         "erdma: {{exposedLocalERIs: [i-bp2 erdma_1, i-* erdma_0], metadata: '{base}', \
@@ -101,7 +101,7 @@ fn entries_for_this_instance_are_offered_once_the_instance_is_known() {
     daemon.says("0000:00:08.0 (erdma_1) is not in aliyun/erdma");
     has(&kubelet, 200);
     assert_eq!(service.requests().len(), asked);
-    // the id is also known after a restart without the service
+    // the instance's id is also known after a restart without the metadata service
     daemon.end(Signal::SIGTERM);
     drop(service);
     machine.configure(&format!(

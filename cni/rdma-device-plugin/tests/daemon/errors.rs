@@ -67,7 +67,7 @@ fn grows(machine: &Machine, kubelet: &DeviceManager, device: (&str, &str), value
     );
 }
 
-/// Waits until the daemon has read the counters once.
+/// Waits until the daemon has read the counters at least once.
 fn settled(daemon: &Daemon) {
     daemon.says("rdma/b: kubelet has the list");
     thread::sleep(Duration::from_millis(1500));

@@ -74,7 +74,7 @@ fn the_watch_publishes_the_rails_of_the_daemons_resources() {
     assert!(status.success() && took.as_secs() < 5, "{status} {took:?}");
 }
 
-/// Without access to the ConfigMaps of its namespace the watch runs on, is not ready, and logs the reason once.
+/// If the API server does not answer, the watch runs on, is not ready, and logs the reason once.
 #[test]
 fn without_the_api_server_it_is_alive_and_not_ready() {
     let machine = Machine::with(&[]);

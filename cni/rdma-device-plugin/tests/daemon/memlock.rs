@@ -66,7 +66,7 @@ fn a_container_keeps_the_hook_that_it_was_promised() {
     record
         .write(&running.machine.path("state"))
         .expect("written");
-    // the record that cannot be read belongs to another pod
+    // an unreadable record prevents no start, because the hook does not depend on records
     let pods = running.machine.path("state/attachments/pods");
     fs::create_dir_all(&pods).expect("a directory");
     fs::write(pods.join("c1@eth0.json"), "{").expect("written");

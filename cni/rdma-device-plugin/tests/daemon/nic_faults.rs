@@ -39,7 +39,7 @@ fn a_fatal_pci_error_makes_its_nic_unhealthy() {
     // errors from before the daemon's start do not count
     has("rdma/a", 1);
     has("rdma/b", 1);
-    // from now on, only fatal errors count
+    // new nonfatal and correctable errors do not count either
     errors(&machine, 2, 4, 9);
     daemon.signal(Signal::SIGHUP);
     daemon.says("rdma/b: kubelet has the list");

@@ -48,8 +48,7 @@ fn start(machine: &Machine) -> Daemon {
     )
 }
 
-/// Returns the labels of the file as NFD reads them: lines that begin with `#` are comments, and
-/// each label is valid.
+/// Returns the labels of the file without its comments. Asserts that each label is valid.
 fn labels(file: &Path) -> Vec<String> {
     let text = fs::read_to_string(file).unwrap_or_default();
     let lines = text.lines().filter(|line| !line.starts_with('#'));

@@ -14,7 +14,7 @@ use integration::{
 use std::{net::TcpListener, process::Command, time::Duration};
 use tonic::Code;
 
-/// A node whose second NIC was allocated to a pod, and then got another number.
+/// A node whose second NIC was allocated to a pod, and then got a character device with another number.
 struct Node {
     node: Running,
     _pods: PodResourcesServer,

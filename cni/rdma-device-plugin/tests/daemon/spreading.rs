@@ -124,7 +124,7 @@ fn pods_of_one_numa_node_are_spread_over_its_nics() {
             used[rails.pod(&format!("near-{pod}"), Some(1))] += 1;
         }
         assert_eq!(used, [0, 0, 0, 0, 2, 2, 2, 2], "{configuration}");
-        // pods without a NUMA node get NICs of the other NUMA node until both NUMA nodes have equally many pods
+        // pods that kubelet does not align get NICs of the other NUMA node until both NUMA nodes have equally many pods
         for pod in 0..8 {
             used[rails.pod(&format!("any-{pod}"), None)] += 1;
         }

@@ -250,8 +250,8 @@ fn the_probes_of_one_daemon_are_not_answered_by_the_other() {
     });
 }
 
-/// The daemon may wait a minute for the firmware of a device. Until it has observed the node, the old daemon remains
-/// registered with kubelet.
+/// A new daemon may wait a minute for the firmware of a device. Until the new daemon has observed the node, the old
+/// daemon remains registered with kubelet.
 #[test]
 fn a_new_daemon_that_waits_for_a_device_is_not_ready_and_lives() {
     let Running {
@@ -304,7 +304,7 @@ fn a_new_daemon_that_waits_for_a_device_is_not_ready_and_lives() {
     drop(new);
 }
 
-/// The kernel limits inotify's instances and watches for each user. Other programs have used them up.
+/// The kernel limits inotify's instances and watches for each user. The test sets each limit to 0.
 #[test]
 fn without_inotify_another_daemons_end_and_kubelets_are_noticed_all_the_same() {
     for (limit, error) in [

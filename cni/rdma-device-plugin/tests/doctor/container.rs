@@ -61,8 +61,8 @@ impl<'a> Container<'a> {
     }
 }
 
-/// Runs the program as in the DaemonSet's pod, where it sees only the mounted files of the node. In one run, process 1
-/// is the program itself. In the other run, as with `hostPID`, it is the node's process 1.
+/// Runs the program as in the DaemonSet's pod, where it sees only the mounted files of the node. In one run, the
+/// program is process 1. In the other run, as with `hostPID`, process 1 is the node's.
 #[test]
 fn a_containers_missing_files_are_not_reported_as_the_nodes() {
     for own_processes in [true, false] {

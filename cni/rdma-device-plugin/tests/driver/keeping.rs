@@ -220,7 +220,7 @@ async fn a_pod_keeps_its_device() {
     assert!(ended.elapsed() > AGAIN / 2, "{:?}", ended.elapsed());
 }
 
-/// A pod gets the device while the reconciler searches its users.
+/// A pod gets the device while the reconciler searches the device's users.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_first_user_is_seen() {
     let mut site = Site::new(COMPAT, Fails::Nowhere, |_| {});

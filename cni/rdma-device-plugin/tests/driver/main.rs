@@ -58,7 +58,7 @@ fn the_mode_that_a_module_is_in() {
     }
 }
 
-/// Returns one word for the plan.
+/// Returns a short name of the plan.
 fn planned(wanted: Option<DriverMode>, module: Option<ErdmaModule>) -> String {
     let state = State {
         module,
@@ -158,7 +158,7 @@ fn users_of_a_device_are_named() {
     );
     let soon = Duration::from_secs(10);
     assert_eq!(problem.passes(soon), Some(soon));
-    // another process id is not a change, but another user is
+    // another process id is not a change, but another program is
     let like = |pid, name: &str| {
         let name = name.into();
         let users = vec![users[0].clone(), User::Process { pid, name }];

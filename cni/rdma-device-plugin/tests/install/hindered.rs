@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tests of a node whose RDMA NICs have no IPv6 addresses, from which `rdma-ipam` derives pods' addresses. `install`
-//! and the daemon report this, and do not change the network's list.
+//! and the daemon report this, and do not add `rdma-cni` to the network's list.
 
 use crate::{FLANNEL, NIC, Node, keeping::count_of_ours, said};
 use integration::{Daemon, Netns, stopwatch::Stopwatch, wait};
@@ -66,7 +66,7 @@ impl Hindered {
         said(&self.installing("0").output().expect("it runs"))
     }
 
-    /// Returns the command of `install`, which waits `wait` seconds for addresses of NICs.
+    /// Returns the command of `install`, which waits at most `wait` seconds for addresses of NICs.
     fn installing(&self, wait: &str) -> Command {
         let mut own = self.node.command("install", &["--wait", wait]);
         own.arg("--from").arg(self.node.path("new"));
@@ -180,7 +180,7 @@ fn nothing_hinders_where_addresses_are_not_to_be_of_that_family() {
     let hindered = Hindered::new("ipv4");
     let text = hindered.install();
     assert!(text.contains("the runtime calls rdma-cni"), "{text}");
-    // the family `both` requires that each NIC has addresses of both families
+    // the family `both` also requires an IPv6 address
     let hindered = Hindered::new("both");
     assert!(hindered.install().contains(WITHHELD));
     hindered
@@ -189,7 +189,7 @@ fn nothing_hinders_where_addresses_are_not_to_be_of_that_family() {
     assert!(hindered.install().contains("the runtime calls rdma-cni"));
 }
 
-/// Runs as the first process of a container, for which the kernel ignores signals without a handler.
+/// `install` is process 1 of a PID namespace, as in a container: the kernel ignores signals for which it has no handler.
 #[test]
 fn install_stops_waiting_for_an_address_after_a_signal() {
     let hindered = Hindered::new("ipv6");

@@ -132,7 +132,7 @@ fn a_list_of_ours_counts_while_its_single_configuration_is_half_written() {
     // the runtime still uses the list
     thread::sleep(SOON);
     becomes(&daemon, 200, called);
-    // the daemon does not read an unfinished file forever
+    // the daemon does not read an unfinished file again and again
     becomes_quiet(&daemon);
     node.net("10-terway.conf", &TERWAY.replace("0.4.0", "0.3.1"));
     let follows = || {

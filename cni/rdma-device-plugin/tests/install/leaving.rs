@@ -34,7 +34,7 @@ fn attach(node: &Node, netns: &Netns, below: &str) {
     node.machine.write(below, &record.to_string());
 }
 
-/// Installs a plugin that writes its environment and input into a file, and then runs `does`.
+/// Writes a plugin for `install`. The plugin writes its environment and input into a file, and then runs `does`.
 fn plugin(node: &Node, does: &str) {
     let called = node.path("called");
     let script = format!(
@@ -370,7 +370,7 @@ fn uninstall_retries_until_its_work_is_done() {
     assert!(child.wait().expect("ended").success());
 }
 
-/// Runs the built plugin. The record of its pod has only addresses to release.
+/// Runs the built plugin. The record of the pod has no rails.
 #[test]
 fn rdma_cni_itself_forgets_a_pod_that_ended() {
     let node = Node::with_list(FLANNEL);

@@ -282,7 +282,6 @@ fn the_directory_is_the_one_that_libcni_reads() {
     node.uninstall();
     assert!(!node.path(OURS).exists());
     fs::remove_file(node.path(OWN)).expect("removed");
-    // a file in place of the directory counts as no directory
     node.machine.write(OWN, "");
     node.install();
     assert_eq!(count_of_ours(&node, FILE), 1);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of the runtime's plugin directory: it must have each plugin that the list names, an installed
-//! binary must be able to run, and the daemon removes `rdma-cni` from the list if a program disappears.
+//! Tests of the runtime's plugin directory: it must have each plugin that the list names, an installed binary must be
+//! able to run, and the daemon removes `rdma-cni` from the list if its program disappears.
 
 use crate::{
     FLANNEL, Node, SOCKET,
