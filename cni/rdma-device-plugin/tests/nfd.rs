@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, env, fs, process::Command};
 /// Only directory that this source reads.
 const DIRECTORY: &str = "etc/kubernetes/node-feature-discovery/features.d";
 
-/// Returns the labels that the source derives from the machine's files. It runs with the machine's directory
+/// Returns the labels that the source derives from the machine's files. The source runs with the machine's directory
 /// as root.
 fn labels(machine: &Machine) -> BTreeMap<String, String> {
     let output = Command::new("chroot")

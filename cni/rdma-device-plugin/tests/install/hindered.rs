@@ -189,7 +189,8 @@ fn nothing_hinders_where_addresses_are_not_to_be_of_that_family() {
     assert!(hindered.install().contains("the runtime calls rdma-cni"));
 }
 
-/// `install` is process 1 of a PID namespace, as in a container: the kernel ignores signals for which it has no handler.
+/// `install` is process 1 of a PID namespace, as in a container. The kernel ignores signals for which it has no
+/// handler.
 #[test]
 fn install_stops_waiting_for_an_address_after_a_signal() {
     let hindered = Hindered::new("ipv6");

@@ -14,7 +14,7 @@ const LIST: &str = "etc/cni/net.d/10-flannel.conflist";
 /// Time for two turns of a reconciler on a busy machine.
 const A_WHILE: Duration = Duration::from_millis(700);
 
-/// Writes a configuration whose entry is recognized by `mtu`.
+/// Writes a configuration whose entry has the field `mtu`.
 fn configuration(node: &Node, mtu: u32) -> PathBuf {
     let conf = format!(
         r#"{{"resources":[{{"name":"rdma/hca","kind":"shared"}}],
@@ -77,12 +77,12 @@ fn a_newer_installs_entry_stays_until_another_daemon_leads() {
         new.count("another entry of rdma-cni than this daemon's configuration has"),
         0
     );
-    // the new daemon does not start, so the old leader's entry is in the list again
+    // the new daemon has ended, so the old daemon leads again and writes its entry
     drop(new);
     assert!(within(PATIENCE, || mtu(&node) == Some(1500)));
 }
 
-/// A roll-back: the init container of the earlier version runs while the newer daemon leads.
+/// The init container adds its entry to another list than the daemon.
 #[test]
 fn an_install_in_another_file_is_the_newest_one_too() {
     let node = Node::with_list(FLANNEL);

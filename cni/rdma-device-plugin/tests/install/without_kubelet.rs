@@ -127,7 +127,7 @@ fn a_network_of_podman_or_nerdctl_is_chosen_by_its_name() {
     }
 }
 
-/// Each `install` adds one network, and `uninstall` removes all of them.
+/// Each `install` adds the entry to one network, and `uninstall` removes it from all networks.
 #[test]
 fn several_networks_have_the_entry() {
     let node = node();

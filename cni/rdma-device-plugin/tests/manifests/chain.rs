@@ -220,7 +220,8 @@ fn sorted(value: &Value) -> Value {
     }
 }
 
-/// An update of a ConfigMap reaches all nodes within a minute. A wrong chain would then be in the lists of all nodes.
+/// The pod template has a checksum of the chain, so that a changed chain takes effect node by node. An update of the
+/// ConfigMap alone reaches all nodes within a minute.
 #[test]
 fn another_chain_goes_to_the_nodes_with_the_roll_out() {
     for wanted in ALL {

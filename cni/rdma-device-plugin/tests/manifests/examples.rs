@@ -90,7 +90,7 @@ fn examples_request_what_a_cluster_has() {
                 asked.iter().any(|it| !it.is_empty()),
                 "{file:?} asks for nothing"
             );
-            // a second id of another resource would have the same devices as the first one
+            // all ids of a resource other than `rdma/nic` have the same devices
             let expected = |name: &str| if name == "rdma/nic" { "8" } else { "1" };
             let mut all = asked.iter().flatten();
             assert!(

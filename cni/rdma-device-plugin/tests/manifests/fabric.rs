@@ -95,8 +95,8 @@ fn the_watch_has_the_connection_manager_and_no_right_on_the_node() {
     }
 }
 
-/// The account may write ConfigMaps of one namespace, and a policy restricts it to the ConfigMap of the node of its
-/// token.
+/// The role allows writes of ConfigMaps in one namespace, and a policy restricts them to the ConfigMap of the token's
+/// node.
 #[test]
 fn the_account_writes_the_config_map_of_its_node() {
     let objects = cluster(FILE).others;

@@ -16,8 +16,8 @@ use serde_json::{Value, json};
 const RBAC: &str = "rbac.authorization.k8s.io/v1";
 const ADMISSION: &str = "admissionregistration.k8s.io/v1";
 
-/// Returns the fields of an object that its type does not have. Kinds without a type in the crate are not checked here,
-/// and unknown kinds are refused.
+/// Returns the fields of an object that its type does not have. Does not check kinds without a type in the crate. For
+/// an unknown kind, returns a sentence.
 fn refused(object: &Value) -> Vec<String> {
     let check = match (object["apiVersion"].as_str(), object["kind"].as_str()) {
         (Some("v1"), Some("Pod")) => lost::<Pod>,
@@ -55,7 +55,7 @@ fn refused(object: &Value) -> Vec<String> {
     check(&object)
 }
 
-/// A quantity can be a number in YAML, but the types have a text.
+/// Converts quantities to texts, as the types require. In YAML, a quantity can be a number.
 fn texts(value: &mut Value) {
     match value {
         Value::Object(fields) => {

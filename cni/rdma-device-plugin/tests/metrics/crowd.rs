@@ -26,8 +26,8 @@ async fn half_sent(server: &Client, count: usize, text: &str) -> Vec<TcpStream> 
     clients
 }
 
-/// Kubelet limits `Get` and `List` together to 100 a second (`pkg/kubelet/apis/grpc/ratelimit.go`), and ADD of every pod
-/// needs one of them.
+/// Kubelet limits `Get` and `List` together to 100 a second (`pkg/kubelet/apis/grpc/ratelimit.go`), and ADD sends these
+/// requests, too.
 #[tokio::test(flavor = "multi_thread")]
 async fn kubelet_gets_one_request_a_second_for_any_number_of_clients() {
     let site = Site::new(vec![]);

@@ -55,7 +55,7 @@ async fn counters_of_an_exclusive_device_say_whose_they_are() {
     assert!(text.ends_with("# EOF\n"));
 }
 
-/// The device is inside a pod that the daemon may not enter.
+/// The counters are absent, as for a device inside a pod that the daemon may not enter.
 #[tokio::test(flavor = "multi_thread")]
 async fn counters_that_cannot_be_read_are_reported_as_unknown() {
     let offered = offer("rdma/vf", Sharing::Exclusive, &[("0000:3b:00.2", &[0])]);
@@ -73,7 +73,8 @@ async fn counters_that_cannot_be_read_are_reported_as_unknown() {
     assert!(!text.contains(r#"{device="mlx5_0",port="#), "{text}");
 }
 
-/// A NIC that disappeared from its bus keeps its series: an alert does not fire on a missing series.
+/// A NIC that disappeared from its bus keeps its series `rdma_device_healthy`: an alert does not fire on a missing
+/// series.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_nic_that_fell_off_its_bus_is_not_healthy() {
     let mut offered = offer("rdma/hca", Sharing::Shared, &[("0", &[0, 1])]);

@@ -343,7 +343,7 @@ fn ignored_fields_are_reported() {
     );
 }
 
-/// The resources that the chain attaches do not depend on the format of the configuration.
+/// Every format of the configuration can have `chain` with resources that `rdma-cni` attaches.
 #[test]
 fn every_format_may_have_the_chain() {
     for (format, resource) in [

@@ -5,7 +5,7 @@
 //! - `<layout>/node.json` has the node, as a base of `bases/` and the differences from it (see the crate `cases`).
 //! - `configs/` has the configurations.
 //! - `<layout>/table.yaml` has the answers of both programs, and `differences.yaml` the reasons.
-//! - `<layout>/preferred.yaml` has NICs beside GPUs.
+//! - `<layout>/preferred.yaml` has the preferred NICs beside GPUs.
 //! - README.md names the sources of the other programs' answers.
 
 mod answers;

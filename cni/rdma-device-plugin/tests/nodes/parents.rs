@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of `parents`, which names the parent netdev for pods' children on a device. Two resources can thus be
-//! two tenants of one NIC.
+//! Tests of `parents`, which names the parent netdev for pods' children on a device. With two resources, two tenants
+//! can thus share one NIC.
 
 use crate::node;
 use rdma_device_plugin::{

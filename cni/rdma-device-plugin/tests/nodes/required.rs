@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of resources that must have all their devices, and of a device that disappeared from its
-//! bus.
+//! Tests of resources that require all devices, a number of devices or the rdma controller, and of devices that
+//! disappeared from their bus.
 
 use crate::node;
 use rdma_device_plugin::{

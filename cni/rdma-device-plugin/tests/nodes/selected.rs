@@ -435,7 +435,7 @@ fn the_table_of_a_node_without_rdma_has_each_resource_and_why_it_is_none() {
     );
 }
 
-/// The NICs whose IPv6 prefixes `rdma-ipam` uses: those of resources that `rdma-cni` attaches, if the entry's IPAM has
+/// `rdma-ipam` uses the IPv6 prefixes of the NICs of resources that `rdma-cni` attaches, if the entry's IPAM has
 /// `from: parent` and a family with IPv6.
 #[test]
 fn the_nics_that_pods_ipv6_addresses_come_from() {
