@@ -65,7 +65,8 @@ impl Client {
     /// body of a PATCH is a strategic merge patch.
     ///
     /// # Errors
-    /// There is no token, the API server does not answer within the limit, or it refuses the request.
+    /// The token or the CA is unusable, or the API server does not answer within the limit, refuses the request, or
+    /// answers without JSON.
     pub async fn ask(
         &self,
         method: Method,
@@ -81,7 +82,7 @@ impl Client {
     /// TCP keepalive detects within a minute that the API server is unreachable.
     ///
     /// # Errors
-    /// There is no token, the API server does not answer within the limit, or it refuses the request.
+    /// The token or the CA is unusable, or the API server does not answer within the limit, or refuses the request.
     pub async fn watch(&self, path: &str) -> Result<Watch, RequestError> {
         let end = Instant::now() + self.limit;
         let response = self.open(end, Method::GET, path, None).await?;

@@ -41,7 +41,8 @@ pub struct Malformed(&'static str);
 /// Parses a frame, beginning with its Ethernet header.
 ///
 /// # Errors
-/// The frame is not LLDP, is cut off, or does not begin with the three mandatory TLVs in their order.
+/// The frame is not LLDP, is cut off, has an invalid TLV, or does not begin with the three mandatory TLVs in their
+/// order.
 pub fn parse(frame: &[u8]) -> Result<Neighbour, Malformed> {
     let header = frame.split_at_checked(HEADER);
     let (header, mut rest) = header.ok_or(Malformed("has no Ethernet header"))?;

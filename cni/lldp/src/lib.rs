@@ -67,8 +67,8 @@ impl Neighbour {
     }
 }
 
-/// Returns `bytes` as printable ASCII, without white space at its ends. Replaces all other bytes by `?`. Returns `None`
-/// if the text is empty or too long.
+/// Returns `bytes` as printable ASCII, without white space at its ends. Replaces unprintable bytes by `?`. Returns
+/// `None` if the text is empty or too long.
 fn printable(bytes: &[u8]) -> Option<String> {
     if bytes.len() > LONGEST_TEXT {
         return None;

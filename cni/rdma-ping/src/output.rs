@@ -70,8 +70,8 @@ fn name(outcome: &Outcome) -> String {
 }
 
 /// Returns a table with own rails as rows and the peers' rails as columns. A cell contains the median time. If answers
-/// are missing, it also contains the share of answers. Below the table are possible reasons why requests were not
-/// answered.
+/// are missing, it also contains the numbers of answers and requests. Below the table are possible reasons why requests
+/// were not answered.
 pub(crate) fn matrix(outcomes: &[Outcome]) -> String {
     let mut rows: Vec<&str> = vec![];
     let mut columns: Vec<&str> = vec![];

@@ -309,7 +309,7 @@ mod tests {
         }
     }
 
-    /// A scanner connects and closes the connection. The server must not take it for the other pod.
+    /// A scanner connects and closes the connection. This must not end the server's wait for the other pod.
     #[test]
     fn a_client_that_only_closes_is_not_done() {
         let listener = listener();

@@ -106,7 +106,7 @@ impl Entry {
 }
 
 /// Returns the entries of `content` after the update of [`Cdi::renumber`] for `device`. Entries of other devices do not
-/// change. Returns `None` if no update is needed.
+/// change. Returns `None` if `device` has no entry and gets none.
 pub fn renumbered(
     content: &Value,
     device: &DeviceAddress,

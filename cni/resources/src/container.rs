@@ -151,7 +151,7 @@ impl Containers {
     /// it reads the pods' records.
     ///
     /// # Errors
-    /// Another process holds the lock until the time limit.
+    /// The lock's file cannot be made, or another process holds the lock until the time limit.
     pub fn lock(&self) -> Result<impl Drop, FileError> {
         file::lock(&self.lock)
     }

@@ -112,8 +112,7 @@ pub fn remove(path: &Path) -> Result<bool, FileError> {
 }
 
 /// Returns a file name for the name of a resource or an id. Replaces `/`, which is in names of resources and in ids.
-/// The result contains neither `/` nor `..`. Two names can have the same file name. The content of the file shows to
-/// which name it belongs.
+/// The result contains neither `/` nor `..`. Two names can have the same file name.
 pub(crate) fn file_name(name: &str) -> String {
     let name = name.replace('/', "@").replace("..", "@@");
     state_file::file_name(&name).into_owned()

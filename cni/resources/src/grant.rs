@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Grants: the devices that Allocate granted for an id. `rdma-cni` attaches exactly these devices. Before a container
-//! starts, the daemon checks that its character devices still have the granted numbers.
+//! Grants: the devices that Allocate granted for an id. `rdma-cni` attaches only these devices. Before a container
+//! starts, the daemon checks that its devices are still as granted.
 //!
 //! A grant stays valid after the daemon ends and after a reboot, because kubelet does not call Allocate again for ids
 //! in its checkpoint. The next grant of the same id replaces the grant.
@@ -40,8 +40,8 @@ pub struct Grant {
     pub sharing: Sharing,
     /// True if the container gets the devices by CDI names, false if by path.
     pub cdi: bool,
-    /// True if the node's chain contained `rdma-cni` at Allocate. A container with the id may then start only if
-    /// `rdma-cni` has attached the pod's network.
+    /// True if the node's chain contained `rdma-cni` at Allocate. Before a container with the id starts, the daemon
+    /// then checks that `rdma-cni` was in the CNI list of the pod's network.
     #[serde(default)]
     pub chained: bool,
     /// True if Allocate promised the container a CDI entry with its pod's rails ([`container`](crate::container)).
@@ -86,7 +86,7 @@ impl Grants {
         }
     }
 
-    /// Reads the grant of `id`. Returns `None` if `id` was never granted.
+    /// Reads the grant of `id`. Returns `None` if `id` has no grant.
     ///
     /// # Errors
     /// The grant cannot be read, or a newer daemon wrote it.

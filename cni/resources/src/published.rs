@@ -63,7 +63,7 @@ pub struct Resource {
 pub enum Devices {
     /// The devices that every id of the resource has.
     Every(Vec<DeviceAddress>),
-    /// The devices of each id. No two ids have the same device.
+    /// The devices of each id.
     ById(BTreeMap<String, Vec<DeviceAddress>>),
 }
 

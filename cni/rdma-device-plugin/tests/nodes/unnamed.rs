@@ -113,8 +113,8 @@ fn a_function_that_accelerates_another_netdev() {
     );
 }
 
-/// Resources of the kinds `perNic` and `exclusive` also leave the function out, and the remark does not propose a
-/// shared resource.
+/// Resources of the kinds `perNic` and `exclusive` leave out a function that accelerates another netdev. The remark
+/// does not propose a shared resource.
 #[test]
 fn a_function_that_accelerates_another_netdev_in_every_kind() {
     let (inventory, address) = eight(|function| {

@@ -34,7 +34,7 @@ use watch::{Outcome, Watch};
 
 /// Time limit of each step of a request.
 const ANSWER: Duration = Duration::from_secs(1);
-/// Time between two lists of peers from the API server.
+/// Longest normal time between two lists of peers from the API server.
 const LIST: Duration = Duration::from_secs(600);
 
 /// A rail of a node in the form of the node's ConfigMap.
@@ -75,10 +75,10 @@ pub struct RailState {
     /// Name of the RDMA device.
     pub device: String,
     /// True after the rail's last 12 requests were lost. The requests go to different peers, if there are enough. The
-    /// value becomes false after two of the last 12 requests were answered.
+    /// value becomes false after two of the last 12 requests were answered, or after 12 requests could not be sent.
     pub is_unreachable: bool,
-    /// True if the daemon must treat the rail as unhealthy. Such a rail is unreachable while other rails reach each
-    /// other. When it became unhealthy, at most [`Fabric::percent`] of the cluster's rails were unreachable.
+    /// True if the daemon must treat the rail as unhealthy: it is unreachable, and when it became unhealthy, at most
+    /// [`Fabric::percent`] of the cluster's rails were unreachable.
     pub is_unhealthy: bool,
     /// Number of the rail's peers.
     pub peers: usize,

@@ -213,7 +213,7 @@ fn a_dead_rail() {
     );
     assert_eq!(run.seen, [((17, 1), 6)].into());
     assert_eq!(run.back, [((17, 1), 1)].into());
-    // a node sends 4 packets in a round
+    // without losses, a node sends 4 packets in a round
     assert_eq!((run.packets, run.most), (480_045, [6, 19]));
     assert_eq!((run.lists, run.longest_list), (17_058, 105));
     assert_eq!((run.unhealthy, run.left), ([((17, 1), 8)].into(), 0));
