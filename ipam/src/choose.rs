@@ -252,7 +252,7 @@ mod tests {
         let pool = pool(&[("fd00::/64", start, "fd00::ffff:ffff:ffff:ffff")]);
         let run = number(ip(start))..=number(ip("fd00::200:5efe:ffff:ffff"));
         let held = Held::new(run.map(|n| Family::V6.address(n)));
-        // 0x200:5eff:fe00:0000 is 0xfe00_0000 further on
+        // the reserved block (RFC 5453) begins only at 200:5eff:fe00:0
         assert_eq!(
             next(&pool, None, &held),
             Choice::Free(ip("fd00::200:5eff:0:0"))

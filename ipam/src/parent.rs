@@ -176,7 +176,7 @@ impl Parent {
         Ok(pool)
     }
 
-    /// Returns the parent's routes to gateways that a pod with an address of each of `pools` can use. Such a gateway is
+    /// Returns the parent's routes whose gateway a pod with an address of each of `pools` can reach. Such a gateway is
     /// in a pool's prefix, or is link-local.
     pub fn routes_for(&self, pools: &[Pool]) -> Vec<Value> {
         let usable = |route: &&GatewayRoute| {

@@ -104,7 +104,7 @@ impl Range {
         Ok(range)
     }
 
-    /// Returns the range of all addresses of `subnet`, without a gateway.
+    /// Returns the range of all addresses of `subnet` that can be assigned, without a gateway.
     pub fn of_prefix(subnet: IpNetwork) -> Result<Self, RangeError> {
         let family = Family::of(subnet.ip());
         if subnet.prefix() > family.longest_prefix() {
@@ -239,8 +239,8 @@ impl Pool {
         }
     }
 
-    /// Returns another name for the round-robin file, for a pool that has the same [`Self::pointer`] as another pool.
-    /// The name contains the pool's first address, so no other pool has this name.
+    /// Returns another [`Self::pointer`], for a pool whose round-robin file has the address of another pool. The result
+    /// is the pool's first address, so no other pool has it.
     pub fn own_pointer(&self) -> String {
         let first = self.family().address(self.ranges[0].start);
         first.to_string()

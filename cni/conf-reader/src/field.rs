@@ -76,7 +76,7 @@ impl<'a> Field<'a> {
         self.object.is_some()
     }
 
-    /// Returns true if this object has the member `name`. The member may be `null`.
+    /// Returns true if this object has a member with exactly the name `name`. The member may be `null`.
     pub fn has(&self, name: &str) -> bool {
         self.object.is_some_and(|object| object.contains_key(name))
     }
@@ -124,7 +124,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// Returns the elements of this list. Returns none if the list is missing.
+    /// Returns the elements of this list. Returns no elements if the list is missing.
     ///
     /// # Errors
     /// The value is no list.
@@ -136,7 +136,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// Returns the elements of the list `name`. Returns none if the list is missing.
+    /// Returns the elements of the list `name`. Returns no elements if the list is missing.
     ///
     /// # Errors
     /// The value is no list, or an element is no object.

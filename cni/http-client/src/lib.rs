@@ -19,7 +19,7 @@ use tokio::{
     task::JoinSet,
 };
 
-/// The client got no response, or a malformed response.
+/// Reason why a request has no usable response.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
     /// The connection broke, or the response is not HTTP.

@@ -84,7 +84,7 @@ fn a_netdev_that_is_down_for_a_while_or_made_again_is_heard_again() {
         let is_leaf = |it: &Neighbour| it.switch() == "leaf1" && it.ttl > 0;
         hears(&mut listener, "leaf1", is_leaf);
         node.ip("link set ens1 down");
-        // receives the frame by which the neighbour announces that it stops
+        // reads the socket's error `ENETDOWN`
         listener.receive();
         node.ip("link set ens1 up");
         hears(&mut listener, "leaf1 behind the netdev that is up", is_leaf);

@@ -286,7 +286,7 @@ impl Locked<'_> {
         self.store.remove(path)
     }
 
-    /// Removes files that a killed or failed process left unfinished. Ignores a failure, because the next call tries
+    /// Removes files that a killed or failed process left unfinished. Only logs a failure, because the next call tries
     /// again.
     fn sweep_unfinished(&self) {
         for path in [NEW_LEASE, NEW_POINTER].map(|name| self.store.own(name)) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of CHECK: the leases exist and belong to the attachment, and the chain reported no other
-//! address.
+//! Tests of CHECK: the leases exist and belong to the attachment, and `prevResult` has no unleased address of the
+//! plugin's ranges.
 
 use super::node::{Node, call};
 use serde_json::{Value, json};

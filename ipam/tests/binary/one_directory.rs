@@ -9,7 +9,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Runs ADD of the pod's own network and then of a rail, like the plugins of one list.
+/// Returns ADD of the pod's own network and ADD of a rail, as a list's plugins call them. `theirs` is true for
+/// host-local.
 fn pod(container: &str, primary: &Value, rail: &Value, theirs: [bool; 2]) -> [Call; 2] {
     let call = |interface: &str, conf: &Value, is_theirs: bool| {
         let call = call("ADD", container, conf).env("CNI_IFNAME", interface);

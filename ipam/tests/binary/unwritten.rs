@@ -21,7 +21,7 @@ enum Broken {
     Syncs,
 }
 
-/// A node on which ADD's operations fail from some moment on.
+/// A disk on which ADD's changes fail from some moment on.
 #[derive(Debug)]
 struct Breaking {
     broken: Cell<Broken>,
