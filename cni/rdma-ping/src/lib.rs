@@ -152,8 +152,8 @@ fn ping(arguments: &Arguments, output: &mut (dyn Write + Send)) -> Result<bool, 
     })?
 }
 
-/// Sends requests from each own rail to each rail of the other pod of `place`. Returns true if rails with the same name
-/// reach each other.
+/// Sends requests from each own rail to each rail of the other pod of `place`. Returns true if each own rail reaches
+/// the other pod's rail with the same name.
 fn with_the_other_pod(
     arguments: &Arguments,
     place: &Place,
@@ -190,8 +190,8 @@ fn with_the_other_pod(
     Ok(is_good)
 }
 
-/// Sends requests from each rail of this node to the rail of `node` with the same number, or with `--all` to each rail.
-/// Returns true if rails with the same number reach each other.
+/// Sends requests from each own rail to the rail of `node` with the same number, or with `--all` to each rail of
+/// `node`. Returns true if each own rail reaches the rail with the same number.
 fn with_node(
     arguments: &Arguments,
     node: &str,

@@ -20,7 +20,7 @@ pub struct ContainerLimits {
     /// Limit of locked memory. `None`: the runtime's limit stays.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memlock: Option<Memlock>,
-    /// Limits of the rdma cgroup.
+    /// Limits of the kernel's rdma controller.
     #[serde(flatten)]
     pub rdma: RdmaLimits,
 }

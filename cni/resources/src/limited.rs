@@ -108,7 +108,7 @@ impl LimitedContainers {
     /// the controller again.
     ///
     /// # Errors
-    /// - A limit or a record cannot be read or written. All others are nevertheless handled.
+    /// - A limit or a record cannot be read or written. The other limits and records are nevertheless handled.
     /// - Another program had disabled the controller in a pod's cgroup.
     /// - Another process holds the lock.
     pub fn settle(&self) -> Result<(), FileError> {

@@ -86,7 +86,7 @@ impl Store<'_> {
         }
     }
 
-    /// Removes drafts of killed processes. Removes only drafts of owners for which `are_gone` returns true.
+    /// Removes the drafts of owners for which `are_gone` returns true. A killed process leaves its draft.
     ///
     /// # Errors
     /// The system call fails.

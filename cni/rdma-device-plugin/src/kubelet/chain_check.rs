@@ -40,7 +40,7 @@ pub(super) async fn check(
             "cannot determine the pod, and whether {TYPE} set up its network: {error}"
         ))
     })?;
-    // accept an init container: kubelet does not report its ids, so `rdma-cni` cannot attach them either
+    // accept an init container: kubelet does not report its ids, so `rdma-cni` cannot attach its devices either
     let Some(holder) = holder else {
         return Ok(());
     };

@@ -50,8 +50,8 @@ impl Container {
     }
 }
 
-/// Writes the files that `environment` requires, and the container's CDI entry with its limits and rails. A pod with
-/// `hostNetwork` has no rails.
+/// Writes the files that `environment` requires, and the container's CDI entry if it has limits or rails. The list of
+/// rails is empty for a pod with `hostNetwork`.
 ///
 /// # Errors
 /// An unreadable record may be the pod's, or a file cannot be read or written. Kubelet repeats the call.

@@ -132,7 +132,7 @@ struct Task {
     failures: u32,
     /// Identity of the `kubelet.sock` at which `failures` occurred.
     tried: Option<Identity>,
-    /// Last logged line. The plugin does not log a line twice in succession.
+    /// Last line of [`log_once`](Self::log_once), which logs no line twice in succession.
     reported: LogOnce,
 }
 
@@ -192,8 +192,8 @@ impl Task {
         self.take_another_socket();
     }
 
-    /// Makes the plugin use a new socket. While kubelet 1.37 has a stream from a socket, it refuses to register this
-    /// socket again, and then does not notice the stream's end.
+    /// Makes the plugin use a new socket. Kubelet 1.37 refuses to register a socket again while it has a stream from
+    /// this socket.
     fn take_another_socket(&mut self) {
         self.turn += 1;
         self.serving = None;

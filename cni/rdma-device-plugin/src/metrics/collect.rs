@@ -251,7 +251,7 @@ impl Collector {
 }
 
 /// Runs `read` on a new thread with the name `name`, after earlier threads with a permit of `turns` have ended. Returns
-/// `None` without a result within the time limit.
+/// `None` if there is no result within the time limit.
 async fn limited<T: Send + 'static>(
     turns: &Arc<Semaphore>,
     name: &str,

@@ -41,7 +41,7 @@ pub(crate) struct Held {
 /// Counts the ids of the resources in `offers` that kubelet has allocated, and finds their containers. An offer is
 /// `None` if the resource is no longer offered. The grants in `state_dir` show the devices of each id.
 ///
-/// Reads a file for each id. The caller must therefore not be the thread that answers kubelet.
+/// Reads a file for each allocated id. The caller must therefore not be the thread that answers kubelet.
 pub(crate) fn held<'a>(
     pods: &[PodResources],
     offers: impl IntoIterator<Item = (&'a str, Option<&'a Offer>)>,

@@ -374,8 +374,8 @@ impl Offer {
         .collect()
     }
 
-    /// Returns the devices of the ids, for `rdma-cni`. Leaves out a device if the netdev to which pods are attached is
-    /// missing.
+    /// Returns the devices of the ids, for `rdma-cni`. If the resource names parent netdevs, leaves out devices without
+    /// one.
     pub fn published(&self) -> Resource {
         let can_be_attached = |it: &&OfferedDevice| !self.has_parents || it.parent.is_some();
         let address = |index: &usize| {

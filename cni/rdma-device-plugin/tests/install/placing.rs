@@ -168,7 +168,8 @@ fn the_entry_goes_where_the_runtime_was_seen_to_call_it() {
         (count_of_ours(&node, FILE), is_entry(&node)),
         (1, Some(false))
     );
-    // without libcni's cache, the daemon could not detect that the runtime no longer reads the directory
+    // without libcni's cache, the daemon could not detect that the runtime no longer reads the directory, so the
+    // entry stays in the list
     drop((daemon, cache));
     fs::remove_dir_all(node.path("results")).expect("removed");
     called(&node, &["ADD"]);

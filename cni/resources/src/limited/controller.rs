@@ -13,8 +13,8 @@ pub(super) fn parents(cgroup: &Path) -> impl Iterator<Item = &Path> {
     cgroup.ancestors().skip(1)
 }
 
-/// Enables the controller in `cgroup`, which is below the hierarchy's `root`. For this, enables it in each cgroup from
-/// the root down.
+/// Enables the controller in `cgroup`, which is below the hierarchy's `root`: writes `cgroup.subtree_control` of each
+/// cgroup above, from the root down.
 pub(super) fn enable(root: &Path, cgroup: &Path) -> Result<(), FileError> {
     let mut above: Vec<&Path> = parents(cgroup).collect();
     above.reverse();
