@@ -100,7 +100,7 @@ pub enum Error {
     Exhausted {
         /// Ranges.
         pool: String,
-        /// Number of held addresses.
+        /// Number of unavailable addresses.
         held: usize,
     },
     /// ADD was called for an attachment that already has addresses.

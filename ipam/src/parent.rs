@@ -164,8 +164,8 @@ impl Parent {
         let first = range.family().address(range.start);
         let own: Vec<IpAddr> = self.addresses.iter().map(IpNetwork::ip).collect();
         let excluded = bounds.cut(&mut range, &own)?;
-        // excludes the first address, but leaves the range's size unchanged: stable addresses depend on this size,
-        // which must not change with the routes
+        // without a gateway, excludes the first address, but leaves the range's size unchanged: stable addresses
+        // depend on this size, which must not change with the routes
         let router_address = range.gateway.is_none().then_some(first);
         // the pointer is part of a file name, which cannot contain `/`
         let pointer = subnet.to_string().replace('/', "_");

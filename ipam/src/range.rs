@@ -205,7 +205,7 @@ pub enum PoolError {
 }
 
 impl Pool {
-    /// Checks that `ranges` are a valid pool.
+    /// Returns the pool of `ranges`, or an error if they are not a valid pool.
     pub fn new(ranges: Vec<Range>, pointer: String) -> Result<Self, PoolError> {
         let first = ranges.first().ok_or(PoolError::Empty)?;
         if let Some(other) = ranges.iter().find(|it| it.family() != first.family()) {

@@ -82,7 +82,7 @@ impl Listener {
         Ok(socket)
     }
 
-    /// Reads pending frames, and discards malformed frames. Returns the netdevs with the neighbours that they received.
+    /// Reads pending frames, and discards malformed frames. Returns each received neighbour after its netdev.
     pub fn receive(&mut self) -> Vec<(String, Neighbour)> {
         let mut events = [EpollEvent::empty(); 64];
         let count = self.epoll.wait(&mut events, EpollTimeout::ZERO);

@@ -25,7 +25,7 @@ pub fn neighbours(text: &str) -> Result<Vec<(String, Neighbour)>, String> {
     Ok(neighbours.collect())
 }
 
-/// Returns the elements of a list, or the value as the only element.
+/// Returns the elements of a list, or another value as the only element. Returns no element for `null`.
 fn list(value: &Value) -> &[Value] {
     match value {
         Value::Array(list) => list,

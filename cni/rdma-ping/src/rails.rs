@@ -19,12 +19,12 @@ use std::{
     path::Path,
 };
 
-/// A netdev with an RDMA device.
+/// A netdev, and its RDMA device if known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Rail {
     /// Name of the netdev in its namespace.
     pub(crate) netdev: String,
-    /// Name of the RDMA device. `None`: the record of the pod has none.
+    /// Name of the RDMA device, if known.
     pub(crate) device: Option<String>,
     /// Addresses of the netdev, IPv6 addresses first. Leaves out link-local addresses.
     pub(crate) addresses: Vec<IpAddr>,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Detects swapped cables. The module sends ARP requests or neighbour solicitations on the network of an own rail. The
-//! cables of two of the peer's rails are swapped if each of them answers on the network of the other one. Such requests
-//! need no route, and therefore also find rails of other networks.
+//! cables of two of the peer's rails are swapped if each of the two rails answers on the other rail's network. Such
+//! requests need no route, and therefore also find rails of other networks.
 
 use crate::exchange::{Outcome, PeerRail};
 use rdma_netns::{HardwareAddress, InterfaceName, Linux, Question, probe::Sign};
@@ -10,7 +10,7 @@ use std::{
     thread::{self, ScopedJoinHandle},
 };
 
-/// A pair of rails without an answer: an own rail, and the peer's rail with the same number.
+/// A pair of rails without an answer: an own rail, and the peer's rail on the same network.
 struct Silent {
     /// Index of the pair's outcome.
     at: usize,

@@ -42,9 +42,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Sharing {
-    /// Shared: several ids have the same devices, and each pod gets a child netdev on the node's netdev.
+    /// Shared: several ids can have the same device. If `rdma-cni` attaches the device, each pod gets a child netdev.
     Shared,
-    /// Exclusive: one id has the devices.
+    /// Exclusive: only one id has the device.
     Exclusive,
 }
 

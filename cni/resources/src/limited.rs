@@ -135,7 +135,7 @@ impl LimitedContainers {
         self.lift(|_| true)
     }
 
-    /// Does the same as [`settle`](Self::settle). Treats a container as ended if `has_ended` returns true for it.
+    /// Does the same as [`settle`](Self::settle). Also treats living containers as ended if `has_ended` returns true.
     fn lift(&self, has_ended: impl Fn(&Recorded) -> bool) -> Result<(), FileError> {
         if !self.root.exists() || !self.is_hierarchy() {
             return Ok(());

@@ -50,7 +50,7 @@ fn nccl_takes_the_first_of_the_family_and_range_with_roce_v2() {
         "fd00:b0::5",
     ];
     for (addresses, family, range, expected) in [
-        // NCCL chooses a GID of the node
+        // without a range, NCCL chooses a GID of the node
         (&usual[..], Family::Ipv4, None, 3),
         (&usual, Family::Ipv6, None, 5),
         (&usual, Family::Ipv6, range("fd00:a0::5", 128), 7),

@@ -92,7 +92,7 @@ pub struct Plan {
     pub strategy: Strategy,
     /// Value of `ipam.routes`, unchanged. `None`: the field is missing.
     pub routes: Option<Vec<Value>>,
-    /// `ipam.resolvConf`
+    /// Value of `ipam.resolvConf`.
     pub resolv_conf: Option<PathBuf>,
     /// Requested addresses. ADD fails if it cannot assign one of them.
     pub requested: Vec<IpAddr>,

@@ -18,7 +18,7 @@ pub(super) struct Holder {
     pub(super) namespace: String,
     pub(super) pod: String,
     pub(super) container: String,
-    /// Kubelet's allocations to the container, as pairs of resource and id. `own_accelerators` leaves them empty.
+    /// Kubelet's allocations to the container, as pairs of resource and id. Always empty in `own_accelerators`.
     pub(super) allocated: Vec<(String, String)>,
 }
 

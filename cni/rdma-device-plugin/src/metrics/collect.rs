@@ -56,7 +56,7 @@ pub struct Sources {
 pub struct View {
     /// Offers that the daemon advertises.
     pub offers: Vec<Offer>,
-    /// Devices of resources that the node no longer has, by resource name.
+    /// Devices that are gone from the node's bus, by the name of their resource.
     pub gone: BTreeMap<String, Vec<Gone>>,
     /// Hardware of the node.
     pub inventory: Arc<Inventory>,

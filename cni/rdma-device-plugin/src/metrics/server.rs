@@ -255,7 +255,7 @@ async fn converse(stream: Box<dyn Stream>, site: Arc<Site>, is_answered: Arc<Ato
 enum Site {
     Daemon {
         probes: Probes,
-        /// Metrics. `None` at the socket for kubelet's probes, which has no metrics.
+        /// Metrics. `None` at the socket for kubelet's probes.
         figures: Option<Box<(Metrics, Collector)>>,
     },
     Fabric(Fabric),

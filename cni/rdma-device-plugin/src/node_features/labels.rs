@@ -172,7 +172,7 @@ impl Labels {
     }
 }
 
-/// Returns the mechanisms by which the node's RDMA devices can register the memory of the node's accelerators.
+/// Returns how the node's RDMA devices register the memory of the node's accelerators, such as `dma-buf` or `none`.
 fn gpudirect(inventory: &Inventory) -> BTreeSet<&'static str> {
     let functions = inventory.functions.iter();
     let with_rdma = functions.filter(|function| function.hcas.iter().any(|hca| !hca.soft));

@@ -224,7 +224,7 @@ impl Chosen {
         self.in_use = Some(in_use);
     }
 
-    /// Returns how many chosen ids the device has.
+    /// Returns the number of chosen ids that contain the device.
     fn times(&self, index: usize) -> usize {
         self.devices.get(&index).copied().unwrap_or(0)
     }

@@ -95,7 +95,7 @@ impl PreviousOffers {
         }
     }
 
-    /// Returns the devices of `resource` that the node no longer has.
+    /// Returns the devices of `resource` that are gone, as defined by [`Gone`].
     pub fn gone(&self, resource: &str, inventory: &Inventory) -> Vec<Gone> {
         let devices = self.resources.get(resource).into_iter().flatten();
         let gone = devices.filter(|(address, seen)| seen.is_gone(address, inventory));

@@ -19,7 +19,7 @@ pub(super) fn expected(
     }
 }
 
-/// If the resource has too few devices, returns the reason why no pod may get it, and the missing devices.
+/// If the resource has fewer usable devices than it requires, returns a sentence that names the missing devices.
 pub(super) fn short(
     resource: &ResourceConf,
     devices: &[OfferedDevice],

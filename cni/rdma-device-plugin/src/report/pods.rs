@@ -48,7 +48,7 @@ pub async fn with_devices(paths: &Paths, node: &Arc<Node>) -> Result<Vec<PodDevi
     let pods = tokio::task::spawn_blocking(move || {
         let mut pods: BTreeMap<PodName, BTreeMap<DeviceAddress, PodDevice>> = BTreeMap::new();
         let offers = node.advertised().map(|it| (it.name.as_str(), Some(it)));
-        // the node has no offer of a resource if all its devices are gone
+        // the node has no offer of a resource whose devices are all gone
         let lost = node.gone.keys().map(|name| (name.as_str(), None));
         let lost = lost.filter(|(name, _)| node.offer(name).is_none());
         let held = held(&resources, offers.chain(lost), &paths.state_dir);

@@ -60,7 +60,7 @@ pub struct Troubles {
     pub devices: BTreeMap<DeviceAddress, Trouble>,
     /// Healthy devices that one resource cannot use, because of the netdev that the resource's `parents` select.
     pub own: BTreeMap<(String, DeviceAddress), Trouble>,
-    /// Usable devices by resource.
+    /// Usable devices, each with its resource.
     pub usable: BTreeSet<(String, DeviceAddress)>,
 }
 

@@ -53,7 +53,7 @@ struct Rest {
     failure: Option<String>,
 }
 
-/// Refused pods, and the limit for the number of events.
+/// Refused containers, and the limit for the number of events.
 #[derive(Debug, Default)]
 struct Reported {
     seen: HashMap<Ids, Seen>,

@@ -60,7 +60,7 @@ fn a_device_in_a_pod_goes_and_comes_back() {
         node.ip("link set wire0 up");
         becomes(node, &mut watch, None, SOON);
 
-        // a netdev is healthy after an administrator in the pod has set it down
+        // a netdev that was set down inside the pod counts as healthy
         node.pod("link set nic0 down");
         becomes(node, &mut watch, None, SOON);
         quiet(node, &mut watch);

@@ -209,7 +209,7 @@ fn an_empty_cache_shows_nothing() {
     );
 }
 
-/// The list has the real entry. The daemon can do without the detection entry.
+/// The list has the full entry, so the daemon can do without the detection entry.
 #[test]
 fn an_entry_that_cannot_be_written_to_detect_hinders_nothing() {
     for (in_the_way, what) in [(OWN, "cbr0"), ("state/detected", "detected")] {

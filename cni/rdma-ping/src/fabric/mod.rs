@@ -104,7 +104,7 @@ pub struct Asked {
 pub enum Event<'a> {
     /// A request of this device has ended. The duration is the time until the answer; `None`: the request was lost.
     Asked(&'a str, Option<Duration>),
-    /// The device cannot send requests.
+    /// A request of this device could not be sent, for this reason.
     NotAsked(&'a str, AskError),
     /// The device has become unreachable (true) or reachable (false).
     Verdict(&'a str, bool),
@@ -140,11 +140,11 @@ struct Running<'a, T> {
     watch: Watch,
     tell: T,
     begin: Instant,
-    /// Time of the last request.
+    /// Time of the last request, counted from `begin`.
     previous: Duration,
     /// This node's rails in the API server. `None`: the watch has not published them yet.
     published: Option<Vec<FabricRail>>,
-    /// Time of the next list of peers.
+    /// Time of the next list of peers, counted from `begin`.
     list_at: Duration,
 }
 

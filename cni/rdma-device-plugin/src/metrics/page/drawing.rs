@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Draws the node as SVG: NUMA nodes with their NICs on the left, pods on the right, and lines from NICs to pods. The
-//! drawing has a maximum number of elements, and shows only the number of further elements.
+//! drawing has a maximum number of elements. It shows how many further elements it leaves out.
 
 use super::{
     nics::{Child, Link, Nic, Numa},
@@ -9,7 +9,7 @@ use super::{
 };
 
 const NICS: usize = 48;
-/// Largest number of drawn virtual functions, of all NICs together.
+/// Largest number of drawn virtual functions and sub-functions, of all NICs together.
 const CELLS: usize = 512;
 const PODS: usize = 12;
 /// Largest number of drawn rails, of all pods together.
@@ -30,7 +30,7 @@ const CARD: usize = 50;
 /// Height of a NIC without RDMA and functions.
 const LOW_CARD: usize = 30;
 const ROW: usize = 20;
-/// Distance between two neighbouring squares. Each square is a virtual function.
+/// Distance between two neighbouring squares. Each square is a virtual function or sub-function.
 const CELL: usize = 12;
 
 /// Point at a NIC where the lines of its rails begin.

@@ -4,14 +4,14 @@
 //! | module | owns |
 //! |---|---|
 //! | this module | data of the page, and the page as a whole |
-//! | `nics` | NUMA nodes, NICs and their virtual functions, each with its link and health |
+//! | `nics` | NUMA nodes, and NICs with their functions, links and health |
 //! | `pods` | pods and their rails |
 //! | `drawing` | NUMA nodes, NICs and pods as SVG |
 //! | `tables` | all data as tables, including NICs and pods |
 //! | `text` | external text, escaped and cut |
 //!
 //! The page is one HTML document. It has no scripts, and the browser loads nothing else for it. The page has a maximum
-//! size for any node: it shows only the number of further NICs, pods, rails and rows.
+//! size for any node: it shows how many further NICs, pods, rails and rows it leaves out.
 
 mod drawing;
 mod nics;

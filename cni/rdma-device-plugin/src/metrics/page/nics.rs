@@ -16,8 +16,8 @@ pub(super) struct Numa {
     pub(super) nics: Vec<Nic>,
 }
 
-/// A NIC: a physical function with its virtual functions. If the physical function is not visible, its virtual
-/// functions together form a NIC.
+/// A NIC: a physical function with its virtual functions and sub-functions. If the physical function is not visible,
+/// these functions together form a NIC.
 #[derive(Debug)]
 pub(super) struct Nic {
     /// PCI function or auxiliary device.
@@ -68,7 +68,7 @@ impl Nic {
         functions.filter(|it| it.has_rdma || it.fault.is_some())
     }
 
-    /// Returns true if `functions` contains this NIC's function or one of its virtual functions.
+    /// Returns true if `functions` contains this NIC's address or the address of one of its functions.
     pub(super) fn is_behind(&self, functions: &[DeviceAddress]) -> bool {
         let mut children = self.functions.iter().map(|it| &it.address);
         functions.contains(&self.address) || children.any(|it| functions.contains(it))
