@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Child netdevs. A pod gets a child netdev on top of a netdev that stays on the host.
+//! Child netdevs: netdevs of a pod on top of a netdev that stays on the host.
 
 use crate::{IpoibMode, Pkey};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Kind of a child netdev. The kind determines how the child receives frames. The children of one parent are not
-/// macvlan and ipvlan at once, because both kinds occupy the parent's receive handler (`netdev_rx_handler_register()`,
+/// Kind of a child netdev. The kind determines how the child receives frames. One parent cannot have macvlan and ipvlan
+/// children at once, because both kinds occupy the parent's receive handler (`netdev_rx_handler_register()`,
 /// `net/core/dev.c`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
@@ -24,7 +24,7 @@ pub enum Child {
     /// A child of an IPoIB netdev. The child has its own queue pair and the parent's GID. One parent can have several
     /// children in one partition (`is_child_unique()`, `drivers/infiniband/ulp/ipoib/ipoib_vlan.c`).
     Ipoib {
-        /// Mode of sending.
+        /// Send mode.
         mode: IpoibMode,
         /// The child's partition, which can differ from the parent's partition.
         pkey: Pkey,
@@ -32,7 +32,7 @@ pub enum Child {
 }
 
 /// Connectivity among the macvlan children of one parent (`enum macvlan_mode`, `include/uapi/linux/if_link.h`). No
-/// child reaches the parent itself.
+/// child reaches the parent directly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MacvlanMode {
@@ -49,7 +49,8 @@ pub enum MacvlanMode {
         /// The kernel's number (`IFLA_MACVLAN_MODE`). 16 is `source`: the child has a list of senders, and receives all
         /// frames from these senders.
         mode: u32,
-        /// `MACVLAN_FLAG_*`. 2 is `nodst`: frames from the senders of a child in mode `source` reach no other netdev.
+        /// `MACVLAN_FLAG_*`. 2 is `nodst`: the kernel does not also deliver frames from these senders by destination
+        /// address.
         flags: u16,
     },
 }
@@ -141,7 +142,7 @@ impl Child {
     }
 }
 
-/// Formats the child as `ip link` does, such as `macvlan mode bridge`. Formats unknown values as numbers.
+/// Formats the child with the names of `ip link`, such as `macvlan mode bridge`. Formats unknown values as numbers.
 impl fmt::Display for Child {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ((mode, flags), modes, names): (_, &[_], _) = match self {

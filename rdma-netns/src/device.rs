@@ -140,7 +140,7 @@ pub struct Device {
     /// The physical function of this virtual function or sub-function.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub physical_function: Option<DeviceAddress>,
-    /// Number of virtual functions that exist now.
+    /// Number of the device's virtual functions that exist now.
     #[serde(default)]
     pub virtual_functions: u32,
     /// True if the device has a netdev of its own, in any namespace.
@@ -156,7 +156,7 @@ pub struct Device {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rdma_functions: Vec<DeviceAddress>,
     /// True if the device manages NVLink's switches, and so is no network device. An [`Inventory`](crate::Inventory)
-    /// always sets this field, an observation does not. Device selection sets it by
+    /// sets this field of functions with an RDMA device, an observation does not. Device selection sets it by
     /// [`Kernel::manages_nvlink`](crate::Kernel::manages_nvlink).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub manages_nvlink: bool,

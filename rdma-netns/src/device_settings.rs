@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Settings of a netdev that rtnetlink does not report, and that an administrator can change. A move of the netdev
-//! resets the settings below `/proc/sys/net`, and keeps all others.
+//! Settings of a netdev that an administrator can change, and that a [`Link`](crate::Link) does not contain. A move of
+//! the netdev resets the settings below `/proc/sys/net`, and keeps all others.
 
 use serde::{Deserialize, Serialize};
 
@@ -21,7 +21,8 @@ use serde::{Deserialize, Serialize};
 #[serde(transparent)]
 pub struct DeviceSettings(String);
 
-/// Value of a setting that the driver supports, but that a read did not return. Plans do not change such a setting.
+/// Value of a setting that the driver supports, but that a read did not return. Plans do not restore a setting that was
+/// recorded with this value.
 pub const UNREADABLE: &str = "?";
 
 /// Key of a driver's flow rules.
@@ -73,7 +74,7 @@ impl DeviceSettings {
     }
 }
 
-/// Returns a setting's default value. Returns `None` if the default depends on the driver. The defaults of byte queue
+/// Returns a setting's default value. Returns `None` if the setting has no general default. The defaults of byte queue
 /// limits are from `DQL_MAX_LIMIT` (`include/linux/dynamic_queue_limits.h`) and `dql_init()`.
 fn default_of(key: &str) -> Option<&'static str> {
     if key.starts_with("tcx/") || key == FLOW_RULES {

@@ -39,7 +39,7 @@ pub enum GidKind {
 }
 
 impl Gid {
-    /// Returns the IP address that the GID contains.
+    /// Returns the GID as an IP address.
     pub fn address(&self) -> IpAddr {
         match self.ip.to_ipv4_mapped() {
             Some(ip) => IpAddr::V4(ip),

@@ -3,7 +3,8 @@
 //!
 //! - **dma-buf**: the accelerator's driver exports memory, and the RDMA driver imports it (`ibv_reg_dmabuf_mr(3)`,
 //!   `UVERBS_METHOD_REG_DMABUF_MR`, `drivers/infiniband/core/uverbs_std_types_mr.c`, Linux 5.12). NVIDIA's open kernel
-//!   modules export CUDA allocations; its closed modules do not (NVIDIA's driver README, "Open Linux Kernel Modules").
+//!   modules export CUDA allocations, and its proprietary modules do not (NVIDIA's driver README, "Open Linux Kernel
+//!   Modules").
 //! - **peer memory**: the accelerator vendor's module registers with `ib_core` by `ib_register_peer_memory_client()`.
 //!   Mainline Linux lacks this function. Without it `nvidia_peermem` does not load (`nv_mem_client_init()`,
 //!   `kernel-open/nvidia-peermem/nvidia-peermem.c`).
@@ -34,8 +35,8 @@ pub struct GpuDirect {
     pub symbols: Option<Symbols>,
     /// Accelerators and NICs whose addresses the IOMMU translates.
     pub translated: BTreeSet<DeviceAddress>,
-    /// Ports on the path between a GPU and a NIC whose ACS setting redirects the traffic through the CPU. Omits ports
-    /// whose whole configuration space this program may not read.
+    /// Ports on the path between a GPU and a NIC whose ACS setting redirects the traffic through the CPU. Empty without
+    /// `CAP_SYS_ADMIN`, because the kernel then hides this setting.
     pub redirecting: BTreeSet<DeviceAddress>,
 }
 
@@ -59,7 +60,7 @@ pub struct Symbols {
     pub peer_memory: bool,
 }
 
-/// States whether one RDMA driver can register the memory of one vendor's accelerators.
+/// Ability of an RDMA driver to register the memory of one vendor's accelerators.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Registration {
     /// The driver can register the memory by dma-buf.
@@ -70,7 +71,7 @@ pub enum Registration {
     Impossible {
         /// Reason why registration is impossible.
         why: String,
-        /// Step that would make registration possible.
+        /// Advice on how to make registration possible.
         remedy: String,
     },
     /// It is unknown whether the driver can register the memory. The text is the reason.
@@ -187,7 +188,8 @@ pub fn accelerators_of(vendor: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Returns a node with NVIDIA's open modules and a kernel whose mlx5_ib imports dma-bufs.
+    /// Returns a node with accelerators of `vendor`, `amdgpu`, NVIDIA's open modules, and an `mlx5_ib` that imports
+    /// dma-bufs.
     fn node(vendor: &str) -> GpuDirect {
         GpuDirect {
             vendors: [vendor.to_owned()].into(),

@@ -19,9 +19,8 @@ pub struct Inventory {
     /// by address.
     #[serde(default)]
     pub functions: Vec<Function>,
-    /// RDMA devices without a parent in sysfs whose netdev is not visible, because a pod has the netdev, or the RDMA
-    /// device and the netdev ([`Self::pair`]). The list includes software RDMA devices of namespaces that this program
-    /// does not see.
+    /// RDMA devices that have no parent in sysfs, and whose netdev this program does not see, for example because a pod
+    /// has the netdev ([`Self::pair`]). The list includes software RDMA devices of other namespaces.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unpaired: Vec<Hca>,
     /// Namespace mode of the RDMA subsystem (ib_core's parameter `netns_mode`), if known.
@@ -39,7 +38,7 @@ pub struct Inventory {
     /// The module of the eRDMA driver. `None`: the module is not loaded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub erdma: Option<ErdmaModule>,
-    /// State of the rdma cgroup controller, if this program has read it.
+    /// State of the rdma cgroup controller. `Usable` if this program has not read the state.
     #[serde(default)]
     pub rdma_cgroup: RdmaCgroup,
     /// State that determines whether GPUDirect works. `None`: the node has no accelerators, or this program did not
@@ -121,7 +120,7 @@ pub struct Netdev {
     /// Speed in Mbit/s. `None`: the netdev has no carrier, its driver reports no speed, or ports were not observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub speed: Option<u32>,
-    /// The bond or bridge of which the netdev is a port.
+    /// Master of the netdev, such as a bond or a bridge.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub master: Option<String>,
     /// Master that receives all frames of the netdev: `the bridge br0`, `Open vSwitch`, `hv0, which it accelerates`
@@ -206,7 +205,7 @@ fn is_zero(number: &u32) -> bool {
     *number == 0
 }
 
-/// A PCI function of a display or processing-accelerator class.
+/// A GPU or another accelerator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Accelerator {
     /// The function.

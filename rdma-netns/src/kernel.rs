@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Interface between plans and a kernel. [`Linux`](crate::Linux) implements it with the real kernel. The tests' fake
-//! kernel models namespaces and devices in memory.
+//! Interface between plans and a kernel. [`Linux`](crate::Linux) is the real kernel. The tests' fake kernel models
+//! namespaces and devices in memory.
 
 use crate::{
     DeviceAddress, DeviceSettings, GidTable, Link, NetnsId, Observed, Op, Pkey, Vf,
@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The hardware that an observation reads. A node has hundreds of further PCI functions that no caller needs.
+/// Limits of observations. A node has hundreds of PCI functions that no caller needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObservationScope {
     /// PCI functions and auxiliary devices whose RDMA ports an observation reads. It reads no other RDMA ports: a port
@@ -79,8 +79,7 @@ pub trait Kernel {
     /// The physical function's netdev is not on the host, or cannot be queried.
     fn vf(&self, function: &DeviceAddress) -> Result<Option<Vf>, ObserveError>;
 
-    /// Returns the settings of `link`, a netdev of the host, that rtnetlink does not report ([`DeviceSettings`]). Omits
-    /// settings that cannot be read.
+    /// Returns the [`DeviceSettings`] of `link`, a netdev of the host. Omits settings that cannot be read.
     fn device_settings(&self, link: &Link) -> DeviceSettings;
 
     /// Describes the objects that a move of the host's `netdevs` removes permanently, each with its netdev's index:
@@ -121,8 +120,8 @@ pub trait Kernel {
     /// `NotFound` means that the device does not exist.
     fn partitions(&self, device: &str, port: u32) -> Result<Vec<Pkey>, ObserveError>;
 
-    /// Returns true if the kernel has SMC. On a kernel without SMC no process can have SMC connections. The check is
-    /// cheap and loads no module.
+    /// Returns true if SMC is built into the kernel, or its module is loaded. Otherwise no process can have SMC
+    /// connections. The check is cheap and loads no module.
     fn has_smc(&self) -> bool;
 
     /// Reads the SMC state of the host, and of the pod if there is one. Returns `None` if the kernel has no SMC. Call
@@ -133,7 +132,7 @@ pub trait Kernel {
     /// managers and routing daemons do so.
     fn is_watched(&self) -> bool;
 
-    /// Returns the entries of the host's neighbour tables, for all netdevs.
+    /// Returns the neighbours with a known hardware address, on all netdevs of the host.
     fn neighbours(&self) -> Result<Vec<Neighbour>, ObserveError>;
 
     /// Probes all addresses on the wire at once. Returns when a probe finds that an address is in use, and at the
@@ -202,20 +201,20 @@ pub struct ObserveError {
     pub source: io::Error,
 }
 
-/// A change that the kernel refused.
+/// A change that failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{op}: {source}{}", message.as_ref().map(|m| format!(" ({m})")).unwrap_or_default())]
 pub struct OpError {
     /// The requested change.
     pub op: Box<Op>,
-    /// The errno.
+    /// Reason: in most cases the kernel's errno.
     pub source: io::Error,
     /// The kernel's own error text (`NLMSGERR_ATTR_MSG`), if the kernel sent one.
     pub message: Option<String>,
 }
 
 impl OpError {
-    /// Returns the errno of the kernel's refusal, if the kernel refused.
+    /// Returns the kernel's errno, if the kernel refused the change.
     pub fn errno(&self) -> Option<i32> {
         self.source.raw_os_error()
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A netdev, with all attributes that a move between namespaces resets, and all attributes that a pod can change.
+//! A netdev, with attributes that a move between namespaces resets or that a pod can change.
 
 mod address;
 mod route;
@@ -23,8 +23,7 @@ use std::{collections::BTreeMap, net::IpAddr};
 /// A netdev as seen in one namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Link {
-    /// Index of the netdev in its namespace. The netdev keeps its index in a move unless a netdev of the new namespace
-    /// has this index.
+    /// Index of the netdev in its namespace. A move keeps the index if no netdev of the new namespace has this index.
     pub index: u32,
     /// Name of the netdev in its namespace.
     pub name: InterfaceName,
@@ -128,10 +127,10 @@ pub struct Origin {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum LinkSetting {
-    /// Mode `IF_LINK_MODE_*` (`include/uapi/linux/if.h`): 0 default, 1 dormant. The kernel's routing treats a dormant
-    /// netdev as a netdev without carrier, even if it is up.
+    /// Mode `IF_LINK_MODE_*` (`include/uapi/linux/if.h`): 0 default, 1 dormant. In mode 1 a netdev with carrier becomes
+    /// dormant, and not operationally up (`Documentation/networking/operstates.rst`).
     Mode,
-    /// Group of the netdev, which rules can name (`IFLA_GROUP`).
+    /// Number of the group to which the netdev belongs (`IFLA_GROUP`).
     Group,
     /// Largest size in bytes of a packet that the kernel segments before it is sent (`IFLA_GSO_MAX_SIZE`).
     GsoMaxSize,
@@ -140,11 +139,11 @@ pub enum LinkSetting {
     /// Largest size in bytes of a packet that the kernel merges from received packets (Linux 5.19,
     /// `IFLA_GRO_MAX_SIZE`).
     GroMaxSize,
-    /// Like [`Self::GsoMaxSize`], for IPv4 (Linux 6.3, `IFLA_GSO_IPV4_MAX_SIZE`). A change of `GsoMaxSize` also changes
-    /// this setting.
+    /// Like [`Self::GsoMaxSize`], for IPv4 (Linux 6.3, `IFLA_GSO_IPV4_MAX_SIZE`). A change of `GsoMaxSize` can also
+    /// change this setting.
     GsoIpv4MaxSize,
-    /// Like [`Self::GroMaxSize`], for IPv4 (Linux 6.3, `IFLA_GRO_IPV4_MAX_SIZE`). A change of `GroMaxSize` also changes
-    /// this setting.
+    /// Like [`Self::GroMaxSize`], for IPv4 (Linux 6.3, `IFLA_GRO_IPV4_MAX_SIZE`). A change of `GroMaxSize` can also
+    /// change this setting.
     GroIpv4MaxSize,
     /// Operational state (`IFLA_OPERSTATE`). 1: the netdev is up, but dormant or under test, so IPv6 does not use it.
     /// The kernel updates the state when the carrier changes. The carrier of a netdev without a medium of its own may
@@ -155,7 +154,7 @@ pub enum LinkSetting {
     Xdp,
 }
 
-/// Flags of a netdev that an administrator sets, except the flag for up and down.
+/// Flags of a netdev that an administrator can set, without the flag for up and down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LinkFlag {
@@ -234,9 +233,8 @@ impl Link {
     }
 
     /// Returns true if the kernel would accept `route` on a netdev with `addresses`. If the route has a source, the
-    /// source must be one of `addresses`. If the route has a gateway, the gateway must be link-local (IPv6), or
-    /// reachable through one of `addresses` or through an on-link route of the netdev, or the route must have the flag
-    /// `onlink`.
+    /// source must be one of `addresses`. If the route has a gateway, the gateway must be link-local (IPv6), or in the
+    /// prefix of one of `addresses` or of an on-link route of the netdev, or the route must have the flag `onlink`.
     pub fn can_have(&self, route: &Route, addresses: &[Address]) -> bool {
         let has_source = route
             .source
@@ -281,8 +279,8 @@ impl Link {
         }
     }
 
-    /// Returns true if the kernel makes addresses and routes from router advertisements (`ipv6_accept_ra()`,
-    /// `include/net/ipv6.h`). A setting that is unknown counts as the kernel's default.
+    /// Returns true if the netdev accepts router advertisements (`ipv6_accept_ra()`, `include/net/ipv6.h`). A setting
+    /// that is unknown counts as the kernel's default.
     fn takes_advertisements(&self) -> bool {
         let setting = |key: &str, default| self.sysctls.get(key).copied().unwrap_or(default);
         match setting("ipv6/accept_ra", 1) {

@@ -4,8 +4,8 @@
 use serde::{Deserialize, Serialize};
 use std::{borrow::Borrow, fmt, ops::Deref};
 
-/// A name that the kernel accepts for a network interface (`dev_valid_name()`, `net/core/dev.c`), or a replacement of
-/// [`Self::of_index`]. The name contains no `%`, because `dev_get_valid_name()` replaces `%d` by a number.
+/// A name that the kernel accepts for a network interface (`dev_valid_name()`, `net/core/dev.c`), or a replacement that
+/// [`Self::of_index`] made. The name contains no `%`, because `dev_get_valid_name()` replaces `%d` by a number.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct InterfaceName(String);

@@ -34,7 +34,7 @@ pub struct Observed {
     /// namespaces their netdevs are.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub vfs: BTreeMap<DeviceAddress, Vf>,
-    /// Settings that rtnetlink does not report, by index of the host's netdev. Only for requested netdevs
+    /// Device settings by index of the host's netdev, only for requested netdevs
     /// ([`Kernel::device_settings`](crate::Kernel::device_settings)).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub device_settings: Vec<(u32, DeviceSettings)>,
@@ -244,11 +244,11 @@ impl Namespace {
             .or_else(|| self.own_rdma_of(self.below_vlan(link)?))
     }
 
-    /// Returns the lower netdev of `vlan`, a netdev of this namespace: a NIC or bond. Returns it only if the VLAN's
-    /// addresses are GIDs of its RDMA device. The GID table of an RDMA device also has the addresses of its netdev's
-    /// upper netdevs. A packet with such a GID gets the VLAN tag of the GID's netdev, if that netdev is a VLAN or is on
-    /// top of a VLAN (`is_eth_port_of_netdev_filter()`, `drivers/infiniband/core/roce_gid_mgmt.c`;
-    /// `rdma_read_gid_l2_fields()`, `cache.c`).
+    /// Returns the lower netdev of `vlan`, a VLAN of this namespace, if the VLAN's addresses are GIDs of the lower
+    /// netdev's RDMA device. The GID table of an RDMA device also has the addresses of its netdev's upper netdevs. A
+    /// packet with such a GID gets the VLAN tag of the GID's netdev, if that netdev is a VLAN or is on top of a VLAN
+    /// (`is_eth_port_of_netdev_filter()`, `drivers/infiniband/core/roce_gid_mgmt.c`; `rdma_read_gid_l2_fields()`,
+    /// `cache.c`).
     ///
     /// Returns `None` for a VLAN of a VLAN, because a packet gets one tag only. Returns `None` for a VLAN of a bond's
     /// port, because the RDMA device has the bond's addresses.

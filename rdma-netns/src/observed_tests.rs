@@ -216,8 +216,8 @@ fn of_any(host: &Namespace, link: &Link) -> Option<String> {
     host.rdma_of(link).map(|rdma| rdma.name.clone())
 }
 
-/// The rule also applies to VLANs of a NIC that is a bridge's port, because they receive frames before the bridge does
-/// (`__netif_receive_skb_core()`, `net/core/dev.c`).
+/// A VLAN on a NIC that is a bridge's port also has the NIC's RDMA device, because the VLAN receives frames before the
+/// bridge does (`__netif_receive_skb_core()`, `net/core/dev.c`).
 #[test]
 fn a_vlans_rdma_device_is_that_of_the_netdev_below_it() {
     let bond = device("mlx5_bond_0", Some("0000:01:00.0"), Some(3));

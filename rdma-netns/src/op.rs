@@ -23,7 +23,8 @@ pub enum NetnsSide {
     Pod,
 }
 
-/// A change that the kernel makes whole or not at all.
+/// One change. The kernel makes most changes whole or not at all. [`Self::AddPnet`], [`Self::RebindDriver`] and
+/// [`Self::SetDeviceSetting`] can end after a part of the change.
 ///
 /// `Display` prints the equivalent `ip`/`rdma`/`sysctl` command, with `pod` as the name of the pod's namespace.
 /// [`Op::command`] uses the namespace's real name.
@@ -97,8 +98,8 @@ pub enum Op {
         setting: VfSetting,
     },
     /// `echo DEVICE > /sys/bus/pci/drivers/DRIVER/unbind`, then `bind`. The kernel removes the device's netdevs and
-    /// RDMA devices from their namespaces, and makes new ones on the host with the configured GUIDs. This is the only
-    /// operation that can end after half of its change. [`Op::BindDriver`] then completes it.
+    /// RDMA devices from their namespaces, and makes new ones on the host with the configured GUIDs. If this operation
+    /// ends after `unbind`, [`Op::BindDriver`] completes it.
     RebindDriver {
         device: DeviceAddress,
         driver: String,

@@ -38,7 +38,7 @@ pub enum Sign {
 /// An address that is not free.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
-    /// The netdev on whose network another host has the address.
+    /// The netdev on whose network another host has or probes the address.
     pub link: InterfaceName,
     /// The address that is not free.
     pub address: IpAddr,
@@ -86,7 +86,7 @@ pub enum Unasked {
     /// The netdev does not resolve neighbours (`IFF_NOARP`), for example an ipvlan l3 child.
     #[error("it has no neighbour discovery")]
     NoNeighbours,
-    /// The netdev is IP over InfiniBand, or its link layer has no neighbours.
+    /// The netdev is not Ethernet, for example IP over InfiniBand.
     #[error("its link layer is not Ethernet")]
     NotEthernet,
 }

@@ -25,8 +25,8 @@ pub struct Rule {
     pub priority: u32,
 }
 
-/// A rule that is not limited to a source, or to a netdev other than `lo`. So the kernel can use its table for every
-/// packet that the namespace itself sends.
+/// A rule that is not limited to a source, or to a netdev other than `lo`. So the kernel can use its table for packets
+/// that the namespace itself sends from any source.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct GeneralRule {
     /// Network address of the destination. All zeros with prefix 0 match every address of the family.
@@ -39,8 +39,8 @@ pub struct GeneralRule {
     /// The rule ignores routes whose prefix is at most this long, bits (`suppress_prefixlength`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suppressed: Option<u8>,
-    /// True if the rule has further selectors, such as a mark or a port. The rule then applies only to packets that
-    /// match these selectors.
+    /// True if the rule is inverted, or has further selectors, such as a mark or a port. The rule then applies only to
+    /// some packets.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub conditional: bool,
 }

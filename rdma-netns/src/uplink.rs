@@ -11,10 +11,10 @@
 //! Only some default routes count: in each table and family those with the lowest metric, and among equal metrics those
 //! with the highest preference that routers advertise (RFC 4191, section 2.1). Default routes of rails have higher
 //! metrics. Two kinds of tables count: the main table, and each table to which a rule leads that names neither a source
-//! nor a netdev nor a destination. A table does not count if an earlier rule leads all packets to another table. A
-//! rail's own table does not count, because its rules name the rail's address as source. A host can have several equal
-//! IPv6 default routes: routers advertise them on every netdev. Kubelet takes the node's address from the IPv4 default
-//! route, or without one from the IPv6 default route (`chooseHostInterface()`,
+//! nor a netdev nor a destination. A table does not count if an earlier rule leads all packets to another table with a
+//! default route. A rail's own table does not count, because its rules name the rail's address as source. A host can
+//! have several equal IPv6 default routes: routers advertise them on every netdev. Kubelet takes the node's address
+//! from the IPv4 default route, or without one from the IPv6 default route (`chooseHostInterface()`,
 //! `k8s.io/apimachinery/pkg/util/net/interface.go`).
 
 use crate::{
@@ -118,7 +118,8 @@ impl Namespace {
         rules
     }
 
-    /// Returns the netdevs of the default routes that the rules of a family select for packets to any destination.
+    /// Returns the netdevs of the default routes that the rules of a family select for packets to any destination,
+    /// without the main table.
     fn by_rules(&self, ipv6: bool) -> BTreeSet<u32> {
         let mut found = BTreeSet::new();
         let rules = self.lookups(ipv6).into_iter();

@@ -78,7 +78,7 @@ pub enum VlanProtocol {
     Service,
 }
 
-/// Limits of the sending rate in Mbit/s. 0: the rate has no limit.
+/// Limits of the sending rate in Mbit/s. 0: there is no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VfRates {
     /// Guaranteed sending rate.

@@ -41,8 +41,7 @@ pub struct Address {
     /// address, but the kernel does not use it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub dad_failed: bool,
-    /// True if the kernel made the address: a link-local address, an address from a router advertisement, or a
-    /// temporary address.
+    /// True if the kernel made the address, for example from a router advertisement or as a link-local address.
     #[serde(default)]
     pub automatic: bool,
     /// True if the address is a temporary privacy address, which the kernel replaces within days (RFC 8981,
@@ -95,10 +94,10 @@ impl Address {
         }
     }
 
-    /// Returns true if the address's prefix identifies the netdev's network: the address is global, in use and
-    /// permanent. Returns false for addresses of scope link or host, and for link-local, loopback and multicast
-    /// addresses. Returns false also for tentative, duplicate, deprecated (preferred lifetime 0) and temporary
-    /// addresses: another machine may have such an address, or it may expire soon.
+    /// Returns true if the address's prefix identifies the netdev's network. Returns false for addresses of scope link
+    /// or host, and for link-local, loopback, multicast and unspecified addresses. Returns false also for tentative,
+    /// duplicate, deprecated (preferred lifetime 0) and temporary addresses: another machine may have such an address,
+    /// or it may expire soon.
     pub fn names_a_network(&self) -> bool {
         let is_global = match self.ip {
             IpAddr::V4(ip) => !ip.is_link_local(),

@@ -53,11 +53,11 @@ pub struct Route {
     pub preference: u8,
 }
 
-/// Route metrics that few routes have (`RTA_METRICS`).
+/// Attributes that few routes have (`RTA_METRICS`, `RTA_FLOW`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct RouteMetrics {
-    /// Numbers by `RTAX_*` (`include/uapi/linux/rtnetlink.h`), in the kernel's order and units: `initcwnd`, `hoplimit`,
-    /// `rto_min`, and the mask of locked metrics.
+    /// Numbers by `RTAX_*` (`include/uapi/linux/rtnetlink.h`), in the kernel's order and units: for example `initcwnd`,
+    /// `hoplimit`, `rto_min`, and the mask of locked metrics.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub numbers: Vec<(u16, u32)>,
     /// Congestion control of TCP (`RTAX_CC_ALGO`).

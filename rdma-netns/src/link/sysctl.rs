@@ -18,8 +18,8 @@ pub struct Sysctls {
     others: Vec<(Cow<'static, str>, i32)>,
 }
 
-/// The settings of a netdev below `/proc/sys/net/ipv{4,6}/conf` that netlink reports, in order, each with its index in
-/// netlink's list. The index is `IPV4_DEVCONF_*` (`include/uapi/linux/ip.h`), from 1, or `DEVCONF_*`
+/// The settings of a netdev below `/proc/sys/net/ipv{4,6}/conf` that netlink reports, sorted by name, each with its
+/// index in netlink's list. The index is `IPV4_DEVCONF_*` (`include/uapi/linux/ip.h`), from 1, or `DEVCONF_*`
 /// (`include/uapi/linux/ipv6.h`), from 0. The list omits `mtu`, `mc_forwarding` (read only), `stable_secret` and
 /// `ioam6_id_wide`.
 const DEVCONF: [(&str, usize); 88] = [
@@ -113,7 +113,7 @@ const DEVCONF: [(&str, usize); 88] = [
     ("ipv6/use_tempaddr", 10),
 ];
 
-/// The names of the settings that netlink reports, in order. The kernel resets these settings when the netdev moves to
+/// The names of the settings that netlink reports, sorted. The kernel resets these settings when the netdev moves to
 /// another namespace.
 pub const SYSCTLS: [&str; DEVCONF.len()] = {
     let mut names = [""; DEVCONF.len()];

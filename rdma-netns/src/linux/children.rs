@@ -48,7 +48,7 @@ pub(super) fn parse(info: &[u8]) -> Option<Child> {
 pub(super) const ANY_INDEX: u32 = 0;
 
 /// Value of the broadcast cutoff that makes the kernel pass broadcasts and multicasts to all children at once. With
-/// other values a kernel thread passes them, and on a busy machine the thread is too late for a probe
+/// other values a kernel thread passes some of them, and on a busy machine the thread is too late for a probe
 /// (`macvlan_recompute_bc_filter()`, `drivers/net/macvlan.c`). The lower netdev has the cutoff until its last child is
 /// removed. Linux before 6.4 ignores the cutoff.
 const BC_CUTOFF_DISABLED: i32 = -1;

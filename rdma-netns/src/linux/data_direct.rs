@@ -19,8 +19,8 @@ const DATA_DIRECT: &str = "2100";
 /// The keyword of the id that functions of one card share.
 const ID: &[u8; 2] = b"V3";
 
-/// Sets the PCI path of the Data Direct function in each of `functions` that has RDMA devices. Reads vital product
-/// data only if the node has a Data Direct function.
+/// Sets [`Function::data_direct`] of NVIDIA's functions that have RDMA devices and a Data Direct function. Reads vital
+/// product data only if the node has a Data Direct function.
 pub(super) fn find(sysfs: &Path, functions: &mut [Function]) -> io::Result<()> {
     let devices = sysfs.join("bus/pci/devices");
     let mut found: BTreeMap<Vec<u8>, PciPath> = BTreeMap::new();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reads and writes [`DeviceSettings`] of the host's netdevs: attributes in sysfs, ethtool settings, BPF programs, and
-//! settings of the netdevs' kinds.
+//! Reads and writes [`DeviceSettings`] of the host's netdevs: attributes in sysfs, settings below `/proc/sys/net`,
+//! ethtool settings, BPF programs, and settings of the netdevs' kinds.
 //!
 //! The code is marked cold: it runs only a few times for each rail, so the compiler optimizes it for size.
 

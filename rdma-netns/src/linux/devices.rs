@@ -81,8 +81,8 @@ pub(super) struct PciFunction {
 }
 
 impl Linux {
-    /// Returns the devices of `scope`, and the parents of `links` and `verbs`. Returns all devices if `scope` is
-    /// `None`.
+    /// Returns the devices of `scope`, the parents of `links` and `verbs`, and the functions of the eRDMA driver if a
+    /// device in `verbs` has no parent. Returns all devices if `scope` is `None`.
     pub(super) fn devices<'a>(
         &self,
         scope: Option<&'a ObservationScope>,
@@ -105,7 +105,6 @@ impl Linux {
         let all = scope.ports.iter().chain(&scope.besides);
         let mut all: BTreeSet<_> = all.chain(of_links).chain(of_rdma).cloned().collect();
         if verbs.iter().any(|it| it.parent.is_none()) {
-            // functions that may have made an RDMA device without a parent
             let bound = self.sysfs.join("bus/pci/drivers").join(ERDMA);
             all.extend(entries(&bound)?.iter().filter_map(|it| address_of(it)));
         }

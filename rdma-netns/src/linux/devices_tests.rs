@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of the scan on a directory tree like the sysfs of a node with a bond, virtual functions and a sub-function.
+//! Tests of the scan on directory trees like sysfs.
 
 use super::*;
 use serde_json::json;
@@ -254,7 +254,7 @@ fn a_netdevs_parent_is_its_hardware() {
 }
 
 /// A kernel without `IFLA_PARENT_DEV_NAME` shows a netdev's hardware only in sysfs, below the netdev's name.
-/// `of_netdev` uses the directory only if it has the netdev's index.
+/// `of_netdev` uses only a directory that has the netdev's index.
 #[test]
 fn the_hardware_of_a_netdev_is_in_sysfs() {
     let sysfs = Sysfs::new();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Objects of a netdev that a move removes, and that no program restores: queueing disciplines, permanent neighbours,
-//! and multicast and anycast routes.
+//! Objects of a netdev that a move removes, and that `rdma-cni` does not restore: queueing disciplines, permanent
+//! neighbours, and multicast and anycast routes.
 
 use super::{ip_of, routes};
 use crate::netlink::{Answers, Request, Socket, attribute, text, u32_of};

@@ -101,8 +101,7 @@ const FEATURES_NAME: &str = "features";
 const RSS_NAME: &str = "rss";
 const RULES_NAME: &str = "rules";
 
-/// Adds the settings of the driver of `link`. A driver without hardware has at most the settings `features` and
-/// `channels`.
+/// Adds the settings of the driver of `link`. A netdev without hardware gets at most `features` and `channels`.
 #[cold]
 pub(super) fn read(socket: BorrowedFd<'_>, link: &Link, settings: &mut DeviceSettings) {
     let ask = |words: &mut [u32]| ioctl(socket, &link.name, words);

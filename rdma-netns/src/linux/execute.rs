@@ -199,8 +199,9 @@ impl<'a> Namespaces<'a> {
         }
     }
 
-    /// Sends the request on the host's socket, because the parent is on the host. An attribute of the request names the
-    /// child's namespace. With `NLM_F_EXCL` the kernel does not change an existing netdev with the child's name.
+    /// Sends the request for the child on the host's socket, because the parent is on the host. An attribute of the
+    /// request names the child's namespace. With `NLM_F_EXCL` the kernel does not change an existing netdev with the
+    /// child's name.
     ///
     /// If a request has no index, Linux before 6.15 searches for an existing netdev in the socket's namespace instead
     /// of the child's (`rtnl_newlink()`, `net/core/rtnetlink.c`), and returns EEXIST if a netdev of the host has the
@@ -250,8 +251,8 @@ impl<'a> Namespaces<'a> {
         Err(refusal)
     }
 
-    /// Announces with the netdev's present hardware address, because the driver may have chosen this address. Announces
-    /// nothing if the netdev is down or does no neighbour discovery.
+    /// Announces `address` with the netdev's present hardware address, because the driver may have chosen this address.
+    /// Announces nothing if the netdev is down or does no neighbour discovery.
     fn announce(
         self,
         at: NetnsSide,

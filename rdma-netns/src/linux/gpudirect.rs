@@ -195,7 +195,7 @@ fn redirects(directory: &Path) -> bool {
     false
 }
 
-/// Returns true if a virtual machine has the function at `directory`.
+/// Returns true if the driver of the function at `directory` passes the function to a virtual machine or a program.
 fn is_passed_through(directory: &Path) -> bool {
     let driver = link_name(directory, "driver");
     driver.is_some_and(|it| PASS_THROUGH.contains(&it.as_str()))

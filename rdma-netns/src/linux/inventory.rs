@@ -38,8 +38,8 @@ impl Linux {
         self.hardware(true)
     }
 
-    /// Returns the inventory without data that firmware or drivers report: ports, firmware versions, speeds and kernel
-    /// users. Faulty firmware can take a minute to respond to a port query.
+    /// Returns the inventory without ports, firmware versions, speeds and kernel users. Faulty firmware can take a
+    /// minute to respond to a port query.
     pub fn inventory_without_ports(&self) -> Result<Inventory, ObserveError> {
         self.hardware(false)
     }
@@ -86,7 +86,7 @@ struct Reader<'a> {
     kernel_users: BTreeMap<String, Vec<String>>,
     /// Driver ids of RDMA devices without a parent, by name of the RDMA device.
     drivers: BTreeMap<String, u32>,
-    /// True if the inventory has ports.
+    /// True if the inventory has ports, firmware versions and speeds.
     with_ports: bool,
 }
 
@@ -467,8 +467,8 @@ fn is_representor(port_name: &str) -> bool {
     after.is_some_and(|after| after.starts_with("vf") || after.starts_with("sf"))
 }
 
-/// Returns the PCI path to a function. `link` is the target of the function's link on the bus:
-/// `../../../devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0`.
+/// Returns the PCI path to the function to which `link` leads. The link's target is
+/// `../../../devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0`, for example.
 pub(super) fn path(link: &Path) -> PciPath {
     let Ok(target) = fs::read_link(link) else {
         return PciPath::default();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of messages of IPoIB netdevs. They compare bytes with `include/uapi/linux/if_link.h` and
+//! Tests of IPoIB netdevs. Messages are compared with `include/uapi/linux/if_link.h` and
 //! `drivers/infiniband/ulp/ipoib/ipoib_netlink.c`.
 
 use super::*;
@@ -65,8 +65,7 @@ fn every_attribute_of_an_ipoib_netdev_is_read() {
     assert_eq!(parse(&of_kind("ipoib\0", &[])), None);
 }
 
-/// An IPoIB parent's `IFLA_LINK` is its own index, so the parent has no lower netdev. A child's `IFLA_LINK` is its
-/// parent's index, in any namespace.
+/// The kernel reports no `IFLA_LINK` for an IPoIB parent. A child's `IFLA_LINK` is its parent's index.
 #[test]
 fn a_child_has_a_lower_netdev() {
     let header = |index: u32| {

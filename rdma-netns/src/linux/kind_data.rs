@@ -193,7 +193,7 @@ impl Present {
     }
 
     /// Returns the attribute's value in hexadecimal. For a list, returns the sorted elements, separated by commas.
-    /// Returns `None` if the kernel does not report the attribute.
+    /// Returns `None` if the kernel does not report a [`Form::Plain`] attribute.
     fn text(&self, kind: u16, form: Form) -> Option<String> {
         match form {
             Form::Plain => attribute(&self.data, kind).map(text),

@@ -14,8 +14,8 @@ const SOCKETS: &str = "/proc/thread-self/net/netlink";
 const EVERYTHING: i32 =
     RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV4_ROUTE | RTMGRP_IPV6_IFADDR | RTMGRP_IPV6_ROUTE;
 
-/// Returns true if a socket of this thread's namespace receives all events. Returns false if the table of sockets
-/// cannot be read.
+/// Returns true if a socket of this thread's namespace has joined all groups of [`EVERYTHING`]. Returns false if the
+/// table of sockets cannot be read.
 pub(super) fn of_everything() -> bool {
     let table = fs::read_to_string(SOCKETS).unwrap_or_else(|error| {
         log::debug!("{SOCKETS}: {error}");
@@ -24,7 +24,7 @@ pub(super) fn of_everything() -> bool {
     has_one(&table)
 }
 
-/// Returns true if a socket in `table` receives all events.
+/// Returns true if a socket in `table` has joined all groups of [`EVERYTHING`].
 pub(super) fn has_one(table: &str) -> bool {
     // columns: sk Eth Pid Groups …; `Eth` is the protocol, `Groups` the first 32 groups
     let mut sockets = table.lines().filter_map(|line| {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Limit of a process's locked memory (`RLIMIT_MEMLOCK`, getrlimit(2)). The limit applies to all memory that the
-//! process registers for RDMA. A process with `CAP_IPC_LOCK` in the initial user namespace has no limit
-//! (`__ib_umem_get()`, `drivers/infiniband/core/umem.c`).
+//! Limit of a process's locked memory (`RLIMIT_MEMLOCK`, getrlimit(2)). The limit includes the memory that the process
+//! registers for RDMA. A process with `CAP_IPC_LOCK` in the initial user namespace has no limit (`__ib_umem_get()`,
+//! `drivers/infiniband/core/umem.c`).
 
 use nix::{
     errno::Errno,

@@ -148,8 +148,9 @@ impl Linux {
         Self::with_roots("/sys", "/dev")
     }
 
-    /// Returns the kernel for one short run of a plugin. Reads attributes of PCI functions and the addresses of the API
-    /// servers only once. If an address passes to another PCI function during the run, the plugin may miss that.
+    /// Returns the kernel for one short run of a plugin. Reads constant attributes of PCI functions and the addresses
+    /// of the API servers only once. If an address passes to another PCI function during the run, the plugin may miss
+    /// that.
     pub fn for_one_run() -> Self {
         Self {
             known: Some(Mutex::default()),

@@ -14,7 +14,7 @@ const HEADER: usize = 12;
 const KNOWN: u16 = 0x02 | 0x04 | 0x08 | 0x10 | 0x80;
 
 impl Linux {
-    /// Returns the neighbours of this program's namespace, on all netdevs.
+    /// Returns the neighbours with a known hardware address, on all netdevs of this program's namespace.
     pub fn neighbours(&self) -> Result<Vec<Neighbour>, ObserveError> {
         let what = "the neighbours of the host";
         let host = self.host().map_err(cannot_read(what))?;
@@ -25,7 +25,7 @@ impl Linux {
     }
 }
 
-/// Returns the neighbour in an `RTM_NEWNEIGH`.
+/// Returns the neighbour in an `RTM_NEWNEIGH`, if its hardware address is known.
 pub(super) fn parse(body: &[u8]) -> Option<Neighbour> {
     let index = u32::from_ne_bytes(body.get(4..8)?.try_into().ok()?);
     let state = u16::from_ne_bytes(body.get(8..10)?.try_into().ok()?);

@@ -20,9 +20,9 @@ use std::{
 const PROTOCOL: isize = 20;
 /// `RDMA_NL_NLDEV`
 const CLIENT: u16 = 5;
-/// Command of `enum rdma_nldev_command` that exists since Linux 6.11. Older headers lack it.
+/// The command `RDMA_NLDEV_CMD_DELDEV` (Linux 6.11). Older headers lack it.
 const DELDEV: u16 = 27;
-/// Attribute of `enum rdma_nldev_attr` that exists since Linux 6.11.
+/// The attribute `RDMA_NLDEV_ATTR_PARENT_NAME` (Linux 6.11).
 const PARENT_NAME: u16 = 100;
 /// The module of SMC-R.
 const SMC: &str = "smc";
@@ -175,7 +175,7 @@ impl Nldev {
     /// (`rdma resource show cm_id dev DEVICE`), without duplicates. Omits modules that listen on the unspecified
     /// address. Omits SMC, because it reconnects through another device.
     ///
-    /// The result includes all modules that use the RDMA connection manager: NVMe, NFS, Lustre, iSER, SMB. The result
+    /// The result includes modules that use the RDMA connection manager, such as NVMe, NFS, Lustre, iSER and SMB. It
     /// does not include SRP, which uses InfiniBand's own connection manager. A list of queue pairs would include SRP,
     /// but costs a firmware query for each queue pair (`fill_res_qp_entry()`, `drivers/infiniband/core/nldev.c`).
     pub fn kernel_users(&mut self, device: u32) -> Result<Vec<String>, NetlinkError> {

@@ -33,8 +33,8 @@ pub(super) struct DeviceContext<'a> {
     pub(super) is_host: bool,
 }
 
-/// Returns the RDMA devices that the namespace of `nldev` sees. Also adds each RDMA device that has a hardware driver
-/// to `hardware`, with the driver's id.
+/// Returns the RDMA devices and sub-devices that the namespace of `nldev` sees. Also adds each RDMA device that has a
+/// hardware driver to `hardware`, with the driver's id.
 pub(super) fn read(
     nldev: &mut Nldev,
     context: &DeviceContext<'_>,
@@ -118,8 +118,7 @@ pub(super) fn read(
     Ok((devices, sub_devices))
 }
 
-/// Returns the names of the kernel modules that use the device. Returns none if the kernel does not report them (before
-/// Linux 4.17).
+/// Returns the names of the kernel modules that use the device. Returns none after an error, as with Linux before 4.17.
 pub(super) fn kernel_users(nldev: &mut Nldev, device: &DeviceInfo) -> Vec<String> {
     nldev.kernel_users(device.index).unwrap_or_else(|error| {
         log::debug!("cannot read the kernel's users of {}: {error}", device.name);

@@ -3,7 +3,7 @@
 //!
 //! - as [`Rule`]s: rules with a table that select by source, or by source and destination, and by nothing else
 //! - as [`GeneralRule`]s: rules with a table other than `local` that select neither by source nor by a netdev other
-//!   than `lo`
+//!   than `lo`, and inverted rules
 //! - the tables of all rules
 
 use super::{ip_of, routes::LOCAL_TABLE};

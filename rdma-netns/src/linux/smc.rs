@@ -87,7 +87,7 @@ fn known(
     }
 }
 
-/// Returns the connections that use an RDMA device. The kernel does not report a connection that its process has
+/// Counts the SMC-R connections over each RDMA device. The kernel does not report a connection that its process has
 /// closed, or whose process was killed (`__smc_release()`, `net/smc/af_smc.c`). The kernel reports a connection that
 /// its listener has not accepted. With such a connection a move waited for over 300 s (Linux 6.12), even after the
 /// listener had ended.

@@ -18,7 +18,7 @@ use std::{fmt, io};
 /// The kernel refused a request, or the exchange with the kernel failed.
 #[derive(Debug)]
 pub struct NetlinkError {
-    /// The errno.
+    /// The kernel's errno, or the error of the exchange.
     pub source: io::Error,
     /// The kernel's own error text (`NLMSGERR_ATTR_MSG`), if the kernel sent one.
     pub message: Option<String>,

@@ -6,7 +6,7 @@ use crate::{Address, HardwareAddress, InterfaceName, IpoibMode, LinkFlag, LinkSe
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
-/// A change of the netdev LINK ([`Op::Link`](super::Op::Link)), which the kernel makes whole or not at all.
+/// A change of the netdev LINK ([`Op::Link`](super::Op::Link)).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[expect(
@@ -55,9 +55,8 @@ pub enum LinkChange {
     /// `ip route del ROUTE dev LINK`; a missing route is no error.
     RemoveRoute(Route),
     /// `arping -c 1 -U -I LINK ADDRESS`, for IPv6 `ndsend ADDRESS LINK`: announces the hardware address of ADDRESS
-    /// once, so that neighbours update their caches. The operation changes no state, so no plan contains it. It sends
-    /// nothing and returns no error on links that are down, and on links without Ethernet-like hardware addresses
-    /// (NOARP, InfiniBand).
+    /// once, so that neighbours update their caches. The operation changes no state, so no plan contains it. It does
+    /// nothing if the netdev is down, has `IFF_NOARP`, or is not Ethernet.
     Announce(IpAddr),
 }
 

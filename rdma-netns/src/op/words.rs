@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Addresses and routes in the syntax of `ip`.
+//! Addresses, routes and settings in the syntax of equivalent commands.
 
 use crate::{Address, DeviceAddress, LinkSetting, Route, link};
 use std::{fmt::Write as _, net::IpAddr};

@@ -82,7 +82,7 @@ pub enum AskError {
     /// The kernel has no route to the address.
     #[error("no route leads to {0}")]
     NoRoute(IpAddr),
-    /// Neither the peer nor the gateway responds to ARP or neighbour discovery.
+    /// The next hop (the peer or a gateway) does not respond to ARP or neighbour discovery.
     #[error("{0} is not resolved to a hardware address")]
     Unresolved(IpAddr),
     /// On InfiniBand, the subnet administrator has no path to the address.

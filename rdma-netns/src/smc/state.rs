@@ -11,7 +11,7 @@ pub struct SmcState {
     /// Entries of the host's pnet table: the host's netdevs, and the RDMA ports of the whole node.
     #[serde(default)]
     pub host: Vec<PnetEntry>,
-    /// Entries of the pod's pnet table, which are entries of netdevs. Empty if the pod's namespace has ended.
+    /// Entries of the pod's pnet table, which are entries of netdevs. Empty without a pod.
     #[serde(default)]
     pub pod: Vec<PnetEntry>,
     /// User EIDs of the node, without trailing blanks. SMC-Rv2 needs at least one.
@@ -39,7 +39,7 @@ pub struct SmcState {
     pub held: Vec<HeldConnections>,
 }
 
-/// Connections over an RDMA device whose sockets are open in a process.
+/// Connections over an RDMA device whose sockets are open in a process, or wait at a listener.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeldConnections {
     /// The RDMA device.

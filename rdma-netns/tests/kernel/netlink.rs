@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of exchanges with the kernel while another process sends to the same socket.
+//! Tests of exchanges with the kernel while another sender sends to the same socket.
 
 use crate::world::with_node;
 use netlink_packet_route::{RouteNetlinkMessage, link::LinkMessage};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of observations of netdevs. An observation is fast and changes nothing.
+//! Tests of observations of netdevs.
 
 use crate::world::{interface, with_node};
 use netlink_packet_route::{

@@ -140,7 +140,7 @@ fn another_prober_is_detected() {
     });
 }
 
-/// A later read returns packets that other hosts sent after the probe. Only a host that has the address counts.
+/// A later read returns announcements that other hosts sent after the probe.
 #[test]
 fn a_later_claim_of_the_address_is_detected() {
     with_pod(|world| {

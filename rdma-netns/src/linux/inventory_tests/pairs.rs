@@ -149,9 +149,9 @@ fn an_erdma_netdev_with_another_mac_is_found_by_the_gid_table() {
     }
 }
 
-/// Two RDMA devices are not paired by GUID. The first is of another vendor: its virtual function's netdev is in a pod,
-/// and its GUID derives from an address that a second netdev also has. The second is eRDMA's, but the netdev whose
-/// address fits is on a function that already has an RDMA device.
+/// The inventory does not pair two of the RDMA devices by GUID. One is of another vendor: its virtual function's netdev
+/// is in a pod, and its GUID derives from a MAC that a second netdev also has. One is eRDMA's, but the netdev with the
+/// fitting MAC is on a function that already has an RDMA device.
 #[test]
 fn only_erdma_finds_its_netdev_on_another_function() {
     for (id, peer_has_rdma, wanted) in [
@@ -177,8 +177,8 @@ fn only_erdma_finds_its_netdev_on_another_function() {
     }
 }
 
-/// Adds the RDMA device of an eRDMA NIC in one of two layouts. The in-tree driver sets no parent, so the RDMA device is
-/// below `devices/virtual`. Alibaba's own driver sets the PCI function as the parent.
+/// Adds an eRDMA NIC in one of two layouts. The in-tree driver sets no parent, so the RDMA device is below
+/// `devices/virtual`. Alibaba's own driver sets the PCI function as the parent.
 fn erdma(node: &Node, number: u32, has_parent: bool) {
     let virtio = node.pci(
         "pci0000:00",
@@ -278,7 +278,7 @@ fn two_rdma_devices_without_a_parent_are_each_its_netdevs() {
         .map(|it| &**it)
         .collect();
     assert_eq!(made_by, ["0000:00:11.0", "0000:00:12.0"]);
-    // both candidates are on node 1
+    // both candidates are on NUMA node 1
     assert_eq!(functions[0].device.numa_node, Some(1));
     node.file("sys/devices/pci0000:00/0000:00:12.0/numa_node", "0");
     let functions = node.inventory().functions;

@@ -12,8 +12,8 @@ use std::{
 /// start.
 const BURST: u32 = 1 << 20;
 
-/// Size of the largest event in bytes. A netdev's message is smaller than 4 KiB, and a uevent has at most a little more
-/// than 2 KiB (`UEVENT_BUFFER_SIZE`).
+/// Size of the buffer for one datagram in bytes. A netdev's message is smaller than 4 KiB, and a uevent has at most a
+/// little more than 2 KiB (`UEVENT_BUFFER_SIZE`).
 const LARGEST: usize = 32 << 10;
 
 /// A netlink socket that is a member of one or more multicast groups.

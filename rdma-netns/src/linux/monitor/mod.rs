@@ -13,7 +13,7 @@
 //! | `CAP_NET_BROADCAST` | events of pods' namespaces (`netlink_setsockopt()`, `net/netlink/af_netlink.c`) |
 //! | `CAP_NET_ADMIN` | a number for a namespace, and requests for the netdevs of a namespace by its number (`net/core/rtnetlink.c`) |
 //!
-//! [`Monitor::losses`] reports missing capabilities; the monitor works without them.
+//! Without these capabilities the monitor still receives all other events ([`Monitor::losses`], [`WatchError`]).
 
 mod feed;
 pub(super) mod nsid;

@@ -22,10 +22,10 @@ const PCI_DRIVERS: &str = "/bus/pci/drivers/";
 /// have events of their own.
 const MODULES: [&str; 2] = ["/module/nvidia_peermem", "/module/nv_peer_mem"];
 
-/// Actions of uevents (`kobject_actions`). Drivers cause `bind` and `unbind`.
+/// Actions that the parser accepts (`kobject_actions`). Drivers cause `bind` and `unbind`.
 const ACTIONS: [&str; 6] = ["add", "remove", "change", "move", "bind", "unbind"];
 
-/// An event of a device: it appeared, disappeared, or changed.
+/// An event of a device, module or driver, which appeared, disappeared, or changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Uevent {
     /// The action: `add`, `remove`, `change`, `move`, `bind`, `unbind`.

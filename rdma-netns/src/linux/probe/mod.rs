@@ -50,7 +50,8 @@ struct Asked<'a> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Whose {
     /// All hardware addresses. Only probes from the netdev's own hardware address do not count, because a switch may
-    /// send them back. An ARP or neighbour message from this address can be of an ipvlan child of the same parent.
+    /// send them back. All other messages from this address count, because an ipvlan child of the same parent has the
+    /// same hardware address.
     Any,
     /// Hardware addresses other than the netdev's own, which has announced the addresses itself.
     Others,
@@ -81,8 +82,8 @@ impl Linux {
         })
     }
 
-    /// Returns the conflicts that were received since the probe. Does not wait. Leaves the multicast groups: the
-    /// addresses are set now, and the kernel itself has joined the groups.
+    /// Returns the hosts that claimed since the probe to have one of the addresses. Does not wait. Leaves the multicast
+    /// groups: the addresses are set now, and the kernel itself has joined the groups.
     pub(super) fn listen(&self, pod: &Space, questions: &[Question]) -> io::Result<Vec<Conflict>> {
         let heard = self.listen_all(pod, questions);
         pod.leave();
@@ -99,7 +100,7 @@ impl Linux {
         Ok(conflicts)
     }
 
-    /// Returns the conflicts, and the time for which this program waited for answers.
+    /// Sends the probes. Returns the conflicts, and the time for which this program waited for answers.
     fn ask_all(&self, pod: &Space, asked: &[Asked<'_>]) -> io::Result<(Vec<Conflict>, Duration)> {
         let ears = self.ears(pod, asked)?;
         let addresses: Vec<IpAddr> = asked.iter().map(|it| it.question.address).collect();
