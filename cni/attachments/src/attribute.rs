@@ -10,7 +10,7 @@ use std::net::IpAddr;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Attribute {
-    /// The hardware address. It may be impossible to restore if the PF of a VF has set it.
+    /// The hardware address. A VF's address may be impossible to restore if the PF has set it.
     Mac,
     /// The broadcast address.
     Broadcast,
@@ -24,7 +24,7 @@ pub enum Attribute {
     DeviceSetting(String, String),
     /// The send mode of an IPoIB netdev: datagram or connected.
     IpoibMode,
-    /// The flag `umcast` of an IPoIB netdev. With it, the netdev ignores multicast groups that programs join.
+    /// The flag `umcast` of an IPoIB netdev. With this flag the netdev ignores multicast groups that programs join.
     Umcast,
     /// A flag of the netdev.
     Flag(LinkFlag),

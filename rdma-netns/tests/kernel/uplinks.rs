@@ -124,7 +124,7 @@ fn default_routes_in_tables_that_a_rule_of_the_host_leads_to() {
     }
 }
 
-/// Some rules and routes lead only to the API server.
+/// Some rules and routes lead only to the network of the API server.
 #[test]
 fn tables_by_which_an_api_server_is_reached() {
     with_rails(|world| {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of GID tables: when an address gets its GID, which namespaces see the GID, and that a read leaves no mount.
+//! Tests of GID tables: addresses get GIDs, namespaces see the GIDs, and a read leaves no mount.
 
 use super::*;
 use rdma_netns::{Address, Child, Gid, GidKind, GidTable, MacvlanMode, link::IFA_F_NODAD};

@@ -4,7 +4,7 @@
 use super::*;
 use rdma_netns::smc::{self, PnetEntry, PnetId, PnetTable, SmcState, UserEids};
 
-/// Guard that removes the pnet entries and user EIDs of a test, because they apply to the whole node.
+/// Guard that removes all pnet entries of the host and all user EIDs, because they outlive a test.
 pub(crate) struct Clean;
 
 impl Drop for Clean {

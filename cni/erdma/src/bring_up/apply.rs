@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Brings NICs up. Only this module changes NICs. It plans the missing changes, records them, makes them and observes
-//! again, until no change is missing.
+//! Brings NICs up, and releases them. Only this module changes NICs. It plans the missing changes, makes them and
+//! observes again, until no change is missing.
 
 use super::{
     ownership::{ForeignConfig, foreign_config},
@@ -19,7 +19,7 @@ use std::mem;
 /// Largest number of rounds of changes. One round is enough if no other program makes changes.
 const ROUNDS: usize = 4;
 
-/// Reason why a NIC is not fully configured.
+/// Reason why a NIC is not fully configured or released.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ApplyError {
     #[error(transparent)]
@@ -56,7 +56,8 @@ pub(super) struct Reached {
     pub(super) refused: Vec<OpError>,
 }
 
-/// Returns the netdev of `nic`: the netdev with its name if the MAC matches, otherwise the netdev with its MAC.
+/// Returns the netdev of `nic`: the netdev with its name if the MAC matches, otherwise the hardware netdev with its
+/// MAC.
 pub(super) fn netdev<'a>(nic: &Nic, host: &'a Namespace) -> Option<&'a Link> {
     let is_its = |link: &&Link| nic.mac.as_ref().is_none_or(|mac| has_mac(link, mac));
     let named = nic.netdev.as_ref().and_then(|name| {
@@ -83,7 +84,7 @@ pub(super) fn record_of(
     Ok(record.filter(|it| it.boot_id == boot_id && it.is_of(link)))
 }
 
-/// Returns the recorded configuration of all NICs except `nic` whose netdevs are on the host.
+/// Returns the recorded configuration of the other NICs whose netdevs are on the host.
 fn siblings(records: &Records, nic: &Nic, observed: &Observed) -> Result<Siblings, FileError> {
     let mut siblings = Siblings::default();
     // ignore a record that cannot be read: its own NIC reports the error
@@ -99,7 +100,7 @@ fn siblings(records: &Records, nic: &Nic, observed: &Observed) -> Result<Sibling
     Ok(siblings)
 }
 
-/// Configures `nic` as `wanted`.
+/// Configures `nic` as `wanted`. Writes the record before the first change.
 pub(super) fn bring_up<K: Kernel>(
     kernel: &K,
     records: &Records,
@@ -184,8 +185,8 @@ impl<K: Kernel> Desired for Given<'_, K> {
     }
 }
 
-/// Removes the configuration in `record` from the NIC. Returns the number of changes, and a sentence for each part that
-/// was not removed.
+/// Removes the configuration in `record` from the NIC. Returns the number of changes, and a sentence for each
+/// difference that another program made and that remains.
 pub(super) fn release<K: Kernel>(
     kernel: &K,
     record: &Record,

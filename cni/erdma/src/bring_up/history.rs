@@ -9,12 +9,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Earlier observations of NICs. A netdev with a new index is a new netdev, because its driver was reloaded.
+/// Earlier observations of NICs. A netdev with a new index is a new netdev, as after a reload of the driver.
 #[derive(Debug)]
 pub(super) struct History {
     /// Time after which a NIC that is up without an address counts as unconfigured.
     quiet: Duration,
-    /// Netdevs that another program has configured, each with its index and a sentence about the configuration.
+    /// Netdevs that had an address of another program, each with its index and a sentence about the address.
     foreign: BTreeMap<DeviceAddress, (u32, String)>,
     /// Netdevs that are up without an address, each with its index and the time of the first such observation.
     bare: BTreeMap<DeviceAddress, (u32, Instant)>,
@@ -46,8 +46,9 @@ impl History {
         }
     }
 
-    /// Records that no other program has configured the NIC's netdev. `is_new` is true if the netdev is up although the
-    /// daemon did not bring it up. Returns an error with the NIC's state if the daemon must not bring the NIC up yet.
+    /// Records that the NIC's netdev has no configuration of another program now. `is_new` is true if the netdev is up
+    /// although the daemon did not bring it up. Returns an error with the NIC's state if the daemon must not bring the
+    /// NIC up.
     pub(super) fn bare(
         &mut self,
         nic: &DeviceAddress,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Bring-up of unconfigured NICs: sets the netdev up, and sets the MTU, the address and the routes that the cloud
-//! assigned.
+//! Bring-up of unconfigured NICs: sets the netdev up, and sets its MTU, address, routes and `rp_filter`. The address is
+//! from the cloud or from the configuration.
 //!
 //! ```text
 //! kernel.observe → ForeignConfig          NICs that another program configures: unchanged
@@ -50,7 +50,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Interval of checks of an obstacle, if no event causes an earlier check.
+/// Time until the next attempt for a waiting NIC, if no event causes an earlier one.
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 /// Longest normal time until a new NIC has a carrier, because the NIC first negotiates its speed. After this time, the
 /// daemon reports a missing carrier.
@@ -72,7 +72,7 @@ pub struct BringUp<K> {
     reported: BTreeMap<DeviceAddress, Vec<String>>,
 }
 
-/// Kernel, records and paths that blocking threads need.
+/// Kernel and records that blocking threads need.
 #[derive(Debug)]
 struct Node<K> {
     kernel: Arc<K>,
@@ -99,7 +99,7 @@ struct Needs {
     netdev: InterfaceName,
     /// True if the netdev is up although the daemon did not bring it up.
     is_new: bool,
-    /// Address that the daemon assigned last.
+    /// Configuration that the daemon assigned last.
     last: Option<DesiredNic>,
 }
 
@@ -137,9 +137,9 @@ impl<K: Kernel + Send + Sync + 'static> BringUp<K> {
         })
     }
 
-    /// Configures all `nics`. Returns the outcomes in the order of the NICs' addresses. The caller calls this function
-    /// at the start, after a change of NICs or links, and after the shortest [`Outcome::retry_after`]. If the metadata
-    /// service is needed and does not answer, the call takes some seconds.
+    /// Configures all `nics`. Returns the outcomes in the order of the NICs' PCI addresses. The caller calls this
+    /// function at the start, after a change of NICs or links, and after the shortest [`Outcome::retry_after`]. If the
+    /// metadata service is needed and does not answer, the call takes some seconds.
     pub async fn settle(&mut self, nics: &[Nic]) -> Vec<Outcome> {
         let mut nics = nics.to_vec();
         nics.sort_by(|a, b| a.address.cmp(&b.address));

@@ -30,7 +30,8 @@ pub struct Outcome {
 /// State of a NIC.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
-    /// The daemon does not change the NIC: another program configures it, or it is in a pod.
+    /// The daemon does not change the NIC, for example because another program configures it, or because it is in a
+    /// pod.
     LeftAlone {
         /// Reason.
         reason: String,
@@ -44,14 +45,14 @@ pub enum State {
         /// Number of changes that the last call made. 0: the NIC already had this configuration.
         changes: usize,
     },
-    /// The NIC is not configured yet. The daemon retries.
+    /// The NIC is not ready yet. The daemon retries.
     Waiting {
         /// Reason.
         reason: String,
         /// Time until the next attempt.
         retry_after: Duration,
     },
-    /// The NIC is not configured, and an operator must act.
+    /// The NIC could not be configured.
     Failed {
         /// Reason.
         reason: String,

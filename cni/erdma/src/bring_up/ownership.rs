@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Determines which program configured a NIC, from the state of its netdev and of the netdevs on top of it. This module
-//! has no I/O.
+//! Determines whether another program configured a NIC, from the state of its netdev and of the netdevs on top of it.
+//! This module has no I/O.
 
 use super::record::{Given, Record};
 use rdma_netns::{Address, InterfaceName, Link, Namespace, Route};
@@ -9,11 +9,11 @@ use std::{fmt, net::IpAddr};
 /// Configuration of a netdev by another program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ForeignConfig {
-    /// The netdev is a port of a bond or bridge.
+    /// The netdev is a port of a master, such as a bond or bridge.
     Port {
         /// Name of the netdev.
         netdev: InterfaceName,
-        /// Name of the bond or bridge; `None`: it is in another namespace.
+        /// Name of the master. `None`: the master is not in the host's namespace.
         master: Option<InterfaceName>,
     },
     /// The netdev has an address.
@@ -46,9 +46,9 @@ pub enum ForeignConfig {
 /// Returns the configuration of another program on `link`. The daemon does not configure such a netdev. `record` is the
 /// daemon's own earlier configuration.
 ///
-/// - Addresses and routes that the kernel makes do not count.
+/// - Link-local addresses, and addresses and routes that the kernel makes, do not count.
 /// - IPv6 does not count if there is a record.
-/// - While the netdev has the address that the daemon assigned, only a bond or bridge above the netdev counts.
+/// - While the netdev has the address that the daemon assigned, only a master of the netdev counts.
 pub fn foreign_config(
     link: &Link,
     host: &Namespace,
@@ -96,7 +96,7 @@ pub(super) fn uppers<'a>(link: &Link, host: &'a Namespace) -> impl Iterator<Item
     links.filter(move |it| it.index != index && it.lower == Some(index))
 }
 
-/// Returns true if a program has assigned this address. The kernel assigns other addresses itself.
+/// Returns true if a program has assigned this address. Link-local addresses do not count.
 fn is_configured(address: &Address) -> bool {
     let is_link_local = match address.ip {
         IpAddr::V4(ip) => ip.is_link_local(),

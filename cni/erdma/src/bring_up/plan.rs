@@ -2,13 +2,13 @@
 //! Plans the desired configuration of a NIC, and the missing changes. This module neither observes nor changes the
 //! kernel's state.
 //!
-//! The NIC's routes have higher metrics than the node's own default route, and than the node's own route to the network
-//! of its vSwitch. If both NICs are in one vSwitch, this network is also the NIC's network. The address gets no prefix
-//! route of the kernel, because that route would have the metric 0.
+//! The NIC's routes have higher metrics than the node's own routes to the same destinations: the default route, and the
+//! route to the vSwitch's network if the node's first NIC is in the same vSwitch. The address gets no prefix route of
+//! the kernel, because that route would have the metric 0.
 //!
 //! `rp_filter` is 2 (loose). If two NICs are in one network, the route back to a neighbour uses the node's first NIC.
 //! Strict filtering would then drop all packets from the neighbour to the second NIC, including RDMA connection
-//! requests. The kernel uses the larger of two values: this one and the value of `conf/all` (`IN_DEV_RPFILTER`,
+//! requests. The kernel uses the larger of the netdev's value and the value of `conf/all` (`IN_DEV_RPFILTER`,
 //! `include/linux/inetdevice.h`). Only 2 works with any value of `conf/all`.
 //!
 //! ARP settings stay unchanged: in a VPC the vSwitch answers for all addresses, and instances receive no ARP requests.

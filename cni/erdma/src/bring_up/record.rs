@@ -135,7 +135,8 @@ impl Record {
         std::iter::once(&self.given).chain(&self.superseded)
     }
 
-    /// Returns the record with the new configuration `given`. The configuration before becomes an earlier one.
+    /// Returns the record with the new configuration `given`. A different previous configuration becomes an earlier one
+    /// in [`Self::superseded`].
     pub fn regiven(mut self, given: Given) -> Self {
         if self.given != given {
             let earlier = std::mem::replace(&mut self.given, given);

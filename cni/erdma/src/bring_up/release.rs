@@ -42,7 +42,7 @@ pub enum End {
         /// A sentence for each difference that remains, because another program made it.
         left: Vec<String>,
     },
-    /// The NIC no longer exists. Its configuration disappeared with it.
+    /// The NIC's netdev is no longer on the host. Its configuration disappeared with it.
     Gone,
     /// The node was rebooted. The reboot removed the configuration.
     Rebooted,

@@ -108,7 +108,7 @@ pub struct Bindings {
 }
 
 impl Bindings {
-    /// Returns true if a function lost its driver since the last observation. This is usual for a moment while a
+    /// Returns true if a function lost its driver since the last observation. This is normal for a moment while a
     /// program loads or unloads the driver.
     pub fn has_news(&self, state: &State) -> bool {
         let mut unbound = state.unbound.iter();
@@ -250,7 +250,7 @@ mod tests {
         let mut bindings = Bindings::default();
         let (state, deferred): (State, fn() -> _) = (without(&[FUNCTION]), || Ok(false));
         let none = vec![];
-        // the first call binds, because there was no earlier attempt
+        // the first call tries to bind, because there was no earlier attempt
         let (tried, reported) = settle_once(&mut bindings, &state, &netdevs(&[OWN]), deferred);
         assert_eq!(tried, [FUNCTION]);
         assert!(

@@ -7,8 +7,7 @@ use rdma_netns::ErdmaModule;
 
 /// Makes `change`. `observe` returns the module's present state.
 ///
-/// # Errors
-/// The change failed or had no effect. The problem contains the present state of the driver.
+/// # Errors The change failed or had no effect.
 pub fn apply(
     change: &Change,
     loader: &mut dyn Loader,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Loads and unloads kernel modules.
 //!
-//! - Unloading uses the system call. It fails with EWOULDBLOCK while the module is in use, and never removes another
+//! - Unloading uses `delete_module(2)`. It fails with EWOULDBLOCK while the module is in use, and never removes another
 //!   module.
 //! - Loading runs `modprobe` by its path, without a shell. `modprobe` knows a module's dependencies, its compression
 //!   (kernels before 5.17 do not decompress modules), and the administrator's settings in `/etc/modprobe.d`.

@@ -116,7 +116,8 @@ pub struct Paths {
 }
 
 /// Returns the users of `devices`. Their driver is in `mode`. `offers` shows the devices of an id for which an earlier
-/// daemon wrote no grant. A source that cannot be read counts as a user, kubelet only if a device has a grant.
+/// daemon wrote no grant. A source that cannot be read counts as a user. For kubelet this applies only if one of
+/// `devices` has a grant.
 pub async fn gather(
     paths: &Paths,
     devices: &[WatchedDevice],

@@ -44,13 +44,13 @@ const TTL: u64 = 21_600;
 pub struct Pace {
     /// Time limit for a connection.
     pub connect: Duration,
-    /// Time limit for a whole request, including the connection.
+    /// Time limit for one attempt of a request, including the connection.
     pub whole: Duration,
-    /// Number of attempts for a request that gets no answer, or the status 429 or 5xx.
+    /// Number of attempts for a request that gets no complete answer, or the status 429 or 5xx.
     pub attempts: u32,
     /// Pause before the second attempt. The pause doubles before each later attempt.
     pub pause: Duration,
-    /// Pause before the daemon repeats a request that got no answer. The pause doubles with each repetition.
+    /// Pause before the daemon repeats a failed request. The pause doubles with each repetition.
     pub again: Duration,
     /// Upper limit of the pause `again`.
     pub longest: Duration,

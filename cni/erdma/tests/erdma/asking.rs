@@ -184,7 +184,7 @@ fn garbage_is_waited_out() {
     let misbehave = |service: &MetadataService| {
         service.set(NICS[0].3, "primary-ip-address", Some(b"<html>"));
     };
-    // the client nevertheless sends the request for the second NIC
+    // only the answer for the first NIC is garbage, so the client also sends the requests for the second NIC
     waits(misbehave, &path, 7, [6, 0]);
 }
 

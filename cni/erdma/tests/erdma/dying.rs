@@ -29,8 +29,7 @@ fn killed(at: usize, verdict: Verdict, in_release: bool) -> Option<Node> {
     was_killed.then_some(node)
 }
 
-/// Kills the process at every change. `finish` must then lead to the state of a node whose process
-/// was never killed.
+/// Kills the process at every change, and calls `finish` with the node. Returns the number of kills.
 fn sweep(in_release: bool, finish: impl Fn(&Node, &str)) -> usize {
     let mut kills = 0;
     for at in 1.. {

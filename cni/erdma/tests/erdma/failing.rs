@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The kernel refuses changes of bring-up and release: each change once, or all changes from one change on. Or it
+//! Tests in which the kernel refuses changes of bring-up and release (one change, or all from one change on), or
 //! refuses reads.
 
 use crate::node::{Node, REFUSED, by_hand, changes};

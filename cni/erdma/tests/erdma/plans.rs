@@ -8,9 +8,8 @@
 //! | `record` | earlier configuration of the netdev; without a request, the configuration to release |
 //! | `observed` | the host's netdevs |
 //!
-//! The text file beside it has the changes, each as its `ip` or `sysctl` command, and the differences
-//! that stay. `UPDATE_PLANS=1 cargo test -p erdma --test erdma plans` writes all texts again. Read them
-//! before you commit them.
+//! The text file of the same name has the changes, each as its `ip` or `sysctl` command, and the differences that stay.
+//! `UPDATE_PLANS=1 cargo test -p erdma --test erdma plans` writes all texts again. Read them before you commit them.
 
 use erdma::bring_up::{
     ownership::foreign_config,

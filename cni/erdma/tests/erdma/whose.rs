@@ -52,7 +52,7 @@ fn is_brought_up_after_the_quiet_time() -> bool {
     assert_eq!(outcomes[0].to_string(), EARLY);
     assert!(outcomes[0].is_news);
     assert_eq!(outcomes[0].retry_after(), Some(Duration::from_secs(2)));
-    // no other program configures a NIC that is down
+    // the daemon brings up a NIC that is down at once
     assert_eq!(changes(&outcomes[1..]), [6]);
     let again = process.settle(&node.nics());
     if begin.elapsed() >= QUIET {
@@ -63,7 +63,7 @@ fn is_brought_up_after_the_quiet_time() -> bool {
     std::thread::sleep(QUIET);
     assert_eq!(changes(&process.settle(&node.nics())), [5, 0]);
     drop(process);
-    // another process does not wait: the daemon has already brought up this NIC before
+    // another process does not wait, because a record shows that the daemon brought this NIC up before
     node.make(&set_up("eth1", false));
     node.make(&set_up("eth1", true));
     assert_eq!(changes(&node.settle(by_hand())), [2, 0]);
