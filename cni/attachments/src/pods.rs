@@ -50,7 +50,7 @@ pub struct PodNetns {
     pub moving: bool,
 }
 
-/// SMC-R status of a pod.
+/// SMC-R status of one attachment of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PodSmc {
     /// The pod's Kubernetes namespace. Empty if unknown.
@@ -63,14 +63,14 @@ pub struct PodSmc {
     pub reason: Option<String>,
 }
 
-/// Returns the devices that are in pods, by the records of this boot. Leaves out shared netdevs, and devices without a
-/// PCI function or auxiliary device.
+/// Returns the devices that are in pods, by the records of this boot. Leaves out rails with a shared netdev, and
+/// devices without a PCI function or auxiliary device.
 pub fn read(store: &Store, boot_id: &str) -> Vec<PodDevice> {
     let records = records(store, boot_id).into_iter();
     records.flat_map(Attachment::placed).collect()
 }
 
-/// Returns the SMC-R status of each pod that requested SMC-R.
+/// Returns the SMC-R status of each attachment whose pod requested SMC-R.
 pub fn smc(store: &Store, boot_id: &str) -> Vec<PodSmc> {
     let records = records(store, boot_id).into_iter();
     let smc = |it: Attachment| {
@@ -97,7 +97,7 @@ fn records(store: &Store, boot_id: &str) -> Vec<Attachment> {
 ///
 /// Runtimes use `/var/run/netns/…`. On a node `/var/run` is a link to `/run`, but in a container this link may be
 /// missing. This function therefore also tries `/run/netns/…`. If both paths exist, it returns the path that leads to
-/// the namespace `id`. If neither path exists, the namespace has ended.
+/// the namespace `id`.
 pub fn netns_seen(given: PathBuf, id: NetnsId) -> PathBuf {
     let Ok(below) = given.strip_prefix("/var/run") else {
         return given;
@@ -147,8 +147,8 @@ impl Attachment {
 }
 
 impl Rail {
-    /// Returns the hardware of the rail's netdev and of its RDMA device. The first value is `None` if ADD did not move
-    /// the netdev. A value is also `None` if the device has no hardware.
+    /// Returns the PCI functions or auxiliary devices of the netdev that ADD moved, and of the RDMA device. A value is
+    /// `None` if the rail has no such device, or the device has no hardware.
     fn own_devices(&self) -> [Option<DeviceAddress>; 2] {
         [
             self.host_link.as_ref().and_then(|it| it.parent.clone()),

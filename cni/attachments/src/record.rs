@@ -155,7 +155,7 @@ pub struct Rail {
     /// is `bare`, or an earlier plugin of the chain put the netdev into the pod and also restores it.
     #[serde(rename = "home", default, skip_serializing_if = "Option::is_none")]
     pub host_link: Option<Link>,
-    /// The netdev's host settings that rtnetlink does not report. `None`: this plugin does not move the netdev.
+    /// The netdev's device settings on the host. `None`: this plugin does not move the netdev.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_settings: Option<DeviceSettings>,
     /// Current owner of the devices.
@@ -198,7 +198,7 @@ pub struct Rail {
     /// The RDMA device in its host state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rdma: Option<RdmaDevice>,
-    /// Kubelet's allocation for this rail. `None`: the configuration names the rail's device.
+    /// Kubelet's allocation for this rail. `None`: the rail uses no allocation of kubelet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocated: Option<Allocated>,
     /// The GIDs of the rail's addresses. Empty until the kernel has made them.
@@ -334,7 +334,7 @@ impl Attachment {
         }
     }
 
-    /// Returns kubelet's allocation for the rail with the RDMA device `rdma`. `rdma` is its host state.
+    /// Returns kubelet's allocation for the rail with the RDMA device `rdma`, which is in its host state.
     pub fn allocated_with(&self, rdma: &RdmaDevice) -> Option<&Allocated> {
         let mut rails = self.rails.iter();
         let rail = rails.find(|rail| rail.rdma.as_ref() == Some(rdma))?;
@@ -348,7 +348,7 @@ impl Attachment {
         times.map_or(0, |(then, now)| now.saturating_sub(then))
     }
 
-    /// Returns the addresses that the moved netdevs had on the host. Omits link-local addresses.
+    /// Returns the addresses that the moved netdevs had on the host. Omits link-local IPv6 addresses.
     pub fn away(&self) -> impl Iterator<Item = IpAddr> {
         let host_links = self.rails.iter().filter_map(|rail| rail.host_link.as_ref());
         let addresses = host_links.flat_map(|host_link| &host_link.addresses);
@@ -363,7 +363,7 @@ impl Attachment {
         self.rails.iter().flat_map(devices).flatten().collect()
     }
 
-    /// Returns the virtual functions whose physical functions made settings for the pod.
+    /// Returns the virtual functions of the rails that have [`vf`](Rail::vf) settings.
     pub fn vfs(&self) -> BTreeSet<DeviceAddress> {
         let rails = self.rails.iter().filter(|rail| !rail.vf.is_empty());
         rails.filter_map(|rail| rail.device().cloned()).collect()
@@ -379,7 +379,7 @@ impl Attachment {
 }
 
 impl Shared {
-    /// Returns a record of a `child` of `parent` in its present state.
+    /// Returns the description of `parent` and of its future `child`.
     pub fn of(parent: &Link, child: Child) -> Self {
         Self {
             parent: parent.name.clone(),
@@ -439,8 +439,8 @@ impl Rail {
         self.host_link.is_some() || self.shared.is_some()
     }
 
-    /// Returns the port of the RDMA device to which the rail's InfiniBand netdev belongs. Returns `None` if the netdev
-    /// is not an InfiniBand netdev.
+    /// Returns the port of the RDMA device to which the rail's InfiniBand netdev belongs. Returns `None` if the rail
+    /// has no InfiniBand netdev, or the RDMA device has no port of it.
     pub fn infiniband_port(&self) -> Option<u32> {
         let host_link = self.host_link.as_ref();
         let moved = host_link.filter(|it| it.link_type == LinkType::Infiniband);
@@ -475,7 +475,7 @@ impl Rail {
         })
     }
 
-    /// Returns the rail's netdev in the pod.
+    /// Returns the pod's netdev with the rail's name. Returns `None` for a bare rail.
     pub fn in_pod<'a>(&self, observed: &'a Observed) -> Option<&'a Link> {
         let pod = observed.pod.as_ref().filter(|_| !self.bare);
         pod?.link(&self.pod_name)

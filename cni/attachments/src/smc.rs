@@ -23,8 +23,8 @@ pub struct Smc {
     /// The pnet entries that this plugin has added. Other attachments' records can contain equal entries.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub entries: Vec<PlacedEntry>,
-    /// Pnet entries of other programs that have this plugin's pnet id. The kernel removes them together with this
-    /// plugin's entries. The plugin then adds them again.
+    /// Pnet entries of other attachments or programs that have a pnet id of this plugin's entries. The kernel removes
+    /// them together with this plugin's entries. The plugin then adds them again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub returning: Vec<PlacedEntry>,
     /// The user EID that this plugin has added. Other attachments' records can contain the same EID.
@@ -94,7 +94,7 @@ pub struct PlacedEntry {
 }
 
 impl Smc {
-    /// Returns the status of a pod without SMC-R, with the reason.
+    /// Returns the SMC-R part for a pod without SMC-R.
     pub fn off(reason: String) -> Self {
         Self {
             state: SmcStatus::Off,
@@ -114,12 +114,12 @@ impl Smc {
         has_entries || self.ueid.is_some() || self.tcp2smc || self.max_links.is_some()
     }
 
-    /// Returns true if the pod uses node-wide settings, which other pods can share.
+    /// Returns true if this plugin added node-wide settings for the pod. Other pods can share them.
     pub fn has_nodes(&self) -> bool {
         self.ueid.is_some() || self.entries.iter().any(|it| it.at == NetnsSide::Host)
     }
 
-    /// Returns true if this plugin added `entry` at `side`.
+    /// Returns true if the record says that this plugin added `entry` at `side`.
     pub fn has(&self, side: NetnsSide, entry: &PnetEntry) -> bool {
         let is_it = |it: &PlacedEntry| it.at == side && it.entry == *entry;
         self.entries.iter().any(is_it)

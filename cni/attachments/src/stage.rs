@@ -15,8 +15,8 @@ pub enum Stage {
     Pod,
     /// The devices count as the pod's until the driver of their function is bound again.
     Rebinding {
-        /// Index of the netdev, if the netdev is on the host: the driver makes it again, and upper netdevs in other
-        /// namespaces disappear. 0: the devices are neither in the host's namespace nor in the pod's.
+        /// Index that the netdev has on the host before the driver is bound again. 0: the devices are neither in the
+        /// host's namespace nor in the pod's.
         index: u32,
         /// The driver.
         driver: String,

@@ -130,7 +130,7 @@ impl Store {
         }
     }
 
-    /// Takes the lock of one attachment. Returns `None` if another process holds it.
+    /// Takes the lock of one attachment. Returns `None` if the lock is held.
     pub fn try_lock(&self, key: &Key) -> Result<Option<AttachmentLock>, StoreError> {
         let path = self.path(key, "lock");
         loop {
@@ -145,15 +145,15 @@ impl Store {
         }
     }
 
-    /// Returns true if a CNI command is running for the attachment. Makes no file. Takes the attachment's lock for a
-    /// moment: a command that starts in this moment finds it locked.
+    /// Returns true if a CNI command is running for the attachment. Makes no file. Shares the attachment's lock for a
+    /// moment: a command that tries to take the lock in this moment finds it held.
     pub fn is_at_work(&self, key: &Key) -> bool {
         let file = state_file::open(&self.path(key, "lock"));
         let lock = file.map(|file| file.try_lock_shared());
         matches!(lock, Ok(Err(TryLockError::WouldBlock)))
     }
 
-    /// Writes a new record. The record is complete and on disk when this function returns.
+    /// Writes a record. The record is complete and on disk when this function returns.
     pub fn save(&self, attachment: &Attachment) -> Result<(), StoreError> {
         self.write(attachment, true)
     }
@@ -222,7 +222,7 @@ impl Store {
     /// Removes files that killed processes left, for one network or for all networks:
     ///
     /// - unfinished records that no process is writing
-    /// - lock files without a record that no process holds
+    /// - lock files that no process holds, and that have no record
     ///
     /// If a file cannot be removed, the next CNI command tries again. `own` is the caller's attachment, whose lock the
     /// caller holds. Returns the attachments that have a record, like [`Store::keys`].
@@ -237,7 +237,7 @@ impl Store {
     }
 
     /// Removes an attachment's unfinished record, and its lock file if there is no record. Returns false and removes
-    /// nothing while a CNI command is running for the attachment.
+    /// nothing if the attachment's lock is held or cannot be opened.
     pub fn tidy(&self, key: &Key) -> bool {
         // stop if the lock is held: its holder may be writing the unfinished record
         let Ok(Some(lock)) = self.try_lock(key) else {

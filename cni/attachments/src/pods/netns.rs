@@ -18,7 +18,7 @@ pub enum PodNetnsError {
     /// The records cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The store has no record of the pod.
+    /// No readable record says that the pod has devices.
     #[error(
         "{state_dir:?} has no record of pod {pod}: the pod has no rails of this plugin, or --state-dir is wrong"
     )]
@@ -28,12 +28,12 @@ pub enum PodNetnsError {
         /// Directory with the records.
         state_dir: PathBuf,
     },
-    /// The pod has ended.
+    /// None of the namespaces in the pod's records still exists.
     #[error("the network namespace of pod {pod} is gone from {path:?}")]
     Gone {
         /// The pod, as `namespace/name`.
         pod: String,
-        /// Path of the pod's namespace in the record.
+        /// Path of the pod's namespace in one of the records.
         path: PathBuf,
     },
 }
@@ -48,7 +48,7 @@ pub struct Sandbox {
 }
 
 /// Opens the sandbox of `pod` (`namespace/name`). Records of earlier pods with this name may still exist, so this
-/// function opens the newest record's namespace that still exists.
+/// function tries the namespaces of the records in turn, from the newest record, and opens the first that still exists.
 ///
 /// # Errors
 /// See [`PodNetnsError`].

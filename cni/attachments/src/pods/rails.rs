@@ -23,7 +23,7 @@ pub struct PodRail {
     pub name: String,
     /// The netdev on the host: the moved netdev, or the parent of the pod's child netdev.
     pub host_netdev: Option<String>,
-    /// True if the netdev stays on the host.
+    /// True if `host_netdev` stays on the host, and the pod has a child of it.
     pub shared: bool,
     /// The RDMA device.
     pub rdma: Option<String>,

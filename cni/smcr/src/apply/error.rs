@@ -22,7 +22,7 @@ pub enum SmcError {
         /// Reason.
         reason: SkipReason,
     },
-    /// The pod has no interface for SMC-R.
+    /// No interface of the pod has SMC-R. The text is the reason.
     #[error("SMC-R: {0}")]
     Nothing(String),
     /// SMC's state cannot be read.
@@ -36,7 +36,7 @@ pub enum SmcError {
     Unstable(#[from] Unstable),
 }
 
-/// Error of setting SMC-R up, or of checking it.
+/// Error while SMC-R is set up, checked or removed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The pod cannot have SMC-R.

@@ -117,8 +117,8 @@ pub fn set_up<K: Kernel>(
     Ok(())
 }
 
-/// Removes the pod's SMC-R, and records `smc_off` instead. The record keeps the entries that could not be removed: DEL
-/// removes them.
+/// Removes the pod's SMC-R, and sets `smc_off` in `attachment` instead. If something could not be removed, `attachment`
+/// keeps all entries, so that DEL tries again.
 fn give_up<K: Kernel>(
     node: Node<'_, K>,
     pod: &K::Pod,
@@ -140,7 +140,7 @@ fn give_up<K: Kernel>(
     attachment.smc = Some(smc_off);
 }
 
-/// Decides which SMC-R set-up the pod gets. Also returns the observed state from which it decided.
+/// Decides which SMC-R set-up the pod gets. Also returns the state of SMC from which it decided.
 fn decide<K: Kernel>(
     node: Node<'_, K>,
     requirement: SmcRequirement,
@@ -184,7 +184,8 @@ fn log_without(key: &Key, smc: &Smc) {
     }
 }
 
-/// Returns the GIDs of each rail's port, as the pod sees them. A value is `None` if the GIDs cannot be read.
+/// Returns the GIDs of each rail's port, as the pod sees them. A value is `None` if the rail has no RDMA device, or the
+/// GIDs cannot be read.
 fn gids<K: Kernel>(
     node: Node<'_, K>,
     pod: &K::Pod,
@@ -250,7 +251,8 @@ impl<K: Kernel> Desired for Set<'_, K> {
     }
 }
 
-/// Returns a sentence for each difference between the record and the kernel.
+/// Returns a sentence for each difference between the record and the kernel. If other pods caused a misfit of an
+/// interface, only logs it.
 pub fn drift<K: Kernel>(
     node: Node<'_, K>,
     pod: &K::Pod,

@@ -11,9 +11,9 @@ use rdma_netns::{Kernel, NetnsSide, Op};
 ///
 /// - The kernel removes a namespace's entries when the namespace ends, and all entries of the node when it unloads the
 ///   module. `take_away` does not remove these entries.
-/// - When `take_away` removes a pnet id, the kernel also removes other attachments' entries of this id. `take_away`
-///   adds them again. If it cannot add an entry again, it keeps the entry in `attachment` and in the record, and only
-///   logs the failure, so that the pod can be deleted.
+/// - When `take_away` removes a pnet id, the kernel also removes the entries of other attachments and programs with
+///   this id. `take_away` adds them again. If it cannot add an entry again, it keeps the entry in `attachment` and in
+///   the record, and only logs the failure, so that the pod can be deleted.
 pub fn take_away<K: Kernel>(
     node: Node<'_, K>,
     pod: Option<&K::Pod>,
@@ -63,7 +63,7 @@ pub fn take_away<K: Kernel>(
 struct Round {
     /// Messages about removals of the pod's own state.
     left: Vec<String>,
-    /// Messages about additions of other attachments' entries.
+    /// Messages about additions of entries of other attachments and programs.
     not_restored: Vec<String>,
 }
 
@@ -111,8 +111,8 @@ fn remove_once<K: Kernel>(
     Ok(round)
 }
 
-/// Logs pnet entries that the attachment may have added before its record was lost. Keeps these entries, because an
-/// administrator may have added them.
+/// Logs the host's pnet entries of the attachment's RDMA devices that no other record has: the attachment may have
+/// added them before its record was lost. Keeps these entries, because an administrator may have added them.
 pub fn tell_lost<K: Kernel>(node: Node<'_, K>, attachment: &Attachment) {
     if !node.kernel.has_smc() {
         return;

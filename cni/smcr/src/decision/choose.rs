@@ -14,8 +14,8 @@ use rdma_netns::{
     smc::{PnetEntry, PnetId},
 };
 
-/// Pnet id of interfaces whose connections must stay TCP. No RDMA port has this id, because the ids of ports are
-/// hardware addresses.
+/// Pnet id of interfaces whose connections must stay TCP. No RDMA port has this id by default, because the default ids
+/// are hardware addresses.
 const NO_PORTS_ID: &str = "TCPONLY";
 
 /// The SMC-R set-up, and the interfaces without SMC-R.
@@ -27,7 +27,7 @@ pub struct Chosen {
     pub without: Vec<(String, SkipReason)>,
 }
 
-/// Chooses the SMC-R set-up of a pod. Equal input has an equal result.
+/// Chooses the SMC-R set-up of a pod. The result depends only on `input`.
 pub fn choose(input: SmcInput<'_>) -> Chosen {
     let SmcInput {
         attachment,
@@ -102,8 +102,8 @@ impl SmcBuilder<'_> {
         fits(self.input, carrier, name)
     }
 
-    /// Chooses a rail for the pod's primary interface: the first rail in the primary interface's subnet, or otherwise
-    /// the first rail that can carry the connections.
+    /// Chooses the first rail that can carry the connections of the pod's primary interface. Rails in a subnet of this
+    /// interface come first.
     fn primary(&mut self, name: &str, usable: &[&Carrier]) {
         let Some(link) = self.link(name) else {
             return;
@@ -138,7 +138,8 @@ impl SmcBuilder<'_> {
         })
     }
 
-    /// Assigns the pnet id of `carrier` to the interface `name`, and to the port of `carrier`.
+    /// Assigns the pnet id of `carrier` to the interface `name`, and to the port of `carrier`. An interface that
+    /// already has another pnet id keeps it.
     fn carry(&mut self, name: &str, carrier: &Carrier, fit: Fit) {
         let id = &carrier.entry.name;
         let entry = PnetEntry {
@@ -199,7 +200,7 @@ impl SmcBuilder<'_> {
     }
 
     /// Adds the entries against foreign GIDs, and the reason. If SMC-R carries at least one interface, also adds the
-    /// user EID, `max_links` and `tcp2smc`.
+    /// user EID, `max_links` and `tcp2smc`. Otherwise sets the status to off.
     fn finish(mut self) -> Chosen {
         let SmcInput {
             attachment,
@@ -242,8 +243,8 @@ impl SmcBuilder<'_> {
     /// has the id of these entries, so the kernel finds no port and uses TCP.
     ///
     /// Without an entry, the kernel would use the RDMA device of the netdev, or of the netdev below it
-    /// (`smc_pnet_find_rdma_dev()`). If the netdev below has an id, the kernel uses that id. Only the program that set
-    /// that id can remove it.
+    /// (`smc_pnet_find_rdma_dev()`). If the netdev below has an id, the kernel uses that id, and an entry in the pod
+    /// has no effect.
     fn block_foreign_gids(&mut self) {
         let Ok(id) = PnetId::try_from(NO_PORTS_ID) else {
             return;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Plans the removal of a pod's SMC-R. The kernel removes all entries of an id in a namespace at once. The plan
-//! therefore adds other attachments' entries again.
+//! therefore adds the entries of other attachments and programs again.
 
 use super::{ONE, add, of_id, table};
 use attachments::{Attachment, PlacedEntry, Smc};
@@ -14,7 +14,7 @@ use rdma_netns::{
 pub struct Others<'a> {
     /// Readable records.
     pub records: &'a [Attachment],
-    /// True if records of the node cannot be read. Such a record may contain any of the node's entries.
+    /// True if some records cannot be read. Such a record may contain any entry of the host's table.
     pub unreadable: bool,
 }
 
@@ -66,8 +66,9 @@ pub fn detach(
     ops
 }
 
-/// Returns the entries that must be added again: other attachments' entries that [`detach`] removes, and entries that
-/// an earlier call has removed. The caller records them first, because it may be killed before it has added them.
+/// Returns the entries of other attachments and programs that must be added again: entries that [`detach`] removes, and
+/// entries that an earlier removal took away. The caller records them first, because it may be killed before it has
+/// added them.
 ///
 /// Leaves out an entry that exists already, and an entry whose device now has another id.
 pub fn returning(
@@ -144,7 +145,7 @@ impl<'a> Users<'a> {
         of_id(table(smc_state, at), id).any(|entry| self.is_only_ours(at, entry))
     }
 
-    /// Returns true if no other record has `entry`.
+    /// Returns true if the attachment has `entry`, and no other attachment can have it.
     fn is_only_ours(&self, at: NetnsSide, entry: &PnetEntry) -> bool {
         let (others, unknown) = match at {
             NetnsSide::Pod => (&self.in_pod, false),
@@ -153,8 +154,8 @@ impl<'a> Users<'a> {
         self.smc.has(at, entry) && !unknown && !others.iter().any(|other| other.has(at, entry))
     }
 
-    /// Returns true if `placed` is another attachment's entry and can be added again. It cannot be added if its netdev
-    /// or RDMA device now has another id, because the kernel would keep that id.
+    /// Returns true if `placed` belongs to another attachment or program and can be added again. It cannot be added if
+    /// its netdev or RDMA device now has another id, because the kernel would keep that id.
     fn may_return(&self, placed: &PlacedEntry, smc_state: &SmcState) -> bool {
         let PlacedEntry { at, entry } = placed;
         let keeps_out = |it: &PnetEntry| it.excludes(entry) && !self.is_only_ours(*at, it);

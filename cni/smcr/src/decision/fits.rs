@@ -13,10 +13,10 @@ use rdma_netns::{
 };
 use std::net::IpAddr;
 
-/// Input of all decisions about a pod's SMC-R.
+/// Input of the decisions that set up or check a pod's SMC-R.
 #[derive(Clone, Copy, Debug)]
 pub struct SmcInput<'a> {
-    /// Record of the pod.
+    /// Record of the attachment.
     pub attachment: &'a Attachment,
     /// Records of other attachments.
     pub others: &'a [Attachment],
@@ -27,7 +27,7 @@ pub struct SmcInput<'a> {
     /// GIDs of each rail's port, as the pod sees them. `None`: the rails are not in the pod yet, and the decisions
     /// assume that their GIDs fit.
     pub gids: Option<&'a [Option<GidTable>]>,
-    /// Primary interface of the pod. If set, SMC-R also carries the connections of this interface, in addition to the
+    /// Primary interface of the pod. If set, SMC-R may also carry the connections of this interface, in addition to the
     /// rails.
     pub primary: Option<&'a str>,
     /// Value of `smcUeid`.
@@ -111,8 +111,8 @@ impl SkipReason {
     }
 }
 
-/// Returns the SMC version by which `carrier` carries connections of the pod's interface `name`. Returns an error if
-/// the kernel would not carry them, or if the host's netdev below the interface has another pnet id.
+/// Returns the protocol by which `carrier` carries connections of the pod's interface `name`. Returns an error if none
+/// carries them correctly, or if the host's netdev below the interface has another pnet id.
 pub(super) fn fits(input: SmcInput<'_>, carrier: &Carrier, name: &str) -> Result<Fit, SkipReason> {
     let fit = fit_by_gids(input, carrier, name);
     match base(input, name) {
@@ -131,9 +131,9 @@ pub(super) fn base<'a>(input: SmcInput<'a>, name: &str) -> Option<&'a PnetEntry>
     rails::base(input.attachment, name, input.observed, input.smc_state)
 }
 
-/// Returns the SMC version by which the carrier's port carries connections, according to its GIDs. The version is
-/// SMC-Rv2 if SMC-Rv2 carries at least one address of the interface. Returns an error if an address would be carried
-/// incorrectly, or if no address would be carried.
+/// Like [`fits`], without the check of the pnet id of the host's netdev. The protocol is SMC-Rv2 if SMC-Rv2 fits at
+/// least one address of the interface. If the kernel might use a foreign GID for an address, returns an error for the
+/// whole interface.
 fn fit_by_gids(input: SmcInput<'_>, carrier: &Carrier, name: &str) -> Result<Fit, SkipReason> {
     let Some(gids) = input.gids else {
         return Ok(Fit::V2);
@@ -187,10 +187,10 @@ fn is_vlan(observed: &Observed, link: &Link) -> bool {
     is_vlan_netdev(link) || parent.is_some_and(is_vlan_netdev)
 }
 
-/// Returns another pod whose connections could share link groups with this pod's connections. In shared mode, this is
-/// each pod with SMC-R, whatever its RDMA device: a server distinguishes link groups only by the peer's GID, and not by
-/// pod or device (`smcr_lgr_match()`, `net/smc/smc_core.c`). Connections with the device's own GID do not depend on
-/// other pods.
+/// Returns another pod whose connections could share link groups with this pod's connections. In shared mode, any other
+/// pod with SMC-R is such a pod, whatever its RDMA device: a server distinguishes link groups only by the peer's GID,
+/// and not by pod or device (`smcr_lgr_match()`, `net/smc/smc_core.c`). Pods that have only [`Fit::Device`] are not
+/// such pods.
 fn other_user(input: SmcInput<'_>) -> Option<&Attachment> {
     let attachment = input.attachment;
     let uses = |other: &&Attachment| {
@@ -204,7 +204,7 @@ fn other_user(input: SmcInput<'_>) -> Option<&Attachment> {
         .filter(|_| attachment.rdma_mode == Some(RdmaMode::Shared))
 }
 
-/// Returns the record's interfaces whose connections the kernel would not carry at present. Each has a reason.
+/// Returns the record's interfaces that SMC-R does not fit at present. Each has a reason.
 pub fn misfits(input: SmcInput<'_>) -> Vec<(String, SkipReason)> {
     let Some(smc) = &input.attachment.smc else {
         return vec![];
@@ -237,8 +237,8 @@ pub fn misfits(input: SmcInput<'_>) -> Vec<(String, SkipReason)> {
     misfits
 }
 
-/// Returns the tables of `gids` without the addresses of other pods. `others` may include attachments of the same pod,
-/// whose addresses remain.
+/// Returns the tables of `gids` without the GIDs of other pods' addresses. `others` may include attachments of the same
+/// pod, whose addresses remain.
 pub fn without_other_pods(
     attachment: &Attachment,
     others: &[Attachment],

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Plans for SMC-R: pnet ids, the user EID and `net.smc.tcp2smc`. These modules have no I/O.
 //!
-//! The kernel carries a connection by RDMA if its netdev and an RDMA port have the same pnet id
+//! The kernel can carry a connection by RDMA if the connection's netdev and an RDMA port have the same pnet id
 //! (`smc_pnet_find_roce_by_pnetid()`, `net/smc/smc_pnet.c`). A netdev's id is in the pnet table of the netdev's
 //! namespace. An RDMA port's id is in the pnet table of the initial namespace, even if the RDMA device is in a pod.
 //!
@@ -62,8 +62,8 @@ pub fn attach(smc: &Smc, smc_state: &SmcState) -> Vec<Op> {
     ops
 }
 
-/// Returns the changes that CHECK reports as differences: the missing changes of [`attach`], and missing entries of
-/// other attachments that this attachment also needs.
+/// Returns the changes that CHECK reports as differences: the missing changes of [`attach`], and missing entries that
+/// others added and that this attachment needs.
 ///
 /// If SMC-R is off, CHECK expects only the entries whose pnet id belongs to no RDMA port, which keep connections on
 /// TCP. The record's other entries could not be removed.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! RDMA ports that can carry a pod's connections, and their pnet ids. The pnet id of a NIC is its hardware address, so
-//! each NIC has a different id. If several NICs had one id, the kernel might choose a NIC that does not reach the peer.
-//! The connection would then wait 5 s.
+//! RDMA ports that can carry a pod's connections, and their pnet ids. By default, the pnet id of a NIC is its hardware
+//! address, so that each NIC has a different id. If several NICs had one id, the kernel might choose a NIC that does
+//! not reach the peer. The connection would then wait 5 s.
 
 use attachments::{Attachment, Rail};
 use rdma_netns::{
@@ -31,7 +31,7 @@ pub enum Blocker {
         "this kernel has no SMC: it needs CONFIG_SMC, or its module smc (and smc_diag) installed"
     )]
     NoSmc,
-    /// No rail has an RDMA device.
+    /// The rail has no RDMA device. As a reason for a whole pod: no rail has one.
     #[error("the pod has no RDMA device")]
     NoRdma,
     /// The eRDMA driver is in compat mode. In this mode neither SMC-R nor RDMA's connection manager works.
@@ -51,7 +51,7 @@ pub enum Blocker {
         /// Name of the RDMA device.
         device: String,
     },
-    /// The port is neither RoCE nor iWARP.
+    /// The rail has no netdev with an Ethernet hardware address.
     #[error("{device} has no Ethernet port, which SMC-R needs")]
     NotEthernet {
         /// Name of the RDMA device.
@@ -91,6 +91,7 @@ pub enum Blocker {
 }
 
 /// Returns the reason why the pod's connections must stay TCP, if this is known before the first change:
+/// - A kernel without SMC is a reason.
 /// - If SMC-R is `required`, one unusable rail is a reason.
 /// - If SMC-R is optional, there is a reason only if no rail is usable.
 /// - Rails without an RDMA device are a reason only if no rail has an RDMA device.
@@ -230,8 +231,8 @@ fn is_erdma(rdma: &RdmaDevice, observed: &Observed) -> bool {
     device.is_some_and(|it| it.driver.as_deref() == Some(ERDMA) || !it.rdma_functions.is_empty())
 }
 
-/// Returns the number of the RDMA port that belongs to `link`, the rail's netdev on the host. If `link` is a bond,
-/// returns the RDMA port of a port of the bond. If `link` has no RDMA port, returns the device's first port.
+/// Returns the number of the RDMA port that belongs to `link`, the rail's netdev. If `link` is a bond, returns the RDMA
+/// port of a port of the bond. If `link` has no RDMA port, returns the device's first port.
 fn port(rdma: &RdmaDevice, link: Option<&Link>, observed: &Observed) -> u8 {
     let index = link.map(|link| link.index);
     let of_bond = |netdev: u32| {
@@ -281,8 +282,8 @@ pub(super) fn base<'a>(
     })
 }
 
-/// Returns the index of the host netdev that is the parent of the pod's netdev `link`. Returns `None` if `link` is not
-/// a child netdev.
+/// Returns the index of the host netdev that is the parent of the pod's netdev `link`. Returns `None` if `link` is
+/// neither a macvlan nor an ipvlan.
 pub(super) fn parent_on_host(link: &Link) -> Option<u32> {
     let is_child = matches!(link.kind.as_deref(), Some("macvlan" | "ipvlan"));
     link.lower.filter(|_| is_child)

@@ -39,7 +39,7 @@ pub enum Owner {
     Pod,
     /// The host.
     Host,
-    /// Another pod, with the name of its attachment.
+    /// Another pod. The text names it in messages.
     Another(String),
 }
 
@@ -59,7 +59,7 @@ pub struct View<'a> {
 /// Reason why the kernel would not carry a connection, or would carry it incorrectly.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Misfit {
-    /// The kernel would choose a GID of another owner, and the peer would then send to that owner.
+    /// The kernel might choose a GID that does not belong to the pod.
     #[error("{}", strange(*address, owner, *by))]
     Strange {
         /// Address of the GID.
@@ -134,9 +134,9 @@ fn strange(address: IpAddr, owner: &str, by: Fit) -> String {
 ///   (`smc_ib_determine_gid()`, `smc_ib_determine_gid_rcu()`, `net/smc/smc_ib.c`, Linux 6.12).
 ///
 /// The kernel reuses free indexes, so the table's order can change. `verdict` therefore requires that all GIDs that fit
-/// belong to the pod. There is one exception: the GID of the other end of a point-to-point address may fit if it is not
-/// the first GID. Earlier versions of `rdma-cni` set such an address on a rail, after the rail's own address. CHECK
-/// repeats the prediction.
+/// belong to the pod. A GID of the pod may be the other end of a point-to-point address if it is not the first GID that
+/// fits. Earlier versions of `rdma-cni` set such an address on a rail, after the rail's own address. CHECK repeats the
+/// prediction.
 pub fn verdict(view: View<'_>, source: Source) -> Result<Fit, Misfit> {
     if view.gids.size == 1 {
         return Ok(Fit::Device);
@@ -226,7 +226,7 @@ impl View<'_> {
         Ok(())
     }
 
-    /// Returns the netdev that has the address of `gid`. `None`: the netdev is unknown.
+    /// Returns the netdev to which `gid` belongs. `None`: the netdev is unknown.
     fn netdev(&self, gid: &Gid) -> Option<&Netdev> {
         let is_its = |netdev: &&Netdev| {
             let named = gid.netdev.as_ref().is_none_or(|name| *name == netdev.name);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `rdma-device-plugin smc`: prints the state of SMC-R in a network namespace, and changes nothing. The command finds a
-//! pod's namespace by the pod's record.
+//! `rdma-device-plugin smc`: prints the state of SMC-R in a network namespace. The command finds a pod's namespace by
+//! the pod's record.
 
 mod arguments;
 mod table;
@@ -16,7 +16,7 @@ use std::{
 };
 use target::TargetError;
 
-/// Reason why the command prints no state.
+/// Error of the command.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error(transparent)]

@@ -115,7 +115,7 @@ fn mode(connection: &Connection) -> String {
     }
 }
 
-/// Returns the name of the RDMA device, or the reason why the connection uses TCP.
+/// Returns the RDMA device and port, or the reason why the connection uses TCP. Empty if the kernel reports neither.
 fn remark(connection: &Connection) -> String {
     match (connection.mode, &connection.link, &connection.fallback) {
         (Mode::Smcr, Some(link), _) => format!("{} port {}", link.device, link.port),

@@ -5,7 +5,8 @@
 //! | member | content |
 //! |---|---|
 //! | `mode` | mode of the RDMA subsystem |
-//! | `rails` | rails of the pod, which [`world`] completes: `name`, `home` or `shared`, `mac`, `rdma`, `driver` |
+//! | `rails` | rails, which [`world`] completes: `name`, `home` or `shared`, `mac`, `rdma`, `port`, `driver` |
+//! | `absent` | true if the RDMA devices are not in the pod |
 //! | `pod`, `host` | netdevs and their addresses; `kind`; `master` and `lower` are indices, which begin at 20 in pod and host |
 //! | `seen` | observed state of SMC |
 //! | `gids` | GIDs of each rail's port, in order: `[kind, address, netdev]`; missing: the rails are not yet in the pod |

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Completes the members of a case to the input of the plans.
+//! Makes the input of the plans from the members of a case.
 
 use attachments::Attachment;
 use rdma_netns::{GidTable, Observed, smc::SmcState};
@@ -196,7 +196,7 @@ fn observed(case: &Value) -> Value {
     })
 }
 
-/// Parses `[kind, address, netdev]`. A table with one entry is written as `"iwarp"`.
+/// Parses `[kind, address, netdev]`. `"iwarp"` is a table of size 1 without GIDs.
 fn table(table: &Value) -> Option<GidTable> {
     if table == "iwarp" {
         return Some(GidTable {
