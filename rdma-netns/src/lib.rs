@@ -6,7 +6,7 @@
 //! | module | owns |
 //! |---|---|
 //! | [`observed`], [`link`], [`name`], [`hardware_address`], [`child`], [`rule`], [`rdma`], [`gid`], [`guid`], [`ipoib`], [`device`] | the data: a node's and a pod's state |
-//! | [`device_settings`] | the settings of a netdev that rtnetlink does not report |
+//! | [`device_settings`] | further settings of a netdev, which a [`Link`] does not contain |
 //! | [`inventory`] | the node's hardware from which resources are formed |
 //! | [`gpudirect`] | registration of accelerators' memory with RDMA devices |
 //! | [`vf`] | the settings of virtual functions that the host makes through their physical function |

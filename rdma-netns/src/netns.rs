@@ -82,8 +82,7 @@ pub enum OpenError {
 }
 
 impl Netns {
-    /// Opens the namespace at `path`: a bind mount below `/run/netns`, or
-    /// `/proc/PID/ns/net`.
+    /// Opens the namespace at `path`, such as `/run/netns/NAME` or `/proc/PID/ns/net`.
     pub fn open(path: &Path) -> Result<Self, OpenError> {
         let own = || cookie_of(&UnixDatagram::unbound()?);
         let cookie = |netns: &Self| Ok((netns.run(own).flatten()?, ()));

@@ -75,7 +75,7 @@ pub struct Namespace {
     /// namespace has no number, or no netdev of this namespace has a lower netdev in another namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub other_number: Option<i32>,
-    /// Tables to which rules of any kind lead, and tables with routes that were read: for the host, unicast routes.
+    /// Tables to which rules of any kind lead, and tables with routes. On the host, only unicast routes count.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub tables: BTreeSet<u32>,
 }

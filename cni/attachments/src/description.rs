@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 pub const PORTS_OWN_GID: u32 = 0;
 
 impl Attachment {
-    /// Describes each rail that has an RDMA device or addresses, in one object: mode, interface in the pod, addresses,
+    /// Returns an object for each rail that has an RDMA device or addresses: mode, interface in the pod, addresses,
     /// netdev on the host, RDMA device, port, GIDs with their indexes, and the attachment's `CNI_IFNAME`. Leaves out
     /// unknown values.
     pub fn describe_rails(&self) -> Vec<Value> {

@@ -205,8 +205,8 @@ impl Present {
             Form::Senders | Form::Mappings => {
                 let mut items: Vec<String> = self.items(kind).map(text).collect();
                 items.sort_unstable();
-                // an empty list becomes one empty element: an empty text means that the record is of an earlier version
-                // without the setting
+                // an empty list becomes `,`: an empty text means that the record is of an earlier version without the
+                // setting
                 Some(if items.is_empty() {
                     ",".into()
                 } else {

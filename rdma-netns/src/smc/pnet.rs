@@ -189,8 +189,8 @@ impl PnetTable {
 
     /// Adds an entry: `smc_pnet -a NAME -I NETDEV -D DEVICE -P PORT`. The netdev or RDMA device need not exist. A
     /// netdev or RDMA device that gets the name later also gets the pnet id, even if it appears by a move. An RDMA
-    /// device gets the pnet id in any namespace (`smc_pnet_add_by_ndev()`, `smc_ib_add_dev()`; for RDMA devices
-    /// observed on Linux 6.12).
+    /// device gets the pnet id in any namespace (`smc_pnet_add_by_ndev()`, `smc_ib_add_dev()`; a test on Linux 6.12
+    /// showed this for RDMA devices).
     ///
     /// # Errors
     /// EEXIST: see [`missing`]. The kernel also returns EEXIST for an RDMA port outside of the initial namespace.

@@ -260,8 +260,8 @@ fn without_capabilities_less_is_reported() {
     });
 }
 
-/// A network manager joins the multicast groups of netdevs, addresses and routes, like `ip monitor link address route`.
-/// A program that joins only the group of netdevs does not count.
+/// [`Kernel::is_watched`] detects `ip monitor link address route`, which joins the multicast groups of netdevs,
+/// addresses and routes, like a network manager. It does not detect a program that joins only the group of netdevs.
 #[test]
 fn a_promiscuous_netdev_is_reported() {
     with_node(|world| {

@@ -52,8 +52,8 @@ use std::{
 
 /// Time until the next attempt for a waiting NIC, if no event causes an earlier one.
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);
-/// Longest normal time until a new NIC has a carrier, because the NIC first negotiates its speed. After this time, the
-/// daemon reports a missing carrier.
+/// Time that a NIC may need to negotiate its speed until it has a carrier. After this time, the daemon reports a
+/// missing carrier.
 const CARRIER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval of checks of a NIC whose missing carrier was reported. An appearing carrier also causes an event.
 const NO_CARRIER_INTERVAL: Duration = Duration::from_secs(60);
@@ -63,10 +63,10 @@ const NO_CARRIER_INTERVAL: Duration = Duration::from_secs(60);
 pub struct BringUp<K> {
     sources: Sources,
     node: Node<K>,
-    /// Lock on the records. `None`: the daemon has not brought up a NIC yet.
+    /// Lock on the records. The first successful attempt to take the lock sets it.
     lock: Option<Held>,
     history: History,
-    /// Time since which a NIC that is up has had no carrier.
+    /// Time at which a configured NIC was first observed without a carrier.
     no_carrier_since: BTreeMap<DeviceAddress, Instant>,
     /// Last reported sentences of each NIC.
     reported: BTreeMap<DeviceAddress, Vec<String>>,
@@ -137,9 +137,10 @@ impl<K: Kernel + Send + Sync + 'static> BringUp<K> {
         })
     }
 
-    /// Configures all `nics`. Returns the outcomes in the order of the NICs' PCI addresses. The caller calls this
-    /// function at the start, after a change of NICs or links, and after the shortest [`Outcome::retry_after`]. If the
-    /// metadata service is needed and does not answer, the call takes some seconds.
+    /// Brings up those of `nics` that are unconfigured, and repairs those that the daemon brought up. Returns the
+    /// outcomes in the order of the NICs' PCI addresses. The caller calls this function at the start, after a change of
+    /// NICs or links, and after the shortest [`Outcome::retry_after`]. If the metadata service is needed and does not
+    /// answer, the call takes some seconds.
     pub async fn settle(&mut self, nics: &[Nic]) -> Vec<Outcome> {
         let mut nics = nics.to_vec();
         nics.sort_by(|a, b| a.address.cmp(&b.address));
@@ -157,8 +158,8 @@ impl<K: Kernel + Send + Sync + 'static> BringUp<K> {
         outcomes
     }
 
-    /// Brings `nic` up. Returns the NIC's state, and remarks. The state is an error if the daemon could not configure
-    /// the NIC.
+    /// Brings `nic` up. Returns the NIC's state, and remarks. If the daemon did not configure the NIC, the NIC's state
+    /// is the error.
     async fn settle_one(
         &mut self,
         nic: &Nic,

@@ -22,8 +22,8 @@ pub struct Outcome {
     pub state: State,
     /// Additional warnings, one sentence each.
     pub remarks: Vec<String>,
-    /// True if the outcome differs from the last outcome, or if the daemon made changes. The daemon logs only such
-    /// outcomes.
+    /// True if the outcome differs from the last reported outcome, or if the daemon made changes. A missing carrier is
+    /// reported only after some seconds. The daemon logs only outcomes that are news.
     pub is_news: bool,
 }
 

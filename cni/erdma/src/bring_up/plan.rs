@@ -55,7 +55,7 @@ pub enum Obstacle {
     },
 }
 
-/// All other NICs that the daemon has brought up.
+/// The other NICs that the daemon has brought up and whose netdevs are on the host.
 #[derive(Clone, Debug, Default)]
 pub struct Siblings {
     /// Indexes of the NICs' netdevs.
@@ -254,7 +254,7 @@ pub(super) fn remove_routes<'a>(link: &Link, routes: impl Iterator<Item = &'a Ro
 /// - later addresses of the same network, if `promote_secondaries` is not set (`__inet_del_ifa()`,
 ///   `net/ipv4/devinet.c`)
 ///
-/// The operations set the later addresses, and the routes with them as their source, again.
+/// The operations set the later addresses again, with the routes that have them as source.
 pub(super) fn remove_address(link: &Link, address: &Address) -> Vec<Op> {
     let at = NetnsSide::Host;
     let mut ops = vec![Op::Link {

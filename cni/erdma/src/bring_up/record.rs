@@ -163,7 +163,7 @@ impl Records {
     /// Locks the records: no other process can then bring NICs up or release them.
     ///
     /// # Errors
-    /// Another daemon has locked the records, or the directory cannot be written.
+    /// Another process has locked the records, or the directory cannot be written.
     pub fn lock(&self) -> Result<Held, FileError> {
         let path = self.root.join("lock");
         let opened = fs::create_dir_all(&self.root).and_then(|()| lock::open(&path));
@@ -176,7 +176,7 @@ impl Records {
     /// Returns the record of the NIC at `address`. Returns `None` if the daemon has not brought the NIC up.
     ///
     /// # Errors
-    /// The file is not a valid record.
+    /// The file cannot be read, or is not a valid record.
     pub fn read(&self, address: &DeviceAddress) -> Result<Option<Record>, FileError> {
         file::read_record(&self.path(address), FORMAT)
     }

@@ -54,7 +54,7 @@ impl Sources {
     }
 
     /// Returns the desired address of the NIC with the MAC address `mac`: from the configuration, otherwise from the
-    /// service, otherwise `last`.
+    /// service, otherwise `last`. If there is no address, or the NIC is the primary NIC, the error is the NIC's state.
     ///
     /// If the service fails as a whole, sets `silent` to the reason. While `silent` is set, sends no request: the
     /// caller's other NICs must not wait for the service, too.

@@ -51,8 +51,7 @@ struct Tried {
 const WAITS: &str = "the driver's probe waits for the netdev with the function's MAC, and the daemon binds the driver \
                      when this netdev is on the host";
 
-/// Returns a problem about the functions that the daemon does not try to bind. Returns `None` if the driver is bound to
-/// all functions.
+/// Returns a problem about the functions that have no driver. Returns `None` if there are no such functions.
 pub fn waiting(state: &State) -> Option<Problem> {
     let by_hand = |function: &DeviceAddress| {
         format!("bind it on the node: echo {function} >/sys/bus/pci/drivers/{DRIVER}/bind")
@@ -108,8 +107,8 @@ pub struct Bindings {
 }
 
 impl Bindings {
-    /// Returns true if a function lost its driver since the last observation. This is normal for a moment while a
-    /// program loads or unloads the driver.
+    /// Returns true if a function has no driver that was not without a driver at the last observation. This is normal
+    /// for a moment while a program loads or unloads the driver.
     pub fn has_news(&self, state: &State) -> bool {
         let mut unbound = state.unbound.iter();
         unbound.any(|it| !self.unbound.contains(it))

@@ -7,7 +7,8 @@ use rdma_netns::ErdmaModule;
 
 /// Makes `change`. `observe` returns the module's present state.
 ///
-/// # Errors The change failed or had no effect.
+/// # Errors
+/// The change failed or had no effect.
 pub fn apply(
     change: &Change,
     loader: &mut dyn Loader,

@@ -26,7 +26,7 @@ pub struct Hold {
 /// Keeps the netdevs of all pods that have records below `state_dir` in their namespaces.
 ///
 /// # Errors
-/// A sentence about a pod's netdev that is, or may be, on the host or on its way to the host.
+/// A sentence: a pod's netdev may be on the host or on its way to the host, or the node's state cannot be read.
 pub fn hold(kernel: &Linux, state_dir: &Path) -> Result<Hold, String> {
     let store = Store::new(state_dir);
     let moves = store.lock_node_alone().map_err(|it| it.to_string())?;

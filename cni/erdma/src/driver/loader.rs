@@ -74,7 +74,7 @@ pub enum LoadError {
 }
 
 impl LoadError {
-    /// Returns true if the module is in use. The use may be temporary.
+    /// Returns true if the kernel refused to unload the module because it is in use. The use may be temporary.
     pub fn is_in_use(&self) -> bool {
         let Self::Unload { source, .. } = self else {
             return false;

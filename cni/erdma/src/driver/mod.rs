@@ -153,6 +153,6 @@ pub struct DriverStatus {
     pub wanted: Option<DriverMode>,
     /// Present mode; `None`: the driver is not loaded.
     pub loaded: Option<DriverMode>,
-    /// Reason why the present mode differs from the configured mode.
+    /// Problem of the driver, for example that the present mode differs from the configured mode.
     pub problem: Option<Problem>,
 }

@@ -13,7 +13,7 @@ pub enum Plan {
     Keep,
     /// Make this change, if no device has a user.
     Change(Change),
-    /// The configured mode cannot be reached, for this reason.
+    /// No change, because of this problem.
     Problem(Problem),
 }
 
@@ -26,7 +26,7 @@ pub struct Change {
     pub to: DriverMode,
 }
 
-/// Reason why the driver is not in the configured mode.
+/// Reason why the driver is not loaded in the configured mode, or not bound to all functions.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
     /// The node has an eRDMA NIC, but the driver is not loaded.

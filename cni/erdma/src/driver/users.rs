@@ -115,9 +115,9 @@ pub struct Paths {
     pub proc: PathBuf,
 }
 
-/// Returns the users of `devices`. Their driver is in `mode`. `offers` shows the devices of an id for which an earlier
-/// daemon wrote no grant. A source that cannot be read counts as a user. For kubelet this applies only if one of
-/// `devices` has a grant.
+/// Returns users of `devices`, and none only if there are none. The devices' driver is in `mode`. `offers` shows the
+/// devices of an id for which an earlier daemon wrote no grant. A source that cannot be read counts as a user. For
+/// kubelet this applies only if one of `devices` has a grant.
 pub async fn gather(
     paths: &Paths,
     devices: &[WatchedDevice],

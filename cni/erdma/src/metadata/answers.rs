@@ -11,7 +11,8 @@ const SHOWN: usize = 60;
 
 /// Returns the body as one line without spaces. `place` is the path of the URL, for errors.
 ///
-/// # Errors The body is empty, or is not one word of printable ASCII.
+/// # Errors
+/// The body is empty, or is not one word of printable ASCII.
 pub fn line(place: &str, body: &[u8]) -> Result<String, MetadataError> {
     let text = String::from_utf8_lossy(body);
     let line = text.trim_ascii_end();

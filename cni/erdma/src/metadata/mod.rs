@@ -275,7 +275,7 @@ impl Metadata {
         Ok(Some(token))
     }
 
-    /// Sends the request until the service answers, or until all attempts have failed.
+    /// Sends the request. After a failure, or the status 429 or 5xx, repeats it until all attempts are used.
     async fn ask(
         &self,
         method: Method,

@@ -91,7 +91,8 @@ pub(super) struct Said {
 }
 
 /// Decodes the packet of `protocol` from `from`. Returns `None` for packets that claim no address, such as a neighbour
-/// solicitation from a specified address. An ARP request claims its sender's IP address, if it has one.
+/// solicitation from a specified address. An ARP packet claims its sender's IP address. An ARP probe, whose sender has
+/// no IP address, claims its target's.
 pub(super) fn read(protocol: u16, packet: &[u8], from: &[u8]) -> Option<Said> {
     match protocol {
         ARP => read_arp(packet),
