@@ -234,7 +234,8 @@ impl Link {
 
     /// Returns true if the kernel would accept `route` on a netdev with `addresses`. If the route has a source, the
     /// source must be one of `addresses`. If the route has a gateway, the gateway must be link-local (IPv6), or in the
-    /// prefix of one of `addresses` or of an on-link route of the netdev, or the route must have the flag `onlink`.
+    /// prefix of one of `addresses` that has a prefix route, or of an on-link route that the kernel did not make
+    /// itself, or the route must have the flag `onlink`.
     pub fn can_have(&self, route: &Route, addresses: &[Address]) -> bool {
         let has_source = route
             .source

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Observation of the host's namespace and of one pod's namespace at one moment.
+//! Observation of the host's namespace and of one pod's namespace.
 
 use crate::{
     Device, DeviceAddress, DeviceSettings, GeneralRule, Link, NetnsId, NetnsSide, Origin,

@@ -123,7 +123,8 @@ pub(super) fn scan(sysfs: &Path, verbs: &[Verbs], known: &mut Known) -> io::Resu
     Ok(those(sysfs, &addresses, verbs, known))
 }
 
-/// Reads the functions and auxiliary devices at `addresses`. Omits those that do not exist.
+/// Reads the functions and auxiliary devices at `addresses`. Omits those that do not exist, or that can have neither
+/// netdevs nor RDMA devices.
 fn those(
     sysfs: &Path,
     addresses: &BTreeSet<DeviceAddress>,
@@ -375,7 +376,7 @@ pub(super) fn address_of(directory: &Path) -> Option<DeviceAddress> {
     DeviceAddress::try_from(directory.file_name()?.to_str()?.to_owned()).ok()
 }
 
-/// Returns the entries of a directory. Returns none if the bus or class does not exist.
+/// Returns the entries of a directory. Returns none if the directory does not exist.
 pub(super) fn entries(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let names = names(directory)?.into_iter();
     Ok(names.map(|name| directory.join(name)).collect())

@@ -74,9 +74,9 @@ fn write(sysfs: &Path, device: &DeviceAddress, driver: &str, file: &str) -> io::
     within_limit(&file, device.as_bytes())
 }
 
-/// Writes `bytes` to `file` in a child process, and kills the child after [`LIMIT`]. A child whose write no signal
-/// interrupts continues to run. The child has the lock of `file` until the child ends, so only one child at a time
-/// writes to a file.
+/// Writes `bytes` to `file` in a child process, and kills the child if the write has not ended after [`LIMIT`]. A child
+/// whose write no signal interrupts continues to run. The child has the lock of `file` until the child ends, so only
+/// one child at a time writes to a file.
 fn within_limit(file: &fs::File, bytes: &[u8]) -> io::Result<()> {
     if file.try_lock().is_err() {
         let why = "an earlier bind or unbind of this driver has not ended";

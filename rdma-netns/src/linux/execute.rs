@@ -252,7 +252,7 @@ impl<'a> Namespaces<'a> {
     }
 
     /// Announces `address` with the netdev's present hardware address, because the driver may have chosen this address.
-    /// Announces nothing if the netdev is down or does no neighbour discovery.
+    /// Announces nothing if the netdev is down, does no neighbour discovery or is not Ethernet.
     fn announce(
         self,
         at: NetnsSide,
@@ -288,8 +288,8 @@ impl<'a> Namespaces<'a> {
         })?
     }
 
-    /// Checks that the new name is free before the move. Without this check, `do_setlink()` (`net/core/rtnetlink.c`)
-    /// could move the netdev under its old name, and then fail to rename it.
+    /// Moves a netdev, after a check that the new name is free. Without this check, `do_setlink()`
+    /// (`net/core/rtnetlink.c`) could move the netdev under its old name, and then fail to rename it.
     fn move_link(
         self,
         link: &InterfaceName,

@@ -74,7 +74,8 @@ pub(super) fn read_inside(
         .flatten()
 }
 
-/// Reads an attribute of a GID. Returns `None` if the GID has disappeared (EINVAL, `_show_port_gid_attr()`).
+/// Reads an attribute of a GID. Returns `None` if the GID has no such attribute, or has disappeared (EINVAL,
+/// `_show_port_gid_attr()`).
 fn attribute(file: &Path) -> io::Result<Option<String>> {
     match fs::read_to_string(file) {
         Ok(text) => Ok(Some(text.trim_end().to_owned()).filter(|text| !text.is_empty())),

@@ -43,7 +43,8 @@ const PEER_MEMORY: [(&str, &[&str]); 2] = [
 /// Suffix of the functions that import dma-bufs, such as `mlx5_ib_reg_user_mr_dmabuf`. The functions of all drivers
 /// have the name of the field of `struct ib_device_ops` as suffix (`drivers/infiniband/hw/*`).
 const IMPORT: &str = "_reg_user_mr_dmabuf";
-/// Common beginning of the names of functions in ib_uverbs. The functions with the suffix [`IMPORT`] call them.
+/// Common beginning of the names of functions in ib_uverbs. The functions with the suffix [`IMPORT`] call them. If the
+/// kernel has none of them, no driver imports dma-bufs.
 const CORE_IMPORT: &str = "ib_umem_dmabuf_get";
 /// Function of `ib_core` by which modules register peer memory.
 const REGISTER_PEER: &str = "ib_register_peer_memory_client";

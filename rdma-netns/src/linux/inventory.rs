@@ -298,9 +298,9 @@ impl Reader<'_> {
         })
     }
 
-    /// Returns the master that receives all frames of the netdev at `directory`. Returns `None` for a bond. A bridge
-    /// has a directory of its own (`br_sysfs_addbr()`, `net/bridge/br_sysfs_br.c`). Open vSwitch has a fixed name
-    /// (`ovs_netdev_link()`). Hyper-V's netdev is a master with hardware (`netvsc_vf_join()`,
+    /// Returns the master that receives all frames of the netdev at `directory`, if there is one. A bond is no such
+    /// master. A bridge has a directory of its own (`br_sysfs_addbr()`, `net/bridge/br_sysfs_br.c`). Open vSwitch has a
+    /// fixed name (`ovs_netdev_link()`). Hyper-V's netdev is a master with hardware (`netvsc_vf_join()`,
     /// `drivers/net/hyperv/netvsc_drv.c`).
     fn taken_by(&self, directory: &Path) -> Option<String> {
         let name = link_name(directory, "master")?;

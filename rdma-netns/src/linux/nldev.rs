@@ -187,9 +187,9 @@ impl Nldev {
         Ok(users)
     }
 
-    /// Returns the character device of the kernel client `client`. A `uverbs` device belongs to an RDMA device, a
-    /// `umad` device to one port of the RDMA device. Call this function only if the client's module is loaded, because
-    /// this request makes the kernel *load* a missing module (`ib_get_client_nl_info()`).
+    /// Returns the character device of the kernel client `client`, if there is one. A `uverbs` device belongs to an
+    /// RDMA device, a `umad` device to one port of the RDMA device. Call this function only if the client's module is
+    /// loaded, because this request makes the kernel *load* a missing module (`ib_get_client_nl_info()`).
     pub fn char_device(
         &mut self,
         client: &str,

@@ -27,7 +27,7 @@ pub(super) fn programs(value: &[u8]) -> impl Iterator<Item = (u32, u32)> {
     })
 }
 
-/// Detaches the XDP programs of the netdev `index`. The program with the id `kept` remains.
+/// Detaches the XDP programs of the netdev `index`. The program with the id `kept` remains; 0: none remains.
 ///
 /// # Errors
 /// The kernel's error. `NotFound`: `kept` is not attached.

@@ -87,7 +87,7 @@ pub struct Fallback {
 pub enum Mode {
     /// RDMA. The kernel reports this mode also for sockets that listen or are not connected.
     Smcr,
-    /// TCP, because one end could not use RDMA.
+    /// TCP: the connection fell back.
     Tcp,
     /// SMC-D: memory that the partitions of a machine share.
     Smcd,

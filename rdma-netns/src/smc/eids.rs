@@ -51,7 +51,7 @@ impl UserEids {
     /// # Errors
     /// - EEXIST: the table already has the EID.
     /// - ERANGE: the table is full. The kernel returns this error even if the table already has the EID.
-    /// - EINVAL: the EID has characters other than A-Z, 0-9, `.` and `-`, or begins with `.` or `-`
+    /// - EINVAL: the EID is too long, has characters other than A-Z, 0-9, `.` and `-`, or begins with `.` or `-`
     ///   (`smc_clc_ueid_add()`, `smc_clc_ueid_valid()`).
     pub fn add(&mut self, ueid: &str) -> Result<(), NetlinkError> {
         self.change(ADD_UEID, ueid)

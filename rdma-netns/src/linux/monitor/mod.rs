@@ -83,7 +83,8 @@ pub enum Event {
     Device(Uevent),
     /// A health reporter or another object of devlink changed.
     Devlink,
-    /// The kernel dropped events, because this program read them too slowly. The caller must observe everything again.
+    /// Events were lost, for example because this program read them too slowly. The caller must observe everything
+    /// again.
     Lost,
 }
 
@@ -172,7 +173,7 @@ pub struct Monitor {
     ready: Epoll,
     routes: Feed,
     uevents: Option<Feed>,
-    /// Socket for changes of devlink's objects. `None`: the kernel has no devlink.
+    /// Socket for changes of devlink's objects. `None`: the kernel has no devlink, or the socket could not be opened.
     devlink: Option<Feed>,
     requests: Socket,
     watched: BTreeMap<Nsid, NetnsId>,

@@ -316,7 +316,7 @@ fn wait(ears: &[Ear<'_>], left: Duration) -> io::Result<()> {
     }
 }
 
-/// Decodes a packet for [`super::offline`]: returns the address that its sender has or requests, and the sender's
+/// Decodes a packet for [`super::offline`]: returns the address that its sender has or probes, and the sender's
 /// hardware address.
 pub(super) fn decode(
     protocol: u16,
