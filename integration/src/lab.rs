@@ -349,7 +349,7 @@ pub fn open_verbs(netns: &Netns, name: &str) {
     let answer = netns.run(&format!("ibv_devinfo -d {name}"));
     assert!(
         answer.contains("PORT_ACTIVE"),
-        "{name} is there, but not active: {answer}"
+        "{name} exists, but no port is active: {answer}"
     );
 }
 

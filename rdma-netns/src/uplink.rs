@@ -40,7 +40,9 @@ impl fmt::Display for Uplink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::DefaultRoute => f.write_str("the node's default route uses it"),
-            Self::ApiServer(server) => write!(f, "the node reaches its API server {server} by it"),
+            Self::ApiServer(server) => {
+                write!(f, "the node reaches its API server {server} through it")
+            }
         }
     }
 }

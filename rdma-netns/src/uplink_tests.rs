@@ -147,6 +147,6 @@ fn netdevs_to_the_api_server() {
     let why = host(&routes, &[]).uplinks(&["192.0.2.8".parse().expect("an IP")]);
     assert_eq!(
         why[&8].to_string(),
-        "the node reaches its API server 192.0.2.8 by it"
+        "the node reaches its API server 192.0.2.8 through it"
     );
 }

@@ -55,7 +55,7 @@ pub fn run<E: Display>(
     let paths = arguments.paths(installed);
     let mut facts = gather::gather(&kernel(&paths.root), &paths);
     facts.unseen.extend(unreadable.map(|why| Unseen {
-        what: "where the installation put its files".to_owned(),
+        what: "the record of the installation".to_owned(),
         why,
     }));
     let findings = examine::examine(&facts);

@@ -93,7 +93,7 @@ fn vlan(file: &Field<'_>) -> Result<Option<VfVlan>, Wrong> {
     match (vlan.id, vlan.qos, vlan.protocol) {
         (0, 1.., _) => Err(file
             .at("vlanQoS")
-            .wrong("must be 0 with vlan 0, which is none")),
+            .wrong("must be 0 if vlan is 0, which means no VLAN")),
         (0, _, VlanProtocol::Service) => Err(file
             .at("vlanProto")
             .wrong("must be 802.1q with vlan 0, which is none")),

@@ -52,7 +52,7 @@ pub enum ConfError {
     NotJson(String),
     /// Standard input is a whole CNI list, instead of one plugin's configuration.
     #[error(
-        "standard input is a whole list: give one entry of its plugins, with the list's cniVersion and name in it \
+        "standard input is a whole CNI list: pass one element of plugins, with the list's cniVersion and name \
          (jq '{{cniVersion, name}} + .plugins[N]' FILE, N from 0)"
     )]
     List,

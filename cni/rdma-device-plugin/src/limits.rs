@@ -37,7 +37,7 @@ pub(crate) async fn keep(containers: LimitedContainers, mut node: watch::Receive
             let outlasting = (!pods.is_empty()).then(|| {
                 format!(
                     "the cgroups of {} were removed before the daemon lifted their RDMA limits: reboot the node before you remove an \
-                     RDMA device or unload its driver, which can crash the kernel then",
+                     RDMA device or unload its driver, which can then crash the kernel",
                     pods.join(", ")
                 )
             });

@@ -184,7 +184,7 @@ fn a_failure_is_one_sentence() {
         ),
         (
             "ping a a",
-            "pod team/a has no rails: `kubectl rdma doctor team/a` says why",
+            "pod team/a has no rails: `kubectl rdma doctor team/a` shows the reason",
         ),
     ] {
         let (code, output, errors) = desk.types(line);

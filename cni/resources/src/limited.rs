@@ -161,7 +161,7 @@ impl LimitedContainers {
             if self.has_gone(container) {
                 let words = "the controller rdma was taken from the pod, and its limits with it; the pod has both again, \
                              and what it had before is not counted; reboot the node before you remove an RDMA device \
-                             or unload its driver, which can crash the kernel then";
+                             or unload its driver, which can then crash the kernel";
                 let path = self.cgroups.join(pod);
                 let taken = FileError::new("limit", &path, io::Error::other(words));
                 done = done.and(enable(&self.cgroups, pod)).and(Err(taken));

@@ -339,7 +339,7 @@ fn seccomp(pod: &PodSpec) -> SecurityProfile {
     let profile_type = match pod.security_context.seccomp_profile.r#type.as_str() {
         "RuntimeDefault" => ProfileType::RuntimeDefault,
         "Unconfined" => ProfileType::Unconfined,
-        other => panic!("the profile {other} is nowhere"),
+        other => panic!("unknown seccomp profile {other}"),
     };
     SecurityProfile {
         profile_type: profile_type.into(),
@@ -380,7 +380,7 @@ fn resources(pod: &PodSpec, container: &Container) -> LinuxContainerResources {
     let milli = request
         .strip_suffix('m')
         .and_then(|it| it.parse::<i64>().ok());
-    let milli = milli.unwrap_or_else(|| panic!("how much is {request}?"));
+    let milli = milli.unwrap_or_else(|| panic!("the CPU request {request} is not in millicores"));
     assert_eq!(pod.priority_class_name, "system-node-critical");
     LinuxContainerResources {
         cpu_shares: (milli * 1024 / 1000).max(2),

@@ -187,7 +187,7 @@ pub fn clear() {
         real_kubelet::DIRECTORY,
     ] {
         if Path::new(left).exists() {
-            fs::remove_dir_all(left).expect("what was left is removed");
+            fs::remove_dir_all(left).expect("the previous directory is removed");
         }
     }
 }

@@ -309,7 +309,7 @@ impl Manifest {
             match object["kind"].as_str() {
                 Some("DaemonSet") => daemon_set = Some(typed(file, object)),
                 Some("ConfigMap") => config_map = Some(typed(file, object)),
-                other => panic!("{file}: nobody makes a {other:?} here"),
+                other => panic!("{file}: unknown kind {other:?}"),
             }
         }
         Self {

@@ -72,7 +72,7 @@ enum Machine {
 #[track_caller]
 pub fn run(pki: &Path, members: &[Member], arguments: &[OsString]) -> ExitStatus {
     if pki.exists() {
-        fs::remove_dir_all(pki).expect("what was left is removed");
+        fs::remove_dir_all(pki).expect("the previous directory is removed");
     }
     fs::create_dir_all(pki).expect("a directory for keys");
     let site = Arc::new(Site::with_nodes(pki, members));
@@ -155,7 +155,9 @@ fn accept(listener: &TcpListener, running: &Arc<RwLock<Running>>, tell: &Sender<
             Ok(Request::Change(change)) => {
                 let _ = tell.send(Told::Asked(change, stream));
             }
-            Err(error) => eprintln!("the control plane's server was not asked well: {error}"),
+            Err(error) => {
+                eprintln!("the control plane's server received an invalid request: {error}")
+            }
         });
     }
 }

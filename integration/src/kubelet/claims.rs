@@ -78,7 +78,7 @@ impl ClaimManager {
     pub fn register(directory: &Path) -> Self {
         let registry = directory.join("plugins_registry");
         let mut found = vec![];
-        wait::until("one driver's socket, which it answers at", || {
+        wait::until("one driver answers at its socket", || {
             found = sockets(&registry);
             found.len() == 1 && UnixStream::connect(&found[0]).is_ok()
         });

@@ -149,7 +149,7 @@ impl DeviceManager {
         });
         found.unwrap_or_else(|| {
             panic!(
-                "{resource}: not within {PATIENCE:?}: {what}; known is {:#?}",
+                "{resource}: not within {PATIENCE:?}: {what}; kubelet has {:#?}",
                 self.shared.lock().resources.get(resource)
             )
         })

@@ -22,7 +22,7 @@ impl OneCpu {
     pub fn begin() -> Self {
         assert!(
             env::var_os("RDMA_LAB_TIER").is_some(),
-            "this takes CPUs away from the machine: it is the lab's"
+            "this sets CPUs offline: run this test in the lab"
         );
         let online = fs::read_to_string("/sys/devices/system/cpu/online").expect("the CPUs");
         let last = online.trim().rsplit(['-', ',']).next().unwrap_or_default();

@@ -12,7 +12,7 @@ pub struct Reason(pub u32);
 const REASONS: [(u32, &str, &str); 36] = [
     (
         0x0101_0000,
-        "no memory for its buffers",
+        "no memory for the connection's buffers",
         "net.smc.wmem and net.smc.rmem set their size",
     ),
     (
@@ -123,7 +123,7 @@ const REASONS: [(u32, &str, &str); 36] = [
     ),
     (
         0x0999_0003,
-        "its buffers cannot be registered",
+        "the connection's buffers cannot be registered",
         "see the kernel's log",
     ),
 ];

@@ -117,7 +117,7 @@ impl View {
             ),
             (
                 Part::Runtimes,
-                "container runtimes and what containers may lock",
+                "container runtimes, and the memory that containers can lock",
                 places(&[
                     "/run/containerd",
                     "/run/crio",

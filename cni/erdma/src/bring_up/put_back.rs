@@ -106,7 +106,10 @@ impl PutBack {
                 change: LinkChange::Up(false),
             });
         } else {
-            self.left.push(format!("{} therefore stays up", link.name));
+            self.left.push(format!(
+                "{} stays up, because another program uses it",
+                link.name
+            ));
         }
     }
 

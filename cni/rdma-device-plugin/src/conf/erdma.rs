@@ -133,7 +133,7 @@ impl FromStr for Exposed {
         };
         let words: Vec<&str> = text.split_whitespace().collect();
         let [instance, devices] = words.as_slice() else {
-            return Err(wrong("is not two words"));
+            return Err(wrong("does not have two words"));
         };
         if !instance.starts_with("i-") || instance.len() == 2 {
             return Err(wrong("does not start with an instance's id"));

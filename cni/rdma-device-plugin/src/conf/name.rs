@@ -39,7 +39,7 @@ impl ResourceName {
             return refused("it must have a prefix, as rdma/hca has");
         };
         if rest.contains('/') {
-            return refused("there must be one / in it");
+            return refused("it must have exactly one /");
         }
         if prefix.ends_with("kubernetes.io") {
             return refused("the domain kubernetes.io is Kubernetes' own");

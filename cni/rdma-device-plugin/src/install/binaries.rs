@@ -94,7 +94,7 @@ pub(super) fn put(
             } else {
                 ", from another installation"
             };
-            done.push(format!("{path:?}: there already{whose}"));
+            done.push(format!("{path:?}: already installed{whose}"));
             continue;
         }
         // run the binary before it replaces the present file, and before a list names it
@@ -220,7 +220,7 @@ pub(super) fn take(dir: &Path, state_dir: &Path, record: &Record) -> Result<Vec<
                 fs::remove_file(&kept).map_err(failed("remove", &kept))?;
                 "the previous file is restored".to_owned()
             }
-            (true, _) if is_nothing => "gone already".to_owned(),
+            (true, _) if is_nothing => "already absent".to_owned(),
             (true, _) => {
                 fs::remove_file(&path).map_err(failed("remove", &path))?;
                 "removed".to_owned()

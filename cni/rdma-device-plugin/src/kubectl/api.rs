@@ -240,7 +240,7 @@ impl Daemons {
     pub(super) fn of(&self, pod: &Pod) -> Result<&Daemon> {
         match text(&pod.0, "/spec/nodeName") {
             "" => bail!(
-                "pod {} is on no node yet: `kubectl describe pod` says why",
+                "pod {} is on no node yet: `kubectl describe pod` shows the reason",
                 pod.name()
             ),
             node => self.on(node).with_context(|| {

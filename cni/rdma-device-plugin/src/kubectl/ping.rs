@@ -124,7 +124,7 @@ fn addresses(flags: &Flags, daemons: &Daemons, pod: &str) -> Result<Vec<String>>
     match addresses.is_empty() {
         true => {
             let name = pod.name();
-            bail!("pod {name} has no rails: `kubectl rdma doctor {name}` says why")
+            bail!("pod {name} has no rails: `kubectl rdma doctor {name}` shows the reason")
         }
         false => Ok(addresses),
     }

@@ -186,7 +186,7 @@ impl Task {
         if self.role.wait_for(|role| role.leads).await.is_err() {
             std::future::pending::<()>().await;
         }
-        self.info("the other daemon has gone".into());
+        self.info("the other daemon has ended".into());
         self.forget_registration();
         self.failures = 0;
         self.take_another_socket();
@@ -244,7 +244,10 @@ impl Task {
                 return false;
             }
             Some(SocketState::Empty) => {
-                log::info!("{}: its socket was removed; made again", self.resource);
+                log::info!(
+                    "{}: its socket was removed; the daemon made it again",
+                    self.resource
+                );
             }
             None => {}
         }

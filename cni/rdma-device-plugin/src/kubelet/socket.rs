@@ -154,7 +154,7 @@ pub async fn accept(listener: UnixListener, connections: mpsc::Sender<Connection
                 let _ = connections.send(Ok(connection)).await;
             }
             Err(error) => {
-                log::warn!("cannot take a connection: {error}");
+                log::warn!("cannot accept a connection: {error}");
                 tokio::time::sleep(AFTER_AN_ERROR).await;
             }
         }

@@ -167,7 +167,7 @@ impl Labels {
         let key = format!("{PREFIX}{name}");
         match is_valid(&key, value) {
             true => drop(self.0.insert(name.to_owned(), value.to_owned())),
-            false => log::debug!("{key}={value} is no label"),
+            false => log::debug!("{key}={value} is not a valid label"),
         }
     }
 }

@@ -57,7 +57,7 @@ impl fmt::Display for Distance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Switch => "below the same switch as",
-            Self::Switches => "some switches away from",
+            Self::Switches => "several PCI switches away from",
             Self::RootPort => "below the same root port as",
             Self::HostBridge => "below the same host bridge as",
             Self::NumaNode => "on the same NUMA node as",

@@ -132,7 +132,7 @@ fn a_removed_socket_is_made_again() {
     for times in 1..=3 {
         fs::remove_file(&socket).expect("removed");
         node.daemon
-            .says_times("its socket was removed; made again", times);
+            .says_times("its socket was removed; the daemon made it again", times);
         wait::until("the socket is back", || socket.exists());
     }
     node.has("rdma/hca", 1000);

@@ -241,7 +241,7 @@ fn the_probes_of_one_daemon_are_not_answered_by_the_other() {
     // the new daemon ends: the old daemon leads again, and registers again when kubelet accepts it
     new.end(Signal::SIGTERM);
     assert!(!probe(&machine, "live", "new.sock").0, "its socket is left");
-    old.says("the other daemon has gone");
+    old.says("the other daemon has ended");
     old.says_times("kubelet refuses: not today", 2);
     kubelet.takes("", Manner::Proper);
     wait::until("the old daemon is ready again", || {
@@ -334,7 +334,7 @@ fn without_inotify_another_daemons_end_and_kubelets_are_noticed_all_the_same() {
         new.says_times("registered with kubelet", 2);
         let at = Stopwatch::start();
         new.end(Signal::SIGKILL);
-        old.says("the other daemon has gone");
+        old.says("the other daemon has ended");
         assert!(at.elapsed() < Duration::from_secs(5), "{:?}", at.elapsed());
         kubelet.restart();
         kubelet.wait_for("rdma/hca", "its ids", |it| it.healthy().len() == 8);

@@ -66,9 +66,8 @@ fn a_record_of_the_installation_that_cannot_be_read_is_reported() {
         root.write(&format!("{STATE}/install.json"), text);
         let (code, report, _) = run(told_in(&netns, &root, &[]));
         let report = joined(&report);
-        let sentence = format!(
-            "not seen where the installation put its files: cannot read {path:?}: {problem}"
-        );
+        let sentence =
+            format!("not seen the record of the installation: cannot read {path:?}: {problem}");
         assert!(report.contains(&sentence), "{text}: {report}");
         assert_ne!(code, 0, "{text}: {report}");
     }

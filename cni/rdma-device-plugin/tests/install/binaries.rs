@@ -60,7 +60,7 @@ fn replaced_foreign_binaries_come_back_and_later_ones_stay() {
         "{text}"
     );
     assert!(
-        text.contains("there already, from another installation"),
+        text.contains("already installed, from another installation"),
         "{text}"
     );
     node.version("2");

@@ -192,7 +192,7 @@ fn a_second_install_changes_nothing_and_says_so() {
     let before = node.seen();
     let inode = fs::metadata(node.path(LIST)).expect("it").ino();
     let text = node.install();
-    assert_eq!(text.matches("there already\n").count(), 2, "{text}");
+    assert_eq!(text.matches("already installed\n").count(), 2, "{text}");
     assert!(
         text.ends_with("(10-flannel.conflist), as before\n"),
         "{text}"

@@ -166,7 +166,7 @@ fn invalid_configurations() {
         ),
         (
             "{exposedLocalERIs: [i-1]}",
-            r#"erdma.exposedLocalERIs: "i-1" is not two words; write an instance and its RDMA devices, as i-* erdma_0/erdma_1"#,
+            r#"erdma.exposedLocalERIs: "i-1" does not have two words; write an instance and its RDMA devices, as i-* erdma_0/erdma_1"#,
         ),
         (
             "{jumboFrameMTU: 1000}",

@@ -236,7 +236,7 @@ fn values_of_the_others() {
         ),
         (
             r#"{"configList":[{"resourceName":"h/c","rdmaHcaMax":9,"devices":["a"]}]}"#,
-            r#"configList[0].resourceName: "rdma/h/c" is no name of a resource: there must be one / in it"#,
+            r#"configList[0].resourceName: "rdma/h/c" is no name of a resource: it must have exactly one /"#,
         ),
         (
             r#"{"periodicUpdateInterval":-5,"configList":[]}"#,

@@ -56,7 +56,7 @@ impl ByRails<'_> {
             }
         }
         self.tell_times(table, &times);
-        println!("\nrdma-ipam is in all of them, and the disk's own journal is in none.");
+        println!("\nAll figures include rdma-ipam, and none includes the disk's journal.");
     }
 
     fn tell_times(&self, table: &str, times: &[Times]) {

@@ -68,7 +68,7 @@ pub(super) fn measure(node: &Node) {
         }
     }
     println!(
-        "\none rail's ADD beside its floor, medians of {} runs, in turn\n",
+        "\none rail's ADD compared with its lower limit, medians of {} runs, in turn\n",
         runs(RUNS)
     );
     println!(
@@ -106,7 +106,7 @@ pub(super) fn measure(node: &Node) {
         );
     }
     println!(
-        "\nrdma-ipam is in the figures of rdma-cni. What is waited for is a median of {} runs by strace.",
+        "\nThe figures of rdma-cni include rdma-ipam. Waiting times are medians of {} runs under strace.",
         runs(TRACED)
     );
 }

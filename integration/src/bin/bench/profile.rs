@@ -59,9 +59,7 @@ pub(super) fn measure(node: &Node) {
     let moved = children.each_ref().map(|input| moves::moving(input));
     profile(node, "children", &children, memory.path());
     profile(node, "moves", &moved, memory.path());
-    println!(
-        "\nrdma-ipam is in all of them. What the kernel does in threads of its own is in none."
-    );
+    println!("\nAll figures include rdma-ipam, and none includes the kernel's own threads.");
 }
 
 fn profile(node: &Node, what: &str, inputs: &[PathBuf; COUNTS.len()], directory: &Path) {
