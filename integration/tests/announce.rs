@@ -56,8 +56,8 @@ fn mac(pod: &Netns) -> Value {
     pod.link("rdma0").expect("the rail")["address"].clone()
 }
 
-/// A pod on the first netdev ends. A pod on the second netdev gets its addresses, while the neighbour has
-/// just received packets from the first pod.
+/// A pod on the first netdev ends, just after the neighbour received packets from it. A pod on the second netdev gets
+/// the same addresses, and the neighbour reaches them.
 fn followed(mode: &str, netdevs: [&str; 2]) {
     let node = node();
     let [first, second] = netdevs.map(|netdev| configuration(&node, netdev, mode));

@@ -19,7 +19,7 @@ fn with_static_addresses(node: &Node, version: &str) -> Value {
         "routes": [{"dst": "198.51.100.0/24", "gw": "192.0.2.1"}],
     });
     if version == "1.1.0" {
-        // Debian's static is older than CNI 1.1: the runtime calls it with 1.0.0.
+        // Debian's `static` does not support CNI 1.1.
         configuration["ipam"]["type"] = integration::ipam::NAME.into();
         node.ipam.answer(
             "ADD",
@@ -287,7 +287,8 @@ fn rdma_cni_chains_behind_debians_bridge_in_each_version() {
         runtime.del(&list, &attachment).expect("DEL");
         before.assert_restored(&node.host);
         if !version.starts_with("0.3.") {
-            // the reason: Debian's bridge expects every address of the result on its own interface
+            // the reason to omit the rails' addresses: Debian's bridge expects every address of the result on its
+            // interface
             let mut all = ours;
             all["resultIPs"] = "all".into();
             let list = Conflist::new(version, vec![bridge, all]);

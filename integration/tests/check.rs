@@ -86,7 +86,7 @@ fn additions_of_later_plugins_are_no_drift() {
     ] {
         pod.ip(line);
     }
-    // a later plugin reports its changes in the result; the reference `tuning` reports only the MAC
+    // a later plugin reports its changes in the result (the reference plugin `tuning` reports only the MAC)
     pod.ip("link set dev rdma0 mtu 1350");
     pod.ip("link set dev rdma0 address 02:00:00:00:77:77");
     configuration["prevResult"]["interfaces"][0]["mtu"] = 1350.into();

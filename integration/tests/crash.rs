@@ -33,7 +33,7 @@ fn leaves_nothing(tally: &Tally) {
     tally.assert_nothing_left(10);
 }
 
-/// Asserts that each fault of `points` occurred, and that nothing was left behind.
+/// Injects the faults `points`. Asserts that each of them occurred, and that nothing was left behind.
 #[track_caller]
 fn each_leaves_nothing(story: &mut dyn Story, points: &[[&str; 2]]) {
     let tally = at(story, points);
@@ -206,7 +206,7 @@ fn histories_that_left_something() {
             ["EIO of read", "rails/net/a/rails.json)"],
             ["EMFILE of openat", "(.lock)"],
             ["EINTR of flock", "state/rails/.lock)"],
-            // this error leaves an empty file, which nothing removes later
+            // this error left an empty file, which nothing removed later
             ["EIO of unlinkat", "(a)"],
             ["EIO of unlink", "a@eth0.lock)"],
         ];
@@ -269,11 +269,11 @@ fn histories_of_others_that_left_something() {
         // the list has the entry, and the copy next to it is the list before the change
         ["killed before unlink", ".rdma-cni-new)"],
     ];
-    // its threads make these calls in a different order in each run
+    // the daemon's threads make these calls in a different order in each run
     at(&mut Writes::new(programs()), &points).assert_nothing_left(2);
 }
 
-/// Two kills in one story leave nothing behind. The test tries a sample of about ten thousand pairs.
+/// Two kills in one story leave nothing behind. There are about ten thousand pairs, of which the test tries a sample.
 #[test]
 fn two_kills_in_one_story() {
     let ends = [Verb::Del, Verb::Gc];
@@ -290,7 +290,7 @@ fn two_kills_in_one_story() {
     }
 }
 
-/// Kills the program before one of the changes with which it undoes its work after the error.
+/// Injects an error, and then kills the program before one of the changes with which it undoes its work.
 #[test]
 fn an_error_and_a_kill_in_one_story() {
     for (mode, verb, name, usual) in [
@@ -307,7 +307,7 @@ fn an_error_and_a_kill_in_one_story() {
     }
 }
 
-/// The program has changed nothing except that a record exists.
+/// ADD fails before it changes devices, and cannot remove its record.
 #[test]
 fn a_record_that_cannot_be_taken_away_is_reported() {
     let of = &mut Attachments::of_node(Mode::Move, [rdma_cni(), injector()]);

@@ -284,9 +284,9 @@ fn doctor(node: &Node) -> String {
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
-/// DEL of a pod whose `netdev` cannot get back all its settings, because of the commands `meanwhile`. The log and
-/// doctor name the missing setting `lacks`, until the commands `cure`. Done twice, because a repaired netdev must
-/// behave like any other.
+/// DEL of a pod whose `netdev` cannot get back all its settings, because of the commands `meanwhile`. The log names the
+/// missing setting `lacks`, and doctor does so until the commands `cure`. All this happens twice, because a repaired
+/// netdev must behave like any other.
 #[track_caller]
 fn given_up(set_up: &[&str], netdev: &str, meanwhile: &[&str], (lacks, cure): (&str, &[&str])) {
     let node = Node::with_rails(1);

@@ -84,7 +84,7 @@ fn gc_with_an_empty_list_removes_all_of_its_own_network() {
 fn gc_does_not_take_a_missing_list_for_an_empty_one() {
     let cluster = Cluster::new();
     let mut configuration = cluster.configuration("eth1");
-    // `rdma-cni` does not call IPAM either, which would regard a missing list as an empty one
+    // `rdma-cni` does not call the IPAM plugin's GC, which would regard a missing list as an empty one
     configuration["ipam"] = json!({"type": ipam::NAME});
     cluster.run(&configuration).silent();
     assert_eq!(cluster.attached(), [true, true, true]);
@@ -92,7 +92,7 @@ fn gc_does_not_take_a_missing_list_for_an_empty_one() {
     assert_eq!(cluster.node.ipam.interfaces("GC"), [""; 0]);
 }
 
-/// A nil slice of Go: CRI-O passes it at its start on a node without pods.
+/// CRI-O passes `null`, a nil slice of Go, when it starts on a node without pods.
 #[test]
 fn gc_takes_null_for_the_empty_list() {
     for keys in [

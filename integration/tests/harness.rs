@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of the test harness: a snapshot contains the whole state, and the stand-in for the runtime calls plugins as
-//! libcni does.
+//! Tests of the test harness: a snapshot shows changes of the network state, and the stand-in for the runtime calls
+//! plugins as libcni does.
 
 use integration::{Attachment, Conflist, Invocation, Netns, Runtime, Snapshot, StandInIpam, ipam};
 use serde_json::{Value, json};

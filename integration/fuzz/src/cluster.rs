@@ -53,7 +53,8 @@ pub fn pod_resources(input: &[u8]) {
     }
 }
 
-/// An answer of the API server, with its status in the first two bytes; and a service account's token.
+/// An answer of the API server, with the status in the first two bytes. The input is also read as a service account's
+/// token.
 ///
 /// # Panics
 /// The client reads a refusal as an object; a token has the UID of a node but no name.
@@ -72,7 +73,8 @@ pub fn api_server(input: &[u8]) {
 /// A ResourceClaim, with its own parameters and those of its class.
 ///
 /// # Panics
-/// A message has several lines; the claim has no device of this node's driver; a rail is 1000 or higher.
+/// A message has several lines; the claim has no device, a device of another pool, or a request with a slash; a rail is
+/// 1000 or higher.
 pub fn claim(input: &[u8]) {
     let Ok(object) = serde_json::from_slice::<Value>(input) else {
         return;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Configurations. A verb reports a configuration's mistakes in one line. DEL and GC accept each configuration that ADD
-//! accepts.
+//! Configurations. A verb reports a configuration's mistakes in one line. The other verbs accept each configuration
+//! that ADD accepts.
 
 use crate::assert_one_line;
 use cni_protocol::{Command, Environment, Mistakes, conf};
@@ -21,7 +21,8 @@ use std::{
 /// Standard input of `rdma-cni`.
 ///
 /// # Panics
-/// A message has several lines; DEL, GC or CHECK refuses a configuration that ADD accepts; a field is changed.
+/// A message has several lines; DEL, GC or CHECK refuses a configuration that ADD accepts; the stored configuration
+/// differs from the input; a value is out of its range; some rails, but not all, have the same name.
 pub fn network(input: &[u8]) {
     let raw = match conf::decode(input) {
         Ok(raw) => raw,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A hostile guest of the modelled eRDMA function. It writes registers, doorbells, commands, requests, and its own
-//! memory at any time.
+//! Two hostile guests with modelled eRDMA functions. They write registers, doorbells, commands, requests, and their own
+//! memory in any order.
 //!
-//! An input is a list of actions. A number in it is literal, or one of a list of useful numbers: a known address, a
-//! known key, the end of a range. With these, a fuzzer soon finds requests that succeed.
+//! An input is a list of actions. A number of an action is literal, or useful: near a known address, a known key, the
+//! end of a range. With useful numbers, a fuzzer soon finds requests that succeed.
 
 use hardware::erdma::{
     Protocol, control,
@@ -16,7 +16,7 @@ use std::time::Duration;
 pub(crate) const MEMORY: u64 = 0x10_0000;
 pub(crate) const SIZE: usize = 0x2_0000;
 const PAGE: u64 = 4096;
-/// Queues of a guest, by address.
+/// Addresses of a guest's queues and data.
 const COMMANDS: u64 = MEMORY;
 const COMMAND_COMPLETIONS: u64 = MEMORY + PAGE;
 const EVENTS: u64 = MEMORY + 2 * PAGE;
@@ -30,7 +30,7 @@ const DOMAIN: u32 = 5;
 const ALL_RIGHTS: u32 = 31;
 const GID: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1];
 
-/// The rest of an input, which is read from its first byte on.
+/// The unread bytes of an input. Reads beyond the end return zeroes.
 pub(crate) struct Input<'a>(pub(crate) &'a [u8]);
 
 impl Input<'_> {
@@ -170,7 +170,7 @@ impl Guest {
         self.write(fabric, 0x200, u64::from(position));
     }
 
-    /// Connects the guest's queue pair with that of the guest at `peer`.
+    /// Connects queue pair 1 of the guest to queue pair 1 of the guest at position `peer`.
     fn connect(&mut self, fabric: &mut Fabric, peer: usize) {
         let pair = fabric.device(peer).pairs.get(&1);
         let cookie = pair.map_or(0, |pair| pair.cookie);
@@ -235,7 +235,7 @@ fn gid(position: usize) -> [u8; 16] {
     gid
 }
 
-/// Overwrites a number in a request or a command.
+/// Overwrites a number in a request or a command, but not in the header.
 fn change(bytes: &mut [u8; 128], input: &mut Input) {
     let at = usize::from(input.byte()) % 120;
     let value = input.number().to_le_bytes();

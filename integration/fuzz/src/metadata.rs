@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The cloud's metadata service. Its answers become addresses, so nothing odd may pass.
+//! The cloud's metadata service. Its answers become addresses of NICs, so the daemon must refuse malformed ones.
 
 use crate::assert_one_line;
 use erdma::metadata::{Base, answers, http::LONGEST};
@@ -53,7 +53,7 @@ pub fn metadata(input: &[u8]) {
     }
 }
 
-/// A connection whose peer sends these bytes after the first request.
+/// A connection whose peer sends the bytes `left` after the first request.
 struct Said {
     left: io::Cursor<Vec<u8>>,
     asked: bool,

@@ -34,7 +34,7 @@ pub fn rtnetlink(input: &[u8]) {
             let _ = offline::asker(body);
         }
         1 => {
-            // nor is a VF whose PF has such a name
+            // a VF whose PF has such a name is never recorded either
             let vf = offline::virtual_function(body, 0);
             if let Some(vf) = vf.filter(|it| it.pf.index().is_none()) {
                 assert_comes_back::<Vf>(&vf);
@@ -80,7 +80,7 @@ pub fn rtnetlink(input: &[u8]) {
 /// A message of RDMA netlink.
 ///
 /// # Panics
-/// A name has a NUL byte.
+/// A name has a NUL byte, or a device number is out of range.
 pub fn rdma(input: &[u8]) {
     let answer = offline::rdma(input);
     let resources = answer.resources.iter().map(|(name, _)| name);
@@ -111,7 +111,7 @@ pub fn smc(input: &[u8]) {
 /// A packet of a neighbour, which may be any machine of the network, or a uevent. The first byte chooses.
 ///
 /// # Panics
-/// A packet's address is of the other IP family.
+/// A packet's address is of the other IP family, or a uevent's path has a NUL byte.
 pub fn packets(input: &[u8]) {
     const ARP: u16 = 0x0806;
     const IPV6: u16 = 0x86dd;

@@ -37,7 +37,7 @@ pub fn tree(input: &[u8]) {
             continue;
         };
         let place = root.path().join(&path);
-        // an entry stays if a later one needs its path
+        // errors are ignored: an earlier entry may have the path
         let _ = match kind {
             Some("d") => fs::create_dir_all(place),
             Some("f") => made(&place).and_then(|()| fs::write(place, rest.replace('|', "\n"))),

@@ -112,7 +112,7 @@ fn environment(command: &str, pod: &str) -> BTreeMap<String, String> {
         .into()
 }
 
-/// The result of a chain, as both plugins' CHECK and DEL get it.
+/// The result of a chain, as CHECK of both plugins and DEL of `rdma-cni` get it.
 ///
 /// # Panics
 /// CHECK fails with an error other than a drift, DEL of a pod without devices fails, or the kernel's state changes.

@@ -9,7 +9,7 @@ enum Armed {
     Solicited,
 }
 
-/// Number of entries of a completion queue, and the event that is due for them.
+/// Entry counts of a completion queue, and the driver's request for the next event.
 #[derive(Debug)]
 pub struct Arming {
     produced: u32,
@@ -32,7 +32,7 @@ impl Arming {
         }
     }
 
-    /// Returns true if an event is due. The next event is due only after another request.
+    /// Returns true if the entry added last must raise an event. Ends the driver's request for an event in this case.
     pub fn take(&mut self) -> bool {
         let is_due = match self.armed {
             Armed::No => false,
@@ -46,14 +46,14 @@ impl Arming {
     }
 
     /// Handles a request for the next event. The low 24 bits of `read` are the number of entries that the driver has
-    /// read. Returns true if an event is due at once, because the queue has got entries in the meantime.
+    /// read. Returns true if an event is due at once, because an entry of the requested kind is unread.
     pub fn arm(&mut self, only_solicited: bool, read: u32) -> bool {
         let (armed, newest) = match only_solicited {
             false => (Armed::Any, self.produced),
             true => (Armed::Solicited, self.solicited),
         };
         let unread = newest.wrapping_sub(read) & 0xff_ffff;
-        // a difference of half of the 24 bits or more is negative
+        // a difference of 2^23 or more is negative
         let is_due = unread != 0 && unread < 1 << 23;
         self.armed = if is_due { Armed::No } else { armed };
         is_due

@@ -48,7 +48,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Removes the mappings within `size` bytes from `address` on.
+    /// Removes the mappings that are completely within `size` bytes from `address` on.
     pub fn unmap(&mut self, address: u64, size: u64) {
         let end = u128::from(address) + u128::from(size);
         let gone: Vec<_> = (self.mappings.iter())

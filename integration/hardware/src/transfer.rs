@@ -28,7 +28,7 @@ pub struct Source<W> {
 }
 
 impl<W: Window> Source<W> {
-    /// Makes a source of both kinds.
+    /// Makes a source from bytes of a request and from memory.
     pub fn new(bytes: Vec<u8>, windows: Vec<W>) -> Self {
         Source { bytes, windows }
     }
@@ -95,7 +95,7 @@ impl<W: Window> Cursor<'_, W> {
 /// Copies all of `source` to the start of `target`. The source must not be larger than the target.
 ///
 /// # Errors
-/// A part of a memory is not mapped. The bytes before it have been copied.
+/// A part of a memory is not mapped. Bytes before it may have been copied.
 pub fn copy<W: Window>(
     from: &Memory,
     source: &Source<W>,

@@ -136,7 +136,7 @@ struct Backend<F> {
 }
 
 impl<F: Function> Backend<F> {
-    /// Returns true if the function does not respond on its bus. Then resets its configuration space to the
+    /// Returns true if the function does not respond on its bus. In this case resets its configuration space to the
     /// state after power-on.
     fn is_gone(&mut self) -> bool {
         let is_gone = !self.function.is_present();

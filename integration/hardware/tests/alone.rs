@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The package builds outside of this repository: its manifest names nothing that is outside of its directory.
+//! The package builds outside of this repository: its manifest inherits nothing from a workspace, and has no path
+//! outside of its directory.
 
 const MANIFEST: &str = include_str!("../Cargo.toml");
 

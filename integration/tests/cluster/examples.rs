@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The example pods of users.
+//! The pods of `conf/examples`.
 
 use super::{manifests::delete, root, text, yaml_files};
 use integration::ControlPlane;
@@ -53,8 +53,7 @@ pub(super) fn all_are_taken(cluster: &mut ControlPlane) {
         let text = example(&file);
         cluster.apply("apply --server-side --validate=strict -f -", &text);
         let is_on_the_node = |pod: &Value| pod["spec"]["nodeName"] == "rdma-1";
-        // examples whose claims wait for a GPU, and for a node whose resources are allocated by
-        // claims
+        // pods with claims wait: no node has a GPU, or resources that are allocated by claims
         let is_claiming = text.contains("resourceClaims:");
         if text.contains("containers:") && !is_claiming {
             // the second pod waits for another node with RDMA

@@ -90,7 +90,7 @@ pub(super) fn writes_the_config_map_of_its_node(cluster: &mut ControlPlane) {
     assert_eq!(found["metadata"]["ownerReferences"][0]["uid"], uid(&node));
     let rails = found["data"]["rails"].as_str().expect("a text");
     assert!(rails.contains("\"device\":\"mlx5_0\""), "{rails}");
-    // the watch overwrites a rail that is gone, and the policy refused nothing
+    // the watch removes the rail of a NIC that is gone
     machine.unplug(&NIC);
     cluster.until("its rail is gone", |it| {
         it.get(own)[0]["data"]["rails"] == "[]"

@@ -24,8 +24,8 @@ const HEADINGS: [&str; 5] = [
     "Removal",
 ];
 
-/// Runs the blocks of the cluster's page that call Helm and that no other test runs, in order and unchanged: install,
-/// upgrade, render, and removal with the chain. Rolls the release back between them, as the text of the page says.
+/// Runs the blocks of [`PAGE`] that call Helm and that no other test runs, in order and unchanged. Rolls the upgrade
+/// back, as the text of the page says.
 pub(super) fn every_block_works(cluster: &mut ControlPlane) {
     if env::var_os(HELM).is_none() {
         // scripts/test counts this test as skipped, with the reason

@@ -26,7 +26,7 @@ use std::{
 /// The label of nodes with RDMA in the manifests.
 const LABEL: &str = "aliyun.accelerator/rdma=true";
 
-/// The DaemonSet of all manifests, as an argument of `kubectl rollout status`.
+/// The daemon's DaemonSet, as an argument of `kubectl rollout status`.
 const DAEMON_SET: &str = "-n kube-system ds/ack-rdma-dp-ds";
 
 fn root() -> PathBuf {
@@ -71,13 +71,13 @@ fn cluster() -> ControlPlane {
         "label node rdma-1 {LABEL} feature.node.kubernetes.io/rdma.available=true"
     ));
     cluster.add_node("plain-1", &[]);
-    // an object that a set of values names and the chart does not create
+    // objects that sets of values name and the chart does not create
     cluster.kubectl("-n kube-system create serviceaccount rdma");
     cluster.kubectl("create priorityclass cluster-rdma --value=1000");
     cluster
 }
 
-/// One cluster serves all steps, because its start takes longer than any step. Each step removes its objects.
+/// One cluster serves all steps, because its start takes long.
 #[test]
 fn a_cluster_takes_what_conf_has_and_what_the_pages_say() {
     let mut cluster = cluster();

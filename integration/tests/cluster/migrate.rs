@@ -177,8 +177,8 @@ fn another(operator: &Operator, namespace: &str, name: &str, (key, value): (&str
     operator.at_desk(&format!("kubectl -n {namespace} rollout status ds/{name}"));
 }
 
-/// Returns the cluster state that a migration changes: the pods of the other DaemonSet, and the node's labels, taints
-/// and cordon.
+/// Returns the cluster state that a migration changes: the other DaemonSet's pod template, and the node's labels,
+/// taints and cordon.
 fn state(cluster: &ControlPlane, daemon_set: &str) -> Value {
     let other = &cluster.get(&format!("-n kube-system ds/{daemon_set}"))[0];
     let node = &cluster.get("node rdma-1")[0];
@@ -189,7 +189,7 @@ fn state(cluster: &ControlPlane, daemon_set: &str) -> Value {
     ])
 }
 
-/// Creates a custom resource of another owner. The API server has no schema of the resource.
+/// Creates another owner's custom resource definition, without a schema.
 fn custom_resource(cluster: &mut ControlPlane, kind: &str, plural: &str, group: &str) {
     let any = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
     let singular = kind.to_lowercase();
@@ -364,7 +364,7 @@ pub(super) fn a_policys_section_is_put_back(cluster: &mut ControlPlane) {
         lines: lines.to_vec(),
     });
     operator.types(&first);
-    // the objects that the operator creates from its policy
+    // the network operator deletes this DaemonSet after the policy's section is gone
     cluster.kubectl(&format!(
         "-n {theirs} delete ds rdma-shared-dp-ds --wait=false"
     ));
@@ -387,8 +387,8 @@ pub(super) fn a_policys_section_is_put_back(cluster: &mut ControlPlane) {
     cluster.kubectl(&format!("label node rdma-1 {}", super::LABEL));
 }
 
-/// The page's commands replace the binary of rdma-cni, save it and restore it. The API server has the networks of the
-/// examples.
+/// The page's commands save the binary of another rdma-cni, replace it and restore it. The API server has the networks
+/// of the examples.
 pub(super) fn the_binary_of_rdma_cni_is_put_back(cluster: &mut ControlPlane) {
     // pods of the pages' examples have no controller: `drain` refuses to evict them
     cluster.kubectl("-n default delete pods --all --force --grace-period=0");

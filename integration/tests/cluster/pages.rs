@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The commands of the pages.
+//! The commands in the documentation's pages.
 
 use super::{LABEL, helm, manifests, text};
 use integration::{
@@ -24,8 +24,8 @@ fn needs_kubelet(command: &str) -> bool {
         || command.contains("=Succeeded")
 }
 
-/// Runs the commands of the README and of the cluster's page, in order. Replaces only `NODE`, and omits the commands
-/// that need a kubelet or Helm.
+/// Runs the `kubectl` commands of `README.md` and `docs/deploy.md`, in order. Replaces only `NODE`, and omits commands
+/// that need a kubelet, and blocks that call Helm.
 pub(super) fn every_command_works(cluster: &mut ControlPlane) {
     cluster.kubectl("label node rdma-1 aliyun.accelerator/rdma-");
     for page in ["README.md", "docs/deploy.md"] {
@@ -120,7 +120,7 @@ fn the_container_of_the_roce_page_is_taken(cluster: &ControlPlane) {
     );
 }
 
-/// Builds the kustomizations of the cluster's page, each with its manifest, and checks their changes. The API server
+/// Builds the kustomizations of `docs/deploy.md`, each with its manifest, and checks their changes. The API server
 /// accepts the result in a dry run.
 pub(super) fn every_kustomization_works(cluster: &ControlPlane) {
     let page = text("docs/deploy.md");

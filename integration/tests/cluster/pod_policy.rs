@@ -49,7 +49,7 @@ fn refusal(cluster: &ControlPlane, pod: &Value) -> Option<String> {
 }
 
 /// The policy refuses pods with shared rails that have a container with `NET_ADMIN`, in any spelling, or a privileged
-/// container. It accepts other pods, and all other rights.
+/// container. It accepts other pods, and other rights.
 pub(super) fn refuses_what_could_change_a_shared_nic(cluster: &mut ControlPlane) {
     cluster.apply("apply --server-side --validate=strict -f -", &text(CHART));
     let (rail, admin) = (requests("rdma/hca"), adds("NET_ADMIN"));

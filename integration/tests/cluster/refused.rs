@@ -130,7 +130,7 @@ impl Node {
     }
 }
 
-/// Controllers of pods, on the daemon's node and on another one.
+/// Controllers of pods, on the daemon's node and on another one, and two pods without a controller.
 fn makers() -> String {
     let items = [
         maker("Deployment", "trainer", "rdma-1"),
@@ -179,8 +179,8 @@ fn metrics(cluster: &ControlPlane) -> String {
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
-/// The daemon deletes a refused pod of its node if a controller replaces it, and no other pod. It writes an event for
-/// the pod before it deletes it.
+/// The daemon deletes a refused pod of its node if a controller replaces the pod, and no other pod. Before the deletion
+/// it writes an event.
 pub(super) fn are_deleted_by_the_daemon_of_their_node(cluster: &mut ControlPlane) {
     cluster.apply("apply --server-side --validate=strict -f -", &text(CHART));
     cluster.apply("apply -n default -f -", &makers());
@@ -208,7 +208,7 @@ pub(super) fn are_deleted_by_the_daemon_of_their_node(cluster: &mut ControlPlane
     node.daemon.says("Unauthorized");
     account.write("account/token", &bound);
 
-    // kubelet's first attempt for each pod, and the second; a pod of the same name appears in between
+    // kubelet's two attempts for each pod; between them, a new pod with the name of an old one appears
     node.refuses(APPS.len());
     let first = Instant::now();
     node.daemon

@@ -177,8 +177,8 @@ fn the_token_is_for_no_more(cluster: &ControlPlane, bound: &str) {
     }
 }
 
-/// The condition follows the state of the node's rails and changes no other field of the node. Pods get events for
-/// rails that they lose and get back, and for the reason why they cannot start.
+/// The daemon's condition follows the state of the node's rails. The daemon changes no other field of the node. Pods
+/// get events for rails that they lose and get back, and for the reason why they cannot start.
 pub(super) fn is_by_the_daemon_of_its_node_and_of_its_own_condition(cluster: &mut ControlPlane) {
     cluster.apply("apply --server-side --validate=strict -f -", &text(CHART));
     let pods = ["trainer", "late"].map(|it| bare(it, json!({})).to_string());
@@ -263,7 +263,7 @@ pub(super) fn is_by_the_daemon_of_its_node_and_of_its_own_condition(cluster: &mu
     let told = events(cluster, "RdmaRailLost");
     let lost = "rails that are unusable: mlx5_1 (0000:af:00.0): it is no longer on this node";
     assert!(told.iter().all(|(message, _)| message == lost), "{told:?}");
-    // kubelet tells no plugin the uid; for a pod with the host's network no file contains it
+    // kubelet does not report the pod's uid, and for a pod with the host's network no file contains it
     assert!(told.iter().any(|(_, it)| it == &own) && told.iter().any(|(_, it)| it.is_null()));
     for pause in [NEXT_TRY, Duration::ZERO, Duration::ZERO] {
         let tried = kubelet.before_start("rdma/hca", &["1".into()]);

@@ -26,7 +26,7 @@ fn entry(cluster: &ControlPlane) -> Value {
     config["chain"]["plugin"].clone()
 }
 
-/// A node with the page's network configuration. The last byte of its own addresses is `host`.
+/// A node with the page's network configuration.
 struct Rails {
     node: Node,
     configuration: Value,

@@ -18,7 +18,7 @@ pub const MAX_DEPTH_SHIFT: u32 = 20;
 pub enum Status {
     /// The request succeeded.
     Success = 0,
-    /// The function cannot decode the peer's receive request.
+    /// The peer's receive request cannot be read.
     ReceiveFormat = 2,
     /// The peer does not know the key.
     ReceiveKey = 3,
@@ -28,7 +28,7 @@ pub enum Status {
     ReceiveRights = 5,
     /// The peer's key belongs to another protection domain.
     ReceiveDomain = 6,
-    /// The addresses of the receive request wrap around.
+    /// The addresses in the peer's memory wrap around.
     ReceiveWrap = 7,
     /// The function cannot decode the request, or the queue pair cannot execute its operation.
     SendFormat = 8,
@@ -40,11 +40,11 @@ pub enum Status {
     SendRights = 12,
     /// The requester's key belongs to another protection domain.
     SendDomain = 13,
-    /// The addresses of the send request wrap around.
+    /// The addresses in the requester's memory wrap around.
     SendWrap = 14,
     /// The queue pair was in error before the request was executed.
     Flushed = 15,
-    /// The peer did not answer.
+    /// The peer did not answer in time, or a message was lost too often.
     RetryExceeded = 16,
 }
 
@@ -63,9 +63,9 @@ pub struct Completion {
     pub queue_pair: u32,
     /// The immediate data, or the key that the peer invalidated.
     pub extra: u32,
-    /// Bytes that were received.
+    /// Bytes of the message.
     pub size: u32,
-    /// Type of the network header, service level and number of the sender, for a datagram.
+    /// For a datagram: network header type, service level, and the sender's queue pair number.
     pub datagram: u32,
     /// True if the peer solicits an event.
     pub is_solicited: bool,
@@ -123,8 +123,8 @@ impl CompletionQueue {
         Ok(self.arming.take())
     }
 
-    /// Handles a doorbell, which states how many entries the driver has read. Returns true if the function must raise
-    /// an event. An event can be due because the guest's write can arrive after the function has written more entries.
+    /// Handles a doorbell, by which the driver states how many entries it has read, and can request an event. Returns
+    /// true if the function must raise an event at once, because it has already written more entries.
     pub fn doorbell(&mut self, value: u64) -> bool {
         if bits(value, 31, 31) == 0 {
             return false;

@@ -20,8 +20,7 @@ use crate::{
 pub const MAX_DATAGRAM: u64 = 4096;
 
 impl Fabric {
-    /// Sends a datagram. The fabric drops the datagram if it has no receiver. The sender gets a successful completion
-    /// in either case.
+    /// Sends a datagram. The request succeeds even if the fabric loses the datagram, or no queue pair accepts it.
     pub(super) fn datagram(
         &mut self,
         place: Place,

@@ -40,7 +40,7 @@ pub struct Unreadable;
 /// A function.
 #[derive(Debug)]
 pub struct Device {
-    /// The hardware address as text, for messages.
+    /// The hardware address as text, for log messages.
     pub name: String,
     /// The hardware address of the netdev with which the driver pairs the function.
     pub mac: Mac,
@@ -191,7 +191,7 @@ impl Device {
             return;
         };
         if let Some(events) = self.events.get_mut(&queue.events) {
-            // the lower half has the number, in the field with the owner bit
+            // the first word contains the number and the owner bit
             events.push(&self.memory, &self.vectors, number, [0; 3]);
         }
     }
@@ -256,7 +256,7 @@ impl Device {
         }
     }
 
-    /// Completes all pending requests with the status "flushed".
+    /// Completes the pending requests of a queue pair with the status [`Status::Flushed`].
     pub fn flush(&mut self, number: u32) {
         let Some(mut pair) = self.pairs.remove(&number) else {
             return;
@@ -282,7 +282,7 @@ impl Device {
             pair.send.take(header.slots);
             self.complete(pair.send_completions, &completion);
         }
-        // a request that cannot be decoded is discarded
+        // discards a request that cannot be read, and the requests after it
         pair.send.take(pair.send.pending());
         while pair.receive.pending() > 0 {
             let index = pair.receive.position();

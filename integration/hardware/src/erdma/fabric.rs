@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The fabric: all functions, the connections between their queue pairs, and the order in which requests are executed.
 //!
-//! The caller supplies the time. A unit test can advance the time without waiting.
+//! The caller supplies the time, so that a unit test need not wait.
 
 use super::{
     completions::{Completion, Status},
@@ -23,7 +23,7 @@ pub type Place = (usize, u32);
 pub enum Outcome {
     /// The request ended with this status.
     Done(Status),
-    /// The fabric tries the request again when the peer changes, or at this time.
+    /// The fabric tries the request again when the peer changes, and at this time.
     Later(Option<Duration>),
 }
 
@@ -162,7 +162,7 @@ impl Fabric {
         }
     }
 
-    /// Executes the next request of a queue pair if it can be executed now.
+    /// Executes the next request of a queue pair if possible. Flushes the requests of a failed queue pair.
     fn step(&mut self, place: Place) {
         let (now, (position, number)) = (self.now, place);
         let device = &mut self.devices[position];
@@ -206,7 +206,7 @@ impl Fabric {
         }
     }
 
-    /// Completes a request that ended, and advances to the next request.
+    /// Completes a request that ended. Then wakes its queue pair for the next request, or fails the queue pair.
     fn done(&mut self, place: Place, header: &Header, status: Status) {
         self.set_timer(place, None);
         let (position, number) = place;
@@ -238,7 +238,8 @@ impl Fabric {
         }
     }
 
-    /// Handles a request of a send queue that cannot be decoded. The position of the request after it is unknown.
+    /// Fails a queue pair whose next send request cannot be read. Discards the requests after it: their positions are
+    /// unknown.
     fn cannot_read(&mut self, place: Place) {
         self.set_timer(place, None);
         let (position, number) = place;
@@ -263,7 +264,7 @@ impl Fabric {
         device.fail(number);
     }
 
-    /// The peer of a reliable queue pair. Returns the peer only if it is connected to this queue pair as well.
+    /// Returns the peer of a reliable queue pair if the peer is also connected to this queue pair.
     pub(super) fn peer(&self, (position, number): Place) -> Option<Place> {
         let pair = self.devices[position].pairs.get(&number)?;
         if pair.service != Service::Reliable {
@@ -272,7 +273,7 @@ impl Fabric {
         match pair.peer {
             Peer::None => None,
             Peer::Cookie(cookie) => {
-                // the upper 8 bits are the position of the peer's function, plus 1
+                // the upper 8 bits of a cookie are the position of its function, plus 1
                 let position = ((cookie >> 24) as usize).checked_sub(1)?;
                 let mut pairs = self.devices.get(position)?.pairs.values();
                 let other = pairs.find(|other| other.cookie == cookie)?;
@@ -288,8 +289,8 @@ impl Fabric {
         }
     }
 
-    /// Returns the function with a GID. If several functions have the GID, returns the one whose hardware address
-    /// matches. If none of these has the hardware address, a router is in between, and the first of them is returned.
+    /// Returns the function with the GID of `address`. Of several functions, returns the one that also has the hardware
+    /// address, else the first: the hardware address is then a router's.
     pub(super) fn find(&self, address: &AddressVector) -> Option<usize> {
         let has_gid = |device: &&Device| device.gids.values().any(|gid| *gid == address.gid);
         let mut found = (self.devices.iter().enumerate()).filter(|(_, device)| has_gid(device));

@@ -67,7 +67,7 @@ impl Default for Chance {
 }
 
 impl Chance {
-    /// Returns true in about `percent` of a hundred calls.
+    /// Returns true in about `percent` percent of the calls.
     pub fn is_lost(&mut self, percent: u8) -> bool {
         // xorshift64
         self.state ^= self.state << 13;

@@ -18,10 +18,10 @@
 //! | [`device`] | one function |
 //! | [`fabric`] | all functions, and the connections between their queue pairs |
 //! | [`reliable`], [`datagrams`] | the execution of work requests |
-//! | [`transfer`] | copying between memories |
+//! | [`transfer`] | lookup of the memory to which requests refer |
 //! | [`faults`] | loss, delay, links that are down, functions that are no longer on their bus |
 //! | [`control`] | the control socket's orders |
-//! | [`port`] | a fabric function as a PCI function of the transport |
+//! | [`port`] | a function of the fabric as a PCI function |
 
 pub mod commands;
 pub mod completions;
@@ -48,9 +48,9 @@ pub type Mac = [u8; 6];
 /// The protocol of a function, in register 0xc.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
-    /// The driver makes connections over TCP and MPA. A cookie identifies each connection.
+    /// The driver connects queue pairs over TCP and MPA. A cookie identifies the peer's queue pair.
     #[default]
     Iwarp,
-    /// The driver makes connections by queue pair number and GID.
+    /// The driver connects queue pairs by number and GID.
     Roce,
 }

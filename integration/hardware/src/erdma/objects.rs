@@ -131,7 +131,7 @@ impl Device {
                 Ok(NONE)
             }
             (1, 4) => self.statistics(request),
-            // sets the driver's page size: the model accepts doorbells in any page
+            // the driver's page size: the model ignores it, and accepts doorbells in any page
             (1, 5) => Ok(NONE),
             (1, 8) => self.own_doorbells(),
             (1, 9) => {

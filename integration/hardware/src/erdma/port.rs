@@ -24,9 +24,9 @@ const VECTORS: u16 = 32;
 const VECTOR_BAR: u8 = 2;
 const VECTOR_BAR_SIZE: usize = 4096;
 
-/// Number of requests that the model executes before a guest's doorbell write returns.
+/// Most requests that the model executes before a guest's doorbell write returns.
 const BUDGET_OF_A_DOORBELL: usize = 16;
-/// Number of requests that the thread executes before it releases the fabric's lock.
+/// Most requests that the thread executes before it releases the fabric's lock.
 const BUDGET_OF_THE_THREAD: usize = 64;
 
 /// The fabric of a process. All ports and the thread share it.
@@ -52,7 +52,7 @@ impl Shared {
         self.fabric.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the fabric, and executes the requests that can proceed.
+    /// Changes the fabric, and executes as many requests as after a doorbell.
     pub fn change<T>(&self, change: impl FnOnce(&mut Fabric) -> T) -> T {
         let mut fabric = self.fabric();
         let result = change(&mut fabric);
@@ -90,7 +90,7 @@ pub struct Port {
 }
 
 impl Port {
-    /// Creates the function at `position`, which must exist.
+    /// Creates the port of the function at `position`, which must exist.
     pub fn new(shared: Arc<Shared>, position: usize) -> Port {
         Port {
             shared,

@@ -46,7 +46,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// Returns the status of a request if its own function refuses its key.
+    /// Returns the status of a request if its own function refuses an access.
     pub fn local(self) -> Status {
         match self {
             Refusal::Key => Status::SendKey,
@@ -57,8 +57,7 @@ impl Refusal {
         }
     }
 
-    /// Returns the status of a request if the peer refuses its key. The peer's receive request completes with this
-    /// status, too.
+    /// Returns the status of a request if the peer's function refuses an access.
     pub fn remote(self) -> Status {
         match self {
             Refusal::Key => Status::ReceiveKey,
@@ -105,7 +104,7 @@ pub struct Region {
     pub table: (Table, u64),
 }
 
-/// The `len` bytes of memory to which a key refers.
+/// The bytes of memory that an access by a key reaches.
 #[derive(Clone, Copy, Debug)]
 pub struct Window {
     /// The location of the memory.

@@ -5,7 +5,7 @@ use super::{Mac, Protocol, fields::le32};
 use crate::pci;
 use std::ops::Range;
 
-/// The size of BAR 0.
+/// The size of BAR 0 in bytes.
 pub const BAR_SIZE: u64 = 512 << 10;
 
 /// The size in bytes of the registers, which precede the doorbells in BAR 0.
@@ -28,13 +28,13 @@ pub const COMMAND_COMPLETIONS: usize = 0x28;
 pub const COMMAND_DEPTH: usize = 0x30;
 /// The depth of the command event queue.
 pub const COMMAND_EVENTS_DEPTH: usize = 0x34;
-/// The address of the command event queue.
+/// The low half of the address of the command event queue. The next register contains the high half.
 pub const COMMAND_EVENTS: usize = 0x38;
-/// The address of the queue of asynchronous events.
+/// The low half of the address of the asynchronous event queue. The next register contains the high half.
 pub const ASYNCHRONOUS: usize = 0x40;
-/// The depth of the queue of asynchronous events.
+/// The depth of the asynchronous event queue.
 pub const ASYNCHRONOUS_DEPTH: usize = 0x48;
-/// Counters that registers show, with the position of each in the answer to `GET_STATS`.
+/// The registers that contain counters: offset, and the counter's position in the answer to `GET_STATS`.
 const COUNTERS: [(u64, usize); 10] = [
     (0x88, 1),
     (0x90, 2),

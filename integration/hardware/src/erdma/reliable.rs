@@ -313,7 +313,7 @@ impl Fabric {
     }
 }
 
-/// Registers memory by a request.
+/// Executes a request that registers memory.
 fn register(device: &mut Device, domain: u32, operation: &Operation) -> Result<(), Status> {
     let Operation::Register {
         address,

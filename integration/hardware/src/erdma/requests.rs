@@ -132,7 +132,7 @@ pub enum Operation {
         key: u32,
         /// The region's rights.
         rights: u32,
-        /// The number of its pages.
+        /// The number of the region's pages.
         count: u32,
         /// The addresses of the pages, or `None` if the region's table contains them.
         pages: Option<[u64; INLINE_PAGES]>,
@@ -204,7 +204,7 @@ fn data(header: &Header, request: &[u8], at: usize) -> Option<Data> {
 /// Decodes the operation of a work request. Returns `None` if the request is malformed, or `service` does not have its
 /// opcode.
 pub fn operation(header: &Header, service: Service, request: &[u8]) -> Option<Operation> {
-    // immediate data and key share one field, big-endian or little-endian; a completion uses the same word
+    // the field of the immediate data (big-endian) or the key (little-endian); a completion contains the same word
     let word = le32(request, 8);
     let far_address = u64::from(le32(request, 20)) | u64::from(le32(request, 24)) << 32;
     let extra = match header.opcode {

@@ -7,10 +7,10 @@ use super::{
 };
 use crate::transfer::Source;
 
-/// Resolves the payload of a request.
+/// Returns the location of a request's payload.
 ///
 /// # Errors
-/// The function refuses a key.
+/// The function refuses an access.
 pub fn source(
     data: &Data,
     regions: &Regions,
@@ -28,10 +28,10 @@ pub fn source(
     }
 }
 
-/// Resolves a segment for an access with the rights `needed`.
+/// Returns the location of a segment's memory for an access with the rights `needed`.
 ///
 /// # Errors
-/// The function refuses the key.
+/// The function refuses the access.
 pub fn window(
     segment: &Segment,
     regions: &Regions,

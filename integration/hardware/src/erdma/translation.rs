@@ -80,7 +80,8 @@ impl Pages {
         Some((page.checked_add(inside)?, (1 << self.shift) - inside))
     }
 
-    /// The address of entry `slot` of a queue of entries of `size` bytes.
+    /// The address of entry `slot` of a queue whose entries have `size` bytes. Returns `None` if the entry is not in
+    /// one page.
     pub fn entry(&self, memory: &Memory, slot: u64, size: u64) -> Option<u64> {
         let (address, contiguous) = self.locate(memory, slot.checked_mul(size)?)?;
         (contiguous >= size).then_some(address)

@@ -75,7 +75,7 @@ mod group {
 
 /// The selector that requires exactly the given value.
 const EXACTLY: u64 = 2 << 6;
-/// MTUs of 2048 and 4096 bytes, rates of 10 and 100 Gbit/s, and a packet life time.
+/// Groups have an MTU of 2048 bytes and 10 Gbit/s, paths 4096 bytes and 100 Gbit/s. Both have the packet life time.
 const GROUP_MTU: u64 = EXACTLY | 4;
 const PATH_MTU: u64 = EXACTLY | 5;
 const GROUP_RATE: u64 = EXACTLY | 3;
@@ -112,14 +112,14 @@ fn broadcast_partition(gid: &Gid) -> Option<u16> {
 }
 
 impl Administrator {
-    /// Returns true if a port receives the datagrams that are sent to a group's LID.
+    /// Returns true if a port is a full member of a group with this LID.
     pub fn is_member(&self, lid: u16, port: &Gid) -> bool {
         let mut groups = self.groups.values().filter(|it| it.lid == lid);
         groups.any(|it| (it.members.get(port)).is_some_and(|it| it & group::FULL_MEMBER != 0))
     }
 
-    /// Returns the answer to a datagram to queue pair 1, or `None` if the datagram is not a request. `ports` lists the
-    /// active ports of the subnet, with their LIDs.
+    /// Returns the answer to a datagram, or `None` if the datagram is not a request to the administrator. `ports` lists
+    /// the active ports of the subnet, with their LIDs.
     pub fn answer(&mut self, request: &[u8], ports: &[(Gid, u16)]) -> Option<Vec<u8>> {
         let mut mad = request.first_chunk::<MAD>()?.to_vec();
         let method = METHOD.get(&mad);
@@ -167,7 +167,7 @@ impl Administrator {
         Ok(())
     }
 
-    /// Creates a group. A broadcast group gets fixed values.
+    /// Creates a group. A broadcast group gets a fixed queue key, and the partition in its GID.
     fn make(&self, gid: Gid, mask: u64, data: &[u8]) -> Result<Group, Refusal> {
         let is_full = group::JOINS.get(data) & group::FULL_MEMBER != 0;
         let mut record = [0; group::SIZE];
@@ -205,7 +205,7 @@ impl Administrator {
         })
     }
 
-    /// Ends a membership. Removes the group with its last member.
+    /// Removes join states of a port. Removes the group if it has no member left.
     fn leave(&mut self, data: &mut [u8]) -> Result<(), Refusal> {
         let [gid, port] = gids(data, 0, group::PORT);
         let group = self.groups.get_mut(&gid).ok_or(Refusal::InvalidRequest)?;

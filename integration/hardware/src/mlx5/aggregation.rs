@@ -2,8 +2,7 @@
 //! The switch's side of a link aggregation (LACP of IEEE 802.1AX). The functions of a card that send LACPDUs form one
 //! aggregate.
 //!
-//! The switch answers each LACPDU. It does not send LACPDUs by itself, and keeps an aggregation until the carrier is
-//! lost.
+//! The switch answers each LACPDU. It sends no LACPDUs by itself, and no timeout ends an aggregation.
 
 use super::{Mac, function::Function};
 

@@ -56,7 +56,7 @@ const GENERAL_FIELDS: &[Capability] = &[
     ("log_max_msg", field(0x1c3, 5), 30),
     ("max_tc", field(0x1cc, 4), 8),
     ("cqe_version", field(0x1fc, 4), 1),
-    // the driver registers memory only by commands
+    // makes the driver register memory by commands only
     ("umr_modify_entity_size_disabled", field(0x207, 1), 1),
     ("eth_net_offloads", field(0x21c, 1), 1),
     ("roce", field(0x21d, 1), 1),
@@ -99,8 +99,7 @@ const GENERAL_FIELDS: &[Capability] = &[
     ("device_frequency_khz", field(0x4e0, 32), 1_000_000),
 ];
 
-/// The values of an InfiniBand port that differ from [`GENERAL_FIELDS`]. With 0, the tables have their smallest sizes:
-/// 8 GIDs, 128 partition keys.
+/// The values of an InfiniBand port that differ from [`GENERAL_FIELDS`]. A `gid_table_size` of 0 means 8 GIDs.
 const INFINIBAND_FIELDS: &[Capability] = &[
     ("gid_table_size", field(0x170, 16), 0),
     ("ib_virt", field(0x1a2, 1), 1),
@@ -228,7 +227,7 @@ impl Capabilities {
         if kind >= TYPES {
             return Err(Status::Parameter);
         }
-        // the byte order of atomic operations is the only field that can be set, and it has only one value
+        // of the atomic capabilities only the byte order can be set, and the model has only one
         if kind != ATOMIC {
             self.set.insert(kind, value.to_vec());
         }

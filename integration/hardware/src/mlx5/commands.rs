@@ -83,7 +83,7 @@ fn signature(bytes: &[u8]) -> u8 {
     !bytes.iter().fold(0, |all, byte| all ^ byte)
 }
 
-/// Reads an input after its first 16 bytes.
+/// Reads the input beyond its first 16 bytes from mailboxes.
 fn gather(memory: &Memory, first: u64, token: u8, input: &mut [u8]) -> Result<(), Delivery> {
     let mut address = first;
     for (number, part) in (0..).zip(input.chunks_mut(BLOCK)) {
@@ -119,7 +119,7 @@ fn chain(memory: &Memory, first: u64, len: usize) -> Result<Vec<(u64, [u8; MAILB
     blocks.collect()
 }
 
-/// Writes an output after its first 16 bytes.
+/// Writes the output beyond its first 16 bytes into mailboxes.
 fn scatter(memory: &Memory, chain: Vec<(u64, [u8; MAILBOX])>, token: u8, output: &[u8]) {
     for ((address, mut mailbox), part) in chain.into_iter().zip(output.chunks(BLOCK)) {
         mailbox[..part.len()].copy_from_slice(part);

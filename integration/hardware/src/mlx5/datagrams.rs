@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Datagrams (UD, and QP 1). The receiver gets 40 bytes of network header before the data. On InfiniBand these 40 bytes
-//! can be undefined. There a LID selects the destination: a port, a multicast group, or the subnet administrator.
+//! Datagrams (UD, and QP 1). The receiver gets 40 bytes of network header before the data. On InfiniBand these bytes
+//! can be undefined, and a LID selects the destination: a port, a multicast group, or the subnet administrator.
 
 use super::{
     context::{self, service},
@@ -19,7 +19,7 @@ use crate::{
 
 /// The most bytes of a datagram.
 const MAX_DATAGRAM: u64 = 4096;
-/// The bit of a key with which the request selects the key of its own queue pair.
+/// The bit of a request's queue key that selects the key of the sending queue pair instead.
 const OWN_KEY: u32 = 1 << 31;
 /// The number of the queue pair for management datagrams, and the partition key of these datagrams.
 const MANAGEMENT: u32 = 1;
@@ -33,8 +33,7 @@ const INFINIBAND: u8 = 0x1b;
 const VERSION_1: u8 = 0;
 
 impl Fabric {
-    /// Sends a datagram. The fabric drops the datagram if it has no receiver. The sender gets a successful completion
-    /// in either case.
+    /// Sends a datagram. The request succeeds even if no queue pair receives the datagram.
     pub(super) fn datagram(
         &mut self,
         place: Place,
@@ -119,7 +118,7 @@ impl Fabric {
     }
 
     /// Passes a datagram to the subnet administrator. Delivers the administrator's answer, which has no network header,
-    /// to the sender.
+    /// if the sender can receive it.
     fn administer(&mut self, (position, number): Place, key: u32, request: &[u8]) {
         let functions = self.functions().iter();
         let active = functions.filter(|it| it.link.is_present && it.has_carrier());
@@ -143,7 +142,7 @@ impl Fabric {
         }
     }
 
-    /// The queue pair of a function that receives a datagram.
+    /// The queue pair that receives a datagram to the function at `position`.
     fn receiver(&self, position: usize, to: &Address, key: u32) -> Option<u32> {
         let function = &self.functions()[position];
         let mut numbers = function.pairs.keys().copied();
@@ -188,7 +187,7 @@ impl Function {
     }
 
     /// The network header of a datagram of `len` bytes, and its description in the completion. Returns `None` if the
-    /// function does not have the sender's address.
+    /// function does not have the RoCE address that the request names.
     fn network_header(&self, to: &Address, len: usize) -> Option<([u8; HEADER], u32)> {
         let is_infiniband = self.place.lid.is_some();
         if is_infiniband && !to.has_header {

@@ -15,7 +15,7 @@ const SUBTYPE: usize = 3;
 const DATA: usize = 32;
 const OWNER: usize = 63;
 
-/// The event queues of a function have numbers from 1 to below this one.
+/// The numbers of event queues are 1 to `MAX_QUEUES - 1`.
 const MAX_QUEUES: u32 = 128;
 const MAX_LOG_SIZE: u32 = 18;
 
@@ -31,11 +31,11 @@ const NUMBER: Field = field(0x58, 8);
 /// `MLX5_EVENT_TYPE_*`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A completion queue got an entry after the driver had requested an event for it.
+    /// A completion queue has an entry for which the driver requested an event.
     Completion = 0,
     /// The state of the port changed.
     Port = 9,
-    /// Commands have ended.
+    /// A command has ended.
     Command = 0xa,
     /// The peer of a queue pair named memory to which the peer has no access.
     Access = 0x11,

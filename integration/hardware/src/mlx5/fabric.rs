@@ -21,7 +21,7 @@ pub enum LinkLayer {
     InfiniBand,
 }
 
-/// The functions of a PCI slot.
+/// A card: the functions of a PCI slot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Card {
     /// The hardware addresses of the card's functions, in the order of the ports.
@@ -89,7 +89,7 @@ impl Fabric {
         self.execute_rung();
     }
 
-    /// Delivers a frame to all functions that accept its destination, except for the sender:
+    /// Delivers a frame to all functions with carrier that accept its destination, except for the sender:
     ///
     /// - If several receivers belong to one aggregate, one of them gets the frame.
     /// - If the sender belongs to an aggregate, the other functions of this aggregate do not get the frame.

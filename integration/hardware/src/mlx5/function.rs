@@ -49,7 +49,7 @@ pub struct Link {
 /// A function.
 #[derive(Debug)]
 pub struct Function {
-    /// The hardware address as text, for messages.
+    /// The hardware address as text, for log messages.
     pub name: String,
     /// The function's place.
     pub place: Place,
@@ -191,7 +191,7 @@ impl Function {
                 port_change::DOWN
             }
         };
-        // the upper half of byte 8 is the port's number
+        // the upper 4 bits of byte 8 are the port's number
         self.report(Event::Port, subtype, &[0, 0, 0, 0, 0, 0, 0, 0, 1 << 4]);
     }
 }

@@ -88,7 +88,7 @@ fn are_together(one: u16, other: u16) -> bool {
     (one ^ other) & 0x7fff == 0 && (one | other) & 0x8000 != 0
 }
 
-/// Returns true if a port has the partition with this key.
+/// Returns true if one of the [`PARTITIONS`] matches `key`: same partition, and one of the two keys is a full member's.
 pub fn has_partition(key: u16) -> bool {
     PARTITIONS.iter().any(|it| are_together(*it, key))
 }

@@ -17,7 +17,7 @@
 //! | [`keys`] | memory keys |
 //! | [`context`] | the contexts of queue pairs |
 //! | [`pairs`] | the queues and completions of queue pairs |
-//! | [`requests`] | the requests of the send queues of queue pairs |
+//! | [`requests`] | the requests in queue pairs' send queues |
 //! | [`verbs`] | the order of execution, and the connections between queue pairs |
 //! | [`reliable`] | requests on reliable connections |
 //! | [`datagrams`] | datagrams |
@@ -31,7 +31,7 @@
 //! | [`function`] | one function |
 //! | [`fabric`] | all functions, and the switch between their ports |
 //! | [`control`] | the control socket's orders |
-//! | [`port`] | a fabric function as a PCI function of the transport |
+//! | [`port`] | a function of the fabric as a PCI function |
 //! | [`fields`] | offsets and widths of the numbers in structures |
 
 pub mod administrator;

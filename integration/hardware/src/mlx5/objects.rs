@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Objects that commands create and name by an id. The model stores the input of the creating command. The answer to a
-//! query contains the object's context at the same offset as this input.
+//! Objects that commands create and name by an id. The model stores the beginning of the creating command's input. The
+//! answer to a query contains the object's context at the same offset as this input.
 
 use super::{
     commands::Status,
@@ -171,12 +171,12 @@ pub struct Objects {
 }
 
 impl Objects {
-    /// The context of an object, at the offset that the command `create` uses.
+    /// The stored input of an object. It contains the context at the offset that the command `create` uses.
     pub fn get(&self, create: u16, id: u32) -> Option<&[u8]> {
         self.made.get(&create)?.get(&id).map(Vec::as_slice)
     }
 
-    /// [`Objects::get`], to be changed.
+    /// [`Objects::get`], mutable.
     pub fn get_mut(&mut self, create: u16, id: u32) -> Option<&mut Vec<u8>> {
         self.made.get_mut(&create)?.get_mut(&id)
     }
@@ -193,7 +193,8 @@ impl Objects {
         self.made.get(&create).into_iter().flatten().map(|it| *it.0)
     }
 
-    /// Executes a command on an object. Returns `None` if the command is not one of [`KINDS`].
+    /// Executes a command on an object. Returns `None` if the command belongs to none of the [`KINDS`] and
+    /// [`TRANSITIONS`].
     pub fn execute(&mut self, input: &[u8], output: &mut [u8]) -> Option<Result<(), Status>> {
         let opcode = OPCODE.get(input) as u16;
         if let Some(transition) = TRANSITIONS.iter().find(|it| it.opcode == opcode) {
@@ -216,7 +217,7 @@ impl Objects {
                 Ok(())
             }
             Some(object) if is_query => {
-                // the function has the values of queue counters, and not the object
+                // the function, not the object, has the values of queue counters
                 if kind.made != SHORT_ID {
                     paste(output, 16, object.get(16..).unwrap_or_default());
                 }

@@ -147,7 +147,7 @@ pub(super) struct Completion {
 }
 
 impl Completion {
-    /// The completion of a successful receive request. The caller sets its position.
+    /// The completion of a successful receive request.
     pub(super) const RECEIVED: Completion = Completion {
         kind: Kind::Receive,
         syndrome: None,
@@ -378,8 +378,8 @@ impl Function {
         }
     }
 
-    /// The next send request, and its header. A request that cannot be decoded has one block. Returns `None` if no
-    /// request is pending.
+    /// The header and bytes of the next send request. If the request cannot be read, the bytes are `None`. Returns
+    /// `None` if no request is pending.
     pub(super) fn next_send(&self, number: u32) -> Option<(Header, Option<Vec<u8>>)> {
         let queue = self.pairs.get(&number)?.send.as_ref()?;
         let pending = queue.pending(&self.memory, true);
@@ -390,7 +390,7 @@ impl Function {
         let mut header = request
             .as_deref()
             .map_or_else(Header::default, Header::read);
-        // a request that cannot be decoded has one block, at the queue's current position
+        // a request that cannot be read has one block, at the queue's current position
         header.blocks = header.blocks.clamp(1, pending);
         if request.is_none() {
             header.index = queue.taken;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A fabric function as a PCI function, and the thread that retries waiting requests.
+//! A function of the fabric as a PCI function, and the thread that retries waiting requests.
 
 use super::{fabric::Fabric, registers};
 use crate::{
@@ -24,7 +24,7 @@ const INFINIBAND: [u8; 3] = [2, 7, 0];
 const VECTORS: u16 = 64;
 const VECTOR_BAR: u8 = 2;
 const VECTOR_BAR_SIZE: usize = 4096;
-/// The time between two attempts to execute a request.
+/// The time between two attempts to execute a waiting request.
 const TICK: Duration = Duration::from_millis(1);
 
 /// The fabric of a process. All ports, the handlers of orders and the thread share it.
@@ -73,7 +73,7 @@ pub struct Port {
 }
 
 impl Port {
-    /// Creates the function at `position`, which must exist.
+    /// Creates the port of the function at `position`, which must exist.
     pub fn new(shared: Arc<Shared>, position: usize) -> Port {
         Port {
             shared,
@@ -96,7 +96,7 @@ impl Function for Port {
             bars: [registers::BAR_SIZE, 0, VECTOR_BAR_SIZE as u64, 0, 0, 0],
             vectors: VECTORS,
             vector_bar: VECTOR_BAR,
-            // only a physical function has one
+            // only a physical function has the gateway
             has_gateway: !place.is_virtual,
         }
     }

@@ -12,7 +12,7 @@ const OP_MOD: Field = field(0x30, 16);
 const WRITE: u64 = 0;
 /// The byte offset of a register in input and output.
 const AT: usize = 16;
-/// The largest number of registers that the model stores, and the bytes of each register.
+/// The largest number of registers that the model stores, and the most bytes of a register.
 const MAX_REGISTERS: usize = 256;
 const MAX_SIZE: usize = 1024;
 
@@ -28,7 +28,7 @@ const MTU: Field = field(0x40, 16);
 const SPEED: u64 = 1 << 20;
 const ETHERNET: u64 = 4;
 const INFINIBAND: u64 = 1;
-/// Link width 4X, and its speed.
+/// InfiniBand link width 4X, and speed EDR.
 const WIDTH: u64 = 1 << 2;
 const EDR: u64 = 32;
 const INFINIBAND_MTU: u64 = 4096;

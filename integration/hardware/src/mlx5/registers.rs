@@ -15,7 +15,7 @@ pub const PAGE: u64 = 4096;
 pub const FIRST_PAGE: u32 = 16;
 /// The offset of the completion queues' doorbell in a doorbell page.
 pub const COMPLETION_DOORBELL: u64 = 0x20;
-/// The offset in a doorbell page from which its doorbells of send queues extend to the end of the page.
+/// The offset of the send queues' doorbells in a doorbell page. They extend to the end of the page.
 pub const SEND_DOORBELLS: u64 = 0x800;
 /// The bytes of each doorbell of a send queue.
 pub const SEND_DOORBELL: u64 = 0x100;

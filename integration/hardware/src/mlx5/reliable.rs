@@ -21,7 +21,7 @@ enum Failure {
     Receive(Syndrome),
     /// The request names memory to which its key gives no access. The peer's queue pair fails with an event.
     Access,
-    /// The peer does not execute requests of this kind.
+    /// The peer's queue pair does not execute the request.
     Request,
 }
 
@@ -93,7 +93,7 @@ impl Fabric {
                 compare,
                 operand,
             } => self.atomic(place, peer, remote, &into, compare, operand),
-            // datagram queue pairs have datagrams, and the code above executes `Nop`
+            // only datagram queue pairs have datagrams, and the caller executes `Nop`
             Operation::Nop | Operation::Datagram { .. } => {
                 Err(Failure::Local(Syndrome::LocalOperation))
             }
@@ -132,7 +132,7 @@ impl Fabric {
         syndrome
     }
 
-    /// Returns the memory or the bytes of a payload.
+    /// Returns the memory and the inline bytes of a payload.
     pub(super) fn source(
         &self,
         (position, number): Place,

@@ -76,8 +76,8 @@ pub struct Data {
 }
 
 impl Data {
-    /// Returns the payload from the byte `at` of a request to its end. `None`: it is too long or incomplete, or has
-    /// inline bytes after a segment.
+    /// Returns the payload from the byte `at` of a request to its end. Returns `None` if the payload is too long or
+    /// incomplete, or has inline bytes after a segment.
     fn read(request: &[u8], at: usize) -> Option<Data> {
         let mut rest = request.get(at..)?;
         let (mut inline, mut segments) = (Vec::new(), Vec::new());
@@ -113,7 +113,7 @@ pub struct Address {
     pub lid: u16,
     /// True if the datagram has a network header. On Ethernet each datagram has one.
     pub has_header: bool,
-    /// The receiver's hardware address.
+    /// The hardware address of the receiver, or of a router.
     pub mac: Mac,
     /// The receiver's GID.
     pub gid: [u8; 16],

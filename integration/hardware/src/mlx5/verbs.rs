@@ -19,7 +19,7 @@ use std::time::Duration;
 /// A queue pair: the position of its function in the fabric, and its number.
 pub(super) type Place = (usize, u32);
 
-/// The number of requests of a queue pair that are executed before the fabric's lock is released.
+/// The most requests of a queue pair that are executed before the fabric's lock is released.
 const BUDGET: usize = 64;
 /// The unit of the timeouts of contexts: 4.096 µs.
 const TIMEOUT: Duration = Duration::from_nanos(4096);
@@ -218,7 +218,7 @@ impl Fabric {
         }
     }
 
-    /// The peer of a reliable queue pair. Returns the peer only if it is connected to this queue pair as well.
+    /// Returns the peer of a reliable queue pair if the peer is also connected to this queue pair.
     pub(super) fn peer(&self, (position, number): Place) -> Option<Place> {
         let address = |position: usize, number| {
             let function = &self.functions()[position];
@@ -242,9 +242,8 @@ impl Fabric {
         (address(peer.0, peer.1)? == (position, number)).then_some(peer)
     }
 
-    /// Returns the function with a RoCE address in a VLAN. If several functions have the GID in this VLAN, returns the
-    /// one whose hardware address matches. If none of these has the hardware address, a router is in between, and the
-    /// first of them is returned.
+    /// Returns the function with the GID in the VLAN. Of several functions, returns the one that also has the hardware
+    /// address `mac`, else the first: `mac` is then a router's.
     pub(super) fn find(&self, gid: &[u8; 16], mac: Mac, vlan: Option<u16>) -> Option<usize> {
         let mut found = None;
         for (position, function) in self.functions().iter().enumerate() {

@@ -265,7 +265,7 @@ fn a_machine_that_detaches_leaves_nothing() {
     let mut again = Driver::start(Attached::new(&model.socket("0")));
     let queue = again.completion_queue(1, 4);
     assert_eq!(again.pair(1, 4, &queue).number, 1);
-    // a second process would find the file of the socket
+    // the other function still accepts a client
     assert!(Client::new(&model.socket("1")).is_ok());
     assert_eq!(MACS[0][5], 1);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reliable connections between two functions: all operations that the user-space provider offers.
+//! Reliable connections between two functions, and their operations.
 
 use crate::driver::{Bus, Completed, Completions, Direct, Driver, Fabrics, two, work::*};
 use hardware::erdma::Protocol;

@@ -22,8 +22,7 @@ fn mapped(last: u8) -> [u8; 16] {
     [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, last]
 }
 
-/// Creates QP 1 on both functions. The near function has an address handle for the GID of the far
-/// one.
+/// Creates QP 1 on both functions. The near function has an address handle for the far function's GID.
 fn datagrams(gid: fn(u8) -> [u8; 16]) -> Datagrams {
     let (_, mut near, mut far) = two(Protocol::Roce);
     for (driver, last) in [(&mut near, 1), (&mut far, 2)] {

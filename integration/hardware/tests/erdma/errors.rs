@@ -171,7 +171,7 @@ fn a_peer_that_is_destroyed_does_not_answer() {
 fn a_send_that_waits_for_a_receive_request_learns_that_its_peer_failed() {
     let mut it = connection();
     it.post(&send(&[it.segment(0, 4)]));
-    // the peer's third request
+    // the peer's third request has an unknown opcode
     let good = write(it.here, &[]);
     for request in [&good, &good, &Request::new(31)] {
         it.far.push_send(&mut it.other, request);
@@ -265,7 +265,7 @@ fn a_request_that_is_not_posted_as_a_whole() {
     it.near.ring_send(&it.pair);
     assert_eq!(it.near().map(|it| (it.status, it.index)), Some((8, 0)));
     assert_eq!(it.near.asynchronous(), Some((0, 1)));
-    // eight slots, the most that the field can express
+    // a request of eight slots, the most that the header can express
     let mut it = connection();
     for _ in 0..8 {
         it.near.push_send(&mut it.pair, &Request::new(SEND));

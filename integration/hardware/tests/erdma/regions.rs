@@ -6,7 +6,7 @@ use crate::driver::{
 };
 use hardware::erdma::Protocol;
 
-/// Two connected functions. The near one writes to regions of the far one.
+/// Two connected functions. The near function accesses regions of the far function.
 struct Connected {
     near: Driver<Direct>,
     far: Driver<Direct>,

@@ -142,7 +142,7 @@ fn groups_are_made_joined_and_left() {
     let (method, status, made) = set(NEW, member(other, gid(0), 1));
     assert_eq!((method, status), (0x81, 0));
     assert_eq!(number(&made[32..38]), 9 << 16 | 0xc000, "key and LID");
-    // the second port gets the values of the first one: 2048 bytes
+    // the second port gets the group's key and MTU (2048 bytes)
     let mut record = member(other, gid(1), 4);
     record[35] = 1;
     let (_, status, joined) = set(0, record);

@@ -64,8 +64,8 @@ fn a_machine_finds_a_card_of_two_functions() {
     }
 }
 
-/// Checks the identity of a function. `device` is the lower byte of the device ID. `class` is programming interface,
-/// subclass and class.
+/// Checks the identity of both functions. `device` is the lower byte of the device ID. `class` is programming
+/// interface, subclass and class.
 fn is_a_card(model: &Model, device: u8, class: [u8; 3]) {
     for name in ["0", "1"] {
         let mut client = Client::new(&model.socket(name)).expect("a connection");
@@ -82,8 +82,8 @@ fn is_a_card(model: &Model, device: u8, class: [u8; 3]) {
     }
 }
 
-/// Checks that a physical function has the vendor-specific capability, and that a driver gets the gateway's semaphore but
-/// no address space, as `mlx5_vsc_gw_lock()` and `mlx5_vsc_gw_set_space()` try.
+/// Checks that only a physical function has the vendor-specific capability, and that a driver gets the gateway's
+/// semaphore but no address space, as `mlx5_vsc_gw_lock()` and `mlx5_vsc_gw_set_space()` try.
 fn has_a_gateway(client: &mut Client, config: &[u8], is_physical: bool) {
     let mut capabilities = Vec::new();
     let mut at = config[0x34];

@@ -96,7 +96,6 @@ fn objects_have_ids_until_they_are_destroyed() {
         (0x705, 0x706, 0x707),
     ] {
         let context = [0x12; 0x80];
-        // the owner is a protection domain or similar, followed by its pages: none
         let input = with(command(create, 0, 0x110), 0x20, &context);
         let made = it.execute(&input, 16);
         assert_eq!(made.status(), 0, "{create:#x}");

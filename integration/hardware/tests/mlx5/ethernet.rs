@@ -98,7 +98,7 @@ impl Queues {
         it.write(UAR + 0x800, &request[..8]);
     }
 
-    /// A request that sends `len` bytes from [`DATA`], the first 16 of them inline.
+    /// A request that sends `frame`: the first 16 bytes inline, the others from [`DATA`].
     fn send(&self, frame: &[u8], it: &mut Driver) -> [u8; 64] {
         let mut request = [0; 64];
         (request[3], request[11]) = (0xa, 8);
@@ -283,7 +283,7 @@ fn the_functions_that_ask_for_it_are_one_aggregate_of_the_switch() {
     assert_eq!(received(&mut it, 1), [124], "the other one got it");
     assert_eq!(received(&mut it, 2), [60]);
 
-    // without carrier, and without the aggregation bit, the function is in no aggregate
+    // a function leaves its aggregate if it loses carrier, or sends a LACPDU without the aggregation bit
     order(&mut it.fabric, "link 52:54:00:bb:00:01 down").expect("an order");
     order(&mut it.fabric, "link all up").expect("an order");
     send(&mut it, 1, &lacpdu(0x09));

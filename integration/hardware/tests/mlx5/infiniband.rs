@@ -15,7 +15,7 @@ pub(crate) const SEND: u8 = 0xa;
 /// The queue key of management datagrams (`IB_QP1_QKEY`).
 pub(crate) const MANAGEMENT: u32 = 0x8001_0000;
 const WRITE: u8 = 8;
-/// GUIDs and GIDs of the functions.
+/// GUIDs of the functions.
 pub(crate) const GUIDS: [u64; 2] = [0x5054_00ff_febb_0001, 0x5054_00ff_febb_0002];
 
 pub(crate) fn gid(position: usize) -> [u8; 16] {
@@ -250,8 +250,8 @@ fn a_reliable_connection_is_one_of_lids() {
     assert_eq!(there.enter(&mut it).load(DATA + 0x123, 6), b"by LID");
 }
 
-/// Sends a datagram to the broadcast group from the second queue pair. Returns for each queue pair the LID of
-/// the sender.
+/// Sends a datagram to the broadcast group from the second queue pair. Returns the sender's LID for each queue pair
+/// that received the datagram.
 fn broadcast(it: &mut Driver, pairs: &mut [Pair; 2], lid: u16) -> [Option<u16>; 2] {
     for pair in &mut *pairs {
         pair.receive(it, &[(NAMED, 100)]);

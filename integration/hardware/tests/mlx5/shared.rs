@@ -77,7 +77,7 @@ fn queue_pairs_take_the_entries_of_a_list() {
     // no receive request is left
     here[1].send(&mut it, SEND, 0, &inline(b"x"));
     assert_eq!(there[1].next(&mut it, 1), None);
-    // the third entry names the ninth as the next one
+    // the third request names entry 9 as the next one
     let next = it.load(QUEUE, 64);
     it.store(QUEUE + 9 * 64, &next);
     it.store(RECORD, &4u32.to_be_bytes());

@@ -8,7 +8,7 @@ const PAGES: u64 = MEMORY + 0x9_0000;
 const RECORDS: u64 = MEMORY + 0xa_0000;
 /// The memory to which keys refer: 16 pages.
 pub(crate) const DATA: u64 = MEMORY + 0xb_0000;
-/// The address by which programs name this memory. It is not at a page boundary.
+/// The address by which programs name [`DATA`]. It is not at a page boundary.
 pub(crate) const NAMED: u64 = 0x7f00_0000_0123;
 const UAR: u64 = 17 * 4096;
 /// The offset of the send requests, after 16 receive requests of 64 bytes each.
@@ -71,7 +71,7 @@ pub(crate) struct Pair {
     pub(crate) number: u32,
     pub(crate) key: u32,
     completions: [u32; 2],
-    /// The slot of the queue pair: selects its pages and doorbell records of the function.
+    /// Selects the pages and the doorbell record that the queue pair uses.
     slot: u64,
     posted: [u16; 2],
     read: [u64; 2],
@@ -83,7 +83,7 @@ pub(crate) fn made(it: &mut Driver, input: &[u8]) -> u32 {
     answer.number(9, 3) as u32
 }
 
-/// Creates a key for the given pages of [`DATA`], in this order. Programs name the first one by [`NAMED`].
+/// Creates a key for the given pages of [`DATA`], in this order. Programs name the first page by [`NAMED`].
 pub(crate) fn key(it: &mut Driver, rights: u16, pages: &[u64]) -> u32 {
     let input = with(
         command(0x200, 0, 0x110),

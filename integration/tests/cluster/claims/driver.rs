@@ -51,7 +51,7 @@ pub(super) struct Driver {
     pub(super) name: &'static str,
 }
 
-/// Applies the manifest `file`, and requests the daemon's token, bound to its pod on the node, in the way of kubelet.
+/// Applies the manifest `file`, and requests the daemon's token, bound to its pod, as kubelet does.
 #[track_caller]
 pub(super) fn token(cluster: &mut ControlPlane, file: &str) -> String {
     cluster.apply("apply --server-side --validate=strict -f -", &text(file));
@@ -95,7 +95,7 @@ pub(super) fn configure(
     machine.configure(&configuration.to_string());
 }
 
-/// Waits until the daemon's readiness reports, or no longer reports, that kubelet has not registered `driver`.
+/// Waits until the daemon's `/readyz` shows that kubelet has (`is_known`) or has not registered `driver`.
 #[track_caller]
 fn is_known(cluster: &ControlPlane, driver: &str, is_known: bool) {
     let unknown = format!("kubelet has not registered the DRA driver {driver} yet");
@@ -141,8 +141,8 @@ impl Driver {
         }
     }
 
-    /// Removes the driver's sockets, and waits until the driver has created them again. The daemon is not ready until
-    /// kubelet registers the driver again, or prepares `claim` by the connection that is still open.
+    /// Removes the driver's sockets, and waits until the driver has created them again. The daemon reports that kubelet
+    /// has not registered it until kubelet prepares `claim` by its open connection.
     #[track_caller]
     pub(super) fn sockets_are_made_again(&mut self, cluster: &ControlPlane, claim: &Value) {
         let registry = self.machine.path("kubelet/plugins_registry");
@@ -192,7 +192,7 @@ impl Driver {
         configure(&self.machine, (resource, kind, self.name), require);
     }
 
-    /// Asserts that the daemon does nothing while nothing changes, with any number of claims.
+    /// Waits until the daemon does nothing for 500 ms.
     pub(super) fn is_at_rest(&self) {
         wait::until("the daemon sleeps", || {
             let before = self.daemon.sleeps();

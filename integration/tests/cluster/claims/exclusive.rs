@@ -28,7 +28,7 @@ pub(super) fn virtual_functions_are_claimed(cluster: &mut ControlPlane) {
     let expected = ["rdma-vf-0000-3b-00-0", "rdma-vf-0000-5e-00-0"];
     cluster.until("the slices are there", |it| slices(it).0 == expected);
     kubectl::counts_the_devices_of_slices(cluster, NODE, "rdma/vf");
-    // Multus finds the device of a claim for a network by these fields
+    // Multus finds a claim's device for a network by these attributes
     for (name, text) in [("resourceName", "rdma/vf"), ("deviceID", NICS[0].address)] {
         let name = format!("k8s.cni.cncf.io/{name}");
         let found = attribute(&cluster.get("resourceslices"), expected[0], &name);
@@ -168,7 +168,7 @@ pub(super) fn virtual_functions_are_claimed(cluster: &mut ControlPlane) {
     assert!(status.success());
     let registry = driver.machine.path("kubelet/plugins_registry");
     assert_eq!(fs::read_dir(registry).expect("a directory").count(), 0);
-    // kubelet deletes the slices after the driver was away for a long time
+    // kubelet does so when a driver has been away for a long time
     cluster.kubectl("delete resourceslices --all");
 }
 
@@ -201,7 +201,7 @@ fn numbers_are_followed(driver: &Driver, prepared: &NodePrepareResourceResponse,
 }
 
 /// Kills the driver at each change of Prepare and Unprepare. The next driver returns the same answer to kubelet, and no
-/// file remains at the end.
+/// file of the claim remains at the end.
 fn is_killed_at_every_change(
     cluster: &ControlPlane,
     mut driver: Driver,
@@ -409,7 +409,7 @@ fn the_token_is_for_a_claims_network(cluster: &mut ControlPlane, driver: &Driver
         ),
     ] {
         let (done, words) = replaced(claim, field, value.clone());
-        // an API server that requires a right of its own checks this right first
+        // from 1.36 on, the API server requires a separate right, and checks it first
         let expected = match release(cluster) {
             36.. => of_server,
             _ => of_policy,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `rdma/hca`: allocated to unchanged pods, by claims of one NIC, and together with a GPU; and an API server that does
-//! not support this.
+//! Allocation of `rdma/hca` to unchanged pods, by claims of one NIC, and together with a GPU. Also an API server that
+//! does not support sharing.
 
 use super::driver::{Driver, NICS, NODE, claim, ends, pod, release, slices, template};
 use crate::text;
@@ -83,7 +83,7 @@ pub(super) fn shared_nics_are_the_extended_resource(cluster: &mut ControlPlane) 
     a_class_takes_no_nic_from_other_pods(cluster, &driver);
 }
 
-/// Waits until the scheduler says why `name` waits.
+/// Waits until the scheduler reports the pod `name` as unschedulable.
 #[track_caller]
 fn is_unschedulable(cluster: &mut ControlPlane, name: &str) {
     cluster.until("the scheduler says why it waits", |it| {
@@ -96,7 +96,7 @@ fn is_unschedulable(cluster: &mut ControlPlane, name: &str) {
     });
 }
 
-/// Returns the number of allocations of each device in the slices, and the generation of the pool.
+/// Returns the largest number of allocations of each device in the slices, and the generation of the pool.
 fn sharers(cluster: &ControlPlane) -> (Vec<Value>, Value) {
     let slices = cluster.get("resourceslices");
     let devices = slices[0]["spec"]["devices"].as_array().expect("a list");
@@ -111,7 +111,7 @@ fn sharers(cluster: &ControlPlane) -> (Vec<Value>, Value) {
 
 /// With room for two pods, the third one waits until another has ended. A claim of one NIC gets the next NIC.
 fn claims_that_do_not_fit_into_a_gid_table_wait(cluster: &mut ControlPlane, driver: &Driver) {
-    // the API server's form of 1000 is no change
+    // the API server writes 1000 as `1k`: for the daemon this is no change
     let before = sharers(cluster);
     assert_eq!(before.0, ["1k"; 3]);
     driver.daemon.signal(Signal::SIGHUP);

@@ -49,7 +49,7 @@ impl Command {
     }
 }
 
-/// The driver's state of an event queue of completions. An entry is the number of a completion queue.
+/// The driver's state of an event queue.
 pub(crate) struct Events {
     pub(crate) address: u64,
     pub(crate) depth: u32,
@@ -90,7 +90,7 @@ pub(crate) struct Driver<B> {
 }
 
 impl<B: Bus> Driver<B> {
-    /// Starts the function in the order of the driver: reset, queues, init.
+    /// Starts the function in the order of Linux' driver: reset, queues, init.
     pub(crate) fn start(bus: B) -> Driver<B> {
         let nothing = || Events {
             address: 0,
@@ -239,7 +239,7 @@ impl<B: Bus> Driver<B> {
         Some((event[0] >> 16 & 0xff, event[1]))
     }
 
-    /// Returns true if the command queue reported an event since the last call.
+    /// Reads the next event of the command queue. Returns false if there is no new event.
     pub(crate) fn command_event(&mut self) -> bool {
         let mut events = Events {
             ..self.command_events

@@ -207,7 +207,7 @@ impl<B: Bus> Driver<B> {
         assert_eq!(self.command(command), Ok([0, 0]));
     }
 
-    /// Changes only the state.
+    /// Changes only the state of a queue pair.
     pub(crate) fn state(&mut self, pair: &Pair, state: u32) {
         let command = Command::new(0, 3)
             .u32(8, state << 24 | pair.number)
