@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Changes that a pod with `NET_ADMIN` makes to its rail. They end with the pod. The tests use real namespaces, and
-//! netdevs of the types that this kernel has (veth, macvlan, bridge).
+//! Changes that a pod with `NET_ADMIN` makes to its rail. DEL ends those that the host can detect. The tests use real
+//! namespaces, and netdevs of the types that this kernel has (veth, macvlan, bridge).
 
 use integration::{Netns, Node, Snapshot, wait};
 use rdma_netns::{
@@ -55,7 +55,7 @@ fn a_veth_of_the_pod_in_the_place_of_its_rail_is_not_taken_to_the_host() {
     is_gone(&node, &pod, &rails);
 }
 
-/// The veth's other end is in a namespace that the pod created, with the index that the rail had.
+/// The veth's other end is in a namespace that the pod created, with the index of the rail's peer.
 #[test]
 fn a_veth_into_a_namespace_of_the_pods_own_is_not_taken_to_the_host() {
     let node = Node::with_rails(1);
@@ -132,8 +132,8 @@ fn a_rail_that_the_pod_moved_to_the_host_comes_home_under_any_name_and_address()
     }
 }
 
-/// The pod's namespace exists longer than DEL. Without the removal, a process in it would receive the next pod's frames
-/// and send its own.
+/// The pod's namespace exists longer than DEL. If DEL did not remove the netdevs on the rail, a process in the
+/// namespace would receive the next pod's frames and send its own.
 #[test]
 fn a_netdev_of_the_pod_on_its_rail_ends_with_del() {
     let node = Node::with_rails(2);
@@ -209,16 +209,16 @@ fn a_netdev_in_a_namespace_of_the_pods_own_cannot_be_seen_on_the_host() {
         names.contains("ifindex") && !names.contains("upper_"),
         "{names}"
     );
-    // a probe with `passthru` is refused if a macvlan is on the netdev, which is no read operation; if none is, the
-    // probe adds a netdev to the node
+    // only a probe with `passthru` shows that a macvlan is on `eth1`: the kernel refuses the probe; without a macvlan,
+    // the probe adds a netdev to the node
     let probe = "link add link eth1 name probe type macvlan mode passthru";
     assert!(!node.host.ip_succeeds(probe));
     nested.ip("link del dev upper0");
     assert!(node.host.ip_succeeds(probe));
 }
 
-/// A pod with `CAP_NET_ADMIN` creates this macvlan by the number 0, the id of the host's namespace in the pod's. The
-/// pod's namespace has this id because the other end of `eth0` is on the host (`rtnl_newlink()`,
+/// A pod with `CAP_NET_ADMIN` creates this macvlan by `link-netnsid 0`, the id of the host's namespace in the pod's.
+/// The pod's namespace has this id because the other end of `eth0` is on the host (`rtnl_newlink()`,
 /// `net/core/rtnetlink.c`). ADD then refuses the NIC. This test fails on a kernel that refuses the macvlan.
 #[test]
 fn a_pod_without_a_user_namespace_makes_a_macvlan_of_a_nic_of_the_host() {
@@ -354,8 +354,8 @@ fn every_number_and_flag_that_a_pod_can_set_is_restored() {
     );
 }
 
-/// A netdev name that is not UTF-8 does not remain on the host, where another program could not read the node's
-/// netdevs.
+/// An alternative name or alias that is not UTF-8 does not remain on the host, where other programs could fail to read
+/// it.
 #[test]
 fn names_that_are_no_utf_8_do_not_stay() {
     let node = Node::with_rails(1);
@@ -406,7 +406,7 @@ fn queueing_neighbours_and_multicast_addresses_of_the_pod_do_not_stay() {
     });
 }
 
-/// ADD names each setting of the host that the move drops and no program restores. DEL restores a route's realm.
+/// ADD names the host's settings that the move drops and DEL does not restore. DEL restores a route's realm.
 #[test]
 fn add_reports_host_settings_that_a_move_drops() {
     let node = Node::with_rails(1);

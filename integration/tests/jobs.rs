@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-/// Returns the script's output for `jobs` and then for `run_jobs`, with two lanes. It reports running jobs every
+/// Returns the output of the commands `jobs` and then of `run_jobs`, with two lanes and a report of running jobs every
 /// second.
 fn run(jobs: &str) -> String {
     let script = format!(
@@ -61,7 +61,7 @@ fn the_output_of_a_job_stays_together_and_its_failure_counts() {
     assert!(told.ends_with("failed: 2\n"), "{told}");
 }
 
-/// The script counts all jobs, whichever it waits for first.
+/// The script reports all jobs that end at the same time, whichever it waits for first.
 #[test]
 fn jobs_that_end_at_once_are_all_seen() {
     let told = run("job a one '' sleep 1\njob a two '' sleep 1\njob b three '' sleep 1");

@@ -154,7 +154,8 @@ fn the_pods_namespace_ends_before_del() {
     }
 }
 
-/// The other plugin moves the device before it writes its state: DEL then succeeds, and leaves the device in the pod.
+/// The other plugin moves the device before it writes its state. If it is killed in between, its DEL succeeds and
+/// leaves the device in the pod.
 #[test]
 fn the_other_rdma_cni_is_killed_after_the_move() {
     let chain = Chain::new();

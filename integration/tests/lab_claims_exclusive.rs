@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 
 const MANIFEST: &str = "integration/manifests/rendered/claims-of-moved-vfs.yaml";
 
-/// Resources that an API server before [`SHARES`] does not support.
+/// The manifest with resources that an API server before [`SHARES`] does not support.
 const SHARED: &str = "integration/manifests/rendered/claims.yaml";
 
 /// The first minor release whose API server supports extended resources by claims, and shared devices.
@@ -62,7 +62,7 @@ fn pod(name: &str, template: Option<&str>) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
 }
 
-/// The device name of a function in a pool.
+/// The name of a function's device in a slice.
 fn device(function: &Function) -> String {
     format!("rdma-vf-{}", function.pci.replace([':', '.'], "-"))
 }

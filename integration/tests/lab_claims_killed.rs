@@ -52,7 +52,8 @@ fn until_it_is_gone(cluster: &mut Cluster) {
     });
 }
 
-/// Waits until the pod and its claim are gone. Asserts that `rdma-cni`'s records and the driver's files are gone, too.
+/// Waits until the pod and its claim are gone. Asserts that `rdma-cni`'s records and the driver's files, except for its
+/// lock, are gone, too.
 #[track_caller]
 fn until_all_is_given_up(cluster: &mut Cluster) {
     until_it_is_gone(cluster);

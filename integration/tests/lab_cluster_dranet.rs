@@ -76,8 +76,8 @@ fn address(function: usize) -> String {
     format!("address add {address}/24 dev {netdev}")
 }
 
-/// Applies dranet's own objects. The program comes from the node and not from dranet's image. A machine of the lab
-/// has no metadata service, so dranet does not search for one.
+/// Applies dranet's own objects. The program comes from the node and not from dranet's image. An option keeps dranet
+/// from searching for a metadata service, which a machine of the lab does not have.
 fn dranet(cluster: &Cluster<Functions>, name: &str) {
     let programs = env::var(PROGRAMS).expect(PROGRAMS);
     let read = |file: &str| fs::read_to_string(Path::new(&programs).join(file)).expect(file);
@@ -224,7 +224,7 @@ fn a_node_goes_from_dranet_to_our_claims_and_back() {
     cluster.says("dranet was restarted, the pod has the function");
     page.types(&cluster, "Migrate a node");
     cluster.nics.card.are_home();
-    // the page: dranet does not restore addresses
+    // as the page says, dranet does not restore addresses
     assert!(!host.addresses(netdev).iter().any(|it| it.contains('.')));
     cluster.types(&format!("ip {}", address(USED)));
     cluster.until("kubelet has deleted dranet's slices", |it| {

@@ -72,7 +72,7 @@ fn pod(name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
 }
 
-/// The RDMA device whose device file the pod's container has. Asserts that the container has only `uverbs0` and
+/// The RDMA device whose device file the pod's container has. Asserts that the container has only this file and
 /// `rdma_cm`.
 #[track_caller]
 fn device_of(pod: &Pod, devices: &[String; 2]) -> String {
@@ -89,7 +89,7 @@ fn device_of(pod: &Pod, devices: &[String; 2]) -> String {
 fn kubelet_gives_pods_the_devices_of_nics_that_the_daemon_brings_up() {
     let mut cluster = Cluster::with(Nics::new);
     let host = Netns::own();
-    // as on the page: in /etc/sysctl.d
+    // the page sets this in /etc/sysctl.d
     host.set_sysctl("ipv4/conf/all/rp_filter", "2");
     let files = Files::below(&PLACES);
     let before = Snapshot::of(&host);

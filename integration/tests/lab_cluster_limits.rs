@@ -51,7 +51,7 @@ fn pod(name: &str, line: &str, user: u32, limits: &Value) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
 }
 
-/// The pod's cgroup, with the names of kubelet's and the runtime's cgroup drivers.
+/// Returns the pod's cgroup. Asserts that the cgroup drivers of kubelet and runtime named it and the container's.
 #[track_caller]
 fn cgroup_of(cluster: &Cluster, pod: &Pod) -> PathBuf {
     let id = &pod.main().id;
@@ -203,7 +203,7 @@ fn outlives_systemd(cluster: &mut Cluster, limited: &Path) {
     cluster.says(&format!("{} took no limit away", version.trim()));
 }
 
-/// Disables the rdma controller for the cgroups below.
+/// Disables the rdma controller for all cgroups below `cgroup`.
 #[track_caller]
 fn take_the_controller(cgroup: &Path) {
     for entry in fs::read_dir(cgroup).expect("a cgroup").flatten() {
@@ -242,7 +242,7 @@ fn gets_the_controller_again(cluster: &mut Cluster, limited: &Path) {
     ));
 }
 
-/// Asserts that no cgroup below has a limit.
+/// Asserts that neither the cgroup nor one below it has a limit.
 fn none_is_limited(cgroup: &Path) {
     let text = fs::read_to_string(cgroup.join("rdma.max")).unwrap_or_default();
     let lines = || text.lines().flat_map(str::split_whitespace);

@@ -176,7 +176,7 @@ fn bare_nics_are_brought_up_and_released(driver: Driver) {
     let requests = scene.nics.service.requests();
     assert_eq!(requests.len(), count, "it is known by now: {requests:?}");
 
-    // `--release` is refused while a daemon would configure the NICs again
+    // `--release` is refused while a daemon runs, which would configure the NICs again
     let refused = scene.release();
     let words = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(

@@ -30,7 +30,7 @@ fn name(address: &str) -> String {
 }
 
 impl Scene {
-    /// A node with a resource of `kind` that is allocated by claims. A pod has the device of the first NIC.
+    /// A node with a resource of `kind` that is allocated by claims. A pod has a claim for the device of the first NIC.
     #[track_caller]
     fn new(driver: Driver, mode: &str, kind: &str) -> Self {
         let erdma = ErdmaNode::new(driver, mode);

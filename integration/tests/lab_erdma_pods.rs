@@ -17,7 +17,7 @@ use integration::{
 use serde_json::json;
 use std::{collections::BTreeSet, fs, process::Command};
 
-/// Asserts that `--check-config` advertises both NICs, and that `doctor` finds both active.
+/// Asserts that `--check-config` lists both NICs, and that `doctor` finds both active.
 #[track_caller]
 fn are_both_offered(scene: &ErdmaNode) {
     let file = scene.node.directory().join("config.json");
@@ -52,8 +52,8 @@ fn are_both_offered(scene: &ErdmaNode) {
     }
 }
 
-/// The daemon advertises both devices and gives them to a pod, even while a NIC's MAC differs from the one in the node
-/// GUID.
+/// `--check-config` lists both devices, and `rdma-cni` moves the first into a pod, even while the first NIC's MAC
+/// differs from the MAC in the node GUID.
 #[track_caller]
 fn both_are_offered(driver: Driver) {
     let scene = ErdmaNode::new(driver, "exclusive");

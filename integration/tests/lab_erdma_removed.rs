@@ -45,7 +45,7 @@ impl Removal {
         self.0.try_wait().expect("our own child").is_none()
     }
 
-    /// Unloads the driver, which ends the removal, and makes the kernel find the function again.
+    /// Unloads the driver, and waits until the removal has ended.
     #[track_caller]
     fn end(mut self, scene: &ErdmaNode) {
         assert!(self.is_pending(), "it waits for the driver");

@@ -37,8 +37,8 @@ impl Drop for OneReceiveSge {
     }
 }
 
-/// Two annotated pods with an eRDMA NIC each. Connections between their own addresses carry all bytes. At both ends
-/// they are as `is_expected` requires.
+/// Two annotated pods with an eRDMA NIC each. Connections between the NICs' addresses carry all bytes. At both ends,
+/// `is_expected` accepts the connections.
 #[track_caller]
 fn annotated_pods_are_carried(is_expected: impl Fn(&str) -> bool) {
     let scene = ErdmaNode::new(Driver::Kernel, "exclusive");

@@ -119,7 +119,7 @@ const SYSCTLS: [(&str, &str); 8] = [
     ("ipv6/neigh/{rail}/mcast_solicit", "9"),
 ];
 
-/// Scatter-gather, checksums, high DMA, GRO and related features that veth and macvlan can switch.
+/// Scatter-gather, checksums and GRO, alone and together.
 const FEATURES: [u32; 4] = [0x1, 0x8, 0x4000, 0x4009];
 
 impl Change {
@@ -152,8 +152,8 @@ impl Change {
             .replace("{host}", host)
     }
 
-    /// Makes a change that needs no external program, in the calling thread, whose namespace is the pod's. A change
-    /// that the kernel refuses is skipped. The caller must keep the returned descriptor open.
+    /// Makes a change that needs no external program, in the calling thread, whose namespace is the pod's. Ignores the
+    /// kernel's refusal. The caller must keep the returned descriptor open.
     pub(crate) fn make(&self, rail: &str) -> Option<OwnedFd> {
         match self {
             Self::Ip(_) | Self::Tc(_) => {}

@@ -39,7 +39,7 @@ pub(crate) fn inside<T: Send>(netns: &Netns, work: impl FnOnce() -> T + Send) ->
     opened.run(work).expect("a thread")
 }
 
-/// Writes attributes of `link` (`gro_flush_timeout`) in the thread's namespace.
+/// Writes an attribute of `link`, such as `gro_flush_timeout`, in the thread's namespace.
 pub(crate) fn write_attribute(link: &str, attribute: &str, value: &str) -> io::Result<()> {
     fs::write(
         Path::new("/sys/class/net").join(link).join(attribute),
@@ -69,7 +69,7 @@ const PASSING: [&str; 17] = [
     "power",
 ];
 
-/// All attributes of all netdevs in the thread's sysfs, by path.
+/// The attributes of all netdevs in the thread's sysfs, by path, without [`PASSING`].
 pub(crate) fn attributes() -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     let netdevs = fs::read_dir("/sys/class/net").expect("netdevs");
@@ -145,7 +145,7 @@ fn ethtool(link: &str, words: &mut [u32]) -> io::Result<()> {
     }
 }
 
-/// A packet socket that receives the frames of all netdevs in the thread's namespace.
+/// A packet socket that receives the tests' frames from all netdevs of the thread's namespace.
 pub(crate) fn listener() -> OwnedFd {
     packet_socket(PROTOCOL).expect("a packet socket")
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Settings that a pod makes on its rail in addition to rtnetlink's names and addresses, and random sequences of all
-//! settings. The tests use real namespaces and real netdevs of this kernel (veth, macvlan).
+//! Settings of a rail that a pod can change in addition to its names and addresses, and random sequences of such
+//! changes. The tests use real namespaces and real netdevs of this kernel (veth, macvlan).
 
 mod change;
 mod inside;
@@ -25,7 +25,7 @@ fn seen(host: &Netns) -> (DeviceSettings, Option<u32>) {
     })
 }
 
-/// A node with `eth1`, which has four queues, and a pod to which `rdma-cni` has moved it.
+/// A node with `eth1`, which has four queues, a pod, and the configuration that moves `eth1` into the pod.
 struct Given {
     node: Node,
     pod: Netns,
@@ -112,7 +112,7 @@ fn attributes_of_sysfs_are_restored() {
     assert_eq!(value, "500", "the host's own");
 }
 
-/// DEL restores the protocol state of a macvlan. A veth has no such state.
+/// DEL restores the protocol state (`protodown`) of a macvlan. A veth has no such state.
 #[test]
 fn a_protocol_state_that_a_pod_has_set_is_restored() {
     let node = Node::with_macvlan();
@@ -223,7 +223,7 @@ fn programs_of_the_host_stay_attached() {
     assert_eq!(seen(&given.node.host), before);
 }
 
-/// rdma-cni cannot attach the program again: the log and the note for `doctor` report it.
+/// rdma-cni cannot attach the program again: the log and the note for `doctor` report this.
 #[test]
 fn a_program_of_the_host_that_the_pod_detached_is_reported() {
     let given = Given::prepared(|host| {

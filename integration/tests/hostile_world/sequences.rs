@@ -23,7 +23,7 @@ use std::{
     time::Duration,
 };
 
-/// Number of a pod's rails. The last ones are macvlans.
+/// Number of a pod's rails: first veths, then macvlans.
 const RAILS: usize = 10;
 const VETHS: usize = 6;
 /// The index of the rail that is down on the host.
@@ -84,7 +84,7 @@ impl State {
             "ip neigh show proxy",
             "bridge fdb show",
         ] {
-            // a qdisc that each netdev without a queue has after it was up once
+            // ignores `noqueue`: each netdev without a queue gets this qdisc when it is set up for the first time
             let shown = host.run(line);
             let lasting = shown.lines().filter(|it| !it.contains("noqueue"));
             other.extend(lasting.map(|it| (format!("{line}: {it}"), String::new())));
@@ -108,7 +108,7 @@ impl State {
     }
 }
 
-/// A pod's sequences, as text with which a developer can repeat them.
+/// A pod's sequences of changes, one for each rail, and the way in which the pod ends.
 struct Story {
     seed: u64,
     ending: Ending,
@@ -244,7 +244,7 @@ impl World {
             }
         }
         node.furnish();
-        // like a NIC's driver, they have NAPI instances while they are up; without such an instance, `threaded` cannot
+        // with GRO, a veth has NAPI instances while it is up, as a NIC has; without such an instance, `threaded` cannot
         // be set
         inside(&node.host, || {
             for rail in 1..=VETHS {

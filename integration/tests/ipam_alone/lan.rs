@@ -86,7 +86,7 @@ impl Lan {
         pod
     }
 
-    /// Calls `rdma-ipam` directly, with the configuration of `list`'s first plugin, in CNI 1.1.
+    /// Prepares a direct call of `rdma-ipam`, with the configuration of `list`'s first plugin, in CNI 1.1.
     pub(crate) fn direct(&self, command: &str, list: &Conflist, more: &Value) -> Invocation<'_> {
         let mut input = list.plugins[0].clone();
         input["cniVersion"] = "1.1.0".into();

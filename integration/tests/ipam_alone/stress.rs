@@ -115,8 +115,8 @@ impl Stress {
         )
     }
 
-    /// Kills `running` or one of its processes at a random time. Returns true if the process was still
-    /// running.
+    /// Kills `running`, or one of its processes, at a random time. Returns true if the kill may have interrupted the
+    /// call.
     fn kill(&self, running: &mut Running, dice: &mut Dice) -> bool {
         let index = usize::try_from(dice.below(3)).expect("small");
         let hit = match VICTIMS[index] {
@@ -251,7 +251,7 @@ impl Stress {
     }
 }
 
-/// The addresses of a pod, on any of its interfaces.
+/// The global addresses of a pod, on any of its interfaces.
 fn configured(netns: &Netns) -> Vec<IpAddr> {
     let mut found = vec![];
     for link in netns.show("address show") {

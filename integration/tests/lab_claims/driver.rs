@@ -90,8 +90,8 @@ pub(super) fn takes_the_device_plugins_place(cluster: &mut Cluster) -> Instant {
     started
 }
 
-/// Kubelet removes the device plugin some time after kubelet's start at `started`, but keeps the allocation of a pod
-/// that has ended since. It starts containers with claims nevertheless.
+/// Kubelet removes the device plugin some time after kubelet's start at `started`. Then it still starts containers with
+/// claims.
 pub(super) fn outlives_the_device_plugin(cluster: &mut Cluster, started: Instant) {
     let left = GRACE.saturating_sub(started.elapsed());
     cluster.says(&format!(

@@ -155,7 +155,7 @@ fn change_numbers(cluster: &mut Cluster) {
 }
 
 /// An operator's own class sets the netdev settings and the routes of its pods. A restarted container gets its own
-/// device, whose number now belongs to another device.
+/// device, whose old number another device now has.
 fn keep_their_device(cluster: &mut Cluster) {
     let all = r#"device.driver == "hca.rdma" && device.attributes["hca.rdma"].scope == "all""#;
     let fields =
@@ -212,7 +212,7 @@ fn outlive_kubelet(cluster: &mut Cluster, pods: &[Pod; 2]) {
     end(cluster, &["third"]);
 }
 
-/// Kubelet reports a NIC without carrier in the status of the containers that have this NIC.
+/// Kubelet reports a NIC without carrier as unhealthy in the status of a container that has this NIC.
 fn hear_of_their_devices_health(cluster: &mut Cluster) {
     let is = |cluster: &mut Cluster, state: &str| {
         let change = if state == "Healthy" { "up" } else { "down" };

@@ -22,7 +22,7 @@ fn name(pod: &Value) -> &str {
     pod["metadata"]["name"].as_str().expect("a name")
 }
 
-/// Installs, upgrades, rolls back and removes the chart while pods with RDMA run.
+/// Installs the chart, upgrades it and rolls it back while pods with RDMA run, and removes it.
 pub(super) fn is_installed_upgraded_and_removed_below_pods() {
     let mut cluster = Cluster::new();
     let before = Before::of(&cluster.nics.host);

@@ -16,7 +16,7 @@ use std::{collections::BTreeSet, ffi::OsString, fs};
 /// Kubelet's directory for the sockets of device plugins.
 const SOCKETS: &str = "/var/lib/kubelet/device-plugins";
 
-/// Applies the manifest of "Which manifest".
+/// Types the commands of "Which manifest".
 pub(super) fn manifest_is_applied(cluster: &Cluster) {
     for line in pages::commands(PAGE, "Which manifest", "kubectl") {
         cluster.types(&line.replace("NODE", NODE));

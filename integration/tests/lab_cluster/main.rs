@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! In the lab, a real cluster of one node: `scripts/test lab cluster`. Control plane, kubelet and container runtime are
-//! real. The daemon runs from the image in the DaemonSet's pod, and has installed the chain. The operator's commands
-//! are those of the pages.
+//! real. The daemon runs from the image in the DaemonSet's pod, and installs the chain. The operator's commands are
+//! those of the pages.
 
 mod chart;
 mod install;
@@ -52,7 +52,7 @@ impl Before {
     }
 }
 
-/// All steps share one cluster, because its start takes longer than any step.
+/// All steps share one cluster, because its start takes long.
 #[test]
 fn a_cluster_is_installed_used_and_left_as_it_was() {
     let mut cluster = Cluster::new();

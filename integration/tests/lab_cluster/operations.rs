@@ -57,8 +57,9 @@ pub(super) fn kill_the_daemon(cluster: &mut Cluster, pair: &[&Pod; 2]) {
     takes_pods(cluster, "after-the-daemon", pair);
 }
 
-/// A pod in a namespace that enforces `baseline` gets its rails. The API server refuses a pod with `hostNetwork`
-/// there. It accepts the pod when the namespace enforces `privileged`, and the pod gets the devices.
+/// A pod in a namespace that enforces `baseline` gets its rails. The API server refuses a pod with `hostNetwork` in
+/// this namespace. When the namespace enforces `privileged`, the API server accepts the pod, and the pod gets the
+/// devices.
 pub(super) fn enforce_pod_security(cluster: &mut Cluster) {
     let labels = json!({"pod-security.kubernetes.io/enforce": "baseline"});
     let namespace = json!({"metadata": {"name": TENANTS, "labels": labels}});

@@ -95,8 +95,7 @@ pub(super) fn of_the_example_have_all_rails(cluster: &mut Cluster) -> [Pod; 2] {
     pair
 }
 
-/// Runs `rping` on each rail. Runs by `kubectl exec` `rping` on one rail and `ib_read_bw -q 30` on the
-/// other.
+/// Runs `rping` on each rail. Then runs, by `kubectl exec`, `rping` on rail 0 and `ib_read_bw -q 30` on rail 1.
 pub(super) fn have_rdma_between_them(cluster: &Cluster, pair: [&Pod; 2]) {
     rping_on_all_rails(pair);
     let names = pair.map(|it| it.name.as_str());

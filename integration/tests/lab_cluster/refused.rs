@@ -24,8 +24,8 @@ fn uid(pod: &Value) -> &str {
 /// An RDMA device that is not a rail: its netdev has the node's default route.
 const OTHER: &str = "rxe_other";
 
-/// Creates the rails' RDMA devices again, after another device. The first one gets another number, and the
-/// second one a number that no container got.
+/// Creates the rails' RDMA devices again, after another device: the first rail's device gets the second's old number,
+/// and the second's a number that no container got.
 #[track_caller]
 fn change_numbers(cluster: &Cluster) {
     let numbers = || [0, 1].map(|rail| uverbs(&nics::rdma(rail)).0);

@@ -22,7 +22,7 @@ use std::fs;
 const PAGE: &str = "docs/drop-in.md";
 const RESOURCE: &str = "rdma/vf";
 
-/// The networks of both examples, by one name: the pod's annotation stays.
+/// The name of the network in both examples, so that the pod's annotation need not change.
 const NETWORK: &str = "sriov-rdma";
 
 /// A user's pod with a controller, which replaces it after an eviction.
@@ -115,7 +115,7 @@ fn has_all(cluster: &mut Cluster<Lab>, function: &Function, what: &str) -> Pod {
     pod
 }
 
-/// Ends the pod, and waits until the function, its RDMA device and the address are free.
+/// Ends the pod. Asserts that the function, its RDMA device and the address are free again.
 #[track_caller]
 fn ends(cluster: &mut Cluster<Lab>, function: &Function) {
     cluster.types("kubectl scale statefulset job --replicas=0");
@@ -232,7 +232,7 @@ fn all_is_replaced(cluster: &mut Cluster<Lab>, function: &Function, between: &Be
     ];
     let section = |cluster: &Cluster<Lab>, heading: &str| {
         let blocks = pages::shell(PAGE, heading);
-        // the page says: only with enableNonHostNetwork
+        // omits a block that the page restricts to enableNonHostNetwork
         let blocks = blocks.iter();
         let blocks = blocks.filter(|it| !it.lines[0].starts_with("rdma-device-plugin "));
         blocks

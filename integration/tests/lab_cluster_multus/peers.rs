@@ -152,7 +152,8 @@ fn rdma_cni(cluster: &Cluster<Lab>) {
     apply(cluster, &text, "kube-rdma-cni-ds");
 }
 
-/// whereabouts by its own objects, without its DaemonSet: the files that the DaemonSet's script writes.
+/// Installs whereabouts with its own objects, and with the files that its DaemonSet's script would write. The DaemonSet
+/// does not run.
 #[track_caller]
 fn whereabouts(cluster: &mut Cluster<Lab>) {
     let programs = programs("RDMA_WHEREABOUTS");

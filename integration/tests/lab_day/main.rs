@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A compressed day in the lab: `scripts/test --full lab day`, on
-//! `integration/lab/vm --tier full --exclusive --memory 2560 --monitor`. Every round has all events of a node's day, in
-//! another order each time. Some pods live through the round, others start and end in it. After each round the node
-//! must be in its first state.
+//! A compressed day in the lab: `scripts/test --full lab day`, on `integration/lab/vm --tier full --exclusive --memory
+//! 2560 --monitor`. Every round has the events of a node's day, in another order each time. One pod has functions
+//! during the events, other pods start and end between them. After each round the node must be in its first state.
 //!
 //! | module | owns |
 //! |---|---|

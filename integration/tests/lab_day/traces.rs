@@ -222,8 +222,8 @@ impl DaemonSize {
         }
     }
 
-    /// The daemon's size, as soon as it is unchanged for a second: while connections are opened again, the number of
-    /// descriptors changes.
+    /// The daemon's size, as soon as the numbers of descriptors and threads are unchanged for a second. The first
+    /// changes while connections are opened again.
     #[track_caller]
     fn at_rest(day: &Day) -> Self {
         let mut last = Self::of(day);
