@@ -16,7 +16,7 @@ fn settings(netns: &Netns, link: &str) -> DeviceSettings {
     netns.run(read).expect("a thread")
 }
 
-/// Rings, interrupts, channels, flow control, private flags, messages, features and receive hashing.
+/// Rings, channels, flow control, private flags, messages, features and receive hashing.
 #[test]
 fn driver_settings_of_a_pod_are_reverted() {
     let node = Node::on(Netns::own());

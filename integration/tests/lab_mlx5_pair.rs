@@ -160,7 +160,7 @@ fn pods_with_children_of_bonds_of_two_machines_exchange_data() {
 
     node.del(&configuration, "c", pod);
     node.assert_restored(&before);
-    // the bonds need their machines until both machines have done this
+    // neither machine removes its bond before both pods have ended
     pair.meet("end");
     card.unbond();
     assert_eq!(links(&node.host).len(), 2);

@@ -60,7 +60,7 @@ fn cannot_open(container: &Container, function: &Function) {
     assert!(tried.said.contains("not permitted"), "{}", tried.said);
 }
 
-/// One node serves all steps, because its start takes longer than any step.
+/// One node serves all steps, because its start takes long.
 #[test]
 fn pods_have_just_their_own_devices_and_smc_r_where_they_request_it() {
     let node = node();
@@ -136,7 +136,7 @@ fn pods_started_in_parallel_have_the_right_nodes_though_numbers_went_round(node:
     end(node, pods);
 }
 
-/// Asserts that neither pod has the device of the other.
+/// Asserts that neither pod has the device of the other, and that the CDI file has both devices' numbers.
 #[track_caller]
 fn has_not(node: &ExclusiveNode, pods: &[Pod; 2], functions: &[Function; 2]) {
     for (pod, function) in pods.iter().zip(functions.iter().rev()) {

@@ -84,7 +84,7 @@ fn one_request_gives_a_container_every_rail_with_devices_addresses_and_traffic()
     assert_eq!(node.records(), 0);
 }
 
-/// Asserts that the metrics name both pods as users of both devices, and contain the bytes that these have sent.
+/// Asserts that the metrics name both pods as users of both devices, and count packets that the devices have sent.
 #[track_caller]
 fn held_by(node: &SharedNode, pods: &[Pod; 2]) {
     for rdma in [0, 1].map(nics::rdma) {
@@ -159,7 +159,7 @@ fn pods_that_end_in_any_way_leave_the_node_as_it_was() {
         traffic::rping(end, end);
     }
     node.remove(killed);
-    // a new pod beside the old one, started by the new process
+    // a new pod beside the old one, started by the new process of the runtime
     let new = node.runtime.pod(&node.wish("new"));
     assert_eq!(links(&new.netns()), ["lo", "eth0", "rdma0", "rdma1"]);
     node.remove(new);

@@ -173,7 +173,7 @@ fn first_boot() {
     power::cut();
 }
 
-/// The node is as before. Verbs report and remove what remains, and pods get devices again.
+/// The node boots again. `doctor` reports records from the earlier boot, verbs remove them, and pods get devices again.
 fn second_boot() {
     let told = fs::read(TOLD).expect("what the first boot told");
     let told: Value = serde_json::from_slice(&told).expect("JSON");

@@ -141,7 +141,7 @@ fn one_pod_of_each_node_has_smc_r_by_its_own_address() {
         assert_carried([&two, &one], &two.ipv4(interface), how);
     }
 
-    // a second pod of a node would share its link groups
+    // a second pod of a node would share the first pod's link groups
     let crowd = scene.pod("crowd", "a", "bond0", "10.32.0.0/24", with_ueid.clone());
     crowd.add(&scene.runtime());
     let smc = scene.smc("a", &crowd);

@@ -384,7 +384,7 @@ fn attached(lab: &Lab, label: &str, settings: Value) -> (Netns, Conflist, Attach
     (pod, list, attachment)
 }
 
-/// DEL binds the function's driver again, and the function's next pod gets it.
+/// DEL binds the function's driver again, and the next pod can get the function.
 #[test]
 fn a_function_that_its_pod_moved_to_another_pod_comes_home_as_the_last_resort() {
     let lab = Lab::without_rdma(2);
@@ -405,8 +405,8 @@ fn a_function_that_its_pod_moved_to_another_pod_comes_home_as_the_last_resort() 
     before.assert_restored(&lab);
 }
 
-/// The netdevs are in namespaces that the pod created, which DEL cannot name. They end if the configuration makes DEL
-/// bind the function's driver again.
+/// The pod's netdevs on its function are in namespaces that the pod created, which DEL cannot name. They end if the
+/// configuration makes DEL bind the function's driver again.
 #[test]
 fn netdevs_of_a_pod_in_other_namespaces_end_where_a_driver_is_bound_anew() {
     for (settings, has_one_in_the_pod, ends) in [

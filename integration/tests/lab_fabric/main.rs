@@ -14,7 +14,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Each rail answers within 10 s: under emulation an answer can take more than a second.
+/// Waits until a ping has answers on all rails, each within 10 s: under emulation an answer can take more than a
+/// second.
 #[track_caller]
 fn all_answer(nodes: &Nodes) {
     let mut told = (1, Value::Null);
@@ -147,7 +148,7 @@ impl Figures {
         self.watch.get("/metrics")
     }
 
-    /// The metric of each rail of the first node, with these labels; `None`: it has none.
+    /// The metric with these labels of each rail of the first node, or `None` if the rail has none.
     fn values(&self, name: &str, labels: &str) -> [Option<f64>; RAILS] {
         let text = self.text();
         let value = |rail| {
@@ -267,7 +268,7 @@ fn the_watch_tells_each_fault_of_a_switch_and_nodes_that_boot() {
     }
 }
 
-/// A pod gets a rail of this node. The node's watch does not test it.
+/// A pod gets a rail of this node. The node's watch does not test this rail.
 #[track_caller]
 fn leaves_a_rail_to_a_pod(nodes: &Nodes, figures: &Figures) {
     let pod = Netns::new("pod");

@@ -35,7 +35,7 @@ fn gids_are(bonded: &Bonded, before: [usize; 4]) {
     });
 }
 
-/// Asserts that nothing of any pod remains on `side`.
+/// Asserts that no lease, record or `rails.json` of any pod remains on `side`.
 #[track_caller]
 fn nothing_is_left(bonded: &Bonded, side: Side) {
     assert_eq!(bonded.held(side), Vec::<String>::new(), "leases");
