@@ -243,7 +243,7 @@ fn a_connection_that_fell_back_says_why() {
     cases([Socket::Tcp, Socket::Smc], "10.9.0.1:7001", &[], &[no_smc]);
     let declined = "the peer declined: no SMC device for the connection";
     let nothing = "no SMC device for the connection";
-    // without GIDs of RoCE v1
+    // IPv6 needs a GID of RoCE v1, which soft-RoCE does not have
     cases(both, "[fd09::1]:7002", &[declined], &[nothing]);
     // no RDMA port has the client's pnet id
     let at = NetnsSide::Pod;

@@ -5,7 +5,7 @@ use integration::{Netns, Node, Snapshot};
 use serde_json::{Value, json};
 use std::fs;
 
-/// Gives `eth1` all settings that a NIC of a cloud may have.
+/// Gives `eth1` many settings that a NIC of a cloud may have.
 fn dress(node: &Node) {
     let host = &node.host;
     for line in [
@@ -93,8 +93,8 @@ fn a_route_by_several_netdevs_is_reported_and_given_up() {
     assert_eq!(note["lacks"].as_array().map(Vec::len), Some(2), "{note}");
 }
 
-/// DEL restores settings that only the pod's administrator changes. A netdev in dormant mode would carry no packets
-/// for the next pod.
+/// DEL restores settings that `rdma-cni` does not set and a pod can change. A netdev in dormant mode would carry no
+/// packets for the next pod.
 #[test]
 fn numbers_that_a_pod_has_set_do_not_stay() {
     let node = Node::with_rails(1);

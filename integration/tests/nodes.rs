@@ -89,7 +89,8 @@ fn preferred(node: &Node, configuration: &Value, name: &str) -> Vec<IpAddr> {
     ips
 }
 
-/// Gives the addresses to the switch. One in 250 it has already, because stable addresses can be anywhere in the range.
+/// Gives the addresses to the switch. The switch already has about one in 250, because stable addresses can be anywhere
+/// in the range.
 fn occupy(node: &Node, ips: &[IpAddr]) {
     for ip in ips {
         let length = if ip.is_ipv4() { "24" } else { "64 nodad" };
@@ -120,7 +121,7 @@ fn an_address_that_another_machine_has_is_not_used() {
 fn another_is_taken(node: &Node, configuration: &Value, name: &str) {
     let mut taken = preferred(node, configuration, name);
     if configuration["ipam"]["strategy"] == "sequential" {
-        // after the last address, the next one is the first
+        // the next pod gets the address after the one that was just released
         for ip in &mut taken {
             *ip = match ip {
                 IpAddr::V4(ip) => IpAddr::V4((u32::from(*ip) + 1).into()),
@@ -218,7 +219,7 @@ fn an_address_that_another_machine_probes_for_is_left_to_nobody() {
             kernel.probe(&other, &questions).expect("a probe");
         }
     };
-    // rdma-ipam avoids an address that has answered once, and no longer probes it.
+    // After one conflict, rdma-ipam avoids an address, and no longer probes it.
     let mut heard = BTreeSet::new();
     thread::scope(|scope| {
         let _end = EndOnDrop(&ended);
@@ -310,7 +311,7 @@ fn without_a_carrier_nobody_is_probed() {
     node.del(&configuration, "a", &pod);
 }
 
-/// An IPAM plugin with only one address. ADD reports the address's owner, and leaves nothing behind.
+/// An IPAM plugin with only one address. ADD reports that the address is in use, and leaves nothing behind.
 #[test]
 fn an_address_without_an_alternative_is_refused() {
     let node = node();

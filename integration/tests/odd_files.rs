@@ -39,7 +39,7 @@ impl Host {
         let at = Stopwatch::start();
         let call = self.node.invoke(command, container, netns);
         let outcome = call.input(configuration).run();
-        // a verb waits for a held lock, for 30 s and more
+        // a verb that waits for a held lock takes 30 s or more
         let took = at.elapsed();
         assert!(took < WITHOUT_A_LOCK, "{command}: {took:?}");
         OddFile::assert_left_alone(self.elsewhere.path());
@@ -91,7 +91,7 @@ fn a_record_that_is_no_file_stops_nobody_and_is_put_aside_by_its_del() {
     }
 }
 
-/// Returns the input of CHECK: the configuration with a result. The record contains only the rails of the result.
+/// Returns the input of CHECK: the configuration with a result, which contains the first rail of the record.
 fn checked(configuration: &Value, record: &Path) -> Value {
     let mut configuration = configuration.clone();
     let record: Value = serde_json::from_slice(&fs::read(record).expect("a record")).expect("JSON");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The real program and a stand-in for kubelet. Pods without an allocation pass, and every misbehaviour of kubelet ends
-//! soon with a clear error. Devices cannot be allocated here, because no netdev is on a bus: the tests of `rdma-cni`
-//! have such devices on a fake kernel, and the lab's tests on a real one.
+//! The real program and a stand-in for kubelet. Pods without an allocation pass, and misbehaviour of kubelet soon leads
+//! to a clear error. Devices cannot be allocated here, because no netdev is on a bus: the tests of `rdma-cni` have such
+//! devices on a fake kernel, and the lab's tests on a real one.
 
 use integration::{
     Conflist, Netns, Node, OddFile, Outcome, Snapshot,

@@ -188,7 +188,7 @@ fn a_child_that_the_pod_made_beside_its_own_ends_with_del() {
     assert!(node.records().is_empty());
 }
 
-/// The change with which CNI's host-device moves `link` of the host into `pod` as `name`, without its address.
+/// Moves `link` of the host into `pod` as `name`, with the name on the host as its alias, as CNI's host-device does.
 fn moved_by_host_device(node: &Node, link: &str, pod: &Netns, name: &str) {
     for line in [
         format!("link set dev {link} alias {link}"),
@@ -213,7 +213,7 @@ fn a_netdev_of_the_host_that_another_plugin_left_in_the_pod_stays() {
     let before = Snapshot::of(&node.host);
     let (pod, _) = started(&node, &configuration, 7);
     moved_by_host_device(&node, "hosts0", &pod, "net1");
-    // the netdev gets another index
+    // hosts1 gets another index in the pod
     pod.ip("link add name own0 index 91 type veth peer name own1");
     moved_by_host_device(&node, "hosts1", &pod, "net2");
     node.del(&configuration, "7", &pod);

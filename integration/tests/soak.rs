@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Thousands of pods that start and end, and a daemon that serves them. The resources at the end must equal those after
-//! the first few pods.
+//! Thousands of pods that start and end, and a daemon that serves them. The resources at the end must not exceed those
+//! after the first few pods by more than a margin.
 
 use integration::{
     Daemon, Files, Machine, Node, Snapshot,
@@ -68,7 +68,7 @@ struct Network<'a> {
 }
 
 impl<'a> Network<'a> {
-    /// A network with children of `eth1` and `eth2`, and an address of each one's prefix.
+    /// A network with children of `eth1` and `eth2`, which get addresses of their parents' prefixes.
     fn of_children(node: &'a Node) -> Self {
         let mut configuration = node.configuration(&["eth1", "eth2"]);
         configuration["name"] = "children".into();
@@ -267,8 +267,8 @@ impl Size {
         }
     }
 
-    /// Returns the sizes when they are unchanged for a second: a daemon that has lost its kubelet creates sockets and
-    /// connections again.
+    /// Returns the sizes when descriptors, threads and files are unchanged for a second: a daemon that has lost its
+    /// kubelet creates sockets and connections again.
     #[track_caller]
     fn at_rest(daemon: &Daemon, machine: &Machine) -> Self {
         let mut last = Self::of(daemon, machine);

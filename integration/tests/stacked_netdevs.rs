@@ -104,7 +104,8 @@ fn a_netdev_is_not_moved_while_the_nic_below_is_in_another_namespace() {
     assert!(node.host.has_link("eth1"), "{}", pod.ip("link show"));
 }
 
-/// The id of the third namespace differs between the pod and the host.
+/// The pod's `eth0` lies on a netdev of a third namespace, which has the rail's index. The id of this namespace differs
+/// between the pod and the host.
 #[test]
 fn a_netdev_on_the_same_index_of_a_third_namespace_stays() {
     let node = Node::with_rails(1);

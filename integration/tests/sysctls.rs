@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A move to a pod and back keeps each of the netdev's host settings below `/proc/sys/net`, and changes no setting of
-//! another netdev.
+//! A move to a pod and back keeps the netdev's host settings below `/proc/sys/net`, and changes no setting of another
+//! netdev.
 
 use integration::{
     Netns, Node, Snapshot,
@@ -31,7 +31,7 @@ const LEFT_ALONE: [&str; 3] = [
     "ipv6/conf/stable_secret",
 ];
 
-/// All readable settings of `eth1` in `netns`, by table and name.
+/// The readable settings of `eth1` in `netns`, by table and name, without [`LEFT_ALONE`].
 fn settings(netns: &Netns) -> BTreeMap<String, String> {
     let files = DIRECTORIES.map(|it| format!("/proc/sys/net/{it}/eth1"));
     let mut command = netns.command("grep");

@@ -10,7 +10,7 @@ use std::fs;
 /// The address of `eth0`, from which packets are routed.
 const OF_ETH0: &str = "172.16.1.5";
 
-/// The attachments of one pod, one for each rail, and their results.
+/// Returns the configurations of two attachments of one pod, one for each rail.
 fn by_two_networks(machine: &Machine) -> [Value; 2] {
     let all = machine.configuration("share");
     [0, 1].map(|rail| {
@@ -27,8 +27,8 @@ fn router_to(pod: &Netns, address: &str) -> Value {
     pod.show(&format!("route get {address}"))[0]["gateway"].clone()
 }
 
-/// A VPN routes packets from `eth0`'s address, including those to a part of the rail's network; and a
-/// network is closed by a route.
+/// A VPN routes packets from `eth0`'s address, including those to a part of the rail's network. An `unreachable` route
+/// closes another network.
 #[test]
 fn a_vpn_and_a_closed_network_stay_in_force() {
     let machine = Machine::new(Primary::Routed, 1);
@@ -179,7 +179,7 @@ fn another_address_of_eth0_is_no_drift() {
     assert_eq!(machine.policy(), [""; 0]);
 }
 
-/// Routes of a routing daemon.
+/// A routing daemon has added thousands of routes.
 #[test]
 fn only_routes_beside_a_rails_are_copied() {
     let machine = Machine::new(Primary::Routed, 1);
