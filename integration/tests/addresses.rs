@@ -50,7 +50,7 @@ fn debians_static_gives_addresses_that_are_usable_at_once() {
     };
     assert_eq!(gateway(4, "198.51.100.0/24"), "192.0.2.1");
     assert_eq!(gateway(6, "2001:db8:99::/48"), "2001:db8:1::1");
-    // One packet per address, sent at once: a second attempt would hide a wait.
+    // One packet per address, directly after ADD: a second attempt would hide an address that is not usable at once.
     pod.run("ping -n -c 1 -W 5 -I 192.0.2.10 192.0.2.1");
     pod.run("ping -n -c 1 -W 5 -I 2001:db8:1::10 2001:db8:1::1");
     node.del(&configuration, "a", &pod);

@@ -37,14 +37,14 @@ fn configuration(node: &Node, netdev: &str, mode: &str) -> Value {
     configuration
 }
 
-/// Returns true if the neighbour gets an answer within five seconds.
+/// Returns true if `address` answers the neighbour within five seconds.
 fn is_reached(neighbour: &Netns, address: &str) -> bool {
     let mut ping = neighbour.command("ping");
     let output = ping.args(["-n", "-c", "1", "-W", "5", address]).output();
     output.expect("ping is installed").status.success()
 }
 
-/// The hardware address to which the neighbour sends.
+/// The hardware address that the neighbour has cached for `address`.
 fn known(neighbour: &Netns, address: &str) -> Value {
     let entries = neighbour.show(&format!("neighbour show {address} dev br0"));
     entries

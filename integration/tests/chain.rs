@@ -121,7 +121,7 @@ fn behind_another_plugin_the_rails_addresses_are_in_the_result_on_demand_only() 
     }
 }
 
-/// libcni passes only the fields of a result that it knows: `rails` is lost.
+/// The test removes `rails` from the result, as libcni does: libcni passes only fields that it knows.
 #[test]
 fn check_finds_an_address_that_is_lost_without_the_results_help() {
     let node = Node::with_rails(1);
@@ -250,7 +250,7 @@ fn rdma_cni_chains_behind_debians_bridge_in_each_version() {
         let pod = node.pod("pod");
         let attachment = node.attachment("a", &pod);
         let runtime = node.runtime();
-        // The bridge remains after its pods have ended: it exists before the comparison.
+        // Creates the bridge before the snapshot, because the bridge remains after its pods have ended.
         let only_bridge = Conflist::new(version, vec![bridge.clone()]);
         runtime
             .add(&only_bridge, &attachment)

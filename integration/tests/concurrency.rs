@@ -293,8 +293,8 @@ fn a_removal_that_continues_is_no_failure() {
     node.assert_restored(&before);
 }
 
-/// A pod with `NET_ADMIN` can create as many netdevs on its rail as its memory permits. Verbs of other pods wait for
-/// one batch.
+/// A pod with `NET_ADMIN` can create as many netdevs on its rail as its memory permits. While DEL removes them, verbs
+/// of other pods wait for about one batch.
 #[test]
 fn a_del_that_removes_thousands_of_netdevs_keeps_no_other_pod_waiting() {
     let node = Node::with_rails(2);

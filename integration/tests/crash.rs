@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Kills each program, and injects an error into each of its system calls, at one in ten of its points; with
-//! `--full` at all points. `scripts/crash` runs the same stories manually; docs/dev/fault-injection.md describes
-//! the stories.
+//! Kills each program, and injects errors into its system calls, at one in ten points, or with `--full` at all points.
+//! `scripts/crash` runs the same stories manually. docs/dev/fault-injection.md describes the stories.
 
 use integration::{
     Invocation, Netns,
@@ -212,7 +211,7 @@ fn histories_that_left_something() {
         ];
         each_leaves_nothing(&mut OfVerb { name, verb, of }, &points);
     }
-    // the error caused a panic: a thread passes the input to IPAM
+    // this error at the start of the thread that passes the input to IPAM once caused a panic
     let of = &mut Attachments::of_node(Mode::ShareByWrapper, [rdma_cni(), injector()]);
     let (name, verb) = ("wrapped ADD", Verb::Add);
     let points = [["ENOMEM of clone", "(a thread)"]];
@@ -253,7 +252,7 @@ fn histories_of_others_that_left_something() {
     ];
     let story = &mut Programs::new(program::Verb::Uninstall, programs());
     each_leaves_nothing(story, &points);
-    // earlier, the record still named a removed file; now a file that cannot be read or removed counts as present
+    // once, the record still named a removed file. Now a file that cannot be read or removed counts as present.
     let points = [
         ["EIO of ", "net.d/cbr0)"],
         ["ENOSPC of fsync", "state)"],

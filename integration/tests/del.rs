@@ -188,7 +188,8 @@ fn a_record_that_cannot_be_read_does_not_block_for_ever() {
                 .any(|call| call.container == container),
             "IPAM DEL"
         );
-        // The next pod gets a netdev of this name, independent of the state of the old one.
+        // The next pod gets the rail. If the kernel deleted the netdev with the pod's namespace, the test creates it
+        // again.
         drop(pod);
         wait::until("the pod's netdevs are gone", || {
             node.host.has_link("eth1") || !node.switch.has_link("to-eth1")

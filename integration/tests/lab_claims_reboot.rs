@@ -36,7 +36,7 @@ fn pod(name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
 }
 
-/// The function in the pod. Asserts that the container has no other one.
+/// Returns the pod's function. Asserts that the container has the device files of no other function.
 #[track_caller]
 fn own(cluster: &Cluster<Lab>, pod: &Pod) -> Function {
     let [rdma] = &verbs_devices(&pod.netns())[..] else {

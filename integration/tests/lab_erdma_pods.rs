@@ -138,7 +138,7 @@ fn pods_have_their_devices(driver: Driver) {
         assert!(sent >= least, "{program}: {sent} bytes");
     }
 
-    // one pod is removed in order, the other one after its processes have ended
+    // one pod gets its DEL while its namespace exists, the other after its namespace has ended
     node.del(&scene.configuration(0), "c0", &pods[0]);
     pods[1].die();
     wait::until("the kernel gave the RDMA device back", || {

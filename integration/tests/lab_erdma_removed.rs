@@ -203,7 +203,7 @@ fn del_of_a_namespace_that_a_listener_keeps_ends_and_succeeds_when_the_listener_
     let error = del.error(107);
     assert!(error.contains("kept alive"), "{error}");
     assert_eq!(scene.node.records().len(), 1, "the record stays");
-    // no pod can get this NIC, and a pod can get the other one
+    // no pod can get this NIC, and a pod can get the other NIC
     verb(&scene, "ADD", 0, "c2", &other).error(101);
     verb(&scene, "ADD", 1, "c1", &other).result();
     verb(&scene, "DEL", 1, "c1", &other).silent();

@@ -111,7 +111,7 @@ fn health_is_told_at_once(node: &InstalledNode) {
     }
 }
 
-/// The unchanged manifest; on CRI-O with the changes of docs/node.md.
+/// The manifest: unchanged on containerd, with the changes of docs/node.md on CRI-O.
 fn manifest(node: &InstalledNode) -> Manifest {
     let manifest = Manifest::read("conf/manifests/lingjun.yaml");
     match node.runtime.engine() {
@@ -298,7 +298,7 @@ fn no_pod_starts_without_its_rails_while_its_network_writes_its_list_anew() {
     // most pods start between two writes; a program that refuses all pods must not pass
     assert!(started.len() >= pods / 3, "{refused:?} {failed:?}");
 
-    // afterwards the state is as before
+    // afterwards pods start as before
     wait::until("the runtime calls rdma-cni", || daemon.ready().0);
     let last = node.pod("last");
     has_all_rails(&last);

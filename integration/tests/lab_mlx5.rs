@@ -136,7 +136,7 @@ fn pods_get_netdev_and_device_and_the_host_is_as_before() {
         assert!(count >= least, "{name}: {count}");
     }
 
-    // one pod is removed in order, the other one after its end
+    // one pod gets its DEL while its namespace exists, the other after its namespace has ended
     node.del(&configuration(&node, NETDEVS[0]), "c0", &pods[0]);
     pods[1].die();
     wait::until("the kernel gave the RDMA device back", || {
@@ -241,7 +241,7 @@ fn an_error_of_the_firmware_makes_its_nic_unhealthy() {
     has_ids(&kubelet, "rdma/b", 1);
     drop(daemon);
 
-    // a daemon that starts later knows it from the beginning
+    // a daemon that starts after the error reports it from the beginning
     let table = offered(&node, "exclusive");
     let line = table.lines().find(|line| line.contains("reporter fw"));
     assert!(line.is_some_and(|it| it.contains(FUNCTIONS[0])), "{table}");
@@ -277,8 +277,8 @@ fn a_function_in_a_pod_whose_driver_is_unbound_is_gone_until_it_is_bound() {
     drop(daemon);
 }
 
-/// Transports of UCX by libibverbs, and those that write to the queues themselves. The reliable ones have a shared
-/// receive queue.
+/// UCX's transports over libibverbs (`_v`), and those that write to the card's queues directly (`_x`). The reliable
+/// transports have a shared receive queue.
 #[test]
 #[ignore = "scripts/test --full: UCX"]
 fn ucx_passes_messages_between_pods() {
@@ -351,8 +351,8 @@ fn a_function_in_a_pod_that_falls_off_its_bus_is_unhealthy_until_it_is_found_aga
     let netdevs = fs::read_dir(directory(0).join("net")).expect("a directory");
     assert_eq!(netdevs.count(), 0);
     assert_eq!(card.order(&format!("unplug {}", MACS[0])), "ok");
-    // the driver sees it within two seconds, removes netdev and RDMA device, and waits a minute for the function; the
-    // driver of 5.10 removes only the RDMA device
+    // the driver notices the loss within two seconds, removes netdev and RDMA device, and waits a minute for the
+    // function; the driver of 5.10 removes only the RDMA device
     let keeps_netdev = node.host.run("uname -r").starts_with("5.10.");
     has_ids(&kubelet, "rdma/a", 0);
     let why = if keeps_netdev {

@@ -128,7 +128,7 @@ fn pods_get_netdev_and_device_and_the_host_is_as_before() {
     is_answered(&pods[1], ADDRESSES[0]);
     traffic::by_connection_manager("ib_read_bw -q 30", server, client);
 
-    // one pod is removed in order, the other one after its end
+    // one pod gets its DEL while its namespace exists, the other after its namespace has ended
     node.del(&configuration(&node, IPOIB[0]), "c0", &pods[0]);
     pods[1].die();
     wait::until("the kernel gave the RDMA device back", || {

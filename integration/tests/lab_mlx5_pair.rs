@@ -28,7 +28,7 @@ fn gid_index(result: &Value) -> u64 {
 #[track_caller]
 fn ping(pod: &Netns, peer: &str, rdma: &str) {
     let mut told = (1, Value::Null);
-    // the driver of this machine or of the other one has just made the device again
+    // the driver of either machine may have just made its device again
     wait::within(wait::PATIENCE, || {
         told = pinged(pod, peer, "10");
         told.0 == 0

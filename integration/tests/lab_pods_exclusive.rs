@@ -124,7 +124,7 @@ fn pods_started_in_parallel_have_the_right_nodes_though_numbers_went_round(node:
     let now = functions.each_ref().map(|it| uverbs(&it.rdma).0);
     println!("uverbs1 is now {}, uverbs2 is now {}", now[0], now[1]);
     assert_ne!(now, ["uverbs1", "uverbs2"], "no number changed");
-    // and the free number belongs to another device again
+    // the number that is free now belongs to the removed device again
     let netdev = &lowest.netdev;
     let again = format!("rdma link add {rdma} type rxe netdev {netdev}");
     node.lab.host.run(&again);
@@ -215,7 +215,8 @@ fn exchange(peer: &Path, pods: &[Pod; 2], netns: &[Netns; 2], address: &str) -> 
         let asked = scope.spawn(|| pods[1].main().sh(&asking));
         let connections = wait_for_connections(netns);
         drop(one);
-        // their standard input ends, which ends them; the container's own sleep ignores the signal
+        // ends the standard input of server and client, which end then; the container's first process ignores the
+        // signal
         pods[1].main().sh("killall sleep");
         let said = asked.join().expect("the client succeeded");
         assert!(said.contains("equal"), "{said}");

@@ -145,7 +145,8 @@ fn reload_devices(node: &SharedNode) {
 fn a_pod_has_as_many_objects_as_its_resource_allows() {
     let node = SharedNode::of(LIMITED, 8);
     install(&node);
-    // without a record neither DEL nor the daemon could remove its limits
+    // a file in place of the directory prevents the record of a pod's limits, without which no program could remove
+    // them
     let records = node.node.path("state/limited");
     fs::write(&records, "").expect("written");
     let unrecorded = with_pingpong(
@@ -264,7 +265,7 @@ fn as_many_pods_fit_as_there_are_ids() {
         node.remove(pod);
     }
 
-    // the pods of the other ids, each with both types of GIDs
+    // a netdev in place of the pods of the other ids, with as many addresses as these would have GIDs of both types
     let others = Netns::new("others");
     let bond = nics::netdev(0);
     node.nics.host.ip(&format!(

@@ -227,7 +227,7 @@ fn second_boot() {
         }
     };
     traffic::rping(end(0), end(1));
-    // the daemon started before the first network namespace existed, and sees devices in pods nevertheless
+    // the daemon sees devices in pods, although it started before the first network namespace existed
     let kubelet = &node.node.kubelet;
     kubelet.wait_for(VF, "four functions", |it| it.healthy().len() == 4);
     for pod in [one, new] {

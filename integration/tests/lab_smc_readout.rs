@@ -286,7 +286,7 @@ fn connections_are_held_until_they_are_closed_or_their_process_ends() {
     let host = world.kernel.smc(None).expect("a state").expect("SMC");
     assert_eq!(host.held, []);
     client.kill();
-    // the server has not closed its ends; the kernel reports no connection of the client nevertheless
+    // the kernel reports no connection of the client, although the server has not closed its ends
     wait::until("the sockets are nobody's", || {
         world.state(1).held.is_empty()
     });

@@ -139,7 +139,7 @@ fn another_is_taken(node: &Node, configuration: &Value, name: &str) {
         assert!(said.contains(&line), "{name}: no {line:?} in {said}");
     }
     node.del(configuration, name, &pod);
-    // rdma-ipam avoids the address from now on; by chance the next one can be an address that the switch has from an
+    // rdma-ipam avoids the address from now on; the next address can by chance be one that the switch has from an
     // earlier pod
     let pod = node.pod(name);
     let (_, said) = start(node, configuration, name, &pod);

@@ -162,7 +162,7 @@ fn a_container_of_podman_has_a_rail_and_gives_it_back() {
         "the rail is back after the container's end"
     );
 
-    // a container of another network has no rail; and a killed container returns its rail, too
+    // a container of another network has no rail, and a killed container returns its rail, too
     let text = podman.succeeds(
         "$PODMAN network create plain >&2; \
          ${RUN/--network rails/--network plain} --rootfs $ROOTFS ip -j link show",

@@ -244,7 +244,7 @@ fn replies_leave_by_the_rail_that_was_addressed() {
                 );
             }
         }
-        // and a program that binds to no address has a route nevertheless
+        // a program that binds to no address has a route, too
         assert_eq!(way_to(&pod, "198.51.100.1"), "rdma0");
         assert_eq!(rules(&pod).len(), if base == 0 { 0 } else { 4 });
         check(&node, &configuration, result, &pod).silent();

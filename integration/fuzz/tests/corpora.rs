@@ -61,8 +61,8 @@ fn every_input_that_was_found_is_read_as_it_has_to_be() {
     }
 }
 
-/// One character of each kind that control a terminal or change the direction of text, and that messages escape. A
-/// fuzzer would not soon find them.
+/// One character of each kind that controls a terminal or changes the direction of text. Messages escape these
+/// characters. A fuzzer would not soon find them.
 const STEERS: &str = "\u{7f}\u{85}\u{9b}2J\u{61c}\u{2028}\u{202e}\u{2066}";
 
 /// Returns copies of `input`, at most `most`, each with [`STEERS`] inserted at one place: at the beginning of a string

@@ -15,7 +15,7 @@ const PAGE: &str = "docs/deploy.md";
 /// The heading of an example with two releases.
 const KINDS: &str = "Two kinds of nodes";
 
-/// The headings of the page's blocks that call Helm, in their order.
+/// The headings of the blocks of [`PAGE`] that call Helm, in their order.
 const HEADINGS: [&str; 5] = [
     "The chart",
     "Counters of devices inside pods",

@@ -17,7 +17,7 @@ fn typed(cluster: &ControlPlane, line: &str) -> (Option<i32>, String, String) {
     )
 }
 
-/// The daemon of `rdma-1` has written the node's condition, and an event for the pod `trainer`.
+/// Expects the node condition, and the event for the pod `trainer`, that the daemon of `rdma-1` has written.
 pub(super) fn shows_conditions_and_events(cluster: &ControlPlane) {
     let (code, table, errors) = typed(cluster, "kubectl rdma nodes");
     let words: Vec<&str> = table.split_whitespace().collect();
@@ -67,7 +67,7 @@ pub(super) fn shows_conditions_and_events(cluster: &ControlPlane) {
     }
 }
 
-/// The daemon of `node` has written slices of two NICs.
+/// Expects the counts of the slices of two NICs that the daemon of `node` has written.
 pub(super) fn counts_the_devices_of_slices(cluster: &ControlPlane, node: &str, resource: &str) {
     let (_, text, _) = typed(cluster, "kubectl rdma nodes -o json");
     let nodes: Value = serde_json::from_str(&text).expect("JSON");

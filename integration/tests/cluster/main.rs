@@ -66,7 +66,7 @@ fn cluster() -> ControlPlane {
         ("nvidia.com/gpu", "16"),
     ];
     cluster.add_node("rdma-1", &resources);
-    // and the label of Node Feature Discovery, by which a set of values selects nodes
+    // also sets the label of Node Feature Discovery, by which one set of the tests' values selects nodes
     cluster.kubectl(&format!(
         "label node rdma-1 {LABEL} feature.node.kubernetes.io/rdma.available=true"
     ));

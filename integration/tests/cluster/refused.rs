@@ -82,7 +82,7 @@ pub(super) fn token(cluster: &ControlPlane, bound_to: Option<&str>) -> String {
     cluster.kubectl(&line).trim().to_owned()
 }
 
-/// A node with its kubelet, whose pods have ids of one NIC.
+/// A daemon and a stand-in for kubelet, which has allocated ids of one NIC to pods.
 struct Node {
     daemon: Daemon,
     kubelet: DeviceManager,
@@ -195,7 +195,7 @@ pub(super) fn are_deleted_by_the_daemon_of_their_node(cluster: &mut ControlPlane
         String::from_utf8_lossy(&tried.stderr).contains(OWN_NODE)
     });
 
-    // a token that is no longer valid, until kubelet replaces it
+    // the daemon starts with an invalid token, which is replaced later, as kubelet replaces an expired token
     let account = Machine::bare();
     fs::create_dir(account.path("account")).expect("a directory");
     account.write("account/ca.crt", &cluster.ca());

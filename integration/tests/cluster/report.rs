@@ -194,7 +194,7 @@ pub(super) fn is_by_the_daemon_of_its_node_and_of_its_own_condition(cluster: &mu
     });
     let before = cluster.get("node rdma-1").remove(0);
 
-    // a token that is no longer valid, until kubelet replaces it
+    // the daemon starts with an invalid token, which is replaced later, as kubelet replaces an expired token
     let account = Machine::bare();
     fs::create_dir(account.path("account")).expect("a directory");
     account.write("account/ca.crt", &cluster.ca());

@@ -329,7 +329,7 @@ fn no_address_is_configured_twice_and_none_is_lost() {
     fill(lan, list);
 }
 
-/// Asserts that rdma-ipam can assign all usable addresses of both prefixes except the host's own and the first one.
+/// Asserts that rdma-ipam can assign all usable addresses of both prefixes except the host's own and the first address.
 fn fill(lan: &Lan, list: &Conflist) {
     let prefixes = ["10.1.0.", "2001:db8:1::"];
     let v4 = (2..=126)

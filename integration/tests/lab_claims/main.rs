@@ -99,7 +99,7 @@ fn are_served_after_a_kill(cluster: &mut Cluster, pair: [Pod; 2]) -> [Pod; 2] {
     let id = container["containerID"].as_str().expect("an id").to_owned();
     let id = id.split_once("://").expect("a runtime and an id").1;
     cluster.runtime.cri().kill(id);
-    // one pod ends in the meantime, whether or not the driver is back, and starts again
+    // deletes one pod while the driver may still be away; the pod is created again later
     let [first, second] = pair;
     let path = format!("{PODS}/{}", second.name);
     cluster.delete(PODS, &[&second.name]);

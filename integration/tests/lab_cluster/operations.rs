@@ -35,7 +35,7 @@ fn takes_pods(cluster: &mut Cluster, name: &str, pair: &[&Pod; 2]) {
     cluster.says(&format!("{name} has come and gone"));
 }
 
-/// Kills the container runtime and starts it again; its processes continue.
+/// Kills the container runtime and starts it again. The containers continue.
 pub(super) fn start_the_runtime_anew(cluster: &mut Cluster, pair: &[&Pod; 2]) {
     cluster.runtime.go(Signal::SIGKILL);
     cluster.runtime.come();

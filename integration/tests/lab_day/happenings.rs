@@ -8,7 +8,7 @@ use std::path::Path;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Happening {
-    /// The container runtime ends by SIGKILL or SIGTERM, and starts again; its processes continue.
+    /// The container runtime ends by SIGKILL or SIGTERM, and starts again. The containers continue.
     RuntimeStartsAnew,
     /// Kubelet ends in order or is killed, and starts: its plugins register again.
     KubeletStartsAnew,

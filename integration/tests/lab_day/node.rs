@@ -41,7 +41,7 @@ pub(super) struct Given {
 /// The node, and the state of the day.
 #[derive(Debug)]
 pub(super) struct Day {
-    // ended first: NetworkManager would otherwise configure netdevs while the others end
+    // dropped first: otherwise NetworkManager would configure netdevs while the other fields are dropped
     manager: Option<Manager>,
     pub(super) node: ExclusiveNode,
     pub(super) qemu: Qemu,
@@ -59,7 +59,7 @@ impl Day {
         let qemu = Qemu::monitor();
         let lab = Lab::without_rdma(FUNCTIONS);
         for (nic, name) in NICS.into_iter().enumerate() {
-            // as on netdevs that appear later: these existed before the lab set the defaults
+            // the values of netdevs that appear later: these netdevs existed before the lab set the defaults
             for key in ["dad_transmits", "router_solicitation_delay"] {
                 lab.host.set_sysctl(&format!("ipv6/conf/{name}/{key}"), "0");
             }

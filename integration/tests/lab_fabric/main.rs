@@ -177,7 +177,8 @@ impl Figures {
         (0..RAILS).filter(is_unhealthy).collect()
     }
 
-    /// Waits until `is_so`. Meanwhile no rail is unhealthy except those at fault.
+    /// Waits until `is_so` returns true, and returns the time. Asserts that meanwhile only rails in `at_fault` are
+    /// unhealthy.
     #[track_caller]
     fn until(&self, at_fault: &[usize], limit: Duration, is_so: impl Fn() -> bool) -> Duration {
         let begin = Instant::now();
@@ -191,7 +192,7 @@ impl Figures {
         begin.elapsed()
     }
 
-    /// Waits until these rails are unreachable, and no other one is.
+    /// Waits until exactly these rails are unreachable.
     #[track_caller]
     fn until_unreachable(&self, rails: &[usize], at_fault: &[usize], limit: Duration) -> Duration {
         let expected = std::array::from_fn(|it| Some(f64::from(rails.contains(&it))));

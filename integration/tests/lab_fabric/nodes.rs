@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Three nodes and a switch. Veths act as cables. A namespace with a bridge, which has one VLAN for each rail, acts as
 //! the switch. The RDMA devices are the kernel's soft-RoCE. All nodes are in the machine's namespace, because rdma_rxe
-//! of some kernels has traffic in no other one. Policy rules make a packet from one node to another leave by its rail,
-//! and not by `lo`.
+//! of some kernels has traffic in no other namespace. Policy rules make a packet from one node to another leave by its
+//! rail, and not by `lo`.
 
 use integration::{ApiServer, Netns, api_server::NODE, daemon::rdma_device_plugin, lab::ipv4};
 use rdma_resources::Published;
@@ -21,7 +21,7 @@ pub(super) const STRAY: usize = 2;
 pub(super) const SWAPPED: [usize; 2] = [3, 4];
 /// The switch loses a fifth of this rail's packets, in each direction.
 pub(super) const LOSSY: usize = 5;
-/// The nodes. The first one pings the second one, and watches both others.
+/// The nodes. The first node pings the second, and watches both other nodes.
 const NODES: [&str; 3] = [NODE, "node-2", "node-3"];
 
 const RESOURCE: &str = "rdma/hca";
@@ -266,7 +266,7 @@ impl Nodes {
 }
 
 impl Drop for Nodes {
-    /// Removes the test's objects from the machine's namespace. A pod may have a rail.
+    /// Removes the test's objects from the machine's namespace. A rail may be in a pod, so an attempt may fail.
     fn drop(&mut self) {
         let mut lines = ["rule add pref 0 lookup local", "rule del pref 10"]
             .map(str::to_owned)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The fabric watch with the kernel's real connection manager. Two pods' namespaces act as two nodes. One of them runs
-//! a watch. The other one has only a ConfigMap in a stand-in for the API server.
+//! The fabric watch with the kernel's real connection manager. Two pods' namespaces act as two nodes. One node runs a
+//! watch. The other node has only a ConfigMap in a stand-in for the API server.
 
 use crate::TwoPods;
 use integration::{

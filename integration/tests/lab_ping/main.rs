@@ -490,7 +490,7 @@ fn wires_that_are_swapped_are_told_from_other_silences() {
             }
         }
     }
-    // a namespace ends later, and its devices return to the host
+    // otherwise the devices would return to the host after the end of their namespaces
     for (node, netns) in nodes.iter().enumerate() {
         for rail in 0..2 {
             netns.run(&format!("rdma link del swap{node}{rail}"));

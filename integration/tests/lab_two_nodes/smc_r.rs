@@ -86,7 +86,8 @@ fn connect(cluster: &Cluster, netns: &Netns, program: &str, address: &str) -> St
             connections = active(netns);
             !connections.is_empty()
         });
-        // their standard input ends, which ends them; the first process of a container ignores signals
+        // ends the standard input of server and client, which end then; the container's first process ignores the
+        // signal
         for pod in ["asks", "serves"] {
             cluster.types(&exec(pod, "killall sleep"));
         }

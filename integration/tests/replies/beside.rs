@@ -144,7 +144,7 @@ fn two_that_end_at_once_leave_nothing() {
         wait::until(&format!("{ifname} gives its address back"), is_asked);
     };
     asked("rdma1");
-    // its devices are on the host: only the other attachment has rules in the pod
+    // the devices of the failed ADD are on the host: only the other attachment has rules in the pod
     let record = fs::read_to_string(node.record("rail1", "a")).expect("a record");
     let record: Value = serde_json::from_str(&record).expect("a record");
     assert_eq!(record["phase"], "home");

@@ -333,8 +333,8 @@ impl Function {
         }
     }
 
-    /// Handles a queue pair that entered the error state. It uses no more requests of a shared receive queue; the
-    /// driver gets an event about this.
+    /// Handles a queue pair that entered the error state. If it has a shared receive queue, the driver gets an event,
+    /// because the queue pair uses no more requests of this queue.
     pub(super) fn pair_failed(&mut self, number: u32) {
         self.rung.push(number);
         if (self.pairs.get(&number)).is_some_and(|it| it.shared.is_some()) {

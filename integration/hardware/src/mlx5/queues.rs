@@ -143,11 +143,11 @@ pub struct WorkQueue {
     pub base: u64,
     /// The number of entries, as a logarithm to base 2.
     pub log_size: u32,
-    /// The number of its completion queue.
+    /// The number of the completion queue that gets this queue's completions.
     pub completions: u32,
     /// The size of an entry in bytes, as a logarithm to base 2.
     pub log_stride: u32,
-    /// The address of its doorbell record.
+    /// The address of this queue's doorbell record.
     pub record: u64,
     /// The number of completed entries.
     pub taken: u16,

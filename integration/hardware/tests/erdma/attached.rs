@@ -43,7 +43,7 @@ impl Model {
             .spawn()
             .expect("the program");
         let model = Model { process, directory };
-        // the program creates this socket last; the file exists before the program listens
+        // the program creates this socket last, and listens some time after the file exists
         wait_for(|| UnixStream::connect(model.socket("control")).is_ok());
         model
     }

@@ -67,7 +67,7 @@ fn ask(it: &mut Administrator, mad: &[u8]) -> (u8, u16, Vec<u8>) {
 pub(crate) fn join(it: &mut Driver, pair: &mut Pair, port: [u8; 16], joins: u8) -> u16 {
     pair.receive(it, &[(NAMED, 300)]);
     let mad = request(SET, MEMBER, 0x1_0083, &member(BROADCAST, port, joins));
-    // the administrator is queue pair 1 of LID 1; the sender selects its own key
+    // the administrator is queue pair 1 of LID 1, and bit 31 selects the sender's own key
     let rest = [to(1, 1, 1 << 31), inline(&mad)].concat();
     pair.send(it, SEND, 0, &rest);
     let got = pair.next(it, 1).expect("an answer");

@@ -93,7 +93,7 @@ fn a_datagram_has_the_vlan_of_the_sender_s_address() {
 fn management_datagrams_go_to_queue_pair_1() {
     let (mut it, mut here, mut there) = both(QP1, MANAGEMENT);
     there.receive(&mut it, &[(NAMED, 300)]);
-    // the sender selects its own key
+    // bit 31 selects the sender's own key
     let rest = [to(1, 1, 1 << 31), inline(&[7; 200])].concat();
     here.send(&mut it, SEND, 0, &rest);
     let got = there.next(&mut it, 1).expect("a completion");
