@@ -72,7 +72,7 @@ fn gc_without_a_list_succeeds_and_drops_nothing() {
     let node = &libcni.node;
     let before = Snapshot::of(&node.host);
     succeeds(&libcni.run("status", "cnitool-gc"));
-    // libcni itself sends DEL only for attachments that it added: not for this one
+    // libcni itself sends DEL only for attachments that it added: not for the attachment `a`
     plugin["cniVersion"] = "1.1.0".into();
     plugin["name"] = "cnitool-gc".into();
     node.add(&plugin, "a", &libcni.pod);

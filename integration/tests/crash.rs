@@ -189,7 +189,7 @@ fn histories_that_left_something() {
     let of = &mut Attachments::of_node(Mode::Move, [rdma_cni(), injector()]);
     let (name, verb) = ("move ADD", Verb::Add);
     let points = [
-        // rdma-cni could not read the namespace's cookie and used 0: DEL took the pod for another one
+        // rdma-cni could not read the namespace's cookie and used 0: DEL took the pod for another pod
         ["EMFILE of socket 1 ", ""],
         ["EINTR of flock 1 ", "a@eth0.lock)"],
         ["EMFILE of open", "a@eth0.json)"],

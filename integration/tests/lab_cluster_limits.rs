@@ -242,7 +242,7 @@ fn gets_the_controller_again(cluster: &mut Cluster, limited: &Path) {
     ));
 }
 
-/// Asserts that neither the cgroup nor one below it has a limit.
+/// Asserts that neither the cgroup nor a cgroup below it has a limit.
 fn none_is_limited(cgroup: &Path) {
     let text = fs::read_to_string(cgroup.join("rdma.max")).unwrap_or_default();
     let lines = || text.lines().flat_map(str::split_whitespace);

@@ -86,7 +86,7 @@ fn with_a_parent_a_device_is_below_its_function() {
             fs::canonicalize(directory(&rdma).join("device")).expect("a link"),
             parent
         );
-        // the netdev belongs to another function, and is not below this one
+        // the netdev is below another function
         assert!(!parent.join("net").exists());
     }
 }

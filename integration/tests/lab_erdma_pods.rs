@@ -257,8 +257,8 @@ fn a_device_is_chosen_by_its_driver_and_shared_mode_gives_a_child() {
         node.assert_restored(&before);
     }
 
-    // a child of each NIC in a pod; the RDMA devices stay on the host, and only on RoCE have the child's address as a
-    // GID
+    // each pod gets a child of a NIC; the RDMA devices stay on the host, and have a child's address as a GID only with
+    // RoCE
     let scene = ErdmaNode::new(Driver::Kernel, "shared");
     let node = &scene.node;
     let before = Snapshot::of(&node.host);

@@ -37,8 +37,8 @@ impl Drop for OneReceiveSge {
     }
 }
 
-/// Two annotated pods with an eRDMA NIC each. Connections between the NICs' addresses carry all bytes. At both ends,
-/// `is_expected` accepts the connections.
+/// Two annotated pods with an eRDMA NIC each. Connections between the NICs' addresses carry all bytes. `is_expected`
+/// accepts each connection at both ends.
 #[track_caller]
 fn annotated_pods_are_carried(is_expected: impl Fn(&str) -> bool) {
     let scene = ErdmaNode::new(Driver::Kernel, "exclusive");

@@ -157,7 +157,7 @@ fn a_node_is_installed_by_the_manifest_upgraded_and_left_as_it_was() {
     let (pod, record) = (Snapshot::of(&server.netns()), records());
     assert_eq!(record.len(), 1);
 
-    // this version replaces the earlier one while the pod runs
+    // this version replaces the earlier version while the pod runs
     daemon.remove();
     let (daemon, said) = node.daemon(&manifest, "later");
     let replaced = "\"/opt/cni/bin/rdma-cni\": replaced by this version";

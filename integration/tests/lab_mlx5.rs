@@ -104,7 +104,7 @@ fn pods_get_netdev_and_device_and_the_host_is_as_before() {
         card.has_state(&pods[function], RDMA[function], "ACTIVE");
     }
     assert!(links(&node.host).is_empty());
-    // the card's switch carries frames between the pods, also longer ones than its MTU
+    // the card's switch carries frames between the pods, also the fragments of a packet that is longer than the MTU
     for line in [
         format!("ping -c 3 -i 0.2 -W 20 {}", ADDRESSES[0]),
         format!("ping -c 3 -i 0.2 -W 20 -s 4000 {}", ADDRESSES[0]),

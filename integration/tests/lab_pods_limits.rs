@@ -14,8 +14,8 @@ use integration::{
 };
 use std::{fs, path::Path, process::Command, time::Duration};
 
-/// Two resources with the same devices. Containers with the first one may lock a gibibyte; containers with the second
-/// one have the runtime's limit.
+/// Two resources with the same devices. Containers with the first resource may lock a gibibyte; containers with the
+/// second resource have the runtime's limit.
 const MEMLOCK: &str = r#"{"cdi": true, "chain": {"confDir": "/run/no-networks"}, "resources": [
     {"name": "rdma/hca", "kind": "shared", "count": 8, "memlock": 1073741824},
     {"name": "rdma/plain", "kind": "shared", "count": 8}
@@ -111,8 +111,8 @@ fn a_container_without_root_locks_the_memory_that_its_resource_allows() {
     }
 }
 
-/// Two resources with the same devices. Containers with the first one may have four objects of a device; containers
-/// with the second one have no limit.
+/// Two resources with the same devices. Containers with the first resource may have four objects of a device;
+/// containers with the second resource have no limit.
 const LIMITED: &str = r#"{"cdi": true, "chain": {"confDir": "/run/no-networks"}, "resources": [
     {"name": "rdma/hca", "kind": "shared", "count": 8, "limits": {"objects": 4}},
     {"name": "rdma/plain", "kind": "shared", "count": 8}

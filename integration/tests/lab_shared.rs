@@ -76,7 +76,7 @@ fn two_pods_talk_rdma_on_every_rail_and_the_host_is_as_before() {
     }
 }
 
-/// A pod can rename every RDMA device of the node.
+/// In shared mode, a pod with `NET_ADMIN` can rename any RDMA device of the node.
 #[test]
 fn rdma_devices_that_a_pod_renamed_have_their_names_after_del_and_for_the_next_pod() {
     let lab = Lab::new(2);

@@ -198,7 +198,8 @@ fn an_example_with_addresses_has_two_pods_reach_each_other() {
     before.assert_restored(&lab);
 }
 
-/// ADD reports a value that igb refuses with the kernel's message, and undoes all its changes.
+/// If igb refuses a value, ADD reports the setting as a command of `ip`, with the kernel's error, and undoes all its
+/// changes.
 #[test]
 fn a_refusal_of_the_driver_is_reported_and_undone() {
     let lab = Lab::new(1);

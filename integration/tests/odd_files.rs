@@ -140,7 +140,7 @@ fn a_lock_that_is_no_file_is_named_and_nothing_is_changed() {
     }
 }
 
-/// rdma-cni never reads a lock file: it locks a file of a gigabyte like any other.
+/// rdma-cni does not read lock files: it locks a file of a gigabyte like any other lock file.
 #[test]
 fn a_gigabyte_in_the_place_of_a_lock_is_locked_like_any_other() {
     let host = Host::new(1);

@@ -157,8 +157,8 @@ fn drift_of_a_child_is_reported() {
     }
 }
 
-/// A macvlan of a macvlan uses the host's netdev. The pod needs no right on the host to create it, and could receive
-/// others' frames with it as long as the pod's namespace exists.
+/// A macvlan that the pod creates on its child lies on the host's netdev. The pod needs no right on the host for this,
+/// and could receive other pods' frames with the macvlan as long as the pod's namespace exists.
 #[test]
 fn a_child_that_the_pod_made_beside_its_own_ends_with_del() {
     let (node, configuration) = shared();

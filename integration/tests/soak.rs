@@ -26,7 +26,7 @@ const KERNEL_MEMORY: usize = 96 << 10;
 enum Ending {
     /// With one DEL.
     Usual,
-    /// The runtime never calls DEL: another pod's ADD does its work.
+    /// The runtime never calls DEL: another pod's ADD removes the remains.
     WithoutDel,
     /// The pod's namespace ends before DEL.
     BeforeDel,

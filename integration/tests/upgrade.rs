@@ -26,7 +26,7 @@ impl Upgrade {
         }
     }
 
-    /// Runs ADD with the earlier version, and CHECK and DEL with this one. Then does the same with a DEL without a
+    /// Runs ADD with the earlier version, and CHECK and DEL with this version. Then does the same with a DEL without a
     /// namespace, as after the end of the pod.
     fn check(&self, configuration: &Value) {
         let mut checked = configuration.clone();

@@ -133,7 +133,7 @@ fn tour(from: usize, end: usize) -> Vec<usize> {
     walk
 }
 
-/// Applies each manifest over each other one as the pages say. Nothing of the earlier manifest remains in the
+/// Applies each manifest over each other manifest as the pages say. Nothing of the earlier manifest remains in the
 /// DaemonSet.
 pub(super) fn any_one_becomes_any_other(cluster: &mut ControlPlane) {
     let files = yaml_files("conf/manifests");

@@ -73,7 +73,7 @@ pub(super) fn get_started_installs(cluster: &mut ControlPlane) {
             } else if !line.starts_with("helm ") {
                 continue;
             } else if env::var_os(HELM).is_none() {
-                // scripts/test counts it as skipped
+                // scripts/test reports the pages' commands of Helm as skipped
             } else if page.ends_with("/claims.md") {
                 let template = "helm template --kube-version 1.37.0 ";
                 let rendered = cluster.shell(&line.replace("helm install ", template));

@@ -130,7 +130,7 @@ impl Node {
     }
 }
 
-/// Controllers of pods, on the daemon's node and on another one, and two pods without a controller.
+/// Controllers of pods, on the daemon's node and on another node, and two pods without a controller.
 fn makers() -> String {
     let items = [
         maker("Deployment", "trainer", "rdma-1"),

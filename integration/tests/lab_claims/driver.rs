@@ -42,7 +42,7 @@ fn pod(name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
 }
 
-/// Waits until the only daemon pod is another one than `before`.
+/// Waits until the only daemon pod is ready, and is not the pod `before`.
 #[track_caller]
 fn until_another_than(cluster: &mut Cluster, before: &Value) {
     cluster.until("another daemon is ready", |it| {

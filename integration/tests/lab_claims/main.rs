@@ -39,7 +39,7 @@ const DEVICES: [&str; 3] = [
     "rdma-hca-0000-41-00-0",
 ];
 
-/// Returns the pod `name` when it runs. Asserts that the device of all rails was allocated to it by a claim.
+/// Waits until the pod `name` runs, and returns the pod. Asserts that the pod has the device of all rails by a claim.
 #[track_caller]
 fn claiming(cluster: &mut Cluster, name: &str) -> Pod {
     let pod = cluster.pod(name);

@@ -56,7 +56,7 @@ impl Happening {
         all
     }
 
-    /// Performs the event. Returns the pod that has the functions afterwards: `lives`, or another one.
+    /// Performs the event. Returns the pod that has the functions afterwards: `lives`, or another pod.
     #[track_caller]
     pub(super) fn happens(self, day: &mut Day, lives: Given) -> Given {
         day.says(&format!("{self:?}"));

@@ -18,7 +18,7 @@ use integration::extent;
 use node::Day;
 use traces::{DaemonSize, Traces};
 
-/// The test kills the daemon in every round whose number is a multiple of this one, from the first on.
+/// Number of rounds from one kill of the daemon to the next. The first round has a kill.
 const DAEMONS_LIFE: usize = 4;
 
 #[test]

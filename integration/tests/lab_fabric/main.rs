@@ -201,7 +201,7 @@ impl Figures {
         })
     }
 
-    /// Waits until these rails are unhealthy, and no other one is.
+    /// Waits until exactly these rails are unhealthy.
     #[track_caller]
     fn until_unhealthy(&self, rails: &[usize], limit: Duration) -> Duration {
         self.until(rails, limit, || self.unhealthy() == rails)

@@ -139,7 +139,8 @@ fn start_as(cluster: &mut Cluster, name: &str, node: Member, mut spec: Value, an
     assert_eq!(told["spec"]["nodeName"], node.name);
 }
 
-/// Two pods on each node: each address is assigned once, and RDMA works on every rail in both directions.
+/// Starts two pods on each node. No two pods have the same rail address, and RDMA between the nodes works on each rail
+/// in both directions.
 fn have_rdma_between_them(cluster: &mut Cluster) {
     let pods = [
         ("here", FIRST),
@@ -180,7 +181,7 @@ fn gone(cluster: &mut Cluster, names: &[&str]) {
 }
 
 /// A pod of the second node ends, and starts again on the first node with the same addresses. A peer that has cached
-/// its old location reaches it within a second after its rails exist.
+/// the pod's old location reaches the pod within a second after the pod's rails exist.
 fn is_reached_where_it_moves(cluster: &mut Cluster) {
     start(cluster, "mover", SECOND);
     let there = traffic::address(cluster, "mover", 0);
@@ -207,7 +208,7 @@ fn is_reached_where_it_moves(cluster: &mut Cluster) {
     cluster.says(&format!(
         "the pod that moved is reached {after:?} after its rails are there"
     ));
-    // a pod on the earlier node reaches it, too
+    // a pod on the earlier node reaches the moved pod, too
     let line = format!("kubectl exec there -- ping -c 1 -W 10 {here}");
     cluster.types(&line);
     traffic::rping(cluster, ["mover", "there"], 1);

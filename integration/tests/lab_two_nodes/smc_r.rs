@@ -12,8 +12,8 @@ use integration::{
 use serde_json::{Value, json};
 use std::{path::PathBuf, thread, time::Duration};
 
-/// The manifest's address configuration, and one with addresses that SMC-Rv2 accepts: IPv4, in no prefix of the node.
-/// Both nodes assign addresses from the same range; the probe keeps them different.
+/// The manifest's address configuration, and a configuration with addresses that SMC-Rv2 accepts: IPv4, in no prefix of
+/// the node. Both nodes assign addresses from the same range; the probe keeps them different.
 const ADDRESSES: [&str; 2] = [
     r#""from": "parent","#,
     r#""ranges": [[{"subnet": "10.40.0.0/24"}]],"#,

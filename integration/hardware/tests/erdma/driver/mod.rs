@@ -256,7 +256,7 @@ pub(crate) struct Direct {
     pub(crate) position: usize,
 }
 
-/// Executes all requests that need no further time.
+/// Executes all requests that can be executed without a wait.
 pub(crate) fn settle(fabric: &Rc<RefCell<Fabric>>) -> Next {
     let mut rounds = 0;
     loop {
