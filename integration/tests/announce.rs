@@ -94,7 +94,8 @@ fn another_netdevs_announcement() {
     followed("move", ["mac1", "mac2"]);
 }
 
-/// Without `CAP_NET_RAW`, `rdma-cni` cannot open a packet socket. The pod starts nevertheless.
+/// Without `CAP_NET_RAW`, `rdma-cni` cannot open a packet socket. The pod starts, and the log has a warning with each
+/// address.
 #[test]
 fn unannounced_addresses() {
     let node = node();

@@ -260,7 +260,7 @@ fn sixteen_pods_come_and_go_at_once() {
     assert!(node.records().is_empty());
 }
 
-/// The ADD of another pod continues a killed DEL, one batch at a time.
+/// The ADD of another pod continues a killed DEL by one batch of netdevs, and logs no failure.
 #[test]
 fn a_removal_that_continues_is_no_failure() {
     let node = Node::with_rails(2);

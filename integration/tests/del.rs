@@ -406,8 +406,8 @@ fn a_pods_many_routes_take_no_memory() {
     }
 }
 
-/// DEL and recovery change nothing of a rail that is back on the host, whichever verb restores the other rail. The
-/// rail's next owner chooses its settings.
+/// A rail is back on the host, and the other rail of the record is not. Neither DEL nor verbs of another pod change the
+/// settings that the rail's next owner has chosen.
 #[test]
 fn a_rail_that_is_home_is_left_to_its_next_owner() {
     let node = Node::with_rails(3);

@@ -122,7 +122,7 @@ fn either_rdma_cni_moves_the_device_behind_sriov_cni() {
     assert_eq!(states[0].difference(&states[1]), "");
 }
 
-/// The other plugin's DEL fails, and sriov-cni's DEL would be next. Ours succeeds.
+/// DEL of the other project's rdma-cni fails, so sriov-cni's DEL does not run. DEL of our rdma-cni succeeds.
 #[test]
 fn the_pods_namespace_ends_before_del() {
     let chain = Chain::new();

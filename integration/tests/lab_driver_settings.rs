@@ -16,7 +16,7 @@ fn settings(netns: &Netns, link: &str) -> DeviceSettings {
     netns.run(read).expect("a thread")
 }
 
-/// Rings, channels, flow control, private flags, messages, features and receive hashing.
+/// DEL restores rings, channels, flow control, private flags, the message level, features and receive hashing.
 #[test]
 fn driver_settings_of_a_pod_are_reverted() {
     let node = Node::on(Netns::own());
@@ -65,8 +65,7 @@ fn driver_settings_of_a_pod_are_reverted() {
     assert_eq!(before.lacking(&lacking), []);
 }
 
-/// DEL restores the settings of a VLAN or an ipvlan in `IFLA_INFO_DATA`: the mode of reception, and the priority of
-/// frames.
+/// DEL restores the settings of a VLAN or an ipvlan in `IFLA_INFO_DATA`.
 #[test]
 fn vlan_and_ipvlan_settings_of_a_pod_are_reverted() {
     let node = Node::on(Netns::own());

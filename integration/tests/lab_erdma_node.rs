@@ -90,7 +90,8 @@ fn the_daemon_binds_a_function_after_del_where_the_driver_was_loaded_anew_meanwh
     }
 }
 
-/// The daemon binds a function although the other netdev is in a running pod. It does not enter this pod's namespace.
+/// The daemon binds a function although the other NIC's netdev is in a running pod, and does not enter this pod's
+/// namespace.
 #[test]
 fn the_daemon_binds_a_function_while_another_pod_has_its_nic() {
     let scene = ErdmaNode::new(Driver::Kernel, "exclusive");
@@ -123,8 +124,8 @@ fn the_daemon_binds_a_function_while_another_pod_has_its_nic() {
     assert_eq!(node.daemon.count("is gone or not visible"), 0);
 }
 
-/// The pod has ended, and its DEL has not run yet. The netdev is on the host with the pod's MAC, from which the driver
-/// would make the node GUID.
+/// A pod has ended, and its DEL has not run yet. The netdev is on the host with the pod's MAC, from which the driver
+/// would make the node GUID. Therefore the daemon binds no function before DEL.
 #[test]
 fn the_daemon_binds_nothing_before_del_has_restored_every_netdev() {
     let scene = ErdmaNode::new(Driver::Kernel, "exclusive");

@@ -183,7 +183,7 @@ fn pods_share_ports_by_children_in_a_partition() {
     node.assert_restored(&before);
 }
 
-/// The move of the RDMA device makes the netdev again: a killed call leaves the earlier netdev or the later one.
+/// The move of the RDMA device replaces the netdev by a new netdev. A killed call leaves the old or the new netdev.
 #[test]
 fn devices_return_after_a_kill_at_each_change() {
     let card = Mlx5Card::new("exclusive");

@@ -406,8 +406,8 @@ fn a_function_that_its_pod_moved_to_another_pod_comes_home_as_the_last_resort() 
     before.assert_restored(&lab);
 }
 
-/// The pod's netdevs on its function are in namespaces that the pod created, which DEL cannot name. They end if the
-/// configuration makes DEL bind the function's driver again.
+/// A pod has netdevs on its function in a namespace that DEL cannot name. These netdevs end only if the configuration
+/// makes DEL bind the function's driver again.
 #[test]
 fn netdevs_of_a_pod_in_other_namespaces_end_where_a_driver_is_bound_anew() {
     for (settings, has_one_in_the_pod, ends) in [

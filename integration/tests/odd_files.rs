@@ -271,7 +271,7 @@ fn modes(directory: &Path, found: &mut Vec<(PathBuf, u32)>) {
     }
 }
 
-/// A runtime that an operator or a hardened unit started with another umask.
+/// An operator or a hardened unit can start the runtime with another umask.
 #[test]
 fn modes_are_the_same_whatever_the_runtimes_umask_is() {
     let mut seen: Vec<Vec<u32>> = vec![];

@@ -219,7 +219,7 @@ fn an_entry_that_queries_kubelet_is_reported_by_doctor_and_refused_by_add() {
     );
 }
 
-/// `install` accepts the example in `conf`, which is the one of `docs/install.md`.
+/// `install` accepts the example of `docs/install.md`, which is a file in `conf`.
 #[test]
 fn the_example_is_taken_by_install() {
     let podman = Podman::new();

@@ -250,8 +250,8 @@ fn a_netdev_that_may_be_the_hosts_is_reported_before_it_is_removed() {
     assert!(node.records().is_empty() && node.ipam.interfaces("DEL") == ["rdma0"]);
 }
 
-/// A netdev of the host with this index or name no longer exists since ADD. So the pod's netdev may be its own, or the
-/// host's, which host-device moved. DEL leaves it in the pod, and reports it.
+/// Since ADD, the host has lost a netdev with the index or the alias of a netdev in the pod. The latter may be the
+/// pod's own, or the host's, which host-device moved. DEL leaves it in the pod, and reports it.
 #[test]
 fn a_netdev_with_the_index_or_the_name_of_one_that_the_host_lost_is_reported() {
     for (index, alias) in [("index 90", "own0"), ("", "hosts0")] {

@@ -65,8 +65,8 @@ fn a_nic_and_a_netdev_on_it_are_not_moved_together() {
     }
 }
 
-/// DEL restores the rail, although the kernel reports another lower netdev for it after this move (`IFLA_LINK`,
-/// `IFLA_LINK_NETNSID`).
+/// DEL restores the rail, although the kernel reports another lower netdev for the rail after the lower netdev has
+/// moved (`IFLA_LINK`, `IFLA_LINK_NETNSID`).
 #[test]
 fn a_rail_comes_home_whose_lower_netdev_somebody_moved() {
     let node = Node::with_macvlan();

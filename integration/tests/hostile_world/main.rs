@@ -184,7 +184,7 @@ fn features_and_channels_of_the_driver_are_restored() {
     assert_eq!(inside(&given.node.host, settings), before);
 }
 
-/// DEL detaches the pod's BPF programs. They would drop, change, or redirect the packets that the next pod receives.
+/// DEL detaches the pod's BPF programs. They could drop, change, or redirect packets of the next pod.
 #[test]
 fn programs_of_a_pod_are_detached() {
     for link in [false, true] {

@@ -7,7 +7,8 @@ use serde_json::json;
 use std::fs;
 
 /// A pod with `NET_ADMIN` changes the mode or a flag for all pods of a bond. CHECK of each pod reports the change. DEL
-/// of the pod that made it restores the value. The next ADD on the bond restores the value, too, and logs a warning.
+/// of the pod that made the change restores the value. The next ADD on the bond restores the value, too, and logs a
+/// warning.
 #[test]
 fn a_mode_that_one_pod_sets_ends_with_that_pod_or_with_the_next_one() {
     let bonded = Bonded::new();

@@ -192,7 +192,7 @@ fn documented_fields() -> BTreeSet<String> {
     fields
 }
 
-/// `docs/troubleshooting.md` has a row for every error code in the sources.
+/// `docs/troubleshooting.md` has a row for every error code.
 #[test]
 fn every_error_code_has_a_row_with_its_remedy() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
@@ -257,7 +257,8 @@ fn with_an_empty_default(call: Invocation<'_>) -> Outcome {
         .run()
 }
 
-/// DEL cannot find the records, and succeeds with a log line. A DEL with the right directory restores the devices.
+/// With an invalid `stateDir`, DEL cannot find the records, and succeeds with a log line. A DEL with the right
+/// directory restores the devices.
 #[test]
 fn with_a_wrong_state_directory_del_leaves_the_record_to_a_verb_with_the_right_one() {
     let node = Node::with_rails(1);

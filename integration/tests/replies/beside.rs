@@ -90,7 +90,7 @@ fn a_mark_decides_before_and_keeps_its_table() {
     before.assert_restored(pod);
 }
 
-/// The routers change, also those that send advertisements.
+/// The pod's default routers change: an IPv4 router, and an IPv6 router that sends advertisements.
 #[test]
 fn packets_follow_the_pods_routes_when_they_change() {
     let machine = Machine::new(Primary::Routed, 1);
