@@ -37,7 +37,8 @@ const LIMITED: &str = "hca_handle=max hca_object=11";
 /// Limit for a program in an emulated machine.
 const TO_RUN: Duration = Duration::from_secs(240);
 
-/// A pod whose container runs a line of shell as this user. It has the requested resources and `ibv_rc_pingpong`.
+/// A pod whose container runs a line of shell as this user. The container has the requested resources and
+/// `ibv_rc_pingpong`.
 fn pod(name: &str, line: &str, user: u32, limits: &Value) -> Value {
     let container = json!({
         "name": "main", "image": TOOLS, "command": ["sh", "-c", line], "resources": {"limits": limits},

@@ -202,8 +202,8 @@ fn bare_nics_are_brought_up_and_released(driver: Driver) {
     before.assert_restored(&scene.nics.host);
 }
 
-/// While the service misbehaves, the daemon logs `told` and changes nothing. It brings the NICs up when the service
-/// behaves again.
+/// While the service misbehaves, the daemon logs `told` and changes nothing. The daemon brings the NICs up when the
+/// service behaves again.
 fn comes_round(misbehave: impl FnOnce(&MetadataService), told: &str) {
     let scene = Scene::new();
     let before = Snapshot::of(&scene.nics.host);

@@ -24,7 +24,7 @@ fn gid_index(result: &Value) -> u64 {
     index.unwrap_or_else(|| panic!("{result}"))
 }
 
-/// Requests an answer of `peer` from `pod` by `rdma-device-plugin ping`.
+/// Asserts that `peer` answers `rdma-device-plugin ping` from `pod`.
 #[track_caller]
 fn ping(pod: &Netns, peer: &str, rdma: &str) {
     let mut told = (1, Value::Null);

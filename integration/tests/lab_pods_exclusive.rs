@@ -136,7 +136,7 @@ fn pods_started_in_parallel_have_the_right_nodes_though_numbers_went_round(node:
     end(node, pods);
 }
 
-/// Asserts that neither pod has the device of the other, and that the CDI file has both devices' numbers.
+/// Asserts that neither pod can open the device of the other, and that the CDI file has both devices' numbers.
 #[track_caller]
 fn has_not(node: &ExclusiveNode, pods: &[Pod; 2], functions: &[Function; 2]) {
     for (pod, function) in pods.iter().zip(functions.iter().rev()) {

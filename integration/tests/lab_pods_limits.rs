@@ -27,8 +27,8 @@ const REGISTER: &str = "ibv_rc_pingpong -g 0 -s 1073741824";
 /// Time limit for this registration in an emulated machine.
 const TO_REGISTER: Duration = Duration::from_secs(240);
 
-/// A pod of user 1000 with one container that requests one `resource` and runs [`REGISTER`]. The container shows the
-/// limit of its locked memory and the program's output.
+/// A pod of user 1000 with one container that requests one `resource` and runs [`REGISTER`]. The container writes the
+/// limit of its locked memory and the program's output to files.
 #[track_caller]
 fn registering(node: &SharedNode, name: &str, resource: &str) -> Result<Pod, tonic::Status> {
     let rdma = nics::rdma(0);

@@ -98,7 +98,7 @@ fn runs_where_it_is_labelled(cluster: &mut ControlPlane, page: &str) {
     assert_eq!(pods[0]["spec"]["nodeName"], "rdma-1", "{page}");
 }
 
-/// The page's container fields are those of a pod that requests rails and locks memory.
+/// The API server accepts a pod with the page's container fields, which request rails and the right to lock memory.
 fn the_container_of_the_roce_page_is_taken(cluster: &ControlPlane) {
     let mut blocks = pages::blocks("docs/get-started/roce-ipv4.md");
     blocks.retain(|it| it.lines[0].starts_with("resources:"));

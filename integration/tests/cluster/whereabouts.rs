@@ -245,8 +245,8 @@ fn a_killed_add_gives_its_addresses_back(place: &Place) {
     }
 }
 
-/// whereabouts assigns the lowest free address. It assigns the address again after rdma-cni found another machine with
-/// it.
+/// ADD fails if another machine has the address that whereabouts assigns, because whereabouts would assign the same
+/// lowest free address again.
 fn an_address_of_another_machine_is_refused(place: &Place) {
     let before = Snapshot::of(&place.node.host);
     place

@@ -198,7 +198,7 @@ impl Day {
         self.wait_for_healthy(NICS.len() * FUNCTIONS);
     }
 
-    /// Waits until nothing changes any more. Asserts that the host is as it was before the first pod.
+    /// Waits until all functions on the host are configured. Asserts that the host is as it was before the first pod.
     #[track_caller]
     pub(super) fn rests(&self) {
         self.settles();
@@ -214,8 +214,8 @@ impl Day {
     }
 }
 
-/// Makes the kernel panic if a task hangs for two minutes. Without the panic, the machine would wait for the task until
-/// its time limit. The console then shows the stack of the task.
+/// Makes the kernel panic if a task hangs for two minutes. The console shows the stack of the task. Without the panic,
+/// the machine would wait for the task until its time limit.
 #[track_caller]
 fn end_the_machine_if_a_task_hangs() {
     for (key, value) in [("printk", "7"), ("hung_task_panic", "1")] {

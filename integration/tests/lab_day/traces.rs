@@ -222,8 +222,8 @@ impl DaemonSize {
         }
     }
 
-    /// The daemon's size, as soon as the numbers of descriptors and threads are unchanged for a second. The first
-    /// changes while connections are opened again.
+    /// The daemon's size, as soon as the numbers of descriptors and threads are unchanged for a second. The number of
+    /// descriptors changes while connections are opened again.
     #[track_caller]
     fn at_rest(day: &Day) -> Self {
         let mut last = Self::of(day);
@@ -235,8 +235,8 @@ impl DaemonSize {
         last
     }
 
-    /// The daemon's size, as soon as no number exceeds the one of `early`, which the same process had before. Memory
-    /// may exceed it by a quarter, as in `soak`, because the allocator and the program touch some pages later.
+    /// The daemon's size, as soon as no number exceeds that of `early`, an earlier size of the same process. Memory may
+    /// exceed it by a quarter, as in `soak`, because the allocator and the program touch some pages later.
     #[track_caller]
     pub(super) fn until_as(day: &Day, early: Option<&Self>) -> Self {
         let mut now = Self::at_rest(day);

@@ -233,8 +233,8 @@ impl Nodes {
         self.directory.path().join("state")
     }
 
-    /// The watch of the first node, at its fastest interval, for which any share of unreachable rails may be unhealthy.
-    /// The rails' PCI functions are made up; netdevs, RDMA devices and addresses are the kernel's.
+    /// The watch of the first node, at its fastest interval. It may treat all rails as unhealthy. The rails' PCI
+    /// functions are made up; netdevs, RDMA devices and addresses are the kernel's.
     #[track_caller]
     pub(super) fn watch(&self) -> Command {
         let sysfs = self.directory.path().join("sys");

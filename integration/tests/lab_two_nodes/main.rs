@@ -90,7 +90,7 @@ fn is_installed(cluster: &mut Cluster, manifest: &str) {
     cluster.says("installed on both nodes");
 }
 
-/// Returns true if the allocatable `count` contains all ids.
+/// Returns true if `count`, a number of allocatable ids, is the number of all ids.
 fn has_all(count: &Value) -> bool {
     count.as_str().and_then(|it| it.parse().ok()) == Some(IDS)
 }

@@ -125,7 +125,7 @@ impl Pair {
     }
 
     /// Creates a queue pair like [`Pair::new`]. `receives` contains the kind of its receive queue, and the number of a
-    /// shared one.
+    /// shared receive queue.
     pub(crate) fn with_receives(
         it: &mut Driver,
         position: usize,

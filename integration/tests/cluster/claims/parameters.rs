@@ -6,7 +6,7 @@ use integration::ControlPlane;
 use serde_json::{Value, json};
 use std::fs;
 
-/// Claims with wrong parameters, and one with right parameters.
+/// Claims with wrong parameters, and a claim with right parameters.
 pub(super) fn are_read(cluster: &mut ControlPlane, driver: &Driver) {
     ends(cluster, &["b"]);
     let parameters = |fields: Value| {

@@ -109,7 +109,7 @@ fn sharers(cluster: &ControlPlane) -> (Vec<Value>, Value) {
     )
 }
 
-/// With room for two pods, the third one waits until another has ended. A claim of one NIC gets the next NIC.
+/// With room for two pods, the third pod waits until another pod has ended. A claim of one NIC gets the next NIC.
 fn claims_that_do_not_fit_into_a_gid_table_wait(cluster: &mut ControlPlane, driver: &Driver) {
     // the API server writes 1000 as `1k`: for the daemon this is no change
     let before = sharers(cluster);
@@ -259,7 +259,7 @@ fn a_nic_is_chosen_beside_its_gpu(cluster: &mut ControlPlane, driver: &Driver) {
     cluster.kubectl("delete resourceslice gpus");
 }
 
-/// An API server that drops `allowMultipleAllocations`.
+/// If the API server drops `allowMultipleAllocations`, the daemon reports this and removes its slices.
 pub(super) fn what_cannot_be_shared_is_refused_in_words(cluster: &mut ControlPlane) {
     let driver = Driver::new(cluster, SHARED, ("rdma/hca", "shared", "hca.rdma"));
     driver

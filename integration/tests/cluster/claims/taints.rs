@@ -25,7 +25,7 @@ fn taint(cluster: &ControlPlane) -> Option<(String, String)> {
     Some((text("key"), text("effect")))
 }
 
-/// A pod can get a NIC that is slower than another one. With `evict`, and an API server that has taints, the pod is
+/// A pod can get a NIC that is slower than another NIC. With `evict`, and an API server that has taints, the pod is
 /// evicted when the NIC becomes unhealthy.
 pub(super) fn pods_have_degraded_nics_and_leave_unhealthy_ones(cluster: &mut ControlPlane) {
     let has_taints = release(cluster) >= 36;
