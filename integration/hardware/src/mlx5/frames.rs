@@ -34,7 +34,7 @@ fn put16(frame: &mut [u8], at: usize, value: u16) {
 }
 
 impl Headers {
-    /// Returns `None` if the frame is neither TCP nor UDP, or is a fragment.
+    /// Returns the positions of a frame's headers, or `None` if the frame is neither TCP nor UDP, or is a fragment.
     fn of(frame: &[u8]) -> Option<Headers> {
         let mut at = TYPE;
         while TAGS.contains(&be16(frame, at)?) {
