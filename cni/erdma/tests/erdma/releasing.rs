@@ -43,7 +43,8 @@ fn later_addresses_of_others_stay_and_are_reported() {
     });
     let released = node.release();
     let told = "eth1: released, 4 changes; eth1 has 10.9.9.9/24, which another program added later: not removed; \
-                eth1 stays up, because another program uses it; eth1 has MTU 4200, which another program set later: not changed";
+                eth1 stays up, because another program uses it; eth1 has MTU 4200, which another program set later: \
+                not changed";
     assert_eq!(ends(&released)[0], told);
     assert!(released[0].is_complete());
     let link = node.link("eth1").expect("eth1");
