@@ -66,7 +66,7 @@ target_of() {
 		;;
 	esac
 }
-# shellcheck disable=SC2034 # of those that source this
+# shellcheck disable=SC2034 # scripts that source this file use TARGET
 TARGET=$(target_of amd64)
 
 # rust_target TARGET: installs the target

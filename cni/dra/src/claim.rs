@@ -103,7 +103,9 @@ pub enum ClaimError {
         pool: String,
     },
     /// A parameter of the claim or of its class is wrong.
-    #[error("the parameters of claim {claim} for driver {driver} are wrong: {wrong}")]
+    #[error(
+        "the parameters of claim {claim} or of its DeviceClass for driver {driver} are wrong: {wrong}"
+    )]
     Parameters {
         /// The claim.
         claim: ClaimName,
@@ -356,11 +358,12 @@ mod tests {
             ),
             (
                 configured("FromClass", json!([]), json!({"mtu": 15})),
-                "the parameters of claim default/a for driver hca.rdma are wrong: mtu: must be",
+                "the parameters of claim default/a or of its DeviceClass for driver hca.rdma are wrong: mtu: must be",
             ),
             (
                 configured("FromClaim", json!([]), json!({"mode": "share"})),
-                "the parameters of claim default/a for driver hca.rdma are wrong: mode: is allowed only in a DeviceClass",
+                "the parameters of claim default/a or of its DeviceClass for driver hca.rdma are wrong: mode: is \
+                 allowed only in a DeviceClass",
             ),
         ] {
             let error = claim(json!([config])).expect_err(words).to_string();

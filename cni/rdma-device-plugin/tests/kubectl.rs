@@ -194,8 +194,8 @@ fn a_failure_is_one_sentence() {
     desk.json("facts", &json!({"version": "9.8.7", "newer": true}));
     let (_, _, errors) = desk.types("ping a b");
     let begin = format!(
-        "kubectl-rdma: cannot read the answer of the daemon on node node-1, release 9.8.7; this program is release {}: \
-         unknown field `newer`",
+        "kubectl-rdma: cannot read the answer of the daemon on node node-1 (the daemon has release 9.8.7, this \
+         program has release {}: use one release for both): unknown field `newer`",
         env!("CARGO_PKG_VERSION")
     );
     assert!(errors.starts_with(&begin), "{errors}");

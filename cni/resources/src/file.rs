@@ -162,7 +162,7 @@ mod tests {
         const LENGTHS: [usize; 2] = [20_000, 50];
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("a.json");
-        // a killed writer left a temporary file that is longer than the next content
+        // a killed writer left a temporary file that is longer than the short content, and shorter than the long content
         fs::write(path.with_extension("new"), vec![b'x'; 100_000]).expect("written");
         let write = |length: usize| {
             for round in 0..40 {

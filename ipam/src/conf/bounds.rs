@@ -12,7 +12,8 @@ const NAMES: [(Family, &str); 2] = [(Family::V4, "ipv4"), (Family::V6, "ipv6")];
 
 const OFFSET: &str = "must be an offset into the parent's prefix: +50 counts from its first address, -6 from its last";
 
-const WHICH: &str = "is of one family, and both are in use: write {\"ipv4\": …, \"ipv6\": …}";
+const WHICH: &str =
+    "must be in an object {\"ipv4\": …, \"ipv6\": …}, because both families are in use";
 
 /// Reads the bounds that apply to the parent's prefixes, for each of `families`.
 pub(super) fn of_parent(ipam: &Field<'_>, families: &[Family]) -> Result<Vec<Bounds>, Wrong> {

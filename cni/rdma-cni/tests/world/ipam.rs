@@ -307,7 +307,8 @@ fn a_record_of_an_earlier_boot_does_not_wait_for_ipam() {
     served.refuses("DEL", "rdma0");
     served.calls();
     let before = node.snapshot();
-    // the first ADD calls IPAM for the old pod, an ADD during the pause does not, an ADD after the pause does
+    // the first ADD calls IPAM for the old pod, and IPAM refuses. An ADD during the pause after this refusal does not
+    // call IPAM for the old pod, and an ADD after the pause does
     for (turn, first) in ["DEL rdma0", "ADD rdma0", "DEL rdma0"].iter().enumerate() {
         if turn == 2 {
             let record = fs::File::options().write(true).open(node.record_of(&old));

@@ -31,7 +31,7 @@ pub fn table(
     let mut rows = vec![HEAD.map(str::to_owned)];
     rows.extend(found.nics.iter().map(|nic| row(nic, "yes")));
     let hidden = match found.needs_instance {
-        true => "not exposed, as far as is known",
+        true => "not exposed (the instance's id is unknown)",
         false => "not exposed",
     };
     rows.extend(found.hidden.iter().map(|nic| row(nic, hidden)));

@@ -348,7 +348,8 @@ impl Daemon {
         let release = text(&facts, "/version").to_owned();
         serde_json::from_value(facts).map_err(|error| {
             anyhow!(
-                "cannot read the answer of the daemon on node {}, release {release}; this program is release {}: {error}",
+                "cannot read the answer of the daemon on node {} (the daemon has release {release}, this program has \
+                 release {}: use one release for both): {error}",
                 text(&self.0, "/spec/nodeName"),
                 env!("CARGO_PKG_VERSION")
             )

@@ -96,7 +96,8 @@ pub enum Step {
 }
 
 impl History {
-    /// Records that the daemon refused a container at the time `now`. Returns the next step.
+    /// Returns the next step after the daemon refused a container at the time `now`. Updates the time of the last
+    /// refusal if [`Self::is`] has recorded the container's pod, and `cure` is not [`Cure::Time`].
     pub fn refused(&mut self, ids: &Ids, name: &PodName, cure: Cure, now: Instant) -> Step {
         self.forget(now);
         let patience = match cure {
