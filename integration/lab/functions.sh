@@ -42,7 +42,8 @@ name_functions() {
 	esac
 }
 
-# add_erdma SOCKETS: adds to each NUMA node a virtio NIC, and an eRDMA function with the NIC's MAC
+# add_erdma SOCKETS: adds to each NUMA node a virtio NIC, and an eRDMA function with the NIC's MAC. With 'pair', also
+# connects the NICs to the other machines.
 add_erdma() {
 	local nic wire
 	for nic in 0 1; do

@@ -172,7 +172,7 @@ pub trait Pod {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenPodError {
-    /// The path does not exist: the namespace has ended.
+    /// The path does not exist, in most cases because the namespace has ended.
     #[error("there is no {0:?}")]
     Missing(PathBuf),
     /// The path is a file that is no network namespace.

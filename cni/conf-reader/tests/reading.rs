@@ -104,7 +104,7 @@ fn errors_are_reported_by_place() {
             json!({"name": "a", "level": 1}),
             "level: not known; the fields here are name, mode, ports, logFile, tags, verbose",
         ),
-        // of several errors, the one of the structure's first field is reported, in any order of the object's members
+        // the structure's order of fields decides which of several errors is reported, not the order in the object
         (
             json!({"verbose": 0, "mode": 1, "name": "a"}),
             "mode: must be a string, and is 1",

@@ -47,7 +47,8 @@ pub fn published(input: &[u8]) {
     }
 }
 
-/// Adds a container's entry to the CDI file. `known` has the ids of each container.
+/// Adds a container's entry to the CDI file `content`. Asserts that this changes no other entry, and that adding the
+/// entry again changes nothing. `known` has the ids of each container.
 fn containers((content, known): (Value, Known)) {
     let (resource, ids) = ("rdma/hca", ["17".to_owned(), "18".to_owned()]);
     let own = ContainerId::of(resource, &ids).expect("ids");

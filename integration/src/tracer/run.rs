@@ -195,7 +195,8 @@ impl Tracer {
         }
     }
 
-    /// Continues to the next call that can be a point, or to the end of the present call if its result matters.
+    /// Continues the thread to its next call that can be a point, or to the end of its present call if an action is
+    /// pending there.
     fn go_on(&self, thread: Pid, signal: Option<Signal>) -> nix::Result<()> {
         let pending = self.threads.get(&thread).map(|it| it.pending);
         gone(match pending {

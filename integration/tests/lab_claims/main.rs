@@ -26,7 +26,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The pods of the example, in the order of its file.
+/// The pods of `10-bandwidth.yaml` and of `10-bandwidth-host-network.yaml` in `conf/examples`, in the files' order.
 const PAIR: [&str; 2] = ["rdma-test-pod", "rdma-test-pod-1"];
 
 /// The manifest that the chart renders with `dra` set in its values.

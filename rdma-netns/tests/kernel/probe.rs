@@ -231,7 +231,7 @@ fn where_nobody_can_be_probed_add_does_not_wait() {
     with_pod(|world| {
         let asked = questions("wire0", &[FREE, TAKEN].concat());
         let unasked = |expected: Unasked| {
-            // if the probe waited, every try would take this time; a busy machine delays only some tries
+            // a probe that waits takes at least `PROBE_TIME` in every try; a busy machine delays only some tries
             let at_once = (0..100).any(|_| {
                 let begin = Instant::now();
                 let probed = world.kernel.probe(&world.pod, &asked).expect("a probe");

@@ -80,7 +80,7 @@ impl Watch {
 pub(super) struct Busy {
     /// The last observed holder, as text for messages. `None`: `/proc/locks` showed no holder in this PID namespace.
     by: Option<String>,
-    /// True if all observations found the same process.
+    /// True if an observation found a holder, and no observation found another holder.
     is_one: bool,
     seconds: u64,
 }

@@ -171,7 +171,9 @@ impl Flags {
             None => "--exposed-local-eris".to_owned(),
         };
         let Some(resource) = resource else {
-            remarks.push(format!("{flag}: the file has no resource {RESOURCE}"));
+            remarks.push(format!(
+                "{flag}: has no effect, because the configuration has no resource {RESOURCE}"
+            ));
             return;
         };
         match &mut resource.ids {

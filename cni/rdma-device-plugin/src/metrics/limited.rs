@@ -43,11 +43,11 @@ pub(super) fn read(state_dir: &Path, cgroups: &Path) -> Limited {
 
 /// Keys of the rdma controller, each with the metric's noun and help text.
 const KINDS: [(&str, &str, &str); 2] = [
-    ("hca_handle", "handles", "Contexts of an RDMA device"),
+    ("hca_handle", "handles", "contexts of an RDMA device"),
     (
         "hca_object",
         "objects",
-        "Queue pairs, memory regions and other objects of an RDMA device",
+        "queue pairs, memory regions and other objects of an RDMA device",
     ),
 ];
 
@@ -62,10 +62,10 @@ pub(super) fn add(all: &Limited, scrape: &mut Scrape) {
             labels.insert(0, ("device", device.to_owned()));
             let name = format!("rdma_pod_{noun}");
             if let Some(count) = current.get(device) {
-                let help = format!("{help} that the pod has");
+                let help = format!("The pod's {help}");
                 scrape.gauge(&name, &help, labels.clone(), *count);
             }
-            let help = format!("{help} that the pod can have");
+            let help = format!("The pod's limit of {help}");
             scrape.gauge(&format!("{name}_limit"), &help, labels, limit);
         }
     }

@@ -139,7 +139,9 @@ fn flags_take_precedence_over_the_file_and_that_is_reported() {
     assert!(foreign.conf.erdma.bring_up.is_some());
     assert_eq!(
         foreign.remarks,
-        ["--allocate-all-devices=true: the file has no resource aliyun/erdma"]
+        [
+            "--allocate-all-devices=true: has no effect, because the configuration has no resource aliyun/erdma",
+        ]
     );
     let off = with_flags(
         Some("erdma: {configureNICs: false}"),
