@@ -95,7 +95,10 @@ mod tests {
         assert!(is_well(false, late));
         metrics.registered("rdma/hca", true);
         let words = metrics.health(&offers, true, late).expect_err("not well");
-        assert!(words.starts_with("rdma/vf is not registered"), "{words}");
+        assert!(
+            words.starts_with("rdma/vf has not been registered"),
+            "{words}"
+        );
         assert!(!words.contains("rdma/hca"), "{words}");
         metrics.registered("rdma/vf", true);
         assert!(is_well(true, late));
