@@ -153,7 +153,7 @@ fn not_named(resource: &ResourceConf, function: &Function, hca: &Hca, why: &str)
         _ => "",
     };
     format!(
-        "{}: {} ({}) is not in {}: {why}; {format}name it in devices (netdev, rdma or pci) to include it",
+        "{}: {} ({}) is not in {}: {why}; {format}name it in devices (netdev, rdma, pci or pf) to include it",
         resource.place, function.device.address, hca.name, resource.name
     )
 }
