@@ -18,7 +18,7 @@ const REFRESHED: Duration = Duration::from_secs(24 * 60 * 60);
 
 impl Locked<'_> {
     /// Records that other nodes have `ips` now. Ignores leased addresses, because they belong to pods of this node.
-    /// Stops when there are [`MOST`] notes.
+    /// Stops when there are `MOST` notes.
     ///
     /// # Errors
     /// A note cannot be read or written.
