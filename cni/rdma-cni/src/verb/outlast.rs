@@ -80,6 +80,8 @@ pub(super) fn managers<K: Kernel>(
         is_taken = false;
         quiet = node.kernel.now() + QUIET;
     }
+    // the manager changed the netdev in the last second of LIMIT
+    is_taken |= watched(&restored).is_some() && node.kernel.now() < quiet;
     let taken = "a network manager keeps removing addresses that rdma-cni restores";
     match restored {
         Ok(_) if is_taken => Err(vec![taken.to_owned()].into()),

@@ -197,6 +197,28 @@ fn an_address_that_a_manager_removes_is_restored_again() {
     }
 }
 
+/// The manager removes the addresses whenever `rdma-cni` has set them. DEL fails, and a later DEL restores them.
+#[test]
+fn a_manager_that_keeps_removing_addresses_is_reported() {
+    let node = node(network_manager());
+    let before = node.snapshot();
+    let pod = node.pod("a");
+    node.add(&pod, &one_rail(&node)).must_succeed();
+    let mut pauses = 0;
+    node.kernel.manage(move |world| {
+        pauses += 1;
+        if pauses < 200 {
+            take_addresses(world);
+        }
+    });
+    let message = node.del(&pod, &one_rail(&node)).must_fail(107);
+    assert!(message.contains("keeps removing"), "{message}");
+    (0..200).for_each(|_| node.kernel.pause(Duration::from_millis(50)));
+    node.del(&pod, &one_rail(&node)).must_succeed();
+    node.kernel.with(|world| world.unmount(&pod.netns));
+    node.must_be(&before, "after the manager stopped");
+}
+
 /// One netdev cannot return. Another netdev, on the host, becomes free for another pod only after the wait for
 /// managers.
 #[test]
