@@ -22,8 +22,9 @@ use controller::{SUBTREE_CONTROL, changed, enable, parents};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs::{self, File, OpenOptions},
+    fs::{self, File, OpenOptions, Permissions},
     io::{self, Write as _},
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
 };
 
@@ -287,10 +288,14 @@ impl LimitedContainers {
         done
     }
 
+    /// Locks the directory of the records. Sets mode 0700, because any user who can open the directory can lock it.
+    /// Earlier versions made the directory with mode 0755.
     fn lock(&self) -> Result<Held, FileError> {
         let lock = || {
             fs::create_dir_all(&self.root)?;
-            lock::wait(File::open(&self.root)?, file::PATIENCE)
+            let directory = File::open(&self.root)?;
+            directory.set_permissions(Permissions::from_mode(0o700))?;
+            lock::wait(directory, file::PATIENCE)
         };
         lock().map_err(|source| FileError::new("lock", &self.root, source))
     }

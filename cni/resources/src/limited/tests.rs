@@ -211,6 +211,23 @@ fn a_process_that_holds_the_lock_stops_no_other_one() {
     assert_eq!(node.containers.pods(), [container]);
 }
 
+/// Any user who can open the directory can lock it, and so delay all containers with limits.
+#[test]
+fn only_root_can_open_the_locked_directory() {
+    let node = Node::new();
+    let directory = node.root.path().join("state/limited");
+    for earlier in [0o755, 0o700] {
+        fs::create_dir_all(&directory).expect("made");
+        fs::set_permissions(&directory, Permissions::from_mode(earlier)).expect("set");
+        node.settle();
+        let mode = fs::metadata(&directory)
+            .expect("there")
+            .permissions()
+            .mode();
+        assert_eq!(mode & 0o777, 0o700);
+    }
+}
+
 #[test]
 fn where_the_hosts_cgroups_are_not_mounted_nothing_is_forgotten() {
     let node = Node::new();
