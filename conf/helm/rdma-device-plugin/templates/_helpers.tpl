@@ -98,7 +98,7 @@ projected:
   sources:
   - serviceAccountToken:
       path: token
-      expirationSeconds: 3607
+      expirationSeconds: 3600
   - configMap:
       name: kube-root-ca.crt
       items:
