@@ -154,7 +154,7 @@ fn a_netdev_of_the_pod_on_its_rail_ends_with_del() {
     }
     let deleted = node.invoke("DEL", "a", pod.path()).input(&rails).run();
     deleted.silent();
-    let told = "removing netdevs of the pod that lie on its rails: upper0 and 3 more";
+    let told = "removing the pod's netdevs on its rails (4, first upper0)";
     assert!(deleted.stderr.contains(told), "{deleted}");
     for upper in ["upper0", "upper1", "upper2", "upper3"] {
         assert!(!pod.has_link(upper), "{upper}: {}", pod.ip("link show"));

@@ -87,7 +87,7 @@ pub fn parse(file: &Field<'_>) -> Result<Option<ChildConf>, ConfError> {
                     field: "child.mode",
                     value: child.at("mode").read()?,
                     remedy: "such a child does no neighbour discovery (NOARP): RDMA would send to its own \
-                             hardware address (docs/dev/lab.md); use \"l2\"",
+                             hardware address (docs/dev/decisions/0030-child-netdevs.md); use \"l2\"",
                 });
             }
         },

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Refuses to move an RDMA device while a process has an SMC connection over it. The kernel would wait in the move
 //! until the connection ends. This wait has no limit, and no signal ends the waiting process
-//! (`smc_smcr_terminate_all()`, `net/smc/smc_core.c`; measured in docs/dev/lab.md).
+//! (`smc_smcr_terminate_all()`, `net/smc/smc_core.c`; docs/smc-r.md).
 
 use plan::Obstacle;
 use rdma_netns::{Kernel, NetnsSide, Op};

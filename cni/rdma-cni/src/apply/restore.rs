@@ -298,12 +298,9 @@ fn log_uppers(attachment: &Attachment, plans: &[RailPlan]) {
         ops.filter_map(plan::child_removed)
     });
     if let Some(first) = removed.next() {
-        let more = match removed.count() {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
+        let count = 1 + removed.count();
         log::warn!(
-            "{}: removing netdevs of the pod that lie on its rails: {first}{more}",
+            "{}: removing the pod's netdevs on its rails ({count}, first {first})",
             attachment.key
         );
     }
