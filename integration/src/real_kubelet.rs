@@ -174,7 +174,7 @@ pub fn get(address: &str, path: &str) -> Option<String> {
     head.contains(" 200 ").then(|| body.to_owned())
 }
 
-/// Returns the `KubeletConfiguration` (`kubelet.config.k8s.io/v1beta1`). Other settings have the defaults of any node.
+/// Returns the `KubeletConfiguration` (`kubelet.config.k8s.io/v1beta1`). Omitted fields have kubelet's defaults.
 fn configuration(runtime: &Path, plane: &RemoteControlPlane) -> Value {
     let resolvers = env::var_os(COREDNS).map_or(json!([]), |_| json!([ADDRESS]));
     json!({

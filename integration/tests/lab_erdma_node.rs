@@ -157,7 +157,7 @@ fn the_daemon_binds_nothing_before_del_has_restored_every_netdev() {
             .any(is_bound)),
         "a function is bound before the second pod's DEL"
     );
-    node.daemon.says("is being restored");
+    node.daemon.says("is on the host, and is not restored yet");
     scene.node.del(&scene.configuration(1), "c1", &second);
     scene.erdma.are_home();
     for (nic, mac) in macs().into_iter().enumerate() {

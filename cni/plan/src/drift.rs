@@ -25,7 +25,9 @@ pub fn describe(op: &Op, observed: &Observed) -> String {
             ..
         } => format!("{name} is not in the pod"),
         Op::AddChild { parent, .. } => format!("the pod's child of {parent} is missing"),
-        Op::RemoveGroup { group } => format!("netdevs of group {group} are in the pod"),
+        Op::RemoveGroup { group } => {
+            format!("netdevs of group {group} are still in the pod, and must be removed")
+        }
         Op::Link { at, link, change } => describe_change(change, (*at, link), observed),
         Op::SetDeviceSetting { link, key, .. } => format!("{key} of {link} differs"),
         Op::SetVf {

@@ -37,7 +37,7 @@ pub fn rping(cluster: &Cluster, [server, client]: [&str; 2], rail: usize) -> Str
     to
 }
 
-/// Runs `rping` like [`rping`], to the first pod's address `to`.
+/// Does the same as the function [`rping`], to the first pod's address `to`.
 #[track_caller]
 pub fn rping_to(cluster: &Cluster, [server, client]: [&str; 2], to: &str) {
     let lines = [

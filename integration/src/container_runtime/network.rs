@@ -34,13 +34,14 @@ impl Network {
         Self::with_debians(directory.join("bin"), directory.join("net.d")).with_ours()
     }
 
-    /// Returns the node's own directories, and copies Debian's plugins into them.
+    /// Returns the node's own directories, and copies Debian's plugins into the plugin directory.
     #[track_caller]
     pub fn of_node() -> Self {
         Self::with_debians("/opt/cni/bin".into(), "/etc/cni/net.d".into())
     }
 
-    /// Copies Debian's plugins into the directories, which may contain files of an earlier boot.
+    /// Makes the directories, and copies Debian's plugins into the plugin directory. Files of an earlier
+    /// boot stay.
     #[track_caller]
     fn with_debians(plugins: PathBuf, lists: PathBuf) -> Self {
         for directory in [&plugins, &lists] {

@@ -23,8 +23,8 @@ use std::{
 /// Number of differences after which a story ends.
 const ENOUGH: usize = 40;
 
-/// Maximum number of tries until a fault occurs at its call. The order of threads' calls varies, most on a busy
-/// machine.
+/// Maximum number of tries of one fault: a try in which the fault does not occur at its call is repeated. The order of
+/// threads' calls varies between tries, especially on a busy machine.
 const TRIES: usize = 20;
 
 /// Number of errors to try among errors whose texts differ only in numbers. One GID table alone is a thousand files.

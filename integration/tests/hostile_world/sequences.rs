@@ -426,7 +426,7 @@ fn nothing_that_a_pod_does_to_its_rails_outlives_it() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The probe finds a netdev of the first pod that is still on the next pod's rail. The sequences rely on this.
+/// The probe finds a macvlan of the first pod on a rail of the next pod. The sequences rely on this.
 #[test]
 fn a_netdev_on_another_pods_rail_is_found_by_its_frames() {
     let world = World::new();

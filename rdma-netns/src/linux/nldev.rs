@@ -134,7 +134,7 @@ impl Nldev {
         }
     }
 
-    /// Returns the namespace mode (`rdma system show`). A kernel without modes (before 5.2) is in shared mode.
+    /// Returns the namespace mode (`rdma system show`). Returns shared mode if the kernel's answer has no mode.
     pub fn mode(&mut self) -> Result<RdmaMode, NetlinkError> {
         let answers = self.0.request(&request(command::SYS_GET), 0)?;
         let mode = answers.bodies().find_map(parse_mode);

@@ -51,7 +51,7 @@ impl RdmaCgroup {
             Self::Usable => None,
             Self::NoVersion2 => Some((
                 "this node has no cgroup version 2 at /sys/fs/cgroup",
-                "boot it with systemd.unified_cgroup_hierarchy=1",
+                "boot the node with systemd.unified_cgroup_hierarchy=1",
             )),
             Self::NoController => Some((
                 "the kernel has no controller rdma in cgroup version 2",

@@ -106,10 +106,10 @@ const _: () = {
     assert!(offset_of!(Event, reserved) == 324);
 };
 
-/// A structure of numbers without padding: each byte is initialized, and each value is valid.
+/// A structure of numbers without padding: each byte is initialized, and each bit pattern is a valid value.
 ///
 /// # Safety
-/// The type is `repr(C)` and has no padding, no pointer and no reference.
+/// The type is `repr(C)`, has no padding, and all its fields are numbers or arrays of numbers.
 pub(super) unsafe trait Plain: Copy {}
 
 /// `struct rdma_ucm_cmd_hdr`

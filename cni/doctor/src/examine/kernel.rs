@@ -95,7 +95,7 @@ fn smc_modules(facts: &Facts, conf: Option<&Conf>, findings: &mut Findings<'_>) 
     match (smcr, facts.module("smc")) {
         (Smcr::Off, _) => {}
         (Smcr::On, state) if !can_be(state) => findings.error(
-            "smcr is \"on\", and this node has no module smc: no pod with rails starts",
+            "smcr is \"on\", and this node has no module smc: a pod with rails starts only if it refuses SMC-R",
             "install a kernel with CONFIG_SMC, or set smcr to \"annotation\"",
         ),
         (Smcr::Annotation, ModuleState::Missing) => {

@@ -52,7 +52,8 @@ pub(super) fn modules(view: &mut View) -> BTreeMap<String, ModuleState> {
         .collect()
 }
 
-/// Returns the module of a line of `modules.dep`, such as `kernel/drivers/infiniband/core/ib_core.ko.xz: …`.
+/// Returns the name of the module in a line of `modules.dep` (`kernel/drivers/infiniband/core/ib_core.ko.xz: …`) or
+/// `modules.builtin`, with `_` for `-`.
 pub(super) fn module(line: &str) -> Option<String> {
     let file = line.split(':').next()?.rsplit('/').next()?;
     let (name, _) = file.split_once(".ko")?;

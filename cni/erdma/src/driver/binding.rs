@@ -326,10 +326,10 @@ mod tests {
             });
             (tried, settled.err().map(|it| it.to_string()))
         };
-        let (tried, reported) = settle(&mut bindings, Err("eth1 is being restored".into()));
+        let (tried, reported) = settle(&mut bindings, Err("eth1 is not restored yet".into()));
         let reported = reported.expect("a problem");
         assert_eq!(tried, 0);
-        assert!(reported.contains("eth1 is being restored"), "{reported}");
+        assert!(reported.contains("eth1 is not restored yet"), "{reported}");
         // a failed attempt does not count: the next call tries again
         assert_eq!(settle(&mut bindings, Ok(())), (1, None));
     }

@@ -68,7 +68,7 @@ fn has_moved(attachment: &Attachment, inventory: &Inventory) -> Result<bool, Str
     for function in rails.filter_map(behind) {
         if let [netdev, ..] = &*function.netdevs {
             return Err(format!(
-                "{} of {} is being restored",
+                "{} of {} is on the host, and is not restored yet",
                 netdev.name,
                 attachment.holder()
             ));

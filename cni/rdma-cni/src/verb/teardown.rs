@@ -386,7 +386,7 @@ fn no_address_lingers<K: Kernel>(
             let Some(address) = lingering.next() else {
                 return Ok(restored);
             };
-            let kept = "is still configured: a process keeps its pod's namespace alive";
+            let kept = "is still configured: a process keeps the ended pod's namespace alive";
             (format!("{address} {kept}"), true)
         }
     };

@@ -224,7 +224,7 @@ fn a_namespace_that_is_kept_alive_keeps_its_leases() {
     for word in [
         "10.0.0.7",
         "still configured",
-        "keeps its pod's namespace alive",
+        "keeps the ended pod's namespace alive",
     ] {
         assert!(message.contains(word), "{message}");
     }

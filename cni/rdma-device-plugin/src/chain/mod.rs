@@ -311,11 +311,11 @@ impl Chain {
         Ok(lists.peek().is_some() && !lists.any(is_there))
     }
 
-    /// Removes `rdma-cni` from the chain. The caller holds the record's lock. Returns the changed files, and the
-    /// obstacles.
+    /// Removes the recorded entries of `rdma-cni` from the chain. The caller holds the record's lock. Returns the
+    /// changed files, and the obstacles.
     ///
     /// # Errors
-    /// The directory, one of its files or the record cannot be read or written.
+    /// The directory cannot be read, a file or the record cannot be written, or other programs keep changing the files.
     pub(crate) fn give_back(
         &self,
         record: &mut Record,

@@ -86,7 +86,7 @@ pub(super) async fn write(
             let unreadable: Vec<String> = unreadable.iter().map(ToString::to_string).collect();
             let unreadable = unreadable.join(", ");
             return Err(format!(
-                "its pod's record may be among these, which cannot be read: {unreadable}"
+                "the record of the container's pod may be one of these unreadable records: {unreadable}"
             ));
         }
         if has_entry {

@@ -353,7 +353,7 @@ fn node_for(
     };
     let name = match node {
         Some(node) => format!("NUMA node {node}"),
-        None => "no one NUMA node".to_owned(),
+        None => "the group of ids on several or unknown NUMA nodes".to_owned(),
     };
     let why = if chosen.nodes.contains(node) {
         format!("{name}, as the previous ids")

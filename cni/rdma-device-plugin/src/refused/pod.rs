@@ -34,7 +34,7 @@ pub struct Owner {
 }
 
 impl Pod {
-    /// Parses the API server's object. Returns `None` if the object is not a pod.
+    /// Parses a pod object of the API server. Returns `None` if the object has no UID or no creation time.
     pub fn read(object: &Value) -> Option<Self> {
         let text = |value: &Value| value.as_str().map(str::to_owned);
         let metadata = &object["metadata"];

@@ -25,7 +25,7 @@ fn configuration(machine: &Machine, ids: usize, field: &str) -> String {
     )
 }
 
-/// Returns the content of the CDI entry for the container with the id 3.
+/// Returns the edits of the first entry in the containers' CDI file.
 #[track_caller]
 fn edits(running: &Running) -> Value {
     let file = running

@@ -56,7 +56,11 @@ pub(super) fn drawing(numa: &[Numa], pods: &[Pod]) -> String {
 fn nodes(numa: &[Numa]) -> (String, Vec<Port<'_>>, usize) {
     let (mut drawn, mut ports, mut y) = (String::new(), Vec::new(), 0);
     if numa.is_empty() {
-        let none = note(GAP, HEADING, "This node has no NIC on a bus.");
+        let none = note(
+            GAP,
+            HEADING,
+            "This node has no NIC on the PCI or auxiliary bus.",
+        );
         return (none, ports, 2 * HEADING);
     }
     let mut cells = CELLS;

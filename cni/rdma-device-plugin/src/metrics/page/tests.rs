@@ -202,7 +202,7 @@ fn a_node_without_rdma_says_so() {
         &page,
         &[
             "this node has no RDMA device",
-            "This node has no NIC on a bus.",
+            "This node has no NIC on the PCI or auxiliary bus.",
             "No pod has a rail now.",
             "Nothing is offered to kubelet.",
             "No device became unhealthy since",
