@@ -58,18 +58,22 @@ fn carrier(namespace: Option<Nsid>, name: &str, on: bool) -> impl Fn(&Event) -> 
 /// The monitor reports only addresses of global scope in this namespace. Link-local addresses appear with every pod's
 /// veth, and addresses of pods are not the node's.
 #[test]
-fn an_ipv6_address_of_the_whole_network_is_reported_here() {
+fn an_address_of_the_whole_network_is_reported_here() {
     with_node(|world| {
         let mut monitor = open();
         watch(world, &mut monitor);
         let is_told = |event: &Event| *event == Event::Address;
-        world.ip("address add fd00:7::5/64 dev nic0 nodad");
-        expect(&mut monitor, "its coming", is_told);
-        world.ip("address del fd00:7::5/64 dev nic0");
-        expect(&mut monitor, "its going", is_told);
+        for address in ["10.7.0.5/24", "fd00:7::5/64"] {
+            world.ip(&format!("address add {address} dev nic0"));
+            expect(&mut monitor, address, is_told);
+            world.ip(&format!("address del {address} dev nic0"));
+            expect(&mut monitor, address, is_told);
+        }
         world.execute(to_pod("nic0", "rdma0"));
         world.pod_ip("link set rdma0 up");
+        world.pod_ip("address add 10.7.0.5/24 dev rdma0");
         world.pod_ip("address add fd00:7::5/64 dev rdma0 nodad");
+        world.ip("address add 169.254.7.7/16 dev wire0 scope link");
         world.ip("address add fe80::77/64 dev wire0 nodad");
         world.ip("link set wire0 down");
         let mut told = vec![];

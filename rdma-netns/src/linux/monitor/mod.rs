@@ -32,8 +32,8 @@ use netlink_packet_core::NetlinkBuffer;
 use netlink_sys::protocols::{NETLINK_GENERIC, NETLINK_KOBJECT_UEVENT, NETLINK_ROUTE};
 use nix::{
     libc::{
-        self, RTM_DELADDR, RTM_DELLINK, RTM_DELNSID, RTM_NEWADDR, RTM_NEWLINK, RTNLGRP_IPV6_IFADDR,
-        RTNLGRP_LINK, RTNLGRP_NSID,
+        self, RTM_DELADDR, RTM_DELLINK, RTM_DELNSID, RTM_NEWADDR, RTM_NEWLINK, RTNLGRP_IPV4_IFADDR,
+        RTNLGRP_IPV6_IFADDR, RTNLGRP_LINK, RTNLGRP_NSID,
     },
     sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags},
 };
@@ -75,7 +75,7 @@ pub enum Event {
         /// The netdev in its last known state.
         link: Box<Link>,
     },
-    /// An IPv6 address of global scope appeared on a netdev of this namespace, disappeared, or changed.
+    /// An IP address of global scope appeared on a netdev of this namespace, disappeared, or changed.
     Address,
     /// A watched namespace has ended. The kernel can give its number to another namespace.
     NamespaceGone(Nsid),
@@ -111,7 +111,7 @@ impl fmt::Display for Event {
             Self::LinkGone { namespace, link } => {
                 write!(f, "netdev {}{}: gone", link.name, place(namespace))
             }
-            Self::Address => f.write_str("an IPv6 address"),
+            Self::Address => f.write_str("an IP address"),
             Self::NamespaceGone(nsid) => write!(f, "namespace {nsid}: gone"),
             Self::Device(event) => write!(f, "{} of {}", event.action, event.path),
             Self::Devlink => f.write_str("an object of devlink"),
@@ -127,7 +127,7 @@ pub enum Loss {
     #[error("netdevs in pods' namespaces are not followed: {0} (this needs CAP_NET_BROADCAST)")]
     Namespaces(io::Error),
     /// The monitor receives no events of addresses.
-    #[error("changes of IPv6 addresses are not reported: {0}")]
+    #[error("changes of IP addresses are not reported: {0}")]
     Addresses(io::Error),
     /// The monitor does not learn when namespaces end.
     #[error("ends of namespaces are not reported: {0}")]
@@ -205,8 +205,10 @@ impl Monitor {
         if let Err(error) = routes.join(RTNLGRP_NSID) {
             losses.push(Loss::Ends(error));
         }
-        if let Err(error) = routes.join(RTNLGRP_IPV6_IFADDR) {
-            losses.push(Loss::Addresses(error));
+        for addresses in [RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR] {
+            if let Err(error) = routes.join(addresses) {
+                losses.push(Loss::Addresses(error));
+            }
         }
         if let Err(error) = routes.listen_to_all_namespaces() {
             losses.push(Loss::Namespaces(error));
