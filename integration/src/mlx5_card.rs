@@ -127,6 +127,15 @@ impl Mlx5Card {
         );
     }
 
+    /// Waits until the netdev uses its link-local address. The kernel makes the address's routes a little after carrier.
+    #[track_caller]
+    fn has_link_local(&self, netdev: &str) {
+        let line = format!("-6 route show table local dev {netdev}");
+        wait::until("the netdev has a link-local address", || {
+            self.host.ip(&line).contains("fe80::")
+        });
+    }
+
     /// Makes a node on which both netdevs are up and have addresses, and both ports are active.
     #[track_caller]
     pub fn node(&self) -> Node {
@@ -147,6 +156,7 @@ impl Mlx5Card {
             node.host
                 .ip(&format!("address add {address}/24 dev {netdev}"));
             self.has_state(&node.host, RDMA[function], "ACTIVE");
+            self.has_link_local(netdev);
         }
         node
     }
@@ -161,9 +171,11 @@ impl Mlx5Card {
         for netdev in self.netdevs {
             self.host.ip(&format!("link set dev {netdev} master bond0"));
         }
+        self.host.set_sysctl("ipv6/conf/bond0/dad_transmits", "0");
         self.host.ip("link set dev bond0 up");
         self.host.ip(&format!("address add {address} dev bond0"));
         self.has_state(&self.host, "mlx5_bond_0", "ACTIVE");
+        self.has_link_local("bond0");
         if mode == "802.3ad" {
             let bond = || self.host.link("bond0").expect("a bond");
             let aggregate = || bond()["linkinfo"]["info_data"]["ad_info"].clone();
@@ -204,9 +216,22 @@ impl Drop for Mlx5Card {
 /// Returns the ports of the RDMA devices in `netns`, as `rdma -j link show` lists them.
 #[track_caller]
 pub fn links(netns: &Netns) -> Vec<Value> {
-    parse_list(&netns::check(
-        netns.command("rdma").args(["-j", "link", "show"]),
-    ))
+    parse_list(&netns::check(&mut list(netns)))
+}
+
+/// Waits until no RDMA device is in `netns`. The kernel answers `EIO` while a device there does not answer its driver.
+#[track_caller]
+pub fn has_no_links(netns: &Netns) {
+    wait::until("the RDMA device is removed", || {
+        let output = list(netns).output().expect("rdma of iproute2");
+        output.status.success() && parse_list(&String::from_utf8_lossy(&output.stdout)).is_empty()
+    });
+}
+
+fn list(netns: &Netns) -> Command {
+    let mut command = netns.command("rdma");
+    command.args(["-j", "link", "show"]);
+    command
 }
 
 /// Returns the number of bytes that the port of the RDMA device has sent. The kernel shows its counters in `netns`, the

@@ -6,7 +6,7 @@ use integration::{
     Netns, Node, Snapshot,
     mlx5_card::{
         ADDRESSES, FUNCTIONS, MACS, Mlx5Card, NETDEVS, RDMA, are_healthy, configuration, directory,
-        gids, has_ids, links, offered, offering, pods_with_children, read, sent,
+        gids, has_ids, has_no_links, links, offered, offering, pods_with_children, read, sent,
         shared_configuration,
     },
     traffic::{self, End},
@@ -16,6 +16,10 @@ use std::{
     fs,
     time::{Duration, SystemTime},
 };
+
+/// Warning of the driver in Linux 7.3, not in 6.12. An emulated CPU passes each write to a function by itself
+/// (`mlx5_core_test_wc()`, `drivers/net/ethernet/mellanox/mlx5/core/wc.c`).
+const NO_WRITE_COMBINING: &str = "Write combining is not supported";
 
 /// `rping`, and 30 queue pairs that read 100 times 4 KiB each. `netns` is that of the server's device.
 #[track_caller]
@@ -50,7 +54,10 @@ fn a_device_is_below_its_function_and_its_port_follows_the_link() {
     }
     let warnings = card.host.run("dmesg --level=emerg,alert,crit,err,warn");
     let is_drivers = |it: &&str| it.contains("mlx5_core") || it.contains("mlx5_ib");
-    let warnings: Vec<&str> = warnings.lines().filter(is_drivers).collect();
+    let warnings = warnings.lines().filter(is_drivers);
+    let warnings: Vec<&str> = warnings
+        .filter(|it| !it.contains(NO_WRITE_COMBINING))
+        .collect();
     assert!(warnings.is_empty(), "{warnings:#?}");
     let guids = RDMA.map(|it| read(format!("/sys/class/infiniband/{it}/sys_image_guid")));
     assert_eq!(guids[0], guids[1], "both are one card");
@@ -361,7 +368,7 @@ fn a_function_in_a_pod_that_falls_off_its_bus_is_unhealthy_until_it_is_found_aga
         "it has no RDMA device"
     };
     daemon.says(&format!("{} (in pod c0) is unhealthy: {why}", FUNCTIONS[0]));
-    assert!(links(&pod).is_empty(), "{:?}", links(&pod));
+    has_no_links(&pod);
     has_ids(&kubelet, "rdma/b", 1);
     card.has_state(&node.host, RDMA[1], "ACTIVE");
     // the driver stays bound

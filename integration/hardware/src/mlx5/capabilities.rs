@@ -29,7 +29,7 @@ type Capability = (&'static str, Field, u64);
 const GENERAL_FIELDS: &[Capability] = &[
     ("log_max_srq_sz", field(0x80, 8), 15),
     ("log_max_qp_sz", field(0x88, 8), 15),
-    ("log_max_qp", field(0x9b, 5), 17),
+    ("log_max_qp", field(0x9b, 5), 18),
     ("log_max_srq", field(0xab, 5), 16),
     ("log_max_cq_sz", field(0xc8, 8), 22),
     ("log_max_cq", field(0xdb, 5), 16),
@@ -166,6 +166,7 @@ const FLOW_TABLE_FIELDS: &[Capability] = &[
     ("modify_root", field(0x4, 1), 1),
     ("identified_miss_table_mode", field(0x5, 1), 1),
     ("flow_table_modify", field(0x6, 1), 1),
+    ("ignore_flow_level", field(0x15, 1), 1),
     ("log_max_ft_size", field(0x22, 6), 20),
     ("max_ft_level", field(0x38, 8), 64),
     ("log_max_ft_num", field(0x78, 8), 8),
