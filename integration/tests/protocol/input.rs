@@ -41,7 +41,10 @@ fn a_whole_list_is_no_entry_of_it() {
     for command in ["ADD", "DEL"] {
         let call = node.invoke(command, "a", pod.path()).input(&list);
         let text = call.run().error(7);
-        assert!(text.contains("standard input is a whole list"), "{text}");
+        assert!(
+            text.contains("standard input is a whole CNI list"),
+            "{text}"
+        );
         assert!(
             text.contains("jq '{cniVersion, name} + .plugins[N]'"),
             "{text}"

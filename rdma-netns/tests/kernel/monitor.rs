@@ -63,8 +63,8 @@ fn an_address_of_the_whole_network_is_reported_here() {
         let mut monitor = open();
         watch(world, &mut monitor);
         let is_told = |event: &Event| *event == Event::Address;
-        for address in ["10.7.0.5/24", "fd00:7::5/64"] {
-            world.ip(&format!("address add {address} dev nic0"));
+        for (address, option) in [("10.7.0.5/24", ""), ("fd00:7::5/64", "nodad")] {
+            world.ip(&format!("address add {address} dev nic0 {option}"));
             expect(&mut monitor, address, is_told);
             world.ip(&format!("address del {address} dev nic0"));
             expect(&mut monitor, address, is_told);

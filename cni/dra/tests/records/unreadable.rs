@@ -22,14 +22,14 @@ fn texts(whole: &str) -> Vec<(&'static str, String, &'static str)> {
         (
             "of a later version",
             whole.replace(&format, "\"format\": 9"),
-            "its format is 9, of a newer rdma-device-plugin",
+            "its format is 9, which a newer rdma-device-plugin wrote",
         ),
         (
             "of a later version without a field",
             whole
                 .replace(&format, "\"format\": 9")
                 .replace("awaitsNetwork", "of-later"),
-            "its format is 9, of a newer rdma-device-plugin",
+            "its format is 9, which a newer rdma-device-plugin wrote",
         ),
         (
             "another claim's",

@@ -11,7 +11,7 @@ use std::time::Duration;
 /// to some tenths of a second on a busy node.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// Maximum time to wait for network managers.
+/// Maximum time to observe network managers.
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// Pause between two observations.
@@ -44,7 +44,7 @@ pub(super) fn managers<K: Kernel>(
     mut restored: Result<Restored, Incomplete>,
 ) -> Result<Restored, Incomplete> {
     let has_waited = watched(&restored).is_some();
-    let end = node.kernel.now() + LIMIT;
+    let mut end = node.kernel.now() + LIMIT;
     let mut quiet = node.kernel.now() + QUIET;
     let mut is_taken = false;
     while let Some(seen) = watched(&restored)
@@ -66,6 +66,7 @@ pub(super) fn managers<K: Kernel>(
             continue;
         }
         log::info!("a network manager removed addresses that rdma-cni had restored");
+        let begin = node.kernel.now();
         let _moves = match node.store.lock_node(lock) {
             Ok(moves) => moves,
             Err(error) => {
@@ -79,12 +80,14 @@ pub(super) fn managers<K: Kernel>(
         restored = teardown::restore(node, pod, attachment, tried_before);
         is_taken = false;
         quiet = node.kernel.now() + QUIET;
+        // this verb does not observe the manager while it waits for the lock and restores
+        end += node.kernel.now() - begin;
     }
     // the manager changed the netdev in the last second of LIMIT
-    is_taken |= watched(&restored).is_some() && node.kernel.now() < quiet;
+    let is_active = watched(&restored).is_some() && node.kernel.now() < quiet;
     let taken = "a network manager keeps removing addresses that rdma-cni restores";
     match restored {
-        Ok(_) if is_taken => Err(vec![taken.to_owned()].into()),
+        Ok(_) if is_taken || is_active => Err(vec![taken.to_owned()].into()),
         Ok(restored) if has_waited => leave_smc(node, attachment, pod, lock).map(|()| restored),
         Ok(restored) => Ok(restored),
         Err(incomplete) => {

@@ -69,8 +69,8 @@ fn without_an_api_server_kubelet_is_answered_and_the_log_says_it_once() {
     for _ in 0..3 {
         node.refuses();
     }
-    let words = "cannot delete default/trainer-0, which cannot start: \
-                 KUBERNETES_SERVICE_HOST is not set";
+    let words = "cannot delete default/trainer-0, which cannot start: the environment \
+                 variable KUBERNETES_SERVICE_HOST, which kubelet sets in pods, is missing or wrong";
     node.node.daemon.says(words);
     node.refuses();
     node.node.daemon.says_times(

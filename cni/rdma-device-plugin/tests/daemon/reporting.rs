@@ -67,7 +67,7 @@ impl Node {
 fn without_an_api_server_the_log_says_it_once() {
     let node = Node::new(&[]);
     let daemon = &node.node.daemon;
-    let why = "KUBERNETES_SERVICE_HOST is not set";
+    let why = "the environment variable KUBERNETES_SERVICE_HOST, which kubelet sets in pods, is missing or wrong";
     let condition = format!("the node's condition RdmaRailsMissing is not written: {why}");
     daemon.says(&condition);
     node.loses_a_rail();

@@ -21,7 +21,7 @@ fn commands_with_mailboxes_are_executed() {
     let mut it = Driver::new();
     for (modifier, values) in [
         // log_max_qp, port_type, num_lag_ports
-        (0, &[(0x13, 0x1f, 17), (0x36, 3, 1), (0x4f, 0xf, 2)][..]),
+        (0, &[(0x13, 0x1f, 18), (0x36, 3, 1), (0x4f, 0xf, 2)][..]),
         // roce_version
         (4 << 1, &[(0x13, 0xff, 5)]),
         // ft_support of received packets

@@ -205,10 +205,9 @@ impl Monitor {
         if let Err(error) = routes.join(RTNLGRP_NSID) {
             losses.push(Loss::Ends(error));
         }
-        for addresses in [RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR] {
-            if let Err(error) = routes.join(addresses) {
-                losses.push(Loss::Addresses(error));
-            }
+        let mut addresses = [RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR].into_iter();
+        if let Err(error) = addresses.try_for_each(|group| routes.join(group)) {
+            losses.push(Loss::Addresses(error));
         }
         if let Err(error) = routes.listen_to_all_namespaces() {
             losses.push(Loss::Namespaces(error));
