@@ -63,8 +63,11 @@ fn an_address_of_the_whole_network_is_reported_here() {
         let mut monitor = open();
         watch(world, &mut monitor);
         let is_told = |event: &Event| *event == Event::Address;
-        for (address, option) in [("10.7.0.5/24", ""), ("fd00:7::5/64", "nodad")] {
-            world.ip(&format!("address add {address} dev nic0 {option}"));
+        for (address, options) in [
+            ("10.7.0.5/24", "dev nic0"),
+            ("fd00:7::5/64", "dev nic0 nodad"),
+        ] {
+            world.ip(&format!("address add {address} {options}"));
             expect(&mut monitor, address, is_told);
             world.ip(&format!("address del {address} dev nic0"));
             expect(&mut monitor, address, is_told);
