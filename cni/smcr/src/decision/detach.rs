@@ -67,7 +67,7 @@ pub fn detach(
 }
 
 /// Returns the entries of other attachments and programs that must be added again: entries that [`detach`] removes, and
-/// entries that an earlier removal took away. The caller records them first, because it may be killed before it has
+/// entries that an earlier verb removed. The caller records them first, because it may be killed before it has
 /// added them.
 ///
 /// Leaves out an entry that exists already, and an entry whose device now has another id.
