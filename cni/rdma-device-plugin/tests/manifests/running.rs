@@ -326,7 +326,8 @@ fn a_node_whose_pods_share_needs_less() {
     daemon.says("CAP_SYS_ADMIN is missing");
     assert_eq!(missing(&daemon), 1);
     wait::until("it is ready", || {
-        node.get("/readyz").contains("its configuration has no chain")
+        node.get("/readyz")
+            .contains("its configuration has no chain")
     });
     assert_eq!(fs::read_to_string(node.list()).expect("the list"), LIST);
 }
