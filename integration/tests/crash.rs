@@ -272,7 +272,7 @@ fn histories_of_others_that_left_something() {
     at(&mut Writes::new(programs()), &points).assert_nothing_left(2);
 }
 
-/// Two kills in one story leave nothing behind. There are about ten thousand pairs, of which the test tries a sample.
+/// `rdma-cni` restores everything after two kills in one story. The test tries a sample of about ten thousand pairs.
 #[test]
 fn two_kills_in_one_story() {
     let ends = [Verb::Del, Verb::Gc];

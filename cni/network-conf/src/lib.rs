@@ -114,8 +114,8 @@ pub enum Devices {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Mode {
-    /// Shares bonds (also for a selected port of a bond), VLANs with RDMA, devices that kubelet gives to several pods,
-    /// and selected devices of which pods already have children. Moves all other devices.
+    /// `rdma-cni` shares bonds (also for a selected port of a bond), VLANs with RDMA, devices that kubelet gives to
+    /// several pods, and selected devices on which pods already have children. `rdma-cni` moves all other devices.
     #[default]
     Auto,
     /// Moves the netdev into the pod.

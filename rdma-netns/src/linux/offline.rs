@@ -53,8 +53,8 @@ pub fn routes(body: &[u8]) -> Vec<(u32, Route)> {
     parsed.hops.into_iter().chain(parsed.by_object).collect()
 }
 
-/// Parses the body of an `RTM_NEWRULE`: as a rule that selects by source, and as a general rule. Returns `None` for a
-/// form that the rule does not have.
+/// Parses the body of an `RTM_NEWRULE`. The first value is the rule if it selects by source. The second value is the
+/// rule if it is a general rule.
 pub fn rule(body: &[u8]) -> (Option<Rule>, Option<GeneralRule>) {
     (rules::parse(body), rules::parse_general(body))
 }

@@ -138,15 +138,20 @@ fn meanings(name: &str, resource: &published::Resource) -> Vec<Meaning> {
 
 /// Reports why ADD would fail. The remedy of an error that is not listed here is in the error's text.
 fn refused(error: &SelectError, findings: &mut Findings<'_>) {
+    let text = error.to_string();
     let remedy = match error {
         SelectError::NotFound(_) => {
             "correct devices or the daemon's selectors, or see why the device is missing (lspci, \
              dmesg)"
         }
-        SelectError::CannotMove { reason, .. } if !reason.contains("; ") => {
+        // the reason has its own remedy
+        SelectError::CannotMove { .. } | SelectError::CannotShare { .. } if text.contains("; ") => {
+            return findings.refusal(Severity::Error, error);
+        }
+        SelectError::CannotMove { .. } => {
             "use mode \"auto\", which shares bonds, or remove the netdev from its bridge"
         }
-        SelectError::CannotShare { reason, .. } if !reason.contains("; ") => {
+        SelectError::CannotShare { .. } => {
             "remove the device from the resource or selector, or share the netdev above it"
         }
         SelectError::NoRdma(_) => {
@@ -154,7 +159,6 @@ fn refused(error: &SelectError, findings: &mut Findings<'_>) {
         }
         _ => return findings.refusal(Severity::Error, error),
     };
-    let text = error.to_string();
     let what = text.split("; ").next().unwrap_or_default();
     findings.error(what, remedy);
 }

@@ -332,13 +332,10 @@ impl Chain {
                 file::announce(&self.conf.conf_dir)?;
             }
             for change in changes {
-                match self.take_away(&change, &directory, record)? {
-                    Some(_) => {
-                        let (Change::Write { file, .. } | Change::Remove { file }) = change;
-                        files.push(file);
-                    }
-                    None => again = true,
-                }
+                let is_done = self.take_away(&change, &directory, record)?.is_some();
+                let (Change::Write { file, .. } | Change::Remove { file }) = change;
+                files.extend(is_done.then_some(file));
+                again |= !is_done;
             }
             file::announced(&self.conf.conf_dir)?;
             // try again if a file in a network's own directory cannot be read at the moment
