@@ -48,6 +48,12 @@ impl Node {
             .chain(&self.manager)
             .filter(|offer| !self.conf.by_claims(&offer.name))
     }
+
+    /// Returns the offers of resources that Kubernetes allocates by claims.
+    pub fn by_claims(&self) -> impl Iterator<Item = &Offer> {
+        let offers = self.offers.iter();
+        offers.filter(|offer| self.conf.by_claims(&offer.name))
+    }
 }
 
 /// Event for the daemon's loop. Any task can send a signal.

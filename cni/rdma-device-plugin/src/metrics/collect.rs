@@ -54,8 +54,10 @@ pub struct Sources {
 /// State of the node for metrics.
 #[derive(Clone, Debug, Default)]
 pub struct View {
-    /// Offers that the daemon advertises.
+    /// Offers that the daemon advertises to kubelet.
     pub offers: Vec<Offer>,
+    /// Offers whose devices Kubernetes allocates by claims.
+    pub by_claims: Vec<Offer>,
     /// Devices that are gone from the node's bus, by the name of their resource.
     pub gone: BTreeMap<String, Vec<Gone>>,
     /// Hardware of the node.
@@ -78,7 +80,8 @@ impl From<&Node> for View {
     fn from(node: &Node) -> Self {
         Self {
             offers: node.advertised().cloned().collect(),
-            gone: advertised_gone(node),
+            by_claims: node.by_claims().cloned().collect(),
+            gone: node.gone.clone(),
             inventory: node.inventory.clone(),
             unhealthy: node.unhealthy.clone(),
             switches: node.switches.clone(),
@@ -92,16 +95,6 @@ impl From<&Node> for View {
             notices: notices(&node.conf, &node.offers, &node.inventory),
         }
     }
-}
-
-/// Returns the devices that disappeared from resources of device plugins. Leaves out resources that are allocated by
-/// claims.
-fn advertised_gone(node: &Node) -> BTreeMap<String, Vec<Gone>> {
-    let dra = node.conf.dra.as_ref();
-    let by_claims = |name: &String| dra.is_some_and(|dra| dra.serves(name));
-    let gone = node.gone.iter().filter(|(name, _)| !by_claims(name));
-    gone.map(|(name, gone)| (name.clone(), gone.clone()))
-        .collect()
 }
 
 #[derive(Debug)]

@@ -45,19 +45,20 @@ fn resources(snapshot: &Snapshot, scrape: &mut Scrape) {
             name,
             fit as u64,
         );
-        of("devices_expected", expected, name, offer.expected as u64);
-        of("devices_present", present, name, offer.usable() as u64);
         let held = snapshot.held.as_ref();
         if let Some(count) = held.and_then(|held| held.allocated.get(name)) {
             of("allocated", "Ids that containers have", name, *count);
         }
     }
+    let offers = snapshot.node.offers.iter();
+    let offers: Vec<_> = offers.chain(&snapshot.node.by_claims).collect();
+    for offer in &offers {
+        let name = offer.name.as_str();
+        of("devices_expected", expected, name, offer.expected as u64);
+        of("devices_present", present, name, offer.usable() as u64);
+    }
     for (resource, gone) in &snapshot.node.gone {
-        let is_offered = snapshot
-            .node
-            .offers
-            .iter()
-            .any(|it| it.name.as_str() == resource);
+        let is_offered = offers.iter().any(|it| it.name.as_str() == resource);
         if !is_offered && !gone.is_empty() {
             of("devices_expected", expected, resource, gone.len() as u64);
             of("devices_present", present, resource, 0);

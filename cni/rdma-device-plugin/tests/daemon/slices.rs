@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of the node's ResourceSlices, with an API server that does not know all effects of taints.
+//! Tests of resources that Kubernetes allocates by claims.
 
 use crate::{FIRST, Machine, SECOND, program::command};
 use integration::{ApiServer, Daemon, slices, wait};
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 #[test]
@@ -30,4 +31,42 @@ fn a_degraded_device_has_no_taint_where_the_api_server_refuses_it() {
     daemon.says("the API server refuses taints without an effect");
     let reason = "it has 100000 Mbit/s, and a NIC of the same model has 400000";
     daemon.says(&format!("degraded: {}: {reason}", FIRST.rdma));
+}
+
+/// The alert `RdmaDevicesMissing` compares `devices_present` with `devices_expected`.
+#[test]
+fn a_nic_that_disappears_from_a_resource_of_claims_is_missing_in_the_metrics() {
+    let machine = Machine::with(&[FIRST, SECOND]);
+    machine.configure(
+        r#"{"resources":[{"name":"rdma/nic","kind":"exclusive"}],"dra":{"driverName":"hca.rdma"}}"#,
+    );
+    let api = ApiServer::start();
+    let mut command = command(&machine);
+    command.args(["--metrics-address", "127.0.0.1:0"]);
+    command.arg("--service-account-dir").arg(api.account());
+    let daemon = Daemon::start(command.envs(api.environment()));
+    let shows = |present: usize| {
+        let lines = [
+            r#"rdma_device_plugin_devices_expected{resource="rdma/nic"} 2"#.to_owned(),
+            format!(r#"rdma_device_plugin_devices_present{{resource="rdma/nic"}} {present}"#),
+            format!(
+                r#"rdma_device_healthy{{device="{}"}} {}"#,
+                SECOND.rdma,
+                present - 1
+            ),
+        ];
+        wait::until(&format!("{present} devices are present"), || {
+            let text = daemon.get("/metrics");
+            lines.iter().all(|line| text.lines().any(|it| it == line))
+        });
+    };
+    shows(2);
+    let capacity = "rdma_device_plugin_capacity";
+    assert!(
+        !daemon.get("/metrics").contains(capacity),
+        "claims have no ids"
+    );
+    machine.unplug(&SECOND);
+    daemon.signal(Signal::SIGHUP);
+    shows(1);
 }
