@@ -290,7 +290,7 @@ fn addresses_in_neighbour_tables_are_avoided() {
             }
             node.del(&configuration, mode, &pod);
             for ip in &wanted {
-                // a netdev that was in a pod has no address any more
+                // a move removes the netdev's neighbour entries, so this command may fail
                 node.host
                     .ip_succeeds(&format!("neighbour del {ip} dev {netdev}"));
             }

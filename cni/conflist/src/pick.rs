@@ -168,7 +168,7 @@ pub fn follow(directory: &Directory, picked: Picked) -> Picked {
         let read = Picked::read(&file.name, file.text.as_deref().ok()?).ok();
         // Multus does not read the list that this project made from a single configuration
         let read = read.filter(|it| !it.single)?;
-        // Multus calls the plugins of this list with its own libcni
+        // Multus calls the plugins of this list with its own libcni, which does not read the network's directory
         Some(Picked {
             reads_directory: false,
             ..read

@@ -22,8 +22,8 @@ use std::{
 /// Result of checking the claims.
 #[derive(Debug, Default)]
 pub struct Check {
-    /// Records of claims whose NICs got other numbers, disappeared or came back, or whose CDI specification was
-    /// outdated.
+    /// Records of claims whose NICs got other character devices, disappeared or came back, or whose CDI specification
+    /// was outdated.
     pub changed: Vec<Record>,
     /// Errors of claims that could not be read or written.
     pub failed: Vec<FileError>,

@@ -86,7 +86,7 @@ pub enum ApplyError {
     #[error(
         "{rdma} has no RoCE v2 GID for {address} after {} ms: {used} of {size} GIDs are used{}",
         waited.as_millis(),
-        if used >= size { "; the table is full, fewer pods can share this device" } else { "" }
+        if used >= size { "; the GID table is full: let fewer pods share this device" } else { "" }
     )]
     NoGid {
         /// The RDMA device.

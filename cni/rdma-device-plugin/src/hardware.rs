@@ -193,7 +193,7 @@ impl Hardware {
     }
 
     /// Returns the names that device plugins use for accelerators ([`rdma_netns::accelerator_names`]). Uses a separate
-    /// thread, because the driver may block.
+    /// thread, because the accelerators' driver may block.
     ///
     /// # Errors
     /// The thread panicked.

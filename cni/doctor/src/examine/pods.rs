@@ -356,7 +356,7 @@ fn parents(conf: &Conf, observed: &Observed, rails: &[&Rail], findings: &mut Fin
         };
         findings.error(
             format!(
-                "no global {word} address on {}: ipam.from \"parent\" has no prefix for its pods",
+                "no global {word} address on {}: ipam.from \"parent\" has no prefix for pods",
                 names(&without)
             ),
             remedy,

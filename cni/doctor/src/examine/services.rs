@@ -122,7 +122,8 @@ fn daemon(facts: &Facts, names: &[String], findings: &mut Findings<'_>) {
                 some(names)
             ),
             match published.chain_names_resources {
-                true => "add it to chain.plugin.resources unless Multus attaches it, and restart the daemon",
+                true => "add such a resource to chain.plugin.resources unless Multus attaches it, and restart the \
+                         daemon",
                 false => "restart the daemon: the entry of rdma-cni names the resources that the daemon offered at its \
                           start",
             },

@@ -36,7 +36,7 @@ pub enum Problem {
     )]
     NotLoaded,
     /// The module cannot be loaded. If it is loaded in another mode, the daemon does not unload it.
-    #[error("mode {wanted} of the eRDMA driver needs its module to be loaded, and {why}")]
+    #[error("the eRDMA driver cannot be loaded in mode {wanted}: {why}")]
     NotLoadable {
         /// Configured mode.
         wanted: DriverMode,

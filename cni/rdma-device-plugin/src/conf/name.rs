@@ -52,7 +52,8 @@ impl ResourceName {
         }
         if !prefix.split('.').all(is_label) {
             return refused(
-                "the prefix must be a domain: lower-case letters, digits and -, in parts separated by dots",
+                "the prefix must be a domain: parts of lower-case letters, digits and - (not first or last), \
+                 separated by dots",
             );
         }
         if rest.len() > LONGEST_NAME {

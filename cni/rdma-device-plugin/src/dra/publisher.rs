@@ -53,7 +53,7 @@ pub struct Publisher {
     netdevs: Netdevs,
     /// True if the API server drops taints. The publisher then leaves unhealthy devices out of the slices.
     without_taints: bool,
-    /// True if the API server does not support taints without an effect (Kubernetes before 1.35). Degraded devices then
+    /// True if the API server does not support the taint effect `None` (Kubernetes before 1.35). Degraded devices then
     /// get no taint.
     without_remarks: bool,
     reported: LogOnce,
@@ -248,7 +248,7 @@ impl Publisher {
             };
             if dropped.as_ref().is_err_and(is_refused) && !self.without_remarks {
                 log::warn!(
-                    "the API server refuses taints without an effect: degraded devices get no taint"
+                    "the API server refuses taints with the effect None: degraded devices get no taint"
                 );
                 self.without_remarks = true;
                 return Err(Failure::FewerTaints);

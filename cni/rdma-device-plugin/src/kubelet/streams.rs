@@ -30,7 +30,8 @@ pub struct Count {
 pub enum End {
     /// The plugin does not end yet.
     NotYet,
-    /// The daemon ends. Kubelet keeps the last list for a while: another daemon may follow and send the next list.
+    /// The daemon ends. It sends no empty list, so kubelet counts the ids in the node's capacity for some minutes:
+    /// another daemon may follow and send the next list.
     Daemon,
     /// The daemon no longer offers the resource. The last list is empty: kubelet would otherwise count the ids in the
     /// node's capacity for minutes.

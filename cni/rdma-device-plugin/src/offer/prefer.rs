@@ -362,7 +362,7 @@ fn node_for(
             Some(_) => " and the NICs with the fewest users",
             None => "",
         };
-        format!("{name}, which has ids for the rest of the request ({missing}){least}")
+        format!("{name}, which has enough ids ({missing} still to choose){least}")
     } else {
         format!("{name}, which has most, {count} of {missing}")
     };

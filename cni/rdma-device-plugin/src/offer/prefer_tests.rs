@@ -257,7 +257,7 @@ fn ids_that_the_topology_manager_holds_back_are_not_in_use() {
     assert_eq!(
         preference.reasons,
         [
-            "mlx5_5/0: NUMA node 1, which has ids for the rest of the request (1) and the NICs with \
+            "mlx5_5/0: NUMA node 1, which has enough ids (1 still to choose) and the NICs with \
              the fewest users; 0000:94:00.0 has 0 in use, chosen 0 times before; near no accelerator"
         ]
     );

@@ -156,7 +156,7 @@ fn the_mode_and_its_users_are_in_the_log_and_the_metrics() {
     machine.configure("erdma: {preferDriver: compat}");
     let daemon = start(&machine);
     has(&kubelet, 200);
-    daemon.says("mode compat of the eRDMA driver needs its module to be loaded");
+    daemon.says("the eRDMA driver cannot be loaded in mode compat");
     daemon.says("erdma_0: left alone: its netdev is not in this network namespace");
     let figures = || daemon.get("/metrics");
     let outcome = r#"rdma_erdma_nic{device="erdma_0",netdev="eri0",outcome="left_alone"} 1"#;

@@ -214,7 +214,7 @@ fn a_failure_leaves_the_driver_unchanged() {
         (
             Fails::Check,
             &["check"][..],
-            "needs its module to be loaded, and there is no module erdma for this kernel: install",
+            "cannot be loaded in mode compat: there is no module erdma for this kernel: install",
             Some(Default),
         ),
         (

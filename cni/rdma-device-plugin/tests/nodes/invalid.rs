@@ -256,7 +256,7 @@ fn values_of_the_others() {
         ),
         (
             r#"{"resourceList":[{"resourceName":"b","resourcePrefix":"x_y","selectors":{}}]}"#,
-            r#"resourceList[0].resourceName: "x_y/b" is no name of a resource: the prefix must be a domain: lower-case letters, digits and -, in parts separated by dots"#,
+            r#"resourceList[0].resourceName: "x_y/b" is no name of a resource: the prefix must be a domain: parts of lower-case letters, digits and - (not first or last), separated by dots"#,
         ),
         (
             r#"{"resourceList":[{"resourceName":"b","deviceType":"netdevice","selectors":{}}]}"#,

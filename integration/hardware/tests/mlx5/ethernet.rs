@@ -112,8 +112,8 @@ impl Queues {
     }
 }
 
-/// The completion `index` of a queue in its first lap. Returns `None` if the function has not
-/// written the completion.
+/// The completion `index` of a queue in its first lap. Returns `None` if the PCI function has
+/// not written the completion.
 fn completion(it: &Driver, queue: u64, index: u64) -> Option<Vec<u8>> {
     let entry = it.load(page(queue) + index * 64, 64);
     (entry[63] & 1 == 0).then_some(entry)

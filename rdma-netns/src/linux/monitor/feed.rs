@@ -48,7 +48,7 @@ impl Feed {
         let mut socket = netlink_sys::Socket::new(protocol)?;
         socket.set_non_blocking(true)?;
         if let Err(error) = socket.set_rx_buf_sz(BURST) {
-            log::debug!("the buffer of a netlink socket: {error}");
+            log::debug!("cannot enlarge the receive buffer of a netlink socket: {error}");
         }
         socket.bind(&SocketAddr::new(0, 0))?;
         socket.add_membership(group)?;

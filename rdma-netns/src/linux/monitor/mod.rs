@@ -124,7 +124,9 @@ impl fmt::Display for Event {
 #[derive(Debug, thiserror::Error)]
 pub enum Loss {
     /// The monitor receives no events of pods' namespaces.
-    #[error("netdevs in pods' namespaces are not followed: {0} (this needs CAP_NET_BROADCAST)")]
+    #[error(
+        "changes of netdevs in pods' namespaces are not reported: {0} (reports need CAP_NET_BROADCAST)"
+    )]
     Namespaces(io::Error),
     /// The monitor receives no events of addresses.
     #[error("changes of IP addresses are not reported: {0}")]
@@ -156,7 +158,9 @@ pub enum WatchError {
     #[error("{0:?} is another network namespace now")]
     Other(PathBuf),
     /// The kernel gave the namespace no number.
-    #[error("no number for the network namespace at {path:?}: {source} (this needs CAP_NET_ADMIN)")]
+    #[error(
+        "no nsid for the network namespace at {path:?}: {source} (assigning an nsid needs CAP_NET_ADMIN)"
+    )]
     Number {
         /// Path of the namespace.
         path: PathBuf,
