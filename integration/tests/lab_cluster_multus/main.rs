@@ -217,7 +217,10 @@ fn rdma_cni_is_replaced(cluster: &mut Cluster<Lab>, function: &Function, between
     types(cluster, undo, &names);
     cluster.types("kubectl -n kube-system rollout status ds/kube-rdma-cni-ds --timeout=5m");
     assert!(records().is_empty(), "{:?}", records());
-    assert!(fs::read("/opt/cni/bin/rdma").expect("a plugin") == theirs);
+    // the pod is ready while its container still copies the program
+    cluster.until("the other rdma-cni is installed again", |_| {
+        fs::read("/opt/cni/bin/rdma").expect("a plugin") == theirs
+    });
 }
 
 /// The page's migration of the device plugin, and then an entry of our plugin instead of sriov-cni and rdma-cni.
