@@ -28,9 +28,9 @@ pub struct DesiredLink {
 impl DesiredLink {
     /// Returns the addresses and routes of the netdev on the host that the pod keeps. Leaves out:
     ///
-    /// - automatic addresses that the kernel makes again in the pod: link-local addresses, and all if the pod accepts
-    ///   router advertisements (`ipv6`)
-    /// - automatic addresses that are temporary, deprecated or not yet checked for duplicates
+    /// - automatic addresses that are link-local, temporary, deprecated or not yet checked for duplicates
+    /// - all automatic addresses if the pod accepts router advertisements (`ipv6`): the kernel makes them again in the
+    ///   pod
     /// - routes that need an omitted address
     pub fn kept(host_link: &Link, ipv6: Ipv6) -> Self {
         let lasts = |address: &&Address| {

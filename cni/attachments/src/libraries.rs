@@ -11,7 +11,7 @@ use rdma_resources::{
     nccl::{Port, Undecided},
 };
 
-/// Port number if the port of a device is unknown.
+/// Port number of a device whose port is unknown.
 const FIRST_PORT: u32 = 1;
 
 /// A rail of a pod.

@@ -10,7 +10,7 @@ use std::{borrow::Borrow, net::IpAddr, path::Path};
 
 impl Store {
     /// Returns the readable attachments that are [`settled`], and the unrestored attachments for which a CNI command is
-    /// running. Leaves out rails that other attachments may use.
+    /// running. Leaves out returned rails ([`Attachment::without_returned`]).
     ///
     /// # Errors
     /// The directory cannot be read.
@@ -39,7 +39,7 @@ impl Store {
         Ok(records)
     }
 
-    /// Returns the readable records. Leaves out rails that other attachments may use.
+    /// Returns the readable records. Leaves out returned rails ([`Attachment::without_returned`]).
     fn good(&self) -> Result<Vec<Attachment>, StoreError> {
         let keys = self.keys(None)?;
         let good = keys.iter().filter_map(|key| match self.record(key) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Search for the known name that is most similar to a misspelt name.
 
-/// Largest edit distance of a suggested name, letters.
+/// Largest edit distance of a suggested name, in letters.
 const MOST_EDITS: usize = 2;
 
 /// Returns the name in `known` with the smallest edit distance to `name`. The edit distance counts inserted, deleted,

@@ -96,7 +96,7 @@ fn every_list_says_where_it_comes_from() {
     for file in lists.keys() {
         assert!(sources.contains(&format!("`{file}`")), "{file}");
     }
-    // each file has a row in the table, but the 4 constructed files, which a sentence names
+    // the table has a row for each file except the 4 constructed files, which a sentence names
     let named = sources.lines().filter(|line| line.starts_with("| `"));
     assert_eq!(named.count() + 4, lists.len());
 }

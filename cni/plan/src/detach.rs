@@ -30,7 +30,7 @@ pub struct Others {
 }
 
 impl Others {
-    /// Returns true if plans that take [`Others`] into account may differ from `plans`, which do not.
+    /// Returns true if plans with [`Others`] may differ from `plans`, which were made without them.
     pub fn are_needed(plans: &[RailPlan], attachment: &Attachment, observed: &Observed) -> bool {
         let is_taken = |plan: &RailPlan| matches!(plan, Err(Obstacle::HostNameTaken { .. }));
         let mut rails = attachment.rails.iter();
@@ -84,7 +84,7 @@ pub fn detach_beside(
         match return_rail((attachment, others), index, observed, given_up) {
             // the netdev stays in the pod with its rules and routes until its host name is free
             Err(taken @ Obstacle::HostNameTaken { .. }) => Err(taken),
-            // these operations are possible nevertheless. The next plan, without them, reports the obstacle
+            // the obstacle does not prevent these operations. The next plan, without them, reports the obstacle
             Err(_) if !(rules.is_empty() && interfaces.is_empty()) => {
                 Ok(rules.into_iter().chain(interfaces).collect())
             }

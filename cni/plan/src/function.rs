@@ -41,7 +41,7 @@ impl<'a> Function<'a> {
     }
 
     /// Returns false if the physical function's driver reports this virtual function without a setting of `kind`. A
-    /// plan sets an unreported setting once, because it cannot compare it.
+    /// plan sets an unreported setting once, because the present value is unknown.
     pub(super) fn reports(&self, kind: VfSettingKind) -> bool {
         self.present.is_none_or(|vf| vf.setting(kind).is_some())
     }

@@ -28,9 +28,9 @@ const CHAR_DEVICE_TIMEOUT: Duration = Duration::from_secs(2);
 
 const POLL: Duration = Duration::from_millis(10);
 
-/// Time since the first failed try after which a restore gives up a netdev that no namespace has. A driver that recovers
-/// its function makes the netdev again: mlx5 waits up to a minute for the function, and then loads the firmware
-/// (`mlx5_health_wait_pci_up()`, `drivers/net/ethernet/mellanox/mlx5/core/health.c`).
+/// Time since the first failed try after which a restore gives up a netdev that no namespace has. A driver that
+/// recovers its function makes the netdev again: mlx5 waits up to a minute for the function, and then loads the
+/// firmware (`mlx5_health_wait_pci_up()`, `drivers/net/ethernet/mellanox/mlx5/core/health.c`).
 const DRIVER_RECOVERY: Duration = Duration::from_secs(180);
 
 /// Position of a restore among the tries of several verbs.

@@ -107,8 +107,8 @@ pub struct Bindings {
 }
 
 impl Bindings {
-    /// Returns true if a function has no driver that was not without a driver at the last observation. This is normal
-    /// for a moment while a program loads or unloads the driver.
+    /// Returns true if a function without a driver was not among those of the last observation. A function is also
+    /// without a driver for a moment while a program loads or unloads the driver.
     pub fn has_news(&self, state: &State) -> bool {
         let mut unbound = state.unbound.iter();
         unbound.any(|it| !self.unbound.contains(it))

@@ -115,7 +115,7 @@ pub struct Paths {
     pub proc: PathBuf,
 }
 
-/// Returns users of `devices`, and none only if there are none. The devices' driver is in `mode`. `offers` shows the
+/// Returns users of `devices`, at least one if there is any. The devices' driver is in `mode`. `offers` shows the
 /// devices of an id for which an earlier daemon wrote no grant. A source that cannot be read counts as a user. For
 /// kubelet this applies only if one of `devices` has a grant.
 pub async fn gather(

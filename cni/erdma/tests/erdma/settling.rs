@@ -334,7 +334,7 @@ fn after_a_reboot_all_is_new() {
     node.kernel.with(fake_kernel::World::reboot);
     assert_eq!(changes(&node.settle(by_hand())), [6, 6]);
     node.must_be(&before, "rebooted");
-    // configuration of the node's own set-up after the boot stays unchanged
+    // the node's own set-up configured a NIC after the boot: it stays unchanged
     node.kernel.with(|world| {
         world.reboot();
         make(world, &address("eth1", "10.0.0.6"));

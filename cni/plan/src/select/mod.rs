@@ -273,7 +273,7 @@ fn siblings(host: &Namespace, is_sibling: &dyn Fn(&Link) -> bool) -> Vec<Sibling
         .collect()
 }
 
-/// Returns the host's RDMA device of `link`, which is on the host or in the pod.
+/// Returns the host's RDMA device of the netdev `link`. The netdev itself may be in the pod.
 fn rdma_of<'a>(host: &'a Namespace, link: &Link) -> Option<&'a RdmaDevice> {
     if link.is_representor() {
         // a representor's port is one of the physical function's RDMA device, which must stay on the host

@@ -135,9 +135,9 @@ struct Refusal {
 /// Restores all rails of `attachment` to the host. A rail must get back its namespace, its name and its RDMA device.
 /// Every round tries the other attributes again. The restore gives up an attribute if the kernel still refuses it when
 /// nothing else changes. If a temporary state of the machine is the reason, the restore gives up the attribute only
-/// after `SETTLING`, and only if an earlier verb also tried (`tries`). After an error the restore continues while rounds
-/// make progress. It calls `others` only if a plan depends on other attachments, and `record` before a temporary change
-/// of the host's other netdevs.
+/// after `SETTLING`, and only if an earlier verb also tried (`tries`). After an error the restore continues while
+/// rounds make progress. It calls `others` only if a plan depends on other attachments, and `record` before a temporary
+/// change of the host's other netdevs.
 pub fn restore<K: Kernel>(
     kernel: &K,
     pod: Option<&K::Pod>,
@@ -432,7 +432,7 @@ fn make<K: Kernel>(
                     | Op::MoveLink { .. }
                     | Op::Link { change: LinkChange::Rename(_), .. }
                     | Op::Link { change: LinkChange::Up(_), .. }
-                    // a route of another interface: the rules of its table must not be removed before it
+                    // a route of another plugin's interface must be removed before the rules of its table
                     | Op::Link { change: LinkChange::RemoveRoute(_), .. }
             );
             if is_basis {

@@ -106,7 +106,7 @@ fn every_verb_that_waits_for_a_lock_ends_and_names_its_holder() {
     node.must_be(&before, "after all");
 }
 
-/// Runs GC for one pod for each of `netdevs`, while a program holds the node's lock. The first attachment waits for
+/// Runs GC for pods, one with each of `netdevs`, while a program holds the node's lock. The first attachment waits for
 /// `time`, and each other attachment waits for one second.
 #[track_caller]
 fn gc_gives_up(netdevs: &[&str], time: Duration) {
