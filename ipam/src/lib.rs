@@ -3,10 +3,10 @@
 //! pod's interface. Ranges and the directory of the leases work as in host-local.
 //!
 //! ```text
-//! environment + stdin → conf checked; bad input stops here
-//!          host, parent → Pool    the candidates for one address
-//!     forbidden, choose → address pure: strategy, excluded and leased addresses
-//!        store::reserve           a note and the leases, on disk before the result
+//! environment + stdin → conf       checked; bad input stops here
+//!          host, parent → Pool       the candidates for one address
+//!     forbidden, choose → address    pure: strategy, excluded and leased addresses
+//!        store::reserve              a note and the leases, on disk before the result
 //! ```
 //! | module | owns |
 //! |---|---|

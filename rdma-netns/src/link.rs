@@ -233,9 +233,12 @@ impl Link {
     }
 
     /// Returns true if the kernel would accept `route` on a netdev with `addresses`. If the route has a source, the
-    /// source must be one of `addresses`. If the route has a gateway, the gateway must be link-local (IPv6), or in the
-    /// prefix of one of `addresses` that has a prefix route, or of an on-link route that the kernel did not make
-    /// itself, or the route must have the flag `onlink`.
+    /// source must be one of `addresses`. If the route has a gateway and no flag `onlink`, the gateway must be one of
+    /// these:
+    ///
+    /// - a link-local address (IPv6)
+    /// - an address in the prefix of one of `addresses` that has a prefix route
+    /// - an address in an on-link route that the kernel did not make itself
     pub fn can_have(&self, route: &Route, addresses: &[Address]) -> bool {
         let has_source = route
             .source

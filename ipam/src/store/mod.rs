@@ -2,13 +2,13 @@
 //! Leases on disk, in host-local's directory, so that a node can switch to this plugin and back.
 //!
 //! ```text
-//! <dataDir>/<network>/lock flock, host-local's too
+//! <dataDir>/<network>/lock                            flock, host-local's too
 //!                     <address>                       a lease, as host-local writes it
 //!                     last_reserved_ip.<pointer>      the round robin's last address
 //!                     rdma-ipam/attachments/<container>@<ifname>   → "<address>,<address>"
 //!                     rdma-ipam/conflicts/<address>                → "<seconds since 1970>"
 //!                     rdma-ipam/nodes/<address>                    → "<seconds since 1970>"
-//!                     rdma-ipam/<container>@<ifname>.<process>.new content of the leases, during an ADD
+//!                     rdma-ipam/<container>@<ifname>.<process>.new   content of the leases, during an ADD
 //!                     rdma-ipam/pointer.new                        the pointer, while it is written
 //! ```
 //! host-local reads every file below the directory. It treats a file as a lease if the content is a container's id (and

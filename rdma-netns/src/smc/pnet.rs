@@ -157,8 +157,8 @@ fn subject(entry: &PnetEntry) -> String {
 ///
 /// Call this function before you add an entry, for two reasons:
 ///
-/// - A request can have a netdev and an RDMA port. If the netdev or the port already has another pnet id, the kernel adds
-///   only the other part, and returns no error (`smc_pnet_enter()`).
+/// - A request can have a netdev and an RDMA port. If one of them already has another pnet id, the kernel adds only the
+///   other part, and returns no error (`smc_pnet_enter()`).
 /// - A request can name the second port of a device that already has an entry. The kernel then sets the port's pnet id,
 ///   and still refuses the entry (`smc_pnet_add_ib()`).
 pub fn missing(table: &[PnetEntry], entry: &PnetEntry) -> Result<Vec<PnetEntry>, PnetTaken> {

@@ -49,9 +49,9 @@ struct Asked<'a> {
 /// Senders whose packets count as answers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Whose {
-    /// All hardware addresses. Only probes from the netdev's own hardware address do not count, because a switch may
-    /// send them back. All other messages from this address count, because an ipvlan child of the same parent has the
-    /// same hardware address.
+    /// All hardware addresses. Probes from the netdev's own hardware address do not count, because a switch may send
+    /// them back. Other messages from it count, because an ipvlan child of the same parent has the same hardware
+    /// address.
     Any,
     /// Hardware addresses other than the netdev's own, which has announced the addresses itself.
     Others,
