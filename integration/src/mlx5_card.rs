@@ -122,8 +122,9 @@ impl Mlx5Card {
         let has = || (links(netns).iter()).any(|it| it["ifname"] == rdma && it["state"] == state);
         assert!(
             wait::within(PATIENCE, has),
-            "{rdma} {state}: {:?}",
-            links(netns)
+            "{rdma} {state}: {:?}\n{}",
+            links(netns),
+            fs::read_to_string("/proc/net/bonding/bond0").unwrap_or_default()
         );
     }
 

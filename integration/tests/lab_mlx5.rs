@@ -164,7 +164,6 @@ fn a_bond_in_mode_802_3ad_is_one_device_that_pods_share() {
     is_one_device_that_pods_share("802.3ad");
 }
 
-#[track_caller]
 fn is_one_device_that_pods_share(mode: &str) {
     let card = Mlx5Card::new("shared");
     let node = Node::on(Netns::own());

@@ -464,9 +464,7 @@ pub fn addresses_until<K: Kernel>(
             counts && del(present, &node.conf.raw).inspect_err(log).is_ok()
         });
         if is_corrected {
-            log::info!(
-                "{pod_name}: released the addresses with the network's present configuration"
-            );
+            log::info!("{pod_name}: released the addresses with the present configuration");
         } else if rail.ipam_refused && attachment.phase == Phase::Restored && error.is_answer() {
             // the failed ADD already tried to release the addresses, and left the record for this verb
             log::info!("{pod_name}: IPAM refused this rail an address at ADD, so it holds none");
