@@ -68,9 +68,9 @@ impl Podman {
         fs::write(self.path("config.json"), text).expect("written");
     }
 
-    /// Runs `script` on the node, in a mount namespace of its own (that of `ip netns exec`). This namespace has only
-    /// cgroups of version 2, because crun refuses a machine with both versions, and the test's own directory as
-    /// libcni's cache. `$PODMAN`, `$RUN` and `$PLUGIN` are commands.
+    /// Runs `script` on the node, in a mount namespace of its own (that of `ip netns exec`). In this namespace the
+    /// test's own directory is libcni's cache, and cgroups have only version 2, because crun refuses a machine with
+    /// both versions. `$PODMAN`, `$RUN` and `$PLUGIN` are commands.
     fn shell(&self, script: &str) -> Output {
         let own = |name: &str| self.path(name).to_str().expect("UTF-8").to_owned();
         let podman = format!(

@@ -18,8 +18,8 @@ pub fn has_to_outlast(attachment: &Attachment, rails: &[usize]) -> bool {
 }
 
 /// Returns true if a network manager has removed addresses or routes of these netdevs since `then`, the observation
-/// just after the restore. Ignores a netdev with a DHCP client's address, and a netdev with a new address, because its
-/// manager has set it up. A route that now has another metric does not count as removed.
+/// just after the restore. Ignores a netdev with a DHCP client's address, and a netdev with a new address, which its
+/// manager has set up. A route that now has another metric does not count as removed.
 pub fn taken_away(
     attachment: &Attachment,
     rails: &[usize],

@@ -335,8 +335,8 @@ fn rdma_of(address: &DeviceAddress, verbs: &[Verbs]) -> Vec<String> {
 /// Returns true if the device has a netdev in any namespace. The kernel creates the device's directory of the class
 /// `net` with the first netdev, and removes the directory with the last netdev (`get_device_parent()`,
 /// `cleanup_glue_dir()`, `drivers/base/core.c`). sysfs shows only the entries of one namespace in the directory, but
-/// shows the directory in all namespaces. Also returns true if sysfs cannot be read, because DEL gives up a netdev that
-/// does not exist.
+/// shows the directory in all namespaces. Also returns true if sysfs cannot be read, because DEL would otherwise give
+/// the netdev up.
 fn has_netdev(directory: &Path) -> bool {
     !matches!(directory.join("net").try_exists(), Ok(false))
 }

@@ -8,8 +8,9 @@ pub(super) fn drivers(device: &DeviceAddress, driver: &str) -> String {
     format!("/sys/bus/{}/drivers/{driver}", device.bus())
 }
 
-/// Returns the command that sets a device setting. Describes settings of ethtool and tcx instead, because neither
-/// ethtool nor bpftool accepts the record's format, and attributes of a link's kind, which the record has by number.
+/// Returns the command that sets a device setting. Two kinds of settings have a description instead: settings of
+/// ethtool and tcx, because neither ethtool nor bpftool accepts the record's format, and attributes of a link's kind,
+/// which the record has by number.
 pub(super) fn device_setting(link: &str, key: &str, value: &str) -> String {
     match key.split_once('/') {
         Some((tool @ ("ethtool" | "tcx"), setting)) => {

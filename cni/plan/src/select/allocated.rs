@@ -14,8 +14,8 @@ use rdma_netns::{Link, LinkType, NetnsSide, Observed, RdmaMode};
 use rdma_resources::Sharing;
 use std::collections::BTreeSet;
 
-/// Returns the netdevs to attach. Returns a bond only once, even if two devices are its ports. Returns only the shared
-/// devices that the pod has chosen.
+/// Returns the netdevs to attach. Returns a bond only once, even if two devices are its ports. Of shared devices,
+/// returns only those that the pod has chosen.
 pub(super) fn choose<'a>(
     conf: &Conf,
     meanings: &[Meaning],

@@ -14,9 +14,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Numbers of a pod's rails, here and in `moves`.
+/// Counts of rails per pod, here and in `moves`.
 pub(super) const COUNTS: [u32; 3] = [1, 4, 8];
-/// Number of runs of the peers. They wait for seconds per rail, because `host-local` gives every address a gateway.
+/// Number of runs of the peers. `host-local` gives every address a gateway, so they wait for seconds per rail for
+/// duplicate address detection.
 const SLOW: usize = 3;
 
 /// Measures in the host's namespace of `node`, which has `eth1`.
