@@ -128,7 +128,7 @@ impl Mlx5Card {
         );
     }
 
-    /// Waits until the netdev uses its link-local address. The kernel makes the address's routes a little after carrier.
+    /// Waits until the netdev uses its link-local address. The kernel makes the address's routes shortly after carrier.
     #[track_caller]
     fn has_link_local(&self, netdev: &str) {
         let line = format!("-6 route show table local dev {netdev}");

@@ -23,7 +23,7 @@ pub const WITHOUT_A_LOCK: Duration = Duration::from_secs(20);
 /// Duration of the pause in a round.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Number of rounds whose delays the work between an event and its effect can have at most: the daemon receives the
+/// Maximum delay of the work between an event and its effect, in delays of the worst round: the daemon receives the
 /// event, waits for further events, starts a thread, and writes the record and the list.
 const ROUNDS: u32 = 5;
 

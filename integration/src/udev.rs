@@ -4,7 +4,8 @@
 use crate::Netns;
 use std::process::Command;
 
-/// Time limit in seconds of one `udevadm settle` for udevd's queue. An emulated machine needed more than 30 while another one ran.
+/// Time limit in seconds of one `udevadm settle` for udevd's queue. An emulated machine needed more than 30 while
+/// another one ran.
 const LIMIT: u32 = 80;
 
 /// Waits until udevd has handled all events of `host`. After four minutes, panics with a list of all processes and of

@@ -52,7 +52,7 @@ fn pod(name: &str, line: &str, user: u32, limits: &Value) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
 }
 
-/// Returns the pod's cgroup. Asserts that the cgroup drivers of kubelet and runtime named it and the container's.
+/// Returns the pod's cgroup. Asserts that the cgroup drivers of kubelet and runtime chose the names in its path.
 #[track_caller]
 fn cgroup_of(cluster: &Cluster, pod: &Pod) -> PathBuf {
     let id = &pod.main().id;

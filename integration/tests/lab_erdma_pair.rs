@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, pods of two machines with eRDMA NICs on one fabric: `integration/lab/pair --tier erdma`, one test at a time. Both
-//! machines run this program. Driver and user-space provider are real, the functions and the fabric are models.
+//! In the lab, pods of two machines with eRDMA NICs on one fabric: `integration/lab/pair --tier erdma`, one test at a
+//! time. Both machines run this program. Driver and user-space provider are real, the functions and the fabric are
+//! models.
 
 use integration::{
     Snapshot,

@@ -234,7 +234,7 @@ fn an_error_of_the_firmware_makes_its_nic_unhealthy() {
     assert!(metrics.contains(&reporter(0)), "{metrics}");
 
     assert_eq!(card.order(&format!("syndrome {} 16", MACS[0])), "ok");
-    // the driver checks every two seconds
+    // the driver checks the firmware's health every two seconds
     has_ids(&kubelet, "rdma/a", 0);
     let line = daemon.line(&format!("{} is unhealthy:", FUNCTIONS[0]));
     let reason = "its driver reports an error of fw and no recovery (devlink health show \

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In the lab, pods of two machines with ConnectX cards on one switch: `integration/lab/pair --tier mlx5`, one test at a time.
-//! Both machines run this program. Driver, kernel and user-space provider are real, the cards and the switch are models.
+//! In the lab, pods of two machines with ConnectX cards on one switch: `integration/lab/pair --tier mlx5`, one test at
+//! a time. Both machines run this program. Driver, kernel and user-space provider are real, the cards and the switch
+//! are models.
 
 use integration::{
     Netns, Node, Snapshot,

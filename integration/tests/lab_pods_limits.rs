@@ -247,8 +247,8 @@ const UNCOUNTED: &str = r#"{"chain": {"confDir": "/run/no-networks"}, "resources
     {"name": "rdma/hca", "kind": "shared"}
 ]}"#;
 
-/// The number of pods for which soft-RoCE's table of 1024 entries has room. Each type of GID gets half of the table, of
-/// which the host's eight addresses are subtracted; a pod needs three.
+/// The number of pods for which soft-RoCE's table of 1024 entries has room. Each type of GID gets half of the table. In
+/// this half the host has eight entries, and a pod three.
 const FIT: usize = 168;
 
 #[test]

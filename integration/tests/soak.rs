@@ -18,7 +18,7 @@ use std::{collections::BTreeSet, mem, ops::Range, path::Path, slice, thread, tim
 /// Number of pods that run at the same time with children of the same netdevs. One more pod has a netdev that moves.
 const SHARING: usize = 3;
 
-/// By this number of KiB the kernel's unreclaimable memory may grow, because other tests run at the same time.
+/// The kernel's unreclaimable memory may grow by this number of KiB, because other tests run at the same time.
 const KERNEL_MEMORY: usize = 96 << 10;
 
 /// The way in which a pod ends.

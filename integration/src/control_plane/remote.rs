@@ -92,7 +92,7 @@ impl RemoteControlPlane {
         change(Change::PowerOff(node.number));
     }
 
-    /// Asserts that the control plane's programs run, and all nodes whose power was not cut. `yet` is the state for
+    /// Asserts that the control plane's programs and all nodes whose power was not cut run. `yet` is the state for
     /// which the caller waits.
     #[track_caller]
     pub fn assert_runs(&mut self, yet: &str) {

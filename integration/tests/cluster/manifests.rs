@@ -119,8 +119,8 @@ pub(super) fn taken_strictly_and_as_they_are(cluster: &mut ControlPlane) {
     }
 }
 
-/// Returns a closed walk of numbers from `from` back to it. In the walk, each number from `from` to `end` (exclusive)
-/// is followed by each other number exactly once.
+/// Returns a closed walk of numbers from `from` back to it, without its first number. In the walk, each number from
+/// `from` to `end` (exclusive) is followed by each other number exactly once.
 fn tour(from: usize, end: usize) -> Vec<usize> {
     let mut walk = vec![];
     for next in from + 1..end {

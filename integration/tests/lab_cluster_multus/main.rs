@@ -2,8 +2,8 @@
 //! In the lab, a real cluster of one node whose pods get a virtual function by Multus:
 //! `scripts/test --full lab cluster-multus`. The operator types the commands of `docs/drop-in.md`: rdma-cni of
 //! k8snetworkplumbingwg is replaced by ours and put back, then sriov-network-device-plugin and sriov-cni too. The other
-//! projects' programs, control plane, kubelet, container runtime and the daemon's image are real. The function is igb's,
-//! which QEMU emulates, and its RDMA device is soft-RoCE.
+//! projects' programs, control plane, kubelet, container runtime and the daemon's image are real. The function is
+//! igb's, which QEMU emulates, and its RDMA device is soft-RoCE.
 
 mod peers;
 

@@ -105,7 +105,8 @@ fn multus(cluster: &mut Cluster<Lab>) {
                 mounts_of_init,
                 mounts_of_init.replace("- name", &format!("{mount}            - name")),
             ),
-            // the node's directory of plugins is in memory, and the files there count for the container that copies them
+            // the node's directory of plugins is in memory, so files there count as memory of the container that copies
+            // them
             ("50Mi", "200Mi".to_owned()),
             volume(&programs),
         ],

@@ -22,11 +22,11 @@ use std::{
 /// of both IPAM plugins.
 const PLACES: [&str; 5] = ["state", "cdi", "kubelet", "leases", "networks"];
 
-/// By this number the count of network namespaces may grow. The kernel counts all slab objects that a processor caches
+/// The count of network namespaces may grow by this number. The kernel counts all slab objects that a processor caches
 /// as in use, up to eight on each of two processors. A round has more than eight pods.
 const NAMESPACES: usize = 16;
 
-/// By this number of KiB the kernel's unreclaimable memory may grow, because its caches fill. A pod's namespace that
+/// The kernel's unreclaimable memory may grow by this number of KiB, because its caches fill. A pod's namespace that
 /// remains takes half a MiB or more.
 const KERNEL_MEMORY: usize = 32 << 10;
 

@@ -38,8 +38,8 @@ fn silent(document: &Value, rail: usize) -> (&Value, &str) {
     (pair, pair["reason"].as_str().unwrap_or_default())
 }
 
-/// Asserts that the peer is not on the wire: ICMP does not answer, and neither does RDMA, or ARP if the peer's hardware
-/// address is not cached.
+/// Asserts that the peer is not on the wire: neither RDMA nor ICMP answers. If the peer's hardware address is not
+/// cached, the reason names ARP instead of RDMA.
 #[track_caller]
 fn is_off_the_wire(document: &Value, rail: usize) {
     let causes = [

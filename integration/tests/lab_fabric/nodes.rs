@@ -178,7 +178,7 @@ impl Nodes {
         [(STRAY, RAILS), (one, other), (other, one)]
     }
 
-    /// Writes what the nodes' daemons have published: slices, and the others' rails for the watch.
+    /// Writes what the nodes' daemons have published: slices, and for the watch the rails of all nodes but the first.
     fn publish(&self) {
         for (node, name) in NODES.into_iter().enumerate() {
             let device = |rail: usize| {

@@ -141,8 +141,8 @@ impl Driver {
         }
     }
 
-    /// Removes the driver's sockets, and waits until the driver has created them again. The daemon reports that kubelet
-    /// has not registered it until kubelet prepares `claim` by its open connection.
+    /// Removes the driver's sockets, and waits until the driver has created them again. Then the daemon reports the
+    /// driver as not registered until kubelet prepares `claim` by its open connection.
     #[track_caller]
     pub(super) fn sockets_are_made_again(&mut self, cluster: &ControlPlane, claim: &Value) {
         let registry = self.machine.path("kubelet/plugins_registry");
