@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# arm64.sh - tests of arm64 on an amd64 machine: runs test programs for arm64, and arm64's release binaries in tests, by
-# QEMU's emulation of one process (Debian's qemu-user). To be sourced in the root of the tree, after prerequisites.sh and
-# programs.sh.
+# arm64.sh - runs tests of arm64 on an amd64 machine: test programs for arm64, and tests that call arm64's release
+# binaries. QEMU emulates each arm64 process (Debian's qemu-user). To be sourced in the root of the tree, after
+# prerequisites.sh and programs.sh.
 #
 # QEMU translates system calls, and passes them to this machine's kernel. QEMU passes netlink messages of links, addresses
 # and routes, refuses those of rules, neighbours and next hops, and opens no RDMA or generic netlink
 # (linux-user/fd-trans.c, linux-user/syscall.c). ADD fails under QEMU, because it reads a namespace's rules.
 
-# The test program of arm64's binaries and image, which itself runs on amd64.
+# The test program, for amd64, that examines arm64's binaries and image.
 ARM64='cni/rdma-device-plugin/arm64'
 ARM64_PROGRAMS=${CARGO_TARGET_DIR:-target}/test-programs-arm64
 
@@ -29,7 +29,7 @@ ARM64_NEEDS_ADD=(long_and_upper_case_container_ids_are_fine unknown_fields_and_a
 # Test programs that run in addition to the libraries' unit tests.
 ARM64_TESTS=(headers kernel plans corpora)
 
-# compile_arm64_programs: compiles the test programs, except those that run programs of amd64
+# compile_arm64_programs: compiles for arm64 the libraries' unit tests and ARM64_TESTS
 compile_arm64_programs() {
 	local -x PROGRAMS=$ARM64_PROGRAMS
 	arm64_environment
@@ -40,8 +40,8 @@ compile_arm64_programs() {
 
 arm64_programs() {
 	local -x PROGRAMS=$ARM64_PROGRAMS RDMA_TEST_EMULATOR=qemu-aarch64
-	# Skipped tests: the first measures time, the next two start their own program again, and the last needs a call that
-	# QEMU does not emulate (target_madvise() in linux-user/mmap.c).
+	# Skipped tests: the first measures time, the next two start their own program again, and the last needs
+	# MADV_POPULATE_WRITE, which QEMU does not emulate (target_madvise() in linux-user/mmap.c).
 	natively '.*' 'rdma-netns/kernel' --skip many_virtual_functions_are_read_quickly \
 		--skip a_lock_is_waited_for_where_no_thread_can_be_started \
 		--skip the_last_lock_holder_is_not_blamed_for_the_whole_wait \
@@ -51,12 +51,12 @@ arm64_programs() {
 
 image_of_arm64() { natively "$ARM64" ''; }
 
-# protocol_of_arm64: runs amd64's test program, which calls arm64's release binaries
+# protocol_of_arm64: runs the test program integration/protocol of amd64, which calls arm64's release binaries
 protocol_of_arm64() {
 	local binary name into=$PWD/${CARGO_TARGET_DIR:-target}/arm64-emulated arguments=()
 	mkdir -p "$into"
 	for binary in rdma-cni rdma-ipam; do
-		# shellcheck disable=SC2016 # the script's own arguments
+		# shellcheck disable=SC2016 # the written script expands $0 and $@
 		printf '#!/bin/sh\nexec /usr/bin/qemu-aarch64 -0 "$0" %s "$@"\n' "$PWD/dist/arm64/$binary" >"$into/$binary"
 		chmod 755 "$into/$binary"
 	done

@@ -110,7 +110,8 @@ boots_with() {
 	printf '%s\n' "${usual[@]}"
 }
 
-# make_for MACHINE DIRECTORY: makes the files in DIRECTORY that tests inside the machine need
+# make_for MACHINE DIRECTORY: makes the files that tests inside the machine need, in DIRECTORY and in the cache, and
+# exports variables with their paths
 make_for() {
 	local of
 	for of in $(others_of "$1"); do
@@ -148,8 +149,8 @@ make_for() {
 	esac
 }
 
-# others_of MACHINE: prints NAME:VARIABLE of the other projects' programs that the machine's tests use: the NAME of
-# integration/runtimes/build, and the environment variable with the programs' directory
+# others_of MACHINE: prints NAME:VARIABLE for each other project whose programs the machine's tests use. NAME is the
+# argument of integration/runtimes/build, VARIABLE the environment variable with the programs' directory
 others_of() {
 	case $1 in
 	chained) echo rdma-plugin:RDMA_PLUGIN sriov-cni:RDMA_SRIOV_CNI ;;
@@ -187,7 +188,7 @@ can_name_runtime() {
 	integration/runtimes/build --check "$1" && integration/runtimes/build --check plugins
 }
 
-# cannot_boot MACHINE: prints the reason if this host cannot make the files of make_for
+# cannot_boot MACHINE: prints the reason if this host cannot boot the machine, or not make its files (make_for)
 cannot_boot() {
 	local of
 	for of in $(others_of "$1"); do

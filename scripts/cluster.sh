@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# cluster.sh - clusters in the lab. To be sourced in the root of the tree.
+# cluster.sh - makes the files for clusters in the lab. To be sourced in the root of the tree.
 
 # cluster_environment DIRECTORY [RELEASE]: sets the variables with the paths of the files that
 # make_cluster makes
@@ -9,7 +9,7 @@ cluster_environment() {
 	RDMA_KUBERNETES=$(integration/kubernetes/build "${2:-1.34}")
 }
 
-# make_cluster DIRECTORY [RELEASE]: builds the image and Kubernetes' programs in DIRECTORY
+# make_cluster DIRECTORY [RELEASE]: builds the image in DIRECTORY, and Kubernetes' programs in the lab's cache
 make_cluster() {
 	# each machine has its own image, because the guest of another machine may be reading the one in
 	# dist/

@@ -6,7 +6,7 @@
 JOBS=() # names of jobs, in the order in which the next job is chosen
 declare -A JOB_LANE JOB_NEEDS JOB_COMMAND JOB_STATE JOB_PID JOB_START LANE_FREE RUNNING_JOBS=()
 JOB_LOGS=$(mktemp -d)
-AT_ONCE=3    # jobs of all lanes
+AT_ONCE=3    # maximum of running jobs, without jobs of the lane "idle"
 HEARTBEAT=30 # after this many seconds without output, run_jobs prints the running jobs
 # A job that has ended writes its name to this pipe. "wait -n" of bash 5.2 does not report a job that ended while the
 # shell was busy.
@@ -46,7 +46,7 @@ run_jobs() {
 			[[ ${JOB_STATE[$name]} == waiting ]] || continue
 			case $(job_is_ready "$name") in
 			no) continue ;;
-			never) end_job "$name" 1 "not run: what it needs has failed" ;;
+			never) end_job "$name" 1 "not run: a job that it needs has failed" ;;
 			yes)
 				lane_is_free "${JOB_LANE[$name]}" || continue
 				LANE_FREE[${JOB_LANE[$name]}]=$((LANE_FREE[${JOB_LANE[$name]}] - 1))

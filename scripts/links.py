@@ -91,7 +91,7 @@ def main():
         return 0
     wrong = [line for page in pages for line in (*broken(page), *missing_tests(page))]
     print(*wrong, sep="\n", end="\n" if wrong else "")
-    print(f"{len(pages)} pages, {len(wrong)} links or tests that are not there")
+    print(f"{len(pages)} pages, {len(wrong)} wrong links or missing tests")
     return 1 if wrong or not pages else 0
 
 

@@ -41,8 +41,8 @@ debian_packages() {
 	apt_install "${missing[@]}"
 }
 
-# rust_toolchain: installs the version of rust-toolchain.toml by rustup. If rustup must not install toolchains, accepts a
-# default toolchain of this version.
+# rust_toolchain: installs the version of rust-toolchain.toml by rustup if it is missing. If rustup's default toolchain
+# has this version, uses the default toolchain.
 rust_toolchain() {
 	local wanted
 	! rustc --version >/dev/null 2>&1 || return 0
@@ -89,9 +89,9 @@ arm64_environment() {
 	export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER=rust-lld
 }
 
-# arm64_tools: installs the packages that test arm64's programs on amd64. These are the emulator of one process, which
-# needs no binfmt_misc of the kernel, the program by which a runtime reads images, and the compiler, whose headers include
-# the kernel's headers.
+# arm64_tools: installs the packages for tests of arm64's programs on amd64: qemu-user, which emulates a process without
+# binfmt_misc; skopeo, which reads an image as a runtime does; and the compiler of arm64_compiler, whose packages also
+# contain the kernel's headers.
 arm64_tools() {
 	local missing
 	arm64_compiler
@@ -113,7 +113,7 @@ have_go() {
 }
 
 # Version of Go to download if none is installed or the installed one is old. Go of Debian 12 is old, but can download this
-# version as a module, and checks its checksum by Go's own list.
+# version as a module, and verifies it by Go's checksum database.
 GO=1.26.8
 
 # go_toolchain: provides Go 1.24 or later, which builds Kubernetes' programs. Without Go, tests that need these programs

@@ -33,8 +33,8 @@ programs() {
 	awk -F '\t' -v pattern="^($1)\$" '$1 "/" $2 ~ pattern { print $1 "=" $3 }' "$PROGRAMS"
 }
 
-# both PATTERN PATTERN: prints the programs that match both patterns. The function "without" prints
-# those that match only the first.
+# both PATTERN PATTERN: prints the programs that match both patterns. The function "without" prints the
+# programs that match the first pattern and not the second.
 both() { programs "$1" | grep -Fx -f <(programs "$2") || true; }
 without() { programs "$1" | grep -Fxv -f <(programs "$2") || true; }
 

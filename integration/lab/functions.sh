@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# functions.sh - the modelled PCI functions of the tiers erdma and mlx5, and the process that models them.
-# To be sourced by vm and pair, which set tier, erdma_protocol, link, virtual, functions and tick; vm also sets node, run and
+# functions.sh - adds modelled PCI functions of the tiers erdma and mlx5 to a VM, and starts the process that models
+# them. To be sourced by vm and pair, which set tier, erdma_protocol, link, virtual, functions and tick; vm also sets node, run and
 # pair.
 # shellcheck disable=SC2154
 
@@ -43,7 +43,7 @@ name_functions() {
 }
 
 # add_erdma SOCKETS: adds to each NUMA node a virtio NIC, and an eRDMA function with the NIC's MAC. With 'pair', also
-# connects the NICs to the other machines.
+# connects the NICs to the other machine.
 add_erdma() {
 	local nic wire
 	for nic in 0 1; do
@@ -54,7 +54,7 @@ add_erdma() {
 		function_device "function$nic" "bridge$nic" 2 "$1$nic"
 	done
 	if [[ -n $pair ]]; then
-		# the first machine listens, and the others connect
+		# the first machine listens, and the second connects
 		[[ $node == 1 ]] && wire=server=on || wire=server=off,reconnect-ms=200
 		qemu_args+=(-netdev "stream,id=wire,$wire,addr.type=unix,addr.path=${pair//,/,,}/wire"
 			-netdev "hubport,id=hub2,hubid=1,netdev=wire")

@@ -71,8 +71,8 @@
 {{ toJson $dirs }}
 {{- end -}}
 
-{{/* list for the field environment of the resource. auto: with the chain [nccl], with CDI names also rails. Containers
-     with claims have RDMA_RAILS without this field */}}
+{{/* list for the field environment of the resource. auto: [] without enableNonHostNetwork, otherwise [nccl], with CDI
+     names also rails. Containers with claims have RDMA_RAILS without this field */}}
 {{- define "rdma.environment" -}}
 {{- $nics := get .Values .Values.nics -}}
 {{- if kindIs "slice" $nics.environment -}}
@@ -131,7 +131,7 @@ projected:
 {{- end -}}
 {{- end -}}
 
-{{/* fails if memlock or limits is set, and the chart installs no hook that can set the limit */}}
+{{/* fails if memlock or limits is set without a CDI entry or without rdma-cni, which set the limit */}}
 {{- define "rdma.limitsChecked" -}}
 {{- $nics := get .Values .Values.nics -}}
 {{- range $name := list "memlock" "limits" -}}
@@ -240,7 +240,7 @@ projected:
 {{- end -}}
 
 {{/* input of checksum/chain: the parts of config.json from which the daemon makes the entry of rdma-cni. These are chain,
-     and the resources' names if chain does not have them. A jq command makes the same from config.json (docs/deploy.md) */}}
+     and the resources' names if chain does not have them. A jq command in docs/deploy.md makes the same input */}}
 {{- define "rdma.entry" -}}
 {{- $config := include "rdma.config" . | fromJson -}}
 {{- if (($config.chain).plugin).resources -}}
