@@ -73,7 +73,7 @@ fn elements_of_a_list_go_by_their_names() {
     let changed = json!({"a": {"base": "host", "links": {"eth2": {"mtu": {"b": 1}}}}});
     assert_eq!(read(&case)["links"][0]["mtu"], json!([1]));
     assert_eq!(read(&changed)["a"]["links"][0]["mtu"], json!({"b": 1}));
-    // elements without names are counted
+    // an element without a name is named by its position
     let case = json!({"base": "host", "rails": {"1": {"state": 4}}});
     assert_eq!(read(&case)["rails"], json!([{"state": 1}, {"state": 4}]));
 }

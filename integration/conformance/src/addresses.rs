@@ -20,7 +20,8 @@ pub fn the_newest_ipv6_address_stands_first(node: &Node<'_, impl Kernel>) {
     assert_eq!(texts(&node.host("nic0")), expected);
 }
 
-/// `__inet_insert_ifa()`, `net/ipv4/devinet.c`.
+/// The kernel lists a primary of link scope before primaries of global scope, and secondaries last
+/// (`__inet_insert_ifa()`, `net/ipv4/devinet.c`).
 pub fn ipv4_primaries_stand_before_secondaries(node: &Node<'_, impl Kernel>) {
     node.addressed();
     node.make(add("nic0", address("10.0.0.6/24")));
@@ -34,7 +35,7 @@ pub fn ipv4_primaries_stand_before_secondaries(node: &Node<'_, impl Kernel>) {
     assert_eq!(texts(&node.host("nic0"))[..4], expected);
 }
 
-/// `inet_rtm_newaddr()`, `net/ipv4/devinet.c`.
+/// The kernel ignores a changed scope (`inet_rtm_newaddr()`, `net/ipv4/devinet.c`).
 pub fn replacing_an_ipv4_address_changes_metric_and_lifetime_only(node: &Node<'_, impl Kernel>) {
     node.addressed();
     let changed = Address {

@@ -133,7 +133,7 @@ pub fn a_group_ends_by_one_deletion(node: &Node<'_, impl Kernel>) {
     node.pod("other");
 }
 
-/// The child reports its parent's present index.
+/// The kernel reports the parent's new index and namespace as those of the child's lower netdev.
 pub fn a_child_stays_linked_when_its_parent_moves(node: &Node<'_, impl Kernel>) {
     node.make(add_child("nic0", BRIDGE, "rdma0"));
     node.make(into_pod("nic0", "nic0"));

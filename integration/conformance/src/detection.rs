@@ -37,7 +37,7 @@ pub fn up_makes_the_link_local_address(node: &Node<'_, impl Kernel>) {
     assert_eq!(destinations(&link), ["fe80::/64"]);
 }
 
-/// `addr_gen_mode` 1 is `IN6_ADDR_GEN_MODE_NONE`.
+/// With `addr_gen_mode` 1 (`IN6_ADDR_GEN_MODE_NONE`) the kernel makes no link-local address.
 pub fn there_is_no_link_local_address_where_none_is_wanted(node: &Node<'_, impl Kernel>) {
     node.make(sysctl("nic0", "ipv6/addr_gen_mode", 1));
     node.make(up("nic0", true));
@@ -89,7 +89,8 @@ pub fn replacing_nodad_by_nothing_starts_no_detection(node: &Node<'_, impl Kerne
     assert!(!added.tentative && added.flags == 0, "{added:?}");
 }
 
-/// `addrconf_dad_run()`, `net/ipv6/addrconf.c`.
+/// When the netdev goes up, the kernel adds the addresses' prefix routes and the link-local address
+/// (`addrconf_dad_run()`, `net/ipv6/addrconf.c`).
 pub fn an_address_that_was_set_while_down_works_once_up(node: &Node<'_, impl Kernel>) {
     node.make(add("nic0", address("fd00::5/64")));
     node.make(add("nic0", address("10.0.0.5/24")));

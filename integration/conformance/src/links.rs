@@ -20,7 +20,7 @@ pub fn names_and_alternative_names_are_one_set(node: &Node<'_, impl Kernel>) {
         assert_eq!(node.refused(alt_name("nic1", taken, true)), Errno::EEXIST);
     }
     assert_eq!(node.refused(rename("nic1", "x")), Errno::EEXIST);
-    // its own alternative name is taken too
+    // `nic0` cannot take its own alternative name either
     assert_eq!(node.refused(rename("nic0", "x")), Errno::EEXIST);
     assert_eq!(node.refused(alt_name("nic0", "y", false)), Errno::ENOENT);
     node.make(alt_name("nic0", "x", false));
@@ -62,7 +62,7 @@ pub fn an_mtu_below_1280_takes_ipv6(node: &Node<'_, impl Kernel>) {
     assert_eq!(link.addresses.iter().filter(|it| it.automatic).count(), 1);
 }
 
-/// `dev_validate_mtu()`, `net/core/dev.c`.
+/// The smallest MTU is 68, the largest the netdev's `max_mtu` (`dev_validate_mtu()`, `net/core/dev.c`).
 pub fn an_mtu_has_bounds(node: &Node<'_, impl Kernel>) {
     let most = node.host("nic0").max_mtu.expect("a largest MTU");
     for bytes in [67, most + 1] {

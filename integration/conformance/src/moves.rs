@@ -162,7 +162,7 @@ pub fn a_move_keeps_the_other_things(node: &Node<'_, impl Kernel>) {
     assert_eq!(bare(node.host("nic0")), before);
 }
 
-/// The netdev stays unchanged on the host.
+/// The kernel refuses the move, and the netdev stays on the host, up and with its index.
 pub fn a_name_that_is_taken_stops_a_move(node: &Node<'_, impl Kernel>) {
     node.make(alt_name("nic1", "rail", true));
     node.make(into_pod("nic1", "rdma0"));
@@ -191,7 +191,7 @@ pub fn the_old_name_may_be_taken_where_it_goes(node: &Node<'_, impl Kernel>) {
     assert_eq!(node.pod("rdma0").mac, mac);
 }
 
-/// The loopback netdev is `NETNS_LOCAL`.
+/// The kernel refuses to move the loopback netdev, which is `NETNS_LOCAL`, and a missing netdev.
 pub fn what_cannot_be_moved(node: &Node<'_, impl Kernel>) {
     assert_eq!(node.refused(into_pod("none", "rdma0")), Errno::ENODEV);
     assert_eq!(node.refused(into_pod("lo", "rdma0")), Errno::EINVAL);

@@ -64,7 +64,8 @@ impl<K: Kernel> Node<'_, K> {
         Errno::from_raw(errno.unwrap_or_else(|| panic!("not by the kernel: {error}")))
     }
 
-    /// Returns true if the kernel refuses the change. Rules use this function if the kernels report different errors.
+    /// Returns true if the kernel or `rdma_netns` refuses the change. Rules use this function if the errors of the real
+    /// and the fake kernel differ.
     pub fn is_refused(&self, op: Op) -> bool {
         self.kernel.execute(&op, Some(self.pod)).is_err()
     }

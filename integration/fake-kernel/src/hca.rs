@@ -34,7 +34,7 @@ pub(crate) struct Hca {
     /// True if the driver has `disassociate_ucontext`, so that the device can be moved.
     pub(crate) movable: bool,
     pub(crate) infiniband: bool,
-    /// True if the port has an IPoIB netdev, which the kernel makes and removes together with it.
+    /// True if the port has an IPoIB netdev, which the kernel makes and removes together with the RDMA device.
     pub(crate) ipoib: bool,
     pub(crate) partitions: Vec<Pkey>,
     /// Numbers of the character devices, and the number of observations until udev has made their nodes.
@@ -147,7 +147,7 @@ impl World {
     }
 
     /// Moves the device: all in-kernel clients remove and add it. So its character devices get the lowest free numbers,
-    /// and it gets a new IPoIB netdev.
+    /// and ib_ipoib replaces its IPoIB netdev, if it has one.
     pub(crate) fn relocate_rdma(&mut self, position: usize, to: NetnsId) {
         let uverbs = self.free_uverbs(Some(position));
         let umad = self.free_umad(Some(position));

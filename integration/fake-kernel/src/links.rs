@@ -102,7 +102,7 @@ impl World {
     }
 
     /// Moves a netdev: `ip link set dev LINK netns NS name NAME`. Name and alternative names must be free in the new
-    /// namespace. The netdev keeps its index if this is free there (`__dev_change_net_namespace()`, `net/core/dev.c`).
+    /// namespace. The netdev keeps its index if the index is free there (`__dev_change_net_namespace()`, `net/core/dev.c`).
     pub(crate) fn move_link(
         &mut self,
         from: NetnsId,

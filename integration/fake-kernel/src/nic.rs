@@ -162,7 +162,7 @@ impl Nic {
     }
 }
 
-/// An RDMA device that was not given a GUID has this number plus its index.
+/// An RDMA device without a GUID in its firmware has this number plus its index as GUID.
 const FIRST_GUID: u64 = 0x1000;
 
 fn device_address(text: &str) -> DeviceAddress {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Probes of addresses: other machines on the link have an address, or are about to set it.
+//! Probes of addresses, to find other machines on the link that have an address or are about to set it.
 
 use crate::world::World;
 use nix::errno::Errno;

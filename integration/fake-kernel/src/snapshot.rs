@@ -106,7 +106,7 @@ fn describe(place: &str, namespace: Namespace, lines: &mut Vec<String>) {
             lines.push(format!("{name} {key}={value}"));
         }
         link.index = 0;
-        // IPoIB netdevs differ in their queue pair
+        // omit the queue pair number in IPoIB hardware addresses, because each new netdev gets another number
         let is_ipoib = link.link_type == LinkType::Infiniband;
         let addresses = [Some(&mut link.mac), link.permanent_mac.as_mut()];
         for HardwareAddress(address) in addresses.into_iter().flatten().filter(|_| is_ipoib) {

@@ -77,7 +77,7 @@ pub struct World {
     pub gid_table_size: u32,
     /// True if an address also has a GID of RoCE v1, in front of its GID of RoCE v2.
     pub gids_of_roce_v1: bool,
-    /// Number of reads of a table that do not show a new GID yet. On Linux it takes 11 to 58 ms.
+    /// Number of reads of a table that do not show a new GID yet. On Linux a new GID appears after 11 to 58 ms.
     pub gid_delay: u32,
     /// Announcements to neighbours, in order: hardware address and IP address.
     pub announced: Vec<(HardwareAddress, IpAddr)>,
@@ -89,7 +89,7 @@ pub struct World {
     pub untold_of_vfs: Vec<VfSettingKind>,
     /// Drivers whose bind fails.
     pub broken_drivers: Vec<String>,
-    /// Node and port GUID that the firmware of every function keeps, whatever is set.
+    /// Node and port GUID that the firmware of every function keeps, even if the physical function sets others.
     pub stuck_guids: Option<[u64; 2]>,
     /// True if an IPoIB child returns to the host when its namespace ends (Linux 5.13 and later, `netns_refund` of
     /// `ipoib_link_ops`). Earlier kernels destroy the child.

@@ -2,8 +2,8 @@
 //! Two hostile guests with modelled eRDMA functions. They write registers, doorbells, commands, requests, and their own
 //! memory in any order.
 //!
-//! An input is a list of actions. A number of an action is literal, or useful: near a known address, a known key, the
-//! end of a range. With useful numbers, a fuzzer soon finds requests that succeed.
+//! An input is a list of actions. A number of an action is literal, or useful: near a known address, a known key, or
+//! the end of a range. With useful numbers, a fuzzer soon finds requests that succeed.
 
 use hardware::erdma::{
     Protocol, control,

@@ -8,7 +8,7 @@ use rdma_ipam::{
 };
 use rdma_netns::linux::offline;
 
-/// A lease, and a note: its file name, its addresses, and the time in the mark of a conflict.
+/// A lease, a note's file name and addresses, and the time in a conflict's mark.
 ///
 /// # Panics
 /// An owner or a note's addresses differ when they are written and read again; a file name could lead into another

@@ -108,7 +108,7 @@ pub fn smc(input: &[u8]) {
     assert!(reporter.is_none_or(|it| !it.to_string().contains('\0')));
 }
 
-/// A packet of a neighbour, which may be any machine of the network, or a uevent. The first byte chooses.
+/// A packet of a neighbour, which may be any machine of the network, or a uevent. The first byte selects the kind.
 ///
 /// # Panics
 /// A packet's address is of the other IP family, or a uevent's path has a NUL byte.

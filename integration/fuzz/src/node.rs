@@ -11,7 +11,7 @@ use rdma_netns::linux::offline;
 use serde_json::{Value, json};
 use std::net::{IpAddr, Ipv6Addr};
 
-/// `rails.json`. A pod may have mounted its directory, and may be root in it.
+/// `rails.json`. Root in a pod that mounts the file's directory may have written the file.
 ///
 /// # Panics
 /// A rail of the attachment itself is kept; a written file is longer than the limit for reading, or lacks a rail when

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Parts that the programs share: hardware addresses in command lines, and the control socket.
+//! Parts that both model programs share: hardware addresses in command lines, and the control socket.
 
 use std::{
     fs,

@@ -61,7 +61,7 @@ impl<W: Window> Source<W> {
     }
 }
 
-/// The memory of a failed copy that is not mapped.
+/// The unmapped memory of a failed copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
     /// The source.

@@ -24,7 +24,7 @@ pub enum Status {
     ReceiveKey = 3,
     /// The addresses are outside the peer's memory region.
     ReceiveBounds = 4,
-    /// The key does not allow the access.
+    /// The peer's key does not allow the access.
     ReceiveRights = 5,
     /// The peer's key belongs to another protection domain.
     ReceiveDomain = 6,
@@ -36,7 +36,7 @@ pub enum Status {
     SendKey = 10,
     /// The addresses are outside the requester's memory region.
     SendBounds = 11,
-    /// The key does not allow the access.
+    /// The requester's key does not allow the access.
     SendRights = 12,
     /// The requester's key belongs to another protection domain.
     SendDomain = 13,

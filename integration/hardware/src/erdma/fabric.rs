@@ -23,7 +23,7 @@ pub type Place = (usize, u32);
 pub enum Outcome {
     /// The request ended with this status.
     Done(Status),
-    /// The fabric tries the request again when the peer changes, and at this time.
+    /// The fabric tries the request again when the peer changes, or at this time, if there is one.
     Later(Option<Duration>),
 }
 

@@ -75,7 +75,7 @@ mod group {
 
 /// The selector that requires exactly the given value.
 const EXACTLY: u64 = 2 << 6;
-/// Groups have an MTU of 2048 bytes and 10 Gbit/s, paths 4096 bytes and 100 Gbit/s. Both have the packet life time.
+/// Groups have an MTU of 2048 bytes and 10 Gbit/s, paths 4096 bytes and 100 Gbit/s. Both have [`LIFE_TIME`].
 const GROUP_MTU: u64 = EXACTLY | 4;
 const PATH_MTU: u64 = EXACTLY | 5;
 const GROUP_RATE: u64 = EXACTLY | 3;
