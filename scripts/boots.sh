@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# boots.sh - the machines of the lab, and the test programs that each boot runs, one after the other.
+# boots.sh - defines the machines of the lab, and boots a machine, which runs its test programs one after the other.
 # To be sourced, after programs.sh and cluster.sh. A program must not leave objects on the machine for the next program.
 
-BOOTS=() # machines that every run boots, the longest boot first
+BOOTS=() # all machines; of the machines that every run boots, the longest boot is first
 declare -A BOOT_PROGRAMS BOOT_OPTIONS BOOT_IN_FULL
 
 # machine NAME PROGRAMS OPTION...: defines a machine. PROGRAMS is a pattern of test programs (programs.sh), and OPTIONs are

@@ -15,8 +15,8 @@ exec {ENDED}<>"$JOB_LOGS/ended"
 TABLE=() # durations of jobs: "SECONDS CPU-SECONDS NAME"
 FAILED_JOBS=0 FAILURES=''
 
-# lane NAME NUMBER: defines a lane in which at most NUMBER jobs run at a time. Jobs of the lane "idle" use only the free
-# capacity of other jobs: AT_ONCE does not count them.
+# lane NAME NUMBER: defines a lane in which at most NUMBER jobs run at a time. Jobs of the lane "idle" run at the
+# lowest priority: AT_ONCE does not count them.
 lane() { LANE_FREE[$1]=$2; }
 
 # lane_is_free NAME: succeeds if one more job of the lane can start
@@ -108,7 +108,7 @@ end_jobs() {
 
 clock() { printf '%3d:%02d' $((SECONDS / 60)) $((SECONDS % 60)); }
 
-# job_is_ready NAME: prints yes, no (not yet), or never
+# job_is_ready NAME: prints yes, no (a job that it needs is not done), or never (such a job failed)
 job_is_ready() {
 	local need answer=yes
 	while IFS= read -r need; do

@@ -35,7 +35,7 @@ workflows() {
 
 # lean_binaries: checks that the CNI binaries, which must start within a millisecond, contain no crate that only a daemon
 # needs. rdma-cni needs crates for gRPC over a Unix socket with one thread, because it queries kubelet. rdma-ipam
-# queries no other program.
+# queries no other program. Also checks that the three binaries are small and static.
 lean_binaries() {
 	lean_binary rdma-cni 'tokio feature "(rt-multi-thread|full|process|signal|fs)"' &&
 		lean_binary rdma-ipam '(tokio|tonic|hyper|h2) ' &&
@@ -43,7 +43,7 @@ lean_binaries() {
 }
 
 # lean_binary NAME PATTERN: checks that the binary contains no crate that CNI binaries must not have, and none
-# that matches PATTERN
+# that matches PATTERN, and is small and static
 lean_binary() {
 	local binary=$1 heavy
 	heavy=$(cargo tree --locked -p "$binary" -e normal,features --prefix none |

@@ -3,7 +3,7 @@
 # prerequisites.sh - installs the packages and tools that the scripts need and the machine lacks. To be
 # sourced, after steps.sh.
 
-# Debian packages for building and checking, peers and tools of the tests, and packages for making images.
+# Debian packages for builds, checks, tests and images.
 PACKAGES=(gcc libc6-dev shellcheck python3 iproute2 containernetworking-plugins systemd jq bubblewrap
 	e2fsprogs lldpd network-manager openssl podman strace xfsprogs)
 

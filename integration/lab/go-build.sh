@@ -34,7 +34,7 @@ lacking() {
 }
 
 # go_on_unless REASON: ends the script with an error if REASON is not empty. With --check, always prints REASON and ends the
-# script.
+# script, with 0 only if REASON is empty.
 go_on_unless() {
 	if ((check)); then
 		echo "$1"
@@ -47,8 +47,8 @@ go_on_unless() {
 	}
 }
 
-# go_program NAME PACKAGE [FLAG...]: builds PACKAGE of the module in this directory as a static program, and again only
-# after a change of main.go, go.mod, go.sum or build. Prints the program's path.
+# go_program NAME PACKAGE [FLAG...]: builds PACKAGE of the module in this directory, without C unless CGO_ENABLED=1, and
+# again only after a change of main.go, go.mod, go.sum or build. Prints the program's path.
 go_program() {
 	local name=$1 package=$2 of=${PWD##*/} reason='' key program
 	key=$(find . -maxdepth 1 -name main.go -o -maxdepth 1 -name 'go.*' -o -maxdepth 1 -name build | sort | xargs cat |

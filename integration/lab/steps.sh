@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# steps.sh - steps of setup and kernel that run once for each key, with messages about their progress. To be sourced,
-# after cache.sh.
+# steps.sh - runs each step of setup and kernel once for each key, and reports its progress. To be sourced, after
+# cache.sh.
 
 say() { echo "lab: $*" >&2; }
 

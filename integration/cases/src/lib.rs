@@ -14,7 +14,8 @@
 //! ```
 //!
 //! This sets `eth2` down and removes `eth3`. A name that is not in the list adds an element at the end. An element's
-//! name is the value of its first member that is in [`NAMES`]. The name of any other element is its position, from 0.
+//! name is the value of the first of [`NAMES`] that is among its members. The name of any other element is its position,
+//! from 0.
 
 mod bases;
 pub mod golden;

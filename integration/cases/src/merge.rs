@@ -76,7 +76,7 @@ fn merge_members(
     Ok(())
 }
 
-/// Returns true if `target` is a list of objects, whose elements can have names.
+/// Returns true if `target` is a list that begins with an object, so that its elements can have names.
 fn has_elements(target: &Value) -> bool {
     let list = target.as_array();
     list.is_some_and(|list| list.first().is_some_and(Value::is_object))
