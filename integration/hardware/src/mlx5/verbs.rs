@@ -153,7 +153,7 @@ impl Fabric {
         Next::Request
     }
 
-    /// Returns the time at which the next request began to wait for the reason `wait`.
+    /// Returns the time at which the next request began to wait for the reason `wait`. Records and counts a new wait.
     fn waits(&mut self, place: Place, wait: Wait, now: Duration) -> Duration {
         let (position, number) = place;
         let pair = self.function_mut(position).pairs.get_mut(&number);
