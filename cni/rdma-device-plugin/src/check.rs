@@ -108,7 +108,7 @@ async fn discovery(
         Err(error) => (
             found,
             Some(format!(
-                "erdma.exposedLocalERIs: the daemon does not use NICs whose selection names instances: {error}"
+                "erdma.exposedLocalERIs: the daemon does not use NICs whose selection depends on the instance's id: {error}"
             )),
         ),
     }

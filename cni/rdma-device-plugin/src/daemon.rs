@@ -61,12 +61,13 @@ const LEADER_RELEASE_TIMEOUT: Duration = Duration::from_secs(3);
 const PUBLISH_RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Remark for a configuration file whose `chain` differs from the `chain` that the daemon applies.
-const CHAIN_CHANGED: &str = "chain of the file has changed: it takes effect when this daemon restarts, \
-                           so that the nodes change one after the other (run kubectl rollout restart, unless a \
-                           checksum of the DaemonSet does that)";
+const CHAIN_CHANGED: &str = "chain has changed in the file: the change takes effect when this daemon restarts, so that \
+                           the nodes change one after the other (run kubectl rollout restart, unless a checksum of \
+                           the DaemonSet does that)";
 
 /// Remark for a configuration file whose `dra` differs from the `dra` that the daemon applies.
-const DRA_CHANGED: &str = "dra of the file has changed: it takes effect when this daemon restarts";
+const DRA_CHANGED: &str =
+    "dra has changed in the file: the change takes effect when this daemon restarts";
 
 /// A running daemon.
 pub struct Daemon {

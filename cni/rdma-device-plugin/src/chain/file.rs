@@ -27,7 +27,7 @@ const LATE: Duration = Duration::from_secs(3);
 
 /// Returns the error for a directory whose files change all the time.
 pub(crate) fn busy(dir: &Path) -> FileError {
-    let problem = "other programs keep writing its files; try again";
+    let problem = "other programs keep changing files in this directory; try again";
     FileError::new("change", dir, io::Error::other(problem))
 }
 
@@ -127,7 +127,7 @@ pub(crate) fn replace(
     let replaced = || -> io::Result<Option<Option<Held>>> {
         let found = fs::symlink_metadata(dir.join(like))?;
         if found.is_symlink() {
-            let problem = "the file is a symbolic link; replace the link by the file";
+            let problem = "the file is a symbolic link; replace the link with a regular file";
             return Err(io::Error::other(problem));
         }
         let mut made = make(&temporary, found.mode() & 0o7777)?;

@@ -199,7 +199,7 @@ impl Chain {
             // skip only this change: the entry stays in the list, which needs no evidence
             Err(error) => {
                 turn.remark = Some(format!(
-                    "cannot detect whether the runtime calls the plugins of the network's own directory: {error}"
+                    "cannot prepare the network's own directory for {TYPE}, which stays in the list: {error}"
                 ));
                 false
             }

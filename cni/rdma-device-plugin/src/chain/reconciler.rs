@@ -120,7 +120,10 @@ impl Reconciler {
             let paths = self.paths(&chain);
             let mut watch = Watch::new(paths.clone());
             if self.watched.replace(chain.conf.clone()).as_ref() != Some(&chain.conf) {
-                log::info!("{TYPE} is kept in the chain of {:?}", chain.conf.conf_dir);
+                log::info!(
+                    "the daemon keeps {TYPE} in the CNI list in {:?}",
+                    chain.conf.conf_dir
+                );
             }
             loop {
                 let again = self.turn(&chain).await;
@@ -149,7 +152,7 @@ impl Reconciler {
         loop {
             let record = Record::read(&self.state_dir).unwrap_or_else(|error| {
                 self.warned.warn(&format!(
-                    "it is unknown whether lists have an entry of {TYPE}: {error}"
+                    "cannot determine whether CNI lists still have an entry of {TYPE}: {error}"
                 ));
                 None
             });
@@ -211,7 +214,7 @@ impl Reconciler {
         let (turn, held, claim) = match turn.await {
             Ok(done) => done,
             Err(error) => {
-                log::error!("a turn of the chain's reconciler ended: {error}");
+                log::error!("an update of the CNI list did not end: {error}");
                 return Some(SLOWEST);
             }
         };
@@ -261,13 +264,13 @@ impl Reconciler {
             Ok(Ok(files)) => {
                 for file in files {
                     log::warn!(
-                        "{:?}: removed {TYPE} until its program is back",
+                        "{:?}: removed {TYPE}, because its program is missing",
                         chain.conf.conf_dir.join(file)
                     );
                 }
             }
             Ok(Err(error)) => log::error!("cannot remove {TYPE} from the chain: {error}"),
-            Err(error) => log::error!("a turn of the chain's reconciler ended: {error}"),
+            Err(error) => log::error!("the removal of {TYPE} from the chain did not end: {error}"),
         }
         false
     }

@@ -230,9 +230,9 @@ impl Section {
             (Some(RuntimeName::Nerdctl), network) => named(network, "bridge"),
             (Some(RuntimeName::Containerd) | None, None) => Runtime::Containerd,
             (Some(RuntimeName::Containerd) | None, Some(_)) => {
-                let must = "must be left out: containerd uses the first network for pods; runtime: crio, \
-                            podman or nerdctl use a network by its name";
-                return Err(field.at("network").wrong(must));
+                let sentence = "must be left out: containerd uses the first network for pods; runtime: crio, \
+                                podman or nerdctl use a network by its name";
+                return Err(field.at("network").refused(sentence));
             }
         };
         let placement = self.placement.unwrap_or_default();
@@ -260,7 +260,7 @@ impl Section {
         }
         chain
             .misplaced()
-            .map_or(Ok(()), |why| Err(field.at("placement").wrong(why)))?;
+            .map_or(Ok(()), |why| Err(field.at("placement").refused(why)))?;
         Ok(chain)
     }
 }

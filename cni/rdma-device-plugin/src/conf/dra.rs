@@ -79,8 +79,8 @@ impl Section {
         let resources = match self.resources {
             None => None,
             Some(named) if named.is_empty() => {
-                let must = "must have at least one resource; leave it out for all of the file's";
-                return Err(list.wrong(must));
+                let sentence = "must have at least one resource; remove this field to serve all resources of the file";
+                return Err(list.refused(sentence));
             }
             Some(named) => {
                 for (index, name) in named.iter().enumerate() {

@@ -142,7 +142,7 @@ impl FromStr for Exposed {
             let allowed = |c: char| c.is_ascii_alphanumeric() || "-_*?[]!".contains(c);
             match word.is_empty() || !word.chars().all(allowed) {
                 true => Err(wrong("contains text that is neither a name nor a pattern")),
-                false => Text::glob(word).map_err(|_| wrong("has a pattern without an end")),
+                false => Text::glob(word).map_err(|_| wrong("contains an invalid pattern")),
             }
         };
         Ok(Self {
@@ -191,7 +191,7 @@ mod tests {
             ("i-* erdma_0/", "neither a name nor a pattern"),
             ("i-* /erdma_0", "neither a name nor a pattern"),
             ("i-*: erdma_0", "neither a name nor a pattern"),
-            ("i-* erdma_[0", "without an end"),
+            ("i-* erdma_[0", "an invalid pattern"),
         ] {
             let error = text.parse::<Exposed>().expect_err(text);
             assert!(error.contains(why), "{text:?}: {error}");

@@ -83,8 +83,8 @@ pub(super) fn read(file: &Field<'_>) -> Result<Vec<ErrorThreshold>, Wrong> {
         return Ok(Vec::new());
     };
     if list.is_empty() {
-        let must = "must have at least one threshold; leave it out to read no counter";
-        return Err(field.wrong(must));
+        let sentence = "must have at least one threshold; remove this field to read no counter";
+        return Err(field.refused(sentence));
     }
     let thresholds = field.each(list, |it, field| {
         let must = "must be a time from 10s to 1h, as 60s or 5m";
@@ -103,7 +103,7 @@ pub(super) fn read(file: &Field<'_>) -> Result<Vec<ErrorThreshold>, Wrong> {
         let is_same = |other: &&ErrorThreshold| other.counter == it.counter && other.per == it.per;
         if let Some(same) = thresholds[..index].iter().find(is_same) {
             let sentence = format!(
-                "{} has a threshold for this time in {} already; give one of them another per",
+                "{} already has a threshold with this per in {}; give one of the two another per",
                 it.counter, same.place
             );
             return Err(field.element(index).refused(sentence));

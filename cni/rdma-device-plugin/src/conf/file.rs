@@ -74,13 +74,15 @@ impl Conf {
         let (fields, read): (&Field<'_>, Read) = match present.as_slice() {
             [(fields, _, read)] => (**fields, **read),
             [(_, mark, _), (_, other, _), ..] => {
-                return Err(failed(format!("{mark} and {other} are of two formats")));
+                return Err(failed(format!(
+                    "{mark} and {other} belong to different formats"
+                )));
             }
             [] if own.has(chain::FIELD) => match chain_suffices {
                 true => (&own, own::read_chain),
                 false => {
                     return Err(failed(
-                        "chain alone is for rdma-device-plugin install".to_owned(),
+                        "only rdma-device-plugin install accepts chain alone".to_owned(),
                     ));
                 }
             },
@@ -88,7 +90,10 @@ impl Conf {
                 let keys: Vec<&str> = object.keys().map(String::as_str).collect();
                 return Err(failed(match keys.as_slice() {
                     [] => "the object has no fields".to_owned(),
-                    keys => format!("none of the fields {} is known", one_line(&keys.join(", "))),
+                    keys => format!(
+                        "none of the fields {} determines the format",
+                        one_line(&keys.join(", "))
+                    ),
                 }));
             }
         };
@@ -114,13 +119,13 @@ fn checked(conf: &Conf) -> Result<(), Wrong> {
         let refused = |sentence: String| Err(Wrong::of(&resource.place, sentence));
         if let Some(same) = before.iter().find(|other| other.name == resource.name) {
             return refused(format!(
-                "the resource {} is in {} already; give one of them another name",
+                "the resource {} is in {} already; give one of the two another name",
                 resource.name, same.place
             ));
         }
         if conf.fabric && resource.name.as_str() == CONNECTION_MANAGER {
             return refused(format!(
-                "{CONNECTION_MANAGER} is the resource of {FABRIC}; give this one another name, or leave {FABRIC} out"
+                "{FABRIC} adds the resource {CONNECTION_MANAGER}; give this resource another name, or leave {FABRIC} out"
             ));
         }
         let differs = |it: &&ResourceConf| conf.cdi && it.umad != resource.umad;

@@ -142,8 +142,7 @@ impl Flags {
             }
         }
         if self.local_eri_discovery == Some(false) {
-            let why =
-                "ignored: the daemon has no controller, and discovers NICs on the node itself";
+            let why = "ignored, because the daemon itself discovers the NICs, without a controller";
             remarks.push(format!("--local-eri-discovery=false: {why}"));
         }
         if let Some(all) = self.allocates_all() {
@@ -181,7 +180,7 @@ impl Flags {
                 if *allocate != required && resource.place != "erdma" {
                     let place = &resource.place;
                     remarks.push(format!(
-                        "{flag} overrides the file: {place}.allocate is {word}"
+                        "{flag} overrides {place}.allocate of the file: {word}"
                     ));
                 }
                 *allocate = required;

@@ -11,7 +11,7 @@ pub struct ResourceName(String);
 
 /// Reason why kubelet refuses a resource's name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{name:?} is no name of a resource: {rule}")]
+#[error("{name:?} is not a valid resource name: {rule}")]
 pub struct InvalidName {
     name: String,
     rule: &'static str,
@@ -42,10 +42,10 @@ impl ResourceName {
             return refused("it must have exactly one /");
         }
         if prefix.ends_with("kubernetes.io") {
-            return refused("the domain kubernetes.io is Kubernetes' own");
+            return refused("the prefix must not end with kubernetes.io");
         }
         if name.starts_with("requests.") {
-            return refused("requests. in front is Kubernetes' own");
+            return refused("the name must not begin with requests.");
         }
         if prefix.len() + QUOTA > LONGEST_PREFIX {
             return refused("the prefix may have at most 244 characters");
@@ -136,9 +136,9 @@ mod tests {
             ("rdma/", "first and last"),
             ("/hca", "must be a domain"),
             ("rdma/hca/1", "one /"),
-            ("kubernetes.io/hca", "Kubernetes' own"),
-            ("node.kubernetes.io/hca", "Kubernetes' own"),
-            ("requests.rdma/hca", "Kubernetes' own"),
+            ("kubernetes.io/hca", "must not end"),
+            ("node.kubernetes.io/hca", "must not end"),
+            ("requests.rdma/hca", "must not begin"),
             ("RDMA/hca", "must be a domain"),
             ("rdma_x/hca", "must be a domain"),
             ("rdma..com/hca", "must be a domain"),

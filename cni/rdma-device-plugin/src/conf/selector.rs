@@ -167,9 +167,8 @@ impl Parent {
         let numbers = numbers
             .split(',')
             .map(|part| {
-                range(part).ok_or_else(|| {
-                    format!("{part:?} after # must be a number or a range of numbers, 0-3")
-                })
+                range(part)
+                    .ok_or_else(|| format!("{part:?} after # must be a number or a range, as 0-3"))
             })
             .collect::<Result<_, _>>()?;
         Ok(Self {

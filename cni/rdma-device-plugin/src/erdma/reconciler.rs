@@ -125,7 +125,7 @@ impl Reconciler {
                 }
                 Err(error) => {
                     report.remarks.push(format!(
-                        "erdma.exposedLocalERIs: the daemon does not yet use NICs whose selection names instances: {error}"
+                        "erdma.exposedLocalERIs: the daemon does not yet use NICs whose selection depends on the instance's id: {error}"
                     ));
                     again.push(self.context.again);
                 }
@@ -153,7 +153,9 @@ impl Reconciler {
         let kept =
             tokio::task::spawn_blocking(move || ::erdma::instance::keep(&state_dir, &instance));
         if let Ok(Err(error)) = kept.await {
-            log::warn!("cannot store the instance's id, the next start queries it again: {error}");
+            log::warn!(
+                "cannot store the instance's id; the daemon queries it again at its next start: {error}"
+            );
         }
     }
 
@@ -270,7 +272,7 @@ impl Reconciler {
                 done
             }
             Err(error) => {
-                log::error!("cannot observe functions without the eRDMA driver: {error}");
+                log::error!("cannot bind functions to the eRDMA driver: {error}");
                 Ok(())
             }
         }
@@ -333,7 +335,7 @@ impl Reconciler {
     ) -> Result<(), Problem> {
         let Some(loader) = self.context.loader.clone() else {
             let why =
-                "the daemon loads no modules, because --sysfs is not the kernel's own".to_owned();
+                "the daemon loads no modules, because --sysfs is not the kernel's sysfs".to_owned();
             return Err(Problem::NotLoadable { wanted, why });
         };
         let kernel = self.kernel.clone();

@@ -141,7 +141,7 @@ erdma_1  0000:00:08.0  eri1 (0000:00:06.0)  00:16:3e:0a:0b:02  not exposed
     let done = run(command(&machine).arg("--check-config"));
     let table = String::from_utf8(done.stdout).expect("UTF-8");
     for words in [
-        "the daemon does not use NICs whose selection names instances: the metadata service at http://127.0.0.1:1",
+        "the daemon does not use NICs whose selection depends on the instance's id: the metadata service at http://127.0.0.1:1",
         "not exposed (the instance's id is unknown)",
         "- the eRDMA driver is not loaded: load it (modprobe erdma)",
     ] {

@@ -17,7 +17,7 @@ pub(crate) fn daemon(node: &Node) -> Daemon {
     let mut command = command(node);
     command.args(["--log-level", "debug", "--metrics-address", "127.0.0.1:0"]);
     let daemon = Daemon::start(&mut command);
-    daemon.says("rdma-cni is kept in the chain of");
+    daemon.says("the daemon keeps rdma-cni in the CNI list in");
     daemon
 }
 
@@ -219,7 +219,7 @@ fn without_a_chain_it_is_none_of_the_daemons_business() {
     );
     node.machine.configure(&conf);
     // the new chain takes effect with the roll-out, on one node after the other
-    daemon.says("chain of the file has changed: it takes effect when this daemon restarts");
+    daemon.says("chain has changed in the file: the change takes effect when this daemon restarts");
     becomes(&daemon, 200, "chain is not configured");
     assert_eq!(node.read("etc/cni/net.d/10-flannel.conflist"), FLANNEL);
     drop(daemon);

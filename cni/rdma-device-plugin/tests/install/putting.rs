@@ -255,7 +255,7 @@ fn an_impossible_install_is_one_sentence_and_changes_no_list() {
     symlink(node.path("list"), node.path(LIST)).expect("a link");
     let error = refused(&node.run("install", &["--from", &new(&node)]));
     assert!(
-        error.contains("the file is a symbolic link; replace the link by the file"),
+        error.contains("the file is a symbolic link; replace the link with a regular file"),
         "{error}"
     );
     assert_eq!(node.read("list"), FLANNEL);

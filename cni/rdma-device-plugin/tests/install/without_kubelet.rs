@@ -71,7 +71,7 @@ fn chain_is_all_that_install_needs() {
         .command(env!("CARGO_BIN_EXE_rdma-device-plugin").as_ref());
     let error = refused(&daemon.arg("--check-config").output().expect("it runs"));
     assert!(
-        error.contains("chain alone is for rdma-device-plugin install"),
+        error.contains("only rdma-device-plugin install accepts chain alone"),
         "{error}"
     );
     // `install` nevertheless checks the configuration

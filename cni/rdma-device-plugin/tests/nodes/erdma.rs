@@ -151,7 +151,7 @@ fn another_formats_mark_wins_over_erdma() {
     let both = Conf::parse("mode: hca\nresources: []\nerdma: {}", Path::new("f"));
     let refused = both.expect_err("two formats").to_string();
     assert!(
-        refused.contains("resources and mode are of two formats"),
+        refused.contains("resources and mode belong to different formats"),
         "{refused}"
     );
 }
@@ -178,7 +178,7 @@ fn invalid_configurations() {
         ),
         (
             "{metadata: 'https://100.100.100.200'}",
-            r#"erdma.metadata: must be http:// and a host, with a port if need be, as http://100.100.100.200, and is "https://100.100.100.200""#,
+            r#"erdma.metadata: must be http:// and a host, with an optional port, as http://100.100.100.200, and is "https://100.100.100.200""#,
         ),
         (
             "{addresses: [{address: 10.0.0.1/24}]}",
@@ -186,15 +186,15 @@ fn invalid_configurations() {
         ),
         (
             "{addresses: [{mac: '00:16:3e:01:02:03', address: 10.0.0.1}]}",
-            r#"erdma.addresses[0].address: must be an IPv4 address with the length of its network's prefix, as 192.168.3.4/24, and is "10.0.0.1""#,
+            r#"erdma.addresses[0].address: must be an IPv4 address with a prefix length, as 192.168.3.4/24, and is "10.0.0.1""#,
         ),
         (
             "{addresses: [{mac: '00:16:3e:01:02:03', address: 10.0.0.9/24, gateway: 10.0.1.1}]}",
-            "erdma.addresses[0]: 10.0.0.9/24, gateway 10.0.1.1, which is not in 10.0.0.0/24; write what the NIC has in its VPC",
+            "erdma.addresses[0]: 10.0.0.9/24, gateway 10.0.1.1, which is not in 10.0.0.0/24; write the address and gateway that the NIC has in its VPC",
         ),
         (
             "{addresses: [{mac: '00:16:3e:01:02:03', address: 10.0.0.9/24}, {mac: '00:16:3E:01:02:03', address: 10.0.0.8/24}]}",
-            r#"erdma.addresses[1].mac: must appear only once, because a NIC has one address, and is "00:16:3E:01:02:03""#,
+            r#"erdma.addresses[1].mac: must appear only once in addresses, and is "00:16:3E:01:02:03""#,
         ),
         (
             "{preferdriver: compat}",

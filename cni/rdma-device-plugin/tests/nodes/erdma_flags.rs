@@ -120,9 +120,8 @@ fn flags_take_precedence_over_the_file_and_that_is_reported() {
             "--prefer-driver=ofed overrides erdma.preferDriver of the file",
             "--exposed-local-eris overrides erdma.exposedLocalERIs of the file",
             "--jumbo-frame-mtu=9000 overrides erdma.jumboFrameMTU of the file",
-            "--local-eri-discovery=false: ignored: the daemon has no controller, and discovers NICs on the node \
-             itself",
-            "--exposed-local-eris overrides the file: resources[0].allocate is all",
+            "--local-eri-discovery=false: ignored, because the daemon itself discovers the NICs, without a controller",
+            "--exposed-local-eris overrides resources[0].allocate of the file: all",
         ]
     );
     assert_eq!(parsed.conf.erdma.prefer_driver, Some(DriverMode::Ofed));

@@ -54,11 +54,11 @@ fn a_file_of_none_of_the_formats() {
     refused("{}", &format!(": the object has no fields; {FORMATS}"));
     refused(
         r#"{"modes":"hca","list":[]}"#,
-        &format!(": none of the fields modes, list is known; {FORMATS}"),
+        &format!(": none of the fields modes, list determines the format; {FORMATS}"),
     );
     refused(
         r#"{"mode":"hca","resourceList":[]}"#,
-        &format!(": mode and resourceList are of two formats; {FORMATS}"),
+        &format!(": mode and resourceList belong to different formats; {FORMATS}"),
     );
 }
 
@@ -80,7 +80,7 @@ fn values_of_our_own_format() {
         ),
         (
             r#"{"name":"hca","kind":"shared"}"#,
-            r#"resources[0].name: "hca" is no name of a resource: it must have a prefix, as rdma/hca has"#,
+            r#"resources[0].name: "hca" is not a valid resource name: it must have a prefix, as rdma/hca has"#,
         ),
         (
             r#"{"name":"rdma/hca","kind":"shared","count":0}"#,
@@ -96,7 +96,7 @@ fn values_of_our_own_format() {
         ),
         (
             r#"{"name":"rdma/vf","kind":"exclusive","count":3}"#,
-            "resources[0].count: must be left out with kind exclusive: there is one id for each device, and is 3",
+            "resources[0].count: must be left out with kind exclusive: there is one id for each device",
         ),
         (
             r#"{"name":"rdma/hca","kind":"shared","umad":"yes"}"#,
@@ -108,7 +108,7 @@ fn values_of_our_own_format() {
         ),
         (
             r#"{"name":"rdma/hca","kind":"shared","devices":[]}"#,
-            "resources[0].devices: must have at least one selector; leave it out to select all RDMA devices, and is []",
+            "resources[0].devices: must have at least one selector; remove this field for the default selection",
         ),
         (
             r#"{"name":"rdma/hca","kind":"shared","devices":[{}]}"#,
@@ -132,11 +132,11 @@ fn values_of_our_own_format() {
         ),
         (
             r#"{"name":"rdma/hca","kind":"shared","devices":[{"pf":"ens1f0#a-b"}]}"#,
-            r#"resources[0].devices[0].pf: "a-b" after # must be a number or a range of numbers, 0-3"#,
+            r#"resources[0].devices[0].pf: "a-b" after # must be a number or a range, as 0-3"#,
         ),
         (
             r#"{"name":"rdma/hca","kind":"shared","devices":[{"pf":["ens1f0","0000:3b:00.0"]}]}"#,
-            r#"resources[0].devices[0].pf: must be all netdevs or all PCI addresses; write a second selector, and is ["ens1f0","0000:3b:00.0"]"#,
+            "resources[0].devices[0].pf: has netdevs and PCI addresses; write a second selector for the PCI addresses",
         ),
         (
             r#"{"name":"rdma/hca","kind":"shared","memlock":"8Gi"}"#,
@@ -168,7 +168,7 @@ fn values_of_our_own_format() {
         ),
         (
             r#"{"name":"rdma/a","kind":"shared"},{"name":"rdma/a","kind":"exclusive"}"#,
-            "resources[1]: the resource rdma/a is in resources[0] already; give one of them another name",
+            "resources[1]: the resource rdma/a is in resources[0] already; give one of the two another name",
         ),
     ] {
         refused(
@@ -236,7 +236,7 @@ fn values_of_the_others() {
         ),
         (
             r#"{"configList":[{"resourceName":"h/c","rdmaHcaMax":9,"devices":["a"]}]}"#,
-            r#"configList[0].resourceName: "rdma/h/c" is no name of a resource: it must have exactly one /"#,
+            r#"configList[0].resourceName: "rdma/h/c" is not a valid resource name: it must have exactly one /"#,
         ),
         (
             r#"{"periodicUpdateInterval":-5,"configList":[]}"#,
@@ -244,7 +244,7 @@ fn values_of_the_others() {
         ),
         (
             r#"{"configList":[{"resourceName":"a","rdmaHcaMax":1,"devices":["x"]},{"resourceName":"a","rdmaHcaMax":1,"devices":["y"]}]}"#,
-            "configList[1]: the resource rdma/a is in configList[0] already; give one of them another name",
+            "configList[1]: the resource rdma/a is in configList[0] already; give one of the two another name",
         ),
         (
             r#"{"resourceList":[{"selectors":{"isRdma":true}}]}"#,
@@ -256,7 +256,7 @@ fn values_of_the_others() {
         ),
         (
             r#"{"resourceList":[{"resourceName":"b","resourcePrefix":"x_y","selectors":{}}]}"#,
-            r#"resourceList[0].resourceName: "x_y/b" is no name of a resource: the prefix must be a domain: parts of lower-case letters, digits and - (not first or last), separated by dots"#,
+            r#"resourceList[0].resourceName: "x_y/b" is not a valid resource name: the prefix must be a domain: parts of lower-case letters, digits and - (not first or last), separated by dots"#,
         ),
         (
             r#"{"resourceList":[{"resourceName":"b","deviceType":"netdevice","selectors":{}}]}"#,
@@ -268,11 +268,11 @@ fn values_of_the_others() {
         ),
         (
             r#"{"resourceList":[{"resourceName":"b","selectors":[{"isRdma":true},{"isRdma":true,"needVhostNet":true}]}]}"#,
-            "resourceList[0].selectors[1].needVhostNet: must be left out: /dev/vhost-net and /dev/net/tun are not given to containers, and is true",
+            "resourceList[0].selectors[1].needVhostNet: must be left out: the daemon does not give containers /dev/vhost-net and /dev/net/tun",
         ),
         (
             r#"{"resourceList":[{"resourceName":"b","selectors":{"isRdma":true,"pKeys":["0x8001"]}}]}"#,
-            r#"resourceList[0].selectors.pKeys: must be left out: devices cannot be selected by it here, and is ["0x8001"]"#,
+            "resourceList[0].selectors.pKeys: must be left out: the daemon cannot select devices by it",
         ),
         (
             r#"{"resourceList":[{"resourceName":"b","selectors":{"isRdma":true,"vdpaType":"vhost"}}]}"#,
@@ -284,7 +284,7 @@ fn values_of_the_others() {
         ),
         (
             r#"{"resourceList":[{"resourceName":"b","selectors":{"isRdma":true,"pfNames":["ens1f0#1-x"]}}]}"#,
-            r#"resourceList[0].selectors.pfNames: "1-x" after # must be a number or a range of numbers, 0-3"#,
+            r#"resourceList[0].selectors.pfNames: "1-x" after # must be a number or a range, as 0-3"#,
         ),
         (
             r#"{"resourceList":[{"resourceName":"b","selectors":{}}]}"#,
@@ -335,7 +335,7 @@ fn ignored_fields_are_reported() {
     assert_eq!(
         parsed.remarks,
         [
-            "resourceList[0].deviceType: this daemon does not offer intel.com/fpga: sriov-network-device-plugin serves accelerators",
+            "resourceList[0].deviceType: the daemon does not offer intel.com/fpga: accelerators are left to sriov-network-device-plugin",
             "resourceList[1].additionalInfo: ignored; PCIDEVICE_…_INFO of a container does not contain it",
             "resourceList[1].selectors[0].isRdma: not true, so these devices of intel.com/vf are left to sriov-network-device-plugin",
             "resourceList[1].selectors[1].x: unknown, ignored",

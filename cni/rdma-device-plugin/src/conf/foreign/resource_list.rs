@@ -81,7 +81,7 @@ fn one(field: &Field<'_>, remarks: &mut Vec<String>) -> Result<Option<ResourceCo
             DeviceType::AuxNetDevice => Sort::Auxiliary,
             DeviceType::Accelerator => {
                 remarks.push(format!(
-                    "{place}.deviceType: this daemon does not offer {name}: sriov-network-device-plugin serves accelerators"
+                    "{place}.deviceType: the daemon does not offer {name}: accelerators are left to sriov-network-device-plugin"
                 ));
                 return Ok(None);
             }
@@ -127,8 +127,9 @@ fn selectors_of<'a>(resource: &Field<'a>) -> Result<Vec<Field<'a>>, Wrong> {
 
 fn selector(field: &Field<'_>, sort: Sort) -> Result<Selector, Wrong> {
     if field.get("needVhostNet")?.unwrap_or(false) {
-        let must = "must be left out: /dev/vhost-net and /dev/net/tun are not given to containers";
-        return Err(field.at("needVhostNet").wrong(must));
+        let sentence =
+            "must be left out: the daemon does not give containers /dev/vhost-net and /dev/net/tun";
+        return Err(field.at("needVhostNet").refused(sentence));
     }
     if field
         .get("vdpaType")?
@@ -140,7 +141,7 @@ fn selector(field: &Field<'_>, sort: Sort) -> Result<Selector, Wrong> {
     for name in NARROWER {
         let field = field.at(name);
         if !is_empty(&field.read()?) {
-            return Err(field.wrong("must be left out: devices cannot be selected by it here"));
+            return Err(field.refused("must be left out: the daemon cannot select devices by it"));
         }
     }
     let aux_types: Texts = field.at("auxTypes").read()?;

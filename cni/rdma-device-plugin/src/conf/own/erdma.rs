@@ -100,7 +100,7 @@ impl Address {
         if let Some(why) = unusable(address, gateway) {
             let gateway = gateway.map_or(String::new(), |it| format!(", gateway {it}"));
             return Err(field.refused(format!(
-                "{address}{gateway}, {why}; write what the NIC has in its VPC"
+                "{address}{gateway}, {why}; write the address and gateway that the NIC has in its VPC"
             )));
         }
         Ok(NicAddress {
@@ -118,7 +118,7 @@ fn no_mac_twice(nics: &[NicAddress], list: &Field<'_>) -> Result<(), Wrong> {
         None => Ok(()),
         Some(index) => {
             let mac = list.element(index).at("mac");
-            Err(mac.wrong("must appear only once, because a NIC has one address"))
+            Err(mac.wrong("must appear only once in addresses"))
         }
     }
 }
@@ -134,7 +134,7 @@ fn mac<'de, D: Deserializer<'de>>(deserializer: D) -> Result<HardwareAddress, D:
 /// Parses an address with its prefix length. The prefix length is required: without it, the NIC would reach no other
 /// host of its network.
 fn network<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Ipv4Network, D::Error> {
-    let expected = "an IPv4 address with the length of its network's prefix, as 192.168.3.4/24";
+    let expected = "an IPv4 address with a prefix length, as 192.168.3.4/24";
     parsed(deserializer, expected, |text| {
         let (address, prefix) = text.split_once('/')?;
         Ipv4Network::new(address.parse().ok()?, prefix.parse().ok()?).ok()
@@ -146,6 +146,6 @@ fn gateway<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Ipv4Addr
 }
 
 fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Base>, D::Error> {
-    let expected = "http:// and a host, with a port if need be, as http://100.100.100.200";
+    let expected = "http:// and a host, with an optional port, as http://100.100.100.200";
     optional(deserializer, expected, |text| text.parse().ok())
 }

@@ -105,7 +105,7 @@ pub(super) fn read(file: &Field<'_>) -> Result<Parsed, Wrong> {
         Some(resources) => list.each(resources, Resource::checked)?,
         None if file.has("resources") => {
             return Err(list.refused(
-                "must have at least one resource, and is null; leave it out for aliyun/erdma alone",
+                "must have at least one resource, and is null; remove this field to offer only aliyun/erdma",
             ));
         }
         None => vec![erdma.resource(name_at(RESOURCE, &file.at(ERDMA))?)],
@@ -132,7 +132,7 @@ fn has_only(known: &[&str], file: &Field<'_>) -> Result<(), Wrong> {
 fn check_resource(resource: &ResourceConf, field: &Field<'_>, conf: &Conf) -> Result<(), Wrong> {
     if resource.environment.contains(&Reader::Rails) && !conf.cdi {
         return Err(field.at("environment").refused(
-            "has rails, which only containers with CDI names can get; set cdi to true, or leave it out",
+            "has rails, which only containers with CDI names can get; set cdi to true, or leave rails out",
         ));
     }
     if !resource.parents.is_empty() && conf.chain.as_ref().is_some_and(Chain::moves) {
@@ -198,8 +198,8 @@ impl Resource {
             ));
         }
         if parents.is_empty() {
-            let must = "must name at least one netdev; leave it out to attach pods to the NIC or bond itself";
-            return Err(parents_at.wrong(must));
+            let sentence = "must name at least one netdev; remove this field to attach pods to the NIC or bond itself";
+            return Err(parents_at.refused(sentence));
         }
         Ok(parents)
     }
@@ -227,8 +227,9 @@ impl Resource {
                     None if allocate.is_some() => field.at("allocate"),
                     None => return Ok(Ids::Exclusive),
                 };
-                let must = "must be left out with kind exclusive: there is one id for each device";
-                Err(surplus.wrong(must))
+                let sentence =
+                    "must be left out with kind exclusive: there is one id for each device";
+                Err(surplus.refused(sentence))
             }
         }
     }
@@ -252,8 +253,9 @@ impl Limits {
 fn selectors(read: Option<Vec<Device>>, devices: &Field<'_>) -> Result<Vec<Selector>, Wrong> {
     match read {
         Some(read) if read.is_empty() => {
-            let must = "must have at least one selector; leave it out to select all RDMA devices";
-            Err(devices.wrong(must))
+            let sentence =
+                "must have at least one selector; remove this field for the default selection";
+            Err(devices.refused(sentence))
         }
         read => devices.each(read.unwrap_or_default(), Device::checked),
     }
@@ -272,8 +274,9 @@ impl Device {
             }
         }
         if !parents.is_empty() && !roots.is_empty() {
-            let must = "must be all netdevs or all PCI addresses; write a second selector";
-            return Err(pf.wrong(must));
+            let sentence =
+                "has netdevs and PCI addresses; write a second selector for the PCI addresses";
+            return Err(pf.refused(sentence));
         }
         let link_type = field.at("linkType");
         let selector = Selector {
@@ -322,7 +325,7 @@ impl TryFrom<Value> for Require {
             )),
             None if value == "all" => Ok(Self::All),
             None => Err(format!(
-                "must be all, or a number of devices, and is {value}"
+                "must be all, or a whole number from 1 to {MOST_DEVICES}, and is {value}"
             )),
         }
     }
