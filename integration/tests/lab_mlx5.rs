@@ -237,7 +237,7 @@ fn an_error_of_the_firmware_makes_its_nic_unhealthy() {
     // the driver checks the firmware's health every two seconds
     has_ids(&kubelet, "rdma/a", 0);
     let line = daemon.line(&format!("{} is unhealthy:", FUNCTIONS[0]));
-    let reason = "its driver reports an error of fw and no recovery (devlink health show \
+    let reason = "devlink's reporter fw has an error without recovery (devlink health show \
                   pci/0000:21:01.0 reporter fw)";
     assert!(line.contains(reason), "{line}");
     let metrics = daemon.get("/metrics");

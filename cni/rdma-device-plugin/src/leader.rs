@@ -75,7 +75,7 @@ impl Leader {
         match self.status.join_next().await {
             Some(Ok(Ok(lead))) => self.elected = Some(lead),
             Some(Ok(Err(error))) => {
-                log::warn!("cannot lock leadership, two daemons could lead: {error}")
+                log::warn!("cannot get the leader's lock, so two daemons could lead: {error}")
             }
             Some(Err(_)) => {}
             None => std::future::pending().await,

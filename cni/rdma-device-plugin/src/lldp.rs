@@ -152,7 +152,7 @@ impl Source {
                 }
                 failed.map(|error| {
                     format!(
-                        "keeping the last LLDP neighbours of {:?}: {error}",
+                        "the daemon keeps the last LLDP neighbours of {:?}: {error}",
                         file.path
                     )
                 })

@@ -130,7 +130,7 @@ pub fn report(places: &Paths) -> Vec<String> {
         Ok(status) => match effective(&status) {
             Some(set) => capabilities(set, places),
             None => {
-                vec!["/proc/thread-self/status has no capabilities: the daemon's permissions are unknown".into()]
+                vec!["/proc/thread-self/status does not list capabilities: the daemon's capabilities are unknown".into()]
             }
         },
         Err(error) => vec![format!("cannot read the daemon's capabilities: {error}")],
@@ -202,7 +202,7 @@ fn mounts(places: &Paths) -> Vec<String> {
     for cni_bin in &places.cni_bins {
         want(
             directory(cni_bin),
-            "the daemon cannot check whether the runtime finds the plugins, and does not add rdma-cni to its list",
+            "the daemon cannot check whether the runtime finds the plugins, and does not add rdma-cni to the CNI list",
         );
     }
     if let Some(cgroups) = &places.cgroups {

@@ -214,7 +214,7 @@ impl Reconciler {
         let (turn, held, claim) = match turn.await {
             Ok(done) => done,
             Err(error) => {
-                log::error!("an update of the CNI list did not end: {error}");
+                log::error!("an update of the CNI list failed: {error}");
                 return Some(SLOWEST);
             }
         };
@@ -270,7 +270,7 @@ impl Reconciler {
                 }
             }
             Ok(Err(error)) => log::error!("cannot remove {TYPE} from the chain: {error}"),
-            Err(error) => log::error!("the removal of {TYPE} from the chain did not end: {error}"),
+            Err(error) => log::error!("the removal of {TYPE} from the chain failed: {error}"),
         }
         false
     }

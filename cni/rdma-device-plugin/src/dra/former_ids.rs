@@ -85,7 +85,7 @@ impl FormerIds {
             let started = Instant::now();
             loop {
                 let has_ids = self.drop_ended().await.unwrap_or_else(|error| {
-                    log::debug!("ids of pods that have ended: {error}");
+                    log::debug!("cannot make kubelet drop the ids of ended pods: {error}");
                     true
                 });
                 if !has_ids && started.elapsed() > START {

@@ -114,15 +114,16 @@ fn without_port(nic: &Nic, inventory: &Inventory) -> Option<String> {
     let netdevs = inventory.functions.iter().flat_map(|it| &it.netdevs);
     let mut ports = netdevs.filter(|it| it.master.as_ref() == Some(bond));
     let port = ports.find(|it| !it.carrier)?;
-    Some(format!("{} in {bond} has no carrier", port.name))
+    Some(format!("port {} of {bond} has no carrier", port.name))
 }
 
 /// Returns a sentence if the NIC is slower than `fastest`. `fastest` is the highest speed of the resource's NICs of the
 /// same model.
 fn slower(nic: &Nic, fastest: Option<u32>) -> Option<String> {
     let (speed, fastest) = (nic.speed?, fastest?);
-    (speed < fastest)
-        .then(|| format!("it has {speed} Mbit/s, and a NIC of the same model has {fastest}"))
+    (speed < fastest).then(|| {
+        format!("its speed is {speed} Mbit/s, and a NIC of the same model has {fastest} Mbit/s")
+    })
 }
 
 /// Returns the offers of `node` whose resources are allocated by claims.

@@ -78,7 +78,9 @@ impl Preparer {
     /// Prepares `claim`. A claim that is already prepared keeps its devices. Waits for absent devices until `end`.
     pub(super) async fn prepare(&self, claim: &ClaimName, end: Instant) -> Result<Record> {
         if !claim.has_plain_uid() {
-            bail!("claim {claim} has no usable uid");
+            bail!(
+                "claim {claim} has an invalid uid: it must have 1 to 128 letters, digits and hyphens"
+            );
         }
         if let Some(record) = self.again(claim, end).await? {
             return Ok(record);
@@ -145,7 +147,9 @@ impl Preparer {
 
     pub(super) async fn unprepare(&self, claim: &ClaimName) -> Result<()> {
         if !claim.has_plain_uid() {
-            bail!("claim {claim} has no usable uid");
+            bail!(
+                "claim {claim} has an invalid uid: it must have 1 to 128 letters, digits and hyphens"
+            );
         }
         let (uid, cdi_dir) = (claim.uid.clone(), self.cdi_dir.clone());
         let remove = move |claims: &Claims| claims.remove(&uid, &cdi_dir);
@@ -347,7 +351,7 @@ fn find<'a>(
         if let Some(none) = rails.iter().find(|rail| !places.contains(rail)) {
             let has: Vec<String> = places.iter().map(ToString::to_string).collect();
             return Err(format!(
-                "its parameters name rail {none}, and device {} has rails {} on this node now",
+                "its parameters request rail {none}, and device {} has only the rails {} on this node now",
                 result.device,
                 has.join(", ")
             ));
@@ -390,7 +394,7 @@ fn unprepared(claim: &ClaimName, why: impl Display) -> Error {
     anyhow!("claim {claim} cannot be prepared: {why}")
 }
 
-/// Describes the devices, such as `rdma-hca-all: mlx5_0 (uverbs0), mlx5_1 (uverbs1), when the pod has its network`.
+/// Describes the devices, such as `rdma-hca-all: mlx5_0 (uverbs0), mlx5_1 (uverbs1) (after the pod has its network)`.
 pub(super) fn in_words(record: &Record) -> String {
     let device = |device: &Prepared| {
         let nics = device.nics.iter().map(|nic| {
@@ -402,7 +406,7 @@ pub(super) fn in_words(record: &Record) -> String {
     let devices: Vec<String> = record.devices.iter().map(device).collect();
     let when = match record.is_begun() {
         true => "",
-        false => ", when the pod has its network",
+        false => " (after the pod has its network)",
     };
     format!("{}{when}", devices.join("; "))
 }

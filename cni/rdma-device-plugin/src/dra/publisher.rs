@@ -66,7 +66,7 @@ pub struct Publisher {
 enum Failure {
     #[error(transparent)]
     Api(#[from] RequestError),
-    #[error("the API server's answer is no {0}")]
+    #[error("the API server's answer is not a valid {0}")]
     Other(&'static str),
     #[error(
         "the API server drops the field {field} of the node's ResourceSlices, so the daemon publishes none; serve \

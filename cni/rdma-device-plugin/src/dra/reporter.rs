@@ -76,7 +76,9 @@ impl Reporter {
                 Err(error) => {
                     let line = error.to_string();
                     if self.reported.is_news(&line) {
-                        log::warn!("cannot report the networks of claims in their status: {line}");
+                        log::warn!(
+                            "cannot write the pods' networks into the status of their claims: {line}"
+                        );
                     }
                     let now = wait;
                     wait = (wait * 2).min(AGAIN[1]);

@@ -190,7 +190,10 @@ impl Socket {
                 true
             }
             Err(error) => {
-                let line = format!("{:?} was removed, and cannot be made: {error}", self.path);
+                let line = format!(
+                    "{:?} was removed, and cannot be made again: {error}",
+                    self.path
+                );
                 self.reported.warn(&line);
                 false
             }

@@ -108,7 +108,7 @@ impl api::dra_plugin_server::DraPlugin for Service {
         );
         if let Err(error) = dropped {
             log::warn!(
-                "ids of pods that have ended may keep kubelet from starting containers: {error}"
+                "kubelet may keep ids of ended pods, which can prevent the start of containers: {error}"
             );
         }
         Ok(Response::new(response))

@@ -56,7 +56,7 @@ fn driver(status: &DriverStatus, change: Option<DriverMode>) -> Vec<String> {
     if let Some(loaded) = status.loaded {
         let limits = match loaded {
             DriverMode::Default => "rdma_cm and SMC-R work",
-            DriverMode::Compat | DriverMode::Ofed => "rdma_cm and SMC-R do not work in it",
+            DriverMode::Compat | DriverMode::Ofed => "rdma_cm and SMC-R do not work in this mode",
         };
         lines.push(format!("the eRDMA driver is in mode {loaded}: {limits}"));
     }

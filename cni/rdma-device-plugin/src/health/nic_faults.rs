@@ -115,7 +115,7 @@ impl NicFaults {
         if let Some(reporter) = self.failed.iter().find(|it| it.is_of(address)) {
             let name = &reporter.name;
             return Some(format!(
-                "its driver reports an error of {name} and no recovery (devlink health show {reporter})"
+                "devlink's reporter {name} has an error without recovery (devlink health show {reporter})"
             ));
         }
         self.pci.get(address)?.fault?;

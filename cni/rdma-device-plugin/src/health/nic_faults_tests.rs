@@ -65,7 +65,7 @@ fn a_reporter_in_error_is_a_fault_until_it_recovers() {
     is(&faults, None);
     let stuck = || reporters([reporter("fw", None, false), reporter("tx", Some(1), true)]);
     assert!(faults.take(now, stuck()));
-    let reason = "its driver reports an error of tx and no recovery \
+    let reason = "devlink's reporter tx has an error without recovery \
                   (devlink health show pci/0000:3b:00.0/1 reporter tx)";
     is(&faults, Some(reason));
     assert!(!faults.take(now, stuck()), "the same");

@@ -79,7 +79,7 @@ impl Health {
         match verdict {
             Verdict::Unknown(why) => {
                 if !state.moving && self.unseen.insert(address.clone()) {
-                    log::info!("the health of {address} does not change: {why}");
+                    log::info!("the daemon keeps the last health of {address}: {why}");
                 }
             }
             Verdict::Up => {
@@ -108,7 +108,9 @@ impl Health {
             ),
             // warn only if the device was reported as up; log a drop during a hold at the level debug
             Change::Held(hold) if before => {
-                log::debug!("{address}{place} went down again: held until it is up for {hold:?}");
+                log::debug!(
+                    "{address}{place} went down again: unhealthy until it has been up for {hold:?}"
+                );
             }
             Change::Held(hold) => log::warn!(
                 "{address}{place} flaps: more than {DROPS} times down within {WINDOW:?}; unhealthy \

@@ -122,7 +122,7 @@ impl Pods {
                 Err(why) if !pod.is_logged => {
                     pod.is_logged = true;
                     log::info!(
-                        "the health of devices in pod {} does not change: {why}",
+                        "the daemon keeps the last health of the devices in pod {}: {why}",
                         pod.place.name
                     );
                 }

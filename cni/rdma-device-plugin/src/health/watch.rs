@@ -84,7 +84,7 @@ impl Watch {
         let monitor = monitor
             .map_err(|error| {
                 losses.push(format!(
-                    "no events: {error}; observing every {WITHOUT_EVENTS:?}"
+                    "no events from the kernel: {error}; observing the devices every {WITHOUT_EVENTS:?}"
                 ))
             })
             .ok();

@@ -50,7 +50,7 @@ pub(super) fn read(state_dirs: &[PathBuf]) -> Result<Pods> {
                 Record::Good(attachment) => *attachment,
                 Record::Corrupt(why) => return Err(unreadable(&why)),
                 Record::Newer(format) => {
-                    let why = format!("its format is {format}, of a newer version");
+                    let why = format!("its format is {format}, which a newer version wrote");
                     return Err(unreadable(&why));
                 }
             };

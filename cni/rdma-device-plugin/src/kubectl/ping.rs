@@ -100,7 +100,7 @@ fn delete_on(signals: SigSet, flags: Flags, namespace: String, created: Receiver
         thread::spawn(move || signals.wait().map(|_| process::exit(code)));
         // ignore errors: after SIGHUP the terminal may be closed
         let print_error = |what: &str| drop(writeln!(io::stderr(), "{NAME}: {what}"));
-        print_error("deleting the pod; another Ctrl-C leaves it for 10 minutes");
+        print_error("deleting the pod; after another Ctrl-C the pod may run for up to 10 minutes");
         // `recv` fails if the API server created no pod
         let deleted = created.recv().map(|it| delete(&flags, &namespace, &it));
         if let Ok(Err(error)) = deleted {
@@ -143,7 +143,9 @@ fn outcome(flags: &Flags, namespace: &str, name: &str) -> Result<ExitCode> {
             // kubelet has not started the pod: the pod's own deadline begins only after kubelet has seen the pod
             ("Pending" | "", _) if Instant::now() >= until => {
                 let (node, limit) = (text(&pod, "/spec/nodeName"), START.as_secs());
-                let why = format!("kubelet of node {node} has not started it in {limit} seconds");
+                let why = format!(
+                    "kubelet of node {node} has not started the pod within {limit} seconds"
+                );
                 return Err(no_result(&why));
             }
             (_, "" | "ContainerCreating" | "PodInitializing") => thread::sleep(INTERVAL),
@@ -154,7 +156,7 @@ fn outcome(flags: &Flags, namespace: &str, name: &str) -> Result<ExitCode> {
     let ended = text(&status, "/status/reason");
     if !ended.is_empty() {
         let message = text(&status, "/status/message");
-        let why = format!("{ended} after at most {LIMIT} seconds: {message}");
+        let why = format!("the pod ended with {ended} (it may run for {LIMIT} seconds): {message}");
         return Err(no_result(&why));
     }
     let code = status.pointer("/status/containerStatuses/0/state/terminated/exitCode");

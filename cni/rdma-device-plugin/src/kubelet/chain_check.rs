@@ -37,7 +37,7 @@ pub(super) async fn check(
 ) -> Result<(), Refused> {
     let holder = holder.as_ref().map_err(|error| {
         Status::unavailable(format!(
-            "cannot determine the pod, and whether {TYPE} set up its network: {error}"
+            "cannot determine the container's pod, or whether {TYPE} set up the pod's network: {error}"
         ))
     })?;
     // accept an init container: kubelet does not report its ids, so `rdma-cni` cannot attach its devices either
@@ -132,7 +132,7 @@ fn without_directory(context: &PluginContext, network: &str) -> Option<(String, 
          only libcni 1.3 and later (containerd 2.1) call them"
     );
     if let Err(error) = evidence::forget(&context.state_dir, network) {
-        log::warn!("network {network}: {error}; the daemon may use the directory again");
+        log::warn!("network {network}: {error}; the daemon may use the network's directory again");
     }
     let node = context.node.borrow();
     let chain = node.conf.chain.as_ref();

@@ -238,7 +238,7 @@ impl Task {
             Some(SocketState::Ours) => return true,
             Some(SocketState::Taken) => {
                 self.warn(
-                    "another program serves its socket; the daemon waits for the program's end"
+                    "another program serves this resource's socket; the daemon waits for that program's end"
                         .into(),
                 );
                 return false;
@@ -314,10 +314,12 @@ impl Task {
         }
         let detached = self.registered.is_some_and(|it| it.detached);
         match detached {
-            true => {
-                self.warn("registering the plugin again, so that kubelet notices its end".into())
+            true => self.warn(
+                "kubelet would not notice the end of this plugin; registering it again".into(),
+            ),
+            false => {
+                self.info("registered again, so that kubelet notices the end of this plugin".into())
             }
-            false => self.info("registered again, independently of the ended daemon".into()),
         }
     }
 
@@ -343,7 +345,7 @@ impl Task {
             Ok(()) => true,
             Err(error) => {
                 self.warn(format!(
-                    "when the other daemon ends, kubelet has no healthy ids until this plugin registers again: {error}"
+                    "cannot replace the other daemon's plugin: {error}; when it ends, kubelet has no healthy ids until this plugin registers again"
                 ));
                 false
             }
@@ -396,7 +398,9 @@ impl Task {
             }
             Err(error) => {
                 self.failures += 1;
-                self.warn(format!("not registered, the daemon tries again: {error}"));
+                self.warn(format!(
+                    "registration failed, the daemon tries again: {error}"
+                ));
                 self.context
                     .metrics
                     .registered(self.resource.as_str(), false);

@@ -374,7 +374,7 @@ impl DevicePlugin for Service {
                 &accelerators,
             );
             log::debug!(
-                "{}: of {} ids, preferred {}",
+                "{}: of {} ids, the daemon prefers {}",
                 self.resource,
                 request.available_device_i_ds.len(),
                 some(&preference.ids)

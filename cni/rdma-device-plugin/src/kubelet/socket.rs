@@ -128,7 +128,7 @@ pub fn bind(path: &Path) -> io::Result<(BoundSocket, UnixListener)> {
         return Err(io::Error::new(
             io::ErrorKind::InvalidInput,
             format!(
-                "a socket's path has at most {} characters",
+                "the path is longer than the {} characters that a socket's path may have",
                 LONGEST_PATH - 1
             ),
         ));

@@ -323,7 +323,10 @@ fn read(inventory: &Inventory, sources: &Sources, lost: &Lost) -> Ports {
             Err(error) if error.lacks_capability() => log::debug!("{error}"),
             Err(error) => {
                 if lost.insert(pod.id) {
-                    log::warn!("no counters of the devices in pod {}: {error}", pod.name);
+                    log::warn!(
+                        "cannot read the counters of the devices in pod {}: {error}",
+                        pod.name
+                    );
                 }
             }
         }

@@ -22,13 +22,13 @@ pub(super) fn add(snapshot: &Snapshot, scrape: &mut Scrape) {
     for (which, mode) in [("loaded", driver.loaded), ("wanted", driver.wanted)] {
         if let Some(mode) = mode.map(DriverMode::word) {
             let labels = vec![("mode", mode.to_owned()), ("which", which.to_owned())];
-            let help = "Mode of the eRDMA driver: loaded and required";
+            let help = "Loaded or wanted mode of the eRDMA driver";
             scrape.gauge("rdma_erdma_driver_mode", help, labels, 1);
         }
     }
     if let Some(problem) = &driver.problem {
         let labels = vec![("problem", problem.word().to_owned())];
-        let help = "Problem that keeps the eRDMA driver from its required mode";
+        let help = "Problem that keeps the eRDMA driver from its wanted mode";
         scrape.gauge("rdma_erdma_driver_problem", help, labels, 1);
     }
     for pod in &snapshot.smc {

@@ -57,7 +57,7 @@ impl Metrics {
         match missing.as_slice() {
             [] => Ok(()),
             missing => Err(format!(
-                "kubelet does not have the list of {} yet\n",
+                "kubelet does not have the device list of {} yet\n",
                 missing.join(", ")
             )),
         }

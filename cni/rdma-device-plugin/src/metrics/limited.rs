@@ -70,7 +70,7 @@ pub(super) fn add(all: &Limited, scrape: &mut Scrape) {
         }
     }
     for container in &all.outlasting {
-        let help = "1: the pod's cgroup was removed with its limits, and the kernel can crash when an RDMA device is removed";
+        let help = "1: the pod's cgroup was removed before its RDMA limits were lifted; the kernel can crash when an RDMA device is removed";
         scrape.gauge("rdma_pod_limits_left", help, of_pod(container), 1);
     }
 }

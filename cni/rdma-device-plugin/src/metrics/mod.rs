@@ -215,7 +215,7 @@ impl Metrics {
         let refused_pods = Family::default();
         registry.register(
             "refused_pods",
-            "Outcomes for pods whose containers may not start",
+            "Refused pods that the daemon deleted, kept or failed to delete",
             refused_pods.clone(),
         );
         Self(Arc::new(Figures {

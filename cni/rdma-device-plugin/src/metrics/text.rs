@@ -85,7 +85,7 @@ fn resources(snapshot: &Snapshot, scrape: &mut Scrape) {
         let device = ("device", parent.rdma.clone());
         scrape.gauge(
             "rdma_device_plugin_nic_without_ipv6",
-            "A NIC without an IPv6 address, from which pods' IPv6 addresses derive",
+            "A NIC without the IPv6 address that pods' IPv6 addresses derive from",
             vec![device, ("netdev", parent.netdev.clone())],
             1,
         );
@@ -105,7 +105,10 @@ fn resources(snapshot: &Snapshot, scrape: &mut Scrape) {
 }
 
 fn devices(snapshot: &Snapshot, scrape: &mut Scrape) {
-    const HEALTHY: (&str, &str) = ("rdma_device_healthy", "1 if reported to kubelet as healthy");
+    const HEALTHY: (&str, &str) = (
+        "rdma_device_healthy",
+        "1 if the daemon considers the device healthy",
+    );
     let inventory = &snapshot.node.inventory;
     for function in &inventory.functions {
         let device = &function.device;
@@ -125,7 +128,7 @@ fn devices(snapshot: &Snapshot, scrape: &mut Scrape) {
                     ("switch", seen.neighbour.switch().to_owned()),
                     ("switch_port", seen.neighbour.port().to_owned()),
                 ]);
-                let help = "Port of a switch that the device is connected to, by LLDP";
+                let help = "Switch port that the device is connected to, from LLDP";
                 scrape.gauge("rdma_device_switch_info", help, labels, 1);
             }
             let is_healthy = !snapshot.node.unhealthy.contains_key(&device.address);

@@ -193,7 +193,7 @@ impl Offer {
             }
             let name = &char_device.name;
             let why = match char_device.node {
-                None => format!("/dev/infiniband/{name} of {address} is not there"),
+                None => format!("/dev/infiniband/{name} of {address} does not exist"),
                 Some(_) => {
                     format!("/dev/infiniband/{name} does not have the device number of {address}")
                 }
@@ -317,7 +317,7 @@ impl Offer {
                     variables.insert("SMCR_PNET".to_owned(), pnet);
                 } else if let Some(device) = granted.first() {
                     log::warn!(
-                        "the netdev of {} is not in this namespace: a container of {} gets no SMCR_PNET",
+                        "the netdev of {} is not in the host's network namespace: a container of {} gets no SMCR_PNET",
                         device.address,
                         self.name
                     );

@@ -174,7 +174,7 @@ pub fn offers(
                 let other = own.or_else(|| of_bond(&device.address));
                 remarks.extend(other.map(|other| {
                     format!(
-                        "{}: {} is in {other} already, and not in {}",
+                        "{}: {} is not in {}, because {other} has this device or another port of its bond",
                         resource.place, device.address, resource.name
                     )
                 }));

@@ -40,17 +40,17 @@ impl Parent {
             [(name, true)] => Self::At(name.clone()),
             [(name, false)] => Self::Unusable(
                 name.clone(),
-                format!("{name} is down; ip link set dev {name} up"),
+                format!("{name} is down; run ip link set dev {name} up"),
             ),
             [] if candidates.is_empty() => Self::Missing(format!(
                 "it has no Ethernet netdev on the host, and parents requires {required}"
             )),
             [] => Self::Missing(format!(
-                "no netdev of it is {required}, as parents requires; its netdevs are {}",
+                "it has no netdev {required}, as parents requires; its netdevs are {}",
                 names(&mut candidates.iter())
             )),
             several => Self::Several(format!(
-                "parents ({required}) fits {}, and must fit one netdev of a device",
+                "parents ({required}) matches {}, and must match only one netdev of a device",
                 names(&mut several.iter().copied())
             )),
         }

@@ -364,7 +364,7 @@ fn node_for(
         };
         format!("{name}, which has enough ids ({missing} still to choose){least}")
     } else {
-        format!("{name}, which has most, {count} of {missing}")
+        format!("{name}, which has the most ids: {count} of the {missing} still to choose")
     };
     (*node, why)
 }

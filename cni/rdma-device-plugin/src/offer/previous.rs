@@ -61,7 +61,7 @@ impl PreviousOffers {
                 previous
             }
             Err(error) => {
-                log::warn!("earlier offers are not used: {error}");
+                log::warn!("the daemon ignores the offers of earlier daemons: {error}");
                 Self::default()
             }
         }

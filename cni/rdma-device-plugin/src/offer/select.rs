@@ -233,7 +233,10 @@ fn another_port(
     }
     found.iter().find_map(|other| {
         let bond = common_bond(function, inventory.function(&other.address)?)?;
-        Some(format!("{bond} is offered with its port {}", other.address))
+        Some(format!(
+            "its bond {bond} is offered with the port {}",
+            other.address
+        ))
     })
 }
 

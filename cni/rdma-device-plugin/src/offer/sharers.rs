@@ -120,7 +120,7 @@ pub(super) fn ids(
     }
     if let Some(fits) = fits.filter(|it| *count > *it) {
         let cure = match resource.has_default_count {
-            true => "they stay until the node reboots, because pods may have them".to_owned(),
+            true => "the ids stay until the node reboots, because pods may have them".to_owned(),
             false => format!("set the number of ids to {fits}"),
         };
         remarks.push(format!(

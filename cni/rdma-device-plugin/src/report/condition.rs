@@ -173,7 +173,7 @@ fn lacking(node: &Node) -> impl Iterator<Item = String> {
         let (found, required) = (devices + gone, required as usize);
         (found < required).then(|| {
             let name = &resource.name;
-            format!("{name} has {found} devices, fewer than the {required} of require")
+            format!("{name} has {found} devices, and require is {required}")
         })
     })
 }

@@ -153,16 +153,14 @@ fn fewer_devices_than_required_are_missing() {
     let four = json!(4);
     for (before, now, found) in [(&NICS[..], &NICS[..], 2), (&[], &[], 0)] {
         let (is_missing, reason, message) = condition(&node(&four, before, now, &[]));
-        let sentence = format!("rdma/hca has {found} devices, fewer than the 4 of require");
+        let sentence = format!("rdma/hca has {found} devices, and require is 4");
         assert_eq!((is_missing, &*reason), (true, "TooFewDevices"));
         assert_eq!(message, sentence);
     }
     let (_, reason, message) = condition(&node(&four, &NICS, &NICS[..1], &[]));
     assert_eq!(reason, "DeviceGone");
     assert!(
-        message.ends_with(
-            "is no longer on this node; rdma/hca has 2 devices, fewer than the 4 of require"
-        ),
+        message.ends_with("is no longer on this node; rdma/hca has 2 devices, and require is 4"),
         "{message}"
     );
     let (is_missing, ..) = condition(&node(&json!(2), &NICS, &NICS, &[]));

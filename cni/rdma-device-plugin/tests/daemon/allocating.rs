@@ -151,7 +151,7 @@ fn preferences_are_among_available_ids_and_are_explained() {
     assert_eq!(preferred.len(), 2);
     assert!(preferred.contains(&must[0]), "{preferred:?}");
     assert!(preferred.iter().all(|id| available.contains(id)));
-    node.daemon.says("of 3 ids, preferred");
+    node.daemon.says("of 3 ids, the daemon prefers");
 }
 
 #[test]

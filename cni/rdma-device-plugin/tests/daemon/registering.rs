@@ -225,7 +225,8 @@ fn a_refused_resource_does_not_hold_up_the_other() {
     let at = kubelet.start();
     let daemon = start(&machine);
     kubelet.wait_for("rdma/nic", "its list", |it| it.healthy().len() == 1);
-    daemon.says("rdma/hca: not registered, the daemon tries again: kubelet refuses: not today");
+    daemon
+        .says("rdma/hca: registration failed, the daemon tries again: kubelet refuses: not today");
     wait::until("it is tried again", || kubelet.calls() >= 6);
     assert_eq!(daemon.count("not today"), 1, "said once");
     // there are four growing delays: at least 75, 150, 300 and 600 ms
@@ -247,7 +248,9 @@ fn a_registration_without_an_answer_times_out_and_is_repeated() {
     kubelet.start();
     let daemon = start(&machine);
     kubelet.wait_for("rdma/nic", "its list", |it| it.healthy().len() == 1);
-    daemon.says("rdma/hca: not registered, the daemon tries again: kubelet did not answer within");
+    daemon.says(
+        "rdma/hca: registration failed, the daemon tries again: kubelet did not answer within",
+    );
     kubelet.takes("rdma/hca", Manner::Proper);
     kubelet.wait_for("rdma/hca", "its list", |it| it.healthy().len() == 8);
 }

@@ -191,11 +191,11 @@ fn a_file_of_lldpd_is_another_source() {
         cabled.until(format, is_leaf1);
         // a broken file changes nothing, and a list without the NIC removes the switch
         fs::write(&output, "{\"lldp\":").expect("written");
-        daemon.says("keeping the last LLDP neighbours");
+        daemon.says("keeps the last LLDP neighbours");
         assert!(is_leaf1(&cabled.entry()));
         daemon.end(Signal::SIGTERM);
         daemon = cabled.start();
-        daemon.says("keeping the last LLDP neighbours");
+        daemon.says("keeps the last LLDP neighbours");
         assert!(is_leaf1(&cabled.entry()));
         fs::write(&output, "{\"lldp\":{}}").expect("written");
         cabled.until("removed", Value::is_null);

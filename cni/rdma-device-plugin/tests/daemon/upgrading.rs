@@ -66,7 +66,7 @@ fn no_moment_without_ids(generation: Generation, attaches: usize) {
         assert_eq!(status.code(), Some(0));
         daemon = new;
         daemon.says_times(
-            "registered again, independently of the ended daemon",
+            "registered again, so that kubelet notices the end of this plugin",
             attaches,
         );
         // wait for late effects, which occur within this time
@@ -227,7 +227,7 @@ fn the_probes_of_one_daemon_are_not_answered_by_the_other() {
     let new = probed(&machine, "new.sock");
     new.says("kubelet refuses: not today");
     let (is_ready, why) = probe(&machine, "ready", "new.sock");
-    let refused = "kubelet does not have the list of rdma/hca, rdma/nic yet";
+    let refused = "kubelet does not have the device list of rdma/hca, rdma/nic yet";
     assert!(!is_ready && why.contains(refused), "{why}");
     let (is_well, said) = probe(&machine, "live", "new.sock");
     assert!(is_well && said.contains("2 resources"), "{said}");

@@ -265,7 +265,7 @@ fn a_node_is_installed_kept_and_left_as_it_was() {
     assert!(node.path(BIN_DIR).join("rdma-ipam").exists());
 
     let daemon = Daemon::start(&mut node.command(&vf, vf.daemon()));
-    daemon.says("rdma-cni is kept in the chain");
+    daemon.says("the daemon keeps rdma-cni in the CNI list");
     daemon.says("the runtime calls rdma-cni for network pods");
     // this capability is opt-in, for counters of devices inside pods
     daemon.says("CAP_SYS_ADMIN is missing");
@@ -352,6 +352,10 @@ fn the_daemon_finds_pods_where_the_runtime_says_they_are() {
             "{file}: the pod is not found"
         );
         daemon.says("waiting for RDMA devices");
-        assert_eq!(daemon.count("the health of devices in pod"), 0, "{file}");
+        assert_eq!(
+            daemon.count("the last health of the devices in pod"),
+            0,
+            "{file}"
+        );
     }
 }

@@ -147,7 +147,7 @@ fn ids_that_cannot_be_allocated() {
         ),
         (
             |node| node.functions[0].hcas[0].char_devices[0].node = None,
-            "/dev/infiniband/uverbs0 of 0000:3b:00.0 is not there",
+            "/dev/infiniband/uverbs0 of 0000:3b:00.0 does not exist",
         ),
         (
             |node| node.functions[0].hcas[0].char_devices[0].minor = 200,
@@ -285,7 +285,7 @@ fn a_renumbered_device_is_noticed_before_the_container_starts() {
     let mut gone = crate::node("four-vfs");
     gone.functions.remove(1);
     let expected = "0000:3b:00.2, granted for \"0000:3b:00.2\" of rdma/x, has no RDMA \
-                    device on this node now; delete the pod to get another one";
+                    device on this node now; delete the pod to get another device";
     assert_eq!(told(grant, &gone), expected);
 
     let by_name = Grant {

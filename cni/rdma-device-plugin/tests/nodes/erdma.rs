@@ -207,8 +207,8 @@ fn invalid_configurations() {
     }
     let refused = Conf::parse("erdma: {}\nresources: null", Path::new("f"));
     let refused = refused.expect_err("null").to_string();
-    let expected = "resources: must have at least one resource, and is null; leave it out for \
-                    aliyun/erdma alone";
+    let expected = "resources: must have at least one resource, and is null; remove this field to \
+                    offer only aliyun/erdma";
     assert_eq!(refused, format!("\"f\": {expected}"));
     let parsed = own("erdma: {configureNICs: false, jumboFrameMTU: 8500}");
     let remark = "erdma.jumboFrameMTU: has no effect with configureNICs: false";

@@ -127,7 +127,7 @@ fn a_netdev_that_goes_takes_the_devices_ids_along_until_it_is_back() {
     });
     let (offers, remarks) = of(&conf, &without, &before);
     let missing =
-        "no netdev of it is bond*.100, as parents requires; its netdevs are bond0, bond0.200";
+        "it has no netdev bond*.100, as parents requires; its netdevs are bond0, bond0.200";
     assert_eq!(
         seen(&offers)[..2],
         [
@@ -156,7 +156,7 @@ fn a_netdev_that_goes_takes_the_devices_ids_along_until_it_is_back() {
     let (offers, _) = of(&conf, &down, &before);
     assert_eq!(
         seen(&offers)[2],
-        "rdma/tenant-b mlx5_bond_0 bond0.200 bond0.200 is down; ip link set dev bond0.200 up"
+        "rdma/tenant-b mlx5_bond_0 bond0.200 bond0.200 is down; run ip link set dev bond0.200 up"
     );
     assert!(offers[1].ids.iter().all(|id| !id.healthy));
     assert!(offers[2].ids.iter().all(|id| id.healthy));
@@ -185,7 +185,7 @@ fn a_device_without_such_a_netdev_is_in_no_resource_unless_a_selector_names_it()
     assert_eq!(
         seen(&offers),
         [
-            "rdma/a mlx5_bond_0 - no netdev of it is bond0.100, as parents requires; its netdevs are bond0"
+            "rdma/a mlx5_bond_0 - it has no netdev bond0.100, as parents requires; its netdevs are bond0"
         ]
     );
 }
@@ -197,7 +197,7 @@ fn one_netdev_of_a_device_has_to_fit() {
     assert_eq!(
         seen(&offers),
         [
-            "rdma/a mlx5_bond_0 - parents (bond0.*) fits bond0.100, bond0.200, and must fit one netdev of a device"
+            "rdma/a mlx5_bond_0 - parents (bond0.*) matches bond0.100, bond0.200, and must match only one netdev of a device"
         ]
     );
     assert!(offers[0].ids.iter().all(|id| !id.healthy));

@@ -188,11 +188,11 @@ fn claims_know_degraded_nics() {
     let mut bonds = node("lacp-bonds");
     assert_eq!(degraded(&bonds), [None, None]);
     bonds.functions[3].netdevs[0].carrier = false;
-    let port = Some("ens2f1 in bond1 has no carrier".to_owned());
+    let port = Some("port ens2f1 of bond1 has no carrier".to_owned());
     assert_eq!(degraded(&bonds), [None, port.clone()]);
     for (function, speed) in [(0, 100_000), (2, 400_000)] {
         bonds.functions[function].netdevs[0].speed = Some(speed);
     }
-    let slower = "it has 100000 Mbit/s, and a NIC of the same model has 400000";
+    let slower = "its speed is 100000 Mbit/s, and a NIC of the same model has 400000 Mbit/s";
     assert_eq!(degraded(&bonds), [Some(slower.to_owned()), port]);
 }

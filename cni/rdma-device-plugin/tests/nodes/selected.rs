@@ -275,7 +275,7 @@ fn a_bond_can_be_one_pods_alone_where_its_rdma_device_stays_for_that() {
     assert_eq!(
         remarks,
         [
-            "resources[0]: 0000:3b:00.1 is not in rdma/hca: bond0 is offered with its port 0000:3b:00.0",
+            "resources[0]: 0000:3b:00.1 is not in rdma/hca: its bond bond0 is offered with the port 0000:3b:00.0",
             "resources[0]: 0000:5e:00.0 is not in rdma/hca: the node's default route, or its route to the API server, uses the device's netdev ens2f0",
         ]
     );
@@ -356,7 +356,7 @@ fn selectors_without_a_device_are_reported() {
     assert_eq!(
         remarks(three, "four-vfs"),
         [
-            "resources[2]: 0000:3b:00.3 is in rdma/x already, and not in rdma/y",
+            "resources[2]: 0000:3b:00.3 is not in rdma/y, because rdma/x has this device or another port of its bond",
             "0000:3b:00.2, 0000:3b:00.3, 0000:3b:00.4 are exclusive in one resource and shared in another one; select them for one resource only",
         ]
     );

@@ -193,7 +193,7 @@ fn no_id_is_taken_away_until_the_node_reboots() {
         let (offer, remarks) = of(IPV6, shared, [128, 256], &previous);
         assert_eq!(offer.ids.len(), 60);
         let expected = "resources[0]: rdma/hca has 60 ids, and 28 pods fit into the GID tables: ADD of a further pod \
-                        fails; they stay until the node reboots, because pods may have them";
+                        fails; the ids stay until the node reboots, because pods may have them";
         assert_eq!(remarks, [expected]);
         let (longer, _) = of(IPV6, shared, [512, 512], &previous);
         assert_eq!(longer.ids.len(), 124);

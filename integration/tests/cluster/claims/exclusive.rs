@@ -155,7 +155,7 @@ pub(super) fn virtual_functions_are_claimed(cluster: &mut ControlPlane) {
             .kubelet
             .prepare(&another)
             .error
-            .contains("no usable uid")
+            .contains("invalid uid")
     );
     ends(cluster, &["host"]);
     assert_eq!(driver.kubelet.unprepare(&second), "");

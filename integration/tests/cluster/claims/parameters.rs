@@ -36,7 +36,7 @@ pub(super) fn are_read(cluster: &mut ControlPlane, driver: &Driver) {
         (
             false,
             json!({"rails": [7]}),
-            "its parameters name rail 7, and device",
+            "its parameters request rail 7, and device",
         ),
         (
             true,

@@ -190,7 +190,7 @@ fn functions(functions: &[Child], cells: &[Child], (x, y): (usize, usize)) -> St
     ];
     let more = match functions.len() - cells.len() {
         0 => String::new(),
-        more => format!(", {} of them not drawn", count(more)),
+        more => format!(", {} functions not drawn", count(more)),
     };
     let mut drawn = format!(
         "<text class=\"small\" x=\"{x}\" y=\"{}\">{}{more}</text>",
