@@ -225,7 +225,7 @@ impl Daemon {
             true => self.leader.campaign(&self.arguments.state_dir),
             false if self.leader.is_up() => {
                 log::info!(
-                    "a newer daemon runs on this node and takes over; this one waits for its end"
+                    "a newer daemon runs on this node and takes over; this one leads again if the newer one ends"
                 );
                 self.leader.retire().await;
             }

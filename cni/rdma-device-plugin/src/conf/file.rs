@@ -155,7 +155,7 @@ fn value_of(text: &str, file: &Path) -> Result<Value> {
     if start.starts_with(['{', '[']) {
         return serde_json::from_str(text).map_err(|error| {
             let (line, column) = (error.line(), error.column());
-            anyhow!("{file:?}, line {line}, column {column}: no valid JSON: {error}")
+            anyhow!("{file:?}, line {line}, column {column}: the file is not valid JSON: {error}")
         });
     }
     let value: Value = serde_saphyr::from_str(text).map_err(|error| {
@@ -163,7 +163,7 @@ fn value_of(text: &str, file: &Path) -> Result<Value> {
         let line = location.as_ref().map_or(1, |location| location.line());
         let column = location.as_ref().map_or(1, |location| location.column());
         let problem = error.without_snippet();
-        anyhow!("{file:?}, line {line}, column {column}: no valid YAML: {problem}")
+        anyhow!("{file:?}, line {line}, column {column}: the file is not valid YAML: {problem}")
     })?;
     if value.is_null() {
         return Err(empty());

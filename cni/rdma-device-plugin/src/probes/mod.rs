@@ -163,4 +163,5 @@ fn names(offers: &[Offer]) -> Vec<&str> {
 
 const STARTING: &str = "starting: the node's devices are not observed yet\n";
 
-const SUPERSEDED: &str = "a newer daemon of this node serves; this one waits for its end\n";
+const SUPERSEDED: &str =
+    "a newer daemon of this node leads; this one leads again if the newer one ends\n";

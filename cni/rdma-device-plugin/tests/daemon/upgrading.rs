@@ -234,7 +234,7 @@ fn the_probes_of_one_daemon_are_not_answered_by_the_other() {
     for question in ["ready", "live"] {
         let (is_well, said) = probe(&machine, question, "old.sock");
         assert!(
-            is_well && said.contains("waits for its end"),
+            is_well && said.contains("leads again if"),
             "{question}: {said}"
         );
     }
@@ -246,7 +246,7 @@ fn the_probes_of_one_daemon_are_not_answered_by_the_other() {
     kubelet.takes("", Manner::Proper);
     wait::until("the old daemon is ready again", || {
         let (is_ready, said) = probe(&machine, "ready", "old.sock");
-        is_ready && !said.contains("waits for its end")
+        is_ready && !said.contains("leads again if")
     });
 }
 

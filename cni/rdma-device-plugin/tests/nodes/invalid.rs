@@ -30,16 +30,16 @@ fn an_empty_or_broken_file() {
     refused("# nothing yet\n", empty);
     refused(
         "{\"mode\":\"hca\"",
-        ", line 1, column 13: no valid JSON: EOF while parsing an object at line 1 column 13",
+        ", line 1, column 13: the file is not valid JSON: EOF while parsing an object at line 1 column 13",
     );
     refused(
         "{\n \"mode\": hca\n}",
-        ", line 2, column 10: no valid JSON: expected value at line 2 column 10",
+        ", line 2, column 10: the file is not valid JSON: expected value at line 2 column 10",
     );
     let error = Conf::parse("resources:\n- name: \"rdma/hca\n", Path::new("f"));
     let error = error.expect_err("truncated").to_string();
     assert!(error.starts_with("\"f\", line "), "{error}");
-    assert!(error.contains("no valid YAML"), "{error}");
+    assert!(error.contains("not valid YAML"), "{error}");
     let missing = Conf::read(Path::new("/nonexistent/config.json")).expect_err("no file");
     assert_eq!(
         missing.to_string(),
