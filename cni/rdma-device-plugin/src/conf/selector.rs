@@ -167,8 +167,9 @@ impl Parent {
         let numbers = numbers
             .split(',')
             .map(|part| {
-                range(part)
-                    .ok_or_else(|| format!("{part:?} after # must be a number or a range, as 0-3"))
+                range(part).ok_or_else(|| {
+                    format!("{part:?} after # must be a number or an ascending range, as 0-3")
+                })
             })
             .collect::<Result<_, _>>()?;
         Ok(Self {
@@ -219,7 +220,7 @@ mod tests {
             "ens1f0#1#2",
         ] {
             let error = parse(bad).expect_err(bad);
-            assert!(error.contains("number or a range"), "{error}");
+            assert!(error.contains("number or an ascending range"), "{error}");
         }
     }
 }

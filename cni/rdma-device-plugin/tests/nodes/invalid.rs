@@ -132,7 +132,7 @@ fn values_of_our_own_format() {
         ),
         (
             r#"{"name":"rdma/hca","kind":"shared","devices":[{"pf":"ens1f0#a-b"}]}"#,
-            r#"resources[0].devices[0].pf: "a-b" after # must be a number or a range, as 0-3"#,
+            r#"resources[0].devices[0].pf: "a-b" after # must be a number or an ascending range, as 0-3"#,
         ),
         (
             r#"{"name":"rdma/hca","kind":"shared","devices":[{"pf":["ens1f0","0000:3b:00.0"]}]}"#,
@@ -284,7 +284,7 @@ fn values_of_the_others() {
         ),
         (
             r#"{"resourceList":[{"resourceName":"b","selectors":{"isRdma":true,"pfNames":["ens1f0#1-x"]}}]}"#,
-            r#"resourceList[0].selectors.pfNames: "1-x" after # must be a number or a range, as 0-3"#,
+            r#"resourceList[0].selectors.pfNames: "1-x" after # must be a number or an ascending range, as 0-3"#,
         ),
         (
             r#"{"resourceList":[{"resourceName":"b","selectors":{}}]}"#,
