@@ -80,7 +80,7 @@ fn pods_write_by_gids_of_their_addresses() {
         // the driver creates only RC queue pairs
         let (code, pair) = pinged(&pods[1], ADDRESSES[0], "10");
         assert_eq!((code, &pair["sent"]), (1, &0.into()), "{driver:?}: {pair}");
-        let reason = "the RDMA device's driver has no QP 1, by which requests leave: use ping(8) and perftest";
+        let reason = "the RDMA device's driver has no QP 1, which sends the requests: use ping(8) and perftest";
         assert_eq!(pair["reason"], reason, "{driver:?}: {pair}");
         for (nic, pod) in pods.iter().enumerate() {
             node.del(&scene.configuration(nic), &format!("c{nic}"), pod);

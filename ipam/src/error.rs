@@ -81,7 +81,7 @@ pub enum Error {
         pool: String,
     },
     /// An attachment already has the requested address.
-    #[error("the requested address {ip} is held by {holder}, whose DEL frees it")]
+    #[error("the requested address {ip} is held by {holder}; request another one")]
     Taken {
         /// Requested address.
         ip: IpAddr,
@@ -132,7 +132,7 @@ pub enum Error {
     /// ADD failed after it had assigned addresses. The addresses are still leased, or a power loss can restore their
     /// leases.
     #[error(
-        "{cause}; {} could not be released; DEL or GC will release them: {source}",
+        "{cause}; DEL or GC will release {}, because ADD could not: {source}",
         list(ips)
     )]
     StillHeld {

@@ -172,7 +172,7 @@ impl Device {
     /// Returns the reason why this device's RDMA device is never a rail, even if a configured pattern matches the RDMA
     /// device.
     pub fn no_rail(&self) -> Option<&'static str> {
-        const WHY: &str = "it manages NVLink's switches (SW_MNG), and is no network";
+        const WHY: &str = "it manages NVLink's switches (SW_MNG), and is no network device";
         self.manages_nvlink.then_some(WHY)
     }
 

@@ -130,12 +130,12 @@ impl GpuDirect {
         if !is_loaded {
             return Registration::Impossible {
                 why: format!("{driver} is not loaded"),
-                remedy: "load it, if pods use these GPUs".to_owned(),
+                remedy: format!("load {driver} if pods use these GPUs"),
             };
         }
         if has_peer_memory {
             return Registration::Unknown(format!(
-                "{peer_module} is loaded, and {module} may not use it"
+                "{peer_module} is loaded, but {module} possibly does not use it"
             ));
         }
         let mut lacks = vec![];
@@ -146,7 +146,9 @@ impl GpuDirect {
         }
         if imports == Some(false) {
             lacks.push(format!("{module} imports no dma-bufs"));
-            remedies.push(format!("use a kernel or an RDMA stack whose {module} does"));
+            remedies.push(format!(
+                "use a kernel or an RDMA stack whose {module} imports dma-bufs"
+            ));
         }
         if lacks.is_empty() {
             return Registration::Unknown(match imports {
@@ -224,7 +226,7 @@ mod tests {
             "erdma",
             "none",
             "erdma imports no dma-bufs, and nvidia_peermem is not loaded -> use a kernel or an RDMA stack whose erdma \
-             does",
+             imports dma-bufs",
         );
         node.nvidia = Some(NvidiaModules::Proprietary);
         is(
@@ -246,11 +248,11 @@ mod tests {
         );
         node.peer_memory.insert(NVIDIA.to_owned());
         is(&node, NVIDIA, "mlx5_ib", "peer-memory", "");
-        let why = "nvidia_peermem is loaded, and erdma may not use it";
+        let why = "nvidia_peermem is loaded, but erdma possibly does not use it";
         is(&node, NVIDIA, "erdma", "unknown", why);
         node.nvidia = None;
         node.peer_memory.clear();
-        let why = "NVIDIA's driver is not loaded -> load it, if pods use these GPUs";
+        let why = "NVIDIA's driver is not loaded -> load NVIDIA's driver if pods use these GPUs";
         is(&node, NVIDIA, "mlx5_ib", "none", why);
     }
 
@@ -277,7 +279,7 @@ mod tests {
             "it depends on CONFIG_PCI_P2PDMA, CONFIG_DMABUF_MOVE_NOTIFY and the driver's version";
         is(&node, AMD, "mlx5_ib", "unknown", why);
         let why = "erdma imports no dma-bufs, and amdgpu has registered no peer memory -> use a kernel or an RDMA \
-                   stack whose erdma does";
+                   stack whose erdma imports dma-bufs";
         is(&node, AMD, "erdma", "none", why);
         node.peer_memory.insert(AMD.to_owned());
         is(&node, AMD, "mlx5_ib", "peer-memory", "");
@@ -285,7 +287,7 @@ mod tests {
         is(&node, "8086", "mlx5_ib", "unknown", why);
         node.amdgpu = false;
         node.peer_memory.clear();
-        let why = "amdgpu is not loaded -> load it, if pods use these GPUs";
+        let why = "amdgpu is not loaded -> load amdgpu if pods use these GPUs";
         is(&node, AMD, "mlx5_ib", "none", why);
     }
 }

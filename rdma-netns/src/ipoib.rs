@@ -74,7 +74,7 @@ impl From<Pkey> for String {
 
 /// A text that is no partition key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("must be a partition key, as 0x8001")]
+#[error("must be a hexadecimal partition key other than 0x0 and 0x8000, as 0x8001")]
 pub struct InvalidPkey;
 
 impl FromStr for Pkey {

@@ -169,7 +169,9 @@ impl Store {
     pub fn amend(&self, attachment: &Attachment) -> Result<(), StoreError> {
         let why = match self.record(&attachment.key) {
             Record::Corrupt(why) => why,
-            Record::Newer(format) => format!("the record has the newer format {format}"),
+            Record::Newer(format) => {
+                format!("its format is {format}, which a newer rdma-cni wrote")
+            }
             _ => return self.update(attachment),
         };
         let path = self.path(&attachment.key, "json");

@@ -66,7 +66,7 @@ fn extension(field: &str) -> &'static str {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// An object has a field twice.
-    #[error("{place} has {field:?} twice; leave one of them")]
+    #[error("{place} has {field:?} twice; keep only one")]
     Twice {
         /// Path of the object: `the list`, `plugins[0]`.
         place: String,
@@ -89,7 +89,9 @@ pub enum Refused {
         name: String,
     },
     /// Without our plugin, the list would have no plugin.
-    #[error("{TYPE} is the only plugin of the list, and a list needs one; remove the file")]
+    #[error(
+        "{TYPE} is the only plugin of the list, and a list without plugins is not valid; remove the file"
+    )]
     Alone,
 }
 
@@ -165,7 +167,7 @@ impl<'a> List<'a> {
         let plugins: Vec<&RawValue> =
             serde_json::from_str(plugins.get()).map_err(|_| wrong("plugins", "must be a list"))?;
         if plugins.is_empty() {
-            return Err(wrong("plugins", "must have a plugin in it"));
+            return Err(wrong("plugins", "must have at least one plugin"));
         }
         let mut twice = members.twice().map(|field| Refused::Twice {
             place: "the list".into(),

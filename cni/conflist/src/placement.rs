@@ -110,7 +110,10 @@ pub(crate) fn put(
     let present = directory.file(&file);
     if present.is_some() && !placed.contains(&file) {
         return match entry {
-            Some(_) => Err(obstacle(&file, "another program wrote it; remove it")),
+            Some(_) => Err(obstacle(
+                &file,
+                "another program wrote this file; remove the file",
+            )),
             None => Ok(None),
         };
     }

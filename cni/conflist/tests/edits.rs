@@ -57,7 +57,7 @@ fn a_text_that_no_runtime_takes_is_reported_in_a_sentence() {
         ("{\"name\":\"n\",\"plugins\":{}}", "plugins must be a list"),
         (
             "{\"name\":\"n\",\"plugins\":[]}",
-            "plugins must have a plugin in it",
+            "plugins must have at least one plugin",
         ),
         (
             "{\"name\":\"n\",\"plugins\":[1]}",
@@ -103,7 +103,7 @@ fn a_list_in_which_ours_would_not_work_is_left_alone() {
         (
             "\"n\"",
             "\"n\",\"name\":\"n\"",
-            "the list has \"name\" twice; leave one of them",
+            "the list has \"name\" twice; keep only one",
         ),
         (
             "\"bridge\"",

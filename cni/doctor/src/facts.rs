@@ -99,11 +99,11 @@ impl Unseen {
             .iter()
             .any(|it| self.why.contains(it));
         if self.why.contains(NOT_MOUNTED) {
-            Some("run it on the node, outside of a container")
+            Some("run doctor on the node, outside of a container")
         } else if self.why == ANOTHER_NETNS {
-            Some("run it in the host's network namespace (nsenter -t 1 -n)")
+            Some("run doctor in the host's network namespace (nsenter -t 1 -n)")
         } else {
-            is_denied.then_some("run it as root")
+            is_denied.then_some("run doctor as root")
         }
     }
 }

@@ -184,7 +184,7 @@ fn of_rail(
     // `drivers/infiniband/hw/erdma/erdma_verbs.c`)
     if table.size == 1 && rail.infiniband_port().is_none() {
         let verdict = match index {
-            0 => "its only GID, with or without this variable",
+            0 => "the device's only GID, with or without this variable",
             _ => "wrong: the device has one GID, with index 0",
         };
         let _ = writeln!(

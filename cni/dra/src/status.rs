@@ -123,7 +123,7 @@ fn condition(device: &Prepared, record: &Record) -> (&'static str, &'static str,
         (true, pods) => (
             "True",
             "Attached",
-            format!("number of pods whose network has it: {pods}"),
+            format!("number of pods whose network has the claim's devices: {pods}"),
         ),
     }
 }
@@ -173,7 +173,7 @@ mod tests {
             "shareID": "s-1",
             "conditions": [{
                 "type": "Ready", "status": "True", "reason": "Attached",
-                "message": "number of pods whose network has it: 1",
+                "message": "number of pods whose network has the claim's devices: 1",
             }],
             "networkData": {
                 "interfaceName": "net1",

@@ -20,7 +20,7 @@ pub fn kept(state_dir: &Path) -> Option<String> {
     let stored: Option<Stored> = match file::read(&path(state_dir)) {
         Ok(stored) => stored,
         Err(error) => {
-            log::warn!("querying the instance's id again: {error}");
+            log::warn!("{error}; querying the instance's id again");
             None
         }
     };

@@ -65,7 +65,7 @@ pub fn parse(frame: &[u8]) -> Result<Neighbour, Malformed> {
     while !rest.is_empty() {
         match tlv(&mut rest)? {
             (END, []) => break,
-            (END, _) => return Err(Malformed("has an end with a value")),
+            (END, _) => return Err(Malformed("has an end TLV with a value")),
             (CHASSIS | PORT | TTL, _) => return Err(Malformed("has a mandatory TLV twice")),
             (PORT_DESCRIPTION, value) => description = printable(value),
             (SYSTEM_NAME, value) => name = printable(value),

@@ -49,7 +49,8 @@ impl Selector {
             return Err(field.wrong(format!("{key:?} is not one of {keys}")));
         }
         if !KEYS.iter().any(|key| field.has(key)) {
-            return Err(field.wrong("must have at least one key: it would select every netdev"));
+            return Err(field
+                .wrong("must have at least one key: an empty selector would select every netdev"));
         }
         let pattern = |key: &str| -> Result<Option<Pattern>, Wrong> {
             let text: Option<String> = field.get(key)?;

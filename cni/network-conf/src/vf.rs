@@ -96,7 +96,7 @@ fn vlan(file: &Field<'_>) -> Result<Option<VfVlan>, Wrong> {
             .wrong("must be 0 if vlan is 0, which means no VLAN")),
         (0, _, VlanProtocol::Service) => Err(file
             .at("vlanProto")
-            .wrong("must be 802.1q with vlan 0, which is none")),
+            .wrong("must be 802.1q if vlan is 0, which means no VLAN")),
         _ => Ok(Some(vlan)),
     }
 }
@@ -131,7 +131,10 @@ fn guid(file: &Field<'_>, arguments: &PodArguments<'_>) -> Result<Option<Guid>, 
             return Ok(None);
         };
         let guid = text.parse::<Guid>().ok().filter(|it| it.is_valid());
-        let wrong = || field.wrong("must be the GUID of one port, as 02:00:00:00:00:00:00:01");
+        let wrong = || {
+            field
+                .wrong("must be a GUID, neither all zeros nor all ones, as 02:00:00:00:00:00:00:01")
+        };
         guid.map(Some).ok_or_else(wrong)
     })
 }
@@ -164,7 +167,8 @@ fn address(field: &Field<'_>) -> Result<Option<HardwareAddress>, Wrong> {
     one_address(&text).map(Some).ok_or_else(wrong)
 }
 
-const ONE_ADDRESS: &str = "must be the hardware address of one netdev, as 02:00:00:00:00:01";
+const ONE_ADDRESS: &str =
+    "must be a hardware address, neither zero nor a group address, as 02:00:00:00:00:01";
 
 /// Parses the hardware address of an Ethernet netdev. Rejects zero and group addresses. Accepts the formats of Go's
 /// `net.ParseMAC`, like sriov-cni: with colons, with hyphens, or two bytes between dots.

@@ -70,7 +70,7 @@ pub enum Obstacle {
         name: InterfaceName,
     },
     /// The parent is down, so a child of it could not be set up.
-    #[error("{parent} is down: set it up on the host, so that pods can share it")]
+    #[error("{parent} is down: run ip link set {parent} up on the host, so that pods can share it")]
     ParentDown {
         /// The parent's name on the host.
         parent: InterfaceName,

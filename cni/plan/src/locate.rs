@@ -88,7 +88,7 @@ impl GoneRail<'_> {
                 format!("{name} no longer exists: {function} has no netdev in any namespace")
             }
             None if has_pod => format!(
-                "{name} is gone: its pod deleted it; a netdev that the pod made in its place stays there"
+                "{name} is gone: its pod deleted it; a netdev that the pod made in its place stays in the pod"
             ),
             None => format!(
                 "{name} no longer exists: the kernel deletes a virtual netdev with its namespace"

@@ -67,7 +67,7 @@ pub enum ConfError {
     #[error("cniVersion {0:?} is not supported; supported are {supported}", supported = versions())]
     Version(String),
     /// The verb does not exist in the configuration's version.
-    #[error("cniVersion {version} has no {verb}: it came with {since}")]
+    #[error("cniVersion {version} has no {verb}, which came with {since}")]
     Verb {
         /// The configuration's `cniVersion`.
         version: SpecVersion,
@@ -201,7 +201,7 @@ fn version(file: &Field<'_>, raw: &Map<String, Value>) -> Result<SpecVersion, Co
 }
 
 fn name(file: &Field<'_>) -> Result<String, ConfError> {
-    let expected = "must be the network's name: a letter or digit, then these and _ . -";
+    let expected = "must be the network's name, at most 200 characters: a letter or digit, then these and _ . -";
     let name: String = file.get("name")?.ok_or(ConfError::Missing {
         field: "name",
         expected,

@@ -122,7 +122,9 @@ pub enum EnvironmentError {
 /// Returns advice for a person who runs the plugin by hand. Returns an empty text for verbs that a runtime calls.
 fn by_hand(command: Option<Command>) -> &'static str {
     match command {
-        None => "; a container runtime sets them, --help names the commands for people",
+        None => {
+            "; a container runtime sets these variables, and --help lists the commands for people"
+        }
         Some(Command::Plan) => {
             "; for example CNI_CONTAINERID=try CNI_NETNS=/run/netns/try CNI_IFNAME=eth0, after ip netns add try"
         }
@@ -304,7 +306,7 @@ mod tests {
         assert_eq!(
             error.to_string(),
             "a CNI plugin needs CNI_COMMAND, CNI_CONTAINERID, CNI_NETNS, CNI_IFNAME, CNI_PATH: \
-             not set; a container runtime sets them, --help names the commands for people"
+             not set; a container runtime sets these variables, and --help lists the commands for people"
         );
     }
 

@@ -374,7 +374,7 @@ pub fn announce<K: Kernel>(kernel: &K, pod: &K::Pod, attachment: &Attachment, ob
             log::debug!("{op}");
             if let Err(error) = kernel.execute(&op, Some(pod)) {
                 log::warn!(
-                    "{error}: neighbours may still cache the old MAC address of {}",
+                    "{error}; neighbours may still cache the old MAC address of {}",
                     address.ip
                 );
             }

@@ -83,7 +83,7 @@ struct Failed {
 
 fn log_failures(failed: &[Failed]) {
     for Failed { rdma, source, .. } in failed {
-        log::warn!("the CDI entry of RDMA device {rdma}: {source}");
+        log::warn!("cannot update the CDI entry of RDMA device {rdma}: {source}");
     }
 }
 

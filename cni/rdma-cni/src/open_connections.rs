@@ -25,7 +25,7 @@ pub fn check<K: Kernel>(kernel: &K, pod: Option<&K::Pod>, ops: &[Op]) -> Result<
         let seen = match kernel.smc(pod.filter(|_| from == NetnsSide::Pod)) {
             Ok(seen) => seen.unwrap_or_default(),
             Err(error) => {
-                log::warn!("{error}: a process may keep {devices:?} open");
+                log::warn!("{error}; a process may keep {devices:?} open");
                 continue;
             }
         };

@@ -130,7 +130,7 @@ fn a_pattern_skips_netdevs_that_the_host_needs() {
     );
     takes(
         json!({"devices": [{"netdev": "eth[0234]"}], "mode": "move"}),
-        "100 no device on this node is {\"netdev\":\"eth[0234]\"} and free to move: eth0: the node's default \
+        "100 no device on this node matches {\"netdev\":\"eth[0234]\"} and is free to move: eth0: the node's default \
          route uses it, eth2: the host uses mlx5_2 itself (nvme_rdma, rpcrdma), eth3: the vlan eth3.7 lies on \
          it, eth4: it accelerates hv0, the node's own netdev; name the device literally, with mode \"move\", to move \
          it nevertheless",

@@ -149,7 +149,7 @@ fn seconds(text: &str) -> Result<Duration, &'static str> {
 fn interval(text: &str) -> Result<Duration, &'static str> {
     let time = seconds(text)?;
     match time < SHORTEST_INTERVAL {
-        true => Err("must be 0.1 seconds at least"),
+        true => Err("must be at least 0.1 seconds"),
         false => Ok(time),
     }
 }

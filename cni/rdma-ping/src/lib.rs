@@ -53,10 +53,12 @@ use std::{
 enum Failure {
     #[error(transparent)]
     Pod(#[from] PodNetnsError),
-    #[error("pod {0} has no rails on this node: ping the addresses of its rails")]
+    #[error(
+        "pod {0} has no rails on this node: if it runs on another node, ping the addresses of its rails"
+    )]
     NoRails(String),
     #[error(
-        "no netdev here has an RDMA device: in a pod, check that it requests RDMA, and that {manager:?} is there"
+        "no netdev here has an RDMA device: in a pod, check that the pod requests RDMA, and that {manager:?} exists"
     )]
     NoDevices { manager: PathBuf },
     #[error(transparent)]
@@ -74,7 +76,7 @@ enum Failure {
     NothingInCommon(String),
     #[error("cannot exchange lists of rails: {0}")]
     Exchange(io::Error),
-    #[error("{from} is no rail here: there are {}", if .rails.is_empty() { "none" } else { .rails })]
+    #[error("{from} is no rail here (rails here: {})", if .rails.is_empty() { "none" } else { .rails })]
     UnknownRail { from: String, rails: String },
     #[error("cannot read the RDMA devices: {0}")]
     Devices(io::Error),
@@ -420,7 +422,8 @@ mod tests {
             assert_eq!((code, output.as_str()), (ExitCode::FAILURE, ""));
             assert_eq!(
                 errors,
-                "rdma-device-plugin ping: pod a/b has no rails on this node: ping the addresses of its rails\n"
+                "rdma-device-plugin ping: pod a/b has no rails on this node: if it runs on another node, ping the \
+                 addresses of its rails\n"
             );
         }
     }
@@ -447,7 +450,7 @@ mod tests {
         let error = named(vec![rail("rdma0"), rail("rdma1")], "rdma2").expect_err("unknown");
         assert_eq!(
             error.to_string(),
-            "rdma2 is no rail here: there are rdma0, rdma1"
+            "rdma2 is no rail here (rails here: rdma0, rdma1)"
         );
         let found = named(vec![rail("rdma0"), rail("rdma1")], "rdma1").expect("known");
         assert_eq!(found, [rail("rdma1")]);

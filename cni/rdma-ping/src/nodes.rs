@@ -15,14 +15,14 @@ const LIMIT: Duration = Duration::from_secs(10);
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NodeError {
     #[error(
-        "cannot ask the API server for rails of nodes: {0}; run this in a pod with hostNetwork and the daemon's \
+        "cannot query the API server for rails of nodes: {0}; run this in a pod with hostNetwork and the daemon's \
          service account where claims are on (dra.enabled), or ping the addresses of the rails; to ping a pod, write \
          NAMESPACE/NAME"
     )]
     Access(#[from] AccessError),
     #[error("cannot read the ResourceSlices of node {node}: {source}")]
     Request { node: String, source: RequestError },
-    #[error("cannot ask the API server: {0}")]
+    #[error("cannot query the API server: {0}")]
     Runtime(#[from] io::Error),
     #[error(
         "no ResourceSlice of node {0} has a rail with an address: check the node's name, and that claims are on there \
@@ -177,7 +177,7 @@ mod tests {
         let error = Nodes::read(directory.path(), "a").err().expect("no access");
         let text = error.to_string();
         assert!(
-            text.starts_with("cannot ask the API server for rails of nodes: "),
+            text.starts_with("cannot query the API server for rails of nodes: "),
             "{text}"
         );
         assert!(

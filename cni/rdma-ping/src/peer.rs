@@ -82,7 +82,7 @@ pub(crate) enum MeetError {
         .place.name, .place.port
     )]
     Absent { place: Place, why: String },
-    #[error("{peer} sent no list of rails: {why}; check that both pods have the same image")]
+    #[error("{peer} sent no valid list of rails: {why}; check that both pods have the same image")]
     NoList { peer: SocketAddr, why: String },
 }
 
@@ -129,9 +129,9 @@ pub(crate) fn meet(
 ) -> Result<Peer, MeetError> {
     loop {
         let why = match (&*place.name, place.port).to_socket_addrs() {
-            Err(error) => format!("the name is not resolved ({error})"),
+            Err(error) => format!("the name cannot be resolved ({error})"),
             Ok(found) => {
-                let mut why = "the name has no other pod's address".to_owned();
+                let mut why = "the name resolves to no other pod's address".to_owned();
                 let found: Vec<_> = found.filter(|it| !own.contains(&it.ip())).collect();
                 *others.addresses() = found.iter().map(|it| it.ip().to_canonical()).collect();
                 for peer in found {
@@ -370,7 +370,7 @@ mod tests {
         let own = [IpAddr::from(Ipv4Addr::LOCALHOST)];
         for (own, why) in [
             (&[][..], "127.0.0.1 does not answer (Connection refused"),
-            (&own[..], "the name has no other pod's address"),
+            (&own[..], "the name resolves to no other pod's address"),
         ] {
             let met = meet(&place, own, &Others::default(), Instant::now());
             let error = met.err().expect("nobody");
@@ -384,7 +384,7 @@ mod tests {
         let met = meet(&unknown, &[], &Others::default(), Instant::now());
         let error = met.err().expect("nobody");
         assert!(
-            error.to_string().contains("the name is not resolved"),
+            error.to_string().contains("the name cannot be resolved"),
             "{error}"
         );
     }
@@ -393,7 +393,7 @@ mod tests {
     fn a_peer_that_sends_no_list_is_one_sentence() {
         let error = refused(b"HTTP/1.1 400 Bad Request\r\n\r\n");
         assert!(
-            error.contains(" sent no list of rails: expected value"),
+            error.contains(" sent no valid list of rails: expected value"),
             "{error}"
         );
         assert!(refused(b"").contains("does not answer (it closed the connection, "));

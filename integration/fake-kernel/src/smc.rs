@@ -130,7 +130,7 @@ impl World {
         if invalid {
             return refuse(
                 Errno::EINVAL,
-                "a user EID consists of A-Z, 0-9, '.' and '-', and begins with a letter or a digit",
+                "a user EID consists of A-Z, 0-9, '.' and '-', begins with a letter or a digit, and has no '..'",
             );
         }
         let ueids = &mut self.has_smc()?.ueids;

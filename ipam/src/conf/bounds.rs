@@ -68,7 +68,7 @@ fn part<'a>(field: &Field<'a>, family: Family, families: &[Family]) -> Result<Fi
     let used: Vec<&str> = used.map(|(_, name)| *name).collect();
     if !field.unknown(&used).is_empty() {
         let must = format!(
-            "must have the families of ipam.family alone: {}",
+            "must name only the families of ipam.family: {}",
             used.join(", ")
         );
         return Err(field.wrong(must));

@@ -344,7 +344,7 @@ impl Locked<'_> {
         if reserved.is_err()
             && let Err(error) = self.release(draft.owner(), ips)
         {
-            log::error!("cannot undo the reservation, DEL will: {error}");
+            log::error!("cannot undo the reservation of addresses: {error}; DEL releases them");
         }
         reserved
     }

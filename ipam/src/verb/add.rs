@@ -99,16 +99,14 @@ fn give(
             });
         }
         Holding::Partial => {
-            log::warn!(
-                "an earlier ADD or DEL of {owner} was interrupted: its addresses are released"
-            );
+            log::warn!("an earlier ADD or DEL of {owner} was interrupted: releasing its addresses");
             locked.release(owner, &locked.leases_of(owner)?)?;
         }
     }
     let is_in_pool = |ip: &IpAddr| offer.pools.iter().any(|it| it.range_of(*ip).is_some());
     let nodes = offer.nodes.iter().copied().filter(is_in_pool);
     if let Err(error) = locked.remember(nodes) {
-        log::warn!("{error}; the address of a node that is off can go to a pod");
+        log::warn!("{error}; ADD may assign the address of a node that is off to a pod");
     }
     let mut ips = vec![];
     let mut pointers = vec![];

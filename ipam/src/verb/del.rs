@@ -54,7 +54,7 @@ fn avoid(locked: &Locked<'_>, owner: &Owner, conflicts: &[IpAddr]) -> Result<(),
     }
     for ip in conflicts {
         if locked.lease(*ip)?.is_some_and(|lease| lease.is_of(owner)) {
-            log::warn!("another machine uses {ip}; it is avoided for an hour");
+            log::warn!("another machine uses {ip}: ADD assigns this address to no pod for an hour");
             locked.avoid(*ip)?;
         }
     }

@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 pub fn gc(node: &Node<'_>) -> Result<(), Error> {
     node.place.network.since("GC", SpecVersion::V1_1_0)?;
     let Some(valid) = &node.place.network.valid_attachments else {
-        log::info!("GC has no cni.dev/valid-attachments: nothing is released");
+        log::info!("the configuration has no cni.dev/valid-attachments: GC releases nothing");
         return Ok(());
     };
     secret::forget_draft(node.disk, &node.place.data_dir);

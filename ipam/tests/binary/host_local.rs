@@ -161,7 +161,7 @@ fn a_node_switches_over_and_back() {
     let taken = ours("ADD", "d").env("CNI_ARGS", "IP=10.77.0.2");
     taken.fails(
         11,
-        "the requested address 10.77.0.2 is held by a eth0, whose DEL frees it",
+        "the requested address 10.77.0.2 is held by a eth0; request another one",
     );
     ours("CHECK", "b").ok();
     ours("DEL", "b").ok();

@@ -75,7 +75,7 @@ fn every_version_has_its_shape() {
         match version {
             "0.3.0" | "0.3.1" => check.fails(
                 1,
-                &format!("cniVersion {version} has no CHECK: it came with 0.4.0"),
+                &format!("cniVersion {version} has no CHECK, which came with 0.4.0"),
             ),
             _ => check.ok(),
         }

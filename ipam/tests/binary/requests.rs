@@ -89,7 +89,7 @@ fn unavailable_addresses_are_refused() {
             .result();
         ask("10.77.0.7").fails(
             11,
-            "the requested address 10.77.0.7 is held by b eth0, whose DEL frees it",
+            "the requested address 10.77.0.7 is held by b eth0; request another one",
         );
         let mut two = conf.clone();
         two["runtimeConfig"] = json!({"ips": ["10.77.0.10", "10.77.0.11"]});

@@ -115,7 +115,7 @@ fn addresses_are_called_given_back_only_where_they_are() {
         "cannot sync {:?}: Input/output error (os error 5); ipam.dataDir must be a directory that can be written",
         directory.join("rdma-ipam/attachments")
     );
-    let held = "10.77.0.2 could not be released; DEL or GC will release them";
+    let held = "DEL or GC will release 10.77.0.2, because ADD could not";
     let remedy =
         "Input/output error (os error 5); ipam.dataDir must be a directory that can be written";
     for (settles, cause) in [(true, unwritten), (false, &unsynced)] {

@@ -242,7 +242,7 @@ impl<'a> Namespaces<'a> {
                 Ok(_) => return Ok(()),
                 // another netdev on the host or in the pod has the index or the name (`register_netdevice()`)
                 Err(taken) if matches!(taken.errno(), Some(libc::EEXIST | libc::EBUSY)) => {
-                    log::debug!("{name} cannot be number {index}: {taken}");
+                    log::debug!("{name} cannot have interface index {index}: {taken}");
                     refusal = taken;
                 }
                 Err(error) => return Err(error),

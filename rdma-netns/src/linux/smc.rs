@@ -78,7 +78,7 @@ fn known(
         Err(error) if error.errno() == Some(libc::ENOENT) => {
             LOGGED.call_once(|| {
                 log::warn!(
-                    "this kernel does not report SMC sockets (smc_diag): a process may hold some"
+                    "this kernel does not report SMC sockets (smc_diag): a process may have open SMC sockets"
                 );
             });
             Ok(vec![])
@@ -189,7 +189,7 @@ pub(super) fn add_ueid(ueid: &str) -> Result<(), NetlinkError> {
         Some(libc::ERANGE) => refused(libc::ERANGE, "the kernel's table of user EIDs is full"),
         Some(libc::EINVAL) if error.message.is_none() => refused(
             libc::EINVAL,
-            "a user EID consists of A-Z, 0-9, '.' and '-', and begins with a letter or a digit",
+            "a user EID consists of A-Z, 0-9, '.' and '-', begins with a letter or a digit, and has no '..'",
         ),
         _ => error,
     })

@@ -103,7 +103,7 @@ pub enum AskError {
     Iwarp(String),
     /// The driver has no QP 1. A connection manager sends requests by QP 1.
     #[error(
-        "the RDMA device's driver has no QP 1, by which requests leave: use ping(8) and perftest"
+        "the RDMA device's driver has no QP 1, which sends the requests: use ping(8) and perftest"
     )]
     NoQp1,
     /// The driver has removed the RDMA device since the request began.

@@ -42,7 +42,7 @@ pub struct PnetId(String);
 
 /// The text is no pnet id.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no pnet id: 1 to 16 letters A-Z and digits")]
+#[error("{0:?} is no pnet id: a pnet id has 1 to 16 letters A-Z and digits")]
 pub struct InvalidPnetId(String);
 
 impl TryFrom<&str> for PnetId {

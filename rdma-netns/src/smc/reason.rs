@@ -35,13 +35,15 @@ const REASONS: [(u32, &str, &str); 36] = [
     (
         0x0303_0000,
         "no SMC device for the connection",
-        "the pnet id of the interface must be that of an RDMA device seen here, and a user EID must be set; over IPv6 the device needs GIDs of RoCE v1",
+        "the interface must have the pnet id of an RDMA device that this network namespace sees, and a user EID must \
+         be set; over IPv6 the device needs GIDs of RoCE v1",
     ),
     (0x0303_0001, "no SMC-D device for the connection", ""),
     (
         0x0303_0002,
         "no RDMA device for the connection",
-        "the pnet id of the interface must be that of an RDMA device seen here, with an active port and a GID of the connection's subnet",
+        "the interface must have the pnet id of an RDMA device that this network namespace sees, with an active port \
+         and a GID of the connection's subnet",
     ),
     (0x0303_0003, "the hardware has no ISMv2", ""),
     (0x0303_0004, "the peer does not speak SMCv2", ""),
@@ -51,7 +53,7 @@ const REASONS: [(u32, &str, &str); 36] = [
     (
         0x0303_0008,
         "no user EID in common with the peer",
-        "set the same one on both nodes (smcUeid)",
+        "set the same user EID on both nodes (smcUeid)",
     ),
     (0x0303_0009, "no release of SMC in common with the peer", ""),
     (
@@ -66,7 +68,7 @@ const REASONS: [(u32, &str, &str); 36] = [
     ),
     (
         0x0304_0000,
-        "the peer speaks SMC-D where this end speaks SMC-R, or the reverse",
+        "one end uses SMC-D, and the other end SMC-R",
         "",
     ),
     (
@@ -91,7 +93,11 @@ const REASONS: [(u32, &str, &str); 36] = [
         "no active link in the link group",
         "see whether the RDMA device's port is active",
     ),
-    (0x030b_0000, "the server chose a link that is not there", ""),
+    (
+        0x030b_0000,
+        "the server chose a link that does not exist",
+        "",
+    ),
     (0x030c_0000, "the peer speaks another version of SMC", ""),
     (0x030d_0000, "no more SMC-D buffers", ""),
     (
@@ -101,7 +107,7 @@ const REASONS: [(u32, &str, &str); 36] = [
     ),
     (
         0x030f_0000,
-        "the peer reaches RDMA through a router, this end does not, or the reverse",
+        "one end uses RDMA through a router, and the other end does not",
         "",
     ),
     (0x0400_0000, "synchronization error", ""),

@@ -57,13 +57,13 @@ fn configuration(facts: &Facts, findings: &mut Findings<'_>) -> Option<Conf> {
         match &chain.network {
             Some(network) => findings.error(
                 format!("no file in {directory} defines the network {network}"),
-                "create it (CRI-O: install the cluster's network, or correct cni_default_network; podman \
-                 network create; nerdctl network create), and run rdma-device-plugin install; --network or \
-                 --cni-conf-dir names another one",
+                "create the network (CRI-O: install the cluster's network, or correct cni_default_network; podman \
+                 network create; nerdctl network create), and run rdma-device-plugin install; pass another network by \
+                 --network, another directory by --cni-conf-dir",
             ),
             None => findings.error(
                 format!("no network is configured in {directory}: no pod gets one"),
-                "install the cluster's network first; another directory is named by --cni-conf-dir",
+                "install the cluster's network first; pass another directory by --cni-conf-dir",
             ),
         }
         return None;
@@ -130,7 +130,7 @@ fn chained(picked: &Picked, place: usize, findings: &mut Findings<'_>) {
             "by {}",
             picked.plugins.get(place).map_or("", String::as_str)
         ),
-        false => format!("{} of {}", place + 1, picked.plugins.len()),
+        false => format!("plugin {} of {}", place + 1, picked.plugins.len()),
     };
     let if_read = match picked.in_directory {
         true => ", if the runtime's libcni is 1.3 or later (containerd 2.1)",
@@ -146,7 +146,7 @@ fn chained(picked: &Picked, place: usize, findings: &mut Findings<'_>) {
         (Some(Ok(first)), Ok(again)) => asks_for_the_same(first, &again),
         _ => false,
     };
-    let remedy = "leave one of the entries";
+    let remedy = "keep only one of the entries";
     match picked.again.iter().all(is_like_the_first) {
         _ if picked.again.is_empty() => {}
         true => findings.warning(
@@ -164,10 +164,9 @@ fn chained(picked: &Picked, place: usize, findings: &mut Findings<'_>) {
     if place == 0 && !picked.delegated && last > 0 {
         findings.warning(
             format!(
-                "rdma-cni is the first plugin of {file}: a pod's first network is made after its \
-                 rails"
+                "rdma-cni is the first plugin of {file}: a pod gets its rails before its first network"
             ),
-            "move its entry behind the others",
+            "move the entry of rdma-cni to the end of the list",
         );
     }
     // ignore a wrong version, because ADD reports it
@@ -225,7 +224,7 @@ fn binaries(facts: &Facts, is_called: bool, findings: &mut Findings<'_>) {
         let remedy = match is_ours {
             true => INSTALL.to_owned(),
             false => {
-                format!("install the plugin {name}; another directory is named by --cni-bin-dir")
+                format!("install the plugin {name}; pass another directory by --cni-bin-dir")
             }
         };
         let severity = match is_called || !is_ours {

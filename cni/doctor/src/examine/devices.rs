@@ -55,7 +55,7 @@ pub(super) fn examine(facts: &Facts, findings: &mut Findings<'_>) {
         findings.warning(
             plan::drift::describe(&op, observed),
             format!(
-                "a pod has renamed it: its DEL or the next ADD restores the name; by hand: {op}"
+                "a pod renamed the RDMA device: the pod's DEL or the next ADD restores the name; by hand: {op}"
             ),
         );
     }
@@ -184,7 +184,7 @@ fn here(observed: &Observed, findings: &mut Findings<'_>) {
                 "check the cable or module, and the port of the switch",
             ),
             (false, true) => findings.warning(
-                format!("{label} has carrier, and no active RDMA port"),
+                format!("{label} has carrier, but no active RDMA port"),
                 format!("see rdma link show {name}/1, and dmesg for the driver's messages"),
             ),
         }

@@ -68,7 +68,8 @@ fn modules(facts: &Facts, findings: &mut Findings<'_>) {
                 severity,
                 format!("module {module} is not loaded: {without}"),
                 Some(format!(
-                    "modprobe {module}; at every boot: a line {module} below /etc/modules-load.d"
+                    "modprobe {module}; to load it at every boot, add a line {module} to a .conf file below \
+                     /etc/modules-load.d"
                 )),
             ),
         }
@@ -104,7 +105,7 @@ fn smc_modules(facts: &Facts, conf: Option<&Conf>, findings: &mut Findings<'_>) 
         (_, ModuleState::Loaded) if !can_be(facts.module("smc_diag")) => findings.warning(
             "this node has no module smc_diag: rdma-cni cannot detect SMC connections over an RDMA device, and a move \
              of a device with such connections would hang",
-            "install it (CONFIG_SMC_DIAG)",
+            "install the module smc_diag (CONFIG_SMC_DIAG)",
         ),
         (_, ModuleState::Loaded) => findings.ok("smc"),
         _ => {}
@@ -113,7 +114,7 @@ fn smc_modules(facts: &Facts, conf: Option<&Conf>, findings: &mut Findings<'_>) 
     if smc.and_then(|smc| smc.erdma_compat) == Some(true) {
         findings.warning(
             "the erdma driver is in compat mode, which has no SMC-R and no rdma_cm",
-            "load it with compat_mode=N, or set erdma.preferDriver of rdma-device-plugin to default",
+            "load the erdma driver with compat_mode=N, or set erdma.preferDriver of rdma-device-plugin to default",
         );
     }
 }
@@ -138,7 +139,8 @@ fn mode(facts: &Facts, conf: Option<&Conf>, findings: &mut Findings<'_>) {
             RdmaMode::Exclusive => findings.warning(what, AT_BOOT),
             RdmaMode::Shared => findings.warning(
                 what,
-                "reboot if this is intended, else remove the option; if the mode is the same after a boot, rebuild \
+                "reboot if exclusive mode is intended, else remove the option; if the mode is still shared after a \
+                 boot, rebuild \
                  the initramfs, or use the unit of docs/node.md",
             ),
         }
@@ -148,7 +150,7 @@ fn mode(facts: &Facts, conf: Option<&Conf>, findings: &mut Findings<'_>) {
     // `pods` reports rails that do not work in this mode
     if conf.is_some_and(|conf| conf.drop_in) && mode == RdmaMode::Shared {
         findings.error(
-            "the RDMA subsystem is in shared mode, and type \"rdma\" moves RDMA devices",
+            "type \"rdma\" moves RDMA devices, so ADD fails while the RDMA subsystem is in shared mode",
             AT_BOOT,
         );
     }
@@ -172,7 +174,7 @@ fn naming(facts: &Facts, conf: Option<&Conf>, findings: &mut Findings<'_>) {
         _ if by_name && !facts.hidden.contains(&Part::Naming) => findings.warning(
             "devices selects by the RDMA device's name, which the kernel assigns in the order of probing: after a \
              boot another device can have it",
-            "select by pci or netdev, or have udev name RDMA devices by their place (docs/node.md)",
+            "select by pci or netdev, or have udev name RDMA devices by their PCI address (docs/node.md)",
         ),
         _ => {}
     }

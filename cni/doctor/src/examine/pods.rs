@@ -64,9 +64,9 @@ pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, findings: &mut Finding
         if !refused.is_empty() {
             findings.error(
                 format!(
-                    "ADD refuses {refused} (102): the driver of siw moves no RDMA device into a pod"
+                    "ADD refuses {refused} (102): the kernel cannot move RDMA devices of siw into a pod"
                 ),
-                "remove it from the resource or selector, or set the RDMA subsystem to shared mode",
+                "remove siw devices from the resource or selector, or set the RDMA subsystem to shared mode",
             );
         }
         let ways = [("shares", shared), ("moves", moved)];
@@ -155,7 +155,7 @@ fn refused(error: &SelectError, findings: &mut Findings<'_>) {
             "remove the device from the resource or selector, or share the netdev above it"
         }
         SelectError::NoRdma(_) => {
-            "load its RDMA driver, or set requireRdma to false to attach it nevertheless"
+            "load the netdev's RDMA driver, or set requireRdma to false to attach the netdev without RDMA"
         }
         _ => return findings.refusal(Severity::Error, error),
     };
@@ -192,7 +192,7 @@ fn bearers(conf: &Conf, observed: &Observed, rails: &[&Rail], findings: &mut Fin
             Err(obstacle @ Obstacle::MtuTooLarge { .. }) => {
                 findings.error(
                     obstacle.to_string(),
-                    "lower mtu in the configuration, or raise the netdev's",
+                    "lower mtu in the configuration, or raise the netdev's MTU",
                 );
             }
             Err(obstacle) => findings.refusal(Severity::Error, &obstacle),
@@ -257,8 +257,7 @@ fn room(device: &str, port: u32, table: &GidTable, findings: &mut Findings<'_>) 
     if used >= size {
         findings.error(
             format!(
-                "the GID table of {device} port {port} is full ({size}): no further pod can share \
-                 it"
+                "the GID table of {device} port {port} is full ({size}): no further pod can share the device"
             ),
             remedy,
         );

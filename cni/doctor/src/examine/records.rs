@@ -78,11 +78,11 @@ pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, findings: &mut Finding
             .collect();
         findings.advice(
             format!(
-                "{} put aside, unreadable: {}",
+                "{} put aside as unreadable: {}",
                 count(names.len(), "record"),
                 some(&names)
             ),
-            "check that all devices are on the host, and remove the file",
+            "check that all devices are on the host, then remove the listed files",
         );
     }
     given_up(facts, findings);
@@ -109,7 +109,7 @@ fn given_up(facts: &Facts, findings: &mut Findings<'_>) {
                 some(&left)
             ),
             format!(
-                "make the change by hand when possible; the next pod gets {name} in its present state"
+                "restore these attributes by hand if possible; the next pod gets {name} in its present state"
             ),
         );
     }
@@ -182,7 +182,7 @@ fn left(attachment: &Attachment, rail: &Rail, observed: &Observed) -> Option<Str
             && !rdma.name.is_empty()
     });
     let Some(host_link) = &rail.host_link else {
-        return rdma.map(|rdma| format!("{} is not back", rdma.name));
+        return rdma.map(|rdma| format!("{} is not back on the host", rdma.name));
     };
     let present = match &host_link.parent {
         Some(address) => observed
@@ -193,11 +193,11 @@ fn left(attachment: &Attachment, rail: &Rail, observed: &Observed) -> Option<Str
         None => observed.host.link(&host_link.name),
     };
     match present {
-        None => Some(format!("{} is not back", host_link.name)),
+        None => Some(format!("{} is not back on the host", host_link.name)),
         Some(link) if link.name != host_link.name => {
             Some(format!("{} is called {}", host_link.name, link.name))
         }
-        Some(_) => rdma.map(|rdma| format!("{} is not back", rdma.name)),
+        Some(_) => rdma.map(|rdma| format!("{} is not back on the host", rdma.name)),
     }
 }
 
@@ -243,7 +243,8 @@ fn leases(facts: &Facts, conf: Option<&Conf>, findings: &mut Findings<'_>) {
                 count(idle.len(), "address").replace("addresss", "addresses"),
                 some(&idle)
             ),
-            "the runtime's GC releases them (CNI 1.1); else remove their files below /var/lib/cni/networks",
+            "with CNI 1.1, the runtime's GC releases these addresses; else remove their files below \
+             /var/lib/cni/networks",
         );
     }
 }
@@ -272,7 +273,7 @@ fn smc(facts: &Facts, conf: Option<&Conf>, findings: &mut Findings<'_>) {
     let others: Vec<String> = others.map(|entry| entry.name.to_string()).collect();
     if !others.is_empty() {
         findings.note(format!(
-            "{} of no pod: {} (set by an administrator, or left by a pod whose record is lost)",
+            "{} that no pod uses: {} (set by an administrator, or left by a pod whose record is lost)",
             count(others.len(), "pnet id"),
             some(&others)
         ));
@@ -289,7 +290,7 @@ fn smc(facts: &Facts, conf: Option<&Conf>, findings: &mut Findings<'_>) {
         .collect();
     if !others.is_empty() {
         findings.note(format!(
-            "{} of no pod: {}",
+            "{} that no pod uses: {}",
             count(others.len(), "user EID"),
             some(&others)
         ));

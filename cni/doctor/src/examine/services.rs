@@ -52,7 +52,7 @@ pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, findings: &mut Finding
 
 fn runtimes(facts: &Facts, findings: &mut Findings<'_>) {
     if facts.runtimes.is_empty() && !facts.hidden.contains(&Part::Runtimes) {
-        findings.note("no socket of containerd or CRI-O is in its usual place");
+        findings.note("no socket of containerd or CRI-O is at its usual path");
     }
     for runtime in &facts.runtimes {
         let Socket { path, silent } = &runtime.socket;
@@ -70,7 +70,7 @@ fn runtimes(facts: &Facts, findings: &mut Findings<'_>) {
         if let Memlock::Bytes(bytes) = runtime.memlock {
             findings.advice(
                 format!(
-                    "containers of {} can lock {} KiB, unless their resource has memlock",
+                    "containers of {} can lock {} KiB of memory, unless their resource has memlock",
                     runtime.name,
                     bytes / 1024
                 ),
@@ -106,7 +106,7 @@ fn daemon(facts: &Facts, names: &[String], findings: &mut Findings<'_>) {
                 "rdma-device-plugin does not answer; it last wrote its list of resources {}",
                 ago(daemon.age)
             ),
-            "check the DaemonSet's pod on this node: new pods with RDMA wait until it runs",
+            "check the DaemonSet's pod on this node: new pods with RDMA wait until that pod runs",
         ),
         false => findings.ok(format!("rdma-device-plugin serves {}", some(&names_of))),
     }
@@ -116,8 +116,8 @@ fn daemon(facts: &Facts, names: &[String], findings: &mut Findings<'_>) {
     if names.iter().any(advertised) && !left_out.is_empty() {
         findings.warning(
             format!(
-                "{} advertised here, but not among the chain's resources ({}): pods that request it start \
-                 without RDMA netdevs",
+                "{} advertised here, but not among the chain's resources ({}): pods with such a resource start without \
+                 RDMA netdevs",
                 are(&left_out),
                 some(names)
             ),
@@ -188,7 +188,7 @@ fn gone(facts: &Facts, published: &Published, findings: &mut Findings<'_>) {
     if !gone.is_empty() {
         findings.warning(
             format!(
-                "{} advertised, although the node does not have it: {}",
+                "{} advertised that the node does not have: {}",
                 count(gone.len(), "device"),
                 some(&gone)
             ),

@@ -204,7 +204,7 @@ impl<K: Kernel + Send + Sync + 'static> BringUp<K> {
                 true => CARRIER_TIMEOUT,
                 false => NO_CARRIER_INTERVAL,
             };
-            State::waiting(format!("{netdev} has {address}, and no carrier"), again)
+            State::waiting(format!("{netdev} has {address}, but no carrier"), again)
         };
         Ok((state, remarks(&reached, gateway.is_some())))
     }
@@ -274,7 +274,7 @@ fn remarks(reached: &Reached, has_gateway: bool) -> Vec<String> {
     let mut remarks: Vec<String> = vec![];
     if reached.record.given.mtu.is_none() {
         remarks.push(format!(
-            "{name} does not support the requested MTU: it keeps {}",
+            "{name} does not support the requested MTU: it keeps MTU {}",
             reached.link.mtu
         ));
     }

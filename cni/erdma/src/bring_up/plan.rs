@@ -46,7 +46,7 @@ pub struct DesiredNic {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Obstacle {
     /// Another netdev of this node has the address.
-    #[error("{address} is already on {netdev}: remove it from one of the two")]
+    #[error("{address} is already on {netdev}: remove it there, or give this NIC another address")]
     Elsewhere {
         /// Desired address of the NIC.
         address: Ipv4Addr,

@@ -39,14 +39,14 @@ pub fn put_back(link: &Link, host: &Namespace, record: &Record) -> PutBack {
     if let Some(master) = master {
         let name = master.map_or("another netdev", |master| &master.name);
         let name = format!(
-            "{} is a port of {name} now: it stays up, with its MTU",
+            "{} is a port of {name} now: it stays up and keeps its MTU",
             link.name
         );
         back.left.push(name);
     } else if let Some(upper) = uppers(link, host).next() {
         // keep MTU and administrative state, because the upper netdev inherits MTU and carrier
         back.left.push(format!(
-            "{} uses {} now, which stays up, with its MTU",
+            "{} uses {} now, which stays up and keeps its MTU",
             upper.name, link.name
         ));
     } else {

@@ -80,7 +80,7 @@ impl fmt::Display for Released {
             End::Rebooted => f.write_str("the node was rebooted: nothing is left to release"),
             End::InPod(pod) => write!(
                 f,
-                "it is in pod {pod}, with its configuration: release it again after the pod has ended"
+                "the NIC is in pod {pod} and keeps its configuration: release it after the pod has ended"
             ),
             End::Failed(reason) => write!(f, "not released: {reason}"),
         }

@@ -32,7 +32,7 @@ const MODPROBE: [&str; 4] = [
 pub enum LoadError {
     /// No `modprobe` is installed.
     #[error(
-        "there is no modprobe here: the container image needs kmod, and the host's /lib/modules"
+        "there is no modprobe here: the container needs an image with kmod, and the host's /lib/modules"
     )]
     NoModprobe,
     /// The module is not installed for this kernel.

@@ -65,8 +65,8 @@ fn an_address_that_another_netdev_has_is_refused() {
     let node = Node::with(world);
     let outcomes = node.settle(by_hand());
     assert_eq!(changes(&outcomes[..1]), [6]);
-    let told =
-        "erdma_1: not configured: 10.0.0.7 is already on eth0: remove it from one of the two";
+    let told = "erdma_1: not configured: 10.0.0.7 is already on eth0: remove it there, or give this NIC another \
+                address";
     assert_eq!(outcomes[1].to_string(), told);
     assert_eq!(outcomes[1].retry_after(), Some(Duration::from_secs(60)));
     assert!(!node.link("eth2").expect("eth2").up);
@@ -95,7 +95,7 @@ fn a_nic_without_carrier_is_configured_and_reported() {
     let node = Node::with(world);
     let mut process = node.process(by_hand());
     let outcomes = process.settle(&node.nics());
-    let told = "erdma_0: not ready yet: eth1 has 10.0.0.6/24, and no carrier";
+    let told = "erdma_0: not ready yet: eth1 has 10.0.0.6/24, but no carrier";
     assert_eq!(outcomes[0].to_string(), told);
     // the carrier may appear in a moment, so there is no report yet
     assert_eq!(
@@ -129,7 +129,7 @@ fn a_nic_without_room_for_jumbo_frames_or_without_a_gateway_says_so() {
     nics[0].mac = Some(mac);
     let outcomes = node.process(conf).settle(&nics);
     let remarks = [
-        "eth1 does not support the requested MTU: it keeps 1500",
+        "eth1 does not support the requested MTU: it keeps MTU 1500",
         "eth1 has no default route: its network has no gateway",
     ];
     assert_eq!(outcomes[0].remarks, remarks);

@@ -68,8 +68,8 @@ pub(super) fn choose<'a>(
     remarks.extend(down.iter().map(|left_out| Remark {
         level: log::Level::Warn,
         text: format!(
-            "{} is down, so the pod does not get it; set it up",
-            left_out.link.name
+            "{name} is down, so the pod does not get it; run ip link set {name} up",
+            name = left_out.link.name
         ),
     }));
     Ok(chosen)

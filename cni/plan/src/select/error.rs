@@ -9,14 +9,15 @@ use rdma_netns::{DeviceAddress, InterfaceName, Pkey, RdmaMode};
 pub enum SelectError {
     /// No device of the node matches the configuration.
     #[error(
-        "no device on this node is {0}; ip link and rdma link list the devices: correct the configuration, or load the driver"
+        "no device on this node matches {0}; ip link and rdma link list the devices: correct the configuration, or \
+         load the driver"
     )]
     NotFound(String),
     /// The configuration selects devices by a pattern, and the pattern matches only devices that the host needs or that
     /// are no network devices.
     #[error(
-        "no device on this node is {selectors} and free to move: {passed_over}; name the device literally, with \
-         mode \"move\", to move it nevertheless"
+        "no device on this node matches {selectors} and is free to move: {passed_over}; name the device literally, \
+         with mode \"move\", to move it nevertheless"
     )]
     PassedOver {
         /// The configured selectors.
@@ -89,7 +90,7 @@ pub enum SelectError {
     NoText(u32),
     /// `requireRdma` is set, and the netdev has no RDMA device.
     #[error(
-        "{0} has no RDMA device on the host; set requireRdma to false to attach it nevertheless"
+        "{0} has no RDMA device on the host; set requireRdma to false to attach the netdev without RDMA"
     )]
     NoRdma(InterfaceName),
     /// A drop-in precedes the plugin that moves the netdev in the chain. The drop-in must follow that plugin.
@@ -162,7 +163,8 @@ pub enum SelectError {
     },
     /// The pod's annotation names a rail number that the pod does not request.
     #[error(
-        "the pod's annotation hca.rdma/rails names rail {rail}, but the pod requests {}; remove the rail, or request more",
+        "the pod's annotation hca.rdma/rails names rail {rail}, but the pod requests {}; remove the rail from the \
+         annotation, or request more NICs",
         shared_nics(*nics)
     )]
     NoSuchRail {

@@ -417,7 +417,7 @@ fn undo<K: Kernel>(
             // if locking itself fails, restore without the lock, because devices that are not restored do more harm
             // than a concurrent move
             if let Err(error) = &moves {
-                log::warn!("{error}; undoing without the node's lock");
+                log::warn!("{error}; undoing ADD without the node's lock");
             }
             teardown::restore(node, Some(pod), attachment, false)
                 .inspect(|restored| outlast::record_restored(node, attachment, restored))
@@ -492,7 +492,9 @@ fn log_rails<K: Kernel>(kernel: &K, attachment: &Attachment) {
                     );
                 }
             }
-            (None, None) if rail.bare => log::info!("attaching {netns} without a netdev, {rdma}"),
+            (None, None) if rail.bare => {
+                log::info!("attaching without a netdev to {netns}, {rdma}")
+            }
             (None, None) => log::info!("{name} is in {netns} already, {rdma}"),
         }
     }

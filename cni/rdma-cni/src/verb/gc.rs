@@ -28,7 +28,7 @@ pub fn gc<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
 pub fn gc_within<K: Kernel>(node: &Node<'_, K>, mut time: Duration) -> Result<(), Error> {
     node.conf.network.since("GC", SpecVersion::V1_1_0)?;
     let Some(valid) = &node.conf.network.valid_attachments else {
-        log::info!("GC without cni.dev/valid-attachments: nothing is removed");
+        log::info!("the configuration has no cni.dev/valid-attachments: GC removes nothing");
         return Ok(());
     };
     let is_valid = |key: &Key| {

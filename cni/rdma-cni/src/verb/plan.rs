@@ -35,7 +35,7 @@ pub fn plan<K: Kernel>(node: &Node<'_, K>) -> Result<String, Error> {
     if let Some(ipam) = &attachment.ipam {
         let _ = writeln!(
             text,
-            "# then addresses and routes, as IPAM plugin {ipam:?} gives them"
+            "# then the addresses and routes that IPAM plugin {ipam:?} assigns"
         );
     }
     text += &smcr::apply::preview(

@@ -135,7 +135,7 @@ fn an_nvlink_management_device_matches_no_pattern() {
     // a selector without a pattern also selects the NVLink management device
     assert_eq!(rails(json!({ "netdev": "ib1" })), ["mlx5_1"]);
     let none = of(json!({ "netdev": "ib[1-9]" }));
-    let why = "ib1: it manages NVLink's switches (SW_MNG), and is no network";
+    let why = "ib1: it manages NVLink's switches (SW_MNG), and is no network device";
     let pod = node.pod("b");
     for refused in [
         node.add(&pod, &none).must_fail(100),

@@ -249,7 +249,7 @@ fn the_program_reports_faults_and_changes_nothing() {
         "default/gone",
         "its pod is gone",
         "the record of container cut (eth0 of network pods) cannot be read",
-        "1 record put aside, unreadable: /var/lib/cni/rdma-cni/attachments/pods/old@eth0.corrupt",
+        "1 record put aside as unreadable: /var/lib/cni/rdma-cni/attachments/pods/old@eth0.corrupt",
         "rdma-device-plugin has published nothing",
         "there is no RDMA device on this node",
     ] {
@@ -353,7 +353,7 @@ fn missing_permissions_are_reported_by_exit_code_2() {
     let (code, output, errors) = ended;
     assert_eq!((code, errors.as_str()), (2, ""), "{output}");
     assert!(output.contains("not seen"), "{output}");
-    assert!(output.contains("run it as root"), "{output}");
+    assert!(output.contains("run doctor as root"), "{output}");
     let (code, output, _) = run(told_in(&host, &root, &[]));
     assert_eq!(code, 0, "{output}");
     let (code, output, _) = run(told_in(&host, &root, &["--strict"]));

@@ -238,7 +238,7 @@ fn an_impossible_install_is_one_sentence_and_changes_no_list() {
         ("// {}", "the runtime cannot use 10-flannel.conflist"),
         (
             "{\"name\":\"n\",\"plugins\":[]}",
-            "plugins must have a plugin in it",
+            "plugins must have at least one plugin",
         ),
     ];
     let new = |node: &Node| node.path("new").to_str().expect("a path").to_owned();

@@ -185,7 +185,7 @@ fn doctor_examines_the_installation() {
         text.split_whitespace().collect::<Vec<_>>().join(" ")
     };
     let text = doctor(&[]);
-    let calls = "rails.conflist (network rails) calls rdma-cni, 3 of 3";
+    let calls = "rails.conflist (network rails) calls rdma-cni, plugin 3 of 3";
     assert!(text.contains(calls), "{text}");
     for words in ["kubelet's pod-resources", "/opt/cni/bin/flannel"] {
         let own = node.path("opt/cni/bin/flannel");

@@ -159,7 +159,7 @@ fn rdma_in_software() {
 fn managers_of_nvlinks_switches() {
     is_left_out(
         |function| function.device.manages_nvlink = true,
-        "it manages NVLink's switches (SW_MNG), and is no network",
+        "it manages NVLink's switches (SW_MNG), and is no network device",
     );
 }
 

@@ -297,7 +297,7 @@ pub fn drift<K: Kernel>(
     for (name, why) in decision::misfits(input) {
         if !misfits.iter().any(|(it, _)| *it == name) {
             let key = &attachment.key;
-            log::warn!("{key}: another pod changed the SMC-R of {name}: {why}");
+            log::warn!("{key}: another pod changed the SMC-R settings of {name}: {why}");
         }
     }
     drift.extend(

@@ -52,7 +52,7 @@ pub fn take_away<K: Kernel>(
     }
     if !round.not_restored.is_empty() {
         let words = round.not_restored.join("; ");
-        log::warn!("{key}: cannot restore the pnet entries of others: {words}");
+        log::warn!("{key}: cannot restore the pnet entries of other pods and programs: {words}");
     }
     round.left
 }

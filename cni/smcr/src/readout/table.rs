@@ -270,7 +270,7 @@ Connections
   State              Inode  Local                     Peer                      Mode
   LISTEN              1393  10.9.0.1:7000             -                         -
   ACTIVE              1393  10.9.0.1:7000             10.9.0.2:43906            SMCR  erdma_0 port 1
-  ACTIVE                 -  10.9.0.1:7000             10.9.0.2:43906            TCP   the peer declined (0x05000000): no user EID in common with the peer (0x03030008); set the same one on both nodes (smcUeid)
+  ACTIVE                 -  10.9.0.1:7000             10.9.0.2:43906            TCP   the peer declined (0x05000000): no user EID in common with the peer (0x03030008); set the same user EID on both nodes (smcUeid)
 ";
         assert_eq!(of(&overview), expected);
     }
