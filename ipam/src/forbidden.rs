@@ -18,7 +18,7 @@ pub enum Why {
     #[error("an address of this host itself")]
     Own,
     /// The address is the first one of a prefix whose router is unknown.
-    #[error("the usual address of a router, and the router is unknown")]
+    #[error("the usual address of a router in a prefix whose router is unknown")]
     RouterPlace,
     /// All host bits are 0 (RFC 1122, section 3.2.1.3).
     #[error("the network address of {0}")]

@@ -29,7 +29,9 @@ pub fn describe(op: &Op, observed: &Observed) -> String {
             format!("netdevs of group {group} are still in the pod, and must be removed")
         }
         Op::Link { at, link, change } => describe_change(change, (*at, link), observed),
-        Op::SetDeviceSetting { link, key, .. } => format!("{key} of {link} differs"),
+        Op::SetDeviceSetting { link, key, .. } => {
+            format!("{key} of {link} differs from its record")
+        }
         Op::SetVf {
             pf,
             number,
@@ -54,7 +56,7 @@ pub fn describe(op: &Op, observed: &Observed) -> String {
         }
         Op::RemovePnet { id, .. } => format!("pnet id {id} exists, and must be removed"),
         Op::AddUeid { ueid } => format!("the kernel does not know the user EID {ueid} any more"),
-        Op::RemoveUeid { ueid } => format!("the kernel knows the user EID {ueid}"),
+        Op::RemoveUeid { ueid } => format!("user EID {ueid} exists, and must be removed"),
         Op::SetMaxLinks { links } => {
             format!("net.smc.smcr_max_links_per_lgr of the pod is not {links}")
         }

@@ -93,7 +93,7 @@ pub struct Target {
 pub enum EnvironmentError {
     /// Required variables are unset or empty.
     #[error(
-        "{} needs {}: not set{}",
+        "{} needs {} to be set{}",
         command.map_or("a CNI plugin", Command::as_str),
         variables.join(", "),
         by_hand(*command)
@@ -300,13 +300,13 @@ mod tests {
         let error = parse(&[("CNI_COMMAND", "ADD"), ("CNI_IFNAME", "eth0")]).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "ADD needs CNI_CONTAINERID, CNI_NETNS, CNI_PATH: not set"
+            "ADD needs CNI_CONTAINERID, CNI_NETNS, CNI_PATH to be set"
         );
         let error = parse(&[]).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "a CNI plugin needs CNI_COMMAND, CNI_CONTAINERID, CNI_NETNS, CNI_IFNAME, CNI_PATH: \
-             not set; a container runtime sets these variables, and --help lists the commands for people"
+            "a CNI plugin needs CNI_COMMAND, CNI_CONTAINERID, CNI_NETNS, CNI_IFNAME, CNI_PATH to be set; a container \
+             runtime sets these variables, and --help lists the commands for people"
         );
     }
 
@@ -322,7 +322,7 @@ mod tests {
         .unwrap_err();
         assert_eq!(
             error.to_string(),
-            "ADD needs CNI_NETNS: not set; CNI_CONTAINERID=\"../x\": must start with a letter or digit, and \
+            "ADD needs CNI_NETNS to be set; CNI_CONTAINERID=\"../x\": must start with a letter or digit, and \
              have only these and _ . - after it; CNI_IFNAME=\"a/b\": interface name \"a/b\" contains '/'; \
              CNI_ARGS=\"A=1;B\": \"B\" is not KEY=VALUE"
         );

@@ -111,7 +111,7 @@ fn the_environment_is_checked() {
     call("ADD", "a", &conf)
         .without("CNI_IFNAME")
         .without("CNI_CONTAINERID")
-        .fails(4, "ADD needs CNI_CONTAINERID, CNI_IFNAME: not set");
+        .fails(4, "ADD needs CNI_CONTAINERID, CNI_IFNAME to be set");
     assert_eq!(call("ADD", "../a", &conf).error().0, 4);
     assert_eq!(call("FROB", "a", &conf).error().0, 4);
     assert_eq!(call("ADD", "a", &"{".into()).error().0, 6);

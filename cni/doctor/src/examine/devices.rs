@@ -42,7 +42,7 @@ pub(super) fn examine(facts: &Facts, findings: &mut Findings<'_>) {
     if is_without && observed.host.rdma.is_empty() && none_in_pods {
         findings.warning(
             "there is no RDMA device on this node",
-            "load the RDMA driver of its NICs (mlx5_ib for mlx5_core), or keep the node out of \
+            "load the RDMA driver of the node's NICs (mlx5_ib for mlx5_core), or keep the node out of \
              the DaemonSet's selector",
         );
     }
@@ -350,7 +350,7 @@ fn immovable(observed: &Observed, findings: &mut Findings<'_>) {
                 "RDMA device {parent} has the sub-device {name}: the kernel cannot move {parent} into a pod, so ADD \
                  fails (102)"
             ),
-            format!("rdma dev delete {name}, or set the RDMA subsystem to shared"),
+            format!("rdma dev delete {name}, or set the RDMA subsystem to shared mode"),
         );
     }
     if let Some(doubtful) = names(&is_doubtful) {

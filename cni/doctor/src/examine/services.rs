@@ -17,7 +17,7 @@ pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, findings: &mut Finding
             None => findings.ok("kubelet's pod-resources"),
             Some(why) => {
                 let what = format!(
-                    "kubelet's pod-resources do not answer at {}: {why}",
+                    "kubelet's pod-resources API does not answer at {}: {why}",
                     socket.path.display()
                 );
                 match conf.is_some_and(Conf::takes_device_id) {

@@ -53,7 +53,7 @@ pub(super) fn take_back<K: Kernel>(
     attachment.spared.clear();
     if let Err(error) = record(node, attachment, &mut vec![], &[]) {
         log::warn!(
-            "{}: {error}; the next verb restores these netdevs once more",
+            "{}: {error}; the next verb restores accept_ra of the recorded netdevs once more",
             attachment.key
         );
     }

@@ -257,7 +257,7 @@ fn note<K: Kernel>(
                 rebound.for_each(|it| it.stage = Stage::Rebound);
             }
             Err(error) => log::warn!(
-                "{}: {error}; the next try may bind its driver again",
+                "{}: {error}; the next try may bind the device's driver again",
                 attachment.key
             ),
         }
