@@ -17,10 +17,10 @@ const REASONS: [(u32, &str, &str); 36] = [
     ),
     (
         0x0201_0000,
-        "no answer to the first link's confirmation in time",
+        "the first link was not confirmed in time",
         "the RDMA devices do not reach each other, or the wrong GID was chosen: give every NIC a pnet id of its own",
     ),
-    (0x0202_0000, "no answer to a further link in time", ""),
+    (0x0202_0000, "a further link was not added in time", ""),
     (0x0300_0000, "configuration error", ""),
     (
         0x0301_0000,
@@ -71,11 +71,7 @@ const REASONS: [(u32, &str, &str); 36] = [
         "one end uses SMC-D, and the other end SMC-R",
         "",
     ),
-    (
-        0x0305_0000,
-        "the peer wants eye catchers in its buffers",
-        "",
-    ),
+    (0x0305_0000, "the peer has eye catchers in its buffers", ""),
     (
         0x0306_0000,
         "a socket option that SMC does not support",

@@ -466,7 +466,7 @@ fn log_rails<K: Kernel>(kernel: &K, attachment: &Attachment) {
         let rdma = match &rail.rdma {
             None => "without RDMA device".to_owned(),
             Some(rdma) if attachment.moves_rdma() => format!("with RDMA device {}", rdma.name),
-            Some(rdma) => format!("RDMA device {} is shared and stays", rdma.name),
+            Some(rdma) => format!("RDMA device {} is shared and not moved", rdma.name),
         };
         let netns = attachment.netns.display();
         let name = &rail.pod_name;
