@@ -58,7 +58,10 @@ fn the_daemon_binds_a_function_whose_netdev_returns() {
     assert!(!is_bound(FUNCTIONS[0]));
     let plugin = json!({"type": "rdma-cni", "devices": [{"driver": "erdma"}]});
     let (_, found) = doctor(&erdma.host, &[plugin], &[]);
-    let words = format!("1 function of eRDMA without a driver: {}", FUNCTIONS[0]);
+    let words = format!(
+        "no driver is bound to 1 function of eRDMA: {}",
+        FUNCTIONS[0]
+    );
     assert!(found.contains(&words), "{found}");
     drop(pod);
     erdma.are_home();

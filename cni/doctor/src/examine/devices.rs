@@ -126,7 +126,7 @@ fn unbound(facts: &Facts, observed: &Observed, findings: &mut Findings<'_>) {
         return;
     }
     let what = format!(
-        "{} of eRDMA without a driver: {}",
+        "no driver is bound to {} of eRDMA: {}",
         count(unbound.len(), "function"),
         some(&unbound)
     );
@@ -307,7 +307,7 @@ fn away(facts: &Facts, observed: &Observed, findings: &mut Findings<'_>) {
     if !lost.is_empty() && observed.rdma_mode == Some(RdmaMode::Exclusive) {
         findings.warning(
             format!(
-                "RDMA devices in another network namespace, and in no record of rdma-cni: {}",
+                "RDMA devices are in another network namespace, and in no record of rdma-cni: {}",
                 some(&lost)
             ),
             "find the namespace (ip netns; nsenter -t PID -n rdma dev) and end its processes, or move the devices to \
@@ -340,7 +340,7 @@ fn immovable(observed: &Observed, findings: &mut Findings<'_>) {
     };
     if let Some(soft) = names(&is_soft) {
         findings.note(format!(
-            "{soft}: software devices, which unpatched drivers cannot move into pods"
+            "unpatched drivers cannot move these software devices into pods: {soft}"
         ));
     }
     let sub_devices = observed.host.sub_devices.iter();
