@@ -29,18 +29,18 @@ pub struct Arguments {
     /// The host's file system, in a container that has it mounted
     #[arg(long, value_name = "DIRECTORY", default_value = "/", value_parser = absolute)]
     root: PathBuf,
-    /// Directory of the network configurations; default: that of install, else /etc/cni/net.d
+    /// Directory of the network configurations; default: the directory of the last install, else /etc/cni/net.d
     #[arg(long, value_name = "DIRECTORY", value_parser = absolute)]
     cni_conf_dir: Option<PathBuf>,
-    /// Directory of CNI plugins, once for each directory of the runtime; default: those of install,
+    /// Directory of CNI plugins, once for each directory of the runtime; default: the directories of the last install,
     /// else /opt/cni/bin
     #[arg(long, value_name = "DIRECTORY", value_parser = absolute)]
     cni_bin_dir: Vec<PathBuf>,
-    /// Network to examine, by its name; default: that of install, else the one that containerd or
+    /// Name of the network to examine; default: the network of the last install, else the network that containerd or
     /// CRI-O uses for pods
     #[arg(long, value_name = "NAME")]
     network: Option<String>,
-    /// State directory of rdma-cni; default: that of its configuration, else /var/lib/cni/rdma-cni
+    /// State directory of rdma-cni; default: stateDir of its configuration, else /var/lib/cni/rdma-cni
     #[arg(long, value_name = "DIRECTORY", value_parser = absolute)]
     state_dir: Option<PathBuf>,
     /// Kubelet's directory

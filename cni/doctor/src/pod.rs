@@ -28,7 +28,7 @@ use std::{
 /// Options of `doctor pod`.
 #[derive(Args, Clone, Debug, PartialEq, Eq)]
 pub struct Question {
-    /// Name of the pod, with its namespace in front where two pods have the name: default/trainer-0
+    /// Name of the pod; if two pods have this name, with the namespace: default/trainer-0
     #[arg(value_name = "[NAMESPACE/]NAME")]
     pub pod: String,
     /// GID index that the pod's programs have pinned (NCCL_IB_GID_INDEX); Lingjun's presets pin 3
@@ -40,7 +40,8 @@ pub struct Question {
     /// State directory of rdma-cni
     #[arg(long, value_name = "DIRECTORY", default_value = STATE_DIR, value_parser = absolute)]
     pub state_dir: PathBuf,
-    /// Pings this other pod of the node, or this address, over RDMA from inside the pod. The exit code is then that of ping
+    /// Pings this other pod of the node, or this address, over RDMA from inside the pod. The exit code is then the exit
+    /// code of ping
     #[arg(long, value_name = "[NAMESPACE/]NAME|ADDRESS", conflicts_with = "root")]
     pub to: Option<String>,
     /// Prints the answers to the ping as JSON, and nothing else

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The neighbours and their age. The caller passes the time.
 //!
-//! A netdev keeps its neighbour until the neighbour announces that it stops, or until its TTL expires. Meanwhile the
-//! table ignores other neighbours on this netdev. Another neighbour replaces only one from before a restart of the
-//! daemon, a loss of carrier, or a stay of the netdev in a pod. So two agents behind one port do not alternate, and a
-//! pod whose virtual function sends LLDP does not replace the switch.
+//! A netdev that receives frames keeps its neighbour until the neighbour announces that it stops, or until its TTL
+//! expires. Meanwhile the table ignores frames of other neighbours, so that two agents behind one port do not
+//! alternate, and a pod whose virtual function sends LLDP does not replace the switch. Only a neighbour from before a
+//! restart of the daemon, a loss of carrier, or a stay of the netdev in a pod is replaced at once.
 
 use crate::{Neighbour, Seen, Switches, switches::functions};
 use rdma_netns::{DeviceAddress, Inventory, LinkType};
@@ -133,7 +133,8 @@ impl Table {
     }
 
     /// Updates the table with all neighbours whose frames another LLDP agent of the node received `age` ago. Uses the
-    /// first neighbour of each netdev. Removes the neighbours of other netdevs on the host.
+    /// first neighbour of each netdev. Removes the neighbour of a netdev on the host if `all` has none for it, or if
+    /// the TTL has expired.
     pub fn take(&mut self, all: &[(String, Neighbour)], age: Duration, now: Instant) {
         for (address, port) in &self.ports {
             let first = all.iter().find(|(netdev, _)| *netdev == port.netdev);

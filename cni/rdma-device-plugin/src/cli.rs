@@ -34,7 +34,7 @@ pub struct Arguments {
     /// Command that runs instead of the daemon
     #[command(subcommand)]
     pub command: Option<Command>,
-    /// File that selects the advertised devices: YAML or JSON, in this program's own format or in that of
+    /// File that selects the advertised devices: YAML or JSON, in this program's own format or the format of
     /// k8s-rdma-sriov-dev-plugin, k8s-rdma-shared-dev-plugin or sriov-network-device-plugin
     #[arg(long, value_name = "FILE", value_parser = path(), required_unless_present_any = ["erdma", "release"])]
     pub config: Option<PathBuf>,
@@ -47,7 +47,7 @@ pub struct Arguments {
     /// Address of /metrics, /healthz and /readyz
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9102", value_parser = address)]
     pub metrics_address: SocketAddr,
-    /// Socket on which this daemon answers `probe`; without it there is none
+    /// Socket on which this daemon answers `probe`; default: no socket
     #[arg(long, value_name = "PATH", value_parser = path())]
     pub probe_socket: Option<PathBuf>,
     /// Prints the devices that this node would advertise, and exits
@@ -84,7 +84,7 @@ pub struct Arguments {
         default_value_t
     )]
     pub refused_pods: RefusedPods,
-    /// Reports to the API server: events of pods, a condition of the node, or both; without it none
+    /// Reports to the API server: events of pods, a condition of the node, or both; default: no reports
     #[arg(
         long,
         value_enum,
@@ -97,11 +97,11 @@ pub struct Arguments {
     #[arg(long, value_name = "DIRECTORY", value_parser = path(), default_value = kubernetes_api::access::DIRECTORY)]
     pub service_account_dir: PathBuf,
     /// Directory where node-feature-discovery reads labels of the node, usually
-    /// /etc/kubernetes/node-feature-discovery/features.d; without it the daemon writes none
+    /// /etc/kubernetes/node-feature-discovery/features.d; default: the daemon writes no labels
     #[arg(long, value_name = "DIRECTORY", value_parser = path())]
     pub node_features: Option<PathBuf>,
     /// Directory where Multus reads the device information of exclusive devices, usually
-    /// /var/run/k8s.cni.cncf.io/devinfo/dp; without it the daemon writes none
+    /// /var/run/k8s.cni.cncf.io/devinfo/dp; default: the daemon writes no information
     #[arg(long, value_name = "DIRECTORY", value_parser = path())]
     pub device_info: Option<PathBuf>,
     /// Log level: off, error, warn, info, debug or trace
@@ -131,7 +131,7 @@ pub enum Command {
     Uninstall(Uninstall),
     /// Queries the daemon at a socket for readiness or liveness; exit code 0 if positive, else 1
     Probe(Probe),
-    /// Reports obstacles to RDMA in pods of this node, and remedies. It changes nothing
+    /// Reports obstacles to RDMA in pods of this node, and remedies. Changes nothing
     Doctor(doctor::Arguments),
     /// Shows the pnet table, user EIDs and link groups of a network namespace, and for each SMC socket whether SMC-R or
     /// TCP carries it, and why
@@ -152,14 +152,14 @@ pub struct Fabric {
     /// Seconds in which each rail sends two requests, 1 to 3600. A node sends at most ten requests a second
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = interval)]
     pub interval: Duration,
-    /// Makes an unreachable rail unhealthy for the daemon while at most this share of the cluster's rails, or one, is
-    /// unreachable. 0: none
+    /// Makes an unreachable rail unhealthy for the daemon if at most this percentage of the cluster's rails, or only
+    /// one rail, is unreachable. 0: makes no rail unhealthy
     #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=100))]
     pub unhealthy_percent: u8,
     /// Address of /metrics, /healthz and /readyz
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9103", value_parser = address)]
     pub metrics_address: SocketAddr,
-    /// Socket on which this watch answers `probe`; without it there is none
+    /// Socket on which this watch answers `probe`; default: no socket
     #[arg(long, value_name = "PATH", value_parser = path())]
     pub probe_socket: Option<PathBuf>,
     /// Directory of the token and the CA for the API server
@@ -186,8 +186,8 @@ fn interval(text: &str) -> Result<Duration, &'static str> {
 /// Arguments of `smc`.
 #[derive(Args, Clone, Debug)]
 pub struct Smc {
-    /// Path of a namespace, its name below /run/netns, or namespace/name of a pod that has rails; without it this
-    /// program's namespace
+    /// Network namespace: its path, its name below /run/netns, or namespace/name of a pod with rails; default: this
+    /// program's network namespace
     #[arg(value_name = "NAMESPACE|POD")]
     target: Option<Target>,
     /// Prints JSON
@@ -211,17 +211,17 @@ impl From<&Smc> for readout::Arguments {
 /// Arguments of `install`.
 #[derive(Args, Clone, Debug)]
 pub struct Install {
-    /// Directory of the runtime's CNI plugins; repeat it for each directory. install writes the plugins to the first one. Without it the
-    /// directory of the last installation, else /opt/cni/bin
+    /// Directory of the runtime's CNI plugins; repeat this option for each directory. install writes the plugins to the
+    /// first one. Default: the directory of the last installation, else /opt/cni/bin
     #[arg(long, value_name = "DIRECTORY", value_parser = path())]
     pub cni_bin_dir: Vec<PathBuf>,
-    /// Directory of the runtime's networks; without it chain.confDir, else /etc/cni/net.d
+    /// Directory of the runtime's networks; default: chain.confDir, else /etc/cni/net.d
     #[arg(long, value_name = "DIRECTORY", value_parser = path())]
     pub cni_conf_dir: Option<PathBuf>,
-    /// The daemon's configuration, or a file with only its chain, which has the entry and the network
+    /// The daemon's configuration, or a file with only the field chain, for the entry and the network
     #[arg(long, value_name = "FILE", value_parser = path())]
     pub config: Option<PathBuf>,
-    /// Place of the entry; overrides chain.placement
+    /// Place of the entry of rdma-cni; overrides chain.placement
     #[arg(
         long,
         value_enum,
@@ -229,10 +229,10 @@ pub struct Install {
         hide_possible_values = true
     )]
     pub placement: Option<Placement>,
-    /// Time to wait for NICs that have no address to derive pods' addresses from
+    /// Time to wait until a NIC has the IPv6 address from which pods' addresses derive
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub wait: u64,
-    /// Directory of rdma-cni and rdma-ipam; without it that of this program
+    /// Directory of rdma-cni and rdma-ipam; default: the directory of this program
     #[arg(long, value_name = "DIRECTORY", value_parser = path())]
     pub from: Option<PathBuf>,
     /// Mount point of sysfs
@@ -257,11 +257,10 @@ pub struct Install {
 /// Arguments of `uninstall`.
 #[derive(Args, Clone, Debug)]
 pub struct Uninstall {
-    /// First directory of the runtime's CNI plugins; without it the directory of the last installation, else
-    /// /opt/cni/bin
+    /// First directory of the runtime's CNI plugins; default: the directory of the last installation, else /opt/cni/bin
     #[arg(long, value_name = "DIRECTORY", value_parser = path())]
     pub cni_bin_dir: Option<PathBuf>,
-    /// Directory of the runtime's networks; without it that of the last installation
+    /// Directory of the runtime's networks; default: the directory of the last installation
     #[arg(long, value_name = "DIRECTORY", value_parser = path())]
     pub cni_conf_dir: Option<PathBuf>,
     /// The state directory of rdma-cni

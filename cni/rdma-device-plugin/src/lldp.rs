@@ -22,8 +22,8 @@ use tokio::{
     sync::{mpsc, watch},
 };
 
-/// Minimum time between an update of the table and the next update that frames or the file cause. Many frames or
-/// changes of the file would otherwise keep the daemon busy.
+/// Minimum time between an update of the table and the next update because of frames or a changed file. Many frames or
+/// changes would otherwise keep the daemon busy.
 const APART: Duration = Duration::from_secs(2);
 
 /// Longest time between two updates of the table. An update also tries again to listen to all netdevs.
@@ -105,7 +105,7 @@ impl Source {
         }
     }
 
-    /// Waits until frames arrive or the file changes. Returns at `earliest` or later.
+    /// Waits until frames arrive or the file changes. Returns at `earliest` or later, and never for `Off`.
     async fn ready(&mut self, earliest: Instant) {
         if let Self::Off = self {
             return std::future::pending().await;

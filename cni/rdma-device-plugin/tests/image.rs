@@ -214,8 +214,8 @@ fn a_single_architecture_has_an_index_too() {
     let made = of("arm64");
     assert!(made.status.success(), "{}", words(&made));
     let archive = Archive::open(&output);
-    // a runtime on another architecture must refuse the archive. It refuses an image index, but would start an image
-    // that the archive names directly
+    // a runtime on another architecture must refuse the archive: it refuses an index without its architecture, but
+    // would start an image that the archive names directly
     let kind = "application/vnd.oci.image.index.v1+json";
     assert_eq!(archive.named()["mediaType"], kind);
     assert_eq!(archive.architectures(), ["arm64"]);

@@ -13,22 +13,23 @@ const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 /// Options of `ping`.
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
-    /// Addresses of rails, pods of this node (NAMESPACE/NAME), or one node. Of a pod the command pings all rails; of a
-    /// node it pings, from each own rail, the rail of the same number, by the ResourceSlices of both nodes
+    /// Addresses of rails, pods of this node (NAMESPACE/NAME), or one node. The command pings all rails of a pod. From
+    /// each own rail, it pings the node's rail with the same number in the ResourceSlices of both nodes
     #[arg(value_name = "ADDRESS|POD|NODE", required_unless_present = "exchange")]
     pub targets: Vec<Target>,
     /// Exchanges lists of rails on this TCP port with the other pod of a headless Service, which runs the same command,
-    /// and pings each of its rails from each own rail. The exit code is 0 if rails of the same name reach each other
+    /// and pings each rail of the other pod from each own rail. The exit code is 0 if rails of the same name reach each
+    /// other
     #[arg(long, value_name = "SERVICE:PORT", conflicts_with_all = ["targets", "from", "pod"])]
     pub exchange: Option<Place>,
     /// Seconds to wait for the other pod
     #[arg(long, value_name = "SECONDS", default_value = "300", value_parser = seconds)]
     pub exchange_timeout: Duration,
-    /// Own name for the other pod's table, for instance the node's. Without it, the host name
+    /// Name of this pod in the other pod's table, for instance the node's name; default: the host name
     #[arg(long = "as", value_name = "NAME", value_parser = name)]
     pub name: Option<String>,
-    /// Own rail: its netdev, its RDMA device or one of its addresses. Without it, routes select the rail for an address,
-    /// and all own rails ping a pod
+    /// Own rail that sends the requests: its netdev, its RDMA device or one of its addresses. Default: for an address
+    /// the rail that routes select, for a pod or node all own rails
     #[arg(long, value_name = "NETDEV|DEVICE|ADDRESS")]
     pub from: Option<String>,
     /// Pings from inside this pod of the node

@@ -34,7 +34,7 @@ pub const CGROUPS: &str = "/sys/fs/cgroup";
 /// Format that this version writes. A reader refuses a newer format.
 pub const FORMAT: u32 = 1;
 
-/// Error for a device or a kernel's file that has disappeared (`ENODEV`).
+/// Error of a write for a device that has disappeared, or to the file of a removed cgroup (`ENODEV`).
 const NO_DEVICE: i32 = 19;
 
 /// A limited container.

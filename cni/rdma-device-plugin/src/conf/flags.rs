@@ -26,8 +26,8 @@ pub struct Flags {
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", value_parser = boolean)]
     pub local_eri_discovery: Option<bool>,
-    /// Selects the used NICs by instance: 'i-bp1 erdma_0/erdma_1,i-* erdma_*'; an empty value selects all. Containers
-    /// then get all selected NICs, unless --allocate-all-devices=false
+    /// Selects the used NICs by instance: 'i-bp1 erdma_0/erdma_1,i-* erdma_*'. With such patterns, containers get all
+    /// selected NICs, unless --allocate-all-devices=false. An empty value selects all NICs
     #[arg(long, value_name = "PATTERNS", value_parser = exposed)]
     pub exposed_local_eris: Option<Patterns>,
     /// MTU of NICs that the daemon brings up, if they support it

@@ -8,7 +8,7 @@ use regex_lite::Regex;
 use std::{fmt, ops::RangeInclusive};
 
 /// Selector of devices. A device matches if it matches at least one pattern of each non-empty list. In `pf` and `root`,
-/// the first element whose pattern matches decides, also by its numbers.
+/// only the first element whose pattern matches counts: its numbers must also match.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Selector {
     /// Place of the selector in the configuration file.

@@ -46,20 +46,20 @@ struct Arguments {
 enum Command {
     /// Lists nodes with a daemon: resources as allocatable/capacity, rails, health
     Nodes {
-        /// Format of the output; without it a table
+        /// Format of the output; default: a table
         #[arg(short, long, value_enum)]
         output: Option<Format>,
     },
-    /// Lists pods with rails: RDMA device, addresses, GID index of each
+    /// Lists pods with rails: RDMA device, addresses, GID index of each address
     Pods {
         /// Lists pods of all namespaces
         #[arg(short = 'A', long, conflicts_with = "namespace")]
         all_namespaces: bool,
-        /// Format of the output; without it a table
+        /// Format of the output; default: a table
         #[arg(short, long, value_enum)]
         output: Option<Format>,
     },
-    /// Prints the report of a node's daemon, or a pod's warnings and rails. The exit code is that of rdma-device-plugin
+    /// Prints the report of a node's daemon, or a pod's warnings and rails. Returns the exit code of rdma-device-plugin
     /// doctor
     Doctor {
         /// Node or pod

@@ -113,7 +113,7 @@ fn row(name: &str, daemon: &str, node: &Value, slices: &Value, facts: Option<&Fa
 }
 
 /// Adds a remark to each node with a rail whose switch serves only other rails on the other nodes. Compares two rails
-/// only if a node has both.
+/// only if at least one node has both.
 fn mark_misplaced(nodes: &mut [Node]) {
     let mut users: BTreeMap<String, BTreeMap<String, usize>> = BTreeMap::new();
     let mut kinds: BTreeSet<(String, String)> = BTreeSet::new();

@@ -61,7 +61,7 @@ pub fn still_as_granted(grants: &[&Grant], inventory: &Inventory) -> Result<(), 
                 let why = format!(
                     "{address} ({id}) was granted as {granted}, and is {now} now; delete the pod to get a new allocation"
                 );
-                // only another pod helps: another device now has the number, and no move returns it
+                // only another pod helps: another device may have the path now, and no move returns the path
                 return stale(Cure::AnotherPod, why);
             };
             if !present.is_in_place() {

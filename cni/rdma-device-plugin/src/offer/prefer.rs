@@ -214,7 +214,7 @@ impl Chosen {
         }
     }
 
-    /// Counts the ids that containers have. Each of these ids is also a NIC of the accelerators near its device.
+    /// Counts the ids that containers have. Each of these ids also counts as a NIC of the accelerators near its device.
     fn use_up(&mut self, in_use: BTreeMap<usize, usize>, near: &[Near]) {
         for (index, count) in &in_use {
             for accelerator in near.get(*index).into_iter().flat_map(|it| &it.accelerators) {

@@ -52,8 +52,9 @@ pub(super) fn of_device(ids: Ids, devices: usize) -> Option<u32> {
     }
 }
 
-/// Returns the number of pods with `addresses` addresses each that fit on every device of `own`. The device's other
-/// resources in `all` take their configured numbers of pods, or equal parts of the rest. `None`: no device has a table.
+/// Returns the number of pods with `addresses` addresses each that fit on every device of `own`. On each device, other
+/// resources of `all` take their configured numbers of pods, or equal parts of the remaining number. `None`: no device
+/// has a table.
 fn room(conf: &Conf, addresses: u32, own: &Selected<'_>, all: &[Selected<'_>]) -> Option<u32> {
     let (resource, devices) = own;
     let room = |device: &OfferedDevice| {
@@ -77,9 +78,9 @@ fn room(conf: &Conf, addresses: u32, own: &Selected<'_>, all: &[Selected<'_>]) -
 }
 
 /// Returns the scheme of the resource's ids, and [`Offer::keeps_count`](super::Offer::keeps_count). Without a
-/// configured number there are as many ids as pods fit, up to the default number. For the device plugin there are not
-/// fewer than the daemon has offered since the node's boot, because pods may have them. While no device has a table, as
-/// during a driver's reload, the number stays.
+/// configured number there are as many ids as pods fit, up to the default number. For the device plugin, the number
+/// does not fall until the node reboots, because pods may have the ids. While no device has a table, as during a
+/// driver's reload, the number stays.
 pub(super) fn ids(
     conf: &Conf,
     own: &Selected<'_>,

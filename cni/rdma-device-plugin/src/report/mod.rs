@@ -28,7 +28,7 @@ use clap::ValueEnum;
 /// Topics of reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Topic {
-    /// Events of pods: refused ones, and those whose rails are lost or come back
+    /// Events of pods that are refused, or whose rails are lost or come back
     Events,
     /// The node's condition `RdmaRailsMissing`
     NodeCondition,

@@ -78,7 +78,7 @@ impl Style {
     }
 }
 
-/// Number of nodes, each with one network. `ROUNDS` is the number of rewrites by each network.
+/// Number of nodes, each with one network. `ROUNDS` is the number of rewrites of each network's list.
 const NODES: u64 = 4;
 const ROUNDS: u64 = 50;
 

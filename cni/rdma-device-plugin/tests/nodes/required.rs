@@ -110,7 +110,7 @@ fn with_fewer_devices_than_required_no_id_is_healthy() {
             require.trim_matches('"')
         );
         assert_eq!(remarks, [said]);
-        // an id that kubelet allocated just before
+        // kubelet may have chosen the id before the id became unhealthy
         let error = offer.answer(&[offer.ids[0].id.clone()], &seven);
         let error = error.expect_err("not given").to_string();
         assert!(error.contains("requires 8"), "{error}");

@@ -159,7 +159,7 @@ fn the_peers_are_not_dead_if_they_answer_another_rail_or_are_twelve() {
     ] {
         let own = vec![rail(0, &["10.0.0.1"]), rail(1, &["10.1.0.1"])];
         let peer = |it: usize| [0, 1].map(|rail| self::rail(rail, &[&format!("10.{rail}.1.{it}")]));
-        // node 7 is this node, and so is no peer
+        // node 7 is this node, and therefore not a peer
         let nodes = if peers > 7 { peers + 1 } else { peers };
         let mut watch = watch(own, (0..nodes).map(|it| peer(it).to_vec()).collect());
         if other_rail_is_answered {
