@@ -129,8 +129,8 @@ impl Record {
         self.is_begun() && self.absent.is_empty()
     }
 
-    /// Returns the rails of the claim's only pod, in the form of `rails.json`. Returns `None` if no pod's network is
-    /// attached yet, or if the networks of several pods are attached.
+    /// Returns the rails of the claim's only pod, in the form of `rails.json`. Returns `None` if this pod has no rails,
+    /// if no pod's network is attached yet, or if the networks of several pods are attached.
     pub fn rails_of_one_pod(&self) -> Option<Vec<&Value>> {
         let mut all = self.rails.values();
         let (rails, None) = (all.next()?, all.next()) else {

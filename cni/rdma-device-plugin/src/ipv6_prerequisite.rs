@@ -91,8 +91,8 @@ pub fn without_ipv6(parents: &[Parent], links: &[Link]) -> Vec<Parent> {
     lacking.into_iter().collect()
 }
 
-/// Returns the netdev if it lacks an IPv6 address. The inner value is `None` if the netdev has an address. The outer
-/// value is `None` if `links` does not have the netdev.
+/// Returns the netdev, or its bond, if it lacks an IPv6 address. The inner value is `None` if it has an address. The
+/// outer value is `None` if `links` does not have the netdev.
 fn lacks(parent: &Parent, links: &[Link]) -> Option<Option<Parent>> {
     let own = links.iter().find(|it| *it.name == *parent.netdev)?;
     let master = links.iter().find(|it| Some(it.index) == own.master);

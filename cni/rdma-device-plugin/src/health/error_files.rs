@@ -27,7 +27,7 @@ pub(super) struct Readings {
     pub(super) values: Vec<Reading>,
 }
 
-/// Returns a sentence for each threshold whose counter exists in no RDMA device of the node. Returns nothing if no RDMA
+/// Returns a sentence for each threshold whose counter exists in no visible RDMA device. Returns nothing if no RDMA
 /// device is visible in this net namespace. Only checks that the counters' files exist.
 pub fn unknown_counters(
     sysfs: &Path,

@@ -121,7 +121,7 @@ pub fn evaluate(state: &DeviceState, physical: Option<&Verdict>) -> Verdict {
 /// Returns `verdict`. For a usable device with `errors`, returns a fault with the reason `errors` instead.
 pub fn with_errors(verdict: Verdict, errors: Option<&str>) -> Verdict {
     match (verdict, errors) {
-        // no polling: the readings of error counters and of the NIC's reports show the end of this fault
+        // no polling: a later reading of the error counters or reports shows the end of this fault
         (Verdict::Up, Some(reason)) => down(reason, true),
         (verdict, _) => verdict,
     }

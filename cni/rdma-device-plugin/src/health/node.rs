@@ -49,7 +49,7 @@ impl Health {
         self.unseen.retain(is_there);
         self.doubtful.clear();
         let mut verdicts: BTreeMap<&DeviceAddress, Verdict> = BTreeMap::new();
-        // first the devices without a physical function: the verdicts on virtual functions depend on them
+        // first the physical functions: the verdicts on their virtual functions and sub-functions depend on them
         let (virtual_ones, physical_ones): (Vec<_>, Vec<_>) = seen
             .iter()
             .partition(|(device, _)| device.physical_function.is_some());

@@ -63,7 +63,7 @@ pub struct Watch {
     links: HashMap<(Option<Nsid>, u32), LinkState>,
     /// True if the daemon must read the records again.
     records_changed: bool,
-    /// Time of the next observation that an event or a request caused.
+    /// Time of the next observation that an event, a request or a failure caused.
     due: Option<Instant>,
     observed_at: Option<Instant>,
     beat: Instant,
@@ -131,7 +131,7 @@ impl Watch {
         }
     }
 
-    /// Observes at once after each notification of `requests`.
+    /// Observes after each notification of `requests`, as soon as [`APART`] has passed.
     pub fn observing_on(mut self, requests: Arc<Notify>) -> Self {
         self.requests = requests;
         self

@@ -225,8 +225,8 @@ impl Daemons {
         self.0.get(node)
     }
 
-    /// Returns the daemon of the node `target`. If no such node has a daemon, `target` is a pod: returns this pod and
-    /// the daemon of its node.
+    /// Returns the daemon of the node `target`. If no node of this name has a daemon, `target` is a pod: returns this
+    /// pod and the daemon of its node.
     pub(super) fn find(&self, flags: &Flags, target: &str) -> Result<(&Daemon, Option<Pod>)> {
         if let Some(daemon) = self.on(target) {
             return Ok((daemon, None));

@@ -10,7 +10,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
 /// Counts of kubelet's streams for one resource. After kubelet's restart and after a [takeover](super::takeover),
-/// several streams can be open, and kubelet uses the newest one.
+/// several streams can be open, and the daemon sends lists only on the newest one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
     /// Number of open streams.

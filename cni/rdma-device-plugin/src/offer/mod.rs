@@ -53,7 +53,7 @@ use rdma_netns::{DeviceAddress, Hca, Inventory, PciPath, RdmaCgroup};
 use rdma_resources::{ContainerLimits, Resource, Sharing, published::Devices};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A resource that the daemon advertises, with its devices and ids.
+/// A resource that the daemon offers to kubelet or DRA, with its devices and ids.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Offer {
     /// Name of the resource.
@@ -342,8 +342,8 @@ impl Offer {
         .filter(|_| self.keeps_count)
     }
 
-    /// Returns the number of ids that contain one device. As many claims may have the device. `None`: a device is in
-    /// one id.
+    /// Returns the number of ids that contain a device. As many claims may have the device. `None`: a device is in one
+    /// id.
     pub fn sharers(&self) -> Option<u32> {
         sharers::of_device(self.kind, self.devices.len())
     }

@@ -28,7 +28,7 @@ impl From<bool> for Fit {
     }
 }
 
-/// Returns the devices of `resource`, by address. Adds remarks about devices that match and are left out.
+/// Returns the devices of `resource`, by address. Adds remarks about most of the matching devices that are left out.
 /// `with_netdevs` is true if pods also get netdevs of the devices.
 pub(super) fn devices(
     resource: &ResourceConf,

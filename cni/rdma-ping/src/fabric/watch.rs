@@ -326,8 +326,8 @@ impl Watch {
         unreachable
     }
 
-    /// Applies the list of nodes with unreachable rails. If the list is short enough, this node's rails in the list
-    /// become unhealthy if they are still at fault.
+    /// Applies the list of nodes with unreachable rails. If the number of its unreachable rails is within the allowed
+    /// percentage, this node's rails in the list become unhealthy if they are still at fault.
     ///
     /// Two nodes may publish a verdict at the same time. The list of at least one of them then contains the other's
     /// rail. Both nodes together therefore stay within the allowed percentage.
