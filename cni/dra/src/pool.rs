@@ -94,7 +94,7 @@ pub struct Nic {
 pub enum Effect {
     /// `None`: pods may have the device. It is degraded.
     None,
-    /// `NoSchedule`: no new pod may have the device. It is unhealthy.
+    /// `NoSchedule`: no new pod may have the device. It is unhealthy, or its resource has fewer NICs than it requires.
     NoSchedule,
     /// `NoExecute`: no new pod may have the device, and Kubernetes evicts its pods.
     NoExecute,

@@ -53,8 +53,8 @@ impl Neighbour {
         self.name.as_deref().unwrap_or(&self.chassis)
     }
 
-    /// Returns the name of the switch's port: its identifier, or its description if the identifier is a hardware
-    /// address.
+    /// Returns the name of the switch's port: its identifier, or its description if it has one and the identifier is a
+    /// hardware address.
     pub fn port(&self) -> &str {
         let is_mac = self.port_id.split(':').count() == 6;
         let description = self.description.as_deref().filter(|_| is_mac);

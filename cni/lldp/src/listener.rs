@@ -25,7 +25,8 @@ use std::{
     os::fd::{AsRawFd, OwnedFd, RawFd},
 };
 
-/// Maximum length of a frame in bytes. The kernel cuts off a longer frame. The parser then rejects it.
+/// Maximum length of a frame in bytes. The kernel cuts off a longer frame. The parser rejects a frame that ends within
+/// a TLV.
 const LONGEST_FRAME: usize = 2048;
 
 /// Size of a socket's buffer in bytes. It has space for a few frames, which suffices because a neighbour sends one

@@ -51,8 +51,8 @@ impl Switches {
     }
 
     /// Returns the neighbours of the NIC with the function at `address`. A bond has the neighbours of all its ports. A
-    /// virtual function has the neighbours of its physical function, because only the physical function receives LLDP
-    /// frames.
+    /// virtual function or sub-function has the neighbours of its physical function, because only the physical function
+    /// receives LLDP frames.
     pub fn of<'a>(&'a self, address: &DeviceAddress, inventory: &Inventory) -> Vec<&'a Seen> {
         let functions = functions(address, inventory).into_iter();
         functions.filter_map(|it| self.0.get(&it)).collect()

@@ -157,8 +157,8 @@ impl Containers {
     }
 
     /// Writes the entry of the container with `ids` of `resource`. Also removes each entry with rails whose container
-    /// has ended, so that none of its ids is in `held`. `held` has the ids of existing pods' containers. The caller
-    /// holds the [`lock`](Self::lock).
+    /// has ended: none of its ids is in `held`, the ids of existing pods' containers. The caller holds the
+    /// [`lock`](Self::lock).
     ///
     /// # Errors
     /// A file cannot be written.

@@ -3,7 +3,7 @@
 //!
 //! | module | examines |
 //! |---|---|
-//! | `kernel` | modules, the mode of the RDMA subsystem, udev's names |
+//! | `kernel` | release, modules, the mode of the RDMA subsystem, udev's names |
 //! | `devices` | RDMA devices, their netdevs and ports, bonds |
 //! | `gpudirect` | registration of accelerators' memory |
 //! | `chain` | whether the runtime calls `rdma-cni`; programs |

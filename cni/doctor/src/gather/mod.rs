@@ -5,7 +5,7 @@
 //! | module | observes |
 //! |---|---|
 //! | `view` | files below the host's root |
-//! | `system` | kernel modules, the mode at boot, udev |
+//! | `system` | kernel modules, the mode at boot, udev, bonds |
 //! | `chain` | the network configuration, programs |
 //! | `services` | sockets, limits, the daemon |
 //! | `records` | records, leases |

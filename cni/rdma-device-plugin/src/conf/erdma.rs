@@ -38,7 +38,7 @@ pub struct Erdma {
 pub enum Origin {
     /// The configuration file, or flags.
     User,
-    /// Defaults, because the file has the daemon's own format and no `erdma`.
+    /// Defaults, because there is no file, or the file has the daemon's own format and no `erdma`.
     Defaults,
     /// Defaults, because the file has the format of another program, which does not manage eRDMA NICs.
     Foreign,

@@ -278,7 +278,7 @@ impl Reconciler {
         }
     }
 
-    /// Makes `change`. If a recent attempt failed, only returns its error.
+    /// Makes `change`. If a recent attempt of the same change failed, only returns its error.
     async fn attempt(&mut self, node: &Node, change: Change) -> Result<(), Problem> {
         if let Some(tried) = &self.tried
             && tried.change == change

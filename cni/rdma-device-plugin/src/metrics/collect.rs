@@ -107,7 +107,7 @@ pub(super) struct Snapshot {
     /// Reports of NICs' drivers and PCI links. `None`: not read within the time limit.
     pub(super) reports: Option<Reports>,
     pub(super) smc: Vec<PodSmc>,
-    /// Use of RDMA devices by containers with limits.
+    /// Use of RDMA devices by pods with limits.
     pub(super) limited: Limited,
     /// Number of prepared claims, by resource.
     pub(super) claims: BTreeMap<String, u64>,

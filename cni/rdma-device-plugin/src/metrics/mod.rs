@@ -37,7 +37,7 @@
 //! | `rdma_pod_smcr` | `namespace`, `pod`, `state`, `reason` | 1: a pod that requests SMC-R |
 //! | `rdma_pod_handles`, `rdma_pod_objects`, `…_limit` | `device`, `pod`, `namespace` | use of a device by a pod with `limits`, and the limit |
 //! | `rdma_pod_limits_left` | `pod`, `namespace` | 1: the pod's cgroup is gone, and the kernel still keeps its limits |
-//! | `rdma_hw_<counter>_total` | `device`, `port` (`pod`, `namespace`, `container`) | the driver's counters in `ports/N/hw_counters`; without `_total` for a value that can shrink |
+//! | `rdma_hw_<counter>_total` | `device`, `port` (`pod`, `namespace`, `container`) | the driver's counters in `ports/N/hw_counters`; without `_total` for a present value or a maximum |
 //!
 //! The fabric watch has separate metrics (`fabric`) with the label `device`:
 //!

@@ -7,7 +7,7 @@
 //! | `speed` | Gbit/s of the slowest NIC |
 //! | `link-layer` | `ethernet`, `infiniband` or `mixed` |
 //! | `mode` | sharing of the NICs: `shared`, `exclusive` or `mixed` |
-//! | `bonds` | number of bonds among the NICs |
+//! | `bonds` | number of NICs whose netdev is a port of a bond |
 //! | `vendor-<PCI vendor id>` | `true`, for each vendor |
 //! | `switch-<number>` | switch of the NIC with this number; numbers from 0 by PCI address, and VFs count as their PF |
 //! | `switches` | name of the set of switches; all nodes with the same set have the same name |

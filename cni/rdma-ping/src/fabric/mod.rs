@@ -110,7 +110,7 @@ pub enum Event<'a> {
     Verdict(&'a str, bool),
     /// States of all rails, at the beginning of a round or after a new verdict.
     States(Vec<RailState>),
-    /// The API server has accepted this node's rails, and has listed the peers.
+    /// The API server has accepted this node's rails. If a list was due, the API server has also listed the peers.
     Listed,
     /// The rails in the API server, or the list of peers, are out of date for this reason.
     Problem(String),
