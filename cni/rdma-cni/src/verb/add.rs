@@ -492,9 +492,7 @@ fn log_rails<K: Kernel>(kernel: &K, attachment: &Attachment) {
                     );
                 }
             }
-            (None, None) if rail.bare => {
-                log::info!("attaching without a netdev to {netns}, {rdma}")
-            }
+            (None, None) if rail.bare => log::info!("attaching no netdev to {netns}, {rdma}"),
             (None, None) => log::info!("{name} is in {netns} already, {rdma}"),
         }
     }
