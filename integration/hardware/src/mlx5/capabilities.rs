@@ -168,7 +168,7 @@ const FLOW_TABLE_FIELDS: &[Capability] = &[
     ("flow_table_modify", field(0x6, 1), 1),
     ("ignore_flow_level", field(0x15, 1), 1),
     ("log_max_ft_size", field(0x22, 6), 20),
-    ("max_ft_level", field(0x38, 8), 64),
+    ("max_ft_level", field(0x38, 8), 255),
     ("log_max_ft_num", field(0x78, 8), 8),
     ("log_max_flow_counter", field(0x90, 8), 8),
     ("log_max_destination", field(0x98, 8), 8),
