@@ -270,9 +270,9 @@ fn without_capabilities_less_is_reported() {
 /// [`Kernel::is_watched`] detects `ip monitor link address route`, which joins the multicast groups of netdevs,
 /// addresses and routes, like a network manager. It does not detect a program that joins only the group of netdevs.
 #[test]
-fn a_promiscuous_netdev_is_reported() {
+fn a_network_manager_is_detected() {
     with_node(|world| {
-        let told_of = |objects: &[&str], limit: Duration| {
+        let detects = |objects: &[&str], limit: Duration| {
             let monitor = Command::new("ip").arg("monitor").args(objects).spawn();
             let mut monitor = monitor.expect("iproute2 is installed");
             let begin = Instant::now();
@@ -286,8 +286,8 @@ fn a_promiscuous_netdev_is_reported() {
             seen
         };
         assert!(!world.kernel.is_watched());
-        assert!(told_of(&["link", "address", "route"], SOON));
+        assert!(detects(&["link", "address", "route"], SOON));
         assert!(!world.kernel.is_watched());
-        assert!(!told_of(&["link"], Duration::from_secs(1)));
+        assert!(!detects(&["link"], Duration::from_secs(1)));
     });
 }
