@@ -81,7 +81,10 @@ pub enum Error {
         pool: String,
     },
     /// An attachment already has the requested address.
-    #[error("the requested address {ip} is held by {holder}; request another one")]
+    #[error(
+        "the requested address {ip} is held by {holder}; retry after DEL or GC has freed the address, or request \
+         another one"
+    )]
     Taken {
         /// Requested address.
         ip: IpAddr,
