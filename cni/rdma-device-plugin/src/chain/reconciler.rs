@@ -264,7 +264,8 @@ impl Reconciler {
             Ok(Ok(files)) => {
                 for file in files {
                     log::warn!(
-                        "{:?}: removed {TYPE}, because its program is missing",
+                        "{:?}: removed {TYPE}, because its program is missing; the daemon adds {TYPE} again when the \
+                         program is back",
                         chain.conf.conf_dir.join(file)
                     );
                 }

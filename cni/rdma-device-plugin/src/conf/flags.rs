@@ -180,7 +180,7 @@ impl Flags {
                 if *allocate != required && resource.place != "erdma" {
                     let place = &resource.place;
                     remarks.push(format!(
-                        "{flag} overrides {place}.allocate of the file: {word}"
+                        "{flag} sets {place}.allocate to {word}, and overrides the file"
                     ));
                 }
                 *allocate = required;

@@ -394,7 +394,8 @@ fn unprepared(claim: &ClaimName, why: impl Display) -> Error {
     anyhow!("claim {claim} cannot be prepared: {why}")
 }
 
-/// Describes the devices, such as `rdma-hca-all: mlx5_0 (uverbs0), mlx5_1 (uverbs1) (after the pod has its network)`.
+/// Describes the devices, such as `rdma-hca-all: mlx5_0 (uverbs0), mlx5_1 (uverbs1)`. Adds a remark if containers
+/// cannot have the devices yet.
 pub(super) fn in_words(record: &Record) -> String {
     let device = |device: &Prepared| {
         let nics = device.nics.iter().map(|nic| {
@@ -406,7 +407,7 @@ pub(super) fn in_words(record: &Record) -> String {
     let devices: Vec<String> = record.devices.iter().map(device).collect();
     let when = match record.is_begun() {
         true => "",
-        false => " (after the pod has its network)",
+        false => "; containers get the devices after the pod has its network",
     };
     format!("{}{when}", devices.join("; "))
 }

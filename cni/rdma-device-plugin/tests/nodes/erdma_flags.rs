@@ -121,7 +121,7 @@ fn flags_take_precedence_over_the_file_and_that_is_reported() {
             "--exposed-local-eris overrides erdma.exposedLocalERIs of the file",
             "--jumbo-frame-mtu=9000 overrides erdma.jumboFrameMTU of the file",
             "--local-eri-discovery=false: ignored, because the daemon itself discovers the NICs, without a controller",
-            "--exposed-local-eris overrides resources[0].allocate of the file: all",
+            "--exposed-local-eris sets resources[0].allocate to all, and overrides the file",
         ]
     );
     assert_eq!(parsed.conf.erdma.prefer_driver, Some(DriverMode::Ofed));
