@@ -10,7 +10,6 @@
 //! `pkg/kubelet/cm/devicemanager/manager.go`). When kubelet starts, it reads the allocated ids from a file, which can
 //! still contain ids of ended pods. The daemon therefore lists pod-resources.
 
-use super::pool;
 use crate::{kubelet::PluginContext, node::Node};
 use kubelet_api::pod_resources::{self, AskError, v1::PodResources};
 use std::{
@@ -73,7 +72,7 @@ impl FormerIds {
     pub(super) async fn drop_ended(&self) -> Result<bool, AskError> {
         let pods = pod_resources::all(&self.pod_resources, LIMIT).await?;
         let node = self.node.borrow();
-        let by_claims: Vec<_> = pool::offers(&node).map(|it| it.name.as_str()).collect();
+        let by_claims: Vec<_> = node.by_claims().map(|it| it.name.as_str()).collect();
         Ok(have_ids(&pods, &by_claims))
     }
 

@@ -29,7 +29,7 @@ impl Netdevs {
             short: offer.short.clone(),
             nics: self.nics(offer, &node.inventory, &node.switches),
         };
-        offers(node).map(resource).collect()
+        node.by_claims().map(resource).collect()
     }
 
     /// Returns the NICs of `offer`. Remembers the attributes of their netdevs.
@@ -124,12 +124,6 @@ fn slower(nic: &Nic, fastest: Option<u32>) -> Option<String> {
     (speed < fastest).then(|| {
         format!("its speed is {speed} Mbit/s, and a NIC of the same model has {fastest} Mbit/s")
     })
-}
-
-/// Returns the offers of `node` whose resources are allocated by claims.
-pub fn offers(node: &Node) -> impl Iterator<Item = &Offer> {
-    let offers = node.offers.iter();
-    offers.filter(|offer| node.conf.by_claims(&offer.name))
 }
 
 /// Returns true if each id of the offer has all devices of the offer.

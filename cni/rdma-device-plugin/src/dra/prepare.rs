@@ -341,7 +341,7 @@ fn find<'a>(
         )
     };
     let device = device.ok_or_else(missing)?;
-    let mut offers = pool::offers(node);
+    let mut offers = node.by_claims();
     let offer = offers.find(|it| it.name.as_str() == device.resource);
     let offer = offer.ok_or_else(missing)?;
     let places = offer.devices.iter().enumerate();
