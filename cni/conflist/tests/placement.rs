@@ -268,7 +268,7 @@ fn a_foreign_entry_stays_and_is_not_doubled() {
     let (done, place) = Net::new(&[(LIST, TEXT), other]).turn(&Placement::Directory);
     assert_eq!(done, [] as [&str; 0]);
     let why = place.expect_err("an obstacle").to_string();
-    assert!(why.contains("another program wrote it"), "{why}");
+    assert!(why.contains("another program wrote this file"), "{why}");
     let mut net = Net::new(&[(LIST, TEXT), other]);
     is_in(&net.turn(&auto(&[])).1, LIST);
     assert_eq!(net.files[OURS], other.1);

@@ -380,7 +380,7 @@ mod tests {
             ..table(&[(0, "5254:ee:1::", "ib-or-roce-v1")])
         };
         for (index, expected) in [
-            (0, "its only GID"),
+            (0, "the device's only GID"),
             (3, "wrong: the device has one GID, with index 0"),
         ] {
             let told = of_rail(&rail(), index, &[], |_| Ok(one.clone()));

@@ -66,7 +66,7 @@ fn a_nic_in_a_pod_is_released_when_it_has_return_to_the_host() {
     assert!(!released[0].is_complete());
     assert!(released[1].is_complete());
     assert!(
-        ends(&released)[0].contains("release it again"),
+        ends(&released)[0].contains("release it after the pod has ended"),
         "{released:?}"
     );
     assert_ne!(node.snapshot(), in_pod, "the other one was released");

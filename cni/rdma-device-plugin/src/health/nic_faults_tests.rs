@@ -101,7 +101,7 @@ fn a_reporter_that_does_not_judge_is_no_fault() {
         faults
             .fault(&device(PF, None))
             .expect("a fault")
-            .contains("an error of fw_fatal and")
+            .contains("reporter fw_fatal has an error")
     );
 }
 
