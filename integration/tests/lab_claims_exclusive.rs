@@ -18,6 +18,7 @@ use integration::{
     lab::{Function, Lab, uverbs, verbs_devices},
 };
 use serde_json::{Value, json};
+use std::fs;
 
 const MANIFEST: &str = "integration/manifests/rendered/claims-of-moved-vfs.yaml";
 
@@ -132,10 +133,13 @@ fn two_are_below_one_root(cluster: &mut Cluster<Lab>, functions: &[Vec<&Function
 
 /// An API server that drops `allowMultipleAllocations`: the daemon deletes the slices, and the log says why.
 fn shared_devices_are_refused_in_words(cluster: &mut Cluster<Lab>) {
-    let file = root().join(SHARED);
+    let manifest = fs::read_to_string(root().join(SHARED)).expect("a manifest");
+    // a shared resource has soft-RoCE devices only by name
+    let kind = r#""kind": "shared","#;
+    assert!(manifest.contains(kind), "{manifest}");
+    let manifest = manifest.replace(kind, &format!(r#"{kind} "devices": [{{"rdma": ["*"]}}],"#));
     cluster.types(&format!(
-        "kubectl apply --server-side -f {}",
-        file.display()
+        "kubectl apply --server-side -f - <<'EOF'\n{manifest}\nEOF"
     ));
     let mut said = String::new();
     cluster.until("the daemon says what it cannot have", |it| {
