@@ -76,7 +76,8 @@ fn another_programs_socket_stays() {
     let aside = socket.with_extension("other");
     let _other = UnixListener::bind(&aside).expect("bound");
     fs::rename(&aside, &socket).expect("renamed");
-    node.daemon.says("rdma/hca: another program serves it");
+    node.daemon
+        .says("rdma/hca: another program serves this resource's socket");
     let Running {
         daemon, machine, ..
     } = node;

@@ -313,7 +313,7 @@ fn a_bond_is_no_pods_alone_where_it_could_not_be_attached_or_is_anothers() {
     let (ids, remarks) = left_out(each, &two);
     assert_eq!(ids, 1);
     assert!(
-        remarks[0].contains("0000:3b:00.1 is in rdma/a already"),
+        remarks[0].contains("0000:3b:00.1 is not in rdma/b, because rdma/a has this device"),
         "{remarks:?}"
     );
 }
