@@ -100,7 +100,7 @@ fn rdma_devices_that_a_pod_renamed_have_their_names_after_del_and_for_the_next_p
         };
         add(0);
         lab::rename_rdma(&pods[0], &function.rdma, name);
-        // no path of sysfs can contain a name with a slash: doctor cannot read its GIDs
+        // doctor cannot read the GIDs of a device whose name has a slash, because no path of sysfs contains this name
         if !name.contains(&b'/') {
             let (_, told) = doctor(&lab.host, &[lab.configuration(1)], &[]);
             let words = format!("RDMA device {} is called", function.rdma);

@@ -439,8 +439,8 @@ impl Rail {
         self.host_link.is_some() || self.shared.is_some()
     }
 
-    /// Returns the port of the RDMA device to which the rail's InfiniBand netdev belongs. Returns `None` if the rail
-    /// has no InfiniBand netdev, or the RDMA device has no port of it.
+    /// Returns the number of the RDMA device's port that has the rail's InfiniBand netdev, or an IPoIB child's parent.
+    /// Returns `None` if the rail has no InfiniBand netdev, or if no port of the RDMA device has it.
     pub fn infiniband_port(&self) -> Option<u32> {
         let host_link = self.host_link.as_ref();
         let moved = host_link.filter(|it| it.link_type == LinkType::Infiniband);

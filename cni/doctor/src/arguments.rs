@@ -50,7 +50,8 @@ pub struct Arguments {
 
 #[derive(Clone, Debug, Subcommand)]
 pub(super) enum Command {
-    /// Shows a pod's rails, the GID index of each address, and the GID that a program or NCCL uses
+    /// Shows a pod's rails, the GID index of each address, the GID at the index that the pod's programs have pinned,
+    /// and the GIDs that NCCL chooses without a pinned index
     Pod(Question),
 }
 

@@ -181,7 +181,7 @@ fn exact(day: &Day) -> Counts {
     for device in devices {
         let name = device["ifname"].as_str().expect("a name");
         for (what, count) in device.as_object().expect("an object") {
-            // the index of a netdev changes with each move
+            // `ifindex` is the index of the RDMA device, which changes when the kernel makes the device again
             if let Some(count) = count.as_u64().filter(|_| what != "ifindex") {
                 let count = usize::try_from(count).expect("a count");
                 exact.insert(format!("{name} {what}"), count);

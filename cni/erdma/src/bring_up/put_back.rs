@@ -93,8 +93,8 @@ impl PutBack {
         }
     }
 
-    /// Sets the netdev down if it was down before and no other program needs it. `is_ours_alone` is true if no other
-    /// program uses the netdev.
+    /// Sets the netdev down if it was down before the bring-up. If another program uses the netdev (`is_ours_alone` is
+    /// false), leaves it up and reports this.
     fn up(&mut self, link: &Link, record: &Record, is_ours_alone: bool) {
         if record.before.up || !link.up {
             return;

@@ -91,7 +91,8 @@ enum Restorer {
     Gc,
 }
 
-/// Kills `verb` at change `at`. The next verb removes everything that the killed verb left.
+/// Kills `verb` after change `at` (0: before the first change), and then ends the pod's namespace if `dies` is true.
+/// `restorer` removes everything that the killed verb left.
 fn kill(verb: &str, at: usize, dies: bool, restorer: Restorer) {
     let what = format!("{verb} {at}, namespace dies: {dies}, {restorer:?}");
     let leases = Leases::new(2);

@@ -15,7 +15,8 @@ use std::collections::BTreeSet;
 pub struct Discovery {
     /// NICs that the daemon uses, in the order of their addresses.
     pub nics: Vec<Nic>,
-    /// NICs that `exposedLocalERIs` excludes. The daemon neither advertises nor configures them.
+    /// NICs that `exposedLocalERIs` excludes, or may exclude while the instance's id is unknown. The daemon neither
+    /// advertises nor configures these NICs.
     pub hidden: Vec<Nic>,
     /// True if the instance's id is unknown, and the daemon may use more NICs once the id is known.
     pub needs_instance: bool,

@@ -73,6 +73,7 @@ impl Pods {
     }
 
     /// Removes the id of an ended namespace from its pod, because the kernel may reuse the id for another namespace.
+    /// Also marks the pod for observation.
     pub(super) fn ended(&mut self, namespace: Nsid) {
         for pod in &mut self.seen {
             if pod.nsid == Some(namespace) {

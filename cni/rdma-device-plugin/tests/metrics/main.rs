@@ -239,7 +239,7 @@ async fn a_counter_that_cannot_be_read_costs_two_seconds_and_the_counters() {
             "{text}"
         );
     }
-    // scrapes of this process' other tests end by themselves
+    // other tests of this process can have threads of the same name, which end by themselves
     wait::until("no scrape but the first has left a thread behind", || {
         site.threads_called("counters") <= 1
     });

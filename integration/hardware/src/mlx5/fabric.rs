@@ -93,7 +93,7 @@ impl Fabric {
     ///
     /// - If several receivers belong to one aggregate, one of them gets the frame.
     /// - If the sender belongs to an aggregate, the other functions of this aggregate do not get the frame.
-    /// - The switch does not forward frames to reserved groups.
+    /// - The switch forwards no frame to a reserved group, and answers LACPDUs.
     fn switch(&mut self, from: usize, frame: &[u8]) {
         let Some(target) = frame.first_chunk::<6>() else {
             return;
