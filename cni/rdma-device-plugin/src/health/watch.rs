@@ -131,7 +131,7 @@ impl Watch {
         }
     }
 
-    /// Observes after each notification of `requests`, as soon as [`APART`] has passed.
+    /// Observes after each notification of `requests`, as soon as `APART` has passed.
     pub fn observing_on(mut self, requests: Arc<Notify>) -> Self {
         self.requests = requests;
         self
