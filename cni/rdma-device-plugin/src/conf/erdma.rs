@@ -142,7 +142,8 @@ impl FromStr for Exposed {
             let allowed = |c: char| c.is_ascii_alphanumeric() || "-_*?[]!".contains(c);
             match word.is_empty() || !word.chars().all(allowed) {
                 true => Err(wrong("contains text that is neither a name nor a pattern")),
-                false => Text::glob(word).map_err(|_| wrong("contains an invalid pattern")),
+                false => Text::glob(word)
+                    .map_err(|why| wrong(&format!("contains an invalid pattern: {why}"))),
             }
         };
         Ok(Self {

@@ -77,11 +77,7 @@ impl Preparer {
 
     /// Prepares `claim`. A claim that is already prepared keeps its devices. Waits for absent devices until `end`.
     pub(super) async fn prepare(&self, claim: &ClaimName, end: Instant) -> Result<Record> {
-        if !claim.has_plain_uid() {
-            bail!(
-                "claim {claim} has an invalid uid: it must have 1 to 128 letters, digits and hyphens"
-            );
-        }
+        check_uid(claim)?;
         if let Some(record) = self.again(claim, end).await? {
             return Ok(record);
         }
@@ -146,11 +142,7 @@ impl Preparer {
     }
 
     pub(super) async fn unprepare(&self, claim: &ClaimName) -> Result<()> {
-        if !claim.has_plain_uid() {
-            bail!(
-                "claim {claim} has an invalid uid: it must have 1 to 128 letters, digits and hyphens"
-            );
-        }
+        check_uid(claim)?;
         let (uid, cdi_dir) = (claim.uid.clone(), self.cdi_dir.clone());
         let remove = move |claims: &Claims| claims.remove(&uid, &cdi_dir);
         match self.blocking(claim, remove).await? {
@@ -388,6 +380,16 @@ async fn has_own_network(
 fn boot_id(claim: &ClaimName) -> Result<String> {
     let boot_id = Linux::default().boot_id();
     boot_id.map_err(|error| unprepared(claim, error))
+}
+
+/// Returns an error if the claim's uid cannot be the name of a file.
+fn check_uid(claim: &ClaimName) -> Result<()> {
+    if !claim.has_plain_uid() {
+        bail!(
+            "claim {claim} has an invalid uid: it must have 1 to 128 letters, digits and hyphens"
+        );
+    }
+    Ok(())
 }
 
 fn unprepared(claim: &ClaimName, why: impl Display) -> Error {
