@@ -28,11 +28,10 @@ machine exclusive-containers 'integration/lab_(pods_exclusive|smc_exclusive|cras
 	--tier full --exclusive --memory 2560 --timeout 2400
 machine fast 'rdma-netns/rdma|integration/lab_(fabric|smc_readout)' --tier fast --exclusive --timeout 1800
 machine pods 'integration/lab_pods_(share|limits)' --tier full --shared --memory 4096 --timeout 1800
-machine installed 'integration/lab_installed' --tier full --shared --memory 4096 --timeout 1800
+machine installed 'integration/lab_(installed|kubelet_share|shared)' --tier full --shared --memory 4096 --timeout 1800
 machine reboot 'integration/lab_reboot' --tier full --exclusive --memory 2560 --timeout 1200 \
 	--disk /var/lib/cni --disk /var/lib/kubelet --disk /var/lib/containerd --disk /etc/cni/net.d \
 	--disk /opt/cni/bin --disk /var/lib/reboot
-machine shared 'integration/lab_(kubelet_share|shared)' --tier full --shared --timeout 2400
 machine mlx5 'integration/lab_mlx5(_ping)?' --tier mlx5 --exclusive --timeout 1500
 machine rocev1-shared 'integration/lab_smc_shared' --tier full --shared --rocev1 --timeout 900
 machine erdma-pair 'integration/lab_erdma_pair' --tier erdma --exclusive --memory 1024 --timeout 600

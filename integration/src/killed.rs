@@ -27,8 +27,6 @@ pub enum Around {
     All,
     /// Moves of netdevs and of RDMA devices to another namespace.
     Moves,
-    /// Settings of SMC-R: pnet entries, user EIDs, `tcp2smc`, links per link group.
-    Smc,
 }
 
 impl Around {
@@ -37,7 +35,6 @@ impl Around {
         match self {
             Self::All => "all",
             Self::Moves => "moves",
-            Self::Smc => "smc",
         }
     }
 }

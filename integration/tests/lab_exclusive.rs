@@ -137,7 +137,8 @@ fn an_rdma_device_that_its_pod_renamed_comes_home_under_its_name() {
         scene.before.assert_restored(&scene.lab.host);
     };
     let [first, second] = scene.lab.rails(0);
-    for name in [&b"roce"[..], b"\xff\xfe", b"a b\n", b"a/b", b".."] {
+    // rdma-netns' tests move a device under more names
+    for name in [&b"roce"[..], b"\xff\xfe"] {
         scene.add();
         lab::rename_rdma(&scene.pods[0], &first.rdma, name);
         scene.del();
@@ -265,8 +266,19 @@ fn a_physical_function_is_moved_like_a_virtual_one() {
 }
 
 #[test]
+fn eight_pods_at_once_each_open_their_own_character_device() {
+    pods_at_once_each_open_their_own_character_device(8);
+}
+
+#[test]
+#[ignore = "scripts/test --full: the same, with sixteen pods"]
 fn sixteen_pods_at_once_each_open_their_own_character_device() {
-    let lab = Lab::new(7);
+    pods_at_once_each_open_their_own_character_device(16);
+}
+
+#[track_caller]
+fn pods_at_once_each_open_their_own_character_device(count: usize) {
+    let lab = Lab::new(count / 2 - 1);
     let switch = lab.pod("switch");
     let mut functions = lab.functions.concat();
     functions.extend([0, 1].map(|number| lab.add_soft_function(number, &switch)));
@@ -275,7 +287,7 @@ fn sixteen_pods_at_once_each_open_their_own_character_device() {
         .iter()
         .map(|function| lab.pod(&function.netdev))
         .collect();
-    assert_eq!(pods.len(), 16);
+    assert_eq!(pods.len(), count);
     let runtime = lab.runtime();
     let list = |function: &Function| {
         let devices = json!([{"netdev": function.netdev}]);

@@ -2,7 +2,7 @@
 //! The real plugin on the real kernel. SIGKILL ends it at a chosen point.
 //!
 //! `RDMA_CNI_KILL_AFTER=n`: the process ends at point n, counted from 0. There is a point before and after each
-//! operation of the kind `RDMA_CNI_KILL_AROUND`: `all` (the default), `moves` or `smc`. Between two such operations in
+//! operation of the kind `RDMA_CNI_KILL_AROUND`: `all` (the default) or `moves`. Between two such operations in
 //! a row there is only one point. So with `all`, point 0 is before the first operation, and point n after the n-th. In
 //! other respects the program is `rdma-cni`.
 
@@ -29,13 +29,7 @@ struct Killed {
 impl Killed {
     fn is_of_the_kind(&self, op: &Op) -> bool {
         match op {
-            Op::MoveRdma { .. } | Op::MoveLink { .. } | Op::SetVf { .. } => self.around != "smc",
-            Op::AddPnet { .. }
-            | Op::RemovePnet { .. }
-            | Op::AddUeid { .. }
-            | Op::RemoveUeid { .. }
-            | Op::SetTcp2Smc { .. }
-            | Op::SetMaxLinks { .. } => self.around != "moves",
+            Op::MoveRdma { .. } | Op::MoveLink { .. } | Op::SetVf { .. } => true,
             _ => self.around == "all",
         }
     }

@@ -88,10 +88,21 @@ impl Drop for TwoPods {
 /// kernel repeats a lost request after 4 s.
 const PATIENT: [&str; 4] = ["--interval", "0.1", "--timeout", "10"];
 
-/// Pings with both address families from inside a pod to the other pod, in which no server listens.
+/// The steps share the pods, because ADD and DEL take longer in the emulated machine than a ping. The last step sets links
+/// down, and so removes IPv6 addresses.
 #[test]
-fn a_pod_pings_each_rail_of_another_one() {
+fn pods_and_nodes_ping_each_other() {
     let scene = TwoPods::new();
+    a_pod_pings_each_rail_of_another_one(&scene);
+    a_matrix_has_each_rail_by_each_rail(&scene);
+    doctor_pings_another_pod(&scene);
+    a_node_is_pinged_by_the_slices_of_both(&scene);
+    two_pods_verify_each_other(&scene);
+    each_silence_has_its_reason(&scene);
+}
+
+/// Pings with both address families from inside a pod to the other pod, in which no server listens.
+fn a_pod_pings_each_rail_of_another_one(scene: &TwoPods) {
     for address in [ipv4(0, 1), ipv6(0, 1), ipv4(1, 1), ipv6(1, 1)] {
         let options = [&["--pod", "default/one", "--count", "3"], &PATIENT[..]].concat();
         let (code, text) = scene.ping(&[&[address.as_str()], &options[..]].concat());
@@ -125,6 +136,7 @@ fn a_pod_pings_each_rail_of_another_one() {
 
 /// A StatefulSet's pod is created again with its name while the record of the previous sandbox exists.
 #[test]
+#[ignore = "scripts/test --full: a unit test tries the newest record of a pod first"]
 fn the_newer_of_two_sandboxes_pings() {
     let scene = TwoPods::new();
     let (lab, pods) = (&scene.lab, &scene.pods);
@@ -156,9 +168,7 @@ fn the_newer_of_two_sandboxes_pings() {
     deleted.unwrap_or_else(|outcome| panic!("{outcome}"));
 }
 
-#[test]
-fn a_matrix_has_each_rail_by_each_rail() {
-    let scene = TwoPods::new();
+fn a_matrix_has_each_rail_by_each_rail(scene: &TwoPods) {
     let options = [&["--pod", "default/one", "--count", "2"], &PATIENT[..]].concat();
     let (code, text) = scene.ping(&[&["default/two"], &options[..]].concat());
     assert_eq!(code, 0, "{text}");
@@ -182,9 +192,7 @@ fn a_matrix_has_each_rail_by_each_rail() {
 }
 
 /// `doctor pod` shows the rails, and pings from inside the pod.
-#[test]
-fn doctor_pings_another_pod() {
-    let scene = TwoPods::new();
+fn doctor_pings_another_pod(scene: &TwoPods) {
     let doctor = |arguments: &[&str]| {
         let mut command = scene.lab.host.command(rdma_device_plugin());
         command
@@ -221,9 +229,7 @@ fn doctor_pings_another_pod() {
 }
 
 /// RDMA fails in three ways, and each failure has its own message.
-#[test]
-fn each_silence_has_its_reason() {
-    let scene = TwoPods::new();
+fn each_silence_has_its_reason(scene: &TwoPods) {
     let [_, two] = &scene.pods;
     let address = ipv4(0, 1);
     let asked = |address: &str, timeout: &str| {
@@ -276,9 +282,7 @@ fn each_silence_has_its_reason() {
 
 /// Two pods verify each other as in `conf/examples/verify.yaml`: each pod sees only its own RDMA devices, and has no
 /// capability.
-#[test]
-fn two_pods_verify_each_other() {
-    let scene = TwoPods::new();
+fn two_pods_verify_each_other(scene: &TwoPods) {
     let pods = scene.pods.each_ref();
     let addresses = [ipv4(0, 0), ipv4(0, 1)];
     let addresses = addresses.each_ref().map(String::as_str);
@@ -332,12 +336,20 @@ fn two_pods_verify_each_other() {
     assert_eq!(silent["answered"], 0, "{document}");
     let reason = silent["reason"].as_str().expect("a reason");
     assert!(reason.starts_with("RDMA does not answer: "), "{reason}");
+    for line in [
+        "rule add pref 0 lookup local",
+        "rule del pref 10",
+        "rule del pref 5",
+        "-6 rule add pref 0 lookup local",
+        "-6 rule del pref 10",
+        "-6 rule del pref 5",
+    ] {
+        pods[1].ip(line);
+    }
 }
 
 /// The two pods act as nodes, which have slices in a stand-in for the API server.
-#[test]
-fn a_node_is_pinged_by_the_slices_of_both() {
-    let scene = TwoPods::new();
+fn a_node_is_pinged_by_the_slices_of_both(scene: &TwoPods) {
     let [one, _] = &scene.pods;
     one.ip("link set dev lo up");
     let inside = netns::Netns::open(one.path()).expect("a namespace");

@@ -179,7 +179,18 @@ fn a_reply_leaves_by_the_rail_of_its_address(bonded: &Bonded, pods: &[BondedPod;
 }
 
 #[test]
+fn eight_pods_share_a_bond() {
+    pods_share_a_bond(8);
+}
+
+#[test]
+#[ignore = "scripts/test --full: the same, with twenty pods"]
 fn twenty_pods_share_a_bond() {
+    pods_share_a_bond(20);
+}
+
+#[track_caller]
+fn pods_share_a_bond(count: usize) {
     let bonded = Bonded::new();
     let before = Snapshot::of(&bonded.rails.host);
     let gids = BONDS.map(|bond| bonded.gids(bond));
@@ -188,7 +199,7 @@ fn twenty_pods_share_a_bond() {
         configuration["devices"] = json!([{ "rdma": "mlx5_bond_0" }]);
         configuration
     };
-    let pods: Vec<BondedPod> = (0..20)
+    let pods: Vec<BondedPod> = (0..count)
         .map(|number| bonded.pod(Side::A, &format!("pod{number}"), configuration()))
         .collect();
     let mut addresses: Vec<String> = pods.iter().map(|pod| pod.address(0, true).0).collect();
@@ -197,11 +208,11 @@ fn twenty_pods_share_a_bond() {
     addresses.dedup();
     indices.sort_unstable();
     indices.dedup();
-    assert_eq!((addresses.len(), indices.len()), (20, 20));
-    assert_eq!(bonded.held(Side::A).len(), 40);
+    assert_eq!((addresses.len(), indices.len()), (count, count));
+    assert_eq!(bonded.held(Side::A).len(), 2 * count);
     // pods with the same parent reach each other
-    bonded::traffic(&pods[0], &pods[19], 0, true);
-    bonded::traffic(&pods[19], &pods[7], 0, false);
+    bonded::traffic(&pods[0], &pods[count - 1], 0, true);
+    bonded::traffic(&pods[count - 1], &pods[6], 0, false);
     a_pod_can_use_anothers_gid(&pods);
     for pod in &pods {
         bonded.delete(pod);
