@@ -40,8 +40,8 @@ compile_arm64_programs() {
 
 arm64_programs() {
 	local -x PROGRAMS=$ARM64_PROGRAMS RDMA_TEST_EMULATOR=qemu-aarch64
-	# Skipped tests: the first measures time, the next two start their own program again, and the last needs
-	# MADV_POPULATE_WRITE, which QEMU does not emulate (target_madvise() in linux-user/mmap.c).
+	# Skipped tests: the first measures time, the next two start their own program again without QEMU, and the last
+	# needs MADV_POPULATE_WRITE, which QEMU does not emulate (target_madvise() in linux-user/mmap.c).
 	natively '.*' 'rdma-netns/kernel' --skip many_virtual_functions_are_read_quickly \
 		--skip a_lock_is_waited_for_where_no_thread_can_be_started \
 		--skip the_last_lock_holder_is_not_blamed_for_the_whole_wait \

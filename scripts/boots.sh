@@ -3,7 +3,7 @@
 # boots.sh - defines the machines of the lab, and boots a machine, which runs its test programs one after the other.
 # To be sourced, after programs.sh and cluster.sh. A program must not leave objects on the machine for the next program.
 
-BOOTS=() # all machines; of the machines that every run boots, the longest boot is first
+BOOTS=() # all machines; of those that every run boots, the first one takes longest
 declare -A BOOT_PROGRAMS BOOT_OPTIONS BOOT_IN_FULL
 
 # machine NAME PROGRAMS OPTION...: defines a machine. PROGRAMS is a pattern of test programs (programs.sh), and OPTIONs are
@@ -162,7 +162,7 @@ others_of() {
 	esac
 }
 
-# nodes_of MACHINE: prints how many equal nodes the machine has
+# nodes_of MACHINE: prints the number of equal nodes of MACHINE's cluster
 nodes_of() { [[ $1 == cluster-two-nodes ]] && echo 2 || echo 1; }
 
 # kubernetes_of MACHINE: prints the release of the machine's control plane and kubelet
@@ -187,7 +187,7 @@ can_name_runtime() {
 	integration/runtimes/build --check "$1" && integration/runtimes/build --check plugins
 }
 
-# cannot_boot MACHINE: prints the reason if this host cannot boot the machine, or not make its files (make_for)
+# cannot_boot MACHINE: prints the reason if this host cannot boot the machine or cannot make its files (make_for)
 cannot_boot() {
 	local of
 	for of in $(others_of "$1"); do

@@ -151,8 +151,7 @@ impl ApiServer {
         self.objects().by_path.get(path).cloned()
     }
 
-    /// Makes the server refuse devices with a taint of the effect `effect`, like a release that does not know this
-    /// effect.
+    /// Makes the server refuse devices with a taint of the effect `effect`, like a release without this effect.
     pub fn refuse_effect(&self, effect: &'static str) {
         self.objects().unknown_effect = Some(effect);
     }

@@ -77,8 +77,8 @@ impl ClaimNode {
         }
     }
 
-    /// Waits until the node's slices have exactly the devices `names`, apart from devices `*-all`, and exactly the
-    /// devices `tainted` exclude new pods by a taint.
+    /// Waits until the node's slices have, in addition to devices `*-all`, exactly the devices `names`, and until
+    /// exactly the devices `tainted` have a taint that excludes new pods.
     #[track_caller]
     pub fn has_slices(&self, names: &[String; 2], tainted: &[&String]) {
         let expected: Vec<&String> = names.iter().collect();

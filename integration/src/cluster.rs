@@ -223,7 +223,7 @@ impl<N> Cluster<N> {
     }
 
     /// Waits until a pod of the namespace `default` is ready. Asserts that its containers have never been restarted.
-    /// Returns the pod as the runtime knows it.
+    /// Returns the runtime's view of the pod.
     #[track_caller]
     pub fn pod(&mut self, name: &str) -> Pod {
         self.pod_of("default", name)
@@ -300,7 +300,8 @@ fn furnish(runtime: &ContainerRuntime) {
 /// Returns the conflist of the primary network `pods`. Each node has a part of the network's addresses, and is the
 /// router of its pods.
 fn primary(node: Member) -> String {
-    // with the gateway: CRI-O calls CHECK after ADD, and CHECK would not find ADD's route without it
+    // each route has the gateway: CRI-O calls CHECK after ADD, and CHECK does not find a route whose gateway is missing
+    // here
     let route = |to: &str| json!({"dst": to, "gw": node.router()});
     let mut routes = vec![route(nodes::PODS)];
     if env::var_os(COREDNS).is_some() {

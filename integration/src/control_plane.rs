@@ -16,8 +16,8 @@
 //! The control plane runs on this machine, in a separate network namespace. Outside the lab ([`ControlPlane::start`])
 //! no kubelet runs: [`ControlPlane::add_node`] makes a ready node, and [`ControlPlane::start_bound_pods`] sets the
 //! status of its pods as a kubelet would. In the lab, a cluster's nodes are virtual machines with a NIC on a bridge in
-//! this namespace. The control plane is not in these machines: there it and `kubectl` would need eight times the CPU
-//! time.
+//! this namespace. The control plane is not in these machines, in which control plane and `kubectl` would need eight
+//! times the CPU time.
 
 pub mod kubeconfig;
 mod kubectl;

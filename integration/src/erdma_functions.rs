@@ -222,7 +222,7 @@ impl ErdmaNode {
         let erdma = ErdmaFunctions::new(driver, mode);
         let node = Node::on(Netns::own());
         for (nic, address) in NICS.into_iter().zip(addresses) {
-            // the node's defaults do not apply to the NICs, which existed before
+            // `ipv6/conf/default` does not apply to the NICs, which already exist
             for key in ["dad_transmits", "router_solicitation_delay"] {
                 node.host.set_sysctl(&format!("ipv6/conf/{nic}/{key}"), "0");
             }

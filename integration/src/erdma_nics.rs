@@ -43,7 +43,7 @@ impl ErdmaNics {
         for (rail, nic) in NICS.into_iter().enumerate() {
             host.ip(&format!("link set dev {nic} down"));
             host.set_sysctl(&format!("ipv4/conf/{nic}/rp_filter"), "1");
-            // the defaults do not apply to the NIC, which existed before
+            // `ipv6/conf/default` does not apply to the NIC, which already exists
             for key in ["dad_transmits", "router_solicitation_delay"] {
                 host.set_sysctl(&format!("ipv6/conf/{nic}/{key}"), "0");
             }

@@ -33,8 +33,7 @@ pub fn has_systemd() -> bool {
     Path::new("/run/systemd/system").is_dir()
 }
 
-/// Returns the VM's own namespace. Its new link-local addresses are usable immediately, as on a node of tests without
-/// RDMA.
+/// Returns the VM's own namespace. Link-local addresses of new netdevs are usable immediately, as on a [`crate::Node`].
 #[track_caller]
 fn own() -> Netns {
     let host = Netns::own();
@@ -140,7 +139,7 @@ impl Lab {
         let path = Path::new("/sys/class/net").join(nic).join("device");
         let pci = file_name(&fs::read_link(path).expect("a link to the function"));
         let (netdev, rdma) = (nic.to_owned(), format!("r_{nic}"));
-        // the defaults do not apply to the NIC, which existed before
+        // `ipv6/conf/default` does not apply to the NIC, which already exists
         for key in ["dad_transmits", "router_solicitation_delay"] {
             self.host.set_sysctl(&format!("ipv6/conf/{nic}/{key}"), "0");
         }

@@ -90,7 +90,7 @@ impl Mlx5Card {
             let links = links(&self.host);
             (0..2).all(|function| {
                 let netdev = self.netdevs[function];
-                // the output does not name the netdev of an InfiniBand port
+                // `rdma link show` does not name the netdev of an InfiniBand port
                 let is_it = |it: &Value| {
                     it["ifname"] == RDMA[function]
                         && (it["netdev"] == netdev || self.netdevs == IPOIB)
@@ -241,7 +241,7 @@ fn list(netns: &Netns) -> Command {
 pub fn sent(netns: &Netns, rdma: &str) -> u64 {
     let counters = format!("/sys/class/infiniband/{rdma}/ports/1/counters");
     let text = netns.run(&format!("cat {counters}/port_xmit_data"));
-    // its unit is 4 bytes
+    // the counter's unit is 4 bytes
     4 * text.trim().parse::<u64>().expect("a number")
 }
 

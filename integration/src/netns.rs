@@ -315,7 +315,7 @@ fn make(path: &Path) -> io::Result<()> {
     Ok(made?)
 }
 
-/// Makes the directory a shared mount. Then the removal of a namespace reaches every mount namespace.
+/// Makes `/run/netns` a shared mount. Then the removal of a namespace reaches every mount namespace.
 fn share_folder() -> io::Result<()> {
     fs::create_dir_all(FOLDER)?;
     let share = || {

@@ -121,7 +121,7 @@ fn behind_another_plugin_the_rails_addresses_are_in_the_result_on_demand_only() 
     }
 }
 
-/// The test removes `rails` from the result, as libcni does: libcni passes only fields that it knows.
+/// The test removes `rails` from the result, as libcni does, which drops unknown fields.
 #[test]
 fn check_finds_an_address_that_is_lost_without_the_results_help() {
     let node = Node::with_rails(1);

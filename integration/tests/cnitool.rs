@@ -83,7 +83,7 @@ fn gc_without_a_list_succeeds_and_drops_nothing() {
 }
 
 /// The chain contains the reference `bridge`. Its CHECK expects every address of the result on its own interface.
-/// libcni passes only the fields of a result that it knows: `rails` is lost.
+/// libcni drops unknown fields of a result, such as `rails`.
 #[test]
 fn check_succeeds_behind_the_reference_bridge() {
     let state = tempfile::tempdir().expect("a directory");
@@ -187,8 +187,8 @@ fn the_list_and_the_directory_at_once_give_a_pod_its_rails_once() {
     before.assert_restored(&libcni.node.host);
 }
 
-/// The detection entry records ADD and DEL of a pod, also in a CNI version whose DEL gets no result. From these records
-/// the daemon knows that the runtime calls plugins of the directory. A DEL without an ADD leaves no record.
+/// The detection entry records ADD and DEL of a pod, also in a CNI version whose DEL gets no result. By these records
+/// the daemon detects that the runtime calls plugins of the directory. A DEL without an ADD leaves no record.
 #[test]
 fn the_entry_that_finds_out_notes_what_libcni_calls() {
     for (network, version) in [("cnitool-new", "1.0.0"), ("cnitool-old", "0.3.1")] {

@@ -122,8 +122,7 @@ fn a_slow_del_of_an_old_pod_does_not_reset_what_a_new_pod_holds() {
         .invoke("ADD", "new", new.path())
         .input(&new_conf)
         .start();
-    // A new pod may get the device in the meantime, must wait, or is refused: it never gets the device and loses it
-    // again.
+    // Meanwhile ADD of a new pod waits, fails, or gets the device. In no case does the new pod lose the device again.
     let early = stopwatch::within(Duration::from_secs(3), || add.ends_within(Duration::ZERO));
     node.ipam.release("DEL");
     slow.wait().silent();

@@ -286,8 +286,8 @@ fn doctor(node: &Node) -> String {
 }
 
 /// DEL of a pod whose `netdev` cannot get back all its settings, because of the commands `meanwhile`. The log names the
-/// missing setting `lacks`, and doctor does so until the commands `cure`. All this happens twice, because a repaired
-/// netdev must behave like any other.
+/// missing setting `lacks`, and doctor names it until the commands `cure` have run. All this happens twice, because a
+/// repaired netdev must behave like any other.
 #[track_caller]
 fn given_up(set_up: &[&str], netdev: &str, meanwhile: &[&str], (lacks, cure): (&str, &[&str])) {
     let node = Node::with_rails(1);

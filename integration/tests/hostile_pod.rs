@@ -310,7 +310,7 @@ fn a_bridge_of_the_pod_releases_its_rail() {
     before.assert_restored(&node.host);
 }
 
-/// The test sets the numbers and flags by netlink, because the host's iproute2 does not know all of them.
+/// The test sets the numbers and flags by netlink, because the host's iproute2 does not support all of them.
 #[test]
 fn every_number_and_flag_that_a_pod_can_set_is_restored() {
     let node = Node::with_rails(1);

@@ -183,8 +183,8 @@ fn comes(cluster: &mut Cluster, name: &str, limited: &Path) {
     cluster.says(&format!("{name}: the limits are there"));
 }
 
-/// systemd reloads its units, executes itself again, and gives other controllers to a unit beside the pods. It removes
-/// no controller that it does not know (observed with systemd 252).
+/// systemd reloads its units, executes itself again, and enables other controllers for a unit in a slice of the pods.
+/// systemd does not disable the rdma controller, which it does not support (observed with systemd 252).
 fn outlives_systemd(cluster: &mut Cluster, limited: &Path) {
     let version = cluster.types("systemctl --version | head -1");
     let unit =

@@ -186,7 +186,7 @@ fn a_function_that_was_unbound_by_hand_stays_unbound() {
     has_ids(&node, 2);
     fs::write("/sys/bus/pci/drivers/erdma/unbind", FUNCTIONS[0]).expect("unbound by hand");
     stays(&node.daemon);
-    // a daemon that is started later does not know of the pod
+    // a daemon that starts after the unbind does not bind the function either
     let (status, _) = node.end(Signal::SIGTERM);
     assert!(status.success(), "{status}");
     let node = Node::start(CONFIGURATION);

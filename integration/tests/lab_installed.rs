@@ -39,7 +39,7 @@ fn import_earlier(runtime: &ContainerRuntime) -> &'static str {
     for program in ["rdma-ipam", "rdma-device-plugin"] {
         fs::copy(root().join("dist").join(program), bin.join(program)).expect("a program");
     }
-    // with its debug information it is larger than the init container's memory limit permits
+    // with its debug information, `rdma-cni` would exceed the init container's memory limit
     let mut strip = Command::new("strip");
     done(strip.arg("-o").arg(bin.join("rdma-cni")).arg(earlier));
     let config = work.path().join("config");

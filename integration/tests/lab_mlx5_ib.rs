@@ -47,8 +47,8 @@ fn ping(from: &Netns, options: &str, address: &str) {
     assert!(said.contains("3 received"), "{said}");
 }
 
-/// Pings the rail at `address` by `rdma-device-plugin ping`: the kernel asks the subnet administrator for the path.
-/// Asserts that the peer answers both requests.
+/// Pings the rail at `address` by `rdma-device-plugin ping`: the kernel requests the path from the subnet
+/// administrator. Asserts that the peer answers both requests.
 #[track_caller]
 fn is_answered(from: &Netns, address: &str) {
     let (code, pair) = pinged(from, address, "10");

@@ -159,7 +159,7 @@ fn pods_that_end_in_any_way_leave_the_node_as_it_was() {
         traffic::rping(end, end);
     }
     node.remove(killed);
-    // a new pod beside the old one, started by the new process of the runtime
+    // the runtime's new process starts a pod while the old pod runs
     let new = node.runtime.pod(&node.wish("new"));
     assert_eq!(links(&new.netns()), ["lo", "eth0", "rdma0", "rdma1"]);
     node.remove(new);

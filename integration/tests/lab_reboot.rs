@@ -73,14 +73,14 @@ fn pod(node: &ExclusiveNode, name: &str, functions: &[(usize, usize)]) -> Pod {
     pod
 }
 
-/// Removes a sandbox, as kubelet does if it does not know the pod of the sandbox.
+/// Removes a sandbox, as kubelet removes a sandbox whose pod no longer exists.
 #[track_caller]
 fn remove(node: &ExclusiveNode, sandbox: &str) {
     let removed = node.runtime.cri().remove(sandbox);
     removed.unwrap_or_else(|status| panic!("{sandbox}: {}", status.message()));
 }
 
-/// The ids of all sandboxes that the runtime knows.
+/// The ids of all sandboxes that the runtime lists.
 #[track_caller]
 fn sandboxes(node: &ExclusiveNode) -> Vec<String> {
     let pods = node.runtime.cri().pods().expect("a list");

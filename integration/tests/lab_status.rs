@@ -107,7 +107,7 @@ fn a_network_that_all_pods_request_is_not_ready_and_is_cleaned_up_where_gc_is_ca
     let before = Snapshot::of(&node.nics.host);
     let list = by_name(&node);
     node.runtime.go(Signal::SIGTERM);
-    // attachments of pods that the runtime does not know
+    // attachments of pods that are not the runtime's
     let left = ["one", "two"].map(Netns::new);
     let attachments = [0, 1].map(|pod: usize| {
         let name = format!("left-{pod}");

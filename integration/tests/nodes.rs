@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Machines on one network that do not know each other's leases. No address is used twice.
+//! Machines on one network, each with its own leases. No address is used twice.
 
 use integration::{Netns, Node};
 use rdma_netns::{InterfaceName, Kernel, Linux, Question, probe::PROBE_TIME};

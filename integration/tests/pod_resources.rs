@@ -11,7 +11,7 @@ use integration::{
 use serde_json::{Value, json};
 use std::{fs, path::PathBuf, sync::mpsc, thread, time::Duration};
 
-/// A node with a kubelet that knows the pod `default/web`, which has only a GPU.
+/// A node whose kubelet has the pod `default/web` with only a GPU.
 struct Cluster {
     node: Node,
     kubelet: PodResourcesServer,

@@ -250,8 +250,9 @@ fn a_netdev_that_may_be_the_hosts_is_reported_before_it_is_removed() {
     assert!(node.records().is_empty() && node.ipam.interfaces("DEL") == ["rdma0"]);
 }
 
-/// Since ADD, the host has lost a netdev with the index or the alias of a netdev in the pod. The latter may be the
-/// pod's own, or the host's, which host-device moved. DEL leaves it in the pod, and reports it.
+/// Since ADD, the host has lost a netdev. A netdev in the pod has the lost netdev's index, or its name as alias: the
+/// pod may have created this netdev, or host-device may have moved it. DEL leaves the netdev in the pod, and reports
+/// it.
 #[test]
 fn a_netdev_with_the_index_or_the_name_of_one_that_the_host_lost_is_reported() {
     for (index, alias) in [("index 90", "own0"), ("", "hosts0")] {

@@ -107,7 +107,7 @@ fn said_of_each(text: &str, said: impl Fn(&str) -> Vec<String>) -> String {
     written
 }
 
-/// Returns the fields of a structure from its `Debug` text. A glob pattern in it is reduced to the pattern's text.
+/// Returns the fields of a structure from its `Debug` text. Reduces each glob pattern to its text.
 ///
 /// # Panics
 /// `debug` is not the text of a structure.

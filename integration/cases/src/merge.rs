@@ -4,7 +4,7 @@
 use serde_json::{Map, Value};
 use std::{fs, path::Path};
 
-/// The members that can name an element of a list. The first of them that an element has is its name.
+/// The members that can name an element of a list. An element's name is the value of the first of these that it has.
 pub const NAMES: [&str; 8] = [
     "name",
     "address",

@@ -95,8 +95,8 @@ fn set(node: &Node<'_, impl Kernel>, wanted: &Link) {
     }
 }
 
-/// A move to the pod and back resets only the state, addresses, routes and sysctls. State and sysctls can be set again.
-/// The index stays the same if it is free.
+/// A move to the pod and back resets only the state (up or down), addresses, routes and sysctls. State and sysctls can
+/// be set again. The index stays the same if it is free.
 pub fn a_move_keeps_the_other_things(node: &Node<'_, impl Kernel>) {
     let bare = |link: Link| Link {
         addresses: vec![],

@@ -75,10 +75,10 @@ impl World {
         }
     }
 
-    /// Checks that a netdev can have the child. EINVAL if it is not Ethernet, if its MTU is smaller than the macvlan's,
-    /// or if a passthru child would not be the only child (`macvlan_common_newlink()`, `drivers/net/macvlan.c`). EBUSY
-    /// if a bond, a bridge or children of the other kind already receive the netdev's frames
-    /// (`netdev_rx_handler_register()`, `net/core/dev.c`).
+    /// Checks that a netdev can have the child. EINVAL if the netdev is not Ethernet, if its MTU is smaller than the
+    /// child's, or if a passthru child would not be the only child (`macvlan_common_newlink()`,
+    /// `drivers/net/macvlan.c`). EBUSY if a bond, a bridge or children of the other kind already receive the netdev's
+    /// frames (`netdev_rx_handler_register()`, `net/core/dev.c`).
     fn can_bear(&self, position: usize, child: Child, mtu: u32) -> Result<(), Refusal> {
         let (id, parent) = (self.netdevs[position].id, &self.netdevs[position].link);
         if mtu < 68 {

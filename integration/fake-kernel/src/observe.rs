@@ -76,7 +76,7 @@ impl World {
         })
     }
 
-    /// Returns the number by which all other namespaces know the namespace `id`.
+    /// Returns the number that the namespace `id` has in all other namespaces.
     fn number(&self, id: NetnsId) -> Option<i32> {
         let position = self.namespaces.iter().position(|it| it.id == id)?;
         i32::try_from(position).ok()

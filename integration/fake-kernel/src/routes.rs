@@ -73,9 +73,9 @@ impl World {
         Ok(())
     }
 
-    /// Removes the dead routes, which are those of netdevs that are down. A dead route stays while it is a next hop of
-    /// one IPv6 route together with a route of a netdev that is up: both have a gateway, and the same destination and
-    /// metric (`fib6_ifdown()`, `rt6_qualify_for_ecmp()`, `net/ipv6/route.c`).
+    /// Removes the dead routes: the routes of netdevs that are down. A dead IPv6 route stays if a netdev that is up has
+    /// a route with the same table, destination and metric, and both routes have a gateway: the kernel has one route
+    /// with two next hops (`fib6_ifdown()`, `rt6_qualify_for_ecmp()`, `net/ipv6/route.c`).
     pub(crate) fn flush_dead_routes(&mut self) {
         let mut netdevs = self.netdevs.iter();
         if netdevs.all(|it| it.link.up || it.link.routes.is_empty()) {

@@ -128,7 +128,7 @@ fn describe(place: &str, namespace: Namespace, lines: &mut Vec<String>) {
             lines.push(format!("{name} node {}", node.name));
         }
         for port in &mut device.ports {
-            // the port's netdev has a line of its own; its index is left out
+            // omit the index of the port's netdev, which has its own line
             port.netdev = port.netdev.map(|_| 0);
         }
         lines.push(format!("{name} index {}", device.index));

@@ -311,8 +311,8 @@ impl World {
 
     /// Returns the index `wanted` if it is free, otherwise one above the highest index. So the index of a netdev that
     /// left is assigned again, and a netdev that returns to the host may find its index taken. On Linux
-    /// `dev_new_index()` counts up. There, only `ip link add index N`, or a netdev that had this index in another
-    /// namespace, can take the index.
+    /// `dev_new_index()` counts up: only `ip link add index N`, or a netdev that had the index in another namespace,
+    /// can take it.
     pub(crate) fn index_in(&self, netns: NetnsId, wanted: Option<u32>) -> u32 {
         let own = || self.netdevs.iter().filter(|netdev| netdev.netns == netns);
         let highest = own().map(|netdev| netdev.link.index).max().unwrap_or(0);

@@ -57,7 +57,7 @@ pub fn pod_resources(input: &[u8]) {
 /// token.
 ///
 /// # Panics
-/// The client reads a refusal as an object; a token has the UID of a node but no name.
+/// The client reads a refusal as an object; a token has a node's UID without the node's name.
 pub fn api_server(input: &[u8]) {
     if let Some((status, text)) = input.split_first_chunk() {
         let status = u16::from_be_bytes(*status) % 500 + 100;

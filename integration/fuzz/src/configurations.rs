@@ -194,7 +194,7 @@ fn bounds(bounds: &Bounds) {
     }
 }
 
-/// The daemon's configuration, JSON or YAML, in its own format or one of three others.
+/// The daemon's configuration, JSON or YAML, in its own format or in one of three other formats.
 ///
 /// # Panics
 /// A message or a remark has several lines; two resources have the same name.

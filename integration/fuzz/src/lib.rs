@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Fuzz targets. A target gives any bytes to a parser that reads data of other programs, and asserts what must hold of
-//! the result. `scripts/fuzz` runs the targets under libFuzzer. Every test run gives them the inputs that libFuzzer
-//! found (`tests/corpora.rs`).
+//! Fuzz targets. A target gives any bytes to a parser that reads data of other programs, and asserts properties of the
+//! result. `scripts/fuzz` runs the targets under libFuzzer. Every test run gives them the inputs that libFuzzer found
+//! (`tests/corpora.rs`).
 //!
 //! | module | reads |
 //! |---|---|
@@ -20,7 +20,7 @@
 //! | [`netlink`] | netlink's datagrams, rtnetlink, RDMA netlink, SMC's families, packets and uevents |
 //! | [`node`] | a pod's `rails.json`, vital product data, texts of the kernel, systemd, udev, modprobe |
 //! | [`sysfs`] | trees of files in the place of `/sys` and `/proc` |
-//! | [`verbs`] | `prevResult`, by the verbs of both plugins that read it |
+//! | [`verbs`] | `prevResult`, by verbs of `rdma-cni` and `rdma-ipam` that only read it |
 //!
 //! A target panics if an assertion fails. libFuzzer limits its time and memory.
 

@@ -20,7 +20,7 @@ const RECORDS: u64 = MEMORY + 0x1_0000;
 const BLOCK: usize = 512;
 const MAILBOX: u64 = 1024;
 const UAR: u64 = 16 * 4096;
-/// The queue pair that each function has, and its key.
+/// The first queue pair of each function, and the memory key of its requests.
 const PAIR: [u8; 3] = [1, 0, 0];
 const KEY: u32 = 65 << 8;
 const PAIR_PAGE: u64 = PAGES + 4 * 4096;
@@ -87,7 +87,7 @@ impl Guest {
     }
 
     /// Makes an event queue, a completion queue, two keys, a send and a receive queue, a table with the receive queue,
-    /// a shared receive queue, and two queue pairs, which are connected to those of the other function.
+    /// a shared receive queue, and two queue pairs, which are connected to the other function's queue pairs.
     fn queues(&mut self) {
         let made = |opcode: u16, fields: &[(usize, &[u8])]| {
             let mut command = vec![0; 0x118];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `/sys`, `/proc` and `/dev`: any tree of files instead of them results in an inventory or an error.
+//! `/sys`, `/proc` and `/dev`: reading any tree of files in their place results in an inventory or an error.
 
 use rdma_device_plugin::offline::port_files;
 use rdma_netns::{

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `prevResult` for the verbs of both plugins that only read it. Every plugin of the chain may have written a part of
-//! it.
+//! `prevResult` for verbs of `rdma-cni` and `rdma-ipam` that only read it. Any plugin of the chain may have written a
+//! part of `prevResult`.
 
 use cni_protocol::{Input, lock::Patience};
 use fake_kernel::{FakeKernel, Nic, Snapshot, World};

@@ -3,7 +3,7 @@
 //! and messages.
 //!
 //! `OWN_TEXTS=DIRECTORY cargo test -p fuzz --test corpora` writes the repository's own texts to `DIRECTORY/TARGET/`.
-//! `scripts/fuzz --merge` does so, and adds those that reach new code to the corpora.
+//! `scripts/fuzz --merge` runs this command, and adds texts that reach new code to the corpora.
 
 use fuzz::{TARGETS, Target, find};
 use std::{

@@ -31,7 +31,7 @@ pub(super) fn import(place: &Place, archive: &Path) -> Command {
     command
 }
 
-/// Returns the settings of directories, for either version.
+/// Returns the settings of directories, which have the same form in both versions of the configuration.
 fn places(place: &Place) -> String {
     format!(
         r#"root = "{}"

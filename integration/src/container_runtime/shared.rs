@@ -23,9 +23,9 @@ pub const HCA: &str = "rdma/hca";
 /// has two GIDs, the host has eight addresses, and each pod has two: a link-local address and another one.
 pub const IDS: usize = 252;
 
-/// Time limit for a runtime's clean-up after a failed sandbox. containerd gives DEL a minute, and kubelet removes the
-/// rest. CRI-O keeps a cancelled sandbox for one to two minutes, because the request may be repeated, and then cleans
-/// up (`sleepTimeBeforeCleanup`, `internal/resourcestore`).
+/// Time limit for a runtime's clean-up after a failed sandbox. containerd ends DEL after a minute, and kubelet then
+/// removes the sandbox. CRI-O keeps a cancelled sandbox for one to two minutes, because the request may be repeated,
+/// and then cleans up (`sleepTimeBeforeCleanup`, `internal/resourcestore`).
 pub const TO_CLEAN_UP: Duration = Duration::from_secs(240);
 
 /// The daemon's configuration in an older form that users still have.
@@ -113,9 +113,8 @@ impl SharedNode {
         self.remove_until(|| namespaces() == *before);
     }
 
-    /// Removes the rest of a sandbox whose creation ended because the runtime was killed. CRI-O (1.34.0) then does not
-    /// know the sandbox, and leaves its namespace. The chain undoes its own changes, because no program reads its
-    /// answer.
+    /// Removes a sandbox whose creation ended because the runtime was killed. CRI-O (1.34.0) then does not list the
+    /// sandbox, and leaves its namespace. The chain undoes its own changes, because no program reads its answer.
     #[track_caller]
     pub fn remove_what_was_cut_off(&self, before: &BTreeSet<OsString>) {
         if self.runtime.engine() != Engine::Crio {

@@ -161,7 +161,7 @@ impl ControlPlane {
     fn as_administrator<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         command.env("KUBECONFIG", self.pki("admin.conf"));
         command.env(GC.0, GC.1);
-        // a separate directory: kubectl caches the API's resources in it, which another cluster may not have
+        // a separate directory, because kubectl caches the cluster's list of API resources in it
         command.env("HOME", self.directory.path())
     }
 

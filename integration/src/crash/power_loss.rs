@@ -24,7 +24,7 @@ fn power_lost(disk: &Disk) -> String {
     format!("power lost on {}", disk.format.name())
 }
 
-/// A story that changes only files. After a power loss, the same calls restore the state as without one.
+/// A story that changes only files. After a power loss, the same calls restore the state as without a power loss.
 struct Powerless<'a> {
     story: &'a mut dyn Story,
     disk: &'a Disk,

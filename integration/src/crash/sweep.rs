@@ -211,8 +211,8 @@ fn by_kind(faults: Faults) -> (Faults, Faults) {
 }
 
 /// Runs `story` like [`sweep`], with the faults whose texts contain both words of an element of `points`. These faults
-/// once left something. For each element, at least one fault must occur at its call. A fault that occurs there in no
-/// try counts as unmet.
+/// once left something. For each element, at least one fault must occur at its call. A fault that occurs at its call in
+/// no try counts as unmet.
 #[track_caller]
 pub fn at(story: &mut dyn Story, points: &[[&str; 2]]) -> Tally {
     let (faults, mut tally) = without_fault(story);

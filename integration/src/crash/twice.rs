@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Two faults in one story. There are two kinds of stories: a verb is killed, and then the next verb is; or a verb gets
-//! an error, and is then killed or gets another error while it undoes its changes. At the end the story's last verb
-//! runs.
+//! Two faults in one story. There are two kinds of stories: two verbs are killed, one after the other; or one verb gets
+//! an error, and later in the same run is killed or gets another error. At the end DEL runs.
 
 use super::{
     End, Extent, Tally,

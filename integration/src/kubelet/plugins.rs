@@ -273,8 +273,8 @@ impl Shared {
                 client: client.clone(),
             };
             let old = known.resources.insert(resource.to_owned(), new);
-            // a restarted plugin's devices remain until it has sent its list; its old stream counts as open until this
-            // stream ends
+            // a restarted plugin keeps its devices until it sends its list, and its old stream counts as open until
+            // that stream ends
             if let (Some(old), Some(new)) = (old, known.resources.get_mut(resource)) {
                 new.devices = old.devices;
                 new.streams = old.streams;

@@ -31,12 +31,12 @@ const X32: u32 = 0x4000_0000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stop {
     pub(super) number: u32,
-    /// Number of an argument, and a bit mask. With it, the program stops only if the argument has one of these bits.
+    /// `Some`: the program stops only if the argument with this number has one of these bits.
     pub(super) only: Option<(usize, u32)>,
 }
 
-/// Returns a filter that stops the program at `stops`. It kills a process that uses the call numbers of another
-/// architecture, because the tracer would not see such calls.
+/// Returns a filter that stops the program at `stops`. The filter kills a process that uses call numbers of another
+/// architecture or of x32, because the tracer would not see such calls.
 pub(super) fn stopping_at(stops: &[Stop]) -> Vec<sock_filter> {
     let mut filter = vec![
         load(offset_of!(seccomp_data, arch)),

@@ -58,7 +58,7 @@ pub(super) fn every_block_works(cluster: &mut ControlPlane) {
     assert!(has_policy(cluster, of_pods));
     types(cluster, remove);
     are_gone(cluster);
-    // objects that `helm template | kubectl apply` created beside the release are deleted in the same way
+    // `helm template | kubectl delete` deletes the objects that `helm template | kubectl apply` created
     for block in [render, pods] {
         let [line] = &block.lines[..1] else {
             unreachable!("one line");

@@ -249,8 +249,8 @@ fn a_program_of_the_host_that_the_pod_detached_is_reported() {
     assert!(note.contains("tcx of eth1"), "{note}");
 }
 
-/// DEL restores a macvlan that a pod has made dormant. The carrier of a macvlan does not change with a move. With a
-/// change of the carrier, the kernel would evaluate the state again.
+/// DEL restores a macvlan that a pod has made dormant. The kernel itself would evaluate the state again only after a
+/// change of the carrier, and a move does not change a macvlan's carrier.
 #[test]
 fn a_rail_that_a_pod_made_dormant_is_used_again() {
     for line in ["mode dormant", "state dormant"] {

@@ -75,7 +75,7 @@ fn each_rail_has_addresses_of_its_own_parent() {
             ping(&pods[0], ip(&address));
         }
 
-        // the runtime identifies attachments, and knows no rails
+        // the runtime lists attachments, and not their rails
         let all: Vec<&Attachment> = attachments.iter().collect();
         for outcome in runtime.gc(&list, &all) {
             outcome.silent();

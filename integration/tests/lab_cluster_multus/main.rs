@@ -53,7 +53,7 @@ fn functions(host: &Netns) -> Vec<String> {
     lines.map(str::to_owned).collect()
 }
 
-/// Applies sriov-cni with rdma-cni behind it. sriov-cni 2.1.0 knows CNI up to 0.3.1.
+/// Applies sriov-cni with rdma-cni behind it. sriov-cni 2.1.0 supports CNI up to 0.3.1.
 #[track_caller]
 fn chained(cluster: &Cluster<Lab>) {
     let text = example(

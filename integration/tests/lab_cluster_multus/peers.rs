@@ -21,8 +21,8 @@ pub(super) const DEVICE_PLUGIN: &str = "kube-sriov-device-plugin-amd64";
 /// whereabouts' address pools.
 const POOLS: &str = "/apis/whereabouts.cni.cncf.io/v1alpha1/ippools";
 
-/// The device plugin's configuration. Version 3.0.0 reads `isRdma` beside `selectors`, and has the prefix as a flag;
-/// later versions, and our daemon, read `isRdma` in `selectors`, and `resourcePrefix`.
+/// The device plugin's configuration. Version 3.0.0 reads `isRdma` outside of `selectors`, and has the prefix as a
+/// flag. Later versions, and our daemon, read `isRdma` in `selectors`, and `resourcePrefix`.
 const CONFIG: &str = r#"{
   "resourceList": [{
     "resourcePrefix": "rdma",

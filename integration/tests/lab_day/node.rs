@@ -59,7 +59,7 @@ impl Day {
         let qemu = Qemu::monitor();
         let lab = Lab::without_rdma(FUNCTIONS);
         for (nic, name) in NICS.into_iter().enumerate() {
-            // the values of netdevs that appear later: these netdevs existed before the lab set the defaults
+            // `ipv6/conf/default` does not apply to the NICs, which already exist
             for key in ["dad_transmits", "router_solicitation_delay"] {
                 lab.host.set_sysctl(&format!("ipv6/conf/{name}/{key}"), "0");
             }
@@ -190,7 +190,7 @@ impl Day {
         kubelet.wait_for(VF, &what, |it| it.healthy().len() == count);
     }
 
-    /// Waits until all functions on the host are configured, and kubelet knows them.
+    /// Waits until all functions on the host are configured, and kubelet lists all of them as healthy.
     #[track_caller]
     pub(super) fn settles(&self) {
         let manager = self.manager.as_ref().expect("it runs");

@@ -95,8 +95,8 @@ fn has_all(count: &Value) -> bool {
     count.as_str().and_then(|it| it.parse().ok()) == Some(IDS)
 }
 
-/// Waits until `is_count` accepts the allocatable `rdma/hca` of both nodes. Null means that the node does not know
-/// the resource.
+/// Waits until `is_count` accepts the allocatable `rdma/hca` of both nodes. Null means that the node has no such
+/// resource.
 fn have_ids(cluster: &mut Cluster, is_count: impl Fn(&Value) -> bool) {
     cluster.until("the ids of both nodes", |it| {
         [FIRST, SECOND].iter().all(|node| {

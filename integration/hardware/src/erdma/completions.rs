@@ -20,7 +20,7 @@ pub enum Status {
     Success = 0,
     /// The peer's receive request cannot be read.
     ReceiveFormat = 2,
-    /// The peer does not know the key.
+    /// The peer does not have the key.
     ReceiveKey = 3,
     /// The addresses are outside the peer's memory region.
     ReceiveBounds = 4,
@@ -32,7 +32,7 @@ pub enum Status {
     ReceiveWrap = 7,
     /// The function cannot decode the request, or the queue pair cannot execute its operation.
     SendFormat = 8,
-    /// The function does not know the key of the request.
+    /// The function does not have the key of the request.
     SendKey = 10,
     /// The addresses are outside the requester's memory region.
     SendBounds = 11,

@@ -71,7 +71,7 @@ pub struct Function {
     pub is_started: bool,
     /// The context of `CREATE_LAG` while the driver bonds the card's functions, else `None`.
     pub lag: Option<[u8; 8]>,
-    /// True if the driver asked the switch to aggregate the function's link.
+    /// True if the driver's LACPDUs request that the switch aggregate the function's link.
     pub(super) is_aggregated: bool,
     /// The capabilities that the driver added to the InfiniBand port.
     pub(super) added_capabilities: u32,

@@ -25,7 +25,7 @@ const BUDGET: usize = 64;
 const TIMEOUT: Duration = Duration::from_nanos(4096);
 /// The unit of the timers of receivers: 10 µs.
 const TIMER: Duration = Duration::from_micros(10);
-/// The number of retries that stands for unlimited retries.
+/// The number of retries that means unlimited retries.
 const FOREVER: u64 = 7;
 
 /// The outcome of an attempt to execute a request.

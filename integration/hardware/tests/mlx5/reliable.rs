@@ -112,7 +112,7 @@ fn a_message_fills_the_segments_of_a_receive_request() {
     );
 }
 
-/// UCX puts the header of a message into the request itself, and leaves the rest in memory.
+/// UCX puts the header of a message into the request itself, and the payload into memory segments.
 #[test]
 fn bytes_of_a_request_are_before_those_of_memory() {
     let (mut it, mut here, mut there) = connected();

@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Objects that an ADD leaves before its DEL if it answered with an error. Only objects that error 107 lists are
-//! permitted.
+//! Objects that a failed ADD leaves until its DEL. Only objects that error 107 lists are permitted.
 
 use super::{Attachments, End, is_lasting};
 use std::{fs, path::Path};
 
 impl Attachments {
-    /// Returns the objects that an ADD of the pod `a` left before its DEL, after it answered with an error. Omits
-    /// objects that error 107 lists.
+    /// Returns the objects that a failed ADD of the pod `a` left. Omits objects that error 107 lists. Call this
+    /// function before DEL.
     pub(in crate::crash) fn left_by_error(&self, end: &End) -> Vec<String> {
         self.left_but(end, &is_lasting)
     }
 
-    /// Returns the objects like [`Self::left_by_error`], after an ADD with two errors. The second error may leave the
-    /// record, and addresses in IPAM, for DEL. ADD's answer must name them.
+    /// Returns the objects like [`Self::left_by_error`], after an ADD with two errors. The second error may leave
+    /// addresses in IPAM, the record's lock, and a record that ADD's answer reports.
     pub(in crate::crash) fn left_by_two_errors(&self, end: &End) -> Vec<String> {
         let words = match end {
             End::Refused(_, words) => words,

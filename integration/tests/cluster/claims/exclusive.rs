@@ -168,7 +168,7 @@ pub(super) fn virtual_functions_are_claimed(cluster: &mut ControlPlane) {
     assert!(status.success());
     let registry = driver.machine.path("kubelet/plugins_registry");
     assert_eq!(fs::read_dir(registry).expect("a directory").count(), 0);
-    // kubelet does so when a driver has been away for a long time
+    // kubelet deletes the slices of a driver that has been away for a long time
     cluster.kubectl("delete resourceslices --all");
 }
 
