@@ -221,8 +221,8 @@ impl Rails {
         let index = format!("index {}", 9000 + bond.number());
         // Fast LACP: a frame every second instead of every 30 s.
         let lacp = "type bond mode 802.3ad miimon 100 lacp_rate fast xmit_hash_policy layer3+4";
-        // This command sets the MAC, because udev does not change a MAC that was set. udev would replace a MAC that the
-        // kernel chose, when the netdev is already a port. Frames to the new MAC would be lost.
+        // This command sets the MAC, because udev does not change a MAC that was set. udev would replace a MAC chosen
+        // by the kernel when the netdev is already a port. Frames to the new MAC would be lost.
         let mac = format!("02:00:00:00:b0:{:02x}", bond.number() * 4);
         ours.push(format!("link add name {netdev} address {mac} {lacp}"));
         theirs.push(format!("link add name {partner} {index} {lacp}"));

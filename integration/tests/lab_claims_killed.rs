@@ -87,8 +87,8 @@ fn all_points(cluster: &mut Cluster) -> [Vec<Point>; 2] {
         until_it_is_gone(cluster);
     });
     until_all_is_given_up(cluster);
-    // Prepare renames the complete record into place. Unprepare removes it, and the specification, which the daemon
-    // wrote when the pod had its network.
+    // Prepare renames the complete record into place. Unprepare removes the record and the specification, which the
+    // daemon wrote when the pod had its network.
     assert_eq!(coming.get("rename"), Some(&1), "{coming:?}");
     assert!(coming.contains_key("fsync"), "{coming:?}");
     assert!(ending["unlink"] >= 2, "{ending:?}");

@@ -266,9 +266,9 @@ fn a_connection_that_fell_back_says_why() {
     cases(both, "10.9.0.1:7005", &[declined], &[nothing]);
 }
 
-/// The kernel reports the connections that a process has open. `rdma-cni` reads them before it moves a device, because
-/// the move would wait in the kernel for such a connection. A killed process has no open connection, independent of its
-/// peer.
+/// The kernel reports the connections that a process has open. `rdma-cni` reads this list before it moves a device,
+/// because the move would wait in the kernel for such a connection. A killed process has no open connection, even if
+/// its peer has not closed.
 #[test]
 fn connections_are_held_until_they_are_closed_or_their_process_ends() {
     let world = World::new();

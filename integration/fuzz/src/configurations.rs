@@ -93,7 +93,7 @@ fn read(raw: &Map<String, Value>) {
 ///
 /// # Panics
 /// A message has several lines; DEL, GC or CHECK refuses a configuration that ADD accepts; an address of a range is not
-/// in its subnet; bounds leave addresses outside of them.
+/// in the range's subnet, or not within its bounds.
 pub fn ipam(input: &[u8]) {
     if let Ok(text) = str::from_utf8(input) {
         offset(text);

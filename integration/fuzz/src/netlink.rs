@@ -34,7 +34,7 @@ pub fn rtnetlink(input: &[u8]) {
             let _ = offline::asker(body);
         }
         1 => {
-            // a VF whose PF has such a name is never recorded either
+            // a VF is never recorded if its PF's name is not text
             let vf = offline::virtual_function(body, 0);
             if let Some(vf) = vf.filter(|it| it.pf.index().is_none()) {
                 assert_comes_back::<Vf>(&vf);

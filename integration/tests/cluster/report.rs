@@ -246,7 +246,7 @@ pub(super) fn is_by_the_daemon_of_its_node_and_of_its_own_condition(cluster: &mu
     thread::sleep(Duration::from_secs(2));
     assert_eq!(condition(cluster), Some(healthy));
 
-    // a NIC falls off its bus, with one pod that runs and one that is to start
+    // a NIC disappears from its bus, while one pod with it runs and another is to start
     machine.unplug(&NICS[1]);
     daemon.signal(Signal::SIGHUP);
     let missing = is(cluster, "True");

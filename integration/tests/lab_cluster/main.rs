@@ -22,7 +22,8 @@ const PAGE: &str = "docs/deploy.md";
 const PLACES: [&str; 3] = ["/etc/cni", "/opt/cni", "/var/run/cdi"];
 
 /// A directory, and the directories below it that may remain after the removal: the state of the daemon and the chain,
-/// and the files that IPAM plugins and the runtime's CNI library keep for networks. Nothing else may be in it.
+/// and the files that IPAM plugins and the runtime's CNI library keep for networks. Nothing else may be in the
+/// directory.
 const STATES: (&str, [&str; 3]) = ("/var/lib/cni", ["networks", "rdma-cni", "results"]);
 
 /// The files and the network state of a node before the installation.

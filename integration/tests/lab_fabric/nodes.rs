@@ -233,7 +233,7 @@ impl Nodes {
         self.directory.path().join("state")
     }
 
-    /// The watch of the first node, at its fastest interval. It may treat all rails as unhealthy. The rails' PCI
+    /// The watch of the first node, at its fastest interval. The watch may treat all rails as unhealthy. The rails' PCI
     /// functions are made up; netdevs, RDMA devices and addresses are the kernel's.
     #[track_caller]
     pub(super) fn watch(&self) -> Command {

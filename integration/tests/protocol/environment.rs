@@ -114,7 +114,7 @@ fn long_and_upper_case_container_ids_are_fine() {
 }
 
 /// The pod's name contains an attacker's text, in place of all texts that others choose: names of processes and
-/// netdevs, output of their programs. Kubelet never passes such a name.
+/// netdevs, output of programs. Kubelet never passes such a name.
 #[test]
 fn no_line_of_the_log_is_forged_by_what_others_are_called() {
     let node = Node::with_rails(1);

@@ -157,8 +157,8 @@ impl Function {
         }
     }
 
-    /// Handles the doorbell at `offset` of its page: two 32-bit numbers. Doorbells of event queues have no effect,
-    /// because each event raises an interrupt.
+    /// Handles the doorbell at `offset` of a doorbell page: two 32-bit numbers. Doorbells of event queues have no
+    /// effect, because each event raises an interrupt.
     fn doorbell(&mut self, offset: u64, data: &[u8]) {
         let Some(bytes) = data.first_chunk::<8>() else {
             return;

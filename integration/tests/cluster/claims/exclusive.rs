@@ -113,7 +113,7 @@ pub(super) fn virtual_functions_are_claimed(cluster: &mut ControlPlane) {
     assert_eq!(driver.kubelet.prepare(&first), prepared);
     assert_eq!(driver.given(&prepared).as_ref(), Some(&given));
 
-    // the first pod ends, and a pod with hostNetwork gets its device
+    // the first pod ends, and a pod with hostNetwork gets the device
     ends(cluster, &["a"]);
     for _ in 0..2 {
         assert_eq!(driver.kubelet.unprepare(&first), "");

@@ -109,7 +109,8 @@ fn sharers(cluster: &ControlPlane) -> (Vec<Value>, Value) {
     )
 }
 
-/// With room for two pods, the third pod waits until another pod has ended. A claim of one NIC gets the next NIC.
+/// With room for two pods, the third pod waits until another pod has ended. A claim of one NIC gets another NIC if the
+/// first is full.
 fn claims_that_do_not_fit_into_a_gid_table_wait(cluster: &mut ControlPlane, driver: &Driver) {
     // the API server writes 1000 as `1k`: for the daemon this is no change
     let before = sharers(cluster);
