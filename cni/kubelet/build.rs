@@ -7,7 +7,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     if everything {
         compile("proto/device_plugin.proto", true)?;
         compile("proto/dra.proto", true)?;
-        // to a separate directory, because its package has the same name as the package of pod-resources
+        // use a separate directory, because dra_health.proto has a package of the same name as pod_resources.proto
         compile_to(Some("dra-health"), "proto/dra_health.proto", true)?;
         compile("proto/plugin_registration.proto", true)?;
     }

@@ -47,7 +47,7 @@ impl Directory {
     }
 
     /// Reads the directory at `path`. Returns `None` if the directory does not exist. A file that cannot be read is no
-    /// error, because each runtime has its own treatment of such files: the [`File`] contains the reason.
+    /// error, because runtimes treat such files differently. The [`File`] then contains the reason.
     ///
     /// # Errors
     /// The directory cannot be read.

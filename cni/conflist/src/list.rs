@@ -203,8 +203,8 @@ impl<'a> List<'a> {
         &self.name
     }
 
-    /// Returns true if this project made the list from `single`: both have the same name and version, and `single` is
-    /// the list's first plugin.
+    /// Returns true if this project made the list from `single`: list and `single` have the same name and version, and
+    /// `single` is the list's first plugin.
     pub(crate) fn is_of(&self, single: &Single<'_>) -> bool {
         let first = self.elements.first().map(|it| object(it.raw));
         self.name == single.name()

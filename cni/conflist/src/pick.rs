@@ -156,10 +156,11 @@ pub fn pick(directory: &Directory, runtime: &Runtime) -> Pick {
     Pick { choice, skipped }
 }
 
-/// Returns the list whose plugins Multus finally calls. Returns `picked` without Multus, or if the list is not found.
-/// With `clusterNetwork`, Multus reads the file of that network at each call (`getNetDelegate` in its `k8sclient.go`).
-/// A value that is a path names a file. A value that is a name can also mean an object of the cluster, so this function
-/// follows a name only to a list that has our entry. A second entry in Multus' own list would cause a second call.
+/// Returns the list whose plugins Multus finally calls. Returns `picked` if it has no Multus with `clusterNetwork`, or
+/// if the list is not found. Multus reads the file of `clusterNetwork` at each call (`getNetDelegate` in
+/// `k8sclient.go`). A value that is a path names a file. A value that is a name can also mean an object of the cluster,
+/// so this function follows a name only to a list that has our entry. A second entry in Multus' own list would cause a
+/// second call.
 pub fn follow(directory: &Directory, picked: Picked) -> Picked {
     let Some(network) = &picked.cluster_network else {
         return picked;

@@ -118,7 +118,7 @@ impl Obstacle {
         )
     }
 
-    /// Returns true if our plugin's program is missing. Then every pod fails if its list has our entry.
+    /// Returns true if our plugin's program is missing. Every pod whose list has our entry then fails.
     pub fn is_ours_gone(&self) -> bool {
         matches!(self, Self::Gone { programs, .. } if programs.contains(TYPE))
     }

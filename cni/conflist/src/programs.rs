@@ -3,8 +3,8 @@
 //!
 //! A runtime searches its plugin directories for a plugin by its `type` (`CNI_PATH`; containerd's `bin_dirs`, CRI-O's
 //! `plugin_dirs`), and uses the first match. A plugin finds its IPAM plugin in the same way. If the known directories
-//! lack a plugin of the network, the runtime probably uses other directories. The runtime would not find our plugin in
-//! them, and every pod of the node would fail.
+//! lack a plugin of the network, the runtime probably uses other directories. The runtime would then not find our
+//! plugin, and every pod of the node would fail.
 
 use crate::TYPES;
 use serde_json::Value;
@@ -12,7 +12,7 @@ use std::{collections::BTreeSet, fmt, path::PathBuf};
 
 /// Pairs of a plugin's type and an IPAM type. The IPAM type has no program, because the plugin implements it.
 const BUILT_IN: [(&str, &str); 2] = [
-    // `cni/network/network.go` of Azure/azure-container-networking: the plugin asks its own service
+    // `cni/network/network.go` of Azure/azure-container-networking: the plugin queries its own service
     ("azure-vnet", "azure-cns"),
     // antrea-io/antrea: the agent assigns the addresses
     ("antrea", "antrea"),

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 const LIST: &str = "10-cbr0.conflist";
 const OURS: &str = "cbr0/99-rdma-cni.conf";
-/// Two plugins of another program: the file of one sorts before ours, the file of the other after it.
+/// Files of another program's plugins: one file sorts before our file, and one after it.
 const THEIRS: [&str; 2] = ["cbr0/50-rdma.conf", "cbr0/99-zz.conf"];
 const TEXT: &str = r#"{"cniVersion":"0.3.1","name":"cbr0","plugins":[{"type":"flannel"}]}"#;
 

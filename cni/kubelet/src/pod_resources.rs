@@ -76,8 +76,8 @@ pub enum AskError {
 
 impl AskError {
     /// Returns true if a later request can succeed: kubelet is restarting, is busy, or exceeded the time limit. A path
-    /// without a socket is a permanent failure: when kubelet ends, its socket file remains until kubelet makes it again
-    /// at its next start.
+    /// without a socket is a permanent failure, because an ended kubelet leaves its socket file until the next kubelet
+    /// makes a new one.
     pub fn passes(&self) -> bool {
         match self {
             Self::Away { .. } | Self::Silent { .. } | Self::Runtime(_) => true,

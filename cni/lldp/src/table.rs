@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The neighbours and their age. The caller passes the time.
 //!
-//! A netdev that receives frames keeps its neighbour until the neighbour announces that it stops, or until its TTL
-//! expires. Meanwhile the table ignores frames of other neighbours, so that two agents behind one port do not
-//! alternate, and a pod whose virtual function sends LLDP does not replace the switch. Only a neighbour from before a
-//! restart of the daemon, a loss of carrier, or a stay of the netdev in a pod is replaced at once.
+//! A netdev that receives frames keeps its neighbour until the neighbour announces that it stops, or until the
+//! neighbour's TTL expires. Meanwhile the table ignores frames of other neighbours, so that two agents behind one port
+//! do not alternate, and a pod whose virtual function sends LLDP does not replace the switch. A new neighbour replaces
+//! the last one at once only after a restart of the daemon, a loss of carrier, or a return of the netdev from a pod.
 
 use crate::{Neighbour, Seen, Switches, switches::functions};
 use rdma_netns::{DeviceAddress, Inventory, LinkType};
@@ -133,8 +133,8 @@ impl Table {
     }
 
     /// Updates the table with all neighbours whose frames another LLDP agent of the node received `age` ago. Uses the
-    /// first neighbour of each netdev. Removes the neighbour of a netdev on the host if `all` has none for it, or if
-    /// the TTL has expired.
+    /// first neighbour of each netdev. Removes the neighbour of a netdev on the host if `all` has no neighbour of this
+    /// netdev, or if the TTL has expired.
     pub fn take(&mut self, all: &[(String, Neighbour)], age: Duration, now: Instant) {
         for (address, port) in &self.ports {
             let first = all.iter().find(|(netdev, _)| *netdev == port.netdev);

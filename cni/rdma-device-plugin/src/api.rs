@@ -16,7 +16,7 @@ pub const AGENT: &str = "rdma-device-plugin";
 /// Time limit of a request.
 pub const LIMIT: Duration = Duration::from_secs(10);
 
-/// Client of the API server, and the node that its token names.
+/// Client of the API server, and the node that the client's token names.
 #[derive(Clone, Debug)]
 pub struct Api {
     /// Client for the requests.

@@ -176,7 +176,6 @@ pub struct Fabric {
     pub dev: PathBuf,
 }
 
-/// Parses a number of seconds.
 fn interval(text: &str) -> Result<Duration, &'static str> {
     let seconds = text.parse().ok().filter(|it| (1..=3600).contains(it));
     let must = "must be a whole number of seconds from 1 to 3600";

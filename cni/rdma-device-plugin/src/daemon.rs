@@ -111,8 +111,8 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Returns the announcement by which other daemons detect this daemon. Drop it last, after all streams to kubelet
-    /// have ended: another daemon then registers with kubelet.
+    /// Returns the announcement by which other daemons detect this daemon. Drop the announcement after all streams to
+    /// kubelet have ended: another daemon then registers with kubelet.
     pub fn presence(&self) -> Option<Arc<Presence>> {
         self.presence.clone()
     }
@@ -180,7 +180,7 @@ impl Daemon {
                         ));
                     }
                 },
-                // end the daemon: without this watcher it would miss changes. Kubelet restarts the container.
+                // end the daemon, which would miss changes without the ended watcher. Kubelet restarts the container.
                 Some(_) = self.watchers.join_next() => {
                     break Err(anyhow!(
                         "cannot go on: one of the daemon's tasks has ended"
@@ -200,7 +200,7 @@ impl Daemon {
         stop(plugins.into_values(), End::Daemon).await;
         self.leader.stop().await;
         self.watchers.shutdown().await;
-        // wait for the end of a reload of the eRDMA driver: no other daemon would load the driver again
+        // wait until a reload of the eRDMA driver is complete: no other daemon would load an unloaded driver again
         if let Some(loader) = self.loader.take() {
             let free = tokio::task::spawn_blocking(move || drop(loader.lock()));
             let _ = tokio::time::timeout(DRIVER_RELOAD_TIMEOUT, free).await;

@@ -91,8 +91,8 @@ pub fn without_ipv6(parents: &[Parent], links: &[Link]) -> Vec<Parent> {
     lacking.into_iter().collect()
 }
 
-/// Returns the netdev, or its bond, if it lacks an IPv6 address. The inner value is `None` if it has an address. The
-/// outer value is `None` if `links` does not have the netdev.
+/// Returns the netdev that lacks an IPv6 address: the NIC's netdev, or its bond. The inner value is `None` if no
+/// address is missing. The outer value is `None` if `links` does not have the NIC's netdev.
 fn lacks(parent: &Parent, links: &[Link]) -> Option<Option<Parent>> {
     let own = links.iter().find(|it| *it.name == *parent.netdev)?;
     let master = links.iter().find(|it| Some(it.index) == own.master);
@@ -121,12 +121,12 @@ pub fn blocker(parents: &[Parent], links: &[Link]) -> Option<String> {
     ))
 }
 
-/// Returns the result of [`blocker`] for the kernel's present netdevs. Reads them only if `parents` is not empty.
+/// Returns the result of [`blocker`] for the kernel's present netdevs. Reads no netdevs if `parents` is empty.
 pub fn blocker_now(parents: &[Parent]) -> Option<String> {
     blocker(parents, &links_for(parents))
 }
 
-/// Returns the result of [`without_ipv6`] for the kernel's present netdevs. Reads them only if `parents` is not empty.
+/// Returns the result of [`without_ipv6`] for the kernel's present netdevs. Reads no netdevs if `parents` is empty.
 pub async fn lacking(parents: Vec<Parent>) -> Vec<Parent> {
     if parents.is_empty() {
         return Vec::new();

@@ -39,7 +39,7 @@ struct FileSource {
     path: PathBuf,
     watch: Watch,
     /// Neighbours in the last readable content of the file, and the time of this content. `None`: the daemon has not
-    /// yet read any content, and keeps the neighbours that an earlier daemon received until their TTL ends.
+    /// yet read any content. Until their TTL ends, it keeps the neighbours that an earlier daemon saved.
     content: Option<(Vec<(String, Neighbour)>, SystemTime)>,
 }
 

@@ -6,7 +6,7 @@
 pub(crate) struct LogOnce(Option<String>);
 
 impl LogOnce {
-    /// Returns true if `sentence` differs from the last sentence, and stores it.
+    /// Stores `sentence`. Returns true if `sentence` differs from the last stored sentence.
     pub(crate) fn is_news(&mut self, sentence: &str) -> bool {
         let is_news = self.0.as_deref() != Some(sentence);
         if is_news {
@@ -22,7 +22,8 @@ impl LogOnce {
         }
     }
 
-    /// Marks the problem as ended: [`LogOnce`] logs it again if it occurs again. Returns true if there was a problem.
+    /// Marks the problem as ended: [`LogOnce`] logs the problem again if it recurs. Returns true if there was a
+    /// problem.
     pub(crate) fn ends(&mut self) -> bool {
         self.0.take().is_some()
     }

@@ -23,7 +23,7 @@ pub struct Node {
     pub offers: Vec<Offer>,
     /// Offer of the connection manager, for the fabric watch.
     pub manager: Option<Offer>,
-    /// Devices of resources that the node no longer has, by resource name.
+    /// Devices that are gone from the node's bus, by the name of their resource.
     pub gone: BTreeMap<String, Vec<Gone>>,
     /// Discovery and state of the eRDMA NICs.
     pub erdma: Side,

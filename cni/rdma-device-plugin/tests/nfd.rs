@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests that node-feature-discovery itself reads the label file: its source "local", from which its worker
-//! has labels (`integration/nfd`).
+//! Tests that node-feature-discovery itself reads the label file, by the source "local" of its worker
+//! (`integration/nfd`).
 
 use integration::{Daemon, Machine, kubelet::DeviceManager, machine::Nic, wait};
 use std::{collections::BTreeMap, env, fs, process::Command};
 
-/// Only directory that this source reads.
+/// The only directory that the source "local" reads.
 const DIRECTORY: &str = "etc/kubernetes/node-feature-discovery/features.d";
 
 /// Returns the labels that the source derives from the machine's files. The source runs with the machine's directory

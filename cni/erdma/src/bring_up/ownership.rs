@@ -105,7 +105,6 @@ fn is_configured(address: &Address) -> bool {
     !is_link_local && !address.automatic
 }
 
-/// Formats the sentence for the log.
 impl fmt::Display for ForeignConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

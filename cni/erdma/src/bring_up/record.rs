@@ -67,7 +67,7 @@ pub struct Before {
     pub settings: BTreeMap<String, i32>,
 }
 
-/// Configuration that the daemon gives a netdev, which it also sets up.
+/// Configuration that the daemon gives a netdev. The daemon also sets the netdev up.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Given {

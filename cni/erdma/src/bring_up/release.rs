@@ -42,7 +42,7 @@ pub enum End {
         /// A sentence for each difference that remains, because another program made it.
         left: Vec<String>,
     },
-    /// The NIC's netdev is no longer on the host. Its configuration disappeared with it.
+    /// The NIC's netdev is no longer on the host. The configuration disappeared with the netdev.
     Gone,
     /// The node was rebooted. The reboot removed the configuration.
     Rebooted,
@@ -59,7 +59,6 @@ impl Released {
     }
 }
 
-/// Formats the outcome as a sentence.
 impl fmt::Display for Released {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(netdev) = &self.netdev {
@@ -91,7 +90,7 @@ impl fmt::Display for Released {
 /// retries the other NICs.
 ///
 /// # Errors
-/// [`ReleaseError`]. The failure of a single NIC is no error, but its [`End::Failed`].
+/// [`ReleaseError`]. The failure of a single NIC is no error: the NIC's outcome is [`End::Failed`].
 pub fn release<K: Kernel>(kernel: &K, state_dir: &Path) -> Result<Vec<Released>, ReleaseError> {
     let records = Records::new(state_dir);
     let all = records.all()?;

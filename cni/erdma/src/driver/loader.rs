@@ -6,7 +6,7 @@
 //! - Loading runs `modprobe` by its path, without a shell. `modprobe` knows a module's dependencies, its compression
 //!   (kernels before 5.17 do not decompress modules), and the administrator's settings in `/etc/modprobe.d`.
 //!
-//! In a container both need `CAP_SYS_MODULE`. Loading also needs `kmod` in the image, and the host's `/lib/modules`.
+//! A container needs `CAP_SYS_MODULE`. For loading, it also needs `kmod` in the image, and the host's `/lib/modules`.
 
 use nix::{
     errno::Errno,

@@ -90,7 +90,7 @@ fn pods_with_an_allocated_device_of_the_driver() {
     assert_eq!(site.users(Ok(vec![])), [] as [&str; 0]);
 }
 
-/// The claim's pods have no attachment yet, or have `hostNetwork`. Kubelet reports no ids for them.
+/// The claim's pods have no attachment yet, or have `hostNetwork`. Kubelet reports no ids for these pods.
 #[test]
 fn claims_that_were_prepared_with_a_device_of_the_driver() {
     let site = Site::new();

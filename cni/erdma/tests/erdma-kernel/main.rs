@@ -183,8 +183,9 @@ async fn nics_are_brought_up_behind_the_default_route_and_put_back() {
     assert_eq!(host.leaves_by("8.8.8.8 oif eth2"), "eth2");
     assert_eq!(host.leaves_by("10.0.0.9 oif eth1"), "eth1");
     host.netns.run(&format!("ping -c 1 -W 2 -I eth1 {GATEWAY}"));
-    // `switch` has a neighbour entry for the NIC, like the cloud's vSwitch. It reaches the NIC's address, although the
-    // host's route back uses another NIC. With strict reverse path filtering on the NIC, `switch` does not reach it
+    // `switch` has a neighbour entry for the NIC, like the cloud's vSwitch. `switch` reaches the NIC's address,
+    // although the host's route back uses another NIC. With strict reverse path filtering on the NIC, the address is
+    // unreachable
     host.switch.ip(&format!(
         "neigh replace 10.0.0.7 lladdr {} dev br0",
         MACS[1]

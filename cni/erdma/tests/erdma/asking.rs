@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of settling NICs whose addresses come from the metadata service, also while the service fails.
+//! Tests of the bring-up of NICs whose addresses come from the metadata service, also while the service fails.
 
 use crate::{
     metadata::{IMPATIENT, PACE},

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Ends the process before and after every change, like SIGKILL does, while it brings NICs up and while it releases
-//! them.
+//! Ends the process, as SIGKILL does, before and after every change of a bring-up and of a release.
 
 use crate::node::{Node, by_hand, changes, died};
 use erdma::bring_up::release;

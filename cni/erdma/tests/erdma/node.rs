@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A node with two eRDMA NICs and a NIC of its own, on a fake kernel with real files.
+//! A node with two eRDMA NICs, and a NIC with the default route, on a fake kernel with real files.
 
 use cni_protocol::Input;
 use erdma::{

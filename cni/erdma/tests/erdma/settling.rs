@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of settling the NICs, once and repeatedly.
+//! Tests of one and of repeated calls of `settle`, which brings NICs up.
 
 use crate::node::{
     NICS, Node, Process, by_hand, changes, furnished, hardware, make, metrics, name, words,
@@ -136,8 +136,8 @@ fn a_nic_without_room_for_jumbo_frames_or_without_a_gateway_says_so() {
     assert_eq!(node.link("eth1").expect("eth1").mtu, 1500);
 }
 
-/// Checks that the next settling repairs a node with both NICs up, after `happens`. `wanted` is the
-/// number of changes of each NIC.
+/// Checks that `settle` repairs a node with two configured NICs after `happens`. `wanted` is the number of
+/// changes of each NIC.
 fn mends(happens: impl FnOnce(&Node), wanted: [usize; 2]) -> (Node, Process) {
     let node = Node::new();
     let mut process = node.process(by_hand());

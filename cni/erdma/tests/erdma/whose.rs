@@ -52,7 +52,7 @@ fn is_brought_up_after_the_quiet_time() -> bool {
     assert_eq!(outcomes[0].to_string(), EARLY);
     assert!(outcomes[0].is_news);
     assert_eq!(outcomes[0].retry_after(), Some(Duration::from_secs(2)));
-    // the daemon brings up a NIC that is down at once
+    // a NIC that is down needs no quiet time
     assert_eq!(changes(&outcomes[1..]), [6]);
     let again = process.settle(&node.nics());
     if begin.elapsed() >= QUIET {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Adds `rdma-cni` to the CNI list of the node's network, keeps the entry there, and removes it again.
+//! Adds the entry of `rdma-cni` to the CNI list of the node's network, keeps the entry in the list, and removes it.
 //!
 //! | module | owns |
 //! |---|---|

@@ -49,7 +49,6 @@ const HINDERED: Duration = Duration::from_secs(2);
 /// Time for which the program of `rdma-cni` may be missing before the reconciler removes the entry from the lists. An
 /// installation that replaces the program removes it for a moment.
 const VANISHED: Duration = Duration::from_secs(1);
-/// Interval between reports of a dispute.
 const DISPUTE_REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Keeps `rdma-cni` in the chain as the node's configuration requires.
@@ -289,8 +288,8 @@ impl Reconciler {
         since.is_some_and(|since| now.duration_since(since) < UNFINISHED)
     }
 
-    /// Stores `claim`, the selected entry, for the next turn. Logs a warning when the selected entry becomes another
-    /// process's.
+    /// Stores `claim`, the selected entry, for the next turn. Logs a warning when the reconciler begins to keep another
+    /// process's entry.
     fn keeps(&mut self, chain: &Chain, claim: Claim) {
         let own = &chain.conf.entry;
         if claim.is_anothers(own) && !self.claimed_by_another {

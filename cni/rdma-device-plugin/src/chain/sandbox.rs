@@ -283,8 +283,8 @@ mod tests {
             network: "terway".into(),
         };
         assert_eq!(node.made("a"), twice);
-        // a list with `rdma-cni` made the second interface too, and the file without `rdma-cni` belongs to another
-        // sandbox
+        // both interfaces of sandbox `a` come from lists with `rdma-cni`, and only the old sandbox has a list without
+        // it
         node.add_to("a", "a", ("terway", "eth1"), &["terway", "rdma-cni"], 2);
         node.add("a", "old", "terway", &["terway"], 1);
         assert_eq!(node.made("a"), Made::WithUs);

@@ -27,8 +27,8 @@ struct Section {
 #[serde(try_from = "String")]
 struct DriverName(String);
 
-/// Configuration of the DRA driver. Kubernetes allocates its resources by claims, and the device plugin does not
-/// advertise them.
+/// Configuration of the DRA driver. Kubernetes allocates the driver's resources by claims, and the device plugin does
+/// not advertise these resources.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dra {
     /// Name of the DRA driver.

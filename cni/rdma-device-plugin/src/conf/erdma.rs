@@ -87,7 +87,7 @@ impl Default for Erdma {
 }
 
 impl Erdma {
-    /// Returns the configuration for a file in another program's format. With it the daemon does not change the NICs.
+    /// Returns the configuration for a file in another program's format: the daemon does not change the NICs.
     pub(super) fn foreign() -> Self {
         Self {
             origin: Origin::Foreign,

@@ -25,7 +25,8 @@ pub struct Selector {
     pub vendor: Vec<Text>,
     /// PCI device ids.
     pub device: Vec<Text>,
-    /// Link types of the netdev. Without a netdev: of the RDMA device's ports, or else of the physical function.
+    /// Link types of the netdev. A device without a netdev has the link type of its RDMA device's ports, or otherwise
+    /// of its physical function.
     pub link_type: Vec<LinkType>,
     /// Netdevs of the physical function. A device that is neither a virtual function nor a sub-function is its own
     /// physical function.

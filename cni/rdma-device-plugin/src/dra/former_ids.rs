@@ -76,8 +76,8 @@ impl FormerIds {
         Ok(have_ids(&pods, &by_claims))
     }
 
-    /// After each registration, calls [`drop_ended`](Self::drop_ended) repeatedly for the time [`START`], and as long
-    /// as a pod has ids or kubelet does not answer. Never returns.
+    /// After each registration, calls [`drop_ended`](Self::drop_ended) repeatedly for at least the time [`START`],
+    /// until a call returns false. Never returns.
     pub(super) async fn follow(&self) {
         loop {
             self.registered.notified().await;

@@ -55,7 +55,7 @@ impl Netdevs {
         nics
     }
 
-    /// Returns the NIC of `device`. Remembers its attributes.
+    /// Returns the NIC of `device`. Remembers the netdev's attributes.
     fn nic(&mut self, device: &OfferedDevice, inventory: &Inventory, switches: &Switches) -> Nic {
         let known = self.0.entry(device.address.clone()).or_default();
         let function = inventory.function(&device.address);

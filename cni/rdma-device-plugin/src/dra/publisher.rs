@@ -36,7 +36,6 @@ const SHORT: Duration = Duration::from_secs(10);
 /// Delay before the next attempt if the API server cannot store the slices.
 const MUCH_LATER: Duration = Duration::from_secs(600);
 
-/// Field of a device with its taints.
 const TAINTS: &str = "taints";
 
 /// Text in the error of an API server that does not support the taint effect `None` (`validateDeviceTaint` in
@@ -307,7 +306,7 @@ async fn put(api: &Api, change: &Change, slices: &mut Slices) -> Result<Option<S
             return Ok(None);
         }
     };
-    // send a dry run first: a scheduler uses a slice as soon as it is written
+    // send a dry run first: a scheduler would at once use a slice without the dropped field
     let tried = format!("{path}?dryRun=All");
     let tried = api.client.ask(method.clone(), &tried, Some(object)).await;
     let tried = tried.map_err(Failure::of_write)?;

@@ -104,7 +104,7 @@ fn has(pattern: &Exposed, nic: &Nic) -> bool {
     pattern.devices.iter().any(|device| device.fits(&nic.rdma))
 }
 
-/// Returns the patterns for this instance. `None`: they depend on the instance's id, which is unknown.
+/// Returns the patterns for this instance. `None`: the patterns depend on the instance's id, which is unknown.
 fn applicable<'a>(patterns: &'a [Exposed], instance: Option<&str>) -> Option<Vec<&'a Exposed>> {
     let (every, named): (Vec<_>, Vec<_>) =
         patterns.iter().partition(|it| it.is_for_every_instance());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Nodes with eRDMA NICs: the daemon discovers the NICs, and starts their set-up, which the crate `erdma` does.
+//! Nodes with eRDMA NICs: the daemon discovers the NICs, and sets them up by the crate `erdma`.
 //!
 //! | module | owns |
 //! |---|---|

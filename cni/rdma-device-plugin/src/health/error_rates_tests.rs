@@ -173,8 +173,8 @@ fn an_unreadable_counter_keeps_its_state() {
         assert!(!port.rates.take(port.now, &due, &[]));
     }
     assert_eq!(port.fault(), reason.as_deref());
-    // the time of these errors is unknown after missing values: the fault ends when the growth over a whole `per` does
-    // not exceed the threshold
+    // after missing values, the time of these 1,000 errors is unknown: the fault ends when the growth over a whole
+    // `per` does not exceed the threshold
     assert!(!port.reads(1_000));
     port.quiet(5);
     assert!(port.fault().is_some(), "too soon");

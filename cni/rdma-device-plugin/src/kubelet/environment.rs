@@ -130,9 +130,9 @@ fn in_words(error: impl Display) -> String {
     error.to_string()
 }
 
-/// Writes the files that the resources of `container` require. If two resources of a container have files, their
-/// directories are mounted at the same path, and the container may see either directory. Each file therefore describes
-/// the `grants` of all resources with this file.
+/// Writes the files that the resources of `container` require. If two resources of a container have files, the runtime
+/// mounts two directories at the same path, and the container may see either of them. Each file therefore describes the
+/// `grants` of all resources with this file.
 fn write_libraries<K: Kernel>(
     containers: &Containers,
     container: &Container,

@@ -29,8 +29,8 @@ use std::{
 pub(super) struct Waiting(Arc<Mutex<BTreeSet<Holder>>>);
 
 impl Waiting {
-    /// Returns the accelerators of the container for which kubelet sends the request. Returns no accelerator if they
-    /// are unknown. If several containers are new since the last request, returns the accelerators of all of them.
+    /// Returns the accelerators of the container for which kubelet sends the request. Returns the accelerators of all
+    /// containers that are new since the last request, and no accelerator if no container is new.
     pub(super) fn own(
         &self,
         pods: &[PodResources],

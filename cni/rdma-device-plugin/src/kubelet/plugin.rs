@@ -20,7 +20,6 @@ use tokio::{
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
 
-/// Time limit for stopping a plugin.
 const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Longest time from a registration until kubelet opens a stream.

@@ -18,14 +18,14 @@ use std::{
 };
 use tonic::{Status, transport::Endpoint};
 
-/// Time limit for a registration. Kubelet connects to the plugin before it answers.
+/// Time limit for a registration. Kubelet connects to the plugin, and then answers.
 const LIMIT: Duration = Duration::from_secs(3);
 
 /// Beginning of kubelet's error for a socket from which it already has a stream (1.37).
 const ALREADY_CONNECTED: &str = "device plugin already connected";
 
-/// Shortest and longest delay between attempts, without the random variation. For a moment after a kubelet has made its
-/// socket, it may refuse connections.
+/// Shortest and longest delay between attempts, without the random variation. A new socket of kubelet may refuse
+/// connections for a moment.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 
 /// Reason why a registration failed.

@@ -149,8 +149,8 @@ impl Service {
         chain.is_some_and(|chain| chain.attaches(self.resource.as_str()))
     }
 
-    /// Returns the accelerators of the container for which kubelet requests a preference. Returns no accelerator if
-    /// they are unknown, or if the preference does not depend on them.
+    /// Returns the accelerators of the container for which kubelet requests a preference. Returns no accelerator if the
+    /// container's accelerators are unknown, or if the preference does not depend on accelerators.
     async fn own_accelerators(&self, offer: &Offer, node: &Node) -> BTreeSet<DeviceAddress> {
         if node.inventory.accelerators.is_empty() || !offer.has_choice() {
             return BTreeSet::new();

@@ -16,7 +16,7 @@
 //!
 //! | kubelet | failed registration | another registration |
 //! |---|---|---|
-//! | to 1.24 | not made: kubelet does not request options, and would accept it as a plugin | not made |
+//! | to 1.24 | not made: kubelet does not request options, so the registration would succeed | not made |
 //! | 1.25 to 1.36 | made | made |
 //! | 1.37 | at another socket: changes nothing | a second client; both end with the daemon |
 

@@ -17,8 +17,8 @@ pub struct Stale {
     pub cure: Cure,
 }
 
-/// Checks that the granted paths of one container still belong to its devices. A path may now belong to another device
-/// of the same container. If the container gets devices by CDI names, checks only that the devices are present:
+/// Checks that the granted paths of one container still belong to the container's devices. A path may now belong to
+/// another of these devices. If the container gets devices by CDI names, checks only that the devices are present:
 /// `rdma-cni` updates the CDI entry of a device that it moves.
 ///
 /// # Errors

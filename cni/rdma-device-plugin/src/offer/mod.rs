@@ -342,8 +342,8 @@ impl Offer {
         .filter(|_| self.keeps_count)
     }
 
-    /// Returns the number of ids that contain a device. As many claims may have the device. `None`: a device is in one
-    /// id.
+    /// Returns the number of ids that contain a device. The same number of claims may have the device. `None`: a device
+    /// is in one id.
     pub fn sharers(&self) -> Option<u32> {
         sharers::of_device(self.kind, self.devices.len())
     }

@@ -109,7 +109,7 @@ pub(super) fn ids(
         Ids::Exclusive => return (ids, false),
     };
     let before = match conf.by_claims(&resource.name) && fits.is_some() {
-        // a smaller capacity does not end claims
+        // the number may fall: a smaller capacity ends no claim
         true => 0,
         false => previous.count(resource.name.as_str()),
     };

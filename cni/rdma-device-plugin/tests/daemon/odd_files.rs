@@ -89,7 +89,7 @@ fn a_failed_publication_is_repeated() {
     assert!(cdi.join("rdma-device-plugin-rdma.json").exists());
 }
 
-/// Root can read and write the files with any mode, such as a restored backup or a hardening script sets.
+/// A restored backup or a hardening script can set any mode. Root can still read and write the files.
 #[test]
 fn unusable_modes_keep_no_container_from_its_devices() {
     for mode in [0o000, 0o111, 0o7777] {

@@ -19,7 +19,7 @@ pub(crate) enum Fails {
     Silently,
     /// Loading succeeds, but the parameter has no effect.
     Parameter,
-    /// Loading succeeds, but the module has no such parameter.
+    /// Loading succeeds, but the module has no parameter `compat_mode`.
     Mainline,
 }
 

@@ -41,7 +41,7 @@ fn a_record_of_an_installation_that_is_no_file_is_named_and_nothing_is_changed()
     }
 }
 
-/// Root can read and write the files with any mode, such as a restored backup or a hardening script sets.
+/// A restored backup or a hardening script can set any mode. Root can still read and write the files.
 #[test]
 fn unusable_modes_keep_nothing_installed() {
     for mode in [0o000, 0o111, 0o7777] {

@@ -212,8 +212,8 @@ fn a_program_that_is_not_executable_is_none() {
     assert!(error.contains("names portmap, not in"), "{error}");
 }
 
-/// The DaemonSet does not mount the plugin directory: its content is unknown, and the daemon's `--check-config` changes
-/// nothing.
+/// If the container does not mount the plugin directory, `--check-config` reports that the plugins are unknown, and
+/// changes no list.
 #[test]
 fn a_container_without_the_directory_changes_nothing() {
     let node = Node::with_list(FLANNEL);

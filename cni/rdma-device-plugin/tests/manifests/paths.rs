@@ -74,7 +74,7 @@ fn the_daemon_sees_only_files_that_it_uses() {
             "configMap rdma-devices",
             true,
         );
-        // kubelet has this directory here with any --root-dir
+        // kubelet uses this directory whatever its --root-dir is
         let sockets = "/var/lib/kubelet/device-plugins";
         need(&arguments.device_plugins(), sockets, false);
         // these directories have the same paths in the container, because kubelet, rdma-cni and the runtime use the

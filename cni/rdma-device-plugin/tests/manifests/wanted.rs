@@ -28,7 +28,7 @@ const fn wanted(
     }
 }
 
-/// Manifest with other values where a cluster's operator decides.
+/// Manifest with other values of the settings that depend on the cluster.
 pub(crate) const OTHER_NODES: &str = "integration/manifests/rendered/other-nodes.yaml";
 
 /// Manifest from the page for users of ack-rdma-device-plugin.

@@ -66,7 +66,7 @@ fn both_layouts_are_offered_alike() {
     }
 }
 
-/// Selectors of every format: by driver, vendor, device, address, netdev and RDMA device.
+/// Tests selectors of every format, by driver, vendor, device, address, netdev, RDMA device and link type.
 #[test]
 fn a_device_matches_by_any_of_its_functions() {
     let of = |devices: &str| {
@@ -102,8 +102,8 @@ fn a_device_matches_by_any_of_its_functions() {
             assert_eq!(found.len(), count, "{conf} {has_parent}: {found:?}");
         }
     }
-    // the address of an RDMA function selects a NIC only if the node has no other eRDMA NIC. With two NICs it selects
-    // none, because the function could belong to either of them
+    // the address of an RDMA function selects a NIC only if the node has no other eRDMA NIC. With two NICs, the
+    // function could belong to either NIC, so the address selects none
     let both = machine(false);
     let conf = of("pci: '0000:00:07.0'");
     assert_eq!(addresses(&conf, &both), [] as [&str; 0]);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tests of the daemon's offers and answers on many node layouts. For each foreign configuration format, the tests
-//! compare them with those of the program that owns the format. Every difference is intended, and has a reason.
+//! compare the daemon with the program that owns the format. Every difference is intended, and has a reason.
 //!
 //! - `<layout>/node.json` has the node, as a base of `bases/` and the differences from it (see the crate `cases`).
 //! - `configs/` has the configurations.

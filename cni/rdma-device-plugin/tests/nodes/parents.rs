@@ -100,7 +100,7 @@ fn two_resources_are_two_tenants_of_one_nic() {
         .answer(&["mlx5_bond_0/1".to_owned()], &inventory)
         .expect("an answer");
     assert_eq!(grants[0].devices[0].parent.as_deref(), Some("bond0.200"));
-    // slices have the addresses of the parent netdev, and those of a VLAN are unknown
+    // slices have the addresses of the parent netdev, but the addresses of a VLAN are unknown
     let prefixes = |at: usize| {
         let nics = Netdevs::default().nics(&offers[at], &addressed, &Default::default());
         nics.into_iter()

@@ -132,9 +132,9 @@ fn places(inventory: &Inventory) -> Vec<(&str, Option<u32>, &PciPath, Option<&Pc
     .collect()
 }
 
-/// NVIDIA's DRA driver sets the same attributes for GPUs, with the same values. `pcieRoot` matches a GPU with the NIC
-/// beside it if one PCI root is above the GPU and the NIC, or above the GPU and the NIC's Data Direct function.
-/// `numaNode` matches them if they are below different roots.
+/// NVIDIA's DRA driver sets the same attributes for GPUs, with the same values. `pcieRoot` matches a GPU with a NIC if
+/// one PCI root is above the GPU and the NIC, or above the GPU and the NIC's Data Direct function. `numaNode` also
+/// matches a GPU with a NIC below another root.
 #[test]
 fn claims_know_roots_and_numa_nodes() {
     let placed = |layout: &str| -> Vec<(String, String, u32)> {

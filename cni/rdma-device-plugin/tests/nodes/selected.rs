@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of a resource's devices, which it keeps while they are in pods, and of the remarks about other
+//! Tests of a resource's devices, which the resource keeps while pods have the devices, and of the remarks about other
 //! devices.
 
 use crate::{ids, node};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of devices that a resource of all NICs leaves out if it does not name them, and of the remarks about them.
+//! Tests of devices that a resource leaves out, mostly because no selector names them, and of the remarks about them.
 
 use crate::node;
 use rdma_device_plugin::{
