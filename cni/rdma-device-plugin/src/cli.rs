@@ -112,7 +112,6 @@ pub struct Arguments {
     pub erdma: Flags,
 }
 
-/// Parses a path, and makes it absolute.
 fn path() -> impl TypedValueParser<Value = PathBuf> {
     PathBufValueParser::new().try_map(std::path::absolute)
 }

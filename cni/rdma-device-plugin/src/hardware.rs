@@ -29,7 +29,6 @@ pub struct Hardware {
     driver: Arc<Semaphore>,
 }
 
-/// Knowledge about devices from earlier observations.
 #[derive(Debug, Default)]
 struct Memory {
     /// Kernel users of each device, such as NFS. The daemon remembers them after they have ended: NFS closes idle

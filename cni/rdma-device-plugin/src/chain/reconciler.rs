@@ -144,8 +144,8 @@ impl Reconciler {
         }
     }
 
-    /// Waits while the configuration has no chain. Reports the entries that are still in the lists. Returns false when
-    /// the sender of `node` is dropped.
+    /// Waits while the configuration has no chain. Reports the lists that still have an entry according to the record.
+    /// Returns false when the sender of `node` is dropped.
     async fn off(&mut self) -> bool {
         let mut watch = Watch::new(vec![record::path(&self.state_dir)]);
         loop {

@@ -31,7 +31,7 @@ pub enum Made {
     },
     /// The runtime made all networks of the sandbox by lists without `rdma-cni`.
     WithoutUs {
-        /// Name of the network.
+        /// Name of the network that the runtime made last.
         network: String,
     },
 }

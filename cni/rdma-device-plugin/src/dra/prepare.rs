@@ -156,9 +156,9 @@ impl Preparer {
         Ok(())
     }
 
-    /// Returns the record of a claim that was already prepared. If `rdma-cni` does not attach the claim's devices and
-    /// the node was rebooted, the device numbers in the record are outdated. This function then waits until `end` for
-    /// the present numbers.
+    /// Returns the record of a claim, or `None` if it is not prepared. If `rdma-cni` does not attach the claim's
+    /// devices and the node was rebooted, the device numbers in the record are outdated. This function then waits until
+    /// `end` for the present numbers.
     async fn again(&self, claim: &ClaimName, end: Instant) -> Result<Option<Record>> {
         let mut node = self.node.clone();
         loop {

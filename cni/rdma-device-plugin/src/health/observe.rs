@@ -84,7 +84,7 @@ impl Pods {
     }
 
     /// Removes the ids of all namespaces after events were lost: a namespace may have ended, and the kernel may have
-    /// reused its id for another namespace.
+    /// reused its id for another namespace. Also marks all pods for observation.
     pub(super) fn lost(&mut self, mut monitor: Option<&mut Monitor>) {
         for pod in &mut self.seen {
             let nsid = pod.nsid.take();
@@ -209,7 +209,8 @@ fn is(device: &PodDevice, link: &Link) -> bool {
 }
 
 impl Pod {
-    /// Observes the pod again. If a value cannot be read, the value becomes unknown, and the error contains the reason.
+    /// Observes the pod again. A value that cannot be read becomes unknown. The error is the first reason other than a
+    /// missing capability.
     fn observe(&mut self, monitor: Option<&mut Monitor>) -> Result<(), String> {
         let links = monitor.map_or(Ok(Vec::new()), |monitor| self.links(monitor));
         let ports = match self.place.exclusive {

@@ -40,8 +40,8 @@ impl Unreachable {
     }
 }
 
-/// Returns the RDMA devices that are unhealthy by the fabric watch's report. `is_on` is true if the configuration has
-/// `fabric`; without `fabric`, returns none.
+/// Returns the RDMA devices that are unhealthy according to the fabric watch's report. Returns none if the
+/// configuration has no `fabric` (`is_on` is false), or if the report cannot be read.
 pub(crate) fn read(state_dir: &Path, is_on: bool, failed: &mut LogOnce) -> Devices {
     if !is_on {
         return Devices::new();

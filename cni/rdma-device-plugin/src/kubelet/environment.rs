@@ -54,7 +54,8 @@ impl Container {
 /// rails is empty for a pod with `hostNetwork`.
 ///
 /// # Errors
-/// An unreadable record may be the pod's, or a file cannot be read or written. Kubelet repeats the call.
+/// An unreadable record may be the pod's, a file cannot be read or written, or `rdma-cni`, which sets limits, is not
+/// installed. Kubelet repeats the call.
 pub(super) async fn write(
     context: &PluginContext,
     container: Container,

@@ -90,7 +90,7 @@ impl Service {
     }
 
     /// Returns the containers' answers and grants according to the last observation of the hardware. If an id cannot be
-    /// granted, or a character device no longer exists, observes the hardware again, and uses the new observation.
+    /// granted, or a character device is no longer in place, observes the hardware again, and uses the new observation.
     async fn answers(
         &self,
         requests: &[ContainerAllocateRequest],

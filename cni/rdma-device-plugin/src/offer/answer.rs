@@ -171,7 +171,8 @@ impl Offer {
         Ok(found.into_iter().unzip())
     }
 
-    /// Returns the grant of a device. The error is the reason why no container can get the device.
+    /// Returns the grant of a device. Leaves out and logs missing `umad` and `issm` devices. The error is the reason
+    /// why no container can get the device.
     fn granted(
         &self,
         device: &OfferedDevice,

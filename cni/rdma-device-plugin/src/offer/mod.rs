@@ -132,7 +132,7 @@ pub type Unhealthy = BTreeMap<DeviceAddress, String>;
 /// `previous` are earlier offers. A device stays in its earlier resource while its netdev is in a pod, where no
 /// selector can match the netdev, and while its RDMA device is absent during a move.
 ///
-/// `hidden` devices, which `erdma.exposedLocalERIs` excludes, belong to no resource.
+/// Devices in `hidden` belong to no resource.
 pub fn offers(
     conf: &Conf,
     inventory: &Inventory,
@@ -374,8 +374,8 @@ impl Offer {
         .collect()
     }
 
-    /// Returns the devices of the ids, for `rdma-cni`. If the resource names parent netdevs, leaves out devices without
-    /// one.
+    /// Returns the devices of the ids, for `rdma-cni`. If the resource has `parents`, leaves out devices without a
+    /// parent netdev.
     pub fn published(&self) -> Resource {
         let can_be_attached = |it: &&OfferedDevice| !self.has_parents || it.parent.is_some();
         let address = |index: &usize| {

@@ -252,6 +252,7 @@ impl Chosen {
     /// - an accelerator with the fewest NICs
     /// - the nearest device
     /// - the device with the fewest users
+    /// - the earliest id in the list
     fn nearest(&self, open: &[Candidate<'_>], near: &[Near]) -> Option<usize> {
         let candidates = open.iter().enumerate().filter_map(|(index, candidate)| {
             let (times, used, distance, served, place) = self.rank(candidate, near);

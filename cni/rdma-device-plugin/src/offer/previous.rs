@@ -25,8 +25,8 @@ pub(super) struct Remembered {
     physical_function: Option<DeviceAddress>,
 }
 
-/// A device of a resource that is gone from the node's bus. A virtual function counts as gone only if its physical
-/// function is also gone: otherwise an administrator has removed it.
+/// A device of a resource that is gone from the node's bus. A virtual function or sub-function counts as gone only if
+/// its physical function is also gone: otherwise an administrator has removed it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gone {
     /// PCI function or auxiliary device.

@@ -29,7 +29,7 @@ pub(super) fn accelerator(function: &Function) -> Option<String> {
     netdevs.find(|it| it.accelerates()).and_then(port)
 }
 
-/// Returns the reason for leaving out a netdev that is a port of a netdev other than a bond, such as a bridge.
+/// Returns the reason for leaving out a device whose `netdev` is a port of a bridge, or of another netdev than a bond.
 pub(super) fn port(netdev: &Netdev) -> Option<String> {
     let other = netdev.taken_by.as_ref()?;
     Some(format!("its netdev {} is a port of {other}", netdev.name))
