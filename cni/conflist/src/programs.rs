@@ -51,7 +51,7 @@ pub fn named(text: &str) -> BTreeSet<String> {
     types
 }
 
-/// Returns the IPAM type of a plugin's configuration.
+/// Returns the IPAM type of a plugin's configuration, if this type has a program.
 pub fn ipam(plugin: &Value) -> Option<&str> {
     let kind = plugin.get("ipam")?.get("type")?.as_str()?;
     let owner = plugin.get("type").and_then(Value::as_str);

@@ -276,8 +276,8 @@ fn standard(attributes: &mut Map<String, Value>, name: &str, value: Value) {
     attributes.insert(format!("{STANDARD}/{name}"), value);
 }
 
-/// Returns the name of a device, such as `rdma-hca-all` or `rdma-hca-0000-3b-00-0`. If the name would be too long or
-/// ambiguous, it is cut and ends in a hash of the whole name.
+/// Returns the name of a device, such as `rdma-hca-all` or `rdma-hca-0000-3b-00-0`. A name that would be too long or
+/// ambiguous ends in a hash of the whole name.
 fn name(resource: &str, part: &str) -> String {
     let whole = format!("{resource}-{part}");
     let flat = |text: &str| -> String {

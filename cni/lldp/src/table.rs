@@ -24,7 +24,7 @@ pub struct Port {
 
 impl Port {
     /// Returns the netdevs of the RDMA NICs in `inventory`, by function, without InfiniBand netdevs. A virtual function
-    /// has the netdev of its physical function.
+    /// or sub-function has the netdev of its physical function.
     pub fn all(inventory: &Inventory) -> BTreeMap<DeviceAddress, Self> {
         let with_rdma = inventory.functions.iter().filter(|it| !it.hcas.is_empty());
         let functions = with_rdma.flat_map(|it| functions(&it.device.address, inventory));

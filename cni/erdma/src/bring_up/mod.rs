@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! kernel.observe → ForeignConfig          NICs that another program configures: unchanged
-//! History                                 NICs that another program configured earlier, or may configure soon: wait
+//! History                                 NICs that another program configured earlier: unchanged; may soon: wait
 //! conf, metadata → Sources → DesiredNic   the address, its network and router
 //! (Link, host, DesiredNic) → plan::give   pure: address and routes with their metrics
 //!                          → plan::missing   pure: the changes

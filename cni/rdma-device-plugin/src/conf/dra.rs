@@ -37,7 +37,7 @@ pub struct Dra {
     pub resources: Option<Vec<ResourceName>>,
     /// True if containers get the metadata of their devices ([`metadata`](::dra::metadata)).
     pub metadata: bool,
-    /// True if unusable devices get a taint by which Kubernetes evicts their pods.
+    /// True if unhealthy devices get a taint by which Kubernetes evicts their pods.
     pub evict: bool,
 }
 

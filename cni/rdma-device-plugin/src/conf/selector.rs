@@ -40,7 +40,7 @@ pub struct Selector {
 /// Kind of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sort {
-    /// PCI functions, also virtual functions.
+    /// PCI functions, including virtual functions.
     Pci,
     /// PCI virtual functions.
     Virtual,

@@ -248,8 +248,8 @@ impl Pod {
     }
 }
 
-/// Returns the bond if `link` is a port of a bond, and otherwise returns `link`. The bond's carrier decides about health:
-/// the RDMA device works as long as one port of the bond has a carrier.
+/// Returns the bond if `link` is a port of a bond, otherwise `link`. The bond's carrier decides about health: the RDMA
+/// device works as long as one port of the bond has a carrier.
 fn bond_of<'a>(link: &'a Link, host: &'a [Link]) -> &'a Link {
     let master = host.iter().find(|it| Some(it.index) == link.master);
     master.filter(|it| it.is_bond()).unwrap_or(link)

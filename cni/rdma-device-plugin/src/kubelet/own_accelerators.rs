@@ -29,8 +29,8 @@ use std::{
 pub(super) struct Waiting(Arc<Mutex<BTreeSet<Holder>>>);
 
 impl Waiting {
-    /// Returns the accelerators of the container for which kubelet sends the request. Returns the accelerators of all
-    /// containers that are new since the last request, and no accelerator if no container is new.
+    /// Returns the accelerators of the containers that are new in `pods` since kubelet's last request. The container of
+    /// this request is among them if it already has accelerators.
     pub(super) fn own(
         &self,
         pods: &[PodResources],

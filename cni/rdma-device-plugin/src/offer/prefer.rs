@@ -235,7 +235,7 @@ impl Chosen {
         Some(in_use.get(&index).copied().unwrap_or(0))
     }
 
-    /// Returns the highest number of users that a device would have if `missing` more ids were distributed over `devices`.
+    /// Returns the highest number of users of a device after distributing `missing` more ids over `devices`.
     fn busiest(&self, devices: &BTreeSet<usize>, missing: usize) -> usize {
         let used = devices.iter().filter_map(|index| self.used(*index));
         let mut used: Vec<usize> = used.collect();

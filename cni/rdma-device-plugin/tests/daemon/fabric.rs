@@ -134,7 +134,7 @@ fn a_verdict_stays_when_the_watch_starts_again() {
     wait::until("it is withdrawn", || is_unreachable() == Some(false));
 }
 
-/// The daemon follows the report of the watch only if the configuration has `fabric`, and only until the report is void.
+/// The daemon follows the watch's report only if the configuration has `fabric`, and only until the report is void.
 #[test]
 fn the_watch_makes_a_rail_unhealthy_while_it_lives() {
     let resources = |fabric: bool| {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of health by fatal errors of the PCI link, with the whole daemon. A made-up node causes no event, so SIGHUP makes
-//! the daemon observe.
+//! Tests of health by fatal errors of the PCI link, with the whole daemon. A made-up node causes no event, so SIGHUP
+//! makes the daemon observe.
 
 use crate::{FIRST, Machine, SECOND, start};
 use integration::kubelet::DeviceManager;
