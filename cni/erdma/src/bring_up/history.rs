@@ -21,7 +21,6 @@ pub(super) struct History {
 }
 
 impl History {
-    /// Returns an empty history.
     pub(super) fn new(quiet: Duration) -> Self {
         Self {
             quiet,

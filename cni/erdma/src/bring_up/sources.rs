@@ -14,7 +14,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Sources of NICs' addresses.
 #[derive(Debug)]
 pub(super) struct Sources {
     conf: conf::BringUp,
@@ -32,7 +31,6 @@ pub(super) struct Sources {
 /// A request that got no answer. The daemon repeats it.
 #[derive(Clone, Debug)]
 struct Unanswered {
-    /// Reason of the failure.
     reason: String,
     /// Time until the next request.
     wait: Duration,

@@ -52,7 +52,6 @@ pub(crate) fn service() -> MetadataService {
     service
 }
 
-/// Node on the fake kernel.
 pub(crate) struct Node {
     pub(crate) kernel: FakeKernel,
     pub(crate) state: TempDir,
@@ -164,12 +163,10 @@ impl Node {
         }
     }
 
-    /// Starts a new process.
     pub(crate) fn process(&self, conf: conf::BringUp) -> Process {
         self.process_of(conf, crate::metadata::PACE)
     }
 
-    /// Starts a new process with `pace`.
     pub(crate) fn process_of(&self, conf: conf::BringUp, pace: Pace) -> Process {
         self.kernel.begin();
         let kernel = Arc::new(self.kernel.clone());

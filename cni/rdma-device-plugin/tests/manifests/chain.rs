@@ -207,7 +207,7 @@ fn the_chain_is_taken_where_the_switch_is_on() {
     }
 }
 
-/// Writes the value as JSON with fields sorted by name, as Helm and `jq -S` do.
+/// Returns the value with fields sorted by name, as Helm and `jq -S` write JSON.
 fn sorted(value: &Value) -> Value {
     match value {
         Value::Object(fields) => {
