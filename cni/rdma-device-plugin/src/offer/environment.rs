@@ -29,7 +29,7 @@ impl Environment {
         }
     }
 
-    /// Returns true if containers get variables of their pod's rails.
+    /// Returns true if containers get `RDMA_RAILS`, the rails of their pod.
     pub fn has_rails(&self) -> bool {
         self.readers.contains(&Reader::Rails)
     }
