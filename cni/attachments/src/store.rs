@@ -145,8 +145,8 @@ impl Store {
         }
     }
 
-    /// Returns true if a CNI command is running for the attachment. Makes no file. Shares the attachment's lock for a
-    /// moment: a command that tries to take the lock in this moment finds it held.
+    /// Returns true if a CNI command is running for the attachment. Makes no file. Takes a shared lock of the
+    /// attachment for a moment, in which another command finds the lock held.
     pub fn is_at_work(&self, key: &Key) -> bool {
         let file = state_file::open(&self.path(key, "lock"));
         let lock = file.map(|file| file.try_lock_shared());
@@ -318,8 +318,8 @@ impl Store {
 }
 
 impl AttachmentLock {
-    /// Removes the lock file. Call this function only if no record needs the lock, because it does not check this.
-    /// Tries twice. If the file cannot be removed, the next [`Store::sweep`] tries again.
+    /// Removes the lock file. The caller must check that no record needs the lock. Tries twice. If the file cannot be
+    /// removed, the next [`Store::sweep`] tries again.
     pub fn discard(self) {
         let remove = || fs::remove_file(&self.path);
         let _ = remove().or_else(|_| remove());

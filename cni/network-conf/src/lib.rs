@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The network configuration from standard input. The plugin checks every known field before the first change, and
-//! ignores unknown fields. [`Conf::raw`] has them.
+//! The network configuration from standard input. The plugin checks every known field before the first change. It
+//! ignores unknown fields, which [`Conf::raw`] also contains.
 
 pub mod child;
 pub mod fields;

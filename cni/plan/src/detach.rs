@@ -24,8 +24,8 @@ pub struct Others {
     pub unrestored: Vec<Attachment>,
     /// Other attachments of the same pod, whose rails stay.
     pub of_pod: Vec<Attachment>,
-    /// True if a pod's netdev that has an alias and is no rail stays in the pod, because it may belong to the host.
-    /// Only the pod's own DEL removes such a netdev, after the previous DEL has named it in an error.
+    /// True if a pod's netdev with an alias that is no rail stays in the pod, because it may belong to the host. Only
+    /// DEL removes such a netdev, after the previous DEL has named it in an error.
     pub keeps_aliased: bool,
 }
 

@@ -16,9 +16,9 @@ use std::slice;
 /// (`macvlan_common_newlink()`, `drivers/net/macvlan.c`).
 ///
 /// One of these netdevs can be a netdev of the host that another plugin moved into the pod. Then the second value of
-/// the pair is the recorded netdev, which has left the host. It has the child's index, or its name is the child's
-/// alias: CNI's host-device stores the host name of a moved netdev in its alias, and the kernel usually keeps the
-/// index.
+/// the pair is the recorded netdev, which has left the host. The recorded netdev has the child's index, or its name is
+/// the child's alias: CNI's host-device stores the host name of a moved netdev in its alias, and the kernel usually
+/// keeps the index.
 pub(super) fn siblings<'a>(
     attachment: &'a Attachment,
     of_pod: &[Attachment],

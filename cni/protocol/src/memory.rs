@@ -75,7 +75,7 @@ unsafe impl GlobalAlloc for Memory {
 /// causes a fault. These faults took a twelfth of an ADD's time. Linux before 5.14 has no `MADV_POPULATE_WRITE`: the
 /// call fails, and the kernel maps the pages one by one.
 pub fn populate() {
-    // freed when this function returns, so the next allocations use the block's pages
+    // the block is freed when this function returns, so the next allocations use its pages
     let heap = Vec::<u8>::with_capacity(HEAP);
     have_pages(heap.as_ptr(), HEAP);
     let here = 0_u8;

@@ -144,8 +144,8 @@ pub fn joined<K: Kernel>(
     Ok(())
 }
 
-/// Returns the library files for the pod's containers, by file name. A container can have several claims, but sees
-/// each file only once. So each file covers the devices of all claims in `records` that use it.
+/// Returns the library files for the pod's containers, by file name. A container can have several claims, but sees each
+/// file only once. So each file covers the devices of all claims in `records` that have the file.
 fn files<K: Kernel>(
     kernel: &K,
     attachment: &Attachment,

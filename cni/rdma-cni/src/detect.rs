@@ -29,7 +29,7 @@ pub(crate) fn answer<K: Kernel>(
         }
         _ => false,
     };
-    // a call without a pod's name is a person's, and shows nothing about the runtime
+    // a call without a pod's name is from a person, and shows nothing about the runtime
     if is_noted && environment.pod().is_some() {
         let verb = environment.command.as_str();
         if let Err(error) = note(conf, verb) {

@@ -15,13 +15,13 @@ use std::{
 /// processor.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Time limit, from the same start, for a GID whose table is full or that ADD does not need.
+/// Time limit, also from the start of [`wait`], for a GID whose table is full or that ADD does not need.
 const SHORT_PATIENCE: Duration = Duration::from_secs(1);
 
 const POLL: Duration = Duration::from_millis(10);
 
-/// Waits for the RoCE v2 GIDs of every rail. For a child of a shared netdev, a missing GID is an error, because RDMA
-/// needs it. For a moved netdev, a missing GID is only logged.
+/// Waits for the RoCE v2 GIDs of the rails' addresses. For a child of a shared netdev, a missing GID is an error,
+/// because RDMA needs the GID. For a moved netdev, a missing GID is only logged. An iWARP device needs no such GID.
 pub fn wait<K: Kernel>(
     kernel: &K,
     pod: &K::Pod,
@@ -96,8 +96,8 @@ pub fn drift<K: Kernel>(
     drift
 }
 
-/// Returns the addresses of an ended pod that RDMA devices of its shared netdevs still have as GIDs. A process then
-/// keeps the pod's namespace alive, although no path leads to the namespace.
+/// Returns the addresses of an ended pod that RDMA devices of its shared netdevs still have as GIDs. If there are such
+/// addresses, a process keeps the pod's namespace alive, although no path leads to it.
 pub fn lingering<K: Kernel>(
     kernel: &K,
     attachment: &Attachment,
@@ -155,8 +155,8 @@ fn locate(tables: &[Table], ip: IpAddr) -> Option<RailGid> {
     })
 }
 
-/// Searches the GID tables for `ip` until a table has the GID, or until the time limit. At the time limit, returns the
-/// last tables.
+/// Searches the GID tables for `ip` until a table has the GID. Returns the tables without the GID at the time limit, or
+/// if the GIDs do not derive from IP addresses.
 fn find<K: Kernel>(
     kernel: &K,
     whose: Option<&K::Pod>,

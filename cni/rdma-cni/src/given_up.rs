@@ -82,8 +82,8 @@ pub fn note(root: &Path, attachment: &Attachment, restored: &Restored) -> Vec<La
     lacks
 }
 
-/// Returns at most `MAX_NOTED` routes of a netdev that the kernel removes permanently when the netdev moves. Omits
-/// routes of a routing daemon, because the daemon sets them again.
+/// Returns the netdev's routes that the kernel removes permanently when the netdev moves, at most `MAX_NOTED`. Omits
+/// routes of a routing daemon, which sets them again.
 pub fn routes_of(netdev: u32, observed: &Observed) -> Vec<Route> {
     let by_hand = [PROTOCOL_KERNEL, PROTOCOL_BOOT, PROTOCOL_STATIC];
     let routes = observed.host.unkept_by(netdev);

@@ -104,7 +104,7 @@ impl<'a> Ipam<'a> {
         }
     }
 
-    /// Makes the calls share the syncs of `rails`.
+    /// Makes the built-in IPAM leave its syncs to [`Rails::settle`] of `rails`.
     pub fn among(self, rails: &'a Rails) -> Self {
         Self {
             later: Some(rails),

@@ -107,7 +107,7 @@ fn prepared_for(environment: &Environment, claims: &Claims) -> Vec<Record> {
     };
     let (records, unreadable) = claims.of_pod(uid);
     for error in unreadable {
-        // ADD needs the claim's record to write the CDI specification: without it the claim's containers do not start
+        // without the record, ADD cannot write the CDI specification, which the claim's containers need to start
         log::warn!("pod {uid}: {error}; containers with this claim do not start");
     }
     records

@@ -84,7 +84,6 @@ pub fn write(root: &Path, patience: Patience, attachment: &Attachment) -> Result
     write().map_err(failed)
 }
 
-/// Takes the lock for changes below `rails/` of the state directory `root`.
 fn lock(root: &Path, all: &Directory, patience: Patience) -> Result<Held, StoreError> {
     let failed = |source| StoreError::new("lock", &root.join("rails").join(LOCK), source);
     all.lock(LOCK, patience).map_err(failed)

@@ -38,8 +38,9 @@ const ONE_ADDRESS: &str = "the pod has several rails, but an address or a GUID b
 /// Records the configured settings and the present settings for each of the `rails`.
 ///
 /// # Errors
-/// A rail cannot have the configured settings, for example because it is no virtual function that moves; a restore
-/// could not set a setting back; or the physical function cannot be queried.
+/// - A rail cannot have the configured settings, for example because it is no virtual function that moves.
+/// - A restore could not set a setting back, because its present value is unknown.
+/// - The physical function cannot be queried.
 pub fn record<K: Kernel>(
     kernel: &K,
     conf: &Conf,
@@ -129,8 +130,8 @@ fn name_guids(vf: &mut Vf, host_link: &Link, rdma: Option<&RdmaDevice>) {
     }
 }
 
-/// Adds the present settings of the record's virtual functions to `observed`. GUIDs and presumed settings of the
-/// record can differ from the settings that the physical function reports.
+/// Adds the present settings of the record's virtual functions to `observed`. Queries the physical function, because
+/// the record's GUIDs and presumed settings can differ from the reported ones.
 ///
 /// # Errors
 /// A physical function cannot be queried.

@@ -95,8 +95,8 @@ impl Outcome {
     }
 }
 
-/// Sends requests for all `pairs` from the calling thread's namespace. After each round, calls `seen` with the round's
-/// number for each pair that was requested.
+/// Sends requests for all `pairs` from the calling thread's namespace. After each counted round, calls `seen` with the
+/// round's number for each pair that was requested.
 pub(crate) fn run(
     arguments: &Arguments,
     devices: &BTreeMap<u32, Device>,

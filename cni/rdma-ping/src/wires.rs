@@ -79,8 +79,8 @@ fn heard(kernel: &Linux, netdev: &InterfaceName, address: IpAddr) -> Option<Hard
     conflicts.find(|it| it.sign == Sign::Has).map(|it| it.by)
 }
 
-/// Returns the peer's rail with which the expected rail of `own` was swapped. `heard` is the hardware address that
-/// answers on each own rail's network for the address of each of the peer's rails.
+/// Returns the index of the peer's rail that was swapped with the peer's rail `own`. `heard[wire][rail]` is the
+/// hardware address that answers on the network of own rail `wire` for the address of the peer's rail `rail`.
 ///
 /// Two rails are swapped only if each is on the other's network. On a node that lacks a NIC, the other rails have other
 /// numbers, and only one of two rails is on the other's network. A rail that is also on its own network is not swapped,
@@ -122,8 +122,7 @@ mod tests {
         }
     }
 
-    /// Returns the swapped rail for each own rail. `heard[wire][rail]` is the last byte of the hardware address that
-    /// answers.
+    /// Returns the result of [`swapped`] for each rail. An element of `heard` is the last byte of a hardware address.
     fn all(rails: &[PeerRail], heard: &[&[Option<u8>]]) -> Vec<Option<usize>> {
         let rails: Vec<&PeerRail> = rails.iter().collect();
         let row = |row: &&[Option<u8>]| row.iter().map(|it| it.map(mac)).collect();

@@ -243,8 +243,8 @@ pub fn with_entry(
     Some((specification, known))
 }
 
-/// Returns true for an entry that has only a hook, and for an entry with an empty list of rails, as a pod with
-/// `hostNetwork` has it. Such a pod has no record.
+/// Returns true for an entry that has only a hook, and for an entry with an empty list of rails, which a pod with
+/// `hostNetwork` has. Such a pod has no record.
 fn has_no_rails(entry: &Value) -> bool {
     let edits = &entry["containerEdits"];
     edits["env"][0] == format!("{RAILS}=[]")

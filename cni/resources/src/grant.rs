@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Grants: the devices that Allocate granted for an id. `rdma-cni` attaches only these devices. Before a container
-//! starts, the daemon checks that its devices are still as granted.
+//! starts, the daemon checks that the container's devices are still as granted.
 //!
 //! A grant stays valid after the daemon ends and after a reboot, because kubelet does not call Allocate again for ids
 //! in its checkpoint. The next grant of the same id replaces the grant.

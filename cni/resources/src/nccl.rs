@@ -161,8 +161,8 @@ fn is_valid(gid: Ipv6Addr) -> bool {
 }
 
 /// Returns the variables by which NCCL sends with a GID of the pod on all `ports`. If all ports have the same index,
-/// the variable is the index. Otherwise the variables are the criteria of NCCL's choice. Returns no variables if there
-/// are no ports.
+/// one variable sets the index. Otherwise the variables set the criteria of NCCL's choice. Returns no variables if
+/// there are no ports.
 ///
 /// # Errors
 /// Neither an index nor criteria are right for all ports.
@@ -195,7 +195,7 @@ pub fn variables(ports: &[Port]) -> Result<Vec<(&'static str, String)>, Undecide
 }
 
 /// Returns the criteria by which NCCL chooses a GID of the pod on all `ports`. Tries the family of the first address,
-/// then the other family. Uses the smallest possible address range: it excludes most GIDs of other owners.
+/// then the other family. Uses the smallest possible address range, which excludes most GIDs of other owners.
 ///
 /// # Errors
 /// The reason why the family of the first address fails.

@@ -124,7 +124,6 @@ fn refusal_of(error: OpError) -> (String, bool) {
     (error.to_string(), is_passing)
 }
 
-/// A change that the kernel refused.
 struct Refusal {
     rail: usize,
     op: Op,

@@ -37,7 +37,7 @@ pub(super) struct Cgroups {
 }
 
 /// Returns the cgroups of the process whose `/proc/PID/cgroup` has the text `of_process`, below the hierarchy's `root`.
-/// `of_hook` is the same text of the hook: the hook is in the runtime's cgroup.
+/// `of_hook` is the text of the hook's own file: the hook is in the runtime's cgroup.
 ///
 /// # Errors
 /// The hierarchy has no rdma controller, the process is in the hook's cgroup, or the process is not below a pod's

@@ -181,8 +181,8 @@ struct Started {
 
 /// Runs the steps that need the node's lock: recovery, selection, record, move. Releases the addresses of recovered
 /// attachments after it has released the lock. If the selection depends on the ports of all RDMA devices, queries these
-/// ports without the lock, and then repeats the steps. If the selection by these ports fails, it is repeated once if
-/// the attachments that have devices have changed meanwhile.
+/// ports without the lock, and then repeats the steps. If the selection by these ports fails, and the attachments that
+/// have devices have changed meanwhile, repeats the selection once.
 fn begin<K: Kernel>(
     node: &Node<'_, K>,
     request: (&Choice<'_>, SmcRequirement),

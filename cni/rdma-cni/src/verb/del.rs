@@ -164,7 +164,7 @@ fn rail_names<K>(node: &Node<'_, K>) -> Vec<InterfaceName> {
 }
 
 /// Returns `CNI_IFNAME` if it can be the name of the attachment's only rail: it is the pod's only interface in
-/// `prevResult`, and the configuration names devices, has IPAM but no `interfaceName`, and is no drop-in's.
+/// `prevResult`, and the configuration names devices, has IPAM but no `interfaceName`, and its `type` is not `rdma`.
 fn named_by_runtime<K>(node: &Node<'_, K>) -> Option<InterfaceName> {
     let conf = node.conf;
     let is_named = matches!(

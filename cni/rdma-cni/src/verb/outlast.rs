@@ -17,10 +17,10 @@ const LIMIT: Duration = Duration::from_secs(5);
 /// Pause between two observations.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Records that an attachment with node-wide SMC-R settings is restored, while this verb holds the node's lock. Without
-/// this record, another attachment that ends would rely on this attachment to remove the shared settings. If this verb
-/// waits for network managers, it records the restore later. If this process is killed before it calls IPAM, DEL
-/// releases the addresses, or another ADD releases them some minutes later.
+/// Records, under the node's lock, that an attachment with node-wide SMC-R settings is restored. Otherwise another
+/// attachment that ends would leave the shared settings to this attachment. If this verb waits for network managers, it
+/// records the restore after the wait. If this process is killed before it calls IPAM, DEL releases the addresses, or
+/// another ADD releases them some minutes later.
 pub(super) fn record_restored<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &Attachment,
@@ -124,9 +124,8 @@ pub(super) fn watched(restored: &Result<Restored, Incomplete>) -> Option<&Restor
     restored.filter(|it| it.has_to_outlast)
 }
 
-/// Removes SMC-R settings that this pod shared with another pod whose attachment has also ended. Otherwise each of two
-/// attachments could rely on the other to remove the shared settings. The last attachment that is not recorded as
-/// restored removes them.
+/// Removes the SMC-R settings that another attachment, which ended during the wait for network managers, left to this
+/// attachment. The last attachment that is not recorded as restored removes shared settings.
 fn leave_smc<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &mut Attachment,

@@ -86,8 +86,8 @@ pub fn forget_rails<K: Kernel>(node: &Node<'_, K>, attachment: &Attachment) {
     remove_from_rails_file(node, key, pod);
 }
 
-/// Removes the rails of `key` from its pod's rails file. Retries a temporary failure once, because no later verb
-/// removes the rails. A file that a pod has created at this path does not prevent the restore of the pod's devices.
+/// Removes the rails of `key` from its pod's rails file. Retries a failure once, because usually no later verb removes
+/// the rails. A file that a pod has created at this path does not prevent the restore of the pod's devices.
 pub fn remove_from_rails_file<K>(node: &Node<'_, K>, key: &Key, pod: Option<&str>) {
     let remove = || rails::remove(node.store.root(), node.store.patience(), key, pod);
     if let Err(error) = remove().or_else(|_| remove()) {

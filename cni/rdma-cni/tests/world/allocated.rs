@@ -355,8 +355,7 @@ fn a_shared_device_without_a_netdev_to_share_is_used_by_verbs() {
     cluster.node.must_be(&before, "after DEL");
 }
 
-/// A bonded NIC of an exclusive resource. Kubelet gives the NIC to only one pod, but the pod still gets a child of the
-/// bond.
+/// Kubelet gives a bonded NIC of an exclusive resource to only one pod, but the pod still gets a child of the bond.
 #[test]
 fn an_exclusive_nic_of_a_bond_is_a_child_and_all_of_its_device() {
     let cluster = Cluster::with(bonds(1));

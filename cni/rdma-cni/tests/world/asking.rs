@@ -88,8 +88,8 @@ fn a_refusal_queries_no_other_device() {
     assert_eq!(node.kernel.answered(), ["mlx5_2"; 0]);
 }
 
-/// A NIC that is in another pod and has no RDMA device is not visible on the host. ADD knows its driver by the recorded
-/// function.
+/// A NIC that is in another pod and has no RDMA device is not visible on the host. ADD determines the NIC's driver from
+/// the recorded PCI function.
 #[test]
 fn another_pods_device_is_identified_by_its_driver() {
     let mut world = World::new(Some(RdmaMode::Exclusive));

@@ -81,7 +81,7 @@ fn a_drop_in_moves_an_rdma_device_that_has_no_netdev() {
     }
 }
 
-/// The configuration has settings that a physical function makes, but the function has no netdev.
+/// The configuration has a setting of virtual functions, but the device has no netdev.
 #[test]
 fn a_function_without_a_netdev_is_not_set_up() {
     let node = Node::with(with(RdmaMode::Exclusive, infiniband()));

@@ -87,7 +87,8 @@ fn a_move_that_is_refused_leaves_the_netdev_to_its_plugin() {
     node.must_be(&before, "undone");
 }
 
-/// A move would give the host a NIC without RDMA, and the pod an RDMA device without addresses.
+/// A move of only the RDMA device would leave the host a NIC without RDMA, and the pod an RDMA device without
+/// addresses.
 #[test]
 fn the_rdma_device_of_a_netdev_on_the_host_stays_with_it() {
     let node = Node::new(RdmaMode::Exclusive);

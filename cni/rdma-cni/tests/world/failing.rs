@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests in which the kernel refuses every change of ADD and of its restore once.
+//! Tests in which the kernel refuses one change of ADD, or also changes of the restore after it.
 
 use crate::{
     node::{Node, Pod},

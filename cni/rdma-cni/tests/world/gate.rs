@@ -16,8 +16,8 @@ pub(crate) fn alone() -> RwLockWriteGuard<'static, ()> {
 }
 
 thread_local! {
-    /// True if this thread has already passed the gate. A program that this thread starts must not wait at the gate: a
-    /// thread that waits to be alone would wait for this thread.
+    /// True if this thread has already passed the gate. It must not wait at the gate again: it would wait behind a
+    /// thread that waits to be alone, and that thread waits for this thread.
     static RUNS: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -26,12 +26,12 @@ pub(crate) fn beside_others() -> RwLockReadGuard<'static, ()> {
     GATE.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Lets later programs of this thread pass the gate without waiting, because another thread keeps the gate open for it.
+/// Lets this thread's later verbs pass the gate without waiting, while another thread keeps the gate open.
 pub(crate) fn pass_with_another() {
     RUNS.set(true);
 }
 
-/// Runs the program by `run`. `starts` is true if the program starts another program.
+/// Runs a verb by calling `run`. `starts` is true if the verb starts a program.
 pub(crate) fn pass<T>(starts: bool, run: impl FnOnce() -> T) -> T {
     let outermost = !RUNS.replace(true);
     assert!(outermost || !starts, "IPAM is started within a run");

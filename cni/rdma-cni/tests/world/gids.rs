@@ -50,7 +50,7 @@ fn every_rail_is_reported_with_its_index() {
             let mut gids = told["gids"].as_array().unwrap().clone();
             gids.sort_by_key(|gid| gid["index"].as_u64());
             assert_eq!(told["gidIndex"], told["gids"][0]["index"]);
-            // the RoCE v1 GID of the address has the index before
+            // the RoCE v1 GID of the same address has the preceding index
             assert_eq!(v1, indices[1] - indices[0] == 2, "{indices:?}");
             let mapped = format!("::ffff:{ip4}");
             let mut wanted = [of(&ip4, &mapped, indices[0]), of(ip6, ip6, indices[1])];

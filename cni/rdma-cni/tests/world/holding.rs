@@ -235,7 +235,7 @@ fn a_lock_that_is_not_had_again_is_no_sign_that_nothing_was_changed() {
     node.must_be(&before, "tried again");
 }
 
-/// Holds the node's lock for longer than the minimum for which a verb always waits.
+/// Holds the node's lock for longer than a verb's minimum time limit for a lock.
 fn another_moves(node: &Node) -> thread::JoinHandle<()> {
     let path = node.state.path().join("state/lock");
     let file = fs::File::options().write(true).open(path).unwrap();

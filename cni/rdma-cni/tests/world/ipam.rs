@@ -77,7 +77,7 @@ impl Served {
         fs::remove_file(self.node.plugins.join(format!("stand-in.{command}.{rail}"))).unwrap();
     }
 
-    /// Returns the calls of the plugin since the last time.
+    /// Returns the calls of the plugin since this function last ran.
     fn calls(&self) -> Vec<String> {
         let log = self.node.plugins.join("stand-in.log");
         let text = fs::read_to_string(&log).unwrap_or_default();
@@ -333,7 +333,7 @@ fn a_record_of_an_earlier_boot_does_not_wait_for_ipam() {
 }
 
 /// The record's time is in the future: the clock was set back, or was wrong at a boot. The next try writes the record
-/// again, so the record has the usual pause.
+/// again, and the usual pause follows.
 #[test]
 fn a_record_of_the_future_is_recovered_by_the_next_add_and_read_once() {
     let served = Served::new(RdmaMode::Exclusive);

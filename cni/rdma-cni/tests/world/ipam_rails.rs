@@ -8,7 +8,7 @@ use crate::{
 use rdma_netns::{LinkChange, RdmaMode};
 use serde_json::{Value, json};
 
-/// Returns `field` of each configuration in the calls `what`.
+/// Returns `field` of the configuration in each call that begins with `what`, such as `ADD a`.
 fn told(leases: &Leases, what: &str, field: &str) -> Vec<Value> {
     let calls = leases.calls().into_iter();
     let calls = calls.filter(|call| call.what.starts_with(what));

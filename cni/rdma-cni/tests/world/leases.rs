@@ -132,7 +132,7 @@ impl Leases {
         names
     }
 
-    /// Returns the calls since the last time.
+    /// Returns the calls of the plugin since this function last ran.
     pub(crate) fn calls(&self) -> Vec<Call> {
         let log = self.path("log");
         let text = fs::read_to_string(&log).unwrap_or_default();
@@ -146,7 +146,7 @@ impl Leases {
         text.lines().map(call).collect()
     }
 
-    /// Returns only the verbs and names of the calls since the last time.
+    /// Returns `what` of each call that [`Self::calls`] returns.
     pub(crate) fn asked(&self) -> Vec<String> {
         self.calls().into_iter().map(|call| call.what).collect()
     }

@@ -87,8 +87,8 @@ pub(crate) fn networkd(seconds: u32) -> Vec<Op> {
     ]
 }
 
-/// Returns addresses, and the routes of a script that copies the main table, with `proto kernel`, into a table for
-/// rules by source.
+/// Returns addresses and routes, with copies of the main table's routes in a table for rules by source, as a script
+/// makes them. The copies of connected routes have `proto kernel`.
 fn copied_table() -> Vec<Op> {
     let copied = |route: Route| Route {
         table: 100,
@@ -120,7 +120,7 @@ pub(crate) fn node(ops: Vec<Op>) -> Node {
     Node::with(world)
 }
 
-/// Returns a configuration that moves only `eth2`, by which the host's only default route leaves.
+/// Returns a configuration that moves only `eth2`, which has the host's only default route.
 pub(crate) fn one_rail(node: &Node) -> Value {
     let mut config = node.one_rail();
     config["mode"] = "move".into();

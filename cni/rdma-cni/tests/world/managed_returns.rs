@@ -190,7 +190,7 @@ fn an_address_that_a_manager_removes_is_restored_again() {
             node.add(&pod, &one_rail(&node)).must_succeed();
             node.del(&pod, &one_rail(&node)).must_succeed();
         }
-        // a DEL that does not wait would miss this change
+        // if the verb had not waited, the manager would remove addresses only now
         (0..10).for_each(|_| node.kernel.pause(Duration::from_millis(50)));
         node.kernel.with(|world| world.unmount(&pod.netns));
         node.must_be(&before, &format!("ADD fails: {fails}"));
@@ -252,7 +252,7 @@ fn a_manager_is_outlasted_although_another_netdev_cannot_return() {
         }
     });
     node.del(&pod, &config).must_fail(107);
-    // a DEL that does not wait would miss this change
+    // if the verb had not waited, the manager would remove addresses only now
     (0..10).for_each(|_| node.kernel.pause(Duration::from_millis(50)));
     assert_eq!(addresses(), before);
     // the addresses belong to the next pod now
@@ -377,7 +377,7 @@ fn a_pod_without_smc_does_not_take_the_lock_again() {
     node.add(&pod, &config).must_succeed();
     let lock = node.state.path().join("state/lock");
     let lock = File::options().write(true).open(lock).unwrap();
-    // the lock is not free while the verb itself has it
+    // `try_lock` fails while the verb has the lock, and later takes the lock
     node.kernel.manage(move |_| drop(lock.try_lock()));
     let verb = rdma_cni::verb::del::del;
     let ended = node.within(Duration::ZERO, "DEL", Some(&pod), &config, verb);

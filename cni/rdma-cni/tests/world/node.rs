@@ -268,7 +268,6 @@ impl Node {
         self.config(json!({ "deviceID": "0000:3b:00.2" }))
     }
 
-    /// Returns a configuration with `fields`.
     pub(crate) fn config(&self, fields: Value) -> Value {
         let mut config = json!({
             "cniVersion": "1.1.0",

@@ -327,8 +327,8 @@ fn comes_home(is_named: bool) {
     assert_eq!(before.differences(&after), [] as [&str; 0]);
 }
 
-/// Binding the driver again would also remove virtual functions of the function, or a device of another attachment
-/// whose record cannot be read. So the function stays where it is.
+/// The function has virtual functions, or may belong to an unreadable record. Binding the driver again could remove
+/// other devices, so DEL leaves the function in the other namespace.
 #[test]
 fn a_function_that_is_not_certainly_the_pods_alone_is_left_where_it_is() {
     thread::scope(|scope| {
@@ -359,8 +359,8 @@ fn is_left(link: &str, rdma: &str, change: impl FnOnce(&Node)) {
     assert!(node.record_of(&pod).exists());
 }
 
-/// `rdma-cni` cannot see upper netdevs in namespaces that the pod has made. They disappear with their lower netdev when
-/// the driver is bound again, which the configuration must allow.
+/// `rdma-cni` cannot see upper netdevs in namespaces that the pod has made. If the configuration allows it, DEL binds
+/// the driver again, which removes upper netdevs together with their lower netdev.
 #[test]
 fn a_function_that_may_have_foreign_netdevs_is_bound_anew() {
     for (is_asked, has_upper, is_rebound) in [

@@ -61,7 +61,8 @@ impl Network {
         config
     }
 
-    /// Returns the calls of the plugin since the last time, with the addresses of conflicts and nodes in their input.
+    /// Returns the calls of the plugin since this function last ran, with the addresses of conflicts and nodes in the
+    /// calls' input.
     fn calls(&self) -> Vec<String> {
         let log = self.node.plugins.join("next.log");
         let text = fs::read_to_string(&log).unwrap_or_default();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of pods that rename RDMA devices, with any bytes. In exclusive mode a pod can rename its own RDMA devices,
-//! in shared mode all of them.
+//! Tests of pods that rename RDMA devices to names with any bytes. In exclusive mode a pod can rename its own RDMA
+//! devices, in shared mode all of them.
 
 use crate::node::{Node, Pod};
 use fake_kernel::{Nic, world::HOST};

@@ -290,7 +290,7 @@ fn the_file_goes_with_the_devices_and_the_record_with_the_leases() {
     }
 }
 
-/// The failed pod's namespace does not disturb another pod, and its ADD can be repeated.
+/// A failed ADD can be repeated, and leaves nothing that disturbs another pod.
 #[test]
 fn an_add_that_failed_can_be_repeated() {
     let leases = Leases::new(2);

@@ -66,8 +66,7 @@ impl Two {
     /// pod's DEL, which begins when the first pod's devices are on the host.
     fn end_at_once(&self, verb: impl FnOnce(Sender<Held>) + Send) {
         let (sender, receiver) = mpsc::channel();
-        // keep the gate open for the second thread: it would otherwise wait behind a thread that waits for the
-        // first thread
+        // keep the gate open: the second thread would otherwise wait behind a test that waits for the first thread
         let _beside = beside_others();
         thread::scope(|scope| {
             scope.spawn(|| {

@@ -275,7 +275,7 @@ fn check_reports_a_missing_address() {
     assert!(message.contains("SMC-R of net7: no GID fits"), "{message}");
 }
 
-/// A plan cannot know whether the GIDs match.
+/// `rdma-cni plan` assumes that the GIDs match, because the pod does not have them yet.
 #[test]
 fn a_plan_shows_it_with_the_condition() {
     let node = Node::new(RdmaMode::Exclusive);

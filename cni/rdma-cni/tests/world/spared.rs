@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of the host's other netdevs that the restore of a rail could change. `rdma-cni` sets `accept_ra` of some to 2
-//! for the moment in which it sets `forwarding` of a rail, so that the host keeps its default routers. Others belong to
-//! the same ipvlan port as the rail.
+//! Tests of the host's other netdevs that the restore of a rail could change. `rdma-cni` sets `accept_ra` of some
+//! netdevs to 2 while it sets `forwarding` of a rail, so that the host keeps its default routers. Other netdevs belong
+//! to the same ipvlan port as the rail.
 
 use crate::node::{Node, Pod, host_change, name, route};
 use attachments::{Attachment, given_up};

@@ -242,8 +242,8 @@ fn a_pod_is_not_attached_elsewhere_than_its_resource_says() {
     }
 }
 
-/// The bond stays on the host, because it cannot be moved. Kubelet counts allocated devices by the resource's name.
-/// Under another name it can allocate the bond a second time.
+/// The bond stays on the host, because it cannot be moved. Kubelet counts the allocated devices of each resource
+/// separately, so it can allocate the bond again as a device of another resource.
 #[test]
 fn an_exclusive_bond_has_one_pod() {
     for parent in [None, Some("bond0.100")] {

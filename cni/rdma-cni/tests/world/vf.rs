@@ -179,7 +179,7 @@ fn a_function_whose_pod_died_is_put_back() {
     assert_eq!(on_host, [] as [&String; 0]);
 }
 
-/// The function has no netdev and no RDMA device, but its physical function would still tag its frames.
+/// The function has no netdev and no RDMA device, but the physical function would still tag the function's frames.
 #[test]
 fn a_function_whose_driver_was_taken_off_is_put_back() {
     for driver in [None, Some("vfio-pci")] {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The fake kernel in a wrapper, which hides something or reports other hardware.
+//! A wrapper of the fake kernel: it hides a path or the hardware of netdevs, and observes queries of all ports.
 
 use crate::node::{Answer, Node, Pod};
 use fake_kernel::{FakeKernel, FakePod};
@@ -47,7 +47,6 @@ impl<'a> Wrapped<'a> {
         }
     }
 
-    /// Runs a verb on this kernel.
     pub(crate) fn run(
         &self,
         node: &Node,

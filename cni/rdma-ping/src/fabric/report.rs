@@ -17,7 +17,7 @@ const DIRECTORY: &str = "fabric";
 /// Longest time until a report becomes void, in seconds: the longest interval and 180 seconds.
 const LONGEST: u64 = 3600 + 180;
 
-/// States of a node's rails. Some time after its watch has ended, a report becomes void.
+/// States of a node's rails. A report becomes void some time after the watch that wrote it has ended.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {

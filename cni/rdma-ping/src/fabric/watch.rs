@@ -188,12 +188,10 @@ impl Watch {
         }
     }
 
-    /// Begins the next list.
     pub(super) fn begin_list(&mut self) {
         self.list += 1;
     }
 
-    /// Returns the groups to list.
     pub(super) fn groups(&self) -> Vec<u32> {
         groups(self.seed, self.list, self.wanted).collect()
     }
@@ -272,12 +270,10 @@ impl Watch {
         (before != after).then_some(after)
     }
 
-    /// Returns the RDMA device of `rail`.
     pub(super) fn device(&self, rail: usize) -> &str {
         self.rails.get(rail).map_or("", |it| &it.rail.device)
     }
 
-    /// Returns the states of all rails.
     pub(super) fn states(&self) -> Vec<RailState> {
         let state = |it: &Watched| RailState {
             device: it.rail.device.clone(),
@@ -326,8 +322,8 @@ impl Watch {
         unreachable
     }
 
-    /// Applies the list of nodes with unreachable rails. If the number of its unreachable rails is within the allowed
-    /// percentage, this node's rails in the list become unhealthy if they are still at fault.
+    /// Applies the list of nodes with unreachable rails. This node's rails in the list become unhealthy if they are
+    /// still at fault and the number of unreachable rails is within the allowed percentage.
     ///
     /// Two nodes may publish a verdict at the same time. The list of at least one of them then contains the other's
     /// rail. Both nodes together therefore stay within the allowed percentage.
@@ -367,7 +363,6 @@ impl Watch {
         rail.judge.is_unreachable && !rail.is_answered() && is_enough
     }
 
-    /// Returns the group of this node.
     pub(super) fn group(&self) -> u32 {
         group(self.seed)
     }

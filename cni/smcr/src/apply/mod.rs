@@ -101,7 +101,7 @@ pub fn set_up<K: Kernel>(
     if !attachment.smc.as_ref().is_some_and(Smc::is_set) {
         return Ok(());
     }
-    // save the record first: if this process is killed, DEL must find in the record every change that it may have made
+    // save the record first: if this process is killed, DEL must find every possible change in the record
     node.store.save(attachment)?;
     match make(node, pod, attachment) {
         Ok(()) => log_active(attachment, &smc_state),
@@ -251,8 +251,8 @@ impl<K: Kernel> Desired for Set<'_, K> {
     }
 }
 
-/// Returns a sentence for each difference between the record and the kernel. If other pods caused a misfit of an
-/// interface, only logs it.
+/// Returns a sentence for each difference between the record and the kernel. Only logs a misfit of an interface that
+/// other pods caused.
 pub fn drift<K: Kernel>(
     node: Node<'_, K>,
     pod: &K::Pod,

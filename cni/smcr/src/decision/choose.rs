@@ -199,8 +199,8 @@ impl SmcBuilder<'_> {
         }
     }
 
-    /// Adds the entries against foreign GIDs, and the reason. If SMC-R carries at least one interface, also adds the
-    /// user EID, `max_links` and `tcp2smc`. Otherwise sets the status to off.
+    /// Adds the entries against foreign GIDs, and the reasons why interfaces have no SMC-R. If SMC-R carries at least
+    /// one interface, also adds the user EID, `max_links` and `tcp2smc`. Otherwise sets the status to off.
     fn finish(mut self) -> Chosen {
         let SmcInput {
             attachment,

@@ -131,9 +131,9 @@ pub(super) fn base<'a>(input: SmcInput<'a>, name: &str) -> Option<&'a PnetEntry>
     rails::base(input.attachment, name, input.observed, input.smc_state)
 }
 
-/// Like [`fits`], without the check of the pnet id of the host's netdev. The protocol is SMC-Rv2 if SMC-Rv2 fits at
-/// least one address of the interface. If the kernel might use a foreign GID for an address, returns an error for the
-/// whole interface.
+/// Returns the protocol like [`fits`], but does not check the pnet id of the host's netdev. The protocol is SMC-Rv2 if
+/// SMC-Rv2 fits at least one address of the interface. If the kernel might use a foreign GID for an address, returns an
+/// error for the whole interface.
 fn fit_by_gids(input: SmcInput<'_>, carrier: &Carrier, name: &str) -> Result<Fit, SkipReason> {
     let Some(gids) = input.gids else {
         return Ok(Fit::V2);

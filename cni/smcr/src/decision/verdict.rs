@@ -193,8 +193,8 @@ impl View<'_> {
         Ok(())
     }
 
-    /// Refuses the port if its first GID is the other end of a point-to-point address, because the kernel sends the
-    /// first GID to peers.
+    /// Refuses the port if `first`, the first GID that fits, is the other end of a point-to-point address, because the
+    /// kernel sends this GID to peers.
     fn no_other_end(&self, first: Option<&Gid>) -> Result<(), Misfit> {
         let Some((gid, netdev)) = first.and_then(|gid| Some((gid, self.netdev(gid)?))) else {
             return Ok(());

@@ -33,7 +33,7 @@ pub(super) fn present<K: Kernel>(
                 vf::observe(node.kernel, &attachment, &mut observed)?;
                 return Ok(Some((observed, attachment, remarks)));
             }
-            // a bond has the RDMA device of its first port
+            // a bond's RDMA device belongs to the bond's first port: the next observation queries this device too
             Ok((attachment, _)) => known.extend(attachment.devices()),
             Err(Error::Select(error)) if error.needs_no_port() => return Err(error.into()),
             Err(error) if selected.is_some() => return Err(error),
@@ -50,8 +50,8 @@ fn observe<K: Kernel>(
     pod: &K::Pod,
     holders: &[Attachment],
 ) -> Result<Observed, Error> {
-    // a second round, because another device may have the name in the first round. No third round, because a pod may
-    // rename a device again and again
+    // the second round is for a device whose name another device had in the first round. There is no third round,
+    // because a pod may rename a device again and again
     let mut tries = 0..2;
     loop {
         let mut observed = node.observe(choice, Some(pod))?;
