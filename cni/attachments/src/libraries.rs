@@ -14,7 +14,6 @@ use rdma_resources::{
 /// Port number of a device whose port is unknown.
 const FIRST_PORT: u32 = 1;
 
-/// A rail of a pod.
 type PodRail<'a> = (&'a Attachment, &'a Rail);
 
 /// Kubelet's allocation to containers, for which a file with variables is written.
@@ -78,7 +77,6 @@ impl<K: Kernel> Allocation<'_, K> {
         format!("={}", names.join(","))
     }
 
-    /// Returns the pod's rails.
     fn rails(&self) -> impl Iterator<Item = PodRail<'_>> {
         let all = self.attachments.iter();
         all.flat_map(|it| it.rails.iter().map(move |rail| (*it, rail)))

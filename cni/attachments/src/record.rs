@@ -61,8 +61,8 @@ pub struct Attachment {
     pub args: Option<String>,
     /// Boot id at ADD. A reboot returns all devices to the host.
     pub boot_id: String,
-    /// Time of the recorded observation, in the form of [`Observed::at`]. Lifetimes of addresses and routes begin at
-    /// this time.
+    /// Time of the recorded observation, in the form of [`Observed::at`]. The recorded lifetimes of addresses and
+    /// routes count from this time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_at: Option<u64>,
     /// Value of `CNI_NETNS` at ADD.
@@ -177,7 +177,7 @@ pub struct Rail {
     /// True if the rail has an RDMA device and no netdev.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub bare: bool,
-    /// Other netdevs of the same PCI function. A restore uses this list to tell them apart from the rail's netdev. For
+    /// Other netdevs of the same PCI function. A restore uses this list to distinguish them from the rail's netdev. For
     /// a rail with `shared`: the netdevs of the host that lay on top of the shared netdev at ADD.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub siblings: Vec<Sibling>,
@@ -188,7 +188,7 @@ pub struct Rail {
     /// function or auxiliary device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_origin: Option<Origin>,
-    /// The addresses, routes and rules that ADD sets. Empty until ADD knows them.
+    /// The addresses, routes and rules that ADD sets. Empty until ADD has determined them.
     #[serde(default, rename = "given")]
     pub assigned: DesiredLink,
     /// True if IPAM certainly reserved no address for the rail: IPAM refused, or ADD did not call IPAM. False after a

@@ -7,7 +7,6 @@ use super::{locate, locate::Located};
 use attachments::{Attachment, Phase, Rail, Stage};
 use rdma_netns::{Guid, Link, NetnsSide, Observed, Op, Vf, VfSetting, VfSettingKind, pairing};
 
-/// A virtual function of a record.
 pub(super) struct Function<'a> {
     /// Recorded state.
     known: &'a Vf,

@@ -158,7 +158,7 @@ fn is_link_local(ip: IpAddr) -> bool {
     }
 }
 
-/// Returns true if the pod has `address` for its whole life, and can send replies to other networks from it.
+/// Returns true if the pod has `address` permanently, and can send replies to other networks from this address.
 fn is_lasting(address: &Address) -> bool {
     let is_local = is_link_local(address.ip) || address.ip.is_loopback();
     !(is_local || address.temporary || address.dad_failed)

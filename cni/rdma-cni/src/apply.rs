@@ -319,7 +319,6 @@ pub(crate) fn moved<'a>(
     })
 }
 
-/// Time limit of duplicate address detection.
 const DETECTION_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Waits for a limited time until duplicate address detection has ended on the rails. Returns an error if another

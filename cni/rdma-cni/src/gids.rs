@@ -53,7 +53,7 @@ pub fn wait<K: Kernel>(
     attachment.rails.iter().map(of_rail).collect()
 }
 
-/// Describes the addresses of `left` whose GIDs differ from the recorded GIDs.
+/// Describes the recorded addresses in `left` whose present GIDs differ from the recorded GIDs.
 pub fn drift<K: Kernel>(
     kernel: &K,
     pod: &K::Pod,

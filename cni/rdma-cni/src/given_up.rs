@@ -67,8 +67,7 @@ pub fn note(root: &Path, attachment: &Attachment, restored: &Restored) -> Vec<La
         lacks.extend(note.lacks.iter().cloned());
         let done = match note.lacks.is_empty() {
             true => remove(root, &host_link.name),
-            // an unchanged note is not written again: while the verb waits for one rail, it checks the other rails
-            // repeatedly
+            // do not write an unchanged note again: a verb that waits for one rail checks the other rails repeatedly
             false if note.lacks == before => Ok(()),
             false => write(root, &note),
         };

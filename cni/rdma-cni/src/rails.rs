@@ -25,14 +25,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The format of the file.
 const FORMAT: u32 = 1;
 
 /// Size limit in bytes. All files that this module writes are smaller. A pod can replace the file, so this module reads
 /// at most this many bytes.
 pub const LARGEST: usize = 1 << 20;
 
-/// Name of the file.
 const FILE: &str = "rails.json";
 
 /// Temporary name of the file, directly below `rails/`. Pods do not mount this directory. No network has this name,
@@ -43,7 +41,6 @@ const TEMPORARY: &str = ".rails.json.new";
 /// lock. No network's name begins with `.`.
 const LOCK: &str = ".lock";
 
-/// Returns the name of the pod's directory.
 fn directory_name(key: &Key, pod: Option<&str>) -> String {
     let pod = pod.map(|pod| pod.replace('/', "_"));
     state_file::file_name(pod.as_ref().unwrap_or(&key.container)).into_owned()

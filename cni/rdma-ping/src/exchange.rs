@@ -30,7 +30,6 @@ pub(crate) struct Pair {
     pub(crate) is_required: bool,
 }
 
-/// Rail of a pod or node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PeerRail {
     /// Name of the pod or node.

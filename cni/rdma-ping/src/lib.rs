@@ -103,7 +103,6 @@ pub fn run(
     }
 }
 
-/// Peer of the requests.
 enum Peer {
     Address(IpAddr),
     Pod { name: String, rails: Vec<Rail> },

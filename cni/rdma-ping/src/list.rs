@@ -81,7 +81,6 @@ impl List {
         Ok(list)
     }
 
-    /// Returns the rails of the list.
     pub(crate) fn rails(&self) -> Vec<Rail> {
         let rail = |it: &ListedRail| Rail {
             mac: it.mac.clone(),

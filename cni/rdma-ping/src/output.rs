@@ -207,7 +207,6 @@ fn fault(outcome: &Outcome) -> Option<String> {
     Some(format!("{cause}; {icmp}"))
 }
 
-/// Returns all pairs as JSON.
 pub(crate) fn json(outcomes: &[Outcome]) -> Value {
     let pair = |outcome: &Outcome| {
         let (source, to) = outcome.pair.addresses.unzip();

@@ -28,7 +28,6 @@ const LONGEST: usize = 64 * 1024;
 const MOST_CLIENTS: usize = 16;
 /// Time limit for one connection, and for one list.
 const STEP: Duration = Duration::from_secs(5);
-/// Pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(500);
 /// Last line that a client sends.
 const END: &[u8] = b"done\n";

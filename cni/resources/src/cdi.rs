@@ -180,7 +180,7 @@ mod tests {
         serde_json::from_slice(&fs::read(file).expect("the spec")).expect("JSON")
     }
 
-    /// Readers run while another thread writes the file, as the daemon and moves do.
+    /// Readers run while another thread writes the file, like the daemon or a move.
     #[test]
     fn readers_see_the_file_whole_while_it_is_written() {
         const ENTRIES: u32 = 64;

@@ -61,7 +61,6 @@ impl<'a> HostUse<'a> {
         }
     }
 
-    /// Returns an error if `link` must not be moved.
     pub(super) fn movable(
         &self,
         naming: Naming,

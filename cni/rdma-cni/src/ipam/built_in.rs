@@ -18,7 +18,6 @@ use std::{
     time::Instant,
 };
 
-/// The plugin's name.
 pub(super) const NAME: &str = "rdma-ipam";
 
 /// Prefix of the build's stamp. A SHA-256 in hexadecimal and a line feed follow.
@@ -27,7 +26,6 @@ const STAMP: &[u8] = b"\nrdma-build ";
 /// Length of a stamp, bytes.
 const LENGTH: usize = STAMP.len() + 64 + 1;
 
-/// The built-in IPAM plugin.
 #[derive(Debug)]
 pub(super) struct BuiltIn {
     linux: Linux,
@@ -63,7 +61,6 @@ impl BuiltIn {
     }
 }
 
-/// Returns the stamp of the program at `path`.
 fn stamp(path: &Path) -> Option<[u8; LENGTH]> {
     let read = || -> io::Result<[u8; LENGTH]> {
         let mut file = File::open(path)?;

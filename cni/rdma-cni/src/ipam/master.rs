@@ -8,7 +8,7 @@ use rdma_netns::{Address, HardwareAddress, Link, Neighbour, link::MAIN_TABLE};
 use serde_json::{Map, Value, json};
 use std::net::IpAddr;
 
-/// Addresses that the host knows, but that an IPAM plugin cannot observe.
+/// Addresses in the host's records and neighbour tables, which an IPAM plugin cannot observe.
 #[derive(Clone, Debug, Default)]
 pub struct Known {
     /// The host's addresses on netdevs that are in pods now.

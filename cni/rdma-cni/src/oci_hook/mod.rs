@@ -10,9 +10,9 @@
 //! The hook records a container with limits of RDMA objects in `--state-dir=`, because `rdma-cni` must remove the
 //! limits before the pod's cgroup ends ([`rdma_resources::limited`]).
 //!
-//! If the hook fails, the container does not start. Without its resource's limits, the container could use up other
-//! containers' objects, or fail later when it registers memory, in a library that does not name the limit. Kubelet
-//! shows the hook's error and tries again.
+//! If the hook fails, the container does not start. Without the limits, the container could use up other containers'
+//! objects, or later fail to register memory, with an error that does not name the limit. Kubelet shows the hook's
+//! error and tries again.
 
 mod rdma_cgroup;
 
@@ -92,7 +92,7 @@ impl State {
         Ok(LimitedContainer {
             format: FORMAT,
             boot_id: boot_id()?,
-            // CRI-O's annotation comes first: CRI-O also copies the pod's annotations, but sets this one itself
+            // CRI-O's annotation comes first: CRI-O sets it itself, but a pod can set containerd's
             namespace: self.name([
                 "io.kubernetes.pod.namespace",
                 "io.kubernetes.cri.sandbox-namespace",

@@ -36,7 +36,6 @@ fn too_much() -> io::Error {
     ))
 }
 
-/// An open directory.
 #[derive(Debug)]
 pub(super) struct Directory(OwnedFd);
 

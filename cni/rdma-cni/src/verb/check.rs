@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! CHECK: succeeds if the present state equals the recorded state. CHECK describes each operation of the plan between
-//! them as a difference, and also differences that no plan corrects, such as another GID index.
+//! these states as a difference, and also differences that no plan corrects, such as another GID index.
 
 use super::Node;
 use crate::{
@@ -184,7 +184,8 @@ fn check_addresses<K: Kernel>(
     let mut config = node.conf.raw.clone();
     if let (ResultIps::None, Some(previous)) = (attachment.result_ips, config.get_mut("prevResult"))
     {
-        // add the addresses: an IPAM plugin may search for them in `prevResult`, as the reference plugin `static` does
+        // add the rails' addresses: an IPAM plugin may search for them in `prevResult`, as the reference plugin
+        // `static` does
         for rail in &attachment.rails {
             let addresses = rail.assigned.addresses.iter();
             let addresses = addresses.filter_map(|it| IpNetwork::new(it.ip, it.prefix).ok());

@@ -54,7 +54,6 @@ impl<'a, K: Kernel> Node<'a, K> {
         }
     }
 
-    /// Returns this node with another configuration.
     pub(crate) fn with_conf<'b>(&self, conf: &'b Conf) -> Node<'b, K>
     where
         'a: 'b,

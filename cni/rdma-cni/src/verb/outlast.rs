@@ -14,7 +14,6 @@ const QUIET: Duration = Duration::from_secs(1);
 /// Maximum time to observe network managers.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// Pause between two observations.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Records, under the node's lock, that an attachment with node-wide SMC-R settings is restored. Otherwise another
@@ -80,7 +79,8 @@ pub(super) fn managers<K: Kernel>(
         restored = teardown::restore(node, pod, attachment, tried_before);
         is_taken = false;
         quiet = node.kernel.now() + QUIET;
-        // this verb does not observe the manager while it waits for the lock and restores
+        // the time for the lock and the restore does not count, because this verb does not observe the manager
+        // meanwhile
         end += node.kernel.now() - begin;
     }
     // the manager changed the netdev in the last second of LIMIT

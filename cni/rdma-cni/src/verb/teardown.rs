@@ -95,9 +95,9 @@ pub fn remove_from_rails_file<K>(node: &Node<'_, K>, key: &Key, pod: Option<&str
     }
 }
 
-/// Records `attachment` with `phase`, and only logs a failure. Without the phase on disk, another verb repeats the
-/// work, and DEL again reports netdevs that may belong to the host. The end of another pod then also leaves shared
-/// SMC-R settings to this attachment.
+/// Records `attachment` with `phase`, and only logs a failure. After a failure, another verb repeats the work, and DEL
+/// again reports netdevs that may belong to the host. Another pod that ends then also leaves shared SMC-R settings to
+/// this attachment.
 pub fn mark<K: Kernel>(node: &Node<'_, K>, attachment: &Attachment, phase: Phase) {
     let marked = Attachment {
         phase,
@@ -128,7 +128,7 @@ pub fn devices<K: Kernel>(
             false => Elsewhere::Rebind,
         };
         let restored = {
-            // a restore that only removes children affects only their pod, so it needs no node's lock
+            // a restore that only removes children affects only the pod, so it does not need the node's lock
             let has_moved = attachment.changes_host();
             let moves = has_moved.then(|| node.store.lock_node(lock));
             let _moves = moves.transpose().map_err(|error| match has_begun {
@@ -239,8 +239,8 @@ fn restore_once<K: Kernel>(
     }
 }
 
-/// Records the result of a restore in the rails' stages, under the node's lock. Keeps the phase of a killed ADD,
-/// because that ADD may not have moved any device.
+/// Records the result of a restore: the rails' stages, and after a failure the phase and `tried`. Keeps the phase of a
+/// killed ADD, because that ADD may not have moved any device.
 fn note<K: Kernel>(
     node: &Node<'_, K>,
     pod: Option<&K::Pod>,
@@ -400,8 +400,8 @@ fn no_address_lingers<K: Kernel>(
 /// Releases the addresses of all rails after their devices returned to the host, with ADD's IPAM configuration. If that
 /// fails, tries the present configuration, which an administrator may have corrected, in two cases: IPAM refused the
 /// rail at ADD, or the plugin reports an error in its configuration. A rail that IPAM refused at ADD and that both
-/// configurations refuse now has no address. Addresses that may have been assigned are never forgotten, because another
-/// IPAM plugin would not know them. `conflicts` are the rails' addresses that other machines use.
+/// configurations refuse now has no address. Calls no other IPAM plugin for an address that may have been assigned,
+/// because only ADD's plugin has its lease. `conflicts` are the rails' addresses that other machines use.
 pub fn addresses<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &Attachment,
@@ -409,8 +409,8 @@ pub fn addresses<K: Kernel>(
     conflicts: &[IpAddr],
 ) -> Result<(), IpamError> {
     if attachment.ipam.is_some() {
-        // IPAM may take long. By this mark other pods can get the devices, and leave no shared SMC-R settings to this
-        // attachment
+        // IPAM may take long. With this mark, other pods can get the devices, and leave no shared SMC-R settings to
+        // this attachment
         mark(node, attachment, Phase::Restored);
     }
     addresses_until(

@@ -11,7 +11,7 @@ use rdma_netns::{HardwareAddress, LinkChange, NetnsSide, Op, RdmaMode};
 use serde_json::{Value, json};
 use std::net::IpAddr;
 
-/// Returns the announcements since the last call.
+/// Returns the announcements since this function last ran.
 fn told(node: &Node) -> Vec<(HardwareAddress, IpAddr)> {
     node.kernel
         .with(|world| std::mem::take(&mut world.announced))

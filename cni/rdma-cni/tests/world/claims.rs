@@ -342,7 +342,7 @@ fn a_claim_that_only_an_init_container_uses_is_attached() {
         format!("IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=a;K8S_POD_UID={uid}")
     };
     let run = |verb: &str, uid: &str| cluster.run_with(verb, &init, &config, &args(uid));
-    // another pod with the same name
+    // this uid belongs to another pod with the same name
     run("ADD", UID).must_succeed();
     assert_eq!(given(&cluster), None);
     run("DEL", UID).must_succeed();

@@ -47,7 +47,7 @@ fn a_manager_in_between_is_a_reason_to_observe_again() {
             let node = node(network_manager());
             let before = node.snapshot();
             let pod = node.pod("a");
-            // counts changes of the netdev only: no rules in the pod
+            // without tables there are no rules in the pod, so all counted changes are changes of the netdev
             let mut config = one_rail(&node);
             config["routing"] = json!({ "tableBase": 0 });
             node.add(&pod, &config).must_succeed();

@@ -28,7 +28,7 @@ fn a_namespace_that_cannot_be_observed_counts_as_living() {
         assert_eq!(node.kernel.journal(), [] as [Op; 0]);
         assert_eq!(node.snapshot(), held);
     }
-    // an ADD of the same name must not replace the record
+    // an ADD with the same container id must not replace the record
     let again = Pod {
         container: pod.container.clone(),
         netns: other.netns.clone(),

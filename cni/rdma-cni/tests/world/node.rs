@@ -301,7 +301,7 @@ impl Node {
         self.run_on(&self.kernel, command, pod, config, None, output);
     }
 
-    /// Runs a verb on `kernel`, which need not be this node's. `args` is `CNI_ARGS`.
+    /// Runs a verb on `kernel`, for example on a wrapper of this node's kernel. `args` is `CNI_ARGS`.
     pub(crate) fn run_on(
         &self,
         kernel: &impl Kernel,
@@ -314,7 +314,7 @@ impl Node {
         let mut environment = self.environment(command, pod, args);
         let mut arguments = vec![];
         if command == "plan" {
-            // an administrator runs it by hand
+            // an administrator runs `plan` by hand
             environment.remove("CNI_COMMAND");
             arguments.push(command.to_owned());
         }
@@ -323,7 +323,7 @@ impl Node {
             environment,
         };
         let stdin = serde_json::to_vec(config).unwrap();
-        // a runtime starts a new process for each verb, which has no limit from an earlier verb
+        // a runtime starts a new process for each verb, in which no earlier verb has limited the observation
         kernel.limit_observation(None);
         let starts_ipam = !config["ipam"].is_null();
         gate::pass(starts_ipam, || {

@@ -78,7 +78,7 @@ fn a_record_of_a_later_version_is_left_alone() {
     left_alone(&node, &pod, &text, &held);
     told(node.gc(&[], &config));
     left_alone(&node, &pod, &text, &held);
-    // the pod's device is in use, as far as this version knows
+    // this version must assume that the pod's device is in use
     node.add(&node.pod("b"), &config).must_fail(101);
     assert_eq!(fs::read_to_string(node.record_of(&pod)).unwrap(), text);
 }

@@ -383,7 +383,7 @@ fn a_directory_with_a_records_name_stops_no_other_pod() {
     node.add(&stale, &config).must_succeed();
     node.run("STATUS", None, &config).must_succeed();
     leases.check(&pod, &config, &result).must_succeed();
-    // GC reports files that it does not know, and removes everything else
+    // GC reports the unreadable records, and removes the stale attachment
     let message = node.gc(&[&pod], &config).code();
     assert_ne!(message, 0);
     assert_eq!(leases.held(), ["a@rdma0"]);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of pods that share SMC-R settings and end at the same moment: no pod relies on an attachment that no
-//! longer removes them.
+//! Tests of pods that share SMC-R settings and end at the same moment. The last pod removes the settings.
 
 use crate::{
     gate::{beside_others, pass_with_another},

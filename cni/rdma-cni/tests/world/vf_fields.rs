@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of functions' fields that belong to another plugin, or that are empty.
+//! Tests of fields for virtual functions that belong to another plugin, or that are empty.
 
 use crate::node::Node;
 use rdma_netns::RdmaMode;

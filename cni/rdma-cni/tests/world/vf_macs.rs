@@ -132,7 +132,7 @@ fn under_the_name_of_sriov_cni_a_pods_address_is_accepted() {
     }
 }
 
-/// Go's `net.ParseMAC` accepts these formats, and sriov-cni uses it.
+/// sriov-cni accepts these formats, because it uses Go's `net.ParseMAC`.
 #[test]
 fn an_address_may_be_written_with_hyphens_and_with_dots() {
     for text in ["02-00-00-00-00-0A", "0200.0000.000a"] {

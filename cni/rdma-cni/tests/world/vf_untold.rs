@@ -36,7 +36,7 @@ fn times(node: &Node, kind: VfSettingKind) -> usize {
     journal.iter().filter(is_it).count()
 }
 
-/// Returns a pod whose function is set up, and the node's state before.
+/// Runs ADD for a pod whose function is set up. Returns its input, the node's state before ADD, and its result.
 fn added(kinds: &[VfSettingKind]) -> (Node, Pod, Value, Snapshot, Value) {
     let node = node(kinds);
     let (pod, config) = (node.pod("a"), one_rail_set_up(&node));
@@ -162,7 +162,7 @@ fn a_setting_without_default_is_refused_before_any_change() {
         );
         assert_eq!(message, reason);
         node.must_be(&before, &reason);
-        // a setting that the configuration does not request need not be reported
+        // ADD succeeds, because the configuration does not request the unreported setting
         let mut config = node.one_rail();
         config["spoofchk"] = json!("off");
         node.add(&pod, &config).must_succeed();

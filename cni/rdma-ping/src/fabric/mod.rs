@@ -134,7 +134,6 @@ pub struct Fabric {
     pub before: Report,
 }
 
-/// A running watch.
 struct Running<'a, T> {
     settings: &'a Fabric,
     watch: Watch,

@@ -28,7 +28,6 @@ const ROUNDS: u64 = 24;
 /// Rounds in which the fabric has its fault.
 const FAULT: Range<u64> = 6..18;
 
-/// Outcome of a simulation.
 #[derive(Debug, Default)]
 struct Run {
     /// First round in which each rail was unreachable. The key is the node and the rail. Rounds count from 1, from the

@@ -114,7 +114,6 @@ pub(super) enum Outcome {
     NotAsked(&'static str),
 }
 
-/// Watch of one node.
 #[derive(Debug)]
 pub(super) struct Watch {
     seed: u64,

@@ -31,7 +31,7 @@ pub enum Blocker {
         "this kernel has no SMC: it needs CONFIG_SMC, or its module smc (and smc_diag) installed"
     )]
     NoSmc,
-    /// The rail has no RDMA device. As a reason for a whole pod: no rail has one.
+    /// The rail has no RDMA device. For a whole pod: no rail has an RDMA device.
     #[error("the pod has no RDMA device")]
     NoRdma,
     /// The eRDMA driver is in compat mode. In this mode neither SMC-R nor RDMA's connection manager works.

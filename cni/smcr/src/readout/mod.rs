@@ -16,7 +16,6 @@ use std::{
 };
 use target::TargetError;
 
-/// Error of the command.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error(transparent)]

@@ -13,7 +13,6 @@ use std::{io, path::Path};
 /// is a link to the first.
 const DIRECTORIES: [&str; 2] = ["/run/netns", "/var/run/netns"];
 
-/// Error: the namespace cannot be found or opened.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum TargetError {
     #[error("there is no network namespace {0:?} below /run/netns or /var/run/netns")]

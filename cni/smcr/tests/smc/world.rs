@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 use smcr::decision::SmcInput;
 use std::path::Path;
 
-/// Input of a case.
 pub(crate) struct World {
     pub(crate) attachment: Attachment,
     pub(crate) observed: Observed,
