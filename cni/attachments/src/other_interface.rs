@@ -5,8 +5,8 @@ use rdma_netns::{InterfaceName, Link, Namespace, Route, Rule};
 use serde::{Deserialize, Serialize};
 
 /// Rules and routes for an interface of the pod that another plugin made. By the main table, packets from this
-/// interface's addresses to a rail's network would leave through the rail. Rules before the main table therefore select
-/// a routing table of the interface for these packets.
+/// interface's addresses to a rail's network would leave through the rail. Rules that the kernel evaluates before the
+/// main table therefore select a routing table of the interface for these packets.
 ///
 /// ADD adds the rules before the routes, and DEL removes the routes before the rules. A table therefore has routes only
 /// while its rule exists, and DEL need not read the pod's routes.

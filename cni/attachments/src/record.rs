@@ -313,7 +313,7 @@ impl Attachment {
 
     /// Returns true if the attachment may change the host: it moves a netdev or an RDMA device, changes settings of a
     /// virtual function, binds a driver, requests SMC-R, or has an IPoIB child, which `rdma-cni` makes on the host.
-    /// Other children of netdevs that stay on the host change nothing there.
+    /// Other children do not change the host.
     pub fn changes_host(&self) -> bool {
         let is_child = |rail: &Rail| {
             rail.shared.is_some()

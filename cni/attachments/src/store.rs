@@ -98,7 +98,7 @@ impl Store {
         &self.root
     }
 
-    /// Checks that records can be written. For STATUS, which writes no record itself.
+    /// Checks for STATUS that records can be written, and writes none.
     pub fn probe(&self) -> Result<(), StoreError> {
         room::check(&self.root).map_err(failed("write", &self.root))
     }

@@ -232,7 +232,7 @@ impl Conf {
         device_id && !self.raw.contains_key("resources")
     }
 
-    /// Checks a whole configuration, as ADD does.
+    /// Parses a configuration, and checks all of its values, as ADD does.
     ///
     /// # Errors
     /// A value is wrong.

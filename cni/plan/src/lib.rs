@@ -75,8 +75,8 @@ pub enum Obstacle {
         /// The parent's name on the host.
         parent: InterfaceName,
     },
-    /// The child's MTU is larger than its parent's. This is impossible, because the child's packets pass through the
-    /// parent.
+    /// The child's MTU would be larger than its parent's MTU, which limits it, because the child's packets pass through
+    /// the parent.
     #[error("mtu: {mtu} is more than the {limit} of {parent}")]
     MtuTooLarge {
         /// The parent's name on the host.

@@ -213,8 +213,8 @@ pub fn attach_other_interfaces(attachment: &Attachment, observed: &Observed) -> 
 }
 
 /// Plans the removal of the present rules of the pod's other interfaces, and of the recorded routes in the tables of
-/// these rules. The pod's routes are not observed, so such a route may be missing. The execution ignores a missing
-/// route.
+/// these rules. The pod's routes are not observed, so a recorded route may no longer exist. The execution ignores a
+/// missing route.
 pub(super) fn detach(attachment: &Attachment, observed: &Observed) -> Vec<Op> {
     let Some(pod) = &observed.pod else {
         return vec![];

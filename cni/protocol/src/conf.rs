@@ -141,8 +141,8 @@ pub fn version_text(raw: &Map<String, Value>) -> &str {
 }
 
 impl Network {
-    /// Checks the fields that every plugin has. DEL ignores all wrong values but `name`. GC ignores all but `name` and
-    /// the list of valid attachments ([`Mistakes`]).
+    /// Checks the fields that every plugin has. DEL ignores a wrong value of any field except `name`. GC ignores a
+    /// wrong value of any field except `name` and the list of valid attachments ([`Mistakes`]).
     ///
     /// # Errors
     /// `raw` is a whole CNI list, or the verb of `mistakes` does not ignore a wrong value.

@@ -33,7 +33,7 @@ const POLL: Duration = Duration::from_millis(10);
 /// firmware (`mlx5_health_wait_pci_up()`, `drivers/net/ethernet/mellanox/mlx5/core/health.c`).
 const DRIVER_RECOVERY: Duration = Duration::from_secs(180);
 
-/// Position of a restore among the tries of several verbs.
+/// Position of a restore in the sequence of tries by several verbs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Tries {
     /// No earlier verb tried.
@@ -349,10 +349,10 @@ pub fn await_detection<K: Kernel>(
 }
 
 /// Announces the rails' addresses with their hardware addresses to the neighbours. Without an announcement, a router
-/// whose cache has another pod's hardware address sends to that pod (for 46 s in the lab). The kernel makes no such
-/// announcement. `arp_notify` takes effect when a netdev goes up, before it has an address. `ndisc_notify` takes effect
-/// at the end of duplicate address detection, which may be off (`inetdev_event()`, `net/ipv4/devinet.c`;
-/// `addrconf_dad_completed()`, `net/ipv6/addrconf.c`).
+/// whose cache still maps an address to another pod's hardware address sends to that pod (for 46 s in the lab). The
+/// kernel makes no such announcement. `arp_notify` takes effect when a netdev goes up, before it has an address.
+/// `ndisc_notify` takes effect at the end of duplicate address detection, which may be off (`inetdev_event()`,
+/// `net/ipv4/devinet.c`; `addrconf_dad_completed()`, `net/ipv6/addrconf.c`).
 ///
 /// Does not announce link-local addresses, because they derive from the hardware address. Does not announce tentative
 /// addresses, because another machine may have them (RFC 4862, section 5.4; RFC 4429, section 2.1). Only logs a failed

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Warns about changed modes of ipvlan ports. All children of one netdev have the mode of the netdev's port.
+//! Warns about changed modes of ipvlan ports. A port belongs to a netdev, and its mode applies to all children of the
+//! netdev.
 
 use crate::verb::{Node, teardown};
 use attachments::{Attachment, Shared};

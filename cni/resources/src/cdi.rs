@@ -61,8 +61,8 @@ impl Cdi {
 
     /// Updates the entry of `device` with the character devices `nodes`. Returns true if the file changed.
     /// - An existing entry keeps its kinds of devices.
-    /// - A missing entry is made with the kinds of `promised`: the daemon may have written the file during the device's
-    ///   move.
+    /// - A missing entry is made with the kinds of `promised`: a write by the daemon during the device's move may have
+    ///   omitted it.
     /// - Nothing changes if there is neither an entry nor `promised`.
     pub fn renumber(
         &self,

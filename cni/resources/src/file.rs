@@ -127,7 +127,8 @@ pub fn unfinished(path: &Path) -> PathBuf {
 /// releases the lock.
 fn own(path: &Path, mode: u32) -> io::Result<Held> {
     let open = || state_file::renew(path, mode);
-    // `hold` opens a new file if the earlier holder has renamed the file, because readers see the renamed file
+    // `hold` opens a new file if the earlier holder has renamed the file, because a write would change the file that
+    // readers see
     let held = lock::hold(path, open)?;
     held.set_permissions(Permissions::from_mode(mode))?;
     Ok(held)

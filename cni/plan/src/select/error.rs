@@ -93,7 +93,7 @@ pub enum SelectError {
         "{0} has no RDMA device on the host; set requireRdma to false to attach the netdev without RDMA"
     )]
     NoRdma(InterfaceName),
-    /// A drop-in precedes the plugin that moves the netdev in the chain. The drop-in must follow that plugin.
+    /// In the chain, the drop-in precedes the plugin that moves the netdev, but must follow it.
     #[error(
         "{0} is on the host, but type \"rdma\" moves an RDMA device only after another plugin has moved the netdev; \
          put that plugin before type \"rdma\" in the list, or let type \"rdma-cni\" move both"

@@ -276,7 +276,7 @@ fn siblings(host: &Namespace, is_sibling: &dyn Fn(&Link) -> bool) -> Vec<Sibling
 /// Returns the host's RDMA device of the netdev `link`. The netdev itself may be in the pod.
 fn rdma_of<'a>(host: &'a Namespace, link: &Link) -> Option<&'a RdmaDevice> {
     if link.is_representor() {
-        // a representor's port is one of the physical function's RDMA device, which must stay on the host
+        // a representor's port is a port of the physical function's RDMA device, which must stay on the host
         return None;
     }
     host.rdma_of(link)

@@ -36,7 +36,7 @@ pub struct Incomplete {
     pub restored: Option<Box<Restored>>,
 }
 
-/// Makes an error with these reasons. The verb does not wait and try again.
+/// Makes an error with these reasons, after which the verb does not wait and try again.
 impl From<Vec<String>> for Incomplete {
     fn from(left: Vec<String>) -> Self {
         Self {

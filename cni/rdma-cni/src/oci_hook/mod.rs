@@ -92,7 +92,8 @@ impl State {
         Ok(LimitedContainer {
             format: FORMAT,
             boot_id: boot_id()?,
-            // CRI-O's annotation comes first: CRI-O sets it itself, but a pod can set containerd's
+            // CRI-O's annotations come first, because CRI-O sets them itself, and a pod under CRI-O can set
+            // containerd's
             namespace: self.name([
                 "io.kubernetes.pod.namespace",
                 "io.kubernetes.cri.sandbox-namespace",
@@ -187,7 +188,7 @@ mod tests {
         process::{Child, Command},
     };
 
-    /// A process in place of a container's, with soft and hard limits of locked memory in KiB.
+    /// A `sleep` process instead of a container's process, with soft and hard limits of locked memory in KiB.
     struct Process(Child);
 
     impl Process {

@@ -366,7 +366,7 @@ fn finish<K: Kernel>(
         lock,
     )?;
     rails::write(node.store.root(), node.store.patience(), attachment)?;
-    // one of the last steps, because an ADD that fails should announce no address
+    // announce in one of the last steps, because an ADD that fails should announce no address
     apply::announce(node.kernel, pod, attachment, &observed);
     if answers.is_some() && node.conf.probe {
         // if two machines set the same address at the same time, by now at least one has received the other's

@@ -103,7 +103,7 @@ pub(super) fn obtain<K: Kernel>(
     Ok(Some(answers))
 }
 
-/// Returns the descriptions of the netdevs of `links` that exist (`Some`).
+/// Returns a description of each netdev in `links` that exists (`Some`).
 fn masters<'a>(
     links: &[Option<Link>],
     present: &[&'a Link],

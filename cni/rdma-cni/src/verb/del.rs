@@ -77,8 +77,8 @@ fn forget_rails<K>(node: &Node<'_, K>, key: &Key) {
 
 /// Releases the addresses of an attachment whose DEL has ended, or whose ADD did not begin. Usually IPAM has no address
 /// for such an attachment: ADD writes the record before it calls IPAM, and DEL removes the record last. So DEL fails
-/// only if a later try may succeed. Otherwise a plugin that is missing or always refuses would block the pod's end for
-/// ever ("Plugins should generally complete a DEL action without error even if some resources are missing", CNI
+/// only if a later try may succeed: a plugin that is missing or always refuses must not block the pod's end for ever
+/// ("Plugins should generally complete a DEL action without error even if some resources are missing", CNI
 /// specification, section 2, DEL).
 fn unrecorded<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error> {
     match without_record(node, key) {

@@ -83,7 +83,7 @@ pub(super) fn managers<K: Kernel>(
         // meanwhile
         end += node.kernel.now() - begin;
     }
-    // the manager changed the netdev in the last second of LIMIT
+    // true if the manager changed the netdev in the last second of `LIMIT`
     let is_active = watched(&restored).is_some() && node.kernel.now() < quiet;
     let taken = "a network manager keeps removing addresses that rdma-cni restores";
     match restored {

@@ -44,7 +44,7 @@ fn one_shared_id_is_every_rail_of_every_pod() {
     let before = cluster.node.snapshot();
     let result = cluster.add(&first, &config).must_succeed();
     assert_eq!(result["interfaces"].as_array().unwrap().len(), 2);
-    // the order is by address, whatever order the daemon has
+    // the rails are in the order of PCI addresses, and not in the daemon's order
     assert_eq!(parent(&cluster, &first, "rdma0").as_deref(), Some("eth2"));
     assert_eq!(parent(&cluster, &first, "rdma1").as_deref(), Some("eth3"));
     let ids = &record(&cluster, &first)["rails"][0]["allocated"]["ids"];

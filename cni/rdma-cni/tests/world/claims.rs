@@ -115,8 +115,8 @@ pub(crate) fn given(cluster: &Cluster) -> Option<Vec<String>> {
     Some(names.map(str::to_owned).collect())
 }
 
-/// Returns the variable `name` of a container of the claim, which contains JSON. Returns `None` if the container has
-/// no such variable.
+/// Returns the JSON value of the variable `name` in a container of the claim. Returns `None` if the container has no
+/// such variable.
 fn variable(cluster: &Cluster, name: &str) -> Option<Value> {
     let text = fs::read(specification(cluster)).ok()?;
     let specification: Value = serde_json::from_slice(&text).unwrap();
@@ -187,8 +187,8 @@ fn add_writes_a_containers_devices_with_their_present_numbers() {
     cluster.del(&pod, &config).must_succeed();
 }
 
-/// A software RDMA device on a bond, as in the lab. The kernel reports no hardware of this device. The daemon has
-/// recorded the hardware of the bond's port.
+/// The claim's device is a software RDMA device on a bond, as in the lab. The kernel reports no hardware of this
+/// device. The daemon has recorded the hardware of the bond's port.
 #[test]
 fn a_bonds_rdma_in_software_is_given_as_soon_as_its_pod_has_a_network() {
     let mut world = bonds(0);

@@ -129,7 +129,7 @@ fn a_full_table_fails_add_and_leaves_nothing() {
     node.add(&second, &config).must_succeed();
 }
 
-/// An iWARP device, such as erdma by default, has one GID. It does not derive from an address.
+/// An iWARP device, such as erdma by default, has one GID, which does not derive from an address.
 #[test]
 fn a_device_whose_gids_are_no_addresses_is_shared_all_the_same() {
     let leases = Leases::new(1);

@@ -353,7 +353,8 @@ fn a_device_without_guids_is_refused_with_a_reason() {
     assert_eq!(node.records(), [] as [&str; 0]);
 }
 
-/// With ib-kubernetes, the subnet manager sets the partition, and the network has `pkey` and a GUID.
+/// A network of ib-kubernetes has `pkey` and a GUID, but the subnet manager sets the partition. ADD refuses `pkey` for
+/// an Ethernet netdev.
 #[test]
 fn a_partition_is_the_subnet_managers_and_refused_where_there_is_none() {
     let node = node(RdmaMode::Shared);
@@ -399,8 +400,8 @@ fn an_unrestored_guid_returns_the_device_and_is_noted() {
     assert_eq!(lacks, expected.iter().collect::<Vec<_>>());
 }
 
-/// The physical function reports the old GUID, but the function keeps the pod's GUID. DEL ends after some tries. The
-/// difference is reported while it exists.
+/// The physical function reports the old GUID, but the function keeps the pod's GUID. DEL ends after some tries.
+/// `plan::given_up::left` reports the difference while it exists.
 #[test]
 fn firmware_that_keeps_a_guid_is_not_bound_anew_for_ever() {
     let node = node(RdmaMode::Exclusive);

@@ -404,7 +404,7 @@ impl Node {
         self.kernel.snapshot()
     }
 
-    /// Makes a change as the pod does, or as an administrator of the host.
+    /// Makes the change `op` as the pod does, or without `pod` as an administrator of the host.
     #[track_caller]
     pub(crate) fn change(&self, pod: Option<&Pod>, op: &Op) {
         let done = self.kernel.with(|world| {

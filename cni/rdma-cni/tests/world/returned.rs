@@ -294,7 +294,7 @@ fn a_rail_is_not_left_to_others_while_another_is_awaited() {
     };
     recover();
     assert_eq!(stage(&node, &pod), Value::Null);
-    // 11 s later, which is longer than a DEL waits
+    // the record becomes 11 s old, which is longer than a DEL waits
     let record = fs::File::options()
         .write(true)
         .open(node.record_of(&pod))

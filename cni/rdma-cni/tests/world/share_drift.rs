@@ -185,7 +185,7 @@ fn ipv6_that_the_pod_has_switched_off_is_reported() {
     let netns = node.netns(&pod);
     node.kernel.begin();
     node.kernel.intercept(move |world, step| {
-        // net.ipv6.conf.default.disable_ipv6 has this effect on a netdev that enters the namespace
+        // disables IPv6, as net.ipv6.conf.default.disable_ipv6 does for a netdev that enters the namespace
         if let Op::Link {
             link,
             change: LinkChange::Up(true),
@@ -239,8 +239,8 @@ fn an_address_that_the_final_result_does_not_have_is_not_missed() {
     leases.check(&pod, &config, &result).must_succeed();
 }
 
-/// The kernel makes connected routes. A program with rights in the pod can remove them, and then the
-/// pod's primary network gets the rail's packets.
+/// The kernel makes connected routes. A program with CAP_NET_ADMIN in the pod can remove them, and then the pod's
+/// primary network gets the rail's packets.
 #[test]
 fn a_connected_route_that_is_gone_or_has_another_metric_is_drift() {
     for prefix in ["10.1.0.0/16", "fd00:1::/64"] {

@@ -214,7 +214,7 @@ fn a_namespace_that_is_kept_alive_keeps_its_leases() {
     let (pod, _) = named(&leases, "a", "trainer-0");
     let process = node.kernel.open_pod(&pod.netns).unwrap();
     node.kernel.with(|world| world.unmount(&pod.netns));
-    // another pod's ADD does not wait for the namespace, and does not release its addresses
+    // another pod's ADD does not wait for the namespace, and does not release the first pod's addresses
     let other = node.pod("b");
     leases.gives("rdma0", &crate::leases::answer(0, 8));
     node.add(&other, &config).must_succeed();

@@ -89,7 +89,7 @@ fn del_restores_smc_that_add_could_not_restore() {
     node.must_be(&before, "the operator's is back");
 }
 
-/// DEL fails for another reason, so nothing is lost: the next DEL restores the refused entry.
+/// DEL fails for another reason, and keeps the record. So the next DEL restores the refused entry.
 #[test]
 fn the_next_del_puts_back_what_was_refused() {
     let node = Node::new(RdmaMode::Exclusive);

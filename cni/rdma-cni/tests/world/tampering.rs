@@ -368,8 +368,8 @@ fn a_name_that_another_pods_netdev_keeps_is_reported() {
     node.must_be(&before, "after both");
 }
 
-/// Attributes that rtnetlink does not report: if the kernel refuses one, DEL restores the others and notes
-/// the refused one.
+/// If the kernel refuses an attribute that rtnetlink does not report, DEL restores the other attributes and notes the
+/// refused one.
 #[test]
 fn device_settings() {
     let node = Node::new(RdmaMode::Shared);

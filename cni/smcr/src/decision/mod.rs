@@ -66,7 +66,7 @@ pub fn attach(smc: &Smc, smc_state: &SmcState) -> Vec<Op> {
 /// others added and that this attachment needs.
 ///
 /// If SMC-R is off, CHECK expects only the entries whose pnet id belongs to no RDMA port, which keep connections on
-/// TCP. The record's other entries could not be removed.
+/// TCP. CHECK ignores the record's other entries, which could not be removed.
 pub fn missing(smc: &Smc, smc_state: &SmcState) -> Vec<Op> {
     if smc.state == SmcStatus::Off {
         let placed = smc.entries.iter().map(|it| &it.entry);

@@ -251,7 +251,7 @@ const NESTED: usize = 8;
 
 /// Returns the pnet entry of the host's lowest netdev below the pod's interface `name`. The kernel searches for this
 /// entry first, also for child netdevs in pods (`pnet_find_base_ndev()`, `smc_pnet_find_ndev_pnetid_by_table()`). It
-/// therefore prefers it to the pod's entry.
+/// therefore prefers this entry to the pod's entry.
 pub(super) fn base<'a>(
     attachment: &Attachment,
     name: &str,

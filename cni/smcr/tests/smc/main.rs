@@ -71,7 +71,7 @@ fn set_up(world: &World) -> String {
     for op in &ops {
         let _ = writeln!(text, "# {}", drift::describe(op, observed));
     }
-    // the pod shares the record's other entries with other attachments
+    // other attachments have already added the record's other entries
     let count = |text: &str| text.matches("smc_pnet -a").count();
     let _ = writeln!(
         text,

@@ -70,7 +70,8 @@ fn observe<K: Kernel>(
     }
 }
 
-/// Returns the devices that `choice` selects without ports. Returns `None` if the selection needs ports.
+/// Returns the devices that `choice` selects without an observation of ports. Returns `None` if the selection needs
+/// ports.
 fn without_ports<K: Kernel>(
     node: &Node<'_, K>,
     choice: &Choice<'_>,
