@@ -314,8 +314,8 @@ pub(super) fn rdma<'a>(
         let mut devices = rails.filter_map(|rail| rail.rdma.as_ref());
         devices.any(|it| it.name == *name && !is_it(it))
     };
-    // the kernel reports no index of an RDMA device in another namespace, so on a node with eRDMA functions any
-    // unpaired device that is not seen here, and that no other record has, can be the recorded one
+    // the kernel reports no index of an RDMA device in another namespace. On a node with eRDMA functions, the recorded
+    // device can therefore be any unpaired device that is in no observed namespace and in no other record
     let has_makers = !pairing::makers(&observed.devices).is_empty();
     let can_be_it = |name: &String| {
         let is_unseen = || seen().all(|(_, it)| it.name != *name);

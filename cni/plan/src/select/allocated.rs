@@ -2,9 +2,8 @@
 //! Selects the netdevs of the devices that kubelet allocated.
 //!
 //! An id of a shared resource can include all devices of a node. A pod must run even if one of these devices cannot be
-//! attached. So a shared device without a netdev for the pod is no error if its GIDs need no netdev, as on InfiniBand:
-//! the pod uses it only through its character device. The selection omits a shared device that is down, unless all
-//! devices are down.
+//! attached. So a pod may use a shared device only by its character device, without a netdev, if the device's GIDs need
+//! no netdev, as on InfiniBand. The selection omits a shared device that is down, unless all devices are down.
 
 use super::{Chosen, Remark, SelectError, bare, by_address, check_holders, host_use::Naming};
 use crate::allocation::{self, Allotment, Meaning};

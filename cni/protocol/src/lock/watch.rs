@@ -16,8 +16,8 @@ use nix::libc::{major, minor};
 const FIRST_OBSERVATION: Duration = Duration::from_millis(100);
 
 /// Interval between observations. The kernel's queue is fair: a process that releases the lock and requests it again is
-/// queued after this process. So a process that has the lock in two successive observations had it all the time between
-/// them.
+/// queued after this process. So a process that has the lock in two successive observations had the lock all the time
+/// between these observations.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Observes the holder of a lock while this process waits for the lock.

@@ -196,7 +196,7 @@ mod tests {
             let line = format!("ulimit -S -l {soft}; ulimit -H -l {hard}; exec sleep 60");
             let child = Command::new("sh").args(["-c", &line]).spawn();
             let process = Self(child.expect("a shell"));
-            // when the shell is replaced by `sleep`, it has set both limits
+            // the shell has set both limits before it executes `sleep`
             while process.read("comm").trim() != "sleep" {
                 std::thread::yield_now();
             }

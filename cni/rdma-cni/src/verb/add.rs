@@ -414,8 +414,8 @@ fn undo<K: Kernel>(
         // another attachment has the node's lock: DEL or the next ADD restores the devices
         Err(error) if error.is_held() => Err(vec![error.to_string()].into()),
         moves => {
-            // if locking itself fails, restore without the lock, because devices that are not restored do more harm
-            // than a concurrent move
+            // if locking itself fails, restore without the lock, because unrestored devices do more harm than a
+            // concurrent move
             if let Err(error) = &moves {
                 log::warn!("{error}; undoing ADD without the node's lock");
             }

@@ -163,8 +163,8 @@ fn rail_names<K>(node: &Node<'_, K>) -> Vec<InterfaceName> {
     names
 }
 
-/// Returns `CNI_IFNAME` if it can be the name of the attachment's only rail: it is the pod's only interface in
-/// `prevResult`, and the configuration names devices, has IPAM but no `interfaceName`, and its `type` is not `rdma`.
+/// Returns `CNI_IFNAME` if it can be the name of the attachment's only rail: the pod has no other interface in
+/// `prevResult`, and the configuration names devices, and has IPAM, no `interfaceName`, and a `type` other than `rdma`.
 fn named_by_runtime<K>(node: &Node<'_, K>) -> Option<InterfaceName> {
     let conf = node.conf;
     let is_named = matches!(

@@ -188,7 +188,7 @@ fn recover_other<K: Kernel>(
     log::info!("{key}: a verb was killed, or the pod is gone: recovering");
     let mut attachment = *attachment;
     let restored = restore_devices(node, &mut attachment, boot_id).and_then(|()| {
-        // by this write, another pod can get the devices
+        // after this write, another pod can get the devices
         attachment.phase = Phase::Restored;
         node.store.update(&attachment).map_err(Error::Forget)
     });

@@ -137,7 +137,8 @@ pub(crate) fn pods(cluster: &Cluster, names: &[&str]) -> Vec<Pod> {
     names.iter().map(|name| cluster.node.pod(name)).collect()
 }
 
-/// Returns a node on which the lowest number of a character device is free. The next move takes this number.
+/// Returns a node on which the lowest number of a character device is free. The kernel assigns this number at the next
+/// move.
 pub(crate) fn with_a_hole() -> (Cluster, Value, Pod) {
     let mut world = furnished(RdmaMode::Exclusive);
     world.unplug("0000:3b:00.0");

@@ -35,9 +35,9 @@ impl Cluster {
         Self { node, kubelet }
     }
 
-    /// Returns a cluster on which the lowest number of a character device is free. The next move takes this number, so
-    /// the device has another number in the pod than on the host. With `cdi` the device has a CDI entry. Also returns a
-    /// pod that gets the device at `vf`, and the pod's configuration.
+    /// Returns a cluster on which the lowest number of a character device is free. The kernel assigns this number at
+    /// the next move, so the device has another number in the pod than on the host. With `cdi` the device has a CDI
+    /// entry. Also returns a pod that gets the device at `vf`, and the pod's configuration.
     pub(crate) fn with_a_hole(vf: &str, cdi: bool) -> (Self, Value, Pod) {
         let mut world = furnished(RdmaMode::Exclusive);
         world.unplug("0000:3b:00.0");

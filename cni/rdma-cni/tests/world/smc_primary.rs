@@ -141,7 +141,7 @@ fn a_device_with_gids_of_addresses_is_refused_and_reported() {
         let kept_off = entry("TCPONLY", Some(PRIMARY), None);
         assert_eq!(of_pod.contains(&kept_off), has_v1, "{of_pod:?}");
         assert_eq!(of_pod.len(), 1 + usize::from(has_v1), "{of_pod:?}");
-        // the rail keeps its own address
+        // the rail has neither a point-to-point address nor an address of the primary network
         for address in addresses(&node, &pod, "rdma0") {
             assert_eq!(address.peer, None);
             assert!(!address.ip.to_string().starts_with("10.244"), "{address:?}");

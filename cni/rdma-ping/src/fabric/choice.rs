@@ -59,8 +59,8 @@ pub(super) fn cluster(found: usize, wanted: u32) -> usize {
 /// Shuffles `peers` by `seed` and by the hash of each peer. A rail sends one request to each peer, and then begins
 /// again.
 ///
-/// With steps of a fixed length instead, a rail could reach only one member of each group of nodes, and a fault of
-/// these few nodes would look like a fault of all nodes.
+/// With steps of a fixed length instead, a rail could reach only one member of each group of nodes. A fault of these
+/// few nodes would then look like a fault of all nodes.
 pub(super) fn order<T>(seed: u64, mut peers: Vec<(u64, T)>) -> Vec<T> {
     peers.sort_by_cached_key(|(hash, _)| mix(seed ^ mix(*hash)));
     peers.into_iter().map(|(_, value)| value).collect()
