@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Metrics, log and probes of the fabric watch.
 
-use super::{Labels, Latency, scrape::Scrape};
+use super::{Labels, Latency, added, scrape::Scrape};
 use crate::log_once::LogOnce;
 use prometheus_client::{
-    encoding::text::{encode_eof, encode_registry},
     metrics::{counter::Counter, family::Family, histogram::Histogram},
     registry::Registry,
 };
@@ -55,12 +54,13 @@ fn of(device: &str) -> Labels {
 impl Fabric {
     /// Returns the metrics of a watch with this interval.
     pub fn new(interval: Duration) -> Self {
-        let times: Latency = Family::new_with_constructor(|| Histogram::new(TIMES));
-        let (mut registry, requests) = (Registry::default(), Family::default());
+        let mut registry = Registry::default();
+        let all = &mut registry;
         let help = "Requests to the same rail of other nodes";
-        registry.register("rdma_fabric_requests", help, requests.clone());
+        let requests = added(all, "rdma_fabric_requests", help, Family::default());
+        let times = Latency::new_with_constructor(|| Histogram::new(TIMES));
         let help = "Time from a request to its answer";
-        registry.register("rdma_fabric_answer_seconds", help, times.clone());
+        let times = added(all, "rdma_fabric_answer_seconds", help, times);
         Self(Arc::new(Figures {
             registry,
             requests,
@@ -181,10 +181,6 @@ impl Fabric {
                 scrape.gauge("rdma_fabric_not_asked", help, labels, 1);
             }
         }
-        let mut text = String::new();
-        encode_registry(&mut text, &self.0.registry)?;
-        encode_registry(&mut text, &scrape.registry)?;
-        encode_eof(&mut text)?;
-        Ok(text)
+        scrape.text(&self.0.registry)
     }
 }

@@ -75,7 +75,7 @@ pub use server::{Server, serve, serve_fabric, serve_probes, serve_when_free};
 use crate::history::History;
 use prometheus_client::{
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
-    registry::Registry,
+    registry::{Metric, Registry},
 };
 use std::{
     collections::BTreeMap,
@@ -174,50 +174,24 @@ impl Metrics {
     /// Returns the metrics of a daemon that has just started.
     pub fn new() -> Self {
         let mut registry = Registry::with_prefix("rdma_device_plugin");
-        let registrations = Family::default();
-        registry.register(
-            "registrations",
-            "Attempts to register a resource with kubelet",
-            registrations.clone(),
-        );
-        let registered = Family::default();
-        registry.register(
-            "registered",
-            "1 if kubelet has registered the resource",
-            registered.clone(),
-        );
-        let allocations = Latency::new_with_constructor(|| Histogram::new(LATENCIES));
-        registry.register(
-            "allocate_seconds",
-            "Duration of Allocate",
-            allocations.clone(),
-        );
-        let preparations = Latency::new_with_constructor(|| Histogram::new(PREPARATIONS));
-        registry.register(
-            "prepare_seconds",
-            "Duration of preparing a claim",
-            preparations.clone(),
-        );
-        let slices = Family::default();
-        registry.register(
-            "slices_kept",
-            "1 if the node's ResourceSlices are up to date",
-            slices.clone(),
-        );
-        let lists = Family::default();
-        registry.register(
-            "list_updates",
-            "Device lists sent to kubelet",
-            lists.clone(),
-        );
-        let reloads = Family::default();
-        registry.register("reloads", "Configurations read again", reloads.clone());
-        let refused_pods = Family::default();
-        registry.register(
-            "refused_pods",
-            "Refused pods that the daemon deleted, kept or failed to delete",
-            refused_pods.clone(),
-        );
+        let all = &mut registry;
+        let help = "Attempts to register a resource with kubelet";
+        let registrations = added(all, "registrations", help, Family::default());
+        let help = "1 if kubelet has registered the resource";
+        let registered = added(all, "registered", help, Family::default());
+        let times = Latency::new_with_constructor(|| Histogram::new(LATENCIES));
+        let allocations = added(all, "allocate_seconds", "Duration of Allocate", times);
+        let times = Latency::new_with_constructor(|| Histogram::new(PREPARATIONS));
+        let help = "Duration of preparing a claim";
+        let preparations = added(all, "prepare_seconds", help, times);
+        let help = "1 if the node's ResourceSlices are up to date";
+        let slices = added(all, "slices_kept", help, Family::default());
+        let help = "Device lists sent to kubelet";
+        let lists = added(all, "list_updates", help, Family::default());
+        let help = "Configurations read again";
+        let reloads = added(all, "reloads", help, Family::default());
+        let help = "Refused pods that the daemon deleted, kept or failed to delete";
+        let refused_pods = added(all, "refused_pods", help, Family::default());
         Self(Arc::new(Figures {
             registry,
             registrations,
@@ -353,6 +327,12 @@ impl Metrics {
         let driver = self.0.driver.lock();
         driver.unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Registers `metric`, and returns it.
+fn added<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
+    registry.register(name, help, metric.clone());
+    metric
 }
 
 fn of(resource: &str) -> Labels {

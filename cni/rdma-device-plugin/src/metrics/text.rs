@@ -6,10 +6,7 @@ use super::{
     nics, scrape::Scrape,
 };
 use crate::chain::ChainStatus;
-use prometheus_client::{
-    encoding::text::{encode_eof, encode_registry},
-    metrics::gauge::Gauge,
-};
+use prometheus_client::metrics::gauge::Gauge;
 use std::fmt;
 
 pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -21,11 +18,7 @@ pub(super) fn render(metrics: &Metrics, snapshot: &Snapshot) -> Result<String, f
     nics::add(snapshot, &mut scrape);
     erdma::add(snapshot, &mut scrape);
     limited::add(&snapshot.limited, &mut scrape);
-    let mut text = String::new();
-    encode_registry(&mut text, &metrics.0.registry)?;
-    encode_registry(&mut text, &scrape.registry)?;
-    encode_eof(&mut text)?;
-    Ok(text)
+    scrape.text(&metrics.0.registry)
 }
 
 fn resources(snapshot: &Snapshot, scrape: &mut Scrape) {

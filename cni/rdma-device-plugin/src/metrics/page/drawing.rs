@@ -3,7 +3,7 @@
 //! drawing has a maximum number of elements. It shows how many further elements it leaves out.
 
 use super::{
-    nics::{Child, Link, Nic, Numa},
+    nics::{Device, Link, Nic, Numa},
     pods::{Pod, Rail},
     text::{count, cut, text},
 };
@@ -117,9 +117,9 @@ fn heading(node: &Numa, y: usize, height: usize) -> String {
     )
 }
 
-fn height(nic: &Nic, functions: &[Child]) -> usize {
+fn height(nic: &Nic, functions: &[Device]) -> usize {
     match nic.functions.len() {
-        0 if !nic.counts() => LOW_CARD,
+        0 if !nic.own.counts() => LOW_CARD,
         0 => CARD,
         _ => CARD + ROW + functions.len().div_ceil(cells_in_row()) * CELL + CELL / 2,
     }
@@ -129,7 +129,7 @@ fn cells_in_row() -> usize {
     (NUMA - 5 * GAP) / CELL
 }
 
-fn card(nic: &Nic, cells: &[Child], (y, height): (usize, usize), colour: usize) -> String {
+fn card(nic: &Nic, cells: &[Device], (y, height): (usize, usize), colour: usize) -> String {
     let (class, state) = state(nic);
     let width = NUMA - 2 * GAP;
     let quiet = if height == LOW_CARD { " quiet" } else { "" };
@@ -141,12 +141,12 @@ fn card(nic: &Nic, cells: &[Child], (y, height): (usize, usize), colour: usize) 
          height=\"{height}\" rx=\"6\"/><rect class=\"mark\" x=\"{GAP}\" y=\"{y}\" width=\"5\" height=\"{height}\" \
          rx=\"2\"/><text class=\"name\" x=\"{x}\" y=\"{first}\">{name}<tspan class=\"netdev\" dx=\"10\">{netdev}</tspan>\
          </text><text class=\"state end\" x=\"{end}\" y=\"{first}\">{state}</text>",
-        name = cut(&nic.name, 20),
+        name = cut(&nic.own.name, 20),
         netdev = cut(netdev, 24),
         state = text(&state),
     );
     if height >= CARD {
-        let about = nic.fault.clone();
+        let about = nic.own.fault.clone();
         let about = about.unwrap_or_else(|| nic.about.join(" · "));
         drawn.push_str(&format!(
             "<text class=\"small about\" x=\"{x}\" y=\"{second}\">{}<title>{}</title></text>",
@@ -170,7 +170,7 @@ fn card(nic: &Nic, cells: &[Child], (y, height): (usize, usize), colour: usize) 
 /// Returns the CSS class and the text for the NIC's link and health.
 fn state(nic: &Nic) -> (&'static str, String) {
     let words = nic.link.words();
-    match (&nic.fault, &nic.link) {
+    match (&nic.own.fault, &nic.link) {
         (Some(_), Link::Unknown(_)) => ("bad", format!("● unhealthy, {words}")),
         (Some(_), _) => ("bad", format!("● unhealthy, link {words}")),
         (None, Link::Up(_)) => ("ok", format!("● {words}")),
@@ -180,7 +180,7 @@ fn state(nic: &Nic) -> (&'static str, String) {
 
 /// Draws the number of functions, how many of them are in pods or unhealthy, and one square for each function of
 /// `cells`.
-fn functions(functions: &[Child], cells: &[Child], (x, y): (usize, usize)) -> String {
+fn functions(functions: &[Device], cells: &[Device], (x, y): (usize, usize)) -> String {
     let held = functions.iter().filter(|it| it.pod.is_some()).count();
     let bad = functions.iter().filter(|it| it.fault.is_some());
     let words = [
@@ -301,7 +301,7 @@ fn row(rail: &Rail, y: usize) -> String {
 fn line(rail: &Rail, port: &Port<'_>, y: usize) -> String {
     let mut children = port.nic.functions.iter();
     let child = children.find(|it| rail.functions.contains(&it.address));
-    let class = match child.map_or(&port.nic.fault, |it| &it.fault) {
+    let class = match child.unwrap_or(&port.nic.own).fault {
         Some(_) => "bad".to_owned(),
         None => format!("c{}", port.colour),
     };

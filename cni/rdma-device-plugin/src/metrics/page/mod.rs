@@ -22,77 +22,50 @@ mod tests;
 mod text;
 
 use super::{Metrics, collect::Snapshot};
-use crate::{
-    chain::ChainStatus,
-    history::{Change, Line},
-};
+use crate::{chain::ChainStatus, history::History, offer::Offer};
 use attachments::pods::PodRails;
-use nics::{Nic, Numa};
+use nics::{Device, Nic, Numa};
 use pods::Pod;
 use rdma_ping::fabric::RailState;
-use std::time::SystemTime;
+use std::{collections::BTreeSet, time::SystemTime};
 use text::{count, moment, text};
 
 const STYLE: &str = include_str!("style.css");
 
 #[derive(Debug)]
-pub(super) struct Page {
-    node: String,
-    at: SystemTime,
+pub(super) struct Page<'a> {
+    node: &'a str,
+    snapshot: &'a Snapshot,
+    history: &'a History,
     numa: Vec<Numa>,
     pods: Vec<Pod>,
-    /// True if kubelet reported the containers of devices.
-    holders_known: bool,
-    resources: Vec<Resource>,
-    chain: ChainStatus,
+    /// Resources that kubelet has registered.
+    registered: BTreeSet<String>,
     /// Answers of the liveness and readiness probes.
     probes: [Result<String, String>; 2],
-    since: SystemTime,
-    /// Changes of health, the latest first.
-    changes: Vec<Change>,
-    /// Lines of the log, the latest first.
-    lines: Vec<Line>,
     fabric: Vec<RailState>,
 }
 
-/// A resource that kubelet allocates.
-#[derive(Debug)]
-struct Resource {
-    name: String,
-    ids: usize,
-    healthy: usize,
-    /// Number of allocated ids; `None`: kubelet did not answer.
-    allocated: Option<u64>,
-    present: usize,
-    expected: usize,
-    registered: bool,
-    /// Devices that this resource cannot use although other resources can, each with the reason.
-    faults: Vec<(String, String)>,
-}
-
-impl Page {
+impl<'a> Page<'a> {
     /// Returns the page of the node with the name `node`. `probes` are the answers of `/healthz` and `/readyz`.
     pub(super) fn new(
-        node: &str,
-        metrics: &Metrics,
-        snapshot: &Snapshot,
+        node: &'a str,
+        metrics: &'a Metrics,
+        snapshot: &'a Snapshot,
         rails: &[PodRails],
         probes: [Result<String, String>; 2],
     ) -> Self {
         let pods = pods::pods(snapshot, rails);
-        let history = metrics.history();
+        let registrations = metrics.now();
+        let registered = registrations.iter().filter(|(_, it)| it.yes);
         Self {
-            node: node.trim().to_owned(),
-            at: SystemTime::now(),
+            node: node.trim(),
+            snapshot,
+            history: metrics.history(),
             numa: nics::numa(snapshot, &pods),
             pods,
-            holders_known: snapshot.held.is_some(),
-            resources: resources(metrics, snapshot),
-            chain: snapshot.node.chain.clone(),
+            registered: registered.map(|(name, _)| name.clone()).collect(),
             probes,
-            since: history.since(),
-            changes: history.changes(),
-            lines: history.lines(),
             fabric: vec![],
         }
     }
@@ -110,11 +83,11 @@ impl Page {
                 drawing::drawing(&self.numa, &self.pods),
                 tables::fabric(&self.fabric)
             ),
-            tables::changes(&self.changes, self.since),
-            tables::lines(&self.lines, self.since),
-            tables::resources(&self.resources),
-            tables::chain(&self.chain, &self.probes),
-            tables::pods(&self.pods, self.holders_known),
+            tables::changes(self.history),
+            tables::lines(self.history),
+            tables::resources(self.snapshot, &self.registered),
+            tables::chain(&self.snapshot.node.chain, &self.probes),
+            tables::pods(&self.pods, self.snapshot.held.is_some()),
             tables::devices(&self.numa),
         ];
         format!(
@@ -127,24 +100,20 @@ impl Page {
              <footer>rdma-device-plugin {version} &middot; <a href=\"/metrics\">/metrics</a> &middot; \
              <a href=\"/healthz\">/healthz</a> &middot; <a href=\"/readyz\">/readyz</a></footer>\n\
              </body>\n</html>\n",
-            node = text(if self.node.is_empty() {
-                "this node"
-            } else {
-                &self.node
+            node = text(match self.node {
+                "" => "this node",
+                node => node,
             }),
-            at = moment(self.at),
+            at = moment(SystemTime::now()),
             sections = sections.join("\n"),
             version = env!("CARGO_PKG_VERSION"),
         )
     }
 
     fn tiles(&self) -> String {
-        let nics = || self.numa.iter().flat_map(|numa| &numa.nics);
-        let functions = nics().flat_map(Nic::rdma_functions).map(|it| &it.fault);
-        let own = nics().filter(|nic| nic.counts()).map(|nic| &nic.fault);
-        let healths: Vec<&Option<String>> = own.chain(functions).collect();
-        let unhealthy = healths.iter().filter(|it| it.is_some()).count();
-        let devices = match (healths.len(), unhealthy) {
+        let all = self.devices().filter(|it| it.counts()).count();
+        let unhealthy = self.devices().filter(|it| it.fault.is_some()).count();
+        let devices = match (all, unhealthy) {
             (0, _) => tile(
                 "off",
                 "RDMA devices",
@@ -160,15 +129,18 @@ impl Page {
         let rails: usize = self.pods.iter().map(|pod| pod.rails.len()).sum();
         let rails = format!("with {} rails", count(rails));
         let pods = tile("plain", "Pods", &count(self.pods.len()), &rails);
-        let registered = self.resources.iter().filter(|it| it.registered).count();
-        let all = self.resources.len();
+        let offers = &self.snapshot.node.offers;
+        let is_registered = |it: &&Offer| self.registered.contains(it.name.as_str());
+        let registered = offers.iter().filter(is_registered).count();
+        let all = offers.len();
         let of = format!("{registered} of {all}");
         let kubelet = match all {
             0 => tile("off", "Resources", "none", "nothing is offered to kubelet"),
             _ if registered == all => tile("ok", "Resources", &of, "known to kubelet"),
             _ => tile("bad", "Resources", &of, "known to kubelet"),
         };
-        let (class, word) = match &self.chain {
+        let chain = &self.snapshot.node.chain;
+        let (class, word) = match chain {
             ChainStatus::Unseen => ("off", "not known yet"),
             ChainStatus::Off => ("off", "not kept"),
             ChainStatus::Left(_) => ("bad", "left"),
@@ -176,25 +148,27 @@ impl Page {
             ChainStatus::NotCalled(_) => ("bad", "not called"),
             ChainStatus::Withheld(_) => ("bad", "withheld"),
         };
-        let chain = match &self.chain {
+        let more = match chain {
             ChainStatus::Called(called) => format!("for network {}", called.network),
             _ => "the reason is below".to_owned(),
         };
-        let chain = tile(class, "rdma-cni", word, &chain);
+        let chain = tile(class, "rdma-cni", word, &more);
         format!("<div class=\"tiles\">{devices}{pods}{kubelet}{chain}</div>")
     }
 
+    /// Renders the unhealthy devices, followed by the devices that only some resources cannot use.
     fn unhealthy(&self) -> String {
+        let node = &self.snapshot.node;
+        let own = self.devices();
+        let own = own.filter_map(|it| Some((it.name.clone(), it.fault.clone()?)));
+        let offers = node.offers.iter();
+        let of_offers = offers.flat_map(|it| it.own_faults(&node.unhealthy));
+        tables::faults(&own.chain(of_offers).collect::<Vec<_>>())
+    }
+
+    fn devices(&self) -> impl Iterator<Item = &Device> {
         let nics = self.numa.iter().flat_map(|numa| &numa.nics);
-        let named = nics.flat_map(|nic| {
-            let own = nic.counts().then_some((&nic.name, &nic.fault));
-            let functions = nic.functions.iter().map(|it| (&it.name, &it.fault));
-            own.into_iter().chain(functions)
-        });
-        let faults = named.filter_map(|(name, fault)| Some((name.as_str(), fault.as_deref()?)));
-        let of_resources = self.resources.iter().flat_map(|it| &it.faults);
-        let of_resources = of_resources.map(|(name, why)| (name.as_str(), why.as_str()));
-        tables::faults(&faults.chain(of_resources).collect::<Vec<_>>())
+        nics.flat_map(Nic::devices)
     }
 }
 
@@ -205,22 +179,4 @@ fn tile(class: &str, what: &str, state: &str, more: &str) -> String {
         text(state),
         text(more)
     )
-}
-
-fn resources(metrics: &Metrics, snapshot: &Snapshot) -> Vec<Resource> {
-    let known = metrics.now();
-    let held = snapshot.held.as_ref();
-    let offers = snapshot.node.offers.iter();
-    offers
-        .map(|offer| Resource {
-            name: offer.name.to_string(),
-            ids: offer.ids.len(),
-            healthy: offer.ids.iter().filter(|id| id.healthy).count(),
-            allocated: held.and_then(|it| it.allocated.get(offer.name.as_str()).copied()),
-            present: offer.usable(),
-            expected: offer.expected,
-            registered: known.get(offer.name.as_str()).is_some_and(|it| it.yes),
-            faults: offer.own_faults(&snapshot.node.unhealthy),
-        })
-        .collect()
 }

@@ -20,29 +20,27 @@ pub(super) struct Numa {
 /// these functions together form a NIC.
 #[derive(Debug)]
 pub(super) struct Nic {
-    /// PCI function or auxiliary device.
-    pub(super) address: DeviceAddress,
-    /// Name of the RDMA device, otherwise name of the netdev, otherwise the address.
-    pub(super) name: String,
-    /// True if the NIC has an RDMA device, or had one before it disappeared from its bus.
-    pub(super) has_rdma: bool,
+    /// The physical function.
+    pub(super) own: Device,
     /// Name of the netdev, such as `ens1f0 of bond0`.
     pub(super) netdev: Option<String>,
     /// Address, driver, link type, MTU, firmware version and switch ports.
     pub(super) about: Vec<String>,
     pub(super) link: Link,
-    pub(super) fault: Option<String>,
     /// Virtual functions and sub-functions.
-    pub(super) functions: Vec<Child>,
+    pub(super) functions: Vec<Device>,
 }
 
+/// A PCI function or auxiliary device.
 #[derive(Debug)]
-pub(super) struct Child {
+pub(super) struct Device {
     pub(super) address: DeviceAddress,
+    /// Name of the RDMA device, otherwise name of the netdev, otherwise the address.
     pub(super) name: String,
+    /// True if the device has an RDMA device, or had one before it disappeared from its bus.
     pub(super) has_rdma: bool,
     pub(super) fault: Option<String>,
-    /// Pod to which the function was moved.
+    /// Pod to which the device was moved.
     pub(super) pod: Option<String>,
 }
 
@@ -56,22 +54,22 @@ pub(super) enum Link {
     Unknown(&'static str),
 }
 
-impl Nic {
-    /// Returns true if the page counts the NIC as an RDMA device.
+impl Device {
+    /// Returns true if the page counts the device as an RDMA device.
     pub(super) fn counts(&self) -> bool {
         self.has_rdma || self.fault.is_some()
     }
+}
 
-    /// Returns the functions of this NIC that the page counts as RDMA devices.
-    pub(super) fn rdma_functions(&self) -> impl Iterator<Item = &Child> {
-        let functions = self.functions.iter();
-        functions.filter(|it| it.has_rdma || it.fault.is_some())
+impl Nic {
+    /// Returns the physical function, followed by the other functions.
+    pub(super) fn devices(&self) -> impl Iterator<Item = &Device> {
+        std::iter::once(&self.own).chain(&self.functions)
     }
 
-    /// Returns true if `functions` contains this NIC's address or the address of one of its functions.
+    /// Returns true if `functions` contains the address of one of this NIC's devices.
     pub(super) fn is_behind(&self, functions: &[DeviceAddress]) -> bool {
-        let mut children = self.functions.iter().map(|it| &it.address);
-        functions.contains(&self.address) || children.any(|it| functions.contains(it))
+        self.devices().any(|it| functions.contains(&it.address))
     }
 }
 
@@ -102,14 +100,17 @@ pub(super) fn numa(snapshot: &Snapshot, pods: &[Pod]) -> Vec<Numa> {
         let is_half = halves.contains(&function.device.address) && function.hcas.is_empty();
         is_faulty || !(is_half || function.device.manages_nvlink)
     });
-    let (children, own): (Vec<&Function>, Vec<&Function>) =
-        shown.partition(|it| it.device.physical_function.is_some());
     let held = holders(pods);
-    let mut by_parent: BTreeMap<&DeviceAddress, Vec<&Function>> = BTreeMap::new();
-    for function in children {
-        if let Some(parent) = &function.device.physical_function {
-            by_parent.entry(parent).or_default().push(function);
-        }
+    let mut own = vec![];
+    let mut by_parent: BTreeMap<&DeviceAddress, (Option<u32>, Vec<Device>)> = BTreeMap::new();
+    for function in shown {
+        let Some(parent) = &function.device.physical_function else {
+            own.push(function);
+            continue;
+        };
+        let first = || (function.device.numa_node, vec![]);
+        let (_, functions) = by_parent.entry(parent).or_insert_with(first);
+        functions.push(device(snapshot, function, &held));
     }
     let mut numa: BTreeMap<(bool, Option<u32>), Vec<Nic>> = BTreeMap::new();
     let mut add = |number: Option<u32>, nic: Nic| {
@@ -117,41 +118,29 @@ pub(super) fn numa(snapshot: &Snapshot, pods: &[Pod]) -> Vec<Numa> {
         place.push(nic);
     };
     for function in own {
-        let address = &function.device.address;
-        let of_nic = by_parent.remove(address).unwrap_or_default();
-        let nic = Nic {
-            functions: of_nic.iter().map(|it| child(snapshot, it, &held)).collect(),
-            ..nic(snapshot, function, &held)
-        };
-        add(function.device.numa_node, nic);
+        let (number, address) = (function.device.numa_node, &function.device.address);
+        let (_, functions) = by_parent.remove(address).unwrap_or_default();
+        let nic = nic(snapshot, function, &held);
+        add(number, Nic { functions, ..nic });
     }
-    for (parent, functions) in by_parent {
-        let number = functions.first().and_then(|it| it.device.numa_node);
-        let nic = Nic {
-            functions: functions
-                .iter()
-                .map(|it| child(snapshot, it, &held))
-                .collect(),
-            ..elsewhere(parent)
-        };
-        add(number, nic);
+    for (parent, (number, functions)) in by_parent {
+        let nic = elsewhere(parent);
+        add(number, Nic { functions, ..nic });
     }
     for gone in node.gone.values().flatten() {
         if node.inventory.function(&gone.address).is_none() {
-            let nic = Nic {
-                name: gone.rdma.clone().unwrap_or(gone.address.to_string()),
-                has_rdma: true,
-                link: Link::Unknown("gone"),
-                fault: Some("it disappeared from its bus".into()),
-                ..elsewhere(&gone.address)
-            };
+            let mut nic = elsewhere(&gone.address);
+            nic.own.name = gone.rdma.clone().unwrap_or(nic.own.name);
+            nic.own.has_rdma = true;
+            nic.own.fault = Some("it disappeared from its bus".into());
+            nic.link = Link::Unknown("gone");
             add(None, nic);
         }
     }
     let accelerators = &node.inventory.accelerators;
     numa.into_iter()
         .map(|((_, number), mut nics)| {
-            nics.sort_by_key(|nic| !nic.counts() && nic.functions.is_empty());
+            nics.sort_by_key(|nic| !nic.own.counts() && nic.functions.is_empty());
             let here = accelerators.iter().filter(|it| it.numa_node == number);
             Numa {
                 number,
@@ -176,48 +165,33 @@ fn holders(pods: &[Pod]) -> BTreeMap<&DeviceAddress, &str> {
 type Holders<'a> = BTreeMap<&'a DeviceAddress, &'a str>;
 
 fn nic(snapshot: &Snapshot, function: &Function, held: &Holders<'_>) -> Nic {
-    let device = &function.device;
+    let node = &snapshot.node;
+    let address = &function.device.address;
     let hca = function.hcas.first();
     let netdev = function.netdevs.first();
-    let own = std::iter::once(device.address.to_string());
-    let driver = device.driver.iter().cloned();
-    let kind = hca.and_then(|it| it.ports.first()).map(|port| {
-        let kind = match port.link_type {
-            LinkType::Infiniband => "InfiniBand",
-            LinkType::Ether => "Ethernet",
-            LinkType::Other => "neither Ethernet nor InfiniBand",
-        };
-        kind.to_owned()
+    let mut about = vec![address.to_string()];
+    about.extend(function.device.driver.clone());
+    let port = hca.and_then(|it| it.ports.first());
+    let kind = port.map(|port| match port.link_type {
+        LinkType::Infiniband => "InfiniBand",
+        LinkType::Ether => "Ethernet",
+        LinkType::Other => "neither Ethernet nor InfiniBand",
     });
+    about.extend(kind.map(str::to_owned));
+    let mtu = netdev.and_then(|it| it.mtu);
+    about.extend(mtu.map(|it| format!("MTU {it}")));
     let firmware = hca.and_then(|it| it.firmware.as_ref());
-    let firmware = firmware.map(|it| format!("firmware {it}"));
-    let switches = snapshot
-        .node
-        .switches
-        .of(&device.address, &snapshot.node.inventory);
-    let switches = switches.into_iter().map(|seen| {
+    about.extend(firmware.map(|it| format!("firmware {it}")));
+    for seen in node.switches.of(address, &node.inventory) {
         let last = if seen.is_away { ", as last heard" } else { "" };
-        format!(
-            "port {} of {}{last}",
-            seen.neighbour.port(),
-            seen.neighbour.switch()
-        )
-    });
-    let mtu = netdev.and_then(|it| it.mtu).map(|it| format!("MTU {it}"));
+        let (port, switch) = (seen.neighbour.port(), seen.neighbour.switch());
+        about.push(format!("port {port} of {switch}{last}"));
+    }
     Nic {
-        address: device.address.clone(),
-        name: name(function),
-        has_rdma: hca.is_some(),
+        own: device(snapshot, function, held),
         netdev: netdev.filter(|_| hca.is_some()).map(of_bond),
-        about: own
-            .chain(driver)
-            .chain(kind)
-            .chain(mtu)
-            .chain(firmware)
-            .chain(switches)
-            .collect(),
+        about,
         link: link(snapshot, function, held),
-        fault: snapshot.node.unhealthy.get(&device.address).cloned(),
         functions: vec![],
     }
 }
@@ -225,20 +199,23 @@ fn nic(snapshot: &Snapshot, function: &Function, held: &Holders<'_>) -> Nic {
 /// Returns the NIC at `address`, which the daemon did not observe.
 fn elsewhere(address: &DeviceAddress) -> Nic {
     Nic {
-        address: address.clone(),
-        name: address.to_string(),
-        has_rdma: false,
+        own: Device {
+            address: address.clone(),
+            name: address.to_string(),
+            has_rdma: false,
+            fault: None,
+            pod: None,
+        },
         netdev: None,
         about: vec!["the physical function is not on this node".into()],
         link: Link::Unknown("not known"),
-        fault: None,
         functions: vec![],
     }
 }
 
-fn child(snapshot: &Snapshot, function: &Function, held: &Holders<'_>) -> Child {
+fn device(snapshot: &Snapshot, function: &Function, held: &Holders<'_>) -> Device {
     let address = &function.device.address;
-    Child {
+    Device {
         address: address.clone(),
         name: name(function),
         has_rdma: !function.hcas.is_empty(),

@@ -2,17 +2,17 @@
 //! Tables of the page. Each table has a limited number of rows, and shows the number of omitted rows.
 
 use super::{
-    Resource,
-    nics::Numa,
+    super::collect::Snapshot,
+    nics::{Device, Numa},
     pods::{Pod, Rail},
     text::{count, cut, moment, text},
 };
 use crate::{
     chain::ChainStatus,
-    history::{Change, Line},
+    history::{Change, History, Line},
 };
 use rdma_ping::fabric::{Asked, RailState};
-use std::time::SystemTime;
+use std::collections::BTreeSet;
 
 const ROWS: usize = 256;
 
@@ -25,7 +25,7 @@ const NODE: usize = 40;
 /// Largest number of addresses of a rail, and of containers of a pod, that the page shows.
 const LISTED: usize = 8;
 
-pub(super) fn faults(faults: &[(&str, &str)]) -> String {
+pub(super) fn faults(faults: &[(String, String)]) -> String {
     if faults.is_empty() {
         return String::new();
     }
@@ -104,32 +104,32 @@ pub(super) fn devices(numa: &[Numa]) -> String {
     let rows = numa.iter().flat_map(|node| {
         let number = node.number.map_or("–".to_owned(), |it| it.to_string());
         node.nics.iter().flat_map(move |nic| {
-            let about = nic.about.strip_prefix(&[nic.address.to_string()]);
+            let about = nic.about.strip_prefix(&[nic.own.address.to_string()]);
             let about = about.unwrap_or(&nic.about);
             let own = row(&[
                 &number,
-                &mono(&nic.name),
-                &mono(&nic.address.to_string()),
+                &mono(&nic.own.name),
+                &mono(&nic.own.address.to_string()),
                 &text(nic.netdev.as_deref().unwrap_or_default()).to_string(),
                 &text(&about.join(", ")).to_string(),
                 &nic.link.words(),
-                health(nic.fault.as_ref()),
+                health(&nic.own),
                 "",
             ]);
             let number = number.clone();
-            let children = nic.functions.iter().map(move |child| {
+            let functions = nic.functions.iter().map(move |it| {
                 row(&[
                     &number,
-                    &format!("└ {}", mono(&child.name)),
-                    &mono(&child.address.to_string()),
+                    &format!("└ {}", mono(&it.name)),
+                    &mono(&it.address.to_string()),
                     "",
                     "",
                     "",
-                    health(child.fault.as_ref()),
-                    &text(child.pod.as_deref().unwrap_or_default()).to_string(),
+                    health(it),
+                    &text(it.pod.as_deref().unwrap_or_default()).to_string(),
                 ])
             });
-            std::iter::once(own).chain(children)
+            std::iter::once(own).chain(functions)
         })
     });
     let heads = [
@@ -139,34 +139,39 @@ pub(super) fn devices(numa: &[Numa]) -> String {
     format!("<details><summary>NICs and their functions as a table</summary>{table}</details>")
 }
 
-fn health(fault: Option<&String>) -> &'static str {
-    match fault {
+fn health(device: &Device) -> &'static str {
+    match device.fault {
         None => "healthy",
         Some(_) => "<b class=\"bad\">unhealthy</b>",
     }
 }
 
-pub(super) fn resources(resources: &[Resource]) -> String {
-    let rows = resources.iter().map(|it| {
-        let allocated = it
-            .allocated
-            .map_or("not known".to_owned(), |it| it.to_string());
-        let registered = match it.registered {
-            true => "registered",
-            false => "<b class=\"bad\">not registered</b>",
-        };
+pub(super) fn resources(snapshot: &Snapshot, registered: &BTreeSet<String>) -> String {
+    let offers = &snapshot.node.offers;
+    let rows = offers.iter().map(|offer| {
+        let name = offer.name.as_str();
+        let healthy = offer.ids.iter().filter(|id| id.healthy).count();
+        let held = snapshot.held.as_ref();
+        let allocated = held.and_then(|it| it.allocated.get(name));
         row(&[
-            &mono(&it.name),
-            &format!("{} of {} healthy", count(it.healthy), count(it.ids)),
-            &allocated,
-            &format!("{} of {} usable", count(it.present), count(it.expected)),
-            registered,
+            &mono(name),
+            &format!("{} of {} healthy", count(healthy), count(offer.ids.len())),
+            &allocated.map_or("not known".to_owned(), ToString::to_string),
+            &format!(
+                "{} of {} usable",
+                count(offer.usable()),
+                count(offer.expected)
+            ),
+            match registered.contains(name) {
+                true => "registered",
+                false => "<b class=\"bad\">not registered</b>",
+            },
         ])
     });
     let heads = ["Resource", "Ids", "Allocated", "Devices", "Kubelet"];
-    let body = match resources.is_empty() {
+    let body = match offers.is_empty() {
         true => "<p>Nothing is offered to kubelet.</p>".to_owned(),
-        false => table(&heads, resources.len(), rows),
+        false => table(&heads, offers.len(), rows),
     };
     section("Resources", &body)
 }
@@ -218,10 +223,11 @@ fn answer(asked: &Asked) -> String {
     format!("{} {answer}", cut(&asked.node, NODE))
 }
 
-pub(super) fn changes(changes: &[Change], since: SystemTime) -> String {
+pub(super) fn changes(history: &History) -> String {
+    let (changes, since) = (history.changes(), moment(history.since()));
     let body = match changes.is_empty() {
-        true => format!("<p>No device became unhealthy since {}.</p>", moment(since)),
-        false => recent(changes, &["When", "Device", "Became", "Why"], change_row),
+        true => format!("<p>No device became unhealthy since {since}.</p>"),
+        false => recent(&changes, &["When", "Device", "Became", "Why"], change_row),
     };
     section("History of health", &body)
 }
@@ -241,10 +247,11 @@ fn change_row(change: &Change) -> String {
     row(&[&moment(change.at), &devices, state, &text(why).to_string()])
 }
 
-pub(super) fn lines(lines: &[Line], since: SystemTime) -> String {
+pub(super) fn lines(history: &History) -> String {
+    let (lines, since) = (history.lines(), moment(history.since()));
     let body = match lines.is_empty() {
-        true => format!("<p>None since {}.</p>", moment(since)),
-        false => recent(lines, &["When", "Level", "What"], line_row),
+        true => format!("<p>None since {since}.</p>"),
+        false => recent(&lines, &["When", "Level", "What"], line_row),
     };
     section("Last errors and warnings", &body)
 }
