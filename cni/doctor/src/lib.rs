@@ -15,6 +15,7 @@ pub mod pod;
 mod report;
 
 pub use arguments::{Arguments, Installed, Paths};
+pub use report::report;
 
 use arguments::Command;
 use conf_reader::one_line;
@@ -98,11 +99,6 @@ fn of_pod(
 /// Returns the kernel interface that reads sysfs and device files below `root`.
 fn kernel(root: &Path) -> Linux {
     Linux::with_roots(root.join("sys"), root.join("dev"))
-}
-
-/// Formats the findings as text.
-pub fn report(facts: &Facts, findings: &[Finding]) -> String {
-    report::text(facts, findings)
 }
 
 /// Returns the exit code for `findings`. With `strict`, warnings count as errors.

@@ -15,7 +15,8 @@ const INDENT: usize = 18;
 /// Number of columns of the output.
 const WIDTH: usize = 100;
 
-pub(super) fn text(facts: &Facts, findings: &[Finding]) -> String {
+/// Formats the findings as text.
+pub fn report(facts: &Facts, findings: &[Finding]) -> String {
     let mut text = head(facts);
     let mut group = None;
     let (fine, others): (Vec<&Finding>, Vec<&Finding>) =
@@ -94,11 +95,7 @@ fn head(facts: &Facts) -> String {
 }
 
 fn summary(facts: &Facts, findings: &[Finding]) -> String {
-    let severities = [
-        (Severity::Error, "error"),
-        (Severity::Warning, "warning"),
-        (Severity::Note, "note"),
-    ];
+    let severities = [Severity::Error, Severity::Warning, Severity::Note];
     let text = counted(findings, &severities);
     let text = text.unwrap_or_else(|| "nothing to do".to_owned());
     let mut remedies: Vec<&str> = facts.unseen.iter().filter_map(Unseen::remedy).collect();

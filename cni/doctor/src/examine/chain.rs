@@ -3,7 +3,7 @@
 
 use super::{
     super::facts::{BinaryState, Facts, ModuleState, Part, Picked, Skipped},
-    Findings, Severity, some,
+    Findings, Severity, named,
 };
 use cni_protocol::{SpecVersion, version::SUPPORTED};
 use conflist::fields;
@@ -257,7 +257,7 @@ fn binaries(facts: &Facts, is_called: bool, findings: &mut Findings<'_>) {
             ),
         }
     }
-    if !fit.is_empty() {
-        findings.ok(some(&fit));
+    if let Some(fit) = named(fit) {
+        findings.ok(fit);
     }
 }

@@ -3,7 +3,7 @@
 
 use super::{
     super::facts::{Facts, ModuleState},
-    Findings, count, some,
+    Findings, count, named, some,
 };
 use attachments::Attachment;
 use rdma_netns::{
@@ -226,24 +226,19 @@ fn bonds(facts: &Facts, observed: &Observed, findings: &mut Findings<'_>) {
             mode.unwrap_or("mode not known")
         ));
         let ports = host.links.iter().filter(|it| it.master == Some(bond.index));
-        let down: Vec<String> = ports
-            .filter(|port| !port.carrier)
-            .map(|port| port.name.to_string())
-            .collect();
-        if !down.is_empty() && bond.carrier {
+        let down = ports.filter(|port| !port.carrier).map(|port| &port.name);
+        if let (Some(down), true) = (named(down), bond.carrier) {
             findings.warning(
                 format!(
-                    "{} ({}) uses fewer ports than it has: no carrier on {}",
-                    bond.name,
-                    device.name,
-                    some(&down)
+                    "{} ({}) uses fewer ports than it has: no carrier on {down}",
+                    bond.name, device.name
                 ),
                 "check the cable or module, and the port of the switch",
             );
         }
     }
-    if !bonds.is_empty() {
-        findings.ok(format!("bonds, which pods share: {}", some(&bonds)));
+    if let Some(bonds) = named(bonds) {
+        findings.ok(format!("bonds, which pods share: {bonds}"));
     }
 }
 
@@ -304,11 +299,10 @@ fn away(facts: &Facts, observed: &Observed, findings: &mut Findings<'_>) {
         findings.ok(format!("{} in pods", count(held, "device")));
     }
     // nothing to report in shared mode: `here` reports a device without a netdev
-    if !lost.is_empty() && observed.rdma_mode == Some(RdmaMode::Exclusive) {
+    if let (Some(lost), Some(RdmaMode::Exclusive)) = (named(lost), observed.rdma_mode) {
         findings.warning(
             format!(
-                "RDMA devices are in another network namespace, and in no record of rdma-cni: {}",
-                some(&lost)
+                "RDMA devices are in another network namespace, and in no record of rdma-cni: {lost}"
             ),
             "find the namespace (ip netns; nsenter -t PID -n rdma dev) and end its processes, or move the devices to \
              the host (rdma dev set NAME netns PID-OF-HOST)",
@@ -327,8 +321,7 @@ pub(super) fn is_immovable(device: &RdmaDevice) -> bool {
 fn immovable(observed: &Observed, findings: &mut Findings<'_>) {
     let names = |is: &dyn Fn(&RdmaDevice) -> bool| {
         let found = observed.host.rdma.iter().filter(|device| is(device));
-        let found: Vec<String> = found.map(|device| device.name.clone()).collect();
-        (!found.is_empty()).then(|| some(&found))
+        named(found.map(|device| &device.name))
     };
     let is_soft = |device: &RdmaDevice| device.parent.is_none() && is_soft(&device.name);
     let is_doubtful = |device: &RdmaDevice| {

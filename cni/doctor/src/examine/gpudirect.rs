@@ -2,7 +2,7 @@
 //! Examines whether RDMA devices can register the memory of the node's accelerators, and whether IOMMU or ACS slow the
 //! access.
 
-use super::{super::facts::Facts, Findings, devices::is_soft, some};
+use super::{super::facts::Facts, Findings, devices::is_soft, named};
 use rdma_netns::{
     Device, Observed,
     gpudirect::{Registration, accelerators_of},
@@ -49,15 +49,12 @@ pub(super) fn examine(facts: &Facts, findings: &mut Findings<'_>) {
         ),
     ];
     for (devices, what, remedy) in slowed {
-        if devices.is_empty() || registrations.is_empty() {
-            continue;
+        if let (Some(devices), false) = (named(devices), registrations.is_empty()) {
+            findings.warning(
+                format!("{what} {devices}: NICs may reach GPUs' memory slowly or not at all"),
+                remedy,
+            );
         }
-        let devices: Vec<String> = devices.iter().map(ToString::to_string).collect();
-        let devices = some(&devices);
-        findings.warning(
-            format!("{what} {devices}: NICs may reach GPUs' memory slowly or not at all"),
-            remedy,
-        );
     }
 }
 

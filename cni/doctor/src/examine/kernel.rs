@@ -4,7 +4,7 @@
 
 use super::{
     super::facts::{Facts, ModuleState, Part},
-    Findings, Severity, some,
+    Findings, Severity, named,
 };
 use network_conf::{Conf, Devices, Smcr};
 use rdma_netns::RdmaMode;
@@ -62,8 +62,8 @@ fn modules(facts: &Facts, findings: &mut Findings<'_>) {
     let mut missing = vec![];
     for (module, severity, without) in needed {
         match facts.module(module) {
-            ModuleState::Loaded => loaded.push(module.to_owned()),
-            ModuleState::Missing => missing.push(module.to_owned()),
+            ModuleState::Loaded => loaded.push(module),
+            ModuleState::Missing => missing.push(module),
             ModuleState::Available | ModuleState::Unknown => findings.add(
                 severity,
                 format!("module {module} is not loaded: {without}"),
@@ -74,14 +74,14 @@ fn modules(facts: &Facts, findings: &mut Findings<'_>) {
             ),
         }
     }
-    if !missing.is_empty() {
+    if let Some(missing) = named(missing) {
         findings.error(
-            format!("the running kernel has no module {}", some(&missing)),
+            format!("the running kernel has no module {missing}"),
             "install the modules of that kernel, or the NIC vendor's RDMA stack",
         );
     }
-    if !loaded.is_empty() {
-        findings.ok(some(&loaded));
+    if let Some(loaded) = named(loaded) {
+        findings.ok(loaded);
     }
 }
 

@@ -55,17 +55,11 @@ pub enum Severity {
 
 /// Returns the number of `findings` of each severity, such as `1 error, 2 warnings`. `None`: there are no findings of
 /// these severities.
-pub fn counted(findings: &[Finding], severities: &[(Severity, &str)]) -> Option<String> {
-    let of = |(severity, noun): &(Severity, &str)| {
-        let number = findings
-            .iter()
-            .filter(|it| it.severity == *severity)
-            .count();
-        match number {
-            0 => None,
-            1 => Some(format!("1 {noun}")),
-            number => Some(format!("{number} {noun}s")),
-        }
+pub fn counted(findings: &[Finding], severities: &[Severity]) -> Option<String> {
+    let of = |severity: &Severity| {
+        let of_severity = findings.iter().filter(|it| it.severity == *severity);
+        let number = of_severity.count();
+        (number > 0).then(|| count(number, &severity.to_string()))
     };
     let parts: Vec<String> = severities.iter().filter_map(of).collect();
     (!parts.is_empty()).then(|| parts.join(", "))
@@ -89,27 +83,17 @@ pub enum Group {
     Records,
 }
 
+/// Formats the name as in JSON.
 impl fmt::Display for Severity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Ok => "ok",
-            Self::Note => "note",
-            Self::Warning => "warning",
-            Self::Error => "error",
-        })
+        self.serialize(f)
     }
 }
 
+/// Formats the name as in JSON.
 impl fmt::Display for Group {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Kernel => "kernel",
-            Self::Devices => "devices",
-            Self::Chain => "chain",
-            Self::Pods => "pods",
-            Self::Services => "services",
-            Self::Records => "records",
-        })
+        self.serialize(f)
     }
 }
 
@@ -179,6 +163,12 @@ impl<'a> Findings<'a> {
             remedy,
         });
     }
+}
+
+/// Joins the names like [`some`]. Returns `None` if there are no names.
+fn named(names: impl IntoIterator<Item: ToString>) -> Option<String> {
+    let names: Vec<String> = names.into_iter().map(|it| it.to_string()).collect();
+    (!names.is_empty()).then(|| some(&names))
 }
 
 /// Joins up to four names. Of more names, joins three and counts the others, as in `a, b, c and 3 more`.

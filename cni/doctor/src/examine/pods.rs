@@ -7,7 +7,7 @@ use super::{
     Findings, Severity,
     devices::is_immovable,
     kernel::AT_BOOT,
-    some,
+    named,
 };
 use attachments::{Id, Rail};
 use network_conf::{Conf, Devices, Smcr};
@@ -49,32 +49,27 @@ pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, findings: &mut Finding
         refused(error, findings);
     }
     let rails: Vec<&Rail> = rails.values().collect();
-    if !rails.is_empty() {
-        let shared = rails.iter().filter(|rail| rail.shared.is_some());
-        let moved = rails.iter().filter(|rail| rail.host_link.is_some());
-        let (refused, moved): (Vec<_>, Vec<_>) = moved.partition(|rail| {
-            let is_exclusive = observed.rdma_mode == Some(RdmaMode::Exclusive);
-            is_exclusive && rail.rdma.as_ref().is_some_and(is_immovable)
-        });
-        let names = |rails: Vec<&&Rail>| {
-            let names: Vec<String> = rails.iter().map(|rail| rail.name().to_string()).collect();
-            some(&names)
-        };
-        let (shared, moved, refused) = (names(shared.collect()), names(moved), names(refused));
-        if !refused.is_empty() {
-            findings.error(
-                format!(
-                    "ADD refuses {refused} (102): the kernel cannot move RDMA devices of siw into a pod"
-                ),
-                "remove siw devices from the resource or selector, or set the RDMA subsystem to shared mode",
-            );
-        }
-        let ways = [("shares", shared), ("moves", moved)];
-        let ways = ways.iter().filter(|(_, names)| !names.is_empty());
-        let ways: Vec<String> = ways.map(|(way, names)| format!("{way} {names}")).collect();
-        if !ways.is_empty() {
-            findings.ok(format!("ADD {}", ways.join(" and ")));
-        }
+    let shared = rails.iter().filter(|rail| rail.shared.is_some());
+    let moved = rails.iter().filter(|rail| rail.host_link.is_some());
+    let (refused, moved): (Vec<&&Rail>, Vec<&&Rail>) = moved.partition(|rail| {
+        let is_exclusive = observed.rdma_mode == Some(RdmaMode::Exclusive);
+        is_exclusive && rail.rdma.as_ref().is_some_and(is_immovable)
+    });
+    let [refused, shared, moved] =
+        [refused, shared.collect(), moved].map(|rails| named(rails.iter().map(|it| it.name())));
+    if let Some(refused) = refused {
+        findings.error(
+            format!(
+                "ADD refuses {refused} (102): the kernel cannot move RDMA devices of siw into a pod"
+            ),
+            "remove siw devices from the resource or selector, or set the RDMA subsystem to shared mode",
+        );
+    }
+    let shares = shared.map(|names| format!("shares {names}"));
+    let moves = moved.map(|names| format!("moves {names}"));
+    let ways: Vec<String> = shares.into_iter().chain(moves).collect();
+    if !ways.is_empty() {
+        findings.ok(format!("ADD {}", ways.join(" and ")));
     }
     isolation(observed, &rails, findings);
     bearers(conf, observed, &rails, findings);
@@ -168,13 +163,13 @@ fn isolation(observed: &Observed, rails: &[&Rail], findings: &mut Findings<'_>) 
     let moved = rails
         .iter()
         .filter(|rail| rail.host_link.is_some() && rail.rdma.is_some());
-    let moved: Vec<String> = moved.map(|rail| rail.name().to_string()).collect();
-    if observed.rdma_mode == Some(RdmaMode::Shared) && !moved.is_empty() {
+    if let Some(moved) = named(moved.map(|rail| rail.name()))
+        && observed.rdma_mode == Some(RdmaMode::Shared)
+    {
         findings.warning(
             format!(
-                "{} moved into pods while the RDMA subsystem is in shared mode: every pod sees, \
-                 and can use, all RDMA devices",
-                some(&moved)
+                "{moved} moved into pods while the RDMA subsystem is in shared mode: every pod sees, \
+                 and can use, all RDMA devices"
             ),
             AT_BOOT,
         );
@@ -198,12 +193,9 @@ fn bearers(conf: &Conf, observed: &Observed, rails: &[&Rail], findings: &mut Fin
             Err(obstacle) => findings.refusal(Severity::Error, &obstacle),
         }
     }
-    if !down.is_empty() {
+    if let Some(parents) = named(&down) {
         findings.error(
-            format!(
-                "no pod can have a child of {}: down on the host",
-                some(&down)
-            ),
+            format!("no pod can have a child of {parents}: down on the host"),
             format!("ip link set {} up", down[0]),
         );
     }
@@ -332,16 +324,14 @@ fn parents(conf: &Conf, observed: &Observed, rails: &[&Rail], findings: &mut Fin
             Family::Ipv4 => "IPv4",
             Family::Ipv6 => "IPv6",
         };
-        let names = |links: &[&Link]| {
-            let names: Vec<String> = links.iter().map(|link| link.name.to_string()).collect();
-            some(&names)
-        };
-        if !with.is_empty() {
-            findings.ok(format!("{word} prefix on {}", names(&with)));
+        let [with, without] =
+            [with, without].map(|links| named(links.iter().map(|link| &link.name)));
+        if let Some(with) = with {
+            findings.ok(format!("{word} prefix on {with}"));
         }
-        if without.is_empty() {
+        let Some(without) = without else {
             continue;
-        }
+        };
         let remedy = match family {
             Family::Ipv6 => {
                 "give each of these netdevs a global IPv6 address (static, or by router advertisements; on Lingjun \
@@ -355,8 +345,7 @@ fn parents(conf: &Conf, observed: &Observed, rails: &[&Rail], findings: &mut Fin
         };
         findings.error(
             format!(
-                "no global {word} address on {}: ipam.from \"parent\" has no prefix for pods",
-                names(&without)
+                "no global {word} address on {without}: ipam.from \"parent\" has no prefix for pods"
             ),
             remedy,
         );

@@ -4,7 +4,7 @@
 
 use super::{
     super::facts::{Facts, Lease, Record},
-    Findings, ago, count, some,
+    Findings, ago, count, named, some,
 };
 use attachments::{Attachment, Phase, Rail, Stage};
 use network_conf::Conf;
@@ -70,17 +70,11 @@ pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, findings: &mut Finding
             "delete the pods of the claim: kubelet then unprepares the claim, and the daemon renames the record",
         );
     }
-    if !facts.aside.is_empty() {
-        let names: Vec<String> = facts
-            .aside
-            .iter()
-            .map(|it| it.display().to_string())
-            .collect();
+    if let Some(files) = named(facts.aside.iter().map(|it| it.display())) {
         findings.advice(
             format!(
-                "{} put aside as unreadable: {}",
-                count(names.len(), "record"),
-                some(&names)
+                "{} put aside as unreadable: {files}",
+                count(facts.aside.len(), "record")
             ),
             "check that all devices are on the host, then remove the listed files",
         );
@@ -96,17 +90,14 @@ fn given_up(facts: &Facts, findings: &mut Findings<'_>) {
         return;
     };
     for note in &facts.given_up {
-        let left = plan::given_up::left(note, observed);
-        let left: Vec<String> = left.into_iter().map(str::to_owned).collect();
-        if left.is_empty() {
+        let Some(left) = named(plan::given_up::left(note, observed)) else {
             continue;
-        }
+        };
         let name = &note.host_link.name;
         findings.warning(
             format!(
-                "{name} was not fully restored after its pod ({}): {}",
-                note.holder,
-                some(&left)
+                "{name} was not fully restored after its pod ({}): {left}",
+                note.holder
             ),
             format!(
                 "restore these attributes by hand if possible; the next pod gets {name} in its present state"
@@ -154,19 +145,11 @@ fn stale(
         (Phase::Detaching, _) => "the restore of its devices was killed, or failed",
         _ => "its pod is gone without a DEL",
     };
-    let left: Vec<String> = match observed {
-        Some(observed) => attachment
-            .rails
-            .iter()
-            .filter(|rail| rail.stage != Stage::Returned)
-            .filter_map(|rail| left(attachment, rail, observed))
-            .collect(),
-        None => vec![],
-    };
-    match left.is_empty() {
-        true => findings.warning(format!("{whose}: {what}"), RECOVERY),
-        false => findings.warning(format!("{whose}: {what}; {}", some(&left)), RECOVERY),
-    }
+    let rails = attachment.rails.iter();
+    let rails = rails.filter(|rail| rail.stage != Stage::Returned);
+    let left = rails.filter_map(|rail| left(attachment, rail, observed?));
+    let left = named(left).map_or(String::new(), |left| format!("; {left}"));
+    findings.warning(format!("{whose}: {what}{left}"), RECOVERY);
 }
 
 /// Describes how a device differs from its host state after its pod has ended. `None`: the device does not differ.

@@ -3,7 +3,7 @@
 
 use super::{
     super::facts::{Facts, Memlock, Part, Socket},
-    Findings, ago, count, some,
+    Findings, ago, count, named, some,
 };
 use network_conf::{Conf, Devices};
 use rdma_resources::Published;
@@ -84,7 +84,6 @@ fn runtimes(facts: &Facts, findings: &mut Findings<'_>) {
 fn daemon(facts: &Facts, names: &[String], findings: &mut Findings<'_>) {
     let daemon = &facts.daemon;
     let answering = daemon.sockets.iter().filter(|it| it.silent.is_none());
-    let names_of: Vec<String> = answering.map(|socket| resource(&socket.path)).collect();
     if let Some(why) = &daemon.unreadable {
         findings.error(
             format!("{why}: pods with RDMA do not start"),
@@ -100,15 +99,15 @@ fn daemon(facts: &Facts, names: &[String], findings: &mut Findings<'_>) {
         );
         return;
     };
-    match names_of.is_empty() {
-        true => findings.warning(
+    match named(answering.map(|socket| resource(&socket.path))) {
+        None => findings.warning(
             format!(
                 "rdma-device-plugin does not answer; it last wrote its list of resources {}",
                 ago(daemon.age)
             ),
             "check the DaemonSet's pod on this node: new pods with RDMA wait until that pod runs",
         ),
-        false => findings.ok(format!("rdma-device-plugin serves {}", some(&names_of))),
+        Some(resources) => findings.ok(format!("rdma-device-plugin serves {resources}")),
     }
     let advertised = |name: &String| published.resources.contains_key(name);
     let all = published.resources.keys();
@@ -130,11 +129,8 @@ fn daemon(facts: &Facts, names: &[String], findings: &mut Findings<'_>) {
         );
     }
     if !names.is_empty() && !names.iter().any(advertised) {
-        let others: Vec<String> = published.resources.keys().cloned().collect();
-        let others = match others.is_empty() {
-            true => "nothing".to_owned(),
-            false => some(&others),
-        };
+        let others = named(published.resources.keys());
+        let others = others.unwrap_or_else(|| "nothing".to_owned());
         findings.warning(
             format!(
                 "the daemon advertises none of the chain's resources ({}); it advertises {others}",
@@ -146,13 +142,11 @@ fn daemon(facts: &Facts, names: &[String], findings: &mut Findings<'_>) {
     }
     gone(facts, published, findings);
     let limited = published.resources.iter().filter(|(_, it)| it.limited);
-    let limited: Vec<String> = limited.map(|(name, _)| name.clone()).collect();
-    if let Some((what, remedy)) = facts.rdma_cgroup.lack().filter(|_| !limited.is_empty()) {
+    if let Some((what, remedy)) = facts.rdma_cgroup.lack()
+        && let Some(limited) = named(limited.map(|(name, _)| name))
+    {
         findings.error(
-            format!(
-                "{what}: pods with {}, which has limits, do not start here",
-                some(&limited)
-            ),
+            format!("{what}: pods with {limited}, which has limits, do not start here"),
             format!("{remedy}, or leave limits out of the daemon's configuration"),
         );
     }
@@ -161,11 +155,11 @@ fn daemon(facts: &Facts, names: &[String], findings: &mut Findings<'_>) {
 /// Reports pods whose limits of RDMA objects point to freed memory in the kernel
 /// ([`rdma_resources::limited`]).
 fn limits_left(facts: &Facts, findings: &mut Findings<'_>) {
-    if !facts.limits_left.is_empty() {
+    if let Some(pods) = named(&facts.limits_left) {
         findings.warning(
             format!(
-                "the cgroups of {} were removed while they had limits of RDMA objects: the kernel can crash when an RDMA device is removed",
-                some(&facts.limits_left)
+                "the cgroups of {pods} were removed while they had limits of RDMA objects: the kernel can crash when an \
+                 RDMA device is removed"
             ),
             "reboot the node before you remove an RDMA device or unload its driver",
         );

@@ -4,7 +4,7 @@
 use super::{
     super::{
         arguments::Paths,
-        facts::{Binary, BinaryState, Chain, NOT_MOUNTED, Picked, Runtime, Skipped, Unseen},
+        facts::{Binary, BinaryState, Chain, NOT_MOUNTED, Picked, Runtime, Skipped},
     },
     view::View,
 };
@@ -63,13 +63,9 @@ pub(super) fn read(view: &mut View, paths: &Paths, runtimes: &[Runtime]) -> Opti
     }
     let mut unusable = chain.skipped.iter().chain(&chain.blocked);
     if let Some(link) = unusable.find(|it| view.leads_out(&it.file)) {
-        view.unseen.push(Unseen {
-            what: "the network configuration".to_owned(),
-            why: format!(
-                "{} is a symbolic link, and its target is {NOT_MOUNTED}",
-                link.file.display()
-            ),
-        });
+        let link = link.file.display();
+        let why = format!("{link} is a symbolic link, and its target is {NOT_MOUNTED}");
+        view.misses("the network configuration", why);
         return None;
     }
     if let Choice::Picked(found) = choice {

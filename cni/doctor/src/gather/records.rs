@@ -2,7 +2,7 @@
 //! Reads records of attachments and leases of addresses, and checks whether the pods are running.
 
 use super::{
-    super::facts::{self, Lease, Unseen},
+    super::facts::{self, Lease, NOT_MOUNTED},
     view::View,
 };
 use network_conf::Conf;
@@ -44,7 +44,7 @@ pub(super) fn read<K: Kernel>(
         let record = match store.load(&key) {
             Ok(record) => record,
             Err(why) => {
-                view.keep::<(), _>(&format!("the record of {key}"), Err(why));
+                view.misses(&format!("the record of {key}"), why);
                 continue;
             }
         };
@@ -112,13 +112,8 @@ fn changed_children<K: Kernel>(
     match observed {
         Ok(observed) => drift::of_children(attachment, &observed),
         Err(error) => {
-            let note = Unseen {
-                what: "the modes of child netdevs in pods".to_owned(),
-                why: error.source.to_string(),
-            };
-            if !view.unseen.contains(&note) {
-                view.unseen.push(note);
-            }
+            let what = "the modes of child netdevs in pods";
+            view.misses_once(what, &error.source.to_string());
             vec![]
         }
     }
@@ -131,13 +126,8 @@ fn is_hidden(view: &mut View, attachment: &Attachment, netns: &Path) -> bool {
         return false;
     }
     let place = attachment.netns.parent().unwrap_or(&attachment.netns);
-    let note = Unseen {
-        what: "which pods are running".to_owned(),
-        why: format!("not visible from here: {}", place.display()),
-    };
-    if !view.unseen.contains(&note) {
-        view.unseen.push(note);
-    }
+    let why = format!("{NOT_MOUNTED}: {}", place.display());
+    view.misses_once("which pods are running", &why);
     true
 }
 

@@ -68,12 +68,25 @@ impl View {
         match found {
             Ok(found) => Some(found),
             Err(why) => {
-                self.unseen.push(Unseen {
-                    what: what.to_owned(),
-                    why: why.to_string(),
-                });
+                self.misses(what, why);
                 None
             }
+        }
+    }
+
+    /// Records the part `what` as unseen, for the reason `why`.
+    pub(super) fn misses(&mut self, what: &str, why: impl Display) {
+        self.unseen.push(Unseen {
+            what: what.to_owned(),
+            why: why.to_string(),
+        });
+    }
+
+    /// Records the part `what` as unseen, for the reason `why`, unless it is already recorded for this reason.
+    pub(super) fn misses_once(&mut self, what: &str, why: &str) {
+        let is_it = |it: &Unseen| it.what == what && it.why == why;
+        if !self.unseen.iter().any(is_it) {
+            self.misses(what, why);
         }
     }
 
@@ -129,13 +142,9 @@ impl View {
         let mut hidden = BTreeSet::new();
         for (part, what, places) in parts {
             if !places.iter().any(|place| self.has(place)) {
-                self.unseen.push(Unseen {
-                    what: what.to_owned(),
-                    why: format!(
-                        "{NOT_MOUNTED}: this container does not have {}",
-                        places[0].display()
-                    ),
-                });
+                let place = places[0].display();
+                let why = format!("{NOT_MOUNTED}: this container does not have {place}");
+                self.misses(what, why);
                 hidden.insert(part);
             }
         }
@@ -172,10 +181,7 @@ impl View {
         if let (Ok(host), Ok(own)) = (host, own)
             && host != own
         {
-            self.unseen.push(Unseen {
-                what: "the host's netdevs and RDMA devices".to_owned(),
-                why: ANOTHER_NETNS.to_owned(),
-            });
+            self.misses("the host's netdevs and RDMA devices", ANOTHER_NETNS);
         }
     }
 

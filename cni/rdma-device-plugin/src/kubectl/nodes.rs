@@ -150,7 +150,7 @@ fn health(facts: Option<&Facts>) -> String {
     let Some(facts) = facts else {
         return "not known".to_owned();
     };
-    let severities = [(Severity::Error, "error"), (Severity::Warning, "warning")];
+    let severities = [Severity::Error, Severity::Warning];
     counted(&examine(facts), &severities).unwrap_or_else(|| "ok".to_owned())
 }
 
