@@ -109,12 +109,12 @@ impl Chain {
 
     /// Adds `names`, the configured resources, to the entry. Adds no name if `plugin` names the devices or resources to
     /// attach, if the runtime passes the device (`deviceID`), or if `rdma-cni` attaches all `names` by default.
-    pub(super) fn attaching<'a>(mut self, names: impl Iterator<Item = &'a ResourceName>) -> Self {
-        let names: Vec<&str> = names.map(ResourceName::as_str).collect();
-        let is_attached = |name: &&str| self.attaches(name);
-        let takes_device_id = parsed(&self.entry).is_ok_and(|conf| conf.takes_device_id());
-        let is_complete = names.iter().all(is_attached);
-        if self.asks_kubelet() && !takes_device_id && !is_complete {
+    pub(super) fn attaching<'a>(
+        mut self,
+        names: impl Iterator<Item = &'a ResourceName> + Clone,
+    ) -> Self {
+        if !self.unattached(names.clone()).is_empty() {
+            let names: Vec<&str> = names.map(ResourceName::as_str).collect();
             self.entry = self.entry.or("resources", names.into());
         }
         self

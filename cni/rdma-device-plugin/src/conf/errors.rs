@@ -3,7 +3,7 @@
 //! `docs/device-plugin-conf.md` describes its fields.
 
 use conf_reader::{Field, Number, Wrong};
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer, de::Error};
 use serde_json::Value;
 use std::{ops::RangeInclusive, time::Duration};
 
@@ -18,7 +18,8 @@ const LONGEST_NAME: usize = 64;
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Threshold {
-    counter: Name,
+    #[serde(deserialize_with = "counter")]
+    counter: String,
     above: Number<0, { u32::MAX }>,
     per: Option<Value>,
 }
@@ -37,21 +38,14 @@ pub struct ErrorThreshold {
     pub per: Duration,
 }
 
-#[derive(Deserialize)]
-#[serde(try_from = "String")]
-struct Name(String);
-
-impl TryFrom<String> for Name {
-    type Error = String;
-
-    fn try_from(name: String) -> Result<Self, String> {
-        match is_name(&name) {
-            true => Ok(Self(name)),
-            false => Err(format!(
-                "must be the name of a file in ports/N/counters or ports/N/hw_counters, as symbol_error, \
-                 and is {name:?}"
-            )),
-        }
+fn counter<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    let name = String::deserialize(deserializer)?;
+    match is_name(&name) {
+        true => Ok(name),
+        false => Err(D::Error::custom(format!(
+            "must be the name of a file in ports/N/counters or ports/N/hw_counters, as symbol_error, \
+             and is {name:?}"
+        ))),
     }
 }
 
@@ -90,7 +84,7 @@ pub(super) fn read(file: &Field<'_>) -> Result<Vec<ErrorThreshold>, Wrong> {
         let must = "must be a time from 10s to 1h, as 60s or 5m";
         Ok(ErrorThreshold {
             place: field.place().to_owned(),
-            counter: it.counter.0,
+            counter: it.counter,
             above: it.above.0.into(),
             per: it
                 .per

@@ -42,7 +42,7 @@ impl Conf {
 
     fn parse_as(text: &str, file: &Path, chain_suffices: bool) -> Result<Parsed> {
         let value = value_of(text, file)?;
-        let failed = |found: String| {
+        let failed = |found: &str| {
             anyhow!(
                 "{file:?}: {found}; at the top there must be one of resources or erdma (rdma-device-plugin), mode \
                  (k8s-rdma-sriov-dev-plugin), configList (k8s-rdma-shared-dev-plugin), resourceList \
@@ -51,7 +51,7 @@ impl Conf {
         };
         let object = value
             .as_object()
-            .ok_or_else(|| failed("there is no object".to_owned()))?;
+            .ok_or_else(|| failed("there is no object"))?;
         type Read = fn(&Field<'_>) -> Result<Parsed, Wrong>;
         let own = Field::root(object);
         let foreign = Field::root(object).any_case();
@@ -74,27 +74,27 @@ impl Conf {
         let (fields, read): (&Field<'_>, Read) = match present.as_slice() {
             [(fields, _, read)] => (**fields, **read),
             [(_, mark, _), (_, other, _), ..] => {
-                return Err(failed(format!(
-                    "{mark} and {other} belong to different formats"
-                )));
+                let found = format!("{mark} and {other} belong to different formats");
+                return Err(failed(&found));
             }
             [] if own.has(chain::FIELD) => match chain_suffices {
                 true => (&own, own::read_chain),
                 false => {
                     return Err(failed(
-                        "only rdma-device-plugin install accepts chain alone".to_owned(),
+                        "only rdma-device-plugin install accepts chain alone",
                     ));
                 }
             },
             [] => {
                 let keys: Vec<&str> = object.keys().map(String::as_str).collect();
-                return Err(failed(match keys.as_slice() {
-                    [] => "the object has no fields".to_owned(),
-                    keys => format!(
+                let keys = keys.join(", ");
+                return Err(match object.is_empty() {
+                    true => failed("the object has no fields"),
+                    false => failed(&format!(
                         "none of the fields {} determines the format",
-                        one_line(&keys.join(", "))
-                    ),
-                }));
+                        one_line(&keys)
+                    )),
+                });
             }
         };
         let parsed = read(fields).and_then(|mut parsed| {

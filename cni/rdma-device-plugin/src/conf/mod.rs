@@ -235,5 +235,5 @@ const MOST_NIC_IDS: u32 = 5_000;
 
 /// Checks the name of a resource. Errors refer to `field`, from whose value the name is derived.
 fn name_at(name: &str, field: &Field<'_>) -> Result<ResourceName, Wrong> {
-    ResourceName::new(name).map_err(|error| field.refused(error.to_string()))
+    ResourceName::new(name).map_err(|error| field.refused(error))
 }

@@ -9,14 +9,6 @@ use std::fmt;
 #[serde(try_from = "String")]
 pub struct ResourceName(String);
 
-/// Reason why kubelet refuses a resource's name.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{name:?} is not a valid resource name: {rule}")]
-pub struct InvalidName {
-    name: String,
-    rule: &'static str,
-}
-
 /// Longest prefix in bytes. The prefix is a DNS subdomain (RFC 1123; `DNS1123SubdomainMaxLength`).
 const LONGEST_PREFIX: usize = 253;
 
@@ -28,13 +20,11 @@ const QUOTA: usize = "requests.".len();
 
 impl ResourceName {
     /// Checks the name as kubelet does (`IsExtendedResourceName` in `pkg/apis/core/v1/helper/helpers.go`).
-    pub fn new(name: &str) -> Result<Self, InvalidName> {
-        let refused = |rule| {
-            Err(InvalidName {
-                name: name.to_owned(),
-                rule,
-            })
-        };
+    ///
+    /// # Errors
+    /// Kubelet refuses the name, for the reason given.
+    pub fn new(name: &str) -> Result<Self, String> {
+        let refused = |rule| Err(format!("{name:?} is not a valid resource name: {rule}"));
         let Some((prefix, rest)) = name.split_once('/') else {
             return refused("it must have a prefix, as rdma/hca has");
         };
@@ -74,9 +64,9 @@ impl ResourceName {
 }
 
 impl TryFrom<String> for ResourceName {
-    type Error = InvalidName;
+    type Error = String;
 
-    fn try_from(name: String) -> Result<Self, InvalidName> {
+    fn try_from(name: String) -> Result<Self, String> {
         Self::new(&name)
     }
 }

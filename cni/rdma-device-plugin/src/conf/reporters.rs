@@ -8,29 +8,11 @@
 
 use super::errors::is_name;
 use conf_reader::{Field, Wrong};
-use serde::Deserialize;
 
 pub(super) const FIELD: &str = "reporters";
 
 /// Default: the reporters of a NIC's firmware.
 const DEFAULT: [&str; 2] = ["fw", "fw_fatal"];
-
-#[derive(Deserialize)]
-#[serde(try_from = "String")]
-struct Name(String);
-
-impl TryFrom<String> for Name {
-    type Error = String;
-
-    fn try_from(name: String) -> Result<Self, String> {
-        match is_name(&name) {
-            true => Ok(Self(name)),
-            false => Err(format!(
-                "must be the name of a reporter in devlink health show, as fw_fatal, and is {name:?}"
-            )),
-        }
-    }
-}
 
 /// Returns the reporters that apply to a file without this section.
 pub(super) fn default() -> Vec<String> {
@@ -38,7 +20,18 @@ pub(super) fn default() -> Vec<String> {
 }
 
 pub(super) fn read(file: &Field<'_>) -> Result<Vec<String>, Wrong> {
-    let names: Option<Vec<Name>> = file.get(FIELD)?;
-    let names = names.map(|names| names.into_iter().map(|it| it.0).collect());
-    Ok(names.unwrap_or_else(default))
+    let field = file.at(FIELD);
+    if !field.is_there() {
+        return Ok(default());
+    }
+    let checked = |element: Field<'_>| {
+        let name: String = element.read()?;
+        match is_name(&name) {
+            true => Ok(name),
+            false => Err(element.refused(format!(
+                "must be the name of a reporter in devlink health show, as fw_fatal, and is {name:?}"
+            ))),
+        }
+    };
+    field.list()?.into_iter().map(checked).collect()
 }
