@@ -79,20 +79,13 @@ pub(super) fn put(
         let had_replaced = ours.is_some_and(|ours| ours.replaced);
         if present.as_ref() == Some(&sha256) {
             run(name, dir, &path)?;
-            let whose = if ours.is_some() {
-                let replaced = had_replaced;
-                record.binaries.insert(
-                    name.to_owned(),
-                    Binary {
-                        sha256,
-                        before: None,
-                        replaced,
-                    },
-                );
-                record.write(state_dir)?;
-                ""
-            } else {
-                ", from another installation"
+            let whose = match record.binaries.get_mut(name) {
+                Some(ours) => {
+                    (ours.sha256, ours.before) = (sha256, None);
+                    record.write(state_dir)?;
+                    ""
+                }
+                None => ", from another installation",
             };
             done.push(format!("{path:?}: already installed{whose}"));
             continue;
@@ -112,14 +105,12 @@ pub(super) fn put(
             }
             _ => None,
         };
-        record.binaries.insert(
-            name.to_owned(),
-            Binary {
-                sha256,
-                before,
-                replaced: is_foreign || had_replaced,
-            },
-        );
+        let binary = Binary {
+            sha256,
+            before,
+            replaced: is_foreign || had_replaced,
+        };
+        record.binaries.insert(name.to_owned(), binary);
         record.write(state_dir)?;
         write(&path, &content, None).map_err(failed("write", &path))?;
         done.push(match (kept, present) {

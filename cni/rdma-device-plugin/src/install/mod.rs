@@ -11,7 +11,6 @@ mod uninstall;
 pub use uninstall::uninstall;
 
 use crate::{
-    cannot,
     chain::{
         Chain, ChainStatus,
         claim::Claim,
@@ -48,21 +47,16 @@ const ADDRESS_INTERVAL: Duration = Duration::from_millis(500);
 /// because it must not prevent the daemon's start: the daemon tries again and reports the failure, too.
 pub fn install(arguments: &Install) -> Result<()> {
     // only the first process of a container needs handlers: without a handler, a signal ends any other process
-    let ends = is_first().then(Ends::held).transpose();
-    let ends = ends.map_err(cannot("wait for SIGTERM"))?;
+    let ends = is_first().then(Ends::held).transpose()?;
     let configured = match &arguments.config {
-        Some(file) => Some(Conf::read_for_install(file)?.conf),
-        None => None,
+        Some(file) => Conf::read_for_install(file)?.conf,
+        None => Conf::default(),
     };
     let hardware = Hardware::new(&arguments.sysfs, Path::new("/dev"));
-    let parents = match &configured {
-        Some(conf) => ipv6_prerequisite::of_node(conf, &hardware, &arguments.state_dir)?,
-        None => Vec::new(),
-    };
-    let configured = configured.and_then(|it| it.chain);
-    let has_chain = configured.is_some();
+    let parents = ipv6_prerequisite::of_node(&configured, &hardware, &arguments.state_dir)?;
+    let has_chain = configured.chain.is_some();
     let is_configured = has_chain || arguments.cni_conf_dir.is_some();
-    let mut conf = configured.unwrap_or_default();
+    let mut conf = configured.chain.unwrap_or_default();
     if let Some(dir) = &arguments.cni_conf_dir {
         conf.conf_dir.clone_from(dir);
     }
@@ -218,8 +212,7 @@ fn await_address(parents: &[Parent], limit: Duration, ends: Option<&Ends>) -> Re
             break;
         }
         let pause = left.min(ADDRESS_INTERVAL);
-        let has_ended = ends.map(|ends| ends.within(pause)).transpose();
-        match has_ended.map_err(cannot("wait for SIGTERM"))? {
+        match ends.map(|ends| ends.within(pause)).transpose()? {
             None => thread::sleep(pause),
             Some(false) => {}
             Some(true) => bail!(

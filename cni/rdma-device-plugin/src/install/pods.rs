@@ -6,7 +6,7 @@ use crate::chain::programs::is_mounted;
 use anyhow::{Result, anyhow};
 use attachments::pods::{is_out_of_sight, netns_seen};
 use attachments::{Attachment, Store, store::Record};
-use rdma_netns::{Kernel, Linux, OpenPodError, Pod};
+use rdma_netns::{Kernel, Linux};
 use serde_json::{Value, json};
 use std::{
     io,
@@ -143,16 +143,11 @@ fn run(command: &mut Command, conf: &Value) -> io::Result<Output> {
     command.stdin(reader).stdout(Stdio::piped()).output()
 }
 
-/// Returns true if the pod may be alive. A namespace that cannot be read counts as alive. Without `CAP_SYS_ADMIN`, this
-/// process can read no namespace.
+/// Returns true if the pod may be alive. A namespace that cannot be read, or whose directory is not visible here, counts
+/// as alive. Without `CAP_SYS_ADMIN`, this process can read no namespace.
 fn lives(kernel: &Linux, attachment: &Attachment) -> bool {
     let netns = netns_seen(attachment.netns.clone(), attachment.netns_id);
-    match kernel.open_pod(&netns) {
-        Ok(pod) => pod.id() == attachment.netns_id,
-        Err(OpenPodError::Missing(_)) => is_out_of_sight(&netns),
-        Err(OpenPodError::NotNamespace(_) | OpenPodError::HostNamespace(_)) => false,
-        Err(_) => true,
-    }
+    attachment.lives(kernel, &netns, &attachment.boot_id) || is_out_of_sight(&netns)
 }
 
 /// Returns the pod as `namespace/name`, or otherwise the container's id.

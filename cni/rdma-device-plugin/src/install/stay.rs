@@ -2,6 +2,8 @@
 //! Signals that end `install` and `uninstall`. With `--stay`, `uninstall` waits for them after its work, because
 //! kubelet would restart an ended program.
 
+use crate::cannot;
+use anyhow::Result;
 use nix::{
     libc,
     sys::signal::{SigSet, Signal},
@@ -13,6 +15,8 @@ use std::{io, time::Duration};
 /// `pid_namespaces(7)`).
 pub(super) struct Ends(SigSet);
 
+const WAIT: &str = "wait for SIGTERM";
+
 pub(super) fn is_first() -> bool {
     std::process::id() == 1
 }
@@ -22,9 +26,10 @@ impl Ends {
     ///
     /// # Errors
     /// The kernel refuses the system call.
-    pub(super) fn held() -> io::Result<Self> {
+    pub(super) fn held() -> Result<Self> {
         let signals = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT]);
-        signals.thread_block()?;
+        let blocked = signals.thread_block().map_err(io::Error::from);
+        blocked.map_err(cannot(WAIT))?;
         Ok(Self(signals))
     }
 
@@ -32,7 +37,7 @@ impl Ends {
     ///
     /// # Errors
     /// The kernel refuses the system call.
-    pub(super) fn within(&self, time: Duration) -> io::Result<bool> {
+    pub(super) fn within(&self, time: Duration) -> Result<bool> {
         let limit = libc::timespec {
             tv_sec: time.as_secs().try_into().unwrap_or(i64::MAX),
             tv_nsec: time.subsec_nanos().into(),
@@ -43,7 +48,7 @@ impl Ends {
             -1 => match io::Error::last_os_error() {
                 over if over.raw_os_error() == Some(libc::EAGAIN) => Ok(false),
                 other if other.kind() == io::ErrorKind::Interrupted => Ok(false),
-                error => Err(error),
+                error => Err(cannot(WAIT)(error)),
             },
             _ => Ok(true),
         }

@@ -6,7 +6,6 @@ use super::{
     stay::{Ends, is_first},
 };
 use crate::{
-    cannot,
     chain::{
         Chain, evidence,
         record::{self, BIN_DIR, Record},
@@ -42,11 +41,10 @@ pub fn uninstall(arguments: &Uninstall) -> Result<()> {
     if arguments.check {
         return check(arguments);
     }
-    let held = || Ends::held().map_err(cannot("wait for SIGTERM"));
     // only `--stay` and the first process of a container need handlers: without a handler, a signal ends any other
     // process and its children
     let is_held = is_first() || arguments.stay;
-    let ends = is_held.then(held).transpose()?;
+    let ends = is_held.then(Ends::held).transpose()?;
     let Some(ends) = ends.filter(|_| arguments.stay) else {
         return take_away(arguments).map(|left| left.into_iter().for_each(|it| println!("{it}")));
     };
@@ -80,7 +78,7 @@ pub fn uninstall(arguments: &Uninstall) -> Result<()> {
         } else {
             AGAIN
         };
-        if ends.within(pause).map_err(cannot("wait for SIGTERM"))? {
+        if ends.within(pause)? {
             return Ok(());
         }
     }
@@ -103,20 +101,23 @@ fn check(arguments: &Uninstall) -> Result<()> {
     };
     let conf_dir = arguments.cni_conf_dir.as_deref();
     let conf_dir = conf_dir.or(record.conf_dir.as_deref());
-    let conf = conf::Chain {
-        conf_dir: conf_dir.unwrap_or(Path::new(CONF_DIR)).to_owned(),
-        ..conf::Chain::default()
-    };
-    let chain = Chain {
-        conf,
-        state_dir,
-        cni_cache: None,
-        needs_kubelet: false,
-    };
+    let chain = chain(conf_dir.unwrap_or(Path::new(CONF_DIR)), state_dir);
     // `uninstall` is complete: the binaries stay, because another program's entry of `rdma-cni` in a list needs them
     match record.lists.is_empty() && !chain.still_named()?.is_empty() {
         true => Ok(()),
         false => bail!(NOT_DONE),
+    }
+}
+
+fn chain(conf_dir: &Path, state_dir: PathBuf) -> Chain {
+    Chain {
+        conf: conf::Chain {
+            conf_dir: conf_dir.to_owned(),
+            ..conf::Chain::default()
+        },
+        state_dir,
+        cni_cache: None,
+        needs_kubelet: false,
     }
 }
 
@@ -159,15 +160,7 @@ fn take_chain_away(arguments: &Uninstall) -> Result<Option<String>> {
     let mut bin_dirs = vec![bin_dir.clone()];
     bin_dirs.extend(record.further_bin_dirs.iter().cloned());
     let conf_dir = dir("--cni-conf-dir", confs, &record.conf_dir, CONF_DIR)?;
-    let chain = Chain {
-        conf: conf::Chain {
-            conf_dir,
-            ..conf::Chain::default()
-        },
-        state_dir: state_dir.clone(),
-        cni_cache: None,
-        needs_kubelet: false,
-    };
+    let chain = chain(&conf_dir, state_dir.clone());
     if !arguments.force && chain.has_none_of(&record)? {
         let lists: Vec<&str> = record.lists_with_entry().map(String::as_str).collect();
         bail!(
