@@ -88,26 +88,30 @@ impl Flags {
         command
     }
 
-    pub(super) fn output(&self, arguments: &[&str]) -> Result<Vec<u8>> {
-        let mut command = self.command();
-        let child = piped(command.args(arguments)).map_err(not_run)?;
-        whole(arguments, child)
-    }
-
-    /// Runs `kubectl ARGUMENTS` with the standard input `input`, and returns the created object.
-    pub(super) fn create(&self, arguments: &[&str], input: &str) -> Result<Value> {
+    /// Runs `kubectl ARGUMENTS` with the standard input `input`, and returns the output. The error contains the last
+    /// line that the command wrote to standard error.
+    pub(super) fn output(&self, arguments: &[&str], input: &str) -> Result<Vec<u8>> {
         let mut command = self.command();
         let mut child = piped(command.args(arguments)).map_err(not_run)?;
         if let Some(mut stdin) = child.stdin.take() {
             // ignore an error: a process that does not read its input may have ended already
             let _ = stdin.write_all(input.as_bytes());
         }
-        object(arguments, &whole(arguments, child)?)
+        let output = child.wait_with_output().map_err(not_run)?;
+        match output.status.success() {
+            true => Ok(output.stdout),
+            false => Err(failed(arguments, &last_error(&output.stderr))),
+        }
+    }
+
+    /// Runs `kubectl ARGUMENTS` with the standard input `input`, and returns the object that it prints as JSON.
+    pub(super) fn object(&self, arguments: &[&str], input: &str) -> Result<Value> {
+        let output = self.output(arguments, input)?;
+        serde_json::from_slice(&output).map_err(|error| failed(arguments, &error.to_string()))
     }
 
     pub(super) fn get(&self, arguments: &[&str]) -> Result<Value> {
-        let all = [&["get"], arguments, &["-o", "json"]].concat();
-        object(&all, &self.output(&all)?)
+        self.object(&[&["get"], arguments, &["-o", "json"]].concat(), "")
     }
 
     /// Waits for the end of `child`, at most for the time limit of a daemon's answer. After this time, kills `child`
@@ -155,25 +159,11 @@ fn piped(command: &mut Command) -> io::Result<Child> {
     command.spawn()
 }
 
-/// Returns the output of `child`, which runs `kubectl ARGUMENTS`. The error contains the last line that the command
-/// wrote to standard error.
-fn whole(arguments: &[&str], child: Child) -> Result<Vec<u8>> {
-    let output = child.wait_with_output().map_err(not_run)?;
-    match output.status.success() {
-        true => Ok(output.stdout),
-        false => Err(failed(arguments, &last_error(&output.stderr))),
-    }
-}
-
 /// Returns the last line of `errors`. Earlier lines can be about earlier attempts of `kubectl`.
 fn last_error(errors: &[u8]) -> String {
     let errors = String::from_utf8_lossy(errors);
     let last = errors.trim_end().lines().last();
     last.unwrap_or_default().to_owned()
-}
-
-fn object(arguments: &[&str], output: &[u8]) -> Result<Value> {
-    serde_json::from_slice(output).map_err(|error| failed(arguments, &error.to_string()))
 }
 
 fn not_run(error: io::Error) -> Error {

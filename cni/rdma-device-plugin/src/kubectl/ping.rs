@@ -69,7 +69,7 @@ pub(super) fn ping(flags: &Flags, from: &str, to: &str, options: &[String]) -> R
     let interrupts = blocked().map_err(cannot("wait for Ctrl-C"))?;
     let (created, pod) = mpsc::channel();
     delete_on(interrupts, flags.clone(), namespace.to_owned(), pod);
-    let made = flags.create(&create, &made)?;
+    let made = flags.object(&create, &made)?;
     let name = text(&made, "/metadata/name").to_owned();
     // ignore an error: the receiver reads the name only after a signal
     let _ = created.send(name.clone());
@@ -81,10 +81,7 @@ pub(super) fn ping(flags: &Flags, from: &str, to: &str, options: &[String]) -> R
 /// Blocks SIGINT, SIGTERM and SIGHUP for this thread, and for threads and processes that it starts later. Returns these
 /// signals.
 fn blocked() -> io::Result<SigSet> {
-    let mut signals = SigSet::empty();
-    signals.add(Signal::SIGINT);
-    signals.add(Signal::SIGTERM);
-    signals.add(Signal::SIGHUP);
+    let signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]);
     signals.thread_block()?;
     Ok(signals)
 }
@@ -112,7 +109,7 @@ fn delete_on(signals: SigSet, flags: Flags, namespace: String, created: Receiver
 
 fn delete(flags: &Flags, namespace: &str, name: &str) -> Result<Vec<u8>> {
     let pod = ["delete", "pod", name, "--namespace", namespace];
-    flags.output(&[&pod[..], &["--wait=false", REQUEST]].concat())
+    flags.output(&[&pod[..], &["--wait=false", REQUEST]].concat(), "")
 }
 
 fn addresses(flags: &Flags, daemons: &Daemons, pod: &str) -> Result<Vec<String>> {
