@@ -34,7 +34,7 @@ use std::{
 use tokio::sync::{Semaphore, oneshot};
 
 /// Time limit for each source: kubelet, counters, reports, IPv6 addresses. Prometheus waits 10 s.
-const LIMIT: Duration = Duration::from_secs(2);
+pub(super) const LIMIT: Duration = Duration::from_secs(2);
 
 /// Sources of the metrics of a scrape.
 #[derive(Clone)]
@@ -137,7 +137,7 @@ impl Collector {
     pub(super) fn new(sources: Sources) -> Self {
         let socket = sources.kubelet_dir.join("pod-resources/kubelet.sock");
         Self {
-            pods: PodList::new(socket, LIMIT),
+            pods: PodList::new(socket),
             sources,
             reading: Arc::new(Semaphore::new(1)),
             reporting: Arc::new(Semaphore::new(1)),
@@ -292,19 +292,16 @@ fn read(inventory: &Inventory, sources: &Sources, lost: &Lost) -> Ports {
     }
     let boot_id = Linux::new().boot_id().unwrap_or_default();
     let placed = pods::read(&Store::new(&sources.state_dir), &boot_id);
-    let mut pods: Vec<(&PodNetns, Vec<&String>)> = Vec::new();
+    let mut pods: BTreeMap<NetnsId, (&PodNetns, Vec<&String>)> = BTreeMap::new();
     for (address, name) in elsewhere {
-        let Some(placed) = placed.iter().find(|it| it.address == *address) else {
-            continue;
-        };
-        match pods.iter_mut().find(|(pod, _)| pod.id == placed.pod.id) {
-            Some((_, names)) => names.push(name),
-            None => pods.push((&placed.pod, vec![name])),
+        if let Some(placed) = placed.iter().find(|it| it.address == *address) {
+            let (_, names) = pods.entry(placed.pod.id).or_insert((&placed.pod, vec![]));
+            names.push(name);
         }
     }
     let mut lost = lost.lock().unwrap_or_else(PoisonError::into_inner);
-    lost.retain(|id| pods.iter().any(|(pod, _)| pod.id == *id));
-    for (pod, names) in pods {
+    lost.retain(|id| pods.contains_key(id));
+    for (pod, names) in pods.into_values() {
         let read = |sysfs: &Path| -> Ports {
             let names = names.into_iter();
             names

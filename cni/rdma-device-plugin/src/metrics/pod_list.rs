@@ -3,6 +3,7 @@
 //! sends at most one request a second. Kubelet has one rate limit for all its clients together
 //! (`pkg/kubelet/apis/grpc/ratelimit.go`), and `rdma-cni` is also a client.
 
+use super::collect::LIMIT;
 use kubelet_api::pod_resources::{self, v1::PodResources};
 use std::{
     path::PathBuf,
@@ -19,16 +20,14 @@ type Answer = Option<Arc<Vec<PodResources>>>;
 
 pub(super) struct PodList {
     socket: PathBuf,
-    limit: Duration,
     /// Last answer, and the time when it arrived.
     last: Arc<Mutex<Option<(Instant, Answer)>>>,
 }
 
 impl PodList {
-    pub(super) fn new(socket: PathBuf, limit: Duration) -> Self {
+    pub(super) fn new(socket: PathBuf) -> Self {
         Self {
             socket,
-            limit,
             last: Arc::default(),
         }
     }
@@ -41,10 +40,10 @@ impl PodList {
         {
             return answer.clone();
         }
-        let (socket, limit) = (self.socket.clone(), self.limit);
+        let socket = self.socket.clone();
         // use a separate task: the request continues if this client disconnects, and the next client gets the answer
         let answer = tokio::spawn(async move {
-            let answer = match pod_resources::all(&socket, limit).await {
+            let answer = match pod_resources::all(&socket, LIMIT).await {
                 Ok(pods) => Some(Arc::new(pods)),
                 Err(error) => {
                     log::debug!("cannot read the containers of devices: {error}");

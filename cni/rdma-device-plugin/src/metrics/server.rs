@@ -305,13 +305,9 @@ impl Site {
                 let page = page.with_fabric(fabric);
                 let mut page = answer(StatusCode::OK, HTML, page.render());
                 // forbid caching, because the page shows the node at the time of the request
-                for (name, value) in [
-                    (CONTENT_SECURITY_POLICY, POLICY),
-                    (CACHE_CONTROL, "no-store"),
-                ] {
-                    page.headers_mut()
-                        .insert(name, HeaderValue::from_static(value));
-                }
+                let headers = page.headers_mut();
+                headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+                headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
                 page
             }
             ("/metrics", Some((metrics, collector))) => {

@@ -139,18 +139,18 @@ fn devices(snapshot: &Snapshot, scrape: &mut Scrape) {
             }
             let only = held.and_then(|held| held.only.get(&device.address));
             let only = only.map(labels).unwrap_or_default();
-            let ports = snapshot.ports.as_ref();
-            let ports = ports.map(|ports| ports.get(&hca.name).map_or(&[][..], Vec::as_slice));
-            if let Some(ports) = ports {
-                scrape.gauge(
-                    "rdma_device_counters_known",
-                    "1 if the counters and port states are readable; 0 for a device inside a pod without \
-                     CAP_SYS_ADMIN",
-                    with(vec![]),
-                    (!ports.is_empty()).into(),
-                );
-            }
-            for port in ports.into_iter().flatten() {
+            let Some(ports) = &snapshot.ports else {
+                continue;
+            };
+            let ports = ports.get(&hca.name).map_or(&[][..], Vec::as_slice);
+            scrape.gauge(
+                "rdma_device_counters_known",
+                "1 if the counters and port states are readable; 0 for a device inside a pod without \
+                 CAP_SYS_ADMIN",
+                with(vec![]),
+                (!ports.is_empty()).into(),
+            );
+            for port in ports {
                 let labels = with(vec![("port", port.number.to_string())]);
                 if let Some(state) = port.state {
                     scrape.gauge(
