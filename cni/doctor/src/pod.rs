@@ -76,12 +76,10 @@ pub fn answer<K: Kernel>(
             .moves_rdma()
             .then(|| opened(kernel, root, attachment));
         for rail in &attachment.rails {
-            let table = |(rdma, port): (&str, u32)| match &pod {
-                Some(Ok(pod)) => kernel
-                    .gids(Some(pod), rdma, port)
-                    .map_err(|it| it.to_string()),
-                Some(Err(error)) => Err(error.clone()),
-                None => kernel.gids(None, rdma, port).map_err(|it| it.to_string()),
+            let table = |(rdma, port): (&str, u32)| {
+                let pod = pod.as_ref().map(Result::as_ref).transpose()?;
+                let table = kernel.gids(pod, rdma, port);
+                table.map_err(|error| error.to_string())
             };
             text.push_str(&of_rail(rail, question.gid_index, &owners(&all), table));
         }

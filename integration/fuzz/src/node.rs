@@ -5,7 +5,7 @@
 use attachments::Key;
 use cni_protocol::lock;
 use conflist::programs;
-use doctor::gather::offline as doctor_offline;
+use doctor::gather::offline as parsers;
 use rdma_cni::rails;
 use rdma_netns::linux::offline;
 use serde_json::{Value, json};
@@ -67,18 +67,22 @@ pub fn texts(input: &[u8]) {
         return;
     };
     let address = IpAddr::V6(Ipv6Addr::LOCALHOST);
-    let parsed = doctor_offline::parse(text, address);
-    for module in &parsed.modules {
+    for module in text.lines().filter_map(parsers::module) {
         assert!(!module.contains(['/', ':', '-', '\n']), "{module:?}");
     }
-    for policy in &parsed.policies {
+    for policy in text.lines().filter_map(parsers::policy) {
         let name = policy.strip_prefix("NAME_").expect("a policy");
         assert!(name.chars().all(|it| it.is_ascii_alphabetic()));
     }
-    if let Some(lease) = parsed.lease {
+    if let Some(lease) = parsers::lease(text, address) {
         assert!(!lease.container.is_empty() && lease.container.trim() == lease.container);
         assert!(lease.interface.is_none_or(|it| !it.is_empty()));
     }
+    // any mode and any limit is right
+    for line in text.lines() {
+        let _ = parsers::option(line);
+    }
+    let _ = (parsers::unit(text), parsers::limit(text));
     let types = programs::named(text);
     assert!(types.iter().all(|it| !it.is_empty() && it != "rdma-cni"));
     if let Some(process) = lock::process(text, 0x801, 131_074) {

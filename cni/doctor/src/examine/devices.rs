@@ -251,11 +251,11 @@ fn away(facts: &Facts, observed: &Observed, findings: &mut Findings<'_>) {
             rail.device() == Some(&device.address) || rdma == Some(&device.address)
         })
     };
+    let is_here = |name: &String| observed.host.rdma.iter().any(|it| it.name == *name);
     let living = facts.living();
     let mut lost = vec![];
     let mut held = 0;
     for device in observed.devices.iter().filter(|it| !it.rdma.is_empty()) {
-        let is_here = |name: &String| observed.host.rdma.iter().any(|it| it.name == *name);
         let links = observed.host.links_of(&device.address, &observed.host);
         let is_on_host = match observed.rdma_mode {
             Some(RdmaMode::Exclusive) => device.rdma.iter().any(is_here),
@@ -277,7 +277,6 @@ fn away(facts: &Facts, observed: &Observed, findings: &mut Findings<'_>) {
             false => lost.push(format!("{} ({})", device.rdma.join(", "), device.address)),
         }
     }
-    let is_here = |name: &String| observed.host.rdma.iter().any(|it| it.name == *name);
     // if no PCI function makes devices without a parent, `name` is a software device in another namespace
     let has_makers = !pairing::makers(&observed.devices).is_empty();
     for name in observed.unpaired.iter().filter(|name| !is_here(name)) {

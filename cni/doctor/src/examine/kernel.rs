@@ -129,9 +129,9 @@ fn mode(facts: &Facts, conf: Option<&Conf>, findings: &mut Findings<'_>) {
         Some(last) => format!("by {}", last.file.display()),
         None => "no file sets the mode".to_owned(),
     };
-    if facts.hidden.contains(&Part::Boot) {
+    if at_boot == mode || facts.hidden.contains(&Part::Boot) {
         findings.ok(format!("RDMA netns mode {mode}"));
-    } else if at_boot != mode {
+    } else {
         let what = format!(
             "the RDMA subsystem is in {mode} mode, and in {at_boot} mode after the next boot ({by})"
         );
@@ -140,12 +140,9 @@ fn mode(facts: &Facts, conf: Option<&Conf>, findings: &mut Findings<'_>) {
             RdmaMode::Shared => findings.warning(
                 what,
                 "reboot if exclusive mode is intended, else remove the option; if the mode is still shared after a \
-                 boot, rebuild \
-                 the initramfs, or use the unit of docs/node.md",
+                 boot, rebuild the initramfs, or use the unit of docs/node.md",
             ),
         }
-    } else {
-        findings.ok(format!("RDMA netns mode {mode}"));
     }
     // `pods` reports rails that do not work in this mode
     if conf.is_some_and(|conf| conf.drop_in) && mode == RdmaMode::Shared {

@@ -21,7 +21,7 @@ use super::{
     arguments::Paths,
     facts::{Chain, Facts, Part, PortGids},
 };
-use network_conf::{Conf, Devices};
+use network_conf::{Conf, Devices, STATE_DIR};
 use plan::select::{self, Choice};
 use view::View;
 pub(crate) use view::netns_below;
@@ -36,16 +36,9 @@ pub fn gather<K: Kernel>(kernel: &K, paths: &Paths) -> Facts {
     let mut view = View::new(&paths.root);
     let mut hidden = view.hidden(paths);
     view.namespace();
-    let mut observed = view.keep(
-        "netdevs and RDMA devices",
-        kernel.observe(None).map_err(|error| error.to_string()),
-    );
-    let smc = match kernel.has_smc() {
-        true => view
-            .keep("SMC", kernel.smc(None).map_err(|error| error.to_string()))
-            .flatten(),
-        false => None,
-    };
+    let mut observed = view.keep("netdevs and RDMA devices", kernel.observe(None));
+    let smc = kernel.has_smc().then(|| kernel.smc(None));
+    let smc = smc.and_then(|smc| view.keep("SMC", smc).flatten());
     let runtimes = services::runtimes(&mut view);
     let chain = chain::read(&mut view, paths, &runtimes).unwrap_or_else(|| {
         hidden.insert(Part::Chain);
@@ -57,11 +50,9 @@ pub fn gather<K: Kernel>(kernel: &K, paths: &Paths) -> Facts {
     if let (Some(Devices::Selectors(selectors)), Some(observed)) = (devices, &mut observed) {
         select::ask_for_rails(kernel, &Choice::Selectors(selectors), observed);
     }
-    let state_dir = match (&paths.state_dir, &conf) {
-        (Some(state_dir), _) => state_dir.clone(),
-        (None, Some(conf)) => conf.state_dir.clone(),
-        (None, None) => "/var/lib/cni/rdma-cni".into(),
-    };
+    let configured = || conf.as_ref().map(|conf| conf.state_dir.clone());
+    let state_dir = paths.state_dir.clone().or_else(configured);
+    let state_dir = state_dir.unwrap_or_else(|| STATE_DIR.into());
     let boot_id = observed.as_ref().map(|it| it.boot_id.as_str());
     let (records, aside) = records::read(&mut view, kernel, &state_dir, boot_id);
     let gids = observed.iter().flat_map(|it| gids(&mut view, kernel, it));

@@ -41,12 +41,9 @@ pub(super) fn read<K: Kernel>(
         .unwrap_or_default();
     let mut records = vec![];
     for key in keys {
-        let record = match store.load(&key) {
-            Ok(record) => record,
-            Err(why) => {
-                view.misses(&format!("the record of {key}"), why);
-                continue;
-            }
+        let record = view.keep(&format!("the record of {key}"), store.load(&key));
+        let Some(record) = record else {
+            continue;
         };
         records.extend(match record {
             attachments::store::Record::None => None,
@@ -164,7 +161,7 @@ pub(super) fn leases(view: &mut View, conf: Option<&Conf>) -> Vec<Lease> {
 }
 
 /// Parses the `text` of the lease of `address`. `None`: the text is empty.
-pub(super) fn lease(text: &str, address: IpAddr) -> Option<Lease> {
+pub fn lease(text: &str, address: IpAddr) -> Option<Lease> {
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     lines.next().map(|container| Lease {
         address,

@@ -57,15 +57,15 @@ pub(super) fn pod_resources(
 }
 
 pub(super) fn runtimes(view: &mut View) -> Vec<Runtime> {
-    let present = RUNTIMES.iter().filter(|(_, _, path)| view.has(path));
-    let present: Vec<_> = present.collect();
     let mut found = vec![];
-    for (name, process, path) in present {
-        found.push(Runtime {
-            name: (*name).to_owned(),
-            socket: socket(view, Path::new(path)),
-            memlock: memlock(view, process),
-        });
+    for (name, process, path) in RUNTIMES {
+        if view.has(path) {
+            found.push(Runtime {
+                name: name.to_owned(),
+                socket: socket(view, Path::new(path)),
+                memlock: memlock(view, process),
+            });
+        }
     }
     found
 }
@@ -86,7 +86,7 @@ fn memlock(view: &mut View, name: &str) -> Memlock {
 }
 
 /// Parses the soft limit of locked memory in the table of `/proc/PID/limits` (`proc_pid_limits()`, `fs/proc/base.c`).
-pub(super) fn limit(limits: &str) -> Memlock {
+pub fn limit(limits: &str) -> Memlock {
     let mut lines = limits.lines();
     let line = lines.find_map(|line| line.strip_prefix("Max locked memory"));
     match line.and_then(|line| line.split_ascii_whitespace().next()) {
@@ -110,14 +110,10 @@ pub(super) fn daemon(view: &mut View, kubelet_dir: &Path, state_dir: &Path) -> D
     let published = Published::read(&state);
     let written = fs::metadata(state.join("resources.json")).and_then(|it| it.modified());
     let age = written.ok().and_then(|written| written.elapsed().ok());
-    let (published, unreadable) = match published {
-        Ok(published) => (published, None),
-        Err(why) => (None, Some(why.to_string())),
-    };
     Daemon {
         sockets,
-        published,
-        unreadable,
+        unreadable: published.as_ref().err().map(ToString::to_string),
+        published: published.ok().flatten(),
         age: age.unwrap_or_default().as_secs(),
     }
 }

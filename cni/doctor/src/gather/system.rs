@@ -54,7 +54,7 @@ pub(super) fn modules(view: &mut View) -> BTreeMap<String, ModuleState> {
 
 /// Returns the name of the module in a line of `modules.dep` (`kernel/drivers/infiniband/core/ib_core.ko.xz: …`) or
 /// `modules.builtin`, with `_` for `-`.
-pub(super) fn module(line: &str) -> Option<String> {
+pub fn module(line: &str) -> Option<String> {
     let file = line.split(':').next()?.rsplit('/').next()?;
     let (name, _) = file.split_once(".ko")?;
     Some(name.replace('-', "_"))
@@ -92,7 +92,7 @@ pub(super) fn boot_modes(view: &mut View) -> Vec<BootMode> {
 }
 
 /// Returns the mode that a line of `modprobe.d` sets, such as `options ib_core netns_mode=0`.
-pub(super) fn option(line: &str) -> Option<RdmaMode> {
+pub fn option(line: &str) -> Option<RdmaMode> {
     let mut words = line.split_ascii_whitespace();
     if words.next() != Some("options") || words.next()?.replace('-', "_") != "ib_core" {
         return None;
@@ -112,7 +112,7 @@ fn mode(value: &str) -> Option<RdmaMode> {
 }
 
 /// Returns the mode that a command of a systemd unit sets, such as `rdma system set netns exclusive`.
-pub(super) fn unit(text: &str) -> Option<RdmaMode> {
+pub fn unit(text: &str) -> Option<RdmaMode> {
     let commands = text.lines().filter(|line| line.starts_with("Exec"));
     let mut modes = commands.filter_map(|line| {
         let (_, mode) = line.split_once("system set netns ")?;
@@ -137,7 +137,7 @@ pub(super) fn naming(view: &mut View) -> Option<Naming> {
 
 /// Returns the policy by which a line of a udev rule renames devices, such as `NAME_FALLBACK` in `PROGRAM="rdma_rename
 /// %k NAME_FALLBACK"`.
-pub(super) fn policy(line: &str) -> Option<String> {
+pub fn policy(line: &str) -> Option<String> {
     let line = line.trim_start();
     let (_, after) = line.split_once("rdma_rename")?;
     let (_, policy) = after.split_once("NAME_")?;
