@@ -249,33 +249,21 @@ fn smc(facts: &Facts, conf: Option<&Conf>, findings: &mut Findings<'_>) {
             _ => None,
         })
     };
-    let others = smc
-        .host
-        .iter()
-        .filter(|entry| !records().any(|it| it.has(NetnsSide::Host, entry)));
-    let others: Vec<String> = others.map(|entry| entry.name.to_string()).collect();
-    if !others.is_empty() {
-        findings.note(format!(
-            "{} that no pod uses: {} (set by an administrator, or left by a pod whose record is lost)",
-            count(others.len(), "pnet id"),
-            some(&others)
-        ));
-    }
+    let mut unused = |noun: &str, names: Vec<String>, origin: &str| {
+        if !names.is_empty() {
+            let (number, names) = (count(names.len(), noun), some(&names));
+            findings.note(format!("{number} that no pod uses: {names}{origin}"));
+        }
+    };
+    let others = smc.host.iter();
+    let others = others.filter(|entry| !records().any(|it| it.has(NetnsSide::Host, entry)));
+    let others = others.map(|entry| entry.name.to_string()).collect();
+    let origin = " (set by an administrator, or left by a pod whose record is lost)";
+    unused("pnet id", others, origin);
     let wanted = conf.and_then(|conf| conf.smc.ueid.as_deref());
     let is_known = |eid: &&String| {
         wanted == Some(eid.as_str()) || records().any(|it| it.ueid.as_ref() == Some(eid))
     };
-    let others: Vec<String> = smc
-        .ueids
-        .iter()
-        .filter(|eid| !is_known(eid))
-        .cloned()
-        .collect();
-    if !others.is_empty() {
-        findings.note(format!(
-            "{} that no pod uses: {}",
-            count(others.len(), "user EID"),
-            some(&others)
-        ));
-    }
+    let others = smc.ueids.iter().filter(|eid| !is_known(eid));
+    unused("user EID", others.cloned().collect(), "");
 }

@@ -161,7 +161,7 @@ pub(super) fn binaries(
         .map(|name| {
             let mut paths = bin_dirs.iter().map(|dir| dir.join(name));
             let first = paths.clone().next().unwrap_or_default();
-            let path = paths.find(|path| view.has_or_links(path));
+            let path = paths.find(|path| view.has(path) || view.leads_out(path));
             let path = path.unwrap_or(first);
             let state = match view.leads_out(&path) {
                 true => BinaryState::There,

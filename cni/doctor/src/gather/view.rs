@@ -96,59 +96,41 @@ impl View {
         if !self.is_contained() {
             return BTreeSet::new();
         }
-        let places = |places: &[&str]| places.iter().map(PathBuf::from).collect::<Vec<_>>();
-        let parts = [
-            (
-                Part::Modules,
-                "modules that are not loaded",
-                places(&["/lib/modules"]),
-            ),
-            (
-                Part::Boot,
-                "settings of the RDMA subsystem's mode at boot",
-                places(&["/etc/modprobe.d", "/etc/systemd/system"]),
-            ),
-            (
-                Part::Naming,
-                "how udev names RDMA devices",
-                places(&["/etc/udev", "/usr/lib/udev", "/lib/udev"]),
-            ),
-            (
-                Part::Chain,
-                "the network configuration",
-                vec![paths.conf_dir.clone()],
-            ),
-            (
-                Part::Programs,
-                "the programs of plugins",
-                paths.bin_dirs.clone(),
-            ),
-            (
-                Part::Leases,
-                "leases of addresses",
-                places(&["/var/lib/cni/networks"]),
-            ),
-            (
-                Part::Runtimes,
-                "container runtimes, and the memory that containers can lock",
-                places(&[
-                    "/run/containerd",
-                    "/run/crio",
-                    "/run/k3s",
-                    "/run/cri-dockerd.sock",
-                ]),
-            ),
-        ];
         let mut hidden = BTreeSet::new();
-        for (part, what, places) in parts {
-            if !places.iter().any(|place| self.has(place)) {
-                let place = places[0].display();
-                let why = format!("{NOT_MOUNTED}: this container does not have {place}");
-                self.misses(what, why);
-                hidden.insert(part);
-            }
-        }
+        let what = "modules that are not loaded";
+        hidden.extend(self.lacks(Part::Modules, what, &["/lib/modules"]));
+        let what = "settings of the RDMA subsystem's mode at boot";
+        let places = ["/etc/modprobe.d", "/etc/systemd/system"];
+        hidden.extend(self.lacks(Part::Boot, what, &places));
+        let what = "how udev names RDMA devices";
+        let places = ["/etc/udev", "/usr/lib/udev", "/lib/udev"];
+        hidden.extend(self.lacks(Part::Naming, what, &places));
+        let what = "the network configuration";
+        hidden.extend(self.lacks(Part::Chain, what, &[&paths.conf_dir]));
+        let what = "the programs of plugins";
+        hidden.extend(self.lacks(Part::Programs, what, &paths.bin_dirs));
+        let what = "leases of addresses";
+        hidden.extend(self.lacks(Part::Leases, what, &["/var/lib/cni/networks"]));
+        let what = "container runtimes, and the memory that containers can lock";
+        let places = [
+            "/run/containerd",
+            "/run/crio",
+            "/run/k3s",
+            "/run/cri-dockerd.sock",
+        ];
+        hidden.extend(self.lacks(Part::Runtimes, what, &places));
         hidden
+    }
+
+    /// Returns `part` if none of its `places` exists, and records it as unseen under the name `what`.
+    fn lacks(&mut self, part: Part, what: &str, places: &[impl AsRef<Path>]) -> Option<Part> {
+        if places.iter().any(|place| self.has(place)) {
+            return None;
+        }
+        let place = places[0].as_ref().display();
+        let why = format!("{NOT_MOUNTED}: this container does not have {place}");
+        self.misses(what, why);
+        Some(part)
     }
 
     /// Returns true if this program is in a container, such as the DaemonSet's. In a container, process 1 usually has
@@ -228,11 +210,6 @@ impl View {
             false => fs::read_link(&path).is_ok_and(|target| target.is_absolute()),
         };
         path.is_symlink() && !path.exists() && leads_out()
-    }
-
-    /// Returns true if the host has `path`, or if `path` is a link whose target this program cannot see.
-    pub(super) fn has_or_links(&self, path: impl AsRef<Path>) -> bool {
-        self.has(&path) || self.leads_out(path)
     }
 
     fn there<T>(&mut self, path: &Path, read: io::Result<T>) -> Option<T> {

@@ -120,7 +120,7 @@ type Ports = BTreeMap<String, Vec<PortFigures>>;
 /// Collector of scrapes. Scrapes may run at the same time.
 pub(super) struct Collector {
     pods: PodList,
-    sources: Sources,
+    pub(super) sources: Sources,
     /// Permit for the one thread that reads counters. If this thread hangs in a driver, no further thread hangs there.
     reading: Arc<Semaphore>,
     /// Permit for the one thread that reads NICs' reports. If this thread hangs in a driver, no further thread hangs
@@ -152,7 +152,7 @@ impl Collector {
             self.held(&node),
             self.ports(&node),
             self.reports(&node),
-            self.smc(),
+            self.records(pods::smc),
             self.limited(),
             self.claims(),
             tokio::time::timeout(LIMIT, lacking)
@@ -169,10 +169,6 @@ impl Collector {
         }
     }
 
-    pub(super) fn node(&self) -> &str {
-        &self.sources.node
-    }
-
     pub(super) async fn rails(&self) -> Vec<PodRails> {
         self.records(pods::rails).await
     }
@@ -183,10 +179,6 @@ impl Collector {
         // ignore a report that cannot be read: the health task logs it
         let read = move || Report::read(&state_dir).unwrap_or_default().rails;
         tokio::task::spawn_blocking(read).await.unwrap_or_default()
-    }
-
-    async fn smc(&self) -> Vec<PodSmc> {
-        self.records(pods::smc).await
     }
 
     async fn records<T: Send + 'static>(&self, read: fn(&Store, &str) -> Vec<T>) -> Vec<T> {
@@ -233,19 +225,19 @@ impl Collector {
         let (inventory, sources) = (node.inventory.clone(), self.sources.clone());
         let lost = self.lost.clone();
         let read = move || read(&inventory, &sources, &lost);
-        limited(&self.reading, "counters", read).await
+        in_time(&self.reading, "counters", read).await
     }
 
     async fn reports(&self, node: &View) -> Option<Reports> {
         let (inventory, sysfs) = (node.inventory.clone(), self.sources.sysfs.clone());
         let read = move || nic_reports::read(&sysfs, &nic_reports::addresses(&inventory));
-        limited(&self.reporting, "reports", read).await
+        in_time(&self.reporting, "reports", read).await
     }
 }
 
 /// Runs `read` on a new thread with the name `name`, after earlier threads with a permit of `turns` have ended. Returns
 /// `None` if there is no result within the time limit.
-async fn limited<T: Send + 'static>(
+async fn in_time<T: Send + 'static>(
     turns: &Arc<Semaphore>,
     name: &str,
     read: impl FnOnce() -> T + Send + 'static,

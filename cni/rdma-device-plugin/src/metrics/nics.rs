@@ -19,12 +19,9 @@ pub(super) fn add(snapshot: &Snapshot, scrape: &mut Scrape) {
             };
             for (name, (is_error, errors, recoveries)) in &reporters {
                 let labels = with("reporter", name);
-                scrape.gauge(
-                    "rdma_nic_reporter_error",
-                    "1 if devlink's health reporter is in the state error",
-                    labels.clone(),
-                    (*is_error).into(),
-                );
+                let is_error = u64::from(*is_error);
+                let help = "1 if devlink's health reporter is in the state error";
+                scrape.gauge("rdma_nic_reporter_error", help, labels.clone(), is_error);
                 let help = "Errors of devlink's health reporter";
                 scrape.counter("rdma_nic_reporter_errors", help, &labels, *errors);
                 let help = "Recoveries of devlink's health reporter";

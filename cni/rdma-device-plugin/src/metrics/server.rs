@@ -301,7 +301,7 @@ impl Site {
                 let (snapshot, rails, fabric) =
                     tokio::join!(collector.collect(), collector.rails(), collector.fabric());
                 let probes = [self.live(), self.ready()];
-                let page = Page::new(collector.node(), metrics, &snapshot, &rails, probes);
+                let page = Page::new(&collector.sources.node, metrics, &snapshot, &rails, probes);
                 let page = page.with_fabric(fabric);
                 let mut page = answer(StatusCode::OK, HTML, page.render());
                 // forbid caching, because the page shows the node at the time of the request

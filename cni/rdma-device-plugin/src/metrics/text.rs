@@ -76,12 +76,9 @@ fn resources(snapshot: &Snapshot, scrape: &mut Scrape) {
     }
     for parent in &snapshot.without_ipv6 {
         let device = ("device", parent.rdma.clone());
-        scrape.gauge(
-            "rdma_device_plugin_nic_without_ipv6",
-            "A NIC without the IPv6 address that pods' IPv6 addresses derive from",
-            vec![device, ("netdev", parent.netdev.clone())],
-            1,
-        );
+        let labels = vec![device, ("netdev", parent.netdev.clone())];
+        let help = "A NIC without the IPv6 address that pods' IPv6 addresses derive from";
+        scrape.gauge("rdma_device_plugin_nic_without_ipv6", help, labels, 1);
     }
     for (part, is_complete) in [
         ("holders", snapshot.held.is_some()),
@@ -130,12 +127,9 @@ fn devices(snapshot: &Snapshot, scrape: &mut Scrape) {
             let of_device = held.and_then(|held| held.holders.get(&device.address));
             for holder in of_device.into_iter().flatten() {
                 let resource = vec![("resource", holder.resource.clone())];
-                scrape.gauge(
-                    "rdma_device_holder",
-                    "A container that has the device",
-                    with([resource, labels(holder)].concat()),
-                    1,
-                );
+                let labels = with([resource, labels(holder)].concat());
+                let help = "A container that has the device";
+                scrape.gauge("rdma_device_holder", help, labels, 1);
             }
             let only = held.and_then(|held| held.only.get(&device.address));
             let only = only.map(labels).unwrap_or_default();
@@ -143,22 +137,15 @@ fn devices(snapshot: &Snapshot, scrape: &mut Scrape) {
                 continue;
             };
             let ports = ports.get(&hca.name).map_or(&[][..], Vec::as_slice);
-            scrape.gauge(
-                "rdma_device_counters_known",
-                "1 if the counters and port states are readable; 0 for a device inside a pod without \
-                 CAP_SYS_ADMIN",
-                with(vec![]),
-                (!ports.is_empty()).into(),
-            );
+            let help = "1 if the counters and port states are readable; 0 for a device inside a pod without \
+                        CAP_SYS_ADMIN";
+            let known = u64::from(!ports.is_empty());
+            scrape.gauge("rdma_device_counters_known", help, with(vec![]), known);
             for port in ports {
                 let labels = with(vec![("port", port.number.to_string())]);
                 if let Some(state) = port.state {
-                    scrape.gauge(
-                        "rdma_port_state",
-                        "Logical state: 1 down, 2 init, 3 armed, 4 active",
-                        labels.clone(),
-                        state.into(),
-                    );
+                    let help = "Logical state: 1 down, 2 init, 3 armed, 4 active";
+                    scrape.gauge("rdma_port_state", help, labels.clone(), state.into());
                 }
                 counters(&[labels, only.clone()].concat(), port, scrape);
             }

@@ -9,6 +9,7 @@ use super::{
 };
 use crate::{
     api::Api,
+    log_once::LogOnce,
     refused::{Ids, PodName, SECOND_TRY, Verdict},
 };
 use kubernetes_api::RequestError;
@@ -50,7 +51,7 @@ struct Rest {
     until: Option<Instant>,
     wait: Duration,
     /// Last failure, which is logged once.
-    failure: Option<String>,
+    failure: LogOnce,
 }
 
 /// Refused containers, and the limit for the number of events.
@@ -147,7 +148,7 @@ impl Default for Rest {
         Self {
             until: None,
             wait: AGAIN[0],
-            failure: None,
+            failure: LogOnce::default(),
         }
     }
 }
@@ -161,8 +162,7 @@ impl Rest {
     fn failed(&mut self, line: &str, now: Instant) -> bool {
         self.until = Some(now + self.wait);
         self.wait = (self.wait * 2).min(AGAIN[1]);
-        let before = self.failure.replace(line.to_owned());
-        before.as_deref() != Some(line)
+        self.failure.is_news(line)
     }
 }
 
@@ -171,27 +171,22 @@ impl Reported {
     fn is_due(&mut self, ids: &Ids, pod: &PodName, why: &str, now: Instant) -> bool {
         let since = |at: Instant| now.saturating_duration_since(at);
         self.seen.retain(|_, seen| since(seen.last) < FORGOTTEN);
-        let seen = self.seen.entry(ids.clone()).or_insert_with(|| Seen {
+        let new = || Seen {
             pod: pod.clone(),
             first: now,
             last: now,
             reported: None,
             rest: Rest::default(),
-        });
+        };
+        let seen = self.seen.entry(ids.clone()).or_insert_with(new);
         if seen.pod != *pod {
-            (seen.pod, seen.first, seen.reported) = (pod.clone(), now, None);
-            seen.rest = Rest::default();
+            *seen = new();
         }
         seen.last = now;
-        let pause = match &seen.reported {
-            None => Duration::ZERO,
-            Some((before, _)) if before == why => EXPIRED,
-            Some(_) => OTHER_REASON,
-        };
-        let is_over = seen
-            .reported
-            .as_ref()
-            .is_none_or(|(_, at)| since(*at) >= pause);
+        let is_over = seen.reported.as_ref().is_none_or(|(before, at)| {
+            let pause = if before == why { EXPIRED } else { OTHER_REASON };
+            since(*at) >= pause
+        });
         let is_over = is_over && seen.rest.is_over(now);
         since(seen.first) >= SECOND_TRY && is_over && self.budget.room_in(now).is_zero()
     }
