@@ -65,7 +65,9 @@ fn pods_write_by_gids_of_their_addresses() {
             let right = format!("right: {}, RoCE v2, is the pod's own", ADDRESSES[nic]);
             for line in [
                 format!("NCCL_IB_GID_INDEX={index}: {right}"),
-                format!("without it, NCCL_IB_ADDR_FAMILY=AF_INET: index {index}: {right}"),
+                format!(
+                    "NCCL_IB_ADDR_FAMILY=AF_INET without NCCL_IB_GID_INDEX: index {index}: {right}"
+                ),
             ] {
                 assert!(told.contains(&line), "{driver:?}: {told}");
             }

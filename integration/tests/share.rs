@@ -124,7 +124,7 @@ fn drift_of_a_child_is_reported() {
             "link set dev rdma0 type macvlan mode source flag nodst macaddr add 02:00:00:00:00:77",
             &[
                 "rdma0 is macvlan mode source nodst, not macvlan mode bridge",
-                "in mode source it receives the frames of the senders that it lists",
+                "a netdev in mode source receives the frames of the senders that it lists",
             ],
         ),
         (

@@ -88,7 +88,8 @@ impl Placement {
             Self::Directory if picked.reads_directory => Wanted::Directory,
             Self::Directory => {
                 let why = "the runtime does not call the plugins of the network's own directory \
-                           (loadOnlyInlinedPlugins, or Multus calls it); set chain.placement to list or auto";
+                           (loadOnlyInlinedPlugins is true, or Multus calls the network); set \
+                           chain.placement to list or auto";
                 return Err(obstacle(&picked.file, why));
             }
             Self::Auto { .. } if !picked.reads_directory => Wanted::List,

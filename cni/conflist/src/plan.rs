@@ -97,8 +97,8 @@ pub enum Obstacle {
     },
     /// The plugin directories cannot be read.
     #[error(
-        "the plugins in {} are unknown ({why}); mount that directory of the node read-only into the \
-         container: the network's list stays unchanged", Dirs(.dirs)
+        "the plugins in {} are unknown ({why}), so the network's list stays unchanged; mount that directory of the \
+         node read-only into the container", Dirs(.dirs)
     )]
     Unseen {
         /// Plugin directories.

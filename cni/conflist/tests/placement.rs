@@ -218,7 +218,7 @@ fn a_runtime_without_a_directory_uses_the_list() {
         match placement {
             Placement::Directory => {
                 let why = place.expect_err("an obstacle").to_string();
-                assert!(why.contains("Multus calls it"), "{why}");
+                assert!(why.contains("Multus calls the network"), "{why}");
             }
             _ => is_in(&place, LIST),
         }

@@ -206,7 +206,7 @@ fn of_rail(
             let hit = hit(&table, taken, rail, owners);
             let _ = writeln!(
                 text,
-                "    without it, NCCL_IB_ADDR_FAMILY={family}: index {taken}: {hit}"
+                "    NCCL_IB_ADDR_FAMILY={family} without NCCL_IB_GID_INDEX: index {taken}: {hit}"
             );
         }
     }
@@ -320,10 +320,10 @@ mod tests {
         assert_eq!(
             text,
             "  rdma0: mlx5_bond_0 port 1\n    fd00::7: GID index 5\n    NCCL_IB_GID_INDEX=5: right: fd00::7, RoCE v2, \
-             is the pod's own\n    without it, NCCL_IB_ADDR_FAMILY=AF_INET: index 6: wrong: 10.0.0.1 belongs to the \
-             node or an unknown owner; the pod's packets would have this source address\n    without it, \
-             NCCL_IB_ADDR_FAMILY=AF_INET6: index 3: wrong: fd00::1 belongs to the node or an unknown owner; the pod's \
-             packets would have this source address\n"
+             is the pod's own\n    NCCL_IB_ADDR_FAMILY=AF_INET without NCCL_IB_GID_INDEX: index 6: wrong: 10.0.0.1 \
+             belongs to the node or an unknown owner; the pod's packets would have this source address\n    \
+             NCCL_IB_ADDR_FAMILY=AF_INET6 without NCCL_IB_GID_INDEX: index 3: wrong: fd00::1 belongs to the node or an \
+             unknown owner; the pod's packets would have this source address\n"
         );
     }
 
@@ -341,9 +341,10 @@ mod tests {
         assert_eq!(
             lines,
             [
-                "    without it, NCCL_IB_ADDR_FAMILY=AF_INET: index 0: wrong: fe80::1 is a GID of RoCE v1: no router \
-                 forwards its packets, and peers with RoCE v2 do not answer",
-                "    without it, NCCL_IB_ADDR_FAMILY=AF_INET6: index 3: right: fd00::7, RoCE v2, is the pod's own",
+                "    NCCL_IB_ADDR_FAMILY=AF_INET without NCCL_IB_GID_INDEX: index 0: wrong: fe80::1 is a GID of RoCE \
+                 v1: no router forwards its packets, and peers with RoCE v2 do not answer",
+                "    NCCL_IB_ADDR_FAMILY=AF_INET6 without NCCL_IB_GID_INDEX: index 3: right: fd00::7, RoCE v2, is the \
+                 pod's own",
             ]
         );
         let unknown = of_rail(&rail(), 3, &[], |_| Err("it is gone".to_owned()));

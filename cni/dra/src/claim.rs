@@ -116,7 +116,7 @@ pub enum ClaimError {
     },
     /// Two requests of the claim differ in parameters that apply to the whole pod.
     #[error(
-        "requests {} and {} of claim {claim} have different parameters other than rails: a pod is attached only \
+        "the parameters of requests {} and {} of claim {claim} differ in more than rails, but a pod is attached only \
          once; set the same parameters in both", requests[0], requests[1]
     )]
     Contradiction {
@@ -353,8 +353,8 @@ mod tests {
         for (config, words) in [
             (
                 configured("FromClass", json!(["b"]), json!({"mtu": 1500})),
-                "requests a and b of claim default/a have different parameters other than rails: a pod is attached \
-                 only once; set the same parameters in both",
+                "the parameters of requests a and b of claim default/a differ in more than rails, but a pod is \
+                 attached only once; set the same parameters in both",
             ),
             (
                 configured("FromClass", json!([]), json!({"mtu": 15})),

@@ -86,8 +86,8 @@ pub fn parse(file: &Field<'_>) -> Result<Option<ChildConf>, ConfError> {
                 return Err(ConfError::Unsupported {
                     field: "child.mode",
                     value: child.at("mode").read()?,
-                    remedy: "such a child does no neighbour discovery (NOARP): RDMA would send to its own \
-                             hardware address (docs/dev/decisions/0030-child-netdevs.md); use \"l2\"",
+                    remedy: "such a child does no neighbour discovery (NOARP), so RDMA packets would go to the \
+                             child's own hardware address (docs/dev/decisions/0030-child-netdevs.md); use \"l2\"",
                 });
             }
         },

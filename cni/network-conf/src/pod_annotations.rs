@@ -117,7 +117,10 @@ fn rails(value: &Value) -> Result<BTreeSet<usize>, ConfError> {
     let text = text.filter(|it| it.split(',').count() <= RAILS as usize);
     let ranges: Option<Vec<_>> = text.and_then(|it| it.split(',').map(few).collect());
     let ranges = ranges.ok_or_else(|| {
-        Choice::Rails.wrong(value, "must be a list of rails from 0 to 999, as \"0-3,6\"")
+        Choice::Rails.wrong(
+            value,
+            "must be a list of rails from 0 to 999 with ascending ranges, as \"0-3,6\"",
+        )
     })?;
     let mut rails = BTreeSet::new();
     rails.extend(ranges.into_iter().flatten().map(|rail| rail as usize));

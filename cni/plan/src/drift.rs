@@ -179,8 +179,8 @@ fn of_child(rail: &Rail, observed: &Observed) -> Option<String> {
              {parent} restores it"
         )),
         _ => Some(format!(
-            "{differs}: the mode determines which frames of {parent} it receives; in mode source it receives the frames of \
-             the senders that it lists"
+            "{differs}: the mode determines which frames of {parent} {name} receives; a netdev in mode source receives \
+             the frames of the senders that it lists"
         )),
     }
 }

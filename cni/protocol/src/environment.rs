@@ -239,7 +239,7 @@ fn command(text: &str) -> Result<Command, EnvironmentError> {
     Command::parse(text).ok_or_else(|| EnvironmentError::Invalid {
         variable: "CNI_COMMAND",
         value: text.to_owned(),
-        reason: "not one of ADD, DEL, CHECK, GC, STATUS, VERSION".into(),
+        reason: "must be one of ADD, DEL, CHECK, GC, STATUS, VERSION".into(),
     })
 }
 
@@ -255,7 +255,9 @@ fn container_id(text: &str) -> Result<String, EnvironmentError> {
         ));
     }
     if text.len() > MAX_IDENTIFIER {
-        return Err(invalid(format!("longer than {MAX_IDENTIFIER} characters")));
+        return Err(invalid(format!(
+            "must have at most {MAX_IDENTIFIER} characters"
+        )));
     }
     Ok(text.to_owned())
 }
@@ -333,8 +335,8 @@ mod tests {
         let error = parse(&[("CNI_COMMAND", "add"), ("CNI_IFNAME", "a/b")]).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "CNI_COMMAND=\"add\": not one of ADD, DEL, CHECK, GC, STATUS, VERSION; CNI_IFNAME=\"a/b\": interface name \
-             \"a/b\" contains '/'"
+            "CNI_COMMAND=\"add\": must be one of ADD, DEL, CHECK, GC, STATUS, VERSION; CNI_IFNAME=\"a/b\": interface \
+             name \"a/b\" contains '/'"
         );
     }
 

@@ -11,8 +11,8 @@ use rdma_netns::{
 
 const SHARED: &str = "pods get children of its netdev, and rdma-cni sets up only virtual functions that move into a pod";
 
-const OF_ANOTHER: &str = "an earlier plugin of the chain moved it into the pod: configure it there, and remove the \
-                          setting here";
+const OF_ANOTHER: &str = "an earlier plugin of the chain moved it into the pod: configure it in that plugin's entry, \
+                          and remove the setting from this entry";
 
 const BARE: &str =
     "it has no netdev, and rdma-cni sets up only virtual functions whose netdev moves into a pod";

@@ -43,8 +43,8 @@ fn no_connection_manager(offers: &[Offer], inventory: &Inventory) -> Option<Stri
     let is_there = manager.is_some_and(|it| it.is_in_place());
     (has_use && !is_there).then(|| {
         "there is no /dev/infiniband/rdma_cm on this node: programs that connect by rdma_cm fail in pods (in \
-         eRDMA's driver mode default, every program that connects); modprobe rdma_ucm, and for every boot write rdma_ucm to a \
-         file below /etc/modules-load.d"
+         mode default of the eRDMA driver: all programs that connect); modprobe rdma_ucm, and for every boot add a \
+         line rdma_ucm to a .conf file below /etc/modules-load.d"
             .to_owned()
     })
 }

@@ -46,7 +46,7 @@ const LOADING: [(u32, &str, &str); 3] = [
     (
         16,
         "CAP_SYS_MODULE",
-        "the eRDMA driver cannot be loaded in another mode",
+        "the daemon can neither load nor reload the eRDMA driver",
     ),
     (
         19,

@@ -148,11 +148,8 @@ fn seconds(text: &str) -> Result<Duration, &'static str> {
 }
 
 fn interval(text: &str) -> Result<Duration, &'static str> {
-    let time = seconds(text)?;
-    match time < SHORTEST_INTERVAL {
-        true => Err("must be at least 0.1 seconds"),
-        false => Ok(time),
-    }
+    let time = seconds(text).ok().filter(|it| *it >= SHORTEST_INTERVAL);
+    time.ok_or("must be a number of seconds from 0.1 to 3600")
 }
 
 #[cfg(test)]

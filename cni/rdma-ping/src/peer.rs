@@ -29,6 +29,8 @@ const MOST_CLIENTS: usize = 16;
 /// Time limit for one connection, and for one list.
 const STEP: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(500);
+/// Form of a [`Place`], as the text of an error.
+const FORM: &str = "must be NAME:PORT, with a port from 1 to 65535";
 /// Last line that a client sends.
 const END: &[u8] = b"done\n";
 
@@ -45,7 +47,7 @@ impl FromStr for Place {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let (name, port) = text.rsplit_once(':').ok_or("must be NAME:PORT")?;
+        let (name, port) = text.rsplit_once(':').ok_or(FORM)?;
         let name = name.trim_start_matches('[').trim_end_matches(']');
         let port = port.parse().ok().filter(|it| *it > 0);
         match (is_name(name), port) {
@@ -53,7 +55,7 @@ impl FromStr for Place {
                 name: name.to_owned(),
                 port,
             }),
-            _ => Err("must be NAME:PORT"),
+            _ => Err(FORM),
         }
     }
 }

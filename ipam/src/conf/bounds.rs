@@ -39,11 +39,11 @@ pub(super) fn of_parent(ipam: &Field<'_>, families: &[Family]) -> Result<Vec<Bou
 /// An element of `ipam.exclude` is wrong. Or `ipam.perNode` is set, which ranges do not support.
 pub(super) fn excluded(ipam: &Field<'_>, mut pools: Vec<Pool>) -> Result<Vec<Pool>, Wrong> {
     if ipam.at("perNode").is_there() {
-        return Err(ipam.at("perNode").wrong("needs from \"parent\""));
+        return Err(ipam.at("perNode").wrong("needs ipam.from \"parent\""));
     }
     let field = ipam.at("exclude");
-    let must = "must be an address, a prefix, or two addresses in order, as 10.0.0.1..10.0.0.49; offsets need from \
-                \"parent\"";
+    let must = "must be an address, a prefix, or two addresses in order, as 10.0.0.1..10.0.0.49; offsets need \
+                ipam.from \"parent\"";
     for element in field.list()? {
         let read = Excluded::parse(&element.read::<String>()?);
         let Some(read @ Excluded::Addresses(..)) = read else {

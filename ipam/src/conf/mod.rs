@@ -182,8 +182,7 @@ impl Plan {
             _ if pools.is_empty() => {
                 return Err(ConfError::Missing {
                     field: "ipam.ranges",
-                    expected: "give ranges to take addresses from (or ipam.subnet), or set ipam.from to \
-                               \"parent\"",
+                    expected: "set ipam.ranges or ipam.subnet, or set ipam.from to \"parent\"",
                 });
             }
             _ => Source::Ranges(bounds::excluded(ipam, only(ipam, pools, families)?)?),

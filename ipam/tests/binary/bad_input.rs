@@ -154,8 +154,7 @@ fn words() {
     );
     refused(
         json!({}),
-        "ipam.ranges is missing: give ranges to take addresses from (or ipam.subnet), or set \
-         ipam.from to \"parent\"",
+        "ipam.ranges is missing: set ipam.ranges or ipam.subnet, or set ipam.from to \"parent\"",
     );
     refused(
         with("routes", json!([{"gw": "10.77.0.1"}])),

@@ -40,7 +40,7 @@ pub(super) fn rebind(sysfs: &Path, device: &DeviceAddress, driver: &str) -> io::
     let mut names = devices::names(&directory.join(&**device))?.into_iter();
     if let Some(name) = names.find(is_sub_function) {
         let why = format!(
-            "the unbinding would remove its sub-function {}",
+            "the unbinding would remove the device's sub-function {}",
             name.display()
         );
         return Err(io::Error::new(io::ErrorKind::ResourceBusy, why));

@@ -10,8 +10,8 @@ use network_conf::{Conf, Devices, Smcr};
 use rdma_netns::RdmaMode;
 use serde_json::Value;
 
-pub(super) const AT_BOOT: &str = "set exclusive mode at boot: `options ib_core netns_mode=0` below \
-                       /etc/modprobe.d, or the unit of docs/node.md";
+pub(super) const AT_BOOT: &str = "set exclusive mode at boot: write `options ib_core netns_mode=0` into a \
+                       .conf file below /etc/modprobe.d, or use the unit of docs/node.md";
 
 pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, findings: &mut Findings<'_>) {
     release(&facts.release, findings);

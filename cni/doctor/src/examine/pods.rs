@@ -147,7 +147,8 @@ fn refused(error: &SelectError, findings: &mut Findings<'_>) {
             "use mode \"auto\", which shares bonds, or remove the netdev from its bridge"
         }
         SelectError::CannotShare { .. } => {
-            "remove the device from the resource or selector, or share the netdev above it"
+            "remove the device from the resource or selector, or, if the netdev is a port, share the netdev that has \
+             the port"
         }
         SelectError::NoRdma(_) => {
             "load the netdev's RDMA driver, or set requireRdma to false to attach the netdev without RDMA"
@@ -194,9 +195,10 @@ fn bearers(conf: &Conf, observed: &Observed, rails: &[&Rail], findings: &mut Fin
         }
     }
     if let Some(parents) = named(&down) {
+        let each = down.iter().map(|parent| format!("ip link set {parent} up"));
         findings.error(
-            format!("no pod can have a child of {parents}: down on the host"),
-            format!("ip link set {} up", down[0]),
+            format!("pods cannot share netdevs that are down on the host: {parents}"),
+            each.collect::<Vec<_>>().join("; "),
         );
     }
 }

@@ -33,8 +33,8 @@ pub fn hold(kernel: &Linux, state_dir: &Path) -> Result<Hold, String> {
     let boot_id = kernel.boot_id().map_err(|it| it.to_string())?;
     if let [key, ..] = &*store.unreadable().map_err(|it| it.to_string())? {
         return Err(format!(
-            "the record of {key} cannot be read, and its netdevs can have the MAC of its pod: DEL of that pod sets the \
-             record aside"
+            "the record of {key} cannot be read, so a netdev on the host may have the MAC of the record's pod; delete \
+             that pod: its DEL sets the record aside"
         ));
     }
     let inventory = kernel

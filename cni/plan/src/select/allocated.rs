@@ -183,7 +183,8 @@ fn by_verbs_alone<'a>(
         }
         None => "it has no netdev on the host",
         Some(link) if link.link_type == LinkType::Infiniband && !wants_ipoib(conf) => {
-            "its netdev is InfiniBand, and the configuration requests no child of it (mode \"share\", child.type \"ipoib\" or pkey)"
+            "its netdev is InfiniBand, and pods get children of this netdev only with pkey, child.type \"ipoib\", or \
+             mode \"share\" without child"
         }
         Some(_) => return Ok(None),
     };

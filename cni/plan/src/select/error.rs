@@ -63,7 +63,7 @@ pub enum SelectError {
     Elsewhere(DeviceAddress),
     /// The netdev of a resource's `parents` does not exist. ADD cannot attach pods of the resource without it.
     #[error(
-        "pods with {resource} are attached to {parent}, and neither is that {netdev} nor a VLAN of it on this node: \
+        "pods with {resource} are attached to {parent}, which on this node is neither {netdev} nor a VLAN of {netdev}: \
          set the VLAN up (ip link add link {netdev} name {parent} type vlan id ID), or correct parents of the \
          resource in rdma-device-plugin's configuration"
     )]

@@ -196,11 +196,14 @@ fn salvage<K: Kernel>(
         let observed = node.kernel.observe(Some(pod))?;
         let rails = lost_rails(node, &observed);
         for rail in &rails {
-            log::warn!(
-                "restoring {} without a record, as {} on the host",
-                rail.pod_name,
-                rail.name()
-            );
+            match &rail.host_link {
+                Some(link) => log::warn!(
+                    "restoring {} without a record, as {} on the host",
+                    rail.pod_name,
+                    link.name
+                ),
+                None => log::warn!("detaching {} without a record", rail.pod_name),
+            }
         }
         let mut attachment = node.record(key, pod, &observed, rails);
         attachment.phase = Phase::Detaching;

@@ -118,7 +118,7 @@ fn nothing_is_left_of_an_add_or_del_that_was_killed() {
 fn a_device_with_gids_of_addresses_is_refused_and_reported() {
     for (has_v1, words) in [
         (false, "net7: no GID fits 10.244.1.5/24"),
-        (true, "net7: only SMC-Rv1 could carry it"),
+        (true, "net7: only SMC-Rv1 could carry its connections"),
     ] {
         let node = Node::new(RdmaMode::Exclusive);
         node.kernel.with(|world| world.gids_of_roce_v1 = has_v1);
@@ -171,7 +171,7 @@ fn a_child_of_a_shared_netdev_does_not() {
         assert_eq!(carried(&record), ["rdma0"], "{record}");
         let reason = record["smc"]["reason"].as_str().unwrap();
         let words = match has_v1 {
-            true => "net7: only SMC-Rv1 could carry it",
+            true => "net7: only SMC-Rv1 could carry its connections",
             false => "net7: no GID fits 10.244.1.5/24",
         };
         assert!(reason.contains(words), "{reason}");

@@ -235,7 +235,7 @@ fn a_pod_is_not_attached_elsewhere_than_its_resource_says() {
         let before = cluster.node.snapshot();
         let refused = cluster.add(&pod, &config).must_fail(100);
         let words = format!(
-            "pods with rdma/tenant-a are attached to {parent}, and neither is that bond0 nor a VLAN of it"
+            "pods with rdma/tenant-a are attached to {parent}, which on this node is neither bond0 nor a VLAN of bond0"
         );
         assert!(refused.contains(&words), "{refused}");
         cluster.node.must_be(&before, parent);

@@ -230,8 +230,8 @@ impl Section {
             (Some(RuntimeName::Nerdctl), network) => named(network, "bridge"),
             (Some(RuntimeName::Containerd) | None, None) => Runtime::Containerd,
             (Some(RuntimeName::Containerd) | None, Some(_)) => {
-                let sentence = "must be left out: containerd uses the first network for pods; runtime: crio, \
-                                podman or nerdctl use a network by its name";
+                let sentence = "must be left out with runtime containerd, which uses the first network for pods; \
+                                crio, podman and nerdctl use the network of this name";
                 return Err(field.at("network").refused(sentence));
             }
         };

@@ -40,8 +40,8 @@ fn driver<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error
     match begins && name.len() <= LONGEST_DRIVER && name.split('.').all(is_label) {
         true => Ok(name),
         false => Err(D::Error::custom(format!(
-            "must be a domain of at most {LONGEST_DRIVER} lower-case letters, digits, - and ., which begins \
-             with a letter, as {DRIVER}, and is {name:?}"
+            "must be a domain of at most {LONGEST_DRIVER} characters which begins with a letter: parts of \
+             lower-case letters, digits and - (not first or last), separated by dots, as {DRIVER}, and is {name:?}"
         ))),
     }
 }

@@ -81,7 +81,8 @@ pub(super) fn read(file: &Field<'_>) -> Result<Vec<ErrorThreshold>, Wrong> {
         return Err(field.refused(sentence));
     }
     let thresholds = field.each(list, |it, field| {
-        let must = "must be a time from 10s to 1h, as 60s or 5m";
+        let must =
+            "must be a whole number of seconds, minutes or hours from 10s to 1h, as 60s or 5m";
         Ok(ErrorThreshold {
             place: field.place().to_owned(),
             counter: it.counter,

@@ -77,24 +77,26 @@ impl Conf {
                 let found = format!("{mark} and {other} belong to different formats");
                 return Err(failed(&found));
             }
-            [] if own.has(chain::FIELD) => match chain_suffices {
-                true => (&own, own::read_chain),
-                false => {
-                    return Err(failed(
-                        "only rdma-device-plugin install accepts chain alone",
-                    ));
-                }
-            },
+            [] if own.has(chain::FIELD) && chain_suffices => (&own, own::read_chain),
             [] => {
+                let is_mark = |key: &str| {
+                    let mut formats = formats.iter();
+                    formats.any(|(file, marks, _)| !file.unknown(marks).contains(&key))
+                };
+                let mut keys = object.iter();
+                let null = keys.find(|(key, value)| value.is_null() && is_mark(key));
                 let keys: Vec<&str> = object.keys().map(String::as_str).collect();
-                let keys = keys.join(", ");
-                return Err(match object.is_empty() {
-                    true => failed("the object has no fields"),
-                    false => failed(&format!(
-                        "none of the fields {} determines the format",
-                        one_line(&keys)
-                    )),
-                });
+                return Err(failed(&match (null, keys.as_slice()) {
+                    (Some((key, _)), _) => format!("{key} is null, which counts as missing"),
+                    _ if own.has(chain::FIELD) => {
+                        "only rdma-device-plugin install accepts chain alone".to_owned()
+                    }
+                    (None, []) => "the object has no fields".to_owned(),
+                    (None, keys) => format!(
+                        "no field determines the format (fields: {})",
+                        one_line(&keys.join(", "))
+                    ),
+                }));
             }
         };
         let parsed = read(fields).and_then(|mut parsed| {

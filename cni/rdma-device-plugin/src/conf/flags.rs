@@ -22,7 +22,8 @@ pub struct Flags {
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", value_parser = boolean)]
     pub allocate_all_devices: Option<bool>,
-    /// Has no effect: the daemon always discovers NICs on the node
+    /// Has no effect of its own: the daemon always discovers NICs on the node. Each flag of the eRDMA agent turns on
+    /// the bring-up of eRDMA NICs with a configuration in another program's format
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", value_parser = boolean)]
     pub local_eri_discovery: Option<bool>,

@@ -35,7 +35,8 @@ pub(super) fn read(file: &Field<'_>) -> Result<Option<Lldp>, Wrong> {
         (None | Some(false), Some(path)) if path.is_absolute() => Ok(Some(Lldp::File(path))),
         (None | Some(false), Some(_)) => Err(field.at("file").wrong("must be an absolute path")),
         (Some(true), Some(_)) => Err(field.refused(
-            "has listen: true and file; remove one of the two: the agent that writes the file already receives all frames",
+            "has listen: true and file; remove one of the two, because the daemon learns the switches from only \
+             one source",
         )),
         (None, None) => Err(field.wrong("must have listen or file")),
     }

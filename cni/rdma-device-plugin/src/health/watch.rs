@@ -96,7 +96,7 @@ impl Watch {
             .and_then(register)
             .map_err(|error| {
                 losses.push(format!(
-                    "cannot watch {:?} for pods' devices: {error}",
+                    "{:?}: cannot watch the records of pods' devices: {error}; the daemon polls the records",
                     watch.attachments
                 ));
             });

@@ -110,8 +110,8 @@ pub fn install(arguments: &Install) -> Result<()> {
         )?;
         if let (Some(file), false) = (&arguments.config, has_chain) {
             println!(
-                "{file:?} has no chain, so the defaults apply: {TYPE} without fields of its own, added \
-                 to {:?} by containerd's rules; with this file the daemon does not keep it there",
+                "{file:?} has no chain, so install uses the defaults: it adds {TYPE} without further fields to a list \
+                 in {:?}, by containerd's rules; a daemon with this file does not keep {TYPE} in the list",
                 chain.conf.conf_dir
             );
         }
@@ -137,8 +137,8 @@ pub fn install(arguments: &Install) -> Result<()> {
     let why = chain.conf.without_kubelet();
     if let Some(why) = why.filter(|_| done.is_ok() && !chain.needs_kubelet) {
         println!(
-            "no pod of that network starts before kubelet does: {why}; a container that kubelet did not make \
-             (podman, nerdctl) never starts: for it name the devices in chain.plugin.devices \
+            "no pod of the network starts before kubelet does: {why}; a container that kubelet did not make \
+             (podman, nerdctl) never starts; for such containers, name the devices in chain.plugin.devices \
              (docs/install.md#without-kubelet)"
         );
     }

@@ -375,5 +375,5 @@ fn wrong_usage_is_exit_code_2_and_help_an_answer() {
     command.args(["doctor", "--help"]);
     let (code, output, _) = run(command);
     assert_eq!(code, 0);
-    assert!(output.contains("Exit code: 0 no errors"));
+    assert!(output.contains("Exit code: 0: no error;"));
 }

@@ -252,7 +252,7 @@ fn a_kubelet_elsewhere_is_refused_or_configured_for_the_plugin() {
     // kubelet is absent because an image is being built
     let text = said(&install(&node, &["--without-kubelet"]));
     assert!(
-        text.contains("no pod of that network starts before kubelet does"),
+        text.contains("no pod of the network starts before kubelet does"),
         "{text}"
     );
     assert!(node.read(LIST).contains("\"podResourcesSocket\""));

@@ -182,7 +182,7 @@ fn invalid_configurations() {
         ),
         (
             "{addresses: [{address: 10.0.0.1/24}]}",
-            "erdma.addresses[0].mac: must be a NIC's hardware address, 00:16:3e:01:02:03, and is missing",
+            "erdma.addresses[0].mac: must be a NIC's hardware address, as 00:16:3e:01:02:03, and is missing",
         ),
         (
             "{addresses: [{mac: '00:16:3e:01:02:03', address: 10.0.0.1}]}",

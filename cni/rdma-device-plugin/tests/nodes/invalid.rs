@@ -54,8 +54,18 @@ fn a_file_of_none_of_the_formats() {
     refused("{}", &format!(": the object has no fields; {FORMATS}"));
     refused(
         r#"{"modes":"hca","list":[]}"#,
-        &format!(": none of the fields modes, list determines the format; {FORMATS}"),
+        &format!(": no field determines the format (fields: modes, list); {FORMATS}"),
     );
+    for (text, field) in [
+        (r#"{"resources":null}"#, "resources"),
+        (r#"{"chain":{},"resources":null}"#, "resources"),
+        (r#"{"cdi":true,"Mode":null}"#, "Mode"),
+    ] {
+        refused(
+            text,
+            &format!(": {field} is null, which counts as missing; {FORMATS}"),
+        );
+    }
     refused(
         r#"{"mode":"hca","resourceList":[]}"#,
         &format!(": mode and resourceList belong to different formats; {FORMATS}"),

@@ -78,7 +78,7 @@ pub enum SkipReason {
     #[error(
         "{holder} has SMC-R already: with shared RDMA devices the kernel carries connections of several \
          pods in one link group, with the addresses of the first pod, whose end would break the \
-         others; give pods RDMA devices of their own (exclusive mode)"
+         connections of the others; give pods RDMA devices of their own (exclusive mode)"
     )]
     Crowded {
         /// Name of the pod that already has SMC-R.
@@ -88,7 +88,7 @@ pub enum SkipReason {
     /// only the prefixes of the TCP interfaces (`smc_listen_prfx_check()`, `net/smc/af_smc.c`). If the two RDMA NICs
     /// are on different links, a connection waits 5 s, and its data can be corrupt (docs/dev/smc-r-kernel.md).
     #[error(
-        "only SMC-Rv1 could carry it, which needs the RDMA NICs of both ends on one link, and this \
+        "only SMC-Rv1 could carry its connections: SMC-Rv1 needs the RDMA NICs of both ends on one link, and this \
          cannot be verified; connections by the RDMA interfaces' own addresses can have SMC-R"
     )]
     OneLink,

@@ -163,7 +163,7 @@ projected:
 {{ fail "lldp: config replaces this value; write lldp into config (docs/device-plugin-conf.md)" }}
 {{- end -}}
 {{- if and .Values.lldp.listen .Values.lldp.file -}}
-{{ fail "lldp: has listen and file; choose one" }}
+{{ fail "lldp: has listen: true and file; remove one of the two, because the daemon learns the switches from only one source" }}
 {{- end -}}
 {{- if and .Values.config .Values.customResourceName -}}
 {{ fail "customResourceName: config replaces this value; write the resource's name into config (docs/device-plugin-conf.md)" }}

@@ -124,7 +124,7 @@ fn no_mac_twice(nics: &[NicAddress], list: &Field<'_>) -> Result<(), Wrong> {
 }
 
 fn mac<'de, D: Deserializer<'de>>(deserializer: D) -> Result<HardwareAddress, D::Error> {
-    let expected = "a NIC's hardware address, 00:16:3e:01:02:03";
+    let expected = "a NIC's hardware address, as 00:16:3e:01:02:03";
     parsed(deserializer, expected, |text| {
         let mac: HardwareAddress = text.parse().ok()?;
         (mac.0.len() == 6).then_some(mac)
