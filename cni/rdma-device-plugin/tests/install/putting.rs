@@ -123,8 +123,8 @@ fn a_configuration_without_a_chain_is_reported_as_defaults() {
     command.arg("--from").arg(new).arg("--config").arg(&conf);
     let text = said(&command.output().expect("it runs"));
     let sentence = format!(
-        "{conf:?} has no chain, so the defaults apply: rdma-cni without fields of its own, added \
-         to {:?} by containerd's rules; ",
+        "{conf:?} has no chain, so install uses the defaults: it adds rdma-cni without further fields to a list in \
+         {:?}, by containerd's rules; ",
         node.path("etc/cni/net.d")
     );
     assert!(text.starts_with(&sentence), "{text}");
@@ -288,7 +288,7 @@ fn a_wrong_value_of_the_chain_is_reported_with_its_place() {
         ("confDir: net.d", "chain.confDir: must be an absolute path"),
         (
             "network: pods",
-            "chain.network: must be left out: containerd uses the first network",
+            "chain.network: must be left out with runtime containerd, which uses the first network",
         ),
         (
             "runtime: docker",

@@ -90,8 +90,8 @@ pub enum Misfit {
     /// The first GID that fits is the other end of a point-to-point address. No peer reaches the port by this GID.
     #[error(
         "the kernel would choose GID {address}, which {netdev} has only as the other end of an address: \
-         peers cannot reach it; remove that address from {netdev}, and set it again after the others \
-         have their GIDs"
+         peers cannot reach it; remove that address from {netdev}, and set it again after the other \
+         addresses of {netdev} have their GIDs"
     )]
     OtherEnd {
         /// Address of the GID.
