@@ -2,20 +2,20 @@
 //! Settings of a netdev below `/proc/sys/net`, by name.
 //!
 //! A node has a netdev for each pod, and each observation reads the 88 settings of all netdevs. [`Sysctls`] therefore
-//! stores them without allocations, as numbers in the order of their names. A record of a later version may have
-//! further settings.
+//! stores these settings without allocations, as numbers in the order of their names. A record of a later version may
+//! have further settings.
 
 use serde::{Deserialize, Serialize, Serializer};
 use std::{borrow::Cow, collections::BTreeMap, ops::Index};
 
 /// Settings by name.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(from = "BTreeMap<Cow<'static, str>, i32>")]
 pub struct Sysctls {
     /// Values by index in [`SYSCTLS`].
-    values: Values,
-    /// Settings that are not in [`SYSCTLS`], in the order of their addition.
-    others: Vec<(Cow<'static, str>, i32)>,
+    values: [Option<i32>; SYSCTLS.len()],
+    /// Settings that are not in [`SYSCTLS`].
+    others: BTreeMap<Cow<'static, str>, i32>,
 }
 
 /// The settings of a netdev below `/proc/sys/net/ipv{4,6}/conf` that netlink reports, sorted by name, each with its
@@ -125,12 +125,9 @@ pub const SYSCTLS: [&str; DEVCONF.len()] = {
     names
 };
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Values([Option<i32>; SYSCTLS.len()]);
-
-impl Default for Values {
+impl Default for Sysctls {
     fn default() -> Self {
-        Self([None; SYSCTLS.len()])
+        Self::by_place(|_| None)
     }
 }
 
@@ -139,30 +136,24 @@ impl Sysctls {
     /// netlink's list.
     pub(crate) fn by_place(value: impl Fn((&str, usize)) -> Option<i32>) -> Self {
         Self {
-            values: Values(DEVCONF.map(value)),
-            others: vec![],
+            values: DEVCONF.map(value),
+            others: BTreeMap::new(),
         }
     }
 
     /// Returns the value of `name`.
     pub fn get(&self, name: &str) -> Option<&i32> {
         match place(name) {
-            Some(place) => self.values.0[place].as_ref(),
-            None => {
-                let mut others = self.others.iter();
-                others.find(|(it, _)| it == name).map(|(_, value)| value)
-            }
+            Some(place) => self.values[place].as_ref(),
+            None => self.others.get(name),
         }
     }
 
     /// Returns a mutable reference to the value of `name`.
     pub fn get_mut(&mut self, name: &str) -> Option<&mut i32> {
         match place(name) {
-            Some(place) => self.values.0[place].as_mut(),
-            None => {
-                let mut others = self.others.iter_mut();
-                others.find(|(it, _)| it == name).map(|(_, value)| value)
-            }
+            Some(place) => self.values[place].as_mut(),
+            None => self.others.get_mut(name),
         }
     }
 
@@ -173,19 +164,15 @@ impl Sysctls {
 
     /// Sets `name` to `value`, and returns the earlier value.
     pub fn insert(&mut self, name: Cow<'static, str>, value: i32) -> Option<i32> {
-        if let Some(place) = place(&name) {
-            return self.values.0[place].replace(value);
+        match place(&name) {
+            Some(place) => self.values[place].replace(value),
+            None => self.others.insert(name, value),
         }
-        if let Some(present) = self.get_mut(&name) {
-            return Some(std::mem::replace(present, value));
-        }
-        self.others.push((name, value));
-        None
     }
 
     /// Returns all settings: first those in [`SYSCTLS`], in their order, then all others.
     pub fn iter(&self) -> impl Iterator<Item = (&str, i32)> {
-        let known = SYSCTLS.into_iter().zip(self.values.0);
+        let known = SYSCTLS.into_iter().zip(self.values);
         let known = known.filter_map(|(name, value)| Some((name, value?)));
         let others = self.others.iter();
         known.chain(others.map(|(name, value)| (&**name, *value)))
