@@ -2,14 +2,17 @@
 //! PCI functions and auxiliary devices (such as sub-functions) that can have netdevs or RDMA devices. Sysfs lists them
 //! independently of the namespaces of their netdevs.
 
+use crate::text_type::checked_text;
 use serde::{Deserialize, Serialize};
-use std::{borrow::Borrow, fmt, ops::Deref};
+use std::path::{Path, PathBuf};
 
 /// Name of a PCI function (`0000:3b:00.2`) or of an auxiliary device (`mlx5_core.sf.4`) on its bus. The name stays the
 /// same when the device's netdev is renamed or moved.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct DeviceAddress(String);
+
+checked_text!(DeviceAddress);
 
 /// The text is neither a PCI address nor an auxiliary device's name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -31,33 +34,12 @@ impl TryFrom<String> for DeviceAddress {
     }
 }
 
-impl From<DeviceAddress> for String {
-    fn from(address: DeviceAddress) -> Self {
-        address.0
-    }
-}
-
-impl Borrow<str> for DeviceAddress {
-    fn borrow(&self) -> &str {
-        &self.0
-    }
-}
-
-impl Deref for DeviceAddress {
-    type Target = str;
-
-    fn deref(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for DeviceAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&self.0)
-    }
-}
-
 impl DeviceAddress {
+    /// Returns the device's directory in the list of its bus. `sysfs` is the mount point of sysfs.
+    pub(crate) fn directory(&self, sysfs: &Path) -> PathBuf {
+        sysfs.join(format!("bus/{}/devices/{self}", self.bus()))
+    }
+
     /// Returns the directory of the device's bus below `/sys/bus`.
     pub fn bus(&self) -> &'static str {
         if is_pci_address(&self.0) {

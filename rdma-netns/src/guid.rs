@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! GUIDs of InfiniBand devices and ports (EUI-64; InfiniBand Architecture Specification, volume 1, chapter 4).
 
-use crate::{HardwareAddress, Link, LinkType, RdmaDevice};
+use crate::{HardwareAddress, Link, LinkType, RdmaDevice, text_type::serde_as_text};
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
@@ -16,6 +16,8 @@ const IN_ADDRESS: usize = 12;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Guid(pub u64);
+
+serde_as_text!(Guid);
 
 /// The text is no GUID.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -77,20 +79,6 @@ impl FromStr for Guid {
         let bytes = bytes.and_then(|it| <[u8; 8]>::try_from(it.0).ok());
         let guid = bytes.map(|it| Self(u64::from_be_bytes(it)));
         guid.ok_or_else(|| InvalidGuid(text.to_owned()))
-    }
-}
-
-impl TryFrom<String> for Guid {
-    type Error = InvalidGuid;
-
-    fn try_from(text: String) -> Result<Self, InvalidGuid> {
-        text.parse()
-    }
-}
-
-impl From<Guid> for String {
-    fn from(guid: Guid) -> Self {
-        guid.to_string()
     }
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Link-layer addresses.
 
+use crate::text_type::serde_as_text;
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
@@ -8,6 +9,8 @@ use std::{fmt, str::FromStr};
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct HardwareAddress(pub Vec<u8>);
+
+serde_as_text!(HardwareAddress);
 
 impl fmt::Display for HardwareAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -33,20 +36,6 @@ impl FromStr for HardwareAddress {
             .collect::<Result<_, ()>>()
             .map(Self)
             .map_err(|()| format!("{text:?} is no hardware address"))
-    }
-}
-
-impl TryFrom<String> for HardwareAddress {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
-    }
-}
-
-impl From<HardwareAddress> for String {
-    fn from(address: HardwareAddress) -> Self {
-        address.to_string()
     }
 }
 

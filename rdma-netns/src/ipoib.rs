@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! IP over InfiniBand: a netdev's partition and send mode (RFC 4391, RFC 4755).
 
+use crate::text_type::serde_as_text;
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
@@ -42,6 +43,8 @@ impl IpoibMode {
 #[serde(try_from = "String", into = "String")]
 pub struct Pkey(pub u16);
 
+serde_as_text!(Pkey);
+
 /// Bit of a P_Key that is set for a full member of the partition, and clear for a limited member.
 const FULL_MEMBER: u16 = 0x8000;
 
@@ -66,12 +69,6 @@ impl fmt::Display for Pkey {
     }
 }
 
-impl From<Pkey> for String {
-    fn from(pkey: Pkey) -> Self {
-        pkey.to_string()
-    }
-}
-
 /// A text that is no partition key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("must be a hexadecimal partition key other than 0x0 and 0x8000, as 0x8001")]
@@ -87,14 +84,6 @@ impl FromStr for Pkey {
         let key = digits.and_then(|it| u16::from_str_radix(it, 16).ok());
         let key = key.filter(|it| it & !FULL_MEMBER != 0);
         key.map(Self).ok_or(InvalidPkey)
-    }
-}
-
-impl TryFrom<String> for Pkey {
-    type Error = InvalidPkey;
-
-    fn try_from(text: String) -> Result<Self, InvalidPkey> {
-        text.parse()
     }
 }
 

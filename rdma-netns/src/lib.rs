@@ -46,6 +46,7 @@ pub mod reconcile;
 pub mod rule;
 pub mod sidr;
 pub mod smc;
+mod text_type;
 pub mod uplink;
 pub mod vf;
 

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Names that the kernel accepts for a network interface.
 
+use crate::text_type::checked_text;
 use serde::{Deserialize, Serialize};
-use std::{borrow::Borrow, fmt, ops::Deref};
 
 /// A name that the kernel accepts for a network interface (`dev_valid_name()`, `net/core/dev.c`), or a replacement that
 /// [`Self::of_index`] made. The name contains no `%`, because `dev_get_valid_name()` replaces `%d` by a number.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct InterfaceName(String);
+
+checked_text!(InterfaceName);
 
 /// Length of the longest name, bytes: `IFNAMSIZ` without the terminating NUL.
 pub const MAX_INTERFACE_NAME: usize = 15;
@@ -81,35 +83,10 @@ impl TryFrom<&str> for InterfaceName {
     }
 }
 
-impl From<InterfaceName> for String {
-    fn from(name: InterfaceName) -> Self {
-        name.0
-    }
-}
-
-impl Deref for InterfaceName {
-    type Target = str;
-
-    fn deref(&self) -> &str {
-        &self.0
-    }
-}
-
-impl Borrow<str> for InterfaceName {
-    fn borrow(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for InterfaceName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&self.0)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ops::Deref as _;
 
     #[test]
     fn kernel_rules_are_kept() {

@@ -19,10 +19,7 @@ pub enum RdmaMode {
 
 impl fmt::Display for RdmaMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Shared => "shared",
-            Self::Exclusive => "exclusive",
-        })
+        self.serialize(f)
     }
 }
 

@@ -12,9 +12,9 @@ use crate::{
         generic::{self, Family},
         text,
     },
+    text_type::checked_text,
 };
 use serde::{Deserialize, Serialize};
-use std::{fmt, ops::Deref};
 
 /// `SMCR_GENL_FAMILY_NAME`
 const FAMILY: &str = "SMC_PNETID";
@@ -39,6 +39,8 @@ const UNSET: &str = "n/a";
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct PnetId(String);
+
+checked_text!(PnetId);
 
 /// The text is no pnet id.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -66,32 +68,12 @@ impl TryFrom<String> for PnetId {
     }
 }
 
-impl From<PnetId> for String {
-    fn from(id: PnetId) -> Self {
-        id.0
-    }
-}
-
 impl PnetId {
     /// Returns the pnet id that is unique to a NIC: the 12 digits of its MAC. Returns `None` for an address of another
     /// length.
     pub fn from_mac(mac: &HardwareAddress) -> Option<Self> {
         let id: String = mac.0.iter().map(|byte| format!("{byte:02X}")).collect();
         (mac.0.len() == 6).then_some(Self(id))
-    }
-}
-
-impl Deref for PnetId {
-    type Target = str;
-
-    fn deref(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for PnetId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&self.0)
     }
 }
 
