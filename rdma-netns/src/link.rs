@@ -16,9 +16,10 @@ pub use route::{
 pub use sysctl::{SYSCTLS, Sysctls};
 
 use crate::{Child, DeviceAddress, HardwareAddress, InterfaceName, Ipoib, Vf};
+use nix::libc;
 pub(crate) use route::contains;
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, net::IpAddr};
+use std::{collections::BTreeMap, fmt, net::IpAddr};
 
 /// A netdev as seen in one namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -154,28 +155,30 @@ pub enum LinkSetting {
     Xdp,
 }
 
-/// Flags of a netdev that an administrator can set, without the flag for up and down.
+/// Flags of a netdev that an administrator can set, without the flag for up and down. The number of a variant is the
+/// flag's bit in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[repr(u32)]
 #[serde(rename_all = "lowercase")]
 pub enum LinkFlag {
     /// The netdev receives every packet of the medium.
-    Promisc,
+    Promisc = libc::IFF_PROMISC as u32,
     /// The netdev receives every multicast packet.
-    AllMulti,
+    AllMulti = libc::IFF_ALLMULTI as u32,
     /// The netdev can send and receive multicast packets.
-    Multicast,
+    Multicast = libc::IFF_MULTICAST as u32,
     /// The netdev does no neighbour discovery (`ip link set arp off`).
-    NoArp,
+    NoArp = libc::IFF_NOARP as u32,
     /// A flag without effect in the kernel (`ip link set trailers off`).
-    NoTrailers,
+    NoTrailers = libc::IFF_NOTRAILERS as u32,
     /// A flag without effect in the kernel (`ip link set dynamic on`).
-    Dynamic,
+    Dynamic = libc::IFF_DYNAMIC as u32,
     /// The driver may log more.
-    Debug,
+    Debug = libc::IFF_DEBUG as u32,
     /// A flag without effect in the kernel.
-    PortSel,
+    PortSel = libc::IFF_PORTSEL as u32,
     /// A flag without effect in the kernel.
-    AutoMedia,
+    AutoMedia = libc::IFF_AUTOMEDIA as u32,
 }
 
 impl LinkFlag {
@@ -191,20 +194,12 @@ impl LinkFlag {
         Self::PortSel,
         Self::AutoMedia,
     ];
+}
 
-    /// Returns the name in `include/uapi/linux/if.h` without `IFF_`, in lower case.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Promisc => "promisc",
-            Self::AllMulti => "allmulti",
-            Self::Multicast => "multicast",
-            Self::NoArp => "noarp",
-            Self::NoTrailers => "notrailers",
-            Self::Dynamic => "dynamic",
-            Self::Debug => "debug",
-            Self::PortSel => "portsel",
-            Self::AutoMedia => "automedia",
-        }
+/// Formats the flag as its name in `include/uapi/linux/if.h` without `IFF_`, in lower case.
+impl fmt::Display for LinkFlag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
     }
 }
 

@@ -97,7 +97,7 @@ fn describe_change(
                 LinkFlag::AllMulti => "reception of all multicast",
                 LinkFlag::Multicast => "multicast",
                 LinkFlag::NoArp => "NOARP",
-                flag => flag.name(),
+                flag => &flag.to_string(),
             };
             format!("{flag} of {link} is {}", if *on { "off" } else { "on" })
         }

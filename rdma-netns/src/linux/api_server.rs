@@ -20,7 +20,7 @@ pub(super) fn addresses() -> Vec<IpAddr> {
 
 /// Returns the API servers that a kubeconfig names by IP address, as in `server: https://192.0.2.1:6443`. Omits
 /// loopback addresses.
-pub(super) fn named(kubeconfig: &str) -> Vec<IpAddr> {
+pub fn named(kubeconfig: &str) -> Vec<IpAddr> {
     let servers = kubeconfig.lines().filter_map(|line| {
         let value = line
             .trim()

@@ -4,7 +4,7 @@
 use super::links;
 use crate::{
     Child, IpvlanMode, MacvlanMode,
-    netlink::{attribute, text, u32_of},
+    netlink::{attribute, text, u16_of, u32_of},
 };
 use netlink_packet_route::{
     RouteNetlinkMessage,
@@ -24,7 +24,7 @@ const FLAGS: u16 = 2;
 /// Parses `IFLA_LINKINFO` of a macvlan or ipvlan.
 pub(super) fn parse(info: &[u8]) -> Option<Child> {
     let value = |wanted| attribute(attribute(info, IFLA_INFO_DATA)?, wanted);
-    let number = |wanted| Some(u16::from_ne_bytes(value(wanted)?.try_into().ok()?));
+    let number = |wanted| u16_of(value(wanted)?);
     // Linux before 4.15 reports no flags of ipvlan
     let flags = number(FLAGS).unwrap_or_default();
     match text(attribute(info, IFLA_INFO_KIND)?)? {

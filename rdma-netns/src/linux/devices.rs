@@ -133,10 +133,7 @@ fn those(
 ) -> Vec<Device> {
     let pci = sysfs.join("bus/pci/devices");
     let device = |address: &DeviceAddress| match address.bus() {
-        "auxiliary" => {
-            let directory = sysfs.join("bus/auxiliary/devices").join(&**address);
-            auxiliary(&directory, &pci, verbs)
-        }
+        "auxiliary" => auxiliary(&address.directory(sysfs), &pci, verbs),
         _ if matches!(known.get(address), Some(None)) => None,
         _ => pci_function(&pci, address.clone(), verbs, known),
     };
@@ -160,7 +157,7 @@ pub(super) fn hardware(sysfs: &Path, bus: &str, name: &str) -> Option<DeviceAddr
 /// netlink report the same parent: `dev->dev.parent` (`device_add_class_symlinks()`, `drivers/base/core.c`). This
 /// function does not use `bus_info` (`ETHTOOL_GDRVINFO`), which depends on the driver, and which representors and bonds
 /// lack.
-pub(super) fn of_netdev(sysfs: &Path, name: &str, index: u32) -> Option<DeviceAddress> {
+pub fn of_netdev(sysfs: &Path, name: &str, index: u32) -> Option<DeviceAddress> {
     let class = sysfs.join("class/net");
     let index = index.to_string();
     let is_it = |directory: &PathBuf| read(directory, "ifindex").is_some_and(|it| it == index);

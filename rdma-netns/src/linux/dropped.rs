@@ -3,7 +3,7 @@
 //! neighbours, and multicast and anycast routes.
 
 use super::{ip_of, routes};
-use crate::netlink::{Answers, Request, Socket, attribute, text, u32_of};
+use crate::netlink::{Answers, Request, Socket, attribute, text, u16_of, u32_of};
 use netlink_packet_route::{AddressFamily, route::RouteType};
 use nix::libc::{NDA_DST, TCA_KIND};
 
@@ -44,7 +44,7 @@ pub(super) fn read(socket: &mut Socket, netdevs: &[u32]) -> Vec<Found> {
     });
     let neighbours = Request::new(NEIGHBOURS, &[0; NEIGHBOUR_HEADER]);
     dumped(socket.dump(&neighbours).ok(), &|body| {
-        let state = u16::from_ne_bytes(body.get(8..10)?.try_into().ok()?);
+        let state = u16_of(body.get(8..10)?)?;
         let index = netdev(body).filter(|_| state & PERMANENT != 0)?;
         let address = attribute(body.get(NEIGHBOUR_HEADER..)?, NDA_DST)?;
         Some((index, format!("permanent neighbour {}", ip_of(address)?)))

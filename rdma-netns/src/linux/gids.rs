@@ -18,8 +18,11 @@ use std::{
     path::Path,
 };
 
-/// Returns the GIDs of a port below `sysfs`.
-pub(super) fn read(sysfs: &Path, device: &str, port: u32) -> io::Result<GidTable> {
+/// Returns the GID table of a port of the RDMA device `device` below `sysfs`.
+///
+/// # Errors
+/// The table is missing, or cannot be read.
+pub fn read(sysfs: &Path, device: &str, port: u32) -> io::Result<GidTable> {
     let port = name::directory(sysfs, device).join(format!("ports/{port}"));
     let gids = File::open(port.join("gids"))?;
     let attributes = port.join("gid_attrs");

@@ -5,7 +5,7 @@
 use super::{Space, devices, inside, links};
 use crate::{
     Ipoib, IpoibMode, Pkey,
-    netlink::{NetlinkError, attribute, text},
+    netlink::{NetlinkError, attribute, text, u16_of},
     rdma::name,
 };
 use netlink_packet_route::{
@@ -25,10 +25,7 @@ const IPOIB_MODE_CONNECTED: u16 = 1;
 pub(super) fn parse(info: &[u8]) -> Option<Ipoib> {
     let is_ipoib = attribute(info, IFLA_INFO_KIND).and_then(text) == Some("ipoib");
     let data = attribute(info, IFLA_INFO_DATA).filter(|_| is_ipoib)?;
-    let number = |wanted| {
-        let value = attribute(data, wanted)?;
-        Some(u16::from_ne_bytes(value.try_into().ok()?))
-    };
+    let number = |wanted| u16_of(attribute(data, wanted)?);
     Some(Ipoib {
         pkey: Pkey(number(IFLA_IPOIB_PKEY)?),
         mode: match number(IFLA_IPOIB_MODE)? {

@@ -4,7 +4,7 @@
 use super::{children, devices, ipoib, sysctls, vlans, xdp};
 use crate::{
     Child, HardwareAddress, InterfaceName, Ipoib, Link, LinkFlag, LinkSetting, LinkType, Origin,
-    netlink::{attribute, attributes, text, u32_of},
+    netlink::{attribute, attributes, text, u32_of, until_nul},
     probe::Unasked,
 };
 use netlink_packet_core::DefaultNla;
@@ -43,18 +43,6 @@ const NUMBERS: [(LinkSetting, u16); 6] = [
     (LinkSetting::GroMaxSize, 58),
     (LinkSetting::GsoIpv4MaxSize, 63),
     (LinkSetting::GroIpv4MaxSize, 64),
-];
-
-const FLAGS: [(LinkFlag, LinkFlags); 9] = [
-    (LinkFlag::Promisc, LinkFlags::Promisc),
-    (LinkFlag::AllMulti, LinkFlags::Allmulti),
-    (LinkFlag::Multicast, LinkFlags::Multicast),
-    (LinkFlag::NoArp, LinkFlags::Noarp),
-    (LinkFlag::NoTrailers, LinkFlags::Notrailers),
-    (LinkFlag::Dynamic, LinkFlags::Dynamic),
-    (LinkFlag::Debug, LinkFlags::Debug),
-    (LinkFlag::PortSel, LinkFlags::Portsel),
-    (LinkFlag::AutoMedia, LinkFlags::Automedia),
 ];
 
 /// Builds the request for all netdevs, without their counters.
@@ -129,6 +117,7 @@ pub(super) fn can_ask(body: &[u8]) -> Result<[u8; 6], Unasked> {
 /// Returns the netdev of an `RTM_NEWLINK`, without addresses and routes.
 pub(super) fn parse(body: &[u8], sysfs: &Path) -> Option<Link> {
     let header = LinkHeader::parse(body).ok()?;
+    let flags = LinkFlag::ALL.into_iter();
     let mut link = Link {
         index: header.index,
         name: name_of(body, header.index),
@@ -139,11 +128,7 @@ pub(super) fn parse(body: &[u8], sysfs: &Path) -> Option<Link> {
         max_mtu: None,
         up: header.flags.contains(LinkFlags::Up),
         carrier: header.flags.contains(LinkFlags::LowerUp),
-        flags: FLAGS
-            .iter()
-            .filter(|(_, bit)| header.flags.contains(*bit))
-            .map(|(flag, _)| *flag)
-            .collect(),
+        flags: flags.filter(|it| header.flags.contains(bit(*it))).collect(),
         tx_queue_len: 0,
         settings: BTreeMap::new(),
         alt_names: Vec::new(),
@@ -257,7 +242,7 @@ pub(super) fn hides_hardware(body: &[u8], link: &Link) -> bool {
 }
 
 /// Returns the netdev of an `RTM_NEWLINK`, which is in the namespace that `sysfs` shows.
-pub(super) fn parse_own(body: &[u8], sysfs: &Path) -> Option<Link> {
+pub fn parse_own(body: &[u8], sysfs: &Path) -> Option<Link> {
     let mut link = parse(body, sysfs)?;
     if hides_hardware(body, &link) {
         link.parent = devices::of_netdev(sysfs, &link.name, link.index);
@@ -267,7 +252,7 @@ pub(super) fn parse_own(body: &[u8], sysfs: &Path) -> Option<Link> {
 
 /// Returns the bytes up to a NUL as text, in the form of [`Link::alt_names`]. A pod may use any bytes.
 fn text_of_bytes(value: &[u8]) -> String {
-    let bytes = value.split(|byte| *byte == 0).next().unwrap_or_default();
+    let bytes = until_nul(value);
     match std::str::from_utf8(bytes) {
         Ok(text) => text.to_owned(),
         Err(_) => ['\0']
@@ -325,8 +310,11 @@ pub(super) fn alias(alias: &str) -> LinkAttribute {
 }
 
 pub(super) fn set_flag(index: u32, flag: LinkFlag, on: bool) -> RouteNetlinkMessage {
-    let bits = FLAGS.iter().filter(|(known, _)| *known == flag);
-    set_flags(index, bits.map(|(_, bit)| *bit).collect(), on)
+    set_flags(index, bit(flag), on)
+}
+
+fn bit(flag: LinkFlag) -> LinkFlags {
+    LinkFlags::from_bits_retain(flag as u32)
 }
 
 pub(super) fn set_flags(index: u32, bits: LinkFlags, on: bool) -> RouteNetlinkMessage {

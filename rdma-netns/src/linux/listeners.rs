@@ -24,8 +24,9 @@ pub(super) fn of_everything() -> bool {
     has_one(&table)
 }
 
-/// Returns true if a socket in `table` has joined all groups of [`EVERYTHING`].
-pub(super) fn has_one(table: &str) -> bool {
+/// Returns true if a socket in `table` has joined all groups of `EVERYTHING`, and so receives all events of netdevs,
+/// addresses and routes. `table` has the format of `/proc/net/netlink`.
+pub fn has_one(table: &str) -> bool {
     // columns: sk Eth Pid Groups …; `Eth` is the protocol, `Groups` the first 32 groups
     let mut sockets = table.lines().filter_map(|line| {
         let mut words = line.split_ascii_whitespace();

@@ -2,7 +2,10 @@
 //! Neighbour table entries in rtnetlink messages (`RTM_*NEIGH`, `include/uapi/linux/neighbour.h`).
 
 use super::{Linux, cannot_read, ip_of};
-use crate::{HardwareAddress, Neighbour, ObserveError, netlink::attributes};
+use crate::{
+    HardwareAddress, Neighbour, ObserveError,
+    netlink::{attributes, u16_of, u32_of},
+};
 use netlink_packet_route::{RouteNetlinkMessage, neighbour::NeighbourMessage};
 use nix::libc::{NDA_DST, NDA_LLADDR};
 
@@ -26,9 +29,9 @@ impl Linux {
 }
 
 /// Returns the neighbour in an `RTM_NEWNEIGH`, if its hardware address is known.
-pub(super) fn parse(body: &[u8]) -> Option<Neighbour> {
-    let index = u32::from_ne_bytes(body.get(4..8)?.try_into().ok()?);
-    let state = u16::from_ne_bytes(body.get(8..10)?.try_into().ok()?);
+pub fn parse(body: &[u8]) -> Option<Neighbour> {
+    let index = u32_of(body.get(4..8)?)?;
+    let state = u16_of(body.get(8..10)?)?;
     if state & KNOWN == 0 {
         return None;
     }

@@ -7,7 +7,10 @@
 
 use crate::{
     RdmaMode,
-    netlink::{NetlinkError, Request, Socket, attribute, attributes, text, u32_of, u64_of},
+    netlink::{
+        NetlinkError, Request, Socket, attribute, attributes, text, u16_of, u32_of, u64_of,
+        until_nul,
+    },
     rdma::name,
 };
 use nix::libc;
@@ -254,7 +257,7 @@ impl Nldev {
 }
 
 fn device_name(value: &[u8]) -> String {
-    name::text(value.split(|byte| *byte == 0).next().unwrap_or_default())
+    name::text(until_nul(value))
 }
 
 pub(super) fn parse_mode(body: &[u8]) -> Option<RdmaMode> {
@@ -325,8 +328,8 @@ pub(super) fn parse_kernel_users(body: &[u8]) -> Vec<String> {
 /// Returns true if a `struct sockaddr_storage` has an IP address other than the unspecified address, or an address of
 /// another family.
 fn names_an_address(socket: &[u8]) -> bool {
-    let family = socket.get(..2).and_then(|it| it.try_into().ok());
-    let address = match family.map(u16::from_ne_bytes).map(i32::from) {
+    let family = socket.get(..2).and_then(u16_of);
+    let address = match family.map(i32::from) {
         // `struct sockaddr_in`, `struct sockaddr_in6`
         Some(libc::AF_INET) => socket.get(4..8),
         Some(libc::AF_INET6) => socket.get(8..24),

@@ -4,32 +4,31 @@
 //!
 //! The body of a message is the part after `struct nlmsghdr`.
 
+pub use super::{
+    api_server::named as api_servers, devices::of_netdev as hardware_of, gids::read as gid_table,
+    links::parse_own as link, listeners::has_one as is_heard_of,
+    monitor::nsid::parse as namespace_number, neighbours::parse as neighbour,
+    probe::decode as neighbour_packet, vpd::value as vital_product_data,
+};
+
 use super::{
-    addresses, api_server, devices,
+    addresses,
     devlink::{self, Reporter},
-    gids, inventory,
+    inventory,
     links::{self, can_ask},
-    listeners,
-    monitor::{self, Nsid, Uevent},
-    neighbours, nexthops,
+    monitor::Uevent,
+    nexthops,
     nldev::{self, CharDeviceInfo, DeviceInfo, PortInfo},
-    probe,
     reach::Reach,
-    routes, rules, vfs, vpd,
+    routes, rules, vfs,
 };
 use crate::{
-    Address, GeneralRule, GidTable, HardwareAddress, Inventory, Link, Neighbour, RdmaMode, Route,
-    Rule, Vf,
+    Address, GeneralRule, Inventory, RdmaMode, Route, Rule, Vf,
     netlink::{Answers, NetlinkError},
     probe::Unasked,
     smc::{self, Connection, LinkGroup, PnetEntry, SmcPort},
 };
-use std::{collections::BTreeSet, io, net::IpAddr, path::Path};
-
-/// Returns the netdev of an `RTM_NEWLINK`, which is in the namespace that `sysfs` shows.
-pub fn link(body: &[u8], sysfs: &Path) -> Option<Link> {
-    links::parse_own(body, sysfs)
-}
+use std::{collections::BTreeSet, io, path::Path};
 
 /// Returns the netdev's index in an `RTM_NEWLINK`, and the hardware address from which the netdev can send probes.
 pub fn asker(body: &[u8]) -> (Option<u32>, Result<[u8; 6], Unasked>) {
@@ -59,50 +58,14 @@ pub fn rule(body: &[u8]) -> (Option<Rule>, Option<GeneralRule>) {
     (rules::parse(body), rules::parse_general(body))
 }
 
-/// Returns the neighbour of an `RTM_NEWNEIGH`.
-pub fn neighbour(body: &[u8]) -> Option<Neighbour> {
-    neighbours::parse(body)
-}
-
 /// Returns the netdevs that the nexthop object `id` uses, from a dump of `RTM_NEWNEXTHOP`.
 pub fn nexthop(answers: &Answers, id: u32) -> BTreeSet<u32> {
     nexthops::Nexthops::of(answers).netdevs(id)
 }
 
-/// Returns the namespace's number in an `RTM_NEWNSID`.
-pub fn namespace_number(body: &[u8]) -> Option<Nsid> {
-    monitor::number(body)
-}
-
 /// Returns the uevent in a datagram of the kernel.
 pub fn uevent(datagram: &[u8]) -> Option<Uevent> {
-    monitor::uevent(datagram)
-}
-
-/// Decodes a packet of the Ethernet type `protocol` from the hardware address `from`. Returns the IP address that the
-/// sender has or probes, and the sender's hardware address.
-pub fn neighbour_packet(
-    protocol: u16,
-    packet: &[u8],
-    from: &[u8],
-) -> Option<(IpAddr, HardwareAddress)> {
-    probe::decode(protocol, packet, from)
-}
-
-/// Returns the API servers that a kubeconfig names by address.
-pub fn api_servers(kubeconfig: &str) -> Vec<IpAddr> {
-    api_server::named(kubeconfig)
-}
-
-/// Returns the value of `keyword` in the read-only part of a PCI function's vital product data.
-pub fn vital_product_data<'a>(data: &'a [u8], keyword: &[u8; 2]) -> Option<&'a [u8]> {
-    vpd::value(data, keyword)
-}
-
-/// Returns true if a socket in `table` receives all events of netdevs, addresses and routes. `table` has the format of
-/// `/proc/net/netlink`.
-pub fn is_heard_of(table: &str) -> bool {
-    listeners::has_one(table)
+    Uevent::parse(datagram)
 }
 
 /// Adds to `answers` the messages of one datagram that answer the request `sequence`, in order, up to the message
@@ -176,17 +139,4 @@ pub fn reporter(body: &[u8]) -> Option<Reporter> {
 /// A directory cannot be read.
 pub fn hardware(sysfs: &Path, dev: &Path) -> io::Result<Inventory> {
     inventory::read_tree(sysfs, dev, Reach::default())
-}
-
-/// Returns the GID table of a port of the RDMA device `device` below `sysfs`.
-///
-/// # Errors
-/// The table is missing, or cannot be read.
-pub fn gid_table(sysfs: &Path, device: &str, port: u32) -> io::Result<GidTable> {
-    gids::read(sysfs, device, port)
-}
-
-/// Returns the PCI function or auxiliary device of the netdev `name` with the index `index`, below `sysfs`.
-pub fn hardware_of(sysfs: &Path, name: &str, index: u32) -> Option<crate::DeviceAddress> {
-    devices::of_netdev(sysfs, name, index)
 }

@@ -15,7 +15,7 @@ use super::ip_of;
 use crate::{
     Route,
     link::{PROTOCOL_KERNEL, RouteMetrics},
-    netlink::{attribute, attributes, text, u32_of},
+    netlink::{attribute, attributes, text, u16_of, u32_of},
 };
 use netlink_packet_core::DefaultNla;
 use netlink_packet_route::{
@@ -165,11 +165,14 @@ pub(super) fn parse(body: &[u8]) -> Option<Parsed> {
     if route.table == LOCAL_TABLE {
         return None;
     }
-    beyond |= next_hops(hops).any(|hop| hop.encapsulated);
     let (hops, by_object) = match (hops, netdev, object) {
         ([], Some(netdev), _) => (vec![(netdev, route)], None),
         ([], None, object) => (vec![], Some((object?, route))),
-        (hops, ..) => (next_hops(hops).map(|hop| hop.of(&route)).collect(), None),
+        (hops, ..) => {
+            let (hops, encapsulated): (Vec<_>, Vec<bool>) = next_hops(hops, &route).unzip();
+            beyond |= encapsulated.contains(&true);
+            (hops, None)
+        }
     };
     Some(Parsed {
         kept: !beyond,
@@ -190,49 +193,24 @@ fn expires(cache_info: &[u8]) -> Option<u32> {
     (ticks != 0).then_some(seconds)
 }
 
-/// One of several next hops of a route (`struct rtnexthop`).
-struct NextHop {
-    netdev: u32,
-    gateway: Option<IpAddr>,
-    onlink: bool,
-    encapsulated: bool,
-}
-
-impl NextHop {
-    /// Returns `route` with this next hop as its only next hop.
-    fn of(self, route: &Route) -> (u32, Route) {
-        let Self {
-            netdev,
-            gateway,
-            onlink,
-            ..
-        } = self;
-        (
-            netdev,
-            Route {
-                gateway,
-                onlink,
-                ..route.clone()
-            },
-        )
-    }
-}
-
-/// Parses next hops. Each has `rtnh_len`, `rtnh_flags`, `rtnh_hops`, `rtnh_ifindex`, then attributes.
-fn next_hops(mut hops: &[u8]) -> impl Iterator<Item = NextHop> {
+/// Parses the next hops of `route` (`struct rtnexthop`). Each has `rtnh_len`, `rtnh_flags`, `rtnh_hops`,
+/// `rtnh_ifindex`, then attributes. Returns the index of each next hop's netdev, `route` with this next hop alone, and
+/// true if the next hop has an encapsulation.
+fn next_hops(mut hops: &[u8], route: &Route) -> impl Iterator<Item = ((u32, Route), bool)> {
     /// `sizeof(struct rtnexthop)`
     const HOP_HEADER: usize = 8;
     const RTNH_F_ONLINK: u8 = 4;
     std::iter::from_fn(move || {
-        let length = usize::from(u16::from_ne_bytes(hops.get(..2)?.try_into().ok()?));
+        let length = usize::from(u16_of(hops.get(..2)?)?);
         let hop = hops.get(..length).filter(|hop| hop.len() >= HOP_HEADER)?;
         hops = hops.get(length.next_multiple_of(4)..).unwrap_or_default();
-        Some(NextHop {
-            netdev: u32_of(&hop[4..HOP_HEADER])?,
+        let alone = Route {
             gateway: attribute(&hop[HOP_HEADER..], RTA_GATEWAY).and_then(ip_of),
             onlink: hop[2] & RTNH_F_ONLINK != 0,
-            encapsulated: attribute(&hop[HOP_HEADER..], RTA_ENCAP).is_some(),
-        })
+            ..route.clone()
+        };
+        let is_encapsulated = attribute(&hop[HOP_HEADER..], RTA_ENCAP).is_some();
+        Some(((u32_of(&hop[4..HOP_HEADER])?, alone), is_encapsulated))
     })
 }
 

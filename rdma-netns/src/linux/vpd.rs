@@ -31,8 +31,8 @@ pub(super) fn read(directory: &Path) -> Option<Vec<u8>> {
     Some(data)
 }
 
-/// Returns the value of `keyword` in the read-only section.
-pub(super) fn value<'a>(data: &'a [u8], keyword: &[u8; 2]) -> Option<&'a [u8]> {
+/// Returns the value of `keyword` in the read-only section of a PCI function's vital product data.
+pub fn value<'a>(data: &'a [u8], keyword: &[u8; 2]) -> Option<&'a [u8]> {
     let mut fields = part(data, READ_ONLY)?;
     while let [a, b, length, rest @ ..] = fields {
         let (value, rest) = rest.split_at_checked(usize::from(*length))?;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A generic netlink family. The first query returns the family's number, which all later requests contain.
 
-use super::{Answers, NetlinkError, Request, Socket, attribute, attributes, text, u32_of};
+use super::{Answers, NetlinkError, Request, Socket, attribute, attributes, text, u16_of, u32_of};
 use netlink_sys::protocols::NETLINK_GENERIC;
 use nix::libc;
 use std::io;
@@ -106,8 +106,7 @@ pub(crate) fn attributes_of(body: &[u8]) -> &[u8] {
 }
 
 pub(crate) fn parse_id(body: &[u8]) -> Option<u16> {
-    let id = attribute(attributes_of(body), CTRL_ATTR_FAMILY_ID)?;
-    Some(u16::from_ne_bytes(id.try_into().ok()?))
+    u16_of(attribute(attributes_of(body), CTRL_ATTR_FAMILY_ID)?)
 }
 
 fn parse_group(body: &[u8], wanted: &str) -> Option<u32> {

@@ -74,11 +74,17 @@ pub(crate) fn attribute(bytes: &[u8], wanted: u16) -> Option<&[u8]> {
 
 /// Returns a string attribute up to its NUL.
 pub(crate) fn text(value: &[u8]) -> Option<&str> {
-    let end = value
-        .iter()
-        .position(|byte| *byte == 0)
-        .unwrap_or(value.len());
-    std::str::from_utf8(&value[..end]).ok()
+    std::str::from_utf8(until_nul(value)).ok()
+}
+
+/// Returns the bytes before the first NUL, or all bytes if there is none.
+pub(crate) fn until_nul(value: &[u8]) -> &[u8] {
+    value.split(|byte| *byte == 0).next().unwrap_or_default()
+}
+
+/// Parses a number in host byte order of exactly two bytes.
+pub(crate) fn u16_of(value: &[u8]) -> Option<u16> {
+    value.try_into().ok().map(u16::from_ne_bytes)
 }
 
 /// Parses a number in host byte order of exactly four bytes.

@@ -109,7 +109,7 @@ impl LinkChange {
                     LinkFlag::AllMulti => ("allmulticast", *on),
                     LinkFlag::NoArp => ("arp", !on),
                     LinkFlag::NoTrailers => ("trailers", !on),
-                    flag => (flag.name(), *on),
+                    flag => (&*flag.to_string(), *on),
                 };
                 format!("{flag} {}", if on { "on" } else { "off" })
             }

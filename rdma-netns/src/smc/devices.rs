@@ -7,7 +7,7 @@ use crate::{
     netlink::{
         Answers, NetlinkError, attribute, attributes,
         generic::{attributes_of, dump_if_known, dump_of_known},
-        text,
+        text, until_nul,
     },
     rdma::name,
 };
@@ -66,9 +66,8 @@ pub fn used_devices() -> Result<Option<Vec<String>>, NetlinkError> {
 /// Returns the device's name and the device's attributes from an answer.
 fn device(body: &[u8]) -> Option<(String, &[u8])> {
     let device = attribute(attributes_of(body), DEV_SMCR)?;
-    let name = attribute(device, IB_NAME)?;
-    let name = name.split(|byte| *byte == 0).next()?;
-    Some((name::text(name), device))
+    let name = name::text(until_nul(attribute(device, IB_NAME)?));
+    Some((name, device))
 }
 
 pub(super) fn parse(body: &[u8]) -> Vec<SmcPort> {

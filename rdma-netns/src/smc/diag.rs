@@ -3,7 +3,7 @@
 
 use super::Reason;
 use crate::{
-    netlink::{NetlinkError, Request, Socket, attributes, text, u32_of, u64_of},
+    netlink::{NetlinkError, Request, Socket, attributes, text, u32_of, u64_of, until_nul},
     rdma::name,
 };
 use netlink_sys::protocols::NETLINK_SOCK_DIAG;
@@ -216,7 +216,7 @@ fn link(value: &[u8]) -> Option<ConnectionLink> {
     let address = |gid: &[u8]| text(gid)?.parse().ok();
     Some(ConnectionLink {
         id: *id,
-        device: name::text(name.split(|byte| *byte == 0).next()?),
+        device: name::text(until_nul(name)),
         port: *port,
         gid: address(gid),
         peer_gid: address(rest.get(..GID)?),

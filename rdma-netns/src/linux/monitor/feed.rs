@@ -16,6 +16,9 @@ const BURST: u32 = 1 << 20;
 /// little more than 2 KiB (`UEVENT_BUFFER_SIZE`).
 const LARGEST: usize = 32 << 10;
 
+/// Maximum number of datagrams that one call reads. Without a limit, a flood of events would delay other work.
+const BATCH: usize = 4096;
+
 /// A netlink socket that is a member of one or more multicast groups.
 #[derive(Debug)]
 pub(super) struct Feed {
@@ -26,12 +29,9 @@ pub(super) struct Feed {
 }
 
 /// Result of receiving.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Received {
-    /// A datagram from a namespace, by the number of the namespace. `None`: the socket's own namespace.
-    Datagram(Option<i32>),
-    /// No datagram is pending.
-    Nothing,
+pub(super) enum Received<'a> {
+    /// A datagram, and the number of the namespace from which it comes. `None`: the socket's own namespace.
+    Datagram(Option<i32>, &'a [u8]),
     /// The kernel dropped some datagrams, or truncated one.
     Lost,
 }
@@ -71,33 +71,29 @@ impl Feed {
         self.socket.set_listen_all_namespaces(true)
     }
 
-    pub(super) fn datagram(&self) -> &[u8] {
-        &self.buffer[..self.length]
-    }
-
-    /// Receives the kernel's next datagram. Does not wait.
-    pub(super) fn receive(&mut self) -> io::Result<Received> {
-        loop {
-            let message = match self.take() {
-                Ok(message) => message,
+    /// Receives at most [`BATCH`] datagrams, and passes each to `take`. Does not wait. Returns true if no further
+    /// datagram is pending.
+    pub(super) fn receive(&mut self, mut take: impl FnMut(Received<'_>)) -> io::Result<bool> {
+        for _ in 0..BATCH {
+            match self.next() {
+                Ok(message) if message.sender != 0 => {} // a message of another program
+                Ok(message) if message.truncated => take(Received::Lost),
+                Ok(message) => {
+                    let datagram = &self.buffer[..self.length];
+                    take(Received::Datagram(message.namespace, datagram));
+                }
                 Err(error) => match error.raw_os_error() {
-                    Some(libc::EINTR) => continue,
-                    Some(libc::EAGAIN) => return Ok(Received::Nothing),
-                    Some(libc::ENOBUFS) => return Ok(Received::Lost),
+                    Some(libc::EINTR) => {}
+                    Some(libc::EAGAIN) => return Ok(true),
+                    Some(libc::ENOBUFS) => take(Received::Lost),
                     _ => return Err(error),
                 },
-            };
-            if message.sender != 0 {
-                continue; // a message of another program
             }
-            if message.truncated {
-                return Ok(Received::Lost);
-            }
-            return Ok(Received::Datagram(message.namespace));
         }
+        Ok(false)
     }
 
-    fn take(&mut self) -> io::Result<Message> {
+    fn next(&mut self) -> io::Result<Message> {
         // SAFETY: all zeros is a value of each of these structures of numbers and pointers.
         let (mut sender, mut header): (libc::sockaddr_nl, libc::msghdr) =
             unsafe { (mem::zeroed(), mem::zeroed()) };

@@ -54,10 +54,6 @@ const UNIVERSE: u8 = 0;
 /// `sizeof(struct nlmsghdr)`
 const HEADER: usize = 16;
 
-/// Maximum number of datagrams that one call reads from each socket. Without a limit, a flood of events would delay
-/// other work.
-const BATCH: usize = 4096;
-
 /// A change on the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
@@ -288,56 +284,33 @@ impl Monitor {
     pub fn events(&mut self) -> io::Result<Vec<Event>> {
         let mut events = Vec::new();
         self.more = true;
-        let mut at_end = false;
-        for _ in 0..BATCH {
-            match self.routes.receive()? {
-                Received::Nothing => {
-                    at_end = true;
-                    break;
-                }
-                Received::Lost => events.push(Event::Lost),
-                Received::Datagram(namespace) => {
-                    let namespace = namespace.map(Nsid);
-                    let told = of_rtnetlink(
-                        self.routes.datagram(),
-                        namespace,
-                        &mut self.watched,
-                        &self.sysfs,
-                    );
-                    events.extend(told);
-                }
+        let mut at_end = self.routes.receive(|received| match received {
+            Received::Lost => events.push(Event::Lost),
+            Received::Datagram(namespace, datagram) => {
+                let namespace = namespace.map(Nsid);
+                events.extend(of_rtnetlink(
+                    datagram,
+                    namespace,
+                    &mut self.watched,
+                    &self.sysfs,
+                ));
             }
-        }
+        })?;
         if let Some(devlink) = &mut self.devlink {
             // several messages become one [`Event::Devlink`]
             let mut heard = false;
-            let mut is_empty = false;
-            for _ in 0..BATCH {
-                is_empty = devlink.receive()? == Received::Nothing;
-                if is_empty {
-                    break;
-                }
-                heard = true;
-            }
-            at_end &= is_empty;
+            at_end &= devlink.receive(|_| heard = true)?;
             events.extend(heard.then_some(Event::Devlink));
         }
-        let Some(uevents) = &mut self.uevents else {
-            self.more = !at_end;
-            return Ok(events);
-        };
-        for _ in 0..BATCH {
-            match uevents.receive()? {
-                Received::Nothing => {
-                    self.more = !at_end;
-                    break;
-                }
+        if let Some(uevents) = &mut self.uevents {
+            at_end &= uevents.receive(|received| match received {
                 Received::Lost => events.push(Event::Lost),
-                Received::Datagram(_) => {
-                    events.extend(Uevent::parse(uevents.datagram()).map(Event::Device));
+                Received::Datagram(_, datagram) => {
+                    events.extend(Uevent::parse(datagram).map(Event::Device));
                 }
-            }
+            })?;
         }
+        self.more = !at_end;
         Ok(events)
     }
 }
@@ -387,14 +360,4 @@ fn of_rtnetlink(
         }
     }
     events
-}
-
-/// Returns the number in an `RTM_NEWNSID`, for [`super::offline`].
-pub(super) fn number(body: &[u8]) -> Option<Nsid> {
-    nsid::parse(body)
-}
-
-/// Returns the uevent in a datagram, for [`super::offline`].
-pub(super) fn uevent(datagram: &[u8]) -> Option<Uevent> {
-    Uevent::parse(datagram)
 }

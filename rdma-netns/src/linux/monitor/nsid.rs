@@ -87,7 +87,7 @@ fn message(attributes: Vec<NsidAttribute>) -> NsidMessage {
 }
 
 /// Returns the number in an `RTM_NEWNSID` or `RTM_DELNSID`. -1 means that there is no number.
-pub(super) fn parse(body: &[u8]) -> Option<Nsid> {
+pub fn parse(body: &[u8]) -> Option<Nsid> {
     let value = attribute(body.get(HEADER..)?, NETNSA_NSID)?;
     let number = value.try_into().ok().map(i32::from_ne_bytes)?;
     (number >= 0).then_some(Nsid(number))

@@ -39,7 +39,7 @@ pub struct Uevent {
 impl Uevent {
     /// Parses a uevent. Returns `None` if the subsystem is not one of [`SUBSYSTEMS`], if the action is not one of
     /// [`ACTIONS`], if the module is not one of [`MODULES`], or if the driver is not a PCI driver.
-    pub(super) fn parse(datagram: &[u8]) -> Option<Self> {
+    pub(in crate::linux) fn parse(datagram: &[u8]) -> Option<Self> {
         let mut fields = datagram.split(|byte| *byte == 0);
         // a pod may name its devices with any bytes
         let event = String::from_utf8_lossy(fields.next()?);

@@ -316,12 +316,8 @@ fn wait(ears: &[Ear<'_>], left: Duration) -> io::Result<()> {
     }
 }
 
-/// Decodes a packet for [`super::offline`]: returns the address that its sender has or probes, and the sender's
-/// hardware address.
-pub(super) fn decode(
-    protocol: u16,
-    packet: &[u8],
-    from: &[u8],
-) -> Option<(IpAddr, HardwareAddress)> {
+/// Decodes a packet of the Ethernet type `protocol` from the hardware address `from`. Returns the IP address that the
+/// sender has or probes, and the sender's hardware address.
+pub fn decode(protocol: u16, packet: &[u8], from: &[u8]) -> Option<(IpAddr, HardwareAddress)> {
     packet::read(protocol, packet, from).map(|it| (it.address, it.by))
 }
