@@ -34,10 +34,9 @@ const LIMIT: u16 = 20_000;
 /// - The driver does not finish.
 /// - The driver fails. Then no driver is bound.
 pub(super) fn rebind(sysfs: &Path, device: &DeviceAddress, driver: &str) -> io::Result<()> {
-    let directory = sysfs.join("bus").join(device.bus()).join("devices");
     // `mlx5_core.sf.4`: the directory of a sub-function is below its function's directory (`mlx5_sf_dev_add()`)
     let is_sub_function = |name: &OsString| name.to_str().is_some_and(|it| it.contains(".sf."));
-    let mut names = devices::names(&directory.join(&**device))?.into_iter();
+    let mut names = devices::names(&device.directory(sysfs))?.into_iter();
     if let Some(name) = names.find(is_sub_function) {
         let why = format!(
             "the unbinding would remove the device's sub-function {}",
@@ -54,8 +53,7 @@ pub(super) fn rebind(sysfs: &Path, device: &DeviceAddress, driver: &str) -> io::
 /// # Errors
 /// The driver fails or does not finish, or another driver is bound to the device.
 pub(super) fn bind(sysfs: &Path, device: &DeviceAddress, driver: &str) -> io::Result<()> {
-    let directory = sysfs.join("bus").join(device.bus()).join("devices");
-    let bound = devices::link_name(&directory.join(&**device), "driver");
+    let bound = devices::link_name(&device.directory(sysfs), "driver");
     match bound.as_deref() == Some(driver) {
         true => Ok(()),
         false => write(sysfs, device, driver, "bind"),

@@ -24,6 +24,9 @@ use std::{io, net::IpAddr, os::fd::AsFd, path::Path};
 const INDEX_TRIES: u32 = 8;
 const INDEX_GAP: u32 = 64;
 
+/// Flags of a request that makes an object, and that fails if the object exists.
+const NEW: i32 = libc::NLM_F_CREATE | libc::NLM_F_EXCL;
+
 /// The two namespaces that an operation can name, and sysfs.
 #[derive(Clone, Copy)]
 pub(super) struct Namespaces<'a> {
@@ -44,6 +47,16 @@ impl<'a> Namespaces<'a> {
                 )
             }),
         }
+    }
+
+    fn send(
+        self,
+        at: NetnsSide,
+        message: &RouteNetlinkMessage,
+        flags: i32,
+    ) -> Result<(), NetlinkError> {
+        let mut socket = self.at(at)?.route();
+        socket.request(message, flags as u16).map(drop)
     }
 
     /// Makes a change to `link`. `change` returns the request for the index of `link`.
@@ -86,20 +99,14 @@ impl<'a> Namespaces<'a> {
             } => self.add_child(*at, parent, (*child, name, *mtu)),
             Op::Link { at, link, change } => self.change_link(*at, link, change),
             Op::RemoveGroup { group } => {
-                let mut pod = self.at(NetnsSide::Pod)?.route();
-                let removed = pod.request(&links::remove_group(*group), 0);
-                tolerate(libc::ENODEV, removed.map(drop))
+                let removed = self.send(NetnsSide::Pod, &links::remove_group(*group), 0);
+                tolerate(libc::ENODEV, removed)
             }
             Op::SetDeviceSetting { link, key, value } => {
                 let mut socket = self.host.route();
                 let index = index_of(&mut socket, link)?;
                 let (netdev, setting) = ((&**link, index), (&**key, &**value));
-                Ok(device_settings::write(
-                    self.sysfs,
-                    &mut socket,
-                    netdev,
-                    setting,
-                )?)
+                device_settings::write(self.sysfs, &mut socket, netdev, setting)
             }
             Op::SetVf {
                 pf,
@@ -111,15 +118,10 @@ impl<'a> Namespaces<'a> {
             Op::RebindDriver { device, driver } => Ok(drivers::rebind(self.sysfs, device, driver)?),
             Op::BindDriver { device, driver } => Ok(drivers::bind(self.sysfs, device, driver)?),
             Op::AddRule { at, rule } => {
-                let flags = libc::NLM_F_CREATE | libc::NLM_F_EXCL;
-                let mut socket = self.at(*at)?.route();
-                let added = socket.request(&rules::add(rule), flags as u16);
-                tolerate(libc::EEXIST, added.map(drop))
+                tolerate(libc::EEXIST, self.send(*at, &rules::add(rule), NEW))
             }
             Op::RemoveRule { at, rule } => {
-                let mut socket = self.at(*at)?.route();
-                let removed = socket.request(&rules::remove(rule), 0);
-                tolerate(libc::ENOENT, removed.map(drop))
+                tolerate(libc::ENOENT, self.send(*at, &rules::remove(rule), 0))
             }
             Op::AddPnet { at, entry } => smc::add_pnet(self.at(*at)?, *at, entry),
             Op::RemovePnet { at, id } => smc::remove_pnet(self.at(*at)?, id),
@@ -136,7 +138,6 @@ impl<'a> Namespaces<'a> {
         link: &InterfaceName,
         change: &LinkChange,
     ) -> Result<(), NetlinkError> {
-        const NEW: i32 = libc::NLM_F_CREATE | libc::NLM_F_EXCL;
         let request = |flags, message: &dyn Fn(u32) -> RouteNetlinkMessage| {
             self.change(at, link, flags, message)
         };
@@ -221,8 +222,7 @@ impl<'a> Namespaces<'a> {
             name,
             mtu,
         };
-        let flags = (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;
-        let Err(refusal) = host.request(&new.request(ANY_INDEX), flags) else {
+        let Err(refusal) = host.request(&new.request(ANY_INDEX), NEW as u16) else {
             return Ok(());
         };
         let mut inside = space.route();
@@ -238,7 +238,7 @@ impl<'a> Namespaces<'a> {
             let highest = highest_index(&mut host)?.max(highest_index(&mut inside)?);
             // the next indexes can belong to netdevs that appear meanwhile
             let index = highest + 1 + attempt * INDEX_GAP;
-            match host.request(&new.request(index), flags) {
+            match host.request(&new.request(index), NEW as u16) {
                 Ok(_) => return Ok(()),
                 // another netdev on the host or in the pod has the index or the name (`register_netdevice()`)
                 Err(taken) if matches!(taken.errno(), Some(libc::EEXIST | libc::EBUSY)) => {
@@ -269,9 +269,7 @@ impl<'a> Namespaces<'a> {
         drop(socket);
         match address {
             IpAddr::V4(address) => announce::announce(space.packet()?, address, mac, index)?,
-            IpAddr::V6(address) => {
-                space.inside(|| announce::advertise(address, mac, index))?;
-            }
+            IpAddr::V6(address) => space.inside(|| announce::advertise(address, mac, index))?,
         }
         Ok(())
     }

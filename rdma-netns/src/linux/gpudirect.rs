@@ -66,10 +66,7 @@ impl GpuDirectReader {
         accelerators: &[Accelerator],
         nics: &BTreeSet<&DeviceAddress>,
     ) -> Option<GpuDirect> {
-        let directory = |address: &DeviceAddress| {
-            let devices = sysfs.join("bus").join(address.bus()).join("devices");
-            devices.join(&**address)
-        };
+        let directory = |address: &DeviceAddress| address.directory(sysfs);
         let own = accelerators.iter();
         let own = own.filter(|it| !is_passed_through(&directory(&it.address)));
         let own: Vec<&Accelerator> = own.collect();

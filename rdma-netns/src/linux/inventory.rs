@@ -96,10 +96,8 @@ impl Reader<'_> {
         let scanned = devices::scan(self.sysfs, &verbs, &mut devices::Known::default())?;
         let numbers = self.virtual_functions(&scanned);
         let char_devices = self.char_devices(&verbs)?;
-        let netdevs: BTreeSet<_> = entries(&self.sysfs.join("class/net"))?
-            .into_iter()
-            .filter_map(|path| Some(path.file_name()?.to_owned()))
-            .collect();
+        let netdevs = devices::names(&self.sysfs.join("class/net"))?;
+        let netdevs: BTreeSet<OsString> = netdevs.into_iter().collect();
         let mut functions: Vec<Function> = scanned
             .into_iter()
             .map(|device| self.function(device, &numbers, &netdevs))
@@ -137,16 +135,16 @@ impl Reader<'_> {
         let mut inventory = Inventory {
             functions,
             unpaired,
+            rdma_mode: self.rdma_mode(),
+            sockets: sockets::of_numa_nodes(self.sysfs)?,
+            connection_manager: self.char_device(&self.sysfs.join("class/misc/rdma_cm")),
+            erdma: erdma::erdma_module(self.sysfs),
             ..Inventory::default()
         };
         self.pair(&mut inventory);
-        let Inventory {
-            mut functions,
-            unpaired,
-            ..
-        } = inventory;
+        let functions = &mut inventory.functions;
         for mut hca in soft {
-            let place = self.netdev_place(&hca.name, &functions);
+            let place = self.netdev_place(&hca.name, functions);
             let Some(function) = place.and_then(|place| functions.get_mut(place)) else {
                 continue;
             };
@@ -155,21 +153,12 @@ impl Reader<'_> {
             function.device.rdma.push(hca.name.clone());
             function.hcas.push(hca);
         }
-        self.add_sub_devices(&verbs, &char_devices, &mut functions)?;
-        erdma::pair(self.sysfs, &mut functions);
-        data_direct::find(self.sysfs, &mut functions)?;
+        self.add_sub_devices(&verbs, &char_devices, functions)?;
+        erdma::pair(self.sysfs, functions);
+        data_direct::find(self.sysfs, functions)?;
         let addresses = functions.iter().map(|it| &it.device.address);
-        let accelerators = accelerators::accelerators(self.sysfs, &addresses.collect())?;
-        Ok(Inventory {
-            rdma_mode: self.rdma_mode(),
-            functions,
-            unpaired,
-            accelerators,
-            sockets: sockets::of_numa_nodes(self.sysfs)?,
-            connection_manager: self.char_device(&self.sysfs.join("class/misc/rdma_cm")),
-            erdma: erdma::erdma_module(self.sysfs),
-            ..Inventory::default()
-        })
+        inventory.accelerators = accelerators::accelerators(self.sysfs, &addresses.collect())?;
+        Ok(inventory)
     }
 
     fn function(
@@ -179,14 +168,9 @@ impl Reader<'_> {
         present: &BTreeSet<OsString>,
     ) -> Function {
         let bus = device.address.bus();
-        let directory = self
-            .sysfs
-            .join("bus")
-            .join(bus)
-            .join("devices")
-            .join(&*device.address);
+        let directory = device.address.directory(self.sysfs);
         let pci = match (&device.physical_function, bus) {
-            (Some(function), "auxiliary") => self.sysfs.join("bus/pci/devices").join(&**function),
+            (Some(function), "auxiliary") => function.directory(self.sysfs),
             _ => directory.clone(),
         };
         let number = match bus {
@@ -219,13 +203,9 @@ impl Reader<'_> {
     fn virtual_functions(&self, devices: &[Device]) -> BTreeMap<DeviceAddress, u32> {
         let mut numbers = BTreeMap::new();
         for device in devices.iter().filter(|device| device.virtual_functions > 0) {
-            let directory = self.sysfs.join("bus/pci/devices").join(&*device.address);
+            let directory = device.address.directory(self.sysfs);
             let functions = virtual_functions(&directory).unwrap_or_default();
-            numbers.extend(
-                functions
-                    .into_iter()
-                    .map(|(number, address)| (address, number)),
-            );
+            numbers.extend(functions.into_iter().map(|(number, it)| (it, number)));
         }
         numbers
     }
@@ -266,7 +246,7 @@ impl Reader<'_> {
         }
         let name = name.to_str()?;
         let master = link_name(&directory, "master");
-        let taken_by = self.taken_by(&directory);
+        let taken_by = self.taken_by(master.as_deref());
         let bond = master.as_deref().filter(|_| taken_by.is_none());
         let base = bond.unwrap_or(name);
         let at = self.reach.addresses_of(name, master.as_deref());
@@ -298,19 +278,19 @@ impl Reader<'_> {
         })
     }
 
-    /// Returns the master that receives all frames of the netdev at `directory`, if there is one. A bond is no such
-    /// master. A bridge has a directory of its own (`br_sysfs_addbr()`, `net/bridge/br_sysfs_br.c`). Open vSwitch has a
+    /// Returns `master` in the form of [`Netdev::taken_by`], if it receives all frames of its ports. A bond does not. A
+    /// bridge has a directory of its own (`br_sysfs_addbr()`, `net/bridge/br_sysfs_br.c`). Open vSwitch has a
     /// fixed name (`ovs_netdev_link()`). Hyper-V's netdev is a master with hardware (`netvsc_vf_join()`,
     /// `drivers/net/hyperv/netvsc_drv.c`).
-    fn taken_by(&self, directory: &Path) -> Option<String> {
-        let name = link_name(directory, "master")?;
-        let master = self.sysfs.join("class/net").join(&name);
+    fn taken_by(&self, master: Option<&str>) -> Option<String> {
+        let name = master?;
+        let master = self.sysfs.join("class/net").join(name);
         if name == "ovs-system" {
             Some("Open vSwitch".to_owned())
         } else if master.join("bridge").exists() {
             Some(format!("the bridge {name}"))
         } else if master.join("device").exists() {
-            Some(name + ACCELERATED)
+            Some(name.to_owned() + ACCELERATED)
         } else {
             None
         }
@@ -328,12 +308,8 @@ impl Reader<'_> {
     /// Pairs the unpaired RDMA devices of this namespace with the functions of their netdevs. Finds the netdev by GUID,
     /// else by its name in the GID table ([`pairing`]).
     fn pair(&self, inventory: &mut Inventory) {
-        let unpaired: Vec<String> = inventory
-            .unpaired
-            .iter()
-            .map(|it| it.name.clone())
-            .collect();
-        for device in unpaired {
+        let unpaired = inventory.unpaired.iter().map(|it| it.name.clone());
+        for device in unpaired.collect::<Vec<String>>() {
             let directory = name::directory(self.sysfs, &device);
             let guid = read(&directory, "node_guid").unwrap_or_default();
             let functions = &inventory.functions;

@@ -50,8 +50,7 @@ pub(super) fn read(
     socket: &mut Socket,
     address: &DeviceAddress,
 ) -> Result<Option<Vf>, NetlinkError> {
-    let device = sysfs.join("bus").join(address.bus()).join("devices");
-    let physical = device.join(&**address).join("physfn");
+    let physical = address.directory(sysfs).join("physfn");
     if address.bus() != "pci" || !physical.exists() {
         return Ok(None);
     }
@@ -82,9 +81,8 @@ pub(super) fn of(body: &[u8], pf: Link, number: u32) -> Option<Vf> {
     let list = attribute(body.get(HEADER..)?, IFLA_VFINFO_LIST)?;
     let mut functions = attributes(list).filter(|(kind, _)| *kind == IFLA_VF_INFO);
     let settings = functions.find_map(|(_, function)| settings(function, number))?;
-    let pf = pf.name;
     Some(Vf {
-        pf,
+        pf: pf.name,
         number,
         settings,
     })
@@ -95,9 +93,8 @@ fn settings(function: &[u8], number: u32) -> Option<Vec<VfSetting>> {
     // each attribute begins with the function's number
     let word = |value: &[u8], place: usize| u32_of(value.get(place * 4..place * 4 + 4)?);
     let flag = |value: &[u8]| {
-        word(value, 1)
-            .filter(|it| *it != NOT_REPORTED)
-            .map(|it| it != 0)
+        let value = word(value, 1).filter(|it| *it != NOT_REPORTED)?;
+        Some(value != 0)
     };
     let (mut settings, mut is_it, mut vlan) = (vec![], false, None);
     for (kind, value) in attributes(function) {
