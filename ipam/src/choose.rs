@@ -5,7 +5,7 @@
 //! the first free address. So even a long run of leased addresses costs only one read of the directory, whatever the
 //! size of the range.
 
-use crate::{address::Family, address::number, forbidden::Forbidden, range::Pool};
+use crate::{address::number, forbidden::Forbidden, range::Pool};
 use std::{collections::BTreeSet, net::IpAddr};
 
 /// Number of addresses that are checked one by one.
@@ -55,14 +55,9 @@ impl Choice {
 /// Returns all addresses of `pool` in the order of its ranges, as in host-local's round robin. The order starts after
 /// `last`, and ends with `last` if `last` is in the pool.
 pub fn round_robin(pool: &Pool, last: Option<IpAddr>) -> Vec<Segment> {
-    let all: Vec<Segment> = pool
-        .ranges()
-        .iter()
-        .map(|range| Segment {
-            first: range.start,
-            last: range.end,
-        })
-        .collect();
+    let segment = |first, last| Segment { first, last };
+    let ranges = pool.ranges().iter();
+    let all: Vec<Segment> = ranges.map(|it| segment(it.start, it.end)).collect();
     let found = last.and_then(|ip| {
         let index = pool.ranges().iter().position(|range| range.contains(ip))?;
         Some((index, number(ip)))
@@ -73,17 +68,11 @@ pub fn round_robin(pool: &Pool, last: Option<IpAddr>) -> Vec<Segment> {
     let here = all[index];
     let mut segments = vec![];
     if last < here.last {
-        segments.push(Segment {
-            first: last + 1,
-            last: here.last,
-        });
+        segments.push(segment(last + 1, here.last));
     }
     segments.extend(&all[index + 1..]);
     segments.extend(&all[..index]);
-    segments.push(Segment {
-        first: here.first,
-        last,
-    });
+    segments.push(segment(here.first, last));
     segments
 }
 
@@ -121,9 +110,7 @@ pub fn exhausted(pool: &Pool, forbidden: &Forbidden, taken: &BTreeSet<IpAddr>) -
 }
 
 fn numbers(pool: &Pool, taken: &BTreeSet<IpAddr>) -> BTreeSet<u128> {
-    let in_pool = taken
-        .iter()
-        .filter(|ip| Family::of(**ip) == pool.family() && pool.range_of(**ip).is_some());
+    let in_pool = taken.iter().filter(|ip| pool.range_of(**ip).is_some());
     let mut numbers = BTreeSet::new();
     numbers.extend(in_pool.map(|ip| number(*ip)));
     numbers
@@ -145,7 +132,10 @@ fn gap(segment: Segment, forbidden: &Forbidden, taken: &BTreeSet<u128>) -> Optio
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{address::cidr, range::Range};
+    use crate::{
+        address::{Family, cidr},
+        range::Range,
+    };
     use std::{cell::Cell, convert::Infallible};
 
     struct Held {

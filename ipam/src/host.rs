@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Observation of the host: its addresses, a parent netdev, and the parent's neighbours.
+//! Observation of a parent netdev of the host, and of the parent's neighbours.
 
 use crate::{
     address::number,
@@ -10,12 +10,6 @@ use rdma_netns::{
     HardwareAddress, Kernel, Linux, Namespace, Neighbour, ObservationScope, ObserveError, Route,
     link::MAIN_TABLE,
 };
-use std::net::IpAddr;
-
-/// Returns the host's addresses on all netdevs.
-pub fn addresses(linux: &Linux) -> Result<Vec<IpAddr>, ObserveError> {
-    linux.addresses()
-}
 
 /// Returns the netdev `name` of this host, with its addresses that identify a network, and with its routes to gateways
 /// in the main table. Returns `None` if the host has no such netdev.

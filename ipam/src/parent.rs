@@ -36,59 +36,11 @@ pub struct GatewayRoute {
     pub gateway: IpAddr,
 }
 
-/// Reason why the plugin can assign no address of the parent's prefixes.
+/// Reason why the plugin can assign no address of the parent's prefixes: the parent has no usable address of a family,
+/// all prefixes of the family are too long, or the bounds cannot be applied to the prefix.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ParentError {
-    /// The parent has no usable address of the family.
-    #[error(
-        "{parent}{} has no global {family} address on this host: give it a permanent one \
-         whose prefix is /{longest} or shorter, or choose another ipam.family",
-        of_rail(rail),
-        longest = family.longest_prefix()
-    )]
-    NoAddress {
-        /// Name of the netdev.
-        parent: String,
-        /// Value of `CNI_IFNAME`. STATUS has none.
-        rail: Option<String>,
-        /// Requested family.
-        family: Family,
-    },
-    /// All prefixes of the family are too long.
-    #[error(
-        "{parent}{} has no {family} prefix to give addresses from: {address} leaves \
-         none; give the netdev a prefix of /{longest} or shorter",
-        of_rail(rail),
-        longest = family.longest_prefix()
-    )]
-    TooSmall {
-        /// Name of the netdev.
-        parent: String,
-        /// Value of `CNI_IFNAME`. STATUS has none.
-        rail: Option<String>,
-        /// Requested family.
-        family: Family,
-        /// Address of the netdev with its prefix length.
-        address: IpNetwork,
-    },
-    /// The bounds cannot be applied to the prefix.
-    #[error("{parent}{}: {error}", of_rail(rail))]
-    Bounds {
-        /// Name of the netdev.
-        parent: String,
-        /// Value of `CNI_IFNAME`. STATUS has none.
-        rail: Option<String>,
-        /// Reason.
-        error: Box<BoundsError>,
-    },
-}
-
-fn of_rail(rail: &Option<String>) -> String {
-    match rail {
-        Some(rail) => format!(" (rail {rail})"),
-        None => String::new(),
-    }
-}
+#[error("{0}")]
+pub struct ParentError(String);
 
 /// Returns true if an address identifies a network. `masterAddresses` may contain any address, and does not contain the
 /// address's state.
@@ -127,28 +79,24 @@ impl Parent {
             .collect();
         let is_requested = |range: &&Range| requested.iter().any(|ip| range.contains(*ip));
         let chosen = ranges.iter().find(is_requested).or_else(|| ranges.first());
-        let (parent, rail) = (self.name.clone(), rail.map(str::to_owned));
+        // STATUS has no rail
+        let rail = rail.map(|rail| format!(" (rail {rail})"));
+        let parent = self.name.clone() + &rail.unwrap_or_default();
         let Some(chosen) = chosen else {
-            return Err(match addresses.first() {
-                None => ParentError::NoAddress {
-                    parent,
-                    rail,
-                    family,
-                },
-                Some(address) => ParentError::TooSmall {
-                    parent,
-                    rail,
-                    family,
-                    address: *address,
-                },
-            });
+            let longest = family.longest_prefix();
+            return Err(ParentError(match addresses.first() {
+                None => format!(
+                    "{parent} has no global {family} address on this host: give it a permanent one whose prefix is \
+                     /{longest} or shorter, or choose another ipam.family"
+                ),
+                Some(address) => format!(
+                    "{parent} has no {family} prefix to give addresses from: {address} leaves none; give the netdev a \
+                     prefix of /{longest} or shorter"
+                ),
+            }));
         };
-        self.pool_of(chosen.clone(), bounds)
-            .map_err(|error| ParentError::Bounds {
-                parent,
-                rail,
-                error: Box::new(error),
-            })
+        let pool = self.pool_of(chosen.clone(), bounds);
+        pool.map_err(|error| ParentError(format!("{parent}: {error}")))
     }
 
     /// Returns the pool of `range`, which is a whole prefix, limited to `bounds`.
@@ -186,16 +134,13 @@ impl Parent {
                     && (pool.ranges().iter().any(is_reachable) || is_link_local(route.gateway))
             })
         };
-        self.routes
-            .iter()
-            .filter(usable)
-            .map(|route| {
-                json!({
-                    "dst": prefix(route.destination).to_string(),
-                    "gw": route.gateway.to_string(),
-                })
+        let routes = self.routes.iter().filter(usable).map(|route| {
+            json!({
+                "dst": prefix(route.destination).to_string(),
+                "gw": route.gateway.to_string(),
             })
-            .collect()
+        });
+        routes.collect()
     }
 }
 

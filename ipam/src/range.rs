@@ -22,47 +22,21 @@ pub struct Range {
 }
 
 /// The reason why a range is invalid. The text names the rule that the field breaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RangeError {
-    /// The subnet has host bits, such as `10.0.0.5/24`.
-    #[error("it has host bits set; the network is {network}/{length}")]
-    HostBits {
-        /// Network without the host bits.
-        network: IpAddr,
-        /// Prefix length, bits.
-        length: u8,
-    },
-    /// The subnet has no address to assign: `/31`, `/32`, `/127`, `/128`.
-    #[error("it is too small to assign addresses; the longest {family} prefix is /{longest}")]
-    TooSmall {
-        /// Family of the subnet.
-        family: Family,
-        /// Longest usable prefix ([`Family::longest_prefix`]).
-        longest: u8,
-    },
-    /// `rangeStart` is outside the subnet.
-    #[error("must be an address of the subnet {0}")]
-    StartOutside(IpNetwork),
-    /// `rangeEnd` is outside the subnet.
-    #[error("must be an address of the subnet {0}")]
-    EndOutside(IpNetwork),
-    /// `rangeEnd` is before `rangeStart`.
-    #[error("must not be before rangeStart, {0}")]
-    Reversed(IpAddr),
-    /// `gateway` belongs to the other family.
-    #[error("must be an {0} address, as the subnet is")]
-    GatewayFamily(Family),
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{rule}")]
+pub struct RangeError {
+    field: &'static str,
+    rule: String,
 }
 
 impl RangeError {
+    fn new(field: &'static str, rule: String) -> Self {
+        Self { field, rule }
+    }
+
     /// Returns the name of the invalid field.
     pub fn field(&self) -> &'static str {
-        match self {
-            Self::HostBits { .. } | Self::TooSmall { .. } => "subnet",
-            Self::StartOutside(_) => "rangeStart",
-            Self::EndOutside(_) | Self::Reversed(_) => "rangeEnd",
-            Self::GatewayFamily(_) => "gateway",
-        }
+        self.field
     }
 }
 
@@ -79,27 +53,26 @@ impl Range {
     ) -> Result<Self, RangeError> {
         let family = Family::of(subnet.ip());
         let mut range = Self::of_prefix(subnet)?;
-        range.gateway = Some(family.address(range.start));
-        if let Some(start) = start {
-            if !subnet.contains(start) {
-                return Err(RangeError::StartOutside(subnet));
+        range.gateway = gateway.or(Some(family.address(range.start)));
+        for (field, ip, bound) in [
+            ("rangeStart", start, &mut range.start),
+            ("rangeEnd", end, &mut range.end),
+        ] {
+            let Some(ip) = ip else { continue };
+            if !subnet.contains(ip) {
+                let rule = format!("must be an address of the subnet {subnet}");
+                return Err(RangeError::new(field, rule));
             }
-            range.start = number(start);
-        }
-        if let Some(end) = end {
-            if !subnet.contains(end) {
-                return Err(RangeError::EndOutside(subnet));
-            }
-            range.end = number(end);
+            *bound = number(ip);
         }
         if range.end < range.start {
-            return Err(RangeError::Reversed(family.address(range.start)));
+            let start = family.address(range.start);
+            let rule = format!("must not be before rangeStart, {start}");
+            return Err(RangeError::new("rangeEnd", rule));
         }
-        if let Some(gateway) = gateway {
-            if Family::of(gateway) != family {
-                return Err(RangeError::GatewayFamily(family));
-            }
-            range.gateway = Some(gateway);
+        if gateway.is_some_and(|gateway| Family::of(gateway) != family) {
+            let rule = format!("must be an {family} address, as the subnet is");
+            return Err(RangeError::new("gateway", rule));
         }
         Ok(range)
     }
@@ -107,22 +80,23 @@ impl Range {
     /// Returns the range of all addresses of `subnet` that can be assigned, without a gateway.
     pub fn of_prefix(subnet: IpNetwork) -> Result<Self, RangeError> {
         let family = Family::of(subnet.ip());
-        if subnet.prefix() > family.longest_prefix() {
-            return Err(RangeError::TooSmall {
-                family,
-                longest: family.longest_prefix(),
-            });
+        let (network, length) = (subnet.network(), subnet.prefix());
+        let longest = family.longest_prefix();
+        // `/31`, `/32`, `/127` and `/128` have no address to assign
+        if length > longest {
+            let rule = format!(
+                "it is too small to assign addresses; the longest {family} prefix is /{longest}"
+            );
+            return Err(RangeError::new("subnet", rule));
         }
-        if subnet.ip() != subnet.network() {
-            return Err(RangeError::HostBits {
-                network: subnet.network(),
-                length: subnet.prefix(),
-            });
+        if subnet.ip() != network {
+            let rule = format!("it has host bits set; the network is {network}/{length}");
+            return Err(RangeError::new("subnet", rule));
         }
         let last = number(subnet.broadcast());
         Ok(Self {
             subnet,
-            start: number(subnet.network()) + 1,
+            start: number(network) + 1,
             end: match family {
                 Family::V4 => last - 1,
                 Family::V6 => last,
@@ -215,23 +189,17 @@ impl Pool {
             });
         }
         overlap(&ranges, None)?;
-        Ok(Self {
-            ranges,
-            ..Self::empty(pointer)
-        })
+        Ok(Self::of(ranges, pointer))
     }
 
     /// Returns the pool of one range.
     pub fn of_range(range: Range, pointer: String) -> Self {
-        Self {
-            ranges: vec![range],
-            ..Self::empty(pointer)
-        }
+        Self::of(vec![range], pointer)
     }
 
-    fn empty(pointer: String) -> Self {
+    fn of(ranges: Vec<Range>, pointer: String) -> Self {
         Self {
-            ranges: vec![],
+            ranges,
             routers: vec![],
             router_address: None,
             excluded: vec![],
@@ -242,8 +210,7 @@ impl Pool {
     /// Returns another [`Self::pointer`], for a pool whose round-robin file has the address of another pool. The result
     /// is the pool's first address, so no other pool has it.
     pub fn own_pointer(&self) -> String {
-        let first = self.family().address(self.ranges[0].start);
-        first.to_string()
+        self.family().address(self.ranges[0].start).to_string()
     }
 
     /// Returns the address at `offset` from the pool's first address, counted over all ranges.

@@ -9,7 +9,7 @@
 
 use crate::{
     stable::SECRET,
-    store::{Change, Disk, StoreError, failed, make},
+    store::{Change, Disk, StoreError, failed, if_exists, make},
 };
 use cni_protocol::{lock, state_file};
 use std::{
@@ -63,10 +63,9 @@ pub fn secret(disk: &dyn Disk, data_dir: &Path) -> Result<[u8; SECRET], SecretEr
     }
     let secret = random().map_err(failed("read", Path::new(RANDOM)))?;
     let new = draft(data_dir);
-    match fs::symlink_metadata(&new) {
-        Ok(_) => make(disk, Change::Remove(new.clone()))?,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(failed("read", &new)(error).into()),
+    let earlier = if_exists(fs::symlink_metadata(&new)).map_err(failed("read", &new))?;
+    if earlier.is_some() {
+        make(disk, Change::Remove(new.clone()))?;
     }
     let write = Change::Write {
         path: new.clone(),
@@ -114,10 +113,8 @@ fn draft(data_dir: &Path) -> PathBuf {
 }
 
 fn read(path: &Path) -> Result<Option<[u8; SECRET]>, SecretError> {
-    let bytes = match state_file::read(path) {
-        Ok(bytes) => bytes,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(failed("read", path)(error).into()),
+    let Some(bytes) = if_exists(state_file::read(path)).map_err(failed("read", path))? else {
+        return Ok(None);
     };
     let length = bytes.len();
     let wrong = |_| SecretError::Length {

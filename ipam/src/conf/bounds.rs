@@ -23,7 +23,7 @@ pub(super) fn of_parent(ipam: &Field<'_>, families: &[Family]) -> Result<Vec<Bou
             end: offset(ipam, "rangeEnd", *family, families)?,
             per_node: per_node(ipam, *family, families)?,
             excluded: elements(ipam, *family, families)?,
-            ..Bounds::none(*family)
+            family: *family,
         };
         let end = part(&ipam.at("rangeEnd"), *family, families)?;
         bounds

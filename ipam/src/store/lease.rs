@@ -15,6 +15,14 @@ pub struct Owner {
 }
 
 impl Owner {
+    /// Returns the attachment with this container id and interface name.
+    pub fn new(container: &str, interface: &str) -> Self {
+        Self {
+            container: container.to_owned(),
+            interface: interface.to_owned(),
+        }
+    }
+
     /// Returns the content of the owner's leases.
     pub fn content(&self) -> String {
         format!("{}\r\n{}", self.container, self.interface)
@@ -28,10 +36,7 @@ impl Owner {
     /// Parses a name that [`Self::file_name`] made.
     pub fn of_file_name(name: &str) -> Option<Self> {
         let (container, interface) = name.split_once('@')?;
-        Some(Self {
-            container: container.to_owned(),
-            interface: interface.to_owned(),
-        })
+        Some(Self::new(container, interface))
     }
 }
 
@@ -70,10 +75,7 @@ impl Lease {
             Some((container, interface))
                 if is_id(container) && InterfaceName::try_from(interface).is_ok() =>
             {
-                Self::Of(Owner {
-                    container: container.to_owned(),
-                    interface: interface.to_owned(),
-                })
+                Self::Of(Owner::new(container, interface))
             }
             None if is_id(text) => Self::OfContainer(text.to_owned()),
             _ => Self::Foreign,

@@ -134,10 +134,18 @@ pub(crate) fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error
     }
 }
 
+/// Converts the error `NotFound` to `None`.
+pub(crate) fn if_exists<T>(found: io::Result<T>) -> io::Result<Option<T>> {
+    match found {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        found => found.map(Some),
+    }
+}
+
 /// Makes `change`. An error contains the path and the verb of the change.
 pub(crate) fn make(disk: &dyn Disk, change: Change) -> Result<(), StoreError> {
-    disk.make(&change)
-        .map_err(|source| failed(change.verb(), change.path())(source))
+    let made = disk.make(&change);
+    made.map_err(failed(change.verb(), change.path()))
 }
 
 impl<'a> Store<'a> {
@@ -173,11 +181,9 @@ impl<'a> Store<'a> {
 
     /// Waits for the network's lock. Returns `None` if the network has no directory.
     pub fn lock_existing(&'a self) -> Result<Option<Locked<'a>>, StoreError> {
-        match fs::read_dir(&self.directory) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(failed("read", &self.directory)(error)),
-            Ok(_) => self.lock().map(Some),
-        }
+        let found = if_exists(fs::read_dir(&self.directory));
+        let found = found.map_err(failed("read", &self.directory))?;
+        found.map(|_| self.lock()).transpose()
     }
 
     fn lock_file(&'a self) -> Result<Locked<'a>, StoreError> {
@@ -228,11 +234,9 @@ impl<'a> Store<'a> {
     /// Removes `path`. Returns false if `path` did not exist.
     fn remove(&self, path: PathBuf) -> Result<bool, StoreError> {
         let change = Change::Remove(path);
-        match self.disk.make(&change) {
-            Ok(()) => Ok(true),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(failed(change.verb(), change.path())(error)),
-        }
+        let removed = if_exists(self.disk.make(&change));
+        let removed = removed.map_err(failed(change.verb(), change.path()))?;
+        Ok(removed.is_some())
     }
 
     fn own(&self, name: &str) -> PathBuf {
@@ -418,11 +422,8 @@ impl Locked<'_> {
     /// Returns true if `ip` has a lease of any owner.
     pub fn is_held(&self, ip: IpAddr) -> Result<bool, StoreError> {
         let path = self.store.lease(ip);
-        match fs::symlink_metadata(&path) {
-            Ok(_) => Ok(true),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(failed("read", &path)(error)),
-        }
+        let found = if_exists(fs::symlink_metadata(&path));
+        Ok(found.map_err(failed("read", &path))?.is_some())
     }
 
     /// Returns true if `ip` was found on another machine within the last `time`.

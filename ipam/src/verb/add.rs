@@ -3,7 +3,8 @@
 
 use super::{Node, pools::Offer};
 use crate::{
-    choose::{self, Choice},
+    address::number,
+    choose::{self, Choice, Segment},
     conf::{Plan, Strategy},
     error::{Error, list},
     forbidden::Forbidden,
@@ -115,17 +116,16 @@ fn give(
             Strategy::Sequential => Some(Pointer::of(&locked, pool)),
             Strategy::Stable => None,
         };
-        let forbidden = Forbidden::of(pool, &offer.own);
+        let search = Search {
+            locked: &locked,
+            neighbours: &offer.neighbours,
+            pool,
+            forbidden: Forbidden::of(pool, &offer.own),
+        };
         ips.push(match (request, secret) {
-            (Some(ip), _) => requested(&locked, &forbidden, ip)?,
-            (None, Some(secret)) => {
-                let tries = (&node.identity(), secret);
-                stable_address(&locked, &offer.neighbours, pool, &forbidden, tries)?
-            }
-            (None, None) => {
-                let last = pointer.as_ref().and_then(|pointer| pointer.last);
-                sequential_address(&locked, &offer.neighbours, pool, &forbidden, last)?
-            }
+            (Some(ip), _) => search.requested(ip)?,
+            (None, Some(secret)) => search.stable(&node.identity(), secret)?,
+            (None, None) => search.sequential(pointer.as_ref().and_then(|it| it.last))?,
         });
         pointers.extend(pointer);
     }
@@ -180,9 +180,7 @@ fn requests(offer: &Offer, requested: &[IpAddr]) -> Result<Vec<Option<IpAddr>>, 
                 // also accepts excluded addresses of the subnet: a later error then names the reason, such as the
                 // broadcast address
                 || (pool.ranges().iter().any(is_there)
-                    && Forbidden::of(pool, &offer.own)
-                        .why(crate::address::number(*ip))
-                        .is_some())
+                    && Forbidden::of(pool, &offer.own).why(number(*ip)).is_some())
         });
         let Some(index) = index else {
             let pools: Vec<String> = offer.pools.iter().map(ToString::to_string).collect();
@@ -201,67 +199,72 @@ fn requests(offer: &Offer, requested: &[IpAddr]) -> Result<Vec<Option<IpAddr>>, 
     Ok(requests)
 }
 
-fn requested(locked: &Locked<'_>, forbidden: &Forbidden, ip: IpAddr) -> Result<IpAddr, Error> {
-    if let Some(why) = forbidden.why(crate::address::number(ip)) {
-        return Err(Error::Forbidden { ip, why });
-    }
-    if let Some(holder) = locked.lease(ip)? {
-        return Err(Error::Taken { ip, holder });
-    }
-    match locked.is_avoided(ip, AVOIDED)? {
-        true => Err(Error::Conflict(ip)),
-        false => Ok(ip),
-    }
+/// The search for an address of one pool.
+struct Search<'a> {
+    locked: &'a Locked<'a>,
+    /// Addresses of other machines on the network.
+    neighbours: &'a BTreeSet<IpAddr>,
+    pool: &'a Pool,
+    forbidden: Forbidden,
 }
 
-/// Chooses an address by the strategy `sequential`. If another machine uses the last assigned address, the search
-/// starts at a random address. Otherwise two nodes that share a range would try the same addresses one after the other.
-fn sequential_address(
-    locked: &Locked<'_>,
-    neighbours: &BTreeSet<IpAddr>,
-    pool: &Pool,
-    forbidden: &Forbidden,
-    last: Option<IpAddr>,
-) -> Result<IpAddr, Error> {
-    let last = match last {
-        Some(last) if locked.is_avoided(last, AVOIDED)? => {
-            let start = pool.at(secret::number()? % pool.size());
-            Some(pool.family().address(start))
+impl Search<'_> {
+    /// Checks the requested address `ip`.
+    fn requested(&self, ip: IpAddr) -> Result<IpAddr, Error> {
+        if let Some(why) = self.forbidden.why(number(ip)) {
+            return Err(Error::Forbidden { ip, why });
         }
-        last => last,
-    };
-    let segments = choose::round_robin(pool, last);
-    let tries = segments
-        .iter()
-        .flat_map(|segment| segment.first..=segment.last);
-    let choice = occupancy::choose(locked, neighbours, pool, forbidden, tries, &segments)?;
-    found(pool, choice)
-}
+        if let Some(holder) = self.locked.lease(ip)? {
+            return Err(Error::Taken { ip, holder });
+        }
+        match self.locked.is_avoided(ip, AVOIDED)? {
+            true => Err(Error::Conflict(ip)),
+            false => Ok(ip),
+        }
+    }
 
-/// Chooses an address by the strategy `stable`. If all tried addresses are unavailable, chooses the first free address
-/// after the first try.
-fn stable_address(
-    locked: &Locked<'_>,
-    neighbours: &BTreeSet<IpAddr>,
-    pool: &Pool,
-    forbidden: &Forbidden,
-    (identity, secret): (&Identity, &[u8; SECRET]),
-) -> Result<IpAddr, Error> {
-    let tries = stable::addresses(pool, identity, secret);
-    let first = tries.clone().next();
-    let first = first.map(|number| pool.family().address(number));
-    let segments = choose::round_robin(pool, first);
-    let choice = occupancy::choose(locked, neighbours, pool, forbidden, tries, &segments)?;
-    found(pool, choice)
-}
+    /// Chooses an address by the strategy `sequential`. If another machine uses the last assigned address, the search
+    /// starts at a random address. Otherwise two nodes that share a range would try the same addresses one after the
+    /// other.
+    fn sequential(&self, mut last: Option<IpAddr>) -> Result<IpAddr, Error> {
+        if let Some(ip) = last
+            && self.locked.is_avoided(ip, AVOIDED)?
+        {
+            let start = self.pool.at(secret::number()? % self.pool.size());
+            last = Some(self.pool.family().address(start));
+        }
+        let segments = choose::round_robin(self.pool, last);
+        let tries = segments.iter().flat_map(|it| it.first..=it.last);
+        self.first_free(tries, &segments)
+    }
 
-fn found(pool: &Pool, choice: Choice) -> Result<IpAddr, Error> {
-    match choice {
-        Choice::Free(ip) => Ok(ip),
-        Choice::Full { held } => Err(Error::Exhausted {
-            pool: pool.to_string(),
-            held,
-        }),
+    /// Chooses an address by the strategy `stable`. If all tried addresses are unavailable, chooses the first free
+    /// address after the first try.
+    fn stable(&self, identity: &Identity, secret: &[u8; SECRET]) -> Result<IpAddr, Error> {
+        let tries = stable::addresses(self.pool, identity, secret);
+        let first = tries.clone().next();
+        let first = first.map(|number| self.pool.family().address(number));
+        self.first_free(tries, &choose::round_robin(self.pool, first))
+    }
+
+    fn first_free(
+        &self,
+        tries: impl Iterator<Item = u128> + Clone,
+        segments: &[Segment],
+    ) -> Result<IpAddr, Error> {
+        let Self {
+            locked,
+            neighbours,
+            pool,
+            forbidden,
+        } = self;
+        match occupancy::choose(locked, neighbours, pool, forbidden, tries, segments)? {
+            Choice::Free(ip) => Ok(ip),
+            Choice::Full { held } => Err(Error::Exhausted {
+                pool: pool.to_string(),
+                held,
+            }),
+        }
     }
 }
 

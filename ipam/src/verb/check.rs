@@ -27,21 +27,15 @@ pub fn check(node: &Node<'_>) -> Result<(), Error> {
         return Err(nothing());
     }
     let mut drift = vec![];
-    for ip in &expected {
-        match locked.lease(*ip)? {
-            Some(lease) if lease.is_of(&owner) => {}
-            None => drift.push(format!("the lease of {ip} is gone")),
-            Some(other) => drift.push(format!("{ip} is held by {other}, not by {owner}")),
-        }
-    }
-    for ip in reported
+    let others = reported
         .iter()
         .flatten()
-        .filter(|ip| !expected.contains(ip))
-    {
+        .filter(|it| !expected.contains(it));
+    for ip in expected.iter().chain(others) {
         match locked.lease(*ip)? {
             Some(lease) if lease.is_of(&owner) => {}
             Some(other) => drift.push(format!("{ip} is held by {other}, not by {owner}")),
+            None if expected.contains(ip) => drift.push(format!("the lease of {ip} is gone")),
             // without a lease, the next ADD may assign the address to another pod
             None if is_in_ranges(node, *ip) => drift.push(format!(
                 "prevResult has {ip} on {}, which is not leased",

@@ -7,7 +7,7 @@ use crate::{
     secret,
     store::{Lease, Owner},
 };
-use cni_protocol::{SpecVersion, ValidAttachment};
+use cni_protocol::SpecVersion;
 use std::collections::BTreeSet;
 
 /// Removes every lease of this network whose attachment is not in `cni.dev/valid-attachments`, and every empty lease.
@@ -25,7 +25,11 @@ pub fn gc(node: &Node<'_>) -> Result<(), Error> {
     };
     let (mut containers, mut owners): (BTreeSet<&str>, BTreeSet<Owner>) = Default::default();
     containers.extend(valid.iter().map(|it| &*it.container));
-    owners.extend(valid.iter().map(owner));
+    owners.extend(
+        valid
+            .iter()
+            .map(|it| Owner::new(&it.container, &it.interface)),
+    );
     let contents = locked.read()?;
     for warning in contents.warnings() {
         log::warn!("{warning}");
@@ -48,12 +52,5 @@ pub fn gc(node: &Node<'_>) -> Result<(), Error> {
     match errors.is_empty() {
         true => Ok(()),
         false => Err(Error::Sweep(errors)),
-    }
-}
-
-fn owner(valid: &ValidAttachment) -> Owner {
-    Owner {
-        container: valid.container.clone(),
-        interface: valid.interface.clone(),
     }
 }

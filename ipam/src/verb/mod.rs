@@ -53,9 +53,6 @@ impl<'a> Node<'a> {
             command: Some(self.environment.command),
             variables: vec!["CNI_CONTAINERID", "CNI_IFNAME"],
         })?;
-        Ok(Owner {
-            container: target.container.clone(),
-            interface: target.interface.to_string(),
-        })
+        Ok(Owner::new(&target.container, &target.interface))
     }
 }

@@ -3,7 +3,6 @@
 
 use super::Node;
 use crate::{
-    bounds::Bounds,
     conf::{Plan, Source},
     error::Error,
     host,
@@ -32,17 +31,11 @@ pub(super) struct Offer {
 impl Node<'_> {
     /// Returns the pools and data for an ADD. Observes the host, and the parent if the configuration needs it.
     pub(super) fn offer(&self, plan: &Plan) -> Result<Offer, Error> {
-        let mut own = host::addresses(self.linux)?;
+        let mut own = self.linux.addresses()?;
         own.extend(&plan.away);
         let (neighbours, nodes) = self.neighbours(plan)?;
-        match &plan.source {
-            Source::Ranges(pools) => Ok(Offer {
-                pools: pools.clone(),
-                own,
-                neighbours,
-                nodes,
-                routes: plan.routes.clone().unwrap_or_default(),
-            }),
+        let (pools, routes) = match &plan.source {
+            Source::Ranges(pools) => (pools.clone(), vec![]),
             Source::Parent {
                 name,
                 passed,
@@ -50,20 +43,20 @@ impl Node<'_> {
             } => {
                 let parent = self.parent(name.as_deref(), passed.as_ref())?;
                 own.extend(parent.addresses.iter().map(|address| address.ip()));
-                let pools = self.pools(&parent, families, plan)?;
-                let routes = match &plan.routes {
-                    Some(routes) => routes.clone(),
-                    None => parent.routes_for(&pools),
-                };
-                Ok(Offer {
-                    pools,
-                    own,
-                    neighbours,
-                    nodes,
-                    routes,
-                })
+                let target = self.environment.target.as_ref();
+                let rail = target.map(|target| &*target.interface);
+                let pools = parent.pools(rail, families, &plan.requested)?;
+                let routes = parent.routes_for(&pools);
+                (pools, routes)
             }
-        }
+        };
+        Ok(Offer {
+            pools,
+            own,
+            neighbours,
+            nodes,
+            routes: plan.routes.clone().unwrap_or(routes),
+        })
     }
 
     /// Returns the addresses of neighbours, and the addresses of other nodes. Uses the addresses that the caller
@@ -86,12 +79,6 @@ impl Node<'_> {
         let nodes = known.iter().filter(|it| host::is_a_nics(&it.mac));
         let nodes = nodes.map(|it| it.address).collect();
         Ok((known.into_iter().map(|it| it.address).collect(), nodes))
-    }
-
-    fn pools(&self, parent: &Parent, families: &[Bounds], plan: &Plan) -> Result<Vec<Pool>, Error> {
-        let target = self.environment.target.as_ref();
-        let rail = target.map(|target| &*target.interface);
-        Ok(parent.pools(rail, families, &plan.requested)?)
     }
 
     fn parent<'a>(
