@@ -2,7 +2,7 @@
 //! Addresses, routes and settings in the syntax of equivalent commands.
 
 use crate::{Address, DeviceAddress, LinkSetting, Route, link};
-use std::{fmt::Write as _, net::IpAddr};
+use std::net::IpAddr;
 
 pub(super) fn drivers(device: &DeviceAddress, driver: &str) -> String {
     format!("/sys/bus/{}/drivers/{driver}", device.bus())
@@ -60,41 +60,39 @@ pub(super) fn of_family(ip: &str, address: IpAddr) -> String {
 
 pub(super) fn address_words(address: &Address, whole: bool) -> String {
     let Address { ip, prefix, .. } = address;
-    let mut words = match address.peer {
+    let own = match address.peer {
         Some(peer) => format!("{ip} peer {peer}/{prefix}"),
         None => format!("{ip}/{prefix}"),
     };
     if !whole {
-        return words;
+        return own;
     }
-    if let Some(broadcast) = address.broadcast {
-        let _ = write!(words, " broadcast {broadcast}");
-    }
-    if address.scope != 0 {
-        let _ = write!(words, " scope {}", address.scope);
-    }
-    if let Some(label) = &address.label {
-        let _ = write!(words, " label {label}");
-    }
-    if let Some(metric) = address.metric {
-        let _ = write!(words, " metric {metric}");
-    }
-    if let Some((valid, preferred)) = address.lifetime {
-        let _ = write!(words, " valid_lft {valid} preferred_lft {preferred}");
-    }
-    for (flag, word) in [
+    let lifetime = address.lifetime;
+    let words = [
+        Some(own),
+        address.broadcast.map(|it| format!("broadcast {it}")),
+        (address.scope != 0).then(|| format!("scope {}", address.scope)),
+        address.label.as_ref().map(|it| format!("label {it}")),
+        address.metric.map(|it| format!("metric {it}")),
+        lifetime.map(|(valid, preferred)| format!("valid_lft {valid} preferred_lft {preferred}")),
+    ];
+    let flags = [
         (link::IFA_F_HOMEADDRESS, "home"),
         (link::IFA_F_MANAGETEMPADDR, "mngtmpaddr"),
         (link::IFA_F_NODAD, "nodad"),
         (link::IFA_F_OPTIMISTIC, "optimistic"),
         (link::IFA_F_NOPREFIXROUTE, "noprefixroute"),
         (link::IFA_F_MCAUTOJOIN, "autojoin"),
-    ] {
-        if address.flags & flag != 0 {
-            let _ = write!(words, " {word}");
-        }
-    }
-    words
+    ];
+    let flags = flags
+        .into_iter()
+        .filter(|(flag, _)| address.flags & flag != 0);
+    let flags = flags.map(|(_, word)| word.to_owned());
+    join(words.into_iter().flatten().chain(flags))
+}
+
+fn join(words: impl Iterator<Item = String>) -> String {
+    words.collect::<Vec<String>>().join(" ")
 }
 
 /// Names of [`link::RouteMetrics::numbers`] in iproute2 (`RTAX_*`, `include/uapi/linux/rtnetlink.h`). Omits the mask of
@@ -115,64 +113,43 @@ const METRICS: [(u16, &str); 12] = [
 ];
 
 pub(super) fn route_words(route: &Route, link: &str) -> String {
-    let mut words = match route.prefix {
-        0 => "default".to_owned(),
-        prefix => format!("{}/{prefix}", route.destination),
+    let family = match (route.destination, route.gateway) {
+        (IpAddr::V4(_), Some(IpAddr::V6(_))) => "inet6 ",
+        _ => "",
     };
-    if route.tos != 0 {
-        let _ = write!(words, " tos {:#x}", route.tos);
-    }
-    if let Some(gateway) = route.gateway {
-        let family = match (route.destination, gateway) {
-            (IpAddr::V4(_), IpAddr::V6(_)) => "inet6 ",
-            _ => "",
-        };
-        let _ = write!(words, " via {family}{gateway}");
-    }
-    let _ = write!(words, " dev {link}");
-    if route.onlink {
-        words.push_str(" onlink");
-    }
-    if let Some(source) = route.source {
-        let _ = write!(words, " src {source}");
-    }
-    if let Some(metric) = route.metric {
-        let _ = write!(words, " metric {metric}");
-    }
-    if route.table != link::MAIN_TABLE {
-        let _ = write!(words, " table {}", route.table);
-    }
-    if route.protocol != link::PROTOCOL_STATIC {
-        let _ = write!(words, " proto {}", route.protocol);
-    }
-    if route.scope != 0 {
-        let _ = write!(words, " scope {}", route.scope);
-    }
-    for (name, value) in [
-        ("mtu", route.mtu),
-        ("advmss", route.advmss),
-        ("expires", route.expires),
-    ] {
-        if let Some(value) = value {
-            let _ = write!(words, " {name} {value}");
-        }
-    }
-    if let Some(metrics) = &route.metrics {
-        for (kind, value) in &metrics.numbers {
-            if let Some((_, name)) = METRICS.iter().find(|(it, _)| it == kind) {
-                let _ = write!(words, " {name} {value}");
-            }
-        }
-        if let Some(congestion) = &metrics.congestion {
-            let _ = write!(words, " congctl {congestion}");
-        }
-    }
-    match route.preference {
-        1 => words.push_str(" pref high"),
-        3 => words.push_str(" pref low"),
-        _ => {}
-    }
-    words
+    let words = [
+        Some(match route.prefix {
+            0 => "default".to_owned(),
+            prefix => format!("{}/{prefix}", route.destination),
+        }),
+        (route.tos != 0).then(|| format!("tos {:#x}", route.tos)),
+        route.gateway.map(|it| format!("via {family}{it}")),
+        Some(format!("dev {link}")),
+        route.onlink.then(|| "onlink".to_owned()),
+        route.source.map(|it| format!("src {it}")),
+        route.metric.map(|it| format!("metric {it}")),
+        (route.table != link::MAIN_TABLE).then(|| format!("table {}", route.table)),
+        (route.protocol != link::PROTOCOL_STATIC).then(|| format!("proto {}", route.protocol)),
+        (route.scope != 0).then(|| format!("scope {}", route.scope)),
+        route.mtu.map(|it| format!("mtu {it}")),
+        route.advmss.map(|it| format!("advmss {it}")),
+        route.expires.map(|it| format!("expires {it}")),
+    ];
+    let metrics = route.metrics.as_deref();
+    let numbers = metrics.map_or(&[][..], |it| &it.numbers);
+    let numbers = numbers.iter().filter_map(|(kind, value)| {
+        let (_, name) = METRICS.iter().find(|(it, _)| it == kind)?;
+        Some(format!("{name} {value}"))
+    });
+    let congestion = metrics.and_then(|it| it.congestion.as_ref());
+    let congestion = congestion.map(|it| format!("congctl {it}"));
+    let preference = match route.preference {
+        link::HIGH_PREFERENCE => Some("pref high".to_owned()),
+        link::LOW_PREFERENCE => Some("pref low".to_owned()),
+        _ => None,
+    };
+    let words = words.into_iter().flatten().chain(numbers);
+    join(words.chain(congestion).chain(preference))
 }
 
 #[cfg(test)]
