@@ -59,7 +59,12 @@ impl Guid {
 
     /// Returns the node GUID of `device`.
     pub fn of_node(device: &RdmaDevice) -> Option<Self> {
-        let digits: String = device.node_guid.split(':').collect();
+        Self::of_groups(&device.node_guid)
+    }
+
+    /// Parses a GUID in the form of sysfs, with groups of four digits.
+    pub(crate) fn of_groups(text: &str) -> Option<Self> {
+        let digits: String = text.trim_end().split(':').collect();
         u64::from_str_radix(&digits, 16).ok().map(Self)
     }
 }

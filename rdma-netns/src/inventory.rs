@@ -14,36 +14,34 @@ use std::{
 
 /// A node's RDMA hardware.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Inventory {
     /// PCI functions and auxiliary devices that have, or can have, a netdev or an RDMA device,
     /// by address.
-    #[serde(default)]
     pub functions: Vec<Function>,
     /// RDMA devices that have no parent in sysfs, and whose netdev this program does not see, for example because a pod
     /// has the netdev ([`Self::pair`]). The list includes software RDMA devices of other namespaces.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unpaired: Vec<Hca>,
     /// Namespace mode of the RDMA subsystem (ib_core's parameter `netns_mode`), if known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub rdma_mode: Option<RdmaMode>,
     /// GPUs and other accelerators, by address.
-    #[serde(default)]
     pub accelerators: Vec<Accelerator>,
     /// Number of the CPU socket of each NUMA node.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub sockets: BTreeMap<u32, u32>,
     /// Character device `/dev/infiniband/rdma_cm`. `None`: the module rdma_ucm is not loaded.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub connection_manager: Option<CharDevice>,
     /// The module of the eRDMA driver. `None`: the module is not loaded.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub erdma: Option<ErdmaModule>,
     /// State of the rdma cgroup controller. `Usable` if this program has not read the state.
-    #[serde(default)]
     pub rdma_cgroup: RdmaCgroup,
     /// State that determines whether GPUDirect works. `None`: the node has no accelerators, or this program did not
     /// read the state.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub gpudirect: Option<GpuDirect>,
 }
 
@@ -89,12 +87,11 @@ pub struct Function {
 
 /// PCI path from the root to a function, without the function itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct PciPath {
     /// Host bridge, such as `pci0000:3a`. Empty: the host bridge is unknown.
-    #[serde(default)]
     pub host_bridge: String,
     /// Ports above the function: the root port first, then the ports of switches.
-    #[serde(default)]
     pub bridges: Vec<DeviceAddress>,
 }
 

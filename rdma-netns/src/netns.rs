@@ -105,14 +105,14 @@ impl Netns {
         if kind.filesystem_type() != NSFS {
             return Err(not_namespace());
         }
-        let netns = Self::identify(file, path).map_err(failed)?;
+        let mut netns = Self::identify(file, path).map_err(failed)?;
         // setns(2) returns EINVAL for files of other kinds of namespaces
         let (cookie, besides) = cookie(&netns).map_err(|error| match error.raw_os_error() {
             Some(libc::EINVAL) => not_namespace(),
             _ => failed(error),
         })?;
-        let id = NetnsId { cookie, ..netns.id };
-        Ok((Self { id, ..netns }, besides))
+        netns.id.cookie = cookie;
+        Ok((netns, besides))
     }
 
     /// Opens the calling thread's namespace.
@@ -122,14 +122,9 @@ impl Netns {
 
     /// Opens the calling thread's namespace by `socket`, which the thread opened in this namespace.
     pub(crate) fn by_socket(socket: &impl AsFd) -> io::Result<Self> {
-        let netns = Self::identify(here(socket)?, Path::new(CURRENT))?;
-        Ok(Self {
-            id: NetnsId {
-                cookie: cookie_of(socket)?,
-                ..netns.id
-            },
-            ..netns
-        })
+        let mut netns = Self::identify(here(socket)?, Path::new(CURRENT))?;
+        netns.id.cookie = cookie_of(socket)?;
+        Ok(netns)
     }
 
     fn identify(file: File, path: &Path) -> io::Result<Self> {

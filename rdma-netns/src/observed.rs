@@ -96,20 +96,11 @@ impl Observed {
         name: &'a str,
     ) -> impl Iterator<Item = (NetnsSide, &'a SubDevice)> {
         // in shared mode each namespace sees all sub-devices
-        let places = [
-            (NetnsSide::Host, Some(&self.host)),
-            (
-                NetnsSide::Pod,
-                self.pod
-                    .as_ref()
-                    .filter(|_| self.rdma_mode == Some(RdmaMode::Exclusive)),
-            ),
-        ];
-        let places = places.into_iter();
-        let all = places.flat_map(|(side, place)| {
-            let found = place.into_iter().flat_map(|it| &it.sub_devices);
-            found.map(move |it| (side, it))
-        });
+        let is_exclusive = self.rdma_mode == Some(RdmaMode::Exclusive);
+        let pod = self.pod.as_ref().filter(|_| is_exclusive);
+        let places = pod.map(|it| (NetnsSide::Pod, it)).into_iter();
+        let places = std::iter::once((NetnsSide::Host, &self.host)).chain(places);
+        let all = places.flat_map(|(side, it)| it.sub_devices.iter().map(move |it| (side, it)));
         all.filter(move |(_, it)| it.parent == name)
     }
 

@@ -19,7 +19,7 @@
 //! Software RDMA devices also have no parent, and their GUID derives from the netdev's address. Only the driver
 //! distinguishes them from eRDMA devices.
 
-use crate::{Device, DeviceAddress, HardwareAddress};
+use crate::{Device, DeviceAddress, Guid, HardwareAddress};
 
 /// The driver of eRDMA's PCI functions (`DRV_MODULE_NAME`, `drivers/infiniband/hw/erdma/erdma.h`).
 pub const ERDMA: &str = "erdma";
@@ -57,19 +57,8 @@ pub fn is_guid_of(guid: &str, mac: &HardwareAddress) -> bool {
     if mac.0.iter().all(|byte| *byte == 0) {
         return false;
     }
-    let eui = |first: u8| [first, b, c, 0xff, 0xfe, d, e, f];
-    bytes(guid).is_some_and(|guid| guid == eui(first) || guid == eui(first ^ 2))
-}
-
-/// Parses the eight bytes of a GUID in four groups.
-fn bytes(guid: &str) -> Option<[u8; 8]> {
-    let mut all = [0; 8];
-    let mut groups = guid.trim_end().split(':');
-    for pair in all.chunks_exact_mut(2) {
-        let group = groups.next().filter(|group| group.len() == 4)?;
-        pair.copy_from_slice(&u16::from_str_radix(group, 16).ok()?.to_be_bytes());
-    }
-    groups.next().is_none().then_some(all)
+    let eui = |first: u8| Guid(u64::from_be_bytes([first, b, c, 0xff, 0xfe, d, e, f]));
+    Guid::of_groups(guid).is_some_and(|guid| guid == eui(first) || guid == eui(first ^ 2))
 }
 
 #[cfg(test)]

@@ -121,9 +121,7 @@ pub(super) fn add(index: u32, address: &Address) -> RouteNetlinkMessage {
     if let Some(IpAddr::V4(broadcast)) = address.broadcast {
         attributes.push(AddressAttribute::Broadcast(broadcast));
     }
-    if let Some(metric) = address.metric {
-        attributes.push(AddressAttribute::RoutePriority(metric));
-    }
+    attributes.extend(address.metric.map(AddressAttribute::RoutePriority));
     if let Some((valid, preferred)) = address.lifetime {
         let mut lifetime = CacheInfo::default();
         (lifetime.ifa_valid, lifetime.ifa_preferred) = (valid, preferred);
@@ -148,10 +146,7 @@ fn message(index: u32, address: &Address) -> AddressMessage {
         AddressAttribute::Local(address.ip),
         AddressAttribute::Address(address.peer.unwrap_or(address.ip)),
     ];
-    if let Some(label) = &address.label {
-        message
-            .attributes
-            .push(AddressAttribute::Label(label.clone()));
-    }
+    let label = address.label.clone().map(AddressAttribute::Label);
+    message.attributes.extend(label);
     message
 }

@@ -263,9 +263,9 @@ fn auxiliary(directory: &Path, pci: &Path, verbs: &[Verbs]) -> Option<Device> {
     // ../../../devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0/mlx5_core.sf.4
     let place = fs::read_link(directory).ok()?;
     let function = place
-        .components()
+        .iter()
         .rev()
-        .filter_map(|part| DeviceAddress::try_from(part.as_os_str().to_str()?.to_owned()).ok())
+        .filter_map(|part| DeviceAddress::try_from(part.to_str()?.to_owned()).ok())
         .find(|address| address.bus() == "pci");
     let parent = function.as_ref().map(|function| pci.join(&**function));
     let uevent = parent.as_deref().and_then(Uevent::read);

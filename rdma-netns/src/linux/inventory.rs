@@ -19,7 +19,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     ffi::{OsStr, OsString},
     fs, io,
-    path::{Component, Path, PathBuf},
+    path::{Path, PathBuf},
 };
 
 /// `SIW_NODE_DESC_COMMON`, `drivers/infiniband/sw/siw/siw_main.c`
@@ -446,17 +446,9 @@ fn is_representor(port_name: &str) -> bool {
 /// Returns the PCI path to the function to which `link` leads. The link's target is
 /// `../../../devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0`, for example.
 pub(super) fn path(link: &Path) -> PciPath {
-    let Ok(target) = fs::read_link(link) else {
-        return PciPath::default();
-    };
+    let target = fs::read_link(link).unwrap_or_default();
     let mut path = PciPath::default();
-    for part in target.components() {
-        let Component::Normal(part) = part else {
-            continue;
-        };
-        let Some(part) = part.to_str() else {
-            continue;
-        };
+    for part in target.iter().filter_map(OsStr::to_str) {
         if part.starts_with("pci") && part.contains(':') {
             // a host bridge below a function (VMD) starts a new path
             path.host_bridge = part.to_owned();

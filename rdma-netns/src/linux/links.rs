@@ -290,18 +290,21 @@ pub(super) fn into_namespace(
     )
 }
 
+/// Returns an attribute with a number in host byte order.
+pub(super) fn number(kind: u16, value: u32) -> DefaultNla {
+    DefaultNla::new(kind, value.to_ne_bytes().to_vec())
+}
+
 pub(super) fn setting(setting: LinkSetting, value: u32) -> LinkAttribute {
-    LinkAttribute::Other(
-        match NUMBERS.iter().find(|(number, _)| *number == setting) {
-            Some((_, kind)) => DefaultNla::new(*kind, value.to_ne_bytes().to_vec()),
-            // the operational state is a `u8`
-            None if setting == LinkSetting::Dormant => {
-                let state = if value == 0 { OPER_UP } else { OPER_DORMANT };
-                DefaultNla::new(IFLA_OPERSTATE, vec![state])
-            }
-            None => DefaultNla::new(IFLA_LINKMODE, vec![value as u8]),
-        },
-    )
+    LinkAttribute::Other(match NUMBERS.iter().find(|(it, _)| *it == setting) {
+        Some((_, kind)) => number(*kind, value),
+        // the operational state is a `u8`
+        None if setting == LinkSetting::Dormant => {
+            let state = if value == 0 { OPER_UP } else { OPER_DORMANT };
+            DefaultNla::new(IFLA_OPERSTATE, vec![state])
+        }
+        None => DefaultNla::new(IFLA_LINKMODE, vec![value as u8]),
+    })
 }
 
 /// Returns the attribute that sets an alias, without a NUL. An empty alias removes the alias.
@@ -334,8 +337,8 @@ pub(super) fn remove(index: u32) -> RouteNetlinkMessage {
 
 /// Builds the request that deletes all netdevs of a group at once.
 pub(super) fn remove_group(group: u32) -> RouteNetlinkMessage {
-    let group = DefaultNla::new(IFLA_GROUP, group.to_ne_bytes().to_vec());
-    RouteNetlinkMessage::DelLink(message(0, vec![LinkAttribute::Other(group)]))
+    let group = LinkAttribute::Other(number(IFLA_GROUP, group));
+    RouteNetlinkMessage::DelLink(message(0, vec![group]))
 }
 
 /// Builds the message with an alternative name of a netdev.

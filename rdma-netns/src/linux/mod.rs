@@ -106,7 +106,7 @@ use crate::{
     smc::SmcState,
 };
 use execute::Namespaces;
-use nldev::Nldev;
+use nldev::{DeviceInfo, Nldev};
 use rdma::DeviceContext;
 use std::{
     collections::BTreeMap,
@@ -407,13 +407,19 @@ pub fn seconds_since_boot() -> Option<u64> {
 }
 
 impl Linux {
+    /// Returns RDMA netlink of this program's namespace, and the RDMA devices in the namespace. Returns `None` if the
+    /// kernel has no RDMA netlink.
+    fn own_rdma(&self) -> Option<(Nldev, Vec<DeviceInfo>)> {
+        let mut nldev = self.nldev(self.host().ok()?).ok()??;
+        let devices = nldev.devices().unwrap_or_default();
+        Some((nldev, devices))
+    }
+
     /// Returns the kernel users of the RDMA devices in this program's namespace, by device name.
     fn kernel_users(&self) -> BTreeMap<String, Vec<String>> {
-        let nldev = self.host().and_then(|host| self.nldev(host));
-        let Ok(Some(mut nldev)) = nldev else {
+        let Some((mut nldev, devices)) = self.own_rdma() else {
             return BTreeMap::new();
         };
-        let devices = nldev.devices().unwrap_or_default();
         let users = devices.into_iter().map(|device| {
             let users = rdma::kernel_users(&mut nldev, &device);
             (device.name, users)
@@ -424,21 +430,16 @@ impl Linux {
     /// Returns the driver ids of the RDMA devices in this program's namespace without a parent in sysfs, by device
     /// name.
     fn parentless_drivers(&self) -> BTreeMap<String, u32> {
-        let verbs = devices::verbs(&self.sysfs).unwrap_or_default();
-        let is_parentless = |name: &str| {
-            let mut parentless = verbs.iter().filter(|it| it.parent.is_none());
-            parentless.any(|it| it.device == name)
-        };
-        if verbs.iter().all(|it| it.parent.is_some()) {
+        let mut verbs = devices::verbs(&self.sysfs).unwrap_or_default();
+        verbs.retain(|it| it.parent.is_none());
+        if verbs.is_empty() {
             return BTreeMap::new();
         }
-        let nldev = self.host().and_then(|host| self.nldev(host));
-        let Ok(Some(mut nldev)) = nldev else {
+        let Some((mut nldev, mut devices)) = self.own_rdma() else {
             return BTreeMap::new();
         };
-        let devices = nldev.devices().unwrap_or_default().into_iter();
-        let devices = devices.filter(|device| is_parentless(&device.name));
-        let drivers = devices.filter_map(|device| {
+        devices.retain(|device| verbs.iter().any(|it| it.device == device.name));
+        let drivers = devices.into_iter().filter_map(|device| {
             let verbs = nldev.char_device("uverbs", device.index, None);
             Some((device.name, verbs.ok()??.driver?))
         });
@@ -447,7 +448,9 @@ impl Linux {
 }
 
 /// Returns a function that converts an error of reading `what`.
-fn cannot_read<E: Into<NetlinkError>>(what: impl fmt::Display) -> impl FnOnce(E) -> ObserveError {
+pub(crate) fn cannot_read<E: Into<NetlinkError>>(
+    what: impl fmt::Display,
+) -> impl FnOnce(E) -> ObserveError {
     move |error| {
         let error = error.into();
         if let Some(message) = &error.message {

@@ -6,7 +6,8 @@ use super::{
     routes, rules,
 };
 use crate::{Link, Namespace, ObserveError, Route, netlink::Answers};
-use netlink_packet_route::{AddressFamily, RouteNetlinkMessage, route::RouteType};
+use netlink_packet_core::NetlinkSerializable;
+use netlink_packet_route::{AddressFamily, route::RouteType};
 use std::{collections::BTreeSet, path::Path};
 
 /// Reads a namespace's netdevs and rules, and its routes if `has_routes` is true. Leaves `rdma`, `sub_devices` and
@@ -58,11 +59,11 @@ pub(super) fn number_of(
 }
 
 /// Sends `request`, and returns the kernel's objects of the kind `what`.
-fn dump(
+pub(super) fn dump(
     space: &Space,
     whose: &str,
     what: &str,
-    request: &RouteNetlinkMessage,
+    request: &impl NetlinkSerializable,
 ) -> Result<Answers, ObserveError> {
     let answers = space.route().dump(request);
     answers.map_err(cannot_read(format_args!("the {what} of {whose}")))
@@ -137,9 +138,7 @@ fn routes_of(
         }
     }
     if !by_object.is_empty() {
-        let answers = space.route().dump(&nexthops::dump());
-        let answers =
-            answers.map_err(cannot_read(format_args!("the nexthop objects of {whose}")))?;
+        let answers = dump(space, whose, "nexthop objects", &nexthops::dump())?;
         let nexthops = Nexthops::of(&answers);
         for (object, route) in by_object {
             let netdevs = nexthops.netdevs(object).into_iter();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Neighbour table entries in rtnetlink messages (`RTM_*NEIGH`, `include/uapi/linux/neighbour.h`).
 
-use super::{Linux, cannot_read, ip_of};
+use super::{HOST, Linux, cannot_read, ip_of, namespace};
 use crate::{
     HardwareAddress, Neighbour, ObserveError,
     netlink::{attributes, u16_of, u32_of},
@@ -19,11 +19,11 @@ const KNOWN: u16 = 0x02 | 0x04 | 0x08 | 0x10 | 0x80;
 impl Linux {
     /// Returns the neighbours with a known hardware address, on all netdevs of this program's namespace.
     pub fn neighbours(&self) -> Result<Vec<Neighbour>, ObserveError> {
-        let what = "the neighbours of the host";
-        let host = self.host().map_err(cannot_read(what))?;
         let question = RouteNetlinkMessage::GetNeighbour(NeighbourMessage::default());
-        let answers = host.route().dump(&question);
-        let answers = answers.map_err(cannot_read(what))?;
+        let host = self
+            .host()
+            .map_err(cannot_read("the neighbours of the host"))?;
+        let answers = namespace::dump(host, HOST, "neighbours", &question)?;
         Ok(answers.bodies().filter_map(parse).collect())
     }
 }

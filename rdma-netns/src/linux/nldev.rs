@@ -224,35 +224,36 @@ impl Nldev {
     /// Moves an RDMA device from the namespace of the calling thread: `rdma dev set DEVICE netns TARGET`.
     pub fn move_device(&mut self, name: &str, target: BorrowedFd<'_>) -> Result<(), NetlinkError> {
         let target = target.as_raw_fd().to_ne_bytes().to_vec();
-        let request = self.change(command::SET, name)?;
-        let request = request.with(attr::NET_NS_FD, target);
-        self.0.request(&request, 0).map(drop)
+        self.change(command::SET, name, |it| it.with(attr::NET_NS_FD, target))
     }
 
     /// Renames an RDMA device: `rdma dev set DEVICE name NAME`.
     pub fn rename_device(&mut self, device: &str, name: &str) -> Result<(), NetlinkError> {
-        let request = self.change(command::SET, device)?;
         let name = [name::bytes(name).as_slice(), b"\0"].concat();
-        self.0
-            .request(&request.with(attr::DEV_NAME, name), 0)
-            .map(drop)
+        self.change(command::SET, device, |it| it.with(attr::DEV_NAME, name))
     }
 
     /// Deletes a sub-device: `rdma dev delete DEVICE`. Returns ENODEV for an RDMA device that is no sub-device:
     /// `ib_del_sub_device_and_put()` would refuse it, and leak a reference.
     pub fn delete_sub_device(&mut self, name: &str) -> Result<(), NetlinkError> {
-        let request = self.change(DELDEV, name)?;
-        self.0.request(&request, 0).map(drop)
+        self.change(DELDEV, name, |it| it)
     }
 
-    /// Builds a request for the device whose present name is `name`. The request [`DELDEV`] requires a sub-device.
-    fn change(&mut self, command: u16, name: &str) -> Result<Request, NetlinkError> {
+    /// Sends a request for the device whose present name is `name`. `with` adds the request's further attributes. The
+    /// request [`DELDEV`] requires a sub-device.
+    fn change(
+        &mut self,
+        command: u16,
+        name: &str,
+        with: impl FnOnce(Request) -> Request,
+    ) -> Result<(), NetlinkError> {
         let devices = self.devices()?;
         let mut devices = devices.iter();
         let device =
             devices.find(|it| it.name == name && (command != DELDEV || it.parent.is_some()));
         let device = device.ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV))?;
-        Ok(request(command).number(attr::DEV_INDEX, device.index))
+        let request = request(command).number(attr::DEV_INDEX, device.index);
+        self.0.request(&with(request), 0).map(drop)
     }
 }
 

@@ -11,13 +11,12 @@
 //!
 //! The kernel reports the remaining lifetime of an IPv6 route. IPv4 routes do not expire.
 
-use super::ip_of;
+use super::{ip_of, links::number};
 use crate::{
     Route,
     link::{PROTOCOL_KERNEL, RouteMetrics},
     netlink::{attribute, attributes, text, u16_of, u32_of},
 };
-use netlink_packet_core::DefaultNla;
 use netlink_packet_route::{
     AddressFamily, RouteNetlinkMessage,
     route::{
@@ -253,9 +252,8 @@ fn message(index: u32, route: &Route) -> RouteMessage {
     attributes.push(RouteAttribute::Oif(index));
     attributes.push(RouteAttribute::Table(route.table));
     if route.prefix != 0 {
-        attributes.push(RouteAttribute::Destination(RouteAddress::from(
-            route.destination,
-        )));
+        let destination = RouteAddress::from(route.destination);
+        attributes.push(RouteAttribute::Destination(destination));
     }
     match (route.destination, route.gateway) {
         (_, None) => {}
@@ -266,28 +264,20 @@ fn message(index: u32, route: &Route) -> RouteMessage {
             attributes.push(RouteAttribute::Gateway(RouteAddress::from(gateway)));
         }
     }
-    if let Some(source) = route.source {
-        attributes.push(RouteAttribute::PrefSource(RouteAddress::from(source)));
-    }
-    if let Some(metric) = route.metric {
-        attributes.push(RouteAttribute::Priority(metric));
-    }
+    let source = route.source.map(RouteAddress::from);
+    attributes.extend(source.map(RouteAttribute::PrefSource));
+    attributes.extend(route.metric.map(RouteAttribute::Priority));
     if route.preference != 0 {
         let preference = RoutePreference::from(route.preference);
         attributes.push(RouteAttribute::Preference(preference));
     }
-    if let Some(seconds) = route.expires {
-        attributes.push(RouteAttribute::Expires(seconds));
-    }
+    attributes.extend(route.expires.map(RouteAttribute::Expires));
     let others = route.metrics.as_deref();
-    if let Some(realm) = others.and_then(|it| it.realm) {
-        let realm = DefaultNla::new(RTA_FLOW, realm.to_ne_bytes().to_vec());
-        attributes.push(RouteAttribute::Other(realm));
-    }
+    let realm = others.and_then(|it| it.realm);
+    attributes.extend(realm.map(|it| RouteAttribute::Other(number(RTA_FLOW, it))));
     let numbers = others.map_or(&[][..], |it| &it.numbers);
-    let numbers = numbers.iter().map(|(kind, value)| {
-        RouteMetric::Other(DefaultNla::new(*kind, value.to_ne_bytes().to_vec()))
-    });
+    let numbers = numbers.iter();
+    let numbers = numbers.map(|(kind, value)| RouteMetric::Other(number(*kind, *value)));
     let congestion = others.and_then(|it| it.congestion.clone());
     let metrics: Vec<_> = [
         route.mtu.map(RouteMetric::Mtu),

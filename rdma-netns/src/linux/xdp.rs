@@ -4,7 +4,7 @@
 use super::{
     bpf,
     kind_data::nested,
-    links::{self, HEADER},
+    links::{self, HEADER, number},
 };
 use crate::netlink::{NetlinkError, Socket, attributes, u32_of};
 use netlink_packet_core::{DefaultNla, NLA_F_NESTED};
@@ -39,12 +39,8 @@ pub(super) fn detach(socket: &mut Socket, index: u32, kept: u32) -> Result<(), N
     let lists = lists.filter(|(kind, _)| *kind == IFLA_XDP);
     let programs: Vec<(u32, u32)> = lists.flat_map(|(_, list)| programs(list)).collect();
     for (mode, program) in programs.iter().filter(|(_, it)| *it != kept) {
-        let attribute = |kind, value: u32| DefaultNla::new(kind, value.to_ne_bytes().to_vec());
         // a request without a descriptor of a program detaches the attached program
-        let list = [
-            attribute(IFLA_XDP_FD, u32::MAX),
-            attribute(IFLA_XDP_FLAGS, *mode),
-        ];
+        let list = [number(IFLA_XDP_FD, u32::MAX), number(IFLA_XDP_FLAGS, *mode)];
         let value = nested(&list);
         let list = LinkAttribute::Other(DefaultNla::new(IFLA_XDP | NLA_F_NESTED, value));
         match socket.request(&links::set(index, vec![list]), 0) {

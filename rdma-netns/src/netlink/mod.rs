@@ -13,10 +13,11 @@ pub(crate) use request::Request;
 pub use socket::{Answers, Socket};
 
 use netlink_packet_core::{NLA_HEADER_SIZE, NLA_TYPE_MASK};
-use std::{fmt, io};
+use std::io;
 
 /// The kernel refused a request, or the exchange with the kernel failed.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{source}{}", message.as_ref().map(|m| format!(" ({m})")).unwrap_or_default())]
 pub struct NetlinkError {
     /// The kernel's errno, or the error of the exchange.
     pub source: io::Error,
@@ -28,21 +29,6 @@ impl NetlinkError {
     /// Returns the errno, if the kernel refused.
     pub fn errno(&self) -> Option<i32> {
         self.source.raw_os_error()
-    }
-}
-
-impl fmt::Display for NetlinkError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.message {
-            Some(message) => write!(f, "{} ({message})", self.source),
-            None => self.source.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for NetlinkError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.source)
     }
 }
 

@@ -27,9 +27,7 @@ const LENGTH: usize = 32;
 
 /// The user EIDs of the node.
 #[derive(Debug)]
-pub struct UserEids {
-    family: Family,
-}
+pub struct UserEids(Family);
 
 impl UserEids {
     /// Opens the table of user EIDs.
@@ -37,13 +35,12 @@ impl UserEids {
     /// # Errors
     /// ENOENT: the kernel has no SMC, or no EIDs (before Linux 5.16).
     pub fn open() -> Result<Self, NetlinkError> {
-        let family = Family::open(FAMILY)?;
-        Ok(Self { family })
+        Family::open(FAMILY).map(Self)
     }
 
     /// Returns the user EIDs (`smcr ueid show`), without trailing blanks.
     pub fn list(&mut self) -> Result<Vec<String>, NetlinkError> {
-        Ok(ueids(&self.family.dump(DUMP_UEID)?))
+        Ok(ueids(&self.0.dump(DUMP_UEID)?))
     }
 
     /// Adds an EID (`smcr ueid add UEID`).
@@ -73,8 +70,8 @@ impl UserEids {
             });
         }
         let filled = format!("{ueid:LENGTH$}");
-        let request = self.family.request(command).text(ENTRY, &filled);
-        self.family.change(&request)
+        let request = self.0.request(command).text(ENTRY, &filled);
+        self.0.change(&request)
     }
 }
 

@@ -5,7 +5,7 @@ use super::{
     Connection, LinkGroup, PnetEntry, PnetTable, SmcPort, connections, link_groups, ports,
     user_eids,
 };
-use crate::{ObserveError, netlink::NetlinkError, netns::Netns};
+use crate::{ObserveError, linux::cannot_read, netns::Netns};
 use nix::libc;
 use serde::Serialize;
 
@@ -33,34 +33,27 @@ pub fn overview(netns: &Netns) -> Result<Option<Overview>, ObserveError> {
         Err(error) if error.errno() == Some(libc::ENOENT) => return Ok(None),
         opened => opened.and_then(|mut table| table.entries()),
     };
-    let mut pnet_entries = outside.map_err(failed("the pnet table"))?;
+    let mut pnet_entries = outside.map_err(cannot_read("the pnet table"))?;
     let inside = || -> Result<(Vec<PnetEntry>, Vec<Connection>), ObserveError> {
         let entries = PnetTable::open().and_then(|mut table| table.entries());
         Ok((
-            entries.map_err(failed("the namespace's pnet table"))?,
-            connections().map_err(failed("the SMC sockets"))?,
+            entries.map_err(cannot_read("the namespace's pnet table"))?,
+            connections().map_err(cannot_read("the SMC sockets"))?,
         ))
     };
     let (entries, connections) = netns
         .run(inside)
-        .map_err(|error| failed("the namespace")(error.into()))
+        .map_err(cannot_read("the namespace"))
         .flatten()?;
     pnet_entries.retain(|entry| entry.rdma.is_some() && !entries.contains(entry));
     pnet_entries.splice(..0, entries);
-    let mut link_groups = link_groups().map_err(failed("the link groups"))?;
+    let mut link_groups = link_groups().map_err(cannot_read("the link groups"))?;
     link_groups.retain(|group| [0, netns.id().cookie].contains(&group.netns_cookie));
     Ok(Some(Overview {
         pnet_entries,
-        rdma_ports: ports().map_err(failed("the RDMA ports of SMC"))?,
-        user_eids: user_eids().map_err(failed("the user EIDs"))?,
+        rdma_ports: ports().map_err(cannot_read("the RDMA ports of SMC"))?,
+        user_eids: user_eids().map_err(cannot_read("the user EIDs"))?,
         link_groups,
         connections,
     }))
-}
-
-fn failed(what: &'static str) -> impl Fn(NetlinkError) -> ObserveError {
-    move |error| ObserveError {
-        what: what.to_owned(),
-        source: error.source,
-    }
 }

@@ -155,9 +155,7 @@ pub fn missing(table: &[PnetEntry], entry: &PnetEntry) -> Result<Vec<PnetEntry>,
 
 /// The pnet table of one namespace.
 #[derive(Debug)]
-pub struct PnetTable {
-    family: Family,
-}
+pub struct PnetTable(Family);
 
 impl PnetTable {
     /// Opens the pnet table of the calling thread's namespace.
@@ -165,8 +163,7 @@ impl PnetTable {
     /// # Errors
     /// ENOENT: the kernel has no SMC, or cannot load the module.
     pub fn open() -> Result<Self, NetlinkError> {
-        let family = Family::open(FAMILY)?;
-        Ok(Self { family })
+        Family::open(FAMILY).map(Self)
     }
 
     /// Adds an entry: `smc_pnet -a NAME -I NETDEV -D DEVICE -P PORT`. The netdev or RDMA device need not exist. A
@@ -177,8 +174,8 @@ impl PnetTable {
     /// # Errors
     /// EEXIST: see [`missing`]. The kernel also returns EEXIST for an RDMA port outside of the initial namespace.
     pub fn add(&mut self, entry: &PnetEntry) -> Result<(), NetlinkError> {
-        let request = entry.added_to(self.family.request(ADD));
-        self.family.change(&request)
+        let request = entry.added_to(self.0.request(ADD));
+        self.0.change(&request)
     }
 
     /// Removes every entry with the pnet id `name` (`smc_pnet -d NAME`).
@@ -186,19 +183,19 @@ impl PnetTable {
     /// # Errors
     /// ENOENT: no entry has this pnet id.
     pub fn remove(&mut self, name: &PnetId) -> Result<(), NetlinkError> {
-        let request = self.family.request(DEL).text(NAME, name);
-        self.family.change(&request)
+        let request = self.0.request(DEL).text(NAME, name);
+        self.0.change(&request)
     }
 
     /// Removes all entries: `smc_pnet -f`.
     pub fn flush(&mut self) -> Result<(), NetlinkError> {
-        let request = self.family.request(FLUSH);
-        self.family.change(&request)
+        let request = self.0.request(FLUSH);
+        self.0.change(&request)
     }
 
     /// Returns the entries (`smc_pnet -s`). Each entry has a netdev or an RDMA port.
     pub fn entries(&mut self) -> Result<Vec<PnetEntry>, NetlinkError> {
-        let answers = self.family.dump(GET)?;
+        let answers = self.0.dump(GET)?;
         Ok(answers.bodies().filter_map(parse_entry).collect())
     }
 }

@@ -116,26 +116,16 @@ impl fmt::Display for Event {
     }
 }
 
-/// Kind of events that the monitor cannot receive, with the reason.
+/// Kind of events that the monitor cannot receive, with the reason: events of pods' namespaces, of addresses, of devices
+/// or of devlink, or the ends of namespaces.
 #[derive(Debug, thiserror::Error)]
-pub enum Loss {
-    /// The monitor receives no events of pods' namespaces.
-    #[error(
-        "changes of netdevs in pods' namespaces are not reported: {0} (reports need CAP_NET_BROADCAST)"
-    )]
-    Namespaces(io::Error),
-    /// The monitor receives no events of addresses.
-    #[error("changes of IP addresses are not reported: {0}")]
-    Addresses(io::Error),
-    /// The monitor does not learn when namespaces end.
-    #[error("ends of namespaces are not reported: {0}")]
-    Ends(io::Error),
-    /// The monitor receives no events of devices.
-    #[error("added and removed devices are not reported: {0}")]
-    Devices(io::Error),
-    /// The monitor receives no events of devlink.
-    #[error("changes of devlink's health reporters are not reported: {0}")]
-    Devlink(NetlinkError),
+#[error("{0}")]
+pub struct Loss(String);
+
+impl Loss {
+    fn of(events: &str, error: impl fmt::Display) -> Self {
+        Self(format!("{events} are not reported: {error}"))
+    }
 }
 
 /// Reason why a namespace cannot be watched.
@@ -203,34 +193,30 @@ impl Monitor {
         let mut losses = Vec::new();
         let routes = Feed::open(NETLINK_ROUTE, RTNLGRP_LINK)?;
         if let Err(error) = routes.join(RTNLGRP_NSID) {
-            losses.push(Loss::Ends(error));
+            losses.push(Loss::of("ends of namespaces", error));
         }
         let mut addresses = [RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR].into_iter();
         if let Err(error) = addresses.try_for_each(|group| routes.join(group)) {
-            losses.push(Loss::Addresses(error));
+            losses.push(Loss::of("changes of IP addresses", error));
         }
         if let Err(error) = routes.listen_to_all_namespaces() {
-            losses.push(Loss::Namespaces(error));
+            let why = format!("{error} (reports need CAP_NET_BROADCAST)");
+            losses.push(Loss::of("changes of netdevs in pods' namespaces", why));
         }
         let uevents = Feed::open(NETLINK_KOBJECT_UEVENT, UEVENTS)
-            .map_err(|error| losses.push(Loss::Devices(error)))
+            .map_err(|error| losses.push(Loss::of("added and removed devices", error)))
             .ok();
         let devlink = devlink::changes().and_then(|group| {
             let feed = group.map(|group| Feed::open(NETLINK_GENERIC, group));
             Ok(feed.transpose()?)
         });
         let devlink = devlink.unwrap_or_else(|error| {
-            losses.push(Loss::Devlink(error));
+            losses.push(Loss::of("changes of devlink's health reporters", error));
             None
         });
         let ready = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-        for (feed, number) in [Some(&routes), uevents.as_ref(), devlink.as_ref()]
-            .into_iter()
-            .zip(0..)
-        {
-            if let Some(feed) = feed {
-                ready.add(feed, EpollEvent::new(EpollFlags::EPOLLIN, number))?;
-            }
+        for feed in std::iter::once(&routes).chain(&uevents).chain(&devlink) {
+            ready.add(feed, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
         }
         Ok(Self {
             sysfs: sysfs.into(),

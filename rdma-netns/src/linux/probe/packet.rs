@@ -3,7 +3,10 @@
 
 use crate::{
     HardwareAddress,
-    linux::packet_socket::{ARP, ETHERNET_AND_IPV4, Mac, arp_request},
+    linux::{
+        ip_of,
+        packet_socket::{ARP, ETHERNET_AND_IPV4, Mac, arp_request},
+    },
     probe::Sign,
 };
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -102,10 +105,7 @@ pub(super) fn read(protocol: u16, packet: &[u8], from: &[u8]) -> Option<Said> {
 }
 
 fn read_arp(packet: &[u8]) -> Option<Said> {
-    let address = |at: usize| -> Option<Ipv4Addr> {
-        let bytes: [u8; 4] = packet.get(at..at + 4)?.try_into().ok()?;
-        Some(bytes.into())
-    };
+    let address = |at: usize| ip_of(packet.get(at..at + 4)?);
     if packet.get(..6)? != ETHERNET_AND_IPV4 {
         return None;
     }
@@ -117,17 +117,14 @@ fn read_arp(packet: &[u8]) -> Option<Said> {
         true => return None,
     };
     Some(Said {
-        address: address.into(),
+        address,
         by: HardwareAddress(packet[SENDER_MAC..SENDER].to_vec()),
         sign,
     })
 }
 
 fn read_neighbour_message(packet: &[u8], from: &[u8]) -> Option<Said> {
-    let address = |at: usize| -> Option<Ipv6Addr> {
-        let bytes: [u8; 16] = packet.get(at..at + 16)?.try_into().ok()?;
-        Some(bytes.into())
-    };
+    let address = |at: usize| ip_of(packet.get(at..at + 16)?);
     // hop limit 255: no router has forwarded the packet (RFC 4861, section 7.1)
     if packet.len() < END || packet[NEXT_HEADER] != ICMPV6 || packet[NEXT_HEADER + 1] != 255 {
         return None;
@@ -138,7 +135,7 @@ fn read_neighbour_message(packet: &[u8], from: &[u8]) -> Option<Said> {
         _ => return None,
     };
     Some(Said {
-        address: address(ASKED_FOR)?.into(),
+        address: address(ASKED_FOR)?,
         by: HardwareAddress(from.to_vec()),
         sign,
     })
