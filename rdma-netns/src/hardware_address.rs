@@ -28,14 +28,11 @@ impl FromStr for HardwareAddress {
         if text.is_empty() {
             return Ok(Self::default());
         }
-        text.split(':')
-            .map(|byte| match byte.len() {
-                2 => u8::from_str_radix(byte, 16).map_err(|_| ()),
-                _ => Err(()),
-            })
-            .collect::<Result<_, ()>>()
+        let byte = |it: &str| u8::from_str_radix(it, 16).ok().filter(|_| it.len() == 2);
+        let bytes: Option<Vec<u8>> = text.split(':').map(byte).collect();
+        bytes
             .map(Self)
-            .map_err(|()| format!("{text:?} is no hardware address"))
+            .ok_or_else(|| format!("{text:?} is no hardware address"))
     }
 }
 

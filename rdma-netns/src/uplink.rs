@@ -159,7 +159,7 @@ impl Namespace {
         }
         let mut found = BTreeSet::new();
         let rules = self.lookups(address.is_ipv6()).into_iter();
-        for rule in rules.filter(|rule| rule.leads(address)) {
+        for rule in rules.filter(|it| contains(it.to, it.prefix, address)) {
             let fitting = || {
                 self.routes_of(rule.table).filter(|(_, route)| {
                     route.leads_to(address) && Some(route.prefix) > rule.suppressed
@@ -186,11 +186,6 @@ impl GeneralRule {
     /// Returns true if the rule selects all packets of its family and all routes of its table.
     fn is_for_all(&self) -> bool {
         self.prefix == 0 && self.suppressed.is_none() && !self.conditional
-    }
-
-    /// Returns true if the rule can select packets to `address`.
-    fn leads(&self, address: IpAddr) -> bool {
-        contains(self.to, self.prefix, address)
     }
 }
 

@@ -49,26 +49,21 @@ pub(super) fn distribute(answers: &Answers, links: &mut [Link]) {
     // true if this kernel reports who made an address: since Linux 5.18 it reports this at least for the addresses
     // of `lo`
     let reports_protocol = seen.iter().any(|seen| seen.protocol.is_some());
-    for Seen {
-        index,
-        mut address,
-        flags,
-        protocol,
-    } in seen
-    {
-        let Some(link) = links.iter_mut().find(|link| link.index == index) else {
+    for mut it in seen {
+        let Some(link) = links.iter_mut().find(|link| link.index == it.index) else {
             continue;
         };
+        let address = &mut it.address;
         address.automatic = match address.ip {
             IpAddr::V4(_) => false,
             IpAddr::V6(_) if address.temporary => true,
-            IpAddr::V6(_) => match protocol {
+            IpAddr::V6(_) => match it.protocol {
                 Some(protocol) => MADE_BY_KERNEL.contains(&protocol),
-                None => !reports_protocol && address.is_link_local() && flags & PERMANENT != 0,
+                None => !reports_protocol && address.is_link_local() && it.flags & PERMANENT != 0,
             },
         };
-        address.label = address.label.filter(|label| **label != *link.name);
-        link.addresses.push(address);
+        address.label.take_if(|label| **label == *link.name);
+        link.addresses.push(it.address);
     }
 }
 

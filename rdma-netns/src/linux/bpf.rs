@@ -58,8 +58,7 @@ pub(super) fn keep(index: u32, key: &str, kept: &str) -> io::Result<()> {
             kept.remove(found);
         } else if link == 0 {
             let file = by_id(BPF_PROG_GET_FD_BY_ID, program)?;
-            let mut attr = [0; 32];
-            attr[..3].copy_from_slice(&[index, file.as_raw_fd() as u32, place]);
+            let mut attr = attr(&[index, file.as_raw_fd() as u32, place]);
             bpf(BPF_PROG_DETACH, &mut attr)?;
         } else {
             detach(&by_id(BPF_LINK_GET_FD_BY_ID, link)?)?;
@@ -74,19 +73,17 @@ pub(super) fn keep(index: u32, key: &str, kept: &str) -> io::Result<()> {
 /// Detaches the BPF links that attach the XDP program `program` to the netdev `index`.
 #[cold]
 pub(super) fn detach_xdp(index: u32, program: u32) -> io::Result<()> {
-    let mut attr: Attr = [0; 32];
-    while bpf(BPF_LINK_GET_NEXT_ID, &mut attr).is_ok() {
-        let id = attr[1];
-        attr = [0; 32];
-        attr[0] = id;
+    let mut next = attr(&[0]);
+    while bpf(BPF_LINK_GET_NEXT_ID, &mut next).is_ok() {
+        let id = next[1];
+        next = attr(&[id]);
         // the link has ended since the kernel returned its id
         let Ok(link) = by_id(BPF_LINK_GET_FD_BY_ID, id) else {
             continue;
         };
         // words of `struct bpf_link_info`: type, id, program, padding, and for XDP the netdev
         let mut info = [0_u32; 32];
-        let mut about: Attr = [0; 32];
-        about[..2].copy_from_slice(&[link.as_raw_fd() as u32, size_of_val(&info) as u32]);
+        let mut about = attr(&[link.as_raw_fd() as u32, size_of_val(&info) as u32]);
         put(&mut about, 2, info.as_mut_ptr());
         bpf(BPF_OBJ_GET_INFO_BY_FD, &mut about)?;
         if info[0] == LINK_TYPE_XDP && info[2] == program && info[4] == index {
@@ -101,8 +98,7 @@ pub(super) fn detach_xdp(index: u32, program: u32) -> io::Result<()> {
 #[cold]
 fn attached(index: u32, place: u32) -> io::Result<Vec<(u32, u32)>> {
     let (mut programs, mut links) = ([0_u32; MAX], [0_u32; MAX]);
-    let mut attr: Attr = [0; 32];
-    attr[..2].copy_from_slice(&[index, place]);
+    let mut attr = attr(&[index, place]);
     put(&mut attr, 4, programs.as_mut_ptr());
     attr[6] = MAX as u32;
     put(&mut attr, 10, links.as_mut_ptr());
@@ -113,17 +109,20 @@ fn attached(index: u32, place: u32) -> io::Result<Vec<(u32, u32)>> {
 }
 
 fn detach(link: &OwnedFd) -> io::Result<()> {
-    let mut attr = [0; 32];
-    attr[0] = link.as_raw_fd() as u32;
-    bpf(BPF_LINK_DETACH, &mut attr).map(drop)
+    bpf(BPF_LINK_DETACH, &mut attr(&[link.as_raw_fd() as u32])).map(drop)
 }
 
 fn by_id(command: u32, id: u32) -> io::Result<OwnedFd> {
-    let mut attr = [0; 32];
-    attr[0] = id;
-    let file = bpf(command, &mut attr)?;
+    let file = bpf(command, &mut attr(&[id]))?;
     // SAFETY: the kernel opened the descriptor for this call, and no other value owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(file as i32) })
+}
+
+/// Returns `words`, and zeros after them.
+fn attr(words: &[u32]) -> Attr {
+    let mut attr = [0; 32];
+    attr[..words.len()].copy_from_slice(words);
+    attr
 }
 
 /// Writes a 64-bit address into two words of `attr`, from the even index `place`.

@@ -17,7 +17,12 @@ use netlink_packet_route::{
     link::{LinkAttribute, LinkFlags},
 };
 use nix::libc;
-use std::{io, net::IpAddr, os::fd::AsFd, path::Path};
+use std::{
+    io,
+    net::IpAddr,
+    os::fd::{AsFd, AsRawFd},
+    path::Path,
+};
 
 /// Number of tries to find a free index for a child, and difference between the indexes of two tries. Another netdev
 /// can get an index between two tries.
@@ -127,8 +132,10 @@ impl<'a> Namespaces<'a> {
             Op::RemovePnet { at, id } => smc::remove_pnet(self.at(*at)?, id),
             Op::AddUeid { ueid } => smc::add_ueid(ueid),
             Op::RemoveUeid { ueid } => smc::remove_ueid(ueid),
-            Op::SetMaxLinks { links } => smc::set_max_links(self.at(NetnsSide::Pod)?, *links),
-            Op::SetTcp2Smc { on } => smc::set_tcp2smc(self.at(NetnsSide::Pod)?, *on),
+            Op::SetMaxLinks { links } => smc::set(self.at(NetnsSide::Pod)?, smc::MAX_LINKS, *links),
+            Op::SetTcp2Smc { on } => {
+                smc::set(self.at(NetnsSide::Pod)?, smc::TCP2SMC, u8::from(*on))
+            }
         }
     }
 
@@ -306,10 +313,11 @@ impl<'a> Namespaces<'a> {
             Err(error) if error.errno() != Some(libc::ENODEV) => return Err(error),
             _ => {}
         }
-        let descriptor = target.netns().as_fd();
-        self.change(from, link, 0, |index| {
-            links::into_namespace(index, descriptor, name)
-        })
+        let moved = vec![
+            LinkAttribute::NetNsFd(target.netns().as_fd().as_raw_fd()),
+            LinkAttribute::IfName(name.to_string()),
+        ];
+        self.change(from, link, 0, |index| links::set(index, moved))
     }
 }
 

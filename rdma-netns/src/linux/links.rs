@@ -21,11 +21,7 @@ use nix::libc::{
     IFLA_PARENT_DEV_NAME, IFLA_PERM_ADDRESS, IFLA_PHYS_PORT_NAME, IFLA_PROP_LIST, IFLA_TXQLEN,
     IFLA_XDP,
 };
-use std::{
-    collections::BTreeMap,
-    os::fd::{AsRawFd, BorrowedFd},
-    path::Path,
-};
+use std::{collections::BTreeMap, path::Path};
 
 /// `sizeof(struct ifinfomsg)`
 pub(super) const HEADER: usize = 16;
@@ -275,19 +271,6 @@ pub(super) fn kind_of(info: &[u8]) -> Option<String> {
     attribute(info, IFLA_INFO_KIND)
         .and_then(text)
         .map(str::to_owned)
-}
-
-/// Builds the request that moves a netdev into the namespace `target` as `name`.
-pub(super) fn into_namespace(
-    index: u32,
-    target: BorrowedFd<'_>,
-    name: &str,
-) -> RouteNetlinkMessage {
-    let descriptor = LinkAttribute::NetNsFd(target.as_raw_fd());
-    set(
-        index,
-        vec![descriptor, LinkAttribute::IfName(name.to_owned())],
-    )
 }
 
 /// Returns an attribute with a number in host byte order.

@@ -4,21 +4,20 @@
 use super::{HOST, Linux, api_server, cannot_read, namespace};
 use crate::{Link, ObserveError};
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
 /// Netdevs of this program's namespace, with their addresses.
 #[derive(Debug, Default)]
 pub(super) struct Reach {
-    /// Netdevs whose move cuts off the node.
+    /// Names of the netdevs whose move cuts off the node.
     pub(super) uplinks: BTreeSet<String>,
-    /// Addresses that are not link-local, by name of the netdev.
-    addresses: BTreeMap<String, Addresses>,
+    links: Vec<Link>,
 }
 
 /// The first IPv4 and the first IPv6 address of a netdev that are not link-local.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Default)]
 pub(super) struct Addresses {
     pub(super) ipv4: Option<Ipv4Addr>,
     /// IPv6 address, with the length of its prefix in bits.
@@ -28,12 +27,18 @@ pub(super) struct Addresses {
 impl Reach {
     /// Returns the addresses of the netdev `name`. For a family without an address, returns the address of `master`.
     pub(super) fn addresses_of(&self, name: &str, master: Option<&str>) -> Addresses {
-        let of = |name| self.addresses.get(name).copied().unwrap_or_default();
-        let (own, of_master) = (of(name), master.map(of).unwrap_or_default());
-        Addresses {
-            ipv4: own.ipv4.or(of_master.ipv4),
-            ipv6: own.ipv6.or(of_master.ipv6),
+        let mut found = Addresses::default();
+        let names = std::iter::once(name).chain(master);
+        let links = names.filter_map(|name| self.links.iter().find(|it| *it.name == *name));
+        let addresses = links.flat_map(|link| &link.addresses);
+        for address in addresses.filter(|it| !it.is_link_local()) {
+            match address.ip {
+                IpAddr::V4(ip) if ip.is_link_local() => {}
+                IpAddr::V4(ip) => found.ipv4 = found.ipv4.or(Some(ip)),
+                IpAddr::V6(ip) => found.ipv6 = found.ipv6.or(Some((ip, address.prefix))),
+            }
         }
+        found
     }
 }
 
@@ -45,21 +50,9 @@ impl Linux {
         let uplinks = uplinks
             .keys()
             .filter_map(|index| namespace.link_by_index(*index));
-        let addresses = |link: &Link| {
-            let mut found = Addresses::default();
-            for address in link.addresses.iter().filter(|it| !it.is_link_local()) {
-                match address.ip {
-                    IpAddr::V4(ip) if ip.is_link_local() => {}
-                    IpAddr::V4(ip) => found.ipv4 = found.ipv4.or(Some(ip)),
-                    IpAddr::V6(ip) => found.ipv6 = found.ipv6.or(Some((ip, address.prefix))),
-                }
-            }
-            let is_any = found != Addresses::default();
-            is_any.then(|| (link.name.to_string(), found))
-        };
         Ok(Reach {
             uplinks: uplinks.map(|link| link.name.to_string()).collect(),
-            addresses: namespace.links.iter().filter_map(addresses).collect(),
+            links: namespace.links,
         })
     }
 }

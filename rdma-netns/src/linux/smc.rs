@@ -14,8 +14,8 @@ use std::{collections::BTreeMap, fs, io, path::Path, sync::Once};
 
 /// Settings with a value for each network namespace. The files show the values of the reading thread's namespace
 /// (`net_ctl_header_lookup()`, `net/sysctl_net.c`).
-const MAX_LINKS: &str = "/proc/sys/net/smc/smcr_max_links_per_lgr";
-const TCP2SMC: &str = "/proc/sys/net/smc/tcp2smc";
+pub(super) const MAX_LINKS: &str = "/proc/sys/net/smc/smcr_max_links_per_lgr";
+pub(super) const TCP2SMC: &str = "/proc/sys/net/smc/tcp2smc";
 
 /// Reads the SMC state. Returns `None` if the kernel has no SMC.
 pub(super) fn read(
@@ -200,15 +200,8 @@ pub(super) fn remove_ueid(ueid: &str) -> Result<(), NetlinkError> {
     tolerate(libc::ENOENT, removed)
 }
 
-pub(super) fn set_tcp2smc(pod: &Space, on: bool) -> Result<(), NetlinkError> {
-    set(pod, TCP2SMC, u8::from(on))
-}
-
-pub(super) fn set_max_links(pod: &Space, links: u8) -> Result<(), NetlinkError> {
-    set(pod, MAX_LINKS, links)
-}
-
-fn set(pod: &Space, file: &str, value: u8) -> Result<(), NetlinkError> {
+/// Writes `value` to `file`, one of the settings of `pod`.
+pub(super) fn set(pod: &Space, file: &str, value: u8) -> Result<(), NetlinkError> {
     let write = || fs::write(file, format!("{value}\n"));
     pod.inside(write)
         .map_err(|error| match error.raw_os_error() {

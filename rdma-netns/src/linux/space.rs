@@ -33,13 +33,17 @@ impl Space {
     /// Opens the namespace of the calling thread.
     pub(super) fn own() -> io::Result<Self> {
         let route = Socket::open(NETLINK_ROUTE)?;
-        Ok(Self {
-            netns: Netns::by_socket(&route)?,
+        Ok(Self::of(Netns::by_socket(&route)?, route, true))
+    }
+
+    fn of(netns: Netns, route: Socket, own: bool) -> Self {
+        Self {
+            netns,
             route: Mutex::new(route),
             packet: OnceLock::new(),
             groups: Mutex::default(),
-            own: true,
-        })
+            own,
+        }
     }
 
     pub(super) fn open(path: &Path) -> Result<Self, OpenError> {
@@ -50,13 +54,7 @@ impl Space {
             };
             netns.visit(ask).flatten()
         })?;
-        Ok(Self {
-            netns,
-            route: Mutex::new(route),
-            packet: OnceLock::new(),
-            groups: Mutex::default(),
-            own: false,
-        })
+        Ok(Self::of(netns, route, false))
     }
 
     /// Returns the namespace itself.

@@ -44,13 +44,8 @@ impl Uevent {
         // a pod may name its devices with any bytes
         let event = String::from_utf8_lossy(fields.next()?);
         let (action, path) = event.split_once('@')?;
-        let mut subsystem = None;
-        for field in fields.filter_map(|it| str::from_utf8(it).ok()) {
-            if let Some(value) = field.strip_prefix("SUBSYSTEM=") {
-                subsystem = Some(value);
-            }
-        }
-        let subsystem = subsystem.filter(|it| SUBSYSTEMS.contains(it))?;
+        let fields = fields.filter_map(|it| str::from_utf8(it).ok()?.strip_prefix("SUBSYSTEM="));
+        let subsystem = fields.last().filter(|it| SUBSYSTEMS.contains(it))?;
         let matters = match subsystem {
             "module" => MODULES.contains(&path),
             "drivers" => path.starts_with(PCI_DRIVERS),

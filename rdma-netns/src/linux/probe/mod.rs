@@ -202,12 +202,10 @@ fn sort<'a>(pod: &Space, questions: &'a [Question]) -> io::Result<Sorted<'a>> {
 /// Joins the multicast groups of the addresses. Other hosts send solicitations to these groups. Netdevs and switches
 /// filter by group, and the kernel reports memberships to switches (RFC 4862, section 5.4.2).
 fn join(pod: &Space, asked: &[Asked<'_>]) -> io::Result<()> {
-    let addresses = asked.iter().map(|it| (it.question.address, it.index));
-    for (address, index) in addresses {
-        let IpAddr::V6(address) = address else {
-            continue;
-        };
-        pod.join(&packet::group(address), index)?;
+    for it in asked {
+        if let IpAddr::V6(address) = it.question.address {
+            pod.join(&packet::group(address), it.index)?;
+        }
     }
     Ok(())
 }
