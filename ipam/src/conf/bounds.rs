@@ -25,7 +25,7 @@ pub(super) fn of_parent(ipam: &Field<'_>, families: &[Family]) -> Result<Vec<Bou
             excluded: elements(ipam, *family, families)?,
             family: *family,
         };
-        let end = part(&ipam.at("rangeEnd"), *family, families)?;
+        let (end, _) = part(ipam, "rangeEnd", *family, families)?;
         bounds
             .checked()
             .map_err(|error| end.wrong(error.to_string()))
@@ -59,10 +59,17 @@ pub(super) fn excluded(ipam: &Field<'_>, mut pools: Vec<Pool>) -> Result<Vec<Poo
     Ok(pools)
 }
 
-/// Returns the part of `field` for `family`: the whole field, or the family's member if the field is an object.
-fn part<'a>(field: &Field<'a>, family: Family, families: &[Family]) -> Result<Field<'a>, Wrong> {
+/// Returns the part of the field `name` for `family`: the whole field, or the family's member if the field is an
+/// object. The second value is true if the part is the whole field, and is of several families.
+fn part<'a>(
+    ipam: &Field<'a>,
+    name: &'static str,
+    family: Family,
+    families: &[Family],
+) -> Result<(Field<'a>, bool), Wrong> {
+    let field = ipam.at(name);
     if !field.is_object() {
-        return Ok(field.clone());
+        return Ok((field, families.len() > 1));
     }
     let used = NAMES.iter().filter(|(it, _)| families.contains(it));
     let used: Vec<&str> = used.map(|(_, name)| *name).collect();
@@ -74,7 +81,8 @@ fn part<'a>(field: &Field<'a>, family: Family, families: &[Family]) -> Result<Fi
         return Err(field.wrong(must));
     }
     let name = NAMES.iter().find(|(it, _)| *it == family);
-    Ok(name.map_or_else(|| field.clone(), |(_, name)| field.at(name)))
+    let part = name.map_or_else(|| field.clone(), |(_, name)| field.at(name));
+    Ok((part, false))
 }
 
 /// Reads an offset. An empty string counts as a missing field.
@@ -84,11 +92,10 @@ fn offset(
     family: Family,
     families: &[Family],
 ) -> Result<Option<Offset>, Wrong> {
-    let whole = ipam.at(name);
-    let field = part(&whole, family, families)?;
+    let (field, is_shared) = part(ipam, name, family, families)?;
     match field.read::<Option<String>>()?.as_deref() {
         None | Some("") => Ok(None),
-        Some(_) if !whole.is_object() && families.len() > 1 => Err(field.wrong(WHICH)),
+        Some(_) if is_shared => Err(field.wrong(WHICH)),
         Some(text) => match Offset::parse(text) {
             Some(offset) => Ok(Some(offset)),
             None => Err(field.wrong(OFFSET)),
@@ -98,9 +105,8 @@ fn offset(
 
 /// Reads the number of addresses of each node.
 fn per_node(ipam: &Field<'_>, family: Family, families: &[Family]) -> Result<Option<u32>, Wrong> {
-    let whole = ipam.at("perNode");
-    let field = part(&whole, family, families)?;
-    if field.is_there() && !whole.is_object() && families.len() > 1 {
+    let (field, is_shared) = part(ipam, "perNode", family, families)?;
+    if field.is_there() && is_shared {
         return Err(field.wrong(WHICH));
     }
     let number: Option<Number<1, { u32::MAX }>> = field.read()?;
@@ -109,16 +115,13 @@ fn per_node(ipam: &Field<'_>, family: Family, families: &[Family]) -> Result<Opt
 
 /// Reads `exclude`. An address itself has a family. For an offset, the field determines the family.
 fn elements(ipam: &Field<'_>, family: Family, families: &[Family]) -> Result<Vec<Excluded>, Wrong> {
-    let whole = ipam.at("exclude");
-    let elements = part(&whole, family, families)?.list()?.into_iter();
-    let read = elements.map(
-        |element| match Excluded::parse(&element.read::<String>()?) {
-            Some(Excluded::Offsets(..)) if !whole.is_object() && families.len() > 1 => {
-                Err(element.wrong(WHICH))
-            }
+    let (field, is_shared) = part(ipam, "exclude", family, families)?;
+    let read = field.list()?.into_iter().map(|element| {
+        match Excluded::parse(&element.read::<String>()?) {
+            Some(Excluded::Offsets(..)) if is_shared => Err(element.wrong(WHICH)),
             Some(read) => Ok(read),
             None => Err(element.wrong(EXCLUDED)),
-        },
-    );
+        }
+    });
     read.collect()
 }

@@ -409,16 +409,18 @@ impl Locked<'_> {
 
     /// Records that another machine uses `ip`. The plugin then avoids `ip` for [`AVOIDED`].
     pub fn avoid(&self, ip: IpAddr) -> Result<(), StoreError> {
-        let path = self.store.conflicts().join(ip.to_string());
+        self.note_now(self.store.conflicts().join(ip.to_string()))
+    }
+
+    /// Makes the note `path` with the present time. Replaces an earlier note.
+    fn note_now(&self, path: PathBuf) -> Result<(), StoreError> {
         let note = Change::Note {
             path: path.clone(),
             text: seconds().to_string(),
         };
         self.make_anew(&path, note)
     }
-}
 
-impl Locked<'_> {
     /// Returns true if `ip` has a lease of any owner.
     pub fn is_held(&self, ip: IpAddr) -> Result<bool, StoreError> {
         let path = self.store.lease(ip);

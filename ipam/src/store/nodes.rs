@@ -4,7 +4,7 @@
 //! The notes are not synced to disk. A power loss removes the notes of the last seconds. The next ADD that finds the
 //! node in a neighbour table makes the note again.
 
-use super::{Change, Locked, Store, StoreError, is_within, make, note, seconds, walk::names};
+use super::{Change, Locked, Store, StoreError, is_within, make, note, walk::names};
 use std::{collections::BTreeSet, net::IpAddr, path::PathBuf, time::Duration};
 
 /// Time for which the plugin remembers a node's address after the host last saw it.
@@ -27,13 +27,8 @@ impl Locked<'_> {
         for ip in ips {
             let path = directory.join(ip.to_string());
             let earlier = note(&path)?;
-            if earlier
-                .as_ref()
-                .is_some_and(|seen| is_within(seen, REFRESHED))
-            {
-                continue;
-            }
-            if self.is_held(ip)? {
+            let is_fresh = |seen: &String| is_within(seen, REFRESHED);
+            if earlier.as_ref().is_some_and(is_fresh) || self.is_held(ip)? {
                 continue;
             }
             if earlier.is_none() && self.is_full()? {
@@ -42,14 +37,7 @@ impl Locked<'_> {
             if !directory.is_dir() {
                 make(self.store.disk, Change::MakeDirectory(directory.clone()))?;
             }
-            let text = seconds().to_string();
-            self.make_anew(
-                &path,
-                Change::Note {
-                    path: path.clone(),
-                    text,
-                },
-            )?;
+            self.note_now(path)?;
         }
         Ok(())
     }

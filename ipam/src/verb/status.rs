@@ -37,14 +37,10 @@ fn leases(node: &Node<'_>, plan: &Plan, reasons: &mut Vec<String>) -> Result<(),
     for warning in node.store.foreign()? {
         log::warn!("{warning}");
     }
-    if matches!(
-        &plan.source,
-        Source::Parent {
-            name: None,
-            passed: None,
-            ..
-        }
-    ) {
+    if let Source::Parent { name, passed, .. } = &plan.source
+        && name.is_none()
+        && passed.is_none()
+    {
         // the parent is unknown at STATUS: the caller passes it at each ADD
         return Ok(());
     }
