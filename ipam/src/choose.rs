@@ -45,13 +45,6 @@ pub enum Choice {
     },
 }
 
-impl Choice {
-    /// Returns true if the choice is an address.
-    pub fn is_free(self) -> bool {
-        matches!(self, Self::Free(_))
-    }
-}
-
 /// Returns all addresses of `pool` in the order of its ranges, as in host-local's round robin. The order starts after
 /// `last`, and ends with `last` if `last` is in the pool.
 pub fn round_robin(pool: &Pool, last: Option<IpAddr>) -> Vec<Segment> {

@@ -58,17 +58,11 @@ pub fn choose(
     tries: impl Iterator<Item = u128> + Clone,
     segments: &[Segment],
 ) -> Result<Choice, StoreError> {
-    let free = Taken {
-        locked,
-        neighbours: Some(neighbours),
-    };
-    let choice = choose::choose(pool, forbidden, tries.clone(), segments, &free)?;
-    if choice.is_free() {
-        return Ok(choice);
+    let taken = |neighbours| Taken { locked, neighbours };
+    let all = taken(Some(neighbours));
+    match choose::choose(pool, forbidden, tries.clone(), segments, &all)? {
+        // repeats the choice without the traces of other machines
+        Choice::Full { .. } => choose::choose(pool, forbidden, tries, segments, &taken(None)),
+        free => Ok(free),
     }
-    let without_traces = Taken {
-        locked,
-        neighbours: None,
-    };
-    choose::choose(pool, forbidden, tries, segments, &without_traces)
 }

@@ -60,7 +60,7 @@ pub(super) fn excluded(ipam: &Field<'_>, mut pools: Vec<Pool>) -> Result<Vec<Poo
 }
 
 /// Returns the part of the field `name` for `family`: the whole field, or the family's member if the field is an
-/// object. The second value is true if the part is the whole field, and is of several families.
+/// object. The second value is true if the part is the whole field, and so applies to several families.
 fn part<'a>(
     ipam: &Field<'a>,
     name: &'static str,

@@ -21,12 +21,10 @@ pub(super) fn routes(ipam: &Field<'_>) -> Result<Option<Vec<Value>>, Wrong> {
 }
 
 fn check_route(route: &Field<'_>) -> Result<(), Wrong> {
+    let must = "must be a network with its prefix length";
     let destination: Option<String> = route.get("dst")?;
-    let destination = destination.and_then(|text| cidr(&text)).ok_or_else(|| {
-        route
-            .at("dst")
-            .wrong("must be a network with its prefix length")
-    })?;
+    let destination = destination.and_then(|text| cidr(&text));
+    let destination = destination.ok_or_else(|| route.at("dst").wrong(must))?;
     let field = route.at("gw");
     let gateway: Option<String> = field.read()?;
     if let Some(gateway) = gateway.filter(|text| !text.is_empty()) {

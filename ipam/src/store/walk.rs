@@ -106,16 +106,13 @@ impl Locked<'_> {
                 }
             }
         }
-        let is_stale_note = |name: &str| match Owner::of_file_name(name) {
-            Some(owner) => is_stale(&Lease::Of(owner)),
-            None => false,
+        let is_stale_note = |name: &str, _: &str| {
+            Owner::of_file_name(name).is_some_and(|owner| is_stale(&Lease::Of(owner)))
         };
         let attachments = self.store.attachments();
-        errors.extend(
-            names(&attachments)
-                .and_then(|names| self.forget(&attachments, names, |name, _| is_stale_note(name)))
-                .err(),
-        );
+        let names = names(&attachments);
+        let forgotten = names.and_then(|names| self.forget(&attachments, names, is_stale_note));
+        errors.extend(forgotten.err());
         errors.extend(self.forget_old_conflicts(None).err());
         errors.extend(self.forget_old_nodes().err());
         // earlier versions wrote lease.new
