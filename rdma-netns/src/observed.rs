@@ -207,9 +207,8 @@ impl Namespace {
     /// Returns the routes through the netdev `index` that `rdma-cni` cannot set again unchanged.
     pub fn unkept_by(&self, index: u32) -> impl Iterator<Item = &Route> {
         let routes = self.unkept_routes.iter();
-        routes
-            .filter(move |(netdev, _)| *netdev == index)
-            .map(|(_, route)| route)
+        let routes = routes.filter(move |(netdev, _)| *netdev == index);
+        routes.map(|(_, route)| route)
     }
 
     /// Returns true if `rdma-cni` cannot set `route` through the netdev `index` again unchanged. Ignores the remaining

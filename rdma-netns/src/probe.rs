@@ -53,16 +53,12 @@ impl fmt::Display for Conflict {
         let Self {
             link, address, by, ..
         } = self;
-        match self.sign {
-            Sign::Has => write!(
-                f,
-                "{address} is in use: {by} on the network of {link} has it"
-            ),
-            Sign::Probes => write!(
-                f,
-                "{address} is about to be used: {by} on the network of {link} probes for it"
-            ),
-        }
+        let (state, claims) = match self.sign {
+            Sign::Has => ("in use", "has"),
+            Sign::Probes => ("about to be used", "probes for"),
+        };
+        let by = format!("{by} on the network of {link}");
+        write!(f, "{address} is {state}: {by} {claims} it")
     }
 }
 

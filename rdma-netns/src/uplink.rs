@@ -84,26 +84,18 @@ impl Namespace {
     }
 
     fn routes_of(&self, table: u32) -> impl Iterator<Item = (u32, &Route)> {
-        let own = self
-            .links
-            .iter()
-            .flat_map(|link| link.routes.iter().map(|route| (link.index, route)));
-        let others = self
-            .unkept_routes
-            .iter()
-            .map(|(index, route)| (*index, route));
-        own.chain(others)
-            .filter(move |(_, route)| route.table == table)
+        let own = self.links.iter();
+        let own = own.flat_map(|link| link.routes.iter().map(|route| (link.index, route)));
+        let others = self.unkept_routes.iter();
+        let all = own.chain(others.map(|(index, route)| (*index, route)));
+        all.filter(move |(_, route)| route.table == table)
     }
 
     /// Returns the [`GeneralRule`]s of a family in order. Appends a rule for the main table if no unconditional rule
     /// leads to it.
     fn lookups(&self, ipv6: bool) -> Vec<GeneralRule> {
-        let rules = self.general_rules.iter();
-        let mut rules: Vec<_> = rules
-            .filter(|rule| rule.to.is_ipv6() == ipv6)
-            .cloned()
-            .collect();
+        let mut rules = self.general_rules.clone();
+        rules.retain(|rule| rule.to.is_ipv6() == ipv6);
         let is_main = |rule: &GeneralRule| rule.table == MAIN_TABLE && rule.is_for_all();
         if !rules.iter().any(is_main) {
             rules.push(GeneralRule {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Addresses in rtnetlink messages (`RTM_*ADDR`, `include/uapi/linux/if_addr.h`).
 
-use super::ip_of;
+use super::{family_of, ip_of};
 use crate::{
     Address, Link,
     link::{FOR_EVER, GIVEN_FLAGS},
     netlink::{Answers, attributes, text, u32_of},
 };
 use netlink_packet_route::{
-    AddressFamily, RouteNetlinkMessage,
+    RouteNetlinkMessage,
     address::{AddressAttribute, AddressFlags, AddressHeader, AddressMessage, CacheInfo},
 };
 use nix::libc::{IFA_ADDRESS, IFA_BROADCAST, IFA_CACHEINFO, IFA_FLAGS, IFA_LABEL, IFA_LOCAL};
@@ -131,10 +131,7 @@ pub(super) fn remove(index: u32, address: &Address) -> RouteNetlinkMessage {
 
 fn message(index: u32, address: &Address) -> AddressMessage {
     let mut message = AddressMessage::default();
-    message.header.family = match address.ip {
-        IpAddr::V4(_) => AddressFamily::Inet,
-        IpAddr::V6(_) => AddressFamily::Inet6,
-    };
+    message.header.family = family_of(address.ip);
     message.header.prefix_len = address.prefix;
     message.header.index = index;
     message.attributes = vec![

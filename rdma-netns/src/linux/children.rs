@@ -29,16 +29,12 @@ pub(super) fn parse(info: &[u8]) -> Option<Child> {
     let flags = number(FLAGS).unwrap_or_default();
     match text(attribute(info, IFLA_INFO_KIND)?)? {
         "macvlan" => {
-            let mode = u32_of(value(MODE)?)?;
-            Some(Child::Macvlan {
-                mode: MacvlanMode::of(mode, flags),
-            })
+            let mode = MacvlanMode::of(u32_of(value(MODE)?)?, flags);
+            Some(Child::Macvlan { mode })
         }
         "ipvlan" => {
-            let mode = number(MODE)?.into();
-            Some(Child::Ipvlan {
-                mode: IpvlanMode::of(mode, flags),
-            })
+            let mode = IpvlanMode::of(number(MODE)?.into(), flags);
+            Some(Child::Ipvlan { mode })
         }
         _ => None,
     }

@@ -71,7 +71,7 @@ pub(super) fn read_inside(
 ) -> io::Result<GidTable> {
     netns
         .run(|| {
-            inside::mount_own(sysfs)?;
+            inside::mount_own(sysfs, inside::READ)?;
             read(sysfs, device, port)
         })
         .flatten()

@@ -93,7 +93,7 @@ pub fn with_sysfs<T: Send>(
     work: impl FnOnce(&Path) -> T + Send,
 ) -> Result<T, InsideError> {
     within(path, id, |netns| {
-        let inside = || mount_own(sysfs).map(|()| work(sysfs));
+        let inside = || mount_own(sysfs, READ).map(|()| work(sysfs));
         netns.run(inside).flatten().map_err(NetlinkError::from)
     })
 }
@@ -107,7 +107,7 @@ pub(super) fn hardware(
 ) -> io::Result<Vec<Option<DeviceAddress>>> {
     let of = |(name, index): &(&str, u32)| devices::of_netdev(sysfs, name, *index);
     netns
-        .run(|| mount_own(sysfs).map(|()| netdevs.iter().map(of).collect()))
+        .run(|| mount_own(sysfs, READ).map(|()| netdevs.iter().map(of).collect()))
         .flatten()
 }
 
@@ -126,18 +126,14 @@ fn within<T>(
     })
 }
 
+/// Flags of a mount that cannot be written.
+pub(super) const READ: MsFlags = MsFlags::MS_RDONLY;
+/// Flags of a mount that can be written.
+pub(super) const WRITE: MsFlags = MsFlags::empty();
+
 /// Mounts sysfs for the calling thread alone. The mount shows the thread's namespace (`sysfs_init_fs_context()`,
 /// `fs/sysfs/mount.c`), and ends with the thread.
-pub(super) fn mount_own(sysfs: &Path) -> io::Result<()> {
-    mount_sysfs(sysfs, MsFlags::MS_RDONLY)
-}
-
-/// Mounts sysfs like [`mount_own`], with write access.
-pub(super) fn mount_own_to_write(sysfs: &Path) -> io::Result<()> {
-    mount_sysfs(sysfs, MsFlags::empty())
-}
-
-fn mount_sysfs(sysfs: &Path, flags: MsFlags) -> io::Result<()> {
+pub(super) fn mount_own(sysfs: &Path, flags: MsFlags) -> io::Result<()> {
     unshare(CloneFlags::CLONE_NEWNS)?;
     let nothing = None::<&str>;
     let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;

@@ -278,9 +278,9 @@ impl Reader<'_> {
         })
     }
 
-    /// Returns `master` in the form of [`Netdev::taken_by`], if it receives all frames of its ports. A bond does not. A
-    /// bridge has a directory of its own (`br_sysfs_addbr()`, `net/bridge/br_sysfs_br.c`). Open vSwitch has a
-    /// fixed name (`ovs_netdev_link()`). Hyper-V's netdev is a master with hardware (`netvsc_vf_join()`,
+    /// Returns the text of [`Netdev::taken_by`] for a netdev with this master. A bond is no such master. A bridge has a
+    /// directory of its own (`br_sysfs_addbr()`, `net/bridge/br_sysfs_br.c`). Open vSwitch has a fixed name
+    /// (`ovs_netdev_link()`). Hyper-V's netdev is a master with hardware (`netvsc_vf_join()`,
     /// `drivers/net/hyperv/netvsc_drv.c`).
     fn taken_by(&self, master: Option<&str>) -> Option<String> {
         let name = master?;

@@ -75,7 +75,7 @@ pub(super) fn change_mode(
         true => write(sysfs),
         false => space
             .netns()
-            .run(|| inside::mount_own_to_write(sysfs).and_then(|()| write(sysfs)))
+            .run(|| inside::mount_own(sysfs, inside::WRITE).and_then(|()| write(sysfs)))
             .flatten(),
     };
     match written {

@@ -106,6 +106,7 @@ use crate::{
     smc::SmcState,
 };
 use execute::Namespaces;
+use netlink_packet_route::AddressFamily;
 use nldev::{DeviceInfo, Nldev};
 use rdma::DeviceContext;
 use std::{
@@ -222,10 +223,8 @@ impl Kernel for Linux {
             return Ok(id.clone());
         }
         let id = fs::read_to_string(BOOT_ID).map_err(cannot_read(BOOT_ID))?;
-        Ok(self
-            .boot_id
-            .get_or_init(|| id.trim_end().to_owned())
-            .clone())
+        let id = self.boot_id.get_or_init(|| id.trim_end().to_owned());
+        Ok(id.clone())
     }
 
     fn open_pod(&self, path: &Path) -> Result<Space, OpenPodError> {
@@ -460,6 +459,23 @@ pub(crate) fn cannot_read<E: Into<NetlinkError>>(
             what: what.to_string(),
             source: error.source,
         }
+    }
+}
+
+/// Returns the family of `ip`.
+fn family_of(ip: IpAddr) -> AddressFamily {
+    match ip {
+        IpAddr::V4(_) => AddressFamily::Inet,
+        IpAddr::V6(_) => AddressFamily::Inet6,
+    }
+}
+
+/// Returns the unspecified address of `family`. Returns `None` if `family` is neither IPv4 nor IPv6.
+fn unspecified(family: AddressFamily) -> Option<IpAddr> {
+    match family {
+        AddressFamily::Inet => Some([0; 4].into()),
+        AddressFamily::Inet6 => Some([0; 16].into()),
+        _ => None,
     }
 }
 

@@ -199,6 +199,7 @@ impl Nldev {
         device: u32,
         port: Option<u32>,
     ) -> Result<Option<CharDeviceInfo>, NetlinkError> {
+        const ABSENT: [i32; 4] = [libc::ENOENT, libc::ENODEV, libc::EOPNOTSUPP, libc::EINVAL];
         let mut request = request(command::GET_CHARDEV)
             .text(attr::CHARDEV_TYPE, client)
             .number(attr::DEV_INDEX, device);
@@ -208,12 +209,7 @@ impl Nldev {
         match self.0.request(&request, 0) {
             Ok(answers) => Ok(answers.bodies().find_map(parse_char_device)),
             // the client has no character device for this RDMA device or port
-            Err(error)
-                if matches!(
-                    error.errno(),
-                    Some(libc::ENOENT | libc::ENODEV | libc::EOPNOTSUPP | libc::EINVAL)
-                ) =>
-            {
+            Err(error) if error.errno().is_some_and(|it| ABSENT.contains(&it)) => {
                 log::debug!("no {client} of RDMA device {device}: {error}");
                 Ok(None)
             }

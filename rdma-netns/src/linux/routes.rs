@@ -11,7 +11,7 @@
 //!
 //! The kernel reports the remaining lifetime of an IPv6 route. IPv4 routes do not expire.
 
-use super::{ip_of, links::number};
+use super::{family_of, ip_of, links::number, unspecified};
 use crate::{
     Route,
     link::{PROTOCOL_KERNEL, RouteMetrics},
@@ -60,8 +60,7 @@ pub(super) fn dump(family: AddressFamily, kind: RouteType) -> RouteNetlinkMessag
 
 /// Returns the table of an `RTM_NEWROUTE` of any type.
 pub(super) fn table(body: &[u8]) -> Option<u32> {
-    let mut attributes = attributes(body.get(HEADER..)?);
-    attributes.find_map(|(kind, value)| u32_of(value).filter(|_| kind == RTA_TABLE))
+    u32_of(attribute(body.get(HEADER..)?, RTA_TABLE)?)
 }
 
 /// Returns netdev and destination of an `RTM_NEWROUTE`. Returns `None` if the route uses none of `netdevs`, is not of
@@ -103,11 +102,7 @@ pub(super) struct Parsed {
 /// kernel's cache, or names neither a netdev nor a nexthop object.
 pub(super) fn parse(body: &[u8]) -> Option<Parsed> {
     let header = RouteHeader::parse(body).ok()?;
-    let unspecified = match header.address_family {
-        AddressFamily::Inet => IpAddr::from([0; 4]),
-        AddressFamily::Inet6 => IpAddr::from([0; 16]),
-        _ => return None,
-    };
+    let unspecified = unspecified(header.address_family)?;
     // Linux before 4.20 ignores the filter of the request
     if header.kind != RouteType::Unicast || header.flags.contains(RouteFlags::Cloned) {
         return None;
@@ -231,10 +226,7 @@ pub(super) fn remove(index: u32, route: &Route) -> RouteNetlinkMessage {
 fn message(index: u32, route: &Route) -> RouteMessage {
     let mut message = RouteMessage::default();
     message.header = RouteHeader {
-        address_family: match route.destination {
-            IpAddr::V4(_) => AddressFamily::Inet,
-            IpAddr::V6(_) => AddressFamily::Inet6,
-        },
+        address_family: family_of(route.destination),
         destination_prefix_length: route.prefix,
         table: u8::try_from(route.table).unwrap_or(RouteHeader::RT_TABLE_UNSPEC),
         protocol: route.protocol.into(),

@@ -6,16 +6,15 @@
 //!   than `lo`, and inverted rules
 //! - the tables of all rules
 
-use super::{ip_of, routes::LOCAL_TABLE};
+use super::{family_of, ip_of, routes::LOCAL_TABLE, unspecified};
 use crate::{
     GeneralRule, Rule,
-    netlink::{attributes, text, u32_of},
+    netlink::{attribute, attributes, text, u32_of},
 };
 use netlink_packet_route::{
     AddressFamily, RouteNetlinkMessage,
     rule::{RuleAction, RuleAttribute, RuleFlags, RuleHeader, RuleMessage},
 };
-use std::net::IpAddr;
 
 /// `sizeof(struct fib_rule_hdr)`
 const HEADER: usize = 12;
@@ -74,18 +73,13 @@ pub(super) fn parse(body: &[u8]) -> Option<Rule> {
 
 /// Returns the table of the rule of an `RTM_NEWRULE`, regardless of its selectors.
 pub(super) fn table(body: &[u8]) -> Option<u32> {
-    let mut attributes = attributes(body.get(HEADER..)?);
-    attributes.find_map(|(kind, value)| u32_of(value).filter(|_| kind == FRA_TABLE))
+    u32_of(attribute(body.get(HEADER..)?, FRA_TABLE)?)
 }
 
 /// Returns the rule of an `RTM_NEWRULE`, if it is a general rule whose table is not `local`.
 pub(super) fn parse_general(body: &[u8]) -> Option<GeneralRule> {
     let header = RuleHeader::parse(body).ok()?;
-    let to = match header.family {
-        AddressFamily::Inet => IpAddr::from([0; 4]),
-        AddressFamily::Inet6 => IpAddr::from([0; 16]),
-        _ => return None,
-    };
+    let to = unspecified(header.family)?;
     let inverted = header.flags.contains(RuleFlags::Invert);
     if header.action != RuleAction::ToTable || (header.src_len != 0 && !inverted) {
         return None;
@@ -128,10 +122,7 @@ pub(super) fn remove(rule: &Rule) -> RouteNetlinkMessage {
 fn message(rule: &Rule) -> RuleMessage {
     let mut message = RuleMessage::default();
     message.header = RuleHeader {
-        family: match rule.from {
-            IpAddr::V4(_) => AddressFamily::Inet,
-            IpAddr::V6(_) => AddressFamily::Inet6,
-        },
+        family: family_of(rule.from),
         src_len: rule.prefix,
         dst_len: rule.to.map_or(0, |(_, prefix)| prefix),
         action: RuleAction::ToTable,

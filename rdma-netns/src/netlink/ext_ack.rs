@@ -2,7 +2,7 @@
 //! Outcome of a request, in `NLMSG_ERROR` and `NLMSG_DONE`: the errno and, with `NETLINK_EXT_ACK`, the kernel's
 //! error text (`Documentation/userspace-api/netlink/intro.rst`).
 
-use super::{NetlinkError, attribute, text};
+use super::{NetlinkError, attribute, text, u32_of};
 use netlink_packet_core::{NLM_F_ACK_TLVS, NLM_F_CAPPED};
 use nix::libc;
 use std::io;
@@ -15,17 +15,10 @@ const MESSAGE: u16 = 1;
 
 /// Parses an `NLMSG_ERROR` with `flags`. Errno 0 is the acknowledgement.
 pub(super) fn acknowledgement(flags: u16, body: &[u8]) -> Result<(), NetlinkError> {
-    let original = body
-        .get(4..8)
-        .and_then(super::u32_of)
-        .map_or(HEADER, |length| {
-            if flags & NLM_F_CAPPED == 0 {
-                length as usize
-            } else {
-                HEADER
-            }
-        });
+    let length = body.get(4..8).and_then(u32_of);
+    let length = length.filter(|_| flags & NLM_F_CAPPED == 0);
     // the attributes follow the whole request, or only its header
+    let original = length.map_or(HEADER, |it| it as usize);
     let rest = body
         .get(4 + original.next_multiple_of(4)..)
         .unwrap_or_default();

@@ -114,10 +114,7 @@ impl Socket {
     }
 
     /// Dumps all objects. Repeats the dump if objects changed during the dump.
-    pub fn dump<M>(&mut self, message: &M) -> Result<Answers, NetlinkError>
-    where
-        M: NetlinkSerializable,
-    {
+    pub fn dump(&mut self, message: &impl NetlinkSerializable) -> Result<Answers, NetlinkError> {
         for _ in 0..DUMP_ATTEMPTS {
             if let (answers, Ending::Complete) = self.whole(frame(message, NLM_F_DUMP))? {
                 return Ok(answers);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One change of a netdev, and its equivalent command.
 
-use super::words::{address_words, of_family, route_words, setting_words};
+use super::words::{address_words, route_command, setting_words};
 use crate::{Address, HardwareAddress, InterfaceName, IpoibMode, LinkFlag, LinkSetting, Route};
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
@@ -75,22 +75,15 @@ impl LinkChange {
                 return format!("{exec}sysctl -w net/{family}/conf/{link}/{key}={value}");
             }
             Self::AddAddress(it) => {
-                return format!(
-                    "{ip} address replace {} dev {link}",
-                    address_words(it, true)
-                );
+                let words = address_words(it, true);
+                return format!("{ip} address replace {words} dev {link}");
             }
             Self::RemoveAddress(it) => {
-                return format!("{ip} address del {} dev {link}", address_words(it, false));
+                let words = address_words(it, false);
+                return format!("{ip} address del {words} dev {link}");
             }
-            Self::AddRoute(it) => {
-                let ip = of_family(ip, it.destination);
-                return format!("{ip} route append {}", route_words(it, link));
-            }
-            Self::RemoveRoute(it) => {
-                let ip = of_family(ip, it.destination);
-                return format!("{ip} route del {}", route_words(it, link));
-            }
+            Self::AddRoute(it) => return route_command(ip, "append", it, link),
+            Self::RemoveRoute(it) => return route_command(ip, "del", it, link),
             Self::Announce(IpAddr::V4(it)) => {
                 return format!("{exec}arping -c 1 -U -I {link} {it}");
             }

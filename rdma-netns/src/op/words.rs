@@ -112,7 +112,8 @@ const METRICS: [(u16, &str); 12] = [
     (17, "fastopen_no_cookie"),
 ];
 
-pub(super) fn route_words(route: &Route, link: &str) -> String {
+pub(super) fn route_command(ip: &str, verb: &str, route: &Route, link: &str) -> String {
+    let ip = of_family(ip, route.destination);
     let family = match (route.destination, route.gateway) {
         (IpAddr::V4(_), Some(IpAddr::V6(_))) => "inet6 ",
         _ => "",
@@ -149,7 +150,8 @@ pub(super) fn route_words(route: &Route, link: &str) -> String {
         _ => None,
     };
     let words = words.into_iter().flatten().chain(numbers);
-    join(words.chain(congestion).chain(preference))
+    let words = join(words.chain(congestion).chain(preference));
+    format!("{ip} route {verb} {words}")
 }
 
 #[cfg(test)]

@@ -71,8 +71,8 @@ impl Feed {
         self.socket.set_listen_all_namespaces(true)
     }
 
-    /// Receives at most [`BATCH`] datagrams, and passes each to `take`. Does not wait. Returns true if no further
-    /// datagram is pending.
+    /// Receives at most [`BATCH`] datagrams, and passes each datagram and each loss to `take`. Does not wait. Returns
+    /// true if no further datagram is pending.
     pub(super) fn receive(&mut self, mut take: impl FnMut(Received<'_>)) -> io::Result<bool> {
         for _ in 0..BATCH {
             match self.next() {

@@ -92,18 +92,12 @@ impl fmt::Display for Event {
             Some(nsid) => format!(" in namespace {nsid}"),
         };
         match self {
-            Self::Link { namespace, link } => write!(
-                f,
-                "netdev {}{}: {}, {}",
-                link.name,
-                place(namespace),
-                if link.up { "up" } else { "down" },
-                if link.carrier {
-                    "carrier"
-                } else {
-                    "no carrier"
-                },
-            ),
+            Self::Link { namespace, link } => {
+                let place = place(namespace);
+                let up = if link.up { "up" } else { "down" };
+                let no = if link.carrier { "" } else { "no " };
+                write!(f, "netdev {}{place}: {up}, {no}carrier", link.name)
+            }
             Self::LinkGone { namespace, link } => {
                 write!(f, "netdev {}{}: gone", link.name, place(namespace))
             }
@@ -116,8 +110,8 @@ impl fmt::Display for Event {
     }
 }
 
-/// Kind of events that the monitor cannot receive, with the reason: events of pods' namespaces, of addresses, of devices
-/// or of devlink, or the ends of namespaces.
+/// Kind of events that the monitor cannot receive, with the reason: events of pods' namespaces, of addresses, of
+/// devices or of devlink, or the ends of namespaces.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Loss(String);

@@ -44,8 +44,9 @@ impl Uevent {
         // a pod may name its devices with any bytes
         let event = String::from_utf8_lossy(fields.next()?);
         let (action, path) = event.split_once('@')?;
-        let fields = fields.filter_map(|it| str::from_utf8(it).ok()?.strip_prefix("SUBSYSTEM="));
-        let subsystem = fields.last().filter(|it| SUBSYSTEMS.contains(it))?;
+        let mut fields =
+            fields.filter_map(|it| str::from_utf8(it).ok()?.strip_prefix("SUBSYSTEM="));
+        let subsystem = fields.next_back().filter(|it| SUBSYSTEMS.contains(it))?;
         let matters = match subsystem {
             "module" => MODULES.contains(&path),
             "drivers" => path.starts_with(PCI_DRIVERS),
