@@ -16,7 +16,6 @@ pub use route::{
 pub use sysctl::{SYSCTLS, Sysctls};
 
 use crate::{Child, DeviceAddress, HardwareAddress, InterfaceName, Ipoib, Vf};
-use nix::libc;
 pub(crate) use route::contains;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt, net::IpAddr};
@@ -155,30 +154,28 @@ pub enum LinkSetting {
     Xdp,
 }
 
-/// Flags of a netdev that an administrator can set, without the flag for up and down. The number of a variant is the
-/// flag's bit in the kernel.
+/// Flags of a netdev that an administrator can set, without the flag for up and down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[repr(u32)]
 #[serde(rename_all = "lowercase")]
 pub enum LinkFlag {
     /// The netdev receives every packet of the medium.
-    Promisc = libc::IFF_PROMISC as u32,
+    Promisc,
     /// The netdev receives every multicast packet.
-    AllMulti = libc::IFF_ALLMULTI as u32,
+    AllMulti,
     /// The netdev can send and receive multicast packets.
-    Multicast = libc::IFF_MULTICAST as u32,
+    Multicast,
     /// The netdev does no neighbour discovery (`ip link set arp off`).
-    NoArp = libc::IFF_NOARP as u32,
+    NoArp,
     /// A flag without effect in the kernel (`ip link set trailers off`).
-    NoTrailers = libc::IFF_NOTRAILERS as u32,
+    NoTrailers,
     /// A flag without effect in the kernel (`ip link set dynamic on`).
-    Dynamic = libc::IFF_DYNAMIC as u32,
+    Dynamic,
     /// The driver may log more.
-    Debug = libc::IFF_DEBUG as u32,
+    Debug,
     /// A flag without effect in the kernel.
-    PortSel = libc::IFF_PORTSEL as u32,
+    PortSel,
     /// A flag without effect in the kernel.
-    AutoMedia = libc::IFF_AUTOMEDIA as u32,
+    AutoMedia,
 }
 
 impl LinkFlag {

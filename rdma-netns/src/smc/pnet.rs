@@ -51,11 +51,9 @@ impl TryFrom<&str> for PnetId {
     type Error = InvalidPnetId;
 
     fn try_from(id: &str) -> Result<Self, InvalidPnetId> {
-        let valid = matches!(id.len(), 1..=16) && id.bytes().all(|b| b.is_ascii_alphanumeric());
-        if valid {
-            Ok(Self(id.to_ascii_uppercase()))
-        } else {
-            Err(InvalidPnetId(id.to_owned()))
+        match matches!(id.len(), 1..=16) && id.bytes().all(|b| b.is_ascii_alphanumeric()) {
+            true => Ok(Self(id.to_ascii_uppercase())),
+            false => Err(InvalidPnetId(id.to_owned())),
         }
     }
 }
