@@ -82,8 +82,7 @@ pub enum Error {
     },
     /// An attachment already has the requested address.
     #[error(
-        "the requested address {ip} is held by {holder}; retry after DEL or GC has freed the address, or request \
-         another one"
+        "the requested address {ip} is held by {holder}; retry when the address is free, or request another one"
     )]
     Taken {
         /// Requested address.

@@ -77,7 +77,7 @@ impl Range {
         Ok(range)
     }
 
-    /// Returns the range of all addresses of `subnet` that can be assigned, without a gateway.
+    /// Returns the range of all addresses of `subnet` that can be assigned. The field `gateway` is `None`.
     pub fn of_prefix(subnet: IpNetwork) -> Result<Self, RangeError> {
         let family = Family::of(subnet.ip());
         let (network, length) = (subnet.network(), subnet.prefix());

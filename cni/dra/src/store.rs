@@ -90,7 +90,8 @@ impl Claims {
         let path = self.path(uid);
         match file::read_record::<Record>(&path, FORMAT)? {
             Some(record) if record.claim.uid != uid => {
-                let words = format!("it is the record of claim {}", record.claim);
+                let claim = &record.claim;
+                let words = format!("it is the record of claim {claim} with UID {}", claim.uid);
                 Err(FileError::new("read", &path, io::Error::other(words)))
             }
             record => Ok(record),

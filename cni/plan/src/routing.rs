@@ -127,7 +127,8 @@ fn connect(rail: &mut DesiredLink, present: &[Route], metric: u32) {
     let connected: Vec<Route> = rail.addresses.iter().filter_map(connected).collect();
     let gateways = &rail.gateways;
     rail.routes.retain(|route| {
-        // a route without `gw` in IPAM's result has IPAM's router as its gateway here, so such a route counts as direct
+        // a route without `gw` in IPAM's result has got the `gateway` of an address: a route by such a gateway counts
+        // as direct
         let is_direct = route.gateway.is_none_or(|it| gateways.contains(&it));
         let is_double =
             |it: &Route| is_direct && route.table == MAIN_TABLE && it.same_destination(route);

@@ -78,8 +78,8 @@ pub(crate) fn is_name(text: &str) -> bool {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MeetError {
     #[error(
-        "no other pod of {} answers on TCP port {}: {why}; check that both pods run, each on its node (kubectl get pods -o \
-         wide), and that no network policy is in the way",
+        "no other pod answers at {}, TCP port {}: {why}; check that both pods run, each on its node (kubectl get pods \
+         -o wide), and that no network policy is in the way",
         .place.name, .place.port
     )]
     Absent { place: Place, why: String },
@@ -376,7 +376,7 @@ mod tests {
             let met = meet(&place, own, &Others::default(), Instant::now());
             let error = met.err().expect("nobody");
             let begin = format!(
-                "no other pod of 127.0.0.1 answers on TCP port {}: {why}",
+                "no other pod answers at 127.0.0.1, TCP port {}: {why}",
                 place.port
             );
             assert!(error.to_string().starts_with(&begin), "{error}");

@@ -88,7 +88,7 @@ pub fn pod(namespace: &str, name: &str, containers: &[&[(&str, &[&str])]]) -> Po
     }
 }
 
-/// Adds a container to `pod` that uses claims. `devices` are driver, device and CDI name of each.
+/// Adds to `pod` a container that uses a claim. `devices` has driver, name and CDI name of each device of the claim.
 pub fn claiming(mut pod: PodResources, devices: &[(&str, &str, &str)]) -> PodResources {
     let resource = |(driver, device, name): &(&str, &str, &str)| ClaimResource {
         cdi_devices: vec![CdiDevice {

@@ -37,7 +37,7 @@ impl Given {
         Self::prepared(|_| {})
     }
 
-    /// Creates the node. The host changes `eth1` before ADD.
+    /// Creates the node, its pod and the configuration. `host` changes `eth1` on the host.
     fn prepared(host: impl FnOnce(&Netns)) -> Self {
         let node = Node::with_rails(0);
         let switch = node.switch.name();

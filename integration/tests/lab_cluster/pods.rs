@@ -73,7 +73,8 @@ pub(super) fn without_rails_are_untouched(cluster: &mut Cluster) {
     cluster.says("pods without rails are gone");
 }
 
-/// Starts the example's two pods on this node. The pods of "Verify" need two nodes.
+/// Starts the two pods of `10-bandwidth.yaml`, and checks that they have all rails of the cluster's only node. The pods
+/// of `verify.yaml` need two nodes.
 pub(super) fn of_the_example_have_all_rails(cluster: &mut Cluster) -> [Pod; 2] {
     cluster.types("kubectl apply -f conf/examples/10-bandwidth.yaml");
     cluster.types(

@@ -129,7 +129,8 @@ fn volume(programs: &Path) -> (&'static str, String) {
     )
 }
 
-/// rdma-cni by its own DaemonSet, whose pods copy the program with the image's script.
+/// Installs k8snetworkplumbingwg's rdma-cni by that project's DaemonSet. The DaemonSet's pods copy the program with the
+/// script of that project's image.
 #[track_caller]
 fn rdma_cni(cluster: &Cluster<Lab>) {
     let programs = programs("RDMA_PLUGIN");

@@ -98,7 +98,7 @@ impl fmt::Display for Lease {
             Self::Of(owner) => write!(f, "{owner}"),
             Self::OfContainer(container) => write!(f, "{container}"),
             Self::Empty => f.write_str("an empty lease"),
-            Self::Foreign => f.write_str("a file that is not a lease"),
+            Self::Foreign => f.write_str("a file that is not a lease and that DEL and GC keep"),
         }
     }
 }

@@ -161,8 +161,7 @@ fn a_node_switches_over_and_back() {
     let taken = ours("ADD", "d").env("CNI_ARGS", "IP=10.77.0.2");
     taken.fails(
         11,
-        "the requested address 10.77.0.2 is held by a eth0; retry after DEL or GC has freed the address, or request \
-         another one",
+        "the requested address 10.77.0.2 is held by a eth0; retry when the address is free, or request another one",
     );
     ours("CHECK", "b").ok();
     ours("DEL", "b").ok();

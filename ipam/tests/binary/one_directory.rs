@@ -95,7 +95,7 @@ fn blocks(page: &str, start: &str, is_end: impl Fn(&str) -> bool) -> Vec<String>
     found
 }
 
-/// Returns every example of a network configuration: a list, or an entry of a list.
+/// Returns the JSON examples in `conf` and `docs`, each with its file: CNI lists, entries of a list, and others.
 fn examples() -> Vec<(PathBuf, Value)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let (conf, docs) = (root.join("conf"), root.join("docs"));

@@ -89,8 +89,7 @@ fn unavailable_addresses_are_refused() {
             .result();
         ask("10.77.0.7").fails(
             11,
-            "the requested address 10.77.0.7 is held by b eth0; retry after DEL or GC has freed the address, or \
-             request another one",
+            "the requested address 10.77.0.7 is held by b eth0; retry when the address is free, or request another one",
         );
         let mut two = conf.clone();
         two["runtimeConfig"] = json!({"ips": ["10.77.0.10", "10.77.0.11"]});

@@ -100,8 +100,8 @@ fn rdma<'a>(observed: &'a Observed, at: NetnsSide, name: &str) -> Option<&'a Rdm
         .find(|device| device.name == name)
 }
 
-/// Checks that each character device's file already has the device's number: devtmpfs makes the file before the
-/// kernel's call returns.
+/// Checks that `device` has a `uverbs` device, and that each character device has one number in `device`, in sysfs and
+/// in its file. The check needs no wait after a move: devtmpfs makes the file before the move returns.
 #[track_caller]
 fn is_whole(device: &RdmaDevice) {
     assert!(

@@ -164,7 +164,8 @@ fn chained(picked: &Picked, place: usize, findings: &mut Findings<'_>) {
     if place == 0 && !picked.delegated && last > 0 {
         findings.warning(
             format!(
-                "rdma-cni is the first plugin of {file}: a pod gets its rails before its first network"
+                "rdma-cni is the first plugin of {file}: it attaches the rails before the pod has its primary \
+                 interface, so that this interface gets no table and rules"
             ),
             "move the entry of rdma-cni to the end of the list",
         );

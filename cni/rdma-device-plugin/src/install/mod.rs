@@ -103,7 +103,10 @@ pub fn install(arguments: &Install) -> Result<()> {
             chain.conf.conf_dir.clone_from(was);
         }
         same(
-            "--cni-conf-dir",
+            match arguments.cni_conf_dir {
+                Some(_) => "--cni-conf-dir",
+                None => "chain.confDir",
+            },
             &chain.conf.conf_dir,
             record.conf_dir.as_deref(),
             remedy,

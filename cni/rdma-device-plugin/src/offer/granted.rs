@@ -32,7 +32,8 @@ pub fn still_as_granted(grants: &[&Grant], inventory: &Inventory) -> Result<(), 
             let hca = inventory.function(&device.address).and_then(hca_of);
             let Some(hca) = hca.filter(|hca| !hca.char_devices.is_empty()) else {
                 let why = format!(
-                    "{}, granted for {:?} of {}, has no RDMA device on this node now; delete the pod to get another device",
+                    "{}, granted for id {:?} of {}, has no RDMA device on this node now; wait for the device, or \
+                     delete the pod to get another one",
                     device.address, grant.id, grant.resource
                 );
                 return stale(Cure::DeviceOrAnotherPod, why);

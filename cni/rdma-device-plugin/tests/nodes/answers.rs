@@ -284,8 +284,8 @@ fn a_renumbered_device_is_noticed_before_the_container_starts() {
     );
     let mut gone = crate::node("four-vfs");
     gone.functions.remove(1);
-    let expected = "0000:3b:00.2, granted for \"0000:3b:00.2\" of rdma/x, has no RDMA \
-                    device on this node now; delete the pod to get another device";
+    let expected = "0000:3b:00.2, granted for id \"0000:3b:00.2\" of rdma/x, has no RDMA device on this node now; \
+                    wait for the device, or delete the pod to get another one";
     assert_eq!(told(grant, &gone), expected);
 
     let by_name = Grant {
