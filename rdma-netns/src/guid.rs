@@ -62,10 +62,13 @@ impl Guid {
         Self::of_groups(&device.node_guid)
     }
 
-    /// Parses a GUID in the form of sysfs, with groups of four digits.
+    /// Parses a GUID in the form of sysfs, with four groups of four digits.
     pub(crate) fn of_groups(text: &str) -> Option<Self> {
-        let digits: String = text.trim_end().split(':').collect();
-        u64::from_str_radix(&digits, 16).ok().map(Self)
+        let groups: Vec<&str> = text.trim_end().split(':').collect();
+        let is_group = |it: &&str| it.len() == 4 && it.bytes().all(|it| it.is_ascii_hexdigit());
+        let is_guid = groups.len() == 4 && groups.iter().all(is_group);
+        let guid = u64::from_str_radix(&groups.concat(), 16).ok();
+        guid.filter(|_| is_guid).map(Self)
     }
 }
 

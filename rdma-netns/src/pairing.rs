@@ -71,6 +71,9 @@ mod tests {
             ("0216:3eff:fe0a:0b01", "00:16:3e:0a:0b:01", true),
             ("0016:3eff:fe0a:0b01", "00:16:3e:0a:0b:01", true),
             ("0016:3eff:fe0a:0b01\n", "02:16:3e:0a:0b:01", true),
+            ("02163efffe0a0b01", "00:16:3e:0a:0b:01", false),
+            ("216:3eff:fe0a:0b01", "00:16:3e:0a:0b:01", false),
+            ("0:216:3eff:fe:0a0b01", "00:16:3e:0a:0b:01", false),
             ("0216:3eff:fe0a:0b02", "00:16:3e:0a:0b:01", false),
             ("0616:3eff:fe0a:0b01", "00:16:3e:0a:0b:01", false),
             // GUIDs of mlx5 have other bytes in the middle

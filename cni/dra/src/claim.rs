@@ -116,8 +116,8 @@ pub enum ClaimError {
     },
     /// Two requests of the claim differ in parameters that apply to the whole pod.
     #[error(
-        "the parameters of requests {} and {} of claim {claim} differ in more than rails, but a pod is attached only \
-         once; set the same parameters in both", requests[0], requests[1]
+        "the parameters of requests {} and {} of claim {claim} differ in a parameter other than rails, but a pod is \
+         attached only once; set the same parameters in both", requests[0], requests[1]
     )]
     Contradiction {
         /// The claim.
@@ -353,8 +353,8 @@ mod tests {
         for (config, words) in [
             (
                 configured("FromClass", json!(["b"]), json!({"mtu": 1500})),
-                "the parameters of requests a and b of claim default/a differ in more than rails, but a pod is \
-                 attached only once; set the same parameters in both",
+                "the parameters of requests a and b of claim default/a differ in a parameter other than rails, \
+                 but a pod is attached only once; set the same parameters in both",
             ),
             (
                 configured("FromClass", json!([]), json!({"mtu": 15})),

@@ -139,8 +139,8 @@ pub enum Obstacle {
     },
     /// The pod has netdevs that are not rails. Another plugin may have moved them from the host into the pod.
     #[error(
-        "{links}: another plugin may have moved a netdev with an alias from the host; the next DEL removes the netdev; \
-         to keep it, move it to the host"
+        "{links}: another plugin may have moved netdevs with an alias from the host; the next DEL removes the listed \
+         netdevs; to keep one, move it to the host"
     )]
     MayBeHosts {
         /// One clause for each netdev, with its alias.
