@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pairing of the netdev and the RDMA device of one NIC. The first rule that matches applies:
+//! Pairing of the netdev and the RDMA device of one NIC. [`Observed::rdma_of`](crate::Observed::rdma_of) and the
+//! [inventory](crate::inventory) apply the first rule that matches:
 //!
 //! 1. The kernel reports the netdev as the RDMA device's port.
 //! 2. Netdev and RDMA device belong to the same PCI function or auxiliary device.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The cgroups of a container and its pod, and the rdma controller in the pod's cgroup. `rdma_resources::limited`
-//! records the limits and removes them.
+//! writes the limits into `rdma.max`, records them, and lifts them.
 
 use rdma_netns::RdmaCgroup;
 use rdma_resources::FileError;

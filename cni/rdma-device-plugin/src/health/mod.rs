@@ -9,6 +9,7 @@
 //! devlink, AER → NicFaults                           pure: errors that a NIC's driver and PCI link report
 //! the fabric watch's report → unreachable            rails that the watch found unhealthy
 //! (Verdict, time) → Damper → Unhealthy               pure: damping of flapping devices
+//! Unhealthy → offer::ids                             healthy and unhealthy ids
 //! ```
 //! The daemon observes a device inside a pod in the pod's namespace. If a device cannot be observed, its health does
 //! not change.

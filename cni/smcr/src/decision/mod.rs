@@ -9,7 +9,7 @@
 //! |---|---|
 //! | `detach` | removal of SMC-R, which keeps other pods' entries or adds them again |
 //! | `rails` | RDMA ports that can carry a pod's connections, and their pnet ids |
-//! | `choose` | the port for each interface, and the entries for interface and port |
+//! | `choose` | the port for each interface, and the entries for interface and port, or the reason why SMC-R is off |
 //! | `fits` | check whether the kernel would carry an interface's connections |
 //! | `verdict` | prediction of the GID that the kernel would choose for a connection |
 
