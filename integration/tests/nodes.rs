@@ -332,7 +332,7 @@ fn an_address_without_an_alternative_is_refused() {
     assert!(!pod.has_link("rdma0") && node.records().is_empty());
 }
 
-/// With sequential assignment from one range, two nodes would choose the same next address after each conflict.
+/// Two nodes assign sequentially from one range. After a conflict a node continues at a random address.
 #[test]
 fn nodes_that_count_through_one_range_part() {
     let first = node();

@@ -71,7 +71,7 @@ impl fmt::Display for Pkey {
 
 /// A text that is no partition key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("must be a hexadecimal partition key other than 0x0 and 0x8000, as 0x8001")]
+#[error("must be a hexadecimal partition key such as 0x8001, and not 0x0 or 0x8000")]
 pub struct InvalidPkey;
 
 impl FromStr for Pkey {

@@ -352,7 +352,7 @@ mod tests {
         let current = Netns::current().expect("current");
         let opened = Netns::open(Path::new("/proc/self/ns/net")).expect("own");
         assert_eq!(current.id(), opened.id());
-        // the query of a file that is no socket fails, as if the kernel did not allow it
+        // `SIOCGSKNS` fails for a directory, as it does without CAP_NET_ADMIN
         let directory = File::open("/").expect("a directory");
         let other_way = Netns::identify(here(&directory).expect("own"), Path::new(CURRENT));
         let other_way = other_way.expect("own").id();

@@ -76,7 +76,7 @@ pub fn forget(root: &Path, attachment: &Attachment) {
     for host_link in host_links.filter(|host_link| earlier(root, attachment, host_link).is_none()) {
         if let Err(error) = remove(root, &host_link.name) {
             log::warn!(
-                "{}: {error}; the obsolete note of its missing attributes stays",
+                "{}: {error}; remove this obsolete list of missing attributes",
                 host_link.name
             );
         }

@@ -343,7 +343,7 @@ impl<'a> List<'a> {
     /// Checks that the list can be edited, and that the chain would work with our plugin.
     ///
     /// # Errors
-    /// An object has a field twice, or the reason why the chain would not work.
+    /// An object has a field twice, or the list's name or version is unusable.
     pub(crate) fn check(&self) -> Result<(), Refused> {
         self.unambiguous()?;
         if !is_network_name(&self.name) {

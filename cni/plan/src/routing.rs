@@ -33,7 +33,7 @@ pub fn routed(
             if attachment.ipam.is_some() && route.metric.is_none() && metric != 0 {
                 route.metric = Some(metric);
             }
-            // the kernel reports no metric for a route with the default metric
+            // `observe` reports no metric for a route with the default metric
             route.metric = route.metric.filter(|it| *it != route.default_metric());
         }
         raise_metrics(&mut rail.routes, &present, metric);

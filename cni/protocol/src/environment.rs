@@ -251,7 +251,7 @@ fn container_id(text: &str) -> Result<String, EnvironmentError> {
     };
     if !is_identifier(text) {
         return Err(invalid(
-            "must start with a letter or digit, and have only these and _ . - after it".into(),
+            "must start with a letter or digit, and have only letters, digits, _ . -".into(),
         ));
     }
     if text.len() > MAX_IDENTIFIER {
@@ -325,7 +325,7 @@ mod tests {
         assert_eq!(
             error.to_string(),
             "ADD needs CNI_NETNS to be set; CNI_CONTAINERID=\"../x\": must start with a letter or digit, and \
-             have only these and _ . - after it; CNI_IFNAME=\"a/b\": interface name \"a/b\" contains '/'; \
+             have only letters, digits, _ . -; CNI_IFNAME=\"a/b\": interface name \"a/b\" contains '/'; \
              CNI_ARGS=\"A=1;B\": \"B\" is not KEY=VALUE"
         );
     }

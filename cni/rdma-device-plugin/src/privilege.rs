@@ -282,7 +282,7 @@ fn host_namespace(sysfs: &Path) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "the netdevs of all {} functions are in other network namespaces",
+        "all netdevs of PCI functions ({}) are in other network namespaces",
         netdevs.len()
     ))
 }
@@ -392,7 +392,7 @@ mod tests {
             ),
             (
                 "sys/bus/pci/devices/0000:3b:00.0/net/eth0",
-                "the netdevs of all 1 functions",
+                "all netdevs of PCI functions (1)",
                 "hostNetwork",
             ),
         ] {

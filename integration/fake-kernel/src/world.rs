@@ -163,7 +163,7 @@ const UNTOUCHED: [(&str, i32); 21] = [
 ];
 
 impl World {
-    /// Returns a node without hardware, configured as a Kubernetes node usually is: with forwarding and loose reverse
+    /// Returns a node without hardware, with a Kubernetes node's usual settings, such as forwarding and loose reverse
     /// path filtering.
     pub fn new(rdma_mode: Option<RdmaMode>) -> Self {
         let mut defaults = untouched();

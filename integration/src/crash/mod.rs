@@ -39,7 +39,7 @@ pub trait Story {
     fn run(&mut self, fault: Option<Fault>) -> (End, Report);
 
     /// Makes the calls that follow after `end`. `turn` selects one of several sequences of calls. Returns a sentence
-    /// for each difference from the state before the run.
+    /// for each failed call and each unexpected state.
     fn put_right(&mut self, end: &End, turn: usize) -> Vec<String>;
 
     /// Returns the number of recorded runs without a fault. The shortest run determines the faults: on a busy machine a

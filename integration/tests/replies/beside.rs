@@ -171,7 +171,7 @@ fn another_address_of_eth0_is_no_drift() {
         pod.ip(line);
     }
     machine.check(&configuration, &result).silent();
-    // the rule of the other family is still needed
+    // the IPv6 rule still needs its table
     pod.ip("-6 route flush table 1001");
     let text = machine.check(&configuration, &result).failure().text();
     assert!(text.contains("::/0 in table 1001"), "{text}");

@@ -63,7 +63,7 @@ fn configuration(facts: &Facts, findings: &mut Findings<'_>) -> Option<Conf> {
             ),
             None => findings.error(
                 format!("no network is configured in {directory}: no pod gets one"),
-                "install the cluster's network first; pass another directory by --cni-conf-dir",
+                "install the cluster's network, or pass another directory by --cni-conf-dir",
             ),
         }
         return None;
@@ -225,7 +225,7 @@ fn binaries(facts: &Facts, is_called: bool, findings: &mut Findings<'_>) {
         let remedy = match is_ours {
             true => INSTALL.to_owned(),
             false => {
-                format!("install the plugin {name}; pass another directory by --cni-bin-dir")
+                format!("install the plugin {name}, or pass another directory by --cni-bin-dir")
             }
         };
         let severity = match is_called || !is_ours {

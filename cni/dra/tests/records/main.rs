@@ -101,7 +101,7 @@ fn prepared(directory: &Path, awaits_network: bool) -> Claims {
     claims
 }
 
-/// Removes the record. Returns true if there was one.
+/// Removes the claim. Returns true if it had a readable record.
 fn is_removed(claims: &Claims) -> bool {
     let removed = claims.remove(UID, Path::new("/nowhere"));
     matches!(removed.expect("removed"), Removed::Record)

@@ -52,7 +52,7 @@ pub(super) fn no_gids(
 ) -> SelectError {
     let reason = match observed.device(address) {
         Some(device) if device.has_netdev => {
-            "its netdev is in another network namespace, and no record of rdma-cni names its pod; move it to the host"
+            "its netdev is in another network namespace, and in no record of rdma-cni; move the netdev to the host"
                 .to_owned()
         }
         Some(device) => reason(device, Some(rdma)),

@@ -407,7 +407,7 @@ fn undo<K: Kernel>(
         _ => vec![],
     };
     if attachment.phase == Phase::Attached {
-        // if this process is killed now, the phase shows the next verb that the pod does not use the devices
+        // this phase permits recovery to restore the devices if this process is killed
         teardown::mark(node, attachment, Phase::Detaching);
     }
     let restored = match node.store.lock_node(&lock) {

@@ -132,7 +132,7 @@ fn an_nvlink_management_device_matches_no_pattern() {
     };
     assert_eq!(rails(json!({ "driver": "mlx5_core" })), ["mlx5_0"]);
     assert_eq!(rails(json!({ "netdev": "ib*" })), ["mlx5_0"]);
-    // a selector without a pattern also selects the NVLink management device
+    // a literal name selects even the NVLink management device
     assert_eq!(rails(json!({ "netdev": "ib1" })), ["mlx5_1"]);
     let none = of(json!({ "netdev": "ib[1-9]" }));
     let why = "ib1: it manages NVLink's switches (SW_MNG), and is no network device";

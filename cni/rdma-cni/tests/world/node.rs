@@ -72,8 +72,8 @@ impl Answer {
     }
 }
 
-/// Returns a world with two VFs of different PFs. The node's set-up has given them addresses, routes, settings and
-/// names that a move removes. A third VF and a sub-function have no such attributes.
+/// Returns a world with two VFs of different PFs. The node's set-up has given both VFs addresses, routes, settings and
+/// alternative names. A third VF and a sub-function have no such attributes.
 pub(crate) fn furnished(mode: RdmaMode) -> World {
     let mut world = World::new(Some(mode));
     world.plug(Nic::physical("0000:3b:00.0", "ens1np0", "mlx5_0"));

@@ -64,7 +64,7 @@ fn driver(status: &DriverStatus, change: Option<DriverMode>) -> Vec<String> {
         lines.push(match status.loaded {
             None => format!("the daemon loads the eRDMA driver in mode {to}"),
             Some(_) => format!(
-                "the daemon reloads the eRDMA driver in mode {to} when no program uses a device"
+                "the daemon reloads the eRDMA driver in mode {to} when the driver is not in use"
             ),
         });
     }

@@ -115,7 +115,7 @@ impl Fabric {
             }
             Event::Problem(line) => {
                 if state.problem.is_news(&line) {
-                    log::error!("rails or peers are not up to date: {line}");
+                    log::error!("cannot publish rails or list peers: {line}");
                 }
             }
         }

@@ -47,7 +47,7 @@
 //! - `rdma_fabric_not_asked`, which also has the label `reason`
 //!
 //! If only one container has an exclusive device, the device's counters also have the labels of this container. The
-//! following query shows the whole traffic of a device for each container that has the device: `sum by (instance,
+//! following query shows a device's whole send rate for each container that has the device: `sum by (instance,
 //! device) (rate(rdma_port_xmit_data_bytes_total[1m])) * on (instance, device) group_right rdma_device_holder`.
 //!
 //! The series of a port, counter or holder ends when its device or pod disappears.

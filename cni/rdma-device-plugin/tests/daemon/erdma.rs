@@ -131,7 +131,7 @@ ERDMA    DEVICE        NETDEV               MAC                USED
 erdma_0  0000:00:07.0  eri0 (0000:00:05.0)  00:16:3e:0a:0b:01  yes
 erdma_1  0000:00:08.0  eri1 (0000:00:06.0)  00:16:3e:0a:0b:02  not exposed
 - the eRDMA driver is in mode default: rdma_cm and SMC-R work
-- the daemon reloads the eRDMA driver in mode compat when no program uses a device
+- the daemon reloads the eRDMA driver in mode compat when the driver is not in use
 ";
     assert_eq!(table, wanted);
     assert!(!machine.path("state/resources.json").exists());

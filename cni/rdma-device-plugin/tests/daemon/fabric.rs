@@ -82,7 +82,7 @@ fn without_the_api_server_it_is_alive_and_not_ready() {
     let mut command = watch(&machine, &api);
     command.env("KUBERNETES_SERVICE_PORT", "1");
     let watch = Daemon::start(&mut command);
-    let why = "rails or peers are not up to date: the API server at 127.0.0.1:1 does not answer";
+    let why = "cannot publish rails or list peers: the API server at 127.0.0.1:1 does not answer";
     watch.says(why);
     let at = Stopwatch::start();
     wait::until("it tried again", || at.elapsed().as_secs() >= 3);

@@ -160,7 +160,7 @@ fn the_page_leads_to_each_file() {
     }
 }
 
-/// Type of OpenShift's `security/v1` with all its fields, because Kubernetes' crate does not have this type.
+/// Type of OpenShift's `security/v1`, because Kubernetes' crate does not have this type.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct SecurityContextConstraints {
