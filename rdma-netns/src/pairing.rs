@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pairing of the netdev and the RDMA device of one NIC. [`Observed::rdma_of`](crate::Observed::rdma_of) and the
+//! Pairing of the netdev and the RDMA device of one NIC. [`Namespace::rdma_of`](crate::Namespace::rdma_of) and the
 //! [inventory](crate::inventory) apply the first rule that matches:
 //!
 //! 1. The kernel reports the netdev as the RDMA device's port.
