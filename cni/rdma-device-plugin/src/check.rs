@@ -5,15 +5,15 @@ use crate::{
     cannot,
     chain::{Chain, ChainStatus},
     cli::Arguments,
-    conf::Erdma,
     erdma::{self, Discovery, discover, reconciler},
     hardware::Hardware,
     health, ipv6_prerequisite,
     notices::notices,
-    offer::{PreviousOffers, offers, table},
 };
 use ::erdma::{instance, metadata::Metadata};
 use anyhow::Result;
+use daemon_conf::Erdma;
+use offer::{PreviousOffers, offers, table};
 use rdma_netns::Inventory;
 use std::{io::Write, path::Path};
 use tokio::sync::watch;

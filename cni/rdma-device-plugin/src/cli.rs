@@ -1,18 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The command line.
 
-use crate::{
-    conf::{
-        Conf, Flags, Parsed,
-        chain::{KUBELET_DIR, Placement, STATE_DIR, pod_resources},
-    },
-    probes::ask::Probe,
-    refused::RefusedPods,
-    report::Topic,
-};
+use crate::{probes::ask::Probe, refused::RefusedPods, report::Topic};
 use clap::{
     Args, Parser, Subcommand,
     builder::{PathBufValueParser, TypedValueParser},
+};
+use daemon_conf::{
+    Conf, Flags, Parsed,
+    chain::{KUBELET_DIR, Placement, STATE_DIR, pod_resources},
 };
 use log::LevelFilter;
 use smcr::readout::{self, Target};

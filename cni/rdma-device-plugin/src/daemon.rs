@@ -13,7 +13,6 @@ use crate::{
     cannot,
     chain::ChainStatus,
     cli::Arguments,
-    conf::{Conf, ErrorThreshold, ResourceName},
     dra,
     erdma::{Report, Side, discover, reconciler::AnyLoader},
     hardware::Hardware,
@@ -26,7 +25,6 @@ use crate::{
     metrics::Metrics,
     node::{Node, Signal},
     notices::notices,
-    offer::{PreviousOffers, Unhealthy, connection_manager, offers},
     peers::{Presence, Role},
     privilege,
     probes::Progress,
@@ -36,6 +34,8 @@ use crate::{
 };
 use ::lldp::Switches;
 use anyhow::{Result, anyhow};
+use daemon_conf::{Conf, ErrorThreshold, ResourceName};
+use offer::{PreviousOffers, Unhealthy, connection_manager, offers};
 use rdma_netns::Inventory;
 use rdma_resources::LimitedContainers;
 use std::{

@@ -11,7 +11,7 @@
 //! stops, because kubelet does not call Allocate again for a pod with a new sandbox. The daemon removes a file when the
 //! device is no longer offered. `uninstall` and `--release` remove all recorded files.
 
-use crate::offer::Offer;
+use offer::Offer;
 use rdma_netns::{DeviceAddress, Inventory};
 use rdma_resources::{FileError, Sharing, file};
 use serde::{Deserialize, Serialize};

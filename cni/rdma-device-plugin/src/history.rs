@@ -2,9 +2,9 @@
 //! Recent events for users: changes of devices' health, and the log's errors and warnings. The history is in memory
 //! only, has a limited size, and begins with the daemon's start.
 
-use crate::offer::{Gone, Unhealthy};
 use conf_reader::one_line;
 use log::{Level, Log, Metadata, Record};
+use offer::{Gone, Unhealthy};
 use rdma_netns::{DeviceAddress, Inventory};
 use std::{
     collections::{BTreeMap, VecDeque},

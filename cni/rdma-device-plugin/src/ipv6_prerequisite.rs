@@ -4,12 +4,12 @@
 //! does not add `rdma-cni` to the chain.
 
 use crate::{
-    conf::{Chain, Conf},
     erdma::discover,
     hardware::{Hardware, HardwareError},
-    offer::{Offer, PreviousOffers, Unhealthy, offers},
 };
 use ::erdma::instance;
+use daemon_conf::{Chain, Conf};
+use offer::{Offer, PreviousOffers, Unhealthy, offers};
 use rdma_netns::{Inventory, Kernel, Link, Linux, ObserveError};
 use std::{collections::BTreeSet, fmt, net::IpAddr, path::Path};
 

@@ -2,7 +2,7 @@
 //! `rdma-device-plugin`: advertises a node's RDMA devices to kubelet, and provides them to containers.
 //!
 //! ```text
-//! file → conf::parse → Conf                        pure; bad input stops here
+//! file → daemon_conf::Conf                         pure; bad input stops here
 //! Linux::inventory   → Inventory                   read-only
 //! (Conf, Inventory, unhealthy) → offer::offers     pure: advertised devices, and the devices of
 //!                                                  each id
@@ -17,7 +17,6 @@ pub mod api;
 pub mod chain;
 pub mod check;
 pub mod cli;
-pub mod conf;
 pub mod config_file;
 pub mod daemon;
 pub mod device_info;
@@ -39,7 +38,6 @@ pub mod metrics;
 pub mod node;
 pub mod node_features;
 pub mod notices;
-pub mod offer;
 pub mod offline;
 pub mod peers;
 pub mod privilege;

@@ -3,13 +3,13 @@
 //! known while the configuration has no `lldp`.
 
 use crate::{
-    conf::Lldp,
     log_once::LogOnce,
     node::{Node, Signal},
     watch::{Watch, until},
 };
 use ::lldp::{Listener, Neighbour, Switches, Table, neighbours};
 use cni_protocol::state_file;
+use daemon_conf::Lldp;
 use rdma_netns::Inventory;
 use std::{
     io,

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! State of the node at one time.
 
-use crate::{
-    conf::Conf,
-    erdma::{Report, Side},
-    offer::{Gone, Offer, Unhealthy},
-};
+use crate::erdma::{Report, Side};
 use ::lldp::Switches;
+use daemon_conf::Conf;
+use offer::{Gone, Offer, Unhealthy};
 use rdma_netns::Inventory;
 use std::{collections::BTreeMap, sync::Arc};
 

@@ -3,8 +3,9 @@
 //! print them among the remarks, and `/readyz` prints them after its answer. `doctor` derives similar warnings from the
 //! node's files.
 
-use crate::{conf::Conf, offer::Offer};
 use ::erdma::driver;
+use daemon_conf::Conf;
+use offer::Offer;
 use rdma_netns::Inventory;
 
 /// Returns the warnings, one sentence each.

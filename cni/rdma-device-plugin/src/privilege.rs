@@ -3,12 +3,8 @@
 //! privileged container. It needs two capabilities, a few mounts and the host's network namespace. Counters of devices
 //! inside pods need one more capability, receiving LLDP frames needs one, and loading the eRDMA driver needs three.
 
-use crate::{
-    chain::record::Record,
-    cli::Arguments,
-    conf::{Conf, Lldp},
-    dra::server,
-};
+use crate::{chain::record::Record, cli::Arguments, dra::server};
+use daemon_conf::{Conf, Lldp};
 use std::{
     fs, io,
     path::{Path, PathBuf},

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tests of the examples under `conf/device-plugin/`: the daemon accepts them, and makes the offers that they promise.
 
-use rdma_device_plugin::{
-    conf::Conf,
-    erdma::discover,
-    offer::{Offer, PreviousOffers, Unhealthy, offers},
-};
+use daemon_conf::Conf;
+use offer::{Offer, PreviousOffers, Unhealthy, offers};
+use rdma_device_plugin::erdma::discover;
 use rdma_netns::Inventory;
 use rdma_resources::Sharing::{self, Exclusive, Shared};
 use std::{

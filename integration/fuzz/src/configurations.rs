@@ -4,8 +4,8 @@
 
 use crate::assert_one_line;
 use cni_protocol::{Command, Environment, Mistakes, conf};
+use daemon_conf::Conf as DeviceConf;
 use network_conf::Conf;
-use rdma_device_plugin::conf::Conf as DeviceConf;
 use rdma_ipam::{
     address::{Family, cidr, number},
     bounds::{Bounds, Excluded, Offset},

@@ -2,16 +2,14 @@
 //! Kubelet's requests to the daemon.
 
 use crate::assert_one_line;
+use daemon_conf::Conf;
 use dra::ClaimName;
 use kubelet_api::{
     device_plugin::{AllocateRequest, PreStartContainerRequest, PreferredAllocationRequest},
     dra::NodePrepareResourcesRequest,
 };
+use offer::{Accelerators, Offer, PreviousOffers, Unhealthy, offers};
 use prost::Message;
-use rdma_device_plugin::{
-    conf::Conf,
-    offer::{Accelerators, Offer, PreviousOffers, Unhealthy, offers},
-};
 use rdma_netns::Inventory;
 use rdma_resources::container::ContainerId;
 use std::{

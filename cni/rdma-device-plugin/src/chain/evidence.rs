@@ -5,8 +5,8 @@
 //! `<stateDir>/detected/<VERB>@<network>` (`detect.rs` of `rdma-cni`). This file is the evidence.
 
 use super::{Chain, record::Record};
-use crate::conf;
 use conflist::{Placement, Runtime, placement};
+use daemon_conf::chain::Placement as Requested;
 use rdma_resources::FileError;
 use std::{
     collections::BTreeSet,
@@ -27,14 +27,14 @@ impl Chain {
         let is_seen =
             || self.cni_cache.as_ref().is_none_or(|it| it.is_dir()) && !self.shows_nothing(record);
         match (self.conf.placement, &self.conf.runtime) {
-            (conf::chain::Placement::Directory, _) => Placement::Directory,
-            (conf::chain::Placement::Auto, Runtime::Containerd) if self.conf.asks_kubelet() => {
+            (Requested::Directory, _) => Placement::Directory,
+            (Requested::Auto, Runtime::Containerd) if self.conf.asks_kubelet() => {
                 let read = is_seen().then(|| networks(&self.state_dir));
                 Placement::Auto {
                     read: read.unwrap_or_default(),
                 }
             }
-            (conf::chain::Placement::Auto | conf::chain::Placement::List, _) => Placement::List,
+            (Requested::Auto | Requested::List, _) => Placement::List,
         }
     }
 

@@ -29,11 +29,11 @@ mod status;
 
 pub use status::ChainStatus;
 
-use crate::conf::Chain as Conf;
 use claim::Claim;
 use conflist::{
     Change, Directory, File, List, Obstacle, TYPE, called, placement, plan, single::is_from,
 };
+use daemon_conf::Chain as Conf;
 use file::Held;
 use rdma_resources::FileError;
 use record::Record;

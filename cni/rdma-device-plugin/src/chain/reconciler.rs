@@ -15,13 +15,13 @@ use super::{
     record::{self, Record},
 };
 use crate::{
-    conf::Chain as Conf,
     ipv6_prerequisite,
     log_once::LogOnce,
     node::Node,
     watch::{Watch, until},
 };
 use conflist::{Obstacle, TYPE};
+use daemon_conf::Chain as Conf;
 use std::{
     collections::VecDeque,
     path::PathBuf,

@@ -5,7 +5,6 @@ use super::{Daemon, log_remarks};
 use crate::{
     cannot,
     cli::Arguments,
-    conf::Conf,
     config_file,
     erdma::{Report, Side, reconciler},
     hardware::Hardware,
@@ -13,7 +12,6 @@ use crate::{
     leader::Leader,
     metrics::{self, Metrics},
     node::Node,
-    offer::{PreviousOffers, Unhealthy},
     peers::Presence,
     probes::{Probes, Progress},
     publish::Publisher,
@@ -27,6 +25,8 @@ use ::erdma::{
 };
 use ::lldp::Switches;
 use anyhow::Result;
+use daemon_conf::Conf;
+use offer::{PreviousOffers, Unhealthy};
 use rdma_resources::{Containers, Grants};
 use std::{
     collections::BTreeMap,

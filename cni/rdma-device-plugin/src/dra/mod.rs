@@ -26,12 +26,8 @@ pub mod reporter;
 pub mod server;
 pub mod service;
 
-use crate::{
-    cli::Arguments,
-    conf::dra::{DRIVER, Dra},
-    kubelet::PluginContext,
-    peers::Presence,
-};
+use crate::{cli::Arguments, kubelet::PluginContext, peers::Presence};
+use daemon_conf::dra::{DRIVER, Dra};
 use std::io;
 
 /// Starts the DRA driver. Dropping the returned future ends it. Returns `None` if the configuration has no section

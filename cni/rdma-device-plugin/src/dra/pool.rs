@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Resources in the ResourceSlices of the node.
 
-use crate::{
-    conf::{Allocate, Ids},
-    node::Node,
-    offer::{Offer, OfferedDevice},
-};
+use crate::node::Node;
 use ::dra::{Nic, Resource};
 use ::lldp::{Neighbour, Switches, joined};
+use daemon_conf::{Allocate, Ids};
+use offer::{Offer, OfferedDevice};
 use rdma_netns::{DeviceAddress, Inventory, LinkType};
 use std::collections::BTreeMap;
 

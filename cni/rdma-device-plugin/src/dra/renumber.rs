@@ -93,7 +93,8 @@ fn named(nic: &GrantedDevice) -> String {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::{conf::Conf, erdma::Side};
+    use crate::erdma::Side;
+    use daemon_conf::Conf;
     use integration::{Machine, machine::Nic};
     use rdma_resources::CharNode;
     use serde_json::json;

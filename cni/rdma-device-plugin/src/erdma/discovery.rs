@@ -2,11 +2,9 @@
 //! Discovers the eRDMA NICs, and selects the NICs that the daemon uses. The result depends only on the configuration,
 //! the hardware and the instance's id.
 
-use crate::{
-    conf::{Erdma, Exposed, Origin},
-    offer::selects,
-};
 use ::erdma::Nic;
+use daemon_conf::{Erdma, Exposed, Origin};
+use offer::selects;
 use rdma_netns::{DeviceAddress, Function, Inventory};
 use std::collections::BTreeSet;
 

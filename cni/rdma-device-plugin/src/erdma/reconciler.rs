@@ -5,9 +5,7 @@
 
 use super::Report;
 use crate::{
-    conf::{self, Origin},
     node::{Node, Signal},
-    offer::{Offer, OfferedId},
     watch::until,
 };
 use ::erdma::{
@@ -21,6 +19,8 @@ use ::erdma::{
     },
     metadata::Metadata,
 };
+use daemon_conf::Origin;
+use offer::{Offer, OfferedId};
 use rdma_netns::{DeviceAddress, ErdmaModule, Inventory, Kernel, Linux, Op};
 use std::{
     io,
@@ -404,7 +404,7 @@ fn advertised(offer: &Offer) -> Advertised {
 }
 
 /// Plans the change of the driver. Keeps the driver if the configuration file has the format of another program.
-fn planned(erdma: &conf::Erdma, state: &State) -> Plan {
+fn planned(erdma: &daemon_conf::Erdma, state: &State) -> Plan {
     match erdma.origin {
         Origin::Foreign => Plan::Keep,
         Origin::User | Origin::Defaults => plan(erdma.prefer_driver, state, erdma.reload_driver),
@@ -445,7 +445,7 @@ pub fn is_the_kernels(sysfs: &Path) -> bool {
 pub fn driver_status(
     sysfs: &Path,
     module: Option<ErdmaModule>,
-    erdma: &conf::Erdma,
+    erdma: &daemon_conf::Erdma,
 ) -> (DriverStatus, Option<DriverMode>) {
     let state = State::read(sysfs, module);
     let (problem, to) = match planned(erdma, &state) {

@@ -2,9 +2,9 @@
 //! State of the eRDMA NICs that the reconciler reports to the daemon.
 
 use super::Discovery;
-use crate::offer::Unhealthy;
 use ::erdma::conf::DRIVER;
 use ::erdma::{Nic, bring_up, driver::DriverStatus};
+use offer::Unhealthy;
 use rdma_netns::Inventory;
 use std::sync::Arc;
 

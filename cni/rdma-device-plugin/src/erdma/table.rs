@@ -2,9 +2,9 @@
 //! Table of a node's eRDMA NICs for operators. Below the table is the driver's mode.
 
 use super::Discovery;
-use crate::offer::columns;
 use ::erdma::conf::DriverMode;
 use ::erdma::{Nic, driver::DriverStatus};
+use offer::columns;
 use rdma_netns::Inventory;
 
 const HEAD: [&str; 5] = ["ERDMA", "DEVICE", "NETDEV", "MAC", "USED"];

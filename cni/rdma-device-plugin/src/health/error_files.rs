@@ -3,7 +3,7 @@
 //! because each read queries the firmware.
 
 use super::error_rates::Reading;
-use crate::conf::ErrorThreshold;
+use daemon_conf::ErrorThreshold;
 use rdma_netns::{DeviceAddress, Inventory, rdma::name};
 use std::{
     fs,

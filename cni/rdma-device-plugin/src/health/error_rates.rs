@@ -12,7 +12,7 @@
 //! | at the counter's maximum, as before: the counter stops there until a reset | none; counting restarts afterwards |
 //! | missing, as for a device inside a pod in exclusive mode | none; the last state remains |
 
-use crate::conf::ErrorThreshold;
+use daemon_conf::ErrorThreshold;
 use rdma_netns::DeviceAddress;
 use std::{
     collections::{BTreeMap, VecDeque},

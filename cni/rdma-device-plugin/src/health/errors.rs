@@ -5,7 +5,8 @@ use super::{
     error_files::{self, Devices, Readings},
     error_rates::ErrorRates,
 };
-use crate::{conf::ErrorThreshold, watch::until};
+use crate::watch::until;
+use daemon_conf::ErrorThreshold;
 use rdma_netns::Inventory;
 use std::{
     path::{Path, PathBuf},

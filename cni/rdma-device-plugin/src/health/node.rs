@@ -5,7 +5,7 @@ use super::{
     damper::{Change, DROPS, Damper, Verdict, WINDOW},
     evaluate::{DeviceState, evaluate, with_errors},
 };
-use crate::offer::Unhealthy;
+use offer::Unhealthy;
 use rdma_netns::{Device, DeviceAddress};
 use std::{
     collections::{BTreeMap, BTreeSet},

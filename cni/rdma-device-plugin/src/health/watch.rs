@@ -12,9 +12,11 @@ use super::{
     sources::{readable, register},
     unreachable::Unreachable,
 };
-use crate::{conf::ErrorThreshold, offer::Unhealthy, watch::until};
+use crate::watch::until;
 use attachments::{Store, pods};
+use daemon_conf::ErrorThreshold;
 use inotify::{EventMask, Inotify};
+use offer::Unhealthy;
 use rdma_netns::{
     Device, Hca, Inventory, Kernel, Link, Linux,
     linux::monitor::{Event, Monitor, Nsid},

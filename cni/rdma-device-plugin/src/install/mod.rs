@@ -17,12 +17,12 @@ use crate::{
         record::{self, BIN_DIR, Record},
     },
     cli::Install,
-    conf::Conf,
     hardware::Hardware,
     ipv6_prerequisite::{self, Parent},
 };
 use anyhow::{Error, Result, anyhow, bail};
 use conflist::{Obstacle, TYPE};
+use daemon_conf::Conf;
 use serde_json::{Map, Value};
 use stay::{Ends, is_first};
 use std::{

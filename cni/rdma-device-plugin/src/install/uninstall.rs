@@ -11,12 +11,12 @@ use crate::{
         record::{self, BIN_DIR, Record},
     },
     cli::Uninstall,
-    conf::{self, chain::CONF_DIR},
     device_info, node_features,
     release::print_removed,
 };
 use anyhow::{Result, bail};
 use conflist::TYPE;
+use daemon_conf::chain::CONF_DIR;
 use dra::Claims;
 use rdma_ping::fabric::Report;
 use rdma_resources::limited::{CGROUPS, LimitedContainers};
@@ -111,9 +111,9 @@ fn check(arguments: &Uninstall) -> Result<()> {
 
 fn chain(conf_dir: &Path, state_dir: PathBuf) -> Chain {
     Chain {
-        conf: conf::Chain {
+        conf: daemon_conf::Chain {
             conf_dir: conf_dir.to_owned(),
-            ..conf::Chain::default()
+            ..daemon_conf::Chain::default()
         },
         state_dir,
         cni_cache: None,

@@ -2,12 +2,13 @@
 //! Nodes with a daemon, and their resources, rails and health.
 
 use super::api::{Daemons, Flags, array, items, text};
-use crate::{offer::columns, report::condition::Condition};
+use crate::report::condition::Condition;
 use anyhow::{Error, Result};
 use doctor::{
     examine::{Severity, counted, examine},
     facts::Facts,
 };
+use offer::columns;
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};

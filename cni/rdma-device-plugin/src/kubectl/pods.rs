@@ -2,10 +2,10 @@
 //! Pods with rails, according to the records on their nodes.
 
 use super::api::{Daemons, Flags, Pod, items, text};
-use crate::offer::columns;
 use anyhow::{Error, Result};
 use attachments::pods::{PodRail, PodRails};
 use doctor::facts::Facts;
+use offer::columns;
 use serde::Serialize;
 use std::{
     collections::{BTreeMap, BTreeSet},

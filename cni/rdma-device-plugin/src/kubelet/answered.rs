@@ -6,10 +6,8 @@ use super::{
     holder::{self, Holder},
     plugin_context::PluginContext,
 };
-use crate::{
-    conf::ResourceName,
-    refused::{Ids, PodName, Refused, Verdict},
-};
+use crate::refused::{Ids, PodName, Refused, Verdict};
+use daemon_conf::ResourceName;
 use kubelet_api::pod_resources::AskError;
 
 pub(super) struct Answered {

@@ -9,11 +9,12 @@ use crate::{
         record::Record,
         sandbox::{self, Made},
     },
-    conf::{ResourceName, chain::Placement},
-    refused::{Cure, Refused},
+    refused::Refused,
 };
 use conflist::{Called, TYPE, placement};
+use daemon_conf::{ResourceName, chain::Placement};
 use kubelet_api::pod_resources::AskError;
+use offer::Cure;
 use std::{fs, path::Path, time::SystemTime};
 use tonic::Status;
 

@@ -2,7 +2,7 @@
 //! Finds the container to which kubelet allocated devices. Kubelet's call to a device plugin does not name the
 //! container. Only kubelet's pod-resources API does.
 
-use crate::conf::ResourceName;
+use daemon_conf::ResourceName;
 use kubelet_api::pod_resources::{
     self, AskError,
     v1::{ContainerResources, PodResources},

@@ -16,7 +16,7 @@
 //! allocate the accelerators after the NICs. Also, pod-resources does not list init containers.
 
 use super::holder::Holder;
-use crate::conf::ResourceName;
+use daemon_conf::ResourceName;
 use kubelet_api::pod_resources::v1::{ContainerResources, PodResources};
 use rdma_netns::{DeviceAddress, Inventory};
 use std::{

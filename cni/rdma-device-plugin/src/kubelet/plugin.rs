@@ -9,7 +9,8 @@ use super::{
     streams::{Count, End, Streams},
     takeover,
 };
-use crate::{conf::ResourceName, log_once::LogOnce, peers::Role};
+use crate::{log_once::LogOnce, peers::Role};
+use daemon_conf::ResourceName;
 use kubelet_api::device_plugin::device_plugin_server::DevicePluginServer;
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 use tokio::{

@@ -7,7 +7,7 @@
 //! stop the endpoint permanently.
 
 use super::service::OPTIONS;
-use crate::conf::ResourceName;
+use daemon_conf::ResourceName;
 use kubelet_api::device_plugin::{
     RegisterRequest, VERSION, registration_client::RegistrationClient,
 };

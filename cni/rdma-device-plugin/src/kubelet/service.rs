@@ -9,11 +9,10 @@ use super::{
     streams::{Streams, some},
 };
 use crate::{
-    conf::ResourceName,
     node::{Node, Signal},
-    offer::{self, Accelerators, Environment, Offer},
-    refused::{Cure, Refused},
+    refused::Refused,
 };
+use daemon_conf::ResourceName;
 use kubelet_api::device_plugin::{
     AllocateRequest, AllocateResponse, ContainerAllocateRequest, ContainerAllocateResponse,
     ContainerPreferredAllocationResponse, DevicePluginOptions, Empty, ListAndWatchResponse, Mount,
@@ -21,6 +20,7 @@ use kubelet_api::device_plugin::{
     PreferredAllocationResponse, device_plugin_server::DevicePlugin,
 };
 use kubelet_api::pod_resources;
+use offer::{Accelerators, Cure, Environment, Offer};
 use rdma_netns::{DeviceAddress, Inventory};
 use rdma_resources::{
     ContainerLimits, Grant,

@@ -2,7 +2,8 @@
 //! ListAndWatch streams of a resource.
 
 use super::plugin_context::PluginContext;
-use crate::{conf::ResourceName, metrics::Metrics, node::Node, peers::Role};
+use crate::{metrics::Metrics, node::Node, peers::Role};
+use daemon_conf::ResourceName;
 use kubelet_api::device_plugin::{Device, ListAndWatchResponse};
 use std::{collections::BTreeMap, sync::Arc};
 use tokio::sync::{mpsc, watch};
@@ -127,7 +128,7 @@ impl Streams {
     fn list(&mut self) -> Vec<Device> {
         let node = self.node.borrow_and_update().clone();
         node.offer(self.resource.as_str())
-            .map(crate::offer::Offer::list)
+            .map(offer::Offer::list)
             .unwrap_or_default()
     }
 }

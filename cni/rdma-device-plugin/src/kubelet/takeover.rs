@@ -25,7 +25,7 @@ use super::{
     service::Service,
     socket::{self, accept, bind},
 };
-use crate::conf::ResourceName;
+use daemon_conf::ResourceName;
 use kubelet_api::device_plugin::device_plugin_server::DevicePluginServer;
 use std::path::Path;
 use tokio::{sync::mpsc, task::JoinSet};

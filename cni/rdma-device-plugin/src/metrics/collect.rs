@@ -15,7 +15,6 @@ use crate::{
     ipv6_prerequisite::{self, Parent},
     node::Node,
     notices::notices,
-    offer::{Gone, Offer, Unhealthy},
 };
 use ::dra::Claims;
 use ::lldp::Switches;
@@ -23,6 +22,7 @@ use attachments::{
     Store,
     pods::{self, PodNetns, PodRails, PodSmc},
 };
+use offer::{Gone, Offer, Unhealthy};
 use rdma_netns::{Inventory, Kernel, Linux, NetnsId, linux::inside};
 use rdma_ping::fabric::{RailState, Report};
 use std::{

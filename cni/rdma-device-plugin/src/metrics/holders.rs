@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Finds the containers of each device, and counts the allocated ids of each resource.
 
-use crate::{offer::Offer, refused::PodName};
+use crate::refused::PodName;
 use kubelet_api::pod_resources::v1::PodResources;
+use offer::Offer;
 use rdma_netns::DeviceAddress;
 use rdma_resources::{Grants, Sharing};
 use std::{

@@ -19,12 +19,9 @@
 //! While the number of NICs stays the same, the labels of switches keep the values that the daemon received last. The
 //! label `switches` exists only if the switches of all NICs are known.
 
-use crate::{
-    conf::name::{is_label, is_name},
-    dra::pool::Netdevs,
-    node::Node,
-};
+use crate::{dra::pool::Netdevs, node::Node};
 use ::dra::Nic;
+use daemon_conf::name::{is_label, is_name};
 use fnv::FnvHasher;
 use rdma_netns::Inventory;
 use rdma_resources::Sharing;

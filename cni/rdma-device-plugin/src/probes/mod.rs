@@ -16,9 +16,9 @@ use crate::{
     chain::ChainStatus,
     metrics::{Metrics, View},
     node::Node,
-    offer::Offer,
     peers::Role,
 };
+use offer::Offer;
 use std::{
     path::{Path, PathBuf},
     sync::{Arc, OnceLock},

@@ -4,7 +4,7 @@
 //! deletion only for pods of the daemon's own node therefore also restricts these reads.
 
 use super::{
-    Cure, Ids, PodName, Verdict,
+    Ids, PodName, Verdict,
     history::{History, Step},
     pod::Pod,
 };
@@ -16,6 +16,7 @@ use crate::{
 };
 use anyhow::{Context, Result};
 use kubernetes_api::{Access, AccessError, Client, Method};
+use offer::Cure;
 use serde_json::{Value, json};
 use std::{path::PathBuf, time::Instant};
 use tokio::sync::mpsc;

@@ -10,7 +10,8 @@
 //!   They do not apply to pods that existed at the first deletion, so that a whole job is not delayed.
 //! - The daemon deletes at most twenty pods of the node in ten minutes, of all owners together.
 
-use super::{Cure, Ids, PodName, pod::Pod};
+use super::{Ids, PodName, pod::Pod};
+use offer::Cure;
 use std::{
     collections::{HashMap, VecDeque},
     time::{Duration, Instant},

@@ -19,8 +19,8 @@ pub mod pod;
 pub use deleter::Deleter;
 pub use history::SECOND_TRY;
 
-use crate::offer::Stale;
 use clap::ValueEnum;
+use offer::{Cure, Stale};
 use tokio::sync::mpsc;
 use tonic::Status;
 
@@ -32,17 +32,6 @@ pub enum RefusedPods {
     Keep,
     /// Deletes the pod if its controller makes another one; needs a service account's token
     Delete,
-}
-
-/// Event after which a refused container may start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cure {
-    /// Time: the cause may end by itself. Kubelet retries.
-    Time,
-    /// Another pod, because this pod can never start.
-    AnotherPod,
-    /// The return of the device. If the device does not return: another pod.
-    DeviceOrAnotherPod,
 }
 
 /// Refusal of a container's start.

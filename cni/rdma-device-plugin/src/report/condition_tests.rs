@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 use super::*;
-use crate::{
-    conf::Conf,
-    erdma::Side,
-    offer::{PreviousOffers, Unhealthy, offers},
-};
+use crate::erdma::Side;
+use daemon_conf::Conf;
+use offer::{PreviousOffers, Unhealthy, offers};
 use rdma_netns::Inventory;
 use std::{path::Path, sync::Arc};
 

@@ -6,16 +6,16 @@ use crate::{
     recorded::{Fails, Recorded},
 };
 use ::erdma::{conf::DriverMode, driver::users::Paths};
+use daemon_conf::Conf;
 use integration::Machine;
+use offer::{PreviousOffers, Unhealthy, offers};
 use rdma_device_plugin::{
-    conf::Conf,
     erdma::{
         Report, Side, discover,
         reconciler::{Reconciler, ReconcilerContext},
     },
     hardware::Hardware,
     node::{Node, Signal},
-    offer::{PreviousOffers, Unhealthy, offers},
 };
 use rdma_resources::{Grant, Grants, Sharing, grant::GrantedDevice};
 use std::{

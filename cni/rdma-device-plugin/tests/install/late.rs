@@ -3,10 +3,8 @@
 
 use crate::{FLANNEL, Node};
 use conflist::List;
-use rdma_device_plugin::{
-    chain::{Chain, claim::Claim, file::Held, record::Record},
-    conf,
-};
+use daemon_conf as conf;
+use rdma_device_plugin::chain::{Chain, claim::Claim, file::Held, record::Record};
 use std::{
     fs::{self, OpenOptions},
     io::Write,

@@ -10,14 +10,14 @@ use crate::{
     platforms, refused, report, root,
     wanted::{ALL, BONDS, WHOLE_NICS},
 };
+use daemon_conf::{
+    Reader,
+    chain::{CONF_DIR, pod_resources},
+};
 use k8s_openapi::{api::core::v1::Container, apimachinery::pkg::util::intstr::IntOrString};
 use rdma_device_plugin::{
     chain::{file::hash, record::BIN_DIR},
     cli::{Arguments, Command, Install},
-    conf::{
-        Reader,
-        chain::{CONF_DIR, pod_resources},
-    },
 };
 use rdma_resources::Memlock;
 use serde_json::{Map, Value, json};

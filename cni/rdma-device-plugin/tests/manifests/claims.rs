@@ -2,7 +2,7 @@
 //! Tests of resources that claims allocate: the daemon's configuration, and its permissions.
 
 use crate::cluster::cluster;
-use rdma_device_plugin::conf::{Conf, dra::DRIVER};
+use daemon_conf::{Conf, dra::DRIVER};
 use serde_json::{Value, json};
 use std::path::Path;
 

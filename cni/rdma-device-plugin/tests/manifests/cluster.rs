@@ -7,6 +7,7 @@ use crate::{
     yaml_files,
 };
 use clap::Parser;
+use daemon_conf::{Conf, Lldp};
 use k8s_openapi::api::{
     apps::v1::DaemonSet,
     core::v1::{Capabilities, ConfigMap, Container, PodSpec},
@@ -14,7 +15,6 @@ use k8s_openapi::api::{
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString::{self, Int};
 use rdma_device_plugin::{
     cli::{Arguments, Command},
-    conf::{Conf, Lldp},
     probes::ask::Question,
 };
 use serde_json::Value;

@@ -8,10 +8,10 @@ use crate::{
     yaml_files,
 };
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use offer::{PreviousOffers, offers};
 use rdma_device_plugin::{
     cli::{Arguments, Command},
     ipv6_prerequisite::parents,
-    offer::{PreviousOffers, offers},
 };
 use rdma_netns::Inventory;
 use rdma_ping::Place;

@@ -7,8 +7,9 @@ use crate::{
     refused::of_kind,
     wanted::ALL,
 };
+use daemon_conf::CONNECTION_MANAGER;
 use k8s_openapi::api::apps::v1::DaemonSet;
-use rdma_device_plugin::{cli::Command, conf::CONNECTION_MANAGER};
+use rdma_device_plugin::cli::Command;
 use serde_json::{Value, json};
 use std::time::Duration;
 

@@ -7,8 +7,9 @@ use crate::{
     platforms,
     wanted::ALL,
 };
+use daemon_conf::Lldp;
 use k8s_openapi::api::core::v1::{Container, Volume, VolumeMount};
-use rdma_device_plugin::{cli::Command, conf::Lldp, refused::RefusedPods};
+use rdma_device_plugin::{cli::Command, refused::RefusedPods};
 use std::{collections::BTreeMap, path::Path};
 
 /// Mounts: path in the container → (path on the node, true if read-only).

@@ -11,7 +11,7 @@ mod prometheus;
 mod site;
 
 use integration::{stopwatch::Stopwatch, wait};
-use rdma_device_plugin::offer::Gone;
+use offer::Gone;
 use rdma_resources::{
     Grants, LimitedContainers, RdmaLimits, Sharing,
     grant::{Grant, GrantedDevice},

@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A node for tests of the metrics: two devices, a stand-in for kubelet, and a client.
 
+use daemon_conf::{Ids, ResourceName};
 use kubelet_api::pod_resources::v1::{
     ContainerDevices, ContainerResources, GetPodResourcesRequest, GetPodResourcesResponse,
     ListPodResourcesRequest, ListPodResourcesResponse, PodResources,
     pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer},
 };
-use rdma_device_plugin::{
-    conf::{Ids, ResourceName},
-    metrics::{self, Metrics, Server, Sources, View},
-    offer::{Environment, Gone, Offer, OfferedDevice, OfferedId},
-};
+use offer::{Environment, Gone, Offer, OfferedDevice, OfferedId};
+use rdma_device_plugin::metrics::{self, Metrics, Server, Sources, View};
 use rdma_netns::{DeviceAddress, Inventory, PciPath};
 use rdma_resources::Sharing;
 use serde_json::json;

@@ -2,13 +2,11 @@
 //! Tests of the devices that a container gets, and of the check whether it would still get the same devices.
 
 use crate::node;
-use rdma_device_plugin::{
-    conf::Conf,
-    device_info::files,
-    offer::{
-        Offer, PreviousOffers, Unhealthy, cdi_entries, connection_manager, offers, still_as_granted,
-    },
+use daemon_conf::Conf;
+use offer::{
+    Offer, PreviousOffers, Unhealthy, cdi_entries, connection_manager, offers, still_as_granted,
 };
+use rdma_device_plugin::device_info::files;
 use rdma_netns::Inventory;
 use rdma_resources::Grant;
 use serde_json::{Value, json};

@@ -3,13 +3,10 @@
 //! get.
 
 use ::erdma::conf::DriverMode;
+use daemon_conf::{Allocate, Conf, Erdma, Ids, Origin, Parsed};
 use integration::{Machine, machine::Erdma as Nic};
-use rdma_device_plugin::{
-    conf::{Allocate, Conf, Erdma, Ids, Origin, Parsed},
-    erdma::discover,
-    hardware::Hardware,
-    offer::{Offer, PreviousOffers, Unhealthy, offers},
-};
+use offer::{Offer, PreviousOffers, Unhealthy, offers};
+use rdma_device_plugin::{erdma::discover, hardware::Hardware};
 use rdma_netns::Inventory;
 use std::{fs, path::Path};
 

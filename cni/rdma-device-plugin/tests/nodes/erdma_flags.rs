@@ -3,10 +3,8 @@
 
 use ::erdma::conf::DriverMode;
 use clap::Parser;
-use rdma_device_plugin::{
-    cli::Arguments,
-    conf::{Allocate, Ids, Origin, Parsed},
-};
+use daemon_conf::{Allocate, Ids, Origin, Parsed};
+use rdma_device_plugin::cli::Arguments;
 use std::fs;
 
 fn with_flags(file: Option<&str>, flags: &[&str]) -> Result<Parsed, String> {

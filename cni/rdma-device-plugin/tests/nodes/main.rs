@@ -12,8 +12,6 @@ mod answers;
 mod erdma;
 mod erdma_flags;
 mod erdma_parentless;
-mod invalid;
-mod messages;
 mod notices;
 mod parents;
 mod preferred;
@@ -23,10 +21,8 @@ mod sharers;
 mod tree;
 mod unnamed;
 
-use rdma_device_plugin::{
-    conf::{Conf, Parsed},
-    offer::{Offer, PreviousOffers, Unhealthy, offers},
-};
+use daemon_conf::{Conf, Parsed};
+use offer::{Offer, PreviousOffers, Unhealthy, offers};
 use rdma_netns::Inventory;
 use serde::Deserialize;
 use std::{

@@ -2,11 +2,9 @@
 //! Tests of warnings about a node that works only in part.
 
 use super::node;
-use rdma_device_plugin::{
-    conf::Conf,
-    notices::notices,
-    offer::{Offer, PreviousOffers, Unhealthy, offers},
-};
+use daemon_conf::Conf;
+use offer::{Offer, PreviousOffers, Unhealthy, offers};
+use rdma_device_plugin::notices::notices;
 use rdma_netns::Inventory;
 use std::{collections::BTreeSet, path::Path};
 

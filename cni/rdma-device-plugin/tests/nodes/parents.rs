@@ -3,12 +3,9 @@
 //! can thus share one NIC.
 
 use crate::node;
-use rdma_device_plugin::{
-    conf::Conf,
-    dra::pool::Netdevs,
-    ipv6_prerequisite,
-    offer::{Offer, PreviousOffers, Unhealthy, offers, table},
-};
+use daemon_conf::Conf;
+use offer::{Offer, PreviousOffers, Unhealthy, offers, table};
+use rdma_device_plugin::{dra::pool::Netdevs, ipv6_prerequisite};
 use rdma_netns::{Inventory, Vlan};
 use serde_json::json;
 use std::{collections::BTreeSet, path::Path};
@@ -47,7 +44,7 @@ fn of(conf: &Conf, inventory: &Inventory, previous: &PreviousOffers) -> (Vec<Off
 /// Returns one line for each device: resource, device, parent, fault.
 fn seen(offers: &[Offer]) -> Vec<String> {
     let devices = offers.iter().flat_map(|offer| {
-        let line = |it: &rdma_device_plugin::offer::OfferedDevice| {
+        let line = |it: &offer::OfferedDevice| {
             let parent = it.parent.as_deref().unwrap_or("-");
             let fault = it.fault.as_deref().unwrap_or("healthy");
             format!("{} {} {parent} {fault}", offer.name, it.hca.name)

@@ -2,11 +2,9 @@
 //! Tests of the preferred NICs beside a container's GPUs, from `<layout>/preferred.yaml`. The NICs are exclusive.
 
 use crate::{node, root, text, tree::Tree};
-use rdma_device_plugin::{
-    conf::Conf,
-    dra::pool::Netdevs,
-    offer::{Accelerators, Offer, PreviousOffers, Unhealthy, offers},
-};
+use daemon_conf::Conf;
+use offer::{Accelerators, Offer, PreviousOffers, Unhealthy, offers};
+use rdma_device_plugin::dra::pool::Netdevs;
 use rdma_netns::{DeviceAddress, Inventory, PciPath};
 use serde::Deserialize;
 use std::{

@@ -3,10 +3,8 @@
 //! disappeared from their bus.
 
 use crate::node;
-use rdma_device_plugin::{
-    conf::Conf,
-    offer::{Gone, Offer, PreviousOffers, Unhealthy, offers, physical_functions},
-};
+use daemon_conf::Conf;
+use offer::{Gone, Offer, PreviousOffers, Unhealthy, offers, physical_functions};
 use rdma_netns::{Inventory, RdmaCgroup};
 use rdma_resources::{Published, published};
 use std::{collections::BTreeSet, path::Path};

@@ -3,11 +3,9 @@
 //! devices.
 
 use crate::{ids, node};
-use rdma_device_plugin::{
-    conf::Conf,
-    ipv6_prerequisite::parents,
-    offer::{Offer, PreviousOffers, Unhealthy, offers, table},
-};
+use daemon_conf::Conf;
+use offer::{Offer, PreviousOffers, Unhealthy, offers, table};
+use rdma_device_plugin::ipv6_prerequisite::parents;
 use rdma_netns::{Inventory, LinkType, RdmaMode};
 use rdma_resources::{Published, published};
 use std::{

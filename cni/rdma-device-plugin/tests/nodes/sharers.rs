@@ -2,10 +2,8 @@
 //! Tests the number of ids of shared devices, which depends on the length of their GID tables.
 
 use crate::node;
-use rdma_device_plugin::{
-    conf::Conf,
-    offer::{Offer, PreviousOffers, Unhealthy, offers},
-};
+use daemon_conf::Conf;
+use offer::{Offer, PreviousOffers, Unhealthy, offers};
 use rdma_netns::Inventory;
 use rdma_resources::{Published, published};
 use std::{

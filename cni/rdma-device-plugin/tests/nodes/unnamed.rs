@@ -2,10 +2,8 @@
 //! Tests of devices that a resource leaves out, mostly because no selector names them, and of the remarks about them.
 
 use crate::node;
-use rdma_device_plugin::{
-    conf::Conf,
-    offer::{PreviousOffers, Unhealthy, offers},
-};
+use daemon_conf::Conf;
+use offer::{PreviousOffers, Unhealthy, offers};
 use rdma_netns::{Inventory, RdmaMode};
 use std::{collections::BTreeSet, path::Path};
 

@@ -22,9 +22,10 @@ mod tests;
 mod text;
 
 use super::{Metrics, collect::Snapshot};
-use crate::{chain::ChainStatus, history::History, offer::Offer};
+use crate::{chain::ChainStatus, history::History};
 use attachments::pods::PodRails;
 use nics::{Device, Nic, Numa};
+use offer::Offer;
 use pods::Pod;
 use rdma_ping::fabric::RailState;
 use std::{collections::BTreeSet, time::SystemTime};

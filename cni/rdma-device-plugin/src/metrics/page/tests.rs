@@ -4,16 +4,16 @@
 use super::Page;
 use crate::{
     chain::ChainStatus,
-    conf::{Ids, ResourceName},
     metrics::{
         Metrics, View,
         collect::Snapshot,
         holders::{Held, Holder},
         limited::Limited,
     },
-    offer::{Environment, Gone, Offer, OfferedDevice},
 };
 use attachments::pods::{PodRail, PodRails, RailAddress};
+use daemon_conf::{Ids, ResourceName};
+use offer::{Environment, Gone, Offer, OfferedDevice};
 use rdma_netns::{DeviceAddress, Inventory, PciPath};
 use rdma_resources::Sharing;
 use serde_json::{Value, json};
