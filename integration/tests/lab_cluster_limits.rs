@@ -221,7 +221,7 @@ fn take_the_controller(cgroup: &Path) {
 
 /// Disables the controller for the pod. The daemon enables it again and restores the limits of both devices. The pod
 /// uses both devices meanwhile: limits of an unused device would outlast the controller, and could crash the kernel
-/// when the test removes the device (`cni/resources/src/limited.rs`).
+/// when the test removes the device (`cni/rdma-resources/src/limited.rs`).
 fn gets_the_controller_again(cluster: &mut Cluster, limited: &Path) {
     take_the_controller(limited.parent().expect("the pods'"));
     let at = Instant::now();

@@ -200,7 +200,7 @@ fn documented_fields() -> BTreeSet<String> {
 fn every_error_code_has_a_row_with_its_remedy() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let read = |file: &str| fs::read_to_string(root.join(file)).expect("a file");
-    let sources = read("cni/protocol/src/code.rs") + &read("cni/rdma-cni/src/reply.rs");
+    let sources = read("cni/cni-protocol/src/code.rs") + &read("cni/rdma-cni/src/reply.rs");
     let values = sources.lines().filter_map(|it| it.split_once(": u32 = "));
     let codes: BTreeSet<&str> = values.map(|(_, it)| it.trim_end_matches(';')).collect();
     assert!(codes.len() > 15, "{codes:?}");
