@@ -12,7 +12,7 @@
 //! | `ids` | devices of each id |
 //! | `answer` | devices and variables of a container for ids |
 //! | `environment` | variables for libraries |
-//! | `granted` | check of a grant at a container's start |
+//! | `grant_check` | check of a grant at a container's start |
 //! | `prefer`, `accelerators`, `distance` | preferred ids of an allocation |
 //! | `manager` | offer of the connection manager without a NIC |
 //! | `cdi` | CDI entries |
@@ -23,7 +23,7 @@ mod answer;
 mod cdi;
 pub mod distance;
 mod environment;
-mod granted;
+mod grant_check;
 mod ids;
 mod manager;
 mod parent;
@@ -39,7 +39,7 @@ pub use accelerators::Accelerators;
 pub use answer::Allocation;
 pub use cdi::cdi_entries;
 pub use environment::Environment;
-pub use granted::{Cure, Stale, still_as_granted};
+pub use grant_check::{Cure, Stale, still_as_granted};
 pub use manager::connection_manager;
 pub use prefer::Preference;
 pub use previous::{Gone, PreviousOffers, physical_functions};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Objects that a pod made on its devices, and that a restore removes before the devices leave the pod.
+//! Objects that a pod made on its devices, and that a restore removes before the devices leave the pod. `draft`
+//! plans the removal of XDP and tcx programs. The kernel removes tc filters when a netdev moves.
 
 use super::{
     Obstacle, Others,

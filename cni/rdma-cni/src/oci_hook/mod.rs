@@ -14,10 +14,10 @@
 //! objects, or later fail to register memory, with an error that does not name the limit. Kubelet shows the hook's
 //! error and tries again.
 
-mod rdma_cgroup;
+mod pod_cgroup;
 
 use nix::unistd::Pid;
-use rdma_cgroup::{CgroupError, Cgroups, find};
+use pod_cgroup::{CgroupError, Cgroups, find};
 use rdma_netns::linux::raise_locked_memory;
 use rdma_resources::{
     FileError, HookArguments, LimitedContainers, Memlock, RdmaLimits,

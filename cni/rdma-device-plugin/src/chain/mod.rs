@@ -9,7 +9,7 @@
 //! | [`record`] | record of this project's changes on the node, which `uninstall` undoes |
 //! | `change` | one change, and its record |
 //! | [`evidence`] | evidence that the runtime calls plugins of a network's own directory |
-//! | [`claim`] | selection of the entry for the lists |
+//! | [`kept_entry`] | selection of the entry for the lists |
 //! | [`reconciler`] | the daemon's part: a turn after each change of the directory |
 //! | `status` | status: whether the runtime would call `rdma-cni` |
 //! | [`sandbox`] | whether the list that made a pod's network had `rdma-cni` |
@@ -18,9 +18,9 @@
 //! nothing on a node without a record, because a list must not name a plugin that is not installed.
 
 mod change;
-pub mod claim;
 pub mod evidence;
 pub mod file;
+pub mod kept_entry;
 pub mod programs;
 pub mod reconciler;
 pub mod record;
@@ -29,12 +29,12 @@ mod status;
 
 pub use status::ChainStatus;
 
-use claim::Claim;
 use conflist::{
     Change, Directory, File, List, Obstacle, TYPE, called, placement, plan, single::is_from,
 };
 use daemon_conf::Chain as Conf;
 use file::Held;
+use kept_entry::KeptEntry;
 use rdma_resources::FileError;
 use record::Record;
 use std::{collections::BTreeSet, path::PathBuf};
@@ -110,7 +110,7 @@ impl Chain {
     ///
     /// - `held` are files that earlier turns replaced. If another program has written to such a file since, the turn
     ///   copies the written text to the present file.
-    /// - `claim` selects the entry. A new claim selects the entry of this process's configuration.
+    /// - `kept` selects the entry. A new `KeptEntry` selects the entry of this process's configuration.
     /// - `blocker` returns the reason why the turn must not add `rdma-cni`. The turn calls `blocker` only if the record
     ///   has no list. A blocker never removes an existing entry, because DEL of pods with devices needs the entry.
     ///
@@ -119,23 +119,23 @@ impl Chain {
     pub fn take(
         &self,
         held: &mut Vec<Held>,
-        claim: &mut Claim,
+        kept: &mut KeptEntry,
         blocker: impl FnOnce() -> Option<String>,
     ) -> Result<Turn, FileError> {
         // return early, so that a node without an installation gets no file, not even the lock file
         if Record::read(&self.state_dir)?.is_none() {
-            (*claim, *held) = (Claim::default(), vec![]);
+            (*kept, *held) = (KeptEntry::default(), vec![]);
             return Ok(self.left_alone(&self.read()?, NOT_INSTALLED));
         }
         let lock = record::lock(&self.state_dir)?;
         let mut directory = self.read()?;
         let Some(mut record) = Record::read(&self.state_dir)? else {
             record::unlock_for_good(lock, &self.state_dir)?;
-            (*claim, *held) = (Claim::default(), vec![]);
+            (*kept, *held) = (KeptEntry::default(), vec![]);
             return Ok(self.left_alone(&directory, NOT_INSTALLED));
         };
         if record.withdrawn {
-            (*claim, *held) = (Claim::default(), vec![]);
+            (*kept, *held) = (KeptEntry::default(), vec![]);
             return Ok(self.left_alone(&directory, WITHDRAWN));
         }
         // ignore an error: if a list's temporary copy cannot be removed, the next change of the list fails and reports
@@ -174,7 +174,7 @@ impl Chain {
         if !late.is_empty() {
             directory = with(&directory, &late);
         }
-        let entry = claim.entry(&self.conf.entry, &record);
+        let entry = kept.entry(&self.conf.entry, &record);
         let plan = plan::attach(
             &directory,
             &self.conf.runtime,
@@ -225,7 +225,7 @@ impl Chain {
             turn.changed.push(file);
         }
         file::announced(dir)?;
-        claim.made(entry, &record);
+        kept.made(entry, &record);
         turn.status = self.status_in(&self.read()?);
         // without an obstacle, keep the status: the next turn retries a change that failed in this turn
         if let Some(obstacle) = &plan.obstacle {

@@ -8,10 +8,9 @@
 //! - If a program removes `rdma-cni` repeatedly, the interval between turns grows to at most 250 ms.
 
 use super::{
-    Chain, ChainStatus, Turn,
-    claim::Claim,
-    evidence,
+    Chain, ChainStatus, Turn, evidence,
     file::Held,
+    kept_entry::KeptEntry,
     record::{self, Record},
 };
 use crate::{
@@ -58,8 +57,8 @@ pub struct Reconciler {
     cni_cache: PathBuf,
     status: watch::Sender<ChainStatus>,
     held: Vec<Held>,
-    claim: Claim,
-    claimed_by_another: bool,
+    kept: KeptEntry,
+    keeps_anothers_entry: bool,
     /// Chain configuration for which the reconciler watches the directories.
     watched: Option<Conf>,
     /// Times at which recent turns changed files.
@@ -88,8 +87,8 @@ impl Reconciler {
             cni_cache,
             status,
             held: vec![],
-            claim: Claim::default(),
-            claimed_by_another: false,
+            kept: KeptEntry::default(),
+            keeps_anothers_entry: false,
             watched: None,
             changes: VecDeque::new(),
             dispute_reported: None,
@@ -132,7 +131,7 @@ impl Reconciler {
                 tokio::select! {
                     other = self.is_other(Some(&chain)) => match other {
                         true => {
-                            self.claim = Claim::default();
+                            self.kept = KeptEntry::default();
                             break;
                         }
                         false => return,
@@ -195,7 +194,7 @@ impl Reconciler {
     /// Runs one turn. Returns the delay after which the next turn runs if no event starts it earlier.
     async fn turn(&mut self, chain: &Chain) -> Option<Duration> {
         let mut held = std::mem::take(&mut self.held);
-        let mut claim = std::mem::take(&mut self.claim);
+        let mut kept = std::mem::take(&mut self.kept);
         let of_turn = chain.clone();
         let node = self.node.borrow().clone();
         let turn = tokio::task::spawn_blocking(move || {
@@ -207,10 +206,10 @@ impl Reconciler {
                     &node.inventory,
                 ))
             };
-            let turn = of_turn.take(&mut held, &mut claim, blocker);
-            (turn, held, claim)
+            let turn = of_turn.take(&mut held, &mut kept, blocker);
+            (turn, held, kept)
         });
-        let (turn, held, claim) = match turn.await {
+        let (turn, held, kept) = match turn.await {
             Ok(done) => done,
             Err(error) => {
                 log::error!("an update of the CNI list failed: {error}");
@@ -218,7 +217,7 @@ impl Reconciler {
             }
         };
         self.held = held;
-        self.keeps(chain, claim);
+        self.keeps(chain, kept);
         let turn = match turn {
             Ok(turn) => turn,
             Err(error) => {
@@ -288,19 +287,19 @@ impl Reconciler {
         since.is_some_and(|since| now.duration_since(since) < UNFINISHED)
     }
 
-    /// Stores `claim`, the selected entry, for the next turn. Logs a warning when the reconciler begins to keep another
+    /// Stores `kept`, the selected entry, for the next turn. Logs a warning when the reconciler begins to keep another
     /// process's entry.
-    fn keeps(&mut self, chain: &Chain, claim: Claim) {
+    fn keeps(&mut self, chain: &Chain, kept: KeptEntry) {
         let own = &chain.conf.entry;
-        if claim.is_anothers(own) && !self.claimed_by_another {
+        if kept.is_anothers(own) && !self.keeps_anothers_entry {
             log::warn!(
                 "{:?}: install wrote another entry of {TYPE} than this daemon's configuration has; this daemon keeps \
                  the entry until it restarts, or another daemon becomes the leader",
                 chain.conf.conf_dir
             );
         }
-        self.claimed_by_another = claim.is_anothers(own);
-        self.claim = claim;
+        self.keeps_anothers_entry = kept.is_anothers(own);
+        self.kept = kept;
     }
 
     fn report(&mut self, chain: &Chain, turn: &Turn) {

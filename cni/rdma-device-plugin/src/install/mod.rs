@@ -13,7 +13,7 @@ pub use uninstall::uninstall;
 use crate::{
     chain::{
         Chain, ChainStatus,
-        claim::Claim,
+        kept_entry::KeptEntry,
         record::{self, BIN_DIR, Record},
     },
     cli::Install,
@@ -156,10 +156,10 @@ pub fn install(arguments: &Install) -> Result<()> {
 
 fn put_in(chain: &Chain, parents: &[Parent]) -> Result<()> {
     let dir = chain.conf.conf_dir.clone();
-    let (mut held, mut claim) = (vec![], Claim::default());
+    let (mut held, mut kept) = (vec![], KeptEntry::default());
     let mut changed = vec![];
     for left in (0..TRIES).rev() {
-        let turn = chain.take(&mut held, &mut claim, || {
+        let turn = chain.take(&mut held, &mut kept, || {
             ipv6_prerequisite::blocker_now(parents)
         })?;
         changed.extend(turn.changed);

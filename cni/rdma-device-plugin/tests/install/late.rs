@@ -4,7 +4,7 @@
 use crate::{FLANNEL, Node};
 use conflist::List;
 use daemon_conf as conf;
-use rdma_device_plugin::chain::{Chain, claim::Claim, file::Held, record::Record};
+use rdma_device_plugin::chain::{Chain, file::Held, kept_entry::KeptEntry, record::Record};
 use std::{
     fs::{self, OpenOptions},
     io::Write,
@@ -32,7 +32,7 @@ fn written_late(text: &str) -> (Node, Chain, Vec<Held>) {
     let mut late = OpenOptions::new().write(true).open(&path).expect("opened");
     let mut held = vec![];
     let turn = chain
-        .take(&mut held, &mut Claim::default(), || None)
+        .take(&mut held, &mut KeptEntry::default(), || None)
         .expect("a turn");
     held.extend(turn.held);
     assert_ne!(node.read(FILE), FLANNEL);
@@ -47,11 +47,11 @@ fn an_entry_written_late_counts() {
     let in_the_way = node.path("etc/cni/net.d/.10-flannel.conflist.rdma-cni-new");
     fs::create_dir(&in_the_way).expect("made");
     chain
-        .take(&mut held, &mut Claim::default(), || None)
+        .take(&mut held, &mut KeptEntry::default(), || None)
         .expect_err("it cannot be written");
     fs::remove_dir(&in_the_way).expect("removed");
     chain
-        .take(&mut held, &mut Claim::default(), || None)
+        .take(&mut held, &mut KeptEntry::default(), || None)
         .expect("a turn");
     let text = node.read(FILE);
     let list = List::parse(&text).expect("a list");
@@ -69,7 +69,7 @@ fn the_copy_of_a_daemon_that_was_killed_goes_at_the_next_turn() {
     let others = node.path("etc/cni/net.d/.20-other.conflist.rdma-cni-new");
     fs::write(&others, FLANNEL).expect("written");
     chain
-        .take(&mut held, &mut Claim::default(), || None)
+        .take(&mut held, &mut KeptEntry::default(), || None)
         .expect("a turn");
     assert!(!copy.exists());
     assert!(others.exists(), "no list of the record has it");
@@ -83,7 +83,7 @@ fn a_list_without_our_entry_counts() {
     let text = FLANNEL.replace("portmap", "rdma-cni");
     let (node, chain, mut held) = written_late(&text);
     chain
-        .take(&mut held, &mut Claim::default(), || None)
+        .take(&mut held, &mut KeptEntry::default(), || None)
         .expect("a turn");
     assert_eq!(node.read(FILE), text);
 }

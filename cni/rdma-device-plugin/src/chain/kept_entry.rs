@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 /// Entry that one reconciler keeps in the lists.
 #[derive(Clone, Debug, Default)]
-pub struct Claim(Option<Last>);
+pub struct KeptEntry(Option<Last>);
 
 /// Result of the reconciler's last turn.
 #[derive(Clone, Debug)]
@@ -22,7 +22,7 @@ struct Last {
     newest: BTreeMap<String, Map<String, Value>>,
 }
 
-impl Claim {
+impl KeptEntry {
     /// Returns the entry for the lists. The first turn returns `own`. Later turns return the entry that another process
     /// has written since the last turn, or otherwise the entry of the last turn.
     pub(super) fn entry(&self, own: &Entry, record: &Record) -> Entry {
