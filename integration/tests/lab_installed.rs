@@ -79,7 +79,7 @@ fn has_the_rights_of_its_manifest(daemon: &DaemonPod) {
     let limit = &runtime["linux"]["resources"]["memory"]["limit"];
     assert_eq!(*limit, 64 << 20, "{runtime:#}");
     let said = daemon.said();
-    for words in ["is not there (or not mounted)", "cannot be written: "] {
+    for words in ["does not exist (or is not mounted)", "cannot be written: "] {
         assert!(!said.contains(words), "{said}");
     }
     // the daemon misses only a right for exclusive mode

@@ -140,8 +140,8 @@ impl Chain {
         let asks = matches!(conf.devices, Some(Devices::Resources(_)));
         (asks && !is_socket()).then(|| {
             format!(
-                "kubelet's socket {socket:?} is not there (or not mounted), and every pod of the network would fail: \
-                 if kubelet has another directory, set --kubelet-dir or chain.plugin.podResourcesSocket"
+                "kubelet's socket {socket:?} does not exist (or is not mounted), and every pod of the network would \
+                 fail: if kubelet has another directory, set --kubelet-dir or chain.plugin.podResourcesSocket"
             )
         })
     }

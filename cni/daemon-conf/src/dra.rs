@@ -87,8 +87,8 @@ impl Dra {
         let is_long = |it: &&ResourceName| it.as_str().len() > LONGEST_TEXT;
         if let Some(long) = names.find(|it| is_long(it) && self.serves(it.as_str())) {
             let sentence = format!(
-                "{long} cannot be served by claims: a resource's name is an attribute of its devices, and has \
-                 at most {LONGEST_TEXT} characters"
+                "{long} cannot be served by claims: a resource's name is an attribute of its devices, and an \
+                 attribute has at most {LONGEST_TEXT} characters; give the resource a shorter name"
             );
             return Err(field.refused(sentence));
         }

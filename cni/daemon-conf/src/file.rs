@@ -44,14 +44,14 @@ impl Conf {
         let value = value_of(text, file)?;
         let failed = |found: &str| {
             anyhow!(
-                "{file:?}: {found}; at the top there must be one of resources or erdma (rdma-device-plugin), mode \
-                 (k8s-rdma-sriov-dev-plugin), configList (k8s-rdma-shared-dev-plugin), resourceList \
-                 (sriov-network-device-plugin)"
+                "{file:?}: {found}; the file must have a field of exactly one format: resources or erdma \
+                 (rdma-device-plugin), mode (k8s-rdma-sriov-dev-plugin), configList (k8s-rdma-shared-dev-plugin), \
+                 resourceList (sriov-network-device-plugin)"
             )
         };
         let object = value
             .as_object()
-            .ok_or_else(|| failed("there is no object"))?;
+            .ok_or_else(|| failed("the file is not an object"))?;
         type Read = fn(&Field<'_>) -> Result<Parsed, Wrong>;
         let own = Field::root(object);
         let foreign = Field::root(object).any_case();

@@ -5,7 +5,7 @@
 use daemon_conf::{Conf, Ids, Parsed};
 use std::path::Path;
 
-const FORMATS: &str = "at the top there must be one of resources or erdma (rdma-device-plugin), mode \
+const FORMATS: &str = "the file must have a field of exactly one format: resources or erdma (rdma-device-plugin), mode \
                        (k8s-rdma-sriov-dev-plugin), configList (k8s-rdma-shared-dev-plugin), \
                        resourceList (sriov-network-device-plugin)";
 
@@ -49,8 +49,8 @@ fn an_empty_or_broken_file() {
 
 #[test]
 fn a_file_of_none_of_the_formats() {
-    refused("[]", &format!(": there is no object; {FORMATS}"));
-    refused("hca", &format!(": there is no object; {FORMATS}"));
+    refused("[]", &format!(": the file is not an object; {FORMATS}"));
+    refused("hca", &format!(": the file is not an object; {FORMATS}"));
     refused("{}", &format!(": the object has no fields; {FORMATS}"));
     refused(
         r#"{"modes":"hca","list":[]}"#,
@@ -122,7 +122,7 @@ fn values_of_our_own_format() {
         ),
         (
             r#"{"name":"rdma/hca","kind":"shared","devices":[{}]}"#,
-            "resources[0].devices[0]: must have at least one of netdev, rdma, pci, driver, vendor, device, linkType, pf: it would select every device",
+            "resources[0].devices[0]: must have at least one of netdev, rdma, pci, driver, vendor, device, linkType, pf: otherwise it selects every device",
         ),
         (
             r#"{"name":"rdma/hca","kind":"shared","devices":[{"ifName":"eth0"}]}"#,
@@ -222,7 +222,7 @@ fn values_of_the_others() {
         (r#"{"mode":1}"#, "mode: must be a string, and is 1"),
         (
             r#"{"mode":"sriov"}"#,
-            "pfNetdevices: must name the netdevs of the physical functions in mode sriov, and is missing",
+            "pfNetdevices: must name the physical functions' netdevs, because mode is sriov, and is missing",
         ),
         (
             r#"{"configList":[]}"#,

@@ -50,7 +50,9 @@ pub enum AccessError {
         problem: &'static str,
     },
     /// The token names no node, for example because it is not bound to a pod.
-    #[error("the token does not name its node, as tokens do since Kubernetes 1.30")]
+    #[error(
+        "the token names no node: use a token that kubelet mounts into a pod (Kubernetes 1.30 or later)"
+    )]
     NoNode,
 }
 

@@ -240,8 +240,8 @@ fn limited(resource: &ResourceConf, kind: Ids, devices: usize, remarks: &mut Vec
     let most = MOST_IDS / devices.max(1);
     if count > most {
         remarks.push(format!(
-            "{}: {} has {most} ids a NIC instead of {count}: kubelet takes no list of more than \
-             {MOST_IDS}, and there are {devices} NICs",
+            "{}: {} has {most} ids for each NIC instead of {count}: kubelet accepts no list of more \
+             than {MOST_IDS} ids, and there are {devices} NICs",
             resource.place, resource.name
         ));
     }

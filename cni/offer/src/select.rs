@@ -206,14 +206,14 @@ fn unfit(resource: &ResourceConf, function: &Function, inventory: &Inventory) ->
                 let is_exclusive = inventory.rdma_mode == Some(RdmaMode::Exclusive);
                 is_exclusive.then(|| {
                     format!(
-                        "its netdev {name} is a port of {bond}, which cannot be moved into a pod, and RDMA devices \
-                         belong to one network namespace here; set the RDMA subsystem to shared"
+                        "its netdev {name} is a port of {bond}, which cannot be moved into a pod, and the RDMA \
+                         subsystem is in exclusive mode; set the RDMA subsystem to shared"
                     )
                 })
             }
             Some(master) => unnamed::port(netdev).or_else(|| {
                 Some(format!(
-                    "its netdev {name} is a port of {master}; offer it by a shared resource"
+                    "its netdev {name} is a port of {master}; offer the device by a shared resource"
                 ))
             }),
             None => None,

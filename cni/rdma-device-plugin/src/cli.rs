@@ -64,7 +64,7 @@ pub struct Arguments {
     /// The state directory of rdma-cni
     #[arg(long, value_name = "DIRECTORY", value_parser = path(), default_value = STATE_DIR)]
     pub state_dir: PathBuf,
-    /// Keeps rdma-cni in the chain of the networks in this directory; overrides chain.confDir
+    /// Keeps rdma-cni in the CNI list in this directory, also if the file has no chain; overrides chain.confDir
     #[arg(long, value_name = "DIRECTORY", value_parser = path())]
     pub cni_conf_dir: Option<PathBuf>,
     /// Directory of libcni's cache of pods' networks
@@ -124,15 +124,15 @@ pub enum Command {
     Install(Install),
     /// Removes the changes of install, and the daemon's labels and device information
     Uninstall(Uninstall),
-    /// Queries the daemon at a socket for readiness or liveness; exit code 0 if positive, else 1
+    /// Queries the daemon or the fabric watch for readiness or liveness, at a socket; exit code 0 if positive, else 1
     Probe(Probe),
     /// Reports obstacles to RDMA in pods of this node, and remedies. Changes nothing
     Doctor(doctor::Arguments),
     /// Shows the pnet table, user EIDs and link groups of a network namespace, and for each SMC socket whether SMC-R or
     /// TCP carries it, and why
     Smc(Smc),
-    /// Sends RDMA requests to the addresses of rails. Exit code 0 if no request was lost between rails that must reach
-    /// each other
+    /// Sends RDMA requests to the addresses of rails. Exit code 0 if all rails that must reach each other exist at both
+    /// ends, and no request between these rails was lost
     Ping(rdma_ping::Arguments),
     /// Watches the fabric: each rail repeatedly sends requests to the same rail of a few other nodes, until SIGTERM
     Fabric(Fabric),
@@ -147,8 +147,8 @@ pub struct Fabric {
     /// Seconds in which each rail sends two requests, 1 to 3600. A node sends at most ten requests a second
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = interval)]
     pub interval: Duration,
-    /// Makes an unreachable rail unhealthy for the daemon if at most this percentage of the cluster's rails, or only
-    /// one rail, is unreachable. 0: makes no rail unhealthy
+    /// Makes an unreachable rail unhealthy for the daemon if the rail itself is at fault, and at most this percentage
+    /// of the cluster's rails, or only one rail, is unreachable. 0: makes no rail unhealthy
     #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=100))]
     pub unhealthy_percent: u8,
     /// Address of /metrics, /healthz and /readyz
@@ -254,7 +254,7 @@ pub struct Uninstall {
     /// First directory of the runtime's CNI plugins; default: the directory of the last installation, else /opt/cni/bin
     #[arg(long, value_name = "DIRECTORY", value_parser = path())]
     pub cni_bin_dir: Option<PathBuf>,
-    /// Directory of the runtime's networks; default: the directory of the last installation
+    /// Directory of the runtime's networks; default: the directory of the last installation, else /etc/cni/net.d
     #[arg(long, value_name = "DIRECTORY", value_parser = path())]
     pub cni_conf_dir: Option<PathBuf>,
     /// The state directory of rdma-cni
@@ -263,7 +263,8 @@ pub struct Uninstall {
     /// Directory of the daemon's --node-features
     #[arg(long, value_name = "DIRECTORY", value_parser = path())]
     pub node_features: Option<PathBuf>,
-    /// Removes rdma-cni from the chain although pods have devices, lists are gone, or directories differ
+    /// Removes rdma-cni from the chain although pods have devices or prepared claims, lists are gone, or directories
+    /// differ
     #[arg(long)]
     pub force: bool,
     /// Retries until all is removed, then waits for SIGTERM, as a container of a DaemonSet must

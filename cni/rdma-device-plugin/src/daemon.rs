@@ -62,8 +62,8 @@ const PUBLISH_RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Remark for a configuration file whose `chain` differs from the `chain` that the daemon applies.
 const CHAIN_CHANGED: &str = "chain has changed in the file: the change takes effect when this daemon restarts, so that \
-                           the nodes change one after the other (run kubectl rollout restart, unless a checksum of \
-                           the DaemonSet does that)";
+                           the nodes change one after the other (run kubectl rollout restart, unless the DaemonSet's \
+                           annotation checksum/chain has changed too)";
 
 /// Remark for a configuration file whose `dra` differs from the `dra` that the daemon applies.
 const DRA_CHANGED: &str =

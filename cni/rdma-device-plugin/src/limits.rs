@@ -36,8 +36,8 @@ pub(crate) async fn keep(containers: LimitedContainers, mut node: watch::Receive
                 .collect();
             let outlasting = (!pods.is_empty()).then(|| {
                 format!(
-                    "the cgroups of {} were removed before the daemon lifted their RDMA limits: reboot the node before you remove an \
-                     RDMA device or unload its driver, which can then crash the kernel",
+                    "the cgroups of {} were removed before the daemon lifted their RDMA limits: reboot the node \
+                     before you remove an RDMA device or unload its driver: without the reboot the kernel can crash",
                     pods.join(", ")
                 )
             });

@@ -152,7 +152,7 @@ impl Source {
                 }
                 failed.map(|error| {
                     format!(
-                        "the daemon keeps the last LLDP neighbours of {:?}: {error}",
+                        "the daemon keeps the last LLDP neighbours from {:?}: {error}",
                         file.path
                     )
                 })

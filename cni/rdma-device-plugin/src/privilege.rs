@@ -26,8 +26,8 @@ const CAPABILITIES: [(u32, &str, &str); 3] = [
     (
         21,
         "CAP_SYS_ADMIN",
-        "no access to pods' namespaces: the counters of a pod's exclusive RDMA devices (exclusive \
-         mode) are unknown, and their health depends only on their netdevs' carrier",
+        "no access to pods' namespaces: in exclusive mode the counters of RDMA devices in pods are unknown, \
+         and the devices' health depends only on their netdevs' carrier",
     ),
 ];
 
@@ -252,7 +252,7 @@ fn writable(path: &Path) -> Result<(), String> {
 
 fn absent(path: &Path, error: &io::Error) -> String {
     match error.kind() {
-        io::ErrorKind::NotFound => format!("{path:?} is not there (or not mounted)"),
+        io::ErrorKind::NotFound => format!("{path:?} does not exist (or is not mounted)"),
         _ => format!("{path:?}: {error}"),
     }
 }

@@ -208,7 +208,7 @@ fn a_failure_is_one_sentence() {
         .expect("it runs");
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(
-        errors.starts_with("kubectl-rdma: there is no program kubectl in PATH"),
+        errors.starts_with("kubectl-rdma: kubectl is not in PATH"),
         "{errors}"
     );
 }

@@ -14,12 +14,12 @@ const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
     /// Addresses of rails, pods of this node (NAMESPACE/NAME), or one node. The command pings all rails of a pod. From
-    /// each own rail, it pings the node's rail with the same number in the ResourceSlices of both nodes
+    /// each own rail, it pings the node's rail with the same resource and number in the ResourceSlices of both nodes
     #[arg(value_name = "ADDRESS|POD|NODE", required_unless_present = "exchange")]
     pub targets: Vec<Target>,
-    /// Exchanges lists of rails on this TCP port with the other pod of a headless Service, which runs the same command,
-    /// and pings each rail of the other pod from each own rail. The exit code is 0 if rails of the same name reach each
-    /// other
+    /// Exchanges lists of rails on this TCP port with the other pod of a headless Service; both pods run this command.
+    /// Pings each rail of the other pod from each own rail. The exit code is 0 if each own rail reaches the other pod's
+    /// rail with the same name
     #[arg(long, value_name = "SERVICE:PORT", conflicts_with_all = ["targets", "from", "pod"])]
     pub exchange: Option<Place>,
     /// Seconds to wait for the other pod

@@ -16,8 +16,8 @@ const LIMIT: Duration = Duration::from_secs(10);
 pub(crate) enum NodeError {
     #[error(
         "cannot query the API server for rails of nodes: {0}; run this in a pod with hostNetwork and the daemon's \
-         service account where claims are on (dra.enabled), or ping the addresses of the rails; to ping a pod, write \
-         NAMESPACE/NAME"
+         service account in a cluster with claims (dra.enabled), or ping the addresses of the rails; to ping a pod, \
+         write NAMESPACE/NAME"
     )]
     Access(#[from] AccessError),
     #[error("cannot read the ResourceSlices of node {node}: {source}")]

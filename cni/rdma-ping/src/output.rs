@@ -154,7 +154,7 @@ fn reason(outcome: &Outcome) -> Option<String> {
     let may_be_in_pod = is_unseen && outcome.swapped_with.is_none() && outcome.times.is_empty();
     match rail.filter(|it| it.is_of_node && may_be_in_pod) {
         Some(PeerRail { peer, netdev, .. }) => Some(format!(
-            "{reason}; or a pod has {netdev} of {peer}, and rails in pods do not answer (kubectl rdma pods -A)"
+            "{reason}; or a pod has {netdev} of {peer}, so that the address does not answer (kubectl rdma pods -A)"
         )),
         None => Some(reason),
     }
@@ -314,8 +314,7 @@ mod tests {
             is_same: true,
             is_of_node: true,
         });
-        let hint =
-            "; or a pod has eth1 of node-2, and rails in pods do not answer (kubectl rdma pods -A)";
+        let hint = "; or a pod has eth1 of node-2, so that the address does not answer (kubectl rdma pods -A)";
         let has_hint = |it: &Outcome| reason(it).expect("a reason").ends_with(hint);
         assert!(has_hint(&of_node));
         of_node.swapped_with = Some("eth0".to_owned());

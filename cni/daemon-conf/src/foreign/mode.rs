@@ -32,7 +32,7 @@ pub(crate) fn read(file: &Field<'_>) -> Result<Parsed, Wrong> {
     let mut remarks = passed_over_at_top(file, &["mode", "pfNetdevices", CUSTOM]);
     let (name, ids, devices) = match mode {
         Mode::Sriov if netdevs.is_empty() => {
-            let must = "must name the netdevs of the physical functions in mode sriov";
+            let must = "must name the physical functions' netdevs, because mode is sriov";
             return Err(field.wrong(must));
         }
         Mode::Sriov => {

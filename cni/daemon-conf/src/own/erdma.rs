@@ -100,7 +100,7 @@ impl Address {
         if let Some(why) = unusable(address, gateway) {
             let gateway = gateway.map_or(String::new(), |it| format!(", gateway {it}"));
             return Err(field.refused(format!(
-                "{address}{gateway}, {why}; write the address and gateway that the NIC has in its VPC"
+                "the address is {address}{gateway}, {why}; write the address and gateway that the NIC has in its VPC"
             )));
         }
         Ok(NicAddress {

@@ -295,8 +295,8 @@ impl Device {
         };
         if selector.selects_all() {
             return Err(field.refused(
-                "must have at least one of netdev, rdma, pci, driver, vendor, device, linkType, pf: it \
-                 would select every device",
+                "must have at least one of netdev, rdma, pci, driver, vendor, device, linkType, pf: \
+                 otherwise it selects every device",
             ));
         }
         Ok(selector)

@@ -280,7 +280,7 @@ fn remarks(reached: &Reached, has_gateway: bool) -> Vec<String> {
     }
     if !has_gateway {
         remarks.push(format!(
-            "{name} has no default route: its network has no gateway"
+            "{name} has no default route: its network has no known gateway"
         ));
     }
     if let Some(network) = &reached.alone {
@@ -290,7 +290,7 @@ fn remarks(reached: &Reached, has_gateway: bool) -> Vec<String> {
     }
     let refused = reached.refused.iter();
     remarks.extend(refused.map(|error| {
-        format!("{error}; with strict filtering, the kernel may drop packets that {name} receives")
+        format!("{error}; with strict reverse path filtering, the kernel may drop packets that {name} receives")
     }));
     remarks
 }

@@ -46,8 +46,9 @@ pub fn put_back(link: &Link, host: &Namespace, record: &Record) -> PutBack {
     } else if let Some(upper) = uppers(link, host).next() {
         // keep MTU and administrative state, because the upper netdev inherits MTU and carrier
         back.left.push(format!(
-            "{} uses {} now, which stays up and keeps its MTU",
-            upper.name, link.name
+            "{} uses {name} now: {name} stays up and keeps its MTU",
+            upper.name,
+            name = link.name
         ));
     } else {
         back.up(link, record, others.is_empty());

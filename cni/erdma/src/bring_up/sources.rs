@@ -81,8 +81,8 @@ impl Sources {
             Ok(Some(known)) => return Ok(of(&known)),
             Ok(None) => {
                 let reason = format!(
-                    "{mac} is the instance's primary NIC, by the metadata service: the instance's own \
-                     set-up configures it"
+                    "according to the metadata service, {mac} is the instance's primary NIC, which the \
+                     instance's own set-up configures"
                 );
                 return Err(State::left_alone(reason));
             }

@@ -62,7 +62,7 @@ pub fn waiting(state: &State) -> Option<Problem> {
         (None, _) => {
             let why = "the daemon does not know whether its probe is deferred, as \
                        /sys/kernel/debug/devices_deferred cannot be read";
-            (&state.unbound, format!("{why}: {}", by_hand(first)))
+            (&state.unbound, format!("{why}; {}", by_hand(first)))
         }
         (Some(_), []) => {
             let why = "its probe is not deferred: the probe failed (see dmesg), or an administrator unbound the \

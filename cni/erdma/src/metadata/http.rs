@@ -22,7 +22,9 @@ pub struct Base {
 
 /// Error: the text is not a base URL.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not the address of a metadata service: http://HOST or http://HOST:PORT")]
+#[error(
+    "{0:?} is not the address of a metadata service: it must be http://HOST or http://HOST:PORT"
+)]
 pub struct InvalidBase(String);
 
 impl FromStr for Base {

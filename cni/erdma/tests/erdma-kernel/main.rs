@@ -341,7 +341,7 @@ async fn a_nic_below_another_netdev_or_with_a_route_is_left_alone_and_stays_up()
     assert_eq!(changes(&host.settle().await), [0, 0]);
     let told = host.release();
     assert!(
-        told[0].contains("macvlan1 uses eth1 now, which stays up and keeps its MTU"),
+        told[0].contains("macvlan1 uses eth1 now: eth1 stays up and keeps its MTU"),
         "{told:?}"
     );
     let eth1 = host.netns.link("eth1").expect("eth1");

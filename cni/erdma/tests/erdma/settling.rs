@@ -130,7 +130,7 @@ fn a_nic_without_room_for_jumbo_frames_or_without_a_gateway_says_so() {
     let outcomes = node.process(conf).settle(&nics);
     let remarks = [
         "eth1 does not support the requested MTU: it keeps MTU 1500",
-        "eth1 has no default route: its network has no gateway",
+        "eth1 has no default route: its network has no known gateway",
     ];
     assert_eq!(outcomes[0].remarks, remarks);
     assert_eq!(node.link("eth1").expect("eth1").mtu, 1500);

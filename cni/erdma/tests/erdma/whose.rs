@@ -130,8 +130,8 @@ fn the_instances_primary_nic_is_never_brought_up() {
     let mut process = node.process(asked(&service.base()));
     for is_news in [true, false] {
         let outcomes = process.settle(&node.nics());
-        let told = "erdma_0: left alone: 02:00:00:00:00:03 is the instance's primary NIC, by the \
-                    metadata service: the instance's own set-up configures it";
+        let told = "erdma_0: left alone: according to the metadata service, 02:00:00:00:00:03 is the \
+                    instance's primary NIC, which the instance's own set-up configures";
         assert_eq!(outcomes[0].to_string(), told);
         assert_eq!(
             (outcomes[0].is_news, outcomes[0].retry_after()),

@@ -294,7 +294,7 @@ impl Reconciler {
         if kept.is_anothers(own) && !self.keeps_anothers_entry {
             log::warn!(
                 "{:?}: install wrote another entry of {TYPE} than this daemon's configuration has; this daemon keeps \
-                 the entry until it restarts, or another daemon becomes the leader",
+                 install's entry until it restarts, or another daemon becomes the leader",
                 chain.conf.conf_dir
             );
         }

@@ -327,8 +327,8 @@ fn find<'a>(
 ) -> Result<(&'a Offer, Vec<usize>), String> {
     let missing = || {
         format!(
-            "device {} of pool {} is not on this node now",
-            result.device, result.pool
+            "pool {} of this node has no device {} now",
+            result.pool, result.device
         )
     };
     let device = device.ok_or_else(missing)?;

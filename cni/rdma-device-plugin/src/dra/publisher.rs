@@ -68,7 +68,7 @@ enum Failure {
     #[error("the API server's answer is not a valid {0}")]
     Other(&'static str),
     #[error(
-        "the API server drops the field {field} of the node's ResourceSlices, so the daemon publishes none; serve \
+        "the API server drops the field {field} of the node's ResourceSlices, so the daemon publishes no slices; serve \
          the resources by the device plugin (remove dra from the configuration), or upgrade the cluster to \
          Kubernetes 1.36"
     )]

@@ -184,7 +184,7 @@ impl Socket {
         }
         match listen(&self.path, &self.connections) {
             Ok((bound, accepting)) => {
-                log::info!("{:?} was removed; made again", self.path);
+                log::info!("{:?} was removed; the daemon made it again", self.path);
                 (self.bound, self.accepting) = (bound, accepting);
                 self.reported.ends();
                 true

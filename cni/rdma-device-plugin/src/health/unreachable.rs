@@ -9,7 +9,7 @@ use std::{collections::BTreeSet, path::Path, sync::Arc, time::Duration};
 use tokio::{sync::watch, time::Instant};
 
 const REASON: &str = "it reaches no rail of other nodes: check cable, switch port and VLAN \
-                      (rdma-device-plugin fabric)";
+                      (found by rdma-device-plugin fabric)";
 
 /// Interval between readings of the fabric watch's report.
 const INTERVAL: Duration = Duration::from_secs(10);

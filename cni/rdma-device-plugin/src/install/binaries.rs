@@ -85,7 +85,7 @@ pub(super) fn put(
                     record.write(state_dir)?;
                     ""
                 }
-                None => ", from another installation",
+                None => ", by another installation",
             };
             done.push(format!("{path:?}: already installed{whose}"));
             continue;
@@ -147,7 +147,7 @@ fn run(name: &str, dir: &Path, path: &Path) -> Result<()> {
     };
     bail!(
         "{name} cannot be run in {dir:?}, where the runtime would run it: {why}; is that directory on a \
-         file system without execution (noexec), or are the binaries of another architecture?"
+         file system without execution (noexec), or are the binaries for another architecture?"
     )
 }
 

@@ -147,7 +147,7 @@ pub fn install(arguments: &Install) -> Result<()> {
     }
     match done {
         Err(error) if arguments.init_container => {
-            println!("{TYPE} is not in the chain, and the daemon retries: {error}");
+            println!("the runtime does not call {TYPE} yet, and the daemon retries: {error}");
             Ok(())
         }
         done => done,

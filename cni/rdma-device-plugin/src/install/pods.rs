@@ -41,8 +41,8 @@ pub(super) fn read(state_dirs: &[PathBuf]) -> Result<Pods> {
         for key in store.keys(None)? {
             let unreadable = |why: &str| {
                 anyhow!(
-                    "the record of {key} in {state_dir:?} cannot be read: {why}; its pod may have devices: let it \
-                     end, or remove the record"
+                    "the record of {key} in {state_dir:?} cannot be read: {why}; its pod may have devices: end \
+                     this pod, or remove the record"
                 )
             };
             let attachment = match store.load(&key)? {

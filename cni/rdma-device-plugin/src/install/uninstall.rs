@@ -164,8 +164,8 @@ fn take_chain_away(arguments: &Uninstall) -> Result<Option<String>> {
     if !arguments.force && chain.has_none_of(&record)? {
         let lists: Vec<&str> = record.lists_with_entry().map(String::as_str).collect();
         bail!(
-            "nothing was changed: {TYPE} was added to {}, and {:?} has none of them: give their directory with \
-             --cni-conf-dir; if they were removed, use --force",
+            "nothing was changed: {TYPE} was added to {}, and {:?} has none of these files: give their directory with \
+             --cni-conf-dir, or use --force if they were removed",
             lists.join(", "),
             chain.conf.conf_dir
         );
@@ -205,8 +205,8 @@ fn take_chain_away(arguments: &Uninstall) -> Result<Option<String>> {
     if !left.is_empty() && !arguments.force {
         bail!(
             "nothing was changed: these pods ended without a DEL of {TYPE}, and their devices could not be restored to \
-             the host: {}; the next ADD tries again; or run uninstall on the node itself; or use --force: then {TYPE} \
-             is removed from the chain, and the plugins' binaries stay",
+             the host: {}; let the next ADD restore them, run uninstall on the node itself, or use --force: then \
+             {TYPE} is removed from the chain, and the plugins' binaries stay",
             left.join("; ")
         );
     }

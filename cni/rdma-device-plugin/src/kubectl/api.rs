@@ -169,7 +169,7 @@ fn last_error(errors: &[u8]) -> String {
 fn not_run(error: io::Error) -> Error {
     match error.kind() {
         io::ErrorKind::NotFound => {
-            anyhow!("there is no program kubectl in PATH: install it, and run `kubectl rdma`")
+            anyhow!("kubectl is not in PATH: install kubectl, or add its directory to PATH")
         }
         _ => anyhow!("cannot run kubectl: {error}"),
     }
@@ -205,7 +205,8 @@ impl Daemons {
         }
         match daemons.is_empty() {
             true => bail!(
-                "no pod of the cluster has the label {LABEL}: install the DaemonSet, or use another --context"
+                "no pod of the cluster has the label {LABEL}: install the DaemonSet, label nodes for its \
+                 nodeSelector, or use another --context"
             ),
             false => Ok(Self(daemons)),
         }

@@ -124,7 +124,8 @@ pub(super) async fn write(
     let written = written.map_err(|error| Status::internal(error.to_string()))?;
     written.map_err(|why| {
         Status::unavailable(format!(
-            "cannot set up the container's environment, as its resource requires (environment, memlock, limits): {why}"
+            "cannot set up the container's environment or limits (fields environment, memlock, limits of its \
+             resource): {why}"
         ))
     })
 }

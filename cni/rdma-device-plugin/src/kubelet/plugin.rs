@@ -345,7 +345,8 @@ impl Task {
             Ok(()) => true,
             Err(error) => {
                 self.warn(format!(
-                    "cannot replace the other daemon's plugin: {error}; when it ends, kubelet has no healthy ids until this plugin registers again"
+                    "cannot replace the other daemon's plugin: {error}; when that daemon ends, kubelet has no \
+                     healthy ids until this plugin registers again"
                 ));
                 false
             }

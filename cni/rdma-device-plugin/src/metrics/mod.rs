@@ -13,11 +13,11 @@
 //! | `rdma_device_plugin_prepare_seconds` | `outcome` | histogram: duration of preparing a claim |
 //! | `rdma_device_plugin_claims` | `resource` | prepared claims |
 //! | `rdma_device_plugin_slices_kept` | | 1: the node's ResourceSlices are up to date; absent without claims |
-//! | `rdma_device_plugin_refused_pods_total` | `resource`, `outcome` (`deleted`, `kept`, `failed`) | pods whose containers may not start |
+//! | `rdma_device_plugin_refused_pods_total` | `resource`, `outcome` (`deleted`, `kept`, `failed`) | pods whose containers must not start |
 //! | `rdma_device_plugin_capacity` | `resource` | ids advertised |
 //! | `rdma_device_plugin_healthy` | `resource` | healthy ids |
 //! | `rdma_device_plugin_allocated` | `resource` | ids that kubelet has allocated to containers |
-//! | `rdma_device_plugin_devices_expected`, `…_present` | `resource` | devices that the resource should have; healthy devices |
+//! | `rdma_device_plugin_devices_expected`, `…_present` | `resource` | devices that the resource should have; usable devices |
 //! | `rdma_device_plugin_chained` | | 1: the runtime would call `rdma-cni`; absent if the daemon does not manage the chain |
 //! | `rdma_device_plugin_nic_without_ipv6` | `device`, `netdev` | 1: the NIC lacks the IPv6 address for pods' addresses |
 //! | `rdma_device_plugin_scrape_complete` | `part` (`holders`, `counters`, `reports`) | 0: kubelet or a device did not answer in time |
@@ -292,8 +292,8 @@ impl Metrics {
         self.0.reloads.get_or_create(&outcome(ok)).inc();
     }
 
-    /// Counts the outcome for a pod whose container may not start because of `resource`: `deleted`, `kept`, or `failed`
-    /// if a deletion failed.
+    /// Counts the outcome for a pod whose container must not start because of `resource`: `deleted`, `kept`, or
+    /// `failed` if a deletion failed.
     pub fn refused_pod(&self, resource: &str, outcome: &'static str) {
         let outcome = vec![("outcome", outcome.to_owned())];
         let labels = [of(resource), outcome].concat();

@@ -27,7 +27,7 @@ fn resources(snapshot: &Snapshot, scrape: &mut Scrape) {
         scrape.gauge(&name, help, super::of(resource), value);
     };
     let expected = "Devices that the resource should have: the number in require, or otherwise the present and gone devices";
-    let present = "Healthy devices of the resource";
+    let present = "Usable devices of the resource";
     for offer in &snapshot.node.offers {
         let name = offer.name.as_str();
         let fit = offer.ids.iter().filter(|id| id.healthy).count();
@@ -137,8 +137,8 @@ fn devices(snapshot: &Snapshot, scrape: &mut Scrape) {
                 continue;
             };
             let ports = ports.get(&hca.name).map_or(&[][..], Vec::as_slice);
-            let help = "1 if the counters and port states are readable; 0 for a device inside a pod without \
-                        CAP_SYS_ADMIN";
+            let help = "1 if the counters and port states are readable; 0 for example in a pod if the daemon \
+                        lacks CAP_SYS_ADMIN";
             let known = u64::from(!ports.is_empty());
             scrape.gauge("rdma_device_counters_known", help, with(vec![]), known);
             for port in ports {

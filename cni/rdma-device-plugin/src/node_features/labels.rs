@@ -182,7 +182,7 @@ fn gpudirect(inventory: &Inventory) -> BTreeSet<&'static str> {
 /// Formats the content of the label file.
 impl fmt::Display for Labels {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("# of rdma-device-plugin --node-features\n")?;
+        f.write_str("# Written by rdma-device-plugin --node-features\n")?;
         for (name, value) in &self.0 {
             writeln!(f, "{PREFIX}{name}={value}")?;
         }

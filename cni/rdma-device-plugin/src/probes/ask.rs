@@ -19,7 +19,7 @@ const LONGEST: usize = 1024 * 1024;
 pub struct Probe {
     /// Probe to run
     pub question: Question,
-    /// The daemon's --probe-socket
+    /// The --probe-socket of the daemon or of the fabric watch
     #[arg(long, value_name = "PATH")]
     pub socket: PathBuf,
 }
@@ -27,7 +27,7 @@ pub struct Probe {
 /// Probes of the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Question {
-    /// Kubelet has the daemon's lists, and the runtime would call rdma-cni if chain is configured
+    /// Kubelet has the daemon's lists and, if chain is configured, the runtime would call rdma-cni
     Ready,
     /// The daemon needs no restart
     Live,

@@ -48,7 +48,7 @@ impl Deleter {
     /// Runs until the sender of verdicts is dropped.
     pub async fn run(mut self, mut verdicts: mpsc::Receiver<Verdict>) {
         if let Err(error) = self.node() {
-            log::warn!("cannot delete pods whose containers may not start: {error}");
+            log::warn!("cannot delete pods whose containers must not start: {error}");
         }
         while let Some(verdict) = verdicts.recv().await {
             match verdict {

@@ -24,7 +24,7 @@ use offer::{Cure, Stale};
 use tokio::sync::mpsc;
 use tonic::Status;
 
-/// Handling of a pod whose container may not start.
+/// Handling of a pod whose container must not start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum RefusedPods {
     /// Keeps the pod for an administrator
@@ -97,7 +97,7 @@ impl std::fmt::Display for PodName {
 pub enum Verdict {
     /// The container may start.
     MayStart(Ids),
-    /// The container may not start.
+    /// The container must not start.
     Refused {
         /// Ids of the refused container.
         ids: Ids,

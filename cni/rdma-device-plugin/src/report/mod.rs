@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Reports the node's rails to the API server (`--report`). The reports are events about pods that have lost or
-//! recovered rails or may not start, and a condition of the node, which is true while rails are missing.
+//! recovered rails or must not start, and a condition of the node, which is true while rails are missing.
 //!
 //! | module | |
 //! |---|---|
@@ -10,7 +10,7 @@
 //! | [`rails`] | decides which reports pods get about their rails: pure, from earlier reports |
 //! | [`rail_events`] | reports lost and recovered rails to running pods: a task of the leader |
 //! | [`pods`] | pods and their devices |
-//! | [`refusals`] | reports to pods why their containers may not start |
+//! | [`refusals`] | reports to pods why their containers must not start |
 //!
 //! Nothing on the node depends on these reports, and kubelet never waits for them. The daemon retries if the API server
 //! does not answer.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Writes an event about the reason why a pod's container may not start. The daemon reports a reason at kubelet's
+//! Writes an event about the reason why a pod's container must not start. The daemon reports a reason at kubelet's
 //! second attempt, and then at most once an hour. If the first refusal was only due to a change of the node, the
 //! container usually starts at the second attempt. Each daemon of a node reports its own refusals.
 

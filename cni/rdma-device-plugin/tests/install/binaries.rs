@@ -60,7 +60,7 @@ fn replaced_foreign_binaries_come_back_and_later_ones_stay() {
         "{text}"
     );
     assert!(
-        text.contains("already installed, from another installation"),
+        text.contains("already installed, by another installation"),
         "{text}"
     );
     node.version("2");

@@ -396,7 +396,7 @@ fn another_directory_is_distinguished_from_one_whose_entry_is_gone() {
     fs::rename(&lists, &aside).expect("moved");
     fs::create_dir(&lists).expect("another one");
     let error = refused(&node.run("uninstall", &[]));
-    assert!(error.contains("has none of them"), "{error}");
+    assert!(error.contains("has none of these files"), "{error}");
     fs::remove_dir(&lists).expect("removed");
     fs::rename(&aside, &lists).expect("moved back");
     // make the state in which the killed run had already removed the entry

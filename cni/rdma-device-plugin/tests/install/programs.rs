@@ -45,7 +45,10 @@ fn a_directory_that_the_runtime_does_not_search_gets_nothing_into_the_list() {
     assert_eq!(node.read(LIST), FLANNEL);
     // the daemon's pod starts nevertheless, and the daemon reports the reason why it is not ready
     let text = said(&install(&node, &["--init-container"]));
-    assert!(text.contains("rdma-cni is not in the chain"), "{text}");
+    assert!(
+        text.contains("the runtime does not call rdma-cni yet"),
+        "{text}"
+    );
     assert!(text.contains("names flannel and portmap"), "{text}");
     let daemon = daemon(&node);
     becomes(&daemon, 503, "names flannel and portmap");

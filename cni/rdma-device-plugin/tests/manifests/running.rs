@@ -245,7 +245,7 @@ fn done(command: &mut Command) -> String {
 fn missing(daemon: &Daemon) -> usize {
     let words = [
         "is missing: ",
-        "is not there (or not mounted)",
+        "does not exist (or is not mounted)",
         "cannot be written: ",
     ];
     words.iter().map(|words| daemon.count(words)).sum()

@@ -229,7 +229,7 @@ fn no_list_is_longer_than_kubelet_takes() {
     }
     let (offers, remarks) = of(&conf, &many, &PreviousOffers::default());
     assert_eq!(offers[0].ids.len(), 20 * 2500);
-    let remark = "rdma/x has 2500 ids a NIC instead of 5000";
+    let remark = "rdma/x has 2500 ids for each NIC instead of 5000";
     assert!(remarks[0].contains(remark), "{remarks:?}");
     let (offers, remarks) = of(&conf, &node("erdma"), &PreviousOffers::default());
     assert_eq!(offers[0].ids.len(), 2 * 5000);
@@ -332,7 +332,9 @@ fn selectors_without_a_device_are_reported() {
     let of_vfs = r#"{"resourceList":[{"resourceName":"x","selectors":[{"isRdma":true}]}]}"#;
     let told = remarks(of_vfs, "lacp-bonds").join("; ");
     assert!(
-        told.contains("its netdev ens1f0 is a port of bond0; offer it by a shared resource"),
+        told.contains(
+            "its netdev ens1f0 is a port of bond0; offer the device by a shared resource"
+        ),
         "{told}"
     );
     assert_eq!(
