@@ -141,7 +141,7 @@ impl Offer {
             .filter_map(|index| Some(&*self.devices.get(*index)?.address));
         let devices = addresses.collect::<Vec<_>>().join(", ");
         Err(format!(
-            "{id:?} of {} cannot be allocated: no healthy device among {devices}",
+            "{id:?} of {} cannot be allocated: no usable device among {devices}",
             self.name
         ))
     }
@@ -180,7 +180,7 @@ impl Offer {
     ) -> Result<GrantedDevice, String> {
         let address = &device.address;
         if let Some(fault) = &device.fault {
-            return Err(format!("{address} is not healthy: {fault}"));
+            return Err(format!("{address} is unusable: {fault}"));
         }
         let function = inventory
             .function(address)

@@ -81,7 +81,8 @@ pub fn still_as_granted(grants: &[&Grant], inventory: &Inventory) -> Result<(), 
                     Some((major, minor)) => format!("its device number is {major}:{minor}"),
                 };
                 let why = format!(
-                    "/dev/infiniband/{} of {address} ({id}) is not in place: {found}; the container cannot start until it is",
+                    "/dev/infiniband/{} of {address} ({id}) is not in place: {found}; the container cannot start \
+                     before it is in place",
                     granted.name
                 );
                 return stale(Cure::Time, why);

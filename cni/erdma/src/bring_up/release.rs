@@ -73,9 +73,9 @@ impl fmt::Display for Released {
                 }
                 left.iter().try_for_each(|left| write!(f, "; {left}"))
             }
-            End::Gone => {
-                f.write_str("the NIC no longer exists, and neither does its configuration")
-            }
+            End::Gone => f.write_str(
+                "the NIC's netdev is no longer on the host, and neither is its configuration",
+            ),
             End::Rebooted => f.write_str("the node was rebooted: nothing is left to release"),
             End::InPod(pod) => write!(
                 f,

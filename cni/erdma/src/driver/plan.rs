@@ -61,7 +61,7 @@ pub enum Problem {
     /// The configuration forbids a reload.
     #[error(
         "the eRDMA driver is in mode {loaded}, but preferDriver is {wanted}, and reloadDriver is false: reload the \
-         driver yourself (modprobe -r erdma; modprobe erdma compat_mode={})",
+         driver yourself (modprobe -r erdma; modprobe erdma compat_mode={}), or set reloadDriver to true",
         parameter(*wanted)
     )]
     Forbidden {

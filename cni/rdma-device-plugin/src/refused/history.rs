@@ -121,8 +121,8 @@ impl History {
             let left = (round.last + round.back_off()).checked_duration_since(now)?;
             (!left.is_zero()).then(|| {
                 format!(
-                    "pods of the same controller were deleted {} before and refused again; this one \
-                     is deleted in {} s",
+                    "pods of the same controller were deleted {} before, and the new pods refused; \
+                     the daemon deletes this pod in {} s",
                     times(round.number),
                     left.as_secs()
                 )

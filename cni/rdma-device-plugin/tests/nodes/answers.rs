@@ -125,7 +125,7 @@ fn ids_that_cannot_be_allocated() {
     let unhealthy = offer_with(ALONE, false, &whole, &down);
     assert_eq!(
         refused(&unhealthy, "0000:3b:00.0", &whole),
-        "\"0000:3b:00.0\" of rdma/x cannot be allocated: no healthy device among 0000:3b:00.0"
+        "\"0000:3b:00.0\" of rdma/x cannot be allocated: no usable device among 0000:3b:00.0"
     );
     assert!(given(&unhealthy, &["0000:5e:00.0"], &whole).is_ok());
 
@@ -278,7 +278,7 @@ fn a_renumbered_device_is_noticed_before_the_container_starts() {
     assert_eq!(
         told(grant, &missing),
         "/dev/infiniband/uverbs1 of 0000:3b:00.2 (\"0000:3b:00.2\" of rdma/x) is not in place: the file does not \
-         exist; the container cannot start until it is"
+         exist; the container cannot start before it is in place"
     );
     let mut gone = crate::node("four-vfs");
     gone.functions.remove(1);
