@@ -132,7 +132,7 @@ impl Fabric {
                 "the fabric watch made no progress for {} s\n",
                 silent.as_secs()
             )),
-            false => Ok("the watch goes on\n".to_owned()),
+            false => Ok("the fabric watch makes progress\n".to_owned()),
         }
     }
 
