@@ -236,7 +236,7 @@ fn gets_the_controller_again(cluster: &mut Cluster, limited: &Path) {
         "kubectl -n kube-system logs --tail=-1 -l app.kubernetes.io/name=rdma-device-plugin",
     );
     assert!(
-        said.contains("the controller rdma was taken from the pod"),
+        said.contains("disabled the controller rdma for the pod"),
         "{said}"
     );
     cluster.says(&format!(

@@ -307,7 +307,7 @@ fn the_doctor_reports_a_child_in_another_mode() {
     for words in [
         "container 7",
         "rdma0 is macvlan mode source, not macvlan mode bridge",
-        "give NET_ADMIN to no pod of a shared rail",
+        "give NET_ADMIN to no pod that has a shared rail",
     ] {
         assert!(told.contains(words), "{words:?} is not in {told}");
     }

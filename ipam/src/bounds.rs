@@ -83,7 +83,8 @@ pub enum Excluded {
 }
 
 /// Text of the error for an element of `exclude`.
-pub const EXCLUDED: &str = "must be an address, a prefix, an offset as +9, or two addresses or offsets in order, as +1..+49";
+pub const EXCLUDED: &str = "must be an address, a prefix, an offset such as +9, or two addresses or offsets in order, \
+                            such as +1..+49";
 
 impl Excluded {
     /// Parses an element of `exclude`. Returns `None` if the text is malformed, or if its end is before its start.

@@ -54,7 +54,7 @@ pub enum Error {
         source: io::Error,
     },
     /// No pod may get the requested address.
-    #[error("the requested address {ip} is {why}: no pod gets it, request another one")]
+    #[error("the requested address {ip} is {why}: no pod gets it; request another one")]
     Forbidden {
         /// Requested address.
         ip: IpAddr,

@@ -22,7 +22,7 @@ pub enum InvalidName {
     #[error("an interface name cannot be empty")]
     Empty,
     /// The text has more than [`MAX_INTERFACE_NAME`] bytes.
-    #[error("interface name {0:?} has {len} bytes, at most {MAX_INTERFACE_NAME} are allowed", len = .0.len())]
+    #[error("interface name {0:?} has {len} bytes; at most {MAX_INTERFACE_NAME} are allowed", len = .0.len())]
     TooLong(String),
     /// The text is `.` or `..`, which are directories in sysfs.
     #[error("interface name {0:?} is reserved")]

@@ -201,7 +201,7 @@ fn version(file: &Field<'_>, raw: &Map<String, Value>) -> Result<SpecVersion, Co
 }
 
 fn name(file: &Field<'_>) -> Result<String, ConfError> {
-    let expected = "must be the network's name, at most 200 characters: a letter or digit, then these and _ . -";
+    let expected = "must be the network's name: a letter or digit first, and at most 200 letters, digits, _ . -";
     let name: String = file.get("name")?.ok_or(ConfError::Missing {
         field: "name",
         expected,

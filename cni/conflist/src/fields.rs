@@ -78,8 +78,8 @@ fn known_fields(entry: &Field<'_>, unknown: Unknown) -> Result<(), Wrong> {
     let ipam = entry.object("ipam")?;
     let kind = kind(entry);
     if ipam.is_there() && kind.is_none() {
-        let sentence = "is missing: it names the IPAM plugin, as rdma-ipam; remove ipam if rails get no addresses from \
-                        IPAM";
+        let sentence = "is missing: name the IPAM plugin, for example rdma-ipam, or remove ipam if rails get no \
+                        addresses from IPAM";
         return Err(ipam.at("type").refused(sentence));
     }
     // another IPAM plugin may have fields outside of `ipam`, as calico-ipam has

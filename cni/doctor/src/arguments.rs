@@ -26,14 +26,14 @@ pub struct Arguments {
     /// Counts warnings as errors
     #[arg(long)]
     pub(super) strict: bool,
-    /// The host's file system, in a container that has it mounted
+    /// Directory at which this container has the host's file system mounted
     #[arg(long, value_name = "DIRECTORY", default_value = "/", value_parser = absolute)]
     root: PathBuf,
     /// Directory of the network configurations; default: the directory of the last install, else /etc/cni/net.d
     #[arg(long, value_name = "DIRECTORY", value_parser = absolute)]
     cni_conf_dir: Option<PathBuf>,
-    /// Directory of CNI plugins, once for each directory of the runtime; default: the directories of the last install,
-    /// else /opt/cni/bin
+    /// Directory of CNI plugins; repeat the option for each plugin directory of the runtime; default: the directories
+    /// of the last install, else /opt/cni/bin
     #[arg(long, value_name = "DIRECTORY", value_parser = absolute)]
     cni_bin_dir: Vec<PathBuf>,
     /// Name of the network to examine; default: the network of the last install, else the network that containerd or

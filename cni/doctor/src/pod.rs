@@ -28,13 +28,13 @@ use std::{
 /// Options of `doctor pod`.
 #[derive(Args, Clone, Debug, PartialEq, Eq)]
 pub struct Question {
-    /// Name of the pod; if two pods have this name, with the namespace: default/trainer-0
+    /// The pod's name, or NAMESPACE/NAME if several pods have this name
     #[arg(value_name = "[NAMESPACE/]NAME")]
     pub pod: String,
     /// GID index that the pod's programs have pinned (NCCL_IB_GID_INDEX); Lingjun's presets pin 3
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub gid_index: u32,
-    /// The host's file system, in a container that has it mounted
+    /// Directory at which this container has the host's file system mounted
     #[arg(long, value_name = "DIRECTORY", default_value = "/", value_parser = absolute)]
     pub root: PathBuf,
     /// State directory of rdma-cni
@@ -139,7 +139,7 @@ fn opened<K: Kernel>(kernel: &K, root: &Path, attachment: &Attachment) -> Result
     let pod = pod.map_err(|error| error.to_string())?;
     match pod.id() == attachment.netns_id {
         true => Ok(pod),
-        false => Err("its network namespace is gone".to_owned()),
+        false => Err("the pod's network namespace is gone".to_owned()),
     }
 }
 
@@ -188,8 +188,8 @@ fn of_rail(
         };
         let _ = writeln!(
             text,
-            "    NCCL_IB_GID_INDEX={index}: {verdict}; iWARP has no GIDs of addresses, and programs connect by address \
-             (rdma_cm)"
+            "    NCCL_IB_GID_INDEX={index}: {verdict}; with iWARP no GID derives from an IP address, and programs \
+             connect by address (rdma_cm)"
         );
         return text;
     }
@@ -235,7 +235,7 @@ fn hit(table: &GidTable, index: u32, rail: &Rail, owners: &[(IpAddr, &str)]) -> 
             )
         }
         GidKind::RoceV2 if is_link_local => {
-            format!("wrong: {address} is link-local, and reaches only its own network")
+            format!("wrong: {address} is link-local, and is not routed")
         }
         GidKind::RoceV2 => {
             let owner = owners.iter().find(|(ip, _)| *ip == address);
@@ -282,10 +282,7 @@ mod tests {
         ]);
         let owners = [("fd00::8".parse().expect("an address"), "default/other")];
         for (index, expected) in [
-            (
-                1,
-                "wrong: fe80::1 is link-local, and reaches only its own network",
-            ),
+            (1, "wrong: fe80::1 is link-local, and is not routed"),
             (
                 2,
                 "wrong: fd00::7 is a GID of RoCE v1: no router forwards its packets, and peers with RoCE v2 do not \

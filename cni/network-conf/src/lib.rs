@@ -169,8 +169,7 @@ impl Conf {
     pub fn required_devices(&self) -> Result<&Devices, ConfError> {
         self.devices.as_ref().ok_or(ConfError::Missing {
             field: "deviceID",
-            expected: "name the device by deviceID or runtimeConfig.deviceID, or kubelet's \
-                       resources by resources",
+            expected: "name the device by deviceID or runtimeConfig.deviceID, or set devices or resources",
         })
     }
 

@@ -119,7 +119,7 @@ fn rails(value: &Value) -> Result<BTreeSet<usize>, ConfError> {
     let ranges = ranges.ok_or_else(|| {
         Choice::Rails.wrong(
             value,
-            "must be a list of rails from 0 to 999 with ascending ranges, as \"0-3,6\"",
+            "must be a list of at most 1000 rails and ascending ranges from 0 to 999, such as \"0-3,6\"",
         )
     })?;
     let mut rails = BTreeSet::new();

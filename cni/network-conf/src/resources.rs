@@ -33,8 +33,9 @@ pub(super) fn parse(file: &Field<'_>) -> Result<Option<Vec<String>>, Wrong> {
         let name = field.value().and_then(Value::as_str);
         let name = name.filter(|name| is_resource_name(name)).ok_or_else(|| {
             field.wrong(
-                "must be the name of an extended resource, as \"rdma/hca\": a DNS name in lower case outside of \
-                 kubernetes.io, a slash, and up to 63 letters, digits and - _ . (- _ . not first or last)",
+                "must be the name of an extended resource, such as \"rdma/hca\": a DNS name in lower case (not \
+                 kubernetes.io or its subdomains), a slash, and up to 63 letters, digits and - _ . (- _ . not first or \
+                 last)",
             )
         })?;
         if !names.iter().any(|known| known == name) {

@@ -133,7 +133,7 @@ fn guid(file: &Field<'_>, arguments: &PodArguments<'_>) -> Result<Option<Guid>, 
         let guid = text.parse::<Guid>().ok().filter(|it| it.is_valid());
         let wrong = || {
             field
-                .wrong("must be a GUID, neither all zeros nor all ones, as 02:00:00:00:00:00:00:01")
+                .wrong("must be a GUID such as 02:00:00:00:00:00:00:01, and neither all zeros nor all ones")
         };
         guid.map(Some).ok_or_else(wrong)
     })
@@ -167,7 +167,7 @@ fn address(field: &Field<'_>) -> Result<Option<HardwareAddress>, Wrong> {
     one_address(&text).map(Some).ok_or_else(wrong)
 }
 
-const ONE_ADDRESS: &str = "must be a nonzero unicast hardware address, as 02:00:00:00:00:01";
+const ONE_ADDRESS: &str = "must be a nonzero unicast hardware address such as 02:00:00:00:00:01";
 
 /// Parses the hardware address of an Ethernet netdev. Rejects zero and group addresses. Accepts the formats of Go's
 /// `net.ParseMAC`, like sriov-cni: with colons, with hyphens, or two bytes between dots.

@@ -61,7 +61,7 @@ pub fn left_in_pod(attachment: &Attachment, others: &Others, observed: &Observed
         let (link, Sibling { name, index }) = (&link.name, hosts?);
         Some(format!(
             "{link} stays in the pod, because its index or alias is that of {name} (index {index}), which has left the \
-             host since ADD: move it to the host, or delete it"
+             host since ADD: move {link} to the host, or delete {link}"
         ))
     });
     sentences.collect()

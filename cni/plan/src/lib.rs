@@ -77,7 +77,7 @@ pub enum Obstacle {
     },
     /// The child's MTU would be larger than its parent's MTU, which limits it, because the child's packets pass through
     /// the parent.
-    #[error("mtu: {mtu} is more than the {limit} of {parent}")]
+    #[error("mtu: {mtu} is more than {limit}, the MTU of {parent}")]
     MtuTooLarge {
         /// The parent's name on the host.
         parent: InterfaceName,
@@ -113,8 +113,8 @@ pub enum Obstacle {
     },
     /// The RDMA device has open SMC connections. A move of the device would wait until they are closed.
     #[error(
-        "RDMA device {device} cannot be moved: {} has SMC connections over it open ({count}), and the move would \
-         wait uninterruptibly until they end; end the process or its connections, and try again",
+        "RDMA device {device} cannot be moved: {} has open SMC connections over the device ({count}), and the move \
+         would wait uninterruptibly until they end; end the process or its connections, and try again",
         match from { NetnsSide::Host => "a process on the host", NetnsSide::Pod => "a process of the pod" }
     )]
     Held {
@@ -150,8 +150,8 @@ pub enum Obstacle {
     },
     /// The device exists, but is neither on the host nor in the pod.
     #[error(
-        "{device} is not back on the host: it is in another namespace, or its pod's namespace is \
-         kept alive by a process"
+        "{device} is not back on the host: it is in another namespace, or a process keeps its pod's namespace alive; \
+         move the device to the host, or end the process"
     )]
     InAnotherNetns {
         /// Name of the netdev or RDMA device.
@@ -160,8 +160,8 @@ pub enum Obstacle {
     /// The netdev's function has a driver and no netdev in any namespace. A driver that recovers its function makes the
     /// netdev again.
     #[error(
-        "{device} is not back on the host: {function} has a driver and no netdev; a DEL three minutes after the first \
-         DEL no longer waits for {device}"
+        "{device} is not back on the host: {function} has a driver and no netdev; a DEL three minutes or more after \
+         the first DEL no longer waits for {device}"
     )]
     NoNetdev {
         /// Name of the netdev.

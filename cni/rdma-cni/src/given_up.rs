@@ -73,7 +73,7 @@ pub fn note(root: &Path, attachment: &Attachment, restored: &Restored) -> Vec<La
         };
         if let Err(error) = done {
             log::warn!(
-                "{}: {error}; the note of its missing attributes is out of date",
+                "{}: {error}; the list of its missing attributes is out of date",
                 host_link.name
             );
         }

@@ -55,8 +55,8 @@ const SAME_VERSION: &str = "; install that release of rdma-cni, too";
 const ALLOCATE_AGAIN: &str = "; rdma-device-plugin writes this file: delete the pod, so that kubelet allocates devices \
                               again; if that is not enough, restart the daemon";
 
-const REMEDY: &str = "; set podResourcesSocket to kubelet's, or name the devices by deviceID or \
-                      devices";
+const REMEDY: &str =
+    "; set podResourcesSocket to kubelet's socket, or name the devices by deviceID or devices";
 
 /// Returns the pod's ids of `resources` with their devices, in the order of `resources`. The ids come from device
 /// plugins and from claims.

@@ -125,8 +125,8 @@ impl LimitedContainers {
         let Found { living, ended, .. } = self.read();
         let has_limits = living.iter().chain(&ended).any(|it| it.1.boot_id == boot);
         if has_limits && !self.is_hierarchy() {
-            let words = "it is not the host's hierarchy of cgroup version 2, and pods have limits of RDMA devices there; \
-                         mount it, or reboot the node";
+            let words = "it is not the host's hierarchy of cgroup version 2, and pods have limits of RDMA devices \
+                         there; mount the hierarchy there, or reboot the node";
             return Err(FileError::new(
                 "use",
                 &self.cgroups,
@@ -160,9 +160,10 @@ impl LimitedContainers {
         for (_, container) in &living {
             let pod = &container.pod_cgroup;
             if self.has_gone(container) {
-                let words = "the controller rdma was taken from the pod, and its limits with it; the pod has both again, \
-                             and what it had before is not counted; reboot the node before you remove an RDMA device \
-                             or unload its driver, which can then crash the kernel";
+                let words = "another program disabled the controller rdma for the pod, and so removed the pod's \
+                             limits; both are restored, but objects that the pod had before are not counted; reboot \
+                             the node before you remove an RDMA device or unload its driver, which can then crash the \
+                             kernel";
                 let path = self.cgroups.join(pod);
                 let taken = FileError::new("limit", &path, io::Error::other(words));
                 done = done.and(enable(&self.cgroups, pod)).and(Err(taken));

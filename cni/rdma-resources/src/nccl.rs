@@ -57,8 +57,9 @@ pub struct Port {
 /// No value of NCCL's variables selects a GID of the pod on all ports.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "NCCL gets no GID: no GID index is right on all of its rails ({indexes}), and by address {why}; its own choice is \
-     right with NICs of the pod's own, or with addresses from a range that the node and other pods do not use"
+    "NCCL gets no GID variables: no GID index is right on all rails of the pod ({indexes}), and by address {why}; \
+     NCCL's own choice is right if the pod has its own NICs, or addresses from a range that neither the node nor other \
+     pods use"
 )]
 pub struct Undecided {
     indexes: String,
@@ -246,7 +247,8 @@ fn check(choice: &Choice, port: &Port) -> Result<(), String> {
     let free = (0..index).find(|index| !used.contains(index));
     match free {
         Some(free) => Err(format!(
-            "NCCL would take the next pod's GID, since index {free} of {device} is free before the pod's {index}"
+            "NCCL would take the next pod's GID, because index {free} of {device} is free, and lower than the pod's \
+             {index}"
         )),
         None => Ok(()),
     }

@@ -124,9 +124,9 @@ fn if_the_nodes_address_comes_first_only_the_reason_is_reported() {
     let ports = [port("mlx5_0", &one, &[2]), port("mlx5_1", &two, &[3])];
     assert_eq!(
         lines(&ports).expect_err("neither"),
-        "NCCL gets no GID: no GID index is right on all of its rails (mlx5_0: 5, mlx5_1: 7), and by address NCCL would take \
-         fd00:a0::1 at index 3 of mlx5_0, which is not the pod's; its own choice is right with NICs of the pod's own, or with \
-         addresses from a range that the node and other pods do not use"
+        "NCCL gets no GID variables: no GID index is right on all rails of the pod (mlx5_0: 5, mlx5_1: 7), and by \
+         address NCCL would take fd00:a0::1 at index 3 of mlx5_0, which is not the pod's; NCCL's own choice is right \
+         if the pod has its own NICs, or addresses from a range that neither the node nor other pods use"
     );
 }
 
@@ -187,7 +187,7 @@ fn another_pods_address_that_comes_first_is_not_taken_for_the_pods() {
     let why = lines(&ports).expect_err("neither");
     assert!(
         why.contains(
-            "NCCL would take the next pod's GID, since index 2 of mlx5_0 is free before the pod's 5"
+            "NCCL would take the next pod's GID, because index 2 of mlx5_0 is free, and lower than the pod's 5"
         ),
         "{why}"
     );

@@ -42,7 +42,7 @@ pub(super) fn excluded(ipam: &Field<'_>, mut pools: Vec<Pool>) -> Result<Vec<Poo
         return Err(ipam.at("perNode").wrong("needs ipam.from \"parent\""));
     }
     let field = ipam.at("exclude");
-    let must = "must be an address, a prefix, or two addresses in order, as 10.0.0.1..10.0.0.49; offsets need \
+    let must = "must be an address, a prefix, or two addresses in order, such as 10.0.0.1..10.0.0.49; offsets need \
                 ipam.from \"parent\"";
     for element in field.list()? {
         let read = Excluded::parse(&element.read::<String>()?);

@@ -98,7 +98,7 @@ fn range_sets(field: &Field<'_>) -> Result<Vec<(String, Vec<Range>)>, Wrong> {
 }
 
 fn range(field: &Field<'_>) -> Result<Range, Wrong> {
-    let example = "must be a network with its prefix length, as 10.0.0.0/24 or fd00::/64";
+    let example = "must be a network with its prefix length, such as 10.0.0.0/24 or fd00::/64";
     let subnet: Option<String> = field.get("subnet")?;
     let subnet = subnet.and_then(|text| cidr(&text));
     let subnet = subnet.ok_or_else(|| field.at("subnet").wrong(example))?;

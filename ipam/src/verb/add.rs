@@ -107,7 +107,7 @@ fn give(
     let is_in_pool = |ip: &IpAddr| offer.pools.iter().any(|it| it.range_of(*ip).is_some());
     let nodes = offer.nodes.iter().copied().filter(is_in_pool);
     if let Err(error) = locked.remember(nodes) {
-        log::warn!("{error}; ADD may assign the address of a node that is off to a pod");
+        log::warn!("{error}; ADD may assign a pod the address of a node that is off");
     }
     let mut ips = vec![];
     let mut pointers = vec![];
@@ -277,7 +277,7 @@ impl Node<'_> {
             .unwrap_or_default();
         let pod = self.environment.pod().unwrap_or_else(|| {
             log::warn!(
-                "CNI_ARGS has no K8S_POD_NAMESPACE and K8S_POD_NAME: the address is stable for this \
+                "CNI_ARGS does not have both K8S_POD_NAMESPACE and K8S_POD_NAME: the address is stable for this \
                  container only"
             );
             container

@@ -38,7 +38,7 @@ pub fn check(node: &Node<'_>) -> Result<(), Error> {
             None if expected.contains(ip) => drift.push(format!("the lease of {ip} is gone")),
             // without a lease, the next ADD may assign the address to another pod
             None if is_in_ranges(node, *ip) => drift.push(format!(
-                "prevResult has {ip} on {}, which is not leased",
+                "prevResult has on {} the address {ip}, which is not leased",
                 owner.interface
             )),
             None => {}

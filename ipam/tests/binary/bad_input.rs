@@ -64,8 +64,8 @@ fn ranges() {
     }
     refused(
         json!({"subnet": "10.77.0.0"}),
-        "ipam.subnet: \"10.77.0.0\" is not valid: must be a network with its prefix length, as \
-         10.0.0.0/24 or fd00::/64",
+        "ipam.subnet: \"10.77.0.0\" is not valid: must be a network with its prefix length, such as 10.0.0.0/24 or \
+         fd00::/64",
     );
     refused(
         json!({"ranges": [{"subnet": "10.77.0.0/24"}]}),

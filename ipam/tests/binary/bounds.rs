@@ -51,7 +51,7 @@ fn addresses_outside_the_bounds_are_never_assigned() {
     for (ip, said) in [
         (
             "10.77.0.51",
-            "the requested address 10.77.0.51 is excluded by ipam.exclude: no pod gets it, request another one",
+            "the requested address 10.77.0.51 is excluded by ipam.exclude: no pod gets it; request another one",
         ),
         (
             "10.77.0.54",

@@ -58,7 +58,10 @@ fn drift_is_reported() {
     let node = Node::new();
     let mut conf = added(&node);
     conf["prevResult"]["ips"][1]["address"] = "fd77::3/64".into();
-    call("CHECK", "a", &conf).fails(999, "prevResult has fd77::3 on eth0, which is not leased");
+    call("CHECK", "a", &conf).fails(
+        999,
+        "prevResult has on eth0 the address fd77::3, which is not leased",
+    );
     node.write("fd77::3", "b\r\neth0");
     call("CHECK", "a", &conf).fails(999, "fd77::3 is held by b eth0, not by a eth0");
     // host-local assigned this address to the same attachment
@@ -73,5 +76,8 @@ fn without_a_note_prevresult_shows_what_is_missing() {
     fs::remove_file(node.leases_dir().join("rdma-ipam/attachments/a@eth0")).unwrap();
     call("CHECK", "a", &conf).ok();
     fs::remove_file(node.leases_dir().join("fd77::2")).unwrap();
-    call("CHECK", "a", &conf).fails(999, "prevResult has fd77::2 on eth0, which is not leased");
+    call("CHECK", "a", &conf).fails(
+        999,
+        "prevResult has on eth0 the address fd77::2, which is not leased",
+    );
 }

@@ -47,7 +47,7 @@ fn the_callers_fields_are_used() {
     asked.fails(
         7,
         "the requested address 2001:db8:1::1 is the usual address of a router in a prefix whose router is unknown: no \
-         pod gets it, request another one",
+         pod gets it; request another one",
     );
     conf["ipam"]["routes"] = json!([]);
     assert!(call("ADD", "c", &conf).result().get("routes").is_none());

@@ -74,7 +74,7 @@ fn unavailable_addresses_are_refused() {
             ("10.77.0.255", "the broadcast address of 10.77.0.0/24"),
         ] {
             let said = format!(
-                "the requested address {ip} is {what}: no pod gets it, request another one"
+                "the requested address {ip} is {what}: no pod gets it; request another one"
             );
             ask(ip).fails(7, &said);
         }
@@ -101,7 +101,8 @@ fn unavailable_addresses_are_refused() {
         let v6 = node.conf(json!({"subnet": "fd77::/64"}));
         call("ADD", "a", &v6).env("CNI_ARGS", "IP=fd77::").fails(
             7,
-            "the requested address fd77:: is the subnet-router anycast address of fd77::/64: no pod gets it, request another one",
+            "the requested address fd77:: is the subnet-router anycast address of fd77::/64: no pod gets it; request \
+             another one",
         );
         assert_eq!(node.leases(), ["10.77.0.7"]);
     });
@@ -136,8 +137,7 @@ fn nor_are_those_of_nics_that_are_in_pods() {
         for ip in ["10.77.0.3", "fd77::2"] {
             let asked = call("ADD", "a", &conf).env("CNI_ARGS", &format!("IP={ip}"));
             let said = format!(
-                "the requested address {ip} is an address of this host itself: no pod gets it, \
-                 request another one"
+                "the requested address {ip} is an address of this host itself: no pod gets it; request another one"
             );
             asked.fails(7, &said);
         }

@@ -55,8 +55,8 @@ impl RdmaCgroup {
             )),
             Self::NoController => Some((
                 "the kernel has no controller rdma in cgroup version 2",
-                "boot a kernel with CONFIG_CGROUP_RDMA, without cgroup_disable=rdma, and mount no cgroup version 1 of \
-                 rdma",
+                "boot a kernel with CONFIG_CGROUP_RDMA, without cgroup_disable=rdma, and do not mount the controller \
+                 in cgroup version 1",
             )),
         }
     }

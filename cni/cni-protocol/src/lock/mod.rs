@@ -326,7 +326,7 @@ mod tests {
             drop(next.stdin.take());
             assert!(next.wait().unwrap().success());
             let last = format!(
-                "several processes held the lock in turn for 2 s, the last one process {} (",
+                "several processes held the lock in turn for 2 s, most recently process {} (",
                 next.id()
             );
             error.filter(|it| it.to_string().starts_with(&last))

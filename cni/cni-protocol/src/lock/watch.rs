@@ -92,7 +92,7 @@ impl fmt::Display for Busy {
             (Some(one), true) => write!(f, "{one} held the lock for all of the {seconds} s")?,
             (Some(last), false) => write!(
                 f,
-                "several processes held the lock in turn for {seconds} s, the last one {last}"
+                "several processes held the lock in turn for {seconds} s, most recently {last}"
             )?,
             (None, _) => write!(
                 f,

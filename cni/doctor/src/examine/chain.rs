@@ -41,7 +41,7 @@ fn configuration(facts: &Facts, findings: &mut Findings<'_>) -> Option<Conf> {
             true => findings.warning(
                 format!(
                     "{file} cannot be used ({why}): containerd then gives no pod a network, CRI-O ignores the file, \
-                     and this container does not show which runtime the node has"
+                     and this container cannot see which of them the node has"
                 ),
                 remedy,
             ),
@@ -57,12 +57,12 @@ fn configuration(facts: &Facts, findings: &mut Findings<'_>) -> Option<Conf> {
         match &chain.network {
             Some(network) => findings.error(
                 format!("no file in {directory} defines the network {network}"),
-                "create the network (CRI-O: install the cluster's network, or correct cni_default_network; podman \
-                 network create; nerdctl network create), and run rdma-device-plugin install; pass another network by \
-                 --network, another directory by --cni-conf-dir",
+                "create the network (podman network create; nerdctl network create; CRI-O: install the cluster's \
+                 network, or correct cni_default_network), and run rdma-device-plugin install; or pass another network \
+                 by --network, or another directory by --cni-conf-dir",
             ),
             None => findings.error(
-                format!("no network is configured in {directory}: no pod gets one"),
+                format!("no network is configured in {directory}: no pod gets a network"),
                 "install the cluster's network, or pass another directory by --cni-conf-dir",
             ),
         }
@@ -74,11 +74,10 @@ fn configuration(facts: &Facts, findings: &mut Findings<'_>) -> Option<Conf> {
         findings.warning(
             match &chain.network {
                 Some(network) => format!(
-                    "{file} does not call rdma-cni ({plugins}): containers of network {network} have no rails"
+                    "{file} does not call rdma-cni (plugins: {plugins}): containers of network {network} have no rails"
                 ),
                 None => format!(
-                    "{file}, which the runtime uses, does not call rdma-cni ({plugins}): pods have RDMA on the \
-                     host's network only"
+                    "{file}, which the runtime uses, does not call rdma-cni (plugins: {plugins}): pods get no rails"
                 ),
             },
             match SpecVersion::parse(&picked.cni_version) {
@@ -150,13 +149,13 @@ fn chained(picked: &Picked, place: usize, findings: &mut Findings<'_>) {
     match picked.again.iter().all(is_like_the_first) {
         _ if picked.again.is_empty() => {}
         true => findings.warning(
-            format!("{file} calls rdma-cni twice: the second call has no effect"),
+            format!("{file} calls rdma-cni more than once: only the first call has an effect"),
             remedy,
         ),
         false => findings.error(
             format!(
-                "{file} calls rdma-cni twice, with different devices or interface names: where the first call has \
-                 attached devices, the second ADD fails, and the pod does not start"
+                "{file} calls rdma-cni more than once, with different devices or interface names: if the first call \
+                 attaches devices, a later ADD fails, and the pod does not start"
             ),
             remedy,
         ),
@@ -175,7 +174,7 @@ fn chained(picked: &Picked, place: usize, findings: &mut Findings<'_>) {
     if is_known && picked.cni_version != "1.1.0" {
         let before_0_4 = picked.cni_version.starts_with("0.3.");
         findings.note(format!(
-            "cniVersion {}: the runtime calls no {}GC and STATUS; the next ADD restores devices of pods that ended \
+            "cniVersion {}: the runtime does not call {}GC or STATUS; the next ADD restores devices of pods that ended \
              without DEL",
             picked.cni_version,
             if before_0_4 { "CHECK, " } else { "" },
@@ -205,7 +204,7 @@ fn annotations(facts: &Facts, conf: &Conf, findings: &mut Findings<'_>) {
         true => findings.warning(what, remedy),
         // ignore the missing module, because the configuration does not request SMC-R
         false if facts.module("smc") == ModuleState::Missing => {}
-        false => findings.advice(what, format!("{remedy}, where pods need SMC-R")),
+        false => findings.advice(what, format!("{remedy}, if pods need SMC-R")),
     }
 }
 

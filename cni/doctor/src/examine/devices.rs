@@ -42,8 +42,8 @@ pub(super) fn examine(facts: &Facts, findings: &mut Findings<'_>) {
     if is_without && observed.host.rdma.is_empty() && none_in_pods {
         findings.warning(
             "there is no RDMA device on this node",
-            "load the RDMA driver of the node's NICs (mlx5_ib for mlx5_core), or keep the node out of \
-             the DaemonSet's selector",
+            "load the RDMA driver of the node's NICs (for example mlx5_ib), or exclude the node by the DaemonSet's \
+             nodeSelector",
         );
     }
     drivers(facts, observed, findings);
@@ -304,7 +304,7 @@ fn away(facts: &Facts, observed: &Observed, findings: &mut Findings<'_>) {
                 "RDMA devices are in another network namespace, and in no record of rdma-cni: {lost}"
             ),
             "find the namespace (ip netns; nsenter -t PID -n rdma dev) and end its processes, or move the devices to \
-             the host (rdma dev set NAME netns PID-OF-HOST)",
+             the host (ip netns attach host 1; nsenter -t PID -n rdma dev set NAME netns host)",
         );
     }
 }
@@ -332,7 +332,7 @@ fn immovable(observed: &Observed, findings: &mut Findings<'_>) {
     };
     if let Some(soft) = names(&is_soft) {
         findings.note(format!(
-            "unpatched drivers cannot move these software devices into pods: {soft}"
+            "the kernel cannot move these software devices into pods unless their drivers are patched: {soft}"
         ));
     }
     let sub_devices = observed.host.sub_devices.iter();

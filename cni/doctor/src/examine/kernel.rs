@@ -96,7 +96,8 @@ fn smc_modules(facts: &Facts, conf: Option<&Conf>, findings: &mut Findings<'_>) 
     match (smcr, facts.module("smc")) {
         (Smcr::Off, _) => {}
         (Smcr::On, state) if !can_be(state) => findings.error(
-            "smcr is \"on\", and this node has no module smc: a pod with rails starts only if it refuses SMC-R",
+            "smcr is \"on\", and this node has no module smc: a pod with rails starts only if its annotation refuses \
+             SMC-R",
             "install a kernel with CONFIG_SMC, or set smcr to \"annotation\"",
         ),
         (Smcr::Annotation, ModuleState::Missing) => {
@@ -139,7 +140,7 @@ fn mode(facts: &Facts, conf: Option<&Conf>, findings: &mut Findings<'_>) {
             RdmaMode::Exclusive => findings.warning(what, AT_BOOT),
             RdmaMode::Shared => findings.warning(
                 what,
-                "reboot if exclusive mode is intended, else remove the option; if the mode is still shared after a \
+                "reboot if exclusive mode is intended, else remove this setting; if the mode is still shared after a \
                  boot, rebuild the initramfs, or use the unit of docs/node.md",
             ),
         }

@@ -169,8 +169,8 @@ fn isolation(observed: &Observed, rails: &[&Rail], findings: &mut Findings<'_>) 
     {
         findings.warning(
             format!(
-                "{moved} moved into pods while the RDMA subsystem is in shared mode: every pod sees, \
-                 and can use, all RDMA devices"
+                "ADD moves {moved} while the RDMA subsystem is in shared mode: every pod sees, and can use, all RDMA \
+                 devices"
             ),
             AT_BOOT,
         );

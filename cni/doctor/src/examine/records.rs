@@ -33,7 +33,7 @@ pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, findings: &mut Finding
                 for words in changed_children {
                     findings.warning(
                         format!("{}: {words}", attachment.holder()),
-                        "delete the pod, and give NET_ADMIN to no pod of a shared rail (docs/security.md)",
+                        "delete the pod, and give NET_ADMIN to no pod that has a shared rail (docs/security.md)",
                     );
                 }
                 let is_settled = *lives && attachment.phase == Phase::Attached;
@@ -73,7 +73,7 @@ pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, findings: &mut Finding
     if let Some(files) = named(facts.aside.iter().map(|it| it.display())) {
         findings.advice(
             format!(
-                "{} put aside as unreadable: {files}",
+                "{} renamed as unreadable: {files}",
                 count(facts.aside.len(), "record")
             ),
             "check that all devices are on the host, then remove the listed files",
@@ -133,7 +133,7 @@ fn stale(
         let what = format!("{whose}: its addresses are not released yet");
         match age > PATIENCE {
             true => findings.warning(
-                format!("{what}; tried last {}", ago(age)),
+                format!("{what}; last attempt {}", ago(age)),
                 "check the IPAM plugin and its data directory: the next ADD tries again",
             ),
             false => findings.note(what),
@@ -226,8 +226,8 @@ fn leases(facts: &Facts, conf: Option<&Conf>, findings: &mut Findings<'_>) {
                 count(idle.len(), "address").replace("addresss", "addresses"),
                 some(&idle)
             ),
-            "with CNI 1.1, the runtime's GC releases these addresses; else remove their files below \
-             /var/lib/cni/networks",
+            "with CNI 1.1, the runtime's GC releases these addresses; else remove their files below ipam.dataDir (by \
+             default /var/lib/cni/networks)",
         );
     }
 }

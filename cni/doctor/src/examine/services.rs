@@ -52,7 +52,7 @@ pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, findings: &mut Finding
 
 fn runtimes(facts: &Facts, findings: &mut Findings<'_>) {
     if facts.runtimes.is_empty() && !facts.hidden.contains(&Part::Runtimes) {
-        findings.note("no socket of containerd or CRI-O is at its usual path");
+        findings.note("no socket of containerd, CRI-O or cri-dockerd is at its usual path");
     }
     for runtime in &facts.runtimes {
         let Socket { path, silent } = &runtime.socket;
@@ -146,7 +146,7 @@ fn daemon(facts: &Facts, names: &[String], findings: &mut Findings<'_>) {
         && let Some(limited) = named(limited.map(|(name, _)| name))
     {
         findings.error(
-            format!("{what}: pods with {limited}, which has limits, do not start here"),
+            format!("{what}: pods do not start here if their resource has limits ({limited})"),
             format!("{remedy}, or leave limits out of the daemon's configuration"),
         );
     }

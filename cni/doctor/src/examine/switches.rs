@@ -17,7 +17,7 @@ pub(super) fn examine(facts: &Facts, findings: &mut Findings<'_>) {
     {
         return findings.warning(
             format!("{one} and {other} are both on the switch {switch}, and every other rail has its own switch"),
-            "check the cables of the two rails: one is connected to another rail's switch, or has no switch of its own",
+            "check the cables of both rails: one of them is probably connected to the wrong switch",
         );
     }
     if !rails.is_empty() {

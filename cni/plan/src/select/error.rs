@@ -37,7 +37,8 @@ pub enum SelectError {
     },
     /// An upper netdev of the netdev to be moved is in the pod, or is also to be moved.
     #[error(
-        "{link} is not moved into a pod: {upper} lies on it; attach only one of the two, or {link} by mode \"share\""
+        "{link} is not moved into a pod: {upper} lies on it; attach only one of the two, or attach {link} by mode \
+         \"share\""
     )]
     Below {
         /// The netdev to be moved.
@@ -58,14 +59,15 @@ pub enum SelectError {
     },
     /// The device exists, but its netdev is neither on the host nor in the pod.
     #[error(
-        "{0} is in use: its netdev is neither on the host nor in this pod, and no record of rdma-cni names its pod"
+        "{0} is in use: its netdev is neither on the host nor in this pod, and in no record of another pod; move the \
+         netdev to the host"
     )]
     Elsewhere(DeviceAddress),
     /// The netdev of a resource's `parents` does not exist. ADD cannot attach pods of the resource without it.
     #[error(
         "pods with {resource} are attached to {parent}, which on this node is neither {netdev} nor a VLAN of {netdev}: \
-         set the VLAN up (ip link add link {netdev} name {parent} type vlan id ID), or correct parents of the \
-         resource in rdma-device-plugin's configuration"
+         create the VLAN (ip link add link {netdev} name {parent} type vlan id ID), or correct parents of the resource \
+         in rdma-device-plugin's configuration"
     )]
     NoParent {
         /// The netdev of `parents`.
@@ -104,15 +106,15 @@ pub enum SelectError {
     NoSubsystem,
     /// The RDMA subsystem's mode does not allow moving an RDMA device.
     #[error(
-        "the RDMA subsystem is in {0} mode, in which no RDMA device can be moved; set \
-         `rdma system set netns exclusive` at boot (module option ib_core netns_mode=0)"
+        "the RDMA subsystem is in {0} mode, in which no RDMA device can be moved; set exclusive mode at boot (`rdma \
+         system set netns exclusive`, or the option netns_mode=0 of ib_core)"
     )]
     WrongMode(RdmaMode),
     /// In exclusive mode, a pod with a child does not see the RDMA device of the parent.
     #[error(
-        "{0} cannot be shared: the RDMA subsystem is in exclusive mode, in which a pod does not \
-         see the RDMA device of a netdev that stays on the host; set `rdma system set netns \
-         shared` at boot (module option ib_core netns_mode=1), or move devices that are no bonds"
+        "{0} cannot be shared: the RDMA subsystem is in exclusive mode, in which a pod does not see the RDMA device of \
+         a netdev that stays on the host; set shared mode at boot (`rdma system set netns shared`, or the option \
+         netns_mode=1 of ib_core), or use mode \"move\" for netdevs that are no bonds"
     )]
     Exclusive(InterfaceName),
     /// The pod cannot get a child of the netdev.

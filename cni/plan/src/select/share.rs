@@ -85,7 +85,7 @@ pub(super) fn shared(
     for (other, shared) in others {
         if shared.child.kind() != child.kind() {
             return cannot(format!(
-                "{} has an {} child of it, and all children of a netdev must have the same type",
+                "{} has a child of it with type {}, and all children of a netdev must have the same type",
                 other.holder(),
                 shared.child.kind(),
             ));

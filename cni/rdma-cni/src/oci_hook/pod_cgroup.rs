@@ -18,7 +18,7 @@ pub(super) enum CgroupError {
     )]
     NoController(PathBuf),
     #[error(
-        "the process is in {0:?}, not in a version 2 cgroup below one that kubelet made for a pod"
+        "the process is in {0:?}, which is not below a cgroup (version 2) that kubelet made for a pod"
     )]
     NotOfPod(String),
     #[error("the process is in the runtime's own cgroup, as with a virtual machine (Kata)")]
@@ -131,7 +131,7 @@ mod tests {
             "",
         ] {
             let error = refused(of_process);
-            let rule = ", not in a version 2 cgroup below one that kubelet made for a pod";
+            let rule = ", which is not below a cgroup (version 2) that kubelet made for a pod";
             let is_it = error.starts_with("the process is in ") && error.contains(rule);
             assert!(is_it, "{error}");
         }

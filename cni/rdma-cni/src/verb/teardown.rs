@@ -460,7 +460,7 @@ pub fn addresses_until<K: Kernel>(
         log::warn!("{key}: cannot release the addresses of {pod_name}: {error}");
         let is_corrected = present.is_some_and(|present| {
             let counts = rail.ipam_refused || error.is_configuration() && present == name;
-            let log = |error: &IpamError| log::warn!("as configured now: {error}");
+            let log = |error: &IpamError| log::warn!("with the present configuration: {error}");
             counts && del(present, &node.conf.raw).inspect_err(log).is_ok()
         });
         if is_corrected {

@@ -372,8 +372,8 @@ fn nccl_chooses_by_itself_only_where_it_chooses_the_pods() {
         "NCCL_IB_HCA==mlx5_0,mlx5_1\n"
     );
     running.daemon.says(
-        "rdma/hca: default/trainer-0: NCCL gets no GID: no GID index is right on all of its rails (mlx5_0: 5, mlx5_1: 7), \
-         and by address NCCL would take fd00::1 at index 3 of mlx5_0, which is not the pod's",
+        "rdma/hca: default/trainer-0: NCCL gets no GID variables: no GID index is right on all rails of the pod \
+         (mlx5_0: 5, mlx5_1: 7), and by address NCCL would take fd00::1 at index 3 of mlx5_0, which is not the pod's",
     );
     // the node's addresses are in other subnets
     let first = ["fe80::1", "2001:db8::1", "fd00::7"];

@@ -148,7 +148,7 @@ fn a_pod_is_limited_on_new_devices_and_until_its_container_ends() {
     machine.write(control, "cpu\n");
     running
         .daemon
-        .says("the controller rdma was taken from the pod");
+        .says("disabled the controller rdma for the pod");
     let given = fs::read_to_string(machine.path(control)).expect("the file");
     assert_eq!(given, "+rdma");
 

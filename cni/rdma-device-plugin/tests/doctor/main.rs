@@ -249,7 +249,7 @@ fn the_program_reports_faults_and_changes_nothing() {
         "default/gone",
         "its pod is gone",
         "the record of container cut (eth0 of network pods) cannot be read",
-        "1 record put aside as unreadable: /var/lib/cni/rdma-cni/attachments/pods/old@eth0.corrupt",
+        "1 record renamed as unreadable: /var/lib/cni/rdma-cni/attachments/pods/old@eth0.corrupt",
         "rdma-device-plugin has published nothing",
         "there is no RDMA device on this node",
     ] {

@@ -86,10 +86,11 @@ pub enum SkipReason {
     },
     /// Only SMC-Rv1 would fit, and `rdma-cni` allows it only on rails. SMC-Rv1 is not routed, but the kernel compares
     /// only the prefixes of the TCP interfaces (`smc_listen_prfx_check()`, `net/smc/af_smc.c`). If the two RDMA NICs
-    /// are on different links, a connection waits 5 s, and its data can be corrupt (docs/dev/smc-r-kernel.md).
+    /// are in different layer 2 networks, a connection waits 5 s, and its data can be corrupt
+    /// (docs/dev/smc-r-kernel.md).
     #[error(
-        "only SMC-Rv1 could carry its connections: SMC-Rv1 needs the RDMA NICs of both ends on one link, and this \
-         cannot be verified; connections by the RDMA interfaces' own addresses can have SMC-R"
+        "only SMC-Rv1 could carry its connections: SMC-Rv1 needs the RDMA NICs of both ends in one layer 2 network, \
+         which cannot be verified; connections by the RDMA interfaces' own addresses can have SMC-R"
     )]
     OneLink,
     /// The GIDs of this RDMA device's port cannot be read.

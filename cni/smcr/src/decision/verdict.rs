@@ -77,9 +77,8 @@ pub enum Misfit {
     Vlan,
     /// No GID fits: no GID's netdev has an address in the source's subnet, and there is no RoCE v1 GID.
     #[error(
-        "no GID fits {ip}/{prefix}: SMC-Rv2 needs one whose netdev has an IPv4 address of that subnet, \
-         and SMC-Rv1 needs a RoCE v1 GID; connections by the RDMA interfaces' own addresses can have \
-         SMC-R"
+        "no GID fits {ip}/{prefix}: SMC-Rv2 needs a GID whose netdev has an IPv4 address of that subnet, and SMC-Rv1 \
+         needs a RoCE v1 GID; connections by the RDMA interfaces' own addresses can have SMC-R"
     )]
     NoGid {
         /// Source address.
@@ -116,9 +115,9 @@ fn strange(address: IpAddr, owner: &str, by: Fit) -> String {
              connection's address; or give the pod an RDMA device of its own (exclusive mode)"
         ),
         Fit::V2 | Fit::Device => format!(
-            "the kernel can choose GID {address}, which fits as well and belongs to {owner}; give the pod an \
-             address of a subnet that neither the host nor another pod has on this NIC, or all of these \
-             addresses with prefix /32 and routes, or the pod an RDMA device of its own (exclusive mode)"
+            "the kernel can choose GID {address}, which fits as well and belongs to {owner}; give the pod an address \
+             of a subnet that neither the host nor another pod has on this NIC, or give all of these addresses prefix \
+             /32 and routes, or give the pod its own RDMA device (exclusive mode)"
         ),
     }
 }

@@ -124,8 +124,9 @@ fn devices_that_cannot_move_are_not_chosen() {
     observed.rdma_mode = Some(RdmaMode::Shared);
     assert_eq!(
         refused(&observed),
-        "the RDMA subsystem is in shared mode, in which no RDMA device can be moved; set `rdma system set netns \
-         exclusive` at boot (module option ib_core netns_mode=0), and try again, or run scripts/demo without --host"
+        "the RDMA subsystem is in shared mode, in which no RDMA device can be moved; set exclusive mode at boot (`rdma \
+         system set netns exclusive`, or the option netns_mode=0 of ib_core), and try again, or run scripts/demo \
+         without --host"
     );
     observed.rdma_mode = None;
     assert!(refused(&observed).starts_with("this kernel has no RDMA subsystem"));
