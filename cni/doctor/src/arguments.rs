@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 #[command(
     args_conflicts_with_subcommands = true,
     disable_help_subcommand = true,
-    after_help = "Exit code: 0: no error; 1: an error, with which some pod fails or runs without RDMA; 2: wrong usage, \
-                  or no errors and something could not be observed."
+    after_help = "Exit code: 0: no error; 1: an error (with --strict, also a warning); 2: wrong usage, or no error and \
+                  something could not be observed."
 )]
 pub struct Arguments {
     #[command(subcommand)]

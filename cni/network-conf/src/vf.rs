@@ -167,7 +167,7 @@ fn address(field: &Field<'_>) -> Result<Option<HardwareAddress>, Wrong> {
     one_address(&text).map(Some).ok_or_else(wrong)
 }
 
-const ONE_ADDRESS: &str = "must be a nonzero unicast hardware address such as 02:00:00:00:00:01";
+const ONE_ADDRESS: &str = "must be a nonzero unicast Ethernet address such as 02:00:00:00:00:01";
 
 /// Parses the hardware address of an Ethernet netdev. Rejects zero and group addresses. Accepts the formats of Go's
 /// `net.ParseMAC`, like sriov-cni: with colons, with hyphens, or two bytes between dots.

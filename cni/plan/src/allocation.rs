@@ -87,9 +87,9 @@ pub struct Allotment {
 pub enum AllocationError {
     /// No file of the daemon describes the id, and the id's own text names no device.
     #[error(
-        "the device of {0}, which kubelet allocated to this pod, is unknown: rdma-device-plugin has no record of it \
-         in stateDir (granted/, resources.json); check that the daemon runs on this node with the same state \
-         directory, and that the resource is one of the daemon's"
+        "the device of {0}, which kubelet allocated to this pod, is unknown: rdma-device-plugin has no record of it in \
+         stateDir (granted/, resources.json); check that the daemon runs on this node with the same state directory, \
+         and that the resource is one of the daemon's resources"
     )]
     Unrecorded(Id),
     /// A file of the daemon describes the id, but lists no device for it.

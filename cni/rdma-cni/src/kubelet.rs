@@ -33,8 +33,8 @@ pub enum KubeletError {
     },
     /// Kubelet does not know the pod.
     #[error(
-        "kubelet at {socket:?} does not know pod {pod}: kubelet has just started, or another program made the pod; \
-         try again. A pod of another program needs deviceID or devices"
+        "kubelet at {socket:?} does not know pod {pod}: kubelet has just started, or another program made the pod; try \
+         again, or name the devices of such a program's pods by deviceID or devices"
     )]
     Unknown {
         /// Path of kubelet's socket.

@@ -163,7 +163,8 @@ fn missing(table: &mut PnetTable, entry: &PnetEntry) -> Result<Vec<PnetEntry>, N
 fn already(half: &PnetEntry) -> &'static str {
     match half.rdma {
         Some(_) => {
-            "the port has a pnet id of its hardware, or under its PCI address, or this program is not in the initial network namespace"
+            "the port has a pnet id of its hardware, or an entry under its PCI address, or this program is not in the \
+             initial network namespace"
         }
         None => "the netdev has a pnet id of its hardware",
     }

@@ -134,7 +134,7 @@ fn mode(facts: &Facts, conf: Option<&Conf>, findings: &mut Findings<'_>) {
         findings.ok(format!("RDMA netns mode {mode}"));
     } else {
         let what = format!(
-            "the RDMA subsystem is in {mode} mode, and in {at_boot} mode after the next boot ({by})"
+            "the RDMA subsystem is in {mode} mode, and will be in {at_boot} mode after the next boot ({by})"
         );
         match mode {
             RdmaMode::Exclusive => findings.warning(what, AT_BOOT),

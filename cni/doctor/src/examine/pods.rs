@@ -144,7 +144,7 @@ fn refused(error: &SelectError, findings: &mut Findings<'_>) {
             return findings.refusal(Severity::Error, error);
         }
         SelectError::CannotMove { .. } => {
-            "use mode \"auto\", which shares bonds, or remove the netdev from its bridge"
+            "share the port's bond (mode \"auto\"), or remove the netdev from its bridge"
         }
         SelectError::CannotShare { .. } => {
             "remove the device from the resource or selector, or, if the netdev is a port, share the netdev that has \

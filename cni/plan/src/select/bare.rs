@@ -93,8 +93,8 @@ fn reason(device: &Device, rdma: Option<&RdmaDevice>) -> String {
                 .to_owned()
         }
         Some(driver) => format!(
-            "its driver {driver} made no netdev; see the kernel's log (dmesg), and check that devlink does not \
-             disable it (enable_eth)"
+            "its driver {driver} made no netdev; see the kernel's log (dmesg), and check that devlink does not disable \
+             the netdev (enable_eth)"
         ),
     }
 }

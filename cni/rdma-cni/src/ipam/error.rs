@@ -16,7 +16,7 @@ const SHOWN: usize = 400;
 pub enum IpamError {
     /// No directory of `CNI_PATH` contains the program.
     #[error(
-        "IPAM plugin {name:?} is not in CNI_PATH ({path}): install it there, or correct ipam.type"
+        "IPAM plugin {name:?} is not in CNI_PATH ({path}): install it in one of these directories, or correct ipam.type"
     )]
     NotFound {
         /// `ipam.type`

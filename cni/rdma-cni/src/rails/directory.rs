@@ -32,7 +32,8 @@ const LEVELS: u32 = 32;
 
 fn too_much() -> io::Error {
     io::Error::other(format!(
-        "a directory with more than {ENTRIES} entries or {LEVELS} levels is at the file's path: remove it by hand"
+        "a directory with more than {ENTRIES} entries or {LEVELS} levels is at the file's path: remove that directory \
+         by hand"
     ))
 }
 

@@ -67,7 +67,9 @@ fn others<'a, K: Kernel>(
             Record::Good(attachment) => others.push(*attachment),
             Record::None => {}
             Record::Newer(format) => {
-                log::warn!("{key}: its record has format {format}, of a newer rdma-cni: ignored");
+                log::warn!(
+                    "{key}: ignoring its record, which a newer rdma-cni wrote (format {format})"
+                );
             }
             Record::Corrupt(reason) => {
                 log::warn!(

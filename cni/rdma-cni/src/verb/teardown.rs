@@ -467,7 +467,7 @@ pub fn addresses_until<K: Kernel>(
             log::info!("{pod_name}: released the addresses with the present configuration");
         } else if rail.ipam_refused && attachment.phase == Phase::Restored && error.is_answer() {
             // the failed ADD already tried to release the addresses, and left the record for this verb
-            log::info!("{pod_name}: IPAM refused this rail an address at ADD: none to release");
+            log::info!("{pod_name}: IPAM refused an address at ADD: no address to release");
         } else {
             first.get_or_insert(error);
         }

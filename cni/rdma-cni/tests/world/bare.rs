@@ -111,8 +111,8 @@ fn the_reason_for_a_missing_netdev_is_reported_and_the_device_is_unused() {
         ),
         (
             ethernet(),
-            "RDMA device mlx5_9 (0000:5e:00.2) has no netdev on the host: its driver mlx5_core made no netdev; see \
-             the kernel's log (dmesg), and check that devlink does not disable it (enable_eth)",
+            "RDMA device mlx5_9 (0000:5e:00.2) has no netdev on the host: its driver mlx5_core made no netdev; see the \
+             kernel's log (dmesg), and check that devlink does not disable the netdev (enable_eth)",
         ),
         (
             infiniband(),

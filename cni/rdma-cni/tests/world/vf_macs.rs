@@ -185,7 +185,7 @@ fn a_wrong_address_of_the_arguments_is_refused_by_add_and_passed_over_by_del() {
     let (pod, config) = (node.pod("a"), allowed(&node));
     let before = node.snapshot();
     let message = with_args(&node, "ADD", &pod, &config, "01:00:5e:00:00:01").must_fail(7);
-    let expected = "CNI_ARGS: MAC: \"01:00:5e:00:00:01\" is not valid: must be a nonzero unicast hardware address such \
+    let expected = "CNI_ARGS: MAC: \"01:00:5e:00:00:01\" is not valid: must be a nonzero unicast Ethernet address such \
                     as 02:00:00:00:00:01";
     assert_eq!(message, expected);
     node.must_be(&before, "refused");

@@ -59,7 +59,7 @@ pub enum Blocker {
     },
     /// The RDMA device is not in the pod.
     #[error(
-        "RDMA device {device} is not in the pod, where the RDMA subsystem's exclusive mode needs it"
+        "RDMA device {device} is not in the pod, which in exclusive mode can use only its own devices"
     )]
     NotInPod {
         /// Name of the RDMA device.
