@@ -401,7 +401,8 @@ mod tests {
             fs::create_dir(&file).unwrap();
             plant(much);
         };
-        let is_told = |error: String| assert!(error.contains("remove that directory by hand"), "{error}");
+        let is_told =
+            |error: String| assert!(error.contains("remove that directory by hand"), "{error}");
         let put = || is_told(put_one(root, &key("a")).unwrap_err().to_string());
         let removed = || {
             let removed = remove(root, Patience::of_verb(), &key("a"), POD);
