@@ -201,7 +201,7 @@ fn del_of_a_namespace_that_a_listener_keeps_ends_and_succeeds_when_the_listener_
     pod.die();
     let del = verb(&scene, "DEL", 0, "c0", &pod);
     let error = del.error(107);
-    assert!(error.contains("kept alive"), "{error}");
+    assert!(error.contains("namespace alive"), "{error}");
     assert_eq!(scene.node.records().len(), 1, "the record stays");
     // no pod can get this NIC, and a pod can get the other NIC
     verb(&scene, "ADD", 0, "c2", &other).error(101);

@@ -58,7 +58,7 @@ fn a_rail_with_siw_is_refused_in_words_and_the_host_is_as_before() {
     let (_, found) = doctor(&node.host, &[configuration], &[]);
     println!("{found}");
     assert!(
-        found.contains("software devices into pods: siw0"),
+        found.contains("unless their drivers are patched: siw0"),
         "{found}"
     );
     assert!(found.contains("ADD refuses eth1 (102)"), "{found}");

@@ -194,8 +194,8 @@ fn annotations(facts: &Facts, conf: &Conf, findings: &mut Findings<'_>) {
         return;
     }
     let what = format!(
-        "capabilities does not have {ANNOTATIONS}: the runtime passes no annotations, and \
-         rdma-cni ignores the pod's annotation for SMC-R"
+        "capabilities does not have {ANNOTATIONS}: the runtime passes no annotations of pods to rdma-cni, such as the \
+         annotation for SMC-R"
     );
     let remedy = format!(
         "add \"capabilities\": {{ \"{ANNOTATIONS}\": true }} to the entry of rdma-cni (chain.plugin)"

@@ -466,7 +466,7 @@ fn log_rails<K: Kernel>(kernel: &K, attachment: &Attachment) {
         let rdma = match &rail.rdma {
             None => "without RDMA device".to_owned(),
             Some(rdma) if attachment.moves_rdma() => format!("with RDMA device {}", rdma.name),
-            Some(rdma) => format!("RDMA device {} is shared and not moved", rdma.name),
+            Some(rdma) => format!("with RDMA device {}, shared and not moved", rdma.name),
         };
         let netns = attachment.netns.display();
         let name = &rail.pod_name;
@@ -492,7 +492,7 @@ fn log_rails<K: Kernel>(kernel: &K, attachment: &Attachment) {
                     );
                 }
             }
-            (None, None) if rail.bare => log::info!("attaching no netdev to {netns}, {rdma}"),
+            (None, None) if rail.bare => log::info!("attaching to {netns} without netdev, {rdma}"),
             (None, None) => log::info!("{name} is in {netns} already, {rdma}"),
         }
     }

@@ -31,7 +31,7 @@ fn a_device_that_a_pod_holds_stays_until_its_process_ends() {
             let message = answer.must_fail(107);
             for words in [
                 "mlx5_2",
-                "connections over it open (3)",
+                "connections over the device (3)",
                 "a process of the pod",
                 "try again",
             ] {
@@ -81,7 +81,7 @@ fn a_device_that_the_host_holds_is_not_moved_into_a_pod() {
         node.kernel
             .with(|world| world.hold_connections(HOST, "mlx5_2", 2));
         let message = node.add(&pod, &config).must_fail(101);
-        for words in ["mlx5_2", "open (2)", "a process on the host"] {
+        for words in ["mlx5_2", "device (2)", "a process on the host"] {
             assert!(message.contains(words), "{message}");
         }
         assert_eq!(node.changes(), 0);

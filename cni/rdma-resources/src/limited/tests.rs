@@ -144,7 +144,7 @@ fn a_pod_gets_the_controller_again_that_was_taken_from_it() {
     fs::write(&control, "cpu\n").expect("written");
     let error = node.containers.settle().expect_err("taken").to_string();
     assert!(
-        error.contains("pods/a\": the controller rdma was taken"),
+        error.contains("pods/a\": another program disabled the controller rdma"),
         "{error}"
     );
     assert_eq!(fs::read_to_string(&control).expect("a file"), "+rdma");
@@ -239,5 +239,5 @@ fn where_the_hosts_cgroups_are_not_mounted_nothing_is_forgotten() {
     assert!(node.root.path().join("state/limited/one.json").exists());
     assert_eq!(node.containers.outlasting(), []);
     let error = node.containers.lift_all().expect_err("not mounted");
-    assert!(error.to_string().contains("mount it, or reboot"), "{error}");
+    assert!(error.to_string().contains("mount the hierarchy there, or reboot"), "{error}");
 }
