@@ -254,7 +254,7 @@ impl Bounds {
 /// Returns the first and the last number of each element of `excluded` that applies to the family of `prefix`.
 ///
 /// # Errors
-/// An offset is outside the prefix.
+/// An offset is outside the prefix, or the end of an element is before its start.
 pub fn excluded(
     excluded: &[Excluded],
     prefix: IpNetwork,

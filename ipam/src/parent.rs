@@ -86,12 +86,12 @@ impl Parent {
             let longest = family.longest_prefix();
             return Err(ParentError(match addresses.first() {
                 None => format!(
-                    "{parent} has no global {family} address on this host: give it a permanent one whose prefix is \
-                     /{longest} or shorter, or choose another ipam.family"
+                    "{parent} has no global {family} address on this host: give the netdev one (not temporary or \
+                     deprecated) with a prefix of /{longest} or shorter, or choose another ipam.family"
                 ),
                 Some(address) => format!(
-                    "{parent} has no {family} prefix to give addresses from: {address} leaves none; give the netdev a \
-                     prefix of /{longest} or shorter"
+                    "{parent} has no {family} prefix with room for pods: the prefix of {address} is too long; give the \
+                     netdev an address with a prefix of /{longest} or shorter"
                 ),
             }));
         };
@@ -237,8 +237,8 @@ mod tests {
         };
         assert_eq!(
             message(&["fe80::5/64", "10.0.0.1/24"], Family::V6),
-            "bond1 (rail net1) has no global IPv6 address on this host: give it a permanent one \
-             whose prefix is /126 or shorter, or choose another ipam.family"
+            "bond1 (rail net1) has no global IPv6 address on this host: give the netdev one (not temporary or \
+             deprecated) with a prefix of /126 or shorter, or choose another ipam.family"
         );
         for (address, family, longest) in [
             ("2001:db8::7/128", Family::V6, "126"),
@@ -249,8 +249,8 @@ mod tests {
             assert_eq!(
                 message(&[address], family),
                 format!(
-                    "bond1 (rail net1) has no {family} prefix to give addresses from: {address} leaves \
-                     none; give the netdev a prefix of /{longest} or shorter"
+                    "bond1 (rail net1) has no {family} prefix with room for pods: the prefix of {address} is too long; \
+                     give the netdev an address with a prefix of /{longest} or shorter"
                 )
             );
         }

@@ -75,8 +75,7 @@ pub enum Obstacle {
         /// The parent's name on the host.
         parent: InterfaceName,
     },
-    /// The child's MTU would be larger than its parent's MTU, which limits it, because the child's packets pass through
-    /// the parent.
+    /// The child's MTU would be larger than the MTU of its parent, through which the child's packets pass.
     #[error("mtu: {mtu} is more than {limit}, the MTU of {parent}")]
     MtuTooLarge {
         /// The parent's name on the host.

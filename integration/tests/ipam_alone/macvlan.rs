@@ -228,8 +228,8 @@ fn a_parent_without_a_prefix_is_reported_in_a_sentence() {
         (
             &["10.1.0.10/24"][..],
             "ipv6",
-            "eth1 (rail eth0) has no global IPv6 address on this host: give it a permanent one \
-             whose prefix is /126 or shorter, or choose another ipam.family",
+            "eth1 (rail eth0) has no global IPv6 address on this host: give the netdev one (not temporary or \
+             deprecated) with a prefix of /126 or shorter, or choose another ipam.family",
         ),
         (
             &["2001:db8:1::10/64"],
@@ -239,8 +239,8 @@ fn a_parent_without_a_prefix_is_reported_in_a_sentence() {
         (
             &["2001:db8:1::10/128"],
             "ipv6",
-            "eth1 (rail eth0) has no IPv6 prefix to give addresses from: 2001:db8:1::10/128 \
-             leaves none",
+            "eth1 (rail eth0) has no IPv6 prefix with room for pods: the prefix of \
+             2001:db8:1::10/128 is too long",
         ),
     ] {
         let lan = Lan::bare();

@@ -147,8 +147,8 @@ fn tentative_duplicate_and_temporary_addresses_do_not_count() {
         let node = Node::new();
         let mut conf = node.conf(json!({"from": "parent"}));
         conf["master"] = "bond1".into();
-        let said = "bond1 (rail eth0) has no global IPv6 address on this host: give it a permanent one \
-                    whose prefix is /126 or shorter, or choose another ipam.family";
+        let said = "bond1 (rail eth0) has no global IPv6 address on this host: give the netdev one (not temporary or \
+                    deprecated) with a prefix of /126 or shorter, or choose another ipam.family";
         call("ADD", "a", &conf).fails(101, said);
         // after this time, duplicate address detection has found the duplicate, and the temporary address is in
         // use
@@ -176,8 +176,8 @@ fn an_address_that_is_not_global_does_not_count() {
         conf["master"] = "bond1".into();
         call("ADD", "a", &conf).fails(
             101,
-            "bond1 (rail eth0) has no global IPv4 address on this host: give it a permanent one whose \
-             prefix is /30 or shorter, or choose another ipam.family",
+            "bond1 (rail eth0) has no global IPv4 address on this host: give the netdev one (not temporary or \
+             deprecated) with a prefix of /30 or shorter, or choose another ipam.family",
         );
         shell("ip addr add 10.78.0.2/24 dev bond1");
         assert_eq!(call("ADD", "a", &conf).address(), "10.78.0.3");
@@ -188,8 +188,8 @@ fn an_address_that_is_not_global_does_not_count() {
 fn missing_node_state_is_reported() {
     let node = Node::new();
     let none = told(&node, json!({}), &["fe80::1/64", "10.77.0.2/24"]);
-    let said = "bond1 (rail net1) has no global IPv6 address on this host: give it a permanent one whose \
-                prefix is /126 or shorter, or choose another ipam.family";
+    let said = "bond1 (rail net1) has no global IPv6 address on this host: give the netdev one (not temporary or \
+                deprecated) with a prefix of /126 or shorter, or choose another ipam.family";
     call("ADD", "a", &none)
         .env("CNI_IFNAME", "net1")
         .fails(101, said);
@@ -202,8 +202,8 @@ fn missing_node_state_is_reported() {
     );
     call("ADD", "a", &lone).fails(
         101,
-        "bond1 (rail eth0) has no IPv6 prefix to give addresses from: 2001:db8::1/128 leaves none; \
-         give the netdev a prefix of /126 or shorter",
+        "bond1 (rail eth0) has no IPv6 prefix with room for pods: the prefix of 2001:db8::1/128 is too long; give the \
+         netdev an address with a prefix of /126 or shorter",
     );
     let mut missing = node.conf(json!({"from": "parent"}));
     call("ADD", "a", &missing).fails(
