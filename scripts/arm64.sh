@@ -4,15 +4,16 @@
 # binaries. QEMU emulates each arm64 process (Debian's qemu-user). To be sourced in the root of the tree, after
 # prerequisites.sh and programs.sh.
 #
-# QEMU translates system calls, and passes them to this machine's kernel. QEMU passes netlink messages of links, addresses
-# and routes, refuses those of rules, neighbours and next hops, and opens no RDMA or generic netlink
-# (linux-user/fd-trans.c, linux-user/syscall.c). ADD fails under QEMU, because it reads a namespace's rules.
+# QEMU translates system calls, and passes them to this machine's kernel. QEMU passes netlink messages about links,
+# addresses and routes, refuses messages about rules, neighbours and next hops, and opens no socket of RDMA netlink or
+# generic netlink (linux-user/fd-trans.c, linux-user/syscall.c). ADD fails under QEMU, because ADD reads a namespace's
+# rules.
 
 # The test program, for amd64, that examines arm64's binaries and image.
 ARM64='cni/rdma-device-plugin/arm64'
 ARM64_PROGRAMS=${CARGO_TARGET_DIR:-target}/test-programs-arm64
 
-# Tests of rdma-netns/kernel that observe no namespace.
+# The only tests of rdma-netns/kernel that arm64's run includes: they do not read a namespace's rules.
 ARM64_IN_NAMESPACES=(announce::a_link_that_is_not_there
 	inside::sysfs_is_the_pods_and_only_for_a_moment inside::two_pods_can_be_read_at_once
 	monitor::a_new_device_is_reported_by_a_uevent monitor::another_namespace_at_the_path_is_not_taken_for_it
@@ -26,7 +27,7 @@ ARM64_NEEDS_ADD=(long_and_upper_case_container_ids_are_fine unknown_fields_and_a
 	with_a_wrong_state_directory_del_leaves_the_record_to_a_verb_with_the_right_one
 	no_line_of_the_log_is_forged_by_what_others_are_called)
 
-# Test programs that run in addition to the libraries' unit tests.
+# Test programs that arm64's run includes in addition to the libraries' unit tests.
 ARM64_TESTS=(headers kernel plans corpora)
 
 # compile_arm64_programs: compiles for arm64 the libraries' unit tests and ARM64_TESTS
@@ -51,7 +52,7 @@ arm64_programs() {
 
 image_of_arm64() { natively "$ARM64" ''; }
 
-# protocol_of_arm64: runs the test program integration/protocol of amd64, which calls arm64's release binaries
+# protocol_of_arm64: runs amd64's test program integration/protocol, which calls arm64's release binaries under QEMU
 protocol_of_arm64() {
 	local binary name into=$PWD/${CARGO_TARGET_DIR:-target}/arm64-emulated arguments=()
 	mkdir -p "$into"

@@ -3,7 +3,7 @@
 # boots.sh - defines the machines of the lab, and boots a machine, which runs its test programs one after the other.
 # To be sourced, after programs.sh and cluster.sh. A program must not leave objects on the machine for the next program.
 
-BOOTS=() # all machines; of those that every run boots, the first one takes longest
+BOOTS=() # names of the machines. The first takes longest of the machines that `scripts/test` boots without --full
 declare -A BOOT_PROGRAMS BOOT_OPTIONS BOOT_IN_FULL
 
 # machine NAME PROGRAMS OPTION...: defines a machine. PROGRAMS is a pattern of test programs (programs.sh), and OPTIONs are
@@ -75,8 +75,8 @@ for series in 5.10 6.1 7.3; do
 	in_full "mlx5-$series" 'integration/lab_mlx5' --kernel "$series" --tier mlx5 --exclusive --timeout 1500
 done
 
-# boot NAME [PATTERN [WORD]]: boots the machine and runs its programs that match PATTERN, with the tests whose names
-# contain WORD
+# boot NAME [PATTERN [WORD]]: boots the machine, and runs the tests whose names contain WORD (default: all) in the
+# machine's programs that match PATTERN (default: all)
 boot() {
 	local name=$1 pattern=${2:-.*} word=${3-} options chosen vm=(integration/lab/vm) below=() made
 	eval "options=(${BOOT_OPTIONS[$name]})"
@@ -126,7 +126,7 @@ make_for() {
 	case $1 in
 	installed | pods-*)
 		scripts/versions
-		# each machine has its own image, because the guest of another machine may be reading the one in dist/
+		# each machine has its own image file, because another machine's guest may be reading dist/'s file
 		export RDMA_LAB_IMAGE=$2/rdma-device-plugin.oci.tar
 		scripts/image --arch amd64 --binaries "$PWD/dist" --output "$RDMA_LAB_IMAGE"
 		;;
@@ -175,7 +175,7 @@ kubernetes_of() {
 }
 
 # name_runtime NAME: sets the environment for the container runtime NAME, which integration/runtimes builds, and for CNI
-# 1.1's plugins. Switches the tests of --full off.
+# 1.1's plugins. Excludes the tests that only `scripts/test --full` runs.
 name_runtime() {
 	export RDMA_LAB_RUNTIME=$1 RDMA_LAB_RUNTIME_PROGRAMS RDMA_LAB_CNI_PLUGINS RDMA_TEST_FULL=0
 	RDMA_LAB_RUNTIME_PROGRAMS=$(integration/runtimes/build "$1")
@@ -208,7 +208,7 @@ cannot_boot() {
 			integration/helm/build --check || return 0
 		}
 		[[ $1 != cluster-@(mlx5|dranet|multus) ]] || integration/helm/build --check || return 0
-		# the chart's test runs only on the machine 'cluster', and not on machines with other runtimes
+		# with --full the machine 'cluster' also tests the chart, which needs helm
 		[[ $1 != cluster || ${RDMA_TEST_FULL-} != 1 ]] || integration/helm/build --check || true
 		;;
 	esac

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# jobs.sh - runs jobs in parallel: a job starts when the jobs that it needs are done and its lane is free. To be sourced.
-# jobs.sh appends the output of all jobs to the caller's file COUNTED, from which the caller counts tests.
+# jobs.sh - runs jobs in parallel: a job starts when the jobs that it needs have succeeded, its lane is free, and fewer
+# than AT_ONCE jobs run. To be sourced. jobs.sh appends the output of all jobs to the caller's file COUNTED, from which
+# the caller counts tests.
 
-JOBS=() # names of jobs, in the order in which the next job is chosen
+JOBS=() # names of the jobs. Of several jobs that can start, the first starts
 declare -A JOB_LANE JOB_NEEDS JOB_COMMAND JOB_STATE JOB_PID JOB_START LANE_FREE RUNNING_JOBS=()
 JOB_LOGS=$(mktemp -d)
-AT_ONCE=3    # maximum of running jobs, without jobs of the lane "idle"
-HEARTBEAT=30 # after this many seconds without output, run_jobs prints the running jobs
+AT_ONCE=3    # highest number of running jobs, not counting jobs of the lane "idle"
+HEARTBEAT=30 # run_jobs prints the running jobs when no job has ended for this many seconds
 # A job that has ended writes its name to this pipe. "wait -n" of bash 5.2 does not report a job that ended while the
 # shell was busy.
 mkfifo "$JOB_LOGS/ended"
@@ -15,8 +16,8 @@ exec {ENDED}<>"$JOB_LOGS/ended"
 TABLE=() # durations of jobs: "SECONDS CPU-SECONDS NAME"
 FAILED_JOBS=0 FAILURES=''
 
-# lane NAME NUMBER: defines a lane in which at most NUMBER jobs run at a time. Jobs of the lane "idle" run at the
-# lowest priority: AT_ONCE does not count them.
+# lane NAME NUMBER: defines a lane in which at most NUMBER jobs run at a time. AT_ONCE does not count jobs of the lane
+# "idle", whose commands must set a low priority (nice).
 lane() { LANE_FREE[$1]=$2; }
 
 # lane_is_free NAME: succeeds if one more job of the lane can start
@@ -29,8 +30,8 @@ lane_is_free() {
 	[[ $1 == idle ]] || ((others < AT_ONCE))
 }
 
-# job LANE NAME NEEDS COMMAND...: adds a job. NEEDS are names of jobs, one a line. The job fails if a job in NEEDS fails.
-# NAME is also a file name, so it contains no slash.
+# job LANE NAME NEEDS COMMAND...: adds a job. NEEDS are names of jobs, one a line. If a job in NEEDS fails, this job
+# fails. NAME is also a file name, so it contains no slash.
 job() {
 	local name=$2
 	JOBS+=("$name")
@@ -52,7 +53,7 @@ run_jobs() {
 				LANE_FREE[${JOB_LANE[$name]}]=$((LANE_FREE[${JOB_LANE[$name]}] - 1))
 				JOB_STATE[$name]=running JOB_START[$name]=$SECONDS
 				echo "$(clock) started: $name"
-				set -m # a process group of its own
+				set -m # gives the job its own process group
 				run_job "$name" &
 				set +m
 				JOB_PID[$name]=$! RUNNING_JOBS[$!]=$name
@@ -94,7 +95,7 @@ still_running() {
 	for name in "${JOBS[@]}"; do
 		[[ ${JOB_STATE[$name]} != running ]] || line+=", $name $((SECONDS - JOB_START[$name])) s"
 	done
-	echo "$(clock) still at it: ${line#, }"
+	echo "$(clock) still running: ${line#, }"
 }
 
 # end_jobs: ends the running jobs, and the processes that they have started
@@ -108,7 +109,7 @@ end_jobs() {
 
 clock() { printf '%3d:%02d' $((SECONDS / 60)) $((SECONDS % 60)); }
 
-# job_is_ready NAME: prints yes, no (a job that it needs is not done), or never (such a job failed)
+# job_is_ready NAME: prints yes, no (a job that NAME needs has not ended), or never (a job that NAME needs has failed)
 job_is_ready() {
 	local need answer=yes
 	while IFS= read -r need; do
@@ -121,7 +122,8 @@ job_is_ready() {
 	echo "$answer"
 }
 
-# run_job NAME: runs the job in its own process group, and stores its output and its duration in seconds
+# run_job NAME: runs the job's command, stores its output, its duration and its processor time in seconds, and reports
+# the job's end
 run_job() {
 	local name=$1 start=$SECONDS status=0 minutes seconds cpu=0
 	# in the background, because '||' would switch off -e in the job's command
@@ -140,7 +142,8 @@ run_job() {
 	return "$status"
 }
 
-# end_job NAME STATUS [WHY]: prints the job's output, and records its result
+# end_job NAME STATUS [WHY]: prints the job's output, and records its result. WHY replaces the output of a job that did
+# not run
 end_job() {
 	local name=$1 status=$2 real=0 cpu=0
 	[[ -z ${3-} ]] || echo "$3" >"$JOB_LOGS/$name"
@@ -170,7 +173,7 @@ why_it_failed() {
 # print_failures: prints the reasons of failed jobs again at the end, because a long run prints much after them
 print_failures() { [[ -z $FAILURES ]] || printf '\n%s' "$FAILURES"; }
 
-# print_table: prints the duration of each job
+# print_table: prints duration and processor time of each job
 print_table() {
 	local row real cpu name
 	echo

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# lints.sh - static checks of sources, scripts and binaries. To be sourced in the
-# root of the tree.
+# lints.sh - functions that check sources, scripts, pages and binaries. To be sourced in the root of the tree.
 
 SHELL_FILES=(.ci/run scripts/* integration/lab/setup integration/lab/vm integration/lab/pair integration/lab/under-systemd integration/lab/guest integration/lab/initramfs-init
 	integration/lab/images integration/lab/kernel integration/lab/*.sh integration/kubernetes/build integration/kubernetes/certificates
@@ -42,8 +41,8 @@ lean_binaries() {
 		static_binary rdma-device-plugin 11
 }
 
-# lean_binary NAME PATTERN: checks that the binary contains no crate that CNI binaries must not have, and none
-# that matches PATTERN, and is small and static
+# lean_binary NAME PATTERN: checks that the binary contains no crate that CNI binaries must not have, and no crate or
+# feature that matches PATTERN, and that the binary is small and static
 lean_binary() {
 	local binary=$1 heavy
 	heavy=$(cargo tree --locked -p "$binary" -e normal,features --prefix none |
@@ -65,7 +64,7 @@ static_binary() {
 		return 1
 	}
 	[[ $(readelf -S "dist/$binary") != *.symtab* ]] || {
-		echo "dist/$binary has symbols: strip it (Cargo.toml)"
+		echo "dist/$binary has symbols: set strip in Cargo.toml's profile"
 		return 1
 	}
 	# a static (position-independent) executable has no interpreter

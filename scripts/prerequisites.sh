@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# prerequisites.sh - installs the packages and tools that the scripts need and the machine lacks. To be
-# sourced, after steps.sh.
+# prerequisites.sh - functions that install packages and tools that the scripts need and the machine lacks. To be
+# sourced.
 
 # Debian packages for builds, checks, tests and images.
 PACKAGES=(gcc libc6-dev shellcheck python3 iproute2 containernetworking-plugins systemd jq bubblewrap
@@ -28,7 +28,7 @@ keep_idle() {
 
 # apt_install PACKAGE...: installs packages as root
 apt_install() {
-	apt-get update -q || true # ignore a broken third-party source
+	apt-get update -q || true # a broken third-party source must not prevent the installation from Debian's
 	DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "$@"
 }
 
@@ -74,8 +74,8 @@ rust_target() {
 	rustup target list --installed | grep -qx "$1" || rustup target add "$1"
 }
 
-# arm64_compiler: installs the packages for arm64 in addition to Rust: the compiler of ring's C and assembler code, and the
-# headers of a C library, which this code includes. Rust's own linker links with Rust's own musl.
+# arm64_compiler: installs the packages that builds for arm64 need: a compiler for ring's C and assembler code, and the
+# headers of a C library, which this code includes. The link needs no package: Rust has the linker and musl.
 arm64_compiler() {
 	aarch64-linux-gnu-gcc -fsyntax-only -x c - <<<'#include <stdint.h>' 2>/dev/null || {
 		require_root
@@ -90,8 +90,8 @@ arm64_environment() {
 }
 
 # arm64_tools: installs the packages for tests of arm64's programs on amd64: qemu-user, which emulates a process without
-# binfmt_misc; skopeo, which reads an image as a runtime does; and the compiler of arm64_compiler, whose packages also
-# contain the kernel's headers.
+# binfmt_misc; skopeo, which reads an image as a runtime does; and arm64_compiler's packages, with which apt also
+# installs the kernel's headers for the test "headers".
 arm64_tools() {
 	local missing
 	arm64_compiler
@@ -104,20 +104,20 @@ rust_components() {
 	rustup component list --installed | grep -q clippy || rustup component add clippy
 }
 
-# have_go VERSION: succeeds if Go of this version or a later version is installed. Does not let Go download the version of
-# a go.mod.
+# have_go VERSION: succeeds if Go VERSION or later is installed. Runs go in /, where no go.mod makes go download another
+# version.
 have_go() {
 	local found
 	found=$(cd / && go env GOVERSION 2>/dev/null) || return 1
 	printf '%s\n' "$1" "${found#go}" | sort -VC
 }
 
-# Version of Go to download if none is installed or the installed one is old. Go of Debian 12 is old, but can download this
-# version as a module, and verifies it by Go's checksum database.
+# Version of Go to download if Go is missing or older than 1.24. Debian 12's Go is older, but can download this version
+# as a module, which it verifies by Go's checksum database.
 GO=1.26.8
 
-# go_toolchain: provides Go 1.24 or later, which builds Kubernetes' programs. Without Go, tests that need these programs
-# report that they are skipped.
+# go_toolchain: provides Go 1.24 or later, by which other scripts build programs in Go. Succeeds even if Go cannot be
+# downloaded: the caller then skips what needs Go.
 go_toolchain() {
 	local directory
 	! have_go 1.24 || return 0
@@ -131,7 +131,7 @@ go_toolchain() {
 	export PATH=$directory/bin:$PATH GOTOOLCHAIN=local
 }
 
-# have_go_modules DIRECTORY: succeeds if the modules of the Go program in DIRECTORY are present or can be downloaded
+# have_go_modules DIRECTORY: downloads the missing modules of the Go program in DIRECTORY. Succeeds if all are present.
 have_go_modules() {
 	local try
 	for try in 1 2 3; do
@@ -143,7 +143,7 @@ have_go_modules() {
 
 require_root() {
 	[[ $(id -u) == 0 ]] || {
-		echo "$0: needs root: it makes network namespaces and installs what is missing" >&2
+		echo "$0: run it as root: it creates network namespaces, or installs missing packages" >&2
 		exit 1
 	}
 }

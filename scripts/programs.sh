@@ -3,21 +3,19 @@
 # programs.sh - compiles the test programs once, with all features, and finds them by name. To be sourced in the root of
 # the tree.
 
-# File with the test programs that cargo made. Each line has the package's directory, the program's name
-# and its path. A library's tests have the library's name.
+# File with a line for each test program: the package's directory, the program's name, and the program's path. The
+# program with a library's unit tests has the library's name.
 PROGRAMS=${CARGO_TARGET_DIR:-target}/test-programs
 
 # Pattern of the programs that run in the lab.
 LAB='integration/lab_.*|rdma-netns/rdma'
 
-# compile_programs [ARGUMENT...]: compiles test programs by cargo with the ARGUMENTs. Without ARGUMENTs:
-# all programs.
+# compile_programs [ARGUMENT...]: compiles test programs by `cargo test --no-run ARGUMENT...` (default: all programs)
 compile_programs() {
 	local messages
 	(($#)) || set -- --workspace --all-features
 	messages=$(mktemp)
-	# lower priority than the release binaries, which cargo links one by one, so that both builds end at
-	# the same time
+	# nice, because the simultaneous build of the release binaries takes longer: cargo links them one by one
 	nice cargo test --locked "$@" --no-run --message-format=json-render-diagnostics >"$messages" || {
 		rm -f "$messages"
 		return 1
@@ -33,8 +31,8 @@ programs() {
 	awk -F '\t' -v pattern="^($1)\$" '$1 "/" $2 ~ pattern { print $1 "=" $3 }' "$PROGRAMS"
 }
 
-# both PATTERN PATTERN: prints the programs that match both patterns. The function "without" prints the
-# programs that match the first pattern and not the second.
+# both PATTERN PATTERN: prints the programs that match both patterns
+# without PATTERN PATTERN: prints the programs that match the first pattern and not the second
 both() { programs "$1" | grep -Fx -f <(programs "$2") || true; }
 without() { programs "$1" | grep -Fxv -f <(programs "$2") || true; }
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# steps.sh - runs long steps, and shows progress and elapsed time. To be sourced.
+# steps.sh - runs long steps, and shows the elapsed time. To be sourced.
 
-# step NAME COMMAND...: runs COMMAND. Writes its output to a log, and prints the log if
-# COMMAND fails. While COMMAND runs, the terminal shows for how long.
+# step NAME COMMAND...: runs COMMAND, whose output goes to a log. Meanwhile shows the elapsed time: on a terminal every
+# second, otherwise in a line every 30 s. If COMMAND fails, prints the last 100 lines of the log, and ends the script
+# with COMMAND's exit status.
 step() {
 	local name=$1 start=$SECONDS log status=0 pid
 	shift
@@ -14,7 +15,7 @@ step() {
 		if [[ -t 1 ]]; then
 			printf '\r%-44s %4d s ' "$name" $((SECONDS - start))
 		elif ((SECONDS > start && (SECONDS - start) % 30 == 0)); then
-			printf '%-44s %4d s, still at it\n' "$name" $((SECONDS - start))
+			printf '%-44s %4d s, still running\n' "$name" $((SECONDS - start))
 		fi
 		sleep 1 &
 		wait -n "$pid" $! || true

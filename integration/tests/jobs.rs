@@ -26,11 +26,11 @@ fn running_jobs_are_reported_with_their_seconds() {
     let told = run("job a one '' sleep 3\njob b two '' sleep 3");
     let lines: Vec<_> = told
         .lines()
-        .filter(|line| line.contains("still at it"))
+        .filter(|line| line.contains("still running"))
         .collect();
     assert!(!lines.is_empty(), "{told}");
     for line in lines {
-        let (_, jobs) = line.split_once("still at it: ").expect("a line of it");
+        let (_, jobs) = line.split_once("still running: ").expect("a line of it");
         for job in jobs.split(", ") {
             let (name, seconds) = job.split_once(' ').expect("a name and seconds");
             assert!(["one", "two"].contains(&name), "{told}");
@@ -44,7 +44,7 @@ fn running_jobs_are_reported_with_their_seconds() {
 fn nothing_is_reported_of_short_jobs() {
     // with this interval, the job ends before the first report even on a busy machine
     let told = run("HEARTBEAT=20\njob a one '' true");
-    assert!(!told.contains("still at it"), "{told}");
+    assert!(!told.contains("still running"), "{told}");
 }
 
 /// A line about other jobs is printed between the outputs of two jobs, and never within an output.

@@ -68,9 +68,9 @@ fn a_run_without_a_new_version_changes_nothing() {
         (
             "1.2",
             2,
-            "'1.2' is no version of three numbers, such as 0.2.0",
+            "'1.2' is not a version such as 0.2.0 or 0.2.0-rc.1",
         ),
-        ("v1.2.3", 2, "'v1.2.3' is no version of three numbers"),
+        ("v1.2.3", 2, "'v1.2.3' is not a version such as 0.2.0"),
         ("98.7.6", 1, "CHANGELOG.md has a version 98.7.6 already"),
     ] {
         let refused = clone.release(&["prepare", version]);
