@@ -117,7 +117,7 @@ have_go() {
 GO=1.26.8
 
 # go_toolchain: provides Go 1.24 or later, by which other scripts build programs in Go. Succeeds even if Go cannot be
-# downloaded: the caller then skips what needs Go.
+# downloaded: scripts/test then skips the tests that need Go.
 go_toolchain() {
 	local directory
 	! have_go 1.24 || return 0

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# functions.sh - adds modelled PCI functions of the tiers erdma and mlx5 to a VM, and starts the process that models
-# them. To be sourced by vm and pair, which set tier, erdma_protocol, link, virtual, functions and tick; vm also sets node, run and
-# pair.
+# functions.sh - shell functions that add the modelled PCI functions of the tiers erdma and mlx5 to a VM, and that start
+# the process that models the PCI functions. To be sourced by vm and pair, which set tier, erdma_protocol, link,
+# virtual, functions and tick; vm also sets node, pair and qemu_args.
 # shellcheck disable=SC2154
 
 # find_model: sets 'model' to the path of the program that models the tier's functions
@@ -13,15 +13,15 @@ find_model() {
 		"or set $name to the program that models the functions"
 }
 
-# function_device ID BUS ADDRESS SOCKET [OPTION]: adds a modelled function to qemu_args. The function has no ROM, which QEMU
-# adds by default, because the driver erdma refuses a function with a ROM's BAR.
+# function_device ID BUS ADDRESS SOCKET [OPTION]: adds a modelled function to qemu_args. OPTION is a JSON member with a
+# comma. Disables the ROM BAR, which QEMU adds by default: the driver erdma refuses a function with a ROM BAR.
 function_device() {
 	qemu_args+=(-device "$(printf '{"driver":"vfio-user-pci","id":"%s","bus":"%s","addr":"%s","rombar":0,%s
 		"socket":{"type":"unix","path":"%s"}}' "$1" "$2" "$3" "${5-}" "$4")")
 }
 
-# name_functions NODE SOCKETS: adds the functions of machine NODE to 'functions', the arguments of the model. The sockets are
-# SOCKETS0 and SOCKETS1.
+# name_functions NODE SOCKETS: adds the functions of machine NODE to 'functions', the arguments of the model. SOCKETS is
+# the prefix of the sockets' paths, SOCKETS0 and SOCKETS1, here and below.
 name_functions() {
 	local nic mac
 	case $tier in
@@ -42,8 +42,8 @@ name_functions() {
 	esac
 }
 
-# add_erdma SOCKETS: adds to each NUMA node a virtio NIC, and an eRDMA function with the NIC's MAC. With 'pair', also
-# connects the NICs to the other machine.
+# add_erdma SOCKETS: adds to each NUMA node a virtio NIC, and an eRDMA function with the NIC's MAC. If 'pair' is not
+# empty, also connects the NICs to the other machine.
 add_erdma() {
 	local nic wire
 	for nic in 0 1; do
@@ -61,7 +61,7 @@ add_erdma() {
 	fi
 }
 
-# add_mlx5 SOCKETS: adds to NUMA node 0 a card with two functions, or two virtual functions
+# add_mlx5 SOCKETS: adds to NUMA node 0 a card with two functions, or with 'virtual' two virtual functions
 add_mlx5() {
 	qemu_args+=(-device "i82801b11-bridge,id=bridge0,bus=pxb0")
 	if ((virtual)); then
@@ -73,8 +73,8 @@ add_mlx5() {
 	fi
 }
 
-# run_model LOG ORDERS SOCKET...: starts the process that models 'functions', and sets model_pid. Returns when the model listens
-# on the socket ORDERS and each SOCKET. Fails if the model ended earlier.
+# run_model LOG ORDERS SOCKET...: starts the process that models 'functions', and sets model_pid. Returns when the model
+# listens on the socket ORDERS and on each SOCKET. Fails if the model ends before.
 run_model() {
 	local socket options=(--control "$2")
 	[[ $tier != mlx5 ]] || options+=(--link "$link")

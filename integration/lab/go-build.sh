@@ -17,7 +17,7 @@ check=0
 	shift
 }
 
-# usage: prints the script's head comment, and ends the script with 2
+# usage: prints the head comment of the script, and ends the script with status 2
 usage() {
 	sed -n '3,/^set/{/^#/s/^# \{0,1\}//p}' build >&2
 	exit 2
@@ -33,8 +33,8 @@ lacking() {
 	fi
 }
 
-# go_on_unless REASON: ends the script with an error if REASON is not empty. With --check, always prints REASON and ends the
-# script, with 0 only if REASON is empty.
+# go_on_unless REASON: ends the script with an error if REASON is not empty. With --check, always ends the script: with
+# status 0 if REASON is empty, otherwise with status 1 after printing REASON.
 go_on_unless() {
 	if ((check)); then
 		echo "$1"
@@ -47,8 +47,9 @@ go_on_unless() {
 	}
 }
 
-# go_program NAME PACKAGE [FLAG...]: builds PACKAGE of the module in this directory, without C unless CGO_ENABLED=1, and
-# again only after a change of main.go, go.mod, go.sum or build. Prints the program's path.
+# go_program NAME PACKAGE [FLAG...]: builds PACKAGE of the module in this directory as the program NAME in the cache, by
+# `go build FLAG...`, without C unless CGO_ENABLED=1. Builds again only after a change of main.go, go.mod, go.sum or the
+# script build. Prints the program's path.
 go_program() {
 	local name=$1 package=$2 of=${PWD##*/} reason='' key program
 	key=$(find . -maxdepth 1 -name main.go -o -maxdepth 1 -name 'go.*' -o -maxdepth 1 -name build | sort | xargs cat |

@@ -8,8 +8,8 @@ say() { echo "lab: $*" >&2; }
 # since TIME: prints the whole seconds since TIME
 since() { echo $((EPOCHSECONDS - $1)); }
 
-# watch PID TITLE LOG: reports a running step: on a terminal in one line, otherwise every
-# ten seconds
+# watch PID TITLE LOG: prints the elapsed seconds of a running step: on a terminal in one line with LOG's last line,
+# otherwise every ten seconds
 watch() {
 	local pid=$1 title=$2 log=$3 start=$EPOCHSECONDS last=0 tick elapsed
 	exec {tick}<> <(:) # 'read -t' from this descriptor sleeps without a new process
@@ -28,7 +28,7 @@ watch() {
 	[[ ! -t 2 ]] || printf '\r\e[K' >&2
 }
 
-# step NAME KEY FUNCTION TITLE: runs FUNCTION KEY, unless an earlier run for the same KEY succeeded
+# step NAME KEY FUNCTION TITLE: runs FUNCTION KEY, unless the last run of the step succeeded with the same KEY
 step() {
 	local stamp=$CACHE/stamp/$1 log=$CACHE/log/$1 start=$EPOCHSECONDS
 	if [[ -f $stamp && $(<"$stamp") == "$2" ]]; then
@@ -43,7 +43,7 @@ step() {
 	watch $! "$1: $4" "$log"
 	wait $! || {
 		tail -n 25 "$log" >&2
-		die "step '$1' ($4) failed after $(since "$start") s, all of its output is in $log"
+		die "step '$1' ($4) failed after $(since "$start") s, its output is in $log"
 	}
 	printf '%s' "$2" >"$stamp"
 	say "$1: done in $(since "$start") s"
