@@ -71,8 +71,8 @@
 {{ toJson $dirs }}
 {{- end -}}
 
-{{/* list for the field environment of the resource. auto: [] without enableNonHostNetwork, otherwise [nccl], with CDI
-     names also rails. Containers with claims have RDMA_RAILS without this field */}}
+{{/* list for the field environment of the resource. auto: with cdi [rails, nccl], without cdi [nccl], and without
+     enableNonHostNetwork []. Containers with claims have RDMA_RAILS without this field */}}
 {{- define "rdma.environment" -}}
 {{- $nics := get .Values .Values.nics -}}
 {{- if kindIs "slice" $nics.environment -}}
@@ -131,16 +131,16 @@ projected:
 {{- end -}}
 {{- end -}}
 
-{{/* fails if memlock or limits is set without a CDI entry or without rdma-cni, which set the limit */}}
+{{/* fails if memlock or limits is set, and CDI entries or rdma-cni, which set the limit, are missing */}}
 {{- define "rdma.limitsChecked" -}}
 {{- $nics := get .Values .Values.nics -}}
 {{- range $name := list "memlock" "limits" -}}
 {{- if get $nics $name -}}
 {{- if not (or $nics.cdi (include "rdma.claimed" $)) -}}
-{{ fail (printf "%s.%s: the limit is set by the hook of a CDI entry; set %s.cdi to true, or leave %s out" $.Values.nics $name $.Values.nics $name) }}
+{{ fail (printf "%s.%s: the hook of a CDI entry sets the limit; set %s.cdi to true, set dra.enabled, or remove %s" $.Values.nics $name $.Values.nics $name) }}
 {{- end -}}
 {{- if not $.Values.enableNonHostNetwork -}}
-{{ fail (printf "%s.%s: rdma-cni sets the limit, and is put onto the nodes by enableNonHostNetwork; set it to true, or leave %s out" $.Values.nics $name $name) }}
+{{ fail (printf "%s.%s: rdma-cni sets the limit, and only enableNonHostNetwork installs rdma-cni; set enableNonHostNetwork to true, or remove %s" $.Values.nics $name $name) }}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -169,7 +169,7 @@ projected:
 {{ fail "customResourceName: config replaces this value; write the resource's name into config (docs/device-plugin-conf.md)" }}
 {{- end -}}
 {{- if and .Values.customResourceName (eq .Values.nics "erdma") -}}
-{{ fail "customResourceName: with nics: erdma the resource is aliyun/erdma, as the eRDMA controller has it; leave it out" }}
+{{ fail "customResourceName: with nics: erdma the resource is aliyun/erdma, as with the eRDMA controller; remove customResourceName" }}
 {{- end -}}
 {{- if .Values.config -}}
 {{ toJson .Values.config }}
