@@ -200,7 +200,9 @@ cannot_boot() {
 	esac
 	[[ $1 != *-systemd || -x /lib/systemd/systemd ]] || echo "there is no /lib/systemd/systemd (apt-get install systemd)"
 	case $1 in
-	installed | pods-*) scripts/versions --check || echo "this clone has no history: rdma-cni of the earlier commit cannot be built" ;;
+	installed | pods-*)
+		scripts/versions --check || echo "this clone lacks the commit whose rdma-cni the tests need: git fetch --unshallow"
+		;;
 	cluster*)
 		integration/kubernetes/build --check "$(kubernetes_of "$1")" || return 0
 		[[ $1 != cluster-two-nodes ]] || {

@@ -9,8 +9,8 @@ declare -A JOB_LANE JOB_NEEDS JOB_COMMAND JOB_STATE JOB_PID JOB_START LANE_FREE 
 JOB_LOGS=$(mktemp -d)
 AT_ONCE=3    # highest number of running jobs, not counting jobs of the lane "idle"
 HEARTBEAT=30 # run_jobs prints the running jobs when no job has ended for this many seconds
-# A job that has ended writes its name to this pipe. "wait -n" of bash 5.2 does not report a job that ended while the
-# shell was busy.
+# A job writes its name to this pipe when it ends, because "wait -n" of bash 5.2 does not report a job that ended while
+# the shell was busy.
 mkfifo "$JOB_LOGS/ended"
 exec {ENDED}<>"$JOB_LOGS/ended"
 TABLE=() # durations of jobs: "SECONDS CPU-SECONDS NAME"

@@ -61,7 +61,7 @@ target_of() {
 	amd64) echo x86_64-unknown-linux-musl ;;
 	arm64) echo aarch64-unknown-linux-musl ;;
 	*)
-		echo "$0: the architecture is amd64 or arm64, not '$1'" >&2
+		echo "$0: the architecture must be amd64 or arm64, not '$1'" >&2
 		exit 2
 		;;
 	esac

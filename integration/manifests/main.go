@@ -1,8 +1,8 @@
 // manifests renders the chart in conf/helm by Helm's own code, and checks the rendered files, and
 // conf/examples, against Kubernetes' own types.
 //
-//	manifests render ROOT   writes conf/manifests and integration/manifests/rendered, and checks
-//	manifests check ROOT    writes nothing; also reports files that render would change
+//	manifests render ROOT   writes conf/manifests and integration/manifests/rendered, then checks the files
+//	manifests check ROOT    writes nothing, checks the files, and reports files that render would change
 package main
 
 import (
@@ -35,7 +35,7 @@ const (
 var folders = []struct{ values, over, made string }{
 	{"conf/helm/values", "", applied},
 	{"integration/manifests/values", "", rendered},
-	// vf.yaml needs all directories of a node: those of the chain, and CDI's
+	// with vf.yaml the DaemonSet mounts all directories that differ between platforms
 	{packaged + "/platforms", "conf/helm/values/vf.yaml", rendered + "/platforms"},
 	{"integration/manifests/values/openshift", packaged + "/platforms/openshift.yaml", rendered + "/openshift"},
 }
@@ -50,7 +50,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "manifests:", strings.ReplaceAll(err.Error(), "\n", "\nmanifests: "))
 		os.Exit(1)
 	}
-	fmt.Printf("%d files rendered, and all as Kubernetes' types have them\n", count)
+	fmt.Printf("rendered %d files; these files and the examples match Kubernetes' types\n", count)
 }
 
 // run renders all files, writes or compares them, and checks them. It returns the number of files, and all problems.
@@ -70,7 +70,7 @@ func run(write bool, root string) (int, error) {
 				return 0, err
 			}
 		} else if found, err := os.ReadFile(file); err != nil || string(found) != made[path] {
-			wrong = append(wrong, fmt.Errorf("%s is not what is rendered: run scripts/manifests", path))
+			wrong = append(wrong, fmt.Errorf("%s differs from the rendered chart: run scripts/manifests", path))
 		}
 	}
 	wrong = append(wrong, stray(root, made), typed(root, made), refusals(root))
@@ -125,7 +125,7 @@ func purpose(file string) (string, error) {
 		comment.WriteString(line)
 	}
 	if comment.Len() == 0 {
-		return "", fmt.Errorf("%s does not say what it is for", file)
+		return "", fmt.Errorf("%s: begin the file with a comment that states its purpose", file)
 	}
 	return comment.String(), nil
 }
@@ -203,11 +203,11 @@ func refusals(root string) error {
 			return err
 		}
 		if reason == "" {
-			wrong = append(wrong, fmt.Errorf("%s/%s does not say why it is refused", refused, name))
+			wrong = append(wrong, fmt.Errorf("%s/%s: add the line \"# refused: REASON\"", refused, name))
 		} else if _, err := templated(packed, file); err == nil {
-			wrong = append(wrong, fmt.Errorf("the chart takes %s/%s", refused, name))
+			wrong = append(wrong, fmt.Errorf("the chart accepts %s/%s, but must refuse it", refused, name))
 		} else if !strings.Contains(err.Error(), reason) {
-			wrong = append(wrong, fmt.Errorf("%s/%s is not refused for %q: %w", refused, name, reason, err))
+			wrong = append(wrong, fmt.Errorf("the chart does not refuse %s/%s by %q: %w", refused, name, reason, err))
 		}
 	}
 	return errors.Join(wrong...)
@@ -223,7 +223,7 @@ func stray(root string, made map[string]string) error {
 		}
 		for _, name := range found {
 			if _, known := made[filepath.Join(folder.made, name)]; !known {
-				wrong = append(wrong, fmt.Errorf("%s/%s is made of nothing: remove it", folder.made, name))
+				wrong = append(wrong, fmt.Errorf("%s/%s is rendered from no values file: remove it", folder.made, name))
 			}
 		}
 	}

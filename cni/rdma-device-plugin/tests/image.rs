@@ -223,7 +223,7 @@ fn a_single_architecture_has_an_index_too() {
 
     let refused = of("s390x");
     assert_eq!(refused.status.code(), Some(2));
-    let why = "image: --arch is all, amd64 or arm64, not 's390x'\n";
+    let why = "image: --arch must be all, amd64 or arm64, not 's390x'\n";
     assert_eq!(words(&refused), why);
 }
 

@@ -19,7 +19,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* ADD observes so often before it makes the child, and once more after it set up the child and after the address. */
+/* Number of ADD's observations before it makes the child. It also observes after the child's set-up and the address. */
 #define LOOKS_BEFORE 2
 
 static char answer[32 << 10];
