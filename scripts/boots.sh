@@ -97,8 +97,8 @@ boot() {
 # left_out MACHINE: succeeds if only `scripts/test --full` boots the machine, and this run is not `--full`
 left_out() { [[ -n ${BOOT_IN_FULL[$1]-} && ${RDMA_TEST_FULL-} != 1 ]]; }
 
-# boots_with PATTERN: prints the machines that have a program that matches PATTERN. Prints machines of `scripts/test
-# --full` only if no other machine has such a program.
+# boots_with PATTERN: prints the machines that have a program that matches PATTERN. Without --full, omits
+# machines that only `scripts/test --full` boots, unless no other machine has such a program.
 boots_with() {
 	local name usual=() others=()
 	for name in "${BOOTS[@]}"; do

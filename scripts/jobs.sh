@@ -170,7 +170,7 @@ why_it_failed() {
 	tail -n "$([[ -z $tests ]] && echo 40 || echo 10)" "$JOB_LOGS/$1"
 }
 
-# print_failures: prints the reasons of failed jobs again at the end, because a long run prints much after them
+# print_failures: prints the reasons of failed jobs again, because a long run prints much after a failure
 print_failures() { [[ -z $FAILURES ]] || printf '\n%s' "$FAILURES"; }
 
 # print_table: prints duration and processor time of each job

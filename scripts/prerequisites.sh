@@ -41,8 +41,8 @@ debian_packages() {
 	apt_install "${missing[@]}"
 }
 
-# rust_toolchain: installs the version of rust-toolchain.toml by rustup if it is missing. If rustup's default toolchain
-# has this version, uses the default toolchain.
+# rust_toolchain: installs the toolchain of rust-toolchain.toml by rustup if it is missing. If only rustup's default
+# toolchain has the same version, uses the default toolchain instead.
 rust_toolchain() {
 	local wanted
 	! rustc --version >/dev/null 2>&1 || return 0
@@ -69,7 +69,7 @@ target_of() {
 # shellcheck disable=SC2034 # scripts that source this file use TARGET
 TARGET=$(target_of amd64)
 
-# rust_target TARGET: installs the target
+# rust_target TARGET: installs Rust's standard library for TARGET if it is missing
 rust_target() {
 	rustup target list --installed | grep -qx "$1" || rustup target add "$1"
 }

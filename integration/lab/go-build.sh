@@ -9,7 +9,7 @@
 # shellcheck source=scripts/prerequisites.sh
 . ../../scripts/prerequisites.sh
 
-OLDEST_GO=1.24 # if go.mod requires a later version, Go downloads it
+OLDEST_GO=1.24 # if go.mod requires a later version, Go downloads that version
 
 check=0
 [[ ${1-} != --check ]] || {
@@ -27,9 +27,9 @@ usage() {
 # download the modules
 lacking() {
 	if ! have_go "$OLDEST_GO"; then
-		echo "$1 is not built, and there is no Go $OLDEST_GO or later"
+		echo "cannot build $1: there is no Go $OLDEST_GO or later here (https://go.dev/dl)"
 	elif ! "${@:2}" >&2; then
-		echo "$1 is not built, and Go's modules cannot be downloaded"
+		echo "cannot build $1: its Go modules cannot be downloaded (go env GOPROXY)"
 	fi
 }
 
