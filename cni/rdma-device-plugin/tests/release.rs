@@ -85,7 +85,7 @@ fn a_run_without_a_new_version_changes_nothing() {
     assert_eq!(said(&status.output().expect("run")), "");
 }
 
-/// The release notes have one line for each paragraph or item, and absolute links. There are no notes for another
+/// The release notes have one line for each list item, and absolute links. There are no notes for another
 /// version than the tree's, or for a version without text.
 #[test]
 fn the_notes_are_the_changelogs_section() {
