@@ -3,8 +3,8 @@
 
 use std::fs;
 
-/// Returns the number of network namespaces of all processes. `None`: this kernel does not report
-/// it.
+/// Returns the number of network namespaces in the kernel, with or without processes. `None`: this kernel does not
+/// report it.
 pub fn network_namespaces() -> Option<usize> {
     let text = fs::read_to_string("/sys/kernel/slab/net_namespace/objects").ok()?;
     text.split_whitespace().next()?.parse().ok()

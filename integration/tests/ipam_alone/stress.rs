@@ -220,7 +220,7 @@ impl Stress {
     fn look(&self) {
         let pods = self.living();
         let phases = pods.iter().map(|pod| pod.phase.read().expect("no panic"));
-        // no pod in this list can begin its DEL in the meantime
+        // `still` holds read locks of the phases: none of its pods can begin its DEL before this function returns
         let still: Vec<_> = pods
             .iter()
             .zip(phases)

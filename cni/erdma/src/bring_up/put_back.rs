@@ -39,8 +39,8 @@ pub fn put_back(link: &Link, host: &Namespace, record: &Record) -> PutBack {
     if let Some(master) = master {
         let name = master.map_or("another netdev", |master| &master.name);
         let name = format!(
-            "{} is a port of {name} now: it stays up and keeps its MTU",
-            link.name
+            "{own} is a port of {name} now: {own} stays up and keeps its MTU",
+            own = link.name
         );
         back.left.push(name);
     } else if let Some(upper) = uppers(link, host).next() {

@@ -73,7 +73,7 @@ enum Failure {
          Kubernetes 1.36"
     )]
     Dropped { field: String },
-    #[error("the API server dropped taints of devices")]
+    #[error("the API server drops or refuses taints of devices")]
     FewerTaints,
     #[error("the API server ended the watch: {0}")]
     Ended(String),

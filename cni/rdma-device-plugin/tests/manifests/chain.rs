@@ -387,7 +387,7 @@ fn takes_it_off(file: &'static str) {
         cluster.daemon_set.spec.selector,
         installed.daemon_set.spec.selector
     );
-    // no init container, because `kubectl logs` of the pod would not show its log
+    // no init container: `kubectl logs POD` does not show the log of an init container
     assert!(installer(&cluster).is_none());
     let container = cluster.daemon();
     let Ok(Arguments {

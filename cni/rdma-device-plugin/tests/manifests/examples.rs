@@ -242,7 +242,7 @@ fn a_whole_node_pod_asks_for_all_nics_of_its_node() {
     assert!(is_one_on_each_node(pod));
 }
 
-/// Returns true if the scheduler places at most one pod with these labels on a node.
+/// Returns true if the scheduler places at most one pod with the labels of `pod` on a node.
 fn is_one_on_each_node(pod: &Pod) -> bool {
     let affinity = spec(pod).affinity.as_ref();
     let apart = affinity.and_then(|it| it.pod_anti_affinity.as_ref());

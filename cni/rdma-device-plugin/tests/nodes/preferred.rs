@@ -88,8 +88,8 @@ fn nics_are_preferred_as_each_layout_says() {
     assert!(seen > 12, "{seen} cases");
 }
 
-/// The preferences are the same if the program reads a made-up sysfs tree with all bridges and, in one layout,
-/// NVSwitches. NVSwitches are neither GPUs nor NICs, and no preference depends on them.
+/// The preferences of a layout do not change if the test reads the layout from a made-up sysfs tree, with all bridges
+/// and, in one layout, NVSwitches. NVSwitches are neither GPUs nor NICs, and no preference depends on them.
 #[test]
 fn nics_are_preferred_by_the_tree_of_each_layout() {
     let mut layouts_read = BTreeSet::new();

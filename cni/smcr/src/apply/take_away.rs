@@ -100,7 +100,7 @@ fn remove_once<K: Kernel>(
     for op in &ops {
         log::debug!("{op}");
         let message = match node.kernel.execute(op, pod) {
-            Ok(()) => format!("applied, but another program undid it: {op}"),
+            Ok(()) => format!("another program undid this change: {op}"),
             Err(error) => error.to_string(),
         };
         match op {

@@ -58,7 +58,7 @@ pub fn choose(input: SmcInput<'_>) -> Chosen {
         let name = attachment.rails[carrier.rail].pod_name.to_string();
         match draft.fits(carrier, &name) {
             Ok(fit) => draft.carry(&name, carrier, fit),
-            // do not report an interface without IPv4, because SMC-R carries only IPv4
+            // do not report an interface without IPv4, because `rdma-cni` sets up SMC-R only for IPv4
             Err(SkipReason::NoIpv4) => {}
             Err(reason) => draft.without.push((name, reason)),
         }

@@ -43,8 +43,8 @@ pub enum SkipReason {
     /// The RDMA device cannot carry the interface's connections.
     #[error(transparent)]
     Blocker(#[from] Blocker),
-    /// The interface has no IPv4 address, and SMC-Rv2 and eRDMA carry only IPv4.
-    #[error("it has no IPv4 address, and SMC-R carries only IPv4")]
+    /// The interface has no IPv4 address, and `rdma-cni` sets up SMC-R only for IPv4.
+    #[error("it has no IPv4 address, and rdma-cni sets up SMC-R only for IPv4")]
     NoIpv4,
     /// Another program has given the interface another pnet id.
     #[error("its pnet id is already {0}, which is not the RDMA device's")]

@@ -92,8 +92,8 @@ impl CompletionQueue {
         })
     }
 
-    /// Writes an entry. Its owner bit is 1 in the first lap and 0 in the second. Returns true if the function must
-    /// raise an event.
+    /// Writes an entry. Its owner bit is 1 in the first lap, and changes with each lap. Returns true if the function
+    /// must raise an event.
     ///
     /// # Errors
     /// The queue's memory is not mapped.
