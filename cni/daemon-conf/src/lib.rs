@@ -116,7 +116,8 @@ impl Conf {
 pub struct Parsed {
     /// The configuration.
     pub conf: Conf,
-    /// One sentence each, such as for an ignored field, an overridden value or a resource that the daemon leaves out.
+    /// The remarks, one sentence each, such as about an ignored field, an overridden value or a resource that the
+    /// daemon leaves out.
     pub remarks: Vec<String>,
 }
 

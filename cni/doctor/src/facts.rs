@@ -44,7 +44,7 @@ pub struct Facts {
     pub observed: Option<Observed>,
     /// Mode of each bond, such as `802.3ad`, by the bond's name.
     pub bond_modes: BTreeMap<String, String>,
-    /// GID tables of the Ethernet RDMA devices in the host's namespace.
+    /// GID tables of the RDMA devices in the host's namespace, except InfiniBand devices.
     pub gids: Vec<PortGids>,
     /// State of SMC; `None`: the kernel has no SMC, or has not loaded its module.
     pub smc: Option<SmcState>,
@@ -58,7 +58,7 @@ pub struct Facts {
     pub runtimes: Vec<Runtime>,
     /// Sockets and files of the daemon.
     pub daemon: Daemon,
-    /// Switch of each NIC, from the LLDP frames that the daemon received.
+    /// Switch of each NIC, which the daemon learned by LLDP.
     #[serde(skip_serializing_if = "is_empty")]
     pub switches: Switches,
     /// Records of attachments.

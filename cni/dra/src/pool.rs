@@ -35,7 +35,8 @@ pub struct Resource {
     pub sharers: Option<u32>,
     /// True if Kubernetes evicts the pods of unhealthy NICs.
     pub evict: bool,
-    /// Reason why no NIC may be allocated: the resource has fewer NICs than it requires. `None`: the NICs suffice.
+    /// Reason why no NIC of the resource may be allocated, such as fewer NICs than it requires, or limits that the node
+    /// cannot set.
     pub short: Option<String>,
     /// NICs in the order of their addresses.
     pub nics: Vec<Nic>,
@@ -94,9 +95,11 @@ pub struct Nic {
 pub enum Effect {
     /// `None`: pods may have the device. It is degraded.
     None,
-    /// `NoSchedule`: no new pod may have the device. It is unhealthy, or its resource has fewer NICs than it requires.
+    /// `NoSchedule`: no new pod may have the device. It is unhealthy, and its resource does not evict pods; or
+    /// [`Resource::short`] applies.
     NoSchedule,
-    /// `NoExecute`: no new pod may have the device, and Kubernetes evicts its pods.
+    /// `NoExecute`: no new pod may have the device, and Kubernetes evicts its pods. It is unhealthy, and its resource
+    /// evicts pods.
     NoExecute,
 }
 

@@ -220,8 +220,8 @@ fn differs(required: &Value, found: &Value) -> Option<String> {
     }
 }
 
-/// Returns true if a device in `found` has taints, `allowMultipleAllocations` or a number of attributes that `required`
-/// does not have.
+/// Returns true if a device in `found` has taints or `allowMultipleAllocations`, and the same device in `required` does
+/// not, or if their numbers of attributes differ.
 fn has_surplus(required: &Value, found: &Value) -> bool {
     let mut pairs = devices(required).zip(devices(found));
     pairs.any(|(required, found)| {

@@ -34,9 +34,9 @@ pub struct Check {
 pub enum Removed {
     /// The claim was not prepared.
     Nothing,
-    /// The record and the CDI specification were removed.
+    /// The record, the CDI specification and the mounted files were removed.
     Record,
-    /// The CDI specification was removed. The record could not be read, and was renamed.
+    /// The CDI specification and the mounted files were removed. The record could not be read, and was renamed.
     Aside(Unreadable),
 }
 
@@ -108,8 +108,8 @@ impl Claims {
     }
 
     /// Updates a claim that the daemon prepares again in the boot `boot_id`, and returns its record. `now` returns a
-    /// NIC's present character devices. Keeps the numbers if ADD updates them. Returns `None` if the claim is not
-    /// prepared.
+    /// NIC's present character devices. Keeps the numbers if ADD will update them, because a pod's containers wait for
+    /// its network. Returns `None` if the claim is not prepared.
     ///
     /// # Errors
     /// A file cannot be read or written.

@@ -93,9 +93,10 @@ impl AskError {
 /// Returns the devices that kubelet allocated to the pod's containers. Returns `None` if kubelet does not have the pod
 /// (yet).
 ///
-/// The client first calls `Get` for the pod. If `Get` is switched off in kubelet, the client calls `List`. The client
-/// repeats the request until `limit` in two cases: kubelet is unavailable because it is restarting, or kubelet limits
-/// the rate of requests (100 a second, `pkg/kubelet/apis/grpc/ratelimit.go`).
+/// The client first calls `Get` for the pod. If kubelet does not have the pod, or `Get` is switched off, the client
+/// calls `List`, because kubelet can report both with the same status. The client repeats the request until `limit` in
+/// two cases: kubelet is unavailable because it is restarting, or kubelet limits the rate of requests (100 a second,
+/// `pkg/kubelet/apis/grpc/ratelimit.go`).
 ///
 /// The result includes restartable init containers (sidecars). Kubelet does not report other init containers, because
 /// it allocates their devices again to later containers.

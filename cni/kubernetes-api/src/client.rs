@@ -168,7 +168,7 @@ impl Client {
         for certificate in CertificateDer::pem_slice_iter(text.as_bytes()) {
             let certificate = certificate
                 .map_err(|_| content(file.clone(), "has a certificate that cannot be read"))?;
-            // ignores an unusable certificate: another one may be usable
+            // ignore an unusable certificate: another one may be usable
             let _ = roots.add(certificate);
         }
         if roots.is_empty() {

@@ -171,8 +171,8 @@ impl Offer {
         Ok(found.into_iter().unzip())
     }
 
-    /// Returns the grant of a device. Leaves out and logs missing `umad` and `issm` devices. The error is the reason
-    /// why no container can get the device.
+    /// Returns the grant of a device. If containers get devices by path, leaves out and logs `umad` and `issm` devices
+    /// whose files are missing or wrong. The error is the reason why no container can get the device.
     fn granted(
         &self,
         device: &OfferedDevice,

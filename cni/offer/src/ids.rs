@@ -61,8 +61,8 @@ pub(super) fn ids(
     }
 }
 
-/// Returns the NUMA node that all devices have in common. Returns an empty list if their NUMA nodes differ, or if one
-/// is unknown.
+/// Returns the NUMA node that all devices have in common. Returns an empty list if the NUMA nodes differ, or if the
+/// NUMA node of a device is unknown.
 fn numa_nodes(indices: &[usize], devices: &[OfferedDevice]) -> Vec<u32> {
     let mut nodes = indices.iter().map(|index| devices[*index].numa_node);
     match nodes.next().flatten() {

@@ -115,8 +115,8 @@ pub struct OfferedId {
     pub id: String,
     /// Devices of the id, as indices of [`Offer::devices`].
     pub devices: Vec<usize>,
-    /// NUMA node that all devices of the id have in common. Empty if there is none, if one is unknown, or if the
-    /// resource reports no topology.
+    /// NUMA node that all devices of the id have in common. Empty if the NUMA nodes differ, if the NUMA node of a
+    /// device is unknown, or if the resource reports no topology.
     pub numa_nodes: Vec<u32>,
     /// True if kubelet may allocate the id.
     pub healthy: bool,

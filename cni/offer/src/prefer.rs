@@ -95,7 +95,7 @@ impl Offer {
         open.sort_by_key(|candidate| candidate.place);
         if self.sharing == Sharing::Shared {
             let in_use = self.in_use(&open, &seen);
-            // if the container's accelerators are known, ignore other containers' NICs, which serve other
+            // do not count other containers' ids as NICs of the container's own accelerators: they serve other
             // accelerators
             let near = if accelerators.own {
                 &[]

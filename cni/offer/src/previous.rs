@@ -46,7 +46,8 @@ impl fmt::Display for Gone {
 }
 
 impl PreviousOffers {
-    /// Reads the offers of an earlier daemon from `state_dir`. Returns no offers if they cannot be read.
+    /// Reads the offers of an earlier daemon from `state_dir`. Leaves out the numbers of ids if the node has rebooted
+    /// since. Returns no offers if the file cannot be read.
     pub fn read(state_dir: &Path) -> Self {
         match Published::read(state_dir) {
             Ok(published) => {

@@ -6,8 +6,8 @@
 //! | `<number>-<name>.daemon` | one daemon, as long as it runs; a newer daemon has a higher number |
 //! | `lead.lock` | the leader |
 //!
-//! The newest daemon is the leader. Only the leader manages the chain's lists, the eRDMA NICs and their driver, the
-//! files for the chain and the runtime, and the address for metrics.
+//! The newest daemon is the leader. Only the leader runs the tasks of [`leader`](crate::leader), and writes the files
+//! for `rdma-cni`, the runtime and other programs.
 //!
 //! When a newer daemon appears, the earlier leader stops these tasks and then releases `lead.lock`. The newer daemon
 //! takes the lock. The kernel releases the locks of a process that ends. If the new daemon dies, the earlier daemon

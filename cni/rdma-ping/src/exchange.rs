@@ -25,8 +25,8 @@ pub(crate) struct Pair {
     pub(crate) rail: Option<PeerRail>,
     /// The own address, if it is known, and the peer's address. `None`: the two rails have no addresses of one family.
     pub(crate) addresses: Option<(Option<IpAddr>, IpAddr)>,
-    /// True if the two rails must reach each other. With `--exchange`, and between nodes, only rails on one network
-    /// must.
+    /// True if the two rails must reach each other. With `--exchange`, and between nodes, this applies only to rails on
+    /// one network.
     pub(crate) is_required: bool,
 }
 
@@ -38,7 +38,8 @@ pub(crate) struct PeerRail {
     pub(crate) netdev: String,
     /// Hardware address of the rail, if known.
     pub(crate) mac: Option<HardwareAddress>,
-    /// True if both rails of the pair have the same netdev name or number. Both are then on one network.
+    /// True if both rails of the pair have the same netdev name or, between nodes, the same resource and number. Both
+    /// are then on one network.
     pub(crate) is_same: bool,
     /// True if the peer is a node. While a pod has the rail, the node does not have the rail's address.
     pub(crate) is_of_node: bool,

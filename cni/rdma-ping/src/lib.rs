@@ -168,7 +168,7 @@ fn with_the_other_pod(
     }
     let list = List::of(arguments.name.as_deref(), &rails);
     let listener = place.listen().map_err(Failure::Exchange)?;
-    // the server waits for the other pod, which may start late, to send its requests
+    // the server waits until the other pod, which may start late, has sent its requests
     let requests = (arguments.interval + arguments.timeout) * arguments.count.saturating_add(2);
     let patience = arguments.exchange_timeout + requests;
     let known = Others::default();
@@ -244,8 +244,8 @@ struct Both<'a> {
 }
 
 impl Both<'_> {
-    /// Sends the requests, and writes the table. Returns true if each own rail reaches the other end's rail on the same
-    /// network.
+    /// Sends the requests, and writes the result. Returns true if each own rail reaches the other end's rail on the
+    /// same network.
     fn ping(
         &self,
         arguments: &Arguments,
@@ -292,8 +292,8 @@ fn write(output: &mut (dyn Write + Send), text: &str) -> Result<(), Failure> {
     written.and_then(|()| output.flush()).map_err(Failure::Ping)
 }
 
-/// Sends requests to `peers` from the calling thread's namespace. `here` are the rails of this namespace. Returns true
-/// if all requests were answered.
+/// Sends requests to `peers` from the calling thread's namespace. `here` are the RDMA devices and rails of this
+/// namespace. Returns true if all requests were answered.
 fn exchange(
     arguments: &Arguments,
     here: Here,

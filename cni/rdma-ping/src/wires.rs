@@ -52,7 +52,7 @@ pub(crate) fn compare(outcomes: &mut [Outcome]) {
                 let answer = |it: &Silent| heard(&kernel, &netdev, it.address);
                 silent.iter().map(answer).collect::<Vec<_>>()
             };
-            // if no thread starts, the rail counts as not answering
+            // if no thread starts, no rail counts as answering on this network
             thread::Builder::new().spawn_scoped(scope, ask).ok()
         };
         let wires: Vec<Option<ScopedJoinHandle<'_, _>>> = silent.iter().map(of_wire).collect();

@@ -19,8 +19,8 @@ const ACTIVE: u8 = 4;
 const PASSED_ON: [&str; 3] = ["vfio-pci", "uio_pci_generic", "igb_uio"];
 
 /// Drivers that can remove a device from programs that have it open (`disassociate_ucontext`,
-/// `drivers/infiniband/hw/*`). The kernel moves devices of these drivers. Not every version of another driver has this
-/// function. The kernel refuses to move devices of a driver without it.
+/// `drivers/infiniband/hw/*`). The kernel moves only devices of drivers with this function. Other drivers have it only
+/// in some versions, or not at all.
 const MOVABLE: [&str; 7] = [
     "bnxt_en",
     "erdma",

@@ -101,8 +101,8 @@ fn choices<'a>(conf: &'a Conf, facts: &Facts) -> Vec<Choice<'a>> {
     }
 }
 
-/// Returns the ids of the resource `name` with their devices. Omits an id that has the same devices as an earlier id,
-/// or none.
+/// Returns the ids of the resource `name` with their devices. Omits an id that has no devices, or the same devices as
+/// an earlier id.
 fn meanings(name: &str, resource: &published::Resource) -> Vec<Meaning> {
     let each: Vec<(&str, &Vec<_>)> = match &resource.devices {
         published::Devices::Every(devices) => vec![("0", devices)],
@@ -243,8 +243,8 @@ fn gids(facts: &Facts, observed: &Observed, rail: &Rail, findings: &mut Findings
     }
 }
 
-/// Reports a GID table that is full, or at least 80 % full. Each address of a pod that shares the netdev needs an entry
-/// of the table.
+/// Reports a GID table that is full, or at least 80 % full. Each address of a pod that shares the netdev needs one
+/// entry of the table for each kind of GID (RoCE v1 and v2).
 fn room(device: &str, port: u32, table: &GidTable, findings: &mut Findings<'_>) {
     let (used, size) = (table.used(), table.size);
     let remedy = "limit the pods of this resource on the node (rdmaHcaMax), or give pods their own devices (VFs)";

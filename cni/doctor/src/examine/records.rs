@@ -152,7 +152,8 @@ fn stale(
     findings.warning(format!("{whose}: {what}{left}"), RECOVERY);
 }
 
-/// Describes how a device differs from its host state after its pod has ended. `None`: the device does not differ.
+/// Returns a sentence if a device is not back on the host after its pod has ended, or is back under another name. Does
+/// not compare other attributes.
 fn left(attachment: &Attachment, rail: &Rail, observed: &Observed) -> Option<String> {
     let exclusive = observed.rdma_mode == Some(RdmaMode::Exclusive);
     let rdma = rail

@@ -63,7 +63,7 @@ const NO_CARRIER_INTERVAL: Duration = Duration::from_secs(60);
 pub struct BringUp<K> {
     sources: Sources,
     node: Node<K>,
-    /// Lock on the records. The first successful attempt to take the lock sets it.
+    /// Lock on the records; `None`: no attempt to take the lock has succeeded yet.
     lock: Option<Held>,
     history: History,
     /// Time at which a configured NIC was first observed without a carrier.

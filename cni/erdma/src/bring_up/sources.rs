@@ -52,7 +52,8 @@ impl Sources {
     }
 
     /// Returns the desired address of the NIC with the MAC address `mac`: from the configuration, otherwise from the
-    /// service, otherwise `last`. If there is no address, or the NIC is the primary NIC, the error is the NIC's state.
+    /// service, otherwise `last`. If there is no usable address, or the NIC is the primary NIC, the error is the NIC's
+    /// state.
     ///
     /// If the service fails as a whole, sets `silent` to the reason. While `silent` is set, sends no request: the
     /// caller's other NICs must not wait for the service, too.
@@ -97,9 +98,9 @@ impl Sources {
         }
     }
 
-    /// Requests the address of the NIC `mac` from the service. Returns the last error if a request for this NIC failed
-    /// a moment ago, so that repeated calls of `settle` do not repeat the request. Returns `None` if the NIC is the
-    /// primary NIC.
+    /// Requests the address of the NIC `mac` from the service. Returns the last error until the next request for this
+    /// NIC is due ([`Unanswered::due`]), so that calls of `settle` repeat a failed request at growing intervals.
+    /// Returns `None` if the NIC is the primary NIC.
     async fn ask(
         &mut self,
         mac: &HardwareAddress,

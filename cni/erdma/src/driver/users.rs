@@ -324,8 +324,9 @@ fn of_counts(counted: Result<Vec<(String, Counts)>, String>, mode: DriverMode) -
 }
 
 /// Describes the number of objects that belong to users. A context belongs to a process. A queue pair without a context
-/// belongs to the kernel. In compat mode the kernel always has one such queue pair, for management. In default mode
-/// (iWARP) the kernel has no queue pair for management: each queue pair without a context is a link of SMC-R.
+/// belongs to the kernel. In the modes `compat` and `ofed` the kernel always has one such queue pair, for management.
+/// In the mode `default` (iWARP) the kernel has no queue pair for management: each queue pair without a context is a
+/// link of SMC-R.
 fn of_users(counts: &[(String, u64)], mode: DriverMode) -> Option<String> {
     let count = |name: &str| {
         let mut counts = counts.iter();

@@ -275,7 +275,8 @@ impl Metadata {
         Ok(Some(token))
     }
 
-    /// Sends the request. After a failure, or the status 429 or 5xx, repeats it until all attempts are used.
+    /// Sends the request. Repeats it if no complete answer arrives, or if the status is 429 or 5xx, until all attempts
+    /// are used. Does not repeat a request whose answer is too long.
     async fn ask(
         &self,
         method: Method,

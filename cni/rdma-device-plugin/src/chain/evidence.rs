@@ -21,8 +21,9 @@ const VERBS: [&str; 2] = ["ADD", "DEL"];
 impl Chain {
     /// Returns the place for the entry of `rdma-cni`: the network's CNI list or the network's own directory.
     ///
-    /// With `auto`, the daemon chooses the directory only if libcni's cache of pods' networks exists. From this cache
-    /// it detects later that the runtime no longer reads the directory. `install` does not check the cache.
+    /// `auto` means the list with CRI-O, with a named network, or if `rdma-cni` does not query kubelet. Otherwise the
+    /// evidence decides, but the daemon considers it only if libcni's cache of pods' networks exists: from this cache
+    /// the daemon detects later that the runtime no longer reads the directory. `install` does not check the cache.
     pub(super) fn placement(&self, record: &Record) -> Placement {
         let is_seen =
             || self.cni_cache.as_ref().is_none_or(|it| it.is_dir()) && !self.shows_nothing(record);

@@ -354,7 +354,7 @@ impl Chain {
                         _ => false,
                     })
                 };
-                // also remove the directories that a killed run made before it could write a list into them
+                // also remove the directories that a killed run made before it could write a file into them
                 for (file, placing) in &placings {
                     if let Err(error) = self.leave(file, placing) {
                         log::warn!("{error}: the empty directory stays");

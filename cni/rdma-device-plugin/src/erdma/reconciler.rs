@@ -278,7 +278,8 @@ impl Reconciler {
         }
     }
 
-    /// Makes `change`. If a recent attempt of the same change failed, only returns its error.
+    /// Makes `change`. If the last attempt of the same change failed, and the next one is not due yet, only returns its
+    /// error.
     async fn attempt(&mut self, node: &Node, change: Change) -> Result<(), Problem> {
         if let Some(tried) = &self.tried
             && tried.change == change

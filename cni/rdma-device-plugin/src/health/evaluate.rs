@@ -8,7 +8,8 @@
 //! | a port of its RDMA device is active | healthy |
 //! | InfiniBand without an active port | unhealthy; a VF that is down on the host is as healthy as its PF |
 //! | Ethernet, its netdev is up and has no carrier | unhealthy |
-//! | Ethernet, its netdev has a carrier, and no port is active | unhealthy |
+//! | Ethernet, its netdev has a carrier, and no observed port is active | unhealthy |
+//! | its netdev has a carrier, and the daemon cannot observe the ports | healthy |
 //! | its netdev is administratively down | healthy, because `rdma-cni` brings it up; but unhealthy if its PF is unhealthy |
 //! | eRDMA without a parent, its netdev is in no namespace | unhealthy |
 //! | its netdev is in a namespace that the daemon cannot observe | unknown: no change; but unhealthy if its PF is unhealthy |

@@ -165,8 +165,8 @@ fn answer(command: &mut Command) -> io::Result<Output> {
     }
 }
 
-/// Removes the installed binaries, and restores the binaries that they replaced. Returns the results, one sentence
-/// each.
+/// Removes the installed binaries, and restores the binaries that they replaced. Keeps a binary that another
+/// installation has written since. Returns the results, one sentence each.
 ///
 /// # Errors
 /// A binary cannot be read, removed or restored.

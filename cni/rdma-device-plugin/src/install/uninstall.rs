@@ -88,8 +88,7 @@ pub fn uninstall(arguments: &Uninstall) -> Result<()> {
 const NOT_DONE: &str =
     "uninstall is not complete: files of install or of the daemon are still on this node";
 
-/// Checks that [`uninstall`] has removed everything. Changes nothing, and does not check whether pods still have
-/// devices.
+/// Checks that [`uninstall`] is complete, and changes nothing. Does not check whether pods still have devices.
 fn check(arguments: &Uninstall) -> Result<()> {
     if has_files(arguments) {
         bail!(NOT_DONE);

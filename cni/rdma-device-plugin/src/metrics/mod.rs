@@ -23,7 +23,7 @@
 //! | `rdma_device_plugin_scrape_complete` | `part` (`holders`, `counters`, `reports`) | 0: kubelet or a device did not answer in time |
 //! | `rdma_device_info` | `device`, `address`, `driver`, `numa_node` | 1 |
 //! | `rdma_device_switch_info` | `device`, `netdev`, `switch`, `switch_port` | 1; absent without `lldp` |
-//! | `rdma_device_healthy` | `device` | 1: reported as healthy to kubelet |
+//! | `rdma_device_healthy` | `device` | 1: the daemon considers the device healthy |
 //! | `rdma_device_holder` | `device`, `resource`, `pod`, `namespace`, `container` | 1: the container has the device |
 //! | `rdma_device_counters_known` | `device` | 0: unreadable, in a pod that the daemon may not enter |
 //! | `rdma_port_state` | `device`, `port` | 1 down, 2 init, 3 armed, 4 active |

@@ -13,8 +13,8 @@ use std::{
 /// Longest message in bytes, below the API server's limit for events of `events.k8s.io` (`NoteLengthLimit`, 1024).
 const LONGEST_MESSAGE: usize = 1000;
 
-/// Maximum number of events of one kind within [`MOST_WITHIN`]. A node has up to 110 pods, and all of them can lose a
-/// shared NIC at once.
+/// Maximum number of events of one kind within [`MOST_WITHIN`]. A node has up to 110 pods by default, and all of them
+/// can lose a shared NIC at once.
 const MOST: usize = 120;
 const MOST_WITHIN: Duration = Duration::from_secs(10 * 60);
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Writes an event about the reason why a pod's container must not start. The daemon reports a reason at kubelet's
-//! second attempt, and then at most once an hour. If the first refusal was only due to a change of the node, the
-//! container usually starts at the second attempt. Each daemon of a node reports its own refusals.
+//! second attempt, and the same reason again after an hour at the earliest. If the first refusal was only due to a
+//! change of the node, the container usually starts at the second attempt. Each daemon of a node reports its own
+//! refusals.
 
 use super::{
     event::{Budget, Event},

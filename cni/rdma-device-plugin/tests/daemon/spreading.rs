@@ -161,7 +161,7 @@ fn nics_that_are_a_pods_alone_are_allocated_by_numa_node() {
     let aligned = rails();
     assert_eq!(pod(&aligned, "near", 2, Some(1)).expect("two"), [4, 5]);
     assert_eq!(pod(&aligned, "as-near", 2, Some(1)).expect("two"), [6, 7]);
-    // kubelet does not align this pod: its four NICs are on the NUMA node that has four free ones
+    // kubelet does not align this pod: its four NICs are on the NUMA node that has four free NICs
     let packed = rails();
     assert_eq!(pod(&packed, "one", 1, Some(0)).expect("one").len(), 1);
     assert_eq!(pod(&packed, "four", 4, None).expect("four"), [4, 5, 6, 7]);

@@ -61,7 +61,7 @@ fn as_many_ids_are_offered_as_pods_fit() {
         r#""from": "parent", "family": "ipv4""#,
     );
     assert_eq!(ids(&ipv4, shared, [256, 256]), 60);
-    // each device has room for 28
+    // each device has room for 28 pods
     let numa = r#"{"name": "rdma/hca", "kind": "shared", "allocate": "numa"}"#;
     assert_eq!(ids(IPV6, numa, [128, 128]), 56);
     let each = r#"{"name": "rdma/hca", "kind": "perNic"}"#;
@@ -136,7 +136,7 @@ fn resources_of_one_device_have_parts_of_its_table() {
         |resource: &str, count| resource.replacen('{', &format!(r#"{{"count": {count}, "#), 1);
     for (resources, expected) in [
         ([a, b], 14),
-        // the second device has room for 60
+        // the second device has room for 60 pods
         ([a, &second], 28),
         ([a, &counted(b, 8)], 20),
         ([a, &counted(b, 28)], 1),
@@ -150,7 +150,7 @@ fn resources_of_one_device_have_parts_of_its_table() {
         remarks[0].contains("rdma/a has 20 ids, and 8 pods fit"),
         "{remarks:?}"
     );
-    // without children, pods of the other resource have no addresses
+    // without children, pods of the other resource have no addresses in the GID table
     let only = IPV6.replace(r#"{"ipam""#, r#"{"resources": ["rdma/a"], "ipam""#);
     assert_eq!(of(&only, &[a, b].join(", ")), (28, vec![]));
 }

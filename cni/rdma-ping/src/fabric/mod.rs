@@ -193,7 +193,8 @@ impl<T: FnMut(Event<'_>)> Running<'_, T> {
         self.tell(Event::States(states));
     }
 
-    /// Publishes this node's rails if they have changed. Lists the peers if a list is due.
+    /// Publishes this node's rails if they have changed, or if a list of the peers is due. Then lists the peers if the
+    /// list is due.
     fn follow(&mut self) {
         let is_due = self.begin.elapsed() >= self.list_at;
         let rails = self.watch.own();

@@ -15,7 +15,8 @@ const PREFIX: &str = "rdma-fabric-";
 const GROUP: &str = "rdma-fabric-group";
 /// Label of the ConfigMaps of nodes with unreachable rails.
 const UNREACHABLE: &str = "rdma-fabric-unreachable";
-/// Key in the ConfigMap of a number that the node's watch changes at each list while a rail is unreachable.
+/// Key of a number in the ConfigMap. While a rail of the node is unreachable, the node's watch changes this number
+/// before each list of its peers.
 const RENEWAL: &str = "renewal";
 /// Largest number of a node's rails that other nodes read from the ConfigMap.
 const MOST_RAILS: usize = 64;

@@ -14,7 +14,7 @@ use std::{
 /// Directory of the file below the state directory. The watch's container may write to no other directory
 /// of the node.
 const DIRECTORY: &str = "fabric";
-/// Longest time until a report becomes void, in seconds: the longest interval and 180 seconds.
+/// Longest time until a report becomes void, in seconds: the longest interval plus 180 seconds.
 const LONGEST: u64 = 3600 + 180;
 
 /// States of a node's rails. A report becomes void some time after the watch that wrote it has ended.

@@ -30,8 +30,8 @@ pub(super) struct Peer {
     /// Hash of the node's name.
     pub(super) hash: u64,
     pub(super) rails: Vec<FabricRail>,
-    /// Number in the node's ConfigMap. While a rail of the node is unreachable, the node's watch changes the number at
-    /// each list.
+    /// Number in the node's ConfigMap. While a rail of the node is unreachable, the node's watch changes the number
+    /// before each list of its peers.
     pub(super) renewal: u64,
 }
 
