@@ -260,7 +260,7 @@ fn entry(config: &Value) -> Value {
     ])
 }
 
-/// Runs the command of the page, which computes the checksum.
+/// Runs the command of `docs/deploy.md` that computes the checksum.
 #[test]
 fn the_command_of_the_page_makes_the_checksum() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/deploy.md");

@@ -194,8 +194,8 @@ fn smc_r_is_requested_as_the_chain_reads_it() {
     assert_eq!(annotated.collect::<Vec<_>>(), ["true"]);
 }
 
-/// Exclusive bonds, as on the page for users of ack-rdma-device-plugin: the rendered manifest has the values of the
-/// page, the daemon offers both bonds of a node, and the chain waits for the bonds' addresses.
+/// Exclusive bonds, as in `docs/drop-in.md`: the rendered manifest has the values of the page, the daemon offers both
+/// bonds of a node, and the chain waits for the bonds' addresses.
 #[test]
 fn the_values_of_the_exclusive_mode_are_those_of_the_page() {
     let page = fs::read_to_string(root().join("docs/drop-in.md")).expect("the page");

@@ -63,8 +63,8 @@ fn the_chart_gives_the_files_as_they_are() {
     }
 }
 
-/// The page has each alert, and each metric that an alert or a panel queries. Counters of ports are exempt: their names
-/// are the kernel's.
+/// `docs/observability.md` has each alert, and each metric that an alert or a panel queries. Counters of ports are
+/// exempt: their names are the kernel's.
 #[test]
 fn queried_metrics_are_on_the_page() {
     let page = text("docs/observability.md");

@@ -148,7 +148,7 @@ fn each_platform_has_its_places() {
     assert_eq!(files.count(), table.len(), "files in {VALUES}");
 }
 
-/// Each values file of a platform is named on the page.
+/// `docs/platforms.md` links to each values file of a platform.
 #[test]
 fn the_page_leads_to_each_file() {
     let page = root().join("docs/platforms.md");
