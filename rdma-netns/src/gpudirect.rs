@@ -153,10 +153,9 @@ impl GpuDirect {
         if lacks.is_empty() {
             return Registration::Unknown(match imports {
                 None => "/proc/kallsyms is unreadable".to_owned(),
-                Some(_) => {
-                    "it depends on CONFIG_PCI_P2PDMA, CONFIG_DMABUF_MOVE_NOTIFY and the driver's version"
-                        .to_owned()
-                }
+                Some(_) => format!(
+                    "it depends on CONFIG_PCI_P2PDMA, CONFIG_DMABUF_MOVE_NOTIFY and the version of {driver}"
+                ),
             });
         }
         let by_dma_buf = remedies.join(", and ");
@@ -276,7 +275,7 @@ mod tests {
     fn amd_and_other_vendors_report_less() {
         let mut node = node(AMD);
         let why =
-            "it depends on CONFIG_PCI_P2PDMA, CONFIG_DMABUF_MOVE_NOTIFY and the driver's version";
+            "it depends on CONFIG_PCI_P2PDMA, CONFIG_DMABUF_MOVE_NOTIFY and the version of amdgpu";
         is(&node, AMD, "mlx5_ib", "unknown", why);
         let why = "erdma imports no dma-bufs, and amdgpu has registered no peer memory -> use a kernel or an RDMA \
                    stack whose erdma imports dma-bufs";

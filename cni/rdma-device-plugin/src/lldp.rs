@@ -98,7 +98,9 @@ impl Source {
             Some(Lldp::Listen) => match Listener::new().and_then(register) {
                 Ok(listener) => Self::Listen(listener),
                 Err(error) => {
-                    log::error!("cannot listen to LLDP until the daemon restarts: {error}");
+                    log::error!(
+                        "cannot listen to LLDP: {error}; the daemon tries again only when it restarts or lldp changes"
+                    );
                     Self::Off
                 }
             },

@@ -28,8 +28,8 @@ fn daemon_set(file: &str) -> &'static str {
     }
 }
 
-/// Waits until the controller has created the pods of a DaemonSet, one for each selected node, and until
-/// `rollout status` reports them as ready.
+/// Waits until a DaemonSet has a pod on each of `pods` nodes, does kubelet's work for these pods, and waits until they
+/// are available. Panics if `rollout status` then does not report success.
 #[track_caller]
 pub(super) fn roll_out(cluster: &mut ControlPlane, daemon_set: &str, pods: u64) {
     let what = format!("-n kube-system ds/{daemon_set}");

@@ -257,7 +257,7 @@ fn note<K: Kernel>(
                 rebound.for_each(|it| it.stage = Stage::Rebound);
             }
             Err(error) => log::warn!(
-                "{}: {error}; the next try may bind the device's driver again",
+                "{}: cannot check whether drivers were bound again: {error}; the next restore may bind them once more",
                 attachment.key
             ),
         }

@@ -18,7 +18,7 @@ pub(crate) type Mounts = BTreeMap<String, (String, bool)>;
 /// Directory that Multus reads (Device Information Specification 1.1.0, section 4.1).
 pub(crate) const DEVICE_INFO: &str = "/var/run/k8s.cni.cncf.io/devinfo/dp";
 
-/// Stands in for a path on the node: a volume that exists only as long as the pod.
+/// Value of [`Mounts`] in place of a path on the node, for a volume that exists only as long as the pod.
 pub(crate) const OF_POD: &str = "emptyDir";
 
 pub(crate) fn mounts(cluster: &Cluster, container: &Container) -> Mounts {

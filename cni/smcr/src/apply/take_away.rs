@@ -111,8 +111,9 @@ fn remove_once<K: Kernel>(
     Ok(round)
 }
 
-/// Logs the host's pnet entries of the attachment's RDMA devices that no other record has: the attachment may have
-/// added them before its record was lost. Keeps these entries, because an administrator may have added them.
+/// Logs the host's pnet entries that name the attachment's RDMA devices and that no other record has: the attachment
+/// may have added these entries before its record was lost. Keeps the entries, because an administrator may have added
+/// them.
 pub fn tell_lost<K: Kernel>(node: Node<'_, K>, attachment: &Attachment) {
     if !node.kernel.has_smc() {
         return;
