@@ -221,9 +221,8 @@ pub struct Shared {
     pub device: Option<DeviceAddress>,
     /// The kind of the pod's child netdev.
     pub child: Child,
-    /// Name of an IPoIB child on the host, where `rdma-cni` makes it. The name is also the child's alias: `rdma-cni`
-    /// finds the child by the alias after the kernel has returned the child to the host, under another name, at the end
-    /// of the pod's namespace.
+    /// Name of an IPoIB child on the host, where `rdma-cni` makes it. The name is also the child's alias, by which
+    /// `rdma-cni` finds a child that the kernel returned to the host under another name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub made_as: Option<InterfaceName>,
 }
