@@ -3,7 +3,8 @@
 //!
 //! The host has only indirect information about other machines: a recorded conflict, an entry in a neighbour table, or
 //! the address of another node within the last month. This information may be outdated. So `rdma-ipam` assigns such an
-//! address only if no other address is free. The caller probes the network before it uses an address.
+//! address if no other address is free, but not within a minute after a conflict ([`REFUSED`]). The caller probes the
+//! network before it uses an address.
 
 use crate::{
     choose::{self, Choice, Occupancy, Segment},
@@ -17,7 +18,7 @@ use std::{collections::BTreeSet, net::IpAddr, time::Duration};
 #[derive(Debug)]
 pub struct Taken<'a> {
     locked: &'a Locked<'a>,
-    /// Addresses of neighbours. `None`: only recent information counts.
+    /// Addresses of neighbours. `None`: only conflicts within [`REFUSED`] count.
     neighbours: Option<&'a BTreeSet<IpAddr>>,
 }
 
@@ -49,7 +50,7 @@ impl Occupancy for Taken<'_> {
 }
 
 /// Returns the first free address of `pool`, like [`choose::choose`]. Chooses an address that another machine may have
-/// only if no other address is free.
+/// only if no other address is free and the last conflict was before [`REFUSED`].
 pub fn choose(
     locked: &Locked<'_>,
     neighbours: &BTreeSet<IpAddr>,
@@ -61,7 +62,7 @@ pub fn choose(
     let taken = |neighbours| Taken { locked, neighbours };
     let all = taken(Some(neighbours));
     match choose::choose(pool, forbidden, tries.clone(), segments, &all)? {
-        // repeats the choice without the traces of other machines
+        // repeats the choice, and excludes only leased addresses and conflicts within `REFUSED`
         Choice::Full { .. } => choose::choose(pool, forbidden, tries, segments, &taken(None)),
         free => Ok(free),
     }

@@ -10,11 +10,11 @@
 //!
 //! Only some default routes count: in each table and family those with the lowest metric, and among equal metrics those
 //! with the highest preference that routers advertise (RFC 4191, section 2.1). Default routes of rails have higher
-//! metrics. Two kinds of tables count: the main table, and each table to which a rule leads that names neither a source
-//! nor a netdev nor a destination. A table does not count if an earlier rule leads all packets to another table with a
-//! default route. A rail's own table does not count, because its rules name the rail's address as source. A host can
-//! have several equal IPv6 default routes: routers advertise them on every netdev. Kubelet takes the node's address
-//! from the IPv4 default route, or without one from the IPv6 default route (`chooseHostInterface()`,
+//! metrics. Two kinds of tables count: the main table, and each table to which a [`GeneralRule`] for any destination
+//! leads, if the rule suppresses no routes. A table does not count if an earlier rule leads all packets to another
+//! table with a default route. A rail's own table does not count, because its rules name the rail's address as source.
+//! A host can have several equal IPv6 default routes: routers advertise them on every netdev. Kubelet takes the node's
+//! address from the IPv4 default route, or without one from the IPv6 default route (`chooseHostInterface()`,
 //! `k8s.io/apimachinery/pkg/util/net/interface.go`).
 
 use crate::{

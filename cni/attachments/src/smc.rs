@@ -74,7 +74,7 @@ pub struct Carried {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Fit {
-    /// SMC-Rv1. It connects machines on one link.
+    /// SMC-Rv1. The RDMA NICs of both ends must be in one layer 2 network.
     V1,
     /// SMC-Rv2.
     V2,

@@ -5,7 +5,7 @@
 //! <stateDir>/lock                                             the node's lock
 //! <stateDir>/attachments/<network>/<container>@<ifname>.json  an attachment's record
 //! <stateDir>/attachments/<network>/<container>@<ifname>.lock  the attachment's lock
-//! <stateDir>/rails/…                                          names for programs, which `rdma-cni` makes
+//! <stateDir>/rails/…                                          descriptions of rails, for programs in pods
 //! ```
 //! A CNI command takes the attachment's lock before the node's lock: [`Store::lock_node`] requires the
 //! [`AttachmentLock`]. While a command holds the node's lock, it may try the lock of another attachment, but must not

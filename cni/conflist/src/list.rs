@@ -273,9 +273,9 @@ impl<'a> List<'a> {
         })
     }
 
-    /// Returns the text with `entry` as the last plugin. If the list already has our plugin as type [`TYPE`], `update`
-    /// replaces its configuration by `entry`, and removes duplicates. Otherwise a list with our plugin stays unchanged.
-    /// Returns `None` if the text needs no change.
+    /// Returns the text with `entry` as the last plugin. If the list already has our plugin as type [`TYPE`], `entry`
+    /// replaces its configuration, and duplicates are removed, but only with `update`. Returns `None` if the text needs
+    /// no change, or if our plugin has another type or is a delegate of Multus.
     ///
     /// # Errors
     /// The list cannot be edited, or the chain would not work with our plugin.

@@ -296,9 +296,9 @@ fn rail_to_host(
     Ok(ops)
 }
 
-/// Plans the removal of the rail's child of a shared netdev, in the pod or on the host, and of the temporary children
-/// that restored an ipvlan port's mode. Before it, plans the restore of this mode ([`reset_port`]). Keeps the rails of
-/// `of_pod`, the pod's other attachments.
+/// Plans the restore of an ipvlan port's mode ([`reset_port`]). Then plans the removal of the rail's child of a shared
+/// netdev, in the pod or on the host, and of temporary children that earlier plans made for such a restore. Keeps the
+/// rails of `of_pod`, the pod's other attachments.
 fn children(rail: &Rail, of_pod: &[Attachment], observed: &Observed) -> Vec<Op> {
     let Some(shared) = &rail.shared else {
         return vec![];

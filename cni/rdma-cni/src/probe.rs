@@ -95,8 +95,8 @@ fn shares_hardware_address(rail: &Rail) -> Option<u32> {
     matches!(shared.child, Child::Ipvlan { .. }).then_some(shared.parent_index)
 }
 
-/// Returns conflicts with the addresses of the children's lower netdevs. A probe cannot find these, because a lower
-/// netdev does not receive the probes of its children (`macvlan_broadcast()`, `drivers/net/macvlan.c`).
+/// Returns conflicts with the addresses of the children's lower netdevs. A probe cannot find such a conflict, because
+/// a lower netdev does not receive the probes of its children (`macvlan_broadcast()`, `drivers/net/macvlan.c`).
 fn of_parents(attachment: &Attachment, observed: &Observed) -> Vec<Conflict> {
     let mut conflicts = vec![];
     for rail in &attachment.rails {

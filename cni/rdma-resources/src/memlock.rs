@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Limit of locked memory of a container's processes. [`Hook`](crate::hook::Hook) has the runtime's hook raise it.
+//! Limit of locked memory of a container's processes, which the runtime's hook raises ([`Hook`](crate::hook::Hook)).
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

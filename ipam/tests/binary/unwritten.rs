@@ -13,7 +13,7 @@ use std::{
     process::ExitCode,
 };
 
-/// The failure that begins when ADD writes its result, or at a sync before that.
+/// The failure that begins when ADD writes its result, or at an earlier sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Broken {
     Nothing,
@@ -25,8 +25,8 @@ enum Broken {
 #[derive(Debug)]
 struct Breaking {
     broken: Cell<Broken>,
-    /// True if the failure `then` begins when ADD writes the result. False if a sync before that fails, and `then`
-    /// begins with it.
+    /// True: the failure `then` begins when ADD writes the result. False: an earlier sync fails, and `then` begins at
+    /// this sync.
     settles: bool,
     then: Broken,
 }
@@ -49,7 +49,7 @@ impl Disk for Breaking {
     }
 }
 
-/// An output whose first write fails if `disk.settles` is true. The error is written after that.
+/// An output whose first write, of the result, fails if `disk.settles` is true. Later writes, of the error, succeed.
 struct Output<'a> {
     disk: &'a Breaking,
     has_failed: bool,

@@ -235,7 +235,7 @@ fn keep_rules(ask: Ask<'_>, value: &str) -> io::Result<()> {
         return Err(invalid());
     }
     let present = rules(ask)?;
-    // a location has one rule, so this removes the present rule before its changed form is added
+    // a location has only one rule, so the present rule is removed before the changed rule is added
     for rule in present.iter().filter(|it| !wanted.contains(it)) {
         ask(&mut on_rule(ETHTOOL_SRXCLSRLDEL, rule))?;
     }

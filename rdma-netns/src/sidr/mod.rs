@@ -7,8 +7,7 @@
 //! use the GID tables, the UDP port 4791 (RoCE v2), the VLAN and the traffic class. The echo needs only
 //! `/dev/infiniband/rdma_cm`.
 //!
-//! The kernel repeats a request after 4 seconds, up to 15 times. [`ask`] sends one packet if its timeout is shorter
-//! than that.
+//! The kernel repeats a request after 4 seconds, up to 15 times. With a shorter timeout, [`ask`] sends one packet.
 
 mod abi;
 

@@ -18,8 +18,8 @@ pub struct SmcState {
     /// no such setting. Only some kernels of Alibaba Cloud have it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tcp2smc: Option<bool>,
-    /// Setting `net.smc.smcr_max_links_per_lgr` of the pod: the number of links of a link group. `None`: the kernel
-    /// (before Linux 6.8) has no such setting.
+    /// Setting `net.smc.smcr_max_links_per_lgr` of the pod: the largest number of links of a link group. `None`: the
+    /// kernel (before Linux 6.8) has no such setting.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_links: Option<u8>,
     /// Parameter `compat_mode` of the erdma driver. A driver in compat mode has no SMC-R. `None`: the driver is not

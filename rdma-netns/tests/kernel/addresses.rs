@@ -55,7 +55,7 @@ fn addresses_made_by_the_kernel() {
 fn temporary_addresses_are_seen() {
     with_node(|world| {
         world.ip("address add 10.1.0.5/24 dev nic0");
-        // for an IPv4 address, this bit means that the address is not the first one of its prefix
+        // the bit of `IFA_F_TEMPORARY` means `IFA_F_SECONDARY` for IPv4: the address is not the first of its prefix
         world.ip("address add 10.1.0.6/24 dev nic0");
         let path = "/proc/sys/net/ipv6/conf/nic0/use_tempaddr";
         std::fs::write(path, "2").expect("the setting");

@@ -96,10 +96,11 @@ impl<'a> HostUse<'a> {
         self.uplinks.get(&link.index).map(ToString::to_string)
     }
 
-    /// Describes `link` in one of two cases:
+    /// Describes `link` in one of three cases:
     ///
-    /// - `link` is a port of a bridge, an Open vSwitch, a bond, or a netdev that `link` accelerates;
-    /// - another netdev accelerates `link`.
+    /// - another netdev accelerates `link`;
+    /// - `link` accelerates another netdev;
+    /// - `link` is a port of another netdev, such as a bridge, an Open vSwitch or a bond.
     fn port(&self, link: &Link) -> Option<String> {
         if let Some(port) = self.host.accelerator_of(link) {
             let port = &port.name;

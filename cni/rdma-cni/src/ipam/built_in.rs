@@ -2,7 +2,7 @@
 //! Runs `rdma-ipam` inside this process. Otherwise a pod with eight rails would start eight `rdma-ipam` processes.
 //!
 //! CNI delegation requires the program in `CNI_PATH`. So `rdma-cni` runs the built-in plugin only if that program is
-//! the `rdma-ipam` of the same build, and would do the same. `scripts/build` appends an identical stamp to both
+//! the `rdma-ipam` of the same build, with the same behaviour. `scripts/build` appends an identical stamp to both
 //! files, after the part that the kernel loads. A wrapper, another version or a manual build has another stamp or
 //! none. `rdma-cni` starts such a program as a process.
 

@@ -7,8 +7,8 @@
 //! | `--memlock=` | locked memory: the hook raises the limit, and the container's program inherits it under any user id |
 //! | `--rdma-handles=`, `--rdma-objects=` | RDMA objects of the pod's cgroup on each RDMA device: the hook lowers the limit |
 //!
-//! The hook records a container with limits of RDMA objects in `--state-dir=`, because `rdma-cni` must remove the
-//! limits before the pod's cgroup ends ([`rdma_resources::limited`]).
+//! The hook records a container with limits of RDMA objects in `--state-dir=`, because DEL and the daemon must lift
+//! the limits before the pod's cgroup ends ([`rdma_resources::limited`]).
 //!
 //! If the hook fails, the container does not start. Without the limits, the container could use up other containers'
 //! objects, or later fail to register memory, with an error that does not name the limit. Kubelet shows the hook's

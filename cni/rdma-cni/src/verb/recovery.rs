@@ -140,7 +140,7 @@ impl Recovery {
                 Ok(()) => lock.discard(),
                 Err(error) => {
                     log::warn!("{}: {error}", attachment.key);
-                    // by this write, other ADDs ignore the record for `BACK_OFF`. The attachment's DEL waits for the
+                    // after this write, other ADDs ignore the record for `BACK_OFF`. The attachment's DEL waits for the
                     // lock until the write is done
                     teardown::mark(node, &attachment, Phase::Restored);
                     drop(lock);
@@ -158,7 +158,7 @@ fn recover_other<K: Kernel>(
     recovery: &mut Recovery,
 ) {
     let key = &seen.key;
-    // the record's IPAM plugin refused a short time ago
+    // the record is new: IPAM refused to release the addresses a short time ago, or a verb is releasing them
     let is_young = || node.store.age(key).is_some_and(|age| age < BACK_OFF);
     if seen.phase == Phase::Restored && seen.ipam.is_some() && is_young() {
         return;

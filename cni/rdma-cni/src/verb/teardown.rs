@@ -50,7 +50,7 @@ pub fn attachment<K: Kernel>(
     lock: AttachmentLock,
 ) -> Result<(), Error> {
     if attachment.phase == Phase::Attached {
-        // if this process is killed, the phase shows the next verb that the pod no longer needs the devices
+        // this phase permits recovery to restore the devices if this process is killed
         attachment.phase = Phase::Detaching;
         mark(node, attachment, Phase::Detaching);
     }

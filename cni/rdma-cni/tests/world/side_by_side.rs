@@ -283,7 +283,7 @@ fn a_successor_with_the_same_address_keeps_no_del_waiting() {
     let (old, new) = (node.pod("old"), node.pod("new"));
     node.add(&old, &config).must_succeed();
     node.kernel.with(|world| world.unmount(&old.netns));
-    // stands for a DEL of the old pod that is killed after IPAM has released the address
+    // holds the old pod's lock, like a DEL that is killed after IPAM has released the address
     let lock = File::open(node.record_of(&old).with_extension("lock")).unwrap();
     lock.lock().unwrap();
     let result = node.add(&new, &config).must_succeed();

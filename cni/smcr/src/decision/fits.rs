@@ -160,7 +160,8 @@ fn fit_by_gids(input: SmcInput<'_>, carrier: &Carrier, name: &str) -> Result<Fit
             Ok(_) => {}
         }
     }
-    // SMC-Rv1 requires an address on the link of the RDMA NIC; only a rail's own address is certainly on this link
+    // SMC-Rv1 needs the RDMA NICs of both ends in one layer 2 network. The kernel compares only the prefixes of the TCP
+    // interfaces, so only a rail's own address may have SMC-Rv1
     let is_rail = input
         .attachment
         .rails

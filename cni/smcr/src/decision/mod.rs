@@ -31,7 +31,7 @@ use rdma_netns::{
     smc::{PnetEntry, PnetId, SmcState},
 };
 
-/// Number of links in a pod's link groups. With more links, the kernel would make a second link over an RDMA device
+/// Largest number of links in a pod's link groups. With more, the kernel would make a second link over an RDMA device
 /// with the same pnet id, or over the same device with the first GID that fits. It would not check the route
 /// (`smc_llc_srv_add_link()`, `net/smc/smc_llc.c`). If the second link did not reach the peer, the first connection
 /// would wait 5 s.

@@ -173,7 +173,7 @@ impl View<'_> {
     /// Refuses GIDs that do not belong to the pod. Also refuses the parent's GIDs for SMC-Rv1, although any peer
     /// reaches the port by them. The parent's GIDs would be correct only under two conditions:
     ///
-    /// - All RDMA NICs must be on one link. A pod cannot observe this.
+    /// - All RDMA NICs must be in one layer 2 network. A pod cannot observe this.
     /// - The first GID must remain the parent's link-local GID. This is false for soft-RoCE over a bond
     ///   (docs/dev/smc-r-kernel.md).
     ///

@@ -53,7 +53,7 @@ enum Whose {
     /// them back. Other messages from it count, because an ipvlan child of the same parent has the same hardware
     /// address.
     Any,
-    /// Hardware addresses other than the netdev's own, which has announced the addresses itself.
+    /// Hardware addresses other than the netdev's own, because the netdev itself has announced the addresses.
     Others,
 }
 
