@@ -134,7 +134,8 @@ pub fn give(attachment: &mut Attachment, observed: &Observed, desired: Vec<Desir
     plan::divert(attachment, observed);
 }
 
-/// Returns IPAM's next answer for the rail `index`. Returns `None` if no address of the rail is in `conflicts`.
+/// Releases the addresses of the rail `index`, and returns IPAM's next answer for it. Returns `None` if no address of
+/// the rail is in `conflicts`.
 fn another<P: Pod>(
     ipam: &Ipam<'_>,
     attachment: &Attachment,

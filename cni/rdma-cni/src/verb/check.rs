@@ -103,9 +103,10 @@ fn without_record<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<(), Error>
     Err(Error::Drift(vec![drift]))
 }
 
-/// Returns the state that ADD set. Omits addresses of ADD's result that the chain's final result lacks, because a later
-/// plugin may have removed them from the pod. If ADD's result has no addresses (`resultIPs`), nothing is omitted: a
-/// later plugin can then remove an address only together with the interface.
+/// Returns the state that ADD set. Omits addresses and routes of ADD's result that the chain's final result lacks,
+/// because a later plugin may have removed them from the pod. Also omits the rules of omitted addresses. If ADD's
+/// result has no addresses (`resultIPs`), omits nothing: a later plugin can then remove an address only together with
+/// the interface. Returns an empty state if the final result lacks the interface.
 fn desired(attachment: &Attachment, index: usize, rail: &Rail, result: &Value) -> DesiredLink {
     let Some(interface) = result::find_interface(result, &rail.pod_name) else {
         return DesiredLink::default();

@@ -163,7 +163,7 @@ fn rail_names<K>(node: &Node<'_, K>) -> Vec<InterfaceName> {
     names
 }
 
-/// Returns `CNI_IFNAME` if it can be the name of the attachment's only rail: the pod has no other interface in
+/// Returns `CNI_IFNAME` if it can be the name of the attachment's only rail: it is the pod's only interface in
 /// `prevResult`, and the configuration names devices, and has IPAM, no `interfaceName`, and a `type` other than `rdma`.
 fn named_by_runtime<K>(node: &Node<'_, K>) -> Option<InterfaceName> {
     let conf = node.conf;
@@ -183,9 +183,9 @@ fn named_by_runtime<K>(node: &Node<'_, K>) -> Option<InterfaceName> {
     (only["name"] == *name).then_some(name)
 }
 
-/// Restores the pod's devices if the record is unreadable. Finds netdevs in the pod by the configuration's names. A
-/// netdev gets its old name if the configuration contains it. Otherwise it gets the name that the kernel gives to
-/// netdevs of an ended namespace.
+/// Restores the devices of an existing pod if the record is unreadable. Finds netdevs in the pod by `rail_names()`, and
+/// an RDMA device also by the configured PCI address. A netdev gets its old name if the configuration contains it and
+/// no netdev on the host has it. Otherwise it gets the name that the kernel gives to netdevs of an ended namespace.
 fn salvage<K: Kernel>(
     node: &Node<'_, K>,
     key: &Key,

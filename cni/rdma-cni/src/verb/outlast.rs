@@ -33,7 +33,7 @@ pub(super) fn record_restored<K: Kernel>(
 
 /// Waits without the node's lock until network managers make no more changes, and restores addresses that a manager
 /// removed ([`plan::taken_away`]). If the restore remains incomplete, rails on the host still become free for other
-/// pods. `tried_before` is true if an earlier verb tried the restore.
+/// pods, unless such an address is missing. `tried_before` is true if an earlier verb tried the restore.
 pub(super) fn managers<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &mut Attachment,

@@ -92,7 +92,8 @@ pub fn lock_own<K: Kernel>(node: &Node<'_, K>, key: &Key) -> Result<AttachmentLo
 }
 
 /// Recovers an earlier attachment with the same `key`. Its record is from a killed ADD, or from a pod that has ended.
-/// The caller holds `lock`, the lock of `key`, but not the node's lock.
+/// Returns an error if the attachment still exists, or if a newer version wrote the record. Sets an unreadable record
+/// aside. The caller holds `lock`, the lock of `key`, but not the node's lock.
 fn recover_own<K: Kernel>(
     node: &Node<'_, K>,
     key: &Key,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! STATUS: checks the requirements of ADD: state directory, RDMA subsystem, devices, IPAM. STATUS writes nothing,
-//! because runtimes call it every few seconds.
+//! STATUS: checks the requirements of ADD: state directory, RDMA subsystem, devices, SMC-R, IPAM. STATUS writes
+//! nothing, because runtimes call it every few seconds.
 
 use super::Node;
 use crate::{

@@ -364,8 +364,9 @@ fn bind_anew<K: Kernel>(
     Ok(true)
 }
 
-/// Returns `restored`. Returns an error if the host's RDMA devices still have an address of the ended pod. A process
-/// then keeps the pod's namespace alive, and the restore is incomplete.
+/// Returns `restored`. Returns an error if the host's RDMA devices still have an address of the ended pod, or if their
+/// addresses cannot be read. If an address remains, a process keeps the pod's namespace alive, and the restore is
+/// incomplete.
 fn no_address_lingers<K: Kernel>(
     node: &Node<'_, K>,
     pod: Option<&K::Pod>,
