@@ -196,8 +196,8 @@ impl Bounds {
     }
 
     /// Reduces `range`, which is a whole prefix, to the bounds. Returns the excluded addresses in it. `own` are the
-    /// addresses of the netdev that has the prefix. On each node they must be outside the bounds, or excluded.
-    /// Otherwise a node could assign another node's address to a pod.
+    /// addresses of the netdev that has the prefix. If there are bounds, these addresses must be outside them or
+    /// excluded, on each node. Otherwise a node could assign another node's address to a pod.
     ///
     /// # Errors
     /// A bound is outside the prefix, the end is before the start, the node's block does not fit, or one of `own` is

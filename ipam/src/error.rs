@@ -30,7 +30,7 @@ pub enum Error {
     /// The configuration is invalid.
     #[error(transparent)]
     Conf(#[from] ConfError),
-    /// The data directory cannot be read or written.
+    /// The data directory cannot be read or written, or its lock is held until the time limit.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The node's secret cannot be read or made.

@@ -28,7 +28,7 @@ pub struct OtherInterface {
 }
 
 impl OtherInterface {
-    /// Returns the interface in `pod`. It may have another name now.
+    /// Returns the interface in `pod`: the netdev with the recorded index, otherwise the netdev with the recorded name.
     pub fn link<'a>(&self, pod: &'a Namespace) -> Option<&'a Link> {
         pod.link_by_index(self.index)
             .or_else(|| pod.link(&self.name))

@@ -82,7 +82,8 @@ pub fn is_unreported(op: &Op, observed: &Observed) -> bool {
 }
 
 /// Returns the operation by which the driver of `rail`'s function, on the host, adopts the configured GUIDs. Returns
-/// `None` if the driver has adopted them, or if the function's netdev is not on the host.
+/// `None` if the driver has adopted them, if the function's netdev is not on the host, or if the function does not have
+/// the recorded driver.
 pub(super) fn takes_over(rail: &Rail, host_link: &Link, observed: &Observed) -> Option<Op> {
     rebind(rail, host_link, observed, |setting, own| {
         setting.guid() != Some(own)

@@ -125,7 +125,7 @@ fn has_netdev_driver(device: &Device) -> bool {
     device.driver.is_some() && !device.is_passed_through()
 }
 
-/// Returns true if `link` is a recorded sibling of the rail: another netdev of the rail's PCI function.
+/// Returns true if `link` is on the host and a recorded sibling of the rail: another netdev of the rail's PCI function.
 fn is_sibling(rail: &Rail, side: NetnsSide, link: &Link) -> bool {
     let is_it = |it: &Sibling| it.name == link.name || it.index == link.index;
     side == NetnsSide::Host && rail.siblings.iter().any(is_it)

@@ -4,7 +4,8 @@
 use attachments::{Attachment, Attribute};
 use rdma_netns::{NetnsSide, Observed, Op, RdmaDevice};
 
-/// Returns the operations that restore the host names of the RDMA devices of `attachments`.
+/// Returns the operations that restore the host names of the RDMA devices of `attachments`. Omits attachments of
+/// earlier boots.
 pub fn renamed<'a>(
     attachments: impl IntoIterator<Item = &'a Attachment>,
     observed: &Observed,

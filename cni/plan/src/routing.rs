@@ -136,7 +136,8 @@ fn connect(rail: &mut DesiredLink, present: &[Route], metric: u32) {
     });
 }
 
-/// Returns the prefix route that the kernel makes for `address`.
+/// Returns the prefix route that the kernel makes for `address`. Returns `None` if the kernel makes none, for a
+/// link-local address, and for an address with a peer.
 pub fn connected(address: &Address) -> Option<Route> {
     let host = if address.ip.is_ipv4() { 32 } else { 128 };
     let has_route = address.flags & IFA_F_NOPREFIXROUTE == 0
@@ -150,9 +151,9 @@ pub fn connected(address: &Address) -> Option<Route> {
     })
 }
 
-/// Raises the metrics of `routes` above the metrics of `present` routes to the same destination, and to at least
-/// `behind`. All routes to a destination are raised by the same amount, to keep their order and intended multipath
-/// routes.
+/// Raises the metrics of `routes` to the destinations of `present` routes: above the metrics of these routes, and to at
+/// least `behind`. All routes to a destination are raised by the same amount, to keep their order and intended
+/// multipath routes.
 fn raise_metrics(routes: &mut [Route], present: &[Route], behind: u32) {
     let before = routes.to_vec();
     for route in routes {
@@ -178,9 +179,9 @@ pub(super) fn metric(route: &Route) -> u32 {
     route.metric.unwrap_or(route.default_metric())
 }
 
-/// Fills `table`, the rail's own table, with all routes of the rail and a default route through the rail's gateway.
-/// Adds a rule for each address of the rail. The main table also has the rail's routes, for programs that read only the
-/// main table.
+/// Fills `table`, the rail's own table, with copies of the rail's routes in the main table, and with a default route
+/// through the rail's gateway if the rail has no default route. Adds a rule for each address of the rail, except
+/// link-local addresses. The main table keeps the rail's routes, for programs that read only the main table.
 fn give_table(rail: &mut DesiredLink, table: u32) {
     // keeps the routes that the NIC had in the same table on the host
     let kept: Vec<Route> = rail

@@ -321,8 +321,8 @@ pub(crate) fn moved<'a>(
 
 const DETECTION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Waits for a limited time until duplicate address detection has ended on the rails. Returns an error if another
-/// machine has an address.
+/// Waits until duplicate address detection has ended on the rails. Returns an error if another machine has an address,
+/// or if the detection has not ended at the time limit.
 pub fn await_detection<K: Kernel>(
     kernel: &K,
     pod: &K::Pod,

@@ -197,7 +197,7 @@ fn is_of(meaning: &Meaning, uid: &str) -> bool {
 }
 
 /// Returns `rail` once for each device of the claim (`own`) that belongs to the rail. If none belongs to the rail,
-/// returns `rail` once, as a rail of another claim.
+/// returns `rail` once, as a rail of another claim. Omits a rail that has neither an RDMA device nor addresses.
 fn joined_rails(
     rail: &Rail,
     own: &[&Meaning],

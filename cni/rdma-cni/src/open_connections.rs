@@ -7,7 +7,7 @@ use plan::Obstacle;
 use rdma_netns::{Kernel, NetnsSide, Op};
 
 /// Returns an obstacle if `ops` would move an RDMA device over which a process has SMC connections. Queries the
-/// connections only if `ops` has moves and the kernel has SMC.
+/// connections only if `ops` has moves and the kernel has SMC. A failed query is only logged, and is no obstacle.
 pub fn check<K: Kernel>(kernel: &K, pod: Option<&K::Pod>, ops: &[Op]) -> Result<(), Obstacle> {
     let moves = ops.iter().filter_map(|op| match op {
         Op::MoveRdma { device, from, .. } => Some((device, *from)),

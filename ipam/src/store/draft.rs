@@ -29,7 +29,7 @@ impl Draft {
         &self.path
     }
 
-    /// Removes the draft, and syncs the leases that are linked to it.
+    /// Removes the draft, and syncs the directories of notes and leases.
     ///
     /// # Errors
     /// The system call fails.

@@ -111,8 +111,8 @@ pub enum Holding {
     Nothing,
     /// The attachment has leases for all addresses of its note.
     Complete(Vec<IpAddr>),
-    /// The attachment's note is malformed, or has an address without a lease: its ADD or DEL was killed, or host-local
-    /// ran its DEL.
+    /// The attachment's note is malformed, or has an address without a lease of this attachment: its ADD or DEL was
+    /// killed, or host-local ran its DEL.
     Partial,
 }
 

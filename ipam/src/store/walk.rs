@@ -90,8 +90,8 @@ impl Locked<'_> {
     }
 
     /// Removes every lease for which `is_stale` returns true, and the notes and drafts of attachments whose leases are
-    /// stale. Also removes expired notes about conflicts and nodes. Continues after an error, and returns all errors.
-    /// [`Store::sync_swept`] syncs the removals to disk.
+    /// stale. Also removes unfinished files, and expired notes about conflicts and nodes. Continues after an error.
+    /// Returns the addresses of the removed leases, and all errors. [`Store::sync_swept`] syncs the removals to disk.
     pub fn sweep(
         &self,
         contents: &Contents,

@@ -3,7 +3,8 @@
 //!
 //! An id of a shared resource can include all devices of a node. A pod must run even if one of these devices cannot be
 //! attached. So a pod may use a shared device only by its character device, without a netdev, if the device's GIDs need
-//! no netdev, as on InfiniBand. The selection omits a shared device that is down, unless all devices are down.
+//! no netdev, as on InfiniBand. The selection omits a shared netdev that is down, unless the pod would then get no
+//! netdev.
 
 use super::{Chosen, Remark, SelectError, bare, by_address, check_holders, host_use::Naming};
 use crate::allocation::{self, Allotment, Meaning};

@@ -32,7 +32,7 @@ pub enum IpamError {
         /// The system's error.
         source: io::Error,
     },
-    /// The plugin answered with an error.
+    /// The plugin answered with an error, or failed without an answer.
     #[error("IPAM plugin {name:?}, {command}: {message}")]
     Refused {
         /// `ipam.type`

@@ -96,8 +96,8 @@ impl Directory {
         Ok(Some(text))
     }
 
-    /// Creates the file `name` with `text`, and replaces an old file. Other users can open the file only when it is
-    /// complete.
+    /// Creates the file `name` with `text`, and replaces an old file or directory. Other users can open the file only
+    /// when it is complete.
     pub(super) fn write(&self, name: &str, text: &[u8], mode: u32) -> io::Result<()> {
         self.remove(name)?;
         let flags =
@@ -108,7 +108,7 @@ impl Directory {
         Ok(fchmod(file.as_fd(), Mode::from_bits_truncate(mode))?)
     }
 
-    /// Moves the file `name` to the directory `to` under the name `of`, and replaces an old file.
+    /// Moves the file `name` to the directory `to` under the name `of`, and replaces an old file or directory.
     pub(super) fn rename(&self, name: &str, to: &Self, of: &str) -> io::Result<()> {
         let rename = || renameat(self.0.as_fd(), name, to.0.as_fd(), of);
         match rename() {

@@ -14,6 +14,8 @@ use rdma_netns::{Kernel, NetnsSide, Op};
 /// - When `take_away` removes a pnet id, the kernel also removes the entries of other attachments and programs with
 ///   this id. `take_away` adds them again. If it cannot add an entry again, it keeps the entry in `attachment` and in
 ///   the record, and only logs the failure, so that the pod can be deleted.
+/// - If another record cannot be read, `take_away` removes neither pnet ids on the host nor the user EID, which that
+///   record may share.
 pub fn take_away<K: Kernel>(
     node: Node<'_, K>,
     pod: Option<&K::Pod>,

@@ -49,7 +49,8 @@ pub enum SkipReason {
     /// Another program has given the interface another pnet id.
     #[error("its pnet id is already {0}, which is not the RDMA device's")]
     OtherId(PnetId),
-    /// The host's netdev below the interface has a pnet id. The kernel prefers this id to the pod's id.
+    /// The host's netdev below the interface has another pnet id than the RDMA port. The kernel prefers this id to the
+    /// pod's id.
     #[error(
         "{netdev} on the host has pnet id {id}, which the kernel prefers to the pod's id and which is not the \
          RDMA device's: AF_SMC sockets use any RDMA device with that id; remove the id of {netdev} on \

@@ -290,7 +290,8 @@ impl Netdev {
 }
 
 impl Source {
-    /// Returns the possible local addresses of connections that use `link`. `vlan` is true if the netdev is a VLAN.
+    /// Returns the possible local addresses of IPv4 connections that use `link`: its addresses with global scope.
+    /// `vlan` is true if the netdev is a VLAN.
     pub fn of(link: &Link, vlan: bool) -> impl Iterator<Item = Self> {
         let addresses = link.addresses.iter().filter(|address| address.scope == 0);
         addresses.filter_map(move |address| match address.ip {
