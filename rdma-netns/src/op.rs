@@ -23,8 +23,9 @@ pub enum NetnsSide {
     Pod,
 }
 
-/// One change. The kernel makes most changes whole or not at all. [`Self::AddPnet`], [`Self::RebindDriver`] and
-/// [`Self::SetDeviceSetting`] can end after a part of the change.
+/// One change. The kernel makes most changes whole or not at all. [`Self::AddPnet`], [`Self::RebindDriver`],
+/// [`Self::SetDeviceSetting`] and a change of [`LinkSetting::Xdp`](crate::LinkSetting::Xdp) can end after a part of the
+/// change.
 ///
 /// `Display` prints the equivalent `ip`/`rdma`/`sysctl` command, with `pod` as the name of the pod's namespace.
 /// [`Op::command`] uses the namespace's real name.
