@@ -101,8 +101,7 @@ pub struct Attachment {
     /// Setting `rebindDriver`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub rebind_driver: bool,
-    /// The pod's SMC-R set-up, or the reason against it. `None`: the configuration or the pod does not want SMC-R, or
-    /// ADD has not decided yet.
+    /// The pod's SMC-R set-up, or the reason against it. `None`: SMC-R is off or not requested, or not decided yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub smc: Option<Smc>,
     /// The rails, in order.
