@@ -73,7 +73,8 @@ impl Drop for Tracer {
     }
 }
 
-/// Returns the changes of the process `pid` during `work`: system calls with the largest number of calls by one thread.
+/// Returns the changes of the process `pid` during `work`: each system call, with the largest number of its calls by
+/// one thread.
 #[track_caller]
 pub fn changes(pid: Pid, work: impl FnOnce()) -> BTreeMap<String, u32> {
     let file = NamedTempFile::new().expect("a file");

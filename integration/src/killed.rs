@@ -25,7 +25,8 @@ pub enum Restorer {
 pub enum Around {
     /// All operations.
     All,
-    /// Moves of netdevs and of RDMA devices to another namespace.
+    /// Moves of netdevs and of RDMA devices to another namespace, and changes of virtual functions' settings by their
+    /// physical function.
     Moves,
 }
 

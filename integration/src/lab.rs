@@ -169,9 +169,9 @@ impl Lab {
         function
     }
 
-    /// Makes the functions of a newly plugged NIC and their RDMA devices, as the node's set-up does, as many functions
-    /// as before. The physical function sets the hardware addresses of [`Self::give_hardware_addresses`] before a
-    /// driver is bound to the functions.
+    /// Makes the functions of a newly plugged NIC and their RDMA devices, as the node's set-up does. The number of
+    /// functions is the same as before the NIC was unplugged. The physical function sets the hardware addresses of
+    /// [`Self::give_hardware_addresses`] before a driver is bound to the functions.
     #[track_caller]
     pub fn furnish(&self, nic: usize) {
         let (name, functions) = (NICS[nic], &self.functions[nic]);

@@ -6,7 +6,7 @@ use crate::{traffic::Serving, wait};
 use std::{env, fs, path::PathBuf, time::Duration};
 
 /// Time limit for a step of the other machine, which may still be booting. If a machine fails, `integration/lab/pair`
-/// ends the other machine before that.
+/// ends the other machine before this limit.
 const PATIENCE: Duration = Duration::from_secs(240);
 
 /// One of the two machines. Both run the same test, and wait for each other at named steps.

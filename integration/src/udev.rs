@@ -4,15 +4,15 @@
 use crate::Netns;
 use std::process::Command;
 
-/// Time limit in seconds of one `udevadm settle` for udevd's queue. An emulated machine needed more than 30 while
-/// another one ran.
+/// Time limit in seconds of one `udevadm settle` for udevd's queue. An emulated machine needed more than 30 s while
+/// another emulated machine ran.
 const LIMIT: u32 = 80;
 
 /// Waits until udevd has handled all events of `host`. After four minutes, panics with a list of all processes and of
 /// the kernel function in which each process waits.
 ///
 /// If udevd reads the first message before it has requested the sender's credentials from the kernel, udevd closes the
-/// connection and `udevadm settle` fails. So `settle` calls it up to three times.
+/// connection and `udevadm settle` fails. So this function runs `udevadm settle` up to three times.
 #[track_caller]
 pub fn settle(host: &Netns) {
     let settled = (0..3).any(|_| {

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use std::{fs, path::Path};
 
 /// A node with one rail that has an address, its configuration with the stand-in IPAM plugin, and a snapshot of the
-/// host's earlier state.
+/// host before the first ADD.
 fn node_with_ipam() -> (Node, Value, Snapshot) {
     let node = Node::with_rails(1);
     node.host.ip("address add 192.0.2.5/24 dev eth1");

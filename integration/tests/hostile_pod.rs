@@ -20,7 +20,7 @@ fn index(netns: &Netns, name: &str) -> u64 {
 }
 
 /// Runs DEL of `rails` while another netdev of the pod has the index of `eth1`. Asserts that this netdev stays in the
-/// pod, and that the log and the note for `doctor` report that `eth1` is gone.
+/// pod, and that the log and the file that `doctor` reads (`given-up/eth1.json`) report that `eth1` is gone.
 #[track_caller]
 fn is_gone(node: &Node, pod: &Netns, rails: &Value) {
     let deleted = node.invoke("DEL", "a", pod.path()).input(rails).run();

@@ -134,7 +134,7 @@ fn two_are_below_one_root(cluster: &mut Cluster<Lab>, functions: &[Vec<&Function
 /// An API server that drops `allowMultipleAllocations`: the daemon deletes the slices, and the log says why.
 fn shared_devices_are_refused_in_words(cluster: &mut Cluster<Lab>) {
     let manifest = fs::read_to_string(root().join(SHARED)).expect("a manifest");
-    // a shared resource has soft-RoCE devices only by name
+    // a shared resource offers soft-RoCE devices only if its selector names them
     let kind = r#""kind": "shared","#;
     assert!(manifest.contains(kind), "{manifest}");
     let manifest = manifest.replace(kind, &format!(r#"{kind} "devices": [{{"rdma": ["*"]}}],"#));

@@ -283,8 +283,8 @@ fn tenants_are_apart() {
     before.assert_restored(&lab);
 }
 
-/// `conf/node`'s udev rule, with its example's line for the physical function `pci` and `count` functions. Removed on
-/// drop.
+/// The udev rule of `conf/node`, with the line of the rule's example changed to the physical function `pci` and to
+/// `count` virtual functions. Drop removes the rule.
 struct Rule(PathBuf);
 
 impl Rule {

@@ -64,7 +64,7 @@ pub struct World {
     /// Addresses that another host on every link has, so that duplicate address detection fails.
     pub duplicates: Vec<IpAddr>,
     /// Addresses for which another host on every link is also probing. The node receives one such probe for each
-    /// address. After it, the other host has given up the address.
+    /// address. After this probe, the other host no longer wants the address.
     pub probing: Vec<IpAddr>,
     /// Addresses that another host takes while ADD sets them. ADD receives one announcement of each, after it has set
     /// all addresses.

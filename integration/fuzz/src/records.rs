@@ -95,10 +95,11 @@ pub fn claim(input: &[u8]) {
     }
 }
 
-/// The record of an eRDMA NIC that the daemon brought up, and the note about a device that it gave up.
+/// The record of an eRDMA NIC that the daemon brought up, and the file about a device that `rdma-cni` could not restore
+/// completely.
 ///
 /// # Panics
-/// A record or note differs when it is read again.
+/// A record or file differs when it is written and read again.
 pub fn erdma(input: &[u8]) {
     if let Ok(record) = serde_json::from_slice::<erdma::bring_up::record::Record>(input) {
         assert_comes_back(&record);

@@ -45,7 +45,7 @@ pub fn attribute<N>(cluster: &Cluster<N>, device: &str, name: &str) -> Value {
     slices::attribute(&cluster.look_at_all(SLICES), device, name)
 }
 
-/// Returns the daemon's pod. `Null`: there is none.
+/// Returns the daemon's pod. `Null`: no such pod exists.
 pub fn daemon<N>(cluster: &Cluster<N>) -> Value {
     let mut pods = cluster.look_at_all(DAEMONS);
     pods.retain(|it| it["metadata"]["labels"]["app.kubernetes.io/name"] == "rdma-device-plugin");

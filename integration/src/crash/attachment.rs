@@ -366,8 +366,9 @@ impl Attachments {
         left
     }
 
-    /// Makes the calls after a verb with a fault: DEL, GC or another pod's ADD, and then DEL. `holds`: the pod `a` may
-    /// still have its devices.
+    /// Makes the calls after a verb with a fault. The last call is DEL of the pod `a`. Before this DEL, `turn` selects
+    /// no call, GC, or ADD and DEL of the pod `b`. `holds`: the pod `a` may still have its devices. Returns a sentence
+    /// for each failed call and each difference.
     pub fn restore(&self, turn: usize, holds: bool) -> Vec<String> {
         let told = |when: &str, left: Vec<String>| -> Vec<String> {
             left.into_iter().map(|it| format!("{when}: {it}")).collect()

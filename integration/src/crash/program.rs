@@ -221,7 +221,8 @@ impl Story for Programs {
         self.traced(fault)
     }
 
-    /// Runs `install` in every second turn, and then `uninstall`. Returns the differences.
+    /// Runs `install` in every second turn, and then `uninstall`. Returns a sentence for each failed call and each
+    /// difference.
     fn put_right(&mut self, end: &End, turn: usize) -> Vec<String> {
         let mut left = mem::take(&mut self.lacking);
         if let (Verb::Uninstall, End::Done(_)) = (self.verb, end) {

@@ -109,9 +109,9 @@ pub struct Tally {
     pub failed: usize,
     /// Number of failed calls after which the program still succeeded.
     pub tolerated: usize,
-    /// Number of faults that did not occur, because the run had fewer calls than the first one.
+    /// Number of faults that did not occur, because the run had fewer calls than the recorded run.
     pub unmet: usize,
-    /// Number of faults that occurred at another call than the call with the same number in the first run.
+    /// Number of faults that occurred at a call of another name than the recorded run's call with the same number.
     pub elsewhere: usize,
     /// Differences, each with the fault after which it was found.
     pub left: Vec<String>,

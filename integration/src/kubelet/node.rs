@@ -180,8 +180,8 @@ impl Node {
         self.pod_resources.set_pods(&pods);
     }
 
-    /// Replaces kubelet's pods by one pod that has devices by claims. `devices` are driver, device and CDI name of
-    /// each.
+    /// Replaces kubelet's pods by the pod `default/<pod>`, whose only container uses a claim. `devices` has driver,
+    /// name and CDI name of each device of the claim.
     pub fn claims(&self, pod: &str, devices: &[(&str, &str, &str)]) {
         let pod = pod_resources::pod("default", pod, &[]);
         self.pod_resources

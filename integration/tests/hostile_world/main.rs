@@ -223,7 +223,8 @@ fn programs_of_the_host_stay_attached() {
     assert_eq!(seen(&given.node.host), before);
 }
 
-/// rdma-cni cannot attach the program again: the log and the note for `doctor` report this.
+/// rdma-cni cannot attach the program again: the log and the file that `doctor` reads (`given-up/eth1.json`) report
+/// this.
 #[test]
 fn a_program_of_the_host_that_the_pod_detached_is_reported() {
     let given = Given::prepared(|host| {

@@ -57,8 +57,8 @@ impl Traces {
         }
     }
 
-    /// Asserts that nothing of a pod remains: no record, no file of rails, no lease, and no note about a netdev that
-    /// was given up.
+    /// Asserts that nothing of a pod remains: no record, no file of rails, no lease, and no file about a netdev that
+    /// could not be restored completely.
     #[track_caller]
     pub(super) fn held(day: &Day) {
         let [attachments, rails, given_up] =

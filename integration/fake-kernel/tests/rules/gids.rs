@@ -109,7 +109,7 @@ fn the_other_end_of_an_ipv4_address_has_the_gid() {
         },
     );
     assert_eq!(of_child(&mut world), ["10.1.0.5"]);
-    // the removed address was its own primary, so the routes keep the other address `10.1.0.5` as their source
+    // `rdma0` still has `10.1.0.5/24`, so the routes with the source `10.1.0.5` stay
     assert_eq!(world.link(pod, "rdma0").unwrap().routes, routes);
     assert!(routes.iter().any(|it| it.source == "10.1.0.5".parse().ok()));
 }

@@ -22,8 +22,8 @@ fn rename(from: &str, to: &str) -> Op {
     }
 }
 
-/// A netdev has a carrier only if the cable is plugged in (otherwise the driver calls `netif_carrier_off()`) and it is
-/// up.
+/// A netdev has a carrier only if the netdev is up and its cable is plugged in. Without a cable the driver calls
+/// `netif_carrier_off()`.
 #[test]
 fn a_carrier_is_there_with_the_cable_and_up() {
     let (mut world, _) = addressed();

@@ -16,7 +16,7 @@ use std::{
 
 /// Counts of rails per pod, here and in `moves`.
 pub(super) const COUNTS: [u32; 3] = [1, 4, 8];
-/// Number of runs of the peers. `host-local` gives every address a gateway, so they wait for seconds per rail for
+/// Number of runs of the peers. `host-local` gives every address a gateway, so the peers wait some seconds per rail for
 /// duplicate address detection.
 const SLOW: usize = 3;
 
