@@ -52,7 +52,7 @@ impl Bonded {
     }
 
     /// Returns the configuration of `rdma-cni` for both rails of `side`. The bonds' names differ between the nodes,
-    /// because the lab has the bonds of both nodes in one namespace. The directories differ, too.
+    /// because the lab has the bonds of both nodes in one namespace. The state and lease directories differ, too.
     pub fn configuration(&self, side: Side) -> Value {
         let devices = [0, 1].map(|rail| json!({ "netdev": Bond::new(side, rail).netdev() }));
         json!({

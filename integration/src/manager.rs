@@ -75,7 +75,7 @@ impl Manager {
             .map(|(name, text)| ((*name).to_owned(), *text))
             .collect();
         let directory = ["/etc/systemd/network", NETWORKD, "systemd"];
-        // not as process 1: systemd's programs would take process 1 for systemd itself
+        // does not start networkd as process 1, which systemd's programs would take for systemd itself
         Self::start(host, directory, &files, &format!("{NETWORKD} & wait"))
     }
 

@@ -398,7 +398,7 @@ fn a_function_in_a_pod_that_falls_off_its_bus_is_unhealthy_until_it_is_found_aga
     last.silent();
     assert!(last.stderr.contains(&expected), "{last}");
     assert!(node.records().is_empty());
-    // as the kernel does for a slot with hotplug
+    // removes the function as the kernel does for a slot with hotplug
     fs::write(directory(0).join("remove"), "1").expect("removed");
     assert_eq!(card.order("plug all"), "ok");
     let rescan = || fs::write("/sys/bus/pci/rescan", "1").expect("found again");

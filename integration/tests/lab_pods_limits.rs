@@ -163,7 +163,7 @@ fn a_pod_has_as_many_objects_as_its_resource_allows() {
     fs::remove_file(&records).expect("removed");
 
     let rdma = nics::rdma(0);
-    // with the first GID that is not zero
+    // uses the first GID that is not zero
     let gid =
         format!("$(cd /sys/class/infiniband/{rdma}/ports/1/gids; grep -ls '[1-9a-f]' * | head -1)");
     let ping = format!("ibv_rc_pingpong -d {rdma} -g {gid}");

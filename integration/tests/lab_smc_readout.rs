@@ -261,7 +261,7 @@ fn a_connection_that_fell_back_says_why() {
     let no_rdma = "no RDMA device for the connection";
     let declined_by_server = format!("the peer declined: {no_rdma}");
     cases(both, "10.9.0.1:7004", &[no_rdma], &[&declined_by_server]);
-    // no user EID
+    // the server has no user EID
     world.execute(0, Op::RemoveUeid { ueid: UEID.into() });
     cases(both, "10.9.0.1:7005", &[declined], &[nothing]);
 }
@@ -324,7 +324,7 @@ fn a_connection_that_is_not_accepted_is_held_until_its_listener_ends() {
     let connections = shown(&world.pods[0])["connections"].take();
     println!("{connections:#}");
     let connections = connections.as_array().expect("a list");
-    // in addition to the listener's own socket
+    // the list also contains the listener's own socket, which has no link
     let mut accepted_by_nobody = connections.iter().filter(|it| it["link"].is_object());
     assert_eq!(accepted_by_nobody.next().expect("one")["inode"], 0);
     server.kill();

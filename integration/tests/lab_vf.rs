@@ -171,7 +171,7 @@ fn an_example_with_addresses_has_two_pods_reach_each_other() {
         let default = pod.show("route show default");
         assert_eq!(default[0]["gateway"], "10.56.217.1");
         assert_eq!(default[0]["dev"], "net1");
-        // not 0 as with sriov-cni: the pod keeps using its own default route
+        // sriov-cni sets 0; with 200, the pod keeps using its own default route
         assert_eq!(default[0]["metric"], 200);
         let function = &functions(&lab, NICS[nic])[0];
         for expected in [&*mac, "vlan 1000", "spoof checking off", "trust on"] {

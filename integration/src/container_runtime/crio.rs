@@ -41,7 +41,7 @@ fn keep_macs_of_veths() {
 pub(super) fn command(place: &Place) -> Command {
     let mut command = Command::new(place.programs.join("crio"));
     command.arg("--config").arg(place.at("crio.conf"));
-    // an empty name: CRI-O reads no further files
+    // with an empty name, CRI-O reads no further files
     command.arg("--config-dir").arg("");
     command
 }

@@ -232,7 +232,7 @@ impl DaemonPod {
     pub fn says(&self, words: &str) -> Result<(), Ended> {
         let end = Instant::now() + TO_PREPARE;
         loop {
-            // the status first: when the runtime reports the end, the log is complete
+            // reads the status before the log, because the log is complete when the runtime reports the end
             let (status, _) = self
                 .cri
                 .container_status(&self.main().1)

@@ -54,7 +54,7 @@ impl Story for Powerless<'_> {
     }
 }
 
-/// ADD, DEL or GC of `rdma-cni`, after which the node boots: the netdevs are on the host, and the pods
+/// ADD, DEL or GC of `rdma-cni`. Afterward the node loses power and boots: the netdevs are on the host, and the pods
 /// have ended.
 #[derive(Debug)]
 pub struct Boots<'a> {
@@ -82,8 +82,7 @@ impl Story for Boots<'_> {
         ended
     }
 
-    /// A record that DEL removed may exist again. The next call recognizes that its pod is of an earlier
-    /// boot.
+    /// A record that DEL removed may exist again. The next call recognizes that the record's pod is of an earlier boot.
     fn put_right(&mut self, _: &End, turn: usize) -> Vec<String> {
         self.of.boot();
         let left = self.of.restore(turn, false);

@@ -90,7 +90,7 @@ impl Programs {
         }
         machine.write("etc/cni/net.d/10-flannel.conflist", LIST);
         fs::remove_dir(machine.path("state")).expect("not there yet");
-        // not on the disk that loses power, because the socket would keep this disk busy
+        // the socket is not on the disk that loses power, because it would keep this disk busy
         let kubelet = TempDir::new_in(env::temp_dir()).expect("a directory");
         let pod_resources = kubelet.path().join("pod-resources");
         fs::create_dir(&pod_resources).expect("a directory");

@@ -137,7 +137,7 @@ pub fn two_errors(name: &str, of: &mut Attachments, extent: Extent) -> Tally {
         if matches!(end, End::Done(_)) || seconds.is_empty() {
             continue;
         }
-        // another second error after each error: early ones and late ones
+        // chooses an early or a late second error, depending on `turn`
         let (second, then) = &seconds[turn * 7919 % seconds.len()];
         let (end, report) = of.traced(of.first(Verb::Add), [error, *second]);
         match report.hits {

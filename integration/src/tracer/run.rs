@@ -159,7 +159,7 @@ impl Tracer {
             match status {
                 WaitStatus::Exited(thread, code) => self.end(thread, Traced::Exited(code)),
                 WaitStatus::Signaled(thread, signal, _) => self.end(thread, Traced::Killed(signal)),
-                // an error is ignored, because the process may have been killed since
+                // an error is ignored, because the process may have been killed in the meantime
                 WaitStatus::PtraceEvent(thread, _, libc::PTRACE_EVENT_SECCOMP) => {
                     gone(self.before(thread))?;
                     self.go_on(thread, None)?;

@@ -145,7 +145,7 @@ fn each_rail_gets_the_requested_addresses_of_its_own_network() {
         lan.assert_nothing_is_held();
     }
 
-    // one requested address for one rail; `stable` could assign .77 to the other rail by chance
+    // requests an address for one rail; `stable` could assign .77 to the other rail by chance
     let list = list_of(&lan, "sequential");
     let mut by_argument = attachment.clone();
     by_argument.args.insert("IP".into(), "10.2.0.77".into());

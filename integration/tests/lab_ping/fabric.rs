@@ -19,7 +19,8 @@ use std::{
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/rdma/configmaps";
 
-/// The time of twelve requests, two per second, each with a repetition and a wait of one second for each answer.
+/// Time limit for each wait, enough for twelve lost requests. The watch sends two requests per second, each with a
+/// repetition, and waits one second for each answer.
 const LOST: Duration = Duration::from_secs(60);
 
 /// The peer drops UDP port 4791 on one rail. The watch reports this rail, and later that it is reachable again.
