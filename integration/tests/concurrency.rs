@@ -155,7 +155,7 @@ fn a_record_from_before_a_reboot_does_not_block() {
     let text = fs::read_to_string(&record).expect("the record");
     node.del(&configuration, "old", &old);
 
-    // As after a reboot: the device is on the host, and the record has the id of another boot.
+    // This is the state after a reboot: the device is on the host, and the record has the id of another boot.
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("a boot id");
     assert!(
         text.contains(boot.trim()),
@@ -166,7 +166,7 @@ fn a_record_from_before_a_reboot_does_not_block() {
     node.add(&configuration, "new", &new);
     let in_pod = Snapshot::of(&new);
 
-    // Kubelet deletes the old pod after its start.
+    // At its start, kubelet deletes the old pod.
     node.del(&configuration, "old", &old);
     assert!(!record.exists(), "the old record was left");
     in_pod.assert_restored(&new);

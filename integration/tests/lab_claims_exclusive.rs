@@ -22,10 +22,11 @@ use std::fs;
 
 const MANIFEST: &str = "integration/manifests/rendered/claims-of-moved-vfs.yaml";
 
-/// The manifest with resources that an API server before [`SHARES`] does not support.
+/// The manifest with shared resources, which the API server of 1.34 does not support.
 const SHARED: &str = "integration/manifests/rendered/claims.yaml";
 
-/// The first minor release whose API server supports extended resources by claims, and shared devices.
+/// Minor release of the newer of the two API servers with which this test runs (1.34 and 1.37). Only this API server
+/// supports extended resources by claims, and shared devices.
 const SHARES: u32 = 37;
 
 const ROOT: &str = "resource.kubernetes.io/pcieRoot";
@@ -131,7 +132,7 @@ fn two_are_below_one_root(cluster: &mut Cluster<Lab>, functions: &[Vec<&Function
     cluster.delete(TEMPLATES, &["two"]);
 }
 
-/// An API server that drops `allowMultipleAllocations`: the daemon deletes the slices, and the log says why.
+/// The API server drops `allowMultipleAllocations`. The daemon then deletes the slices, and logs the reason.
 fn shared_devices_are_refused_in_words(cluster: &mut Cluster<Lab>) {
     let manifest = fs::read_to_string(root().join(SHARED)).expect("a manifest");
     // a shared resource offers soft-RoCE devices only if its selector names them

@@ -125,8 +125,8 @@ fn leases() -> BTreeMap<IpAddr, String> {
 }
 
 /// Removes the empty files of ADD's results, and returns their number. An operator must do the same: containerd 1.7
-/// does not sync these files, and they can be empty after a loss of power. containerd cannot remove such a sandbox
-/// (`failed to get network "net" cached result: … unexpected end of JSON input`).
+/// does not sync these files, and they can be empty after a loss of power. With an empty file, containerd cannot remove
+/// the sandbox (`failed to get network "net" cached result: … unexpected end of JSON input`).
 fn take_empty_results_away() -> usize {
     let files = fs::read_dir("/var/lib/cni/results").expect("containerd's results");
     let files = files.map(|it| it.expect("a file").path());

@@ -5,7 +5,7 @@
 use integration::{Manager, Netns, Node, Snapshot, ipam, wait};
 use serde_json::{Value, json};
 
-/// A configuration for the rail. The host's only default route leaves by it.
+/// A configuration for the rail. The host's only default route leaves by the rail.
 fn of_the_rail(node: &Node) -> Value {
     let mut configuration = node.configuration(&["eth1"]);
     configuration["mode"] = json!("move");

@@ -4,7 +4,7 @@
 use integration::{Netns, Node, Outcome, Snapshot, ipam};
 use serde_json::{Value, json};
 
-/// A pod after its primary network's ADD: with a default route of both families.
+/// A pod after its primary network's ADD, with a default route of each family.
 fn pod_with_default_routes(node: &Node) -> Netns {
     let pod = node.pod("pod");
     pod.ip("link add name eth0 type veth peer name uplink");

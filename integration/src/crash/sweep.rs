@@ -132,8 +132,8 @@ impl fmt::Display for Tally {
 
 impl Tally {
     /// Panics on a difference, if no fault occurred, or if more than one in `most_unmet` of the tried faults did not
-    /// occur. A run that waits for the kernel may read the kernel's state less often than the first run, so some faults
-    /// may not occur.
+    /// occur. A run that waits for the kernel may read the kernel's state less often than the recorded run, so some
+    /// faults may not occur.
     #[track_caller]
     pub fn assert_nothing_left(&self, most_unmet: usize) {
         let met = self.killed + self.failed;

@@ -104,7 +104,7 @@ fn of_one_claim_have_their_own_rails(cluster: &mut Cluster) -> [Pod; 2] {
     pods
 }
 
-/// A claim that only an init container uses: kubelet does not report it to plugins.
+/// ADD attaches a claim that only an init container uses, although kubelet does not report the claim to plugins.
 fn of_an_init_container_is_attached(cluster: &mut Cluster) {
     let spec = json!({"spec": devices("rdma-hca-nic", Value::Null)});
     cluster.make(TEMPLATES, &object("ResourceClaimTemplate", "nic", spec));

@@ -33,8 +33,8 @@ const FAMILIES: [&str; 2] = ["-4", "-6"];
 pub(super) type Pods<'a> = [(&'a str, [String; 2]); 2];
 
 /// The first node's watch gets answers of the second node on each rail. Then the first node drops UDP port 4791 of one
-/// rail. The watch reports this rail, kubelet counts no id, and `ping` names the cause. Without the rule the state is
-/// as before.
+/// rail. The watch reports this rail, the first node has no allocatable id, and `ping` names the cause. Without the
+/// rule the state is as before.
 pub(super) fn is_watched(cluster: &mut Cluster, pods: &Pods<'_>) {
     for (name, addresses) in pods {
         cluster.make(CONFIG_MAPS, &map(name, addresses));
