@@ -95,7 +95,7 @@ impl ContainerRuntime {
     }
 
     /// Starts a runtime as on a node: [`ROOT`] and CNI's usual directories have the state that survives a boot, a tmpfs
-    /// has the other state. At its first start it gets the lab's images.
+    /// has the other state. At its first start the runtime gets the lab's images.
     #[track_caller]
     pub fn start_on_disk(cdi: &Path) -> Self {
         let network = Network::of_node().with_ours();

@@ -287,8 +287,8 @@ fn rdma_cni_chains_behind_debians_bridge_in_each_version() {
         runtime.del(&list, &attachment).expect("DEL");
         before.assert_restored(&node.host);
         if !version.starts_with("0.3.") {
-            // the reason to omit the rails' addresses: Debian's bridge expects every address of the result on its
-            // interface
+            // shows why the result omits the rails' addresses: Debian's bridge expects every address of the result on
+            // its interface
             let mut all = ours;
             all["resultIPs"] = "all".into();
             let list = Conflist::new(version, vec![bridge, all]);

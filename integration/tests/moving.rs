@@ -279,7 +279,7 @@ fn changes_of_the_pod_are_reverted() {
         "link set dev stolen up",
         "route add 10.77.0.0/16 dev stolen",
     ] {
-        // The kernel may not have moved the alternative names; then there is none to remove.
+        // The kernel may not have moved the alternative names; the pod then has none to remove.
         let succeeded = pod.ip_succeeds(line);
         assert!(succeeded || line.contains("altname"), "{line}");
     }

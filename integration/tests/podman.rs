@@ -136,7 +136,7 @@ fn a_container_of_podman_has_a_rail_and_gives_it_back() {
         "ipam": { "type": "rdma-ipam", "from": "parent" },
     }));
     let before = Snapshot::of(&podman.node.host);
-    // without such a network, install reports this, and changes no list
+    // the network does not exist yet: `install` reports this, and changes no list
     let output = podman.shell(INSTALL);
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(error.contains("podman network create"), "{output:?}");

@@ -28,7 +28,8 @@ fn is_refused(node: &Node, pod: &Netns, configuration: &Value, (code, words): (u
     }
 }
 
-/// ADD refuses this NIC: otherwise the undo of a failed ADD, or DEL, would delete the pod's network.
+/// ADD refuses the NIC below the pod's `eth0`: otherwise the undo of a failed ADD, or DEL, would delete the pod's
+/// network.
 #[test]
 fn a_nic_is_not_moved_while_the_pods_eth0_lies_on_it() {
     let node = Node::with_macvlan();
@@ -39,7 +40,7 @@ fn a_nic_is_not_moved_while_the_pods_eth0_lies_on_it() {
     is_refused(&node, &pod, &moved(&node, "rails", &["nic0"]), (102, words));
 }
 
-/// ADD refuses this NIC, because DEL could not distinguish the rail from a netdev that the pod created.
+/// ADD refuses a NIC below a rail, because DEL could not distinguish that rail from a netdev that the pod created.
 #[test]
 fn a_nic_is_not_moved_while_a_netdev_on_it_is_a_rail() {
     let node = Node::with_macvlan();

@@ -44,7 +44,7 @@ impl Table {
         self.missed.retain(|owner| owners.contains(owner));
     }
 
-    /// Adds a GID in the first free entry below `size` (`find_gid()`). If there is none, the address stays without a
+    /// Adds a GID in the first free entry below `size` (`find_gid()`). If no entry is free, the address stays without a
     /// GID: the kernel only logs this.
     fn add(&mut self, owner: Owner, kind: GidKind, size: usize, hidden: u32) {
         self.places.resize(size.max(self.places.len()), None);

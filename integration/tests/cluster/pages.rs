@@ -49,9 +49,9 @@ pub(super) fn every_command_works(cluster: &mut ControlPlane) {
     assert_eq!(nodes.len(), 1, "the pages label a node");
 }
 
-/// Types the pages for each kind of node line by line: the pods of each of their manifests and releases run only on
-/// the labelled node. Claims of shared NICs need a later Kubernetes release: the test only renders that Helm
-/// release.
+/// Types the lines of the get-started pages. The pods of each manifest and Helm release on these pages run only on the
+/// labelled node. Claims of shared NICs need a later Kubernetes release, so the test only renders the Helm release with
+/// claims.
 pub(super) fn get_started_installs(cluster: &mut ControlPlane) {
     let files = fs::read_dir(super::root().join("docs/get-started")).expect("the pages");
     let mut names: Vec<_> = files.map(|it| it.expect("a page").file_name()).collect();
