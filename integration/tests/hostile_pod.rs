@@ -217,8 +217,8 @@ fn a_netdev_in_a_namespace_of_the_pods_own_cannot_be_seen_on_the_host() {
     assert!(node.host.ip_succeeds(probe));
 }
 
-/// A pod with `CAP_NET_ADMIN` creates this macvlan by `link-netnsid 0`, the id of the host's namespace in the pod's.
-/// The pod's namespace has this id because the other end of `eth0` is on the host (`rtnl_newlink()`,
+/// A pod with `CAP_NET_ADMIN` creates a macvlan of the host's NIC by `link-netnsid 0`, the id of the host's namespace
+/// in the pod's. The pod's namespace has this id because the other end of `eth0` is on the host (`rtnl_newlink()`,
 /// `net/core/rtnetlink.c`). ADD then refuses the NIC. This test fails on a kernel that refuses the macvlan.
 #[test]
 fn a_pod_without_a_user_namespace_makes_a_macvlan_of_a_nic_of_the_host() {

@@ -265,7 +265,8 @@ fn as_many_pods_fit_as_there_are_ids() {
         node.remove(pod);
     }
 
-    // a netdev in place of the pods of the other ids, with as many addresses as these would have GIDs of both types
+    // a netdev stands in for the pods of the other ids: it has as many GIDs of RoCE v2 as these pods would have GIDs of
+    // both types
     let others = Netns::new("others");
     let bond = nics::netdev(0);
     node.nics.host.ip(&format!(

@@ -35,7 +35,7 @@ pub(super) struct Place {
     pub(super) runc: PathBuf,
     /// Directory of the state that survives a boot.
     pub(super) root: PathBuf,
-    /// Directory of the other state.
+    /// Directory of the state that does not survive a boot.
     pub(super) directory: PathBuf,
     pub(super) cdi: PathBuf,
 }
