@@ -136,6 +136,15 @@ impl fmt::Display for Op {
 }
 
 impl Op {
+    /// Returns the change of the netdev `link`.
+    pub fn link(at: NetnsSide, link: &InterfaceName, change: LinkChange) -> Self {
+        Self::Link {
+            at,
+            link: link.clone(),
+            change,
+        }
+    }
+
     /// Returns the equivalent command for an administrator on the host. `pod` is the name of the pod's namespace.
     pub fn command(&self, pod: &str) -> String {
         let ip = |at: &NetnsSide| match at {

@@ -54,11 +54,8 @@ pub fn children_together(plans: &[RailPlan], observed: &Observed) -> Vec<Op> {
         return vec![];
     };
     let outside = children.iter().filter(|it| group_of(it) != Some(group));
-    let join = outside.map(|link| Op::Link {
-        at: NetnsSide::Pod,
-        link: link.name.clone(),
-        change: LinkChange::Setting(LinkSetting::Group, group),
-    });
+    let change = LinkChange::Setting(LinkSetting::Group, group);
+    let join = outside.map(|link| Op::link(NetnsSide::Pod, &link.name, change.clone()));
     join.chain([Op::RemoveGroup { group }]).collect()
 }
 

@@ -73,11 +73,7 @@ pub fn detach_beside(
                         indexes.push(link.index);
                         aliased.push(format!("{} of the pod has the alias {alias}", link.name));
                     }
-                    _ => interfaces.push(Op::Link {
-                        at: NetnsSide::Pod,
-                        link: link.name.clone(),
-                        change: LinkChange::Remove,
-                    }),
+                    _ => interfaces.push(Op::link(NetnsSide::Pod, &link.name, LinkChange::Remove)),
                 }
             }
         }
@@ -316,11 +312,8 @@ fn children(rail: &Rail, of_pod: &[Attachment], observed: &Observed) -> Vec<Op> 
     let to_go = to_go.map(|link| (NetnsSide::Pod, link));
     let on_host = locate::child_on_host(rail, shared, observed);
     let on_host = on_host.map(|link| (NetnsSide::Host, link));
-    ops.extend(to_go.chain(on_host).map(|(at, link)| Op::Link {
-        at,
-        link: link.name.clone(),
-        change: LinkChange::Remove,
-    }));
+    let to_go = to_go.chain(on_host);
+    ops.extend(to_go.map(|(at, link)| Op::link(at, &link.name, LinkChange::Remove)));
     ops
 }
 

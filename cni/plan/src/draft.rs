@@ -41,8 +41,7 @@ impl<'a> LinkPlanner<'a> {
 
     /// Adds a change of the netdev. Returns false if `given_up` contains the changed attribute.
     fn set(&mut self, change: LinkChange) -> bool {
-        let (at, link) = (self.at, self.name());
-        self.push(Op::Link { at, link, change })
+        self.push(Op::link(self.at, &self.link.name, change))
     }
 
     /// Adds an operation. Returns false if `given_up` contains the changed attribute.

@@ -121,11 +121,7 @@ pub(super) fn uppers(
     let uppers = pod.flat_map(move |pod| pod.lying_on(side, link));
     uppers
         .filter(move |it| !rails.contains(&it.index))
-        .map(|it| Op::Link {
-            at: NetnsSide::Pod,
-            link: it.name.clone(),
-            change: LinkChange::Remove,
-        })
+        .map(|it| Op::link(NetnsSide::Pod, &it.name, LinkChange::Remove))
 }
 
 /// Returns true if `op` sets the mode or flags of an ipvlan port, and the host has another child of the same port. Mode

@@ -226,16 +226,12 @@ pub(super) fn detach(attachment: &Attachment, observed: &Observed) -> Vec<Op> {
     let present = others.iter().filter_map(|it| Some((it, it.link(pod)?)));
     let routes = present.flat_map(|(other, link)| {
         let routes = other.routes.iter().rev();
-        routes.map(|route| (link.name.clone(), route.clone()))
+        routes.map(|route| (&link.name, route.clone()))
     });
     let has_rule = |route: &Route| rules.iter().any(|rule| rule.table == route.table);
     let routes = routes.filter(|(_, route)| has_rule(route));
     let mut ops: Vec<Op> = routes
-        .map(|(link, route)| Op::Link {
-            at,
-            link,
-            change: LinkChange::RemoveRoute(route),
-        })
+        .map(|(link, route)| Op::link(at, link, LinkChange::RemoveRoute(route)))
         .collect();
     ops.extend(rules.iter().map(|rule| Op::RemoveRule {
         at,

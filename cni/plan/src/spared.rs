@@ -76,12 +76,6 @@ pub fn without_spared(spared: &[Spared], observed: &mut Observed) {
 }
 
 fn set(Spared { name, .. }: &Spared, value: i32) -> Op {
-    Op::Link {
-        at: NetnsSide::Host,
-        link: name.clone(),
-        change: LinkChange::Sysctl {
-            key: ACCEPT_RA.to_owned(),
-            value,
-        },
-    }
+    let key = ACCEPT_RA.to_owned();
+    Op::link(NetnsSide::Host, name, LinkChange::Sysctl { key, value })
 }

@@ -365,11 +365,8 @@ pub fn announce<K: Kernel>(kernel: &K, pod: &K::Pod, attachment: &Attachment, ob
         let assigned = rail.assigned.addresses.iter();
         let present = assigned.filter_map(|address| link.address(address));
         for address in present.filter(|it| !it.is_link_local() && !it.tentative) {
-            let op = Op::Link {
-                at: NetnsSide::Pod,
-                link: rail.pod_name.clone(),
-                change: LinkChange::Announce(address.ip),
-            };
+            let announce = LinkChange::Announce(address.ip);
+            let op = Op::link(NetnsSide::Pod, &rail.pod_name, announce);
             log::debug!("{op}");
             if let Err(error) = kernel.execute(&op, Some(pod)) {
                 log::warn!(

@@ -84,16 +84,10 @@ pub fn remove_orphans<K: Kernel>(node: &Node<'_, K>, observed: &Observed) -> Res
         if !is_orphaned(&link.name) && !link.alias.as_deref().is_some_and(is_orphaned) {
             continue;
         }
-        let (at, link) = (NetnsSide::Host, link.name.clone());
+        let link = &link.name;
         log::warn!("removing {link}: it was the child of a pod that is gone, and has no record");
-        if let Err(error) = node.kernel.execute(
-            &Op::Link {
-                at,
-                link,
-                change: LinkChange::Remove,
-            },
-            None,
-        ) {
+        let remove = Op::link(NetnsSide::Host, link, LinkChange::Remove);
+        if let Err(error) = node.kernel.execute(&remove, None) {
             log::warn!("{error}; the next ADD tries again");
         }
     }

@@ -170,7 +170,6 @@ pub fn exclusive_route<'a>(
 /// Returns the changes that give `link` the configuration `given` and remove the earlier configurations in
 /// `superseded`.
 pub fn missing(link: &Link, given: &Given, superseded: &[Given]) -> Vec<Op> {
-    let (at, name) = (NetnsSide::Host, || link.name.clone());
     let mut ops = vec![];
     for earlier in superseded {
         let stale = earlier
@@ -183,51 +182,27 @@ pub fn missing(link: &Link, given: &Given, superseded: &[Given]) -> Vec<Op> {
             ops.extend(remove_address(link, &earlier.address));
         }
     }
+    let mut set = |change| ops.push(Op::link(NetnsSide::Host, &link.name, change));
     for (key, value) in &given.settings {
-        if link
-            .sysctls
-            .get(key)
-            .is_some_and(|present| present != value)
-        {
-            let (link, key, value) = (name(), key.clone(), *value);
-            ops.push(Op::Link {
-                at,
-                link,
-                change: LinkChange::Sysctl { key, value },
-            });
+        let present = link.sysctls.get(key);
+        if present.is_some_and(|present| present != value) {
+            let (key, value) = (key.clone(), *value);
+            set(LinkChange::Sysctl { key, value });
         }
     }
     if let Some(mtu) = given.mtu.filter(|mtu| link.mtu != *mtu) {
-        ops.push(Op::Link {
-            at,
-            link: name(),
-            change: LinkChange::Mtu(mtu),
-        });
+        set(LinkChange::Mtu(mtu));
     }
     if !link.up {
-        ops.push(Op::Link {
-            at,
-            link: name(),
-            change: LinkChange::Up(true),
-        });
+        set(LinkChange::Up(true));
     }
     // keep an address with another prefix or other flags: another program has set it
     if !link.addresses.iter().any(|it| it.ip == given.address.ip) {
-        let address = given.address.clone();
-        ops.push(Op::Link {
-            at,
-            link: name(),
-            change: LinkChange::AddAddress(address),
-        });
+        set(LinkChange::AddAddress(given.address.clone()));
     }
     for route in &given.routes {
         if !link.routes.contains(route) {
-            let route = route.clone();
-            ops.push(Op::Link {
-                at,
-                link: name(),
-                change: LinkChange::AddRoute(route),
-            });
+            set(LinkChange::AddRoute(route.clone()));
         }
     }
     ops
@@ -236,13 +211,11 @@ pub fn missing(link: &Link, given: &Given, superseded: &[Given]) -> Vec<Op> {
 /// Returns the operations that remove those of `routes` that `link` has.
 pub(super) fn remove_routes<'a>(link: &Link, routes: impl Iterator<Item = &'a Route>) -> Vec<Op> {
     let present = routes.filter(|route| link.routes.contains(route));
-    let mut ops: Vec<Op> = present
-        .map(|route| Op::Link {
-            at: NetnsSide::Host,
-            link: link.name.clone(),
-            change: LinkChange::RemoveRoute(route.clone()),
-        })
-        .collect();
+    let remove = |route: &Route| {
+        let change = LinkChange::RemoveRoute(route.clone());
+        Op::link(NetnsSide::Host, &link.name, change)
+    };
+    let mut ops: Vec<Op> = present.map(remove).collect();
     // remove the default route first, because it depends on the connected route
     ops.reverse();
     ops
@@ -256,12 +229,8 @@ pub(super) fn remove_routes<'a>(link: &Link, routes: impl Iterator<Item = &'a Ro
 ///
 /// The operations set the later addresses again, with the routes that have them as source.
 pub(super) fn remove_address(link: &Link, address: &Address) -> Vec<Op> {
-    let at = NetnsSide::Host;
-    let mut ops = vec![Op::Link {
-        at,
-        link: link.name.clone(),
-        change: LinkChange::RemoveAddress(address.clone()),
-    }];
+    let change = |change| Op::link(NetnsSide::Host, &link.name, change);
+    let mut ops = vec![change(LinkChange::RemoveAddress(address.clone()))];
     let network = |it: &Address| match it.ip {
         IpAddr::V4(ip) => Ipv4Network::new(ip, it.prefix).ok().map(|it| it.network()),
         IpAddr::V6(_) => None,
@@ -273,17 +242,11 @@ pub(super) fn remove_address(link: &Link, address: &Address) -> Vec<Op> {
         .skip(1);
     let others = after.filter(|it| it.prefix == address.prefix && network(it) == network(address));
     for other in others {
-        ops.push(Op::Link {
-            at,
-            link: link.name.clone(),
-            change: LinkChange::AddAddress(other.clone()),
-        });
-        let by_it = |route: &&Route| route.source == Some(other.ip);
-        ops.extend(link.lasting_routes().filter(by_it).map(|route| Op::Link {
-            at,
-            link: link.name.clone(),
-            change: LinkChange::AddRoute(route.clone()),
-        }));
+        ops.push(change(LinkChange::AddAddress(other.clone())));
+        let by_it = link
+            .lasting_routes()
+            .filter(|it| it.source == Some(other.ip));
+        ops.extend(by_it.map(|route| change(LinkChange::AddRoute(route.clone()))));
     }
     ops
 }

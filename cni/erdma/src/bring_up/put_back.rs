@@ -83,6 +83,10 @@ fn is_as_given(present: &Address, given: &Address) -> bool {
 }
 
 impl PutBack {
+    fn change(&mut self, link: &Link, change: LinkChange) {
+        self.ops.push(Op::link(NetnsSide::Host, &link.name, change));
+    }
+
     fn addresses(&mut self, link: &Link, record: &Record) {
         let mut removed: Vec<&Address> = vec![];
         for given in record.gifts().map(|given| &given.address) {
@@ -101,11 +105,7 @@ impl PutBack {
             return;
         }
         if is_ours_alone {
-            self.ops.push(Op::Link {
-                at: NetnsSide::Host,
-                link: link.name.clone(),
-                change: LinkChange::Up(false),
-            });
+            self.change(link, LinkChange::Up(false));
         } else {
             self.left.push(format!(
                 "{} stays up, because another program uses it",
@@ -120,13 +120,7 @@ impl PutBack {
             return;
         }
         if record.gifts().any(|given| given.mtu == Some(link.mtu)) {
-            let link = link.name.clone();
-            let at = NetnsSide::Host;
-            self.ops.push(Op::Link {
-                at,
-                link,
-                change: LinkChange::Mtu(mtu),
-            });
+            self.change(link, LinkChange::Mtu(mtu));
         } else {
             let words = format!(
                 "{} has MTU {}, which another program set later: not changed",
@@ -145,14 +139,8 @@ impl PutBack {
                 .gifts()
                 .any(|given| given.settings.get(key) == Some(present))
             {
-                self.ops.push(Op::Link {
-                    at: NetnsSide::Host,
-                    link: link.name.clone(),
-                    change: LinkChange::Sysctl {
-                        key: key.clone(),
-                        value: *value,
-                    },
-                });
+                let (key, value) = (key.clone(), *value);
+                self.change(link, LinkChange::Sysctl { key, value });
             } else {
                 let words = format!(
                     "{} has {key} = {present}, which another program set later: not changed",
