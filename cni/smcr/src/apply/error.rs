@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Errors of SMC-R.
 
-use crate::decision::{Blocker, SkipReason};
+use crate::decision::SkipReason;
 use attachments::store::StoreError;
 use rdma_netns::{ObserveError, OpError, Unstable};
 
@@ -10,7 +10,7 @@ use rdma_netns::{ObserveError, OpError, Unstable};
 pub enum SmcError {
     /// A prerequisite is missing in the kernel or in the pod.
     #[error("SMC-R: {0}")]
-    Blocker(#[from] Blocker),
+    Prerequisite(#[from] SkipReason),
     /// SMC-R cannot carry the connections of an interface.
     #[error(
         "SMC-R: {name}: {reason} (smcr \"on\" requires SMC-R for every interface with IPv4; with \

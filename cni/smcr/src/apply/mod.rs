@@ -8,7 +8,7 @@ mod take_away;
 pub use error::{Error, SmcError};
 pub use take_away::{take_away, tell_lost};
 
-use crate::decision::{self, Blocker, Chosen, SmcInput};
+use crate::decision::{self, Chosen, SkipReason, SmcInput};
 use attachments::{Attachment, Key, Smc, SmcStatus, Store, store::AttachmentLock};
 use network_conf::{Conf, SmcRequirement, Smcr};
 use plan::drift;
@@ -54,23 +54,20 @@ pub fn foresee<K: Kernel>(
         return Ok(());
     }
     let required = requirement == SmcRequirement::Required;
-    let found = match node.kernel.smc(Some(pod)) {
-        Err(error) => Err(SmcError::from(error)),
+    let error = match node.kernel.smc(Some(pod)) {
+        Err(error) => SmcError::from(error),
         Ok(smc_state) => {
             match decision::blocker(attachment, observed, smc_state.as_ref(), required) {
-                None => Ok(()),
-                Some(blocker) => Err(blocker.into()),
+                None => return Ok(()),
+                Some(blocker) => blocker.into(),
             }
         }
     };
-    match found {
-        Err(error) if required => Err(error),
-        Err(error) => {
-            attachment.smc = Some(off(&attachment.key, &error));
-            Ok(())
-        }
-        Ok(()) => Ok(()),
+    if required {
+        return Err(error);
     }
+    attachment.smc = Some(off(&attachment.key, &error));
+    Ok(())
 }
 
 /// Sets up SMC-R for a pod. The rails must already be in the pod and have their GIDs. Does nothing if the pod does not
@@ -149,7 +146,7 @@ fn decide<K: Kernel>(
     observed: &Observed,
     others: &[Attachment],
 ) -> Result<(Smc, SmcState), SmcError> {
-    let smc_state = node.kernel.smc(Some(pod))?.ok_or(Blocker::NoSmc)?;
+    let smc_state = node.kernel.smc(Some(pod))?.ok_or(SkipReason::NoSmc)?;
     let gids = gids(node, pod, attachment, observed);
     // observe after reading the GIDs: the observation then contains the addresses of all GIDs
     let observed = &node.kernel.observe(Some(pod))?;
@@ -238,7 +235,7 @@ impl<K: Kernel> Desired for Set<'_, K> {
     type Error = SmcError;
 
     fn plan(&mut self) -> Result<Plan<()>, SmcError> {
-        let smc_state = self.kernel.smc(Some(self.pod))?.ok_or(Blocker::NoSmc)?;
+        let smc_state = self.kernel.smc(Some(self.pod))?.ok_or(SkipReason::NoSmc)?;
         let ops = decision::attach(self.smc, &smc_state);
         Ok(match ops.is_empty() {
             true => Plan::Reached(()),
@@ -268,7 +265,8 @@ pub fn drift<K: Kernel>(
     };
     let Some(smc_state) = node.kernel.smc(Some(pod))? else {
         // if the kernel has no SMC, the pod differs from its record only if the record says that SMC-R is active
-        let lost = (smc.state == SmcStatus::Active).then(|| format!("SMC-R: {}", Blocker::NoSmc));
+        let lost =
+            (smc.state == SmcStatus::Active).then(|| format!("SMC-R: {}", SkipReason::NoSmc));
         return Ok(lost.into_iter().collect());
     };
     let ops = decision::missing(smc, &smc_state);
@@ -362,7 +360,7 @@ pub fn status<K: Kernel>(node: Node<'_, K>) -> Option<String> {
     }
     match node.kernel.smc(None) {
         Ok(Some(_)) => None,
-        Ok(None) => Some(SmcError::from(Blocker::NoSmc).to_string()),
+        Ok(None) => Some(SmcError::from(SkipReason::NoSmc).to_string()),
         Err(error) => Some(error.to_string()),
     }
 }

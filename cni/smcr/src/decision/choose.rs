@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Chooses the RDMA port for each interface of a pod, and the pnet entries for interface and port.
 
-pub use super::fits::{SkipReason, SmcInput};
-
 use super::{
-    fits::{base, fits, sources},
-    rails::{Blocker, Carrier, carriers},
+    fits::{SmcInput, base, fits, sources},
+    netdev_entry,
+    rails::{Carrier, carriers},
+    reason::SkipReason,
+    table,
     verdict::{Source, same_subnet},
 };
 use attachments::{Attachment, Carried, Fit, PlacedEntry, Smc, SmcStatus};
@@ -46,17 +47,15 @@ pub fn choose(input: SmcInput<'_>) -> Chosen {
         without: vec![],
     };
     let usable: Vec<&Carrier> = carriers.iter().flatten().collect();
-    for blocker in carriers.iter().filter_map(|it| it.as_ref().err()) {
+    for (rail, carrier) in attachment.rails.iter().zip(&carriers) {
         // do not report a rail without an RDMA device: it is like any other interface
-        if *blocker != Blocker::NoRdma {
-            draft
-                .without
-                .push((device_of(blocker), blocker.clone().into()));
+        if let (Some(rdma), Err(reason)) = (&rail.rdma, carrier) {
+            draft.without.push((rdma.name.clone(), reason.clone()));
         }
     }
     for carrier in &usable {
         let name = attachment.rails[carrier.rail].pod_name.to_string();
-        match draft.fits(carrier, &name) {
+        match fits(input, carrier, &name) {
             Ok(fit) => draft.carry(&name, carrier, fit),
             // do not report an interface without IPv4, because `rdma-cni` sets up SMC-R only for IPv4
             Err(SkipReason::NoIpv4) => {}
@@ -71,19 +70,9 @@ pub fn choose(input: SmcInput<'_>) -> Chosen {
     if let Some(primary) = input.primary.filter(|name| !is_rail(name)) {
         draft.primary(primary, &usable);
     }
-    draft.finish()
-}
-
-fn device_of(blocker: &Blocker) -> String {
-    match blocker {
-        Blocker::Compat { device }
-        | Blocker::Unused { device }
-        | Blocker::NotEthernet { device }
-        | Blocker::NotInPod { device }
-        | Blocker::OtherPort { device, .. }
-        | Blocker::IdTaken { device, .. } => device.clone(),
-        Blocker::NoSmc | Blocker::NoRdma => String::new(),
-    }
+    draft.finish();
+    let SmcBuilder { smc, without, .. } = draft;
+    Chosen { smc, without }
 }
 
 /// A set-up in progress.
@@ -98,10 +87,6 @@ impl SmcBuilder<'_> {
         self.input.observed.pod.as_ref()?.link(name)
     }
 
-    fn fits(&self, carrier: &Carrier, name: &str) -> Result<Fit, SkipReason> {
-        fits(self.input, carrier, name)
-    }
-
     /// Chooses the first rail that can carry the connections of the pod's primary interface. Rails in a subnet of this
     /// interface come first.
     fn primary(&mut self, name: &str, usable: &[&Carrier]) {
@@ -114,7 +99,7 @@ impl SmcBuilder<'_> {
         candidates.extend(others);
         let mut first = None;
         for carrier in candidates {
-            match self.fits(carrier, name) {
+            match fits(self.input, carrier, name) {
                 Ok(fit) => return self.carry(name, carrier, fit),
                 Err(reason) => first = first.or(Some(reason)),
             }
@@ -141,12 +126,7 @@ impl SmcBuilder<'_> {
     /// Assigns the pnet id of `carrier` to the interface `name`, and to the port of `carrier`. An interface that
     /// already has another pnet id keeps it.
     fn carry(&mut self, name: &str, carrier: &Carrier, fit: Fit) {
-        let id = &carrier.entry.name;
-        let entry = PnetEntry {
-            name: id.clone(),
-            netdev: Some(name.to_owned()),
-            rdma: None,
-        };
+        let id = &carrier.id;
         let present = entry_of(&self.input.smc_state.pod, name).map(|it| it.name.clone());
         if let Some(present) = present.filter(|present| present != id) {
             // accept the id if another attachment of this pod has set it
@@ -163,8 +143,8 @@ impl SmcBuilder<'_> {
             port: carrier.port,
             by: fit,
         });
-        self.place(NetnsSide::Host, &carrier.entry);
-        self.place(NetnsSide::Pod, &entry);
+        self.place(NetnsSide::Host, carrier.entry());
+        self.place(NetnsSide::Pod, netdev_entry(id, name));
     }
 
     /// Returns true if another attachment of the same pod gave the interface `name` the id `id`.
@@ -177,31 +157,26 @@ impl SmcBuilder<'_> {
 
     /// Adds `entry` to the record. Omits an entry that an administrator has set: it is in the kernel's table, and in no
     /// other attachment's record.
-    fn place(&mut self, at: NetnsSide, entry: &PnetEntry) {
+    fn place(&mut self, at: NetnsSide, entry: PnetEntry) {
         let SmcInput {
             attachment,
             others,
             smc_state,
             ..
         } = self.input;
-        let table = match at {
-            NetnsSide::Host => &smc_state.host,
-            NetnsSide::Pod => &smc_state.pod,
-        };
         let has = |other: &Attachment| {
             let reaches = at == NetnsSide::Host || other.netns_id == attachment.netns_id;
-            reaches && other.smc.as_ref().is_some_and(|smc| smc.has(at, entry))
+            reaches && other.smc.as_ref().is_some_and(|smc| smc.has(at, &entry))
         };
-        let is_ours = !table.contains(entry) || others.iter().any(has);
-        if is_ours && !self.smc.has(at, entry) {
-            let entry = entry.clone();
+        let is_ours = !table(smc_state, at).contains(&entry) || others.iter().any(has);
+        if is_ours && !self.smc.has(at, &entry) {
             self.smc.entries.push(PlacedEntry { at, entry });
         }
     }
 
     /// Adds the entries against foreign GIDs, and the reasons why interfaces have no SMC-R. If SMC-R carries at least
     /// one interface, also adds the user EID, `max_links` and `tcp2smc`. Otherwise sets the status to off.
-    fn finish(mut self) -> Chosen {
+    fn finish(&mut self) {
         let SmcInput {
             attachment,
             others,
@@ -215,7 +190,7 @@ impl SmcBuilder<'_> {
             let nothing = || "the pod has no IPv4 address for SMC-R".to_owned();
             self.smc.state = SmcStatus::Off;
             self.smc.reason.get_or_insert_with(nothing);
-            return self.into_chosen();
+            return;
         }
         let mut records = others.iter().filter_map(|it| Some((it, it.smc.as_ref()?)));
         self.smc.ueid = ueid.map(str::to_owned).filter(|ueid| {
@@ -236,7 +211,6 @@ impl SmcBuilder<'_> {
                 records.any(|(other, smc)| other.netns_id == attachment.netns_id && smc.tcp2smc)
             }
         };
-        self.into_chosen()
     }
 
     /// Adds entries for interfaces whose connections the kernel might carry with a GID of another owner. No RDMA port
@@ -261,22 +235,10 @@ impl SmcBuilder<'_> {
             }
             let present = entry_of(&self.input.smc_state.pod, name);
             if present.is_none_or(|present| present.name == id) {
-                let entry = PnetEntry {
-                    name: id.clone(),
-                    netdev: Some(name.clone()),
-                    rdma: None,
-                };
-                self.place(NetnsSide::Pod, &entry);
+                self.place(NetnsSide::Pod, netdev_entry(&id, name));
             }
         }
         self.without = without;
-    }
-
-    fn into_chosen(self) -> Chosen {
-        Chosen {
-            smc: self.smc,
-            without: self.without,
-        }
     }
 
     fn words(&self) -> Option<String> {

@@ -3,13 +3,14 @@
 //! of other pods.
 
 use super::{
-    rails::{self, Blocker, Carrier, parent_on_host},
-    verdict::{Misfit, Netdev, Owner, Source, View, verdict},
+    rails::{self, Carrier, parent_on_host},
+    reason::SkipReason,
+    verdict::{Netdev, Owner, Source, View, verdict},
 };
 use attachments::{Attachment, Fit, Rail};
 use rdma_netns::{
     GidTable, Link, Observed, RdmaMode,
-    smc::{PnetEntry, PnetId, SmcState},
+    smc::{PnetEntry, SmcState},
 };
 use std::net::IpAddr;
 
@@ -34,91 +35,12 @@ pub struct SmcInput<'a> {
     pub ueid: Option<&'a str>,
 }
 
-/// Reason why an interface has no SMC-R.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SkipReason {
-    /// The kernel would not carry the interface's connections, or would carry them incorrectly.
-    #[error(transparent)]
-    Misfit(#[from] Misfit),
-    /// The RDMA device cannot carry the interface's connections.
-    #[error(transparent)]
-    Blocker(#[from] Blocker),
-    /// The interface has no IPv4 address, and `rdma-cni` sets up SMC-R only for IPv4.
-    #[error("it has no IPv4 address, and rdma-cni sets up SMC-R only for IPv4")]
-    NoIpv4,
-    /// Another program has given the interface another pnet id.
-    #[error("its pnet id is already {0}, which is not the RDMA device's")]
-    OtherId(PnetId),
-    /// The host's netdev below the interface has another pnet id than the RDMA port. The kernel prefers this id to the
-    /// pod's id.
-    #[error(
-        "{netdev} on the host has pnet id {id}, which the kernel prefers to the pod's id and which is not the \
-         RDMA device's: AF_SMC sockets use any RDMA device with that id; remove the id of {netdev} on \
-         the host"
-    )]
-    ParentsId {
-        /// Name of the netdev on the host.
-        netdev: String,
-        /// Pnet id of the netdev.
-        id: PnetId,
-    },
-    /// The kernel might carry the interface's connections incorrectly. No entry in the pod can prevent this.
-    #[error(
-        "{reason}; AF_SMC sockets can still use an RDMA device with pnet id {id}: {netdev} on the host \
-         has that id, which the kernel prefers to the pod's id; remove the id of {netdev} on the host"
-    )]
-    Exposed {
-        /// Reason why SMC-R does not carry the interface's connections.
-        reason: Box<SkipReason>,
-        /// Name of the netdev on the host.
-        netdev: String,
-        /// Pnet id of the netdev.
-        id: PnetId,
-    },
-    /// The kernel would use one link group for connections of two pods.
-    #[error(
-        "{holder} has SMC-R already: with shared RDMA devices the kernel carries connections of several \
-         pods in one link group, with the addresses of the first pod, whose end would break the \
-         connections of the others; give pods RDMA devices of their own (exclusive mode)"
-    )]
-    Crowded {
-        /// Name of the pod that already has SMC-R.
-        holder: String,
-    },
-    /// Only SMC-Rv1 would fit, and `rdma-cni` allows it only on rails. SMC-Rv1 is not routed, but the kernel compares
-    /// only the prefixes of the TCP interfaces (`smc_listen_prfx_check()`, `net/smc/af_smc.c`). If the two RDMA NICs
-    /// are in different layer 2 networks, a connection waits 5 s, and its data can be corrupt
-    /// (docs/dev/smc-r-kernel.md).
-    #[error(
-        "only SMC-Rv1 could carry its connections: SMC-Rv1 needs the RDMA NICs of both ends in one layer 2 network, \
-         which cannot be verified; connections by the RDMA interfaces' own addresses can have SMC-R"
-    )]
-    OneLink,
-    /// The GIDs of this RDMA device's port cannot be read.
-    #[error("the GIDs of {0} cannot be read in the pod")]
-    Unseen(String),
-}
-
-impl SkipReason {
-    /// Returns true if the kernel might carry the interface's connections with a GID that does not belong to the pod.
-    pub(super) fn may_use_foreign_gid(&self) -> bool {
-        match self {
-            Self::Misfit(misfit) => matches!(
-                misfit,
-                Misfit::Strange { .. } | Misfit::OtherEnd { .. } | Misfit::Vlan
-            ),
-            Self::Crowded { .. } | Self::Exposed { .. } | Self::OneLink => true,
-            _ => false,
-        }
-    }
-}
-
 /// Returns the protocol by which `carrier` carries connections of the pod's interface `name`. Returns an error if none
 /// carries them correctly, or if the host's netdev below the interface has another pnet id.
 pub(super) fn fits(input: SmcInput<'_>, carrier: &Carrier, name: &str) -> Result<Fit, SkipReason> {
     let fit = fit_by_gids(input, carrier, name);
     match base(input, name) {
-        Some(base) if base.name != carrier.entry.name && fit != Err(SkipReason::NoIpv4) => {
+        Some(base) if base.name != carrier.id && fit != Err(SkipReason::NoIpv4) => {
             Err(SkipReason::ParentsId {
                 netdev: base.netdev.clone().unwrap_or_default(),
                 id: base.name.clone(),
@@ -154,8 +76,8 @@ fn fit_by_gids(input: SmcInput<'_>, carrier: &Carrier, name: &str) -> Result<Fit
     let mut found = Err(SkipReason::NoIpv4);
     for source in link.into_iter().flat_map(|link| sources(input, link)) {
         match verdict(view, source) {
-            Err(misfit @ Misfit::Strange { .. }) => return Err(misfit.into()),
-            Err(misfit) if found == Err(SkipReason::NoIpv4) => found = Err(misfit.into()),
+            Err(misfit @ SkipReason::Strange { .. }) => return Err(misfit),
+            Err(misfit) if found == Err(SkipReason::NoIpv4) => found = Err(misfit),
             Err(_) => {}
             Ok(fit) if found != Ok(Fit::V2) => found = Ok(fit),
             Ok(_) => {}
@@ -179,7 +101,16 @@ fn fit_by_gids(input: SmcInput<'_>, carrier: &Carrier, name: &str) -> Result<Fit
 
 /// Returns the possible local addresses of connections that use the pod's netdev `link`.
 pub(super) fn sources<'a>(input: SmcInput<'a>, link: &'a Link) -> impl Iterator<Item = Source> {
-    Source::of(link, is_vlan(input.observed, link))
+    let vlan = is_vlan(input.observed, link);
+    let addresses = link.addresses.iter().filter(|address| address.scope == 0);
+    addresses.filter_map(move |address| match address.ip {
+        IpAddr::V4(ip) => Some(Source {
+            ip,
+            prefix: address.prefix,
+            vlan,
+        }),
+        IpAddr::V6(_) => None,
+    })
 }
 
 /// Returns true if the pod's netdev `link` is a VLAN, or a child of a VLAN (`smc_vlan_by_tcpsk()`,
@@ -225,11 +156,7 @@ pub fn misfits(input: SmcInput<'_>) -> Vec<(String, SkipReason)> {
         };
         let carrier = Carrier {
             rail,
-            entry: PnetEntry {
-                name: carried.pnet_id.clone(),
-                netdev: None,
-                rdma: Some((carried.rdma_device.clone(), carried.port)),
-            },
+            id: carried.pnet_id.clone(),
             device: carried.rdma_device.clone(),
             port: carried.port,
         };

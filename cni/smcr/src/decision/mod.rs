@@ -12,18 +12,20 @@
 //! | `choose` | the port for each interface, and the entries for interface and port, or the reason why SMC-R is off |
 //! | `fits` | check whether the kernel would carry an interface's connections |
 //! | `verdict` | prediction of the GID that the kernel would choose for a connection |
+//! | `reason` | reasons why SMC-R does not carry connections |
 
 mod choose;
 mod detach;
 mod fits;
 mod rails;
+mod reason;
 mod verdict;
 
-pub use choose::{Chosen, SkipReason, SmcInput, choose};
+pub use choose::{Chosen, choose};
 pub use detach::{Others, detach, returning};
-pub use fits::{misfits, without_other_pods};
-pub use rails::{Blocker, Carrier, blocker, carriers, port_of};
-pub use verdict::{Misfit, Netdev, Owner, Source, View, verdict};
+pub use fits::{SmcInput, misfits, without_other_pods};
+pub use rails::{blocker, port_of};
+pub use reason::SkipReason;
 
 use attachments::{Smc, SmcStatus};
 use rdma_netns::{
@@ -78,13 +80,9 @@ pub fn missing(smc: &Smc, smc_state: &SmcState) -> Vec<Op> {
     }
     let mut ops = attach(smc, smc_state);
     for carried in &smc.interfaces {
-        let entry = |netdev, rdma| PnetEntry {
-            name: carried.pnet_id.clone(),
-            netdev,
-            rdma,
-        };
-        let port = entry(None, Some((carried.rdma_device.clone(), carried.port)));
-        let netdev = entry(Some(carried.interface.clone()), None);
+        let id = &carried.pnet_id;
+        let port = port_entry(id, &carried.rdma_device, carried.port);
+        let netdev = netdev_entry(id, &carried.interface);
         for (side, entry) in [(NetnsSide::Host, port), (NetnsSide::Pod, netdev)] {
             let op = add(side, &entry);
             if !table(smc_state, side).contains(&entry) && !ops.contains(&op) {
@@ -99,6 +97,22 @@ fn add(at: NetnsSide, entry: &PnetEntry) -> Op {
     Op::AddPnet {
         at,
         entry: entry.clone(),
+    }
+}
+
+fn netdev_entry(id: &PnetId, netdev: &str) -> PnetEntry {
+    PnetEntry {
+        name: id.clone(),
+        netdev: Some(netdev.to_owned()),
+        rdma: None,
+    }
+}
+
+fn port_entry(id: &PnetId, device: &str, port: u8) -> PnetEntry {
+    PnetEntry {
+        name: id.clone(),
+        netdev: None,
+        rdma: Some((device.to_owned(), port)),
     }
 }
 

@@ -3,6 +3,7 @@
 //! address, so that each NIC has a different id. If several NICs had one id, the kernel might choose a NIC that does
 //! not reach the peer. The connection would then wait 5 s.
 
+use super::{port_entry, reason::SkipReason};
 use attachments::{Attachment, Rail};
 use rdma_netns::{
     Link, Observed, RdmaDevice,
@@ -10,84 +11,24 @@ use rdma_netns::{
     smc::{PnetEntry, PnetId, SmcState},
 };
 
-/// RDMA port of a rail, and the port's pnet entry. The entry may not exist yet.
+/// RDMA port of a rail, and the port's pnet id. The id may not be in the host's table yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Carrier {
+pub(super) struct Carrier {
     /// Index of the rail in the attachment.
-    pub rail: usize,
-    /// Entry of the port in the host's table.
-    pub entry: PnetEntry,
+    pub(super) rail: usize,
+    /// Pnet id of the port.
+    pub(super) id: PnetId,
     /// Name of the RDMA device.
-    pub device: String,
+    pub(super) device: String,
     /// Number of the port of the RDMA device, from 1.
-    pub port: u8,
+    pub(super) port: u8,
 }
 
-/// Reason why SMC-R cannot use a rail's RDMA device, or any RDMA device.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Blocker {
-    /// The kernel has no SMC.
-    #[error(
-        "this kernel has no SMC: it needs CONFIG_SMC, or its module smc (and smc_diag) installed"
-    )]
-    NoSmc,
-    /// The rail has no RDMA device. For a whole pod: no rail has an RDMA device.
-    #[error("the pod has no RDMA device")]
-    NoRdma,
-    /// The eRDMA driver is in compat mode. In this mode neither SMC-R nor RDMA's connection manager works.
-    #[error(
-        "{device} is an eRDMA device, and its driver is in compat mode, which has no SMC-R: load \
-         erdma with compat_mode=N"
-    )]
-    Compat {
-        /// Name of the RDMA device.
-        device: String,
-    },
-    /// Mainline's SMC refuses iWARP devices (`smc_ib_add_dev()`, `net/smc/smc_ib.c`).
-    #[error(
-        "this kernel's SMC does not use {device}: only the SMC of Alibaba Cloud Linux 3 uses iWARP devices, such as eRDMA's"
-    )]
-    Unused {
-        /// Name of the RDMA device.
-        device: String,
-    },
-    /// The rail has no netdev with an Ethernet hardware address.
-    #[error("{device} has no Ethernet port, which SMC-R needs")]
-    NotEthernet {
-        /// Name of the RDMA device.
-        device: String,
-    },
-    /// The RDMA device is not in the pod.
-    #[error(
-        "RDMA device {device} is not in the pod, which in exclusive mode can use only its own devices"
-    )]
-    NotInPod {
-        /// Name of the RDMA device.
-        device: String,
-    },
-    /// Another port of the device already has a pnet id. The kernel stores only one entry for a device.
-    #[error(
-        "another port of {device} has pnet id {id}, and the kernel keeps only one pnet id for a device"
-    )]
-    OtherPort {
-        /// Name of the RDMA device.
-        device: String,
-        /// Pnet id of the other port.
-        id: PnetId,
-    },
-    /// Two NICs would have the same pnet id.
-    #[error(
-        "the pnet id of {device} would be {id}, its NIC's hardware address, which {other} has already: \
-         give one of them another id with smc_pnet"
-    )]
-    IdTaken {
-        /// Name of the RDMA device.
-        device: String,
-        /// Pnet id of both devices.
-        id: PnetId,
-        /// RDMA device that already has the id.
-        other: String,
-    },
+impl Carrier {
+    /// Returns the entry of the port in the host's table.
+    pub(super) fn entry(&self) -> PnetEntry {
+        port_entry(&self.id, &self.device, self.port)
+    }
 }
 
 /// Returns the reason why the pod's connections must stay TCP, if this is known before the first change:
@@ -100,35 +41,35 @@ pub fn blocker(
     observed: &Observed,
     smc_state: Option<&SmcState>,
     required: bool,
-) -> Option<Blocker> {
+) -> Option<SkipReason> {
     let Some(smc_state) = smc_state else {
-        return Some(Blocker::NoSmc);
+        return Some(SkipReason::NoSmc);
     };
     let found = carriers(attachment, observed, smc_state, false);
     let mut blockers = found.iter().filter_map(|it| it.as_ref().err());
-    let of_device = blockers.find(|it| **it != Blocker::NoRdma);
+    let of_device = blockers.find(|it| **it != SkipReason::NoRdma);
     match (found.iter().any(Result::is_ok), of_device) {
         (true, _) if !required => None,
         (true, of_device) => of_device.cloned(),
-        (false, of_device) => Some(of_device.cloned().unwrap_or(Blocker::NoRdma)),
+        (false, of_device) => Some(of_device.cloned().unwrap_or(SkipReason::NoRdma)),
     }
 }
 
 /// Returns the RDMA port of each rail, or the reason why SMC-R cannot use it. `moved` is true if the rails are in the
 /// pod.
-pub fn carriers(
+pub(super) fn carriers(
     attachment: &Attachment,
     observed: &Observed,
     smc_state: &SmcState,
     moved: bool,
-) -> Vec<Result<Carrier, Blocker>> {
-    let mut found: Vec<Result<Carrier, Blocker>> = vec![];
+) -> Vec<Result<Carrier, SkipReason>> {
+    let mut found: Vec<Result<Carrier, SkipReason>> = vec![];
     for (index, rail) in attachment.rails.iter().enumerate() {
         let carrier = carrier(attachment, index, rail, observed, smc_state, moved);
         let carrier = carrier.and_then(|carrier| {
-            let earlier = found.iter().flatten();
-            let earlier = earlier.map(|it| &it.entry);
-            check_id(carrier, earlier.chain(&smc_state.host))
+            let mut entries: Vec<_> = found.iter().flatten().map(Carrier::entry).collect();
+            entries.extend(smc_state.host.iter().cloned());
+            check_id(carrier, &entries)
         });
         found.push(carrier);
     }
@@ -137,22 +78,19 @@ pub fn carriers(
 
 /// Refuses a pnet id that another RDMA device already has. If the kernel's table already has exactly this entry,
 /// accepts it: an administrator may give two devices one id.
-fn check_id<'a>(
-    carrier: Carrier,
-    mut entries: impl Iterator<Item = &'a PnetEntry> + Clone,
-) -> Result<Carrier, Blocker> {
-    if entries.clone().any(|it| *it == carrier.entry) {
+fn check_id(carrier: Carrier, entries: &[PnetEntry]) -> Result<Carrier, SkipReason> {
+    if entries.contains(&carrier.entry()) {
         return Ok(carrier);
     }
-    let other = entries.find_map(|entry| {
+    let other = entries.iter().find_map(|entry| {
         let (device, _) = entry.rdma.as_ref()?;
-        (entry.name == carrier.entry.name && *device != carrier.device).then_some(device)
+        (entry.name == carrier.id && *device != carrier.device).then_some(device)
     });
     match other {
         None => Ok(carrier),
-        Some(other) => Err(Blocker::IdTaken {
+        Some(other) => Err(SkipReason::IdTaken {
             device: carrier.device,
-            id: carrier.entry.name,
+            id: carrier.id,
             other: other.clone(),
         }),
     }
@@ -173,11 +111,11 @@ fn carrier(
     observed: &Observed,
     smc_state: &SmcState,
     moved: bool,
-) -> Result<Carrier, Blocker> {
-    let rdma = rail.rdma.as_ref().ok_or(Blocker::NoRdma)?;
+) -> Result<Carrier, SkipReason> {
+    let rdma = rail.rdma.as_ref().ok_or(SkipReason::NoRdma)?;
     let device = rdma.name.clone();
     if smc_state.erdma_compat == Some(true) && is_erdma(rdma, observed) {
-        return Err(Blocker::Compat { device });
+        return Err(SkipReason::Compat { device });
     }
     // if the kernel does not list SMC's devices, assume that only kernels with tcp2smc use eRDMA devices for SMC
     let is_used = match &smc_state.devices {
@@ -185,12 +123,12 @@ fn carrier(
         None => smc_state.tcp2smc.is_some() || !is_erdma(rdma, observed),
     };
     if !is_used {
-        return Err(Blocker::Unused { device });
+        return Err(SkipReason::Unused { device });
     }
     let is_same = |other: &RdmaDevice| other.index == rdma.index;
     let is_in_pod = observed.pod.iter().flat_map(|pod| &pod.rdma).any(is_same);
     if moved && attachment.moves_rdma() && !is_in_pod {
-        return Err(Blocker::NotInPod { device });
+        return Err(SkipReason::NotInPod { device });
     }
     let link = rail.on_host(observed).or_else(|| rail.in_pod(observed));
     let port = port(rdma, link, observed);
@@ -202,25 +140,20 @@ fn carrier(
         Some((entry, present)) if present == port => entry.name.clone(),
         Some((entry, _)) => {
             let id = entry.name.clone();
-            return Err(Blocker::OtherPort { device, id });
+            return Err(SkipReason::OtherPort { device, id });
         }
         None => {
             let base = base(attachment, &rail.pod_name, observed, smc_state);
             let base = base.map(|it| it.name.clone());
             match base.or_else(|| own_id(rail, link)) {
                 Some(id) => id,
-                None => return Err(Blocker::NotEthernet { device }),
+                None => return Err(SkipReason::NotEthernet { device }),
             }
         }
     };
-    let entry = PnetEntry {
-        name: id,
-        netdev: None,
-        rdma: Some((device.clone(), port)),
-    };
     Ok(Carrier {
         rail: index,
-        entry,
+        id,
         device,
         port,
     })

@@ -2,39 +2,40 @@
 //! Predicts the GID that the kernel chooses for a connection. Without the prediction, some connections would wait for 5
 //! s, and others would use an address that does not belong to the pod.
 
+use super::reason::SkipReason;
 use attachments::Fit;
-use rdma_netns::{Address, Gid, GidKind, GidTable, Link};
+use rdma_netns::{Address, Gid, GidKind, GidTable};
 use std::net::{IpAddr, Ipv4Addr};
 
 /// Local address of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Source {
+pub(super) struct Source {
     /// Address of the TCP socket.
-    pub ip: Ipv4Addr,
+    pub(super) ip: Ipv4Addr,
     /// Length of the address's prefix, in bits.
-    pub prefix: u8,
+    pub(super) prefix: u8,
     /// True if the connection's netdev is a VLAN.
-    pub vlan: bool,
+    pub(super) vlan: bool,
 }
 
 /// A netdev whose addresses can be GIDs of the RDMA port.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Netdev {
+pub(super) struct Netdev {
     /// Name of the netdev in its namespace.
-    pub name: String,
+    pub(super) name: String,
     /// Addresses of the netdev.
-    pub addresses: Vec<Address>,
+    pub(super) addresses: Vec<Address>,
     /// True if the netdev is a VLAN.
-    pub vlan: bool,
+    pub(super) vlan: bool,
     /// Owner of the netdev.
-    pub owner: Owner,
+    pub(super) owner: Owner,
     /// True if the netdev certainly uses the RDMA port, even while it has no GID on the port.
-    pub is_on_port: bool,
+    pub(super) is_on_port: bool,
 }
 
 /// Owner of a netdev.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Owner {
+pub(super) enum Owner {
     /// The pod that has the connection.
     Pod,
     /// The host.
@@ -45,81 +46,15 @@ pub enum Owner {
 
 /// State on which the kernel's choice depends.
 #[derive(Clone, Copy, Debug)]
-pub struct View<'a> {
+pub(super) struct View<'a> {
     /// GID table of the RDMA port, as the pod sees it.
-    pub gids: &'a GidTable,
+    pub(super) gids: &'a GidTable,
     /// Known netdevs. The pod's netdevs are first.
-    pub netdevs: &'a [Netdev],
+    pub(super) netdevs: &'a [Netdev],
     /// True if no other pod has the port. A GID of an unknown netdev then belongs to the pod.
-    pub alone: bool,
+    pub(super) alone: bool,
     /// True if the kernel has a user EID.
-    pub has_ueid: bool,
-}
-
-/// Reason why the kernel would not carry a connection, or would carry it incorrectly.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Misfit {
-    /// The kernel might choose a GID that does not belong to the pod.
-    #[error("{}", strange(*address, owner, *by))]
-    Strange {
-        /// Address of the GID.
-        address: IpAddr,
-        /// Description of the GID's owner.
-        owner: String,
-        /// Version of SMC-R by which the kernel chooses the GID.
-        by: Fit,
-    },
-    /// The kernel compares VLAN ids, which this prediction does not observe.
-    #[error(
-        "it is a VLAN, and the GID that the kernel would choose for a VLAN is not predicted; give the \
-         pod an interface without a VLAN tag for SMC-R"
-    )]
-    Vlan,
-    /// No GID fits: no GID's netdev has an address in the source's subnet, and there is no RoCE v1 GID.
-    #[error(
-        "no GID fits {ip}/{prefix}: SMC-Rv2 needs a GID whose netdev has an IPv4 address of that subnet, and SMC-Rv1 \
-         needs a RoCE v1 GID; connections by the RDMA interfaces' own addresses can have SMC-R"
-    )]
-    NoGid {
-        /// Source address.
-        ip: Ipv4Addr,
-        /// Length of the source's prefix, in bits.
-        prefix: u8,
-    },
-    /// The first GID that fits is the other end of a point-to-point address. No peer reaches the port by this GID.
-    #[error(
-        "the kernel would choose GID {address}, which {netdev} has only as the other end of an address: \
-         peers cannot reach it; remove that address from {netdev}, and set it again after the other \
-         addresses of {netdev} have their GIDs"
-    )]
-    OtherEnd {
-        /// Address of the GID.
-        address: IpAddr,
-        /// Netdev that has the address.
-        netdev: String,
-    },
-    /// SMC-Rv2 would fit, but the kernel has no user EID.
-    #[error(
-        "the kernel has no user EID, without which there is only SMC-Rv1, and SMC-Rv1 needs a RoCE v1 \
-         GID: set smcUeid to the same value on all nodes"
-    )]
-    NoUeid,
-}
-
-/// Returns the message of [`Misfit::Strange`], with the remedy.
-fn strange(address: IpAddr, owner: &str, by: Fit) -> String {
-    match by {
-        Fit::V1 => format!(
-            "SMC-Rv1 would choose GID {address}, which belongs to {owner}: such connections can hang; for SMC-Rv2, set \
-             smcUeid to the same value on all nodes, and give the pod a rail address whose prefix contains the \
-             connection's address; or give the pod an RDMA device of its own (exclusive mode)"
-        ),
-        Fit::V2 | Fit::Device => format!(
-            "the kernel can choose GID {address}, which fits as well and belongs to {owner}; give the pod an address \
-             of a subnet that neither the host nor another pod has on this NIC, or give all of these addresses prefix \
-             /32 and routes, or give the pod its own RDMA device (exclusive mode)"
-        ),
-    }
+    pub(super) has_ueid: bool,
 }
 
 /// Predicts how the kernel carries a connection from `source`. A device with a single GID (iWARP) always uses this GID.
@@ -136,12 +71,12 @@ fn strange(address: IpAddr, owner: &str, by: Fit) -> String {
 /// belong to the pod. A GID of the pod may be the other end of a point-to-point address if it is not the first GID that
 /// fits. Earlier versions of `rdma-cni` set such an address on a rail, after the rail's own address. CHECK repeats the
 /// prediction.
-pub fn verdict(view: View<'_>, source: Source) -> Result<Fit, Misfit> {
+pub(super) fn verdict(view: View<'_>, source: Source) -> Result<Fit, SkipReason> {
     if view.gids.size == 1 {
         return Ok(Fit::Device);
     }
     if source.vlan {
-        return Err(Misfit::Vlan);
+        return Err(SkipReason::Vlan);
     }
     let mut gids: Vec<&Gid> = view.gids.gids.iter().collect();
     gids.sort_unstable_by_key(|gid| gid.index);
@@ -161,8 +96,8 @@ pub fn verdict(view: View<'_>, source: Source) -> Result<Fit, Misfit> {
         .peekable();
     match v1.peek() {
         Some(_) => view.all_own(v1, Fit::V1).map(|()| Fit::V1),
-        None if fits_v2 => Err(Misfit::NoUeid),
-        None => Err(Misfit::NoGid {
+        None if fits_v2 => Err(SkipReason::NoUeid),
+        None => Err(SkipReason::NoGid {
             ip: source.ip,
             prefix: source.prefix,
         }),
@@ -178,7 +113,7 @@ impl View<'_> {
     ///   (docs/dev/smc-r-kernel.md).
     ///
     /// A match arm for `Owner::Host` with `Fit::V1` in this function would allow these GIDs for any number of pods.
-    fn all_own<'g>(&self, gids: impl Iterator<Item = &'g Gid>, by: Fit) -> Result<(), Misfit> {
+    fn all_own<'g>(&self, gids: impl Iterator<Item = &'g Gid>, by: Fit) -> Result<(), SkipReason> {
         for gid in gids {
             let owner = match self.netdev(gid) {
                 None if self.alone => continue,
@@ -187,21 +122,21 @@ impl View<'_> {
                 Some(netdev) => netdev.words(),
             };
             let address = gid.address();
-            return Err(Misfit::Strange { address, owner, by });
+            return Err(SkipReason::Strange { address, owner, by });
         }
         Ok(())
     }
 
     /// Refuses the port if `first`, the first GID that fits, is the other end of a point-to-point address, because the
     /// kernel sends this GID to peers.
-    fn no_other_end(&self, first: Option<&Gid>) -> Result<(), Misfit> {
+    fn no_other_end(&self, first: Option<&Gid>) -> Result<(), SkipReason> {
         let Some((gid, netdev)) = first.and_then(|gid| Some((gid, self.netdev(gid)?))) else {
             return Ok(());
         };
         let address = gid.address();
         match netdev.addresses.iter().any(|it| it.ip == address) {
             true => Ok(()),
-            false if netdev.has_gid_of(address) => Err(Misfit::OtherEnd {
+            false if netdev.has_gid_of(address) => Err(SkipReason::OtherEnd {
                 address,
                 netdev: netdev.name.clone(),
             }),
@@ -211,11 +146,11 @@ impl View<'_> {
 
     /// Refuses the port if a netdev of another owner may later get a GID that fits on the port. The netdev may be down
     /// now, or get its address later.
-    fn none_near(&self, source: Source) -> Result<(), Misfit> {
+    fn none_near(&self, source: Source) -> Result<(), SkipReason> {
         let is_others = |it: &&Netdev| it.is_on_port && it.owner != Owner::Pod;
         for netdev in self.netdevs.iter().filter(is_others) {
             if let Some(address) = netdev.reaching(source) {
-                return Err(Misfit::Strange {
+                return Err(SkipReason::Strange {
                     address: address.ip,
                     owner: netdev.words(),
                     by: Fit::V2,
@@ -286,22 +221,6 @@ impl Netdev {
             Owner::Host => format!("{} on the host", self.name),
             Owner::Another(holder) => format!("{} of {holder}", self.name),
         }
-    }
-}
-
-impl Source {
-    /// Returns the possible local addresses of IPv4 connections that use `link`: its addresses with global scope.
-    /// `vlan` is true if the netdev is a VLAN.
-    pub fn of(link: &Link, vlan: bool) -> impl Iterator<Item = Self> {
-        let addresses = link.addresses.iter().filter(|address| address.scope == 0);
-        addresses.filter_map(move |address| match address.ip {
-            IpAddr::V4(ip) => Some(Self {
-                ip,
-                prefix: address.prefix,
-                vlan,
-            }),
-            IpAddr::V6(_) => None,
-        })
     }
 }
 

@@ -52,7 +52,7 @@ fn v2(index: u32, ip: &str, netdev: &str) -> Gid {
 }
 
 impl Case {
-    fn of(&self, source: &str) -> Result<Fit, Misfit> {
+    fn of(&self, source: &str) -> Result<Fit, SkipReason> {
         let Address { ip, prefix, .. } = address(source);
         let IpAddr::V4(ip) = ip else {
             panic!("{source} is no IPv4 address")
@@ -111,7 +111,7 @@ fn a_rails_own_address_is_carried() {
 
 #[test]
 fn a_primary_of_another_subnet_has_no_gid() {
-    let error = Misfit::NoGid {
+    let error = SkipReason::NoGid {
         ip: Ipv4Addr::new(10, 244, 1, 5),
         prefix: 24,
     };
@@ -133,7 +133,7 @@ fn any_address_of_the_netdev_lends_its_first_gid() {
 fn without_a_user_eid_there_is_only_v1() {
     let mut case = moved();
     case.has_ueid = false;
-    assert_eq!(case.of("10.9.0.5/24"), Err(Misfit::NoUeid));
+    assert_eq!(case.of("10.9.0.5/24"), Err(SkipReason::NoUeid));
     case.gids.insert(0, v1(5, "fe80::5", "rdma0"));
     assert_eq!(case.of("10.9.0.5/24"), Ok(Fit::V1));
     assert_eq!(case.of("10.244.1.5/24"), Ok(Fit::V1));
@@ -155,19 +155,19 @@ fn a_gid_that_the_driver_made_is_the_pods_where_the_port_is() {
     );
 }
 
-fn strange(address: &str, owner: &str, by: Fit) -> Misfit {
-    Misfit::Strange {
+fn strange(address: &str, owner: &str, by: Fit) -> SkipReason {
+    SkipReason::Strange {
         address: address.parse().expect("an address"),
         owner: owner.to_owned(),
         by,
     }
 }
 
-fn by_v1(address: &str, owner: &str) -> Misfit {
+fn by_v1(address: &str, owner: &str) -> SkipReason {
     strange(address, owner, Fit::V1)
 }
 
-fn by_v2(address: &str, owner: &str) -> Misfit {
+fn by_v2(address: &str, owner: &str) -> SkipReason {
     strange(address, owner, Fit::V2)
 }
 
@@ -266,14 +266,17 @@ fn a_vlan_is_not_predicted() {
         prefix: 24,
         vlan: true,
     };
-    assert_eq!(verdict(view, source), Err(Misfit::Vlan));
+    assert_eq!(verdict(view, source), Err(SkipReason::Vlan));
 }
 
 #[test]
 fn a_vlans_gids_are_for_vlans() {
     let mut case = moved();
     case.netdevs[1].vlan = true;
-    assert!(matches!(case.of("10.9.0.5/24"), Err(Misfit::NoGid { .. })));
+    assert!(matches!(
+        case.of("10.9.0.5/24"),
+        Err(SkipReason::NoGid { .. })
+    ));
 }
 
 #[test]
@@ -282,9 +285,12 @@ fn the_other_end_of_a_link_makes_the_subnet() {
     let peer = "10.1.0.1".parse().ok();
     case.netdevs[1].addresses[0].peer = peer;
     case.gids[1] = v2(1, "10.1.0.1", "rdma0");
-    assert!(matches!(case.of("10.9.0.5/24"), Err(Misfit::NoGid { .. })));
+    assert!(matches!(
+        case.of("10.9.0.5/24"),
+        Err(SkipReason::NoGid { .. })
+    ));
     let fits = case.of("10.1.0.9/24");
-    assert!(matches!(fits, Err(Misfit::OtherEnd { .. })), "{fits:?}");
+    assert!(matches!(fits, Err(SkipReason::OtherEnd { .. })), "{fits:?}");
 }
 
 /// The kernel makes a GID of the other end of a point-to-point address, and no GID of the address itself.
@@ -302,7 +308,7 @@ fn the_other_end_of_an_address_is_no_gid_for_peers() {
     assert_eq!(case.of("10.244.1.5/24"), Ok(Fit::V2));
     case.gids[2].index = 0;
     case.gids[1].index = 2;
-    let error = Misfit::OtherEnd {
+    let error = SkipReason::OtherEnd {
         address: IpAddr::from([10, 244, 1, 5]),
         netdev: "rdma0".to_owned(),
     };
