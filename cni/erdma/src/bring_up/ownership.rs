@@ -4,12 +4,16 @@
 
 use super::record::{Given, Record};
 use rdma_netns::{Address, InterfaceName, Link, Namespace, Route};
-use std::{fmt, net::IpAddr};
+use std::net::IpAddr;
 
 /// Configuration of a netdev by another program.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ForeignConfig {
     /// The netdev is a port of a master, such as a bond or bridge.
+    #[error(
+        "{netdev} is a port of {}",
+        master.as_deref().unwrap_or("another netdev")
+    )]
     Port {
         /// Name of the netdev.
         netdev: InterfaceName,
@@ -17,6 +21,7 @@ pub enum ForeignConfig {
         master: Option<InterfaceName>,
     },
     /// The netdev has an address.
+    #[error("{netdev} has {ip}/{prefix} already")]
     Address {
         /// Name of the netdev.
         netdev: InterfaceName,
@@ -26,6 +31,7 @@ pub enum ForeignConfig {
         prefix: u8,
     },
     /// Another netdev uses the NIC as its lower device: a VLAN, a macvlan, a tunnel.
+    #[error("{upper} uses {netdev} as its lower device")]
     Below {
         /// Name of the NIC's netdev.
         netdev: InterfaceName,
@@ -33,6 +39,7 @@ pub enum ForeignConfig {
         upper: InterfaceName,
     },
     /// The netdev has a route.
+    #[error("{netdev} has a route to {destination}/{prefix} already")]
     Route {
         /// Name of the netdev.
         netdev: InterfaceName,
@@ -103,24 +110,4 @@ fn is_configured(address: &Address) -> bool {
         IpAddr::V6(ip) => ip.is_unicast_link_local(),
     };
     !is_link_local && !address.automatic
-}
-
-impl fmt::Display for ForeignConfig {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Port { netdev, master } => match master {
-                Some(master) => write!(f, "{netdev} is a port of {master}"),
-                None => write!(f, "{netdev} is a port of another netdev"),
-            },
-            Self::Address { netdev, ip, prefix } => {
-                write!(f, "{netdev} has {ip}/{prefix} already")
-            }
-            Self::Below { netdev, upper } => write!(f, "{upper} uses {netdev} as its lower device"),
-            Self::Route {
-                netdev,
-                destination,
-                prefix,
-            } => write!(f, "{netdev} has a route to {destination}/{prefix} already"),
-        }
-    }
 }
