@@ -30,11 +30,8 @@ pub fn put_back(link: &Link, host: &Namespace, record: &Record) -> PutBack {
     back.ops.extend(remove_routes(link, routes.iter().copied()));
     back.addresses(link, record);
     let others = others(link, record, &routes);
-    back.left.extend(
-        others
-            .iter()
-            .map(|it| format!("{it}, which another program added later: not removed")),
-    );
+    let is_ours_alone = others.is_empty();
+    back.left.extend(others);
     let master = link.master.map(|master| host.link_by_index(master));
     if let Some(master) = master {
         let name = master.map_or("another netdev", |master| &master.name);
@@ -51,7 +48,7 @@ pub fn put_back(link: &Link, host: &Namespace, record: &Record) -> PutBack {
             name = link.name
         ));
     } else {
-        back.up(link, record, others.is_empty());
+        back.up(link, record, is_ours_alone);
         back.mtu(link, record);
     }
     back.settings(link, record);
@@ -75,7 +72,10 @@ fn others(link: &Link, record: &Record, routes: &[&Route]) -> Vec<String> {
         let (to, prefix) = (it.destination, it.prefix);
         format!("{} has a route to {to}/{prefix}", link.name)
     });
-    addresses.chain(foreign).collect()
+    let others = addresses.chain(foreign);
+    others
+        .map(|it| format!("{it}, which another program added later: not removed"))
+        .collect()
 }
 
 fn is_as_given(present: &Address, given: &Address) -> bool {
@@ -115,39 +115,37 @@ impl PutBack {
     }
 
     fn mtu(&mut self, link: &Link, record: &Record) {
-        let mtu = record.before.mtu;
-        if link.mtu == mtu {
-            return;
-        }
-        if record.gifts().any(|given| given.mtu == Some(link.mtu)) {
-            self.change(link, LinkChange::Mtu(mtu));
-        } else {
-            let words = format!(
-                "{} has MTU {}, which another program set later: not changed",
-                link.name, link.mtu
-            );
-            self.left.push(words);
+        let (before, present) = (record.before.mtu, link.mtu);
+        if present != before {
+            let is_ours = record.gifts().any(|given| given.mtu == Some(present));
+            let change = LinkChange::Mtu(before);
+            self.undo(link, change, is_ours, &format!("MTU {present}"));
         }
     }
 
     fn settings(&mut self, link: &Link, record: &Record) {
-        for (key, value) in &record.before.settings {
-            let Some(present) = link.sysctls.get(key).filter(|it| *it != value) else {
+        for (key, before) in &record.before.settings {
+            let Some(present) = link.sysctls.get(key).filter(|it| *it != before) else {
                 continue;
             };
-            if record
-                .gifts()
-                .any(|given| given.settings.get(key) == Some(present))
-            {
-                let (key, value) = (key.clone(), *value);
-                self.change(link, LinkChange::Sysctl { key, value });
-            } else {
-                let words = format!(
-                    "{} has {key} = {present}, which another program set later: not changed",
-                    link.name
-                );
-                self.left.push(words);
-            }
+            let mut gifts = record.gifts();
+            let is_ours = gifts.any(|given| given.settings.get(key) == Some(present));
+            let (key, value) = (key.clone(), *before);
+            let words = format!("{key} = {present}");
+            self.undo(link, LinkChange::Sysctl { key, value }, is_ours, &words);
+        }
+    }
+
+    /// Plans `change`, which restores an earlier value, if the daemon set the present value (`is_ours`). Otherwise
+    /// reports the present value, `present`.
+    fn undo(&mut self, link: &Link, change: LinkChange, is_ours: bool, present: &str) {
+        if is_ours {
+            self.change(link, change);
+        } else {
+            self.left.push(format!(
+                "{} has {present}, which another program set later: not changed",
+                link.name
+            ));
         }
     }
 }
