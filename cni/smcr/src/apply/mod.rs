@@ -200,7 +200,7 @@ fn gids<K: Kernel>(
 
 /// Returns the name of the pod's primary interface: the first interface that an earlier plugin made in the pod, or
 /// otherwise the interface that the runtime names.
-pub fn primary<K>(node: Node<'_, K>, key: &Key) -> String {
+fn primary<K>(node: Node<'_, K>, key: &Key) -> String {
     let previous = node.conf.network.prev_result.as_ref();
     let interfaces = previous.and_then(|result| result["interfaces"].as_array());
     let is_in_pod = |it: &&Value| it["sandbox"].as_str().is_some_and(|it| !it.is_empty());

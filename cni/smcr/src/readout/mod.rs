@@ -8,18 +8,24 @@ mod target;
 
 pub use arguments::{Arguments, Target};
 
-use rdma_netns::{ObserveError, smc};
+use attachments::pods::netns::PodNetnsError;
+use rdma_netns::{ObserveError, netns::OpenError, smc};
 use serde_json::json;
 use std::{
     io::{self, Write},
     process::ExitCode,
 };
-use target::TargetError;
 
 #[derive(Debug, thiserror::Error)]
 enum Failure {
+    #[error("there is no network namespace {0:?} below /run/netns or /var/run/netns")]
+    Name(String),
     #[error(transparent)]
-    Target(#[from] TargetError),
+    Open(#[from] OpenError),
+    #[error("cannot open the network namespace of this program: {0}")]
+    Own(io::Error),
+    #[error(transparent)]
+    Pod(#[from] PodNetnsError),
     #[error(transparent)]
     Observe(#[from] ObserveError),
     #[error(
@@ -49,12 +55,8 @@ fn show(arguments: &Arguments, output: &mut dyn Write) -> Result<(), Failure> {
         true => format!("{:#}\n", json!(overview)),
         false => table::of(&overview),
     };
-    Ok(print(output, &text)?)
-}
-
-fn print(output: &mut dyn Write, text: &str) -> io::Result<()> {
     output.write_all(text.as_bytes())?;
-    output.flush()
+    Ok(output.flush()?)
 }
 
 #[cfg(test)]

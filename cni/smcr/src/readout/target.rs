@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Opens the requested network namespace.
 
-use super::arguments::{Arguments, Target};
-use attachments::{
-    Store,
-    pods::netns::{self, PodNetnsError},
+use super::{
+    Failure,
+    arguments::{Arguments, Target},
 };
+use attachments::{Store, pods::netns};
 use rdma_netns::netns::{Netns, OpenError};
 use std::{io, path::Path};
 
@@ -13,35 +13,23 @@ use std::{io, path::Path};
 /// is a link to the first.
 const DIRECTORIES: [&str; 2] = ["/run/netns", "/var/run/netns"];
 
-#[derive(Debug, thiserror::Error)]
-pub(super) enum TargetError {
-    #[error("there is no network namespace {0:?} below /run/netns or /var/run/netns")]
-    Name(String),
-    #[error(transparent)]
-    Open(#[from] OpenError),
-    #[error("cannot open the network namespace of this program: {0}")]
-    Own(io::Error),
-    #[error(transparent)]
-    Pod(#[from] PodNetnsError),
-}
-
-pub(super) fn open(arguments: &Arguments) -> Result<Netns, TargetError> {
+pub(super) fn open(arguments: &Arguments) -> Result<Netns, Failure> {
     match &arguments.target {
-        Target::Own => Netns::current().map_err(TargetError::Own),
+        Target::Own => Netns::current().map_err(Failure::Own),
         Target::Path(path) => Ok(Netns::open(path)?),
         Target::Name(name) => named(name),
         Target::Pod(pod) => Ok(netns::open(pod, &Store::new(&arguments.state_dir))?.netns),
     }
 }
 
-fn named(name: &str) -> Result<Netns, TargetError> {
+fn named(name: &str) -> Result<Netns, Failure> {
     for directory in DIRECTORIES {
         match Netns::open(&Path::new(directory).join(name)) {
             Err(OpenError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
             opened => return Ok(opened?),
         }
     }
-    Err(TargetError::Name(name.to_owned()))
+    Err(Failure::Name(name.to_owned()))
 }
 
 #[cfg(test)]
