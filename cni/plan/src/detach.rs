@@ -12,8 +12,8 @@ use super::{
 };
 use attachments::{Attachment, Attribute, Rail, Shared, Stage};
 use rdma_netns::{
-    Address, Child, Guid, InterfaceName, Link, LinkChange, LinkType, NetnsSide, Observed, Op,
-    VfSetting, VfSettingKind,
+    Child, Guid, InterfaceName, Link, LinkChange, LinkType, NetnsSide, Observed, Op, VfSetting,
+    VfSettingKind,
 };
 
 /// Records of other attachments, which a plan takes into account.
@@ -165,22 +165,17 @@ pub fn missing_of(host_link: &Link, link: &Link, observed: &Observed) -> Vec<Op>
 }
 
 fn rail_to_host(
-    (
-        attachment,
-        Others {
-            unrestored, of_pod, ..
-        },
-    ): (&Attachment, &Others),
+    (attachment, others): (&Attachment, &Others),
     rail: &Rail,
     observed: &Observed,
     given_up: &[Attribute],
 ) -> RailPlan {
     if rail.stage == Stage::Returned {
-        return Ok(children(rail, of_pod, observed));
+        return Ok(children(rail, &others.of_pod, observed));
     }
     let mut ops = vec![];
     if let Some(host_device) = &rail.rdma {
-        let located = locate::rdma(host_device, unrestored, observed);
+        let located = locate::rdma(host_device, &others.unrestored, observed);
         if attachment.moves_rdma() {
             let sub_devices = sub_devices(host_device, &located, observed);
             if !sub_devices.is_empty() {
@@ -208,7 +203,7 @@ fn rail_to_host(
             _ => {}
         }
     }
-    ops.extend(children(rail, of_pod, observed));
+    ops.extend(children(rail, &others.of_pod, observed));
     let Some(host_link) = &rail.host_link else {
         return Ok(ops);
     };
@@ -266,7 +261,7 @@ fn rail_to_host(
         let before = ops.len();
         let mut draft = LinkPlanner::new(NetnsSide::Host, other, &mut ops);
         draft.give_up(given_up);
-        release_name(unrestored, other, &host_link.name, observed, draft);
+        release_name(&others.unrestored, other, &host_link.name, observed, draft);
         if ops.len() > before {
             return Ok(ops);
         }
@@ -474,17 +469,12 @@ fn restore_attributes(
         draft.sysctl(key, value);
     }
     draft.up(host_link.up);
-    let lasting = |address: &&Address| !address.automatic;
-    draft.addresses(host_link.addresses.iter().filter(lasting));
+    let mut lasting = host_link.addresses.clone();
+    lasting.retain(|it| !it.automatic);
+    draft.addresses(lasting.iter());
     // a route can need an address that the kernel itself makes: such a route is planned after the address exists
-    let to_be: Vec<_> = host_link
-        .addresses
-        .iter()
-        .filter(|it| !it.automatic)
-        .cloned()
-        .collect();
     for route in host_link.lasting_routes() {
-        let can_have = host_link.can_have(route, &to_be) || link.can_have(route, &link.addresses);
+        let can_have = host_link.can_have(route, &lasting) || link.can_have(route, &link.addresses);
         if can_have {
             draft.route(route);
         }

@@ -188,9 +188,8 @@ fn alone<'a>(rail: &Rail, others: &[Attachment], observed: &'a Observed) -> Opti
     let address = rail.device()?;
     let device = observed.device(address)?;
     let mut devices = observed.devices.iter();
-    let places = [Some(&observed.host), observed.pod.as_ref()];
-    let links = places.into_iter().flatten().flat_map(|it| &it.links);
-    let netdevs = links.filter(|it| it.parent.as_ref() == Some(address));
+    let links = locate::links(observed);
+    let netdevs = links.filter(|(_, it)| it.parent.as_ref() == Some(address));
     let has_more = device.virtual_functions > 0
         || !rail.siblings.is_empty()
         || netdevs.count() > 1

@@ -3,7 +3,9 @@
 
 use super::Obstacle;
 use attachments::{Attachment, Rail, Shared, Sibling, Stage};
-use rdma_netns::{Child, Device, Link, LinkType, NetnsSide, Observed, Origin, RdmaDevice, pairing};
+use rdma_netns::{
+    Child, Device, Link, LinkType, Namespace, NetnsSide, Observed, Origin, RdmaDevice, pairing,
+};
 
 /// Present place of a recorded device.
 #[derive(Debug)]
@@ -15,19 +17,26 @@ pub(super) enum Located<'a, T> {
     Gone,
 }
 
+/// Returns the observed namespaces, first the host's.
+pub(super) fn places(
+    observed: &Observed,
+) -> impl DoubleEndedIterator<Item = (NetnsSide, &Namespace)> {
+    let sides = [NetnsSide::Host, NetnsSide::Pod].into_iter();
+    sides.filter_map(|side| Some((side, observed.at(side)?)))
+}
+
+/// Returns the netdevs of the observed namespaces, first the host's.
+pub(super) fn links(observed: &Observed) -> impl Iterator<Item = (NetnsSide, &Link)> {
+    places(observed).flat_map(|(side, it)| it.links.iter().map(move |link| (side, link)))
+}
+
 /// Finds the netdev that was recorded on the host as `host_link`.
 pub(super) fn link<'a>(
     rail: &Rail,
     host_link: &Link,
     observed: &'a Observed,
 ) -> Result<Located<'a, Link>, Obstacle> {
-    let links = [NetnsSide::Host, NetnsSide::Pod]
-        .into_iter()
-        .flat_map(|side| {
-            let links = observed.at(side).map(|namespace| &namespace.links);
-            links.into_iter().flatten().map(move |link| (side, link))
-        });
-    let found = links
+    let found = links(observed)
         .filter(|(side, link)| match &host_link.parent {
             Some(parent) => {
                 link.parent.as_ref() == Some(parent)
@@ -292,11 +301,8 @@ pub(super) fn rdma<'a>(
     observed: &'a Observed,
 ) -> Result<Located<'a, RdmaDevice>, Obstacle> {
     let seen = || {
-        let sides = [NetnsSide::Pod, NetnsSide::Host].into_iter();
-        sides.flat_map(|side| {
-            let devices = observed.at(side).into_iter().flat_map(|it| &it.rdma);
-            devices.map(move |it| (side, it))
-        })
+        let places = places(observed).rev();
+        places.flat_map(|(side, it)| it.rdma.iter().map(move |it| (side, it)))
     };
     let is_it = |device: &RdmaDevice| {
         device.index == host_device.index && device.node_guid == host_device.node_guid

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The names of RDMA devices. A pod with `NET_ADMIN` can rename its own RDMA devices, and in shared mode all of them.
 
+use super::locate::places;
 use attachments::{Attachment, Attribute};
 use rdma_netns::{NetnsSide, Observed, Op, RdmaDevice};
 
@@ -17,13 +18,11 @@ pub fn renamed<'a>(
         .flat_map(|it| &it.rails)
         .filter_map(|it| it.rdma.as_ref())
     {
-        let sides = [NetnsSide::Host, NetnsSide::Pod].into_iter();
-        let op = sides.flat_map(|side| {
-            let devices = observed.at(side).into_iter().flat_map(|it| &it.rdma);
-            devices.filter_map(move |it| restore(host_device, (side, it), observed, &[]))
+        let op = places(observed).find_map(|(side, namespace)| {
+            let mut devices = namespace.rdma.iter();
+            devices.find_map(|it| restore(host_device, (side, it), observed, &[]))
         });
-        let op = op.take(1).filter(|it| !ops.contains(it));
-        ops.extend(op.collect::<Vec<_>>());
+        ops.extend(op.filter(|it| !ops.contains(it)));
     }
     ops
 }

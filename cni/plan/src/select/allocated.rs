@@ -168,8 +168,7 @@ fn by_verbs_alone<'a>(
     others: &[Attachment],
 ) -> Result<Option<(&'a str, &'static str)>, SelectError> {
     let address = &allotment.address;
-    let mut rdma = observed.host.rdma.iter();
-    let Some(rdma) = rdma.find(|rdma| rdma.parent.as_ref() == Some(address)) else {
+    let Some(rdma) = bare::rdma_of(address, observed) else {
         return Ok(None);
     };
     let netdevs = observed.host.links_of(address, &observed.host);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Selection of devices that have no netdev.
 
-use super::{SelectError, check_holders, places};
+use super::{SelectError, check_holders};
+use crate::locate::places;
 use attachments::{Attachment, Rail};
 use network_conf::Conf;
 use rdma_netns::{Device, DeviceAddress, LinkType, Observed, RdmaDevice};
@@ -64,7 +65,11 @@ pub(super) fn no_gids(
     }
 }
 
-fn rdma_of<'a>(address: &DeviceAddress, observed: &'a Observed) -> Option<&'a RdmaDevice> {
+/// Returns the RDMA device of the function `address`, if the host sees it.
+pub(super) fn rdma_of<'a>(
+    address: &DeviceAddress,
+    observed: &'a Observed,
+) -> Option<&'a RdmaDevice> {
     let mut all = observed.host.rdma.iter();
     all.find(|rdma| rdma.parent.as_ref() == Some(address))
 }

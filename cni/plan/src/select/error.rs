@@ -2,6 +2,7 @@
 //! Errors of device selection.
 
 use crate::allocation::AllocationError;
+use attachments::Attachment;
 use rdma_netns::{DeviceAddress, InterfaceName, Pkey, RdmaMode};
 
 /// The reason why the configured devices cannot be attached to this pod.
@@ -198,6 +199,20 @@ impl SelectError {
                 | Self::NoSuchRail { .. }
                 | Self::NameWithoutNumber { .. }
         )
+    }
+}
+
+/// Refuses `device` if an attachment, `holder`, has it.
+pub(super) fn check_free(
+    device: impl ToString,
+    holder: Option<&Attachment>,
+) -> Result<(), SelectError> {
+    match holder {
+        None => Ok(()),
+        Some(holder) => Err(SelectError::InUse {
+            device: device.to_string(),
+            holder: holder.holder(),
+        }),
     }
 }
 

@@ -9,9 +9,13 @@ mod selected;
 mod share;
 mod vlan;
 
-use crate::allocation::{self, Allotment, Meaning, Named};
+use crate::{
+    allocation::{self, Allotment, Meaning, Named},
+    locate::{links, places},
+};
 use attachments::{Attachment, Rail, Sibling};
 pub use error::SelectError;
+use error::check_free;
 use host_use::{HostUse, Naming};
 use network_conf::{
     Conf, Mode,
@@ -330,25 +334,13 @@ impl<'a> Chosen<'a> {
 
 /// Returns an error if another attachment has moved a device at `address` and has not restored it.
 fn check_holders(address: &DeviceAddress, others: &[Attachment]) -> Result<(), SelectError> {
-    let holds = |rail: &&Rail| {
-        rail.host_link
-            .as_ref()
-            .and_then(|host_link| host_link.parent.as_ref())
-            == Some(address)
-            || rail.rdma.as_ref().and_then(|rdma| rdma.parent.as_ref()) == Some(address)
-    };
-    let holds_any = |other: &&Attachment| {
+    let holds = |rail: &Rail| {
+        let rdma = rail.rdma.as_ref().and_then(|it| it.parent.as_ref());
         // a shared device can have several attachments
-        let mut exclusive = other.rails.iter().filter(|rail| rail.shared.is_none());
-        exclusive.any(|rail| holds(&rail))
+        rail.shared.is_none() && [rail.device(), rdma].contains(&Some(address))
     };
-    match others.iter().find(holds_any) {
-        None => Ok(()),
-        Some(holder) => Err(SelectError::InUse {
-            device: address.to_string(),
-            holder: holder.holder(),
-        }),
-    }
+    let holder = others.iter().find(|it| it.rails.iter().any(holds));
+    check_free(address, holder)
 }
 
 fn by_selectors<'a>(
@@ -368,16 +360,12 @@ fn by_selectors<'a>(
                     selector.matches(candidate(observed, host_link, rail.rdma.as_ref()))
                 })
             })?;
-            Some(SelectError::InUse {
-                device: rail.name().to_string(),
-                holder: other.holder(),
-            })
+            Some((rail, other))
         });
-        if let Some(error) = held {
-            return Err(error);
+        if let Some((rail, holder)) = held {
+            check_free(rail.name(), Some(holder))?;
         }
-        let mut matching: Vec<Chosen<'a>> = places(observed)
-            .flat_map(|(side, namespace)| namespace.links.iter().map(move |link| (side, link)))
+        let mut matching: Vec<Chosen<'a>> = links(observed)
             .filter(|(side, link)| *side == NetnsSide::Host || link.parent.is_some())
             .filter(|(_, link)| link.link_type != LinkType::Other)
             .filter(|(_, link)| !link.is_representor() || selector.literal_netdev().is_some())
@@ -463,12 +451,6 @@ fn candidate<'a>(
         link,
         rdma,
     }
-}
-
-fn places(observed: &Observed) -> impl Iterator<Item = (NetnsSide, &Namespace)> {
-    [NetnsSide::Host, NetnsSide::Pod]
-        .into_iter()
-        .filter_map(|side| Some((side, observed.at(side)?)))
 }
 
 /// Returns a sorting key by which `eth10` follows `eth9`, so rails are in the order of the NICs' numbers.

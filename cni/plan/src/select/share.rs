@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Decides whether a netdev moves into the pod, or stays on the host and gets a child in the pod.
 
-use super::SelectError;
+use super::{SelectError, error::check_free};
 use attachments::{Attachment, Rail, Shared};
 use network_conf::{ChildConf, Conf, Mode};
 use rdma_netns::{
@@ -173,15 +173,8 @@ pub(super) fn movable(
              link set NETDEV netns 1), or end the pod that has it",
         );
     }
-    if let Some(holder) = others
-        .iter()
-        .find(|it| it.rails.iter().any(|it| lies_on(it, link)))
-    {
-        return Err(SelectError::InUse {
-            device: link.name.to_string(),
-            holder: holder.holder(),
-        });
-    }
+    let has_upper = |it: &&Attachment| it.rails.iter().any(|it| lies_on(it, link));
+    check_free(&link.name, others.iter().find(has_upper))?;
     // if the pod had an upper netdev of a rail, DEL would delete the upper netdev
     let mut pod = observed.pod.iter();
     if let Some(upper) = pod.find_map(|pod| pod.lying_on(NetnsSide::Host, link).next()) {
@@ -196,13 +189,8 @@ pub(super) fn movable(
         lower.is_some_and(|lower| lower.index == link.index)
     };
     let vlans = host.links.iter().filter(is_on_it);
-    match once(link).chain(vlans).find_map(|it| sharer(it, others)) {
-        Some(other) => Err(SelectError::InUse {
-            device: link.name.to_string(),
-            holder: other.holder(),
-        }),
-        None => Ok(()),
-    }
+    let holder = once(link).chain(vlans).find_map(|it| sharer(it, others));
+    check_free(&link.name, holder)
 }
 
 /// Returns true if `rail` moves a netdev whose lower netdev is `link`, a netdev of the host.
@@ -239,13 +227,8 @@ pub(super) fn alone(
         let shared = rail.shared.as_ref();
         shared.is_some_and(|shared| shared.is_of(link) || rail.rdma.as_ref().is_some_and(is_same))
     };
-    match others.iter().find(|other| other.rails.iter().any(has_it)) {
-        Some(other) => Err(SelectError::InUse {
-            device: link.name.to_string(),
-            holder: other.holder(),
-        }),
-        None => Ok(()),
-    }
+    let holder = others.iter().find(|it| it.rails.iter().any(has_it));
+    check_free(&link.name, holder)
 }
 
 /// Returns an attachment that has a child of the netdev `link`.
