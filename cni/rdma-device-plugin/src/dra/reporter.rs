@@ -3,8 +3,7 @@
 //! depends on these reports. When the claim's pod has its network, the report needs one `get` and one `update` request.
 
 use crate::{
-    api::{Api, is_followed_for},
-    log_once::LogOnce,
+    api::{Api, Failures, is_followed_for},
     node::Node,
     watch::Watch,
 };
@@ -22,9 +21,6 @@ use std::{
     time::{Duration, SystemTime},
 };
 use tokio::{sync::watch, time::sleep};
-
-/// First and longest delay after a failure.
-const AGAIN: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
 
 /// Interval of checks if no failure occurred. Each change of the records starts a check earlier.
 const REST: Duration = Duration::from_secs(3600);
@@ -45,7 +41,7 @@ pub struct Reporter {
     reported_networks: BTreeMap<String, Vec<Value>>,
     /// True after this daemon, as the leader, has reported all claims once.
     has_reported_all: bool,
-    reported: LogOnce,
+    failures: Failures,
 }
 
 impl Reporter {
@@ -58,32 +54,24 @@ impl Reporter {
             claims: Claims::new(state_dir),
             reported_networks: BTreeMap::new(),
             has_reported_all: false,
-            reported: LogOnce::default(),
+            failures: Failures::default(),
         }
     }
 
     /// Runs until the sender of `node` is dropped.
     pub async fn run(mut self) {
         let mut changes = Watch::new(vec![self.claims.directory().to_owned()]);
-        let mut wait = AGAIN[0];
         loop {
             let pause = match self.report().await {
                 Ok(()) => {
-                    wait = AGAIN[0];
-                    self.reported.ends();
+                    self.failures.end();
                     REST
                 }
-                Err(error) => {
-                    let line = error.to_string();
-                    if self.reported.is_news(&line) {
-                        log::warn!(
-                            "cannot write the pods' networks into the status of their claims: {line}"
-                        );
-                    }
-                    let now = wait;
-                    wait = (wait * 2).min(AGAIN[1]);
-                    now
-                }
+                Err(error) => self.failures.add(error, |line| {
+                    log::warn!(
+                        "cannot write the pods' networks into the status of their claims: {line}"
+                    );
+                }),
             };
             tokio::select! {
                 // handle changes also during the pause: a claim that the API server refuses must not delay other claims

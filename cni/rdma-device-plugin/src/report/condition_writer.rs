@@ -8,8 +8,7 @@ use super::{
     event::rfc3339,
 };
 use crate::{
-    api::{Api, is_followed_for},
-    log_once::LogOnce,
+    api::{Api, Failures, is_followed_for},
     node::Node,
 };
 use kubernetes_api::{Method, RequestError};
@@ -21,9 +20,6 @@ use std::{
 };
 use tokio::{sync::watch, time::timeout};
 
-/// First and longest delay after a failure.
-const AGAIN: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
-
 /// Writes the condition of one node.
 #[derive(Debug)]
 pub struct ConditionWriter {
@@ -31,7 +27,7 @@ pub struct ConditionWriter {
     account: PathBuf,
     /// Condition in the API server. `None`: the daemon has not read it yet.
     written: Option<Written>,
-    reported: LogOnce,
+    failures: Failures,
 }
 
 #[derive(Debug)]
@@ -50,19 +46,17 @@ impl ConditionWriter {
             node,
             account,
             written: None,
-            reported: LogOnce::default(),
+            failures: Failures::default(),
         }
     }
 
     /// Runs until the sender of `node` is dropped.
     pub async fn run(mut self) {
-        let mut wait = AGAIN[0];
         loop {
             let condition = Condition::of(&self.node.borrow_and_update());
             match self.keep(&condition).await {
                 Ok(pause) => {
-                    wait = AGAIN[0];
-                    if self.reported.ends() {
+                    if self.failures.end() {
                         log::info!("the node's condition {} is written again", condition::TYPE);
                     }
                     if matches!(timeout(pause, self.node.changed()).await, Ok(Err(_))) {
@@ -70,17 +64,15 @@ impl ConditionWriter {
                     }
                 }
                 Err(error) => {
-                    let line = error.to_string();
-                    if self.reported.is_news(&line) {
+                    let wait = self.failures.add(error, |line| {
                         log::error!(
                             "the node's condition {} is not written: {line}",
                             condition::TYPE
                         );
-                    }
+                    });
                     if !is_followed_for(&mut self.node, wait).await {
                         return;
                     }
-                    wait = (wait * 2).min(AGAIN[1]);
                 }
             }
         }

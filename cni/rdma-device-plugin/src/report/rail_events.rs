@@ -8,8 +8,7 @@ use super::{
     rails::{News, PodKey, Reported, Trouble, Troubles},
 };
 use crate::{
-    api::{Api, is_followed_for},
-    log_once::LogOnce,
+    api::{Api, Failures, is_followed_for},
     node::Node,
 };
 use anyhow::Result;
@@ -24,9 +23,6 @@ use tokio::{sync::watch, time::timeout};
 const LOST: &str = "RdmaRailLost";
 const RECOVERED: &str = "RdmaRailRecovered";
 
-/// First and longest delay after a failure.
-const AGAIN: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
-
 /// Time for which a report waits for further changes: the functions of a NIC do not fail at exactly the same time.
 const TOGETHER: Duration = Duration::from_secs(1);
 
@@ -40,7 +36,7 @@ pub struct RailEvents {
     account: PathBuf,
     paths: Paths,
     reported: Reported,
-    failure: LogOnce,
+    failures: Failures,
 }
 
 impl RailEvents {
@@ -51,18 +47,16 @@ impl RailEvents {
             account,
             paths,
             reported: Reported::default(),
-            failure: LogOnce::default(),
+            failures: Failures::default(),
         }
     }
 
     /// Runs until the sender of `node` is dropped.
     pub async fn run(mut self) {
-        let mut wait = AGAIN[0];
         loop {
             match self.report().await {
                 Ok(next) => {
-                    wait = AGAIN[0];
-                    self.failure.ends();
+                    self.failures.end();
                     let changed = timeout(next.unwrap_or(REST), self.node.changed()).await;
                     if matches!(changed, Ok(Err(_))) {
                         return;
@@ -72,14 +66,12 @@ impl RailEvents {
                     }
                 }
                 Err(error) => {
-                    let line = error.to_string();
-                    if self.failure.is_news(&line) {
+                    let wait = self.failures.add(error, |line| {
                         log::warn!("cannot report lost and recovered rails to pods: {line}");
-                    }
+                    });
                     if !is_followed_for(&mut self.node, wait).await {
                         return;
                     }
-                    wait = (wait * 2).min(AGAIN[1]);
                 }
             }
         }

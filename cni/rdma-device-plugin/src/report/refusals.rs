@@ -9,8 +9,7 @@ use super::{
     pods,
 };
 use crate::{
-    api::Api,
-    log_once::LogOnce,
+    api::{Api, Failures},
     refused::{Ids, PodName, SECOND_TRY, Verdict},
 };
 use kubernetes_api::RequestError;
@@ -33,9 +32,6 @@ const OTHER_REASON: Duration = Duration::from_secs(60);
 /// Lifetime of an event in the API server (`--event-ttl`). After this time the daemon reports the same reason again.
 const EXPIRED: Duration = Duration::from_secs(60 * 60);
 
-/// First and longest delay after a failure.
-const AGAIN: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
-
 /// Writes events about refused pods.
 #[derive(Debug)]
 pub struct Refusals {
@@ -47,12 +43,10 @@ pub struct Refusals {
 }
 
 /// Pause after a failure.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Rest {
     until: Option<Instant>,
-    wait: Duration,
-    /// Last failure, which is logged once.
-    failure: LogOnce,
+    failures: Failures,
 }
 
 /// Refused containers, and the limit for the number of events.
@@ -144,26 +138,16 @@ impl Refusals {
     }
 }
 
-impl Default for Rest {
-    fn default() -> Self {
-        Self {
-            until: None,
-            wait: AGAIN[0],
-            failure: LogOnce::default(),
-        }
-    }
-}
-
 impl Rest {
     fn is_over(&self, now: Instant) -> bool {
         self.until.is_none_or(|end| now >= end)
     }
 
-    /// Records a failure, and doubles the pause. Returns true if the caller must log `line`.
+    /// Records a failure, and sets the pause. Returns true if the caller must log `line`.
     fn failed(&mut self, line: &str, now: Instant) -> bool {
-        self.until = Some(now + self.wait);
-        self.wait = (self.wait * 2).min(AGAIN[1]);
-        self.failure.is_news(line)
+        let mut is_news = false;
+        self.until = Some(now + self.failures.add(line, |_| is_news = true));
+        is_news
     }
 }
 
