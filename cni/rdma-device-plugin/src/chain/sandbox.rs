@@ -65,7 +65,7 @@ impl Cached {
 pub fn made(
     cache: &Path,
     attachments: &Path,
-    (namespace, pod): (&str, &str),
+    pod: &PodName,
     since: SystemTime,
 ) -> io::Result<Made> {
     let files = match fs::read_dir(cache) {
@@ -74,7 +74,7 @@ pub fn made(
     };
     let networks = files
         .flatten()
-        .filter_map(|file| network(&file.path(), (namespace, pod), since));
+        .filter_map(|file| network(&file.path(), pod, since));
     let mut networks: Vec<(SystemTime, CachedNetwork)> = networks.collect();
     // use the last sandbox: sandboxes that kubelet has replaced may still exist
     networks.sort_by_key(|(made, _)| *made);
@@ -102,16 +102,14 @@ pub fn made(
 
 /// Returns the pod's network in libcni's cache file `path`, and the file's mtime. Returns `None` if the file is older
 /// than `since`, belongs to another pod, describes a loopback, or cannot be read.
-fn network(
-    path: &Path,
-    pod: (&str, &str),
-    since: SystemTime,
-) -> Option<(SystemTime, CachedNetwork)> {
+fn network(path: &Path, pod: &PodName, since: SystemTime) -> Option<(SystemTime, CachedNetwork)> {
     let made = fs::metadata(path).ok()?.modified().ok()?;
     if made < since {
         return None;
     }
-    Some((made, cached_network(&state_file::read(path).ok()?, pod)?))
+    let text = state_file::read(path).ok()?;
+    let network = cached_network(&text, (&pod.namespace, &pod.name))?;
+    Some((made, network))
 }
 
 /// A pod's network in libcni's cache.
@@ -235,8 +233,15 @@ mod tests {
         fn made_since(&self, pod: &str, second: u64) -> Made {
             let at = |below: &str| self.root.path().join(below);
             let since = SystemTime::UNIX_EPOCH + Duration::from_secs(second);
-            let made = made(&at("results"), &at("attachments"), ("default", pod), since);
+            let made = made(&at("results"), &at("attachments"), &name(pod), since);
             made.expect("it can be read")
+        }
+    }
+
+    fn name(name: &str) -> PodName {
+        PodName {
+            namespace: "default".into(),
+            name: name.into(),
         }
     }
 
@@ -320,10 +325,6 @@ mod tests {
         let file = fs::File::options().append(true).open(&old).expect("it");
         file.set_modified(SystemTime::UNIX_EPOCH).expect("its time");
         fs::write(cache.join("half"), "{").expect("a file");
-        let name = |name: &str| PodName {
-            namespace: "default".into(),
-            name: name.into(),
-        };
         let uids = uids(&cache);
         assert_eq!(uids.get(&name("a")).map(String::as_str), Some("7"));
         assert_eq!(uids.get(&name("b")), None);

@@ -5,6 +5,7 @@
 
 use super::Report;
 use crate::{
+    metrics::present_devices,
     node::{Node, Signal},
     watch::until,
 };
@@ -20,7 +21,7 @@ use ::erdma::{
     metadata::Metadata,
 };
 use daemon_conf::Origin;
-use offer::{Offer, OfferedId};
+use offer::Offer;
 use rdma_netns::{DeviceAddress, ErdmaModule, Inventory, Kernel, Linux, Op};
 use std::{
     io,
@@ -393,11 +394,8 @@ fn bind(kernel: &Linux, sysfs: &Path, function: &DeviceAddress) -> io::Result<bo
 }
 
 fn advertised(offer: &Offer) -> Advertised {
-    let devices = |id: &OfferedId| {
-        let devices = id.devices.iter().filter_map(|it| offer.devices.get(*it));
-        devices.map(|it| it.address.clone()).collect()
-    };
-    let ids = offer.ids.iter().map(|id| (id.id.clone(), devices(id)));
+    let ids = offer.ids.iter();
+    let ids = ids.map(|id| (id.id.clone(), present_devices(offer, id)));
     Advertised {
         resource: offer.name.to_string(),
         ids: ids.collect(),

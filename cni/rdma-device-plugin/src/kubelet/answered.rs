@@ -6,7 +6,7 @@ use super::{
     holder::{self, Holder},
     plugin_context::PluginContext,
 };
-use crate::refused::{Ids, PodName, Refused, Verdict};
+use crate::refused::{Ids, Refused, Verdict};
 use daemon_conf::ResourceName;
 use kubelet_api::pod_resources::AskError;
 
@@ -34,10 +34,7 @@ impl Answered {
             (Some(Refused { status, cure }), Ok(Some(holder))) => {
                 context.verdicts.send(&Verdict::Refused {
                     ids,
-                    pod: PodName {
-                        namespace: holder.namespace.clone(),
-                        name: holder.pod.clone(),
-                    },
+                    pod: holder.container.pod.clone(),
                     why: status.message().to_owned(),
                     cure,
                 });

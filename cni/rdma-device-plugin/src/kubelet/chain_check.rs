@@ -9,7 +9,7 @@ use crate::{
         record::Record,
         sandbox::{self, Made},
     },
-    refused::Refused,
+    refused::{PodName, Refused},
 };
 use conflist::{Called, TYPE, placement};
 use daemon_conf::{ResourceName, chain::Placement};
@@ -45,8 +45,9 @@ pub(super) async fn check(
     let Some(holder) = holder else {
         return Ok(());
     };
+    let pod = &holder.container.pod;
     let (state_dir, cache) = (context.state_dir.clone(), context.cni_cache.clone());
-    let (namespace, pod) = (holder.namespace.clone(), holder.pod.clone());
+    let name = pod.clone();
     let granted = ids
         .iter()
         .filter_map(|id| context.grants.given_at(resource.as_str(), id));
@@ -57,7 +58,7 @@ pub(super) async fn check(
             return Ok(Made::Unknown);
         }
         let attachments = state_dir.join("attachments");
-        sandbox::made(&cache, &attachments, (&namespace, &pod), since)
+        sandbox::made(&cache, &attachments, &name, since)
     };
     let made = tokio::task::spawn_blocking(read).await;
     let made = made.map_err(|error| Status::internal(error.to_string()))?;
@@ -65,31 +66,26 @@ pub(super) async fn check(
         Ok(Made::WithUs | Made::Unknown) => Ok(()),
         Ok(Made::Twice { network }) => {
             log::warn!(
-                "{}/{} has the network {network} twice: containerd uses the network's file and also the list \
-                 with {TYPE}; set max_conf_num to 1 in containerd's configuration",
-                holder.namespace,
-                holder.pod
+                "{pod} has the network {network} twice: containerd uses the network's file and also the list \
+                 with {TYPE}; set max_conf_num to 1 in containerd's configuration"
             );
             Ok(())
         }
         Ok(Made::WithoutUs { network }) => {
-            let remedy = match is_unread(context, &network, holder).await {
+            let remedy = match is_unread(context, &network, pod).await {
                 true => without_directory(context, &network),
                 false => None,
             };
             let (remedy, cure) = remedy.unwrap_or_else(|| remedy_for(&context.chain.borrow()));
             let status = Status::failed_precondition(format!(
-                "the network of {}/{} was made by a list of {network} without {TYPE}: the pod has no \
-                 rails; {remedy}",
-                holder.namespace, holder.pod,
+                "the network of {pod} was made by a list of {network} without {TYPE}: the pod has no \
+                 rails; {remedy}"
             ));
             Err(Refused { status, cure })
         }
         Err(error) => {
             log::warn!(
-                "cannot determine whether {TYPE} set up the network of {}/{}: {:?}: {error}",
-                holder.namespace,
-                holder.pod,
+                "cannot determine whether {TYPE} set up the network of {pod}: {:?}: {error}",
                 context.cni_cache
             );
             Ok(())
@@ -100,7 +96,7 @@ pub(super) async fn check(
 /// Returns true if the runtime made the pod's network without `rdma-cni`, although the directory of `network` already
 /// had the entry of `rdma-cni`. The runtime then does not read this directory, for example because another runtime was
 /// installed.
-async fn is_unread(context: &PluginContext, network: &str, holder: &Holder) -> bool {
+async fn is_unread(context: &PluginContext, network: &str, pod: &PodName) -> bool {
     let status = context.chain.borrow().clone();
     let ChainStatus::Called(Called {
         file,
@@ -114,12 +110,12 @@ async fn is_unread(context: &PluginContext, network: &str, holder: &Holder) -> b
         return false;
     }
     let (state_dir, cache) = (context.state_dir.clone(), context.cni_cache.clone());
-    let (namespace, pod) = (holder.namespace.clone(), holder.pod.clone());
+    let pod = pod.clone();
     let read = move || {
         let dir = Record::read(&state_dir).ok().flatten()?.conf_dir?;
         let written = fs::metadata(dir.join(file)).and_then(|it| it.modified());
         let attachments = state_dir.join("attachments");
-        sandbox::made(&cache, &attachments, (&namespace, &pod), written.ok()?).ok()
+        sandbox::made(&cache, &attachments, &pod, written.ok()?).ok()
     };
     let made = tokio::task::spawn_blocking(read).await;
     matches!(made, Ok(Some(Made::WithoutUs { .. })))

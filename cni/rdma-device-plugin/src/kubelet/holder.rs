@@ -2,6 +2,7 @@
 //! Finds the container to which kubelet allocated devices. Kubelet's call to a device plugin does not name the
 //! container. Only kubelet's pod-resources API does.
 
+use crate::refused::PodName;
 use daemon_conf::ResourceName;
 use kubelet_api::pod_resources::{
     self, AskError,
@@ -13,26 +14,37 @@ use std::{fmt, path::Path, time::Duration};
 /// (`KubeletPreStartContainerRPCTimeoutInSecs`).
 const LIMIT: Duration = Duration::from_secs(5);
 
+/// A container that kubelet reports.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Holder {
-    pub(super) namespace: String,
-    pub(super) pod: String,
-    pub(super) container: String,
-    /// Kubelet's allocations to the container, as pairs of resource and id. Always empty in `own_accelerators`.
-    pub(super) allocated: Vec<(String, String)>,
+pub(crate) struct PodContainer {
+    pub(crate) pod: PodName,
+    pub(crate) name: String,
+}
+
+impl PodContainer {
+    pub(crate) fn new(pod: &PodResources, container: &ContainerResources) -> Self {
+        Self {
+            pod: PodName {
+                namespace: pod.namespace.clone(),
+                name: pod.name.clone(),
+            },
+            name: container.name.clone(),
+        }
+    }
 }
 
 /// Formats a container as `default/trainer-0, container main`.
-impl fmt::Display for Holder {
+impl fmt::Display for PodContainer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            namespace,
-            pod,
-            container,
-            ..
-        } = self;
-        write!(f, "{namespace}/{pod}, container {container}")
+        write!(f, "{}, container {}", self.pod, self.name)
     }
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Holder {
+    pub(super) container: PodContainer,
+    /// Kubelet's allocations to the container, as pairs of resource and id.
+    pub(super) allocated: Vec<(String, String)>,
 }
 
 /// Returns the container that has all `ids` of `resource`. Returns `None` if kubelet does not report the container, for
@@ -56,7 +68,7 @@ pub(super) fn log_verdict(
 ) {
     let ids = ids.join(", ");
     match holder {
-        Ok(Some(holder)) => log::info!("{resource}: {ids} of {holder}: {verdict}"),
+        Ok(Some(holder)) => log::info!("{resource}: {ids} of {}: {verdict}", holder.container),
         Ok(None) => {
             log::info!("{resource}: {ids} of a pod that kubelet does not report: {verdict}");
         }
@@ -79,9 +91,7 @@ fn holder(pods: &[PodResources], resource: &ResourceName, ids: &[String]) -> Opt
         });
         Some(Holder {
             allocated: allocated.collect(),
-            namespace: pod.namespace.clone(),
-            pod: pod.name.clone(),
-            container: container.name.clone(),
+            container: PodContainer::new(pod, container),
         })
     })
 }

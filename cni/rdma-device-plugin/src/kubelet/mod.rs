@@ -33,5 +33,6 @@ pub mod socket;
 pub mod streams;
 pub mod takeover;
 
+pub(crate) use holder::PodContainer;
 pub use plugin::Plugin;
 pub use plugin_context::PluginContext;

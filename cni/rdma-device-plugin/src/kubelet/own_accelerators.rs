@@ -15,7 +15,7 @@
 //! The result may be empty. Kubelet allocates a container's resources in random order (the order of a Go map), and may
 //! allocate the accelerators after the NICs. Also, pod-resources does not list init containers.
 
-use super::holder::Holder;
+use super::PodContainer;
 use daemon_conf::ResourceName;
 use kubelet_api::pod_resources::v1::{ContainerResources, PodResources};
 use rdma_netns::{DeviceAddress, Inventory};
@@ -26,7 +26,7 @@ use std::{
 
 /// Containers that had accelerators and no id of the resource at kubelet's last request.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Waiting(Arc<Mutex<BTreeSet<Holder>>>);
+pub(super) struct Waiting(Arc<Mutex<BTreeSet<PodContainer>>>);
 
 impl Waiting {
     /// Returns the accelerators of the containers that are new in `pods` since kubelet's last request. The container of
@@ -47,16 +47,11 @@ impl Waiting {
                 if accelerators.is_empty() || has(container, resource) {
                     continue;
                 }
-                let holder = Holder {
-                    namespace: pod.namespace.clone(),
-                    pod: pod.name.clone(),
-                    container: container.name.clone(),
-                    allocated: vec![],
-                };
-                if !before.contains(&holder) {
+                let container = PodContainer::new(pod, container);
+                if !before.contains(&container) {
                     own.extend(accelerators);
                 }
-                now.insert(holder);
+                now.insert(container);
             }
         }
         *before = now;

@@ -167,9 +167,9 @@ fn devices(snapshot: &Snapshot, scrape: &mut Scrape) {
 
 fn labels(holder: &Holder) -> Labels {
     vec![
-        ("pod", holder.pod.clone()),
-        ("namespace", holder.namespace.clone()),
-        ("container", holder.container.clone()),
+        ("pod", holder.container.pod.name.clone()),
+        ("namespace", holder.container.pod.namespace.clone()),
+        ("container", holder.container.name.clone()),
     ]
 }
 

@@ -54,7 +54,7 @@ pub async fn with_devices(paths: &Paths, node: &Arc<Node>) -> Result<Vec<PodDevi
         let held = held(&resources, offers.chain(lost), &paths.state_dir);
         for (address, holders) in held.holders {
             for holder in holders {
-                let pod = pods.entry(holder.pod_name()).or_default();
+                let pod = pods.entry(holder.container.pod).or_default();
                 let device = pod.entry(address.clone()).or_default();
                 device.resources.insert(holder.resource);
             }

@@ -99,7 +99,8 @@ fn fit_by_gids(input: SmcInput<'_>, carrier: &Carrier, name: &str) -> Result<Fit
     }
 }
 
-/// Returns the possible local addresses of connections that use the pod's netdev `link`.
+/// Returns the possible local addresses of IPv4 connections that use the pod's netdev `link`: its addresses with global
+/// scope.
 pub(super) fn sources<'a>(input: SmcInput<'a>, link: &'a Link) -> impl Iterator<Item = Source> {
     let vlan = is_vlan(input.observed, link);
     let addresses = link.addresses.iter().filter(|address| address.scope == 0);

@@ -45,9 +45,9 @@ pub(super) fn pods(snapshot: &Snapshot, rails: &[PodRails]) -> Vec<Pod> {
     let holders = snapshot.held.iter().flat_map(|held| &held.holders);
     for (address, holders) in holders {
         for holder in holders {
-            let name = format!("{}/{}", holder.namespace, holder.pod);
-            let pod = pods.entry(name).or_default();
-            pod.containers.insert(holder.container.clone());
+            let container = &holder.container;
+            let pod = pods.entry(container.pod.to_string()).or_default();
+            pod.containers.insert(container.name.clone());
             if !pod.rails.iter().any(|it| it.functions.contains(address)) {
                 pod.rails.push(without_record(snapshot, address));
             }

@@ -4,12 +4,14 @@
 use super::Page;
 use crate::{
     chain::ChainStatus,
+    kubelet::PodContainer,
     metrics::{
         Metrics, View,
         collect::Snapshot,
         holders::{Held, Holder},
         limited::Limited,
     },
+    refused::PodName,
 };
 use attachments::pods::{PodRail, PodRails, RailAddress};
 use daemon_conf::{Ids, ResourceName};
@@ -238,9 +240,13 @@ fn names_from_outside_are_text() {
     found.rails = vec![hostile];
     let holder = Holder {
         resource: HOSTILE.into(),
-        pod: HOSTILE.into(),
-        namespace: HOSTILE.into(),
-        container: HOSTILE.into(),
+        container: PodContainer {
+            pod: PodName {
+                namespace: HOSTILE.into(),
+                name: HOSTILE.into(),
+            },
+            name: HOSTILE.into(),
+        },
     };
     let holders = [(address("0000:1a:00.0"), [holder].into())];
     found.held.holders = holders.into();
