@@ -146,6 +146,7 @@ impl<K: Kernel + Send + Sync + 'static> BringUp<K> {
         nics.sort_by(|a, b| a.address.cmp(&b.address));
         let is_there = |address: &DeviceAddress| nics.iter().any(|nic| nic.address == *address);
         self.reported.retain(|address, _| is_there(address));
+        self.no_carrier_since.retain(|address, _| is_there(address));
         self.history.retain(is_there);
         let mut outcomes = vec![];
         // reason why the metadata service failed: once it is set, this call sends no further requests

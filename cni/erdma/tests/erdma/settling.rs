@@ -110,6 +110,13 @@ fn a_nic_without_carrier_is_configured_and_reported() {
             (vec![60, 30], is_news)
         );
     }
+    // a NIC that disappears and returns has again the time to get a carrier
+    process.settle(&[]);
+    let outcomes = process.settle(&node.nics());
+    assert_eq!(
+        (retries(&outcomes), outcomes[0].is_news),
+        (vec![5, 30], false)
+    );
     node.kernel
         .with(|world| world.cable("eth1", true).expect("eth1"));
     assert_eq!(changes(&process.settle(&node.nics())), [0, 0]);
