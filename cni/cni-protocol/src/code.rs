@@ -2,6 +2,7 @@
 //! The error codes of CNI (specification, section 5, "Error").
 
 use crate::{ConfError, EnvironmentError};
+use conf_reader::wrong::Kind;
 
 /// The plugin does not support the `cniVersion`, or this version of the specification lacks the verb.
 pub const INCOMPATIBLE_VERSION: u32 = 1;
@@ -30,8 +31,8 @@ impl ConfError {
         match self {
             Self::NotJson(_) => UNDECODABLE,
             Self::NoVersion | Self::Version(_) | Self::Verb { .. } => INCOMPATIBLE_VERSION,
-            Self::Unsupported { .. } => UNSUPPORTED_FIELD,
-            Self::List | Self::Value { .. } | Self::Missing { .. } => CONFIGURATION,
+            Self::Wrong(wrong) if wrong.kind == Kind::Unsupported => UNSUPPORTED_FIELD,
+            Self::List | Self::Wrong(_) | Self::Missing { .. } => CONFIGURATION,
         }
     }
 }

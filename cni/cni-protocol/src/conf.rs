@@ -6,7 +6,7 @@ use crate::{
     environment::{MAX_IDENTIFIER, is_identifier},
     version::SUPPORTED,
 };
-use conf_reader::{AbsolutePath, Field, Wrong, json, one_line};
+use conf_reader::{AbsolutePath, Field, Wrong, json, one_line, wrong::Kind};
 use serde_json::{Map, Value};
 use std::path::PathBuf;
 
@@ -76,16 +76,9 @@ pub enum ConfError {
         /// First version that has the verb.
         since: SpecVersion,
     },
-    /// A known field has an invalid value.
-    #[error("{field}: {value} is not valid: {expected}")]
-    Value {
-        /// Full name of the field.
-        field: String,
-        /// The value, as JSON.
-        value: String,
-        /// The rule that the value breaks.
-        expected: String,
-    },
+    /// A known field has an invalid value, or a value that the plugin does not support.
+    #[error("{}", described(.0))]
+    Wrong(#[from] Wrong),
     /// A required field is missing.
     #[error("{field} is missing: {expected}")]
     Missing {
@@ -94,26 +87,16 @@ pub enum ConfError {
         /// The rule for the field's value.
         expected: &'static str,
     },
-    /// The plugin does not support the value.
-    #[error("{field}: {value} is not supported: {remedy}")]
-    Unsupported {
-        /// Full name of the field.
-        field: &'static str,
-        /// Value of the field.
-        value: String,
-        /// The reason, and what to do instead.
-        remedy: &'static str,
-    },
 }
 
-impl From<Wrong> for ConfError {
-    fn from(wrong: Wrong) -> Self {
-        Self::Value {
-            field: one_line(&wrong.place).into_owned(),
-            value: wrong.value.unwrap_or_else(|| "null".to_owned()),
-            expected: wrong.problem,
-        }
+/// Describes an error of reading in the words of the plugins' messages.
+fn described(wrong: &Wrong) -> String {
+    if wrong.kind == Kind::Unsupported {
+        return wrong.to_string();
     }
+    let place = one_line(&wrong.place);
+    let value = wrong.value.as_deref().unwrap_or("null");
+    format!("{place}: {value} is not valid: {}", wrong.problem)
 }
 
 fn versions() -> String {

@@ -64,7 +64,8 @@ impl Mistakes {
 
     /// Returns true if the verb ignored the value of `field`. `field` is the field's full name.
     pub fn has(&self, field: &str) -> bool {
-        let is_it = |error: &ConfError| matches!(error, ConfError::Value { field: name, .. } if name == field);
+        let is_it =
+            |error: &ConfError| matches!(error, ConfError::Wrong(wrong) if wrong.place == field);
         self.passed_over.iter().any(is_it)
     }
 

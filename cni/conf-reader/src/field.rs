@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A value of a configuration, together with its path.
 
-use crate::{Wrong, line::escaped};
+use crate::{Wrong, line::escaped, wrong::Kind};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use std::borrow::Cow;
@@ -210,6 +210,16 @@ impl<'a> Field<'a> {
     /// Returns an error for this value. `sentence` is the error's whole text.
     pub fn refused(&self, sentence: impl Into<String>) -> Wrong {
         self.placed(Wrong::sentence(sentence))
+    }
+
+    /// Returns an error for this value, a known word that the program does not support. `remedy` is the reason, and
+    /// what to do instead.
+    pub fn unsupported(&self, remedy: &str) -> Wrong {
+        let word = self.value.and_then(Value::as_str).unwrap_or_default();
+        Wrong {
+            kind: Kind::Unsupported,
+            ..self.refused(format!("{word} is not supported: {remedy}"))
+        }
     }
 
     /// Adds this field's path and value to the error `wrong`, if the error has no path.

@@ -9,7 +9,7 @@
 //! | `deserializer` | the `Deserializer` of a field |
 //! | [`kinds`] | types of fields: numbers in a range, texts, absolute paths |
 //! | [`wrong`] | the error: path, problem, value |
-//! | [`mod@line`] | escaping of text to one line, for people and logs |
+//! | [`mod@line`] | text in one line, for people and logs |
 //!
 //! Two rules differ from `serde_json`:
 //!
@@ -28,6 +28,6 @@ pub mod wrong;
 
 pub use field::Field;
 pub use kinds::{AbsolutePath, Number, Texts, optional, parsed, range};
-pub use line::{json, one_line, steers};
+pub use line::{elided, json, one_line, steers};
 pub use nearest::{nearest, not_known};
 pub use wrong::Wrong;

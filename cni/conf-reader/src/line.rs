@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Escapes text that contains input of other programs, before the text is printed or logged.
+//! Text in one line, for people and logs. Escapes input of other programs, and shortens lists of names.
 
 use serde_json::Value;
 use std::{borrow::Cow, fmt::Write as _};
@@ -42,6 +42,17 @@ pub(crate) fn escaped(text: String) -> String {
         };
     }
     line
+}
+
+/// Joins the first `most` of `names` by commas. Counts the other names after `between`: with `" and "`, the result is
+/// as `a, b and 3 more`.
+pub fn elided(names: &[impl AsRef<str>], most: usize, between: &str) -> String {
+    let shown = names.iter().take(most).map(AsRef::as_ref);
+    let shown = shown.collect::<Vec<_>>().join(", ");
+    match names.len().saturating_sub(most) {
+        0 => shown,
+        more => format!("{shown}{between}{more} more"),
+    }
 }
 
 /// Returns true if `character` controls the display of text. [`one_line`] escapes such characters.

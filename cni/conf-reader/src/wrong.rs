@@ -14,11 +14,35 @@ pub struct Wrong {
     pub problem: String,
     /// The value as JSON. `None`: the value is missing.
     pub value: Option<String>,
-    /// True if `problem` is the whole text of the error, without the value.
-    pub says_all: bool,
+    /// Meaning of `problem`.
+    pub kind: Kind,
+}
+
+/// The meaning of [`Wrong::problem`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A rule that the value breaks. The error's text appends the value.
+    Rule,
+    /// The whole text of the error.
+    Sentence,
+    /// The whole text of the error about a known value that the program does not support.
+    Unsupported,
 }
 
 impl Wrong {
+    /// Returns an error for `value`, which is JSON, at `place`. `must` is the rule that the value breaks.
+    pub fn value(
+        place: impl Into<String>,
+        value: impl Into<String>,
+        must: impl Into<String>,
+    ) -> Self {
+        Self {
+            place: place.into(),
+            value: Some(value.into()),
+            ..Self::must(must)
+        }
+    }
+
     /// Returns an error for the value at `place`. `sentence` is the error's whole text.
     pub fn of(place: impl Into<String>, sentence: impl Into<String>) -> Self {
         Self {
@@ -33,14 +57,14 @@ impl Wrong {
             place: String::new(),
             problem: problem.into(),
             value: None,
-            says_all: false,
+            kind: Kind::Rule,
         }
     }
 
     /// Returns an error whose `problem` is the error's whole text.
     pub(crate) fn sentence(problem: impl Into<String>) -> Self {
         Self {
-            says_all: true,
+            kind: Kind::Sentence,
             ..Self::must(problem)
         }
     }
@@ -50,7 +74,7 @@ impl fmt::Display for Wrong {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", one_line(&self.place), self.problem)?;
         match &self.value {
-            _ if self.says_all => Ok(()),
+            _ if self.kind != Kind::Rule => Ok(()),
             Some(value) => write!(f, ", and is {value}"),
             None => f.write_str(", and is missing"),
         }

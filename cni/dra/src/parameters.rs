@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Parameters of a pod's attachment. A claim or its class contains them, as `opaque` parameters of this driver.
 
-use cni_protocol::ConfError;
 use conf_reader::{Field, Number, Wrong, not_known};
 use network_conf::{ChildConf, Mode, PodArguments, RoutingFields, child, vf};
 use rdma_netns::VfSetting;
@@ -152,10 +151,7 @@ impl Parameters {
                             or request a class that sets it";
             return Err(Wrong::of(*name, sentence));
         }
-        let child = child
-            .map(|_| child::parse(&root).map_err(converted))
-            .transpose()?
-            .flatten();
+        let child = child::parse(&root)?;
         let routing = RoutingFields::parse(&root)?;
         let vf = vf::parse(&root.object("vf")?, &PodArguments::default())?;
         let before_it = before.attachment;
@@ -173,23 +169,6 @@ impl Parameters {
                 },
             },
         })
-    }
-}
-
-/// Converts an error about a field of the network configuration.
-fn converted(error: ConfError) -> Wrong {
-    match error {
-        ConfError::Value {
-            field,
-            value,
-            expected,
-        } => Wrong::of(field, format!("{expected}, and is {value}")),
-        ConfError::Unsupported {
-            field,
-            value,
-            remedy,
-        } => Wrong::of(field, format!("{value} is not supported: {remedy}")),
-        other => Wrong::of("child", other.to_string()),
     }
 }
 

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Field `child`: the netdev that a pod gets on a shared netdev.
 
-use cni_protocol::ConfError;
-use conf_reader::Field;
+use conf_reader::{Field, Wrong};
 use rdma_netns::{
     IpoibMode,
     child::{IpvlanMode, MacvlanMode},
@@ -62,17 +61,16 @@ const IPVLAN_MODES: [(&str, IpvlanMode); 3] = [
 ///
 /// # Errors
 /// A value is wrong, or pods cannot share the netdev or use RDMA with such a child.
-pub fn parse(file: &Field<'_>) -> Result<Option<ChildConf>, ConfError> {
+pub fn parse(file: &Field<'_>) -> Result<Option<ChildConf>, Wrong> {
     let child = file.object("child")?;
     let child = match child.choice("type", &KINDS)? {
         None if !child.at("mode").is_there() => return Ok(None),
         None | Some(Kind::Macvlan) => match child.choice("mode", &MACVLAN_MODES)? {
             Some(MacvlanMode::Passthru) => {
-                return Err(ConfError::Unsupported {
-                    field: "child.mode",
-                    value: "passthru".into(),
-                    remedy: "a passthru macvlan allows only one child per netdev, so pods cannot share the netdev; use \"bridge\", or mode \"move\"",
-                });
+                return Err(child.at("mode").unsupported(
+                    "a passthru macvlan allows only one child per netdev, so pods cannot share the netdev; use \
+                     \"bridge\", or mode \"move\"",
+                ));
             }
             mode => ChildConf::Macvlan {
                 mode: mode.unwrap_or(MacvlanMode::Bridge),
@@ -83,12 +81,10 @@ pub fn parse(file: &Field<'_>) -> Result<Option<ChildConf>, ConfError> {
                 mode: IpvlanMode::L2,
             },
             Some(_) => {
-                return Err(ConfError::Unsupported {
-                    field: "child.mode",
-                    value: child.at("mode").read()?,
-                    remedy: "such a child does no neighbour discovery (NOARP), so RDMA packets would go to the \
-                             child's own hardware address (docs/dev/decisions/0030-child-netdevs.md); use \"l2\"",
-                });
+                return Err(child.at("mode").unsupported(
+                    "such a child does no neighbour discovery (NOARP), so RDMA packets would go to the child's own \
+                     hardware address (docs/dev/decisions/0030-child-netdevs.md); use \"l2\"",
+                ));
             }
         },
         Some(Kind::Ipoib) => ChildConf::Ipoib {

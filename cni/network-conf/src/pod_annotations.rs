@@ -47,11 +47,8 @@ impl Choice {
             shown.truncate(end);
             shown.push('…');
         }
-        ConfError::Value {
-            field: format!("the pod's annotation {}", self.annotation()),
-            value: shown,
-            expected: expected.to_owned(),
-        }
+        let place = format!("the pod's annotation {}", self.annotation());
+        Wrong::value(place, shown, expected).into()
     }
 }
 

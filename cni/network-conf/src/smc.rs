@@ -96,11 +96,9 @@ impl Smc {
         let requirement = match (self.smcr, &self.annotation) {
             (Smcr::Off, _) => SmcRequirement::None,
             (_, Annotation::Wrong(value)) => {
-                return Err(ConfError::Value {
-                    field: format!("the pod's annotation {ANNOTATION}"),
-                    value: json(value),
-                    expected: "must be \"true\" or \"false\"".to_owned(),
-                });
+                let place = format!("the pod's annotation {ANNOTATION}");
+                let must = "must be \"true\" or \"false\"";
+                return Err(Wrong::value(place, json(value), must).into());
             }
             (_, Annotation::No) | (Smcr::Annotation, Annotation::Absent) => SmcRequirement::None,
             (Smcr::Annotation, Annotation::Yes) => SmcRequirement::Requested,
@@ -113,14 +111,11 @@ impl Smc {
     /// check, because they use the record.
     pub fn check_ueid(&self) -> Result<(), ConfError> {
         match &self.wrong_ueid {
-            Some(value) if self.smcr != Smcr::Off => Err(ConfError::Value {
-                field: "smcUeid".to_owned(),
-                value: json(value),
-                expected:
-                    "must be 1 to 32 characters A-Z, 0-9, \".\" and \"-\", the first a letter \
-                           or digit, without \"..\""
-                        .to_owned(),
-            }),
+            Some(value) if self.smcr != Smcr::Off => {
+                let must = "must be 1 to 32 characters A-Z, 0-9, \".\" and \"-\", the first a letter or digit, \
+                            without \"..\"";
+                Err(Wrong::value("smcUeid", json(value), must).into())
+            }
             _ => Ok(()),
         }
     }

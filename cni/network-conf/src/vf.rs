@@ -8,7 +8,7 @@ use crate::{
     ON_OFF,
     pod_arguments::{Argument, PodArguments},
 };
-use conf_reader::{Field, Number, Wrong};
+use conf_reader::{Field, Number, Wrong, json};
 use rdma_netns::{
     Guid, HardwareAddress, VfLinkState, VfRates, VfSetting, VfSettingKind, VfVlan, VlanProtocol,
 };
@@ -108,12 +108,8 @@ fn vlan(file: &Field<'_>) -> Result<Option<VfVlan>, Wrong> {
 fn mac(file: &Field<'_>, arguments: &PodArguments<'_>) -> Result<Option<HardwareAddress>, Wrong> {
     let text = arguments.mac();
     let of_args = text.map(|text| {
-        one_address(text).ok_or_else(|| Wrong {
-            place: "CNI_ARGS: MAC".to_owned(),
-            problem: ONE_ADDRESS.to_owned(),
-            value: Some(Value::from(text.as_str()).to_string()),
-            says_all: false,
-        })
+        let value = json(&Value::from(text.as_str()));
+        one_address(text).ok_or_else(|| Wrong::value("CNI_ARGS: MAC", value, ONE_ADDRESS))
     });
     let of_args = of_args.transpose()?;
     chosen(file, arguments, Argument::Mac, of_args, address)

@@ -6,6 +6,7 @@
 use crate::verb::Node;
 use attachments::{Attachment, Id, Rail, libraries::Allocation};
 use cni_protocol::ConfError;
+use conf_reader::Wrong;
 use dra::{AttachmentParameters, Claims, Record, record::JoinedRail};
 use network_conf::{Conf, RoutingFields, vf};
 use plan::{
@@ -87,13 +88,13 @@ fn one_of<T: PartialEq + Serialize>(
     };
     match values.find(|it| *it != first) {
         None => Ok(Some(first)),
-        Some(other) => Err(ConfError::Value {
-            field: format!("{name} in the parameters of the pod's claims"),
-            value: format!("{} in one and {} in another", json!(first), json!(other)),
-            expected:
-                "must be the same in all claims of a pod, because a pod is attached only once"
-                    .to_owned(),
-        }),
+        Some(other) => {
+            let place = format!("{name} in the parameters of the pod's claims");
+            let values = format!("{} in one and {} in another", json!(first), json!(other));
+            let must =
+                "must be the same in all claims of a pod, because a pod is attached only once";
+            Err(Wrong::value(place, values, must).into())
+        }
     }
 }
 

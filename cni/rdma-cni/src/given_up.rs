@@ -6,6 +6,7 @@ use attachments::{
     Attachment, Attribute, Rail, Stage,
     given_up::{Lack, Note, earlier, remove, write},
 };
+use conf_reader::elided;
 use rdma_netns::{
     Observed, Route,
     link::{PROTOCOL_KERNEL, PROTOCOL_STATIC},
@@ -101,11 +102,7 @@ pub fn routes(unkept: &[Route]) -> Option<String> {
 
 /// Returns the first names of `names`, and the number of the remaining names. Returns `None` if there are no names.
 pub fn some(names: &[String]) -> Option<String> {
-    let mut named: Vec<String> = names.iter().take(MAX_NAMED).cloned().collect();
-    if names.len() > MAX_NAMED {
-        named.push(format!("{} more", names.len() - MAX_NAMED));
-    }
-    (!named.is_empty()).then(|| named.join(", "))
+    (!names.is_empty()).then(|| elided(names, MAX_NAMED, ", "))
 }
 
 fn destination(route: &Route) -> String {

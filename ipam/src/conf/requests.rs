@@ -3,7 +3,7 @@
 
 use super::list;
 use crate::address::{cidr, plain};
-use cni_protocol::{ConfError, Environment};
+use cni_protocol::Environment;
 use conf_reader::{Field, Number, Wrong, json};
 use serde_json::Value;
 use std::net::IpAddr;
@@ -42,17 +42,13 @@ fn check_route(route: &Field<'_>) -> Result<(), Wrong> {
 
 /// Reads the addresses that `CNI_ARGS` (`IP=`), `args.cni.ips` and `runtimeConfig.ips` request. Ignores their prefix
 /// lengths.
-pub(super) fn requested(
-    root: &Field<'_>,
-    environment: &Environment,
-) -> Result<Vec<IpAddr>, ConfError> {
+pub(super) fn requested(root: &Field<'_>, environment: &Environment) -> Result<Vec<IpAddr>, Wrong> {
     let mut requested = vec![];
     if let Some(text) = environment.args.get("IP").filter(|text| !text.is_empty()) {
-        requested.push(address(text).ok_or_else(|| ConfError::Value {
-            field: "CNI_ARGS: IP".to_owned(),
-            value: json(&Value::from(text.as_str())),
-            expected: "must be an address, optionally with a prefix length".to_owned(),
-        })?);
+        let must = "must be an address, optionally with a prefix length";
+        let value = || json(&Value::from(text.as_str()));
+        let wrong = || Wrong::value("CNI_ARGS: IP", value(), must);
+        requested.push(address(text).ok_or_else(wrong)?);
     }
     for (fields, must) in [
         (root.object("args")?.at("cni"), "must list addresses"),

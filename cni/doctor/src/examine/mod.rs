@@ -22,6 +22,7 @@ mod services;
 mod switches;
 
 use super::facts::Facts;
+use conf_reader::elided;
 use serde::Serialize;
 use std::fmt;
 
@@ -173,16 +174,8 @@ fn named(names: impl IntoIterator<Item: ToString>) -> Option<String> {
 
 /// Joins up to four names. Of more names, joins three and counts the others, as in `a, b, c and 3 more`.
 fn some(names: &[String]) -> String {
-    const MOST: usize = 4;
-    match names {
-        [] => String::new(),
-        names if names.len() <= MOST => names.join(", "),
-        names => format!(
-            "{} and {} more",
-            names[..MOST - 1].join(", "),
-            names.len() - MOST + 1
-        ),
-    }
+    let most = if names.len() > 4 { 3 } else { 4 };
+    elided(names, most, " and ")
 }
 
 /// Formats a number with its noun, such as `1 pod` or `2 pods`.

@@ -3,6 +3,7 @@
 
 use super::plugin_context::PluginContext;
 use crate::{metrics::Metrics, node::Node, peers::Role};
+use conf_reader::elided;
 use daemon_conf::ResourceName;
 use kubelet_api::device_plugin::{Device, ListAndWatchResponse};
 use std::{collections::BTreeMap, sync::Arc};
@@ -223,12 +224,7 @@ fn difference(before: &[Device], now: &[Device]) -> String {
 
 /// Joins the ids. Names only the first few ids if there are many.
 pub fn some<S: AsRef<str>>(ids: &[S]) -> String {
-    const SHOWN: usize = 8;
-    let shown: Vec<_> = ids.iter().take(SHOWN).map(AsRef::as_ref).collect();
-    match ids.len().saturating_sub(SHOWN) {
-        0 => shown.join(", "),
-        more => format!("{} and {more} more", shown.join(", ")),
-    }
+    elided(ids, 8, " and ")
 }
 
 #[cfg(test)]
