@@ -183,10 +183,6 @@ impl Error {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Self {
-            code: error.code(),
-            message: error.to_string(),
-            details: None,
-        }
+        Self::new(error.code(), error)
     }
 }

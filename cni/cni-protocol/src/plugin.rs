@@ -57,23 +57,26 @@ pub struct Failure {
     pub details: Option<&'static str>,
 }
 
-impl From<ConfError> for Failure {
-    fn from(error: ConfError) -> Self {
+impl Failure {
+    /// Returns a failure without an additional explanation.
+    pub fn new(code: u32, message: impl ToString) -> Self {
         Self {
-            code: error.code(),
-            message: error.to_string(),
+            code,
+            message: message.to_string(),
             details: None,
         }
     }
 }
 
+impl From<ConfError> for Failure {
+    fn from(error: ConfError) -> Self {
+        Self::new(error.code(), error)
+    }
+}
+
 impl From<EnvironmentError> for Failure {
     fn from(error: EnvironmentError) -> Self {
-        Self {
-            code: error.code(),
-            message: error.to_string(),
-            details: None,
-        }
+        Self::new(code::ENVIRONMENT, error)
     }
 }
 
@@ -142,15 +145,14 @@ impl Plugin {
         let failure = match done {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(failure)) => failure,
-            Err(_) => Failure {
-                code: code::INTERNAL,
-                message: format!(
+            Err(_) => Failure::new(
+                code::INTERNAL,
+                format!(
                     "{} stopped because of a defect; a later DEL undoes its changes; standard error has the position \
                      in the code",
                     self.name
                 ),
-                details: None,
-            },
+            ),
         };
         // the exit code shows the failure even if the output cannot be written
         let _ = write(output, &failure.object(&version));
@@ -184,11 +186,8 @@ fn serve(
 
 /// Returns the failure of a verb that cannot write its result.
 pub fn unwritten(error: io::Error) -> Failure {
-    Failure {
-        code: code::IO,
-        message: format!("cannot write the answer to standard output: {error}"),
-        details: None,
-    }
+    let message = format!("cannot write the answer to standard output: {error}");
+    Failure::new(code::IO, message)
 }
 
 fn print(output: &mut dyn Write, text: &str) -> ExitCode {
