@@ -122,16 +122,14 @@ fn add_plugins(path: &Path, network: &str, files: &mut Vec<File>) {
 fn add(path: &Path, name: String, files: &mut Vec<File>) {
     match read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound && path.is_symlink() => {
-            let problem = "it is a symbolic link, and this program cannot see its target".into();
-            files.push(File {
-                name,
-                text: Err(Broken::Unreadable { problem }),
-            });
+            let problem = "it is a symbolic link, and this program cannot see its target";
+            let text = unreadable(problem);
+            files.push(File { name, text });
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         text => files.push(File {
             name,
-            text: text.unwrap_or_else(|error| Err(unreadable(&error))),
+            text: text.unwrap_or_else(unreadable),
         }),
     }
 }
@@ -140,9 +138,7 @@ fn add(path: &Path, name: String, files: &mut Vec<File>) {
 fn read(path: &Path) -> io::Result<Result<String, Broken>> {
     let found = fs::metadata(path)?;
     if !found.is_file() {
-        return Ok(Err(Broken::Unreadable {
-            problem: "it is no regular file".into(),
-        }));
+        return Ok(unreadable("it is no regular file"));
     }
     if found.len() > LARGEST {
         return Ok(Err(Broken::Large { size: found.len() }));
@@ -153,10 +149,9 @@ fn read(path: &Path) -> io::Result<Result<String, Broken>> {
     }))
 }
 
-fn unreadable(error: &io::Error) -> Broken {
-    Broken::Unreadable {
-        problem: error.to_string(),
-    }
+fn unreadable(problem: impl ToString) -> Result<String, Broken> {
+    let problem = problem.to_string();
+    Err(Broken::Unreadable { problem })
 }
 
 fn is_looked_for(name: &str) -> bool {

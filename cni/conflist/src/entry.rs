@@ -2,12 +2,9 @@
 //! The configuration of our plugin, as an entry of a list.
 
 use crate::{TYPE, programs::ipam};
+use network_conf::ANNOTATIONS;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
-
-/// Capability of an entry: containerd and CRI-O then pass the pod's annotations. By an annotation a pod can request
-/// SMC-R.
-pub const ANNOTATIONS: &str = "io.kubernetes.cri.pod-annotations";
 
 /// Field of a detecting entry. With such an entry `rdma-cni` attaches nothing, and only records the runtime's calls.
 pub const DETECT: &str = "detect";
@@ -27,7 +24,7 @@ impl Default for Entry {
 
 impl Entry {
     /// Returns an entry with these fields, and with [`TYPE`] as its `type`. The entry requests the pod's annotations,
-    /// unless its `capabilities` exclude them.
+    /// by which a pod can request SMC-R, unless its `capabilities` exclude them.
     pub fn new(fields: Map<String, Value>) -> Self {
         let mut entry = Map::from_iter([("type".to_owned(), TYPE.into())]);
         entry.extend(fields.into_iter().filter(|(name, _)| name != "type"));

@@ -62,7 +62,7 @@ fn extension(field: &str) -> &'static str {
     }
 }
 
-/// The reason why the daemon cannot edit a list that runtimes can use.
+/// The reason why the daemon cannot edit a list that runtimes can use, or add a file to a network's own directory.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// An object has a field twice.
@@ -93,6 +93,9 @@ pub enum Refused {
         "{TYPE} is the only plugin of the list, and a list without plugins is not valid; remove the file"
     )]
     Alone,
+    /// The network's own directory cannot have the entry, for this reason.
+    #[error("{0}")]
+    Directory(&'static str),
 }
 
 /// A parsed list.
@@ -255,6 +258,13 @@ impl<'a> List<'a> {
                 })
             })
         })
+    }
+
+    /// Returns the configurations of our plugin in the list itself, without the first.
+    pub(crate) fn again(&self) -> Vec<Map<String, Value>> {
+        let elements = self.elements.iter();
+        let ours = elements.filter(|it| TYPES.contains(&it.kind.as_str()));
+        ours.skip(1).map(|it| object(it.raw)).collect()
     }
 
     /// Returns the configuration of the first plugin of type [`TYPE`].

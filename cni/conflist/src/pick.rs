@@ -17,6 +17,7 @@ use crate::{
     list::{Broken, List, Ours},
     single::Single,
 };
+use serde_json::{Map, Value};
 use std::fmt;
 
 /// A container runtime, with its rule for choosing a network.
@@ -80,12 +81,16 @@ pub struct Picked {
     pub file: String,
     /// Name of the network.
     pub network: String,
+    /// Version of the CNI specification with which the runtime calls the plugins. Empty: the file has no version.
+    pub version: String,
     /// Types of the plugins, in order.
     pub types: Vec<String>,
     /// True if the file has one plugin's configuration instead of a list.
     pub single: bool,
     /// Our entry, if the file has one.
     pub ours: Option<Ours>,
+    /// Fields of further entries of our plugin in the list, which a correct list does not have.
+    pub again: Vec<Map<String, Value>>,
     /// Network that Multus calls from this file, as a path or a name.
     pub cluster_network: Option<String>,
     /// True if a runtime with libcni 1.3 or later also calls plugins of the network's own directory.
@@ -196,9 +201,11 @@ impl Picked {
             let list = List::parse(text)?;
             return Ok(Self {
                 network: named(list.name(), &file),
+                version: list.version().unwrap_or_default().to_owned(),
                 types: list.types().map(str::to_owned).collect(),
                 single: false,
                 ours: list.ours(),
+                again: list.again(),
                 cluster_network: list.cluster_network(),
                 reads_directory: list.reads_directory(),
                 file,
@@ -207,9 +214,11 @@ impl Picked {
         let single = Single::parse(text)?;
         Ok(Self {
             network: named(single.name(), &file),
+            version: single.version().unwrap_or_default().to_owned(),
             types: vec![single.kind().to_owned()],
             single: true,
             ours: single.ours(),
+            again: vec![],
             cluster_network: single.cluster_network(),
             // `ConfFromFile()` does not read the network's own directory
             reads_directory: false,

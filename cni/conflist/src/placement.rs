@@ -9,7 +9,10 @@
 //! attaches nothing and records calls of ADD and DEL ([`DETECT`]).
 
 use crate::{
-    Change, Directory, Entry, Picked, TYPES, entry::DETECT, list::List, plan::Obstacle,
+    Change, Directory, Entry, Picked, TYPES,
+    entry::DETECT,
+    list::{List, Refused},
+    plan::{Obstacle, refused},
     single::Single,
 };
 use serde_json::{Map, Value};
@@ -90,7 +93,7 @@ impl Placement {
                 let why = "the runtime does not call the plugins of the network's own directory \
                            (loadOnlyInlinedPlugins is true, or Multus calls the network); set \
                            chain.placement to list or auto";
-                return Err(obstacle(&picked.file, why));
+                return Err(refused(&picked.file, Refused::Directory(why)));
             }
             Self::Auto { .. } if !picked.reads_directory => Wanted::List,
             Self::Auto { read } if read.contains(network) => Wanted::Directory,
@@ -111,10 +114,10 @@ pub(crate) fn put(
     let present = directory.file(&file);
     if present.is_some() && !placed.contains(&file) {
         return match entry {
-            Some(_) => Err(obstacle(
-                &file,
-                "another program wrote this file; remove the file",
-            )),
+            Some(_) => {
+                let why = "another program wrote this file; remove the file";
+                Err(refused(&file, Refused::Directory(why)))
+            }
             None => Ok(None),
         };
     }
@@ -138,10 +141,7 @@ pub(crate) fn put_in_directory(
     (list, entry): (&List<'_>, &Entry),
     placed: &BTreeSet<String>,
 ) -> Result<Vec<Change>, Obstacle> {
-    let refused = |why| Obstacle::Refused {
-        file: picked.file.clone(),
-        why,
-    };
+    let refused = |why| refused(&picked.file, why);
     list.check().map_err(refused)?;
     let in_list = match placed.contains(&picked.file) {
         true => list.without().map_err(refused)?,
@@ -161,11 +161,4 @@ pub(crate) fn stale(picked: &Picked, placed: &BTreeSet<String>) -> Vec<Change> {
     let stale = ours.filter(|file| Some(*file) != used.as_ref());
     let remove = |file: &String| Change::Remove { file: file.clone() };
     stale.map(remove).collect()
-}
-
-fn obstacle(file: &str, why: &'static str) -> Obstacle {
-    Obstacle::Directory {
-        file: file.to_owned(),
-        why,
-    }
 }

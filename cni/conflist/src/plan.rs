@@ -6,7 +6,7 @@ use crate::{
     list::{Broken, List, Refused},
     pick::{Choice, Picked, Runtime, Skip, Skipped, follow, pick},
     placement::{self, Placement, Wanted},
-    programs::{self, Dirs, Elsewhere, Names, Programs},
+    programs::{self, Programs, either, joined},
     single::{self, SUFFIX, Single},
 };
 use std::{collections::BTreeSet, path::PathBuf};
@@ -60,7 +60,7 @@ pub enum Obstacle {
         /// Defect of the file.
         why: Broken,
     },
-    /// Our entry cannot be added to the file that the runtime uses.
+    /// Our entry cannot be added to the file that the runtime uses, or to the network's own directory.
     #[error("rdma-device-plugin does not change {file}: {why}")]
     Refused {
         /// Name of the file.
@@ -68,17 +68,17 @@ pub enum Obstacle {
         /// Reason.
         why: Refused,
     },
-    /// Our entry cannot be added to the network's own directory.
-    #[error("rdma-device-plugin does not change {file}: {why}")]
-    Directory {
-        /// Name of the file.
-        file: String,
-        /// Reason.
-        why: &'static str,
-    },
     /// A program that the list names is missing in all plugin directories that this project knows. So the runtime
     /// probably uses other directories.
-    #[error("{file} names {}, {}", Names(.programs), Elsewhere(.dirs))]
+    #[error(
+        "{file} names {}, not in {}: the runtime uses other plugin directories, or the network is incomplete; see \
+         bin_dir or bin_dirs of `containerd config dump`, plugin_dirs of `crio config`, or cni_plugin_dirs of podman's \
+         containers.conf, and install with --cni-bin-dir for each directory (the chart's chain.binDir); install writes \
+         rdma-cni and rdma-ipam into the first directory: run uninstall before you make another directory the first \
+         one",
+        joined(.programs),
+        either(.dirs)
+    )]
     Elsewhere {
         /// Name of the file with the list.
         file: String,
@@ -88,7 +88,7 @@ pub enum Obstacle {
         dirs: Vec<PathBuf>,
     },
     /// A program that our entry needs is missing.
-    #[error("{} not in {}, where the runtime looks for plugins; {}", is(.programs), Dirs(.dirs), remedy(.programs))]
+    #[error("{} not in {}, where the runtime looks for plugins; {}", is(.programs), either(.dirs), remedy(.programs))]
     Gone {
         /// Missing programs.
         programs: BTreeSet<String>,
@@ -98,7 +98,7 @@ pub enum Obstacle {
     /// The plugin directories cannot be read.
     #[error(
         "the plugins in {} are unknown ({why}), so the network's list stays unchanged; mount that directory of the \
-         node read-only into the container", Dirs(.dirs)
+         node read-only into the container", either(.dirs)
     )]
     Unseen {
         /// Plugin directories.
@@ -147,7 +147,7 @@ fn listed(names: &[String]) -> String {
 
 fn is(programs: &BTreeSet<String>) -> String {
     let verb = if programs.len() == 1 { "is" } else { "are" };
-    format!("{} {verb}", Names(programs))
+    format!("{} {verb}", joined(programs))
 }
 
 /// Planned changes, and the obstacle that prevents our plugin from being called.
@@ -266,14 +266,10 @@ pub fn detach(directory: &Directory, placed: &BTreeSet<String>) -> (Vec<Change>,
             changes.push(Change::Remove { file: name.clone() });
             continue;
         }
-        let broken = |why: &Broken| Obstacle::Broken {
-            file: name.clone(),
-            why: why.clone(),
-        };
         let without = match &file.text {
-            Err(why) => Err(broken(why)),
+            Err(why) => Err(broken(name, why.clone())),
             Ok(text) => List::parse(text)
-                .map_err(|why| broken(&why))
+                .map_err(|why| broken(name, why))
                 .and_then(|list| list.without().map_err(|why| refused(name, why))),
         };
         match without {
@@ -407,7 +403,7 @@ fn broken(file: &str, why: Broken) -> Obstacle {
     }
 }
 
-fn refused(file: &str, why: Refused) -> Obstacle {
+pub(crate) fn refused(file: &str, why: Refused) -> Obstacle {
     Obstacle::Refused {
         file: file.to_owned(),
         why,

@@ -8,7 +8,7 @@
 
 use crate::TYPES;
 use serde_json::Value;
-use std::{collections::BTreeSet, fmt, path::PathBuf};
+use std::{collections::BTreeSet, path::PathBuf};
 
 /// Pairs of a plugin's type and an IPAM type. The IPAM type has no program, because the plugin implements it.
 const BUILT_IN: [(&str, &str); 2] = [
@@ -72,43 +72,18 @@ fn collect(value: &Value, types: &mut BTreeSet<String>) {
     }
 }
 
-/// Prints names, such as `flannel and portmap`.
-pub(crate) struct Names<'a>(pub &'a BTreeSet<String>);
-
-impl fmt::Display for Names<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names: Vec<&str> = self.0.iter().map(String::as_str).collect();
-        match names.split_last() {
-            Some((last, [])) => f.write_str(last),
-            Some((last, others)) => write!(f, "{} and {last}", others.join(", ")),
-            None => Ok(()),
-        }
+/// Joins names, as in `flannel and portmap`.
+pub(crate) fn joined(names: &BTreeSet<String>) -> String {
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    match names.split_last() {
+        Some((last, [])) => (*last).to_owned(),
+        Some((last, others)) => format!("{} and {last}", others.join(", ")),
+        None => String::new(),
     }
 }
 
-/// Prints advice for finding the plugin directories of the runtime.
-pub(crate) struct Elsewhere<'a>(pub &'a [PathBuf]);
-
-impl fmt::Display for Elsewhere<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "not in {}: the runtime uses other plugin directories, or the network is incomplete; see bin_dir or \
-             bin_dirs of `containerd config dump`, plugin_dirs of `crio config`, or cni_plugin_dirs of podman's \
-             containers.conf, and install with --cni-bin-dir for each directory (the chart's chain.binDir); install \
-             writes rdma-cni and rdma-ipam into the first directory: run uninstall before you make another directory \
-             the first one",
-            Dirs(self.0)
-        )
-    }
-}
-
-/// Prints directories, such as `"/opt/cni/bin" or "/usr/lib/cni"`.
-pub(crate) struct Dirs<'a>(pub &'a [PathBuf]);
-
-impl fmt::Display for Dirs<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names: Vec<String> = self.0.iter().map(|dir| format!("{dir:?}")).collect();
-        f.write_str(&names.join(" or "))
-    }
+/// Joins directories, as in `"/opt/cni/bin" or "/usr/lib/cni"`.
+pub(crate) fn either(dirs: &[PathBuf]) -> String {
+    let names: Vec<String> = dirs.iter().map(|dir| format!("{dir:?}")).collect();
+    names.join(" or ")
 }

@@ -22,7 +22,7 @@ use log::LevelFilter;
 pub use pod_annotations::PodAnnotations;
 pub use pod_arguments::PodArguments;
 pub use routing::{Routing, RoutingFields};
-pub use smc::{Smc, SmcRequirement, Smcr};
+pub use smc::{ANNOTATIONS, Smc, SmcRequirement, Smcr};
 
 use rdma_netns::{DeviceAddress, InterfaceName, Pkey, VfSetting};
 use selector::Selector;

@@ -6,8 +6,9 @@ use conf_reader::{Field, Wrong, json};
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Key of the pod's annotations in `runtimeConfig`. A runtime passes them to plugins with the capability of this name.
-pub(super) const ANNOTATIONS: &str = "io.kubernetes.cri.pod-annotations";
+/// Key of the pod's annotations in `runtimeConfig`. containerd and CRI-O pass them to plugins with the capability of
+/// this name.
+pub const ANNOTATIONS: &str = "io.kubernetes.cri.pod-annotations";
 
 /// Annotation by which a pod requests or refuses SMC-R.
 const ANNOTATION: &str = "network.alibabacloud.com/erdma-smcr";

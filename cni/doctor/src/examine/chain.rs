@@ -7,11 +7,8 @@ use super::{
 };
 use cni_protocol::{SpecVersion, version::SUPPORTED};
 use conflist::fields;
-use network_conf::{Conf, Smcr};
+use network_conf::{ANNOTATIONS, Conf, Smcr};
 use serde_json::{Map, Value};
-
-/// Capability by which a runtime passes a pod's annotations to a plugin.
-const ANNOTATIONS: &str = "io.kubernetes.cri.pod-annotations";
 
 const INSTALL: &str = "run rdma-device-plugin install (docs/install.md)";
 

@@ -16,6 +16,7 @@ use plan::{
     allocation::{Meaning, Named},
     select::{self, Choice, SelectError},
 };
+use rdma_ipam::address::Family;
 use rdma_netns::{GidKind, InterfaceName, Link, LinkType, Observed, RdmaMode, gid::GidTable};
 use rdma_resources::published;
 use serde_json::Value;
@@ -273,7 +274,7 @@ fn mtu(conf: &Conf, observed: &Observed, rail: &Rail, findings: &mut Findings<'_
             .addresses
             .iter()
             .any(|it| it.ip.is_ipv6() && it.scope == 0);
-    let has_ipv6_ipam = families(conf).is_some_and(|families| families.contains(&Family::Ipv6));
+    let has_ipv6_ipam = families(conf).is_some_and(|families| families.contains(&Family::V6));
     if mtu < IPV6_MTU && (kept || has_ipv6_ipam) {
         findings.error(
             format!(
@@ -288,12 +289,6 @@ fn mtu(conf: &Conf, observed: &Observed, rail: &Rail, findings: &mut Findings<'_
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Family {
-    Ipv4,
-    Ipv6,
-}
-
 /// Returns the address families in which rdma-ipam derives pods' addresses from the parents' addresses. `None`:
 /// rdma-ipam derives none.
 fn families(conf: &Conf) -> Option<&'static [Family]> {
@@ -303,9 +298,9 @@ fn families(conf: &Conf) -> Option<&'static [Family]> {
         return None;
     }
     Some(match text("family") {
-        Some("ipv4") => &[Family::Ipv4],
-        Some("both") => &[Family::Ipv4, Family::Ipv6],
-        _ => &[Family::Ipv6],
+        Some("ipv4") => &[Family::V4],
+        Some("both") => &[Family::V4, Family::V6],
+        _ => &[Family::V6],
     })
 }
 
@@ -318,36 +313,32 @@ fn parents(conf: &Conf, observed: &Observed, rails: &[&Rail], findings: &mut Fin
     for family in families {
         let has = |link: &&Link| {
             let mut addresses = link.addresses.iter();
-            addresses.any(|it| it.names_a_network() && it.ip.is_ipv6() == (*family == Family::Ipv6))
+            addresses.any(|it| it.names_a_network() && Family::of(it.ip) == *family)
         };
         let links = rails.iter().filter_map(|rail| rail.on_host(observed));
         let (with, without): (Vec<&Link>, Vec<&Link>) = links.partition(|link| has(link));
-        let word = match family {
-            Family::Ipv4 => "IPv4",
-            Family::Ipv6 => "IPv6",
-        };
         let [with, without] =
             [with, without].map(|links| named(links.iter().map(|link| &link.name)));
         if let Some(with) = with {
-            findings.ok(format!("{word} prefix on {with}"));
+            findings.ok(format!("{family} prefix on {with}"));
         }
         let Some(without) = without else {
             continue;
         };
         let remedy = match family {
-            Family::Ipv6 => {
+            Family::V6 => {
                 "give each of these netdevs a global IPv6 address (static, or by router advertisements; on Lingjun \
                  nodes, the node's IPv6 has to be switched on), or set ipam.family to ipv4 (with the daemon: \
                  chain.plugin.ipam.family), if pods are to have IPv4 addresses"
             }
-            Family::Ipv4 => {
+            Family::V4 => {
                 "give each of these netdevs a global IPv4 address, or set ipam.family to ipv6 (with the \
                  daemon: chain.plugin.ipam.family), if pods are to have IPv6 addresses"
             }
         };
         findings.error(
             format!(
-                "no global {word} address on {without}: ipam.from \"parent\" has no prefix for pods"
+                "no global {family} address on {without}: ipam.from \"parent\" has no prefix for pods"
             ),
             remedy,
         );

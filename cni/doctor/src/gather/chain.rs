@@ -9,7 +9,7 @@ use super::{
     view::View,
 };
 use cni_protocol::run;
-use conflist::{Choice, Directory, List, Pick, Position, pick::Skip};
+use conflist::{Choice, Directory, Pick, Position, pick::Skip};
 use network_conf::Conf;
 use serde_json::{Map, Value, json};
 use std::{
@@ -76,9 +76,7 @@ pub(super) fn read(view: &mut View, paths: &Paths, runtimes: &[Runtime]) -> Opti
             .map(|it| (it.file, it.configuration))
             .collect::<Vec<_>>()
             .into_iter();
-        let text = directory.file(&found.file).map(|file| file.text.clone());
-        let text = text.and_then(Result::ok).unwrap_or_default();
-        let found = picked(conf_dir, &text, found);
+        let found = picked(conf_dir, found);
         let handed = |ours| injected(ours, &found.network, &found.cni_version);
         chain.picked = Some(match in_directory.next() {
             None => found,
@@ -96,37 +94,18 @@ pub(super) fn read(view: &mut View, paths: &Paths, runtimes: &[Runtime]) -> Opti
     Some(chain)
 }
 
-fn picked(conf_dir: &Path, text: &str, found: conflist::Picked) -> Picked {
-    let list: Value = serde_json::from_str(text).unwrap_or_default();
-    let parsed = List::parse(text).ok();
-    let version = match parsed.as_ref().and_then(List::version) {
-        Some(version) => version,
-        // the file has the configuration of a single plugin
-        None => list["cniVersion"].as_str().unwrap_or_default(),
-    };
+fn picked(conf_dir: &Path, found: conflist::Picked) -> Picked {
     let place = found.ours.as_ref().map(|ours| ours.place);
-    let plugins = list["plugins"].as_array().into_iter().flatten();
-    let entries = plugins.filter_map(Value::as_object);
-    let is_ours = |it: &&Map<String, Value>| {
-        it.get("type")
-            .and_then(Value::as_str)
-            .is_some_and(|kind| conflist::TYPES.contains(&kind))
-    };
-    let is_delegated = matches!(place, Some(Position::Delegate(_)));
-    let again = entries.filter(is_ours).skip(usize::from(!is_delegated));
+    let handed = |ours| injected(ours, &found.network, &found.version);
     Picked {
         file: conf_dir.join(&found.file),
-        cni_version: version.to_owned(),
         plugins: found.types,
         place: place.map(|(Position::Plugin(place) | Position::Delegate(place))| place),
-        delegated: is_delegated,
+        delegated: matches!(place, Some(Position::Delegate(_))),
         in_directory: false,
-        again: again
-            .map(|it| injected(it.clone(), &found.network, version))
-            .collect(),
-        ours: found
-            .ours
-            .map(|ours| injected(ours.configuration, &found.network, version)),
+        again: found.again.into_iter().map(handed).collect(),
+        ours: found.ours.map(|ours| handed(ours.configuration)),
+        cni_version: found.version,
         network: found.network,
     }
 }
