@@ -30,18 +30,13 @@ pub enum ChildConf {
     },
 }
 
-#[derive(Clone, Copy)]
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
 enum Kind {
     Macvlan,
     Ipvlan,
     Ipoib,
 }
-
-const KINDS: [(&str, Kind); 3] = [
-    ("macvlan", Kind::Macvlan),
-    ("ipvlan", Kind::Ipvlan),
-    ("ipoib", Kind::Ipoib),
-];
 
 /// Macvlan modes that a configuration can name. [`parse`] refuses `passthru`.
 const MACVLAN_MODES: [(&str, MacvlanMode); 4] = [
@@ -63,7 +58,7 @@ const IPVLAN_MODES: [(&str, IpvlanMode); 3] = [
 /// A value is wrong, or pods cannot share the netdev or use RDMA with such a child.
 pub fn parse(file: &Field<'_>) -> Result<Option<ChildConf>, Wrong> {
     let child = file.object("child")?;
-    let child = match child.choice("type", &KINDS)? {
+    let child = match child.get("type")? {
         None if !child.at("mode").is_there() => return Ok(None),
         None | Some(Kind::Macvlan) => match child.choice("mode", &MACVLAN_MODES)? {
             Some(MacvlanMode::Passthru) => {
