@@ -4,7 +4,8 @@
 //! Since version 1.3, libcni appends the plugins of `<network>/*.conf`, sorted by name, to the plugins of the network's
 //! list (`NetworkPluginConfsFromFiles()`, `libcni/conf.go`). Earlier versions ignore such directories.
 
-use crate::{Broken, list::is_network_name};
+use crate::Broken;
+use cni_protocol::environment::is_identifier;
 use std::{fs, io, path::Path};
 
 /// Extensions of the files that a runtime reads. This crate ignores all other files.
@@ -61,7 +62,7 @@ impl Directory {
             let entry = entry?;
             let name = entry.file_name().to_string_lossy().into_owned();
             // a network's own directory can be a link, which libcni follows
-            if is_network_name(&name) && entry.path().is_dir() {
+            if is_identifier(&name) && entry.path().is_dir() {
                 add_plugins(&entry.path(), &name, &mut files);
             }
             if is_looked_for(&name) && !entry.file_type()?.is_dir() {

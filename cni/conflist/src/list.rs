@@ -11,7 +11,7 @@ use crate::{
     single::Single,
     style::Style,
 };
-use cni_protocol::{SpecVersion, version::SUPPORTED};
+use cni_protocol::{SpecVersion, environment::is_identifier, version::SUPPORTED};
 use serde_json::{Map, Value, value::RawValue};
 use std::{fmt, ops::Range};
 
@@ -356,7 +356,8 @@ impl<'a> List<'a> {
     /// An object has a field twice, or the list's name or version is unusable.
     pub(crate) fn check(&self) -> Result<(), Refused> {
         self.unambiguous()?;
-        if !is_network_name(&self.name) {
+        // the same rule as in libcni's `ValidateNetworkName`
+        if !is_identifier(&self.name) {
             return Err(Refused::Name {
                 name: self.name.clone(),
             });
@@ -409,15 +410,6 @@ impl<'a> List<'a> {
         }
         text
     }
-}
-
-/// Returns true if `name` is a valid network name (libcni's `ValidateNetworkName`).
-pub(crate) fn is_network_name(name: &str) -> bool {
-    let mut letters = name.chars();
-    letters
-        .next()
-        .is_some_and(|first| first.is_ascii_alphanumeric())
-        && letters.all(|it| it.is_ascii_alphanumeric() || matches!(it, '_' | '.' | '-'))
 }
 
 pub(crate) fn wrong(field: &str, problem: &'static str) -> Broken {
