@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Section `dra`, which a configuration file of any format can have. `docs/device-plugin-conf.md` describes its fields.
 
-use crate::{ResourceConf, ResourceName, name::is_label};
+use crate::{ResourceConf, ResourceName};
 use ::dra::pool::LONGEST_TEXT;
 use conf_reader::{Field, Wrong};
+use network_conf::resource_name::is_label;
 use serde::{Deserialize, Deserializer, de::Error};
 
 pub(super) const FIELD: &str = "dra";

@@ -20,7 +20,6 @@ pub mod file;
 pub mod flags;
 mod foreign;
 pub mod lldp;
-pub mod name;
 mod own;
 mod reporters;
 pub mod selector;
@@ -32,7 +31,7 @@ pub use erdma::{Erdma, Exposed, Origin};
 pub use errors::ErrorThreshold;
 pub use flags::Flags;
 pub use lldp::Lldp;
-pub use name::ResourceName;
+pub use network_conf::ResourceName;
 pub use selector::Selector;
 
 use conf_reader::{Field, Wrong};
@@ -233,8 +232,3 @@ pub const MOST_IDS: u32 = 50_000;
 
 /// Maximum number of ids of each NIC. With this number, ten NICs of a node fit into [`MOST_IDS`].
 const MOST_NIC_IDS: u32 = 5_000;
-
-/// Checks the name of a resource. Errors refer to `field`, from whose value the name is derived.
-fn name_at(name: &str, field: &Field<'_>) -> Result<ResourceName, Wrong> {
-    ResourceName::new(name).map_err(|error| field.refused(error))
-}

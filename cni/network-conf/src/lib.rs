@@ -8,6 +8,7 @@ mod ib_kubernetes;
 mod pkey;
 mod pod_annotations;
 mod pod_arguments;
+pub mod resource_name;
 mod resources;
 mod routing;
 pub mod selector;
@@ -21,6 +22,7 @@ pub use ib_kubernetes::{IbKubernetes, IbKubernetesError};
 use log::LevelFilter;
 pub use pod_annotations::PodAnnotations;
 pub use pod_arguments::PodArguments;
+pub use resource_name::ResourceName;
 pub use routing::{Routing, RoutingFields};
 pub use smc::{ANNOTATIONS, Smc, SmcRequirement, Smcr};
 

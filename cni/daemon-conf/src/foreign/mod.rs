@@ -10,7 +10,7 @@ pub(super) mod mode;
 pub(super) mod resource_list;
 
 use super::{
-    COMMON, Conf, Erdma, Parsed, ResourceConf, ResourceName, name_at,
+    COMMON, Conf, Erdma, Parsed, ResourceConf, ResourceName,
     selector::{self, Text},
 };
 use conf_reader::{Field, Texts, Wrong, nearest, one_line};
@@ -61,7 +61,7 @@ fn name(resource: &Field<'_>, default: &str) -> Result<ResourceName, Wrong> {
     let name: String = field.read()?;
     let prefix: Option<String> = resource.get("resourcePrefix")?;
     let prefix = prefix.filter(|prefix| !prefix.is_empty());
-    name_at(
+    ResourceName::at(
         &format!("{}/{name}", prefix.as_deref().unwrap_or(default)),
         &field,
     )

@@ -9,7 +9,7 @@
 
 use super::{exactly, parsed, passed_over_at_top};
 use crate::{
-    Allocate, Ids, Parsed, ResourceConf, SHARED_IDS, name_at,
+    Allocate, Ids, Parsed, ResourceConf, ResourceName, SHARED_IDS,
     selector::{Parent, Selector, Sort},
 };
 use conf_reader::{Field, Wrong};
@@ -68,8 +68,8 @@ pub(crate) fn read(file: &Field<'_>) -> Result<Parsed, Wrong> {
     let custom: Option<String> = file.get(CUSTOM)?;
     let custom = custom.filter(|name| !name.is_empty());
     let name = match &custom {
-        Some(name) => name_at(name, &file.at(CUSTOM))?,
-        None => name_at(name, &file.at("mode"))?,
+        Some(name) => ResourceName::at(name, &file.at(CUSTOM))?,
+        None => ResourceName::at(name, &file.at("mode"))?,
     };
     let resource = ResourceConf {
         has_default_count: true,

@@ -8,7 +8,6 @@ use super::{
     Allocate, COMMON, Chain, Conf, Erdma, Ids, MOST_IDS, MOST_NIC_IDS, NIC_IDS, Parsed, Reader,
     Require, ResourceConf, ResourceName, SHARED_IDS, chain,
     erdma::RESOURCE,
-    name_at,
     selector::{Parent, Selector, Text, link_types},
 };
 use conf_reader::{Field, Number, Texts, Wrong, not_known};
@@ -108,7 +107,7 @@ pub(super) fn read(file: &Field<'_>) -> Result<Parsed, Wrong> {
                 "must have at least one resource, and is null; remove this field to offer only aliyun/erdma",
             ));
         }
-        None => vec![erdma.resource(name_at(RESOURCE, &file.at(ERDMA))?)],
+        None => vec![erdma.resource(ResourceName::at(RESOURCE, &file.at(ERDMA))?)],
     };
     let mut conf = Conf::read_common(file, resources, erdma)?;
     let moves = conf.chain.as_ref().is_some_and(Chain::moves);

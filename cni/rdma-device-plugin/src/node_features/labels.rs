@@ -21,8 +21,8 @@
 
 use crate::{dra::pool::Netdevs, node::Node};
 use ::dra::Nic;
-use daemon_conf::name::{is_label, is_name};
 use fnv::FnvHasher;
+use network_conf::resource_name::{is_label, is_name};
 use rdma_netns::Inventory;
 use rdma_resources::Sharing;
 use std::{

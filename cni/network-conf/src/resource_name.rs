@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Names of Kubernetes' extended resources.
 
+use conf_reader::{Field, Wrong};
 use serde::Deserialize;
 use std::fmt;
 
@@ -19,42 +20,23 @@ const LONGEST_NAME: usize = 63;
 const QUOTA: usize = "requests.".len();
 
 impl ResourceName {
-    /// Checks the name as kubelet does (`IsExtendedResourceName` in `pkg/apis/core/v1/helper/helpers.go`).
+    /// Checks the name by [`broken_rule`].
     ///
     /// # Errors
     /// Kubelet refuses the name, for the reason given.
     pub fn new(name: &str) -> Result<Self, String> {
-        let refused = |rule| Err(format!("{name:?} is not a valid resource name: {rule}"));
-        let Some((prefix, rest)) = name.split_once('/') else {
-            return refused("it must have a prefix, as rdma/hca has");
-        };
-        if rest.contains('/') {
-            return refused("it must have exactly one /");
+        match broken_rule(name) {
+            Some(rule) => Err(format!("{name:?} is not a valid resource name: {rule}")),
+            None => Ok(Self(name.to_owned())),
         }
-        if prefix.ends_with("kubernetes.io") {
-            return refused("the prefix must not end with kubernetes.io");
-        }
-        if name.starts_with("requests.") {
-            return refused("the name must not begin with requests.");
-        }
-        if prefix.len() + QUOTA > LONGEST_PREFIX {
-            return refused("the prefix may have at most 244 characters");
-        }
-        if !prefix.split('.').all(is_label) {
-            return refused(
-                "the prefix must be a domain: parts of lower-case letters, digits and - (not first or last), \
-                 separated by dots",
-            );
-        }
-        if rest.len() > LONGEST_NAME {
-            return refused("after the prefix there may be at most 63 characters");
-        }
-        if !is_name(rest) {
-            return refused(
-                "after the prefix there must be letters, digits, -, _ and ., first and last a letter or digit",
-            );
-        }
-        Ok(Self(name.to_owned()))
+    }
+
+    /// Checks the name. The error refers to `field`, from whose value the name is derived.
+    ///
+    /// # Errors
+    /// Kubelet refuses the name.
+    pub fn at(name: &str, field: &Field<'_>) -> Result<Self, Wrong> {
+        Self::new(name).map_err(|error| field.refused(error))
     }
 
     /// Returns the name with its prefix.
@@ -69,6 +51,38 @@ impl TryFrom<String> for ResourceName {
     fn try_from(name: String) -> Result<Self, String> {
         Self::new(&name)
     }
+}
+
+/// Returns the rule that makes kubelet refuse the name `name`, if there is one (`IsExtendedResourceName` in
+/// `pkg/apis/core/v1/helper/helpers.go`).
+pub(crate) fn broken_rule(name: &str) -> Option<&'static str> {
+    let Some((prefix, rest)) = name.split_once('/') else {
+        return Some("it must have a prefix, as rdma/hca has");
+    };
+    if rest.contains('/') {
+        return Some("it must have exactly one /");
+    }
+    if prefix.ends_with("kubernetes.io") {
+        return Some("the prefix must not end with kubernetes.io");
+    }
+    if name.starts_with("requests.") {
+        return Some("the name must not begin with requests.");
+    }
+    if prefix.len() + QUOTA > LONGEST_PREFIX {
+        return Some("the prefix may have at most 244 characters");
+    }
+    if !prefix.split('.').all(is_label) {
+        return Some(
+            "the prefix must be a domain: parts of lower-case letters, digits and - (not first or last), separated \
+             by dots",
+        );
+    }
+    if rest.len() > LONGEST_NAME {
+        return Some("after the prefix there may be at most 63 characters");
+    }
+    (!is_name(rest)).then_some(
+        "after the prefix there must be letters, digits, -, _ and ., first and last a letter or digit",
+    )
 }
 
 /// Returns true if `name` is valid as the part after a prefix, and as the value of a label (`qualifiedNameFmt` in
