@@ -20,7 +20,7 @@ const LONGEST_NAME: usize = 63;
 const QUOTA: usize = "requests.".len();
 
 impl ResourceName {
-    /// Checks the name by [`broken_rule`].
+    /// Checks the name as kubelet does (`IsExtendedResourceName` in `pkg/apis/core/v1/helper/helpers.go`).
     ///
     /// # Errors
     /// Kubelet refuses the name, for the reason given.
@@ -53,8 +53,7 @@ impl TryFrom<String> for ResourceName {
     }
 }
 
-/// Returns the rule that makes kubelet refuse the name `name`, if there is one (`IsExtendedResourceName` in
-/// `pkg/apis/core/v1/helper/helpers.go`).
+/// Returns the rule that makes kubelet refuse the name `name`. Returns `None` for a valid name.
 pub(crate) fn broken_rule(name: &str) -> Option<&'static str> {
     let Some((prefix, rest)) = name.split_once('/') else {
         return Some("it must have a prefix, as rdma/hca has");
