@@ -206,7 +206,7 @@ pub struct ErdmaNode {
     pub erdma: ErdmaFunctions,
 }
 
-/// Addresses of an [`ErdmaNode`]'s NICs, in one /24.
+/// Addresses of the NICs of a node that [`ErdmaNode::new`] makes, in one /24.
 pub const ADDRESSES: [&str; 2] = ["10.0.0.1", "10.0.0.2"];
 
 impl ErdmaNode {

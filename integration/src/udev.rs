@@ -8,11 +8,11 @@ use std::process::Command;
 /// another emulated machine ran.
 const LIMIT: u32 = 80;
 
-/// Waits until udevd has handled all events of `host`. After four minutes, panics with a list of all processes and of
-/// the kernel function in which each process waits.
+/// Waits until udevd has handled all events of `host`. After three failed tries, within four minutes, panics with a
+/// list of all processes and of the kernel function in which each process waits.
 ///
-/// If udevd reads the first message before it has requested the sender's credentials from the kernel, udevd closes the
-/// connection and `udevadm settle` fails. So this function runs `udevadm settle` up to three times.
+/// If udevd reads the first message of a connection before it has requested the sender's credentials from the kernel,
+/// udevd closes the connection and `udevadm settle` fails. So this function runs `udevadm settle` up to three times.
 #[track_caller]
 pub fn settle(host: &Netns) {
     let settled = (0..3).any(|_| {

@@ -110,7 +110,7 @@ fn two_pods_talk_rdma_on_every_rail_and_the_host_is_as_before() {
 fn devices_of_pods_that_died_return_to_the_host_by_their_pci_address() {
     let scene = TwoPods::new();
     scene.add();
-    // The netdevs of both pods return with the pods' names: those of the second pod as dev<N>.
+    // one pod's netdevs return as rdma0 and rdma1, and the kernel then names the other pod's netdevs dev<N>
     for pod in &scene.pods {
         pod.die();
     }

@@ -33,7 +33,7 @@ pub struct Record {
     /// Directory of the runtime's CDI specifications.
     pub cdi_dir: PathBuf,
     /// UIDs of the pods for which the claim was reserved when the daemon prepared it. They are necessary for claims of
-    /// init containers, because kubelet's pod-resources API does not list init containers.
+    /// init containers, because kubelet's pod-resources API lists only the init containers that are sidecars.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub pods: BTreeSet<String>,
     /// True if a pod's containers must wait for the pod's network. Until ADD has attached the network, no CDI

@@ -23,8 +23,9 @@ pub struct Port {
 }
 
 impl Port {
-    /// Returns the netdevs of the RDMA NICs in `inventory`, by function, without InfiniBand netdevs. A virtual function
-    /// or sub-function has the netdev of its physical function.
+    /// Returns the netdevs that receive LLDP frames for the RDMA NICs in `inventory`, by the netdev's function. Omits
+    /// InfiniBand netdevs. A virtual function or sub-function uses the netdev of its physical function, and a bond uses
+    /// the netdevs of all its ports.
     pub fn all(inventory: &Inventory) -> BTreeMap<DeviceAddress, Self> {
         let with_rdma = inventory.functions.iter().filter(|it| !it.hcas.is_empty());
         let functions = with_rdma.flat_map(|it| functions(&it.device.address, inventory));

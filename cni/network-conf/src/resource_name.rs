@@ -65,7 +65,7 @@ pub(crate) fn broken_rule(name: &str) -> Option<&'static str> {
         return Some("the prefix must not end with kubernetes.io");
     }
     if name.starts_with("requests.") {
-        return Some("the name must not begin with requests.");
+        return Some("the name must not begin with \"requests.\"");
     }
     if prefix.len() + QUOTA > LONGEST_PREFIX {
         return Some("the prefix may have at most 244 characters");

@@ -332,7 +332,9 @@ impl World {
         }
     }
 
-    /// Waits until the state is as before, because the kernel creates and removes some objects only after the move.
+    /// Waits until the host's state is as before the first ADD, because the kernel creates and removes some objects
+    /// only after the move. Returns an error if the state still differs after [`wait::PATIENCE`], or if a record
+    /// remains.
     fn is_as_before(&self, when: &str) -> Result<(), String> {
         let mut difference = String::new();
         let done = wait::within(wait::PATIENCE, || {

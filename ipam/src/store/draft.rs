@@ -29,7 +29,7 @@ impl Draft {
         &self.path
     }
 
-    /// Removes the draft, and syncs the directories of notes and leases.
+    /// Removes the draft, and syncs the directories of the attachments' notes ([`super`]) and of the leases.
     ///
     /// # Errors
     /// The system call fails.

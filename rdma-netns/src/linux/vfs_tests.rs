@@ -127,7 +127,7 @@ fn a_vlan_without_its_list_is_a_customers_and_none_has_no_tag() {
     assert_eq!(vlan_of(0, 0, VlanProtocol::Service), VfVlan::NONE);
 }
 
-/// The expected message is the one of `ip link set dev eth2 vf 3 ...`, by `include/uapi/linux/if_link.h`.
+/// The expected message has the format of `include/uapi/linux/if_link.h`, as `ip link set dev eth2 vf 3 ...` sends it.
 #[test]
 fn each_setting_is_sent_as_the_kernel_declares_it() {
     let mac: HardwareAddress = "ca:fe:c0:ff:ee:00".parse().expect("an address");

@@ -98,9 +98,14 @@ impl Address {
             gateway,
         } = self;
         if let Some(why) = unusable(address, gateway) {
-            let gateway = gateway.map_or(String::new(), |it| format!(", gateway {it}"));
+            let value = match gateway {
+                Some(gateway) if unusable(address, None).is_none() => {
+                    format!("gateway is {gateway}")
+                }
+                _ => format!("address is {address}"),
+            };
             return Err(field.refused(format!(
-                "the address is {address}{gateway}, {why}; write the address and gateway that the NIC has in its VPC"
+                "the {value}, {why}; write the address and gateway that the NIC has in its VPC"
             )));
         }
         Ok(NicAddress {

@@ -87,8 +87,8 @@ fn the_last_of_three_namespaces_dies_and_the_next_add_takes_the_entry_away() {
     leases.must_be(&before, "after all");
 }
 
-/// The kernel would carry this pod's connections with another pod's address, even without a pnet
-/// id. So the pod's connections stay TCP.
+/// A pod's connections stay TCP, by the pnet id `TCPONLY`, if the kernel would use another pod's GID for them. Without
+/// a pnet id the kernel would use SMC-R. With `smcr: on`, ADD fails.
 #[test]
 fn a_pod_behind_another_ones_gid_is_kept_from_it() {
     let leases = Leases::new(1);

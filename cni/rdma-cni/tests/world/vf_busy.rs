@@ -129,7 +129,8 @@ fn del_waits_for_a_function_that_is_reset() {
     }
 }
 
-/// The first DEL reports the busy driver, and keeps the device. The next DEL gives up the setting, and notes it.
+/// The first DEL reports the busy driver, and keeps the record. The next DEL gives up the setting, and writes a note
+/// about the missing setting.
 #[test]
 fn a_function_that_stays_busy_keeps_a_pod_for_one_del() {
     let (what, kind) = KINDS[0];

@@ -236,7 +236,8 @@ fn take_chain_away(arguments: &Uninstall) -> Result<Option<String>> {
             );
         }
         return Ok(Some(format!(
-            "the binaries stay, because these pods have devices: {}; run uninstall again when they have ended",
+            "the binaries stay, because devices of these pods are not back on the host: {}; run uninstall again on the \
+             node itself when all these pods have ended",
             pods.join(", ")
         )));
     }

@@ -153,7 +153,8 @@ fn outcome(flags: &Flags, namespace: &str, name: &str) -> Result<ExitCode> {
     let ended = text(&status, "/status/reason");
     if !ended.is_empty() {
         let message = text(&status, "/status/message");
-        let why = format!("the pod ended with {ended} (it may run for {LIMIT} seconds): {message}");
+        let why =
+            format!("the pod ended with {ended} (its time limit is {LIMIT} seconds): {message}");
         return Err(no_result(&why));
     }
     let code = status.pointer("/status/containerStatuses/0/state/terminated/exitCode");

@@ -192,7 +192,9 @@ impl Connections {
                 .await
                 .is_err()
             {
-                log::debug!("an HTTP connection took longer than {CONNECTION:?}");
+                log::debug!(
+                    "metrics: closed an HTTP connection that took longer than {CONNECTION:?}"
+                );
             }
         });
         self.all.push(Connection { task, is_answered });

@@ -92,7 +92,7 @@ fn pods_with_devices_are_not_left_behind() {
     assert_eq!(node.seen(), before);
     let text = said(&node.run("uninstall", &["--force"]));
     assert!(
-        text.contains("the binaries stay, because these pods have devices: ml/trainer-0"),
+        text.contains("the binaries stay, because devices of these pods are not back on the host: ml/trainer-0"),
         "{text}"
     );
     assert_eq!(node.read("etc/cni/net.d/10-flannel.conflist"), FLANNEL);

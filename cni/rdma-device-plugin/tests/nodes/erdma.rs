@@ -187,7 +187,7 @@ fn invalid_configurations() {
         ),
         (
             "{addresses: [{mac: '00:16:3e:01:02:03', address: 10.0.0.9/24, gateway: 10.0.1.1}]}",
-            "erdma.addresses[0]: the address is 10.0.0.9/24, gateway 10.0.1.1, which is not in 10.0.0.0/24; write the address and gateway that the NIC has in its VPC",
+            "erdma.addresses[0]: the gateway is 10.0.1.1, which is not in 10.0.0.0/24; write the address and gateway that the NIC has in its VPC",
         ),
         (
             "{addresses: [{mac: '00:16:3e:01:02:03', address: 10.0.0.9/24}, {mac: '00:16:3E:01:02:03', address: 10.0.0.8/24}]}",

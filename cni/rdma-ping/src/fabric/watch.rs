@@ -96,7 +96,7 @@ impl Watched {
         }
     }
 
-    /// Returns true if a peer answered in the last interval.
+    /// Returns true if the last request was sent, and a peer answered one of the last [`REQUESTS`] requests.
     fn is_answered(&self) -> bool {
         let mut last = self.asked.iter().rev().take(REQUESTS);
         let all_sent = self.unsent == 0 && !self.targets.is_empty();

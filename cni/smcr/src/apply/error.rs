@@ -14,7 +14,7 @@ pub enum SmcError {
     /// SMC-R cannot carry the connections of an interface.
     #[error(
         "SMC-R: {name}: {reason} (smcr \"on\" requires SMC-R for every interface with IPv4; with \
-         \"annotation\" the pod starts, and such an interface stays TCP)"
+         \"annotation\" the pod starts, and uses TCP where SMC-R is not possible)"
     )]
     Without {
         /// Name of the interface in the pod, or of the RDMA device.

@@ -70,7 +70,8 @@ pub enum Status {
     Parameter = 3,
     /// The object does not exist.
     Resource = 5,
-    /// The function has no free object of this kind.
+    /// A limit is reached: the number of objects of the requested kind, of the memory keys' pages, or of a queue pair's
+    /// multicast groups.
     Limit = 8,
     /// An index is beyond its table.
     Index = 0xa,
