@@ -135,7 +135,7 @@ impl GpuDirect {
         }
         if has_peer_memory {
             return Registration::Unknown(format!(
-                "{peer_module} is loaded, but {module} possibly does not use it"
+                "{peer_module} has registered peer memory, but {module} possibly does not use it"
             ));
         }
         let mut lacks = vec![];
@@ -247,7 +247,7 @@ mod tests {
         );
         node.peer_memory.insert(NVIDIA.to_owned());
         is(&node, NVIDIA, "mlx5_ib", "peer-memory", "");
-        let why = "nvidia_peermem is loaded, but erdma possibly does not use it";
+        let why = "nvidia_peermem has registered peer memory, but erdma possibly does not use it";
         is(&node, NVIDIA, "erdma", "unknown", why);
         node.nvidia = None;
         node.peer_memory.clear();

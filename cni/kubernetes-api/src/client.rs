@@ -96,7 +96,7 @@ impl Client {
         }
     }
 
-    /// Sends a request, and returns the response without its body.
+    /// Sends a request, and returns the response with its body still unread.
     async fn open(
         &self,
         end: Instant,

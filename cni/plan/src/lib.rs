@@ -103,7 +103,10 @@ pub enum Obstacle {
         base: u32,
     },
     /// The netdev has an IPv6 address, and its MTU is too small for IPv6.
-    #[error("mtu: {mtu} is too small for the IPv6 addresses of {link}: IPv6 needs 1280")]
+    #[error(
+        "the MTU of {link} in the pod is {mtu}, and the rail's IPv6 addresses need 1280; raise mtu or, if mtu is not \
+         set, the MTU of {link} on the host"
+    )]
     MtuTooSmall {
         /// The netdev's name on the host.
         link: InterfaceName,

@@ -229,8 +229,8 @@ fn has_origin(
     }
     let known = match side {
         NetnsSide::Host => recorded,
-        // the record has no pod origin yet, so only the lower netdev's index counts: the number of the lower netdev's
-        // namespace differs between pod and host
+        // if the record has no pod origin yet, ignore the number of the lower netdev's namespace, because this number
+        // differs between pod and host
         NetnsSide::Pod => rail.pod_origin.unwrap_or(Origin {
             netns: link.origin.map_or(recorded.netns, |it| it.netns),
             ..recorded

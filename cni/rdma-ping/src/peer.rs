@@ -26,7 +26,7 @@ use std::{
 const LONGEST: usize = 64 * 1024;
 /// Largest number of simultaneous clients. The server closes further connections.
 const MOST_CLIENTS: usize = 16;
-/// Time limit for one connection, and for one list.
+/// Time limit for making a connection, for reading a list, and for each write.
 const STEP: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(500);
 /// Form of a [`Place`], as the text of an error.

@@ -493,7 +493,7 @@ fn log_rails<K: Kernel>(kernel: &K, attachment: &Attachment) {
                 }
             }
             (None, None) if rail.bare => log::info!("attaching to {netns} without netdev, {rdma}"),
-            (None, None) => log::info!("{name} is in {netns} already, {rdma}"),
+            (None, None) => log::info!("{name} is already in {netns}; attaching it {rdma}"),
         }
     }
 }

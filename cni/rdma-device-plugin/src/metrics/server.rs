@@ -200,8 +200,8 @@ impl Connections {
         self.all.push(Connection { task, is_answered });
     }
 
-    /// Closes a connection to make room for another one: the oldest one whose request is not being answered. If the
-    /// server is answering the requests of all connections, waits until one connection ends.
+    /// Makes room for another connection if there are [`CONNECTIONS`]: closes the oldest one whose request is not being
+    /// answered. If the server is answering the requests of all connections, waits until one connection ends.
     async fn make_room(&mut self) {
         while self.tasks.try_join_next().is_some() {}
         self.all.retain(|it| !it.task.is_finished());

@@ -144,8 +144,8 @@ impl View<'_> {
         }
     }
 
-    /// Refuses the port if a netdev of another owner may later get a GID that fits on the port. The netdev may be down
-    /// now, or get its address later.
+    /// Refuses the port if a netdev of another owner has an address from which the kernel may later make a GID that
+    /// fits. The netdev may be down now, or its address may be only in a record.
     fn none_near(&self, source: Source) -> Result<(), SkipReason> {
         let is_others = |it: &&Netdev| it.is_on_port && it.owner != Owner::Pod;
         for netdev in self.netdevs.iter().filter(is_others) {
