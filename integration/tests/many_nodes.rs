@@ -75,7 +75,7 @@ impl Machine {
             "type": "rdma-cni",
             "requireRdma": false,
             "devices": [{ "netdev": "eth1" }],
-            // the default for one device of the list's first plugin is `CNI_IFNAME`
+            // without `interfaceName`, the only rail of the list's first plugin would be called `CNI_IFNAME`
             "interfaceName": "rdma%d",
             "mode": "share",
             "stateDir": self.state.path().join("state"),

@@ -262,7 +262,7 @@ fn values_of_the_others() {
         ),
         (
             r#"{"resourceList":[{"resourceName":"a"},{"resourceName":"b","resourcePrefix":"x_y"}]}"#,
-            "resourceList[0].selectors: must have at least one selector with isRdma, and is missing",
+            "resourceList[0].selectors: must have at least one selector, and is missing",
         ),
         (
             r#"{"resourceList":[{"resourceName":"b","resourcePrefix":"x_y","selectors":{}}]}"#,

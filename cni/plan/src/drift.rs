@@ -121,7 +121,8 @@ fn describe_change(
                 address.metric,
             ) {
                 (Some(_), Some(metric)) => format!(
-                    "the address {ip}/{prefix} of {link} differs from its record (metric {metric})"
+                    "the address {ip}/{prefix} of {link} differs from its record \
+                     (recorded metric {metric})"
                 ),
                 (Some(_), None) => {
                     format!("the address {ip}/{prefix} of {link} differs from its record")

@@ -215,8 +215,8 @@ fn an_allocated_device_is_shared_or_refused() {
     for mode in ["auto", "move"] {
         assert_eq!(
             of(Sharing::Exclusive, mode),
-            "102 eth0 is not moved into a pod: the node's default route uses it; remove it from the resource from \
-             which kubelet allocated it"
+            "102 eth0 is not moved into a pod: the node's default route uses it; remove the device from the resource \
+             from which kubelet allocated it"
         );
     }
 }

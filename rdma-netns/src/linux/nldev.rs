@@ -210,7 +210,7 @@ impl Nldev {
             Ok(answers) => Ok(answers.bodies().find_map(parse_char_device)),
             // the client has no character device for this RDMA device or port
             Err(error) if error.errno().is_some_and(|it| ABSENT.contains(&it)) => {
-                log::debug!("no {client} of RDMA device {device}: {error}");
+                log::debug!("the RDMA device with index {device} has no {client} device: {error}");
                 Ok(None)
             }
             Err(error) => Err(error),

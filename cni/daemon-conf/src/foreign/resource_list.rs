@@ -121,7 +121,7 @@ fn selectors_of<'a>(resource: &Field<'a>) -> Result<Vec<Field<'a>>, Wrong> {
     };
     match found.iter().any(Field::is_there) {
         true => Ok(found),
-        false => Err(field.wrong("must have at least one selector with isRdma")),
+        false => Err(field.wrong("must have at least one selector")),
     }
 }
 

@@ -133,7 +133,9 @@ impl<'a> HostUse<'a> {
 fn refusal(naming: Naming, mode: Mode, name: &str, why: Option<String>) -> Result<(), SelectError> {
     let remedy = match (naming, mode) {
         (Naming::Literal, Mode::Move) => return Ok(()),
-        (Naming::Kubelet, _) => "remove it from the resource from which kubelet allocated it",
+        (Naming::Kubelet, _) => {
+            "remove the device from the resource from which kubelet allocated it"
+        }
         _ => "set mode to \"move\" to move it nevertheless",
     };
     match why {

@@ -131,7 +131,7 @@ fn check_sees_what_became_of_rails_and_routes() {
                 },
             );
         },
-        &["10.1.0.7/16 of rdma1 differs from its record (metric 200)"],
+        &["10.1.0.7/16 of rdma1 differs from its record (recorded metric 200)"],
     );
     drift(
         json!({ "child": { "type": "ipvlan" } }),

@@ -22,7 +22,8 @@ pub(super) struct Limited {
     outlasting: Vec<LimitedContainer>,
 }
 
-/// Reads use and limits of all pods that have a record of limits in `state_dir` and a cgroup below `cgroups`.
+/// Reads use and limits of all pods that have a record of limits in `state_dir` and a cgroup below `cgroups`. Also
+/// returns the pods whose limits outlast their cgroup.
 pub(super) fn read(state_dir: &Path, cgroups: &Path) -> Limited {
     let containers = LimitedContainers::new(state_dir, cgroups);
     let pods = containers.pods().into_iter().filter_map(|container| {

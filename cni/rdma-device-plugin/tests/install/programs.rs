@@ -73,7 +73,7 @@ fn a_runtime_may_search_several_directories() {
     let text = said(&install(&node, &further));
     assert!(text.contains(CALLED), "{text}");
     assert!(first.join("rdma-cni").exists() && !second.join("rdma-cni").exists());
-    // without options, `install` uses the directories of the last installation
+    // without `--cni-bin-dir` and `--cni-conf-dir`, `install` uses the directories of the last installation
     let mut again = node.bare("install");
     again.arg("--state-dir").arg(node.path("state"));
     again.arg("--from").arg(node.path("new"));

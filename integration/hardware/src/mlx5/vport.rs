@@ -12,8 +12,10 @@ use super::{
 pub const ROCE_ADDRESSES: usize = 255;
 /// Bytes of a RoCE address (`roce_addr_layout`).
 const ROCE_ADDRESS: usize = 32;
-/// The offset of a context in an output, and in the input of `MODIFY_NIC_VPORT_CONTEXT`.
+/// The offset of the context, RoCE address or counters in an output, and of the RoCE address in the input of
+/// `SET_ROCE_ADDRESS`.
 const AT: usize = 16;
+/// The offset of the context in the input of `MODIFY_NIC_VPORT_CONTEXT`.
 const AT_OF_CHANGE: usize = 0x100;
 /// Bytes of the context without its lists of addresses.
 const CONTEXT: usize = 0x100;

@@ -175,7 +175,8 @@ impl<B: Bus> Driver<B> {
         self.typed_pair(number, depth_shift, queue, 0)
     }
 
-    /// Creates a queue pair of the type `service`. Drivers from Linux 6.14 on write this field: 1 is UD.
+    /// Creates a queue pair. `service` is its type: 1 is UD, 0 is any other type. Drivers before Linux 6.14 do not set
+    /// the type.
     pub(crate) fn typed_pair(
         &mut self,
         number: u32,
