@@ -201,7 +201,7 @@ cannot_boot() {
 	[[ $1 != *-systemd || -x /lib/systemd/systemd ]] || echo "there is no /lib/systemd/systemd (apt-get install systemd)"
 	case $1 in
 	installed | pods-*)
-		scripts/versions --check || echo "this clone lacks the commit whose rdma-cni the tests need: git fetch --unshallow"
+		scripts/versions --check || echo "this clone lacks the commit whose rdma-cni the tests need; in a shallow clone: git fetch --unshallow"
 		;;
 	cluster*)
 		integration/kubernetes/build --check "$(kubernetes_of "$1")" || return 0

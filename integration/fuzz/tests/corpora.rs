@@ -129,7 +129,7 @@ fn own_texts() -> Vec<(&'static str, Vec<u8>)> {
         ("cni/network-conf/tests/messages", &["network-conf"][..]),
         ("ipam/tests/binary/messages", &["ipam-conf"]),
         (
-            "cni/rdma-device-plugin/tests/nodes/messages",
+            "cni/daemon-conf/tests/messages",
             &["device-plugin-conf"],
         ),
     ];

@@ -260,7 +260,7 @@ fn a_bond_can_be_one_pods_alone_where_its_rdma_device_stays_for_that() {
     bonds.rdma_mode = Some(RdmaMode::Exclusive);
     let (ids, remarks) = offered(&bonds);
     assert_eq!(ids, []);
-    let why = "is a port of bond0, which cannot be moved into a pod, and RDMA devices belong to one network";
+    let why = "is a port of bond0, which cannot be moved into a pod, and the RDMA subsystem is in exclusive mode";
     assert!(remarks[0].contains(why), "{remarks:?}");
 
     // a port of one bond has the node's default route, and both ports of the other bond have an RDMA device
@@ -298,7 +298,7 @@ fn a_bond_is_no_pods_alone_where_it_could_not_be_attached_or_is_anothers() {
         let (ids, remarks) = left_out(text, node);
         assert_eq!(ids, 0);
         assert!(
-            remarks[0].contains("is a port of bond0; offer it by a shared"),
+            remarks[0].contains("is a port of bond0; offer the device by a shared"),
             "{remarks:?}"
         );
     }
