@@ -364,26 +364,26 @@ mod tests {
         for (directory, what, loss) in [
             (
                 "kubelet",
-                "device-plugins\" is not there",
+                "device-plugins\" does not exist",
                 "nothing is advertised",
             ),
             (
                 "kubelet/pod-resources",
-                "pod-resources\" is not there",
+                "pod-resources\" does not exist",
                 "resource that the chain attaches",
             ),
             (
                 "kubelet",
-                "plugins_registry\" is not there",
+                "plugins_registry\" does not exist",
                 "no claim is prepared",
             ),
-            ("results", "results\" is not there", "has no rails"),
-            ("bin", "bin\" is not there", "finds the plugins"),
-            ("netns", "netns\" is not there", "inside pods"),
-            ("sys/class/net", "class/net\" is not there", "no hardware"),
+            ("results", "results\" does not exist", "has no rails"),
+            ("bin", "bin\" does not exist", "finds the plugins"),
+            ("netns", "netns\" does not exist", "inside pods"),
+            ("sys/class/net", "class/net\" does not exist", "no hardware"),
             (
                 "dev/infiniband",
-                "infiniband\" is not there",
+                "infiniband\" does not exist",
                 "character device",
             ),
             (

@@ -128,10 +128,7 @@ fn own_texts() -> Vec<(&'static str, Vec<u8>)> {
     let messages = [
         ("cni/network-conf/tests/messages", &["network-conf"][..]),
         ("ipam/tests/binary/messages", &["ipam-conf"]),
-        (
-            "cni/daemon-conf/tests/messages",
-            &["device-plugin-conf"],
-        ),
+        ("cni/daemon-conf/tests/messages", &["device-plugin-conf"]),
     ];
     for (directory, targets) in messages {
         for file in files(&root().join(directory)) {
