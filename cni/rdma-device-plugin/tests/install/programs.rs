@@ -248,7 +248,7 @@ fn a_kubelet_elsewhere_is_refused_or_configured_for_the_plugin() {
         error.contains("the network's list was not changed: kubelet's socket"),
         "{error}"
     );
-    let socket = format!("{:?} is not there", node.path(SOCKET));
+    let socket = format!("{:?} does not exist", node.path(SOCKET));
     assert!(error.contains(&socket), "{error}");
     assert!(error.contains("--kubelet-dir"), "{error}");
     assert_eq!(node.seen(), before);
