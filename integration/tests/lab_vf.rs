@@ -16,7 +16,7 @@ use std::{
     process::Command,
 };
 
-/// The host's state according to `ip`, with the functions as their physical functions report them.
+/// The host's state according to `ip`, and the settings of virtual functions that their physical functions report.
 #[derive(Debug)]
 struct Before {
     host: Snapshot,

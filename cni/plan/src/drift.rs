@@ -86,7 +86,9 @@ fn describe_change(
         LinkChange::TxQueueLen(packets) => {
             format!("the transmit queue of {link} is not {packets} packets long")
         }
-        LinkChange::Setting(setting, value) => format!("{setting:?} of {link} is not {value}"),
+        LinkChange::Setting(setting, value) => {
+            format!("the setting {setting:?} of {link} is not {value}")
+        }
         LinkChange::IpoibMode(mode) => format!("IPoIB of {link} is not in {} mode", mode.name()),
         LinkChange::Umcast(on) => {
             format!("umcast of {link} is {}", if *on { "off" } else { "on" })

@@ -14,8 +14,8 @@ const SHARED: &str = "pods get children of its netdev, and rdma-cni sets up only
 const OF_ANOTHER: &str = "an earlier plugin of the chain moved it into the pod: configure it in that plugin's entry, \
                           and remove the setting from this entry";
 
-const BARE: &str =
-    "it has no netdev, and rdma-cni sets up only virtual functions whose netdev moves into a pod";
+const BARE: &str = "its RDMA device has no netdev, and rdma-cni sets up only virtual functions whose netdev moves \
+                    into a pod";
 
 const NO_FUNCTION: &str = "it is no virtual function";
 

@@ -120,7 +120,8 @@ fn level(text: &str) -> Result<LevelFilter, &'static str> {
 /// Commands that run instead of the daemon.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
-    /// Installs rdma-cni and rdma-ipam on the node and adds rdma-cni to the chain of its network
+    /// Installs rdma-cni and rdma-ipam on the node, and adds rdma-cni to the CNI list of the node's primary network or
+    /// of chain.network
     Install(Install),
     /// Removes the changes of install, and the daemon's labels and device information
     Uninstall(Uninstall),

@@ -125,7 +125,7 @@ impl Reader<'_> {
             parent.into_iter().for_each(|it| it.hcas.push(hca(verbs)));
         }
         for function in functions.iter_mut().filter(|it| !it.hcas.is_empty()) {
-            // an RDMA device of hardware precedes a soft-RoCE device on the same netdev
+            // hardware RDMA devices precede software RDMA devices (rxe or siw) of the same function
             function.hcas.sort_by_key(|hca| hca.soft);
             let device = &mut function.device;
             device.manages_nvlink = nvlink::is_switch_manager(self.sysfs, &device.address);

@@ -82,7 +82,7 @@ pub enum AskError {
     #[error("no route leads to {0}")]
     NoRoute(IpAddr),
     /// The next hop (the peer or a gateway) does not respond to ARP or neighbour discovery.
-    #[error("{0} does not answer ARP or neighbour discovery")]
+    #[error("the next hop to {0} does not answer ARP or neighbour discovery")]
     Unresolved(IpAddr),
     /// On InfiniBand, the subnet administrator has no path to the address.
     #[error("no path leads to {0}")]

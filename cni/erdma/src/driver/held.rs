@@ -89,7 +89,7 @@ fn opened(attachment: &Attachment) -> Result<File, String> {
     match found {
         Ok((it, file)) if (it.dev(), it.ino()) == (id.device, id.inode) => Ok(file),
         _ => Err(format!(
-            "the namespace of {} is gone or not visible, and its netdev is not restored",
+            "the namespace of {} is gone or not visible, and the netdev that moved there is not restored yet",
             attachment.holder()
         )),
     }

@@ -91,7 +91,7 @@ fn a_function_without_a_netdev_is_not_set_up() {
     config["vlan"] = 7.into();
     let refused = node.add(&pod, &config).must_fail(7);
     assert!(
-        refused.contains("it has no netdev, and rdma-cni sets up only"),
+        refused.contains("its RDMA device has no netdev, and rdma-cni sets up only"),
         "{refused}"
     );
     node.must_be(&before, "refused");

@@ -81,7 +81,7 @@ impl Deleter {
                 self.metrics.refused_pod(&ids.resource, "failed");
                 let line = error.to_string();
                 if self.reported.is_news(&line) {
-                    log::error!("cannot delete {name}, which cannot start: {line}");
+                    log::error!("{name} cannot start, and the daemon cannot delete it: {line}");
                 }
             }
         }

@@ -129,7 +129,9 @@ impl Verdicts {
     pub fn send(&self, verdict: &Verdict) {
         for queue in &self.0 {
             if let Err(mpsc::error::TrySendError::Full(verdict)) = queue.try_send(verdict.clone()) {
-                log::debug!("too many refused pods wait for the API server: {verdict:?}");
+                log::debug!(
+                    "skipping a verdict, because {WAITING} earlier verdicts wait: {verdict:?}"
+                );
             }
         }
     }

@@ -69,7 +69,7 @@ fn without_an_api_server_kubelet_is_answered_and_the_log_says_it_once() {
     for _ in 0..3 {
         node.refuses();
     }
-    let words = "cannot delete default/trainer-0, which cannot start: the environment \
+    let words = "default/trainer-0 cannot start, and the daemon cannot delete it: the environment \
                  variable KUBERNETES_SERVICE_HOST, which kubelet sets in pods, is missing or wrong";
     node.node.daemon.says(words);
     node.refuses();

@@ -96,7 +96,7 @@ fn is_unschedulable(cluster: &mut ControlPlane, name: &str) {
     });
 }
 
-/// Returns the largest number of allocations of each device in the slices, and the generation of the pool.
+/// Returns the capacity `sharers` of each device in the first slice, and the generation of the pool.
 fn sharers(cluster: &ControlPlane) -> (Vec<Value>, Value) {
     let slices = cluster.get("resourceslices");
     let devices = slices[0]["spec"]["devices"].as_array().expect("a list");

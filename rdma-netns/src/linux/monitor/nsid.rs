@@ -20,8 +20,8 @@ use std::{
     path::Path,
 };
 
-/// Number of a namespace in this namespace. The number does not keep the namespace alive. After the namespace's end,
-/// the kernel can give the number to another namespace.
+/// Number (nsid) of another network namespace in this program's namespace. The number does not keep the other namespace
+/// alive. After the other namespace's end, the kernel can give the number to a new namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Nsid(pub(in crate::linux) i32);
 
