@@ -28,8 +28,9 @@ const MOST: usize = 64;
 /// within a network, this network gets no rules.
 const MOST_ROUTES: usize = 256;
 
-/// Returns the pod's interfaces that may need rules and routes: they are up, have lasting routes in the main table, and
-/// are no rails. [`divert`] plans their rules and routes later, from the rails' addresses.
+/// Returns the pod's interfaces, at most [`MOST`], that may need rules and routes: they are up, have lasting routes in
+/// the main table, and are no rails. [`divert`] plans their rules and routes later, from the rails' addresses and
+/// routes.
 pub(super) fn of_pod(attachment: &Attachment, observed: &Observed) -> Vec<OtherInterface> {
     let is_rail = |link: &&Link| {
         let pod = observed.pod.as_ref();

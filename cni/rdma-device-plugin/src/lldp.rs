@@ -154,7 +154,7 @@ impl Source {
                 }
                 failed.map(|error| {
                     format!(
-                        "the daemon keeps the last LLDP neighbours from {:?}: {error}",
+                        "{:?}: cannot read LLDP neighbours: {error}; the daemon keeps the last LLDP neighbours",
                         file.path
                     )
                 })

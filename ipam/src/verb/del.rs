@@ -16,7 +16,7 @@ pub fn del(node: &Node<'_>) -> Result<(), Error> {
     let owner = node.owner()?;
     secret::forget_draft(node.disk, &node.place.data_dir);
     let conflicts = conf::conflicts(node.raw).unwrap_or_else(|error| {
-        log::warn!("{error}; the addresses are released anyway");
+        log::warn!("{error}; DEL ignores conflicts, and releases the attachment's addresses");
         vec![]
     });
     let Some(locked) = node.store.lock_existing()? else {

@@ -28,7 +28,8 @@ const DATA_DIR: &str = "/var/lib/cni/networks";
 /// Directory of libcni's cache, with a file for each attachment (`libcni/api.go`, `CacheDir`).
 const CACHE: &str = "/var/lib/cni/results";
 
-/// Returns the records below `state_dir`, and the paths of unreadable records that were renamed.
+/// Returns the records of attachments below `state_dir`, and the paths of unreadable records of attachments and claims
+/// that were renamed.
 pub(super) fn read<K: Kernel>(
     view: &mut View,
     kernel: &K,

@@ -42,7 +42,9 @@ pub(super) fn reason(
             Some("a VLAN uses the RDMA device of its lower netdev".into())
         }
         Mode::Auto => match sharing {
-            Some(Sharing::Shared) => Some("kubelet gives its resource to several pods".into()),
+            Some(Sharing::Shared) => {
+                Some("kubelet can allocate the device's resource to several pods".into())
+            }
             Some(Sharing::Exclusive) => None,
             None => sharer(link, others)
                 .map(|other| format!("{} has a child of it already", other.holder())),

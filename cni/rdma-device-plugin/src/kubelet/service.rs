@@ -448,7 +448,7 @@ impl DevicePlugin for Service {
         if let Err(refused) = &checked {
             let (all, why) = (ids.join(", "), refused.status.message());
             log::error!(
-                "{}: a container with {all} must not start: {why}",
+                "{}: a container with the ids {all} must not start: {why}",
                 self.resource
             );
         }

@@ -118,7 +118,8 @@ fn without_the_switch_there_is_no_request_and_no_report() {
     let node = Running::with(HCA).listed("rdma/hca", 1000);
     let refused = node.kubelet.before_start("rdma/hca", &ids(&["none"]));
     refused.expect_err("no such id");
-    node.daemon.says("a container with none must not start");
+    node.daemon
+        .says("a container with the ids none must not start");
     assert_eq!(node.daemon.count("cannot delete"), 0);
     let wrong = program::run(program::command(&node.machine).args(["--refused-pods", "remove"]));
     assert!(!wrong.status.success());

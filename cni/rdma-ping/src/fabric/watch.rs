@@ -195,8 +195,8 @@ impl Watch {
         groups(self.seed, self.list, self.wanted).collect()
     }
 
-    /// Stores the nodes of a list. The list may contain this node. Returns false if the caller must repeat the list
-    /// with more groups.
+    /// Stores the nodes of a list, without this node, and chooses the targets of the rails. If the list has too few
+    /// nodes, stores nothing and returns false: the caller must repeat the list with more groups.
     pub(super) fn listed(&mut self, mut peers: Vec<Arc<Peer>>) -> bool {
         peers.retain(|it| it.hash != self.seed);
         let wanted = wanted_next(self.wanted, peers.len());
