@@ -64,13 +64,11 @@ pub(super) fn carriers(
     moved: bool,
 ) -> Vec<Result<Carrier, SkipReason>> {
     let mut found: Vec<Result<Carrier, SkipReason>> = vec![];
+    let mut earlier: Vec<PnetEntry> = vec![];
     for (index, rail) in attachment.rails.iter().enumerate() {
         let carrier = carrier(attachment, index, rail, observed, smc_state, moved);
-        let carrier = carrier.and_then(|carrier| {
-            let mut entries: Vec<_> = found.iter().flatten().map(Carrier::entry).collect();
-            entries.extend(smc_state.host.iter().cloned());
-            check_id(carrier, &entries)
-        });
+        let carrier = carrier.and_then(|it| check_id(it, earlier.iter().chain(&smc_state.host)));
+        earlier.extend(carrier.iter().map(Carrier::entry));
         found.push(carrier);
     }
     found
@@ -78,11 +76,15 @@ pub(super) fn carriers(
 
 /// Refuses a pnet id that another RDMA device already has. If the kernel's table already has exactly this entry,
 /// accepts it: an administrator may give two devices one id.
-fn check_id(carrier: Carrier, entries: &[PnetEntry]) -> Result<Carrier, SkipReason> {
-    if entries.contains(&carrier.entry()) {
+fn check_id<'a>(
+    carrier: Carrier,
+    mut entries: impl Iterator<Item = &'a PnetEntry> + Clone,
+) -> Result<Carrier, SkipReason> {
+    let own = carrier.entry();
+    if entries.clone().any(|it| *it == own) {
         return Ok(carrier);
     }
-    let other = entries.iter().find_map(|entry| {
+    let other = entries.find_map(|entry| {
         let (device, _) = entry.rdma.as_ref()?;
         (entry.name == carrier.id && *device != carrier.device).then_some(device)
     });
