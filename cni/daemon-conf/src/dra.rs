@@ -4,7 +4,7 @@
 use crate::{ResourceConf, ResourceName};
 use ::dra::pool::LONGEST_TEXT;
 use conf_reader::{Field, Wrong};
-use network_conf::resource_name::is_label;
+use network_conf::resource_name::is_subdomain;
 use serde::{Deserialize, Deserializer, de::Error};
 
 pub(super) const FIELD: &str = "dra";
@@ -38,7 +38,7 @@ pub struct Dra {
 fn driver<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     let name = Option::deserialize(deserializer)?.unwrap_or_else(|| DRIVER.to_owned());
     let begins = name.starts_with(|it: char| it.is_ascii_lowercase());
-    match begins && name.len() <= LONGEST_DRIVER && name.split('.').all(is_label) {
+    match begins && name.len() <= LONGEST_DRIVER && is_subdomain(&name) {
         true => Ok(name),
         false => Err(D::Error::custom(format!(
             "must be a domain of at most {LONGEST_DRIVER} characters which begins with a letter: parts of \

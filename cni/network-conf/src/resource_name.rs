@@ -94,8 +94,13 @@ pub fn is_name(name: &str) -> bool {
     name.len() <= LONGEST_NAME && is_made_of_them
 }
 
+/// Returns true if `text` is a DNS subdomain in Kubernetes (RFC 1123; `IsDNS1123Subdomain`).
+pub fn is_subdomain(text: &str) -> bool {
+    text.len() <= LONGEST_PREFIX && text.split('.').all(is_label)
+}
+
 /// Returns true if `label` can be a part of a DNS subdomain in Kubernetes (`dns1123LabelFmt`).
-pub fn is_label(label: &str) -> bool {
+fn is_label(label: &str) -> bool {
     let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     !label.is_empty()
         && label.bytes().all(inner)

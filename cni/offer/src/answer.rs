@@ -135,10 +135,7 @@ impl Offer {
         if let Some(why) = &self.short {
             return Err(format!("{id:?} cannot be allocated: {why}"));
         }
-        let addresses = found
-            .devices
-            .iter()
-            .filter_map(|index| Some(&*self.devices.get(*index)?.address));
+        let addresses = self.devices_at(&found.devices).map(|it| &*it.address);
         let devices = addresses.collect::<Vec<_>>().join(", ");
         Err(format!(
             "{id:?} of {} cannot be allocated: no usable device among {devices}",
@@ -156,7 +153,7 @@ impl Offer {
         whose: &str,
     ) -> Result<(Vec<&OfferedDevice>, Vec<GrantedDevice>), String> {
         let (mut found, mut missing) = (vec![], vec![]);
-        for device in places.iter().filter_map(|it| self.devices.get(*it)) {
+        for device in self.devices_at(places) {
             match self.granted(device, inventory) {
                 Ok(granted) => found.push((device, granted)),
                 Err(why) => missing.push(why),

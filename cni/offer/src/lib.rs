@@ -374,14 +374,15 @@ impl Offer {
         .collect()
     }
 
+    /// Returns the devices at the indices `places`.
+    pub fn devices_at(&self, places: &[usize]) -> impl Iterator<Item = &OfferedDevice> {
+        places.iter().filter_map(|it| self.devices.get(*it))
+    }
+
     /// Returns the devices of the ids, for `rdma-cni`. If the resource has `parents`, leaves out devices without a
     /// parent netdev.
     pub fn published(&self) -> Resource {
         let can_be_attached = |it: &&OfferedDevice| !self.has_parents || it.parent.is_some();
-        let address = |index: &usize| {
-            let device = self.devices.get(*index).filter(can_be_attached);
-            device.map(|it| it.address.clone())
-        };
         let all = self.devices.iter().filter(can_be_attached);
         let devices = match self.kind {
             Ids::Shared {
@@ -394,7 +395,10 @@ impl Offer {
                     .map(|id| {
                         (
                             id.id.clone(),
-                            id.devices.iter().filter_map(address).collect(),
+                            self.devices_at(&id.devices)
+                                .filter(can_be_attached)
+                                .map(|it| it.address.clone())
+                                .collect(),
                         )
                     })
                     .collect(),

@@ -4,7 +4,7 @@
 use crate::peer::{Place, is_name};
 use clap::Args;
 use kubernetes_api::access;
-use network_conf::STATE_DIR;
+use network_conf::{STATE_DIR, resource_name::is_subdomain};
 use std::{net::IpAddr, path::PathBuf, str::FromStr, time::Duration};
 
 /// Shortest time between two requests for one pair of rails.
@@ -109,15 +109,8 @@ pub(crate) fn is_link_local(address: IpAddr) -> bool {
 
 /// Returns true for a DNS subdomain (RFC 1123) that is not an IPv4 address.
 fn is_node(text: &str) -> bool {
-    let is_inner = |it: u8| it.is_ascii_lowercase() || it.is_ascii_digit();
-    let is_label = |it: &str| {
-        let bytes = it.as_bytes();
-        let ends = [bytes.first(), bytes.last()];
-        ends.iter().all(|it| it.is_some_and(|it| is_inner(*it)))
-            && bytes.iter().all(|it| is_inner(*it) || *it == b'-')
-    };
     let is_number = |it: &str| it.bytes().all(|it| it.is_ascii_digit());
-    text.len() <= 253 && text.split('.').all(is_label) && !text.split('.').all(is_number)
+    is_subdomain(text) && !text.split('.').all(is_number)
 }
 
 fn pod(text: &str) -> Result<String, &'static str> {

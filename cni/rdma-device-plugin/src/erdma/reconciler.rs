@@ -5,7 +5,6 @@
 
 use super::Report;
 use crate::{
-    metrics::present_devices,
     node::{Node, Signal},
     watch::until,
 };
@@ -394,8 +393,13 @@ fn bind(kernel: &Linux, sysfs: &Path, function: &DeviceAddress) -> io::Result<bo
 }
 
 fn advertised(offer: &Offer) -> Advertised {
-    let ids = offer.ids.iter();
-    let ids = ids.map(|id| (id.id.clone(), present_devices(offer, id)));
+    let ids = offer.ids.iter().map(|id| {
+        let devices = offer.devices_at(&id.devices);
+        (
+            id.id.clone(),
+            devices.map(|it| it.address.clone()).collect(),
+        )
+    });
     Advertised {
         resource: offer.name.to_string(),
         ids: ids.collect(),

@@ -3,7 +3,7 @@
 
 use crate::kubelet::PodContainer;
 use kubelet_api::pod_resources::v1::PodResources;
-use offer::{Offer, OfferedId};
+use offer::Offer;
 use rdma_netns::DeviceAddress;
 use rdma_resources::{Grants, Sharing};
 use std::{
@@ -49,7 +49,8 @@ pub(crate) fn held<'a>(
             }
             let present = offer.and_then(|offer| {
                 let id = offer.ids.iter().find(|it| it.id == id)?;
-                Some(present_devices(offer, id))
+                let devices = offer.devices_at(&id.devices);
+                Some(devices.map(|it| it.address.clone()).collect())
             });
             present.unwrap_or_default()
         };
@@ -83,10 +84,4 @@ pub(crate) fn held<'a>(
         .filter_map(|(address, holders)| Some((address.clone(), holders.first()?.clone())))
         .collect();
     held
-}
-
-/// Returns the present devices of `id`, an id of `offer`.
-pub(crate) fn present_devices(offer: &Offer, id: &OfferedId) -> Vec<DeviceAddress> {
-    let devices = id.devices.iter().filter_map(|it| offer.devices.get(*it));
-    devices.map(|it| it.address.clone()).collect()
 }

@@ -69,7 +69,7 @@ mod text;
 pub use collect::{Sources, View};
 pub use fabric::Fabric;
 pub(crate) use fabric::patience;
-pub(crate) use holders::{held, present_devices};
+pub(crate) use holders::held;
 pub use server::{Server, serve, serve_fabric, serve_probes, serve_when_free};
 
 use crate::history::History;

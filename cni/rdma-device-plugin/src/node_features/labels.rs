@@ -22,7 +22,7 @@
 use crate::{dra::pool::Netdevs, node::Node};
 use ::dra::Nic;
 use fnv::FnvHasher;
-use network_conf::resource_name::{is_label, is_name};
+use network_conf::resource_name::{is_name, is_subdomain};
 use rdma_netns::Inventory;
 use rdma_resources::Sharing;
 use std::{
@@ -219,12 +219,10 @@ fn hash(text: &str) -> u64 {
 /// Returns true if Kubernetes accepts the label (`IsQualifiedName` and `IsValidLabelValue` in
 /// `apimachinery/pkg/util/validation`). `key` must have a prefix, because NFD requires one.
 pub fn is_valid(key: &str, value: &str) -> bool {
-    const LONGEST_PREFIX: usize = 253;
     let Some((prefix, name)) = key.split_once('/') else {
         return false;
     };
-    let is_domain = prefix.len() <= LONGEST_PREFIX && prefix.split('.').all(is_label);
-    is_domain && is_name(name) && (value.is_empty() || is_name(value))
+    is_subdomain(prefix) && is_name(name) && (value.is_empty() || is_name(value))
 }
 
 #[cfg(test)]
