@@ -7,8 +7,8 @@ use attachments::{Attachment, Shared};
 use plan::drift;
 use rdma_netns::{Child, Kernel};
 
-/// Logs a warning if the mode of an ipvlan port differs from the mode in the records of its children: another program
-/// has changed the mode. The new child changes it back for all children.
+/// Logs a warning for each ipvlan port of `attachment` whose mode differs from the mode in the records of its children:
+/// another program has changed the mode. The new child changes it back for all children.
 pub(crate) fn report<K: Kernel>(
     node: &Node<'_, K>,
     attachment: &Attachment,
@@ -19,9 +19,10 @@ pub(crate) fn report<K: Kernel>(
         let is_port = |it: &&Shared| matches!(it.child, Child::Ipvlan { .. });
         shares.filter(is_port).map(|it| it.parent_index).collect()
     };
-    let own = ports(attachment);
+    let mut unchecked = ports(attachment);
     for other in others {
-        if !ports(other).iter().any(|it| own.contains(it)) {
+        let checked = ports(other);
+        if !checked.iter().any(|it| unchecked.contains(it)) {
             continue;
         }
         let Ok(Some(pod)) = teardown::pod_of(node, other) else {
@@ -31,7 +32,7 @@ pub(crate) fn report<K: Kernel>(
             for words in drift::of_children(other, &observed) {
                 log::warn!("{}: {words}", other.holder());
             }
-            return;
+            unchecked.retain(|it| !checked.contains(it));
         }
     }
 }

@@ -3,13 +3,14 @@
 
 use crate::{
     erdma,
+    leases::bonds,
     node::{Node, name},
 };
 use fake_kernel::{Verdict, World, world::HOST};
 use log::{LevelFilter, Log, Metadata, Record};
 use nix::errno::Errno;
 use rdma_netns::{
-    NetnsSide, Op, RdmaMode,
+    Child, IpvlanMode, NetnsSide, Op, RdmaMode,
     device_settings::{FLOW_RULES, UNREADABLE},
 };
 use serde_json::json;
@@ -62,6 +63,43 @@ fn shared_rails_are_added() {
     let node = erdma::node(RdmaMode::Shared, true);
     let config = node.config(json!({"devices": [{"driver": "erdma"}], "mode": "share"}));
     node.add(&node.pod("a"), &config).must_succeed();
+}
+
+#[test]
+fn a_changed_mode_is_logged_for_each_ipvlan_port_of_a_new_pod() {
+    let log = log_of("logging::a_pod_is_added_on_two_ports_whose_modes_changed");
+    for parent in ["bond0", "bond1"] {
+        let line = format!("changed the mode of all ipvlan children of {parent}; ");
+        assert_eq!(log.matches(&line).count(), 1, "{log}");
+    }
+}
+
+#[test]
+#[ignore = "a_changed_mode_is_logged_for_each_ipvlan_port_of_a_new_pod starts it, and reads its log"]
+fn a_pod_is_added_on_two_ports_whose_modes_changed() {
+    log::set_logger(&Lines).expect("the only logger");
+    log::set_max_level(LevelFilter::Info);
+    let node = Node::with(bonds(2));
+    let config = |parents: &[&str]| {
+        let devices: Vec<_> = parents.iter().map(|it| json!({ "netdev": it })).collect();
+        node.config(json!({ "devices": devices, "mode": "share", "child": { "type": "ipvlan" } }))
+    };
+    for parent in ["bond0", "bond1"] {
+        let pod = node.pod(parent);
+        node.add(&pod, &config(&[parent])).must_succeed();
+        let l3 = Op::AddChild {
+            at: NetnsSide::Pod,
+            parent: name(parent),
+            child: Child::Ipvlan {
+                mode: IpvlanMode::L3,
+            },
+            name: name("x"),
+            mtu: 1500,
+        };
+        node.change(Some(&pod), &l3);
+    }
+    node.add(&node.pod("both"), &config(&["bond0", "bond1"]))
+        .must_succeed();
 }
 
 #[test]
