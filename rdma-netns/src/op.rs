@@ -146,6 +146,8 @@ impl Op {
     }
 
     /// Returns the equivalent command for an administrator on the host. `pod` is the name of the pod's namespace.
+    /// `rdma dev set` accepts only a namespace's name: a move to the host needs the name `host`, which
+    /// `ip netns attach host 1` makes.
     pub fn command(&self, pod: &str) -> String {
         let ip = |at: &NetnsSide| match at {
             NetnsSide::Host => "ip".to_owned(),
@@ -164,7 +166,11 @@ impl Op {
         };
         match self {
             Self::MoveRdma { device, from, to } => {
-                format!("{}rdma dev set {device} netns {}", exec(from), netns(to))
+                let to = match to {
+                    NetnsSide::Host => "host",
+                    NetnsSide::Pod => pod,
+                };
+                format!("{}rdma dev set {device} netns {to}", exec(from))
             }
             Self::RenameRdma { at, device, name } => {
                 format!("{}rdma dev set {device} name {name}", exec(at))
