@@ -21,7 +21,7 @@ use tempfile::TempDir;
 
 /// Time limit in the lab for reports to kubelet that a device exists or that its port has changed. The daemon's own
 /// limit is one second (`docs/device-plugin.md`). A test on this machine's kernel checks it
-/// (`cni/rdma-device-plugin/tests/health`). Two emulated machines that share two CPUs have needed more than three
+/// (`cni/node-state/tests/health`). Two emulated machines that share two CPUs have needed more than three
 /// seconds.
 pub const REPORT_LIMIT: Duration = Duration::from_secs(15);
 

@@ -2,8 +2,8 @@
 //! Access to the API server with the service account token of this process's pod. Only opt-in features send requests,
 //! such as claims, events, the node's condition, the deletion of refused pods and the fabric watch.
 
-use crate::{log_once::LogOnce, node::Node};
 use kubernetes_api::{Access, AccessError, Client};
+use node_state::{log_once::LogOnce, node::Node};
 use std::{fmt::Display, path::Path, sync::Arc, time::Duration};
 use tokio::{
     sync::watch,

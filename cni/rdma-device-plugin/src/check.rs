@@ -5,14 +5,16 @@ use crate::{
     cannot,
     chain::{Chain, ChainStatus},
     cli::Arguments,
+};
+use ::erdma::{instance, metadata::Metadata};
+use anyhow::Result;
+use daemon_conf::Erdma;
+use node_state::{
     erdma::{self, Discovery, discover, reconciler},
     hardware::Hardware,
     health, ipv6_prerequisite,
     notices::notices,
 };
-use ::erdma::{instance, metadata::Metadata};
-use anyhow::Result;
-use daemon_conf::Erdma;
 use offer::{PreviousOffers, offers, table};
 use rdma_netns::Inventory;
 use std::{io::Write, path::Path};

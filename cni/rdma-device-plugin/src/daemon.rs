@@ -14,27 +14,28 @@ use crate::{
     chain::ChainStatus,
     cli::Arguments,
     dra,
-    erdma::{Report, Side, discover, reconciler::AnyLoader},
-    hardware::Hardware,
-    health::{self, unreachable},
-    ipv6_prerequisite,
     kubelet::{Plugin, PluginContext, streams::End},
     leader::{Event, Leader},
-    limits, lldp,
-    log_once::LogOnce,
     metrics::Metrics,
-    node::{Node, Signal},
-    notices::notices,
     peers::{Presence, Role},
     privilege,
     probes::Progress,
     publish::Publisher,
     signals::{Received, Signals},
-    watch::until,
 };
 use ::lldp::Switches;
 use anyhow::{Result, anyhow};
 use daemon_conf::{Conf, ErrorThreshold, ResourceName};
+use node_state::{
+    erdma::{Report, Side, discover, reconciler::AnyLoader},
+    hardware::Hardware,
+    health::{self, unreachable},
+    ipv6_prerequisite, limits, lldp,
+    log_once::LogOnce,
+    node::{Node, Signal},
+    notices::notices,
+    watch::until,
+};
 use offer::{PreviousOffers, Unhealthy, connection_manager, offers};
 use rdma_netns::Inventory;
 use rdma_resources::LimitedContainers;

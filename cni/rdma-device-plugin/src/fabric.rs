@@ -3,11 +3,9 @@
 //! nodes. It runs in a separate pod, because it needs `/dev/infiniband/rdma_cm`, which the daemon's container may not
 //! open. The container of the fabric watch gets this device by the resource `rdma/connection-manager`.
 
-use crate::{
-    api::Api, cli::Fabric as Arguments, hardware::Hardware, log_once::LogOnce, metrics,
-    signals::Signals,
-};
+use crate::{api::Api, cli::Fabric as Arguments, metrics, signals::Signals};
 use kubernetes_api::AccessError;
+use node_state::{hardware::Hardware, log_once::LogOnce};
 use rdma_netns::{DeviceAddress, Inventory};
 use rdma_ping::fabric::{Account, Event, Fabric, FabricRail, RailState, Report};
 use rdma_resources::Published;

@@ -7,15 +7,17 @@ use crate::{
     chain::{self, ChainStatus},
     cli::Arguments,
     dra::{publisher::Publisher, reporter::Reporter},
-    erdma::reconciler::{self, AnyLoader, ReconcilerContext},
     kubelet::PluginContext,
     metrics::{self, Sources, View},
-    node::Node,
     node_features,
     peers::Lead,
     report::{Topic, condition_writer::ConditionWriter, pods, rail_events::RailEvents},
 };
 use ::erdma::driver::users::Paths;
+use node_state::{
+    erdma::reconciler::{self, AnyLoader, ReconcilerContext},
+    node::Node,
+};
 use std::{fs, io, path::Path, sync::Arc, time::Duration};
 use tokio::{sync::watch, task::JoinSet};
 

@@ -7,37 +7,27 @@
 //! (Conf, Inventory, unhealthy) → offer::offers     pure: advertised devices, and the devices of
 //!                                                  each id
 //! Offer + ids        → offer::answer, prefer       pure: devices of a container
-//! SIGHUP, the file, netlink → node::Signal → Daemon → a new Node → files for the chain
+//! SIGHUP, the file, netlink → Signal → Daemon → a new Node → files for the chain
 //!                                                  → kubelet::Plugin, one for each resource
 //! ```
-//! A [`node::Node`] contains configuration, hardware, health and offers at one time. Each change makes a new `Node`. A
+//! A [`node_state::node::Node`] contains configuration, hardware, health and offers at one time. Each change makes a new `Node`. A
 //! `Node` is never changed in place.
 
 pub mod api;
 pub mod chain;
 pub mod check;
 pub mod cli;
-pub mod config_file;
 pub mod daemon;
 pub mod device_info;
 pub mod dra;
-pub mod erdma;
 pub mod fabric;
-pub mod hardware;
-pub mod health;
 pub mod history;
 pub mod install;
-pub mod ipv6_prerequisite;
 pub mod kubectl;
 pub mod kubelet;
 pub mod leader;
-mod limits;
-mod lldp;
-mod log_once;
 pub mod metrics;
-pub mod node;
 pub mod node_features;
-pub mod notices;
 pub mod offline;
 pub mod peers;
 pub mod privilege;
@@ -47,7 +37,6 @@ pub mod refused;
 pub mod release;
 pub mod report;
 pub mod signals;
-pub mod watch;
 
 /// Returns a function that converts an I/O error to the message `cannot {what}: {error}`.
 pub fn cannot(what: &str) -> impl Fn(std::io::Error) -> anyhow::Error {

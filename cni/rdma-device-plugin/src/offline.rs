@@ -2,10 +2,8 @@
 //! The daemon's readers of RDMA ports, applied to a directory tree instead of `/sys`. `integration/fuzz` runs them on
 //! hostile input.
 
-use crate::{
-    health::{error_files, ports},
-    metrics::counters,
-};
+use crate::metrics::counters;
+use node_state::health::{error_files, ports};
 use rdma_netns::DeviceAddress;
 use std::path::{Path, PathBuf};
 

@@ -13,11 +13,11 @@
 //! takes the lock. The kernel releases the locks of a process that ends. If the new daemon dies, the earlier daemon
 //! therefore becomes the leader again.
 
-use crate::watch::Watch;
 use cni_protocol::{
     lock::{self, Held},
     state_file,
 };
+use node_state::watch::Watch;
 use std::{
     fs::{self, DirBuilder, OpenOptions, TryLockError},
     hash::{BuildHasher, Hasher, RandomState},

@@ -5,7 +5,8 @@
 //! The files stay when the daemon ends, because kubelet does not call Allocate again for a restarted container. Without
 //! a daemon, the runtime still finds the container's CDI names, and `rdma-cni` still finds the devices of its ids.
 
-use crate::{cli::Arguments, device_info, hardware::Hardware, node::Node};
+use crate::{cli::Arguments, device_info};
+use node_state::{hardware::Hardware, node::Node};
 use rdma_resources::{Cdi, FileError, Published, limited::boot_id, published::FORMAT};
 use std::{path::PathBuf, sync::Arc};
 

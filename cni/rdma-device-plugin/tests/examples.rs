@@ -2,8 +2,8 @@
 //! Tests of the examples under `conf/device-plugin/`: the daemon accepts them, and makes the offers that they promise.
 
 use daemon_conf::Conf;
+use node_state::erdma::discover;
 use offer::{Offer, PreviousOffers, Unhealthy, offers};
-use rdma_device_plugin::erdma::discover;
 use rdma_netns::Inventory;
 use rdma_resources::Sharing::{self, Exclusive, Shared};
 use std::{

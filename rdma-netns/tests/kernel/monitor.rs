@@ -22,7 +22,7 @@ use std::{
 };
 
 /// Time limit for the report of an event on a slow machine. The daemon's own limit is one second, plus the delays of
-/// the machine (`cni/rdma-device-plugin/tests/health`).
+/// the machine (`cni/node-state/tests/health`).
 const SOON: Duration = Duration::from_secs(30);
 
 fn open() -> Monitor {

@@ -13,14 +13,14 @@ use super::{
     kept_entry::KeptEntry,
     record::{self, Record},
 };
-use crate::{
+use conflist::{Obstacle, TYPE};
+use daemon_conf::Chain as Conf;
+use node_state::{
     ipv6_prerequisite,
     log_once::LogOnce,
     node::Node,
     watch::{Watch, until},
 };
-use conflist::{Obstacle, TYPE};
-use daemon_conf::Chain as Conf;
 use std::{
     collections::VecDeque,
     path::PathBuf,

@@ -5,19 +5,14 @@ use super::{Daemon, log_remarks};
 use crate::{
     cannot,
     cli::Arguments,
-    config_file,
-    erdma::{Report, Side, reconciler},
-    hardware::Hardware,
     kubelet::{PluginContext, socket},
     leader::Leader,
     metrics::{self, Metrics},
-    node::Node,
     peers::Presence,
     probes::{Probes, Progress},
     publish::Publisher,
     refused::{Deleter, RefusedPods, Verdicts},
     report::{Topic, refusals::Refusals},
-    watch::Watch,
 };
 use ::erdma::{
     driver::{Loader, Modprobe},
@@ -26,6 +21,13 @@ use ::erdma::{
 use ::lldp::Switches;
 use anyhow::Result;
 use daemon_conf::Conf;
+use node_state::{
+    config_file,
+    erdma::{Report, Side, reconciler},
+    hardware::Hardware,
+    node::Node,
+    watch::Watch,
+};
 use offer::{PreviousOffers, Unhealthy};
 use rdma_resources::{Containers, Grants};
 use std::{

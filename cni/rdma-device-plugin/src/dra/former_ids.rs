@@ -10,8 +10,9 @@
 //! `pkg/kubelet/cm/devicemanager/manager.go`). When kubelet starts, it reads the allocated ids from a file, which can
 //! still contain ids of ended pods. The daemon therefore lists pod-resources.
 
-use crate::{kubelet::PluginContext, node::Node};
+use crate::kubelet::PluginContext;
 use kubelet_api::pod_resources::{self, AskError, v1::PodResources};
+use node_state::node::Node;
 use std::{
     path::PathBuf,
     sync::Arc,

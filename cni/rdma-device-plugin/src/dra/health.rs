@@ -3,13 +3,14 @@
 //! claim.
 
 use super::pool::Netdevs;
-use crate::{api::Api, node::Node};
+use crate::api::Api;
 use ::dra::{PoolDevice, pool};
 use kubelet_api::dra_health::{
     DeviceHealth, DeviceIdentifier, HealthStatus, NodeWatchResourcesRequest,
     NodeWatchResourcesResponse,
     dra_resource_health_server::{DraResourceHealth, DraResourceHealthServer},
 };
+use node_state::node::Node;
 use std::{
     convert::Infallible,
     path::PathBuf,

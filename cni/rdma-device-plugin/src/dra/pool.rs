@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Resources in the ResourceSlices of the node.
 
-use crate::node::Node;
 use ::dra::{Nic, Resource};
 use ::lldp::{Neighbour, Switches, joined};
 use daemon_conf::{Allocate, Ids};
+use node_state::node::Node;
 use offer::{Offer, OfferedDevice};
 use rdma_netns::{DeviceAddress, Inventory, LinkType};
 use std::collections::BTreeMap;

@@ -2,7 +2,7 @@
 //! Prepares a claim: finds its devices, and records them before the daemon answers kubelet. Does not move the devices.
 
 use super::pool;
-use crate::{api::Api, chain::record, hardware::Hardware, kubelet::chain_check, node::Node};
+use crate::{api::Api, chain::record, kubelet::chain_check};
 use ::dra::{
     Claim, ClaimName, Claims, Prepared, Record,
     claim::{AllocationResult, PodReference},
@@ -15,6 +15,7 @@ use ::dra::{
 use anyhow::{Error, Result, anyhow, bail};
 use kubernetes_api::{Method, RequestError};
 use network_conf::Mode;
+use node_state::{hardware::Hardware, node::Node};
 use offer::Offer;
 use rdma_netns::{Inventory, Kernel, Linux};
 use rdma_resources::{ContainerLimits, FileError, Sharing, grant::GrantedDevice};

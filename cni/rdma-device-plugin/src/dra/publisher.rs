@@ -6,9 +6,7 @@
 use super::pool::Netdevs;
 use crate::{
     api::{Api, is_followed_for},
-    log_once::LogOnce,
     metrics::Metrics,
-    node::Node,
 };
 use ::dra::{
     PoolDevice,
@@ -16,6 +14,7 @@ use ::dra::{
     slices::{self, API, Change, Owner},
 };
 use kubernetes_api::{Method, RequestError, Watch};
+use node_state::{log_once::LogOnce, node::Node};
 use serde_json::Value;
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 use tokio::{

@@ -3,13 +3,13 @@
 //! restarted container must get its own devices, or no devices at all.
 
 use super::prepare::in_words;
-use crate::{
+use ::dra::{Claims, Record, store::Check};
+use anyhow::Result;
+use node_state::{
     hardware::{Hardware, HardwareError},
     node::Node,
     watch::Watch,
 };
-use ::dra::{Claims, Record, store::Check};
-use anyhow::Result;
 use rdma_netns::{Kernel, Linux};
 use rdma_resources::grant::GrantedDevice;
 use std::{path::PathBuf, sync::Arc, time::Duration};
@@ -93,9 +93,9 @@ fn named(nic: &GrantedDevice) -> String {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::erdma::Side;
     use daemon_conf::Conf;
     use integration::{Machine, machine::Nic};
+    use node_state::erdma::Side;
     use rdma_resources::CharNode;
     use serde_json::json;
     use std::{fs, path::Path, time::Instant};

@@ -2,17 +2,14 @@
 //! Reports prepared claims to the API server: `status.devices` with the networks of the devices. Nothing on the node
 //! depends on these reports. When the claim's pod has its network, the report needs one `get` and one `update` request.
 
-use crate::{
-    api::{Api, Failures, is_followed_for},
-    node::Node,
-    watch::Watch,
-};
+use crate::api::{Api, Failures, is_followed_for};
 use ::dra::{
     Claims, Record,
     slices::API,
     status::{has_all, is_early, merged, of_record},
 };
 use kubernetes_api::{Method, RequestError};
+use node_state::{node::Node, watch::Watch};
 use serde_json::Value;
 use std::{
     collections::BTreeMap,

@@ -7,16 +7,13 @@ use super::{
     health::{Health, HealthV1Alpha1},
     service::{Registration, Service},
 };
-use crate::{
-    kubelet::socket::{self, BoundSocket, Connection, SocketState, accept, bind},
-    log_once::LogOnce,
-    watch::Watch,
-};
+use crate::kubelet::socket::{self, BoundSocket, Connection, SocketState, accept, bind};
 use kubelet_api::{
     dra::dra_plugin_server::DraPluginServer,
     dra_health::dra_resource_health_server::DraResourceHealthServer,
     plugin_registration::registration_server::RegistrationServer,
 };
+use node_state::{log_once::LogOnce, watch::Watch};
 use std::{
     fs, io,
     path::{Path, PathBuf},

@@ -204,10 +204,10 @@ mod tests {
         super::renumber::tests::{NIC, UID, claim, node},
         *,
     };
-    use crate::hardware::Hardware;
     use ::dra::Claims;
     use api::dra_plugin_server::DraPlugin as _;
     use integration::Machine;
+    use node_state::hardware::Hardware;
     use std::{fs, path::PathBuf};
     use tokio::sync::watch;
 

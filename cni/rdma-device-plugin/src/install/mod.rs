@@ -17,12 +17,14 @@ use crate::{
         record::{self, BIN_DIR, Record},
     },
     cli::Install,
-    hardware::Hardware,
-    ipv6_prerequisite::{self, Parent},
 };
 use anyhow::{Error, Result, anyhow, bail};
 use conflist::{Obstacle, TYPE};
 use daemon_conf::Conf;
+use node_state::{
+    hardware::Hardware,
+    ipv6_prerequisite::{self, Parent},
+};
 use serde_json::{Map, Value};
 use stay::{Ends, is_first};
 use std::{

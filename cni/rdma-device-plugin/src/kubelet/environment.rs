@@ -3,12 +3,13 @@
 //! PreStartContainer, because the pod's rails are unknown at Allocate.
 
 use super::{holder::Holder, plugin_context::PluginContext, service::Promised};
-use crate::{chain::record, node::Node};
+use crate::chain::record;
 use attachments::{
     Attachment, Id, Store,
     libraries::{Allocation, Variables},
 };
 use daemon_conf::ResourceName;
+use node_state::node::Node;
 use offer::Environment;
 use rdma_netns::{Kernel, LinkType, linux::Linux};
 use rdma_resources::{

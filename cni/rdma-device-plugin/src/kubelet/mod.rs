@@ -17,7 +17,7 @@
 //! | [`register`] | one registration |
 //! | [`takeover`] | replacement of another daemon's plugin |
 //!
-//! A plugin keeps running when its offer changes. Its newest stream observes the [`Node`](crate::node::Node), and sends
+//! A plugin keeps running when its offer changes. Its newest stream observes the [`Node`](node_state::node::Node), and sends
 //! each device list that differs from the last one.
 
 mod answered;

@@ -9,9 +9,10 @@ use super::{
     streams::{Count, End, Streams},
     takeover,
 };
-use crate::{log_once::LogOnce, peers::Role};
+use crate::peers::Role;
 use daemon_conf::ResourceName;
 use kubelet_api::device_plugin::device_plugin_server::DevicePluginServer;
+use node_state::log_once::LogOnce;
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 use tokio::{
     sync::{mpsc, watch},

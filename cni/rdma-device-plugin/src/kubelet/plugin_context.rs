@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Context that all plugins of a node share.
 
-use crate::{
-    chain::ChainStatus,
+use crate::{chain::ChainStatus, metrics::Metrics, peers::Role, refused::Verdicts};
+use node_state::{
     hardware::Hardware,
-    metrics::Metrics,
     node::{Node, Signal},
-    peers::Role,
-    refused::Verdicts,
 };
 use rdma_resources::{Containers, Grants};
 use std::{path::PathBuf, sync::Arc};

@@ -8,10 +8,7 @@ use super::{
     plugin_context::PluginContext,
     streams::{Streams, some},
 };
-use crate::{
-    node::{Node, Signal},
-    refused::Refused,
-};
+use crate::refused::Refused;
 use daemon_conf::ResourceName;
 use kubelet_api::device_plugin::{
     AllocateRequest, AllocateResponse, ContainerAllocateRequest, ContainerAllocateResponse,
@@ -20,6 +17,7 @@ use kubelet_api::device_plugin::{
     PreferredAllocationResponse, device_plugin_server::DevicePlugin,
 };
 use kubelet_api::pod_resources;
+use node_state::node::{Node, Signal};
 use offer::{Accelerators, Cure, Environment, Offer};
 use rdma_netns::{DeviceAddress, Inventory};
 use rdma_resources::{

@@ -2,10 +2,11 @@
 //! ListAndWatch streams of a resource.
 
 use super::plugin_context::PluginContext;
-use crate::{metrics::Metrics, node::Node, peers::Role};
+use crate::{metrics::Metrics, peers::Role};
 use conf_reader::elided;
 use daemon_conf::ResourceName;
 use kubelet_api::device_plugin::{Device, ListAndWatchResponse};
+use node_state::node::Node;
 use std::{collections::BTreeMap, sync::Arc};
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;

@@ -8,19 +8,19 @@ use super::{
     limited::{self, Limited},
     pod_list::PodList,
 };
-use crate::{
-    chain::ChainStatus,
-    erdma::Side,
-    health::{nic_faults::Reports, nic_reports},
-    ipv6_prerequisite::{self, Parent},
-    node::Node,
-    notices::notices,
-};
+use crate::chain::ChainStatus;
 use ::dra::Claims;
 use ::lldp::Switches;
 use attachments::{
     Store,
     pods::{self, PodNetns, PodRails, PodSmc},
+};
+use node_state::{
+    erdma::Side,
+    health::{nic_faults::Reports, nic_reports},
+    ipv6_prerequisite::{self, Parent},
+    node::Node,
+    notices::notices,
 };
 use offer::{Gone, Offer, Unhealthy};
 use rdma_netns::{Inventory, Kernel, Linux, NetnsId, linux::inside};

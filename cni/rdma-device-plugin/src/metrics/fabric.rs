@@ -2,7 +2,7 @@
 //! Metrics, log and probes of the fabric watch.
 
 use super::{Labels, Latency, added, scrape::Scrape};
-use crate::log_once::LogOnce;
+use node_state::log_once::LogOnce;
 use prometheus_client::{
     metrics::{counter::Counter, family::Family, histogram::Histogram},
     registry::Registry,

@@ -19,10 +19,11 @@
 //! While the number of NICs stays the same, the labels of switches keep the values that the daemon received last. The
 //! label `switches` exists only if the switches of all NICs are known.
 
-use crate::{dra::pool::Netdevs, node::Node};
+use crate::dra::pool::Netdevs;
 use ::dra::Nic;
 use fnv::FnvHasher;
 use network_conf::resource_name::{is_name, is_subdomain};
+use node_state::node::Node;
 use rdma_netns::Inventory;
 use rdma_resources::Sharing;
 use std::{

@@ -2,7 +2,8 @@
 //! Keeps the label file up to date.
 
 use super::{Labels, read, write};
-use crate::{dra::pool::Netdevs, log_once::LogOnce, node::Node};
+use crate::dra::pool::Netdevs;
+use node_state::{log_once::LogOnce, node::Node};
 use std::{path::PathBuf, sync::Arc, time::Duration};
 use tokio::sync::watch;
 

@@ -15,9 +15,9 @@ pub mod ask;
 use crate::{
     chain::ChainStatus,
     metrics::{Metrics, View},
-    node::Node,
     peers::Role,
 };
+use node_state::node::Node;
 use offer::Offer;
 use std::{
     path::{Path, PathBuf},

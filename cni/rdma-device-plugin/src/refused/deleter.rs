@@ -10,12 +10,12 @@ use super::{
 };
 use crate::{
     api::{AGENT, LIMIT},
-    log_once::LogOnce,
     metrics::Metrics,
     report::event::Event,
 };
 use anyhow::{Context, Result};
 use kubernetes_api::{Access, AccessError, Client, Method};
+use node_state::log_once::LogOnce;
 use offer::Cure;
 use serde_json::{Value, json};
 use std::{path::PathBuf, time::Instant};

@@ -2,9 +2,9 @@
 //! Condition of the node, and the time when the daemon must write it: pure functions. The status `True` means a
 //! problem, as in the conditions of node-problem-detector and in kubelet's `…Pressure`.
 
-use crate::node::Node;
 use conf_reader::one_line;
 use daemon_conf::Require;
+use node_state::node::Node;
 use offer::{Gone, Offer, OfferedDevice};
 use rdma_netns::DeviceAddress;
 use serde_json::{Value, json};

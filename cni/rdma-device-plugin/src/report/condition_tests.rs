@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 use super::*;
-use crate::erdma::Side;
 use daemon_conf::Conf;
+use node_state::erdma::Side;
 use offer::{PreviousOffers, Unhealthy, offers};
 use rdma_netns::Inventory;
 use std::{path::Path, sync::Arc};

@@ -7,11 +7,9 @@ use super::{
     condition::{self, Condition},
     event::rfc3339,
 };
-use crate::{
-    api::{Api, Failures, is_followed_for},
-    node::Node,
-};
+use crate::api::{Api, Failures, is_followed_for};
 use kubernetes_api::{Method, RequestError};
+use node_state::node::Node;
 use serde_json::{Value, json};
 use std::{
     path::PathBuf,

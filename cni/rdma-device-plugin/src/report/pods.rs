@@ -3,9 +3,10 @@
 //! Only kubelet's list has pods without a record, such as pods with `hostNetwork`.
 
 use super::rails::{PodDevice, PodDevices, PodKey};
-use crate::{chain::sandbox, metrics::held, node::Node, refused::PodName};
+use crate::{chain::sandbox, metrics::held, refused::PodName};
 use attachments::{Store, pods};
 use kubelet_api::pod_resources::{self, AskError};
+use node_state::node::Node;
 use rdma_netns::{DeviceAddress, Kernel, Linux};
 use std::{
     collections::BTreeMap,

@@ -7,12 +7,10 @@ use super::{
     pods::{self, Paths},
     rails::{News, PodKey, Reported, Trouble, Troubles},
 };
-use crate::{
-    api::{Api, Failures, is_followed_for},
-    node::Node,
-};
+use crate::api::{Api, Failures, is_followed_for};
 use anyhow::Result;
 use kubernetes_api::RequestError;
+use node_state::node::Node;
 use std::{
     path::PathBuf,
     sync::Arc,

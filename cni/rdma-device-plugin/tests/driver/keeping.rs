@@ -8,8 +8,7 @@ use crate::{
 use ::erdma::{conf::DriverMode, driver::users::Paths};
 use daemon_conf::Conf;
 use integration::Machine;
-use offer::{PreviousOffers, Unhealthy, offers};
-use rdma_device_plugin::{
+use node_state::{
     erdma::{
         Report, Side, discover,
         reconciler::{Reconciler, ReconcilerContext},
@@ -17,6 +16,7 @@ use rdma_device_plugin::{
     hardware::Hardware,
     node::{Node, Signal},
 };
+use offer::{PreviousOffers, Unhealthy, offers};
 use rdma_resources::{Grant, Grants, Sharing, grant::GrantedDevice};
 use std::{
     path::{Path, PathBuf},

@@ -8,11 +8,9 @@ use crate::{
     yaml_files,
 };
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use node_state::ipv6_prerequisite::parents;
 use offer::{PreviousOffers, offers};
-use rdma_device_plugin::{
-    cli::{Arguments, Command},
-    ipv6_prerequisite::parents,
-};
+use rdma_device_plugin::cli::{Arguments, Command};
 use rdma_netns::Inventory;
 use rdma_ping::Place;
 use serde_json::Value;

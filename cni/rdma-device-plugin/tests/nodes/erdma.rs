@@ -5,8 +5,8 @@
 use ::erdma::conf::DriverMode;
 use daemon_conf::{Allocate, Conf, Erdma, Ids, Origin, Parsed};
 use integration::{Machine, machine::Erdma as Nic};
+use node_state::{erdma::discover, hardware::Hardware};
 use offer::{Offer, PreviousOffers, Unhealthy, offers};
-use rdma_device_plugin::{erdma::discover, hardware::Hardware};
 use rdma_netns::Inventory;
 use std::{fs, path::Path};
 

@@ -4,7 +4,7 @@
 
 use crate::erdma::{FIRST, SECOND, look, node, offered, own};
 use integration::Machine;
-use rdma_device_plugin::{erdma::discover, hardware::Hardware};
+use node_state::{erdma::discover, hardware::Hardware};
 use rdma_netns::Linux;
 use serde_json::json;
 use std::fs;

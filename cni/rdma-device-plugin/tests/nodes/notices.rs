@@ -3,8 +3,8 @@
 
 use super::node;
 use daemon_conf::Conf;
+use node_state::notices::notices;
 use offer::{Offer, PreviousOffers, Unhealthy, offers};
-use rdma_device_plugin::notices::notices;
 use rdma_netns::Inventory;
 use std::{collections::BTreeSet, path::Path};
 

@@ -4,8 +4,9 @@
 
 use crate::node;
 use daemon_conf::Conf;
+use node_state::ipv6_prerequisite;
 use offer::{Offer, PreviousOffers, Unhealthy, offers, table};
-use rdma_device_plugin::{dra::pool::Netdevs, ipv6_prerequisite};
+use rdma_device_plugin::dra::pool::Netdevs;
 use rdma_netns::{Inventory, Vlan};
 use serde_json::json;
 use std::{collections::BTreeSet, path::Path};

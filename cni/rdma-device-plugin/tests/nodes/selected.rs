@@ -4,8 +4,8 @@
 
 use crate::{ids, node};
 use daemon_conf::Conf;
+use node_state::ipv6_prerequisite::parents;
 use offer::{Offer, PreviousOffers, Unhealthy, offers, table};
-use rdma_device_plugin::ipv6_prerequisite::parents;
 use rdma_netns::{Inventory, LinkType, RdmaMode};
 use rdma_resources::{Published, published};
 use std::{

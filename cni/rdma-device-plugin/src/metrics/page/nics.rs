@@ -2,7 +2,7 @@
 //! The node's NICs by NUMA node, each with its RDMA device, its link and its health.
 
 use super::{super::collect::Snapshot, pods::Pod};
-use crate::health::evaluate::ACTIVE;
+use node_state::health::evaluate::ACTIVE;
 use rdma_netns::{DeviceAddress, Function, Hca, LinkType, Netdev};
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -126,7 +126,7 @@ impl Watch {
     }
 
     /// Makes the verdicts of the fabric watch affect health.
-    pub(crate) fn with_unreachable(self, unreachable: Unreachable) -> Self {
+    pub fn with_unreachable(self, unreachable: Unreachable) -> Self {
         Self {
             unreachable,
             ..self

@@ -44,7 +44,7 @@ struct FileSource {
 }
 
 /// Observes the switches until the sender of `node` or the receiver of `signals` is dropped.
-pub(crate) async fn follow(mut node: watch::Receiver<Arc<Node>>, signals: mpsc::Sender<Signal>) {
+pub async fn follow(mut node: watch::Receiver<Arc<Node>>, signals: mpsc::Sender<Signal>) {
     let first = node.borrow().clone();
     let mut sent = first.switches.clone();
     let mut table = Table::restored(&sent, Instant::now());

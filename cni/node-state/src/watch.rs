@@ -102,7 +102,7 @@ impl Watch {
 }
 
 /// Waits until `at`. `None` means forever.
-pub(crate) async fn until(at: Option<Instant>) {
+pub async fn until(at: Option<Instant>) {
     match at {
         Some(at) => sleep_until(at).await,
         None => std::future::pending().await,

@@ -14,11 +14,12 @@ const REASON: &str = "it reaches no rail of other nodes: check cable, switch por
 /// Interval between readings of the fabric watch's report.
 const INTERVAL: Duration = Duration::from_secs(10);
 
-pub(crate) type Devices = BTreeSet<String>;
+/// Names of RDMA devices.
+pub type Devices = BTreeSet<String>;
 
 /// Unhealthy RDMA devices, sent by the task that reads the fabric watch's report.
 #[derive(Debug, Default)]
-pub(crate) struct Unreachable(Option<watch::Receiver<Devices>>);
+pub struct Unreachable(Option<watch::Receiver<Devices>>);
 
 impl From<watch::Receiver<Devices>> for Unreachable {
     fn from(devices: watch::Receiver<Devices>) -> Self {
@@ -42,7 +43,7 @@ impl Unreachable {
 
 /// Returns the RDMA devices that are unhealthy according to the fabric watch's report. Returns none if the
 /// configuration has no `fabric` (`is_on` is false), or if the report cannot be read.
-pub(crate) fn read(state_dir: &Path, is_on: bool, failed: &mut LogOnce) -> Devices {
+pub fn read(state_dir: &Path, is_on: bool, failed: &mut LogOnce) -> Devices {
     if !is_on {
         return Devices::new();
     }
@@ -63,7 +64,7 @@ pub(crate) fn read(state_dir: &Path, is_on: bool, failed: &mut LogOnce) -> Devic
 
 /// Reads the report repeatedly, and sends the unhealthy devices to `devices`. Ends when the sender of `node` is
 /// dropped.
-pub(crate) async fn follow(
+pub async fn follow(
     mut node: watch::Receiver<Arc<Node>>,
     devices: watch::Sender<Devices>,
     state_dir: Arc<Path>,

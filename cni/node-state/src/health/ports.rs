@@ -8,14 +8,14 @@ use std::{
 };
 
 /// States of ports, by file.
-pub(crate) type States = Vec<(PathBuf, String)>;
+pub type States = Vec<(PathBuf, String)>;
 
 /// Reads the states of all ports on the host except Ethernet ports. A subnet manager, for example, changes the states
 /// of InfiniBand ports without an event.
 ///
 /// Events report the changes of RoCE ports: a RoCE port is active while its netdev runs and has a carrier
 /// (`ib_get_curr_port_state()`, `include/rdma/ib_verbs.h`).
-pub(crate) fn eventless(sysfs: &Path) -> States {
+pub fn eventless(sysfs: &Path) -> States {
     let entries = |directory: &Path| fs::read_dir(directory).into_iter().flatten().flatten();
     let devices = entries(&sysfs.join("class/infiniband"));
     let ports = devices.flat_map(|device| entries(&device.path().join("ports")));

@@ -28,15 +28,19 @@ const SELDOM: Duration = Duration::from_secs(30);
 
 /// A reading of a port's counter.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Reading {
-    pub(crate) device: DeviceAddress,
-    pub(crate) rdma: String,
+pub struct Reading {
+    /// PCI function of the RDMA device.
+    pub device: DeviceAddress,
+    /// Name of the RDMA device.
+    pub rdma: String,
     /// Number of the port, from 1.
-    pub(crate) port: u32,
-    pub(crate) counter: String,
-    pub(crate) value: u64,
+    pub port: u32,
+    /// Name of the counter's file.
+    pub counter: String,
+    /// Value of the counter.
+    pub value: u64,
     /// Value at which the counter stops.
-    pub(crate) maximum: u64,
+    pub maximum: u64,
 }
 
 /// The error counters of a node's devices over time.

@@ -15,7 +15,7 @@ use std::{
 const DIRECTORIES: [&str; 2] = ["counters", "hw_counters"];
 
 /// Devices, each with the name of its RDMA device.
-pub(crate) type Devices = Vec<(DeviceAddress, String)>;
+pub type Devices = Vec<(DeviceAddress, String)>;
 
 #[derive(Debug)]
 pub(super) struct Readings {
@@ -67,7 +67,7 @@ pub(super) fn devices(inventory: &Inventory) -> Devices {
 }
 
 /// Reads `counters` of `devices`. Waits for the devices' firmware.
-pub(crate) fn read(sysfs: &Path, devices: &Devices, counters: &[String]) -> Vec<Reading> {
+pub fn read(sysfs: &Path, devices: &Devices, counters: &[String]) -> Vec<Reading> {
     let mut readings = Vec::new();
     for (device, rdma) in devices {
         for (number, port) in ports(sysfs, rdma) {

@@ -3,11 +3,11 @@
 
 /// Last logged problem. `None`: the problem has ended.
 #[derive(Debug, Default)]
-pub(crate) struct LogOnce(Option<String>);
+pub struct LogOnce(Option<String>);
 
 impl LogOnce {
     /// Stores `sentence`. Returns true if `sentence` differs from the last stored sentence.
-    pub(crate) fn is_news(&mut self, sentence: &str) -> bool {
+    pub fn is_news(&mut self, sentence: &str) -> bool {
         let is_news = self.0.as_deref() != Some(sentence);
         if is_news {
             self.0 = Some(sentence.to_owned());
@@ -16,7 +16,7 @@ impl LogOnce {
     }
 
     /// Logs `sentence` as a warning if it differs from the last sentence.
-    pub(crate) fn warn(&mut self, sentence: &str) {
+    pub fn warn(&mut self, sentence: &str) {
         if self.is_news(sentence) {
             log::warn!("{sentence}");
         }
@@ -24,12 +24,12 @@ impl LogOnce {
 
     /// Marks the problem as ended: [`LogOnce`] logs the problem again if it recurs. Returns true if there was a
     /// problem.
-    pub(crate) fn ends(&mut self) -> bool {
+    pub fn ends(&mut self) -> bool {
         self.0.take().is_some()
     }
 
     /// Returns true if a logged problem has not ended.
-    pub(crate) fn is_something(&self) -> bool {
+    pub fn is_something(&self) -> bool {
         self.0.is_some()
     }
 }

@@ -9,7 +9,7 @@ use integration::{
     wait::{self, PATIENCE},
 };
 use node::{Node, with_node};
-use rdma_device_plugin::health::Watch;
+use node_state::health::Watch;
 use rdma_netns::{HcaPort, LinkType};
 use std::{
     cell::Cell,

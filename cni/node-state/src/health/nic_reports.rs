@@ -146,7 +146,7 @@ impl NicReports {
 }
 
 /// Returns the functions whose reports the daemon reads: functions with an RDMA device, and their physical functions.
-pub(crate) fn addresses(inventory: &Inventory) -> BTreeSet<DeviceAddress> {
+pub fn addresses(inventory: &Inventory) -> BTreeSet<DeviceAddress> {
     let functions = inventory.functions.iter().filter(|it| !it.hcas.is_empty());
     let devices = functions.map(|it| &it.device);
     devices
@@ -157,7 +157,7 @@ pub(crate) fn addresses(inventory: &Inventory) -> BTreeSet<DeviceAddress> {
 }
 
 /// Reads the reports. Waits while a driver recovers its device.
-pub(crate) fn read(sysfs: &Path, addresses: &BTreeSet<DeviceAddress>) -> Reports {
+pub fn read(sysfs: &Path, addresses: &BTreeSet<DeviceAddress>) -> Reports {
     let reporters = devlink::reporters();
     let own = |it: &Reporter| addresses.iter().any(|address| it.is_of(address));
     Reports {

@@ -22,7 +22,7 @@ const RETRY: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Keeps the limits of `containers` until the sender of `node` is dropped.
-pub(crate) async fn keep(containers: LimitedContainers, mut node: watch::Receiver<Arc<Node>>) {
+pub async fn keep(containers: LimitedContainers, mut node: watch::Receiver<Arc<Node>>) {
     let mut last = None;
     loop {
         // watch before reading, so that no change is missed

@@ -15,19 +15,19 @@
 //! not change.
 
 pub mod damper;
-pub(crate) mod error_files;
-pub(crate) mod error_rates;
+pub mod error_files;
+pub mod error_rates;
 mod errors;
 pub mod evaluate;
 mod link_state;
-pub(crate) mod nic_faults;
-pub(crate) mod nic_reports;
+pub mod nic_faults;
+pub mod nic_reports;
 mod node;
 mod observe;
-pub(crate) mod ports;
+pub mod ports;
 mod records;
 mod sources;
-pub(crate) mod unreachable;
+pub mod unreachable;
 mod watch;
 
 pub use error_files::unknown_counters;

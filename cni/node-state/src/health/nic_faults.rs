@@ -27,11 +27,11 @@ pub(super) const PCI_HOLD: Duration = Duration::from_secs(300);
 
 /// Reports on a node's NICs, from one reading.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Reports {
+pub struct Reports {
     /// Health reporters of the NICs; `None`: the kernel did not answer.
-    pub(crate) reporters: Option<Vec<Reporter>>,
+    pub reporters: Option<Vec<Reporter>>,
     /// PCI errors of the functions that count them.
-    pub(crate) pci: BTreeMap<DeviceAddress, PciErrors>,
+    pub pci: BTreeMap<DeviceAddress, PciErrors>,
 }
 
 /// Faults of a node's NICs over time.

@@ -2,7 +2,7 @@
 //! A node in a network namespace that ends with the test.
 
 use nix::libc;
-use rdma_device_plugin::health::Watch;
+use node_state::health::Watch;
 use rdma_netns::{Inventory, NetnsId, netns::Netns};
 use serde_json::json;
 use std::{

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+//! State of the node, as the daemon `rdma-device-plugin` observes it. The daemon's tasks send a [`node::Signal`] after
+//! each change, and the daemon makes a new [`node::Node`] from configuration, hardware, health and eRDMA NICs.
+//!
+//! The crate talks to the kernel and to files of the node, and neither to kubelet nor to the API server.
+
+pub mod config_file;
+pub mod erdma;
+pub mod hardware;
+pub mod health;
+pub mod ipv6_prerequisite;
+pub mod limits;
+pub mod lldp;
+pub mod log_once;
+pub mod node;
+pub mod notices;
+pub mod watch;
