@@ -119,7 +119,7 @@ impl Source {
             Self::Listen(listener) => match listener.readable_mut().await {
                 Ok(mut guard) => guard.clear_ready(),
                 Err(error) => {
-                    log::error!("waiting for LLDP: {error}");
+                    log::error!("cannot wait for LLDP frames: {error}");
                     std::future::pending().await
                 }
             },

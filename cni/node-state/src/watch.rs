@@ -81,7 +81,8 @@ impl Watch {
         match &armed {
             Err(error) if !self.lacks_events => log::warn!(
                 "no events for {:?}: {error}; checking every {WITHOUT_EVENTS:?} \
-                 (sysctl fs.inotify.max_user_instances and max_user_watches)",
+                 (if a limit is reached, raise the sysctl fs.inotify.max_user_instances or \
+                 fs.inotify.max_user_watches)",
                 self.paths
             ),
             Ok(()) if self.lacks_events => log::info!("events for {:?} work again", self.paths),

@@ -40,7 +40,7 @@ pub struct Arguments {
     /// Directory of the container runtime's CDI specs
     #[arg(long, value_name = "DIRECTORY", value_parser = path(), default_value = "/var/run/cdi")]
     pub cdi_dir: PathBuf,
-    /// Address of /metrics, /healthz and /readyz
+    /// Address of the page /, and of /metrics, /healthz and /readyz
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9102", value_parser = address)]
     pub metrics_address: SocketAddr,
     /// Socket on which this daemon answers `probe`; default: no socket
@@ -123,7 +123,7 @@ pub enum Command {
     /// Installs rdma-cni and rdma-ipam on the node, and adds rdma-cni to the CNI list of the node's primary network or
     /// of chain.network
     Install(Install),
-    /// Removes the changes of install, and the daemon's labels and device information
+    /// Removes the changes of install, the daemon's device information and, with --node-features, its labels
     Uninstall(Uninstall),
     /// Queries the daemon or the fabric watch for readiness or liveness, at a socket; exit code 0 if positive, else 1
     Probe(Probe),
@@ -210,7 +210,8 @@ pub struct Install {
     /// first one. Default: the directory of the last installation, else /opt/cni/bin
     #[arg(long, value_name = "DIRECTORY", value_parser = path())]
     pub cni_bin_dir: Vec<PathBuf>,
-    /// Directory of the runtime's networks; default: chain.confDir, else /etc/cni/net.d
+    /// Directory of the runtime's networks; default: chain.confDir; without chain in --config, the directory of the
+    /// last installation; else /etc/cni/net.d
     #[arg(long, value_name = "DIRECTORY", value_parser = path())]
     pub cni_conf_dir: Option<PathBuf>,
     /// The daemon's configuration, or a file with only the field chain, for the entry and the network
@@ -224,7 +225,7 @@ pub struct Install {
         hide_possible_values = true
     )]
     pub placement: Option<Placement>,
-    /// Time to wait until a NIC has the IPv6 address from which pods' addresses derive
+    /// Longest time to wait until a NIC has the IPv6 address from which pods' addresses derive
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub wait: u64,
     /// Directory of rdma-cni and rdma-ipam; default: the directory of this program

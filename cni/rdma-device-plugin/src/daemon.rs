@@ -352,8 +352,8 @@ impl Daemon {
         }
     }
 
-    /// Plans the offers and advertises them to kubelet. First writes the files for `rdma-cni`, which a pod with these
-    /// offers needs.
+    /// Plans the offers and advertises them to kubelet. The leader first writes the files for `rdma-cni`, which a pod
+    /// with these offers needs.
     async fn take(&mut self, conf: Arc<Conf>, inventory: Arc<Inventory>) {
         let erdma = Side {
             discovery: discover(&conf.erdma, &inventory, self.erdma.instance.as_deref()),

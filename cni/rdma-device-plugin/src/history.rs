@@ -20,7 +20,7 @@ pub const LINES: usize = 50;
 /// Maximum number of devices that one change lists by name. Several devices can change together, such as all virtual
 /// functions of a NIC.
 pub const NAMED: usize = 4;
-/// Maximum number of characters of a reason or a line. The history cuts the rest.
+/// Maximum number of characters of a reason or a line. The history replaces the rest by `…`.
 pub const LONGEST: usize = 400;
 
 /// Shared history; clones refer to one history.

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 /// Content of the files of RDMA ports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortFiles {
-    /// States of the ports of all RDMA devices that change without an event, by file.
+    /// States of the ports other than Ethernet ports, by file.
     pub states: Vec<(PathBuf, String)>,
     /// Error counters, each with the value at which the counter stops.
     pub errors: Vec<(u64, u64)>,
@@ -18,8 +18,8 @@ pub struct PortFiles {
     pub metrics: Vec<Vec<(String, u64)>>,
 }
 
-/// Reads below `sysfs` the port states of all RDMA devices, and the counters of `rdma`, the RDMA device at `address`.
-/// Of the error counters, reads only those with a name in `named`.
+/// Reads below `sysfs` the states of all ports other than Ethernet ports, and the counters of `rdma`, the RDMA device
+/// at `address`. Of the error counters, reads only those with a name in `named`.
 pub fn port_files(sysfs: &Path, address: DeviceAddress, rdma: &str, named: &[String]) -> PortFiles {
     let errors = error_files::read(sysfs, &vec![(address, rdma.to_owned())], named);
     let metrics = counters::read(sysfs, rdma).into_iter().map(|port| {

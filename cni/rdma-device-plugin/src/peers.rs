@@ -7,7 +7,7 @@
 //! | `lead.lock` | the leader |
 //!
 //! The newest daemon is the leader. Only the leader runs the tasks of [`leader`](crate::leader), and writes the files
-//! for `rdma-cni`, the runtime and other programs.
+//! of [`publish`](crate::publish).
 //!
 //! When a newer daemon appears, the earlier leader stops these tasks and then releases `lead.lock`. The newer daemon
 //! takes the lock. The kernel releases the locks of a process that ends. If the new daemon dies, the earlier daemon

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Checks the daemon's capabilities and mounts, and describes the effect of each missing one. The daemon needs no
-//! privileged container. It needs two capabilities, a few mounts and the host's network namespace. Counters of devices
-//! inside pods need one more capability, receiving LLDP frames needs one, and loading the eRDMA driver needs three.
+//! privileged container. It needs two capabilities, a few mounts and the host's network namespace. Counters and port
+//! states of devices inside pods need one more capability, receiving LLDP frames needs one, and loading the eRDMA
+//! driver needs three.
 
 use crate::{chain::record::Record, cli::Arguments, dra::server};
 use daemon_conf::{Conf, Lldp};

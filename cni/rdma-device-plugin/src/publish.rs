@@ -136,7 +136,7 @@ impl Publisher {
                 Some(error) if *reported != failed => {
                     log::error!("{error}; trying again");
                 }
-                None if reported.is_some() => log::info!("published again"),
+                None if reported.is_some() => log::info!("a file of the node is published again"),
                 _ => {}
             }
             *reported = failed;

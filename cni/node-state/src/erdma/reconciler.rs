@@ -30,8 +30,9 @@ use std::{
 };
 use tokio::sync::{mpsc, watch};
 
-/// Interval between queries for the instance's id, and between checks whether a device still has users, because the end
-/// of a pod causes no event. If the driver's module cannot be loaded, the next attempt follows after six intervals.
+/// Interval between queries for the instance's id, and between checks whether devices still have users, or functions
+/// still lack the driver: the end of a pod causes no event. If the driver's module cannot be loaded, the next attempt
+/// follows after six intervals.
 pub const AGAIN: Duration = Duration::from_secs(10);
 
 /// Divisor of [`AGAIN`]. For this part of the interval, the reconciler does not bind a function that has lost its

@@ -11,8 +11,8 @@
 //! (Verdict, time) → Damper → Unhealthy               pure: damping of flapping devices
 //! Unhealthy → offer::ids                             healthy and unhealthy ids
 //! ```
-//! The daemon observes a device inside a pod in the pod's namespace. If a device cannot be observed, its health does
-//! not change.
+//! The daemon observes a device inside a pod in the pod's namespace. A device that cannot be observed keeps its health,
+//! unless its physical function is unhealthy.
 
 pub mod damper;
 pub mod error_files;

@@ -11,7 +11,7 @@
 //!
 //! The setting `reporters` names the reporters that decide on health.
 //!
-//! A fault of a PF is also a fault of its VFs, because PF and VFs share firmware and PCI link.
+//! A fault of a PF is also a fault of its VFs and sub-functions, which share the PF's firmware and PCI link.
 
 use rdma_netns::{
     Device, DeviceAddress,
@@ -22,7 +22,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Time without another PCI error after which a device is healthy again.
+/// Time without another fatal PCI error after which a device is healthy again.
 pub(super) const PCI_HOLD: Duration = Duration::from_secs(300);
 
 /// Reports on a node's NICs, from one reading.

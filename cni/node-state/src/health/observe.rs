@@ -193,9 +193,9 @@ impl Pods {
     }
 }
 
-/// Returns true if an RDMA device without a parent in sysfs has its netdev in no namespace: the netdev's function was
-/// removed. The driver `erdma` keeps such an RDMA device until the driver is unloaded. The removal of the function
-/// waits for the unloading.
+/// Returns true if an RDMA device without a parent in sysfs has its netdev in no namespace: the kernel is removing the
+/// netdev's function. The driver `erdma` keeps such an RDMA device until the driver is unloaded. The removal of the
+/// function waits for the unloading.
 fn is_netdev_gone(function: &Function) -> bool {
     !function.device.rdma_functions.is_empty() && !function.device.has_netdev
 }

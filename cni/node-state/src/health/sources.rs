@@ -11,7 +11,7 @@ pub(super) async fn readable<T: AsRawFd>(source: Option<&mut AsyncFd<T>>) {
             // mark as not readable: the caller reads all data now, or reads the rest at the next event
             Ok(mut guard) => guard.clear_ready(),
             Err(error) => {
-                log::error!("waiting for events: {error}");
+                log::error!("cannot wait for events of the kernel: {error}");
                 std::future::pending().await
             }
         },

@@ -40,8 +40,8 @@ const TOGETHER: Duration = Duration::from_millis(50);
 const APART: Duration = Duration::from_millis(200);
 /// Interval of polling while changes can occur without an event.
 const BEAT: Duration = Duration::from_secs(1);
-/// Interval of polling InfiniBand ports. Kubelet must learn of a change within a second, and the daemon reports a
-/// device as down only after [`DOWN_AFTER`](super::damper::DOWN_AFTER).
+/// Interval of polling ports other than Ethernet ports. Kubelet must learn of a change within a second, and the daemon
+/// reports a device as down only after [`DOWN_AFTER`](super::damper::DOWN_AFTER).
 const BEAT_OF_PORTS: Duration = Duration::from_millis(400);
 const _: () = assert!(BEAT_OF_PORTS.as_millis() + super::damper::DOWN_AFTER.as_millis() < 1000);
 /// Interval of observations while the daemon gets no events from the kernel, or no events of pods' netdevs.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Evidence that the runtime calls the plugins of a network's own directory (`<confDir>/<network>/`) at ADD and at DEL.
-//! Only some versions of libcni append these plugins to the network's list. The daemon writes an entry with `detect`
-//! into this directory. When the runtime calls `rdma-cni` because of this entry, `rdma-cni` writes the file
-//! `<stateDir>/detected/<VERB>@<network>` (`detect.rs` of `rdma-cni`). This file is the evidence.
+//! Only some versions of libcni append these plugins to the network's list. `install` and the daemon write an entry
+//! with `detect` into this directory. When the runtime calls `rdma-cni` because of this entry, `rdma-cni` writes the
+//! file `<stateDir>/detected/<VERB>@<network>` (`detect.rs` of `rdma-cni`). This file is the evidence.
 
 use super::{Chain, record::Record};
 use conflist::{Placement, Runtime, placement};
@@ -22,8 +22,9 @@ impl Chain {
     /// Returns the place for the entry of `rdma-cni`: the network's CNI list or the network's own directory.
     ///
     /// `auto` means the list with CRI-O, with a named network, or if `rdma-cni` does not query kubelet. Otherwise the
-    /// evidence decides, but the daemon considers it only if libcni's cache of pods' networks exists: from this cache
-    /// the daemon detects later that the runtime no longer reads the directory. `install` does not check the cache.
+    /// evidence decides. The daemon considers the evidence only if libcni's cache of pods' networks exists and, before
+    /// the move, has a file: from this cache it detects later that the runtime no longer reads the directory. `install`
+    /// does not check the cache.
     pub(super) fn placement(&self, record: &Record) -> Placement {
         let is_seen =
             || self.cni_cache.as_ref().is_none_or(|it| it.is_dir()) && !self.shows_nothing(record);

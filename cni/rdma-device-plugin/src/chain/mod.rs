@@ -47,8 +47,8 @@ pub struct Chain {
     /// Directory of the record.
     pub state_dir: PathBuf,
     /// Directory of libcni's cache of pods' networks. With the placement `auto`, the daemon moves the entry to the
-    /// network's own directory only if this cache exists. `None` in `install` and `uninstall`, which do not check the
-    /// cache.
+    /// network's own directory only if this cache has a file. `None` in `install` and `uninstall`, which do not check
+    /// the cache.
     pub cni_cache: Option<PathBuf>,
     /// True if a turn must not add `rdma-cni` for the first time while `rdma-cni` needs kubelet's socket and the socket
     /// is missing.

@@ -45,7 +45,7 @@ pub struct Record {
     /// Directory of the lists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conf_dir: Option<PathBuf>,
-    /// Network to which the last installation added `rdma-cni`. `None`: the runtime does not select networks by name.
+    /// Network that the last installation selected by name. `None`: the runtime uses its first network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<String>,
     /// Installed plugins by name.
@@ -121,14 +121,14 @@ impl Binary {
     }
 }
 
-/// Record of a list to which this project added `rdma-cni`.
+/// Record of a file to which this project added `rdma-cni` or a detection entry.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placing {
     /// Stamp of the file without `rdma-cni`. `None`: there was no file, or its stamp is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<Stamp>,
-    /// The last two entries of `rdma-cni` that this project wrote to the list. If a process was killed before it wrote
-    /// the list, the list still has the earlier entry.
+    /// Entries of `rdma-cni` that this project wrote to the file, the newest first: at most two in a list, and one in a
+    /// network's own directory. If a process was killed before it wrote a list, the list still has the earlier entry.
     #[serde(default)]
     pub entries: Vec<Map<String, Value>>,
     /// True if this project made the network's own directory that contains this file.
@@ -287,8 +287,8 @@ impl Record {
     }
 }
 
-/// Locks the record. Waits while another process has the lock. Dropping the returned value releases the lock. Removes a
-/// temporary record that a killed process or a power loss left.
+/// Locks the record. Waits while another process has the lock. Then removes a temporary record that a killed process or
+/// a power loss left. Dropping the returned value releases the lock.
 ///
 /// # Errors
 /// The lock file cannot be made or locked, or the temporary record cannot be removed.

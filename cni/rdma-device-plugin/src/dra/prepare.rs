@@ -236,8 +236,8 @@ impl Preparer {
     }
 }
 
-/// Waits for the next observation of the devices of `claim`. `why` names the missing device. Returns `why` as the error
-/// if the next observation would be after `end`.
+/// Waits for the next observation of the devices of `claim`. `why` is the reason of the wait, such as a missing device.
+/// Returns `why` as the error if the next observation would be after `end`.
 async fn next_observation(
     claim: &ClaimName,
     node: &mut watch::Receiver<Arc<Node>>,

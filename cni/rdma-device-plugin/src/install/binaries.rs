@@ -151,7 +151,8 @@ fn run(name: &str, dir: &Path, path: &Path) -> Result<()> {
     )
 }
 
-/// Runs the command. Retries while another process has the command's file open for writing (`ETXTBSY`).
+/// Runs the command. Retries, for about 100 ms, while another process has the command's file open for writing
+/// (`ETXTBSY`).
 fn answer(command: &mut Command) -> io::Result<Output> {
     let mut tries = 20;
     loop {

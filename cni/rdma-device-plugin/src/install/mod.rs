@@ -72,7 +72,7 @@ pub fn install(arguments: &Install) -> Result<()> {
     let of_plugin = state_dir_of(conf.entry.fields());
     if let Some(plugin) = of_plugin.filter(|it| Path::new(it) != state_dir) {
         bail!(
-            "chain.plugin.stateDir is {plugin:?}, and --state-dir {state_dir:?}: both must be the same"
+            "chain.plugin.stateDir is {plugin:?}, and --state-dir is {state_dir:?}: set both to the same directory"
         );
     }
     let conf = conf.located(&state_dir, &arguments.kubelet_dir);

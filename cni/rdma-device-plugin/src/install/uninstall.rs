@@ -31,9 +31,9 @@ const AGAIN: Duration = Duration::from_secs(5);
 /// Interval of checks whether another program has installed the files again.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Undoes the changes of [`install`](super::install), removes the daemon's labels and device information, and prints
-/// the changes. With `--stay`, retries until nothing is left to remove, and returns only after a signal. With
-/// `--check`, only checks that nothing is left.
+/// Undoes the changes of [`install`](super::install), removes the daemon's labels (with `--node-features`) and device
+/// information, and prints the changes. With `--stay`, repeats this while files of the installation remain or come
+/// back, and returns only after a signal. With `--check`, only checks that nothing is left.
 ///
 /// # Errors
 /// Pods still have devices or prepared claims, or a change cannot be undone.

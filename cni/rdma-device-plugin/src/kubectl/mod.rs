@@ -167,7 +167,7 @@ fn reported(failed: &[Error]) -> ExitCode {
     }
 }
 
-/// Prints the pod's events or the node's condition from the API server, and the report of the daemon.
+/// Prints the pod's [`warnings`] or the node's problem from the API server, and then the daemon's report.
 fn doctor(flags: &Flags, target: &str, options: &[String]) -> Result<ExitCode> {
     let daemons = Daemons::get(flags)?;
     let (daemon, pod) = daemons.find(flags, target)?;

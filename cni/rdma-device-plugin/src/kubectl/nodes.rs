@@ -113,8 +113,8 @@ fn row(name: &str, daemon: &str, node: &Value, slices: &Value, facts: Option<&Fa
     }
 }
 
-/// Adds a remark to each node with a rail whose switch serves only other rails on the other nodes. Compares two rails
-/// only if at least one node has both.
+/// Adds a remark to a node if one of its rails is on a switch that, on the other nodes, serves only other rails.
+/// Compares two rails only if at least one node has both.
 fn mark_misplaced(nodes: &mut [Node]) {
     let mut users: BTreeMap<String, BTreeMap<String, usize>> = BTreeMap::new();
     let mut kinds: BTreeSet<(String, String)> = BTreeSet::new();

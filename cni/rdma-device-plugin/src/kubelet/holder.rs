@@ -10,7 +10,7 @@ use kubelet_api::pod_resources::{
 };
 use std::{fmt, path::Path, time::Duration};
 
-/// Time limit for kubelet's answer. Kubelet waits 30 s for the daemon's answer
+/// Time limit for kubelet's answer, for all attempts together. Kubelet waits 30 s for the daemon's answer
 /// (`KubeletPreStartContainerRPCTimeoutInSecs`).
 const LIMIT: Duration = Duration::from_secs(5);
 

@@ -105,7 +105,7 @@ impl Service {
         let fresh = self.observe().await?;
         if fresh != *node.inventory {
             log::info!("{}: the node's devices have changed", self.resource);
-            // ignore a full queue: the pending signals already start an observation
+            // ignore a full queue: the pending signals already make the daemon plan again
             let _ = self.context.signals.try_send(Signal::Hardware);
         }
         answers(offer, requests, &fresh)

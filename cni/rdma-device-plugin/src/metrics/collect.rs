@@ -41,7 +41,7 @@ pub(super) const LIMIT: Duration = Duration::from_secs(2);
 pub struct Sources {
     /// Function that returns the node's state without waiting.
     pub view: Arc<dyn Fn() -> View + Send + Sync>,
-    /// Name of the node.
+    /// Host name of the node.
     pub node: String,
     /// State directory: `/var/lib/cni/rdma-cni`.
     pub state_dir: PathBuf,

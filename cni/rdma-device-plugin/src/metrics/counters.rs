@@ -14,7 +14,7 @@ pub(crate) struct PortFigures {
     pub(crate) counters: Vec<Counter>,
 }
 
-/// One value of a port, a counter or a gauge.
+/// One value of a port: a counter or a gauge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Counter {
     /// Name of the metric without the suffix `_total`, such as `rdma_port_rcv_packets`.

@@ -28,7 +28,7 @@ pub(super) fn add(snapshot: &Snapshot, scrape: &mut Scrape) {
     }
     if let Some(problem) = &driver.problem {
         let labels = vec![("problem", problem.word().to_owned())];
-        let help = "Problem that keeps the eRDMA driver from its wanted mode";
+        let help = "Problem of the eRDMA driver's mode, or of its binding to functions";
         scrape.gauge("rdma_erdma_driver_problem", help, labels, 1);
     }
     for pod in &snapshot.smc {

@@ -25,7 +25,7 @@
 //! | `rdma_device_switch_info` | `device`, `netdev`, `switch`, `switch_port` | 1; absent without `lldp` |
 //! | `rdma_device_healthy` | `device` | 1: the daemon considers the device healthy |
 //! | `rdma_device_holder` | `device`, `resource`, `pod`, `namespace`, `container` | 1: the container has the device |
-//! | `rdma_device_counters_known` | `device` | 0: unreadable, in a pod that the daemon may not enter |
+//! | `rdma_device_counters_known` | `device` | 0: unreadable, such as in a pod that the daemon may not enter |
 //! | `rdma_port_state` | `device`, `port` | 1 down, 2 init, 3 armed, 4 active |
 //! | `rdma_port_<counter>_total` | `device`, `port` (`pod`, `namespace`, `container`) | the port's counters in `ports/N/counters`; data in bytes |
 //! | `rdma_nic_reporter_error` | `device`, `reporter` | 1: devlink's health reporter is in the state `error` |
@@ -33,7 +33,7 @@
 //! | `rdma_nic_pci_errors_total` | `device`, `kind` (`correctable`, `nonfatal`, `fatal`) | PCI errors by AER |
 //! | `rdma_erdma_nic` | `device`, `netdev`, `outcome` | 1: outcome of bringing up an eRDMA NIC |
 //! | `rdma_erdma_driver_mode` | `mode`, `which` (`loaded`, `wanted`) | 1: this mode is loaded, or required |
-//! | `rdma_erdma_driver_problem` | `problem` | 1: problem that keeps the driver from its required mode |
+//! | `rdma_erdma_driver_problem` | `problem` | 1: problem of the driver's mode, or of its binding to functions |
 //! | `rdma_pod_smcr` | `namespace`, `pod`, `state`, `reason` | 1: a pod that requests SMC-R |
 //! | `rdma_pod_handles`, `rdma_pod_objects`, `…_limit` | `device`, `pod`, `namespace` | use of a device by a pod with `limits`, and the limit |
 //! | `rdma_pod_limits_left` | `pod`, `namespace` | 1: the pod's cgroup is gone, and the kernel still keeps its limits |

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The HTTP server. The daemon's server answers `/`, `/metrics`, `/healthz` and `/readyz` at an address, and only
-//! `/healthz` and `/readyz` at a socket. The fabric watch's server has no `/`.
+//! `/healthz` and `/readyz` at a socket. The fabric watch's server answers `/metrics`, `/healthz` and `/readyz` at its
+//! address and at its socket.
 
 use super::{Fabric, Metrics, Sources, collect::Collector, page::Page, text};
 use crate::{
@@ -226,7 +227,7 @@ async fn accept(listener: Listener, site: Site) {
                 connections.add(stream, site.clone());
             }
             Err(error) => {
-                log::warn!("metrics: {error}");
+                log::warn!("metrics: cannot accept a connection: {error}");
                 tokio::time::sleep(PAUSE).await;
             }
         }

@@ -150,7 +150,8 @@ impl Labels {
         labels
     }
 
-    /// Adds the label `name`. Its value is the one value in `values`, or `mixed` if `values` has several values.
+    /// Adds the label `name`. Its value is the one value in `values`, or `mixed` if `values` has several values. Adds
+    /// no label if `values` is empty.
     fn put_one(&mut self, name: &str, values: BTreeSet<&str>) {
         let mut values = values.into_iter();
         match (values.next(), values.next()) {

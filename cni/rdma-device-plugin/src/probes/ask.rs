@@ -24,16 +24,17 @@ pub struct Probe {
     pub socket: PathBuf,
 }
 
-/// Probes of the daemon.
+/// Probes of the daemon and of the fabric watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Question {
-    /// Kubelet has the daemon's lists and, if chain is configured, the runtime would call rdma-cni
+    /// Daemon: kubelet has its lists and DRA driver and, if chain is configured, the runtime would call rdma-cni.
+    /// Fabric watch: it has published its rails and listed its peers
     Ready,
-    /// The daemon needs no restart
+    /// The daemon or the fabric watch needs no restart
     Live,
 }
 
-/// Queries the daemon, and prints the answer.
+/// Queries the daemon or the fabric watch. Prints a positive answer, and returns a negative answer as the error.
 ///
 /// # Errors
 /// The answer is negative or missing.

@@ -29,11 +29,11 @@ use tokio::sync::watch;
 /// Stage of the daemon for probes.
 #[derive(Clone, Debug)]
 pub enum Stage {
-    /// The daemon has not observed the node's devices yet. The observation waits for the devices' firmware.
+    /// The daemon does not offer the node's devices yet. It first observes them, which waits for their firmware.
     Starting,
     /// The daemon is registered with kubelet, or will soon be.
     Serving(Box<View>),
-    /// A newer daemon of the node is registered with kubelet.
+    /// A newer daemon of the node leads.
     Superseded,
 }
 

@@ -6,8 +6,9 @@
 //!   the pod that the daemon has read is still the refused one.
 //! - If a device is missing, the daemon waits a minute, because the device may come back.
 //! - If the pod's controller makes a new pod, and the daemon refuses the new pod, too, the daemon deletes it at the
-//!   earliest a minute after the last deletion. The next delays are two minutes, four minutes, and so on up to an hour.
-//!   They do not apply to pods that existed at the first deletion, so that a whole job is not delayed.
+//!   earliest a minute after the last deletion of one of the controller's pods. The next delays are two minutes, four
+//!   minutes, and so on up to an hour. They do not apply to pods that existed at the first deletion, so that a whole
+//!   job is not delayed.
 //! - The daemon deletes at most twenty pods of the node in ten minutes, of all owners together.
 
 use super::{Ids, PodName, pod::Pod};
@@ -122,7 +123,7 @@ impl History {
             (!left.is_zero()).then(|| {
                 format!(
                     "pods of the same controller were deleted {} before, and the new pods refused; \
-                     the daemon deletes this pod in {} s",
+                     the daemon deletes this pod in {} s at the earliest",
                     times(round.number),
                     left.as_secs()
                 )

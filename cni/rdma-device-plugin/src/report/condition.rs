@@ -16,7 +16,7 @@ use std::{
 /// Type of the condition.
 pub const TYPE: &str = "RdmaRailsMissing";
 
-/// Number of devices that the message names.
+/// Maximum number of devices that the message names.
 const NAMED: usize = 8;
 /// Largest number of characters of one device's sentence.
 const LONGEST: usize = 200;
