@@ -36,8 +36,9 @@ pub async fn keep(containers: LimitedContainers, mut node: watch::Receiver<Arc<N
                 .collect();
             let outlasting = (!pods.is_empty()).then(|| {
                 format!(
-                    "the cgroups of {} were removed before the daemon lifted their RDMA limits: reboot the node \
-                     before you remove an RDMA device or unload its driver: without the reboot the kernel can crash",
+                    "the cgroups of {}, or their rdma controller, were removed before the daemon lifted the pods' RDMA \
+                     limits: reboot the node before you remove an RDMA device or unload its driver: without the reboot \
+                     the kernel can crash",
                     pods.join(", ")
                 )
             });

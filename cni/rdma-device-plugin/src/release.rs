@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `--release`: restores the eRDMA NICs that the daemon set up, and removes the daemon's labels and device information.
+//! `--release`: restores the eRDMA NICs that the daemon set up, and removes the daemon's device information and, with
+//! `--node-features`, its labels.
 
 use crate::{cli::Arguments, device_info, node_features};
 use ::erdma::bring_up::release;

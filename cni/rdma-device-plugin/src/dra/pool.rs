@@ -21,8 +21,8 @@ impl Netdevs {
             name: offer.name.to_string(),
             whole: is_whole(offer),
             sharers: offer.sharers(),
-            // do not evict pods of a resource with `parents`: the fault is in the configuration, and the pods may still
-            // work
+            // do not evict pods of a resource with `parents`: the fault may be only in the configuration, and the pods
+            // may still work
             evict: !offer.has_parents && node.conf.dra.as_ref().is_some_and(|dra| dra.evict),
             short: offer.short.clone(),
             nics: self.nics(offer, &node.inventory, &node.switches),

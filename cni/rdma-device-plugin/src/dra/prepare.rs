@@ -82,7 +82,7 @@ impl Preparer {
             return Ok(record);
         }
         let failed =
-            |error: RequestError| anyhow!("cannot read the allocation of claim {claim}: {error}");
+            |error: RequestError| anyhow!("cannot read claim {claim} or its pods: {error}");
         let api = Api::new(&self.account).map_err(|error| failed(error.into()))?;
         let ClaimName {
             namespace, name, ..

@@ -217,7 +217,7 @@ impl Publisher {
         }
     }
 
-    /// Writes the slices that differ from the node's state.
+    /// If the slices differ from the node's state, writes all of them, and deletes slices that are no longer needed.
     async fn settle(
         &mut self,
         api: &Api,

@@ -73,8 +73,8 @@ pub(super) fn read(state_dirs: &[PathBuf]) -> Result<Pods> {
     Ok(pods)
 }
 
-/// Removes files below `state_dirs` that belong to a pod without a record. Killed calls of `rdma-cni` left them.
-/// Without `rdma-cni`, no other program would remove them.
+/// Removes unfinished records and unused lock files below `state_dirs`, which killed calls of `rdma-cni` left. Without
+/// `rdma-cni`, no other program would remove these files.
 ///
 /// # Errors
 /// The files cannot be listed.
@@ -143,8 +143,8 @@ fn run(command: &mut Command, conf: &Value) -> io::Result<Output> {
     command.stdin(reader).stdout(Stdio::piped()).output()
 }
 
-/// Returns true if the pod may be alive. A namespace that cannot be read, or whose directory is not visible here, counts
-/// as alive. Without `CAP_SYS_ADMIN`, this process can read no namespace.
+/// Returns true if the pod may be alive. A namespace that cannot be read, or whose directory is not visible here,
+/// counts as alive. Without `CAP_SYS_ADMIN`, this process can read no namespace.
 fn lives(kernel: &Linux, attachment: &Attachment) -> bool {
     let netns = netns_seen(attachment.netns.clone(), attachment.netns_id);
     attachment.lives(kernel, &netns, &attachment.boot_id) || is_out_of_sight(&netns)

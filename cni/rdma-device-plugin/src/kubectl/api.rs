@@ -45,7 +45,7 @@ pub(super) struct Flags {
     /// User to impersonate
     #[arg(long = "as", global = true, value_name = "NAME")]
     impersonated: Option<String>,
-    /// Namespace of pods whose names are given without a namespace; default: the context's namespace
+    /// Namespace whose pods are listed, and of pods named without a namespace; default: the context's namespace
     #[arg(short, long, global = true, value_name = "NAME")]
     namespace: Option<String>,
     /// Longest time until a daemon answers

@@ -2,8 +2,8 @@
 //! Sends RDMA requests from a node, or from inside one of its pods. A separate privileged pod with the daemon's image
 //! sends the requests. This pod sees the same records and namespaces as the daemon.
 //!
-//! The daemon's container cannot send the requests. It can neither open `/dev/infiniband/rdma_cm` nor enter a pod's
-//! network namespace, and a command by `kubectl exec` has only the container's rights.
+//! The daemon's container cannot send the requests. It cannot open `/dev/infiniband/rdma_cm`, and may lack the right to
+//! enter a pod's network namespace. A command by `kubectl exec` has only the container's rights.
 
 use super::{
     NAME,

@@ -18,12 +18,12 @@ pub(super) struct Usage {
 #[derive(Debug, Default)]
 pub(super) struct Limited {
     pods: Vec<Usage>,
-    /// Pods whose cgroup disappeared while the kernel still keeps its limits.
+    /// Pods whose cgroup, or its rdma controller, disappeared while the kernel still keeps the limits.
     outlasting: Vec<LimitedContainer>,
 }
 
 /// Reads use and limits of all pods that have a record of limits in `state_dir` and a cgroup below `cgroups`. Also
-/// returns the pods whose limits outlast their cgroup.
+/// returns the pods whose limits outlast their cgroup or its rdma controller.
 pub(super) fn read(state_dir: &Path, cgroups: &Path) -> Limited {
     let containers = LimitedContainers::new(state_dir, cgroups);
     let pods = containers.pods().into_iter().filter_map(|container| {
@@ -53,7 +53,7 @@ const KINDS: [(&str, &str, &str); 2] = [
 ];
 
 /// Adds each pod's limit for a device, and the pod's use of this device. Leaves out devices without a limit. Also adds
-/// the pods whose cgroup is gone while the kernel still keeps the limits.
+/// the pods whose limits outlast their cgroup or its rdma controller.
 pub(super) fn add(all: &Limited, scrape: &mut Scrape) {
     for (usage, (key, noun, help)) in all.pods.iter().flat_map(|it| KINDS.map(|kind| (it, kind))) {
         let container = &usage.container;
@@ -71,7 +71,7 @@ pub(super) fn add(all: &Limited, scrape: &mut Scrape) {
         }
     }
     for container in &all.outlasting {
-        let help = "1: the pod's cgroup was removed before its RDMA limits were lifted; the kernel can crash when an RDMA device is removed";
+        let help = "1: the pod's cgroup or its rdma controller was removed before its RDMA limits were lifted; the kernel can crash when an RDMA device is removed";
         scrape.gauge("rdma_pod_limits_left", help, of_pod(container), 1);
     }
 }

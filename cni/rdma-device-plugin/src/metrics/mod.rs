@@ -36,7 +36,7 @@
 //! | `rdma_erdma_driver_problem` | `problem` | 1: problem of the driver's mode, or of its binding to functions |
 //! | `rdma_pod_smcr` | `namespace`, `pod`, `state`, `reason` | 1: a pod that requests SMC-R |
 //! | `rdma_pod_handles`, `rdma_pod_objects`, `…_limit` | `device`, `pod`, `namespace` | use of a device by a pod with `limits`, and the limit |
-//! | `rdma_pod_limits_left` | `pod`, `namespace` | 1: the pod's cgroup is gone, and the kernel still keeps its limits |
+//! | `rdma_pod_limits_left` | `pod`, `namespace` | 1: the pod's cgroup or its rdma controller is gone, and the kernel still keeps the limits |
 //! | `rdma_hw_<counter>_total` | `device`, `port` (`pod`, `namespace`, `container`) | the driver's counters in `ports/N/hw_counters`; without `_total` for a present value or a maximum |
 //!
 //! The fabric watch has separate metrics (`fabric`) with the label `device`:

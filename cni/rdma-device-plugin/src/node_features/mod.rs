@@ -4,7 +4,7 @@
 //! feature source").
 //!
 //! The features do not expire (the file has no `+expiry-time`): the NICs also exist while no daemon runs, and renewals
-//! would wake an idle daemon. `uninstall` and `--release` remove the file.
+//! would wake an idle daemon. With `--node-features`, `uninstall` and `--release` remove the file.
 
 mod labels;
 mod writer;

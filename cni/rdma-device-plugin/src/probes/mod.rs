@@ -161,7 +161,7 @@ fn names(offers: &[Offer]) -> Vec<&str> {
     offers.iter().map(|it| it.name.as_str()).collect()
 }
 
-const STARTING: &str = "starting: the node's devices are not observed yet\n";
+const STARTING: &str = "starting: the node's devices are not offered yet\n";
 
 const SUPERSEDED: &str =
     "a newer daemon of this node leads; this one leads again if the newer one ends\n";
