@@ -44,13 +44,13 @@ pub enum MacvlanMode {
     Vepa,
     /// The parent has a single child. The child has the parent's hardware address.
     Passthru,
-    /// A mode that a configuration cannot request. A pod with `NET_ADMIN` can set such a mode.
+    /// A mode or flags that a configuration cannot request. A pod with `NET_ADMIN` can set them.
     Other {
         /// The kernel's number (`IFLA_MACVLAN_MODE`). 16 is `source`: the child has a list of senders, and receives all
         /// frames from these senders.
         mode: u32,
-        /// `MACVLAN_FLAG_*`. 2 is `nodst`: the kernel does not also deliver frames from these senders by destination
-        /// address.
+        /// `MACVLAN_FLAG_*`. 2 is `nodst`: in mode 16 the kernel does not also deliver frames from the listed senders
+        /// by destination address.
         flags: u16,
     },
 }
@@ -66,7 +66,7 @@ pub enum IpvlanMode {
     L3,
     /// Like `L3`. In addition, netfilter of the parent's namespace sees the packets.
     L3s,
-    /// A mode that a configuration cannot request. A pod with `NET_ADMIN` can set such a mode.
+    /// A mode or flags that a configuration cannot request. A pod with `NET_ADMIN` can set them.
     Other {
         /// The kernel's number (`IFLA_IPVLAN_MODE`).
         mode: u32,

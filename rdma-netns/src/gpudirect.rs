@@ -23,7 +23,8 @@ const PEER_MEMORY_USERS: [&str; 2] = ["mlx4_ib", "mlx5_ib"];
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct GpuDirect {
-    /// PCI vendors of the accelerators, without accelerators that a virtual machine uses (`vfio-pci`).
+    /// PCI vendors of the accelerators, without accelerators that a driver such as `vfio-pci` passes to a virtual
+    /// machine or a program.
     pub vendors: BTreeSet<String>,
     /// PCI vendors whose modules have registered peer memory with `ib_core`.
     pub peer_memory: BTreeSet<String>,

@@ -285,8 +285,8 @@ impl Inventory {
     }
 }
 
-/// Returns the value that `of` returns for all functions at `addresses`. Returns `None` if the values differ, or if
-/// `of` returns no value.
+/// Returns the value that `of` returns for all functions at `addresses`. Returns `None` if the values differ, or if a
+/// value is missing.
 fn common<T: PartialEq>(
     inventory: &Inventory,
     addresses: &[DeviceAddress],

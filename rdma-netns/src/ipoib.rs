@@ -5,7 +5,8 @@ use crate::text_type::serde_as_text;
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
-/// Attributes of an IPoIB netdev or its child (`ipoib_fill_info()`, `drivers/infiniband/ulp/ipoib/ipoib_netlink.c`).
+/// Attributes of an IPoIB netdev or of an IPoIB child (`ipoib_fill_info()`,
+/// `drivers/infiniband/ulp/ipoib/ipoib_netlink.c`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ipoib {
     /// Partition of the netdev.
@@ -55,8 +56,8 @@ impl Pkey {
         (self.0 ^ other.0) & !FULL_MEMBER == 0
     }
 
-    /// Returns the P_Key of a full member, which every IPoIB netdev requires (`ipoib_ndo_init()`,
-    /// `drivers/infiniband/ulp/ipoib/ipoib_main.c`).
+    /// Returns the P_Key with the bit of a full member. The kernel sets this bit for every IPoIB netdev
+    /// (`ipoib_ndo_init()`, `drivers/infiniband/ulp/ipoib/ipoib_main.c`).
     pub fn full(self) -> Self {
         Self(self.0 | FULL_MEMBER)
     }

@@ -189,7 +189,7 @@ impl WayBack {
     /// Opens the calling thread's namespace for the return.
     ///
     /// # Errors
-    /// A program in its own user namespace may not return to the network namespace of its parent's user namespace
+    /// A program in its own user namespace cannot return to the network namespace of the parent user namespace
     /// (`netns_install()`, `net/core/net_namespace.c`).
     fn from_here() -> io::Result<Self> {
         let here = here(&UnixDatagram::unbound()?)?;

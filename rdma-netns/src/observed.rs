@@ -221,8 +221,8 @@ impl Namespace {
     ///
     /// 1. `link` is a port of the RDMA device.
     /// 2. `link` and the RDMA device have the same PCI function or auxiliary device.
-    /// 3. The RDMA device's GUID derives from the address of `link`, and neither rule finds a netdev of this namespace
-    ///    for the RDMA device.
+    /// 3. The RDMA device's GUID derives from the address of `link`, and neither rule 1 nor rule 2 finds a netdev of
+    ///    this namespace for the RDMA device.
     ///
     /// A bond has the RDMA device of one of its ports. Some kernels report the bond as the netdev of `mlx5_bond_0`,
     /// others report a port, and the RDMA device has the hardware of the first port. A VLAN without an RDMA device of

@@ -2,7 +2,7 @@
 use super::*;
 use serde_json::{Value, json};
 
-/// Returns a host with `bond0` over `eth0` and `eth1`, an unrelated `eth2`, and a bridge with the port `eth2`.
+/// Returns a host with `bond0` over `eth0` and `eth1`, and the bridge `br0` over `eth2`.
 fn host(rdma: &[Value]) -> Namespace {
     let link = |index: u32, name: &str, more: Value| {
         let mut link = json!({"index": index, "name": name, "mac": "", "mtu": 1500, "up": true});

@@ -8,8 +8,8 @@
 //!    with the virtio netdev, the other with the RDMA device. The driver finds the netdev by its address, and derives
 //!    the GUID from this address (`erdma_enum_and_get_netdev()`, `erdma_device_register()` in
 //!    `drivers/infiniband/hw/erdma/erdma_main.c`). A VLAN or macvlan can have its lower netdev's address, so this rule
-//!    applies only to netdevs with hardware and without another RDMA device. If the RDMA device's driver is known, it
-//!    must be `erdma`.
+//!    applies only to netdevs with hardware and without another RDMA device. The inventory applies this rule to an RDMA
+//!    device with a parent in sysfs only if the parent's driver is `erdma`.
 //!
 //! An RDMA device can have no parent in sysfs (`/sys/class/infiniband_verbs/uverbs0/device` is missing): mainline's
 //! `erdma` sets no parent, Alibaba's own driver sets one. An RDMA device without a parent gets the function of its

@@ -25,8 +25,8 @@ pub struct Rule {
     pub priority: u32,
 }
 
-/// A rule that is not limited to a source, or to a netdev other than `lo`. So the kernel can use its table for packets
-/// that the namespace itself sends from any source.
+/// A rule that is not limited to a source or a netdev, except to the incoming netdev `lo`. So the kernel can use the
+/// rule's table for packets that the namespace itself sends, from any source.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct GeneralRule {
     /// Network address of the destination. All zeros with prefix 0 match every address of the family.

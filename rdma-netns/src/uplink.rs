@@ -4,9 +4,9 @@
 //! | netdev | why |
 //! |---|---|
 //! | netdev of the IPv4 default route | kubelet takes the node's address from this route |
-//! | netdev of the IPv6 default route; of several equal routes, only those through a netdev of the IPv4 default route, if the host has one | the same |
+//! | netdev of the IPv6 default route; of several equal routes, only those through a netdev of the IPv4 default route, if the host has one | kubelet takes the node's address from this route if there is no IPv4 default route |
 //! | netdev through which the node reaches an API server | kubelet talks to the API server |
-//! | lower netdev or port of one of these netdevs | their packets pass through it |
+//! | lower netdev or port of one of these netdevs | the packets of these netdevs pass through it |
 //!
 //! Only some default routes count: in each table and family those with the lowest metric, and among equal metrics those
 //! with the highest preference that routers advertise (RFC 4191, section 2.1). Default routes of rails have higher

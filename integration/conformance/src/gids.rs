@@ -37,7 +37,7 @@ fn wait(node: &Node<'_, impl Kernel>, in_pod: bool, count: usize) -> Vec<Gid> {
         }
         node.kernel.pause(Duration::from_millis(20));
     }
-    panic!("{count} do not come");
+    panic!("the table does not get {count} of the GIDs");
 }
 
 #[track_caller]

@@ -9,8 +9,8 @@ const IPVLAN: Child = Child::Ipvlan {
     mode: IpvlanMode::L2,
 };
 
-/// An ipvlan child has its parent's MAC address, which cannot be changed (`ipvlan_link_new()`,
-/// `drivers/net/ipvlan/ipvlan_main.c`; there is no `ndo_set_mac_address`).
+/// An ipvlan child has its parent's MAC address, and the kernel refuses to change the child's address
+/// (`ipvlan_link_new()`, `drivers/net/ipvlan/ipvlan_main.c`; there is no `ndo_set_mac_address`).
 pub fn it_has_its_parents_mac_for_good(node: &Node<'_, impl Kernel>) {
     let parent = node.host("nic0");
     node.make(add_child("nic0", IPVLAN, "rdma0"));

@@ -70,7 +70,7 @@ impl<K: Kernel> Node<'_, K> {
         self.kernel.execute(&op, Some(self.pod)).is_err()
     }
 
-    /// Waits until `until` returns true for the host's netdev `name`.
+    /// Waits until `until` returns true for the host's netdev `name`, and returns the netdev. Panics after 500 tries.
     #[track_caller]
     pub fn wait(&self, name: &str, until: impl Fn(&Link) -> bool) -> Link {
         for _ in 0..500 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! SMC's settings: the pnet table and the maximum of links of each namespace, and the user EIDs of the node.
+//! SMC's settings: the pnet table and the largest number of links of each namespace, and the user EIDs of the node.
 
 use crate::{Node, ops::*};
 use rdma_netns::{

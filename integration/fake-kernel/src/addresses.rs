@@ -65,8 +65,8 @@ impl World {
         Ok(())
     }
 
-    /// Announces an address to neighbours, if the netdev uses neighbour discovery. The netdev need not have the
-    /// address, because a packet socket sends any packet.
+    /// Announces an address to neighbours, if the netdev is up, is Ethernet and uses neighbour discovery. The netdev
+    /// need not have the address, because a packet socket sends any packet.
     pub(crate) fn announce(
         &mut self,
         netns: NetnsId,

@@ -45,8 +45,8 @@ impl World {
         (0..self.detection).for_each(|_| self.pass_time());
     }
 
-    /// `ip link set dev PORT master BOND`: the port gets the hardware address of the first port, and loses its
-    /// link-local address (`bond_enslave()`, `drivers/net/bonding/bond_main.c`).
+    /// `ip link set dev PORT master BOND`: the port gets the hardware address of the first port, and no link-local
+    /// address when it goes up (`bond_enslave()`, `drivers/net/bonding/bond_main.c`).
     pub fn enslave(&mut self, port: &str, bond: &str) {
         let found = |name| self.position(HOST, name).expect("a netdev of the host");
         let (port, bond) = (found(port), found(bond));

@@ -75,8 +75,8 @@ impl World {
         }
     }
 
-    /// Checks that a netdev can have the child. EINVAL if the netdev is not Ethernet, if its MTU is smaller than the
-    /// child's, or if a passthru child would not be the only child (`macvlan_common_newlink()`,
+    /// Checks that a netdev can have the child. EINVAL if the netdev is not Ethernet, if a macvlan would have a larger
+    /// MTU than the netdev, or if a passthru child would not be the only child (`macvlan_common_newlink()`,
     /// `drivers/net/macvlan.c`). EBUSY if a bond, a bridge or children of the other kind already receive the netdev's
     /// frames (`netdev_rx_handler_register()`, `net/core/dev.c`).
     fn can_bear(&self, position: usize, child: Child, mtu: u32) -> Result<(), Refusal> {
@@ -182,7 +182,7 @@ impl World {
         self.netdevs[position].cable && below.is_none_or(|below| self.netdevs[below].link.carrier)
     }
 
-    /// Returns false if the child would get a larger MTU than its parent's (`macvlan_change_mtu()`).
+    /// Returns false if a macvlan would get a larger MTU than its parent (`macvlan_change_mtu()`).
     pub(crate) fn parent_allows(&self, position: usize, mtu: u32) -> bool {
         let child = self.netdevs[position].link.child;
         let below = self.below(position);

@@ -14,8 +14,8 @@ pub(crate) struct Renaming {
 }
 
 impl World {
-    /// Unbinds the driver of the function at `address`, and binds `driver`, which makes no netdev. On Linux these are
-    /// writes to `driver_override`, `unbind` and `bind`.
+    /// Unbinds the driver of the function at `address`, and binds `driver`, which makes no netdev and no RDMA device.
+    /// `None` binds no driver. On Linux these are writes to `driver_override`, `unbind` and `bind`.
     pub fn bind(&mut self, address: &str, driver: Option<&str>) {
         let mut functions = self.functions.iter_mut();
         if let Some(function) = functions.find(|function| &*function.address == address) {

@@ -135,8 +135,8 @@ impl World {
         }
     }
 
-    /// Returns the netdev whose addresses have GIDs, together with those of its upper netdevs: the port's netdev, or
-    /// its bond.
+    /// Returns the lowest netdev whose addresses have GIDs: the port's netdev, or its bond. The addresses of its upper
+    /// netdevs also have GIDs.
     fn gid_root(&self, hca: &Hca) -> Option<u64> {
         let own = self.netdevs.iter().find(|n| Some(n.id) == hca.netdev)?;
         let Some(master) = own.link.master else {

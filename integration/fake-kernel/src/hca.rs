@@ -37,9 +37,10 @@ pub(crate) struct Hca {
     /// True if the port has an IPoIB netdev, which the kernel makes and removes together with the RDMA device.
     pub(crate) ipoib: bool,
     pub(crate) partitions: Vec<Pkey>,
-    /// Numbers of the character devices, and the number of observations until udev has made their nodes.
+    /// Number of the character device `uverbsN`.
     pub(crate) uverbs: u32,
     pub(crate) umad: Option<u32>,
+    /// Number of observations until udev has made the nodes of the character devices.
     pub(crate) udev: u32,
     pub(crate) gids: Table,
 }

@@ -60,8 +60,8 @@ impl World {
         self.hcas.iter().find(|hca| hca.netdev == Some(id))
     }
 
-    /// Returns true if the port's table has the netdev's partition. Otherwise the netdev goes up without a carrier
-    /// (`ipoib_pkey_dev_check_presence()`).
+    /// Returns true if the port's table has the netdev's partition, or if the netdev is not IPoIB. Otherwise the netdev
+    /// goes up without a carrier (`ipoib_pkey_dev_check_presence()`).
     pub(crate) fn is_in_partition(&self, position: usize) -> bool {
         let Some(ipoib) = self.netdevs[position].link.ipoib else {
             return true;

@@ -9,7 +9,7 @@
 //! | module | owns |
 //! |---|---|
 //! | [`world`] | namespaces, their paths and their content |
-//! | `vfs` | settings of virtual functions that are made through their physical function |
+//! | `vfs` | settings of a virtual function, made through its physical function |
 //! | `drivers` | drivers that are bound again, and udev's names |
 //! | [`nic`], `bonds` | hardware to put into a world |
 //! | `links`, `children`, `ipoib`, `vlans`, `addresses`, `probe`, `routes`, `rules`, `hca`, `gids`, `smc` | the rules |

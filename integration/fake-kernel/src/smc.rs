@@ -106,7 +106,7 @@ impl World {
         let table = &mut self.smc_of(netns)?.pnet;
         match missing(table, entry) {
             Ok(halves) => table.extend(halves),
-            Err(_) => return refuse(Errno::EEXIST, "its pnet id is another one already"),
+            Err(_) => return refuse(Errno::EEXIST, "the netdev or the RDMA device already has another pnet id or port"),
         }
         Ok(())
     }
@@ -130,7 +130,7 @@ impl World {
         if invalid {
             return refuse(
                 Errno::EINVAL,
-                "a user EID consists of A-Z, 0-9, '.' and '-', begins with a letter or a digit, and has no '..'",
+                "a user EID consists of A-Z, 0-9, '.' and '-', and begins with a letter or a digit",
             );
         }
         let ueids = &mut self.has_smc()?.ueids;

@@ -310,7 +310,7 @@ impl World {
     }
 
     /// Returns the index `wanted` if it is free, otherwise one above the highest index. So the index of a netdev that
-    /// left is assigned again, and a netdev that returns to the host may find its index taken. On Linux
+    /// left can be assigned again, and a netdev that returns to the host may find its index taken. On Linux
     /// `dev_new_index()` counts up: only `ip link add index N`, or a netdev that had the index in another namespace,
     /// can take it.
     pub(crate) fn index_in(&self, netns: NetnsId, wanted: Option<u32>) -> u32 {

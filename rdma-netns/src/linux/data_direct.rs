@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Data Direct. A ConnectX-8 below a CPU's root port has a second function below a GPU's switch, through which it
-//! reaches the GPU's memory (`drivers/infiniband/hw/mlx5/data_direct.c`). The position of the second function
+//! Data Direct. A ConnectX-8 below a CPU's root port has a second function below a GPU's switch, and reaches the GPU's
+//! memory through this function (`drivers/infiniband/hw/mlx5/data_direct.c`). The position of the second function
 //! determines the NIC's distance to the GPU. Both functions have the same id in their vital product data. rdma-core's
 //! `rdma_topo` pairs them by this id too (`kernel-boot/rdma_topo`, `vpd_v3`).
 

@@ -338,8 +338,9 @@ fn has_netdev(directory: &Path) -> bool {
     !matches!(directory.join("net").try_exists(), Ok(false))
 }
 
-/// Returns true if a virtio NIC has a netdev. The directory of netdevs is one level deeper than for other NICs, below
-/// `virtio3` (`register_virtio_device()`, `drivers/virtio/virtio.c`). Tries the directory in `known` first.
+/// Returns true if a virtio NIC has a netdev, or if sysfs cannot be read. The directory of netdevs is one level deeper
+/// than for other NICs, below `virtio3` (`register_virtio_device()`, `drivers/virtio/virtio.c`). Tries the directory in
+/// `known` first.
 fn has_virtio_netdev(directory: &Path, known: &mut Option<PathBuf>) -> bool {
     if known.as_ref().is_some_and(|it| has_netdev(it)) {
         return true;

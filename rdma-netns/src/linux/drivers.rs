@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Unbinds and binds drivers through sysfs (`unbind_store()` and `bind_store()`, `drivers/base/bus.c`). Each write
-//! returns when the driver has finished. A driver that waits for users of its devices may never finish, and no signal
-//! interrupts the write. For example, unbinding erdma waits in `unregister_netdevice()` while an RDMA device keeps a
-//! reference to the netdev.
+//! returns when the driver has finished. A driver that waits for users of its devices may never finish. In some drivers
+//! no signal ends this wait. For example, unbinding erdma waits in `unregister_netdevice()` while an RDMA device keeps
+//! a reference to the netdev.
 
 use super::devices;
 use crate::DeviceAddress;
@@ -23,7 +23,7 @@ use std::{
     path::Path,
 };
 
-/// Time limit of a driver for releasing or binding a function, milliseconds. mlx5 takes up to 5 s for each.
+/// Time limit of each write (one unbind or one bind) in milliseconds. mlx5 takes up to 5 s for each.
 const LIMIT: u16 = 20_000;
 
 /// Unbinds `driver` from `device` and binds it again.
@@ -106,7 +106,8 @@ fn within_limit(file: &fs::File, bytes: &[u8]) -> io::Result<()> {
     if poll(&mut ends, PollTimeout::from(LIMIT))? == 0 {
         // SIGKILL ends a child whose wait can be interrupted
         let _ = kill(child, Signal::SIGKILL);
-        let why = "the driver did not release the function within 20 s; a program may still use its devices";
+        let why = "the driver did not unbind or bind the function within 20 s; a program may still use the function's \
+                   devices";
         return Err(io::Error::new(io::ErrorKind::TimedOut, why));
     }
     let mut errno = [0; 4];

@@ -83,8 +83,8 @@ const FEATURES: usize = 4;
 /// Number of feature blocks of 32 features. No kernel has more.
 const FEATURE_BLOCKS: usize = 8;
 
-/// Number of words before the table of `struct ethtool_rxfh`. The next two constants are the indexes of the number of
-/// table entries and of the number of the key's bytes.
+/// Number of words before the table of `struct ethtool_rxfh`. The next two constants are indexes of words: the table's
+/// size in entries, and the key's size in bytes.
 const RSS: usize = 6;
 const RSS_ENTRIES: usize = 2;
 const RSS_KEY: usize = 3;
@@ -355,7 +355,7 @@ mod tests {
         assert!(rules.borrow().is_empty());
     }
 
-    /// A driver refuses to report rules while it is being reset. If ADD recorded the refusal, DEL changes no rules.
+    /// A driver refuses to report rules while it resets the device. If ADD recorded the refusal, DEL changes no rules.
     #[test]
     fn flow_rules_that_cannot_be_read_are_not_taken_for_none() {
         let refuse = |errno| rules_text(&move |_| Err(io::Error::from_raw_os_error(errno)));

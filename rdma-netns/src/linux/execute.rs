@@ -24,8 +24,8 @@ use std::{
     path::Path,
 };
 
-/// Number of tries to find a free index for a child, and difference between the indexes of two tries. Another netdev
-/// can get an index between two tries.
+/// Number of tries to find a free index for a child. Each try is [`INDEX_GAP`] further above the highest index in use
+/// than the try before, because new netdevs take the next indexes.
 const INDEX_TRIES: u32 = 8;
 const INDEX_GAP: u32 = 64;
 
@@ -171,7 +171,8 @@ impl<'a> Namespaces<'a> {
                 let is_host = at == NetnsSide::Host;
                 let changed =
                     ipoib::change_mode(space, is_host, self.sysfs, (&**link, index), *mode);
-                // the kernel returns EBUSY if the netdev already has the mode while another process has the rtnl lock
+                // EBUSY: the kernel has set the mode, but another process has the rtnl lock afterwards
+                // (`ipoib_set_mode()`)
                 tolerate(libc::EBUSY, changed)
             }
             LinkChange::Umcast(on) => request(0, &|index| ipoib::set_umcast(index, *on)),
@@ -329,7 +330,7 @@ pub(super) fn tolerate(errno: i32, outcome: Result<(), NetlinkError>) -> Result<
     }
 }
 
-/// Returns the highest index of a netdev. Accepts the result of an interrupted dump, because the kernel interrupts
+/// Returns the highest index of a netdev. Accepts the result of an interrupted dump, because the kernel may interrupt
 /// every dump while containers keep starting. Only a netdev that appears during the dump can have a higher index.
 fn highest_index(socket: &mut Socket) -> Result<u32, NetlinkError> {
     let answers = socket.dump_once(&links::dump())?;

@@ -101,7 +101,7 @@ fn kind(text: &str) -> Option<GidKind> {
 mod tests {
     use super::*;
 
-    /// Returns a port whose GID table has 1024 entries. Entries 0, 1 and 900 are in use.
+    /// Returns a sysfs with a port whose GID table has 1024 entries. Entries 0, 1 and 900 are in use.
     fn port() -> tempfile::TempDir {
         let sysfs = tempfile::tempdir().expect("a directory");
         let port = sysfs.path().join("class/infiniband/mlx5_bond_0/ports/1");

@@ -59,7 +59,7 @@ pub struct GpuDirectReader {
 
 impl GpuDirectReader {
     /// Returns the state of a node with these accelerators and NICs. `sysfs` and `procfs` are mount points. Returns
-    /// `None` if the node has no accelerators, or if virtual machines have all of them.
+    /// `None` if the node has no accelerators, or passes all of them to virtual machines or programs.
     pub fn read(
         &mut self,
         (sysfs, procfs): (&Path, &Path),

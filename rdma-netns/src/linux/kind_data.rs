@@ -192,8 +192,8 @@ impl Present {
         attributes(attribute(&self.data, kind).unwrap_or_default()).map(|(_, value)| value)
     }
 
-    /// Returns the attribute's value in hexadecimal. For a list, returns the sorted elements, separated by commas.
-    /// Returns `None` if the kernel does not report a [`Form::Plain`] attribute.
+    /// Returns the attribute's value in hexadecimal. For a list, returns the sorted elements, separated by commas. For
+    /// [`Form::Plain`], returns `None` if the kernel does not report the attribute.
     fn text(&self, kind: u16, form: Form) -> Option<String> {
         match form {
             Form::Plain => attribute(&self.data, kind).map(text),

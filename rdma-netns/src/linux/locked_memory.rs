@@ -14,7 +14,7 @@ use std::{io, ptr};
 /// stays.
 ///
 /// # Errors
-/// The process does not exist, or this program may not raise the hard limit (`CAP_SYS_RESOURCE`).
+/// The process does not exist, or this program lacks `CAP_SYS_RESOURCE`.
 pub fn raise_locked_memory(process: Pid, bytes: Option<u64>) -> io::Result<()> {
     let wanted = bytes.unwrap_or(RLIM_INFINITY);
     let mut limit = rlimit {

@@ -426,8 +426,8 @@ impl Linux {
         users.collect()
     }
 
-    /// Returns the driver ids of the RDMA devices in this program's namespace without a parent in sysfs, by device
-    /// name.
+    /// Returns the driver ids of RDMA devices without a parent in sysfs, by device name. Omits devices that are not in
+    /// this program's namespace.
     fn parentless_drivers(&self) -> BTreeMap<String, u32> {
         let mut verbs = devices::verbs(&self.sysfs).unwrap_or_default();
         verbs.retain(|it| it.parent.is_none());

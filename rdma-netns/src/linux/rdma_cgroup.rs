@@ -62,8 +62,8 @@ impl RdmaCgroup {
     }
 }
 
-/// Returns true if a line of `/proc/cgroups` describes the rdma controller, and no cgroup v1 hierarchy uses the
-/// controller. The columns are name, hierarchy, number of cgroups, enabled (`proc_cgroupstats_show()`,
+/// Returns true if a line of `/proc/cgroups` describes the rdma controller, and the controller is enabled and in no
+/// cgroup v1 hierarchy. The columns are name, hierarchy, number of cgroups, enabled (`proc_cgroupstats_show()`,
 /// `kernel/cgroup/cgroup-v1.c`).
 fn is_usable(line: &str) -> bool {
     let mut words = line.split_whitespace();

@@ -2,8 +2,8 @@
 //! Routing rules in rtnetlink (`RTM_*RULE`, `include/uapi/linux/fib_rules.h`). This module reports:
 //!
 //! - as [`Rule`]s: rules with a table that select by source, or by source and destination, and by nothing else
-//! - as [`GeneralRule`]s: rules with a table other than `local` that select neither by source nor by a netdev other
-//!   than `lo`, and inverted rules
+//! - as [`GeneralRule`]s: rules with a table other than `local` that select neither by source nor by netdev (except by
+//!   the incoming netdev `lo`), and inverted rules
 //! - the tables of all rules
 
 use super::{family_of, ip_of, routes::LOCAL_TABLE, unspecified};

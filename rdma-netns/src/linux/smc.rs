@@ -78,7 +78,8 @@ fn known(
         Err(error) if error.errno() == Some(libc::ENOENT) => {
             LOGGED.call_once(|| {
                 log::warn!(
-                    "this kernel does not report SMC sockets (smc_diag): a process may have open SMC sockets"
+                    "this kernel does not report SMC sockets, so a move of a device hangs if a process has open SMC \
+                     connections over the device: install the module smc_diag (CONFIG_SMC_DIAG)"
                 );
             });
             Ok(vec![])
@@ -190,7 +191,7 @@ pub(super) fn add_ueid(ueid: &str) -> Result<(), NetlinkError> {
         Some(libc::ERANGE) => refused(libc::ERANGE, "the kernel's table of user EIDs is full"),
         Some(libc::EINVAL) if error.message.is_none() => refused(
             libc::EINVAL,
-            "a user EID consists of A-Z, 0-9, '.' and '-', begins with a letter or a digit, and has no '..'",
+            "a user EID consists of A-Z, 0-9, '.' and '-', and begins with a letter or a digit",
         ),
         _ => error,
     })

@@ -11,7 +11,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Returns sockets by NUMA node. Omits NUMA nodes that the kernel does not report.
+/// Returns sockets by NUMA node. Omits NUMA nodes whose socket is unknown.
 pub(super) fn of_numa_nodes(sysfs: &Path) -> io::Result<BTreeMap<u32, u32>> {
     let system = sysfs.join("devices/system");
     let directories = entries(&system.join("node"))?;

@@ -26,9 +26,9 @@ const HEADER: usize = 16;
 /// Number of tries of a dump during which objects change, and of an exchange whose buffer is too small.
 const DUMP_ATTEMPTS: usize = 10;
 
-/// Seconds to wait for an answer. The kernel executes a request before the send returns, so an answer that is missing
-/// then never arrives. The limit turns a defect of the kernel into an error. Without it, this program would wait for
-/// ever.
+/// Seconds to wait for each datagram of an answer. The kernel executes a request before the send returns, so an answer
+/// that is missing then never arrives. The limit turns a defect of the kernel into an error. Without it, this program
+/// would wait for ever.
 const ANSWER_SECONDS: i64 = 30;
 
 /// Buffer size in bytes. It suffices for the largest datagram of most dumps (32 KiB, `netlink_dump()` in

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! User EIDs (`smcr ueid`). A user EID names a set of hosts. It applies to the whole node. Two hosts can use SMC-Rv2 if
-//! they have a user EID in common. Generic netlink family `SMC_GEN_NETLINK` (`include/uapi/linux/smc.h`).
+//! User EIDs (`smcr ueid`). A user EID names a set of hosts. It applies to the whole node. Two hosts can use SMC-Rv2
+//! only if they have a user EID in common. Generic netlink family `SMC_GEN_NETLINK` (`include/uapi/linux/smc.h`).
 
 use crate::netlink::{
     Answers, NetlinkError, attribute,

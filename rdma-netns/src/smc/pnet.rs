@@ -170,7 +170,8 @@ impl PnetTable {
     /// showed this for RDMA devices).
     ///
     /// # Errors
-    /// EEXIST: see [`missing`]. The kernel also returns EEXIST for an RDMA port outside of the initial namespace.
+    /// EEXIST: the netdev or the RDMA device already has an entry (see [`missing`]), or an entry of an RDMA port is
+    /// added outside of the initial namespace.
     pub fn add(&mut self, entry: &PnetEntry) -> Result<(), NetlinkError> {
         let request = entry.added_to(self.0.request(ADD));
         self.0.change(&request)

@@ -27,7 +27,7 @@ fn with_neighbour(test: impl FnOnce(&World) + Send) {
     });
 }
 
-/// Restores the outdated entry in the node's neighbour cache.
+/// Restores the outdated entries in the node's neighbour cache.
 fn forget(world: &World) {
     for address in ADDRESSES {
         world.ip(&format!(

@@ -64,7 +64,7 @@ fn cutoff(world: &World, name: &str) -> Option<i32> {
 }
 
 /// ADD sets the broadcast cutoff of macvlan children to -1: the kernel passes broadcasts to them at once. By default a
-/// kernel thread passes some broadcasts later, and a child receives the probes of other nodes too late.
+/// kernel thread passes some broadcasts later, and a child may receive the probes of other nodes too late.
 #[test]
 fn broadcasts_are_handed_to_children_as_they_come() {
     with_node(|world| {

@@ -17,7 +17,8 @@ use std::{
 const FREE: [&str; 2] = ["10.1.0.9", "fd01::9"];
 const TAKEN: [&str; 2] = ["10.1.0.1", "fd01::1"];
 
-/// Runs `test` with a pod that has `wire0`. Its other end is the node's `nic0`, which has the addresses [`TAKEN`].
+/// Runs `test` with a pod that has `wire0`. The other end of `wire0` is the node's `nic0`, which has the addresses
+/// [`TAKEN`].
 fn with_pod(test: impl FnOnce(&World) + Send) {
     with_node(|world| {
         world.ip("address add 10.1.0.1/24 dev nic0");

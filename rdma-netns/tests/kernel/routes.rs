@@ -86,7 +86,7 @@ fn connected_routes_are_the_kernels() {
             let route = found.unwrap_or_else(|| panic!("no route to {network}"));
             assert!(link.makes_itself(route), "{route:?}");
         }
-        // an observation reports no routes of the kernel's own tables: local, broadcast, multicast
+        // an observation reports none of the kernel's own local, broadcast and multicast routes
         assert!(
             link.routes
                 .iter()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Runs the rules that also apply to the fake kernel on the real kernel.
+//! Runs on the real kernel the rules that also apply to the fake kernel.
 
 use crate::{World, run, smc::Clean};
 use conformance::Node;

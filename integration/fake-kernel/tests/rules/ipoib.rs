@@ -58,7 +58,7 @@ fn a_parent_has_several_children_in_one_partition() {
     let (parent, a, b) = (host(&world, "ib0"), host(&world, "a"), host(&world, "b"));
     assert_eq!((a.lower, a.parent.as_ref()), (Some(parent.index), None));
     let mode = IpoibMode::Datagram;
-    // a child is a full member, although its P_Key was that of a limited member
+    // a child is a full member, although the request has the P_Key of a limited member
     assert_eq!(a.child, Some(Child::Ipoib { pkey: PKEY, mode }));
     assert_eq!((a.mtu, a.up), (2044, false));
     assert_eq!(a.mac.0[4..], parent.mac.0[4..]);

@@ -36,7 +36,7 @@ fn exclusive() -> (World, NetnsId) {
     world(RdmaMode::Exclusive)
 }
 
-/// Returns a world whose `eth0` is up, with an address of each family whose detection has ended.
+/// Returns a world whose `eth0` is up and has an address of each family. Duplicate address detection has ended.
 fn addressed() -> (World, NetnsId) {
     let (mut world, pod) = exclusive();
     make(&mut world, up("eth0", true));
@@ -97,7 +97,7 @@ const BRIDGE: Child = Child::Macvlan {
     mode: MacvlanMode::Bridge,
 };
 
-/// Makes a child of `parent` in the pod, with an MTU of 1500.
+/// Returns the operation that makes a child of `parent` in the pod, with an MTU of 1500.
 fn add_child(parent: &str, child: Child, to: &str) -> Op {
     Op::AddChild {
         at: NetnsSide::Pod,

@@ -131,7 +131,8 @@ fn an_rdma_device_finds_its_netdev_on_another_function() {
 }
 
 /// The driver derived the RDMA device's GUID from an earlier MAC of the netdev. So the inventory finds the netdev by
-/// its name in the GID table. A netdev in a pod can have the same name.
+/// its name in the GID table. A netdev in a pod can have the same name, so the inventory uses the name only if the
+/// netdev's MAC was changed.
 #[test]
 fn an_erdma_netdev_with_another_mac_is_found_by_the_gid_table() {
     for (assigned, wanted) in [("3", &["eth1"][..]), ("0", &[])] {

@@ -110,8 +110,8 @@ impl fmt::Display for Event {
     }
 }
 
-/// Kind of events that the monitor cannot receive, with the reason: events of pods' namespaces, of addresses, of
-/// devices or of devlink, or the ends of namespaces.
+/// A kind of events that the monitor cannot receive (of pods' namespaces, of addresses, of devices, of devlink, or the
+/// ends of namespaces), and the reason.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Loss(String);

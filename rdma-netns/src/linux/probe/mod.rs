@@ -50,8 +50,8 @@ struct Asked<'a> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Whose {
     /// All hardware addresses. Probes from the netdev's own hardware address do not count, because a switch may send
-    /// them back. Other messages from it count, because an ipvlan child of the same parent has the same hardware
-    /// address.
+    /// them back. Other messages from this address count, because an ipvlan child of the same parent has the same
+    /// hardware address.
     Any,
     /// Hardware addresses other than the netdev's own, because the netdev itself has announced the addresses.
     Others,
