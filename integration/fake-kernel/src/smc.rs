@@ -106,7 +106,7 @@ impl World {
         let table = &mut self.smc_of(netns)?.pnet;
         match missing(table, entry) {
             Ok(halves) => table.extend(halves),
-            Err(_) => return refuse(Errno::EEXIST, "the netdev or the RDMA device already has another pnet id or port"),
+            Err(_) => return refuse(Errno::EEXIST, "the object has another pnet id already"),
         }
         Ok(())
     }

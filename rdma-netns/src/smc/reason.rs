@@ -68,7 +68,9 @@ impl Reason {
     /// Returns the remedy, if one is known.
     pub fn advice(self) -> Option<&'static str> {
         Some(match self.0 {
-            0x0101_0000 => "free memory on the node, or set smaller buffers (net.smc.wmem, net.smc.rmem)",
+            0x0101_0000 => {
+                "free memory on the node, or set smaller buffers (net.smc.wmem, net.smc.rmem)"
+            }
             0x0201_0000 => {
                 "the RDMA devices do not reach each other, or the wrong GID was chosen: give every NIC a pnet \
                  id of its own"
