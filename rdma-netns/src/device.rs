@@ -146,13 +146,13 @@ pub struct Device {
 
 impl Device {
     /// Returns false if the function at `address` is one of several functions that may have made this device's RDMA
-    /// device, and so may belong to another NIC.
+    /// device. Such a function may belong to another NIC.
     pub fn has_function(&self, address: &DeviceAddress) -> bool {
         !self.rdma_functions.contains(address) || self.rdma_functions.len() == 1
     }
 
     /// Returns the reason why this device's RDMA device is never a rail, even if a configured pattern matches the RDMA
-    /// device.
+    /// device. Returns `None` if the RDMA device can be a rail.
     pub fn no_rail(&self) -> Option<&'static str> {
         const WHY: &str = "it manages NVLink's switches (SW_MNG), and is no network device";
         self.manages_nvlink.then_some(WHY)

@@ -18,15 +18,15 @@ use std::{
 /// Limits of observations. A node has hundreds of PCI functions that no caller needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObservationScope {
-    /// PCI functions and auxiliary devices whose RDMA ports an observation reads. It reads no other RDMA ports: a port
-    /// query reaches the firmware (`ib_query_port()`, `drivers/infiniband/core/device.c`), and faulty firmware responds
-    /// only after a minute.
+    /// PCI functions and auxiliary devices whose RDMA ports an observation reads. An observation reads no other RDMA
+    /// ports, because a port query reaches the firmware (`ib_query_port()`, `drivers/infiniband/core/device.c`), and
+    /// faulty firmware responds only after a minute.
     pub ports: BTreeSet<DeviceAddress>,
     /// Further PCI functions and auxiliary devices. An observation reads them without a query to their firmware.
     pub besides: BTreeSet<DeviceAddress>,
     /// True if an observation omits the pod's routes. A pod with `CAP_NET_ADMIN` can have as many routes as its memory
-    /// allows. A restore does not need the pod's routes: the kernel removes a rail's routes with its netdev, and the
-    /// routes of other interfaces are in the record.
+    /// allows. A restore does not need the pod's routes: the kernel removes the routes of a rail's netdev when the
+    /// netdev leaves the pod, and the routes of other interfaces are in the record.
     pub no_pod_routes: bool,
 }
 

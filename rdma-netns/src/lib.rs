@@ -9,7 +9,7 @@
 //! | [`device_settings`] | further settings of a netdev, which a [`Link`] does not contain |
 //! | [`inventory`] | the node's hardware from which resources are formed |
 //! | [`gpudirect`] | registration of accelerators' memory with RDMA devices |
-//! | [`vf`] | the settings of virtual functions that the host makes through their physical function |
+//! | [`vf`] | the settings that the host makes for a virtual function through its physical function |
 //! | [`uplink`] | the netdevs that the node needs for its own network connection |
 //! | [`pairing`] | the assignment of netdevs and RDMA devices to NICs |
 //! | [`op`] | one change, and its `ip`/`rdma` equivalent |

@@ -98,7 +98,7 @@ pub struct Link {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vf: Option<Vf>,
     /// The settings of [`SYSCTLS`] below `/proc/sys/net/ipv{4,6}/conf/<name>/`, by names like `ipv6/accept_ra`. The
-    /// kernel resets them when the netdev moves.
+    /// kernel resets these settings when the netdev moves to another namespace.
     #[serde(default)]
     pub sysctls: Sysctls,
     /// Addresses, in the kernel's order. The first address of an IPv4 prefix is the primary address.
@@ -115,8 +115,8 @@ pub struct Link {
 pub struct Origin {
     /// Index of the lower netdev, or of the other end of a pair (`IFLA_LINK`).
     pub index: u32,
-    /// Number of the lower netdev's namespace in this namespace (`IFLA_LINK_NETNSID`). -1: the lower netdev is in this
-    /// namespace too.
+    /// Number of the lower netdev's namespace in this namespace (`IFLA_LINK_NETNSID`). -1: the lower netdev, or the
+    /// other end of the pair, is in this namespace too.
     pub netns: i32,
     /// Protocol and id of a VLAN (`IFLA_VLAN_PROTOCOL`, `IFLA_VLAN_ID`). 0: the netdev is no VLAN.
     #[serde(default)]
@@ -154,7 +154,7 @@ pub enum LinkSetting {
     Xdp,
 }
 
-/// Flags of a netdev that an administrator can set, without the flag for up and down.
+/// Flags of a netdev that an administrator can set, except the flag for up and down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LinkFlag {
@@ -324,7 +324,7 @@ impl Link {
         matches!(self.kind.as_deref(), Some("bond" | "team"))
     }
 
-    /// Returns true if the netdev is a VLAN of its lower netdev.
+    /// Returns true if the netdev is a VLAN, and its lower netdev is known.
     pub fn is_vlan(&self) -> bool {
         self.kind.as_deref() == Some("vlan") && self.lower.is_some()
     }

@@ -29,7 +29,7 @@ pub enum Refusal<E> {
     End(E),
 }
 
-/// The kernel made all changes, but the state still differs from the desired state.
+/// The kernel made all necessary changes, but the state still differs from the desired state.
 #[derive(Debug, thiserror::Error)]
 #[error("another program undid this change: {0}")]
 pub struct Unstable(String);
@@ -61,7 +61,7 @@ pub trait Desired {
 ///
 /// 1. the error of `desired`
 /// 2. the kernel's last refusal of the last round
-/// 3. [`Unstable`]: another process undoes a change
+/// 3. [`Unstable`]: after the last round a change is still missing, because another program undid it
 pub fn reconcile<K: Kernel, D: Desired>(
     kernel: &K,
     pod: Option<&K::Pod>,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Settings of a virtual function that the host makes through the physical function. The virtual function cannot change
-//! these settings, whichever namespace its netdev is in (`IFLA_VFINFO_LIST`, `include/uapi/linux/if_link.h`).
+//! Settings that the host makes for a virtual function through its physical function. The virtual function cannot
+//! change these settings, whichever namespace its netdev is in (`IFLA_VFINFO_LIST`, `include/uapi/linux/if_link.h`).
 
 use crate::{Guid, HardwareAddress, InterfaceName};
 use serde::{Deserialize, Serialize};

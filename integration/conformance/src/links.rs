@@ -27,8 +27,8 @@ pub fn names_and_alternative_names_are_one_set(node: &Node<'_, impl Kernel>) {
     node.make(rename("nic1", "x"));
 }
 
-/// Setting a netdev down removes IPv6 addresses and all routes (`addrconf_ifdown()`, `fib_disable_ip()`). Setting it up
-/// does not restore routes that the kernel did not make.
+/// Setting a netdev down removes IPv6 addresses and all unicast routes (`addrconf_ifdown()`, `fib_disable_ip()`).
+/// Setting it up does not restore routes that the kernel did not make.
 pub fn down_keeps_ipv4_addresses_only(node: &Node<'_, impl Kernel>) {
     addressed(node);
     node.make(add_route("nic0", route("10.9.0.0/16", Some("10.0.0.1"))));

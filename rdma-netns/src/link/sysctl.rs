@@ -113,8 +113,8 @@ const DEVCONF: [(&str, usize); 88] = [
     ("ipv6/use_tempaddr", 10),
 ];
 
-/// The names of the settings that netlink reports, sorted. The kernel resets these settings when the netdev moves to
-/// another namespace.
+/// The names of the settings that an observation reads by netlink, sorted. The kernel resets these settings when the
+/// netdev moves to another namespace.
 pub const SYSCTLS: [&str; DEVCONF.len()] = {
     let mut names = [""; DEVCONF.len()];
     let mut place = 0;

@@ -69,7 +69,8 @@ const IPV6_SETTINGS: [&str; 4] = [
 const LIMITS: &str = "byte_queue_limits";
 
 /// Returns the settings of `link`, which is in the namespace of `sysfs` and `socket`. Omits settings with default
-/// values (`default_of()`, `device_settings.rs`) and settings that the driver does not support.
+/// values (`default_of()`, `device_settings.rs`) and settings that the driver does not support. If the name of `link`
+/// is no longer its own, also omits the settings that have a file.
 #[cold]
 pub(super) fn read(sysfs: &Path, socket: &mut Socket, link: &Link) -> DeviceSettings {
     let mut settings = DeviceSettings::default();

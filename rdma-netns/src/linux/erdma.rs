@@ -15,8 +15,8 @@ use std::path::Path;
 /// - The RDMA device's GUID derives from the netdev's MAC ([`pairing`](crate::pairing)). The rule applies to eRDMA
 ///   only, because a virtual function of another vendor can have a GUID that also derives from another netdev's MAC.
 /// - The netdev's name is in the GID table of the RDMA device's port. The table does not name a namespace, and a
-///   different netdev in this namespace can have the same name. So the rule applies only to netdevs with a changed MAC,
-///   because their MACs match no GUID.
+///   different netdev in this namespace can have the same name. So the rule applies only to netdevs whose MAC a program
+///   changed: such a MAC matches no GUID.
 pub(super) fn pair(sysfs: &Path, functions: &mut [Function]) {
     let peers: Vec<_> = functions
         .iter()

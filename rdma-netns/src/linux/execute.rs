@@ -308,7 +308,7 @@ impl<'a> Namespaces<'a> {
             Ok(_) if from != to => {
                 return Err(NetlinkError {
                     source: io::Error::from_raw_os_error(libc::EEXIST),
-                    message: Some(format!("there is a netdev called {name}")),
+                    message: Some(format!("the new namespace has a netdev called {name}")),
                 });
             }
             Err(error) if error.errno() != Some(libc::ENODEV) => return Err(error),

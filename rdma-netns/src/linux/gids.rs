@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! GID tables from sysfs (`drivers/infiniband/core/sysfs.c`).
 //!
-//! ADD waits for a pod's GIDs, so it reads the table often. Reading one index takes one open file and three system
+//! ADD waits for a pod's GIDs, so it reads the table often. A read of one index opens one file, and takes three system
 //! calls. Further files are read only for indexes with a GID.
 
 use super::inside;

@@ -33,7 +33,7 @@ fn order(node: &CharDevice) -> (bool, String, usize, String) {
 }
 
 impl Linux {
-    /// Returns the node's RDMA hardware. Its netdevs are only those in this program's namespace.
+    /// Returns the node's RDMA hardware. The inventory has only the netdevs in this program's namespace.
     pub fn inventory(&self) -> Result<Inventory, ObserveError> {
         self.hardware(true)
     }
@@ -372,8 +372,8 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Returns the character device that a directory of a class describes. Its major and minor number are from sysfs.
-    /// `node` has the numbers of the device file in `/dev/infiniband`.
+    /// Returns the character device that a directory of a class describes. `major` and `minor` are from sysfs. `node`
+    /// has the numbers of the device file in `/dev/infiniband`.
     fn char_device(&self, directory: &Path) -> Option<CharDevice> {
         let name = directory.file_name()?.to_str()?.to_owned();
         let number = read(directory, "dev")?;

@@ -174,7 +174,7 @@ impl Linux {
     }
 
     /// Sets the namespace mode of the RDMA subsystem: `rdma system set netns MODE`. The kernel changes the mode only if
-    /// no other network namespace exists, as at boot. Otherwise it returns EBUSY.
+    /// no other network namespace exists, as at boot. Otherwise the kernel returns EBUSY.
     pub fn set_rdma_mode(&self, mode: RdmaMode) -> Result<(), NetlinkError> {
         let unsupported = || io::Error::from(io::ErrorKind::Unsupported);
         self.host()?

@@ -106,8 +106,8 @@ fn links_of(space: &Space, whose: &str, sysfs: &Path) -> Result<Vec<Link>, Obser
     Ok(links)
 }
 
-/// Adds the routes of a namespace to its netdevs, and their tables to `tables`. Returns the routes that `rdma-cni`
-/// cannot set again unchanged.
+/// Adds the routes of a namespace to its netdevs, and the tables of the routes to `tables`. Returns the routes that
+/// `rdma-cni` cannot set again unchanged.
 fn routes_of(
     space: &Space,
     whose: &str,

@@ -51,7 +51,7 @@ pub(super) fn read(
     let umad = class.join("infiniband_mad").exists();
     let (mut devices, mut sub_devices): (Vec<RdmaDevice>, Vec<SubDevice>) = Default::default();
     for info in infos {
-        // omits a device that disappears between two requests
+        // a query of a device that has disappeared since the first request returns EINVAL: the loop omits such a device
         let mut verbs = context.verbs.iter();
         let verbs = verbs.find(|verbs| verbs.device == info.name);
         let parent = verbs.and_then(|verbs| verbs.parent.clone());

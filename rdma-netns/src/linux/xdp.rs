@@ -30,7 +30,7 @@ pub(super) fn programs(value: &[u8]) -> impl Iterator<Item = (u32, u32)> {
 /// Detaches the XDP programs of the netdev `index`. The program with the id `kept` remains; 0: none remains.
 ///
 /// # Errors
-/// The kernel's error. `NotFound`: `kept` is not attached.
+/// The kernel's error. `NotFound`: `kept` is not attached, and all other programs are now detached.
 #[cold]
 pub(super) fn detach(socket: &mut Socket, index: u32, kept: u32) -> Result<(), NetlinkError> {
     let answers = socket.request(&links::by_index(index), 0)?;

@@ -18,7 +18,7 @@ pub enum LinkChange {
     Remove,
     /// `ip link set dev LINK name NAME`. Kernels before 6.2 accept it only while the netdev is down.
     Rename(InterfaceName),
-    /// `ip link set dev LINK up|down`. Down removes the netdev's IPv6 addresses and all its routes.
+    /// `ip link set dev LINK up|down`. Down removes the netdev's IPv6 addresses and all its unicast routes.
     Up(bool),
     /// `ip link set dev LINK mtu BYTES`
     Mtu(u32),

@@ -86,7 +86,7 @@ fn message(attributes: Vec<NsidAttribute>) -> NsidMessage {
     message
 }
 
-/// Returns the number in an `RTM_NEWNSID` or `RTM_DELNSID`. -1 means that there is no number.
+/// Returns the number in an `RTM_NEWNSID` or `RTM_DELNSID`. Returns `None` for -1, which means that there is no number.
 pub fn parse(body: &[u8]) -> Option<Nsid> {
     let value = attribute(body.get(HEADER..)?, NETNSA_NSID)?;
     let number = value.try_into().ok().map(i32::from_ne_bytes)?;
