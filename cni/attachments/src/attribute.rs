@@ -5,8 +5,8 @@ use rdma_netns::{LinkChange, LinkFlag, LinkSetting, Op, Route, VfSettingKind};
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
-/// An attribute of a netdev on the host. A restore restores it if possible, and reports it otherwise. Namespace, name
-/// and RDMA device are not attributes: a restore without them fails.
+/// An attribute of a netdev on the host. A restore restores it if possible, and reports it otherwise. The namespaces of
+/// netdev and RDMA device, and the name of the netdev, are not attributes: if a restore cannot restore them, it fails.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Attribute {

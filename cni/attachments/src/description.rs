@@ -12,7 +12,7 @@ pub const PORTS_OWN_GID: u32 = 0;
 impl Attachment {
     /// Returns an object for each rail that has an RDMA device or addresses: mode, interface in the pod, addresses,
     /// netdev on the host, RDMA device, port, GIDs with their indexes, and the attachment's `CNI_IFNAME`. Leaves out
-    /// unknown values.
+    /// missing values.
     pub fn describe_rails(&self) -> Vec<Value> {
         let rails = self.rails.iter();
         rails.filter_map(|rail| self.describe_rail(rail)).collect()

@@ -28,7 +28,7 @@ pub struct DesiredLink {
 impl DesiredLink {
     /// Returns the addresses and routes of the netdev on the host that the pod keeps. Leaves out:
     ///
-    /// - automatic addresses that are link-local, temporary, deprecated or not yet checked for duplicates
+    /// - automatic addresses that are link-local, temporary, deprecated, duplicate or not yet checked for duplicates
     /// - all automatic addresses if the pod accepts router advertisements (`ipv6`): the kernel makes them again in the
     ///   pod
     /// - routes that need an omitted address

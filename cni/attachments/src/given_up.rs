@@ -6,7 +6,7 @@
 //! <stateDir>/given-up/<netdev>.json
 //! ```
 //! `doctor` reports an attribute while the netdev lacks it in this boot. `rdma-cni` removes the file when it restores
-//! the netdev completely, or when another pod gets the netdev without the attributes. It keeps the file when the same
+//! the netdev completely, or when another attachment gets the netdev. `rdma-cni` keeps the file when the same
 //! attachment gets the netdev again, as in the second try of an ADD.
 
 use crate::{attribute::Attribute, record::Attachment, store::StoreError};

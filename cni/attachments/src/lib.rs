@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Records of attachments. `rdma-cni` writes them. `rdma-device-plugin` reads them for health and metrics, and before
-//! it removes an installation from the node.
+//! Records of attachments. `rdma-cni` writes them, and `rdma-device-plugin` also reads them.
 //!
 //! | module | owns |
 //! |---|---|

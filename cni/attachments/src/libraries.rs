@@ -119,7 +119,7 @@ impl<K: Kernel> Allocation<'_, K> {
                     continue;
                 }
                 let (port, is_infiniband) = first_port(id, device).unwrap_or((FIRST_PORT, false));
-                // if no rail of these ids has an IPoIB child, ADD made no rails for InfiniBand devices
+                // if no rail of these ids has an IPoIB child, ADD made no rails for shared InfiniBand devices
                 let by_verbs_alone = is_infiniband && !has_ipoib;
                 if by_verbs_alone || !is_attached(&id.resource) {
                     devices.push((device.rdma.clone(), port));

@@ -50,7 +50,8 @@ impl Store {
     }
 
     /// Returns the other attachments of the same boot that are not restored yet. Leaves out unreadable records.
-    /// Attachments can share node settings, and only the last attachment of the boot removes these settings.
+    /// Attachments can share settings of the node: a restore removes such a setting only with the last of the
+    /// attachments that share it.
     ///
     /// # Errors
     /// The directory cannot be read.

@@ -25,7 +25,7 @@ fn of_attachment(key: &Key) -> String {
     format!("{PREFIX}{:0DIGITS$x}", hasher.finish() as u32)
 }
 
-/// Returns true if `name` has the form of a child's name, but no attachment in `keys` has such a child.
+/// Returns true if `name` has the form of a child's name, but is the name of no child of the attachments in `keys`.
 pub fn is_orphaned_child(name: &str, keys: &[Key]) -> bool {
     let digits = name.strip_prefix(PREFIX).unwrap_or_default();
     let is_hexadecimal = |it: u8| matches!(it, b'0'..=b'9' | b'a'..=b'f');

@@ -295,8 +295,8 @@ impl Attachment {
         }
     }
 
-    /// Returns the routing table of rail `index`. Returns `None` if `routing.tableBase` is not set, or if this plugin
-    /// brings no netdev of the rail into the pod.
+    /// Returns the routing table of rail `index`. Returns `None` if the attachment has no tables (`routing.tableBase`
+    /// is 0), or if this plugin brings no netdev of the rail into the pod.
     pub fn table(&self, index: usize) -> Option<u32> {
         let base = Some(self.routing.table_base).filter(|base| *base != 0)?;
         let is_ours = self.rails.get(index)?.is_ours();
@@ -440,7 +440,7 @@ impl Rail {
     }
 
     /// Returns the number of the RDMA device's port that has the rail's InfiniBand netdev, or an IPoIB child's parent.
-    /// Returns `None` if the rail has no InfiniBand netdev, or if no port of the RDMA device has it.
+    /// Returns `None` if the rail has no InfiniBand netdev, or if the RDMA device has no such port.
     pub fn infiniband_port(&self) -> Option<u32> {
         let host_link = self.host_link.as_ref();
         let moved = host_link.filter(|it| it.link_type == LinkType::Infiniband);

@@ -226,8 +226,8 @@ impl Store {
     /// - unfinished records that no process is writing
     /// - lock files that no process holds, and that have no record
     ///
-    /// If a file cannot be removed, the next CNI command tries again. `own` is the caller's attachment, whose lock the
-    /// caller holds. Returns the attachments that have a record, like [`Store::keys`].
+    /// If a file cannot be removed, the next CNI command tries again. Skips `own`, the caller's attachment: the caller
+    /// holds its lock. Returns the attachments that have a record, like [`Store::keys`].
     pub fn sweep(&self, network: Option<&str>, own: Option<&Key>) -> Result<Vec<Key>, StoreError> {
         let Files { records, killed } = self.files(network)?;
         for key in killed {

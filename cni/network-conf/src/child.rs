@@ -64,7 +64,7 @@ pub fn parse(file: &Field<'_>) -> Result<Option<ChildConf>, Wrong> {
             Some(MacvlanMode::Passthru) => {
                 return Err(child.at("mode").unsupported(
                     "a passthru macvlan allows only one child per netdev, so pods cannot share the netdev; use \
-                     \"bridge\", or mode \"move\"",
+                     \"bridge\", or set the network's mode to \"move\"",
                 ));
             }
             mode => ChildConf::Macvlan {

@@ -116,8 +116,8 @@ pub enum Devices {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Mode {
-    /// `rdma-cni` shares bonds (also for a selected port of a bond), VLANs with RDMA, devices that kubelet gives to
-    /// several pods, and selected devices on which pods already have children. `rdma-cni` moves all other devices.
+    /// `rdma-cni` shares bonds (also for a selected port of a bond), VLANs with RDMA, devices that kubelet can allocate
+    /// to several pods, and selected devices on which pods already have children. `rdma-cni` moves all other devices.
     #[default]
     Auto,
     /// Moves the netdev into the pod.
@@ -153,7 +153,7 @@ pub struct Ipv6 {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Dad {
-    /// The kernel does no detection: the address is usable at once, because IPAM assigned it.
+    /// The kernel does no detection: the address is usable at once.
     #[default]
     Off,
     /// The kernel does the detection, and the address is usable during the detection.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Field `pkey`: the partition of an IPoIB child. For a virtual function that moves, `rdma-cni` sets no partition.
-//! ib-kubernetes then requests, as for ib-sriov-cni, that the subnet manager adds the pod's GUID to this partition
-//! (`README.md` of k8snetworkplumbingwg/ib-sriov-cni).
+//! Field `pkey`: the partition of an IPoIB child. For a virtual function that moves, `rdma-cni` sets no partition. If
+//! the network uses ib-kubernetes, ib-kubernetes requests, as for ib-sriov-cni, that the subnet manager adds the pod's
+//! GUID to this partition (`README.md` of k8snetworkplumbingwg/ib-sriov-cni).
 
 use conf_reader::{Field, Wrong};
 use rdma_netns::Pkey;

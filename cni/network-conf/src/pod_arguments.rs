@@ -6,7 +6,7 @@
 use conf_reader::{Field, Wrong};
 use std::collections::BTreeMap;
 
-/// Types of plugins that this plugin can replace, and that always accept the arguments for MAC and GUID.
+/// Types of plugins that this plugin can replace. With such a type, a pod may always set MAC and GUID.
 const DROP_INS: [&str; 2] = ["sriov", "ib-sriov"];
 
 /// An argument by which a pod chooses a property.

@@ -154,7 +154,7 @@ impl Annotation {
 }
 
 /// Returns true if the kernel accepts `text` as a user EID (`smc_clc_ueid_valid()`, `net/smc/smc_clc.c`). Also returns
-/// false for "..", which smc-tools refuses.
+/// false if `text` contains "..", which smc-tools refuses.
 fn is_ueid(text: &str) -> bool {
     let alphanumeric = |b: u8| b.is_ascii_uppercase() || b.is_ascii_digit();
     (1..=LONGEST_UEID).contains(&text.len())
