@@ -257,8 +257,8 @@ fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
 }
 
-/// Returns the devices of `meanings`. Returns a device once for each of its parent netdevs. The order is by resource,
-/// then by address, so a rail always gets the same number. `devices` are the node's devices.
+/// Returns the devices of `meanings`. Returns a device once for each of its parent netdevs. The order is by resource as
+/// in `meanings`, then by address: the order of a resource's ids has no effect. `devices` are the node's devices.
 pub fn devices(
     meanings: &[Meaning],
     devices: &[Device],

@@ -52,8 +52,8 @@ pub fn attach_rail(
     }
     let moved = move_rdma(attachment, rail, observed, &mut ops)?;
     match (&rail.host_link, &rail.shared) {
-        // after the move the kernel makes a new IPoIB netdev: in the pod since Linux 6.17, and on the host before. The
-        // plan continues after the next observation
+        // after the move the kernel makes a new IPoIB netdev: in the pod since Linux 6.17, and on the host with earlier
+        // kernels. The plan continues after the next observation
         (Some(host_link), _) if moved && host_link.link_type == LinkType::Infiniband => {}
         (Some(host_link), _) => {
             let draft = placed(rail, host_link, observed, &mut ops)?;

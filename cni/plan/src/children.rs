@@ -34,9 +34,10 @@ pub fn limit_to_batch(plans: &mut [RailPlan]) -> bool {
     is_limited
 }
 
-/// Returns the operations that remove all children of `plans` by one deletion. For each deletion the kernel waits once
-/// for the last references to netdevs, so one deletion is faster than several. The operations first put the children
-/// into a netdev group that no other netdev of the pod has. Returns no operations if there are fewer than two children.
+/// Returns the operations that remove, by one deletion, all children that `plans` remove. For each deletion the kernel
+/// waits once for the last references to netdevs, so one deletion is faster than several. The operations first put the
+/// children into a netdev group that no other netdev of the pod has. Returns no operations if there are fewer than two
+/// children.
 pub fn children_together(plans: &[RailPlan], observed: &Observed) -> Vec<Op> {
     let Some(pod) = &observed.pod else {
         return vec![];

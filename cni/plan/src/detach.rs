@@ -24,8 +24,8 @@ pub struct Others {
     pub unrestored: Vec<Attachment>,
     /// Other attachments of the same pod, whose rails stay.
     pub of_pod: Vec<Attachment>,
-    /// True if a pod's netdev with an alias that is no rail stays in the pod, because it may belong to the host. Only
-    /// DEL removes such a netdev, after the previous DEL has named it in an error.
+    /// True if netdevs of the pod that have an alias and are no rails stay in the pod, because they may belong to the
+    /// host. Only DEL removes such a netdev, after an earlier DEL has named it in an error.
     pub keeps_aliased: bool,
 }
 
@@ -156,7 +156,8 @@ fn rules(rail: &Rail, observed: &Observed) -> Vec<Op> {
     .collect()
 }
 
-/// Returns the operations that restore the host's netdev `link` to the recorded state `host_link`.
+/// Returns the operations that restore the host's netdev `link` to the recorded state `host_link`. Omits
+/// [`rdma_netns::DeviceSettings`].
 pub fn missing_of(host_link: &Link, link: &Link, observed: &Observed) -> Vec<Op> {
     let mut ops = vec![];
     let draft = LinkPlanner::new(NetnsSide::Host, link, &mut ops);
@@ -312,7 +313,7 @@ fn children(rail: &Rail, of_pod: &[Attachment], observed: &Observed) -> Vec<Op> 
     ops
 }
 
-/// Name of a temporary child that restores the mode of an ipvlan port, followed by a number.
+/// Prefix of the name of a temporary child that restores the mode of an ipvlan port. A number follows.
 const PORT_RESET: &str = "rdmaport";
 
 /// Returns the temporary children of the rail's ipvlan port, which it finds by their names.

@@ -196,7 +196,7 @@ impl<'a> LinkPlanner<'a> {
         }
     }
 
-    /// Plans the settings that rtnetlink does not report.
+    /// Plans the settings of [`DeviceSettings`].
     pub(super) fn device_settings(&mut self, desired: &DeviceSettings, present: &DeviceSettings) {
         for (key, value) in desired.lacking(present) {
             let (key, value) = (key.to_owned(), value.to_owned());

@@ -39,8 +39,7 @@ impl<'a> Function<'a> {
         self.before().any(|it| it.guid().is_some())
     }
 
-    /// Returns false if the physical function's driver reports this virtual function without a setting of `kind`. A
-    /// plan sets an unreported setting once, because the present value is unknown.
+    /// Returns false if the physical function's driver reports this virtual function without a setting of `kind`.
     pub(super) fn reports(&self, kind: VfSettingKind) -> bool {
         self.present.is_none_or(|vf| vf.setting(kind).is_some())
     }

@@ -165,7 +165,8 @@ fn is_lasting(address: &Address) -> bool {
     !(is_local || address.temporary || address.dad_failed)
 }
 
-/// Returns the routes of `link` in the main table. Omits routes that a router advertisement or a timer can replace.
+/// Returns the routes of `link` in the main table. Omits routes with a lifetime or a TOS, routes from router
+/// advertisements, and link-local routes without a gateway.
 fn ways(link: &Link) -> impl Iterator<Item = &Route> {
     let lasts = |it: &&Route| {
         it.table == MAIN_TABLE

@@ -2,9 +2,8 @@
 //! Selects the netdevs of the devices that kubelet allocated.
 //!
 //! An id of a shared resource can include all devices of a node. A pod must run even if one of these devices cannot be
-//! attached. So a pod may use a shared device only by its character device, without a netdev, if the device's GIDs need
-//! no netdev, as on InfiniBand. The selection omits a shared netdev that is down, unless the pod would then get no
-//! netdev.
+//! attached. So a pod gets a shared device as a character device without a netdev, if the device's GIDs need no netdev,
+//! as on InfiniBand. The selection omits a shared netdev that is down, unless the pod would then get no netdev.
 
 use super::{Chosen, Remark, SelectError, bare, by_address, check_holders, host_use::Naming};
 use crate::allocation::{self, Allotment, Meaning};
@@ -138,7 +137,7 @@ impl Shared {
     }
 }
 
-/// Returns true if the device and its RDMA device stay on the host for all pods.
+/// Returns true if pods share the device, so the netdev and the RDMA device stay on the host.
 fn is_shared(mode: Mode, allotment: &Allotment, observed: &Observed) -> bool {
     mode != Mode::Move
         && allotment.sharing == Sharing::Shared

@@ -316,7 +316,7 @@ fn by_address<'a>(
 }
 
 impl<'a> Chosen<'a> {
-    /// Returns the choice of `link`, or of its bond if `link` is a bond's port.
+    /// Returns the choice of `link`, or of its bond if `link` is a bond's port (see [`share::bond_of`]).
     fn at(mode: Mode, observed: &'a Observed, side: NetnsSide, link: &'a Link) -> Self {
         Self {
             side,
