@@ -40,7 +40,8 @@ pub enum Tries {
     First,
     /// An earlier verb tried.
     Again,
-    /// An earlier verb tried a long time ago. The restore gives up a netdev that no namespace has.
+    /// An earlier verb tried a long time ago, or at an unknown time. The restore gives up a netdev that no namespace
+    /// has.
     Last,
 }
 
@@ -147,7 +148,7 @@ struct Attached<'a, K: Kernel> {
     desired: &'a [DesiredLink],
     /// Present state. `None`: the state was not observed after the last change.
     observed: Option<Observed>,
-    /// True if the last round unbound and bound drivers.
+    /// True if the last round bound drivers again.
     rebinds: bool,
     /// Time limit for repeating the operation that the kernel refused last.
     patience: busy::Patience,
@@ -186,8 +187,8 @@ impl<K: Kernel> Desired for Attached<'_, K> {
     /// - A driver is busy with a virtual function: repeats the operation for a limited time.
     /// - A driver could not be bound: ends with the kernel's error.
     /// - Udev renamed the netdev: plans again.
-    /// - Any other refusal: ends with the obstacle that a new plan reports, or without an obstacle with the kernel's
-    ///   error.
+    /// - Any other refusal: ends with the obstacle that a new plan reports, or, if there is no obstacle, with the
+    ///   kernel's error.
     fn refused(&mut self, error: OpError) -> Refusal<ApplyError> {
         if busy::is_busy(&error) && self.patience.wait(self.kernel, &error) {
             return Refusal::TryAgain;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! CDI specifications of claims (dynamic resource allocation). ADD writes a specification when the pod's network is
-//! ready, because the preceding moves may change character devices. The runtime creates no container without the
-//! specification.
+//! ready, because the preceding moves may change character devices. The runtime does not create a container whose claim
+//! has no specification.
 
 use crate::verb::Node;
 use attachments::{Attachment, Id, Rail, libraries::Allocation};

@@ -29,7 +29,7 @@ pub(crate) fn answer<K: Kernel>(
         }
         _ => false,
     };
-    // a call without a pod's name is from a person, and shows nothing about the runtime
+    // without a pod's name, the caller is no Kubernetes runtime
     if is_noted && environment.pod().is_some() {
         let verb = environment.command.as_str();
         if let Err(error) = note(conf, verb) {

@@ -94,7 +94,7 @@ pub enum Error {
     Add {
         /// Reason why ADD failed.
         cause: Cause,
-        /// The devices that ADD could not restore.
+        /// Reasons why the restore is incomplete.
         left: Option<Box<Incomplete>>,
         /// Attributes that the restored devices lack, one sentence for each.
         given_up: Box<[String]>,

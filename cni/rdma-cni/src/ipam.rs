@@ -112,8 +112,8 @@ impl<'a> Ipam<'a> {
         }
     }
 
-    /// Requests addresses for the rail `pod_name`. `master` describes the rail's netdev in its host state. The netdev
-    /// itself may already be in the pod.
+    /// Requests addresses for the rail with the name `pod_name` in the pod. `master` describes the rail's netdev in its
+    /// host state. The netdev itself may already be in the pod.
     pub fn add(&self, pod_name: &str, master: &Master<'_>) -> Result<Answer, IpamError> {
         let config = master.handed_on(self.config);
         let args = self.environment.all.get("CNI_ARGS");
@@ -124,8 +124,7 @@ impl<'a> Ipam<'a> {
         Answer::parse(self.name, &output)
     }
 
-    /// Calls DEL or CHECK for the rail `pod_name`. DEL releases the rail's addresses, CHECK checks that the rail has
-    /// them.
+    /// Calls DEL or CHECK for `rail`. DEL releases the rail's addresses, CHECK checks that the rail has them.
     pub fn rail(&self, command: Command, rail: RailCall<'_>) -> Result<(), IpamError> {
         let netns = rail.netns.unwrap_or_default();
         let variables = [
@@ -239,7 +238,7 @@ impl Answer {
     /// Parses the `output` of ADD by the plugin `name`.
     ///
     /// # Errors
-    /// The output is no result with addresses.
+    /// The output is no valid result with addresses.
     pub fn parse(name: &str, output: &[u8]) -> Result<Self, IpamError> {
         let wrong = |field, value: String| IpamError::Answer {
             name: name.to_owned(),
@@ -317,8 +316,8 @@ fn prefix(text: &str) -> Option<(IpAddr, u8)> {
     Some((network.ip(), network.prefix()))
 }
 
-/// Parses a route. A route without a gateway gets the gateway of an address of the same family, as in the reference
-/// plugins (`ipam.ConfigureIface`).
+/// Parses a route. A route without `gw` gets the gateway of an address of the same family, as in the reference plugins
+/// (`ipam.ConfigureIface`). A route with an empty `gw` gets no gateway.
 fn route(value: &Value, gateways: &[IpAddr]) -> Option<Route> {
     let (address, length) = prefix(value["dst"].as_str()?)?;
     let network = ipnetwork::IpNetwork::new(address, length).ok()?.network();

@@ -14,7 +14,7 @@
 //!          gids, rails              names for programs in the pod
 //! cni_protocol::result              prevResult and the rails
 //! ```
-//! The record contains the state before the move. DEL, GC, a failed ADD and the recovery after a crash call
+//! The record contains the state before the first change. DEL, GC, a failed ADD and the recovery after a crash call
 //! `plan::detach`, which returns the operations from the present state to the recorded state.
 
 pub mod apply;

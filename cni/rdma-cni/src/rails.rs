@@ -33,12 +33,12 @@ pub const LARGEST: usize = 1 << 20;
 
 const FILE: &str = "rails.json";
 
-/// Temporary name of the file, directly below `rails/`. Pods do not mount this directory. No network has this name,
-/// because no network's name begins with `.`.
+/// Temporary name of the file, directly below `rails/`: pods that mount only a network's directory cannot reach it. No
+/// network has this name, because no network's name begins with `.`.
 const TEMPORARY: &str = ".rails.json.new";
 
-/// Name of the lock file for changes below `rails/`. Pods that mount a network's directory can change it without this
-/// lock. No network's name begins with `.`.
+/// Name of the lock file for changes below `rails/`. Pods that mount a network's directory can change that directory
+/// without this lock. No network's name begins with `.`.
 const LOCK: &str = ".lock";
 
 fn directory_name(key: &Key, pod: Option<&str>) -> String {

@@ -221,7 +221,7 @@ fn an_allocated_device_is_shared_or_refused() {
     }
 }
 
-/// Code 105 means that the verb changed nothing.
+/// An error of the state directory has code 105, but during a restore code 107.
 #[test]
 fn a_restoration_that_has_begun_is_incomplete() {
     let full = || StoreError::new("lock", Path::new("/state/lock"), Errno::ENOSPC.into());

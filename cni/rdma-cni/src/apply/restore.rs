@@ -305,8 +305,8 @@ fn log_uppers(attachment: &Attachment, plans: &[RailPlan]) {
     }
 }
 
-/// Adds the settings that rtnetlink does not report to `observed`, for the rails' netdevs that are on the host under
-/// their recorded names.
+/// Adds [`rdma_netns::DeviceSettings`] to `observed`, for the rails' netdevs that are on the host under their recorded
+/// names.
 fn observe_device_settings<K: Kernel>(
     kernel: &K,
     attachment: &Attachment,

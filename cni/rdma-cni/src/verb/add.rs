@@ -233,7 +233,7 @@ fn start<K: Kernel>(
     }
     give(&mut attachment, &observed);
     let desired = desired_links(&attachment);
-    // if no plan is possible, ADD fails here, before it writes or changes anything
+    // if no plan is possible, ADD fails here, before it writes a record or changes the pod's devices
     let ops = plan::attach(&attachment, &observed, &desired)?;
     open_connections::check(node.kernel, Some(pod), &ops)?;
     for rail in &mut attachment.rails {
@@ -304,7 +304,7 @@ pub fn draft<K: Kernel>(
     Ok((attachment, remarks))
 }
 
-/// Sets the rails' desired state before IPAM: no addresses if an IPAM plugin is configured, else the netdevs' own
+/// Sets the rails' desired state before IPAM: no addresses if an IPAM plugin is configured, else the moved netdevs' own
 /// addresses.
 pub fn give(attachment: &mut Attachment, observed: &Observed) {
     let kept = |host_link: &Link| match &attachment.ipam {
@@ -411,7 +411,7 @@ fn undo<K: Kernel>(
         teardown::mark(node, attachment, Phase::Detaching);
     }
     let restored = match node.store.lock_node(&lock) {
-        // another attachment has the node's lock: DEL or the next ADD restores the devices
+        // another verb holds the node's lock: DEL or the next ADD restores the devices
         Err(error) if error.is_held() => Err(vec![error.to_string()].into()),
         moves => {
             // if locking itself fails, restore without the lock, because unrestored devices do more harm than a

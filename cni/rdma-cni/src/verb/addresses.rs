@@ -51,7 +51,8 @@ pub(super) fn obtain<K: Kernel>(
     if let Err(error) = &answers
         && error.is_answer()
     {
-        // IPAM has certainly assigned no address to these rails, so a later DEL may succeed without IPAM
+        // the refused rail and the later rails certainly have no address from IPAM, so a later DEL may succeed without
+        // IPAM
         let refused = attachment.rails.iter_mut().skip(requested - 1);
         refused.for_each(|rail| rail.ipam_refused = true);
         // if ADD cannot undo its changes, DEL learns from the record which rails IPAM refused

@@ -14,7 +14,7 @@ use cni_protocol::{
 use rdma_netns::{InterfaceName, Kernel};
 use std::time::Duration;
 
-/// Maximum number of rail names that GC assumes. No node has as many rails.
+/// Number of rail names that GC assumes for an attachment whose rails are unknown. No node has as many rails.
 const MOST_RAILS: usize = 64;
 
 /// Detaches every recorded attachment that is not in `cni.dev/valid-attachments`. Without this list, GC detaches
@@ -81,8 +81,8 @@ fn is_kept(error: &Error) -> bool {
 }
 
 /// Returns the list of valid attachments for IPAM. Adds an element for each rail's name, because IPAM stores leases
-/// under rail names. An attachment with a record keeps its leases, because its devices are not restored yet. If a
-/// record is missing or unreadable, the attachment keeps the leases of all names that its rails can have.
+/// under rail names. An attachment keeps its leases while its record exists. If a record is missing or unreadable, the
+/// attachment keeps the leases of all names that its rails can have.
 fn known<K: Kernel>(
     node: &Node<'_, K>,
     valid: &[ValidAttachment],
