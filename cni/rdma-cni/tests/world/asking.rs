@@ -77,7 +77,7 @@ fn an_id_that_names_an_rdma_device_queries_no_other() {
     assert_eq!(kernel.answered(), [""; 0]);
 }
 
-/// An ADD that fails with 101 queries no device, so it does not wait for the device of the other pod.
+/// This ADD fails with 101 before it queries a device, so it does not wait for the device of the other pod.
 #[test]
 fn a_refusal_queries_no_other_device() {
     let node = Node::new(RdmaMode::Exclusive);

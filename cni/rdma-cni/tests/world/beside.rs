@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of locks for which the end of a pod waits. The removal of children needs no lock of the node. Only one move
-//! back to the host runs at a time on the node.
+//! Tests of locks for which the end of a pod waits. The removal of macvlan and ipvlan children needs no lock of the
+//! node. Only one move back to the host runs at a time on the node.
 
 use crate::{
     leases::{bonds, has_link},

@@ -58,7 +58,7 @@ fn the_second_call_passes_the_result_on() {
     }
 }
 
-/// The runtime begins again with the first plugin, so the result has no rails.
+/// The runtime begins again with the first plugin, so `prevResult` has no rails.
 #[test]
 fn an_add_that_is_repeated_needs_a_del() {
     let node = Node::new(RdmaMode::Exclusive);
@@ -70,7 +70,7 @@ fn an_add_that_is_repeated_needs_a_del() {
     node.add(&pod, &node.two_rails()).must_fail(101);
 }
 
-/// The second entry requests other devices. `rdma-cni` must report this mistake.
+/// The second entry requests other devices or interface names. `rdma-cni` must report this mistake.
 #[test]
 fn another_request_is_not_passed_on() {
     let node = Node::new(RdmaMode::Exclusive);

@@ -16,7 +16,7 @@ fn file(cluster: &Cluster) -> PathBuf {
     state.join("cdi/rdma-device-plugin-rdma.json")
 }
 
-/// The file contains JSON that is no CDI specification. ADD and DEL succeed.
+/// The CDI file contains JSON that is no CDI specification. ADD and DEL succeed.
 #[test]
 fn a_file_that_is_no_spec_stops_nobody() {
     for text in [

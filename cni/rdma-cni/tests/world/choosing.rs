@@ -133,7 +133,7 @@ fn an_invalid_annotation_is_reported_before_any_change() {
     }
 }
 
-/// The pod requests no device, so `rdma-cni` does not read its annotations.
+/// The pod requests no device, so `rdma-cni` does not check its annotations.
 #[test]
 fn a_pod_without_devices_may_say_anything() {
     let annotations = json!({"hca.rdma/rails": "nonsense"});

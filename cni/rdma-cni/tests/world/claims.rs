@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tests of devices that claims allocated (dynamic resource allocation). ADD writes the CDI specifications of the
-//! containers. `rdma-cni` removes them at the latest when the pod's network ends.
+//! containers. `rdma-cni` removes a claim's specifications at the latest when the network of the claim's last pod ends.
 
 use crate::{
     kubelet::{Cluster, address, record as attached},
@@ -137,8 +137,8 @@ pub(crate) fn pods(cluster: &Cluster, names: &[&str]) -> Vec<Pod> {
     names.iter().map(|name| cluster.node.pod(name)).collect()
 }
 
-/// Returns a node on which the lowest number of a character device is free. The kernel assigns this number at the next
-/// move.
+/// Returns a cluster on which the lowest number of a character device is free, a pod with a claim, and the pod's
+/// configuration. The kernel assigns this number at the next move.
 pub(crate) fn with_a_hole() -> (Cluster, Value, Pod) {
     let mut world = furnished(RdmaMode::Exclusive);
     world.unplug("0000:3b:00.0");
@@ -333,7 +333,8 @@ fn a_class_sets_up_the_virtual_functions_of_its_pods() {
     cluster.node.must_be(&before, "after DEL");
 }
 
-/// Kubelet does not report the claims of init containers. The daemon records the pod for which it prepared a claim.
+/// Kubelet does not report a claim that only init containers use. The daemon records the pod for which it prepared a
+/// claim.
 #[test]
 fn a_claim_that_only_an_init_container_uses_is_attached() {
     let (cluster, config, _) = with_a_hole();
@@ -384,7 +385,7 @@ fn a_claim_of_several_pods_gives_as_long_as_one_has_its_network() {
     assert_eq!(given(&cluster), None);
 }
 
-/// The kernel refuses one change of ADD, or the last step of ADD fails. No container then gets devices.
+/// The kernel refuses one change of ADD, or ADD cannot write the CDI specification. No container then gets devices.
 #[test]
 fn there_is_nothing_to_give_after_an_add_that_failed() {
     for at in 1.. {

@@ -10,14 +10,15 @@ use std::{
 /// until it executes another program.
 static GATE: RwLock<()> = RwLock::new(());
 
-/// Waits until no other test runs, and stops all other tests while the guard exists. The test can then start children.
+/// Waits until no other test runs a verb, and keeps other tests from running verbs while the guard exists. Meanwhile
+/// the test can start child processes.
 pub(crate) fn alone() -> RwLockWriteGuard<'static, ()> {
     GATE.write().unwrap_or_else(PoisonError::into_inner)
 }
 
 thread_local! {
-    /// True if this thread has already passed the gate. It must not wait at the gate again: it would wait behind a
-    /// thread that waits to be alone, and that thread waits for this thread.
+    /// True if this thread has already passed the gate. The thread must not wait at the gate again: it would wait
+    /// behind a thread that waits to be alone, and that thread waits for this thread.
     static RUNS: Cell<bool> = const { Cell::new(false) };
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of GIDs: ADD ends when RDMA can use every address, and reports the index of each GID.
+//! Tests of GIDs: ADD waits until RDMA can use every address, and reports the index of each GID.
 
 use crate::{
     leases::{Leases, answer, bonds, link_of, run_named},
@@ -50,7 +50,8 @@ fn every_rail_is_reported_with_its_index() {
             let mut gids = told["gids"].as_array().unwrap().clone();
             gids.sort_by_key(|gid| gid["index"].as_u64());
             assert_eq!(told["gidIndex"], told["gids"][0]["index"]);
-            // the RoCE v1 GID of the same address has the preceding index
+            // with RoCE v1, each address's RoCE v1 GID directly precedes its RoCE v2 GID, so the indexes of the two
+            // RoCE v2 GIDs differ by 2
             assert_eq!(v1, indices[1] - indices[0] == 2, "{indices:?}");
             let mapped = format!("::ffff:{ip4}");
             let mut wanted = [of(&ip4, &mapped, indices[0]), of(ip6, ip6, indices[1])];

@@ -207,14 +207,14 @@ fn an_object_at_a_notes_path_is_not_written_to() {
             .iter()
             .filter(|it| *it.host_link.name == *"eth2")
             .count();
-        // a directory at the note's path stays, and the log then has the missing attributes
+        // a directory at the path stays, so only the log has the missing attributes
         assert_eq!(of_eth2, usize::from(odd != OddFile::Directory), "{odd:?}");
         if odd != OddFile::Directory {
             let found = fs::symlink_metadata(&file).unwrap();
             assert!(found.is_file() && found.len() < 1 << 20, "{odd:?}");
         }
         OddFile::assert_left_alone(elsewhere.path());
-        // the next pod's ADD removes the note
+        // the next pod's ADD removes the object, unless it is a directory
         odd.put(&file, elsewhere.path());
         node.kernel.begin();
         node.add(&node.pod("b"), &node.two_rails()).must_succeed();
@@ -223,8 +223,8 @@ fn an_object_at_a_notes_path_is_not_written_to() {
     }
 }
 
-/// Another netdev of the host has meanwhile got the netdev's alternative name. The kernel would refuse the
-/// whole move.
+/// Another netdev of the host has meanwhile got the netdev's alternative name. With this name, the kernel would refuse
+/// the whole move.
 #[test]
 fn an_alternative_name_that_is_taken_meanwhile() {
     for dies in [false, true] {
@@ -342,7 +342,8 @@ fn without_memory(node: &Node, kind: Kind, times: usize) {
     });
 }
 
-/// The first DEL waits for memory, and then reports the missing attribute. The next DEL gives the attribute up.
+/// DEL waits for memory. If there is still none, the first DEL reports the missing attribute, and the next DEL gives
+/// the attribute up.
 #[test]
 fn a_machine_without_memory_keeps_a_pod_for_one_del() {
     for (what, kind, _) in KINDS {

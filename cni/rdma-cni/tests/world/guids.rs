@@ -257,7 +257,7 @@ fn check_reports_what_others_have_set_since() {
     assert!(drift.contains(&expected), "{drift}");
 }
 
-/// After the driver was bound again, the record has the RDMA device's new name.
+/// After the driver was bound again, the record has the RDMA device's new name and index.
 #[test]
 fn a_netdev_that_a_driver_made_again_is_found_after_udev() {
     for udev in [0, 3] {

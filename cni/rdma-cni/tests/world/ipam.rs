@@ -204,8 +204,8 @@ fn a_plugin_that_is_not_there_is_found_out_before_any_change() {
     node.must_be(&before, "refused");
 }
 
-/// The pod has ended. Its device is restored, and another pod gets it, while IPAM still has the first pod's addresses.
-/// The first pod's DEL releases them, and does not touch the other pod.
+/// The pod has ended. Its devices are restored, and another pod gets them, while IPAM still has the first pod's
+/// addresses. The first pod's DEL releases the addresses, and does not touch the other pod.
 #[test]
 fn addresses_that_are_not_taken_back_hold_no_device() {
     let served = Served::new(RdmaMode::Exclusive);

@@ -178,7 +178,7 @@ fn an_add_that_was_killed_may_have_been_given_something() {
     assert_eq!(old.held(), 0);
 }
 
-/// IPAM refused, and a device could not return to the host. DEL still knows that IPAM refused.
+/// IPAM refused an address at ADD, and a device could not return to the host. DEL still knows that IPAM refused.
 #[test]
 fn a_refusal_is_not_lost_with_an_incomplete_restoration() {
     let old = Old::new();
@@ -196,7 +196,7 @@ fn a_refusal_is_not_lost_with_an_incomplete_restoration() {
     let config = old.config("1.0.0");
     node.add(pod, &config).must_fail(107);
     node.kernel.begin();
-    // the devices return to the host, and DEL calls IPAM
+    // the first DEL restores the devices, and fails because IPAM refuses; the next DEL ignores this
     node.del(pod, &config).must_fail(104);
     node.del(pod, &config).must_succeed();
     node.must_be(&before, "after DEL");

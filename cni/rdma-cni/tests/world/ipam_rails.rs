@@ -15,7 +15,7 @@ fn told(leases: &Leases, what: &str, field: &str) -> Vec<Value> {
     calls.map(|call| call.config[field].clone()).collect()
 }
 
-/// Returns a node whose `bond0` also has a router.
+/// Returns a node whose `bond0` also has a route through a router.
 fn with_router() -> Leases {
     let leases = Leases::new(2);
     leases.node.change(
@@ -247,7 +247,7 @@ fn status_calls_ipam_for_every_rail() {
             ),
         ]
     );
-    // STATUS reports an error that both rails have only once
+    // STATUS reports only once an error that both rails have
     leases.refuses("STATUS", true);
     let message = node
         .run("STATUS", None, &leases.config(json!({})))

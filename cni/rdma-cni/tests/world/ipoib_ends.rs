@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of IPoIB children whose ADD or DEL fails or is killed, and of children that the kernel returns to the host
-//! when a namespace ends. No child remains on the host or in the pod.
+//! Tests of IPoIB children and moved IPoIB netdevs whose ADD or DEL fails or is killed, and of children that the kernel
+//! returns to the host when a namespace ends. No child remains on the host or in the pod.
 
 use crate::{
     ipoib::{PORT, children_on_host, world},

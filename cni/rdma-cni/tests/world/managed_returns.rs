@@ -47,7 +47,7 @@ fn a_manager_in_between_is_a_reason_to_observe_again() {
             let node = node(network_manager());
             let before = node.snapshot();
             let pod = node.pod("a");
-            // without tables there are no rules in the pod, so all counted changes are changes of the netdev
+            // without tables there are no rules in the pod, so all counted changes concern the rail's devices
             let mut config = one_rail(&node);
             config["routing"] = json!({ "tableBase": 0 });
             node.add(&pod, &config).must_succeed();
@@ -255,7 +255,7 @@ fn a_manager_is_outlasted_although_another_netdev_cannot_return() {
     // if the verb had not waited, the manager would remove addresses only now
     (0..10).for_each(|_| node.kernel.pause(Duration::from_millis(50)));
     assert_eq!(addresses(), before);
-    // the addresses belong to the next pod now
+    // the netdev belongs to its next owner now, which may remove the addresses
     node.kernel.with(take_addresses);
     node.del(&pod, &config).must_fail(107);
     assert!(addresses().is_empty());

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of devices in a namespace to which no path leads, and which a descriptor keeps alive.
+//! Tests of devices that are neither on the host nor in the pod's namespace: they have no netdev, or are in a namespace
+//! of another pod or in one to which no path leads.
 
 use crate::{
     node::{Node, Pod, host_change, mac, name, settle},

@@ -156,8 +156,7 @@ fn is_named_or_locked(
     }
 }
 
-/// The lock is below a directory that pods may mount. A pipe is opened for both directions, so opening it does not
-/// wait.
+/// A pod that mounts `rails/` can replace the lock. A pipe is opened for both directions, so opening it does not wait.
 #[test]
 fn an_object_at_the_rails_lock_is_reported_or_locked() {
     let make = || Cluster::with_a_hole(VF, true);

@@ -9,7 +9,7 @@ use rdma_netns::{LinkChange, NetnsSide, Op, RdmaMode};
 use serde_json::{Value, json};
 use std::fs;
 
-/// Returns a pod with rails, whose record `spoilt` has changed.
+/// Returns a node, its pod with one rail, and the text of the record after `spoilt` has changed it.
 fn attached(spoilt: impl FnOnce(&str) -> String) -> (Node, Pod, String) {
     let node = Node::new(RdmaMode::Exclusive);
     let pod = node.pod("a");

@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 
 const AT: NetnsSide = NetnsSide::Pod;
 
-/// Makes `change` to a pod with two shared rails. Asserts that CHECK's message contains `words`, and that DEL removes
-/// children and rules.
+/// Makes `change` after ADD of a pod with two shared rails. Asserts that CHECK's message contains `words`, and that DEL
+/// removes children and rules.
 fn drift(config: Value, change: impl Fn(&Node, &Pod), words: &[&str]) {
     let leases = Leases::new(2);
     let node = &leases.node;

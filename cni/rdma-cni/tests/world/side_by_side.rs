@@ -164,8 +164,8 @@ fn gc_keeps_the_leases_of_what_it_cannot_read() {
     assert!(!is_valid("stale", "rdma0"));
 }
 
-/// A rail that GC could not restore keeps its addresses. Otherwise another pod would get the same
-/// addresses.
+/// GC cannot restore a rail whose record it cannot read, so the rail keeps its addresses. Otherwise another pod would
+/// get the same addresses.
 #[test]
 fn gc_keeps_the_leases_of_what_it_cannot_restore() {
     let leases = Leases::new(1);
@@ -307,7 +307,7 @@ ADD.*) echo "{\"cniVersion\":\"1.1.0\",\"ips\":[{\"address\":\"10.9.0.${CNI_CONT
 esac
 "#;
 
-/// There are two pods with one rail each, whose addresses cannot be released.
+/// Two pods with one rail each have ended, and IPAM does not release their addresses.
 #[test]
 fn an_ipam_that_hangs_costs_other_pods_little_and_once() {
     let leases = Leases::new(1);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of DEL with SMC-R in which the kernel refuses changes.
+//! Tests of DEL with SMC-R: the kernel refuses changes, the pod's namespace has ended, or the kernel has no SMC any
+//! more.
 
 use crate::{
     node::Node,
@@ -38,7 +39,8 @@ fn any_change_of_del_is_refused_once() {
     }
 }
 
-/// DEL returns the devices to the host although it cannot remove SMC-R. It reports this, and the next DEL tries again.
+/// Although the kernel refuses to remove a pnet entry, DEL returns the devices to the host. DEL reports the refusal,
+/// and the next DEL tries again.
 #[test]
 fn a_record_that_stays_is_reported_and_the_devices_return_to_the_host() {
     let node = Node::new(RdmaMode::Exclusive);

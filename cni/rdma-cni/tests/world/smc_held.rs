@@ -92,7 +92,7 @@ fn a_device_that_the_host_holds_is_not_moved_into_a_pod() {
     }
 }
 
-/// The next pod's ADD does not hang because of the earlier pod's connections.
+/// The earlier pod still has connections over the device. The next pod's ADD does not wait for their end, but fails.
 #[test]
 fn a_held_device_has_its_holder() {
     let node = Node::new(RdmaMode::Exclusive);

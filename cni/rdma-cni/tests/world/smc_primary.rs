@@ -181,7 +181,7 @@ fn a_child_of_a_shared_netdev_does_not() {
 }
 
 /// Makes the state that an earlier version left: it set the rail's own address a second time, with the primary
-/// interface's address as the peer. Changes the record, the address and the primary interface's id.
+/// interface's address as the peer. Changes the record, and adds the address and the primary interface's pnet id.
 fn as_left_by_an_earlier_version(node: &Node, pod: &Pod) {
     let link = name("rdma0");
     let mut addresses = addresses(node, pod, &link).into_iter();

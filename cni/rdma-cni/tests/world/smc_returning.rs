@@ -39,7 +39,7 @@ fn an_operators_new_id_of_a_shared_port_stays_and_keeps_no_pod() {
     }
 }
 
-/// The restored entry belongs to another program. DEL only logs that the kernel refuses it.
+/// The entry that DEL must restore belongs to another program, so DEL only logs that the kernel refuses the entry.
 #[test]
 fn a_refused_return_keeps_no_pod() {
     let node = Node::new(RdmaMode::Exclusive);

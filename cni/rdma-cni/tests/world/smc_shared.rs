@@ -15,8 +15,8 @@ fn answer(address: &str) -> Value {
     json!({ "cniVersion": "1.1.0", "ips": [{ "address": address }] })
 }
 
-/// Returns pods of one bond that all request SMC-R. Each has an address in a subnet of its own. The
-/// RDMA device has one GID, like erdma's.
+/// Makes pods for [`config`]. IPAM gives each an address in a subnet of its own. The RDMA device has one GID, like
+/// erdma's.
 pub(crate) fn pods(leases: &Leases, names: &[&str]) -> Vec<Pod> {
     leases.node.kernel.with(|world| world.gid_table_size = 1);
     let made = names.iter().enumerate().map(|(number, name)| {

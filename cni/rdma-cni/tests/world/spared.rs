@@ -52,8 +52,8 @@ fn setting(node: &Node, link: &str, key: &str) -> Option<i32> {
     observed.host.link(link)?.sysctls.get(key).copied()
 }
 
-/// The next DEL tries again. If another pod gets the netdev meanwhile, its record has the old value, and not the
-/// temporary one.
+/// If the kernel refuses to revert `accept_ra`, DEL fails, and the next DEL tries again. If another pod gets the netdev
+/// meanwhile, that pod's record has the old value, and not the temporary one.
 #[test]
 fn an_unreverted_value_is_an_error_and_not_a_host_value() {
     let (node, pod) = node();
@@ -106,7 +106,8 @@ fn an_unrecorded_change_is_not_made() {
     assert_eq!(setting(&node, "eth3", ACCEPT_RA), Some(1));
 }
 
-/// All children of an ipvlan port have one mode. The host can have set another mode meanwhile.
+/// All children of an ipvlan port have one mode. If the host has several of them, the host can have set the present
+/// mode.
 #[test]
 fn the_mode_of_the_hosts_other_ipvlan_netdevs_is_reported_and_not_changed() {
     for has_other in [false, true] {

@@ -9,7 +9,7 @@ use rdma_netns::{Kernel, LinkChange, LinkFlag, LinkSetting, NetnsSide, Op, RdmaM
 
 const AT: NetnsSide = NetnsSide::Pod;
 
-/// Makes `changes` to a pod's rail. Asserts that DEL restores the host, while the namespace exists and after its end.
+/// Makes `changes` to a pod's rails. Asserts that DEL restores the host, while the namespace exists and after its end.
 fn is_restored(what: &str, changes: &[Op]) {
     for mode in [RdmaMode::Exclusive, RdmaMode::Shared] {
         for dies in [false, true] {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of a bond's VLANs as parents: one selected by its name, and two by resources of the daemon, for two tenants of
-//! one NIC.
+//! Tests of VLANs as parents: selected by their names, or by resources of the daemon, for two tenants of one NIC.
 
 use crate::{
     claims,

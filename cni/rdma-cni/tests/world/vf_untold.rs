@@ -36,7 +36,8 @@ fn times(node: &Node, kind: VfSettingKind) -> usize {
     journal.iter().filter(is_it).count()
 }
 
-/// Runs ADD for a pod whose function is set up. Returns its input, the node's state before ADD, and its result.
+/// Runs ADD for a pod whose function is set up. Returns the node, the pod, its configuration, the node's state before
+/// ADD, and ADD's result.
 fn added(kinds: &[VfSettingKind]) -> (Node, Pod, Value, Snapshot, Value) {
     let node = node(kinds);
     let (pod, config) = (node.pod("a"), one_rail_set_up(&node));
