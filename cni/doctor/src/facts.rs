@@ -30,7 +30,7 @@ pub struct Facts {
     pub modules: BTreeMap<String, ModuleState>,
     /// Settings of the RDMA subsystem's mode at boot. The last setting takes effect.
     pub boot_modes: Vec<BootMode>,
-    /// Rule by which udev names RDMA devices; `None`: the devices have the kernel's names.
+    /// Rule by which udev names RDMA devices; `None`: `doctor` found no such rule.
     pub naming: Option<Naming>,
     /// State of the kernel's rdma controller.
     pub rdma_cgroup: RdmaCgroup,
@@ -211,7 +211,7 @@ pub struct Picked {
     pub delegated: bool,
     /// True if the entry is in the network's own directory, which libcni reads since 1.3.
     pub in_directory: bool,
-    /// Configuration of `rdma-cni`, as the runtime passes it.
+    /// Entry of `rdma-cni`, with the fields `name` and `cniVersion` that the runtime adds.
     pub ours: Option<Map<String, Value>>,
     /// Fields of further entries of `rdma-cni`, which a correct list does not have.
     pub again: Vec<Map<String, Value>>,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `rdma-device-plugin doctor`: observes a node, and reports each defect with its remedy. It changes nothing.
+//! `rdma-device-plugin doctor`: observes a node, and reports defects with their remedies. It changes nothing.
 //!
 //! ```text
 //! gather   → Facts          sysfs, netlink, files, sockets; what is not visible is reported

@@ -199,7 +199,7 @@ fn annotations(facts: &Facts, conf: &Conf, findings: &mut Findings<'_>) {
     );
     match conf.raw.contains_key("smcr") {
         true => findings.warning(what, remedy),
-        // ignore the missing module, because the configuration does not request SMC-R
+        // ignore the missing capability: the kernel has no SMC, and the configuration does not request it
         false if facts.module("smc") == ModuleState::Missing => {}
         false => findings.advice(what, format!("{remedy}, if pods need SMC-R")),
     }

@@ -200,7 +200,7 @@ fn here(observed: &Observed, findings: &mut Findings<'_>) {
     }
 }
 
-/// Returns the netdevs of an RDMA device, without VLANs. A bond precedes its ports.
+/// Returns the netdevs of an RDMA device, without VLANs and representors. A bond precedes its ports.
 fn netdevs<'a>(host: &'a Namespace, device: &RdmaDevice) -> Vec<&'a Link> {
     let mut links: Vec<&Link> = host.links.iter().collect();
     links.retain(|link| {

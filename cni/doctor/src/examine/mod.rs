@@ -35,7 +35,7 @@ pub struct Finding {
     pub severity: Severity,
     /// Description of the finding.
     pub what: String,
-    /// Remedy; `None`: no action is necessary.
+    /// Remedy; `None`: no action is necessary, or no remedy is known.
     #[serde(rename = "do", skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
 }
@@ -48,14 +48,14 @@ pub enum Severity {
     Ok,
     /// Information only.
     Note,
-    /// The node is slower than it could be, or pods fail in some cases.
+    /// Some pods may fail or run without RDMA, or the node is slower than it could be.
     Warning,
-    /// At least one pod fails, or runs without RDMA.
+    /// Some pods will fail or run without RDMA.
     Error,
 }
 
-/// Returns the number of `findings` of each severity, such as `1 error, 2 warnings`. `None`: there are no findings of
-/// these severities.
+/// Counts the `findings` of each of `severities`, as in `1 error, 2 warnings`. `None`: there are no findings of these
+/// severities.
 pub fn counted(findings: &[Finding], severities: &[Severity]) -> Option<String> {
     let of = |severity: &Severity| {
         let of_severity = findings.iter().filter(|it| it.severity == *severity);
@@ -66,7 +66,7 @@ pub fn counted(findings: &[Finding], severities: &[Severity]) -> Option<String> 
     (!parts.is_empty()).then(|| parts.join(", "))
 }
 
-/// Part of the node. A later part depends on the earlier parts.
+/// Part of the node, in the order of the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Group {
@@ -80,7 +80,7 @@ pub enum Group {
     Pods,
     /// Kubelet, the daemon, the runtime.
     Services,
-    /// Records and leases.
+    /// Records, leases, and SMC-R settings of no pod.
     Records,
 }
 
@@ -146,7 +146,7 @@ impl<'a> Findings<'a> {
         self.add(Severity::Note, what.into(), Some(remedy.into()));
     }
 
-    /// Adds an error of `rdma-cni` as a finding. The remedy is the error's text after the last semicolon.
+    /// Adds an error of `rdma-cni` as a finding. The remedy is the error's text after the last semicolon, if any.
     fn refusal(&mut self, severity: Severity, error: &impl fmt::Display) {
         let text = error.to_string();
         let (what, remedy) = match text.rsplit_once("; ") {

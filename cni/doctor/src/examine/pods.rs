@@ -82,7 +82,8 @@ pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, findings: &mut Finding
     user_eid(facts, conf, findings);
 }
 
-/// Returns the choices of devices that an ADD can have. With `resources`, each published id is one choice.
+/// Returns the choices of devices that an ADD can have. With `resources`, each set of devices for which a published id
+/// stands is one choice.
 fn choices<'a>(conf: &'a Conf, facts: &Facts) -> Vec<Choice<'a>> {
     match &conf.devices {
         Some(Devices::Address(address)) => vec![Choice::Address(address)],
@@ -204,7 +205,8 @@ fn bearers(conf: &Conf, observed: &Observed, rails: &[&Rail], findings: &mut Fin
     }
 }
 
-/// Reports Ethernet ports without a RoCE v2 GID, and full or nearly full GID tables of shared netdevs.
+/// Reports ports without a RoCE v2 GID if their Ethernet netdev is up, and full or nearly full GID tables of shared
+/// netdevs.
 fn gids(facts: &Facts, observed: &Observed, rail: &Rail, findings: &mut Findings<'_>) {
     let is_ether = rail
         .on_host(observed)

@@ -185,7 +185,8 @@ fn left(attachment: &Attachment, rail: &Rail, observed: &Observed) -> Option<Str
     }
 }
 
-/// Reports leases of addresses that no attachment has.
+/// Reports leases of containers that have neither a record nor a file in libcni's cache. If the cache has no file,
+/// reports only leases whose interface has a rail's name.
 fn leases(facts: &Facts, conf: Option<&Conf>, findings: &mut Findings<'_>) {
     let Some(conf) = conf.filter(|_| !facts.leases.is_empty()) else {
         return;
@@ -233,8 +234,8 @@ fn leases(facts: &Facts, conf: Option<&Conf>, findings: &mut Findings<'_>) {
     }
 }
 
-/// Reports the host's pnet entries and user EIDs that no attachment uses: no record whose devices are away from the
-/// host has them. The configured user EID counts as used.
+/// Reports the host's pnet entries and user EIDs that no record has. Ignores records whose changes are undone. The
+/// configured user EID counts as used.
 fn smc(facts: &Facts, conf: Option<&Conf>, findings: &mut Findings<'_>) {
     let Some(smc) = &facts.smc else {
         return;

@@ -27,7 +27,7 @@ const LIMIT: Duration = Duration::from_secs(2);
 const OURS: [&str; 3] = ["rdma-cni", "rdma-ipam", "rdma"];
 
 /// Returns the runtime's choice in the directory of network configurations. `None`: an unusable file of the directory
-/// is a link whose target only the runtime can see.
+/// is a link whose target this program cannot see.
 pub(super) fn read(view: &mut View, paths: &Paths, runtimes: &[Runtime]) -> Option<Chain> {
     let conf_dir = &paths.conf_dir;
     let read = Directory::read(&view.path(conf_dir));
@@ -110,7 +110,7 @@ fn picked(conf_dir: &Path, found: conflist::Picked) -> Picked {
     }
 }
 
-/// Adds the fields that the runtime adds to the configuration (`buildOneConfig()`, `libcni/api.go`).
+/// Adds the fields `name` and `cniVersion`, as the runtime does (`buildOneConfig()`, `libcni/api.go`).
 fn injected(mut ours: Map<String, Value>, network: &str, version: &str) -> Map<String, Value> {
     ours.insert("name".to_owned(), json!(network));
     if !version.is_empty() {

@@ -98,8 +98,8 @@ pub fn gather<K: Kernel>(kernel: &K, paths: &Paths) -> Facts {
     }
 }
 
-/// Adds settings of the netdevs in `notes` to `observed`: those that rtnetlink does not report, and, if the note has VF
-/// settings, the virtual function's settings.
+/// Adds to `observed`, for the netdev of each note, the settings that rtnetlink does not report. If the note has VF
+/// settings, also adds the settings of the virtual function.
 fn tell_netdevs<K: Kernel>(kernel: &K, notes: &[Note], observed: Option<&mut Observed>) {
     let Some(observed) = observed else {
         return;
