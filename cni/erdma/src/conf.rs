@@ -19,11 +19,11 @@ pub const DRIVER: &str = "erdma";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum DriverMode {
-    /// Mode for the kernel's own RDMA stack, with `rdma_cm` and SMC-R.
+    /// Mode with `rdma_cm` and SMC-R, for any RDMA stack.
     Default,
     /// Mode in which the device behaves like a RoCE device (`compat_mode`).
     Compat,
-    /// Mode for the RDMA stack of MLNX_OFED.
+    /// `compat_mode` with the RDMA stack of MLNX_OFED.
     Ofed,
 }
 
@@ -45,7 +45,7 @@ pub struct NicAddress {
     pub mac: HardwareAddress,
     /// Address, with the prefix length of its network.
     pub address: Ipv4Network,
-    /// Router of the network; `None`: the network has none.
+    /// Router of the network; `None`: no router is known.
     pub gateway: Option<Ipv4Addr>,
 }
 

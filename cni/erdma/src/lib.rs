@@ -5,7 +5,7 @@
 //! | module | owns |
 //! |---|---|
 //! | [`bring_up`] | bring-up of unconfigured NICs |
-//! | [`driver`] | the driver's mode, and the change to the configured one |
+//! | [`driver`] | the driver's mode, the change to the configured mode, and the bind to functions without the driver |
 //! | [`instance`] | the instance's id, stored for the daemon's next start |
 //! | [`metadata`] | the cloud's metadata service |
 //! | [`conf`] | the configuration of bring-up and driver |

@@ -50,7 +50,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Time until the next attempt for a waiting NIC, if no event causes an earlier one.
+/// Time until the next attempt for a NIC that waits for its netdev or for another program. An event can cause an
+/// earlier attempt.
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 /// Time that a NIC may need to negotiate its speed until it has a carrier. After this time, the daemon reports a
 /// missing carrier.
@@ -286,7 +287,7 @@ fn remarks(reached: &Reached, has_gateway: bool) -> Vec<String> {
     }
     if let Some(network) = &reached.alone {
         remarks.push(format!(
-            "the node's own traffic to {network} leaves by {name}: no other netdev has a route there"
+            "the node's own traffic to {network} may leave by {name}: only eRDMA NICs have a route there"
         ));
     }
     let refused = reached.refused.iter();

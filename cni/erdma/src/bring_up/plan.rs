@@ -150,9 +150,9 @@ fn metric(
     })
 }
 
-/// Returns the assigned route to the NIC's network if no other netdev has a route to this network. The node's own
-/// traffic to the network then leaves by `link`, because this route is more specific than the default route. Routes of
-/// the daemon's other NICs do not count.
+/// Returns the assigned route to the NIC's network if only NICs of the daemon have a route to this network. The node's
+/// own traffic to the network then leaves by one of these NICs, because their routes are more specific than the default
+/// route.
 pub fn exclusive_route<'a>(
     link: &Link,
     host: &Namespace,

@@ -168,7 +168,11 @@ impl Records {
         let path = self.root.join("lock");
         let opened = fs::create_dir_all(&self.root).and_then(|()| lock::open(&path));
         let held = opened.and_then(lock::attempt).and_then(|held| {
-            held.ok_or_else(|| io::Error::other("a daemon that brings eRDMA NICs up is running"))
+            held.ok_or_else(|| {
+                io::Error::other(
+                    "a daemon that brings eRDMA NICs up, or another release, is running",
+                )
+            })
         });
         held.map_err(failed("lock", &path))
     }

@@ -48,7 +48,7 @@ pub enum End {
     Rebooted,
     /// The NIC is in this pod. The caller must release the NIC again when it is back on the host.
     InPod(String),
-    /// A part of the earlier state could not be restored, for this reason.
+    /// The NIC may still have configuration of the daemon, or its record could not be removed, for this reason.
     Failed(String),
 }
 

@@ -51,7 +51,8 @@ struct Tried {
 const WAITS: &str = "the driver's probe waits for the netdev with the function's MAC, and the daemon binds the driver \
                      when this netdev is on the host";
 
-/// Returns a problem about the functions that have no driver. Returns `None` if there are no such functions.
+/// Returns a problem about the functions that have no driver. If some of these functions have a deferred probe, the
+/// problem is only about them. Returns `None` if all functions have a driver.
 pub fn waiting(state: &State) -> Option<Problem> {
     let by_hand = |function: &DeviceAddress| {
         format!("bind it on the node: echo {function} >/sys/bus/pci/drivers/{DRIVER}/bind")

@@ -8,8 +8,8 @@
 //! | `/latest/meta-data/mac` | MAC address of the instance's primary NIC |
 //! | `/latest/meta-data/network/interfaces/macs/<mac>/` | `primary-ip-address`, `vswitch-cidr-block`, `gateway` |
 //!
-//! Each request has a token in `X-aliyun-ecs-metadata-token`, because an instance can require it ("security hardening
-//! mode"). If the service of an old instance does not support tokens, requests have no token.
+//! Each GET request has a token in `X-aliyun-ecs-metadata-token`, because an instance can require it ("security
+//! hardening mode"). If the service of an old instance does not support tokens, requests have no token.
 //!
 //! Requests use plain HTTP to the configured address. They ignore proxies of the environment, because the service
 //! answers only the instance itself.
@@ -194,7 +194,7 @@ impl Metadata {
         }
     }
 
-    /// Returns the address of the NIC with the MAC address `mac`, and the router of its network, if the network has
+    /// Returns the address of the NIC with the MAC address `mac`, and the router of its network, if the service reports
     /// one.
     ///
     /// # Errors
