@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The switches to which a node's NICs are connected, from received LLDP frames (IEEE 802.1AB). The daemon sends no
-//! frames.
+//! The switches to which a node's NICs are connected, from received LLDP frames (IEEE 802.1AB) or from the output of
+//! another LLDP agent. The daemon sends no frames.
 //!
 //! | module | content |
 //! |---|---|
@@ -10,7 +10,8 @@
 //! | `table` | age of the neighbours |
 //! | `switches` | the neighbours at one time, and their file |
 //!
-//! LLDP has no authentication, so received data are unverified. The parsers return only texts in printable ASCII.
+//! LLDP has no authentication, so received data are unverified. The parsers return a neighbour's texts in
+//! printable ASCII.
 
 mod frame;
 mod listener;

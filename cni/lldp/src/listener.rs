@@ -37,7 +37,8 @@ const BUFFER: usize = 16 * 1024;
 /// busy.
 const MOST_FRAMES: usize = 16;
 
-/// Receiver of LLDP frames. Its descriptor becomes readable when a frame arrives, or when a socket loses its netdev.
+/// Receiver of LLDP frames. Its descriptor becomes readable when a frame arrives, or when the netdev of a socket goes
+/// down or leaves the namespace.
 #[derive(Debug)]
 pub struct Listener {
     epoll: Epoll,
@@ -48,7 +49,7 @@ impl Listener {
     /// Returns a receiver that listens to no netdev.
     ///
     /// # Errors
-    /// The process has no free descriptor.
+    /// The kernel refuses another descriptor.
     pub fn new() -> io::Result<Self> {
         Ok(Self {
             epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?,
@@ -83,7 +84,8 @@ impl Listener {
         Ok(socket)
     }
 
-    /// Reads pending frames, and discards malformed frames. Returns each received neighbour after its netdev.
+    /// Reads pending frames, and discards malformed frames. Returns pairs of a netdev and a neighbour
+    /// whose frame the netdev received.
     pub fn receive(&mut self) -> Vec<(String, Neighbour)> {
         let mut events = [EpollEvent::empty(); 64];
         let count = self.epoll.wait(&mut events, EpollTimeout::ZERO);
@@ -105,7 +107,7 @@ impl AsRawFd for Listener {
     }
 }
 
-/// Returns the neighbours in the frames that the socket has received.
+/// Returns the neighbours in the socket's pending frames, and reads at most [`MOST_FRAMES`] of them.
 fn frames(socket: &OwnedFd) -> Vec<Neighbour> {
     let mut heard = vec![];
     let mut frame = [0; LONGEST_FRAME];

@@ -5,6 +5,7 @@
 //! neighbour's TTL expires. Meanwhile the table ignores frames of other neighbours, so that two agents behind one port
 //! do not alternate, and a pod whose virtual function sends LLDP does not replace the switch. A new neighbour replaces
 //! the last one at once only after a restart of the daemon, a loss of carrier, or a return of the netdev from a pod.
+//! [`Table::take`] has other rules.
 
 use crate::{Neighbour, Seen, Switches, switches::functions};
 use rdma_netns::{DeviceAddress, Inventory, LinkType};
@@ -133,9 +134,9 @@ impl Table {
         }
     }
 
-    /// Updates the table with all neighbours whose frames another LLDP agent of the node received `age` ago. Uses the
-    /// first neighbour of each netdev. Removes the neighbour of a netdev on the host if `all` has no neighbour of this
-    /// netdev, or if the TTL has expired.
+    /// Updates the table with `all` neighbours in the output of another LLDP agent. The output is `age` old. Uses the
+    /// first neighbour of each netdev, also in place of another neighbour. Removes the neighbour of a netdev on the
+    /// host if `all` has no neighbour of this netdev, or if the TTL has expired.
     pub fn take(&mut self, all: &[(String, Neighbour)], age: Duration, now: Instant) {
         for (address, port) in &self.ports {
             let first = all.iter().find(|(netdev, _)| *netdev == port.netdev);
