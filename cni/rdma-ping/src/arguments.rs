@@ -44,7 +44,7 @@ pub struct Arguments {
     /// Seconds between two requests, 0.1 at least
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
     pub interval: Duration,
-    /// Seconds to wait for each answer
+    /// Seconds to wait in each step of a request: for the neighbour, for the route, for the answer
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     pub timeout: Duration,
     /// Traffic class of the packets, 0 to 255: with RoCE v2 over IPv4 the TOS byte
@@ -107,7 +107,7 @@ pub(crate) fn is_link_local(address: IpAddr) -> bool {
     }
 }
 
-/// Returns true for a DNS subdomain (RFC 1123) that is not an IPv4 address.
+/// Returns true for a DNS subdomain (RFC 1123) with a part that is not a number, unlike an IPv4 address.
 fn is_node(text: &str) -> bool {
     let is_number = |it: &str| it.bytes().all(|it| it.is_ascii_digit());
     is_subdomain(text) && !text.split('.').all(is_number)

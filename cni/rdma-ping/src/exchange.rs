@@ -52,12 +52,12 @@ pub(crate) struct Outcome {
     pub(crate) sent: u32,
     /// Time until each answer.
     pub(crate) times: Vec<Duration>,
-    /// Own end of the requests, and the name of its RDMA device. Set after the kernel has resolved the route.
+    /// Own end of the requests, and the name of its RDMA device. `None`: the RDMA device has not sent a request yet.
     pub(crate) local: Option<(Local, String)>,
     /// Reason why the latest request has no answer.
     pub(crate) failure: Option<AskError>,
     /// Result of an ICMP request: true if the peer answered. `None`: the command sent no ICMP request, because the peer
-    /// answered RDMA, or because RDMA requests cannot be sent.
+    /// answered the latest RDMA request, or because RDMA requests cannot be sent.
     pub(crate) icmp: Option<io::Result<bool>>,
     /// Rail of the peer that answers instead of the expected rail, because cables are swapped.
     pub(crate) swapped_with: Option<String>,

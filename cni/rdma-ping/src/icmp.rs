@@ -62,8 +62,8 @@ pub(crate) fn answers(source: Option<IpAddr>, to: IpAddr, timeout: Duration) -> 
         }
         match recv(socket.as_raw_fd(), &mut packet, MsgFlags::MSG_DONTWAIT) {
             Ok(length) if is_answer(&packet[..length], family, answer, id) => return Ok(true),
-            // EHOSTUNREACH: the gateway or this kernel reports "host unreachable" as an error of the socket
             Ok(_) | Err(Errno::EAGAIN | Errno::EINTR) => {}
+            // EHOSTUNREACH: the gateway or this kernel reports "host unreachable" as an error of the socket
             Err(Errno::EHOSTUNREACH | Errno::ENETUNREACH | Errno::ECONNREFUSED) => {
                 return Ok(false);
             }

@@ -58,7 +58,8 @@ enum Failure {
     )]
     NoRails(String),
     #[error(
-        "no netdev here has an RDMA device: in a pod, check that the pod requests RDMA, and that {manager:?} exists"
+        "no netdev here has an RDMA device: on a node, see rdma link show; in a pod, check that the pod requests RDMA, \
+         and that {manager:?} exists"
     )]
     NoDevices { manager: PathBuf },
     #[error(transparent)]
@@ -191,8 +192,9 @@ fn with_the_other_pod(
     Ok(is_good)
 }
 
-/// Sends requests from each own rail to the rail of `node` with the same number, or with `--all` to each rail of
-/// `node`. Returns true if each own rail reaches the rail with the same number.
+/// Sends requests from each own rail in this node's ResourceSlices to the rail of `node` with the same resource and
+/// number, or with `--all` to each rail of `node`. Returns true if each of these own rails reaches the rail with the
+/// same resource and number.
 fn with_node(
     arguments: &Arguments,
     node: &str,

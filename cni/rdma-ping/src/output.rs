@@ -69,9 +69,9 @@ fn name(outcome: &Outcome) -> String {
     from.map_or_else(|| to.clone(), |from| format!("{from} to {to}"))
 }
 
-/// Returns a table with own rails as rows and the peers' rails as columns. A cell contains the median time. If answers
-/// are missing, it also contains the numbers of answers and requests. Below the table are possible reasons why requests
-/// were not answered.
+/// Returns a table with own rails as rows and the peers' rails as columns. A cell contains the median time, or the
+/// reason why there is none. If some answers are missing, the cell also contains the numbers of answers and requests.
+/// Below the table are possible reasons why requests were not answered.
 pub(crate) fn matrix(outcomes: &[Outcome]) -> String {
     let mut rows: Vec<&str> = vec![];
     let mut columns: Vec<&str> = vec![];
@@ -127,7 +127,7 @@ fn cell(outcome: &Outcome) -> String {
     }
 }
 
-/// Formats the cells in columns of equal width.
+/// Formats the table. Each column is as wide as its longest cell.
 fn columns_of(table: &[Vec<String>]) -> String {
     let width = |column: usize| {
         let cells = table.iter().filter_map(|row| row.get(column));
@@ -190,7 +190,7 @@ fn fault(outcome: &Outcome) -> Option<String> {
              RDMA device of the peer has the address as a GID; on InfiniBand, check the partition"
         }
         AskError::Unresolved(_) => {
-            "the address does not answer ARP or neighbour discovery: check the VLAN"
+            "the next hop to the address does not answer ARP or neighbour discovery: check the VLAN"
         }
         AskError::NoPath(_) => "the subnet administrator has no path: check the partition",
         other => return Some(other.to_string()),
@@ -293,7 +293,7 @@ mod tests {
                 "rdma1  3.00 ms (1/2)  no common family",
             ]
         );
-        assert!(lines[3].starts_with("rdma0 to rdma1 of a/b: the address does not answer ARP"));
+        assert!(lines[3].starts_with("rdma0 to rdma1 of a/b: the next hop to the address"));
         assert_eq!(
             lines[4],
             "rdma1 to rdma0 of a/b: 1 of 2 requests were lost: look for a congested or faulty link"

@@ -5,7 +5,7 @@
 //! 1. The server sends its [`List`], one line of JSON. It closes connections of clients whose address is not the other
 //!    pod's.
 //! 2. The client keeps the connection while it sends RDMA requests, and then sends the line `done`.
-//! 3. The server keeps its rails until this line arrives.
+//! 3. The server keeps its rails until this line arrives, or until its time limit.
 //!
 //! Pods of one cluster reach each other without address translation, so a client's address proves which pod it is.
 
@@ -61,14 +61,14 @@ impl FromStr for Place {
 }
 
 impl Place {
-    /// Listens on the port for IPv6 and IPv4, if the kernel supports both.
+    /// Listens on the port for IPv6 and IPv4, or only for IPv4 if the kernel has no IPv6.
     pub(crate) fn listen(&self) -> io::Result<TcpListener> {
         TcpListener::bind((Ipv6Addr::UNSPECIFIED, self.port))
             .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, self.port)))
     }
 }
 
-/// Returns true for the name of a pod, node or Service, and for an address.
+/// Returns true for a text that can be the name of a pod, node or Service, or an address.
 pub(crate) fn is_name(text: &str) -> bool {
     let is_part = |it: u8| it.is_ascii_alphanumeric() || b".-_:".contains(&it);
     (1..=253).contains(&text.len()) && text.bytes().all(is_part)

@@ -44,7 +44,7 @@ fn silent(document: &Value, rail: usize) -> (&Value, &str) {
 fn is_off_the_wire(document: &Value, rail: usize) {
     let causes = [
         "RDMA does not answer: on Ethernet, check that UDP port 4791 passes, that the VLAN is the same",
-        "the address does not answer ARP or neighbour discovery: check the VLAN;",
+        "the next hop to the address does not answer ARP or neighbour discovery: check the VLAN;",
     ];
     let (_, reason) = silent(document, rail);
     let has_cause = causes.iter().any(|it| reason.starts_with(it));

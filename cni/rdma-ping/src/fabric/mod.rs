@@ -75,10 +75,12 @@ pub struct RailState {
     /// Name of the RDMA device.
     pub device: String,
     /// True after the rail's last 12 requests were lost. The requests go to different peers, if there are enough. The
-    /// value becomes false after two of the last 12 requests were answered, or after 12 requests could not be sent.
+    /// value becomes false after two of the last 12 requests were answered, or after 12 successive requests could not
+    /// be sent.
     pub is_unreachable: bool,
-    /// True if the daemon must treat the rail as unhealthy: it is unreachable, and when it became unhealthy, at most
-    /// [`Fabric::percent`] of the cluster's rails were unreachable.
+    /// True if the daemon must treat the rail as unhealthy. The value becomes true if the rail is unreachable by its
+    /// own fault, and at most [`Fabric::percent`] of the cluster's rails are unreachable. The value becomes false when
+    /// `is_unreachable` becomes false.
     pub is_unhealthy: bool,
     /// Number of the rail's peers.
     pub peers: usize,
@@ -233,8 +235,8 @@ impl<T: FnMut(Event<'_>)> Running<'_, T> {
 
     /// Sends the requests of an interval. Waits for the interval if there are no peers.
     ///
-    /// After a lost request, sends a second one: the peer's first answer is lost while its kernel resolves this node's
-    /// hardware address.
+    /// If the peer does not answer a request that was sent, sends a second one: the peer's first answer is lost while
+    /// the peer's kernel resolves this node's hardware address.
     fn round(&mut self) {
         let round = self.watch.round();
         if round.is_empty() {

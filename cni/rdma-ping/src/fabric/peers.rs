@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Rails of nodes in the API server. Each node has one ConfigMap. The ConfigMap's label is the node's group, which is a
-//! hash of the node's name.
+//! Rails of nodes in the API server. Each node has one ConfigMap. The ConfigMap's label is the node's group, which
+//! derives from the node's name.
 
 use super::{FabricRail, choice::hash, watch::Peer};
 use crate::arguments::is_link_local;
@@ -74,8 +74,8 @@ impl Account {
         self.selected(&selector).await
     }
 
-    /// Lists the nodes with unreachable rails. If the list contains this node, it is at least as new as this node's
-    /// ConfigMap.
+    /// Lists the nodes with unreachable rails. The list can be old. If it contains a verdict of this node, the list is
+    /// at least as new as this verdict.
     ///
     /// # Errors
     /// The API server does not answer, or refuses the request.

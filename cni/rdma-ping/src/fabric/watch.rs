@@ -22,7 +22,7 @@ const LOST: u32 = 12;
 /// Number of answers to the last [`LOST`] requests after which an unreachable rail is reachable again.
 const ANSWERED: u32 = 2;
 
-/// A node to whose rails this node's rails can send requests.
+/// A node in a list from the API server.
 #[derive(Debug)]
 pub(super) struct Peer {
     /// Name of the node.
@@ -241,8 +241,8 @@ impl Watch {
         Some(target.1)
     }
 
-    /// Applies the outcome of the last request of `rail`. If the rail's verdict changed, returns the new verdict: true
-    /// for unreachable.
+    /// Applies the outcome of the last request of `rail`. If an answered or lost request changed the rail's verdict,
+    /// returns the new verdict: true for unreachable.
     pub(super) fn take(&mut self, rail: usize, outcome: Outcome) -> Option<bool> {
         let rail = self.rails.get_mut(rail)?;
         let before = rail.judge.is_unreachable;
