@@ -248,8 +248,7 @@ impl<K: Kernel> Desired for Set<'_, K> {
     }
 }
 
-/// Returns a sentence for each difference between the record and the kernel. Only logs a misfit of an interface that
-/// other pods caused.
+/// Returns a sentence for each difference between the record and the kernel. Only logs misfits that other pods caused.
 pub fn drift<K: Kernel>(
     node: Node<'_, K>,
     pod: &K::Pod,
@@ -295,7 +294,7 @@ pub fn drift<K: Kernel>(
     for (name, why) in decision::misfits(input) {
         if !misfits.iter().any(|(it, _)| *it == name) {
             let key = &attachment.key;
-            log::warn!("{key}: another pod changed the SMC-R settings of {name}: {why}");
+            log::warn!("{key}: SMC-R does not fit {name} because of another pod: {why}");
         }
     }
     drift.extend(

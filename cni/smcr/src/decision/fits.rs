@@ -35,8 +35,8 @@ pub struct SmcInput<'a> {
     pub ueid: Option<&'a str>,
 }
 
-/// Returns the protocol by which `carrier` carries connections of the pod's interface `name`. Returns an error if none
-/// carries them correctly, or if the host's netdev below the interface has another pnet id.
+/// Returns the protocol by which `carrier` carries connections of the pod's interface `name`. Returns an error if no
+/// protocol carries them correctly, or if the host's netdev below the interface has another pnet id.
 pub(super) fn fits(input: SmcInput<'_>, carrier: &Carrier, name: &str) -> Result<Fit, SkipReason> {
     let fit = fit_by_gids(input, carrier, name);
     match base(input, name) {

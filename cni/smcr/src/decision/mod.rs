@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Plans for SMC-R: pnet ids, the user EID and `net.smc.tcp2smc`. These modules have no I/O.
+//! Plans for SMC-R: pnet ids, the user EID, the number of links and `net.smc.tcp2smc`. These modules have no I/O.
 //!
 //! The kernel can carry a connection by RDMA if the connection's netdev and an RDMA port have the same pnet id
 //! (`smc_pnet_find_roce_by_pnetid()`, `net/smc/smc_pnet.c`). A netdev's id is in the pnet table of the netdev's

@@ -59,8 +59,7 @@ pub enum SkipReason {
     },
     /// Two NICs would have the same pnet id.
     #[error(
-        "the pnet id of {device} would be {id}, its NIC's hardware address, which {other} has already: \
-         give one of them another id with smc_pnet"
+        "the pnet id of {device} would be {id}, which {other} has already: give one of them another id with smc_pnet"
     )]
     IdTaken {
         /// Name of the RDMA device.
@@ -82,7 +81,7 @@ pub enum SkipReason {
     },
     /// The kernel compares VLAN ids, which the prediction (`verdict`) does not observe.
     #[error(
-        "it is a VLAN, and the GID that the kernel would choose for a VLAN is not predicted; give the \
+        "its packets have a VLAN tag, and the GID that the kernel would choose for a VLAN is not predicted; give the \
          pod an interface without a VLAN tag for SMC-R"
     )]
     Vlan,

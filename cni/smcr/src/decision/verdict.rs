@@ -14,7 +14,7 @@ pub(super) struct Source {
     pub(super) ip: Ipv4Addr,
     /// Length of the address's prefix, in bits.
     pub(super) prefix: u8,
-    /// True if the connection's netdev is a VLAN.
+    /// True if the connection's netdev is a VLAN, or a child of a VLAN.
     pub(super) vlan: bool,
 }
 
