@@ -87,8 +87,8 @@ fn a_port_without_events_is_observed_soon_enough() {
     });
 }
 
-/// The port of a rail without a cable is down for days. During this time, the daemon only reads the port's state every
-/// 0.4 s.
+/// The port of a rail without a cable is down for days. During this time, the daemon reads the port's state every
+/// 0.4 s, and does nothing else.
 #[test]
 fn a_port_that_stays_down_is_reported_once() {
     with_node(|node| {

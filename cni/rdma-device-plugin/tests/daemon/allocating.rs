@@ -78,7 +78,7 @@ fn a_disk_that_does_not_answer_holds_up_kubelet_for_a_while_only() {
 #[test]
 fn an_allocation_that_cannot_be_recorded_is_refused() {
     let node = Running::with(HCA).listed("rdma/hca", 1000);
-    // a file in place of the directory: root can write in spite of any mode
+    // put a file in place of the directory: no mode of a directory would stop root from writing
     node.machine.write("state/granted", "");
     let refused = node.kubelet.ask_for("rdma/hca", &[&ids(&["0"])]);
     let status = refused.expect_err("nothing is recorded");
