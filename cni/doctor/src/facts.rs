@@ -46,7 +46,7 @@ pub struct Facts {
     pub bond_modes: BTreeMap<String, String>,
     /// GID tables of the RDMA devices in the host's namespace, except InfiniBand devices.
     pub gids: Vec<PortGids>,
-    /// State of SMC; `None`: the kernel has no SMC, or has not loaded its module.
+    /// State of SMC; `None`: the kernel has not loaded SMC, or SMC's state cannot be observed.
     pub smc: Option<SmcState>,
     /// Network configuration that the runtime uses.
     pub chain: Chain,
@@ -326,7 +326,7 @@ pub enum Record {
         /// Time since `rdma-cni` wrote the record, in seconds.
         #[serde(default)]
         age: u64,
-        /// One sentence for each child netdev in the pod whose mode has changed since ADD.
+        /// One sentence for each macvlan or ipvlan netdev in the pod whose mode has changed since ADD.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         changed_children: Vec<String>,
     },

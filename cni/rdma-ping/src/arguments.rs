@@ -35,7 +35,7 @@ pub struct Arguments {
     /// Pings from inside this pod of the node
     #[arg(long, value_name = "NAMESPACE/NAME", value_parser = pod)]
     pub pod: Option<String>,
-    /// Pings each rail of a node from each own rail. Rails of the same number must answer
+    /// Pings each rail of a node from each own rail. Rails with the same resource and number must answer
     #[arg(long)]
     pub all: bool,
     /// Number of requests for each pair of rails
