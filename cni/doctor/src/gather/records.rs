@@ -85,8 +85,8 @@ pub(super) fn unreadable_claims(view: &View, state_dir: &Path) -> Vec<String> {
     unreadable.iter().map(ToString::to_string).collect()
 }
 
-/// Returns a sentence for each macvlan or ipvlan netdev in the pod's namespace at `netns` whose mode is not the recorded
-/// mode. Returns none if the pod ends meanwhile, or cannot be observed.
+/// Returns a sentence for each macvlan or ipvlan netdev in the pod's namespace at `netns` whose mode differs from the
+/// record. Returns none if the pod ends meanwhile, or cannot be observed.
 fn changed_children<K: Kernel>(
     view: &mut View,
     kernel: &K,

@@ -15,7 +15,7 @@ use std::{
 /// the same name in later directories (`modprobe.d(5)`, `udev(7)`).
 const ABOVE: [&str; 5] = ["/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib"];
 
-/// Kernel modules, each with a path in sysfs that exists while the module is loaded or built in.
+/// Kernel modules, each with a path in sysfs that proves that the module is loaded or built in.
 const MODULES: [(&str, &str); 5] = [
     ("ib_core", "class/infiniband"),
     ("ib_uverbs", "class/infiniband_verbs"),
@@ -61,7 +61,7 @@ pub fn module(line: &str) -> Option<String> {
 }
 
 /// Returns the settings of the mode in the order in which they apply: module options by file name, the kernel's command
-/// line, units that systemd starts at boot.
+/// line, enabled systemd units.
 pub(super) fn boot_modes(view: &mut View) -> Vec<BootMode> {
     let mut found = vec![];
     for (path, text) in files(view, "modprobe.d", ".conf") {

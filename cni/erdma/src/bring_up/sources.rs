@@ -19,8 +19,8 @@ pub(super) struct Sources {
     conf: conf::BringUp,
     metadata: Metadata,
     pace: Pace,
-    /// MAC address of the instance's primary NIC. `None`: the service has not answered yet. The inner value is `None` if
-    /// the service does not report the address.
+    /// MAC address of the instance's primary NIC. `None`: the service has not answered yet. The inner value is `None`
+    /// if the service does not report the address.
     primary: Option<Option<HardwareAddress>>,
     /// Answers of the service since this process started.
     known: BTreeMap<HardwareAddress, NicAddress>,
