@@ -101,7 +101,7 @@ fn drivers(facts: &Facts, observed: &Observed, findings: &mut Findings<'_>) {
         let what = format!(
             "{} of {driver} without an RDMA device: {}{}",
             count(lacking, "function"),
-            if made == 0 { "" } else { "among " },
+            if made == 0 { "" } else { "unknown which of " },
             some(&bare)
         );
         match facts.module(module) {
