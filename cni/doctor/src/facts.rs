@@ -71,7 +71,8 @@ pub struct Facts {
     pub given_up: Vec<Note>,
     /// Leases of the IPAM plugin. Empty if the plugin's directory does not have host-local's format.
     pub leases: Vec<Lease>,
-    /// Attachments in libcni's cache, as file names `network-container-interface`. `None`: the cache cannot be read.
+    /// Attachments in libcni's cache, as file names `network-container-interface`. `None`: the cache does not exist, or
+    /// cannot be read.
     pub cached: Option<BTreeSet<String>>,
 }
 
@@ -185,7 +186,7 @@ pub struct Chain {
     /// the runtime uses for pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network: Option<String>,
-    /// Network that the runtime uses; `None`: the directory has no usable network.
+    /// Network to examine; `None`: the directory does not define it, or has no usable network.
     pub picked: Option<Picked>,
     /// Broken file that prevents the runtime from using any network.
     pub blocked: Option<Skipped>,
@@ -193,7 +194,7 @@ pub struct Chain {
     pub skipped: Vec<Skipped>,
 }
 
-/// Network that the runtime uses.
+/// Network to examine.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct Picked {

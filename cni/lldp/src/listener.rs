@@ -29,8 +29,8 @@ use std::{
 /// a TLV.
 const LONGEST_FRAME: usize = 2048;
 
-/// Size of a socket's buffer in bytes. It has space for a few frames, which suffices because a neighbour sends one
-/// frame in 30 s.
+/// Size of a socket's buffer in bytes. It has space for a few frames, which suffices because a neighbour usually
+/// sends one frame in 30 s.
 const BUFFER: usize = 16 * 1024;
 
 /// Maximum number of frames of one netdev that one call reads. Without this limit, many frames could keep the caller

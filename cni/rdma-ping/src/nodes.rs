@@ -51,7 +51,7 @@ impl Nodes {
     /// Reads the rails of this pod's node and of `node` from the API server. `directory` has the pod's token.
     ///
     /// # Errors
-    /// The API server does not answer, refuses access, or has no rail with an address of one of the two nodes.
+    /// The API server does not answer, refuses access, or has no rail with an address for one of the two nodes.
     pub(crate) fn read(directory: &Path, node: &str) -> Result<Self, NodeError> {
         let access = Access::of_pod(directory)?;
         let name = access

@@ -87,7 +87,7 @@ fn drivers(facts: &Facts, observed: &Observed, findings: &mut Findings<'_>) {
         let is_bare =
             |device: &&Device| device.driver.as_deref() == Some(driver) && device.rdma.is_empty();
         let bare = observed.devices.iter().filter(is_bare);
-        // ignore ports of a bond: the bond's RDMA device belongs to the function of another port
+        // ignore netdevs with a master: the RDMA device of a bond belongs to the function of another port
         let bare = bare.filter(|device| {
             let links = observed.host.links_of(&device.address, &observed.host);
             links.iter().all(|link| link.master.is_none())

@@ -39,8 +39,8 @@ pub(super) fn examine(facts: &Facts, conf: Option<&Conf>, findings: &mut Finding
             Err(SelectError::InUse { .. } | SelectError::Elsewhere(_)) => {}
             // ignore the mode and a missing subsystem, which `kernel` reports
             Err(SelectError::NoSubsystem | SelectError::WrongMode(_)) => {}
-            // ignore a missing device: at ADD runtimeConfig names the device, and the configured address may be an
-            // example
+            // ignore a missing device: runtimeConfig can name another device at ADD, and the configured address may be
+            // an example
             Err(SelectError::NotFound(_)) if matches!(choice, Choice::Address(_)) => {}
             Err(error) if errors.contains(&error) => {}
             Err(error) => errors.push(error),

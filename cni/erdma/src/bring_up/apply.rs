@@ -186,7 +186,7 @@ impl<K: Kernel> Desired for Given<'_, K> {
 }
 
 /// Removes the configuration in `record` from the NIC. Returns the number of changes, and a sentence for each
-/// difference that another program made and that remains.
+/// difference that remains because of another program.
 pub(super) fn release<K: Kernel>(
     kernel: &K,
     record: &Record,

@@ -14,7 +14,7 @@ use rdma_netns::{Address, Link, LinkChange, Namespace, NetnsSide, Op, Route};
 pub struct PutBack {
     /// Changes that restore the state from before the bring-up.
     pub ops: Vec<Op>,
-    /// A sentence for each difference that remains, because another program made it.
+    /// A sentence for each difference that remains because of another program.
     pub left: Vec<String>,
 }
 

@@ -3,7 +3,7 @@
 //! before the first change, so that it can undo the changes after a crash.
 //!
 //! The files are `<stateDir>/erdma/<PCI address>.json`. A daemon that brings NICs up holds the lock
-//! `<stateDir>/erdma/lock`.
+//! `<stateDir>/erdma/lock`, and so does a release.
 
 use cni_protocol::{
     lock::{self, Held},
@@ -130,7 +130,7 @@ impl Record {
         named.or_else(|| fitting().next())
     }
 
-    /// Returns all configurations in the record, the latest first.
+    /// Returns all configurations in the record, the present one first.
     pub fn gifts(&self) -> impl Iterator<Item = &Given> {
         std::iter::once(&self.given).chain(&self.superseded)
     }

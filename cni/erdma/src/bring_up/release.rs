@@ -39,7 +39,7 @@ pub enum End {
     Done {
         /// Number of changes that were made.
         changes: usize,
-        /// A sentence for each difference that remains, because another program made it.
+        /// A sentence for each difference that remains because of another program.
         left: Vec<String>,
     },
     /// The NIC's netdev is no longer on the host. The configuration disappeared with the netdev.
@@ -53,7 +53,7 @@ pub enum End {
 }
 
 impl Released {
-    /// Returns true if the NIC no longer has configuration of the daemon. False: the caller must release the NIC again.
+    /// Returns true if the release is complete. False: the caller must release the NIC again.
     pub fn is_complete(&self) -> bool {
         matches!(self.end, End::Done { .. } | End::Gone | End::Rebooted)
     }

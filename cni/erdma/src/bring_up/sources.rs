@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Finds the desired addresses of NICs: in the configuration, from the metadata service, or in earlier answers of the
-//! service.
+//! Finds the desired addresses of NICs: in the configuration, in answers of the metadata service, or in the NIC's last
+//! configuration by the daemon.
 
 use super::{
     super::metadata::{InvalidBase, Metadata, MetadataError, Pace, unusable},

@@ -23,7 +23,7 @@ pub struct Hold {
     _pods: Vec<File>,
 }
 
-/// Keeps the netdevs of all pods that have records below `state_dir` in their namespaces.
+/// Keeps pods' netdevs in their namespaces. Finds the pods by their records below `state_dir`.
 ///
 /// # Errors
 /// A sentence: a pod's netdev may be on the host or on its way to the host, or the node's state cannot be read.

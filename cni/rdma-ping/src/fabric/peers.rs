@@ -122,8 +122,8 @@ fn object(
     })
 }
 
-/// Returns the node that a ConfigMap describes. Returns `None` if the ConfigMap has another purpose, or if another
-/// version of the watch wrote it.
+/// Returns the node that a ConfigMap describes. Returns `None` if the ConfigMap has another purpose, or if it has the
+/// format of another version of the watch.
 fn peer(object: &Value) -> Option<Peer> {
     let node = object["metadata"]["name"].as_str()?.strip_prefix(PREFIX)?;
     let mut rails: Vec<FabricRail> =

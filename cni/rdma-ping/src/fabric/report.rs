@@ -39,7 +39,8 @@ impl Report {
         }
     }
 
-    /// Reads the report in `state_dir`. Returns an empty report if there is no report, or if the report is void.
+    /// Reads the report in `state_dir`. Returns an empty report if there is no report of this boot, or if it is
+    /// void.
     ///
     /// # Errors
     /// The file cannot be read.

@@ -124,7 +124,7 @@ fn give_up<K: Kernel>(
 ) {
     let left = take_away(node, Some(pod), attachment);
     if let Some(set) = attachment.smc.take() {
-        // DEL tries again to restore these entries of other attachments
+        // DEL tries again to restore these entries of other attachments and programs
         smc_off.returning = set.returning;
         if !left.is_empty() {
             log::warn!("{}", left.join("; "));
