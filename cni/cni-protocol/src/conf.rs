@@ -89,7 +89,7 @@ pub enum ConfError {
     },
 }
 
-/// Describes an error of reading in the words of the plugins' messages.
+/// Returns the plugins' message for a wrong value.
 fn described(wrong: &Wrong) -> String {
     if wrong.kind == Kind::Unsupported {
         return wrong.to_string();

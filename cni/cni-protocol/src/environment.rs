@@ -227,7 +227,7 @@ pub fn is_identifier(text: &str) -> bool {
 /// adds.
 pub const MAX_IDENTIFIER: usize = 200;
 
-/// Returns the value if it is set and valid. If it is invalid, adds an error to `errors`.
+/// Returns the value if it is set and valid. Adds an error to `errors` if the value is invalid.
 fn kept<T>(
     value: Option<Result<T, EnvironmentError>>,
     errors: &mut Vec<EnvironmentError>,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Treatment of wrong values in a configuration. Most verbs return an error for a wrong value. DEL and GC ignore wrong
-//! values of fields that they do not need. Otherwise a typing error would prevent the deletion of all pods of the node.
+//! values of fields that they do not need. Otherwise a typing error would prevent the deletion of all pods of the
+//! network.
 
 use crate::{Command, ConfError};
 

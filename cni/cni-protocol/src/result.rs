@@ -28,7 +28,8 @@ pub struct RailResult {
     pub dns: Option<Value>,
 }
 
-/// Returns the result `previous` with `rails` appended. Existing values of `previous` stay unchanged.
+/// Returns the result `previous` with `rails` appended, or a new result with `rails`. Existing values of `previous`
+/// stay unchanged.
 pub fn extend(previous: Option<&Value>, version: SpecVersion, rails: &[RailResult]) -> Value {
     let mut result = match previous {
         Some(Value::Object(object)) => object.clone(),

@@ -226,8 +226,8 @@ pub fn finish(mut file: &File, unfinished: &Path, text: &[u8], path: &Path) -> i
     fs::rename(unfinished, path)
 }
 
-/// Returns true if `error`, which a function of this module returned, means that the path is no regular file, or that
-/// the file is too large.
+/// Returns true if `error`, which a function of this module returned, means that the path is no regular file, that the
+/// file is too large, or that it has several hard links.
 pub fn is_odd(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::InvalidData
 }

@@ -18,7 +18,7 @@ pub struct Flags {
     /// Mode of the eRDMA driver: default, compat or ofed; an empty value keeps the mode
     #[arg(long, value_name = "MODE", value_parser = driver)]
     pub prefer_driver: Option<Preferred>,
-    /// Gives a container of aliyun/erdma all NICs instead of one near its CPUs
+    /// Gives a container all NICs for an id of aliyun/erdma, instead of one NIC
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", value_parser = boolean)]
     pub allocate_all_devices: Option<bool>,

@@ -227,7 +227,7 @@ const SHARED_IDS: u32 = 1000;
 /// Default number of ids of each NIC. The number is lower if fewer pods fit into the GID tables.
 const NIC_IDS: u32 = 200;
 
-/// Maximum number of ids of a resource. A message to kubelet with more ids would exceed gRPC's default limit of 4 MiB.
+/// Maximum number of ids of a resource. A message to kubelet with more ids could exceed gRPC's default limit of 4 MiB.
 pub const MOST_IDS: u32 = 50_000;
 
 /// Maximum number of ids of each NIC. With this number, ten NICs of a node fit into [`MOST_IDS`].

@@ -35,7 +35,8 @@ impl ClaimName {
     }
 }
 
-/// Returns true if `uid` has only letters, digits and hyphens, like a UUID of the API server, so it cannot be a path.
+/// Returns true if `uid` has 1 to 128 letters, digits and hyphens, and nothing else, so that it cannot be a path. The
+/// API server's UIDs are UUIDs.
 pub(crate) fn is_plain(uid: &str) -> bool {
     let inner = |it: u8| it.is_ascii_alphanumeric() || it == b'-';
     !uid.is_empty() && uid.len() <= 128 && uid.bytes().all(inner)

@@ -28,7 +28,7 @@ pub struct MetadataNames {
     pub pod_claim: Option<String>,
 }
 
-/// Returns the path in a container of the metadata file of `request`.
+/// Returns the path of the metadata file of `request` in a container.
 pub(crate) fn path(record: &Record, request: &Request, names: &MetadataNames) -> String {
     let claim = match &names.pod_claim {
         Some(name) => format!("resourceclaimtemplates/{name}"),

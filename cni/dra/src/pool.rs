@@ -51,7 +51,7 @@ pub struct Nic {
     pub rdma: String,
     /// Name of the NIC's netdev, as last observed in the node's namespace.
     pub netdev: Option<String>,
-    /// Bond that has the netdev as a port; `None`: the netdev is not a port.
+    /// Bond that has the netdev as a port; `None`: the netdev is not a bond's port.
     pub bond: Option<String>,
     /// Link layer: `ethernet` or `infiniband`.
     pub link_layer: Option<String>,

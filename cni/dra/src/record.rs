@@ -109,7 +109,7 @@ pub struct Request {
     /// Environment variables.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    /// The character device `rdma_cm`, if the NICs can use it.
+    /// The character device `rdma_cm`, if it exists and one of the NICs can use it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connection_manager: Option<CharNode>,
     /// Library files of containers, by name. They contain only lines that are equal for all pods.
@@ -189,8 +189,8 @@ impl Record {
     }
 
     /// Returns the first missing NIC whose numbers must be read before the claim can be prepared again in the boot
-    /// `boot_id`. `now` returns a NIC's present character devices. The result is `None` in the boot of the record, or
-    /// if ADD updates the numbers later, when it attaches the pod's network.
+    /// `boot_id`. `now` returns a NIC's present character devices. The result is `None` if no NIC is missing, in the
+    /// boot of the record, or if ADD updates the numbers later, when it attaches the pod's network.
     pub fn missing(
         &self,
         boot_id: &str,
@@ -227,7 +227,7 @@ fn present_kinds(
     all_kinds.then_some(nodes)
 }
 
-/// Returns the present character devices of `nic`, or `None` if the NIC is absent.
+/// Returns the present character devices of `nic`, or `None` if the NIC or its RDMA device is absent.
 pub fn present(nic: &GrantedDevice, inventory: &Inventory) -> Option<Vec<CharNode>> {
     let hca = inventory.function(&nic.address)?.hcas.first()?;
     Some(hca.char_devices.iter().map(CharNode::from).collect())

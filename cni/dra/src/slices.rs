@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! ResourceSlices of a node's pool, and the plan of their changes. A scheduler uses a pool only if all its slices have
-//! the newest generation. A change therefore writes all slices, one after the other, and then deletes the slices that
-//! are no longer needed.
+//! ResourceSlices of a node's pool, and the plan of their changes. A scheduler uses a pool only if all slices of the
+//! pool's newest generation exist. A change therefore writes all slices, one after the other, and then deletes the
+//! slices that are no longer needed.
 
 use crate::pool::{Effect, PoolDevice, hash};
 use serde_json::{Map, Value, json};

@@ -159,9 +159,10 @@ impl Claims {
         Ok(true)
     }
 
-    /// Updates the records and CDI specifications of the boot `boot_id`'s claims whose containers may have devices.
-    /// `observe` returns the inventory. A claim with absent NICs has no specification until the NICs are back. Takes no
-    /// lock if nothing changes, because locking is an event for watchers of the directory.
+    /// Updates the records and CDI specifications of claims that were prepared in the boot `boot_id`, and whose
+    /// containers may have devices. `observe` returns the inventory. A claim with absent NICs has no specification
+    /// until the NICs are back. Takes no lock if nothing changes, because locking is an event for watchers of the
+    /// directory.
     ///
     /// # Errors
     /// `observe` failed, or the directory cannot be locked.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Devices and environment variables that a container gets for its ids. Character devices get the permissions `rw`, as
-//! in sriov-network-device-plugin. Other device plugins use `rwm`. With `m`, a container could make device files, but
-//! only the runtime needs to make them.
+//! Devices and environment variables that a container gets for its ids or for a claim. For ids, character devices get
+//! the permissions `rw`, as in sriov-network-device-plugin. k8s-rdma-shared-dev-plugin uses `rwm`. With `m`, a
+//! container could make device files, but only the runtime needs to make them.
 
 use crate::{Offer, OfferedDevice, OfferedId, select::hca_of};
 use ::erdma::driver;
@@ -110,7 +110,7 @@ impl Offer {
     /// and healthy. Leaves out and logs absent or unhealthy devices.
     ///
     /// # Errors
-    /// None of the devices is usable, or the whole offer is held back ([`Offer::short`]). The error is the reason.
+    /// None of the devices is usable, or the whole offer is unhealthy ([`Offer::short`]). The error is the reason.
     pub fn allocate(&self, places: &[usize], inventory: &Inventory) -> Result<Allocation, String> {
         if let Some(why) = &self.short {
             return Err(why.clone());
@@ -257,9 +257,9 @@ impl Offer {
         self.environment.variables(&names.collect::<Vec<_>>())
     }
 
-    /// Returns the variable `PCIDEVICE_…_INFO` of sriov-network-device-plugin for an exclusive resource: values by id
-    /// (`pkg/infoprovider` of that project). Device paths are in the variable only if containers get devices by path.
-    /// With CDI names, a move can change the path.
+    /// Returns the variable `PCIDEVICE_…_INFO` of sriov-network-device-plugin (`pkg/infoprovider`) for an exclusive
+    /// resource: a JSON object with the properties of each id. If containers get devices by CDI names, the object has
+    /// no device paths, because a move can change the paths.
     fn information(
         &self,
         grants: &[Grant],

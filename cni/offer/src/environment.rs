@@ -29,7 +29,7 @@ impl Environment {
         }
     }
 
-    /// Returns true if containers get `RDMA_RAILS`, the rails of their pod.
+    /// Returns true if containers get the variable `RDMA_RAILS` with the rails of their pod.
     pub fn has_rails(&self) -> bool {
         self.readers.contains(&Reader::Rails)
     }

@@ -6,12 +6,12 @@ use crate::select::hca_of;
 use rdma_netns::{CharDevice, Inventory};
 use rdma_resources::{CharNode, Grant};
 
-/// Event after which a refused container may start.
+/// Remedy for a container that may not start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cure {
     /// Time: the cause may end by itself. Kubelet retries.
     Time,
-    /// Another pod, because this pod can never start.
+    /// Another pod: this pod can never start.
     AnotherPod,
     /// The return of the device. If the device does not return: another pod.
     DeviceOrAnotherPod,
@@ -23,7 +23,7 @@ pub enum Cure {
 pub struct Stale {
     /// Sentence with the difference and the remedy.
     pub why: String,
-    /// Event after which the difference no longer exists.
+    /// The remedy.
     pub cure: Cure,
 }
 
@@ -72,7 +72,8 @@ pub fn still_as_granted(grants: &[&Grant], inventory: &Inventory) -> Result<(), 
                 let why = format!(
                     "{address} ({id}) was granted as {granted}, and is {now} now; delete the pod to get a new allocation"
                 );
-                // only another pod helps: another device may have the path now, and no move returns the path
+                // only another pod helps: another device may have the path now, and no later move gives the path back
+                // to this device
                 return stale(Cure::AnotherPod, why);
             };
             if !present.is_in_place() {

@@ -74,8 +74,9 @@ fn numa_nodes(indices: &[usize], devices: &[OfferedDevice]) -> Vec<u32> {
 /// Returns the device of each of `count` ids. The devices get about equal numbers of ids. When a device appears or
 /// disappears, only few ids get another device.
 ///
-/// The function uses rendezvous hashing: every pair of id and device has a weight, and the pairs are assigned in
-/// descending order of weight until each device has its share.
+/// The function uses rendezvous hashing: every pair of id and device has a weight. The function takes the pairs in
+/// descending order of weight. It skips a pair whose id already has a device, or whose device already has its share of
+/// ids.
 fn spread(count: u32, devices: &[OfferedDevice]) -> Vec<usize> {
     let share = (count as usize).div_ceil(devices.len().max(1));
     let mut pairs: Vec<(u64, usize, usize)> = Vec::new();
@@ -96,8 +97,8 @@ fn spread(count: u32, devices: &[OfferedDevice]) -> Vec<usize> {
     chosen.into_iter().flatten().collect()
 }
 
-/// Returns the weight of an id and an address. It is the same on every node and in every version. It is FNV-1a over
-/// address and id, followed by the last step of MurmurHash3, because FNV's upper bits hardly depend on the last byte.
+/// Returns the weight of an id and an address, which is the same on every node and in every version: FNV-1a over
+/// address and id, followed by the last step of MurmurHash3, which mixes all bits.
 fn weight(id: u64, address: &str) -> u64 {
     let mut hasher = FnvHasher::default();
     hasher.write(address.as_bytes());

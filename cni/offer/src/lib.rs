@@ -10,11 +10,11 @@
 //! | `required` | required number of devices, and the kernel's rdma controller for limits |
 //! | `sharers` | number of ids of shared devices, by their GID tables |
 //! | `ids` | devices of each id |
-//! | `answer` | devices and variables of a container for ids |
+//! | `answer` | devices and variables that a container gets for its ids, or for a claim |
 //! | `environment` | variables for libraries |
 //! | `grant_check` | check of a grant at a container's start |
 //! | `prefer`, `accelerators`, `distance` | preferred ids of an allocation |
-//! | `manager` | offer of the connection manager without a NIC |
+//! | `manager` | offer of the device `rdma_cm` alone, for the fabric watch |
 //! | `cdi` | CDI entries |
 //! | `table` | table of offers for users |
 
@@ -62,14 +62,14 @@ pub struct Offer {
     pub kind: Ids,
     /// Sharing of the devices: exclusive or shared.
     pub sharing: Sharing,
-    /// True if later daemons must not offer fewer ids by default until the node reboots, because pods may have these
-    /// ids. False if GID tables do not limit the number of pods.
+    /// True if the default number of ids must not fall until the node reboots, because pods may have the ids. False if
+    /// GID tables do not limit the number of pods.
     pub keeps_count: bool,
     /// Devices in the order of their addresses.
     pub devices: Vec<OfferedDevice>,
     /// Ids in the order of advertisement.
     pub ids: Vec<OfferedId>,
-    /// True if the resource names the netdev that pods are attached to.
+    /// True if the resource has `parents`.
     pub has_parents: bool,
     /// True if containers get devices by CDI names.
     pub cdi: bool,
@@ -342,13 +342,13 @@ impl Offer {
         .filter(|_| self.keeps_count)
     }
 
-    /// Returns the number of ids that contain a device. The same number of claims may have the device. `None`: a device
-    /// is in one id.
+    /// Returns the highest number of ids that contain one device. The same number of claims may have the device.
+    /// `None`: the resource is exclusive.
     pub fn sharers(&self) -> Option<u32> {
         sharers::of_device(self.kind, self.devices.len())
     }
 
-    /// Returns true if the ids have different devices, so that kubelet's choice matters.
+    /// Returns true if not all ids have the same devices, so that kubelet's choice matters.
     pub fn has_choice(&self) -> bool {
         let mut ids = self.ids.iter();
         let first = ids.next();
@@ -379,8 +379,8 @@ impl Offer {
         places.iter().filter_map(|it| self.devices.get(*it))
     }
 
-    /// Returns the devices of the ids, for `rdma-cni`. If the resource has `parents`, leaves out devices without a
-    /// parent netdev.
+    /// Returns the resource with the devices of its ids, for `rdma-cni`. If the resource has `parents`, leaves out
+    /// devices without a parent netdev.
     pub fn published(&self) -> Resource {
         let can_be_attached = |it: &&OfferedDevice| !self.has_parents || it.parent.is_some();
         let all = self.devices.iter().filter(can_be_attached);

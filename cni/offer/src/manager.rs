@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Offer of `/dev/infiniband/rdma_cm` without a NIC, for the fabric watch. A container may open this device only if
-//! kubelet allocated it to the container.
+//! Offer of `/dev/infiniband/rdma_cm` without a NIC, for the fabric watch. Without an allocation, the runtime lets no
+//! container open this device.
 
 use crate::{Environment, Offer, OfferedId};
 use daemon_conf::{Allocate, CONNECTION_MANAGER, Conf, Ids, ResourceName};

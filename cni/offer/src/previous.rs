@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Remembers the devices of earlier offers. While a device is in a pod, its netdev is not in the daemon's namespace.
-//! Selectors by the netdev's name or type then cannot match the device.
+//! Remembers the devices of earlier offers. While a device's netdev is in a pod, the netdev is not in the daemon's
+//! namespace. Selectors by the netdev's name then cannot match the device.
 
 use crate::Offer;
 use rdma_netns::{DeviceAddress, Hca, Inventory};
@@ -17,7 +17,7 @@ pub struct PreviousOffers {
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Remembered {
-    /// RDMA device. `None`: the daemon was restarted, and only the address is known.
+    /// RDMA device. `None`: unknown since the daemon was restarted.
     pub(super) hca: Option<Hca>,
     /// Hardware address of the netdev.
     pub(super) mac: Option<String>,
@@ -31,7 +31,7 @@ pub(super) struct Remembered {
 pub struct Gone {
     /// PCI function or auxiliary device.
     pub address: DeviceAddress,
-    /// RDMA device. `None`: the daemon was restarted, and only the address is known.
+    /// RDMA device. `None`: unknown since the daemon was restarted.
     pub rdma: Option<String>,
 }
 

@@ -19,7 +19,7 @@ pub(super) fn expected(
     }
 }
 
-/// If the resource has fewer usable devices than it requires, returns a sentence that names the missing devices.
+/// Returns a sentence about the faulty and gone devices if the resource has fewer usable devices than it requires.
 pub(super) fn short(
     resource: &ResourceConf,
     devices: &[OfferedDevice],
@@ -51,8 +51,8 @@ pub(super) fn short(
     ))
 }
 
-/// If the resource has limits of RDMA resources and the node cannot set them, returns the reason why no pod may get the
-/// resource.
+/// Returns the reason why no pod may get the resource, if the resource has limits of RDMA resources and the node cannot
+/// set these limits.
 pub(super) fn unlimited(resource: &ResourceConf, limiter: RdmaCgroup) -> Option<String> {
     let (what, remedy) = limiter
         .lack()

@@ -16,8 +16,8 @@ use rdma_netns::{Device, Function, Hca, Inventory, LinkType, Netdev, RdmaMode};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Fit {
     No,
-    /// The part that decides is invisible: the netdev or physical function is in another net namespace, or the RDMA
-    /// device is missing for a moment.
+    /// The part that decides is invisible: the netdev of the device or of its physical function is in another net
+    /// namespace, or the RDMA device is missing for a moment.
     Hidden,
     Yes,
 }
@@ -28,8 +28,8 @@ impl From<bool> for Fit {
     }
 }
 
-/// Returns the devices of `resource`, by address. Adds remarks about most of the matching devices that are left out.
-/// `with_netdevs` is true if pods also get netdevs of the devices.
+/// Returns the devices of `resource`, in the order of their addresses. Adds remarks about most of the matching devices
+/// that are left out. `with_netdevs` is true if pods also get netdevs of the devices.
 pub(super) fn devices(
     resource: &ResourceConf,
     inventory: &Inventory,
@@ -72,7 +72,8 @@ pub(super) fn devices(
         if let (Attached::Missing(_), true) = (&attached, resource.devices.is_empty())
             && before().is_none()
         {
-            // leave the device out: a resource without selectors has only devices with one of the `parents`
+            // leave out a device that was not offered before: a resource without selectors has only devices with one of
+            // the `parents`
             continue;
         }
         let named = attached.name().is_some() || is_named(&resource.devices, function, inventory);
@@ -164,7 +165,8 @@ fn is_named(selectors: &[Selector], function: &Function, inventory: &Inventory) 
     named.any(|it| fit(it, function, inventory) != Fit::No)
 }
 
-/// Returns the RDMA device of a function. Ignores a second RDMA device: it is soft-RoCE on the netdev of the first one.
+/// Returns the RDMA device of a function. Ignores a second RDMA device, such as soft-RoCE on the netdev of the first
+/// one.
 pub(super) fn hca_of(function: &Function) -> Option<&Hca> {
     function.hcas.first()
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Number of pods that can share a device. Each address of a pod's child netdev takes an entry in the RoCE port's GID
 //! table, for each kind of GID (`drivers/infiniband/core/roce_gid_mgmt.c`). ADD fails if the table is full. The number
-//! of pods depends only on the table's length, and not on the addresses that netdevs have at present. Resources with
-//! the same device share its table.
+//! of pods depends on the table's length, and not on the addresses that netdevs have at present. Resources with the
+//! same device share its table.
 
 use crate::{OfferedDevice, PreviousOffers, Selected};
 use daemon_conf::{Allocate, Conf, Ids, ResourceConf};
@@ -11,8 +11,8 @@ use rdma_netns::{Hca, LinkType};
 /// Number of entries of one address: RoCE v1 and v2. Some drivers (rxe) have only v2.
 const KINDS: u32 = 2;
 
-/// Number of the host's addresses that get GIDs: the default GID, the link-local, IPv6 and IPv4 addresses of the NIC or
-/// bond, and four more of a VLAN.
+/// Number of the host's GIDs of each kind: the default GID, the GIDs of the link-local, IPv6 and IPv4 addresses of the
+/// NIC or bond, and four more of a VLAN.
 const OF_HOST: u32 = 8;
 
 /// Returns the number of pods that fit into a table of `length` entries, if each pod has `addresses` addresses in the
@@ -35,7 +35,8 @@ fn addresses(conf: &Conf, resource: &ResourceConf) -> Option<u32> {
     conf.chain.as_ref()?.addresses(resource.name.as_str())
 }
 
-/// Returns how many ids contain one device, in a resource with `devices` devices. `None`: a device is in one id.
+/// Returns how many ids at most contain one device, in a resource with `devices` devices. `None`: the resource is
+/// exclusive.
 pub(super) fn of_device(ids: Ids, devices: usize) -> Option<u32> {
     let devices = devices as u32;
     match ids {
@@ -53,8 +54,8 @@ pub(super) fn of_device(ids: Ids, devices: usize) -> Option<u32> {
 }
 
 /// Returns the number of pods with `addresses` addresses each that fit on every device of `own`. On each device, other
-/// resources of `all` take their configured numbers of pods, or equal parts of the remaining number. `None`: no device
-/// has a table.
+/// resources of `all` take their configured numbers of pods. All resources with the default number share the rest
+/// equally. `None`: no device has a table.
 fn room(conf: &Conf, addresses: u32, own: &Selected<'_>, all: &[Selected<'_>]) -> Option<u32> {
     let (resource, devices) = own;
     let room = |device: &OfferedDevice| {

@@ -14,7 +14,8 @@ pub(super) fn has_names(selector: &Selector) -> bool {
         && selector.root.is_empty())
 }
 
-/// Returns the reason why a shared resource whose selectors do not name this device leaves it out.
+/// Returns the reason for leaving out a device that no selector of a shared resource names: its netdev is a port
+/// ([`port`]), or it is a software RDMA device.
 pub(super) fn not_selected(function: &Function, hca: &Hca) -> Option<String> {
     let port = function.netdevs.iter().find_map(port);
     port.or_else(|| {
@@ -29,7 +30,7 @@ pub(super) fn accelerator(function: &Function) -> Option<String> {
     netdevs.find(|it| it.accelerates()).and_then(port)
 }
 
-/// Returns the reason for leaving out a device whose `netdev` is a port of a bridge, or of another netdev than a bond.
+/// Returns the reason for leaving out a device whose `netdev` is a port of a master that is no bond, such as a bridge.
 pub(super) fn port(netdev: &Netdev) -> Option<String> {
     let other = netdev.taken_by.as_ref()?;
     Some(format!("its netdev {} is a port of {other}", netdev.name))

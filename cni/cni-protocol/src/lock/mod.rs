@@ -107,8 +107,8 @@ pub fn open(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Sets the mode of `file` to 0600. Does nothing if the file has several hard links, because it may then belong to
-/// another program.
+/// Sets the mode of `file` to 0600 if the mode has other bits. Does nothing if the file has several hard links, because
+/// it may then belong to another program.
 ///
 /// # Errors
 /// The system call fails.
@@ -157,7 +157,7 @@ pub fn wait(file: File, limit: Duration) -> io::Result<Held> {
 }
 
 /// Starts a thread that waits for the lock of `file` in the kernel's queue. The queue is fair, but has no time limit.
-/// Returns true if the thread got the lock in time. Returns `None` if it cannot start the thread.
+/// Returns true if the thread got the lock in time. Returns `None` if no thread can be started.
 fn in_queue(file: &File, watch: &mut Watch) -> Option<io::Result<bool>> {
     let waiting = file.try_clone().ok()?;
     let (sender, receiver) = mpsc::sync_channel(0);
