@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Fields `rangeStart`, `rangeEnd`, `perNode` and `exclude`: which part of a prefix pods get.
 //!
-//! With `from: parent`, each rail of each node has another prefix. A bound is an [`Offset`] in the prefix, so all nodes
-//! can have the same configuration.
+//! With `from: parent`, each rail of each node can have another prefix. A bound is an [`Offset`] in the prefix, so all
+//! nodes can have the same configuration.
 //!
-//! `perNode` divides the part between the bounds into blocks of this size. The number of a node's block is the offset
-//! of the node's own address in the prefix. Two nodes have different addresses, so they have different blocks without a
-//! coordinator. A hash of the node's name could give one block to two nodes.
+//! `perNode` divides the part between the bounds into blocks of `perNode` addresses. The number of a node's block is
+//! the offset of the node's own address in the prefix. Two nodes have different addresses, so they have different
+//! blocks without a coordinator. A hash of the node's name could give one block to two nodes.
 
 use crate::{
     address::{Family, cidr, number, plain},

@@ -92,7 +92,8 @@ pub enum Error {
     },
     /// Another machine uses the requested address.
     #[error(
-        "the requested address {0} is in use by another machine, as duplicate address detection found"
+        "the requested address {0} is in use by another machine, as duplicate address detection found; request another \
+         one, or retry in an hour"
     )]
     Conflict(IpAddr),
     /// No address is free.

@@ -56,7 +56,7 @@ pub fn neighbours(linux: &Linux, name: &str) -> Result<Vec<Neighbour>, ObserveEr
 
 /// Returns true if the machine with this hardware address is probably a node, and not a pod. A NIC has an address from
 /// its maker, which is neither a group address nor locally administered (IEEE 802, section 8.2). A pod's macvlan has a
-/// random address.
+/// random, locally administered address.
 pub fn is_a_nics(mac: &HardwareAddress) -> bool {
     matches!(mac.0[..], [first, _, _, _, _, _] if first & 3 == 0)
 }

@@ -18,7 +18,7 @@ use std::{collections::BTreeSet, net::IpAddr, time::Duration};
 #[derive(Debug)]
 pub struct Taken<'a> {
     locked: &'a Locked<'a>,
-    /// Addresses of neighbours. `None`: only conflicts within [`REFUSED`] count.
+    /// Addresses of neighbours. `None`: only leases, and conflicts within [`REFUSED`], count.
     neighbours: Option<&'a BTreeSet<IpAddr>>,
 }
 
@@ -50,7 +50,7 @@ impl Occupancy for Taken<'_> {
 }
 
 /// Returns the first free address of `pool`, like [`choose::choose`]. Chooses an address that another machine may have
-/// only if no other address is free and the last conflict was before [`REFUSED`].
+/// only if no other address is free, and the address had no conflict within [`REFUSED`].
 pub fn choose(
     locked: &Locked<'_>,
     neighbours: &BTreeSet<IpAddr>,

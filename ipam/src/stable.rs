@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Stable addresses of RFC 7217: a pod gets the same address again, although nodes share no state.
+//! Stable addresses of RFC 7217: a pod with the same name gets the same address again on the same node. Nodes share no
+//! state.
 //!
 //! The interface identifier is the number `F(Prefix, Net_Iface, Network_ID, DAD_Counter, secret_key)` (RFC 7217,
 //! section 5). F is HMAC-SHA-256 with the node's secret as its key. Net_Iface is the rail: the network's name and the

@@ -67,7 +67,7 @@ pub fn start(program: &'static str, settings: &Log, environment: &Environment) {
     // only the first call in a process has an effect, and a test process makes several
     let _ = builder.try_init();
     if let Some((path, error)) = failed {
-        log::warn!("log.file: cannot open {path:?}: {error}");
+        log::warn!("log.file: cannot open {path:?}: {error}; the log goes only to standard error");
     }
 }
 

@@ -14,8 +14,8 @@
 //! Two rules differ from `serde_json`:
 //!
 //! - `null` counts as no value, as in Go's decoders. A structure reads all of its fields, even if the configuration
-//!   lacks them: an `Option` becomes `None`, and a list becomes empty. Any other missing value is an error.
-//!   `#[serde(default)]` has no effect.
+//!   lacks them: an `Option` becomes `None`, and a list becomes empty. Any other missing value is an error, unless its
+//!   type accepts `null`. `#[serde(default)]` has no effect.
 //! - If several values are wrong, the error is about the first wrong field in the structure's order. An unknown field
 //!   that is not allowed precedes all other fields.
 

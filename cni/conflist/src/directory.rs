@@ -48,7 +48,7 @@ impl Directory {
     }
 
     /// Reads the directory at `path`. Returns `None` if the directory does not exist. A file that cannot be read is no
-    /// error, because runtimes treat such files differently. The [`File`] then contains the reason.
+    /// error, because not all runtimes stop at such a file. The [`File`] then contains the reason.
     ///
     /// # Errors
     /// The directory cannot be read.

@@ -24,7 +24,7 @@ impl Default for Entry {
 
 impl Entry {
     /// Returns an entry with these fields, and with [`TYPE`] as its `type`. The entry requests the pod's annotations,
-    /// by which a pod can request SMC-R, unless its `capabilities` exclude them.
+    /// by which a pod can request SMC-R, unless `capabilities` in `fields` excludes annotations.
     pub fn new(fields: Map<String, Value>) -> Self {
         let mut entry = Map::from_iter([("type".to_owned(), TYPE.into())]);
         entry.extend(fields.into_iter().filter(|(name, _)| name != "type"));
@@ -47,7 +47,7 @@ impl Entry {
     pub fn detecting(&self) -> Self {
         let mut entry = Map::from_iter([("type".to_owned(), TYPE.into())]);
         entry.insert(DETECT.to_owned(), Value::Bool(true));
-        // a version of `rdma-cni` without `detect` queries kubelet for this resource. Kubelet has allocated none, so
+        // a version of `rdma-cni` without `detect` queries kubelet for this resource. No pod has such a resource, so
         // `rdma-cni` attaches nothing
         entry.insert("resources".to_owned(), json!([UNUSED_RESOURCE]));
         let state_dir = self.0.get("stateDir").cloned();

@@ -216,8 +216,8 @@ impl<'a> List<'a> {
     }
 
     /// Returns the version of the CNI specification with which the runtime calls the plugins. This is the latest
-    /// version that both the list and this program support, as in libcni's `NetworkConfFromBytes` since version 1.2. If
-    /// there is none, returns `cniVersion`. Returns `None` if the list has no version.
+    /// version that both the list and this program support, as in libcni's `NetworkConfFromBytes` since version 1.2.
+    /// Without such a version, returns `cniVersion`, or `None` if the list has no `cniVersion`.
     pub fn version(&self) -> Option<&str> {
         let all = self.version.iter().chain(&self.versions);
         let known = all.filter_map(|it| Some((SpecVersion::parse(it)?, it.as_str())));

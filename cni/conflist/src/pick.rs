@@ -113,7 +113,7 @@ pub enum Skip {
     Broken(Broken),
     /// The runtime uses another network. This file belongs to the named network.
     OtherNetwork(String),
-    /// The runtime uses an earlier file.
+    /// The runtime uses an earlier file, or stops at it.
     Later,
 }
 
@@ -172,7 +172,7 @@ pub fn follow(directory: &Directory, picked: Picked) -> Picked {
     };
     let read = |file: &File| {
         let read = Picked::read(&file.name, file.text.as_deref().ok()?).ok();
-        // Multus does not read the list that this project made from a single configuration
+        // skip a single configuration: Multus would not read the list that this project makes from it
         let read = read.filter(|it| !it.single)?;
         // Multus calls the plugins of this list with its own libcni, which does not read the network's directory
         Some(Picked {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Place of our entry: the network's list, or our file in the network's own directory.
 //!
-//! The network's own directory works only with a runtime that calls its plugins at ADD **and** at DEL. libcni's cache
-//! of a pod's network (`cacheAdd()`, `libcni/api.go`) contains the text of the list without the appended plugins. So
-//! the cache does not show whether the runtime calls the appended plugins. CRI-O does not call them at DEL, because it
-//! loads the network from this cache (`loadNetworkFromCache()`, ocicni 0.4.3). Therefore only recorded calls are
-//! evidence. Without evidence, the real entry stays in the list. Our file in the directory then has an entry that
+//! The network's own directory works only with a runtime that calls the directory's plugins at ADD **and** at DEL.
+//! libcni's cache of a pod's network (`cacheAdd()`, `libcni/api.go`) contains the text of the list without the appended
+//! plugins. So the cache does not show whether the runtime calls the appended plugins. CRI-O does not call them at DEL,
+//! because it loads the network from this cache (`loadNetworkFromCache()`, ocicni 0.4.3). Therefore only recorded calls
+//! are evidence. Without evidence, the real entry stays in the list. Our file in the directory then has an entry that
 //! attaches nothing and records calls of ADD and DEL ([`DETECT`]).
 
 use crate::{
@@ -34,7 +34,8 @@ pub enum Placement {
     },
 }
 
-/// Name of our file in a network's own directory. A runtime calls the directory's plugins in the order of their names.
+/// Name of our file in a network's own directory. A runtime calls the directory's plugins in the order of the file
+/// names.
 const FILE: &str = "99-rdma-cni.conf";
 
 /// Returns the path of our file for `network`, below the directory of the lists.

@@ -131,7 +131,7 @@ fn remedy(programs: &BTreeSet<String>) -> String {
         .iter()
         .partition(|it| [TYPE, IPAM].contains(&it.as_str()));
     let theirs = theirs.iter().map(|it| {
-        format!("install the IPAM plugin {it} in this directory, or set ipam.type in the entry of {TYPE} to another \
+        format!("install the IPAM plugin {it} there, or set ipam.type in the entry of {TYPE} to another \
                  plugin")
     });
     let ours = (!ours.is_empty()).then(|| "run install again".to_owned());

@@ -75,9 +75,9 @@ pub enum AskError {
 }
 
 impl AskError {
-    /// Returns true if a later request can succeed: kubelet is restarting, is busy, or exceeded the time limit. A path
-    /// without a socket is a permanent failure, because an ended kubelet leaves its socket file until the next kubelet
-    /// makes a new one.
+    /// Returns true if a later request can succeed: kubelet is restarting, is busy, or exceeded the time limit, or the
+    /// client's runtime could not start. A path without a socket is a permanent failure, because an ended kubelet
+    /// leaves its socket file until the next kubelet makes a new one.
     pub fn passes(&self) -> bool {
         match self {
             Self::Away { .. } | Self::Silent { .. } | Self::Runtime(_) => true,

@@ -28,7 +28,7 @@ pub struct Cdi {
     lock: PathBuf,
 }
 
-/// The character devices of a CDI name.
+/// The character devices that a container gets by a CDI name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Address of the device, or [`CONNECTION_MANAGER`].
@@ -52,8 +52,8 @@ impl Cdi {
         }
     }
 
-    /// Replaces all entries. Returns true if the file changed. Calls `entries` while the file is locked: a move cannot
-    /// change device numbers between `entries` and the write.
+    /// Replaces all entries. Returns true if the file changed. Calls `entries` while the file is locked: a move that
+    /// changes device numbers meanwhile updates its entry after the write.
     pub fn write(&self, entries: impl FnOnce() -> Vec<Entry>) -> Result<bool, FileError> {
         let _lock = file::lock(&self.lock)?;
         self.put(entries().iter().map(Entry::json).collect())

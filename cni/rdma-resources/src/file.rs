@@ -134,8 +134,8 @@ fn own(path: &Path, mode: u32) -> io::Result<Held> {
     Ok(held)
 }
 
-/// Longest time to wait for a lock of another process. Its holder observes the hardware and writes one file. The limit
-/// is short, because the waiting process may hold the node's lock, for which all other changes wait.
+/// Time limit of each wait for a lock. The lock's holder observes the hardware and writes one file. The limit is short,
+/// because the waiting process may hold the node's lock, for which all other changes wait.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Locks the file at `path`. Waits at most `PATIENCE` for another process: the holder may be stopped, or may wait for

@@ -106,7 +106,7 @@ impl LimitedContainers {
     ///
     /// Keeps the record of a container whose pod's cgroup disappeared with its limits
     /// ([`outlasting`](Self::outlasting)). If another program has disabled the controller in a pod's cgroup, enables
-    /// the controller again.
+    /// the controller again. Does nothing if the host's hierarchy is not mounted.
     ///
     /// # Errors
     /// - A limit or a record cannot be read or written. The other limits and records are nevertheless handled.

@@ -228,7 +228,8 @@ fn choice(ports: &[Port]) -> Result<Choice, String> {
 /// Checks that NCCL chooses a GID of the pod on `port`, even after other pods have added GIDs.
 ///
 /// # Errors
-/// The wrong GID that NCCL chooses now, or would choose after other pods have added GIDs.
+/// The wrong GID that NCCL chooses now, or would choose after other pods have added GIDs, or the reason why the port's
+/// GIDs are unknown.
 fn check(choice: &Choice, port: &Port) -> Result<(), String> {
     let Some(table) = &port.shared else {
         return Ok(());

@@ -94,7 +94,7 @@ pub struct Plan {
     pub routes: Option<Vec<Value>>,
     /// Value of `ipam.resolvConf`.
     pub resolv_conf: Option<PathBuf>,
-    /// Requested addresses. ADD fails if it cannot assign one of them.
+    /// Requested addresses. ADD fails if it cannot assign all of them.
     pub requested: Vec<IpAddr>,
     /// Value of `hostAddresses`: addresses of the host on NICs that are in pods now.
     pub away: Vec<IpAddr>,

@@ -44,7 +44,7 @@ pub(super) fn pools(
 
 /// Checks `rangeStart`, `rangeEnd` and `gateway` of a configuration without `ipam.subnet`. Host-local ignores these
 /// fields without `ipam.subnet` (`LoadIPAMConfig()`, `plugins/ipam/host-local/backend/allocator/config.go`). This
-/// plugin returns an error for them if there is no other range.
+/// plugin returns an error for them if there is no other range, and otherwise logs a warning.
 fn without_subnet(ipam: &Field<'_>, has_no_range: bool, from_parent: bool) -> Result<(), Wrong> {
     let bounds = ["rangeStart", "rangeEnd"];
     let bounds = bounds.into_iter().filter(|_| !from_parent);

@@ -27,10 +27,10 @@
 //!    address is leased, even by a process that does not take the lock;
 //! 4. after the lock: removal of the draft, and fsync of both directories, for notes and leases; then the result.
 //!
-//! A kill before step 3 leaves a draft, or a note without leases. A kill during step 3 leaves a note, and leases for a
-//! part of its addresses. In both cases note and leases differ. DEL, or the same attachment's next ADD, then walks the
-//! directory and removes the leases. After step 3, the attachment has all its addresses. The plugin cannot know whether
-//! the runtime got the result. So the plugin refuses the next ADD, and the runtime has to call DEL, as the
+//! A kill before step 3 leaves a draft, and perhaps a note without leases. A kill during step 3 leaves a note, and
+//! leases for a part of its addresses. DEL, or the same attachment's next ADD, finds that note and leases differ, walks
+//! the directory, and removes the leases. After step 3, the attachment has all its addresses. The plugin cannot know
+//! whether the runtime got the result. So the plugin refuses the next ADD, and the runtime has to call DEL, as the
 //! specification requires after a failed ADD. A note may contain an address that another attachment has leased
 //! meanwhile. So a lease is removed only if its content names the attachment.
 //!
@@ -74,10 +74,10 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-/// Time for which an address of another machine is assigned only if no other address is free.
+/// Time after a conflict in which the address is assigned only if no other address is free.
 pub const AVOIDED: Duration = Duration::from_secs(60 * 60);
 
-/// Time for which an address of another machine is never assigned.
+/// Time after a conflict in which the address is never assigned.
 pub const REFUSED: Duration = Duration::from_secs(60);
 
 /// The leases of one network.

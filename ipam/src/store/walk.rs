@@ -12,8 +12,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Maximum number of conflict marks that one DEL with a conflict checks. Other processes wait for the lock during the
-/// check.
+/// Maximum number of notes about conflicts that one DEL with a conflict checks. Other processes wait for the lock
+/// during the check.
 const MARKS: usize = 64;
 
 /// The content of a network's directory.
@@ -124,8 +124,8 @@ impl Locked<'_> {
         (swept, errors)
     }
 
-    /// Removes expired conflict marks. With an address `beside`, checks only `MARKS` marks, in the order of their
-    /// names, beginning at this address.
+    /// Removes expired notes about conflicts. With an address `beside`, checks only `MARKS` notes, in the order of
+    /// their names, beginning at this address.
     pub fn forget_old_conflicts(&self, beside: Option<&IpAddr>) -> Result<(), StoreError> {
         let directory = self.store.conflicts();
         let all = names(&directory)?;

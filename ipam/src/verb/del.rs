@@ -10,8 +10,8 @@ use crate::{
 };
 use std::net::IpAddr;
 
-/// Removes all leases of the attachment. DEL needs neither the namespace nor the parent, and only the leases' directory
-/// from the configuration. An attachment without leases is no error.
+/// Removes all leases of the attachment. DEL needs neither the namespace nor the parent, and from the configuration
+/// only the network's name and the leases' directory. An attachment without leases is no error.
 pub fn del(node: &Node<'_>) -> Result<(), Error> {
     let owner = node.owner()?;
     secret::forget_draft(node.disk, &node.place.data_dir);
@@ -44,8 +44,8 @@ pub fn del(node: &Node<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Records that another machine uses the addresses in `conflicts` that `owner` has. Also removes some expired conflict
-/// marks, because many runtimes never call GC.
+/// Records that another machine uses the addresses in `conflicts` that `owner` has. Also removes some expired notes
+/// about conflicts, because many runtimes never call GC.
 fn avoid(locked: &Locked<'_>, owner: &Owner, conflicts: &[IpAddr]) -> Result<(), Error> {
     if let Some(first) = conflicts.first()
         && let Err(error) = locked.forget_old_conflicts(Some(first))
@@ -54,7 +54,9 @@ fn avoid(locked: &Locked<'_>, owner: &Owner, conflicts: &[IpAddr]) -> Result<(),
     }
     for ip in conflicts {
         if locked.lease(*ip)?.is_some_and(|lease| lease.is_of(owner)) {
-            log::warn!("another machine uses {ip}: ADD assigns this address to no pod for an hour");
+            log::warn!(
+                "another machine uses {ip}: for an hour ADD assigns this address only if no other is free"
+            );
             locked.avoid(*ip)?;
         }
     }

@@ -84,7 +84,7 @@ impl Node {
         self.data_dir().join("net")
     }
 
-    /// Makes the conflict mark of `address` older by `seconds`. Returns the mark's path.
+    /// Makes the note about the conflict of `address` older by `seconds`. Returns the note's path.
     pub(crate) fn age_conflict(&self, address: &str, seconds: u64) -> PathBuf {
         let mark = self.leases_dir().join("rdma-ipam/conflicts").join(address);
         let seen = fs::read_link(&mark).unwrap();

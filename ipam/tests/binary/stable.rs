@@ -116,7 +116,7 @@ fn a_conflict_is_avoided_for_an_hour() {
     let asked = pod("ADD", "c4", "web-2", &conf).env("CNI_ARGS", &format!("IP={first}"));
     let said = format!(
         "the requested address {first} is in use by another machine, as duplicate address detection \
-         found"
+         found; request another one, or retry in an hour"
     );
     asked.fails(11, &said);
     let mark = node.age_conflict(&first, HOUR);
