@@ -2,9 +2,9 @@
 //! Devices of a node's pool.
 //!
 //! The pool has one device for each NIC. If each id of a resource has all NICs, the pool also has one device with all
-//! NICs, as in the extended resource. Claims of a single NIC then use the devices with one NIC. A device that several
-//! pods may share can be allocated several times (`allowMultipleAllocations`): each allocation consumes 1 of the
-//! device's capacity `sharers`.
+//! NICs, which pods get by requesting the extended resource. Claims of a single NIC then use the devices with one NIC.
+//! A device that several pods may share can be allocated several times (`allowMultipleAllocations`): each allocation
+//! consumes 1 of the device's capacity `sharers`.
 
 use fnv::FnvHasher;
 use rdma_netns::DeviceAddress;

@@ -48,8 +48,8 @@ pub struct Record {
     /// Library files for the containers of the sandboxes in `networks`: by container id, and then by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub files: BTreeMap<String, BTreeMap<String, String>>,
-    /// NICs that disappeared after containers may have received them. While a NIC is absent, no CDI specification
-    /// exists.
+    /// NICs that the last check did not find, or found without a kind of character device that containers get. While a
+    /// NIC is absent, no CDI specification exists.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub absent: BTreeSet<DeviceAddress>,
     /// Parameters of the pod's attachment.

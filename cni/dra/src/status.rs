@@ -113,7 +113,7 @@ fn condition(device: &Prepared, record: &Record) -> (&'static str, &'static str,
         (false, _) => (
             "True",
             "Prepared",
-            "containers have its character devices".to_owned(),
+            "containers get the device's character devices".to_owned(),
         ),
         (true, 0) => (
             "False",

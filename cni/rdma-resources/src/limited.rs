@@ -7,9 +7,9 @@
 //! the hook knows it. The hook therefore records each limited container with the path.
 //!
 //! The limits must be lifted before the cgroup is removed, because kernels before "cgroup: rdma: free idle pools during
-//! cgroup teardown" (June 2026) have an error. When such a kernel frees the cgroup, it keeps the limits of devices
-//! without use (`rdmacg_css_free()`, `kernel/cgroup/rdma.c`). When the device is removed later, the kernel unlinks
-//! these limits from the freed memory (`rdmacg_unregister_device()`).
+//! cgroup teardown" (June 2026) have a bug. When such a kernel frees the cgroup, it keeps the limits of devices without
+//! use (`rdmacg_css_free()`, `kernel/cgroup/rdma.c`). When the device is removed later, the kernel unlinks these limits
+//! from the freed memory (`rdmacg_unregister_device()`).
 //!
 //! [`LimitedContainers::settle`] lifts the limits of a pod whose limited containers have ended. DEL calls it, and the
 //! daemon calls it as soon as a container has ended.

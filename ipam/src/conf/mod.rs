@@ -248,7 +248,7 @@ fn parent(root: &Field<'_>, families: Vec<Bounds>) -> Result<Source, Wrong> {
 }
 
 fn gateway_routes(root: &Field<'_>) -> Result<Vec<GatewayRoute>, Wrong> {
-    let must = "must list {\"dst\", \"gw\"} objects";
+    let must = "must list {\"dst\", \"gw\"} objects, dst with its prefix length";
     let routes = list(&root.at("masterRoutes"), must, |route| {
         Some(GatewayRoute {
             destination: cidr(route.get("dst")?.as_str()?)?,
