@@ -312,9 +312,9 @@ fn distance_of<'a>(near: impl Iterator<Item = &'a Near>) -> Distance {
 /// - otherwise the best NUMA node that has enough ids for the rest of the request
 /// - otherwise the NUMA node with the most ids
 ///
-/// The best NUMA node has the devices with the fewest users. Among equal ones, it is nearest to the accelerators. If
-/// the distance is equal, too, it has the fewest free ids, so that the other NUMA nodes stay free for large requests,
-/// or for shared ids the most free ids.
+/// The best NUMA node has the devices with the fewest users. Among several such NUMA nodes, it is nearest to the
+/// accelerators. If the distance is equal, too, it has the fewest free ids, so that the other NUMA nodes stay free for
+/// large requests, or for shared ids the most free ids.
 fn node_for(
     open: &[Candidate<'_>],
     missing: usize,

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Remembers the addresses of other nodes. So no pod gets the address of a node that is switched off while another
-//! address is free.
+//! Remembers the addresses of other nodes. So ADD avoids the address of a node that is switched off.
 //!
 //! The notes are not synced to disk. A power loss removes the notes of the last seconds. The next ADD that finds the
 //! node in a neighbour table makes the note again.
