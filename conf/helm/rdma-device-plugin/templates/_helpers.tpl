@@ -131,7 +131,7 @@ projected:
 {{- end -}}
 {{- end -}}
 
-{{/* fails if memlock or limits is set, and CDI entries or rdma-cni, which set the limit, are missing */}}
+{{/* fails if memlock or limits is set without CDI entries or without rdma-cni: setting the limits needs both */}}
 {{- define "rdma.limitsChecked" -}}
 {{- $nics := get .Values .Values.nics -}}
 {{- range $name := list "memlock" "limits" -}}
@@ -146,7 +146,7 @@ projected:
 {{- end -}}
 {{- end -}}
 
-{{/* config.json: the value config, otherwise made from the other values */}}
+{{/* config.json: the value config if it is set, otherwise made from the other values */}}
 {{- define "rdma.config" -}}
 {{- if and .Values.config .Values.errors -}}
 {{ fail "errors: config replaces this value; write errors into config (docs/device-plugin-conf.md)" }}
