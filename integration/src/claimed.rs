@@ -41,7 +41,7 @@ impl ClaimNode {
     pub fn new(cni: &CniNode, mut configuration: Value, device: &str) -> Self {
         let state = cni.state();
         let api = ApiServer::start();
-        // otherwise `rdma-cni` makes this directory at its first ADD
+        // `rdma-cni` would make this directory at its first ADD, but `install.json` must exist before
         fs::create_dir_all(&state).expect("a directory");
         let lists = json!({"format": 1, "lists": {"10-a.conflist": {"entries": []}}});
         fs::write(state.join("install.json"), lists.to_string()).expect("written");

@@ -41,7 +41,7 @@ const MANAGEMENT: (&str, &str) = ("52:54:00:aa:", ":00");
 #[derive(Debug)]
 pub struct Cluster<N = BondedNics> {
     // dropped first: kubelet would restart the containers that end with the other fields
-    /// Kubelet of the one node.
+    /// This node's kubelet.
     pub kubelet: RealKubelet,
     /// The node's container runtime.
     pub runtime: ContainerRuntime,

@@ -11,8 +11,8 @@
 //! | [`daemon_set`] | kubelet's tasks for a DaemonSet's pod: volumes, rights, init containers, probes |
 //! | [`installed`] | a node whose daemon runs in a DaemonSet's pod, with the usual paths of a node |
 //! | [`pod`] | a pod's life: sandbox, containers, programs run in them, its end |
-//! | [`shared`] | a node with bonded NICs, a container runtime, and the chain |
-//! | [`exclusive`] | a node with a container runtime, the chain, and virtual functions, each for only one pod |
+//! | [`shared`] | a node with bonded NICs, a container runtime, and `rdma-cni` |
+//! | [`exclusive`] | a node with a container runtime, `rdma-cni`, and virtual functions, each for only one pod |
 //! | [`traffic`] | RDMA between containers |
 //!
 //! `integration/lab/setup` puts containerd 1.7, runc and the images into the lab's cache; `integration/runtimes/build`
@@ -72,7 +72,7 @@ pub struct ContainerRuntime {
     directory: TempDir,
 }
 
-/// Directory in which a node's containerd keeps state across boots.
+/// Directory in which the runtime of a node with a disk keeps state across boots.
 pub const ROOT: &str = "/var/lib/containerd";
 
 impl ContainerRuntime {

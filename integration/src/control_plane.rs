@@ -7,7 +7,7 @@
 //! | `kubectl` | commands of an operator, requests of a test |
 //! | [`kubeconfig`] | kubeconfigs of other projects' plugins |
 //! | `stand_in` | a node and its pods without a kubelet |
-//! | [`server`] | a control plane outside of the lab's machines, whose nodes are in them |
+//! | [`server`] | a control plane outside of the lab's machines, which are its nodes |
 //! | `remote` | access of a node's tests to that control plane |
 //! | `messages` | messages between `server` and `remote` |
 //! | `site` | the namespace and directories of a control plane |

@@ -80,7 +80,7 @@ impl Daemon {
         self.says_times(words, 1);
     }
 
-    /// Waits until the daemon has logged `words` `times` times.
+    /// Waits until at least `times` log lines of the daemon contain `words`.
     #[track_caller]
     pub fn says_times(&self, words: &str, times: usize) {
         let lines = self.lines.0.lock().expect("the lines");

@@ -67,7 +67,7 @@ pub struct Lab {
     made: bool,
 }
 
-/// A virtual function with its RDMA device.
+/// A function with its RDMA device: a virtual or physical function of a NIC, or soft-RoCE on a veth.
 #[derive(Clone, Debug)]
 pub struct Function {
     /// Name of the function's netdev on the host.
@@ -133,7 +133,7 @@ impl Lab {
         }
     }
 
-    /// Returns the physical function of a NIC, with its RDMA device.
+    /// Makes an RDMA device on a NIC's physical function. Returns the function.
     #[track_caller]
     pub fn physical_function(&self, nic: &str) -> Function {
         let path = Path::new("/sys/class/net").join(nic).join("device");
@@ -190,8 +190,9 @@ impl Lab {
         udev::settle(&self.host);
     }
 
-    /// Sets the functions' hardware addresses as a node's set-up does. They are the same at every boot, while igb would
-    /// choose random ones. The GUIDs of the RDMA devices depend on them.
+    /// Sets the functions' hardware addresses as a node's set-up does, and makes their RDMA devices again, because
+    /// their GUIDs depend on the addresses. The addresses are the same at every boot, while igb would choose random
+    /// ones.
     #[track_caller]
     pub fn give_hardware_addresses(&self) {
         let (mut devices, mut links) = (vec![], vec![]);

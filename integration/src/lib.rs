@@ -21,14 +21,14 @@
 //! | [`odd_file`] | what a test puts in place of a regular file: links, pipes, a file of a gigabyte |
 //! | [`killed`] | a plugin that SIGKILL ends at a chosen operation |
 //! | [`files`] | all files below some directories, comparable byte for byte |
-//! | [`crash`] | runs of the programs, killed or with an error at each of their system calls |
+//! | [`crash`] | runs of the programs, killed or with an error at selected system calls |
 //! | [`kernel_counts`] | the kernel's own counters: network namespaces, memory |
 //! | [`extent`] | number of repetitions, also for `scripts/test --full` |
 //! | [`kubelet`] | a kubelet stand-in |
 //! | [`api_server`] | a stand-in for the API server: objects by their paths, over TLS |
 //! | [`control_plane`] | Kubernetes' real control plane: without a kubelet, or for nodes in the lab |
 //! | [`real_kubelet`] | in the lab, the real kubelet as a node of this control plane |
-//! | [`cluster`] | in the lab, a cluster of one node: control plane, kubelet, container runtime |
+//! | [`cluster`] | in the lab, a node of a cluster (kubelet, container runtime), and the cluster's control plane |
 //! | [`slices`] | the devices of a node's ResourceSlices |
 //! | [`claimed`] | a node with stand-ins for kubelet and the API server, and a claim of a device |
 //! | [`pages`] | operators' commands in the documentation |
@@ -36,7 +36,7 @@
 //! | [`lab`] | the lab's host with its NICs, from inside the VM |
 //! | [`replies`] | the interfaces by which a pod's replies leave |
 //! | [`rails`] | in the lab, bonds on a fabric of two rails and two sides, with routers |
-//! | [`bonded`] | in the lab, the chain on the bonds of [`rails`] |
+//! | [`bonded`] | in the lab, `rdma-cni` and `rdma-ipam` on the bonds of [`rails`] |
 //! | [`erdma_functions`] | in the lab, eRDMA functions under the kernel's own driver |
 //! | [`erdma_fabric`] | in the lab, the fabric of the eRDMA functions, with faults by a test's orders |
 //! | [`erdma_nics`] | in the lab, NICs that act as unconfigured eRDMA NICs |

@@ -235,8 +235,8 @@ fn list(netns: &Netns) -> Command {
     command
 }
 
-/// Returns the number of bytes that the port of the RDMA device has sent. The kernel shows its counters in `netns`, the
-/// namespace of the device.
+/// Returns the number of bytes that the port of the RDMA device has sent. `netns` is the device's namespace, in which
+/// sysfs shows the port's counters.
 #[track_caller]
 pub fn sent(netns: &Netns, rdma: &str) -> u64 {
     let counters = format!("/sys/class/infiniband/{rdma}/ports/1/counters");
@@ -245,7 +245,7 @@ pub fn sent(netns: &Netns, rdma: &str) -> u64 {
     4 * text.trim().parse::<u64>().expect("a number")
 }
 
-/// Returns the text of a file, without the end of the line.
+/// Returns the text of a file, without white space at its beginning and end.
 #[track_caller]
 pub fn read(path: impl AsRef<Path>) -> String {
     let path = path.as_ref();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A fabric with two rails and two sides, as a GPU node with bonded NICs sees it, from inside the VM
-//! (`integration/lab/vm --shared`, either tier).
+//! (`integration/lab/vm --shared`, in the tiers `fast` and `full`).
 //!
 //! | bond | RDMA device | side | rail | prefixes |
 //! |---|---|---|---|---|

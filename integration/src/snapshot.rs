@@ -7,8 +7,8 @@
 //!
 //! - interface indexes, and the index and namespace of a veth's other end: a moved link gets another index if its old
 //!   index is taken
-//! - `operstate`, carrier and dependent flags (`NO-CARRIER`, `LOWER_UP`, `M-DOWN`, `linkdown`), and the queueing
-//!   discipline: the kernel sets all of them again when the link goes up
+//! - `operstate`, carrier and dependent flags (`NO-CARRIER`, `LOWER_UP`, `M-DOWN`, `linkdown`), states of RDMA ports,
+//!   and the queueing discipline: the kernel sets all of them again when the link goes up
 //! - the burnt-in address, which no program can set, and which igbvf replaces by the present address when the link
 //!   goes down
 //! - values that a bond and its LACP partner have negotiated
@@ -75,8 +75,8 @@ const PASSING_FLAGS: [&str; 6] = [
 const UNROUTED: Duration = Duration::from_secs(1);
 
 impl Snapshot {
-    /// Waits until duplicate address detection of the namespace's IPv6 addresses has ended and they have their
-    /// routes. Returns the namespace's state.
+    /// Waits until duplicate address detection of the namespace's IPv6 addresses has ended, and at most [`UNROUTED`]
+    /// until the addresses have their routes. Returns the namespace's state.
     #[track_caller]
     pub fn of(netns: &Netns) -> Self {
         let mut ipv6 = [vec![], vec![]];
@@ -121,8 +121,8 @@ impl Snapshot {
         );
     }
 
-    /// Returns the differences of `netns` from this snapshot for which `counted` returns text. Waits until there are
-    /// none, for at most `limit`, because the kernel makes some changes late.
+    /// Returns the differences of `netns` from this snapshot, reduced by `counted`. Waits until nothing is left, for at
+    /// most `limit`, because the kernel makes some changes late.
     pub fn difference_within(
         &self,
         limit: Duration,

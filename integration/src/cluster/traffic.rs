@@ -109,7 +109,7 @@ fn exec(pod: &str, line: &str) -> String {
     format!("kubectl exec {pod} -- {line}")
 }
 
-/// Runs a program in the pod, which must succeed, and returns its output.
+/// Runs a program in the pod. The program must succeed. Returns its output.
 #[track_caller]
 fn said(cluster: &Cluster, pod: &str, line: &str) -> String {
     let line = exec(pod, line);

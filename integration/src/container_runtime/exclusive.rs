@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A node on which each virtual function belongs to one pod alone: kubelet's stand-in, the daemon, a container runtime,
-//! and the chain after a primary network. Containers get their devices by CDI names.
+//! and `rdma-cni` after a primary network's plugins. Containers get their devices by CDI names.
 
 use super::{Container, ContainerRuntime, Pod, PodSpec};
 use crate::{
@@ -39,7 +39,7 @@ pub struct ExclusiveNode {
 
 impl ExclusiveNode {
     /// Prepares a node that has advertised all functions. A pod without RDMA has run on it, so the bridge exists. The
-    /// chain's entry also gets the fields of `chain`.
+    /// entry of `rdma-cni` also gets the fields of `chain`.
     #[track_caller]
     pub fn new(lab: Lab, node: Node, runtime: ContainerRuntime, chain: &Value) -> Self {
         let mut entry = node.chain(&[VF]);

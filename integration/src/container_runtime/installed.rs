@@ -42,7 +42,7 @@ pub const PLACES: [&str; 6] = [
 /// Last line of the output of a complete `uninstall --stay`.
 pub const UNINSTALLED: &str = "nothing is left to remove";
 
-/// Directories whose files remain by design. The first one has the state of the daemon and of the chain. The others
+/// Directories whose files remain by design. The first one has the state of the daemon and of `rdma-cni`. The others
 /// have the state of IPAM plugins and of the runtime's CNI library, for the networks of earlier pods.
 pub const LEFT: [&str; 3] = [STATE, "/var/lib/cni/networks", "/var/lib/cni/results"];
 
@@ -177,7 +177,7 @@ impl InstalledNode {
 pub fn clear() {
     assert!(
         env::var_os("RDMA_LAB_TIER").is_some(),
-        "this node owns /etc/cni, /opt/cni and {}: this test runs in the lab",
+        "the test removes /etc/cni, /opt/cni, /var/lib/cni and {}: run it in the lab",
         real_kubelet::DIRECTORY
     );
     for left in [
@@ -221,7 +221,7 @@ pub fn write_list(text: &str) {
     fs::rename(new, LIST).expect("the list");
 }
 
-/// Returns the chain's records by their file names.
+/// Returns `rdma-cni`'s records by their file names.
 pub fn records() -> BTreeMap<String, String> {
     let networks = fs::read_dir(Path::new(STATE).join("attachments"));
     let networks = networks.into_iter().flatten().flatten();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A node whose bonded NICs are shared by its pods: kubelet's stand-in, the daemon, a container runtime, and the chain
-//! after a primary network.
+//! A node whose bonded NICs are shared by its pods: kubelet's stand-in, the daemon, a container runtime, and `rdma-cni`
+//! after a primary network's plugins.
 
 use super::{
     ContainerRuntime, Engine, Pod, PodSpec,
@@ -19,8 +19,8 @@ use std::{collections::BTreeSet, ffi::OsString, fs, process::Command, time::Dura
 /// Name of the resource.
 pub const HCA: &str = "rdma/hca";
 
-/// Number of the daemon's ids if a manifest's chain gives IPv6 addresses to pods. soft-RoCE has 1024 GIDs. Each address
-/// has two GIDs, the host has eight addresses, and each pod has two: a link-local address and another one.
+/// Number of the daemon's ids if `rdma-cni` gives pods IPv6 addresses, as in a manifest. soft-RoCE has 1024 GIDs. Each
+/// address has two GIDs, the host has eight addresses, and each pod has two: a link-local address and another one.
 pub const IDS: usize = 252;
 
 /// Time limit for a runtime's clean-up after a failed sandbox. containerd ends DEL after a minute, and kubelet then
@@ -72,7 +72,7 @@ impl SharedNode {
         shared
     }
 
-    /// Returns a conflist with the plugins of a primary network, followed by the chain, whose entry names no device.
+    /// Returns a conflist with a primary network's plugins, followed by `rdma-cni`, whose entry names no device.
     pub fn list(&self) -> Conflist {
         let mut chain = self.node.chain(&[HCA]);
         chain["ipam"] = json!({
@@ -105,7 +105,7 @@ impl SharedNode {
         self.node.free(&name);
     }
 
-    /// Removes all sandboxes, until the runtime lists none, the chain has no record, and only the namespaces `before`
+    /// Removes all sandboxes, until the runtime lists none, `rdma-cni` has no record, and only the namespaces `before`
     /// exist. An empty list of sandboxes does not suffice: containerd answers a failed start before it calls DEL, and
     /// lists the sandbox only if this DEL also fails.
     #[track_caller]
@@ -114,7 +114,7 @@ impl SharedNode {
     }
 
     /// Removes a sandbox whose creation ended because the runtime was killed. CRI-O (1.34.0) then does not list the
-    /// sandbox, and leaves its namespace. The chain undoes its own changes, because no program reads its answer.
+    /// sandbox, and leaves its namespace. `rdma-cni` undoes its own changes, because no program reads its answer.
     #[track_caller]
     pub fn remove_what_was_cut_off(&self, before: &BTreeSet<OsString>) {
         if self.runtime.engine() != Engine::Crio {
@@ -141,7 +141,7 @@ impl SharedNode {
         );
     }
 
-    /// Returns the number of the chain's records.
+    /// Returns the number of `rdma-cni`'s records.
     pub fn records(&self) -> usize {
         let files = fs::read_dir(self.node.path("state/attachments/net"));
         let names = files.into_iter().flatten().flatten();

@@ -257,8 +257,8 @@ fn start(site: &Arc<Site>, members: &[Member]) -> ControlPlane {
     ControlPlane::start_at(Arc::clone(site), directory, desk, patience)
 }
 
-/// Makes the operator's directory below `directory`. It has the repository's `conf`. In it, the examples name the lab's
-/// images, and the manifests the lab's runtime.
+/// Makes the operator's directory below `directory`, with a copy of the repository's `conf`. In the copy, the examples
+/// name the lab's images, and the manifests the lab's runtime.
 #[track_caller]
 fn desk(directory: &Path) -> PathBuf {
     let desk = directory.join("desk");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! ADD, DEL and GC of `rdma-cni` for one pod. After each fault comes DEL, GC or another pod's ADD, in turn.
+//! ADD, DEL and GC of `rdma-cni` for one pod. After each fault comes DEL. In turn, no call, GC, or ADD and DEL of
+//! another pod precedes this DEL.
 
 mod failed_add;
 
@@ -96,7 +97,8 @@ pub struct Attachments {
     injector: PathBuf,
     cni_path: String,
     configuration: Value,
-    /// Directories that only the chain uses: `stateDir` and the leases. The test removes them before each run.
+    /// Directories that only the plugins under test use: `stateDir` and the leases. The test removes them before each
+    /// run.
     directories: Vec<PathBuf>,
     host_before: Snapshot,
     /// The pods `a` and `b`.
@@ -315,8 +317,8 @@ impl Attachments {
         left
     }
 
-    /// Returns the differences on the host and in the given pods for which `counted` returns text. Waits, up to a time
-    /// limit, for late changes by the kernel.
+    /// Returns the differences on the host and in the given pods, reduced by `counted`. Waits for late changes by the
+    /// kernel, in each namespace up to a time limit.
     fn in_namespaces(&self, pods: &[usize], counted: &dyn Fn(String) -> String) -> Vec<String> {
         let mut left = vec![];
         let mut namespaces = vec![("host", &self.host, &self.host_before)];

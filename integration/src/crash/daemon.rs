@@ -195,9 +195,9 @@ impl Writes {
         without_times(Files::below(&paths.each_ref().map(String::as_str)))
     }
 
-    /// Returns true when the daemon has written everything: both resources, the entry, and a container's allocation and
-    /// files. Kubelet repeats its requests for the container if necessary. The wait also ends when `is_over` returns
-    /// true.
+    /// Returns true when the daemon has advertised both resources, has written the entry, and has answered the requests
+    /// for a container. Repeats these requests once after an error. Returns false at the time limit, and when `is_over`
+    /// returns true before.
     fn has_all(
         &self,
         kubelet: &Kubelet,

@@ -9,7 +9,7 @@
 //! | [`twice`] | two verbs, both killed; or one verb that meets an error, and then is killed or meets another error |
 //! | [`lease`] | ADD, DEL and GC of `rdma-ipam` alone |
 //! | [`program`] | `install` and `uninstall` of `rdma-device-plugin` |
-//! | [`power_loss`] | stories of the other modules, with a loss of power at each sync |
+//! | [`power_loss`] | stories of the other modules, with a loss of power at each sync and at the end |
 //! | [`daemon`] | the files that `rdma-device-plugin` writes while it runs |
 //! | `sweep` | none: it finds the points, and selects those to try |
 

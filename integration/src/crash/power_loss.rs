@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Power loss at each sync of a story: unsynced data and all state of the kernel are lost.
+//! Power loss at each sync of a story, and at its end: unsynced data and all state of the kernel are lost.
 //!
-//! Only a sync makes changes of files durable. So the sweep kills a story before each sync and at its end.
+//! Only a sync makes changes of files durable. So the sweep kills a story before each sync, and after the last change.
 
 use super::{
     End, Story, Tally, at_syncs,

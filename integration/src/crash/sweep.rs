@@ -23,29 +23,29 @@ use std::{
 /// Number of differences after which a story ends.
 const ENOUGH: usize = 40;
 
-/// Maximum number of tries of one fault: a try in which the fault does not occur at its call is repeated. The order of
-/// threads' calls varies between tries, especially on a busy machine.
+/// Maximum number of tries of one fault in [`at`], which repeats a try in which the fault does not occur at its call.
+/// The order of threads' calls varies between tries, especially on a busy machine.
 const TRIES: usize = 20;
 
 /// Number of errors to try among errors whose texts differ only in numbers. One GID table alone is a thousand files.
 const ALIKE: usize = 4;
 
-/// Selects the points to try.
+/// Selects the faults to try.
 #[derive(Clone, Copy, Debug)]
 pub struct Extent {
-    /// Only every `every`th point is tried.
+    /// Only every `every`th fault is tried.
     pub every: usize,
-    /// Index of the first point, modulo the distance of the selected points.
+    /// Index of the first fault, modulo the distance of the selected faults.
     pub first: usize,
-    /// At most this many points are tried, spread evenly.
+    /// At most this many faults are tried, spread evenly.
     pub most: usize,
 }
 
 impl Extent {
-    /// All points of a story.
+    /// All faults of a story.
     pub const ALL: Self = Self::spread(0, usize::MAX);
 
-    /// Selects at most `most` points, spread evenly. `first` shifts the selection.
+    /// Selects at most `most` faults, spread evenly. `first` shifts the selection.
     pub const fn spread(first: usize, most: usize) -> Self {
         Self {
             every: 1,
@@ -54,19 +54,19 @@ impl Extent {
         }
     }
 
-    /// Returns the selection for a run of `scripts/test`: one point in ten, with `--full` all. `RDMA_CRASH_EVERY` of
+    /// Returns the selection for a run of `scripts/test`: one fault in ten, with `--full` all. `RDMA_CRASH_EVERY` of
     /// `scripts/crash` overrides the number. Each story has another value of `first`.
     pub fn of_test(first: usize) -> Self {
         Self::of_run(first, extent::of(10, 1))
     }
 
-    /// Returns the selection like [`Self::of_test`], for a story that takes half a second at each point: one point in
+    /// Returns the selection like [`Self::of_test`], for a story that takes half a second for each fault: one fault in
     /// twenty.
     pub fn of_slow(first: usize) -> Self {
         Self::of_run(first, extent::of(20, 1))
     }
 
-    /// Returns the selection like [`Self::of_slow`], for a story that differs little from another story: one point in
+    /// Returns the selection like [`Self::of_slow`], for a story that differs little from another story: one fault in
     /// fifty.
     pub fn of_variant(first: usize) -> Self {
         Self::of_run(first, extent::of(50, 1))
@@ -181,7 +181,7 @@ impl Tally {
     }
 }
 
-/// Runs `story` once without a fault, then with each kill and each error that `extent` selects.
+/// Runs `story` without a fault, then with each kill and each error that `extent` selects.
 #[track_caller]
 pub fn sweep(story: &mut dyn Story, extent: Extent) -> Tally {
     let (faults, mut tally) = without_fault(story);

@@ -83,7 +83,7 @@ fn pair(
 }
 
 /// Runs `verb` once with each error that `extent` selects, and then again with the same error and a kill before one of
-/// the later changes. After each run, DEL, GC or another pod's ADD runs, and then DEL. `name` is the row in the table.
+/// the later changes. After each run come the calls of [`Attachments::restore`]. `name` is the row in the table.
 #[track_caller]
 pub fn error_and_kill(name: &str, of: &mut Attachments, verb: Verb, extent: Extent) -> Tally {
     let (errors, mut tally) = begin(name, of, verb);
@@ -117,7 +117,7 @@ pub fn error_and_kill(name: &str, of: &mut Attachments, verb: Verb, extent: Exte
 }
 
 /// Runs ADD with each error that `extent` selects, and then again with a second error while ADD undoes its changes.
-/// After each run, DEL, GC or another pod's ADD runs, and then DEL. `name` is the row in the table.
+/// After each run come the calls of [`Attachments::restore`]. `name` is the row in the table.
 #[track_caller]
 pub fn two_errors(name: &str, of: &mut Attachments, extent: Extent) -> Tally {
     let (errors, mut tally) = begin(name, of, Verb::Add);

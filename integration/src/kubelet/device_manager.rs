@@ -57,8 +57,8 @@ impl DeviceManager {
         self.directory.join("device-plugins/kubelet.sock")
     }
 
-    /// Removes all sockets in the directory, and listens. Returns the time at which it listens. If a plugin
-    /// removes its socket at the same moment, this is no error, as for kubelet (`CleanupPluginDirectory` in
+    /// Removes all sockets in the plugins' directory, and listens. Returns the time at which `kubelet.sock` exists. If
+    /// a plugin removes its socket at the same moment, this is no error, as for kubelet (`CleanupPluginDirectory` in
     /// `pkg/kubelet/cm/devicemanager/manager.go`: `os.RemoveAll`).
     #[track_caller]
     pub fn start(&mut self) -> Instant {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A complete node: kubelet's stand-in, the daemon on this machine's own devices, and the configuration of the chain.
+//! A complete node: kubelet's stand-in, the daemon on this machine's own devices, and the entry of `rdma-cni`.
 
 use super::{
     Allocation, DeviceManager, Wish,

@@ -127,8 +127,8 @@ impl SmcPeer {
         }
     }
 
-    /// Starts a client in `netns` with `count` connections to `server`. Each connection carries `bytes`
-    /// bytes in both directions within `limit`, and stays open.
+    /// Starts a client in `netns` with connections to `server`, which stay open. `work` is the number of connections,
+    /// and the number of bytes that each of them carries in each direction. Waits for all bytes, at most `limit`.
     #[track_caller]
     pub fn connect(
         &self,

@@ -139,8 +139,7 @@ impl SmcPod {
 }
 
 /// Opens connections of [`Socket::Smc`] from the second pod to `address` of the first, and exchanges bytes that both
-/// ends compare. `work` has the number of connections and the number of bytes. Asserts that no connection waited for
-/// the other end.
+/// ends compare. `work` is as for [`SmcPeer::connect`]. Asserts that no connection waited for the other end.
 #[track_caller]
 pub fn exchange(
     peer: &SmcPeer,

@@ -12,8 +12,9 @@
 //! | `registers` | differences between CPUs |
 //! | `run` | the loop that stops every thread and child at each call that can be a point |
 //!
-//! Points are numbered from 1 in their order over all threads and children. Two runs of a program have the same points
-//! as long as they do the same. A run that waits for the kernel may read the kernel's state more often.
+//! A fault has the number of its point, counted from 1 over all threads and children. Each kind of fault counts only
+//! the points at which it is possible. Two runs of a program have the same points as long as they do the same. A run
+//! that waits for the kernel may read the kernel's state more often.
 
 mod filter;
 mod memory;
@@ -149,7 +150,7 @@ impl Arguments {
     /// Reads the arguments.
     ///
     /// # Errors
-    /// The error is a sentence about the first wrong argument.
+    /// The error is a sentence about the first wrong argument, or about the missing program.
     pub fn read(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
         let (mut report, mut faults) = (None, vec![]);
         for word in words.by_ref() {

@@ -63,7 +63,7 @@ impl ByRails<'_> {
         println!("\n{}: medians of {} runs, in turn", self.what, self.runs);
         if let Some(Peers { title, .. }) = &self.peers {
             let runs = times[0].theirs[0].len();
-            println!("the peers are {title}, for each rail: medians of {runs} runs among these");
+            println!("the peers ({title}) run for each rail: medians of {runs} of these runs");
         }
         println!(
             "\n{:<14} {:>6} {:>8} {:>8} {:>10} {:>6} {:>8} {:>8} {:>10}",

@@ -142,7 +142,7 @@ pub(super) fn measure() {
     let per_claim = asked / CLAIMS as f64;
     println!(
         "{:<41}{per_claim:>10.2}",
-        "requests of a claim by its first Prepare"
+        "requests for a claim at its first Prepare"
     );
     let megabytes = |kib: u64| kib as f64 / 1024.0;
     println!(

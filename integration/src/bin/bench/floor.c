@@ -19,7 +19,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* Number of ADD's observations before it makes the child. It also observes after the child's set-up and the address. */
+/* Number of observations before ADD makes the child. ADD also observes after the child's set-up and the address. */
 #define LOOKS_BEFORE 2
 
 static char answer[32 << 10];

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Measures the plugins together with Debian's plugins for the same work, and prints ratios. Parts without such
-//! plugins, such as the daemon, are measured alone. Arguments name the parts to run. Without arguments all parts run.
+//! plugins, such as the daemon, are measured alone. Arguments name the parts to run. Without arguments all parts except
+//! `lab` run.
 
 mod by_rails;
 mod claims;
@@ -52,7 +53,7 @@ fn main() {
     if let Some(unknown) = unknown {
         let names = PARTS.map(|(name, _)| name).join(", ");
         eprintln!(
-            "bench: there is no {unknown:?}; there are {names}; and lab, alone, in the lab's VM"
+            "bench: there is no part {unknown:?}; the parts are {names}; and lab, alone, in the lab's VM"
         );
         process::exit(2);
     }

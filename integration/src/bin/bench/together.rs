@@ -26,7 +26,7 @@ const RAILS: u32 = 8;
 /// Number of a group that no other netdev of the node has.
 const GROUP: u32 = 77;
 
-/// Requests that the kernel move all rails into the namespace of a descriptor, and waits for its answers.
+/// Requests that the kernel move all rails into the namespace of a descriptor, and waits for the kernel's answers.
 type Ask = fn(&OwnedFd, u32);
 
 /// The ways to request the moves, each with its name and function.

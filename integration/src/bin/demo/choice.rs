@@ -114,7 +114,7 @@ fn look_at(device: &Device, observed: &Observed) -> Result<Free, String> {
     }
     match &rail.rdma {
         Some(_) if link.link_type != LinkType::Ether => {
-            Err(format!("{} is no Ethernet", link.name))
+            Err(format!("{} is no Ethernet netdev", link.name))
         }
         Some(_) if !(link.up && link.carrier) => Err(format!("{} is down", link.name)),
         Some(rdma) => Ok(Free {

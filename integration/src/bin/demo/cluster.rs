@@ -101,7 +101,7 @@ pub(super) fn show() {
         _ => "whose CPUs are emulated",
     };
     println!(
-        "\nnode restored: yes    {:.0} s in the VM, {cpus}: MB/s say nothing of hardware, and are 0 now and then",
+        "\nnode restored: yes    {:.0} s in the VM, {cpus}: MB/s do not show hardware's speed, and are sometimes 0",
         start.elapsed().as_secs_f64(),
     );
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Objects that a failed ADD leaves until its DEL. Only objects that error 107 lists are permitted.
+//! Objects that a failed ADD leaves until its DEL. After one error, only objects that error 107 lists are permitted.
 
 use super::{Attachments, End, is_lasting};
 use std::{fs, path::Path};
