@@ -74,7 +74,7 @@ const NEVER_LOST: &str = "24h";
 
 const API_SERVER: &str = "kube-apiserver";
 
-/// Time limit for a program to become ready or to end, on a busy machine.
+/// Time limit for each wait for a state of the control plane, and for a program's end, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Makes Go collect garbage less often than by default. This saves a quarter of the CPU time until all programs are

@@ -33,7 +33,7 @@ pub const DIRECTORY: &str = "/var/lib/kubelet";
 /// Address of kubelet's read-only port.
 const READ_ONLY: &str = "127.0.0.1:10255";
 
-/// Time limit for kubelet's start, and for the start or the end of a pod, in an emulated machine.
+/// Time limit for kubelet's start, and for kubelet's end, in an emulated machine.
 const PATIENCE: Duration = Duration::from_secs(150);
 
 /// A running kubelet. Drop kills kubelet. Its pods' containers continue to run.

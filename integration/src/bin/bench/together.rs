@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Time to move several netdevs: by one request for each netdev, by these requests in one message, and by one request
-//! for a group of netdevs. Each request moves a netdev into the pod's namespace, and changes nothing else.
+//! for a group of netdevs. The requests move the netdevs into the pod's namespace, and change nothing else.
 
 use super::{
     rails,
