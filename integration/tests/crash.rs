@@ -123,7 +123,7 @@ impl Story for Sync {
     }
 }
 
-/// Power is lost before the sync, for each system call that syncs.
+/// Power is lost before the sync, or after it, for each system call that syncs.
 #[test]
 fn every_way_to_sync_is_a_point() {
     for name in ["sync", "sync --data", "sync --file-system"] {
@@ -272,7 +272,8 @@ fn histories_of_others_that_left_something() {
     at(&mut Writes::new(programs()), &points).assert_nothing_left(2);
 }
 
-/// `rdma-cni` restores everything after two kills in one story. The test tries a sample of about ten thousand pairs.
+/// `rdma-cni` restores everything after two kills in one story. There are about ten thousand pairs of kills: the test
+/// tries a sample of them.
 #[test]
 fn two_kills_in_one_story() {
     let ends = [Verb::Del, Verb::Gc];

@@ -55,7 +55,7 @@ fn a_veth_of_the_pod_in_the_place_of_its_rail_is_not_taken_to_the_host() {
     is_gone(&node, &pod, &rails);
 }
 
-/// The veth's other end is in a namespace that the pod created, with the index of the rail's peer.
+/// The veth's other end is in a namespace that the pod created, and has the index of the rail's peer.
 #[test]
 fn a_veth_into_a_namespace_of_the_pods_own_is_not_taken_to_the_host() {
     let node = Node::with_rails(1);
@@ -73,7 +73,7 @@ fn a_veth_into_a_namespace_of_the_pods_own_is_not_taken_to_the_host() {
     is_gone(&node, &pod, &rails);
 }
 
-/// A macvlan of the pod's `eth0`, which has the index that the rail's lower netdev has on the host.
+/// A macvlan of the pod's `eth0`. This `eth0` has the index that the rail's lower netdev has on the host.
 #[test]
 fn a_macvlan_of_the_pods_own_netdev_is_not_taken_to_the_host() {
     let node = Node::with_macvlan();
@@ -286,7 +286,7 @@ fn with_eth0(node: &Node, netns: &str) -> String {
     format!("ip link add link if{nic} link-netnsid 0 name spy type macvlan mode bridge")
 }
 
-/// Asserts that the command failed because `CAP_NET_ADMIN` is missing.
+/// Asserts that the kernel refused the command (EPERM).
 #[track_caller]
 fn is_forbidden(done: &Output) {
     let why = String::from_utf8_lossy(&done.stderr);

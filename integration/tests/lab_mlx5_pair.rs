@@ -39,8 +39,8 @@ fn ping(pod: &Netns, peer: &str, rdma: &str) {
     assert_eq!(pair["from"]["device"], rdma, "{pair}");
 }
 
-/// Runs both ends of a program, by `serve` and `ask`. Asserts that the port of each machine in `senders` sends `least`
-/// bytes. `netns` is the namespace of the device.
+/// Runs both ends of a program, by `serve` and `ask`. Asserts that the port of each machine in `senders` sends at least
+/// `least` bytes. `netns` is the namespace of the device.
 #[track_caller]
 fn passes(
     pair: &Pair,

@@ -58,7 +58,8 @@ fn route(netns: &Netns, family: u8, table: &str, destination: &str) -> Option<Va
     routes.into_iter().find(|route| route["dst"] == destination)
 }
 
-/// The kernel removes a route with several next hops, including those by other netdevs, when one of its netdevs moves.
+/// When a netdev of a route with several next hops moves, the kernel removes the whole route, also the next hops by
+/// other netdevs.
 #[test]
 fn a_route_by_several_netdevs_is_reported_and_given_up() {
     let node = Node::with_rails(2);

@@ -89,8 +89,8 @@ fn preferred(node: &Node, configuration: &Value, name: &str) -> Vec<IpAddr> {
     ips
 }
 
-/// Gives the addresses to the switch. The switch may already have one (about one in 250), because stable addresses can
-/// be anywhere in the range.
+/// Gives the addresses to the switch. The switch may already have one of them (a chance of about 1 in 250), because
+/// stable addresses can be anywhere in the range.
 fn occupy(node: &Node, ips: &[IpAddr]) {
     for ip in ips {
         let length = if ip.is_ipv4() { "24" } else { "64 nodad" };

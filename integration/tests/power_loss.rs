@@ -25,8 +25,8 @@ fn injector() -> PathBuf {
     env!("CARGO_BIN_EXE_fault-injector").into()
 }
 
-/// Runs `stories` on each file system. Of each story, at most `most_unmet` points may be unmet: the story ended before
-/// such a point, and power was lost at the story's end.
+/// Runs `stories` on ext4, and with `--full` also on XFS. Of each story, at most `most_unmet` points may be unmet: the
+/// story ended before such a point, and power was lost at the story's end.
 #[track_caller]
 fn on_each_format(most_unmet: usize, stories: impl Fn(&Disk) -> Vec<Tally>) {
     for format in Format::ALL.into_iter().take(extent::of(1, usize::MAX)) {

@@ -42,7 +42,7 @@ impl Ending {
         Self::DelTwice,
     ];
 
-    /// Returns the way in which a worker's pod `turn` ends: one pod in ten has each of the unusual ends.
+    /// Returns the way in which a worker's pod `turn` ends: of ten pods, one has each of the possible unusual ends.
     fn of(turn: usize, may_die: bool) -> Self {
         match turn % 10 {
             3 if may_die => Self::WithoutDel,
@@ -130,7 +130,7 @@ struct Traces {
     files: Files,
     /// The multicast groups of the node's netdevs: netdev, group, and reference count.
     groups: Vec<String>,
-    /// Number of network namespaces of the machine. `None` if the kernel does not report it.
+    /// Number of network namespaces in the kernel. `None` if the kernel does not report it.
     namespaces: Option<usize>,
     /// The kernel's unreclaimable memory, including per-processor memory, in KiB.
     memory: usize,

@@ -82,7 +82,7 @@ fn read(raw: &Map<String, Value>) {
     assert!(conf.state_dir.is_absolute() && conf.pod_resources_socket.is_absolute());
     let names: Vec<_> = (0..12).filter_map(|rail| conf.pod_name(rail, 12)).collect();
     let distinct: BTreeSet<_> = names.iter().collect();
-    // ADD of several rails refuses a configuration with the same name for all
+    // a configuration can have one name for all rails; ADD then fails if the pod gets several rails
     assert!(
         distinct.len() == names.len() || distinct.len() == 1,
         "two rails of one name"

@@ -64,7 +64,7 @@ fn goes_in(text: &str, list: &List<'_>, new: &str, entry: &Entry) {
     assert_eq!(before, after);
 }
 
-/// A directory of files. A file's `NAME` is a line that begins with `==`, and its text follows.
+/// A directory of files. `==` separates the files; the first line of a file is its name, and the rest is its text.
 ///
 /// # Panics
 /// The list made from a single configuration is not valid; the runtime would use a missing file.

@@ -7,7 +7,7 @@ use ::lldp::Neighbour;
 /// A frame, or the output of lldpcli.
 ///
 /// # Panics
-/// A text is not printable, empty or too long, or a truncated frame is accepted.
+/// A text is empty, too long or has unprintable characters, or a truncated frame is accepted.
 pub fn neighbours(input: &[u8]) {
     if let Ok(neighbour) = ::lldp::parse(input) {
         assert_is_printable(&neighbour);

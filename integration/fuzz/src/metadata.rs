@@ -98,7 +98,7 @@ impl AsyncWrite for Said {
 ///
 /// # Panics
 /// A body is longer than the limit, or the status is no HTTP status. The target hangs if the client waits for an answer
-/// after the service has closed.
+/// after the service has closed the connection.
 pub fn http(input: &[u8]) {
     if let Some((status, body)) = answered(input) {
         assert!((100..1000).contains(&status));

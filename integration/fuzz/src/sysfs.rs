@@ -13,7 +13,7 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-/// Maximum of entries of a tree, because each of them costs system calls.
+/// The largest number of entries of a tree. Each entry costs system calls.
 const ENTRIES: usize = 80;
 
 /// A tree of files, one entry in each line: `d PATH`, `f PATH TEXT`, `l PATH TARGET`. In TEXT, `|` is a line feed.

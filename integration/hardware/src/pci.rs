@@ -136,8 +136,7 @@ impl ConfigSpace {
     }
 }
 
-/// Returns position and value of each byte of a write to `offset`. Omits positions that exceed the address range of
-/// memory.
+/// Returns position and value of each byte of a write to `offset`. Omits positions that do not fit into `usize`.
 pub fn positions(offset: u64, data: &[u8]) -> impl Iterator<Item = (usize, u8)> {
     (data.iter().enumerate())
         .filter_map(move |(i, byte)| Some((usize::try_from(offset).ok()?.checked_add(i)?, *byte)))

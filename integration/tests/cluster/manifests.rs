@@ -54,7 +54,7 @@ pub(super) fn roll_out(cluster: &mut ControlPlane, daemon_set: &str, pods: u64) 
     assert!(told.contains("successfully rolled out"), "{told}");
 }
 
-/// Deletes the objects of a manifest, and waits until their pods are gone.
+/// Deletes the objects of a manifest, and waits until the cluster has no pods.
 #[track_caller]
 pub(super) fn delete(cluster: &mut ControlPlane, text: &str) {
     cluster.apply("delete --wait=false -f -", text);

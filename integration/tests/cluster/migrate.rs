@@ -177,8 +177,8 @@ fn another(operator: &Operator, namespace: &str, name: &str, (key, value): (&str
     operator.at_desk(&format!("kubectl -n {namespace} rollout status ds/{name}"));
 }
 
-/// Returns the cluster state that a migration changes: the other DaemonSet's pod template, and the node's labels,
-/// taints and cordon.
+/// Returns the cluster state that a migration changes: the pod specification of the other DaemonSet, and the node's
+/// labels, taints and cordon.
 fn state(cluster: &ControlPlane, daemon_set: &str) -> Value {
     let other = &cluster.get(&format!("-n kube-system ds/{daemon_set}"))[0];
     let node = &cluster.get("node rdma-1")[0];

@@ -47,7 +47,7 @@ pub(super) fn bare(name: &str, annotations: Value) -> Value {
 /// The apps of the pods, in the order of kubelet's ids: the first app has id 0.
 const APPS: [&str; 5] = ["trainer", "rank", "elsewhere", "bare", "static"];
 
-/// For each app, the pod that is not being deleted. Waits until the pod is on a node.
+/// For each app, the pod that is not being deleted. Waits until each of these pods is on a node.
 #[track_caller]
 fn running(cluster: &mut ControlPlane) -> [Value; 5] {
     let mut found = vec![];

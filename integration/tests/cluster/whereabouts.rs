@@ -245,8 +245,8 @@ fn a_killed_add_gives_its_addresses_back(place: &Place) {
     }
 }
 
-/// ADD fails if another machine has the address that whereabouts assigns, because whereabouts would assign the same
-/// lowest free address again.
+/// ADD fails if another machine has the address that whereabouts assigns. A second request would not help: whereabouts
+/// would assign the same lowest free address again.
 fn an_address_of_another_machine_is_refused(place: &Place) {
     let before = Snapshot::of(&place.node.host);
     place

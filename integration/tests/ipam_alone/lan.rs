@@ -170,8 +170,8 @@ pub(crate) fn ip(address: &str) -> IpAddr {
     ip.parse().expect("an address")
 }
 
-/// Asserts that one of Debian's plugins failed with `code`, an error of `rdma-ipam` that the plugin passes on. Returns
-/// the error's message. Debian's errors have no `cniVersion`.
+/// Asserts that one of Debian's plugins failed with `code`, usually with an error of `rdma-ipam` that the plugin passes
+/// on. Returns the error's message. Debian's errors have no `cniVersion`.
 #[track_caller]
 pub(crate) fn refused<T>(outcome: Result<T, Outcome>, code: u64) -> String {
     let Err(outcome) = outcome else {

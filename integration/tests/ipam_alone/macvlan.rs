@@ -260,7 +260,7 @@ fn a_parent_without_a_prefix_is_reported_in_a_sentence() {
     }
 }
 
-/// Debian's macvlan supports only CNI 1.0: a runtime calls neither STATUS nor GC.
+/// Debian's macvlan supports CNI only up to 1.0, and refuses STATUS. The test calls STATUS of `rdma-ipam` directly.
 #[test]
 fn status() {
     let lan = Lan::new();

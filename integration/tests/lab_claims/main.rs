@@ -64,7 +64,7 @@ fn of_the_host_have_the_devices(cluster: &mut Cluster) {
     end(cluster, &[]);
 }
 
-/// Asserts that the container's environment names the pod's rails, each with an RDMA device and a GID.
+/// Asserts that the container's environment names the pod's rails, each with an RDMA device and a GID index.
 fn knows_its_rails(pod: &Pod) {
     let told = pod.main().sh("echo \"$RDMA_RAILS\"");
     let rails: Value = serde_json::from_str(&told).expect("JSON");

@@ -198,7 +198,7 @@ impl Day {
         self.wait_for_healthy(NICS.len() * FUNCTIONS);
     }
 
-    /// Waits until all functions on the host are configured. Asserts that the host is as it was before the first pod.
+    /// Waits as [`Day::settles`] does. Asserts that the host is as it was before the first pod.
     #[track_caller]
     pub(super) fn rests(&self) {
         self.settles();

@@ -40,7 +40,7 @@ pub(super) struct Traces {
     files: Counts,
     /// Counts that must be the same at each check.
     exact: Counts,
-    /// Number of network namespaces of the machine.
+    /// Number of network namespaces in the kernel.
     namespaces: usize,
     /// The kernel's unreclaimable memory, including per-processor memory, in KiB.
     memory: usize,

@@ -27,7 +27,7 @@ fn of_one_rail(bonded: &Bonded) -> Value {
     configuration
 }
 
-/// Asserts that the numbers of GIDs of all bonds are as in `before`.
+/// Waits until the numbers of GIDs of all bonds are as in `before`.
 #[track_caller]
 fn gids_are(bonded: &Bonded, before: [usize; 4]) {
     wait::until("the pods' GIDs are gone", || {

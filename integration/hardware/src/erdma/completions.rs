@@ -30,7 +30,7 @@ pub enum Status {
     ReceiveDomain = 6,
     /// The addresses in the peer's memory wrap around.
     ReceiveWrap = 7,
-    /// The function cannot decode the request, or the queue pair cannot execute its operation.
+    /// The function cannot read or decode the request, or the queue pair cannot execute its operation.
     SendFormat = 8,
     /// The function does not have the key of the request.
     SendKey = 10,
@@ -124,7 +124,7 @@ impl CompletionQueue {
     }
 
     /// Handles a doorbell, by which the driver states how many entries it has read, and can request an event. Returns
-    /// true if the function must raise an event at once, because it has already written more entries.
+    /// true if the function must raise an event at once, because an entry of the requested kind is unread.
     pub fn doorbell(&mut self, value: u64) -> bool {
         if bits(value, 31, 31) == 0 {
             return false;

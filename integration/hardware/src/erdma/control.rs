@@ -7,7 +7,7 @@
 //! | `loss MAC PERCENT` | this percentage of the messages that the function sends is lost |
 //! | `delay MAC MILLISECONDS` | messages that the function sends arrive later |
 //! | `unplug MAC` | the function falls off its bus: all reads return ones, and the function does nothing |
-//! | `plug MAC` | the function is on its bus again, in its state after power-on |
+//! | `plug MAC` | an unplugged function is on its bus again, in its state after power-on |
 //! | `no-answer MILLISECONDS` | the time that a request waits for a peer that does not respond; 10000 at start |
 //! | `no-receive MILLISECONDS`, `no-receive forever` | the time that a request waits for a receive request of its peer; forever at start |
 //! | `status` | a line for each function, and an empty line |

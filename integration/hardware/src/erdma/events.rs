@@ -6,7 +6,7 @@ use crate::{interrupts::Vectors, memory::Memory};
 /// Bytes of an entry.
 pub const ENTRY: u64 = 16;
 
-/// The most entries of a queue; the driver uses 4096.
+/// The most entries of a queue; the driver uses at most 4096.
 pub const MAX_DEPTH: u32 = 1 << 16;
 
 /// The type of an asynchronous event, `ERDMA_AE_TYPE_*`.
@@ -39,7 +39,8 @@ impl EventQueue {
         })
     }
 
-    /// Writes an entry and raises the interrupt. The owner bit, bit 31, is 1 in the first lap and 0 in the second.
+    /// Writes an entry and raises the interrupt. The owner bit, bit 31, is 1 in the first lap, and changes with each
+    /// lap.
     pub fn push(&mut self, memory: &Memory, vectors: &Vectors, first: u32, data: [u32; 3]) {
         let lap = u32::from(self.produced & self.depth == 0);
         let mut entry = [0; ENTRY as usize];

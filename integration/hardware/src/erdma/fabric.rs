@@ -34,7 +34,7 @@ pub enum Next {
     Now,
     /// At this time.
     At(Duration),
-    /// After the next write of a guest.
+    /// After the next write of a guest or order of a test.
     Idle,
 }
 

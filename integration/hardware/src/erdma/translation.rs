@@ -48,7 +48,7 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// Creates a buffer of `count` pages. Returns `None` if a size is out of range.
+    /// Creates a buffer of `count` pages. Returns `None` if a number is out of range.
     pub fn new(shift: u32, offset: u64, count: u64, table: Table) -> Option<Pages> {
         let is_valid = match table {
             Table::Inline(pages) => count <= pages.len() as u64,
@@ -80,8 +80,8 @@ impl Pages {
         Some((page.checked_add(inside)?, (1 << self.shift) - inside))
     }
 
-    /// The address of entry `slot` of a queue whose entries have `size` bytes. Returns `None` if the entry is not in
-    /// one page.
+    /// The address of entry `slot` of a queue whose entries have `size` bytes. Returns `None` if [`Pages::locate`] does
+    /// not find the entry, or the entry is not in one page.
     pub fn entry(&self, memory: &Memory, slot: u64, size: u64) -> Option<u64> {
         let (address, contiguous) = self.locate(memory, slot.checked_mul(size)?)?;
         (contiguous >= size).then_some(address)

@@ -18,8 +18,8 @@ const ATTRIBUTE: Field = field(0x80, 16);
 const MASK: Field = field(48 * 8, 64);
 const DATA: usize = 56;
 
-/// Methods. A response has the method of the request with the upper bit set. A response to SET has the method of a
-/// response to GET.
+/// Methods. A response has the method of the request with the upper bit set, except for a response to SET: it has the
+/// method of a response to GET.
 const GET: u64 = 1;
 const SET: u64 = 2;
 const DELETE: u64 = 0x15;
@@ -68,8 +68,8 @@ mod group {
     pub(super) const LIFE_TIME: Field = field(43 * 8, 8);
     pub(super) const JOINS: Field = field(48 * 8 + 4, 4);
     pub(super) const FULL_MEMBER: u64 = 1;
-    /// The components that a request to create a group must have: key, traffic class, partition, service level and
-    /// flow label.
+    /// The components that a request must have to create a group, except for a broadcast group: key, traffic class,
+    /// partition, service level and flow label.
     pub(super) const NEW: u64 = 1 << 2 | 1 << 6 | 1 << 7 | 1 << 12 | 1 << 13;
 }
 

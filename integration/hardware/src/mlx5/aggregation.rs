@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The switch's side of a link aggregation (LACP of IEEE 802.1AX). The functions of a card that send LACPDUs form one
-//! aggregate.
+//! The switch's side of a link aggregation (LACP of IEEE 802.1AX). The functions of a card whose LACPDUs request
+//! aggregation form one aggregate.
 //!
 //! The switch answers each LACPDU. It sends no LACPDUs by itself, and no timeout ends an aggregation.
 

@@ -6,7 +6,7 @@
 //! | `link MAC up`, `link MAC down` | frames pass, or do not pass; the driver gets an event |
 //! | `syndrome MAC NUMBER` | the firmware reports this error in the health buffer; 0 means no error |
 //! | `unplug MAC` | the function falls off its bus: all reads return ones, and the function does nothing |
-//! | `plug MAC` | the function is on its bus again, in its state after power-on |
+//! | `plug MAC` | an unplugged function is on its bus again, in its state after power-on |
 //! | `status` | a line for each function, and an empty line |
 //!
 //! An order with `all` instead of a MAC applies to all functions.

@@ -97,7 +97,7 @@ pub fn insert_vlan(frame: &mut Vec<u8>, is_service: bool, tci: u16) {
     }
 }
 
-/// Computes the checksum of IPv4, and that of TCP or UDP. Leaves any other frame unchanged.
+/// Computes the checksums of a TCP or UDP frame, also that of the IPv4 header. Leaves any other frame unchanged.
 pub fn fill_checksums(frame: &mut [u8]) {
     let Some(headers) = Headers::of(frame) else {
         return;
@@ -124,7 +124,7 @@ pub fn fill_checksums(frame: &mut [u8]) {
     put16(frame, headers.checksum(), value);
 }
 
-/// Splits a frame after its first `header` bytes into frames with at most `size` bytes of payload each. Returns `None`
+/// Splits a frame into frames with the same first `header` bytes and at most `size` bytes of the rest. Returns `None`
 /// if the frame is neither TCP nor UDP, has too many segments, or `header` or `size` is too small.
 pub fn segments(frame: &[u8], header: usize, size: usize) -> Option<Vec<Vec<u8>>> {
     let headers = Headers::of(frame)?;

@@ -54,7 +54,7 @@ const FAILED: u64 = 3;
 
 /// Bytes of a segment of a request.
 pub const SEGMENT: usize = 16;
-/// Bytes of the longest request: it has 63 segments.
+/// Bytes for the longest request, which has 63 segments.
 const MAX_REQUEST: usize = 1024;
 const SEGMENTS: Field = field(32 + 26, 6);
 /// The doorbell bit with which the driver requests an event only for a solicited completion (`MLX5_CQ_DB_REQ_NOT_SOL`).

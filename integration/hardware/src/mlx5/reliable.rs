@@ -21,7 +21,7 @@ enum Failure {
     Receive(Syndrome),
     /// The request names memory to which its key gives no access. The peer's queue pair fails with an event.
     Access,
-    /// The peer's queue pair does not execute the request.
+    /// The peer's queue pair does not allow the operation, or the address of an atomic operation is not aligned.
     Request,
 }
 

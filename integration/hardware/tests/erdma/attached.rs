@@ -43,7 +43,7 @@ impl Model {
             .spawn()
             .expect("the program");
         let model = Model { process, directory };
-        // the program creates this socket last, and listens some time after the file exists
+        // the program creates the control socket last, and listens some time after the file exists
         wait_for(|| UnixStream::connect(model.socket("control")).is_ok());
         model
     }
@@ -167,7 +167,7 @@ impl Machines {
             .post_send(&mut self.pair, &write(self.there, &[segment]));
     }
 
-    /// The status of the next completion.
+    /// Waits for the next completion. Returns its status.
     fn status(&mut self) -> u8 {
         let mut status = None;
         wait_for(|| {

@@ -204,10 +204,10 @@ fn queues_that_are_not_in_memory() {
                     .u32(12, cookie as u32),
             )
             .expect("RTS");
-        // the request cannot be decoded
+        // the request cannot be read
         it.near.write64(0x1000, 7 << 32 | 4);
         assert_eq!(it.near().map(|it| it.status), Some(8), "{address:#x}");
-        // the receive request cannot be decoded either
+        // the receive request cannot be read either
         it.near
             .command(Command::new(0, 2).u32(8, 7))
             .expect("DESTROY_QP");

@@ -15,8 +15,8 @@ const SET: u8 = 2;
 const DELETE: u8 = 0x15;
 const PATH: u16 = 0x35;
 const MEMBER: u16 = 0x38;
-/// The components that a request to create a group must have: key, traffic class, partition, service
-/// level, flow label.
+/// The components that a request must have to create a group, except for a broadcast group: key, traffic class,
+/// partition, service level, flow label.
 const NEW: u64 = 1 << 2 | 1 << 6 | 1 << 7 | 1 << 12 | 1 << 13;
 
 /// The IPv4 broadcast group of a partition.

@@ -40,7 +40,7 @@ impl Model {
             .expect("the program");
         let model = Model { process, directory };
         let begin = Instant::now();
-        // the program creates this socket last, and listens some time after the file exists
+        // the program creates the control socket last, and listens some time after the file exists
         while UnixStream::connect(model.socket("control")).is_err() {
             assert!(begin.elapsed() < Duration::from_secs(20));
             thread::sleep(Duration::from_millis(2));

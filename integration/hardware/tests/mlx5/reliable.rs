@@ -104,7 +104,7 @@ fn a_message_fills_the_segments_of_a_receive_request() {
         (RECEIVED_WITH_IMMEDIATE, 0x1234_5678, 100)
     );
     assert_eq!(load(&there, &mut it, 0, 100), sent[..100]);
-    // the counters include both directions
+    // the counters of received messages include both messages
     let counters = there.enter(&mut it).execute(&command(0x770, 0, 32), 0x210);
     assert_eq!(
         (counters.number(0x30, 8), counters.number(0x38, 8)),

@@ -344,7 +344,7 @@ fn is_refused(cluster: &ControlPlane, token: &str, line: &str, words: &str) {
     );
 }
 
-/// A claim for devices of two drivers, allocated on a node without the scheduler.
+/// A claim for devices of two drivers. The test itself allocates devices of `node`, without the scheduler.
 fn allocated(cluster: &mut ControlPlane, driver: &str, node: &str) -> Value {
     let request = |name: &str| json!({"name": name, "exactly": {"deviceClassName": "rdma-vf"}});
     let result = |request: &str, driver: &str| json!({"request": request, "driver": driver, "pool": node, "device": "d"});
