@@ -128,7 +128,7 @@ fn a_slow_del_of_an_old_pod_does_not_reset_what_a_new_pod_holds() {
     slow.wait().silent();
     let outcome = add.wait();
     if !outcome.status.success() {
-        assert!(early, "it waited for nothing: {outcome}");
+        assert!(early, "ADD waited, and failed: {outcome}");
         outcome.error(101);
         node.add(&new_conf, "new", &new);
     }

@@ -84,7 +84,7 @@ fn a_fault_is_where_it_should_be() {
     let can_fail = |it: &&Point| it.errors.contains(&libc::ENOSPC);
     let mut candidates = report.points.iter().filter(can_fail);
     let number = candidates.position(|it| it == rename);
-    let number = number.expect("it is a point") + 1;
+    let number = number.expect("the rename is a point") + 1;
     let (end, report, errors) = run(Some(Fault::Fail(number, libc::ENOSPC)));
     assert!(matches!(end, End::Refused(..)), "{end:?}");
     assert!(errors.contains("No space left on device"), "{errors}");

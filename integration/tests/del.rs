@@ -307,7 +307,7 @@ fn given_up(set_up: &[&str], netdev: &str, meanwhile: &[&str], (lacks, cure): (&
         outcome.silent();
         assert!(outcome.stderr.contains(lacks), "{outcome}");
         assert!(node.records().is_empty(), "a record was left");
-        assert!(node.host.has_link(netdev), "it is not restored");
+        assert!(node.host.has_link(netdev), "{netdev} is not restored");
         let told = doctor(&node);
         assert_eq!(told.matches(lacks).count(), 1, "{told}");
         for line in cure {

@@ -336,7 +336,7 @@ fn an_add_that_cannot_lock_the_node_any_more_is_undone_and_says_so() {
     });
     let lock = node.state().join("lock");
     fs::remove_file(&lock).expect("the node's lock");
-    fs::create_dir(&lock).expect("what no lock is");
+    fs::create_dir(&lock).expect("a directory instead of the lock");
     node.ipam.release("ADD");
     let outcome = add.wait();
     outcome.error(104);

@@ -58,7 +58,7 @@ fn driver_settings_of_a_pod_are_reverted() {
     let changed = settings(&pod, "rdma0");
     for (key, _) in changes {
         let now = changed.iter().find(|(it, _)| *it == key);
-        assert_ne!(now, Some((key, value(key))), "it did not change");
+        assert_ne!(now, Some((key, value(key))), "{key} did not change");
     }
     node.del(&rails, "a", &pod);
     let lacking = settings(&node.host, nic);

@@ -174,7 +174,7 @@ fn bare_nics_are_brought_up_and_released(driver: Driver) {
     scene.is_configured();
     configured.assert_restored(&scene.nics.host);
     let requests = scene.nics.service.requests();
-    assert_eq!(requests.len(), count, "it is known by now: {requests:?}");
+    assert_eq!(requests.len(), count, "the daemon asks again: {requests:?}");
 
     // `--release` is refused while a daemon runs, which would configure the NICs again
     let refused = scene.release();

@@ -59,7 +59,7 @@ impl Scene {
         Attachment::new(&format!("sandbox-{pod}"), netns.path(), "eth0").of_pod("default", pod)
     }
 
-    /// Runs ADD for the sandbox of a pod that has its allocation. Its containers may start afterwards.
+    /// Runs ADD for the sandbox of `pod`, which has its allocation. The pod's containers may start afterwards.
     #[track_caller]
     fn add(&self, pod: &str) -> Netns {
         let netns = self.lab.pod(pod);
@@ -282,7 +282,7 @@ fn health_and_counters_of_a_device_inside_a_pod_are_known() {
             .is_some_and(|it| it.healthy().contains(id))
     });
     held_by(&scene, &given);
-    // the carrier is that of its physical function
+    // the function's carrier follows that of its physical function
     let nic = NICS[0];
     scene.lab.host.ip(&format!("link set dev {nic} down"));
     wait::until("the function has lost its carrier", || {

@@ -21,7 +21,8 @@ use std::{
 /// (`mlx5_core_test_wc()`, `drivers/net/ethernet/mellanox/mlx5/core/wc.c`).
 const NO_WRITE_COMBINING: &str = "Write combining is not supported";
 
-/// `rping`, and 30 queue pairs that read 100 times 4 KiB each. `netns` is that of the server's device.
+/// Runs `rping`, and `ib_read_bw` with 30 queue pairs that read 100 times 4 KiB each. `netns` is the namespace of the
+/// server's device.
 #[track_caller]
 fn passes(server: End<'_>, client: End<'_>, netns: &Netns) {
     traffic::rping(server, client);

@@ -193,8 +193,8 @@ fn given_up_while_add_runs(node: &SharedNode, before: &Snapshot) {
     }
 }
 
-/// The runtime is killed while ADD runs, and ADD continues. After its restart, kubelet removes the sandboxes that the
-/// runtime reports.
+/// The runtime is killed while ADD runs, and ADD continues. After the runtime's restart, kubelet removes the sandboxes
+/// that the runtime reports.
 #[track_caller]
 fn killed_while_add_runs(node: &mut SharedNode, before: &Snapshot) {
     let (spec, named) = (node.wish("orphan"), namespaces());

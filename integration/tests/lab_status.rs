@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! In the lab, a runtime's calls of STATUS and GC of CNI 1.1: `integration/lab/vm --tier full --shared --memory 4096`,
 //! on containerd 2 and CRI-O. The primary network uses the CNI project's own plugins, because those of Debian 12
-//! support only CNI 1.0.
+//! support CNI only up to 1.0.
 
 use integration::{
     Attachment, Conflist, Netns, Runtime, Snapshot,

@@ -83,8 +83,8 @@ fn a_pod_without_an_allocation_passes_with_its_result_unchanged() {
     assert!(before == after, "something was changed");
 }
 
-/// Kubelet does not report an init container that has ended, or its devices. `rdma-cni` passes such a pod through, and
-/// logs the reason.
+/// Kubelet does not report an init container that has ended, or its devices. `rdma-cni` passes a pod without other
+/// devices through, and logs the reason.
 #[test]
 fn a_pod_whose_init_container_alone_requests_passes_and_the_log_has_the_reason() {
     let cluster = Cluster::new();

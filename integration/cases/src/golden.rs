@@ -38,7 +38,7 @@ pub fn assert_as_written(
     for case in cases {
         let (file, made) = (written(case), made(case));
         if update {
-            fs::write(file, made).expect("to write it anew");
+            fs::write(file, made).expect("the case's file can be written");
             continue;
         }
         let written = fs::read_to_string(&file).unwrap_or_default();

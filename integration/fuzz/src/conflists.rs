@@ -48,11 +48,11 @@ pub fn list(input: &[u8]) {
 fn goes_in(text: &str, list: &List<'_>, new: &str, entry: &Entry) {
     let with = List::parse(new).expect("a list");
     assert_eq!(with.own().as_ref(), Some(entry.fields()));
-    assert_eq!(with.with(entry, true), Ok(None), "it is as it is to be");
+    assert_eq!(with.with(entry, true), Ok(None), "the list needs no change");
     if list.own().is_some() {
         return;
     }
-    let without = with.without().expect("a list").expect("it was in there");
+    let without = with.without().expect("a list").expect("the entry");
     assert_eq!(without, text, "every byte is back");
     let value = |text: &str| serde_json::from_str::<Value>(text).expect("JSON");
     let (before, mut after) = (value(text), value(new));

@@ -23,7 +23,7 @@ pub fn rails_file(input: &[u8]) {
         interface: "eth0".try_into().expect("a name"),
     };
     let Some(others) = rails::others_of(input, &key) else {
-        let content: Value = serde_json::from_slice(input).expect("another pod's is a file");
+        let content: Value = serde_json::from_slice(input).expect("another pod's JSON");
         assert_ne!(content["containerID"], "c");
         return;
     };

@@ -233,7 +233,7 @@ impl<F: Function> ServerBackend for Backend<F> {
         let vectors = u32::from(self.function.identity().vectors);
         if start.checked_add(count).is_none_or(|end| end > vectors) {
             return Err(io::Error::other(format!(
-                "vectors {start} and {count} more: the function has {vectors}"
+                "{count} vectors from {start} on: the function has {vectors}"
             )));
         }
         let mut files: Vec<Option<File>> = (files.into_iter().map(Some))

@@ -102,7 +102,7 @@ fn ping_tells_each_fault_of_a_switch_and_a_peer_that_boots() {
     nodes.boots(1, 1);
     all_answer(&nodes);
 
-    // the RDMA device is deleted while it waits for an answer, as by an unload of its driver
+    // the RDMA device is deleted while the ping waits for an answer, as by an unload of the driver
     nodes.filter();
     let from = format!("rdma{FILTERED}");
     let options = ["--from", &from, "--count", "1", "--timeout", "60"];

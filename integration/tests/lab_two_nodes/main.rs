@@ -229,8 +229,8 @@ fn attached(sandbox: &str) -> SystemTime {
         .expect("a time")
 }
 
-/// A node loses power. The pod of its Deployment starts on the other node after an operator has marked the node as
-/// out of service.
+/// A node loses power. A Deployment's pod of this node starts on the other node after an operator has marked the lost
+/// node as out of service.
 fn outlive_a_node(cluster: &mut Cluster) {
     let labels = json!({"app": "trainer"});
     let mut template = json!({"metadata": {"labels": labels}, "spec": spec()});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The page for RoCE with IPv4, followed by an operator with two nodes: its commands, those of "Verify", two pods with
-//! the page's container fields, and "Removal" of the chart. The bonds' IPv4 addresses are below `.50`, as the page
+//! An operator with two nodes follows the page for RoCE with IPv4: the page's commands, those of "Verify", two pods
+//! with the page's container fields, and "Removal" of the chart. The bonds' IPv4 addresses are below `.50`, as the page
 //! says.
 
 use super::{FIRST, PAGE, PODS, SECOND, fabric, gone, has_all, have_ids};

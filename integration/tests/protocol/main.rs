@@ -7,7 +7,7 @@ mod versions;
 
 use integration::{Netns, Node, Snapshot};
 
-/// A node with one rail, and a snapshot of its host.
+/// A node with one rail, a pod, and a snapshot of the host.
 fn untouched_node() -> (Node, Netns, Snapshot) {
     let node = Node::with_rails(1);
     let pod = node.pod("pod");

@@ -91,7 +91,7 @@ fn status(fabric: &Fabric) -> String {
             device.pairs.len(),
             device.counters
         );
-        debug_assert!(written.is_ok(), "a String takes all");
+        debug_assert!(written.is_ok(), "a String accepts all text");
     }
     text.push('\n');
     text

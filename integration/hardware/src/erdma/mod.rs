@@ -14,7 +14,7 @@
 //! | [`translation`] | translation tables (MTT) |
 //! | [`regions`] | memory regions, keys and rights |
 //! | [`queue_pairs`] | queue pairs, their queues and states |
-//! | [`requests`] | the layout of work requests in a send queue |
+//! | [`requests`] | the layout of work requests |
 //! | [`device`] | one function |
 //! | [`fabric`] | all functions, and the connections between their queue pairs |
 //! | [`reliable`], [`datagrams`] | the execution of work requests |

@@ -29,7 +29,7 @@ const BUDGET_OF_A_DOORBELL: usize = 16;
 /// Most requests that the thread executes before it releases the fabric's lock.
 const BUDGET_OF_THE_THREAD: usize = 64;
 
-/// The fabric of a process. All ports and the thread share it.
+/// The fabric of a process. All ports, the handlers of orders and the thread share it.
 #[derive(Debug)]
 pub struct Shared {
     fabric: Mutex<Fabric>,

@@ -66,7 +66,7 @@ fn status(fabric: &Fabric) -> String {
             "{} {state} started={started} bonded={bonded} roce-addresses={addresses}",
             function.name
         );
-        debug_assert!(written.is_ok(), "a String takes all");
+        debug_assert!(written.is_ok(), "a String accepts all text");
     }
     text.push('\n');
     text

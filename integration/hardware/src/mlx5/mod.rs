@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! ConnectX functions (PCI 15b3:1017), as ports of cards.
+//! ConnectX functions (PCI 15b3:1017, virtual 15b3:101e), as ports of cards.
 //!
 //! The layout of commands, contexts and registers is that of Linux' `include/linux/mlx5/mlx5_ifc.h` and `device.h`
 //! (GPL-2.0 or OpenIB.org BSD).

@@ -68,7 +68,7 @@ fn wait_for(mut is_so: impl FnMut() -> bool) {
     while !is_so() {
         assert!(
             begin.elapsed() < Duration::from_secs(20),
-            "it takes too long"
+            "the model takes too long"
         );
         thread::sleep(Duration::from_millis(2));
     }
@@ -283,9 +283,9 @@ fn a_machine_resets_a_function_and_takes_its_memory_away() {
     driver.restart();
     assert!(driver.command(Command::new(1, 2)).is_ok());
     let unmapped = driver.bus.client.dma_unmap(MEMORY, MEMORY_SIZE as u64);
-    unmapped.expect("a mapping less");
+    unmapped.expect("the memory is unmapped");
     driver.post(&Command::new(1, 2));
-    assert_eq!(driver.answered(), None, "it has no memory");
+    assert_eq!(driver.answered(), None, "the function has no memory");
 }
 
 #[test]
@@ -313,7 +313,7 @@ fn a_function_falls_off_its_bus_and_comes_back() {
     assert_eq!(model.order("plug all"), "ok\n");
     let client = &mut driver.bus.client;
     client.region_read(7, 4, &mut command).expect("a read");
-    assert_eq!(command, [0, 0], "it masters no bus");
+    assert_eq!(command, [0, 0], "the function is no bus master");
     assert_eq!(driver.read32(0x14), 1, "as after power-on");
     driver.restart();
     assert!(driver.command(Command::new(1, 2)).is_ok());

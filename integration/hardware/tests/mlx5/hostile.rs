@@ -35,7 +35,7 @@ impl Numbers {
 fn opcodes() -> Vec<u16> {
     let known = (0x100..0xa10).filter(|it| *it != 0x103);
     let objects = KINDS.iter().flat_map(|kind| [kind.create, kind.destroy]);
-    // the guest posts a command more often if it creates or destroys objects
+    // commands that create or destroy objects are more frequent
     known.chain(objects.cycle().take(2000)).collect()
 }
 
