@@ -115,7 +115,8 @@ fn environment(command: &str, pod: &str) -> BTreeMap<String, String> {
 /// The result of a chain, as CHECK of both plugins and DEL of `rdma-cni` get it.
 ///
 /// # Panics
-/// CHECK fails with an error other than a drift, DEL of a pod without devices fails, or the kernel's state changes.
+/// CHECK fails with an error other than a drift, a message has several lines, DEL of a pod without devices fails, or
+/// the kernel's state changes.
 pub fn checked_result(input: &[u8]) {
     let Ok(previous) = serde_json::from_slice::<Map<String, Value>>(input) else {
         return;

@@ -21,7 +21,7 @@ use crate::{
 const MAX_DATAGRAM: u64 = 4096;
 /// The bit of a request's queue key that selects the key of the sending queue pair instead.
 const OWN_KEY: u32 = 1 << 31;
-/// The number of the queue pair for management datagrams, and the partition key of these datagrams.
+/// The number of the queue pair for management datagrams, and the partition key in completions of datagrams.
 const MANAGEMENT: u32 = 1;
 const PARTITION: u32 = 0xffff;
 /// Flag of a completion: the buffer contains the network header (`flags_rqpn`).
