@@ -183,14 +183,6 @@ pub fn offers(
             let own = devices.iter().map(|device| device.address.clone());
             taken.extend(own.map(|address| (address, &resource.name)));
         }
-        if !resource.parents.is_empty() && conf.by_claims(&resource.name) {
-            remarks.push(format!(
-                "{}.parents cannot apply to {}, because claims serve this resource until the daemon restarts: it is \
-                 not offered",
-                resource.place, resource.name
-            ));
-            continue;
-        }
         if devices.is_empty() {
             remarks.push(format!(
                 "{}: {}, so {} is not offered",

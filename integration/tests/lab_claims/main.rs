@@ -5,6 +5,7 @@
 
 mod driver;
 mod named;
+mod parents;
 
 use integration::{
     Cluster, Netns, Snapshot,
@@ -200,6 +201,7 @@ fn unchanged_pods_are_served_by_claims() {
     end(&mut cluster, &[server.netns(), client.netns()]);
     driver::outlives_the_device_plugin(&mut cluster, kubelet_started);
     named::claims(&mut cluster);
+    parents::are_vlans(&mut cluster);
     none_is_left(&mut cluster);
     remove(&mut cluster, MANIFEST);
     // kubelet creates the directory for the mount (DirectoryOrCreate)

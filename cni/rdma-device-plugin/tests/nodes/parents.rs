@@ -115,6 +115,17 @@ fn two_resources_are_two_tenants_of_one_nic() {
     );
 }
 
+/// Claims serve the resources, and a claim's record has the parent netdev of each NIC.
+#[test]
+fn tenants_by_claims_are_offered_as_tenants_by_ids_are() {
+    let by_ids = of(&conf(TENANTS), &bonds(), &PreviousOffers::default());
+    let claims = conf(&format!("{TENANTS}dra: {{}}"));
+    let (offers, remarks) = of(&claims, &bonds(), &PreviousOffers::default());
+    assert_eq!(remarks, [] as [&str; 0]);
+    assert_eq!(seen(&offers), seen(&by_ids.0));
+    assert!(offers.iter().all(|it| claims.by_claims(&it.name)));
+}
+
 #[test]
 fn a_netdev_that_goes_takes_the_devices_ids_along_until_it_is_back() {
     let conf = conf(TENANTS);
