@@ -26,6 +26,7 @@ pub mod install;
 pub mod kubectl;
 pub mod kubelet;
 pub mod leader;
+pub mod logging;
 pub mod metrics;
 pub mod node_features;
 pub mod offline;

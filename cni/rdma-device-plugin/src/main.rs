@@ -2,7 +2,7 @@
 //! The program: command line, log, and the daemon's runtime.
 
 use clap::Parser;
-use cni_protocol::{logging::line, state_file};
+use cni_protocol::state_file;
 use conf_reader::one_line;
 use doctor::Installed;
 use rdma_device_plugin::{
@@ -11,9 +11,7 @@ use rdma_device_plugin::{
     check,
     cli::{Arguments, Command},
     daemon::Daemon,
-    fabric,
-    history::{History, Recorder},
-    install, kubectl,
+    fabric, install, kubectl, logging,
     metrics::Metrics,
     probes::ask,
     release,
@@ -22,7 +20,7 @@ use rdma_device_plugin::{
 use std::{
     ffi::OsString,
     fmt::Display,
-    io::{Write, stderr, stdout},
+    io::{stderr, stdout},
     process::ExitCode,
 };
 
@@ -40,7 +38,7 @@ fn main() -> ExitCode {
         }
     };
     let metrics = Metrics::new();
-    start_log(arguments.log_level, metrics.history().clone());
+    logging::start(arguments.log_level, metrics.history().clone());
     match &arguments.command {
         Some(Command::Install(arguments)) => return ended(install::install(arguments)),
         Some(Command::Uninstall(arguments)) => return ended(install::uninstall(arguments)),
@@ -91,24 +89,6 @@ fn ended(done: Result<(), impl Display>) -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-fn start_log(level: log::LevelFilter, history: History) {
-    let log = env_logger::Builder::new()
-        .filter_level(log::LevelFilter::Error.min(level))
-        .filter_module("rdma_device_plugin", level)
-        .filter_module("attachments", level)
-        .filter_module("erdma", level)
-        .filter_module("rdma_netns", level)
-        .filter_module("rdma_resources", level)
-        .format(|out, record| {
-            let line = line("rdma-device-plugin", record.level(), record.args());
-            writeln!(out, "{line}")
-        })
-        .build();
-    log::set_max_level(log.filter());
-    // cannot fail: this program sets no other logger
-    let _ = log::set_boxed_logger(Box::new(Recorder::new(log, history)));
 }
 
 /// Runs the daemon on one thread. Work that may wait for the disk or a lock runs on further threads, which end when

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The daemon's log on standard error. Of other projects' crates it has only errors.
+
+use crate::history::{History, Recorder};
+use cni_protocol::logging::line;
+use log::LevelFilter;
+use std::io::Write as _;
+
+/// This project's crates that write log lines in the daemon.
+const CRATES: [&str; 8] = [
+    "attachments",
+    "cni_protocol",
+    "erdma",
+    "node_state",
+    "offer",
+    "rdma_device_plugin",
+    "rdma_netns",
+    "smcr",
+];
+
+/// Starts logging, once for each process. `history` also gets errors and warnings.
+pub fn start(level: LevelFilter, history: History) {
+    let mut log = env_logger::Builder::new();
+    log.filter_level(LevelFilter::Error.min(level));
+    for name in CRATES {
+        log.filter_module(name, level);
+    }
+    log.format(|out, record| {
+        let line = line("rdma-device-plugin", record.level(), record.args());
+        writeln!(out, "{line}")
+    });
+    let log = log.build();
+    log::set_max_level(log.filter());
+    // cannot fail: this program sets no other logger
+    let _ = log::set_boxed_logger(Box::new(Recorder::new(log, history)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{fs, path::Path};
+
+    /// Returns true if a source below `directory` has one of log's macros.
+    fn logs(directory: &Path) -> bool {
+        let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+        entries.map(|it| it.path()).any(|path| {
+            let macros =
+                ["error", "warn", "info", "debug", "trace"].map(|it| format!("log::{it}!("));
+            let has_macro = |text: String| macros.iter().any(|it| text.contains(it));
+            path.is_dir() && logs(&path) || fs::read_to_string(&path).is_ok_and(has_macro)
+        })
+    }
+
+    #[test]
+    fn lines_of_all_crates_are_logged() {
+        let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let tree = package.join("../..");
+        let read = |path: &Path| fs::read_to_string(path).expect("a manifest");
+        let workspace = read(&tree.join("Cargo.toml"));
+        let manifest = read(&package.join("Cargo.toml"));
+        let dependencies = manifest.split("[dev-dependencies]").next().expect("a part");
+        let own = workspace.lines().filter_map(|line| {
+            let (name, directory) = line.split_once(" = { path = \"")?;
+            Some((name, directory.split_once('"')?.0))
+        });
+        let own = own.filter(|(name, _)| dependencies.contains(&format!("\n{name}.workspace")));
+        let mut found = 0;
+        for (name, directory) in own.chain([("rdma-device-plugin", "cni/rdma-device-plugin")]) {
+            if logs(&tree.join(directory).join("src")) {
+                found += 1;
+                let name = name.replace('-', "_");
+                assert!(CRATES.contains(&&*name), "{name} is not in CRATES");
+            }
+        }
+        assert!(found > 5, "{found}");
+    }
+}
