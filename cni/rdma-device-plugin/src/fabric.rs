@@ -18,6 +18,9 @@ pub enum FabricError {
     /// The pod cannot use the API server.
     #[error(transparent)]
     Api(#[from] AccessError),
+    /// The server has no address or no socket.
+    #[error(transparent)]
+    Listen(#[from] metrics::ListenError),
     /// A system call failed.
     #[error("cannot watch the fabric: {0}")]
     System(#[from] io::Error),
@@ -47,33 +50,35 @@ pub fn run(arguments: &Arguments) -> Result<(), FabricError> {
         }),
     };
     let figures = metrics::Fabric::new(arguments.interval);
-    runtime()?.block_on(async {
-        let mut signals = Signals::taken()?;
+    let runtime = runtime()?;
+    let (mut signals, serving) = runtime.block_on(async {
         let socket = arguments.probe_socket.as_deref();
         let serving = metrics::serve_fabric(arguments.metrics_address, socket, figures.clone());
-        let serving = serving.await?;
-        let hardware = Hardware::new(&arguments.sysfs, &arguments.dev);
-        let state_dir = arguments.state_dir.clone();
-        let rails = move || {
-            let published = Published::read(&state_dir).map_err(|it| it.to_string())?;
-            let inventory = hardware.observe().map_err(|it| it.to_string())?;
-            Ok(published.map_or_else(Vec::new, |it| rails_of(&it, &inventory)))
-        };
-        let mut report = report(arguments);
-        let take = move |event: Event<'_>| {
-            if let Event::States(rails) = &event {
-                report(rails);
-            }
-            figures.take(event);
-        };
-        let watch = thread::Builder::new().name("watch".to_owned());
-        watch.spawn(move || fabric.run(rails, take))?;
+        Ok::<_, FabricError>((Signals::taken()?, serving.await?))
+    })?;
+    let hardware = Hardware::new(&arguments.sysfs, &arguments.dev);
+    let state_dir = arguments.state_dir.clone();
+    let rails = move || {
+        let published = Published::read(&state_dir).map_err(|it| it.to_string())?;
+        let inventory = hardware.observe().map_err(|it| it.to_string())?;
+        Ok(published.map_or_else(Vec::new, |it| rails_of(&it, &inventory)))
+    };
+    let mut report = report(arguments);
+    let take = move |event: Event<'_>| {
+        if let Event::States(rails) = &event {
+            report(rails);
+        }
+        figures.take(event);
+    };
+    let watch = thread::Builder::new().name("watch".to_owned());
+    watch.spawn(move || fabric.run(rails, take))?;
+    runtime.block_on(async {
         tokio::select! {
             () = signals.end() => {}
             () = serving => {}
         }
-        Ok(())
-    })
+    });
+    Ok(())
 }
 
 /// Returns a function that writes the states of rails to the file that the daemon reads.

@@ -95,6 +95,15 @@ pub fn serve_probes(
     Ok(accept(Listener::at(socket)?, site))
 }
 
+/// Reason why [`serve_fabric`] cannot listen.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen at {place}: {source}; {flag} selects another")]
+pub struct ListenError {
+    place: String,
+    flag: &'static str,
+    source: io::Error,
+}
+
 /// Answers the fabric watch's `/metrics`, `/healthz` and `/readyz` on `address` and at `socket`, until the future is
 /// dropped.
 ///
@@ -104,10 +113,23 @@ pub async fn serve_fabric(
     address: SocketAddr,
     socket: Option<&Path>,
     fabric: Fabric,
-) -> io::Result<impl Future<Output = ()> + Send + use<>> {
-    let socket = socket.map(Listener::at).transpose()?;
-    let listener = TcpListener::bind(address).await?;
-    log::info!("metrics are at http://{}/metrics", listener.local_addr()?);
+) -> Result<impl Future<Output = ()> + Send + use<>, ListenError> {
+    let listen = |path: &Path| {
+        Listener::at(path).map_err(|source| ListenError {
+            place: path.display().to_string(),
+            flag: "--probe-socket",
+            source,
+        })
+    };
+    let socket = socket.map(listen).transpose()?;
+    let failed = |source| ListenError {
+        place: address.to_string(),
+        flag: "--metrics-address",
+        source,
+    };
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    log::info!("metrics are at http://{address}/metrics");
     let listeners = socket.into_iter().chain([Listener::Address(listener)]);
     let serving: Vec<_> = listeners
         .map(|it| accept(it, Site::Fabric(fabric.clone())))

@@ -11,15 +11,20 @@ use nix::sys::signal::Signal;
 use rdma_ping::fabric::{Asked, RailState, Report};
 use rdma_resources::Published;
 use serde_json::{Value, json};
-use std::{process::Command, time::Duration};
+use std::{net::TcpListener, process::Command, time::Duration};
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/rdma/configmaps";
 
 /// Returns the command line of the fabric watch on `machine`.
 fn watch(machine: &Machine, api: &ApiServer) -> Command {
+    watch_at("127.0.0.1:0", machine, api)
+}
+
+/// Returns the command line of the fabric watch on `machine`, with metrics at `address`.
+fn watch_at(address: &str, machine: &Machine, api: &ApiServer) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rdma-device-plugin"));
     command.args(["fabric", "--namespace=rdma", "--interval=1"]);
-    command.arg("--metrics-address=127.0.0.1:0");
+    command.args(["--metrics-address", address]);
     for (flag, path) in [
         ("--probe-socket", machine.path("probe.sock")),
         ("--service-account-dir", api.account().to_owned()),
@@ -31,6 +36,22 @@ fn watch(machine: &Machine, api: &ApiServer) -> Command {
     }
     command.env_clear().envs(api.environment());
     command
+}
+
+/// Another program has the address.
+#[test]
+fn the_watch_names_the_address_that_it_cannot_have() {
+    let (machine, api) = (Machine::with(&[FIRST]), ApiServer::start());
+    let other = TcpListener::bind("127.0.0.1:0").expect("an address");
+    let address = other.local_addr().expect("an address");
+    let mut command = watch_at(&address.to_string(), &machine, &api);
+    let output = command.output().expect("started");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "{error}");
+    let expected = format!(
+        "cannot listen at {address}: Address already in use (os error 98); --metrics-address selects another"
+    );
+    assert!(error.contains(&expected), "{error}");
 }
 
 fn rails(api: &ApiServer) -> Option<Value> {
