@@ -69,8 +69,10 @@ pub fn uninstall(arguments: &Uninstall) -> Result<()> {
                 }
                 printed = Some(sentence);
             }
-            if is_done && (!was_done || is_gone()) {
-                println!("nothing is left to remove; waiting for SIGTERM");
+            match is_done && is_gone() {
+                true => println!("nothing is left to remove; waiting for SIGTERM"),
+                false if is_done && !was_done => println!("waiting for SIGTERM"),
+                false => {}
             }
         }
         let pause = if is_done && is_gone() {
