@@ -148,13 +148,15 @@ pub(super) fn nothing(resource: &ResourceConf) -> String {
 }
 
 fn not_named(resource: &ResourceConf, function: &Function, hca: &Hca, why: &str) -> String {
-    // `mode` is a configuration format without selectors
-    let format = match resource.place.as_str() {
-        "mode" => "replace mode by resources, and ",
-        _ => "",
+    // each format has its own fields for names, and `mode` has none
+    let format = resource.place.split('[').next();
+    let remedy = match format.unwrap_or_default() {
+        "mode" => "replace mode by resources, and name it in devices (netdev, rdma, pci or pf)",
+        "configList" => "name it in selectors.ifNames",
+        _ => "name it in devices (netdev, rdma, pci or pf)",
     };
     format!(
-        "{}: {} ({}) is not in {}: {why}; {format}name it in devices (netdev, rdma, pci or pf) to include it",
+        "{}: {} ({}) is not in {}: {why}; {remedy} to include it",
         resource.place, function.device.address, hca.name, resource.name
     )
 }

@@ -340,7 +340,9 @@ fn of_users(counts: &[(String, u64)], mode: DriverMode) -> Option<String> {
     };
     match (count("ctx"), count("qp")) {
         (0, pairs) if pairs <= idle => None,
+        (0, 1) => Some("1 queue pair".to_owned()),
         (0, pairs) => Some(format!("{pairs} queue pairs")),
+        (1, _) => Some("1 context".to_owned()),
         (contexts, _) => Some(format!("{contexts} contexts")),
     }
 }

@@ -204,11 +204,12 @@ fn objects_with_an_owner() {
     for (ctx, qp, mode, wanted) in [
         (0, 0, Default, None),
         // the queue pair is a link of SMC-R
-        (0, 1, Default, Some("1 queue pairs")),
+        (0, 1, Default, Some("1 queue pair")),
         // the queue pair is the one for management
         (0, 1, Compat, None),
         (0, 1, Ofed, None),
         (0, 4, Compat, Some("4 queue pairs")),
+        (1, 5, Default, Some("1 context")),
         (2, 5, Default, Some("2 contexts")),
         (2, 0, Compat, Some("2 contexts")),
     ] {

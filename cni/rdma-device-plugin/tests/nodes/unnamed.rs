@@ -67,6 +67,27 @@ fn is_left_out(change: impl Fn(&mut rdma_netns::Function), why: &str) {
     }
 }
 
+/// The remark names fields of the configuration's own format.
+#[test]
+fn a_device_is_named_in_the_selectors_of_the_format() {
+    let (inventory, _) = eight(|function| function.netdevs[0].default_route = true);
+    let shared = r#"{"configList":[{"resourceName":"hca","rdmaHcaMax":2,"selectors":{"vendors":["15b3"]}}]}"#;
+    for (conf, remedy) in [
+        (
+            ALL,
+            "replace mode by resources, and name it in devices (netdev, rdma, pci or pf)",
+        ),
+        (shared, "name it in selectors.ifNames"),
+    ] {
+        let (_, remarks) = offered(conf, &inventory);
+        let expected = format!("; {remedy} to include it");
+        assert!(
+            remarks.iter().any(|it| it.ends_with(&expected)),
+            "{remarks:?}"
+        );
+    }
+}
+
 #[test]
 fn the_nic_of_the_default_route() {
     is_left_out(
