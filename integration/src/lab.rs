@@ -19,10 +19,9 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// Time limit in the lab for reports to kubelet that a device exists or that its port has changed. The daemon's own
-/// limit is one second (`docs/device-plugin.md`). A test on this machine's kernel checks it
-/// (`cni/node-state/tests/health`). Two emulated machines that share two CPUs have needed more than three
-/// seconds.
+/// Time limit in the lab for reports to kubelet that a device exists or that its port has changed. Outside the lab,
+/// `cni/node-state/tests/health` checks a limit of one second. Two emulated machines that share two CPUs have needed
+/// more than three seconds.
 pub const REPORT_LIMIT: Duration = Duration::from_secs(15);
 
 /// The NICs, on NUMA nodes 0 and 1 and on one fabric.

@@ -86,8 +86,8 @@ impl Qemu {
         self.execute("device_add", &nic.0);
     }
 
-    /// Sets or clears the carrier of the NIC with this number, as a cable does. In `integration/lab/vm`, its device is
-    /// `nic0` or `nic1`, in each tier with NICs.
+    /// Sets or clears the carrier of NIC number `nic`, as a cable does. The NIC is QEMU's device `nic0` or `nic1` in
+    /// the tiers `full` and `erdma` of `integration/lab/vm`.
     #[track_caller]
     pub fn set_link(&mut self, nic: usize, up: bool) {
         let arguments = json!({"name": format!("nic{nic}"), "up": up});

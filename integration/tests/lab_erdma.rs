@@ -119,7 +119,7 @@ impl Running<'_> {
         &self.node.daemon
     }
 
-    /// Waits until the log has reported the settings of both NICs.
+    /// Waits until the log has reported the addresses of both NICs, and until both NICs have their configuration.
     #[track_caller]
     fn told(&self) {
         for (rail, nic) in NICS.into_iter().enumerate() {

@@ -22,7 +22,7 @@ pub(crate) enum Argument {
 impl Argument {
     const ALL: [Self; 2] = [Self::Mac, Self::Guid];
 
-    /// Returns the argument's name as a field, in `args.cni`, and in `podArguments`.
+    /// Returns the argument's name: as a field of the configuration, in `args.cni`, and in `podArguments`.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Mac => "mac",

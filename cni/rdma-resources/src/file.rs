@@ -221,7 +221,7 @@ mod tests {
         let _held = lock(&path).expect("free");
         let message = lock(&path).expect_err("held").to_string();
         assert!(
-            message.contains("cdi.lock") && message.contains("for all of the 5 s"),
+            message.contains("cdi.lock") && message.contains("whole wait of 5 s"),
             "{message}"
         );
     }

@@ -113,7 +113,7 @@ pub struct Tally {
     pub unmet: usize,
     /// Number of faults that occurred at a call of another name than the recorded run's call with the same number.
     pub elsewhere: usize,
-    /// Differences, each with the fault after which it was found.
+    /// Faults after which the story went wrong, each with the differences from the expected state, or with the panic.
     pub left: Vec<String>,
 }
 

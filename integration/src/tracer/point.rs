@@ -50,7 +50,7 @@ macro_rules! names {
     };
 }
 
-/// Calls that can change something, on all CPUs.
+/// Calls that can change something. All supported CPU architectures have them.
 const CHANGES: &[(libc::c_long, &str)] = names![
     openat SYS_openat, openat2 SYS_openat2, write SYS_write, pwrite64 SYS_pwrite64,
     writev SYS_writev, ftruncate SYS_ftruncate, fallocate SYS_fallocate, fsync SYS_fsync,

@@ -135,7 +135,8 @@ impl<'a> Operator<'a> {
         self.in_node("find /opt /etc /var -type f -printf '%m ' -exec sha256sum {} ';' | sort -k 3")
     }
 
-    /// The names of the nodes with pods that the selector matches.
+    /// Returns the nodes of the pods that `kubectl get pods` lists with the flags `pods`: one name for each pod,
+    /// sorted. The name is empty for a pod without a node.
     pub(super) fn nodes_of(&self, pods: &str) -> Vec<String> {
         let pods = self.cluster.get(&format!("pods {pods}"));
         let nodes = pods.iter().map(|pod| pod["spec"]["nodeName"].as_str());

@@ -97,7 +97,7 @@ fn the_same_calls_have_the_same_answers() {
             json!({"subnet": "10.77.0.0/24", "rangeStart": "10.78.0.1"}),
             &many,
         ),
-        // both plugins ignore `rangeStart` and `gateway` outside of `ranges`
+        // without `subnet`, both plugins ignore `rangeStart` and `gateway` beside `ranges`
         (
             json!({"rangeStart": "10.77.0.100", "gateway": "10.77.0.9", "ranges": [[{"subnet": "10.77.0.0/24"}]]}),
             &many,

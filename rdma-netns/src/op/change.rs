@@ -11,7 +11,7 @@ use std::net::IpAddr;
 #[serde(rename_all = "camelCase")]
 #[expect(
     missing_docs,
-    reason = "the fields are the capital words of their variant's command"
+    reason = "the command in each variant's comment shows the meaning of the fields"
 )]
 pub enum LinkChange {
     /// `ip link del dev LINK`; a missing netdev is no error.

@@ -252,7 +252,7 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         let name = fs::read_to_string("/proc/self/comm").unwrap();
         let own = format!("process {} ({})", std::process::id(), name.trim_end());
-        let words = format!("{own} held the lock for all of the 1 s; try again");
+        let words = format!("{own} held the lock during the whole wait of 1 s; try again");
         assert_eq!(error.to_string(), words);
         assert!(is_kept(&Above(error)));
         // the holder releases the lock in time

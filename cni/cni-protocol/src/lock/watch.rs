@@ -89,7 +89,10 @@ impl fmt::Display for Busy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.seconds;
         match (&self.by, self.is_one) {
-            (Some(one), true) => write!(f, "{one} held the lock for all of the {seconds} s")?,
+            (Some(one), true) => write!(
+                f,
+                "{one} held the lock during the whole wait of {seconds} s"
+            )?,
             (Some(last), false) => write!(
                 f,
                 "several processes held the lock in turn for {seconds} s, most recently {last}"

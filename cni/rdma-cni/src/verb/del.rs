@@ -31,7 +31,7 @@ pub fn del<K: Kernel>(node: &Node<'_, K>) -> Result<(), Error> {
         log::warn!("{error}; the daemon tries to lift the pod's limits of RDMA devices again");
     }
     if let Err(error) = node.store.sweep(None, None) {
-        log::warn!("{error}; the next verb removes the files of killed processes");
+        log::warn!("{error}; the next ADD, DEL or GC removes the files of killed processes");
     }
     let lock = match node.store.lock(&key) {
         // a pod without attached devices has no lock file yet: its DEL must succeed even if the disk is full

@@ -117,7 +117,7 @@ fn recover_own<K: Kernel>(
     if attachment.is_settled(node.kernel, &node.kernel.boot_id()?) {
         return Err(Error::Exists(key.to_string()));
     }
-    log::info!("{key}: an earlier ADD was killed, or its pod is gone: recovering");
+    log::info!("{key}: an earlier verb failed or was killed, or the pod is gone: recovering");
     let pod = teardown::pod_of(node, &attachment)?;
     teardown::devices(node, &mut attachment, pod.as_ref(), lock)?;
     teardown::addresses(node, &attachment, None, &[]).map_err(Error::Release)?;

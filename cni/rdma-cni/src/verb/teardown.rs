@@ -345,8 +345,8 @@ fn bind_anew<K: Kernel>(
     for (rail, index, driver) in rebinds {
         let rail = &mut attachment.rails[rail];
         let why = match index {
-            0 => "it is neither on the host nor in the pod",
-            _ => "netdevs in other namespaces may lie on it",
+            0 => "the rail's netdev or RDMA device is neither on the host nor in the pod",
+            _ => "the netdev may have upper netdevs in other namespaces",
         };
         let name = rail.name();
         log::warn!("binding the driver {driver} of {name} again: {why}");

@@ -52,8 +52,8 @@ fn setting(node: &Node, link: &str, key: &str) -> Option<i32> {
     observed.host.link(link)?.sysctls.get(key).copied()
 }
 
-/// If the kernel refuses to revert `accept_ra`, DEL fails, and the next DEL tries again. If another pod gets the netdev
-/// meanwhile, that pod's record has the old value, and not the temporary one.
+/// If the kernel refuses to revert the temporary `accept_ra` of a host netdev, DEL fails, and the next DEL tries again.
+/// If another pod gets this netdev meanwhile, that pod's record has the earlier value, and not the temporary one.
 #[test]
 fn an_unreverted_value_is_an_error_and_not_a_host_value() {
     let (node, pod) = node();

@@ -385,7 +385,7 @@ fn a_vf_of_an_earlier_plugin_keeps_its_settings() {
     let expected = "trust: net1 cannot have these settings: an earlier plugin of the chain";
     assert!(refused.contains(expected), "{refused}");
     node.must_be(&before, "refused");
-    // `args` belongs to the whole attachment, and the earlier plugin has used its `mac`
+    // `args` is for the whole attachment: the earlier plugin has used `args.cni.mac`, and `rdma-cni` ignores it
     node.add(&pod, &config).must_succeed();
     assert!(!node.kernel.journal().iter().any(sets_up_function));
 }

@@ -40,7 +40,8 @@ use tokio::{
     task::JoinSet,
 };
 
-/// Capacity of the channel of signals. If the channel is full, the pending signals already make the daemon plan again.
+/// Capacity of the channel of signals. If the channel is full, Allocate drops its signal, because the pending signals
+/// already make the daemon plan again. Other senders wait.
 const SIGNALS: usize = 16;
 
 impl Daemon {

@@ -74,7 +74,7 @@ fn log_change(record: &Record) {
     let lost: Vec<String> = record.lost().map(named).collect();
     match lost.as_slice() {
         [] => log::info!(
-            "the CDI specification of claim {claim} has new device numbers: {}",
+            "the CDI specification of claim {claim} is up to date again: {}",
             in_words(record)
         ),
         lost => log::warn!(

@@ -239,7 +239,7 @@ impl Task {
             Some(SocketState::Ours) => return true,
             Some(SocketState::Taken) => {
                 self.warn(
-                    "another program serves this resource's socket; the daemon waits for that program's end"
+                    "another program serves this resource's socket; the daemon waits until that socket is removed"
                         .into(),
                 );
                 return false;

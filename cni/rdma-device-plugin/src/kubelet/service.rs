@@ -170,7 +170,8 @@ impl Service {
             }
             Err(_) => {
                 log::warn!(
-                    "{}: the accelerators' driver does not report their names in time",
+                    "{}: the container's accelerators do not affect the preferred ids, because their driver does not \
+                     report names in time",
                     self.resource
                 );
                 return BTreeSet::new();

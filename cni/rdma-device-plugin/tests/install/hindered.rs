@@ -163,7 +163,8 @@ fn the_list_stays_as_it_is_until_there_is_an_address() {
         hindered.get("/readyz").contains("the runtime calls")
     });
 
-    // the entry stays when the NIC loses its address, because DEL of pods with devices needs the entry
+    // the daemon adds the entry to a rewritten list even after the NIC has lost its address, because DEL of pods with
+    // devices needs the entry
     hindered.netns.ip("address del 2001:db8::1/64 dev ens1");
     hindered.node.net("10-flannel.conflist", FLANNEL);
     wait::until("it is in the list again", || hindered.is_in());

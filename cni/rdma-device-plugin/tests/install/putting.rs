@@ -210,7 +210,7 @@ fn without_a_network_the_binaries_are_there_and_nothing_is_wrong() {
         "{text}"
     );
     assert!(node.path("opt/cni/bin/rdma-cni").exists());
-    // the directory of the lists does not exist either
+    // repeat without the directory of the lists
     fs::remove_dir(node.path("etc/cni/net.d")).expect("removed");
     assert!(
         node.install()

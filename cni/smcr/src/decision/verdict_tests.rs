@@ -214,7 +214,7 @@ fn v1_by_the_parents_gid_is_refused() {
     case.netdevs[1].addresses.pop();
     case.netdevs.insert(0, netdev("ens1", &[], true));
     assert_eq!(case.of("10.9.0.5/24"), Err(error));
-    // another pod's GID is on the shared netdev, too
+    // the GID table of the shared RDMA device has another pod's RoCE v1 GID instead of the parent's
     case.gids.remove(0);
     case.gids.insert(0, v1(0, "10.9.0.4", "rdma0"));
     let error = by_v1("10.9.0.4", "an unknown owner");

@@ -161,7 +161,7 @@ pub struct Attempt {
     pub since: Option<Duration>,
     /// Time of the next attempt.
     pub not_before: Option<Duration>,
-    /// Number of times that the message was lost.
+    /// Number of times that the request's message was lost.
     pub lost: u32,
 }
 
