@@ -3,6 +3,7 @@
 
 use crate::{
     record::{Attachment, Key, Phase, Rail},
+    stage::Stage,
     store::{Record, Store, StoreError},
 };
 use rdma_netns::{Kernel, OpenPodError};
@@ -184,5 +185,11 @@ impl Attachment {
     /// namespace cannot be opened counts as alive.
     pub fn lives<K: Kernel>(&self, kernel: &K, netns: &Path, boot_id: &str) -> bool {
         living(kernel, boot_id, &[(self, netns)]) == [true]
+    }
+
+    /// Returns the record without [returned](Stage::Returned) rails. Other pods may use the devices of these rails.
+    pub fn without_returned(mut self) -> Self {
+        self.rails.retain(|rail| rail.stage != Stage::Returned);
+        self
     }
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Owner of a rail's devices.
 
-use crate::record::Attachment;
 use serde::{Deserialize, Serialize};
 
 /// Owner of a rail's devices. The stage determines the attributes that a restore sets, and whether a restore may bind
@@ -33,13 +32,5 @@ pub enum Stage {
 impl Stage {
     pub(crate) fn is_pods(&self) -> bool {
         *self == Self::Pod
-    }
-}
-
-impl Attachment {
-    /// Returns the record without [returned](Stage::Returned) rails. Other pods may use the devices of these rails.
-    pub fn without_returned(mut self) -> Self {
-        self.rails.retain(|rail| rail.stage != Stage::Returned);
-        self
     }
 }

@@ -17,6 +17,7 @@
 //! Only [`directory`] accesses the disk, and only for reading. Edits preserve all bytes of a file outside our entry.
 
 pub mod call;
+pub mod change;
 pub mod directory;
 pub mod entry;
 pub mod fields;
@@ -30,12 +31,13 @@ pub mod single;
 mod style;
 
 pub use call::{Called, called};
+pub use change::{Change, Obstacle};
 pub use directory::{Directory, File};
 pub use entry::Entry;
 pub use list::{Broken, List, Position};
 pub use pick::{Choice, Pick, Picked, Runtime, follow, pick};
 pub use placement::Placement;
-pub use plan::{Change, Obstacle, Plan};
+pub use plan::Plan;
 pub use programs::Programs;
 
 /// The `type` values of our plugin: its own name, and `rdma`, the name of the plugin that it can replace.

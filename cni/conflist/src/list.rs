@@ -8,7 +8,6 @@
 use crate::{
     Entry, TYPE, TYPES,
     members::{Members, span},
-    single::Single,
     style::Style,
 };
 use cni_protocol::{SpecVersion, environment::is_identifier, version::SUPPORTED};
@@ -206,13 +205,17 @@ impl<'a> List<'a> {
         &self.name
     }
 
-    /// Returns true if this project made the list from `single`: list and `single` have the same name and version, and
-    /// `single` is the list's first plugin.
-    pub(crate) fn is_of(&self, single: &Single<'_>) -> bool {
+    /// Returns true if the list has this name and this `cniVersion`, and its first plugin has this configuration.
+    pub(crate) fn begins_with(
+        &self,
+        name: &str,
+        version: Option<&str>,
+        configuration: &Map<String, Value>,
+    ) -> bool {
         let first = self.elements.first().map(|it| object(it.raw));
-        self.name == single.name()
-            && self.version.as_deref() == single.version()
-            && first.as_ref() == Some(single.configuration())
+        self.name == name
+            && self.version.as_deref() == version
+            && first.as_ref() == Some(configuration)
     }
 
     /// Returns the version of the CNI specification with which the runtime calls the plugins. This is the latest

@@ -10,9 +10,9 @@
 
 use crate::{
     Change, Directory, Entry, Picked, TYPES,
+    change::{Obstacle, refused},
     entry::DETECT,
     list::{List, Refused},
-    plan::{Obstacle, refused},
     single::Single,
 };
 use serde_json::{Map, Value};

@@ -70,6 +70,11 @@ impl<'a> Single<'a> {
         &self.configuration
     }
 
+    /// Returns true if this project made `list` from this configuration.
+    pub(crate) fn is_source_of(&self, list: &List<'_>) -> bool {
+        list.begins_with(&self.name, self.version(), &self.configuration)
+    }
+
     /// Returns the network that Multus calls (`clusterNetwork`), as a path or a name.
     pub(crate) fn cluster_network(&self) -> Option<String> {
         cluster_network(&self.configuration)

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Command line of `doctor`.
 
-use super::pod::Question;
 use clap::{Args, Subcommand};
 pub(super) use network_conf::STATE_DIR;
 use std::path::{Path, PathBuf};
@@ -53,6 +52,30 @@ pub(super) enum Command {
     /// Shows a pod's rails, the GID index of each address, the GID at the index that the pod's programs have pinned,
     /// and the GIDs that NCCL chooses without a pinned index
     Pod(Question),
+}
+
+/// Options of `doctor pod`.
+#[derive(Args, Clone, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// The pod's name, or NAMESPACE/NAME if several pods have this name
+    #[arg(value_name = "[NAMESPACE/]NAME")]
+    pub pod: String,
+    /// GID index that the pod's programs have pinned (NCCL_IB_GID_INDEX); Lingjun's presets pin 3
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub gid_index: u32,
+    /// Directory at which this container has the host's file system mounted
+    #[arg(long, value_name = "DIRECTORY", default_value = "/", value_parser = absolute)]
+    pub root: PathBuf,
+    /// State directory of rdma-cni
+    #[arg(long, value_name = "DIRECTORY", default_value = STATE_DIR, value_parser = absolute)]
+    pub state_dir: PathBuf,
+    /// Pings this other pod of the node, or this address, over RDMA from inside the pod. The exit code is then the exit
+    /// code of ping
+    #[arg(long, value_name = "[NAMESPACE/]NAME|ADDRESS", conflicts_with = "root")]
+    pub to: Option<String>,
+    /// Prints the answers to the ping as JSON, and nothing else
+    #[arg(long, requires = "to")]
+    pub json: bool,
 }
 
 /// Paths and network in the installation's record (`install.json`).

@@ -75,7 +75,7 @@ pub fn run<E: Display>(
 }
 
 fn of_pod(
-    question: &pod::Question,
+    question: &arguments::Question,
     ping: impl FnOnce(Vec<OsString>) -> ExitCode,
     output: &mut dyn Write,
     errors: &mut dyn Write,

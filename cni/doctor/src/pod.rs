@@ -8,46 +8,15 @@
 //! pod's address, or with an address that is not routed.
 
 use crate::{
-    arguments::{STATE_DIR, absolute, below},
+    arguments::{Question, below},
     gather::netns_below,
 };
 use anyhow::{Result, bail};
 use attachments::{Attachment, Rail, RailGid, Store};
-use clap::Args;
 use conf_reader::one_line;
 use rdma_netns::{GidKind, GidTable, Kernel, Pod as _};
 use rdma_resources::nccl::{Choice, Family};
-use std::{
-    collections::BTreeSet,
-    ffi::OsString,
-    fmt::Write as _,
-    net::IpAddr,
-    path::{Path, PathBuf},
-};
-
-/// Options of `doctor pod`.
-#[derive(Args, Clone, Debug, PartialEq, Eq)]
-pub struct Question {
-    /// The pod's name, or NAMESPACE/NAME if several pods have this name
-    #[arg(value_name = "[NAMESPACE/]NAME")]
-    pub pod: String,
-    /// GID index that the pod's programs have pinned (NCCL_IB_GID_INDEX); Lingjun's presets pin 3
-    #[arg(long, value_name = "N", default_value_t = 3)]
-    pub gid_index: u32,
-    /// Directory at which this container has the host's file system mounted
-    #[arg(long, value_name = "DIRECTORY", default_value = "/", value_parser = absolute)]
-    pub root: PathBuf,
-    /// State directory of rdma-cni
-    #[arg(long, value_name = "DIRECTORY", default_value = STATE_DIR, value_parser = absolute)]
-    pub state_dir: PathBuf,
-    /// Pings this other pod of the node, or this address, over RDMA from inside the pod. The exit code is then the exit
-    /// code of ping
-    #[arg(long, value_name = "[NAMESPACE/]NAME|ADDRESS", conflicts_with = "root")]
-    pub to: Option<String>,
-    /// Prints the answers to the ping as JSON, and nothing else
-    #[arg(long, requires = "to")]
-    pub json: bool,
-}
+use std::{collections::BTreeSet, ffi::OsString, fmt::Write as _, net::IpAddr, path::Path};
 
 /// Returns the report as text. With `--to`, also returns the arguments with which `rdma-device-plugin` sends the
 /// requests.

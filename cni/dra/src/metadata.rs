@@ -3,10 +3,9 @@
 //! metadata in containers" in Kubernetes' documentation). This module has no I/O.
 
 use crate::{
-    record::{Record, Request},
+    record::{MetadataNames, Record, Request},
     status,
 };
-use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::fmt::Write;
 
@@ -16,17 +15,6 @@ const DIRECTORY: &str = "/var/run/kubernetes.io/dra-device-attributes";
 
 /// Versions of the format, the newest first. A reader uses the first version that it supports.
 const VERSIONS: [&str; 2] = ["v1beta1", "v1alpha1"];
-
-/// Names for the metadata of a request, which only the claim in the API server contains.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct MetadataNames {
-    /// Request with the name of its subrequest if it has one, such as `nic/fast`.
-    pub request: String,
-    /// Name of the claim in its pod; `None`: the claim was not made from a template.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pod_claim: Option<String>,
-}
 
 /// Returns the path of the metadata file of `request` in a container.
 pub(crate) fn path(record: &Record, request: &Request, names: &MetadataNames) -> String {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! State of a prepared claim. This module has no I/O.
 
-use crate::{claim::ClaimName, metadata::MetadataNames, parameters::AttachmentParameters};
+use crate::{claim::ClaimName, parameters::AttachmentParameters};
 use rdma_netns::{DeviceAddress, Inventory};
 use rdma_resources::{CharNode, Hook, Sharing, grant::GrantedDevice};
 use serde::{Deserialize, Serialize};
@@ -121,6 +121,17 @@ pub struct Request {
     /// OCI hook that sets the limits of containers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hook: Option<Hook>,
+}
+
+/// Names for the metadata of a request, which only the claim in the API server contains.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MetadataNames {
+    /// Request with the name of its subrequest if it has one, such as `nic/fast`.
+    pub request: String,
+    /// Name of the claim in its pod; `None`: the claim was not made from a template.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod_claim: Option<String>,
 }
 
 impl Record {

@@ -148,11 +148,11 @@ pub(super) fn nothing(resource: &ResourceConf) -> String {
 }
 
 fn not_named(resource: &ResourceConf, function: &Function, hca: &Hca, why: &str) -> String {
-    // each format has its own fields for names, and `mode` has none
+    // the formats `mode` and `configList` have other fields
     let format = resource.place.split('[').next();
     let remedy = match format.unwrap_or_default() {
         "mode" => "replace mode by resources, and name it in devices (netdev, rdma, pci or pf)",
-        "configList" => "name it in selectors.ifNames",
+        "configList" => "name it and the resource's other netdevs in selectors.ifNames",
         _ => "name it in devices (netdev, rdma, pci or pf)",
     };
     format!(

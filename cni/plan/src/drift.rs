@@ -2,10 +2,10 @@
 //! Describes deviations for CHECK, by the operations that a plan still has.
 
 use super::locate;
-use attachments::{Attachment, Rail};
+use attachments::{Attachment, Rail, Shared};
 use rdma_netns::{
-    Address, Child, InterfaceName, LinkChange, LinkFlag, NetnsSide, Observed, Op, Route, VfSetting,
-    link::MAIN_TABLE,
+    Address, Child, InterfaceName, Link, LinkChange, LinkFlag, NetnsSide, Observed, Op, Route,
+    VfSetting, link::MAIN_TABLE,
 };
 
 /// Describes the deviation that `op` would correct.
@@ -168,11 +168,15 @@ pub fn of_children(attachment: &Attachment, observed: &Observed) -> Vec<String> 
     rails.filter_map(|rail| of_child(rail, observed)).collect()
 }
 
-fn of_child(rail: &Rail, observed: &Observed) -> Option<String> {
-    // omits IPoIB children: a pod cannot change their partition, and a changed mode is an operation of the plan
-    let shared = rail.shared.as_ref().filter(|_| !rail.has_ipoib_child())?;
-    let link = locate::child(rail, shared, observed)?;
-    let (found, made) = (link.child?, shared.child);
+/// Returns true if the rail's macvlan or ipvlan child is in the pod.
+pub fn has_child(rail: &Rail, observed: &Observed) -> bool {
+    child(rail, observed).is_some()
+}
+
+/// Describes the rail's child in the pod if its mode is not the mode that ADD set ([`of_children`]).
+pub fn of_child(rail: &Rail, observed: &Observed) -> Option<String> {
+    let (link, found, shared) = child(rail, observed)?;
+    let made = shared.child;
     let (name, parent) = (&link.name, &shared.parent);
     let differs = format!("{name} is {found}, not {made}");
     match found {
@@ -186,6 +190,13 @@ fn of_child(rail: &Rail, observed: &Observed) -> Option<String> {
              the frames of the senders that it lists"
         )),
     }
+}
+
+fn child<'a>(rail: &'a Rail, observed: &'a Observed) -> Option<(&'a Link, Child, &'a Shared)> {
+    // omits IPoIB children: a pod cannot change their partition, and a changed mode is an operation of the plan
+    let shared = rail.shared.as_ref().filter(|_| !rail.has_ipoib_child())?;
+    let link = locate::child(rail, shared, observed)?;
+    Some((link, link.child?, shared))
 }
 
 /// Returns the present value of `setting` for virtual function `number` of `pf`.

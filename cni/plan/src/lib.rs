@@ -34,6 +34,7 @@ mod rdma_name;
 mod routing;
 pub mod select;
 mod spared;
+mod tables;
 
 pub use attach::{attach, attach_rail, bearer};
 pub use children::{child_removed, children_together, limit_to_batch};
@@ -44,8 +45,9 @@ pub use locate::{GoneRail, gone, rdma_anywhere, rdma_on_host};
 pub use managed::{has_to_outlast, taken_away};
 pub use other_interfaces::{attach_other_interfaces, divert};
 pub use rdma_name::renamed;
-pub use routing::{choose_tables, connected, routed, rules_of};
+pub use routing::{connected, routed, rules_of};
 pub use spared::{drops_routers, spare, spare_no_more, still_spared, to_spare, without_spared};
+pub use tables::choose_tables;
 
 use rdma_netns::{DeviceAddress, InterfaceName, NetnsSide, Op};
 

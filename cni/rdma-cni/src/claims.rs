@@ -3,7 +3,7 @@
 //! ready, because the preceding moves may change character devices. The runtime does not create a container whose claim
 //! has no specification.
 
-use crate::verb::Node;
+use crate::{error::ClaimError, node::Node};
 use attachments::{Attachment, Id, Rail, libraries::Allocation};
 use cni_protocol::ConfError;
 use conf_reader::Wrong;
@@ -14,20 +14,10 @@ use plan::{
     select::Choice,
 };
 use rdma_netns::{Kernel, LinkType, Observed, RdmaDevice};
-use rdma_resources::{CharNode, FileError, container::LibraryFile, grant::GrantedDevice};
+use rdma_resources::{CharNode, container::LibraryFile, grant::GrantedDevice};
 use serde::Serialize;
 use serde_json::json;
 use std::{borrow::Cow, collections::BTreeMap, path::Path};
-
-/// `rdma-cni` cannot write the CDI specification of a claim. The runtime then refuses to create the claim's container.
-#[derive(Debug, thiserror::Error)]
-#[error("the CDI specification of claim {uid} cannot be written: {source}")]
-pub struct ClaimError {
-    /// The claim's uid.
-    uid: String,
-    /// Reason.
-    source: FileError,
-}
 
 /// Returns `conf` with the settings of the pod's claims and annotations. An annotation overrides a claim.
 ///

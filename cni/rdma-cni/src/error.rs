@@ -4,7 +4,6 @@
 use crate::{
     apply::{ApplyError, Incomplete},
     char_devices::CharDeviceError,
-    claims::ClaimError,
     ipam::IpamError,
     kubelet::KubeletError,
 };
@@ -13,6 +12,7 @@ use cni_protocol::{ConfError, EnvironmentError};
 use network_conf::IbKubernetesError;
 use plan::{Obstacle, select::SelectError};
 use rdma_netns::{ObserveError, OpenPodError};
+use rdma_resources::FileError;
 use smcr::apply::SmcError;
 
 /// The error with which a verb fails.
@@ -212,4 +212,14 @@ fn each(errors: &[Error]) -> String {
         .map(Error::to_string)
         .collect::<Vec<_>>()
         .join("; ")
+}
+
+/// `rdma-cni` cannot write the CDI specification of a claim. The runtime then refuses to create the claim's container.
+#[derive(Debug, thiserror::Error)]
+#[error("the CDI specification of claim {uid} cannot be written: {source}")]
+pub struct ClaimError {
+    /// The claim's uid.
+    pub(crate) uid: String,
+    /// Reason.
+    pub(crate) source: FileError,
 }

@@ -26,6 +26,7 @@ pub mod gids;
 pub mod given_up;
 pub mod ipam;
 pub mod kubelet;
+pub mod node;
 pub mod oci_hook;
 pub mod open_connections;
 pub mod partition;
@@ -39,6 +40,7 @@ pub mod vf;
 use cni_protocol::{Command, Environment, Failure, Input, Mistakes, Plugin, logging, plugin};
 use error::Error;
 use network_conf::Conf;
+use node::Node;
 use rdma_netns::Kernel;
 use rdma_resources::hook::HOOK;
 use serde_json::{Map, Value};
@@ -46,7 +48,7 @@ use std::{
     io::{Read, Write},
     process::ExitCode,
 };
-use verb::{Node, add::Outcome};
+use verb::add::Outcome;
 
 const PLUGIN: Plugin = Plugin {
     name: "rdma-cni",

@@ -2,7 +2,7 @@
 //! Field `pkey`: the InfiniBand partition of a child. The child's port must be a member of the partition. For a virtual
 //! function that moves, the subnet manager sets the partition.
 
-use crate::{error::Error, verb::Node};
+use crate::{error::Error, node::Node};
 use attachments::{Attachment, Rail, is_orphaned_child};
 use network_conf::Conf;
 use plan::select::SelectError;

@@ -2,8 +2,8 @@
 //! Warns about changed modes of ipvlan ports. A port belongs to a netdev, and its mode applies to all children of the
 //! netdev.
 
-use crate::verb::{Node, teardown};
-use attachments::{Attachment, Shared};
+use crate::{node::Node, verb::teardown};
+use attachments::{Attachment, Rail};
 use plan::drift;
 use rdma_netns::{Child, Kernel};
 
@@ -14,25 +14,32 @@ pub(crate) fn report<K: Kernel>(
     attachment: &Attachment,
     others: &[Attachment],
 ) {
-    let ports = |it: &Attachment| -> Vec<u32> {
-        let shares = it.rails.iter().filter_map(|rail| rail.shared.as_ref());
-        let is_port = |it: &&Shared| matches!(it.child, Child::Ipvlan { .. });
-        shares.filter(is_port).map(|it| it.parent_index).collect()
+    let port = |rail: &Rail| {
+        let shared = rail.shared.as_ref()?;
+        matches!(shared.child, Child::Ipvlan { .. }).then_some(shared.parent_index)
     };
-    let mut unchecked = ports(attachment);
+    let mut unchecked: Vec<u32> = attachment.rails.iter().filter_map(port).collect();
     for other in others {
-        let checked = ports(other);
-        if !checked.iter().any(|it| unchecked.contains(it)) {
+        let is_unchecked = |rail: &&Rail| port(rail).is_some_and(|it| unchecked.contains(&it));
+        let rails: Vec<&Rail> = other.rails.iter().filter(is_unchecked).collect();
+        if rails.is_empty() {
             continue;
         }
         let Ok(Some(pod)) = teardown::pod_of(node, other) else {
             continue;
         };
-        if let Ok(observed) = node.kernel.observe(Some(&pod)) {
-            for words in drift::of_children(other, &observed) {
+        let Ok(observed) = node.kernel.observe(Some(&pod)) else {
+            continue;
+        };
+        // a pod with NET_ADMIN may have deleted its child: then the port's mode is unknown here
+        for rail in rails
+            .into_iter()
+            .filter(|it| drift::has_child(it, &observed))
+        {
+            if let Some(words) = drift::of_child(rail, &observed) {
                 log::warn!("{}: {words}", other.holder());
             }
-            unchecked.retain(|it| !checked.contains(it));
+            unchecked.retain(|it| port(rail) != Some(*it));
         }
     }
 }

@@ -10,8 +10,8 @@
 //! SIGHUP, the file, netlink → Signal → Daemon → a new Node → files for the chain
 //!                                                  → kubelet::Plugin, one for each resource
 //! ```
-//! A [`node_state::node::Node`] contains configuration, hardware, health and offers at one time. Each change makes a new `Node`. A
-//! `Node` is never changed in place.
+//! A [`Node`](node_state::node::Node) contains configuration, hardware, health and offers at one time. Each change makes
+//! a new `Node`. A `Node` is never changed in place.
 
 pub mod api;
 pub mod chain;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Options of `rdma-device-plugin ping`.
 
-use crate::peer::{Place, is_name};
+use crate::{list::is_name, peer::Place, rails::is_link_local};
 use clap::Args;
 use kubernetes_api::access;
 use network_conf::{STATE_DIR, resource_name::is_subdomain};
@@ -96,14 +96,6 @@ impl FromStr for Target {
                 "must be an IP address, namespace/name of a pod of this node, or the name of a node"
             }),
         }
-    }
-}
-
-/// Returns true for a link-local address. Such an address does not determine the netdev that sends to it.
-pub(crate) fn is_link_local(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(address) => address.is_link_local(),
-        IpAddr::V6(address) => address.is_unicast_link_local(),
     }
 }
 

@@ -7,7 +7,7 @@
 //! | `arguments` | options of the command |
 //! | `rails` | rails of the node and of its pods |
 //! | `nodes` | rails of nodes, from the API server |
-//! | `exchange` | sending of the requests |
+//! | `exchange`, `outcome` | sending of the requests, and their results |
 //! | `icmp` | one ICMP echo request, which distinguishes an RDMA fault from a network fault |
 //! | `wires` | detection of swapped cables |
 //! | `peer`, `list` | the other pod of `--exchange`, and its list of rails |
@@ -21,6 +21,7 @@ pub mod fabric;
 mod icmp;
 mod list;
 mod nodes;
+mod outcome;
 mod output;
 mod peer;
 mod rails;
@@ -34,9 +35,9 @@ use attachments::{
     Store,
     pods::netns::{self, PodNetnsError, Sandbox},
 };
-use exchange::{Outcome, Pair, PeerRail};
 use list::List;
 use nodes::{NodeError, Nodes};
+use outcome::{Outcome, Pair, PeerRail};
 use peer::{MeetError, Others, Server};
 use rails::{Device, Here, Rail};
 use std::{

@@ -61,7 +61,7 @@ impl List {
         let mut netdevs: Vec<&str> = list.rails.iter().map(|it| &*it.netdev).collect();
         netdevs.sort_unstable();
         netdevs.dedup();
-        if !crate::peer::is_name(&list.name) {
+        if !is_name(&list.name) {
             return Err("the name is invalid".to_owned());
         }
         if list.rails.len() > MOST_RAILS {
@@ -88,6 +88,12 @@ impl List {
         };
         self.rails.iter().map(rail).collect()
     }
+}
+
+/// Returns true for a text that can be the name of a pod, node or Service, or an address.
+pub(crate) fn is_name(text: &str) -> bool {
+    let is_part = |it: u8| it.is_ascii_alphanumeric() || b".-_:".contains(&it);
+    (1..=253).contains(&text.len()) && text.bytes().all(is_part)
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //! Formats the result as lines, as a matrix and as JSON.
 
 use crate::{
-    exchange::{Outcome, PeerRail},
+    outcome::{Outcome, PeerRail},
     statistics::{Times, milliseconds},
 };
 use rdma_netns::sidr::AskError;
@@ -250,7 +250,7 @@ pub(crate) fn exchanged_json(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::exchange::Pair;
+    use crate::outcome::Pair;
     use rdma_netns::sidr::Local;
     use std::{net::IpAddr, time::Duration};
 

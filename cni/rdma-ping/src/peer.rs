@@ -9,7 +9,7 @@
 //!
 //! Pods of one cluster reach each other without address translation, so a client's address proves which pod it is.
 
-use crate::list::List;
+use crate::list::{List, is_name};
 use std::{
     io::{self, Read, Write},
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs},
@@ -66,12 +66,6 @@ impl Place {
         TcpListener::bind((Ipv6Addr::UNSPECIFIED, self.port))
             .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, self.port)))
     }
-}
-
-/// Returns true for a text that can be the name of a pod, node or Service, or an address.
-pub(crate) fn is_name(text: &str) -> bool {
-    let is_part = |it: u8| it.is_ascii_alphanumeric() || b".-_:".contains(&it);
-    (1..=253).contains(&text.len()) && text.bytes().all(is_part)
 }
 
 /// Reason why the other pod cannot be reached.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Rails of the node and of its pods.
 
-use crate::arguments::is_link_local;
 use attachments::pods::PodRail;
 use nix::{
     ifaddrs::{InterfaceAddress, getifaddrs},
@@ -192,6 +191,14 @@ impl From<PodRail> for Rail {
     fn from(rail: PodRail) -> Self {
         let addresses = rail.addresses.iter().map(|it| it.ip).collect();
         Self::new(rail.name, rail.rdma, addresses)
+    }
+}
+
+/// Returns true for a link-local address. Such an address does not determine the netdev that sends to it.
+pub(crate) fn is_link_local(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
     }
 }
 

@@ -3,7 +3,7 @@
 //! cables of two of the peer's rails are swapped if each of the two rails answers on the other rail's network. Such
 //! requests need no route, and therefore also find rails of other networks.
 
-use crate::exchange::{Outcome, PeerRail};
+use crate::outcome::{Outcome, PeerRail};
 use rdma_netns::{HardwareAddress, InterfaceName, Linux, Question, probe::Sign};
 use std::{
     net::IpAddr,

@@ -199,9 +199,9 @@ fn unchanged_pods_are_served_by_claims() {
     driver::is_rolled_out_below_pods(&mut cluster, &[&server, &client]);
     driver::is_away_for_long(&mut cluster, &[&server, &client]);
     end(&mut cluster, &[server.netns(), client.netns()]);
+    parents::are_vlans(&mut cluster);
     driver::outlives_the_device_plugin(&mut cluster, kubelet_started);
     named::claims(&mut cluster);
-    parents::are_vlans(&mut cluster);
     none_is_left(&mut cluster);
     remove(&mut cluster, MANIFEST);
     // kubelet creates the directory for the mount (DirectoryOrCreate)

@@ -18,20 +18,23 @@ fn set_parents(cluster: &mut Cluster, parents: &[&str]) {
     let map = cluster.look(CONFIG_MAP);
     let text = map["data"]["config.json"].as_str().expect("a file");
     let mut conf: Value = serde_json::from_str(text).expect("JSON");
-    conf["resources"][0]["parents"] = json!(parents);
+    conf["resources"][0]["parents"] = match parents.is_empty() {
+        true => Value::Null,
+        false => json!(parents),
+    };
     let patch = json!({ "data": { "config.json": conf.to_string() } });
     cluster.types(&format!(
         "kubectl -n kube-system patch configmap rdma-devices --type merge --patch '{patch}'"
     ));
+    let has_prefixes = parents.is_empty();
     cluster.until("the slice has the networks of the parents", |it| {
-        DEVICES[1..].iter().all(|device| {
-            claims::attribute(it, device, "ipv6Prefix").is_null() != parents.is_empty()
-        })
+        let has_prefix = |device: &&str| !claims::attribute(it, device, "ipv6Prefix").is_null();
+        let healthy = (DEVICES.map(Into::into).into(), vec![]);
+        claims::devices(it) == healthy
+            && DEVICES[1..]
+                .iter()
+                .all(|device| has_prefix(device) == has_prefixes)
     });
-    assert_eq!(
-        claims::devices(cluster),
-        (DEVICES.map(Into::into).into(), vec![])
-    );
     cluster.says(&format!("the parents are {parents:?}"));
 }
 

@@ -54,9 +54,7 @@ fn avoid(locked: &Locked<'_>, owner: &Owner, conflicts: &[IpAddr]) -> Result<(),
     }
     for ip in conflicts {
         if locked.lease(*ip)?.is_some_and(|lease| lease.is_of(owner)) {
-            log::warn!(
-                "another machine uses {ip}: for an hour ADD assigns this address only if no other is free"
-            );
+            log::warn!("another machine uses {ip}: for an hour ADD avoids this address");
             locked.avoid(*ip)?;
         }
     }

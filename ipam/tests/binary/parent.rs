@@ -228,7 +228,7 @@ fn missing_node_state_is_reported() {
         (
             "masterRoutes",
             json!([{"dst": "::/0"}]),
-            "masterRoutes: [{\"dst\":\"::/0\"}] is not valid: must list {\"dst\", \"gw\"} objects",
+            "masterRoutes: [{\"dst\":\"::/0\"}] is not valid: must list {\"dst\", \"gw\"} objects, dst with its prefix length",
         ),
     ] {
         let mut conf = told(&node, json!({}), &["2001:db8:1::10/64"]);

@@ -3,7 +3,7 @@
 
 use super::{
     devices::{Uevent, address_of, entries, link_name, numa_node, read},
-    inventory::path,
+    pci_path::path,
 };
 use crate::{Accelerator, DeviceAddress, PciPath};
 use std::{

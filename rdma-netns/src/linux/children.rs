@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Macvlan, ipvlan and IPoIB children in rtnetlink messages (`IFLA_LINKINFO`, `include/uapi/linux/if_link.h`).
 
-use super::links;
+use super::link_messages;
 use crate::{
     Child, IpvlanMode, MacvlanMode,
     netlink::{attribute, text, u16_of, u32_of},
@@ -94,6 +94,6 @@ impl NewChild<'_> {
         }
         let info = vec![LinkInfo::Kind(kind), LinkInfo::Data(data)];
         attributes.push(LinkAttribute::LinkInfo(info));
-        RouteNetlinkMessage::NewLink(links::message(index, attributes))
+        RouteNetlinkMessage::NewLink(link_messages::message(index, attributes))
     }
 }

@@ -6,7 +6,7 @@
 
 use super::{
     devices::{Uevent, entries},
-    inventory::path,
+    pci_path::path,
     vpd,
 };
 use crate::{Function, PciPath};

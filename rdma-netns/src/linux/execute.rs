@@ -4,13 +4,13 @@
 use super::{
     Space, addresses, announce,
     children::{ANY_INDEX, NewChild},
-    device_settings, drivers, ipoib, links,
+    device_settings, drivers, ipoib, link_messages, links,
     nldev::Nldev,
     routes, rules, smc, sysctls, vfs, xdp,
 };
 use crate::{
     Child, InterfaceName, LinkChange, LinkSetting, NetnsSide, Op,
-    netlink::{NetlinkError, Socket},
+    netlink::{NetlinkError, Socket, tolerate},
 };
 use netlink_packet_route::{
     RouteNetlinkMessage,
@@ -104,7 +104,7 @@ impl<'a> Namespaces<'a> {
             } => self.add_child(*at, parent, (*child, name, *mtu)),
             Op::Link { at, link, change } => self.change_link(*at, link, change),
             Op::RemoveGroup { group } => {
-                let removed = self.send(NetnsSide::Pod, &links::remove_group(*group), 0);
+                let removed = self.send(NetnsSide::Pod, &link_messages::remove_group(*group), 0);
                 tolerate(libc::ENODEV, removed)
             }
             Op::SetDeviceSetting { link, key, value } => {
@@ -149,12 +149,16 @@ impl<'a> Namespaces<'a> {
             self.change(at, link, flags, message)
         };
         let set = |attribute: LinkAttribute| {
-            self.change(at, link, 0, |index| links::set(index, vec![attribute]))
+            self.change(at, link, 0, |index| {
+                link_messages::set(index, vec![attribute])
+            })
         };
         match change {
-            LinkChange::Remove => tolerate(libc::ENODEV, request(0, &links::remove)),
+            LinkChange::Remove => tolerate(libc::ENODEV, request(0, &link_messages::remove)),
             LinkChange::Rename(name) => set(LinkAttribute::IfName(name.to_string())),
-            LinkChange::Up(up) => request(0, &|index| links::set_flags(index, LinkFlags::Up, *up)),
+            LinkChange::Up(up) => request(0, &|index| {
+                link_messages::set_flags(index, LinkFlags::Up, *up)
+            }),
             LinkChange::Mtu(mtu) => set(LinkAttribute::Mtu(*mtu)),
             LinkChange::Mac(mac) => set(LinkAttribute::Address(mac.0.clone())),
             LinkChange::Broadcast(mac) => set(LinkAttribute::Broadcast(mac.0.clone())),
@@ -164,7 +168,7 @@ impl<'a> Namespaces<'a> {
                 let index = index_of(&mut socket, link)?;
                 xdp::detach(&mut socket, index, *program)
             }
-            LinkChange::Setting(setting, value) => set(links::setting(*setting, *value)),
+            LinkChange::Setting(setting, value) => set(link_messages::setting(*setting, *value)),
             LinkChange::IpoibMode(mode) => {
                 let space = self.at(at)?;
                 let index = index_of(&mut space.route(), link)?;
@@ -176,10 +180,12 @@ impl<'a> Namespaces<'a> {
                 tolerate(libc::EBUSY, changed)
             }
             LinkChange::Umcast(on) => request(0, &|index| ipoib::set_umcast(index, *on)),
-            LinkChange::Flag(flag, on) => request(0, &|index| links::set_flag(index, *flag, *on)),
-            LinkChange::Alias(alias) => set(links::alias(alias)),
+            LinkChange::Flag(flag, on) => {
+                request(0, &|index| link_messages::set_flag(index, *flag, *on))
+            }
+            LinkChange::Alias(alias) => set(link_messages::alias(alias)),
             LinkChange::AltName { name, present } => {
-                let names = |index| links::alt_name(index, name);
+                let names = |index| link_messages::alt_name(index, name);
                 match present {
                     true => request(NEW, &|it| RouteNetlinkMessage::NewLinkProp(names(it))),
                     false => request(0, &|it| RouteNetlinkMessage::DelLinkProp(names(it))),
@@ -270,7 +276,7 @@ impl<'a> Namespaces<'a> {
         let space = self.at(at)?;
         let mut socket = space.route();
         let index = index_of(&mut socket, link)?;
-        let answers = socket.request(&links::by_index(index), 0)?;
+        let answers = socket.request(&link_messages::by_index(index), 0)?;
         let Some(mac) = answers.bodies().find_map(links::neighbours_find) else {
             return Ok(());
         };
@@ -318,23 +324,15 @@ impl<'a> Namespaces<'a> {
             LinkAttribute::NetNsFd(target.netns().as_fd().as_raw_fd()),
             LinkAttribute::IfName(name.to_string()),
         ];
-        self.change(from, link, 0, |index| links::set(index, moved))
-    }
-}
-
-/// Treats the error `errno` as success: the kernel returns it if the state is already reached.
-pub(super) fn tolerate(errno: i32, outcome: Result<(), NetlinkError>) -> Result<(), NetlinkError> {
-    match outcome {
-        Err(error) if error.errno() == Some(errno) => Ok(()),
-        outcome => outcome,
+        self.change(from, link, 0, |index| link_messages::set(index, moved))
     }
 }
 
 /// Returns the highest index of a netdev. Accepts the result of an interrupted dump, because the kernel may interrupt
 /// every dump while containers keep starting. Only a netdev that appears during the dump can have a higher index.
 fn highest_index(socket: &mut Socket) -> Result<u32, NetlinkError> {
-    let answers = socket.dump_once(&links::dump())?;
-    let indices = answers.bodies().filter_map(links::index);
+    let answers = socket.dump_once(&link_messages::dump())?;
+    let indices = answers.bodies().filter_map(link_messages::index);
     Ok(indices.max().unwrap_or_default())
 }
 
@@ -342,7 +340,7 @@ fn index_of(socket: &mut Socket, name: &InterfaceName) -> Result<u32, NetlinkErr
     if let Some(index) = name.index() {
         return Ok(index);
     }
-    let answers = socket.request(&links::find(name), 0)?;
-    let index = answers.bodies().find_map(links::index);
+    let answers = socket.request(&link_messages::find(name), 0)?;
+    let index = answers.bodies().find_map(link_messages::index);
     Ok(index.ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV))?)
 }

@@ -3,7 +3,7 @@
 
 use super::{
     devices::{link_name, read},
-    inventory::path,
+    pci_path::path,
 };
 use crate::{
     Accelerator, DeviceAddress, PciPath,

@@ -7,13 +7,15 @@
 use super::{
     Linux, accelerators, cannot_read, data_direct,
     devices::{self, Verbs, entries, link_name, read, virtual_functions},
-    erdma, nvlink, rdma,
+    erdma, nvlink,
+    pci_path::path,
+    rdma,
     reach::{Reach, network_of},
     sockets, vlans,
 };
 use crate::{
     CharDevice, Device, DeviceAddress, Function, HardwareAddress, Hca, HcaPort, Inventory,
-    LinkType, Netdev, ObserveError, PciPath, RdmaMode, inventory::ACCELERATED, pairing, rdma::name,
+    LinkType, Netdev, ObserveError, RdmaMode, inventory::ACCELERATED, pairing, rdma::name,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -441,25 +443,6 @@ fn is_representor(port_name: &str) -> bool {
     let after = port_name.split_once("pf").map(|(_, after)| after);
     let after = after.map(|after| after.trim_start_matches(|c: char| c.is_ascii_digit()));
     after.is_some_and(|after| after.starts_with("vf") || after.starts_with("sf"))
-}
-
-/// Returns the PCI path to the function to which `link` leads. The link's target is
-/// `../../../devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0`, for example.
-pub(super) fn path(link: &Path) -> PciPath {
-    let target = fs::read_link(link).unwrap_or_default();
-    let mut path = PciPath::default();
-    for part in target.iter().filter_map(OsStr::to_str) {
-        if part.starts_with("pci") && part.contains(':') {
-            // a host bridge below a function (VMD) starts a new path
-            path.host_bridge = part.to_owned();
-            path.bridges.clear();
-        } else {
-            path.bridges
-                .extend(DeviceAddress::try_from(part.to_owned()));
-        }
-    }
-    path.bridges.pop();
-    path
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //! IPoIB netdevs. Attributes come from rtnetlink (`IFLA_IPOIB_*`, `include/uapi/linux/if_link.h`), and the partitions
 //! of ports from sysfs. The mode is changed through its file in sysfs if the file exists, else through rtnetlink.
 
-use super::{Space, devices, inside, links};
+use super::{Space, devices, inside, link_messages};
 use crate::{
     Ipoib, IpoibMode, Pkey,
     netlink::{NetlinkError, attribute, text, u16_of},
@@ -42,7 +42,10 @@ fn set(index: u32, data: InfoIpoib) -> RouteNetlinkMessage {
         LinkInfo::Data(InfoData::Ipoib(vec![data])),
     ];
     // RTM_NEWLINK without NLM_F_CREATE changes settings of a netdev's kind (`iplink_modify()`, iproute2)
-    RouteNetlinkMessage::NewLink(links::message(index, vec![LinkAttribute::LinkInfo(info)]))
+    RouteNetlinkMessage::NewLink(link_messages::message(
+        index,
+        vec![LinkAttribute::LinkInfo(info)],
+    ))
 }
 
 pub(super) fn set_umcast(index: u32, on: bool) -> RouteNetlinkMessage {

@@ -3,7 +3,10 @@
 //! `drivers/infiniband/ulp/ipoib/ipoib_netlink.c`.
 
 use super::*;
-use crate::{Child, linux::children::NewChild};
+use crate::{
+    Child,
+    linux::{children::NewChild, links},
+};
 use std::{
     fs,
     os::fd::{AsFd, AsRawFd},

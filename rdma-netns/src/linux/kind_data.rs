@@ -3,7 +3,7 @@
 //! an administrator of the netdev's namespace can change. The module also reads and writes the reasons why the netdev's
 //! protocol is down (`IFLA_PROTO_DOWN_REASON`).
 
-use super::links::{self, HEADER};
+use super::link_messages::{self, HEADER};
 use crate::{
     DeviceSettings, Link,
     netlink::{NetlinkError, Socket, attribute, attributes},
@@ -103,7 +103,9 @@ pub(super) fn write(
     if setting == "proto_down_reason" {
         let reason = nested(&[DefaultNla::new(IFLA_PROTO_DOWN_REASON_VALUE, whole())]);
         let list = LinkAttribute::Other(nest(IFLA_PROTO_DOWN_REASON, reason));
-        return socket.request(&links::set(index, vec![list]), 0).map(drop);
+        return socket
+            .request(&link_messages::set(index, vec![list]), 0)
+            .map(drop);
     }
     let present = Present::read(socket, index)?;
     let mut forms = forms(&present.kind).iter();
@@ -150,7 +152,7 @@ pub(super) fn write(
     ]);
     let info = LinkAttribute::Other(nest(IFLA_LINKINFO, info));
     // `RTM_SETLINK` ignores `IFLA_LINKINFO`
-    let message = RouteNetlinkMessage::NewLink(links::message(index, vec![info]));
+    let message = RouteNetlinkMessage::NewLink(link_messages::message(index, vec![info]));
     socket.request(&message, 0).map(drop)
 }
 
@@ -165,7 +167,7 @@ struct Present {
 
 impl Present {
     fn read(socket: &mut Socket, index: u32) -> Result<Self, NetlinkError> {
-        let answers = socket.request(&links::by_index(index), 0)?;
+        let answers = socket.request(&link_messages::by_index(index), 0)?;
         let mut present = Self {
             reason: vec![0; 4],
             ..Self::default()
@@ -174,7 +176,7 @@ impl Present {
         for (kind, value) in lists.flat_map(attributes) {
             match kind {
                 IFLA_LINKINFO => {
-                    present.kind = links::kind_of(value).unwrap_or_default();
+                    present.kind = link_messages::kind_of(value).unwrap_or_default();
                     let data = attribute(value, IFLA_INFO_DATA);
                     present.data = data.unwrap_or_default().to_vec();
                 }

@@ -2,8 +2,8 @@
 //! A namespace's netdevs with their addresses and routes, and its rules.
 
 use super::{
-    Space, addresses, cannot_read, inside, links, monitor::nsid, nexthops, nexthops::Nexthops,
-    routes, rules,
+    Space, addresses, cannot_read, inside, link_messages, links, monitor::nsid, nexthops,
+    nexthops::Nexthops, routes, rules,
 };
 use crate::{Link, Namespace, ObserveError, Route, netlink::Answers};
 use netlink_packet_core::NetlinkSerializable;
@@ -71,7 +71,7 @@ pub(super) fn dump(
 
 /// Returns all netdevs of a namespace with their addresses.
 fn links_of(space: &Space, whose: &str, sysfs: &Path) -> Result<Vec<Link>, ObserveError> {
-    let answers = dump(space, whose, "links", &links::dump())?;
+    let answers = dump(space, whose, "links", &link_messages::dump())?;
     let mut links: Vec<Link> = Vec::with_capacity(answers.bodies().count());
     // indexes in `links`
     let mut without_hardware: Vec<usize> = Vec::new();

@@ -10,11 +10,12 @@ pub use super::{
     monitor::nsid::parse as namespace_number, neighbours::parse as neighbour,
     probe::decode as neighbour_packet, vpd::value as vital_product_data,
 };
+pub use crate::smc::SmcAnswer;
 
 use super::{
     addresses,
     devlink::{self, Reporter},
-    inventory,
+    inventory, link_messages,
     links::{self, can_ask},
     monitor::Uevent,
     nexthops,
@@ -26,13 +27,13 @@ use crate::{
     Address, GeneralRule, Inventory, RdmaMode, Route, Rule, Vf,
     netlink::{Answers, NetlinkError},
     probe::Unasked,
-    smc::{self, Connection, LinkGroup, PnetEntry, SmcPort},
+    smc,
 };
 use std::{collections::BTreeSet, io, path::Path};
 
 /// Returns the netdev's index in an `RTM_NEWLINK`, and the hardware address from which the netdev can send probes.
 pub fn asker(body: &[u8]) -> (Option<u32>, Result<[u8; 6], Unasked>) {
-    (links::index(body), can_ask(body))
+    (link_messages::index(body), can_ask(body))
 }
 
 /// Returns the virtual function `number` from an `RTM_NEWLINK` of its physical function.
@@ -104,23 +105,6 @@ pub fn rdma(body: &[u8]) -> RdmaAnswer {
         kernel_users: nldev::parse_kernel_users(body),
         char_device: nldev::parse_char_device(body),
     }
-}
-
-/// A message of SMC. Each field decodes the message as the answer to another request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SmcAnswer {
-    /// Answer to `CTRL_CMD_GETFAMILY`.
-    pub family: Option<u16>,
-    /// Answer to `SMC_PNETID_GET`.
-    pub entry: Option<PnetEntry>,
-    /// Answer to `SMC_NETLINK_DUMP_UEID`.
-    pub user_eid: Option<String>,
-    /// Answer to `SMC_NETLINK_GET_DEV_SMCR`.
-    pub ports: Vec<SmcPort>,
-    /// Answer to `SMC_NETLINK_GET_LINK_SMCR`.
-    pub groups: Vec<LinkGroup>,
-    /// Answer to `SOCK_DIAG_BY_FAMILY`.
-    pub connection: Option<Connection>,
 }
 
 /// Decodes a message of SMC's families.

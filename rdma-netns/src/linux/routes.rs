@@ -11,7 +11,7 @@
 //!
 //! The kernel reports the remaining lifetime of an IPv6 route. IPv4 routes do not expire.
 
-use super::{family_of, ip_of, links::number, unspecified};
+use super::{family_of, ip_of, link_messages::number, unspecified};
 use crate::{
     Route,
     link::{PROTOCOL_KERNEL, RouteMetrics},

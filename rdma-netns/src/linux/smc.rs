@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Reads and changes SMC's settings.
 
-use super::{Space, cannot_read, execute::tolerate};
+use super::{Space, cannot_read};
 use crate::{
     NetnsSide, ObserveError,
-    netlink::NetlinkError,
+    netlink::{NetlinkError, tolerate},
     smc::{
         self, Connection, HeldConnections, Mode, PnetEntry, PnetId, PnetTable, SmcState, UserEids,
     },

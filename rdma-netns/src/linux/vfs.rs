@@ -2,7 +2,7 @@
 //! Virtual functions in rtnetlink: attributes of the physical function's netdev (`IFLA_VFINFO_LIST`,
 //! `rtnl_fill_vfinfo()` and `do_setvfinfo()` in `net/core/rtnetlink.c`).
 
-use super::{devices, links};
+use super::{devices, link_messages, links};
 use crate::{
     DeviceAddress, Guid, HardwareAddress, Link, Vf, VfLinkState, VfRates, VfSetting, VfVlan,
     VlanProtocol,
@@ -64,7 +64,10 @@ pub(super) fn read(
         .collect();
     netdevs.sort_unstable();
     for index in netdevs {
-        for body in socket.request(&links::with_functions(index), 0)?.bodies() {
+        for body in socket
+            .request(&link_messages::with_functions(index), 0)?
+            .bodies()
+        {
             // in switchdev mode the representors of virtual functions also belong to the physical function
             let own = links::parse(body, sysfs).filter(|it| !it.is_representor());
             let found = own.and_then(|link| of(body, link, number));
@@ -188,7 +191,7 @@ pub(super) fn set(index: u32, number: u32, setting: &VfSetting) -> RouteNetlinkM
         VfSetting::PortGuid(Guid(guid)) => VfInfo::IbPortGuid(link::VfInfoGuid::new(number, *guid)),
     };
     let list = LinkAttribute::VfInfoList(vec![LinkVfInfo(vec![info])]);
-    RouteNetlinkMessage::SetLink(links::message(index, vec![list]))
+    RouteNetlinkMessage::SetLink(link_messages::message(index, vec![list]))
 }
 
 #[cfg(test)]

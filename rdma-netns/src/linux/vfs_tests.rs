@@ -41,7 +41,9 @@ fn of_words(kind: u16, value: &[u32]) -> VfInfo {
 fn netdev(functions: Vec<LinkVfInfo>) -> Vec<u8> {
     let name = LinkAttribute::IfName("eth2".to_owned());
     let attributes = vec![name, LinkAttribute::VfInfoList(functions)];
-    bytes(&RouteNetlinkMessage::NewLink(links::message(4, attributes)))
+    bytes(&RouteNetlinkMessage::NewLink(link_messages::message(
+        4, attributes,
+    )))
 }
 
 fn read(functions: Vec<LinkVfInfo>, number: u32) -> Option<Vf> {

@@ -4,7 +4,7 @@
 use super::{
     bpf,
     kind_data::nested,
-    links::{self, HEADER, number},
+    link_messages::{self, HEADER, number},
 };
 use crate::netlink::{NetlinkError, Socket, attributes, u32_of};
 use netlink_packet_core::{DefaultNla, NLA_F_NESTED};
@@ -33,7 +33,7 @@ pub(super) fn programs(value: &[u8]) -> impl Iterator<Item = (u32, u32)> {
 /// The kernel's error. `NotFound`: `kept` is not attached, and all other programs are now detached.
 #[cold]
 pub(super) fn detach(socket: &mut Socket, index: u32, kept: u32) -> Result<(), NetlinkError> {
-    let answers = socket.request(&links::by_index(index), 0)?;
+    let answers = socket.request(&link_messages::by_index(index), 0)?;
     let lists = answers.bodies().filter_map(|body| body.get(HEADER..));
     let lists = lists.flat_map(attributes);
     let lists = lists.filter(|(kind, _)| *kind == IFLA_XDP);
@@ -43,7 +43,7 @@ pub(super) fn detach(socket: &mut Socket, index: u32, kept: u32) -> Result<(), N
         let list = [number(IFLA_XDP_FD, u32::MAX), number(IFLA_XDP_FLAGS, *mode)];
         let value = nested(&list);
         let list = LinkAttribute::Other(DefaultNla::new(IFLA_XDP | NLA_F_NESTED, value));
-        match socket.request(&links::set(index, vec![list]), 0) {
+        match socket.request(&link_messages::set(index, vec![list]), 0) {
             // the program is attached by a BPF link
             Err(error) if error.errno() == Some(libc::EBUSY) => bpf::detach_xdp(index, *program)?,
             done => drop(done?),

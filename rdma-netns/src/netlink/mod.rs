@@ -41,6 +41,14 @@ impl From<io::Error> for NetlinkError {
     }
 }
 
+/// Treats the error `errno` as success: the kernel returns it if the state is already reached.
+pub(crate) fn tolerate(errno: i32, outcome: Result<(), NetlinkError>) -> Result<(), NetlinkError> {
+    match outcome {
+        Err(error) if error.errno() == Some(errno) => Ok(()),
+        outcome => outcome,
+    }
+}
+
 /// Returns the attributes of `bytes` as (type, value), up to the first malformed attribute. Callers read attributes one
 /// by one, so an unknown attribute does not hide other attributes.
 pub(crate) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {

@@ -30,7 +30,24 @@ pub use pnet::{InvalidPnetId, PnetEntry, PnetId, PnetTable, PnetTaken, missing};
 pub use reason::Reason;
 pub use state::{HeldConnections, SmcState};
 
-use crate::{linux::offline::SmcAnswer, netlink::generic};
+use crate::netlink::generic;
+
+/// A message of SMC. Each field decodes the message as the answer to another request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SmcAnswer {
+    /// Answer to `CTRL_CMD_GETFAMILY`.
+    pub family: Option<u16>,
+    /// Answer to `SMC_PNETID_GET`.
+    pub entry: Option<PnetEntry>,
+    /// Answer to `SMC_NETLINK_DUMP_UEID`.
+    pub user_eid: Option<String>,
+    /// Answer to `SMC_NETLINK_GET_DEV_SMCR`.
+    pub ports: Vec<SmcPort>,
+    /// Answer to `SMC_NETLINK_GET_LINK_SMCR`.
+    pub groups: Vec<LinkGroup>,
+    /// Answer to `SOCK_DIAG_BY_FAMILY`.
+    pub connection: Option<Connection>,
+}
 
 /// Decodes a message of SMC as the answer to each kind of request.
 pub(crate) fn decode(body: &[u8]) -> SmcAnswer {

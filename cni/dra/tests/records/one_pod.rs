@@ -2,7 +2,10 @@
 //! Content of CDI specifications that depends on the pod's network, while the claim has one pod.
 
 use crate::{UID, injected, is_removed, moved, prepared, record};
-use dra::{Claims, metadata::MetadataNames, record::JoinedRail};
+use dra::{
+    Claims,
+    record::{JoinedRail, MetadataNames},
+};
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, fs};
 

@@ -13,7 +13,7 @@
 //!
 //! ARP settings stay unchanged: in a VPC the vSwitch answers for all addresses, and instances receive no ARP requests.
 
-use super::record::{Given, Record};
+use super::record::{Given, RP_FILTER, Record};
 use ipnetwork::Ipv4Network;
 use rdma_netns::{
     Address, InterfaceName, Link, LinkChange, Namespace, NetnsSide, Op, Route,
@@ -27,8 +27,6 @@ use std::{
 /// Lowest metric of a route that the daemon assigns.
 const METRIC: u32 = 200;
 
-/// Setting of the reverse path filter.
-pub const RP_FILTER: &str = "ipv4/rp_filter";
 const LOOSE: i32 = 2;
 
 /// Desired address of a NIC, from the cloud or the configuration, and the desired MTU.

@@ -21,8 +21,11 @@ use std::{
 /// Format that this version writes. This version refuses a record with a higher format.
 const FORMAT: u32 = 1;
 
+/// Setting of the reverse path filter.
+pub const RP_FILTER: &str = "ipv4/rp_filter";
+
 /// Settings that the bring-up changes.
-pub const SETTINGS: [&str; 1] = [super::plan::RP_FILTER];
+pub const SETTINGS: [&str; 1] = [RP_FILTER];
 
 /// A NIC that the daemon has brought up.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -6,23 +6,28 @@ mod answer;
 mod observation;
 mod second_call;
 
-use super::{Node, addresses, outlast, recovery, teardown};
+use super::{
+    addresses,
+    draft::{desired_links, give},
+    outlast, recovery, teardown,
+};
 use crate::{
     apply::{self, ApplyError, Incomplete},
     char_devices, claims,
     error::{Cause, Error},
     gids,
     ipam::{self, Answer, Known},
+    node::Node,
     open_connections, partition, ports, probe, rails, vf,
 };
-use attachments::{Attachment, DesiredLink, Key, Phase, Shared, given_up, store::AttachmentLock};
+use attachments::{Attachment, Key, Phase, Shared, given_up, store::AttachmentLock};
 use cni_protocol::{lock::UNDO_LIMIT, memory::populate, result};
 use network_conf::{Dad, SmcRequirement};
 use plan::{
     self,
-    select::{self, Choice, Remark, Selected},
+    select::{Choice, Remark},
 };
-use rdma_netns::{DeviceAddress, Kernel, Link, Observed, Pod};
+use rdma_netns::{DeviceAddress, Kernel, Observed, Pod};
 use serde_json::Value;
 use std::{collections::BTreeSet, io, net::IpAddr};
 
@@ -280,50 +285,6 @@ fn start<K: Kernel>(
         known,
         moved,
     }))
-}
-
-/// Returns the record of a new attachment, and the remarks to log about its rails.
-pub fn draft<K: Kernel>(
-    node: &Node<'_, K>,
-    choice: &Choice<'_>,
-    key: &Key,
-    pod: &K::Pod,
-    observed: &Observed,
-    others: &[Attachment],
-) -> Result<(Attachment, Vec<Remark>), Error> {
-    let Selected { mut rails, remarks } = select::rails(node.conf, choice, observed, others)?;
-    vf::record(node.kernel, node.conf, observed, &mut rails)?;
-    partition::check(node.kernel, node.conf, &rails)?;
-    for rail in &mut rails {
-        if let Some(host_link) = &rail.host_link {
-            rail.unkept_routes = crate::given_up::routes_of(host_link.index, observed);
-        }
-    }
-    let mut attachment = node.record(key, pod, observed, rails);
-    plan::choose_tables(&mut attachment, observed, others)?;
-    Ok((attachment, remarks))
-}
-
-/// Sets the rails' desired state before IPAM: no addresses if an IPAM plugin is configured, else the moved netdevs' own
-/// addresses.
-pub fn give(attachment: &mut Attachment, observed: &Observed) {
-    let kept = |host_link: &Link| match &attachment.ipam {
-        Some(_) => DesiredLink::default(),
-        None => DesiredLink::kept(host_link, attachment.ipv6()).with_detection(attachment.ipv6()),
-    };
-    let host_links = attachment.rails.iter().map(|rail| rail.host_link.as_ref());
-    let desired = host_links.map(|host_link| host_link.map(kept).unwrap_or_default());
-    let desired = plan::routed(attachment, observed, desired.collect());
-    addresses::give(attachment, observed, desired);
-}
-
-/// Returns the desired state of the rails' netdevs.
-pub fn desired_links(attachment: &Attachment) -> Vec<DesiredLink> {
-    attachment
-        .rails
-        .iter()
-        .map(|it| it.assigned.clone())
-        .collect()
 }
 
 /// Runs the steps without the node's lock: addresses, GIDs, SMC-R, result.

@@ -2,11 +2,11 @@
 //! Obtains the rails' addresses. IPAM assigns addresses, and probes check that no other machine uses them. If another
 //! machine uses an address, IPAM assigns another address.
 
-use super::Node;
 use crate::{
     apply::ApplyError,
     error::Cause,
     ipam::{Answer, Ipam, Known, Master, RailCall, Rails},
+    node::Node,
     probe,
 };
 use attachments::{Attachment, DesiredLink};

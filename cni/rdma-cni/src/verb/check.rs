@@ -2,12 +2,12 @@
 //! CHECK: succeeds if the present state equals the recorded state. CHECK describes each operation of the plan between
 //! these states as a difference, and also differences that no plan corrects, such as another GID index.
 
-use super::Node;
 use crate::{
     apply,
     error::Error,
     gids,
     ipam::{Ipam, RailCall},
+    node::Node,
 };
 use attachments::{Attachment, DesiredLink, Key, Rail, store::Record};
 use cni_protocol::{Command, SpecVersion, result};

@@ -2,11 +2,12 @@
 //! DEL: restores everything to the host, even if the pod, its record or its namespace no longer exists. A missing
 //! record is no error. A missing device is an error only while the kernel or its driver can still return it.
 
-use super::{Node, teardown};
+use super::teardown;
 use crate::{
     claims,
     error::Error,
     ipam::{Ipam, IpamError, RailCall},
+    node::Node,
 };
 use attachments::{
     DesiredLink, Key, Phase, Rail, Shared,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! GC: restores the attachments of its network that the runtime no longer lists.
 
-use super::{Node, teardown};
-use crate::{error::Error, ipam::Ipam};
+use super::teardown;
+use crate::{error::Error, ipam::Ipam, node::Node};
 use attachments::{
     Key,
     store::{Record, StoreError},
@@ -74,7 +74,7 @@ pub fn gc_within<K: Kernel>(node: &Node<'_, K>, mut time: Duration) -> Result<()
     }
 }
 
-/// Returns true if one process held a lock for all of the waiting time. Returns false if several processes held it in
+/// Returns true if one process held a lock during the whole wait. Returns false if several processes held it in
 /// turn, such as ADDs of starting pods: the next attachment then gets the full time again.
 fn is_kept(error: &Error) -> bool {
     matches!(error, Error::State(error) | Error::Unfinished(error) if lock::is_kept(error))

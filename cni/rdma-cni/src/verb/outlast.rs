@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Restored netdevs whose addresses a network manager removes shortly after the restore.
 
-use super::{Node, teardown};
+use super::teardown;
 use crate::apply::{Incomplete, Restored};
+use crate::node::Node;
 use attachments::{Attachment, Phase, Smc, Stage, store::AttachmentLock};
 use rdma_netns::Kernel;
 use std::time::Duration;

@@ -2,8 +2,8 @@
 //! `rdma-cni plan`, for administrators. Prints the changes that ADD would make, each as a command such as `ip` or
 //! `rdma`. Reads the same state as ADD, and changes nothing.
 
-use super::{Node, add};
-use crate::{claims, error::Error, vf};
+use super::draft;
+use crate::{claims, error::Error, node::Node, vf};
 use rdma_netns::{Kernel, Pod};
 use std::fmt::Write as _;
 
@@ -23,13 +23,13 @@ pub fn plan<K: Kernel>(node: &Node<'_, K>) -> Result<String, Error> {
     if others.iter().any(|other| other.key == key) {
         return Err(Error::Exists(key.to_string()));
     }
-    let (mut attachment, remarks) = add::draft(node, &choice, &key, &pod, &observed, &others)?;
+    let (mut attachment, remarks) = draft::draft(node, &choice, &key, &pod, &observed, &others)?;
     remarks.iter().for_each(plan::select::Remark::log);
     vf::observe(node.kernel, &attachment, &mut observed)?;
     let name = pod.path().file_name().unwrap_or_default().to_string_lossy();
     let mut text = String::new();
-    add::give(&mut attachment, &observed);
-    for op in plan::attach(&attachment, &observed, &add::desired_links(&attachment))? {
+    draft::give(&mut attachment, &observed);
+    for op in plan::attach(&attachment, &observed, &draft::desired_links(&attachment))? {
         let _ = writeln!(text, "{}", op.command(&name));
     }
     if let Some(ipam) = &attachment.ipam {

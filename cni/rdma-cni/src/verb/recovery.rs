@@ -3,10 +3,10 @@
 //! ended.
 
 use super::{
-    Node, outlast,
+    outlast,
     teardown::{self, Elsewhere, PATIENCE},
 };
-use crate::{error::Error, ipam};
+use crate::{error::Error, ipam, node::Node};
 use attachments::{
     Attachment, Key, Phase,
     store::{AttachmentLock, NodeLock, Record},

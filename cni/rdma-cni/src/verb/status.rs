@@ -2,10 +2,10 @@
 //! STATUS: checks the requirements of ADD: state directory, RDMA subsystem, devices, SMC-R, IPAM. STATUS writes
 //! nothing, because runtimes call it every few seconds.
 
-use super::Node;
 use crate::{
     error::Error,
     ipam::{Ipam, IpamError, Known, Master},
+    node::Node,
 };
 use attachments::{Attachment, Rail};
 use cni_protocol::SpecVersion;

@@ -2,13 +2,14 @@
 //! Steps of every restore: open the pod's recorded namespace, restore the devices, release the addresses, and remove
 //! the record.
 
-use super::{Node, outlast, spared};
+use super::{outlast, spared};
 use crate::{
     apply::{self, Incomplete, Restored, Tries},
     char_devices, claims,
     error::Error,
     gids, given_up,
     ipam::{self, Ipam, IpamError, RailCall, Rails},
+    node::Node,
     rails,
 };
 use attachments::{Attachment, Key, Phase, Spared, Stage, given_up::Lack, store::AttachmentLock};

@@ -20,7 +20,7 @@ use plan::{
     self,
     select::{self, Choice},
 };
-use rdma_cni::verb::{add, addresses};
+use rdma_cni::verb::{addresses, draft};
 use rdma_netns::{InterfaceName, Observed, Op};
 use serde::Deserialize;
 use serde_json::Value;
@@ -90,7 +90,7 @@ fn attach(request: &[u8], observed: &Observed, answers: Option<Vec<DesiredLink>>
         return format!("# refused: {obstacle}\n");
     }
     match answers {
-        None => add::give(&mut attachment, observed),
+        None => draft::give(&mut attachment, observed),
         Some(answers) => {
             let ipv6 = attachment.ipv6();
             let answers = answers.into_iter().map(|it| it.with_detection(ipv6));
@@ -98,7 +98,7 @@ fn attach(request: &[u8], observed: &Observed, answers: Option<Vec<DesiredLink>>
             addresses::give(&mut attachment, observed, desired);
         }
     }
-    match plan::attach(&attachment, observed, &add::desired_links(&attachment)) {
+    match plan::attach(&attachment, observed, &draft::desired_links(&attachment)) {
         Ok(ops) => lines(&ops),
         Err(obstacle) => format!("# refused: {obstacle}\n"),
     }

@@ -10,7 +10,7 @@ use fake_kernel::{Verdict, World, world::HOST};
 use log::{LevelFilter, Log, Metadata, Record};
 use nix::errno::Errno;
 use rdma_netns::{
-    Child, IpvlanMode, NetnsSide, Op, RdmaMode,
+    Child, IpvlanMode, LinkChange, NetnsSide, Op, RdmaMode,
     device_settings::{FLOW_RULES, UNREADABLE},
 };
 use serde_json::json;
@@ -84,19 +84,28 @@ fn a_pod_is_added_on_two_ports_whose_modes_changed() {
         let devices: Vec<_> = parents.iter().map(|it| json!({ "netdev": it })).collect();
         node.config(json!({ "devices": devices, "mode": "share", "child": { "type": "ipvlan" } }))
     };
+    // the first pod deletes its child, and the third shares a port with the second
+    let [first, second, third] = ["a", "b", "c"].map(|it| node.pod(it));
+    for (pod, parents) in [
+        (&first, &["bond0"][..]),
+        (&second, &["bond0"]),
+        (&third, &["bond0", "bond1"]),
+    ] {
+        node.add(pod, &config(parents)).must_succeed();
+    }
+    let gone = Op::link(NetnsSide::Pod, &name("rdma0"), LinkChange::Remove);
+    node.change(Some(&first), &gone);
     for parent in ["bond0", "bond1"] {
-        let pod = node.pod(parent);
-        node.add(&pod, &config(&[parent])).must_succeed();
         let l3 = Op::AddChild {
             at: NetnsSide::Pod,
             parent: name(parent),
             child: Child::Ipvlan {
                 mode: IpvlanMode::L3,
             },
-            name: name("x"),
+            name: name(&format!("x-{parent}")),
             mtu: 1500,
         };
-        node.change(Some(&pod), &l3);
+        node.change(Some(&third), &l3);
     }
     node.add(&node.pod("both"), &config(&["bond0", "bond1"]))
         .must_succeed();

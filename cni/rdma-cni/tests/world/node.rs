@@ -354,12 +354,12 @@ impl Node {
         command: &str,
         pod: Option<&Pod>,
         config: &Value,
-        run: impl FnOnce(&rdma_cni::verb::Node<'_, FakeKernel>) -> T,
+        run: impl FnOnce(&rdma_cni::node::Node<'_, FakeKernel>) -> T,
     ) -> T {
         let environment = Environment::parse(self.environment(command, pod, None), None).unwrap();
         let raw = config.as_object().unwrap().clone();
         let conf = Conf::read(raw, &environment.args, &mut Mistakes::of(Command::Del)).unwrap();
-        let mut node = rdma_cni::verb::Node::new(&self.kernel, &environment, &conf);
+        let mut node = rdma_cni::node::Node::new(&self.kernel, &environment, &conf);
         node.store = Store::within(&conf.state_dir, Patience::until(Instant::now() + time));
         gate::pass(!config["ipam"].is_null(), || run(&node))
     }

@@ -6,9 +6,8 @@ use crate::{api::Api, chain::record, kubelet::chain_check};
 use ::dra::{
     Claim, ClaimName, Claims, Prepared, Record,
     claim::{AllocationResult, PodReference},
-    metadata::MetadataNames,
     pool::PoolDevice,
-    record::{FORMAT, Request, present},
+    record::{FORMAT, MetadataNames, Request, present},
     slices::API,
     store::{Removed, Unreadable},
 };

@@ -2,7 +2,7 @@
 //! Writes a container's files with its limits, its pod's rails, and variables for libraries. The daemon writes them at
 //! PreStartContainer, because the pod's rails are unknown at Allocate.
 
-use super::{holder::Holder, plugin_context::PluginContext, service::Promised};
+use super::{holder::Holder, plugin_context::PluginContext};
 use crate::chain::record;
 use attachments::{
     Attachment, Id, Store,
@@ -13,12 +13,22 @@ use node_state::node::Node;
 use offer::Environment;
 use rdma_netns::{Kernel, LinkType, linux::Linux};
 use rdma_resources::{
-    Containers, Grant,
+    ContainerLimits, Containers, Grant,
     container::{ContainerId, Edits, LibraryFile},
     grant::GrantedDevice,
 };
 use std::fmt::Display;
 use tonic::Status;
+
+/// Network, variables and limits that Allocate promised to a container.
+#[derive(Clone, Copy)]
+pub(super) struct Promised {
+    /// True if `rdma-cni` must have attached the devices to the container's pod.
+    pub(super) network: bool,
+    /// True if the container gets environment variables with its pod's rails.
+    pub(super) rails: bool,
+    pub(super) limits: ContainerLimits,
+}
 
 /// A container, identified by the resources and ids that kubelet allocated to it.
 pub(super) struct Container {

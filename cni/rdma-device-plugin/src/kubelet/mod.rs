@@ -17,8 +17,8 @@
 //! | [`register`] | one registration |
 //! | [`takeover`] | replacement of another daemon's plugin |
 //!
-//! A plugin keeps running when its offer changes. Its newest stream observes the [`Node`](node_state::node::Node), and sends
-//! each device list that differs from the last one.
+//! A plugin keeps running when its offer changes. Its newest stream observes the [`Node`](node_state::node::Node), and
+//! sends each device list that differs from the last one.
 
 mod answered;
 pub(crate) mod chain_check;

@@ -3,7 +3,9 @@
 
 use super::{
     answered::Answered,
-    chain_check, environment, holder,
+    chain_check,
+    environment::{self, Promised},
+    holder,
     own_accelerators::Waiting,
     plugin_context::PluginContext,
     streams::{Streams, some},
@@ -46,16 +48,6 @@ const ALLOCATE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time limit for finding the container for which kubelet requests a preference. Kubelet has no limit for the request.
 /// After the time limit, the preference does not consider the container's accelerators.
 const HOLDER_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// Network, variables and limits that Allocate promised to a container.
-#[derive(Clone, Copy)]
-pub(super) struct Promised {
-    /// True if `rdma-cni` must have attached the devices to the container's pod.
-    network: bool,
-    /// True if the container gets environment variables with its pod's rails.
-    pub(super) rails: bool,
-    pub(super) limits: ContainerLimits,
-}
 
 /// Device-plugin service of one resource.
 #[derive(Clone)]

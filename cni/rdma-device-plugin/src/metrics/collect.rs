@@ -6,7 +6,7 @@ use super::{
     counters::{self, PortFigures},
     holders::{Held, held},
     limited::{self, Limited},
-    pod_list::PodList,
+    pod_list::{LIMIT, PodList},
 };
 use crate::chain::ChainStatus;
 use ::dra::Claims;
@@ -29,12 +29,8 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
-    time::Duration,
 };
 use tokio::sync::{Semaphore, oneshot};
-
-/// Time limit for each source: kubelet, counters, reports, IPv6 addresses. Prometheus waits 10 s.
-pub(super) const LIMIT: Duration = Duration::from_secs(2);
 
 /// Sources of the metrics of a scrape.
 #[derive(Clone)]

@@ -3,7 +3,6 @@
 //! sends at most one request a second. Kubelet has one rate limit for all its clients together
 //! (`pkg/kubelet/apis/grpc/ratelimit.go`), and `rdma-cni` is also a client.
 
-use super::collect::LIMIT;
 use kubelet_api::pod_resources::{self, v1::PodResources};
 use std::{
     path::PathBuf,
@@ -11,6 +10,9 @@ use std::{
     time::{Duration, Instant},
 };
 use tokio::sync::Mutex;
+
+/// Time limit for each source: kubelet, counters, reports, IPv6 addresses. Prometheus waits 10 s.
+pub(super) const LIMIT: Duration = Duration::from_secs(2);
 
 /// Time for which the daemon keeps kubelet's answer, or the fact that kubelet did not answer.
 const KEPT: Duration = Duration::from_secs(1);

@@ -77,7 +77,10 @@ fn a_device_is_named_in_the_selectors_of_the_format() {
             ALL,
             "replace mode by resources, and name it in devices (netdev, rdma, pci or pf)",
         ),
-        (shared, "name it in selectors.ifNames"),
+        (
+            shared,
+            "name it and the resource's other netdevs in selectors.ifNames",
+        ),
     ] {
         let (_, remarks) = offered(conf, &inventory);
         let expected = format!("; {remedy} to include it");

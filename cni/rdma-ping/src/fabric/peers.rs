@@ -3,7 +3,7 @@
 //! derives from the node's name.
 
 use super::{FabricRail, choice::hash, watch::Peer};
-use crate::arguments::is_link_local;
+use crate::rails::is_link_local;
 use kubernetes_api::{Client, Method, RequestError};
 use rdma_netns::linux::seconds_since_boot;
 use serde_json::{Value, json};

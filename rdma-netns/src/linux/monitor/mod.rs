@@ -22,7 +22,7 @@ mod uevent;
 pub use nsid::Nsid;
 pub use uevent::Uevent;
 
-use super::{devlink, links};
+use super::{devlink, link_messages, links};
 use crate::{
     Link, NetnsId,
     netlink::{NetlinkError, Socket},
@@ -246,7 +246,8 @@ impl Monitor {
     /// Returns the netdevs of a watched namespace, without addresses and routes. `None` stands for this program's
     /// namespace.
     pub fn links(&mut self, namespace: Option<Nsid>) -> Result<Vec<Link>, NetlinkError> {
-        let request = namespace.map_or_else(links::dump, |nsid| links::dump_of(nsid.0));
+        let request =
+            namespace.map_or_else(link_messages::dump, |nsid| link_messages::dump_of(nsid.0));
         let answers = self.requests.dump(&request)?;
         let parse = |body: &[u8]| match namespace {
             None => links::parse_own(body, &self.sysfs),

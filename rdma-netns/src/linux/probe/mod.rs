@@ -11,7 +11,7 @@ mod filter;
 mod packet;
 
 use super::{
-    Linux, Space, links,
+    Linux, Space, link_messages, links,
     packet_socket::{self, ARP, EVERYBODY, Mac},
 };
 use crate::{
@@ -175,10 +175,10 @@ fn sort<'a>(pod: &Space, questions: &'a [Question]) -> io::Result<Sorted<'a>> {
     let (mut asked, mut unasked): Sorted<'a> = (vec![], vec![]);
     let mut socket = pod.route();
     for question in questions {
-        let answers = socket.request(&links::find(&question.link), 0);
+        let answers = socket.request(&link_messages::find(&question.link), 0);
         let answers = answers.map_err(|NetlinkError { source, .. }| source)?;
         let found = answers.bodies().find_map(|body| {
-            let index = links::index(body)?;
+            let index = link_messages::index(body)?;
             Some((index, links::can_ask(body)))
         });
         match found {

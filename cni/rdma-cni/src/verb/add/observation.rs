@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Observes the kernel before ADD changes anything. Queries only the ports of RDMA devices that the selection needs.
 
-use super::draft;
-use crate::{error::Error, verb::Node, vf};
+use crate::{error::Error, node::Node, verb::draft::draft, vf};
 use attachments::{Attachment, Key};
 use plan::select::{self, Choice, Remark};
 use rdma_netns::{DeviceAddress, Kernel, Neighbour, ObservationScope, Observed};
