@@ -441,8 +441,7 @@ pub fn addresses_until<K: Kernel>(
     let key = &attachment.key;
     for rail in attachment.rails.iter().filter(|rail| rail.is_ours()) {
         let pod_name = &rail.pod_name;
-        let addresses = &rail.assigned.addresses;
-        let is_its = |ip: &&IpAddr| addresses.iter().any(|address| address.ip == **ip);
+        let is_its = |ip: &&IpAddr| rail.assigned.addresses.iter().any(|it| it.ip == **ip);
         let conflicts: Vec<IpAddr> = conflicts.iter().filter(is_its).copied().collect();
         let call = RailCall {
             container: &key.container,
