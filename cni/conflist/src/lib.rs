@@ -12,6 +12,7 @@
 //! | [`placement`] | the choice between the list and the network's own directory for our entry |
 //! | [`call`] | the file from which the runtime calls our plugin |
 //! | [`programs`] | the programs that a configuration names, and the missing ones |
+//! | [`change`] | changes of the directory, and the obstacles to them |
 //! | [`plan`] | the changes that make the runtime call our plugin, or stop calling it |
 //!
 //! Only [`directory`] accesses the disk, and only for reading. Edits preserve all bytes of a file outside our entry.

@@ -25,7 +25,7 @@ pub struct Dra {
     pub driver: String,
     /// Resources that are allocated by claims. `None`: all resources of the file.
     pub resources: Option<Vec<ResourceName>>,
-    /// True if containers get the metadata of their devices ([`metadata`](::dra::metadata)).
+    /// True if containers get the metadata of their devices ([`MetadataNames`](::dra::record::MetadataNames)).
     #[serde(deserialize_with = "flag")]
     pub metadata: bool,
     /// True if unhealthy devices get a taint by which Kubernetes evicts their pods.

@@ -14,7 +14,7 @@ pub mod gather;
 pub mod pod;
 mod report;
 
-pub use arguments::{Arguments, Installed, Paths};
+pub use arguments::{Arguments, Installed, Paths, Question};
 pub use report::report;
 
 use arguments::Command;
@@ -75,7 +75,7 @@ pub fn run<E: Display>(
 }
 
 fn of_pod(
-    question: &arguments::Question,
+    question: &Question,
     ping: impl FnOnce(Vec<OsString>) -> ExitCode,
     output: &mut dyn Write,
     errors: &mut dyn Write,

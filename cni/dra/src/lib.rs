@@ -7,7 +7,7 @@
 //! | [`slices`] | ResourceSlices of the pool, and a plan of their changes: pure |
 //! | [`claim`] | allocation of a claim in the API server: pure |
 //! | [`parameters`] | parameters of the attachment of a claim's pod: pure |
-//! | [`metadata`] | metadata of a claim's devices for programs in containers: pure |
+//! | `metadata` | metadata of a claim's devices for programs in containers: pure |
 //! | [`record`] | state of a prepared claim: pure |
 //! | [`store`] | records in the state directory, written by the daemon and `rdma-cni` |
 //! | [`status`] | status of a claim's devices, from its record: pure |
@@ -22,7 +22,7 @@
 
 pub mod cdi;
 pub mod claim;
-pub mod metadata;
+mod metadata;
 pub mod parameters;
 pub mod pool;
 pub mod record;

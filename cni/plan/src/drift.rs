@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Describes deviations for CHECK, by the operations that a plan still has.
+//! Describes deviations from an attachment's record, for CHECK, `doctor` and ADD's warnings: operations that a plan still
+//! has, and changed modes of children.
 
 use super::locate;
 use attachments::{Attachment, Rail, Shared};

@@ -8,6 +8,7 @@
 //! | [`allocation`] | kubelet's allocation for a pod: ids resolved to devices |
 //! | [`select`] | the selection of a pod's devices |
 //! | `attach`, `routing` | the operations that move a pod's devices into the pod |
+//! | `tables` | the routing tables of a new attachment |
 //! | `other_interfaces` | routes and rules of the pod's interfaces that other plugins made |
 //! | `children` | the removal of children of several rails, by one deletion |
 //! | `detach`, [`given_up`] | the operations that restore devices to the host, and attributes that could not be restored |
@@ -16,7 +17,7 @@
 //! | `rdma_name` | the names of RDMA devices, which pods can change |
 //! | `spared` | the default routers of other netdevs, which the kernel would drop |
 //! | `managed` | attributes that a network manager removed after the restore |
-//! | [`drift`] | the description of a deviation by the operation that would correct it, for CHECK |
+//! | [`drift`] | descriptions of deviations from a record, for CHECK, `doctor` and ADD's warnings |
 
 pub mod allocation;
 mod attach;

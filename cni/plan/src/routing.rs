@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Chooses the pod's routes. Rails' routes get higher metrics than the pod's own routes. Each rail gets a table, and
-//! also each other interface of the pod that needs one, so a reply leaves through the interface that has the reply's
-//! source address.
+//! Chooses the pod's routes and rules. Rails' routes get higher metrics than the pod's own routes. The rail's table, which
+//! `tables` chooses, has copies of the rail's routes, so a reply leaves through the interface that has the reply's source
+//! address.
 
 use attachments::{Attachment, DesiredLink};
 use ipnetwork::IpNetwork;

@@ -2,10 +2,10 @@
 //! Inputs of a verb: kernel, environment, configuration, state directory.
 
 use crate::{error::Error, kubelet};
-use ::plan::select::{self, Choice};
 use attachments::{Attachment, Key, Rail, Store};
 use cni_protocol::{Environment, EnvironmentError, Target};
 use network_conf::{Conf, Devices};
+use plan::select::{self, Choice};
 use rdma_netns::{Kernel, ObserveError, Observed, OpenPodError, Pod};
 use std::time::Duration;
 

@@ -12,8 +12,8 @@ use std::collections::BTreeSet;
 
 const CONFIG_MAP: &str = "/api/v1/namespaces/kube-system/configmaps/rdma-devices";
 
-/// Sets the `parents` of the resource in the ConfigMap. Returns when the slice has the prefix of each NIC's bond or, if
-/// `parents` selects a VLAN, no prefix.
+/// Sets the `parents` of the resource in the ConfigMap. Returns when new pods may use all devices of the
+/// slice, and each NIC has its bond's prefix or, if `parents` selects a VLAN, no prefix.
 fn set_parents(cluster: &mut Cluster, parents: &[&str]) {
     let map = cluster.look(CONFIG_MAP);
     let text = map["data"]["config.json"].as_str().expect("a file");

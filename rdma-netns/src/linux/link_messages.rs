@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Requests about netdevs (`RTM_*LINK`, `include/uapi/linux/if_link.h`), and the parts of messages that several modules
-//! read.
+//! Requests that read or change netdevs (`RTM_*LINK`, `include/uapi/linux/if_link.h`), and parts of messages that several
+//! modules use.
 
 use crate::{
     LinkFlag, LinkSetting,
@@ -75,7 +75,7 @@ pub(super) fn index(body: &[u8]) -> Option<u32> {
     LinkHeader::parse(body).ok().map(|header| header.index)
 }
 
-/// Returns the bytes from which [`text_of_bytes`] made the text.
+/// Returns the bytes from which `links::text_of_bytes` made the text.
 fn bytes_of_text(text: &str) -> Vec<u8> {
     match text.strip_prefix('\0') {
         Some(coded) => coded.chars().map(|byte| byte as u8).collect(),

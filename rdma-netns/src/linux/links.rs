@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Netdevs in rtnetlink messages (`RTM_*LINK`, `include/uapi/linux/if_link.h`).
+//! Parses netdevs in rtnetlink messages (`RTM_NEWLINK`, `include/uapi/linux/if_link.h`).
 
 use super::{
     children, devices, ipoib,

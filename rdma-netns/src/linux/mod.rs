@@ -6,7 +6,7 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | `links`, `children`, `ipoib`, `addresses`, `routes`, `rules`, `sysctls` | one rtnetlink object each: parsing and requests |
+//! | `links`, `link_messages`, `children`, `ipoib`, `addresses`, `routes`, `rules`, `sysctls` | one rtnetlink object each: parsing and requests |
 //! | `device_settings`, `ethtool`, `kind_data`, `bpf`, `xdp` | settings of a netdev in sysfs, of its driver and of its kind, and BPF programs |
 //! | `vfs` | virtual functions, as their physical function reports them |
 //! | `drivers` | unbinding and binding of drivers |
@@ -26,6 +26,7 @@
 //! | `gids` | the GID tables in sysfs |
 //! | `erdma` | special cases of eRDMA |
 //! | `inventory` | the node's hardware from which resources are formed |
+//! | `pci_path` | the PCI path of a function |
 //! | `accelerators`, `data_direct`, `sockets` | GPUs, and the distance of a NIC from them |
 //! | `gpudirect` | state that determines whether GPUDirect works |
 //! | [`devlink`], [`aer`] | errors of a NIC that its driver and its PCI link report |

@@ -27,6 +27,7 @@ use std::{
 /// Lowest metric of a route that the daemon assigns.
 const METRIC: u32 = 200;
 
+/// Value of [`RP_FILTER`]: loose mode.
 const LOOSE: i32 = 2;
 
 /// Desired address of a NIC, from the cloud or the configuration, and the desired MTU.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The verbs. Each verb is a function of a checked configuration, an environment and a kernel.
+//! The verbs. Each verb is a function of a [`Node`](crate::node::Node).
 
 pub mod add;
 pub mod addresses;

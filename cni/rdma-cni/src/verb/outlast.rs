@@ -2,8 +2,10 @@
 //! Restored netdevs whose addresses a network manager removes shortly after the restore.
 
 use super::teardown;
-use crate::apply::{Incomplete, Restored};
-use crate::node::Node;
+use crate::{
+    apply::{Incomplete, Restored},
+    node::Node,
+};
 use attachments::{Attachment, Phase, Smc, Stage, store::AttachmentLock};
 use rdma_netns::Kernel;
 use std::time::Duration;

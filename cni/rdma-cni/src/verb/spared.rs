@@ -2,8 +2,7 @@
 //! Netdevs of the host whose `accept_ra` `rdma-cni` changes temporarily, so that the kernel keeps their default
 //! routers.
 
-use crate::apply::ApplyError;
-use crate::node::Node;
+use crate::{apply::ApplyError, node::Node};
 use attachments::{Attachment, Phase, Spared, store::StoreError};
 use rdma_netns::Kernel;
 

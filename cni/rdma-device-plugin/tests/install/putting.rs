@@ -166,7 +166,7 @@ fn containerd_hears_of_the_new_list() {
 
 /// Another program's entry needs the binaries.
 #[test]
-fn uninstall_waits_also_if_the_binaries_stay() {
+fn uninstall_waits_although_the_binaries_stay() {
     let node = Node::with_list(FLANNEL);
     node.install();
     let list = "etc/cni/net.d/10-flannel.conflist";

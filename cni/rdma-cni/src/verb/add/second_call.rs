@@ -4,8 +4,7 @@
 //! (`NetworkConfFromFile()`, `libcni/conf.go`, since 1.3). The first call attaches the devices. The second call returns
 //! `prevResult`.
 
-use crate::error::Error;
-use crate::node::Node;
+use crate::{error::Error, node::Node};
 use attachments::{Attachment, Key, store::Record};
 use network_conf::Conf;
 use rdma_netns::{Kernel, Pod};
