@@ -143,9 +143,9 @@ impl Offer {
         ))
     }
 
-    /// Returns the devices at the indices `places` that are present and healthy, and their grants. Logs absent or
-    /// unhealthy devices. `whose` describes the id or claim for the log. If no device remains, the error contains the
-    /// reasons.
+    /// Returns the usable devices at the indices `places`, and for each the data for a grant ([`Self::granted`]). Logs
+    /// the other devices. `whose` describes the id or claim for the log. If no device is usable, logs nothing, and the
+    /// error contains the reasons.
     fn present(
         &self,
         places: &[usize],

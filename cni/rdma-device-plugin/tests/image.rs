@@ -257,7 +257,8 @@ fn names_what_is_linked_in(sbom: &Value) {
             component["licenses"][0]["expression"].is_string(),
             "{component}"
         );
-        // the hash distinguishes a registry's package from another package with the same name
+        // only a registry's package has a purl and a hash; the hash distinguishes this package from another package
+        // with the same name
         let hash = &component["hashes"][0]["content"];
         assert_eq!(
             component["purl"].is_string(),

@@ -5,7 +5,8 @@ use crate::world::{HOST, World};
 use rdma_netns::{HardwareAddress, LinkType, Namespace};
 use std::fmt;
 
-/// A world at one moment, without values that change only with time.
+/// The objects of a world at one moment. Omits values that change only with time, and the queue pair numbers in IPoIB
+/// hardware addresses.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Snapshot {
     lines: Vec<String>,

@@ -142,7 +142,8 @@ fn makers() -> String {
     json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string()
 }
 
-/// A thief of the token can only delete pods of its node that a controller replaces, and write events.
+/// A thief of the daemon's token can only write events, read pods of the daemon's node (by DELETE with `dryRun`), and
+/// delete the pods of this node that a controller replaces.
 #[track_caller]
 fn the_token_is_for_no_more(cluster: &ControlPlane, token: &str, pods: &[Value; 5]) {
     let [trainer, _, elsewhere, bare, _] = pods.each_ref().map(name);

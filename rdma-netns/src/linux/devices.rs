@@ -155,8 +155,8 @@ pub(super) fn hardware(sysfs: &Path, bus: &str, name: &str) -> Option<DeviceAddr
 
 /// Returns the PCI function or auxiliary device of the netdev that has `index` in the namespace of `sysfs`. Sysfs and
 /// netlink report the same parent: `dev->dev.parent` (`device_add_class_symlinks()`, `drivers/base/core.c`). This
-/// function does not use `bus_info` (`ETHTOOL_GDRVINFO`), which depends on the driver, and which representors and bonds
-/// lack.
+/// function does not use `bus_info` (`ETHTOOL_GDRVINFO`), which depends on the driver. Bonds have no `bus_info`, and
+/// before Linux 6.2 most representors have none (`ethtool_get_drvinfo()`, `net/ethtool/ioctl.c`).
 pub fn of_netdev(sysfs: &Path, name: &str, index: u32) -> Option<DeviceAddress> {
     let class = sysfs.join("class/net");
     let index = index.to_string();

@@ -144,7 +144,7 @@ fn a_nic_without_room_for_jumbo_frames_or_without_a_gateway_says_so() {
 }
 
 /// Checks that `settle` repairs a node with two configured NICs after `happens`. `wanted` is the number of
-/// changes of each NIC.
+/// changes that `settle` makes to each NIC.
 fn mends(happens: impl FnOnce(&Node), wanted: [usize; 2]) -> (Node, Process) {
     let node = Node::new();
     let mut process = node.process(by_hand());

@@ -38,7 +38,7 @@ fn counters(nic: u32, minute: u32) -> Vec<(&'static str, u64)> {
     let minutes = (1..=minute).filter(|it| !is_down(it));
     let (mut sent, mut received, mut marked, mut again) = (0, 0, 0, 0);
     for it in minutes {
-        // a wave with a period of one hour, shifted between NICs, and higher with the second pod
+        // the send rate is a wave with a period of one hour, shifted between NICs, and higher while the second pod runs
         let place = (it + nic * 4) % 60;
         let wave = u64::from(place.min(60 - place));
         let is_busy = SECOND_POD.contains(&it);

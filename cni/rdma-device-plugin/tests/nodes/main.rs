@@ -102,7 +102,7 @@ fn tables() -> Vec<(String, Table)> {
     tables
 }
 
-/// Returns this daemon's offers on `layout`, after it observed `before`.
+/// Returns this daemon's offers and remarks on `layout`, after the daemon observed the layout `before`.
 fn offered(conf: &Conf, layout: &str, before: Option<&str>) -> (Vec<Offer>, Vec<String>) {
     let healthy = Unhealthy::new();
     let previous = match before {

@@ -12,8 +12,8 @@ use std::{
 /// Environment variable with the path of the program that `integration/device-metadata/build` built.
 const READER: &str = "RDMA_DEVICE_METADATA";
 
-/// Checks the metadata file that a container with these `edits` has for the request `nic` of `claim`, which was
-/// created from a template: its path and its two objects. The device is `device`, at the PCI address `address`.
+/// Checks the path and the two objects of the metadata file that a container with these `edits` has for the request
+/// `nic` of `claim`. The claim was created from a template, and has `device` at the PCI address `address`.
 pub(super) fn is_read(edits: &Value, claim: &Value, (device, address): (&str, &str)) {
     let [mount] = edits["mounts"].as_array().expect("a list").as_slice() else {
         panic!("{edits}");
