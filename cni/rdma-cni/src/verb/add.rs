@@ -9,7 +9,7 @@ mod second_call;
 use super::{
     addresses,
     draft::{desired_links, give},
-    outlast, recovery, teardown,
+    outlast, recovery, restoring, teardown,
 };
 use crate::{
     apply::{self, ApplyError, Incomplete},
@@ -369,7 +369,7 @@ fn undo<K: Kernel>(
     };
     if attachment.phase == Phase::Attached {
         // this phase permits recovery to restore the devices if this process is killed
-        teardown::mark(node, attachment, Phase::Detaching);
+        restoring::mark(node, attachment, Phase::Detaching);
     }
     let restored = match node.store.lock_node(&lock) {
         // another verb holds the node's lock: DEL or the next ADD restores the devices
@@ -380,7 +380,7 @@ fn undo<K: Kernel>(
             if let Err(error) = &moves {
                 log::warn!("{error}; undoing ADD without the node's lock");
             }
-            teardown::restore(node, Some(pod), attachment, false)
+            restoring::restore(node, Some(pod), attachment, false)
                 .inspect(|restored| outlast::record_restored(node, attachment, restored))
         }
     };

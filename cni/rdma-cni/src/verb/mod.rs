@@ -10,6 +10,7 @@ pub mod gc;
 mod outlast;
 pub mod plan;
 pub mod recovery;
+pub mod restoring;
 mod spared;
 pub mod status;
 pub mod teardown;

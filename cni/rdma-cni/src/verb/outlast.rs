@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Restored netdevs whose addresses a network manager removes shortly after the restore.
 
-use super::teardown;
+use super::restoring;
 use crate::{
     apply::{Incomplete, Restored},
     node::Node,
@@ -30,7 +30,7 @@ pub(super) fn record_restored<K: Kernel>(
 ) {
     let has_nodes = attachment.smc.as_ref().is_some_and(Smc::has_nodes);
     if has_nodes && !restored.has_to_outlast {
-        teardown::mark(node, attachment, Phase::Restored);
+        restoring::mark(node, attachment, Phase::Restored);
     }
 }
 
@@ -79,7 +79,7 @@ pub(super) fn managers<K: Kernel>(
                 continue;
             }
         };
-        restored = teardown::restore(node, pod, attachment, tried_before);
+        restored = restoring::restore(node, pod, attachment, tried_before);
         is_taken = false;
         quiet = node.kernel.now() + QUIET;
         // the time for the lock and the restore does not count, because this verb does not observe the manager
@@ -114,7 +114,7 @@ pub(super) fn leave<K: Kernel>(
         attachment.rails[*index].stage = Stage::Returned;
     }
     if *attachment != before {
-        teardown::mark(node, attachment, attachment.phase);
+        restoring::mark(node, attachment, attachment.phase);
     }
 }
 
@@ -144,6 +144,6 @@ fn leave_smc<K: Kernel>(
     if !left.is_empty() {
         return Err(left.into());
     }
-    teardown::mark(node, attachment, Phase::Restored);
+    restoring::mark(node, attachment, Phase::Restored);
     Ok(())
 }

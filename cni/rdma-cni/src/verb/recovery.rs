@@ -4,7 +4,8 @@
 
 use super::{
     outlast,
-    teardown::{self, Elsewhere, PATIENCE},
+    restoring::{self, Elsewhere},
+    teardown::{self, PATIENCE},
 };
 use crate::{error::Error, ipam, node::Node};
 use attachments::{
@@ -143,7 +144,7 @@ impl Recovery {
                     log::warn!("{}: {error}", attachment.key);
                     // after this write, other ADDs ignore the record for `BACK_OFF`. The attachment's DEL waits for the
                     // lock until the write is done
-                    teardown::mark(node, &attachment, Phase::Restored);
+                    restoring::mark(node, &attachment, Phase::Restored);
                     drop(lock);
                 }
             }
@@ -227,7 +228,7 @@ fn restore_devices<K: Kernel>(
         false => Elsewhere::Awaited,
     };
     let restored =
-        teardown::restore_devices(node, attachment, pod.as_ref(), tried_before, elsewhere);
+        restoring::restore_devices(node, attachment, pod.as_ref(), tried_before, elsewhere);
     if let Err(incomplete) = &restored {
         if has_waited || !incomplete.awaited && outlast::watched(&restored).is_none() {
             outlast::leave(node, attachment, incomplete);
@@ -236,7 +237,7 @@ fn restore_devices<K: Kernel>(
             if attachment.phase == Phase::Attached {
                 attachment.phase = Phase::Detaching;
             }
-            teardown::mark(node, attachment, attachment.phase);
+            restoring::mark(node, attachment, attachment.phase);
         }
     }
     restored?;

@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Steps of every restore: open the pod's recorded namespace, restore the devices, release the addresses, and remove
-//! the record.
+//! Steps of every restore: open the pod's recorded namespace, restore the devices (`restoring`), release the addresses,
+//! and remove the record.
 
-use super::{outlast, spared};
+use super::{
+    outlast,
+    restoring::{self, Elsewhere},
+};
 use crate::{
-    apply::{self, Incomplete, Restored, Tries},
-    char_devices, claims,
+    apply::Incomplete,
+    claims,
     error::Error,
-    gids, given_up,
     ipam::{self, Ipam, IpamError, RailCall, Rails},
     node::Node,
     rails,
 };
-use attachments::{Attachment, Key, Phase, Spared, Stage, given_up::Lack, store::AttachmentLock};
+use attachments::{Attachment, Key, Phase, store::AttachmentLock};
 use cni_protocol::Command;
 use network_conf::Conf;
-use plan::Others;
-use rdma_netns::{Kernel, ObservationScope, Pod};
+use rdma_netns::{Kernel, Pod};
 use serde_json::{Map, Value};
 use std::{
-    cell::RefCell,
     net::IpAddr,
     time::{Duration, Instant},
 };
@@ -53,7 +53,7 @@ pub fn attachment<K: Kernel>(
     if attachment.phase == Phase::Attached {
         // this phase permits recovery to restore the devices if this process is killed
         attachment.phase = Phase::Detaching;
-        mark(node, attachment, Phase::Detaching);
+        restoring::mark(node, attachment, Phase::Detaching);
     }
     devices(node, attachment, pod, &lock)
         .inspect_err(|error| remember_named(node, attachment, error))?;
@@ -74,7 +74,7 @@ fn remember_named<K: Kernel>(node: &Node<'_, K>, attachment: &mut Attachment, er
         && *named != attachment.named
     {
         attachment.named.clone_from(named);
-        mark(node, attachment, attachment.phase);
+        restoring::mark(node, attachment, attachment.phase);
     }
 }
 
@@ -93,19 +93,6 @@ pub fn remove_from_rails_file<K>(node: &Node<'_, K>, key: &Key, pod: Option<&str
     let remove = || rails::remove(node.store.root(), node.store.patience(), key, pod);
     if let Err(error) = remove().or_else(|_| remove()) {
         log::warn!("{key}: {error}; its rails file stays");
-    }
-}
-
-/// Records `attachment` with `phase`, and only logs a failure. After a failure, another verb repeats the work, and DEL
-/// again reports netdevs that may belong to the host. Another pod that ends then also leaves shared SMC-R settings to
-/// this attachment.
-pub fn mark<K: Kernel>(node: &Node<'_, K>, attachment: &Attachment, phase: Phase) {
-    let marked = Attachment {
-        phase,
-        ..attachment.clone()
-    };
-    if let Err(error) = node.store.amend(&marked) {
-        log::warn!("{}: {error}; a later verb repeats the work", attachment.key);
     }
 }
 
@@ -137,7 +124,7 @@ pub fn devices<K: Kernel>(
                 false => Error::State(error),
             })?;
             has_begun = true;
-            restore_devices(node, attachment, pod, tried_before, elsewhere)
+            restoring::restore_devices(node, attachment, pod, tried_before, elsewhere)
                 .inspect(|restored| outlast::record_restored(node, attachment, restored))
         };
         match restored {
@@ -155,250 +142,6 @@ pub fn devices<K: Kernel>(
     }
 }
 
-/// Treatment of devices that are neither in the host's namespace nor in the pod's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Elsewhere {
-    /// A later try may find the devices. Until then no rail becomes free for other pods.
-    Awaited,
-    /// The devices stay in the other namespace.
-    Left,
-    /// The drivers of the devices are bound again, as the last resort.
-    Rebind,
-}
-
-/// Runs `restore_once`, and records its result.
-pub fn restore<K: Kernel>(
-    node: &Node<'_, K>,
-    pod: Option<&K::Pod>,
-    attachment: &mut Attachment,
-    tried_before: bool,
-) -> Result<Restored, Incomplete> {
-    let restored = restore_once(node, pod, attachment, Tries::new(tried_before, true, None));
-    note(node, pod, attachment, &restored);
-    restored
-}
-
-/// Removes SMC-R first, so that no connection uses a device that leaves the pod. Then restores netdevs and RDMA devices
-/// to the host, and updates their CDI entries. The caller must hold the node's lock if the restore [changes the
-/// host](Attachment::changes_host).
-fn restore_once<K: Kernel>(
-    node: &Node<'_, K>,
-    pod: Option<&K::Pod>,
-    attachment: &mut Attachment,
-    tries: Tries,
-) -> Result<Restored, Incomplete> {
-    // observe only the record's hardware, and no routes in the pod, because other verbs wait for the node's lock
-    node.kernel.limit_observation(Some(ObservationScope {
-        no_pod_routes: true,
-        ..attachment.devices().into()
-    }));
-    let mut left = smcr::apply::take_away(node.smcr(), pod, attachment);
-    let others = || {
-        let mut unrestored = node.store.on_this_boot(attachment)?;
-        // leave out living pods, so that the plan renames none of their netdevs
-        let settled = attachments::settled(node.kernel, &attachment.boot_id, &unrestored);
-        let mut settled = settled.into_iter();
-        unrestored.retain(|_| settled.next() == Some(false));
-        let of_pod = node.store.of_same_pod(attachment)?;
-        Ok(Others {
-            unrestored,
-            of_pod,
-            keeps_aliased: node.environment.command != Command::Del,
-        })
-    };
-    let spared = RefCell::new(attachment.spared.clone());
-    let record = |them: &[Spared]| spared::record(node, attachment, &mut spared.borrow_mut(), them);
-    let restored = apply::restore(node.kernel, pod, attachment, tries, &others, &record);
-    attachment.spared = spared.take();
-    // this also restores the temporary values of a killed verb
-    if let Err(error) = spared::take_back(node, attachment) {
-        left.push(error.to_string());
-    }
-    let note_lacks = |restored: &mut Restored| {
-        restored.lacks = given_up::note(node.store.root(), attachment, restored);
-        // do not wait for a network manager after a refused attribute: each restore would try the attribute again
-        restored.has_to_outlast = !restored.lacks.iter().any(Lack::was_tried)
-            && plan::has_to_outlast(attachment, &restored.rails)
-            && node.kernel.is_watched();
-    };
-    match (restored, left.is_empty()) {
-        (Ok(mut restored), is_all) => {
-            char_devices::settle_on_host(node.store.root(), attachment, &restored.observed);
-            note_lacks(&mut restored);
-            match is_all {
-                true => no_address_lingers(node, pod, attachment, restored),
-                false => Err(Incomplete {
-                    restored: Some(Box::new(restored)),
-                    ..Incomplete::from(left)
-                }),
-            }
-        }
-        (Err(mut devices), _) => {
-            devices.restored.iter_mut().for_each(|it| note_lacks(it));
-            Err(Incomplete::from(left).and(devices))
-        }
-    }
-}
-
-/// Records the result of a restore: the rails' stages, and after a failure the phase and `tried`. Keeps the phase of a
-/// killed ADD, because that ADD may not have moved any device.
-fn note<K: Kernel>(
-    node: &Node<'_, K>,
-    pod: Option<&K::Pod>,
-    attachment: &mut Attachment,
-    restored: &Result<Restored, Incomplete>,
-) {
-    let before = attachment.clone();
-    let mut rails = attachment.rails.iter();
-    if rails.any(|it| matches!(it.stage, Stage::Rebinding { .. })) {
-        match node.kernel.observe(pod) {
-            Ok(observed) => {
-                let rails = attachment.rails.iter_mut();
-                let rebound = rails.filter(|it| plan::is_rebound(it, &observed));
-                rebound.for_each(|it| it.stage = Stage::Rebound);
-            }
-            Err(error) => log::warn!(
-                "{}: cannot check whether drivers were bound again: {error}; the next restore may bind them once more",
-                attachment.key
-            ),
-        }
-    }
-    if restored.is_err() {
-        attachment.tried = true;
-        if attachment.phase != Phase::Attaching {
-            attachment.phase = Phase::Detaching;
-        }
-    }
-    if *attachment != before {
-        mark(node, attachment, attachment.phase);
-    }
-}
-
-/// Restores the devices to the host as far as possible. The caller holds the lock as for `restore_once`. With
-/// `rebind_driver`, drivers are bound again before rails become free for other pods.
-pub fn restore_devices<K: Kernel>(
-    node: &Node<'_, K>,
-    attachment: &mut Attachment,
-    pod: Option<&K::Pod>,
-    tried_before: bool,
-    elsewhere: Elsewhere,
-) -> Result<Restored, Incomplete> {
-    let is_awaited = elsewhere == Elsewhere::Awaited;
-    // `Left` binds no driver of a missing device, so it leaves the device to DEL
-    let waits = is_awaited || elsewhere == Elsewhere::Left && attachment.rebind_driver;
-    let tries = Tries::new(tried_before, waits, node.store.age(&attachment.key));
-    let mut restored = restore_once(node, pod, attachment, tries);
-    if restored
-        .as_ref()
-        .is_err_and(|it| it.continues || it.awaited && is_awaited)
-    {
-        return restored;
-    }
-    match bind_anew(node, pod, attachment, &restored, elsewhere) {
-        Ok(false) => {}
-        Ok(true) => restored = restore_once(node, pod, attachment, tries),
-        // no rail becomes free for other pods
-        Err(error) => {
-            let error = Incomplete::from(vec![error.to_string()]);
-            let incomplete = match restored {
-                Ok(_) => error,
-                Err(incomplete) => incomplete.and(error),
-            };
-            restored = Err(Incomplete {
-                restored: None,
-                ..incomplete
-            });
-        }
-    }
-    note(node, pod, attachment, &restored);
-    restored
-}
-
-/// Records which drivers the next try binds again ([`plan::rebinds`]), from the result `restored` and all unrestored
-/// records of this boot. Returns false if the next try binds no driver, or if an unreadable record may use one of the
-/// functions.
-fn bind_anew<K: Kernel>(
-    node: &Node<'_, K>,
-    pod: Option<&K::Pod>,
-    attachment: &mut Attachment,
-    restored: &Result<Restored, Incomplete>,
-    elsewhere: Elsewhere,
-) -> Result<bool, Error> {
-    if !attachment.rebind_driver {
-        return Ok(false);
-    }
-    let home = match restored {
-        Ok(_) => (0..attachment.rails.len()).collect(),
-        Err(incomplete) => incomplete.home().to_vec(),
-    };
-    let is_last_resort = elsewhere == Elsewhere::Rebind;
-    let observed = node.kernel.observe(pod)?;
-    let among =
-        |others: &[Attachment]| plan::rebinds(attachment, others, &observed, &home, is_last_resort);
-    if among(&[]).is_empty() || !node.store.unreadable()?.is_empty() {
-        return Ok(false);
-    }
-    let rebinds = among(&node.store.on_this_boot(attachment)?);
-    if rebinds.is_empty() {
-        return Ok(false);
-    }
-    let is_lost = rebinds.iter().any(|(_, index, _)| *index == 0);
-    for (rail, index, driver) in rebinds {
-        let rail = &mut attachment.rails[rail];
-        let why = match index {
-            0 => "the rail's netdev or RDMA device is neither on the host nor in the pod",
-            _ => "the netdev may have upper netdevs in other namespaces",
-        };
-        let name = rail.name();
-        log::warn!("binding the driver {driver} of {name} again: {why}");
-        rail.stage = Stage::Rebinding { index, driver };
-    }
-    match node.store.update(attachment) {
-        // if the device is on the host, a failed write is only logged. The function then stays without a driver if this
-        // process is killed while the driver is unbound
-        Err(error) if !is_lost => log::warn!(
-            "{}: {error}; the driver is bound again without a record",
-            attachment.key
-        ),
-        updated => updated?,
-    }
-    Ok(true)
-}
-
-/// Returns `restored`. Returns an error if the host's RDMA devices still have an address of the ended pod, or if their
-/// addresses cannot be read. If an address remains, a process keeps the pod's namespace alive, and the restore is
-/// incomplete.
-fn no_address_lingers<K: Kernel>(
-    node: &Node<'_, K>,
-    pod: Option<&K::Pod>,
-    attachment: &Attachment,
-    restored: Restored,
-) -> Result<Restored, Incomplete> {
-    if pod.is_some() {
-        return Ok(restored);
-    }
-    let (why, awaited) = match gids::lingering(node.kernel, attachment) {
-        Err(error) => (error.to_string(), false),
-        Ok(in_use) => {
-            // ignore an address that another pod has now
-            let mut lingering = in_use.iter().filter(|ip| {
-                let store = &node.store;
-                !store.is_given_to_another(node.kernel, attachment, **ip)
-            });
-            let Some(address) = lingering.next() else {
-                return Ok(restored);
-            };
-            let kept = "is still configured: a process keeps the ended pod's namespace alive";
-            (format!("{address} {kept}"), true)
-        }
-    };
-    Err(Incomplete {
-        awaited,
-        restored: Some(Box::new(restored)),
-        ..Incomplete::from(vec![why])
-    })
-}
-
 /// Releases the addresses of all rails after their devices returned to the host, with ADD's IPAM configuration. If that
 /// fails, tries the present configuration, which an administrator may have corrected, in two cases: IPAM refused the
 /// rail at ADD, or the plugin reports an error in its configuration. A rail that IPAM refused at ADD and that both
@@ -413,7 +156,7 @@ pub fn addresses<K: Kernel>(
     if attachment.ipam.is_some() {
         // IPAM may take long. With this mark, other pods can get the devices, and leave no shared SMC-R settings to
         // this attachment
-        mark(node, attachment, Phase::Restored);
+        restoring::mark(node, attachment, Phase::Restored);
     }
     addresses_until(
         node,
