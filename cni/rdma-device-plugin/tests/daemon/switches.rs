@@ -118,11 +118,11 @@ fn a_switch_is_heard_and_ends() {
     lldpd.run("pkill lldpd");
     daemon.says("ens1: the switch is no longer known");
     cabled.until("not in the file", Value::is_null);
-    assert!(
-        !cabled
-            .get(&daemon, "/metrics")
-            .contains("rdma_device_switch_info")
-    );
+    // the daemon publishes the state for scrapes after the file
+    wait::until("not in the metrics", || {
+        let metrics = cabled.get(&daemon, "/metrics");
+        !metrics.contains("rdma_device_switch_info")
+    });
     assert_eq!(cabled.labels(), labels, "no label changes with a cable");
     drop(lldpd);
     let lldpd = Manager::lldpd(&cabled.switch, "leaf2", 5);
