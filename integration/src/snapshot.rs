@@ -75,7 +75,7 @@ const PASSING_FLAGS: [&str; 6] = [
 const UNROUTED: Duration = Duration::from_secs(1);
 
 impl Snapshot {
-    /// Waits until duplicate address detection of the namespace's IPv6 addresses has ended, and at most [`UNROUTED`]
+    /// Waits until duplicate address detection of the namespace's IPv6 addresses has ended, and at most one second
     /// until the addresses have their routes. Returns the namespace's state.
     #[track_caller]
     pub fn of(netns: &Netns) -> Self {

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | a configured health reporter of devlink is in the state `error` | unhealthy until the state changes |
 //! | another reporter is in the state `error` | no effect |
-//! | AER counted another fatal error of the PCI function (from Linux 6.16 on) | unhealthy for [`PCI_HOLD`] after it |
+//! | AER counted another fatal error of the PCI function (from Linux 6.16 on) | unhealthy for 300 s after it |
 //! | AER counted errors before the daemon's first reading, or non-fatal or corrected errors | no effect |
 //! | devlink does not answer, or a function has no AER counters | no change |
 //!
