@@ -45,7 +45,8 @@ state = "{}"
     )
 }
 
-/// Returns the configuration of containerd 1.7.
+/// Returns the configuration of containerd 1.7. The timeouts of NRI (`docs/NRI.md`) are 5 s and 2 s by default, which
+/// a plugin exceeds in an emulated machine: containerd closes its connection, and the plugin ends.
 pub(super) fn version_2(place: &Place, network: &Network) -> String {
     let (plugins, lists) = (network.plugins().display(), network.lists().display());
     let (cdi, runc) = (place.cdi.display(), place.runc.display());
@@ -55,6 +56,8 @@ pub(super) fn version_2(place: &Place, network: &Network) -> String {
         r#"version = 2
 {places}[plugins."io.containerd.nri.v1.nri"]
   disable = {is_without_nri}
+  plugin_registration_timeout = "1m"
+  plugin_request_timeout = "1m"
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "{PAUSE}"
   disable_apparmor = true
