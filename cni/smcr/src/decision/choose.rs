@@ -55,7 +55,7 @@ pub fn choose(input: SmcInput<'_>) -> Chosen {
     }
     for carrier in &usable {
         let name = attachment.rails[carrier.rail].pod_name.to_string();
-        match fits(input, carrier, &name) {
+        match fits(input, carrier.rail, &carrier.id, &name) {
             Ok(fit) => draft.carry(&name, carrier, fit),
             // do not report an interface without IPv4, because `rdma-cni` sets up SMC-R only for IPv4
             Err(SkipReason::NoIpv4) => {}
@@ -99,7 +99,7 @@ impl SmcBuilder<'_> {
         candidates.extend(others);
         let mut first = None;
         for carrier in candidates {
-            match fits(self.input, carrier, name) {
+            match fits(self.input, carrier.rail, &carrier.id, name) {
                 Ok(fit) => return self.carry(name, carrier, fit),
                 Err(reason) => first = first.or(Some(reason)),
             }

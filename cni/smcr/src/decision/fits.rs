@@ -3,14 +3,14 @@
 //! of other pods.
 
 use super::{
-    rails::{self, Carrier, parent_on_host},
+    rails::{self, parent_on_host},
     reason::SkipReason,
     verdict::{Netdev, Owner, Source, View, verdict},
 };
 use attachments::{Attachment, Fit, Rail};
 use rdma_netns::{
     GidTable, Link, Observed, RdmaMode,
-    smc::{PnetEntry, SmcState},
+    smc::{PnetEntry, PnetId, SmcState},
 };
 use std::net::IpAddr;
 
@@ -35,12 +35,18 @@ pub struct SmcInput<'a> {
     pub ueid: Option<&'a str>,
 }
 
-/// Returns the protocol by which `carrier` carries connections of the pod's interface `name`. Returns an error if no
-/// protocol carries them correctly, or if the host's netdev below the interface has another pnet id.
-pub(super) fn fits(input: SmcInput<'_>, carrier: &Carrier, name: &str) -> Result<Fit, SkipReason> {
-    let fit = fit_by_gids(input, carrier, name);
+/// Returns the protocol by which the RDMA port of the rail with the index `rail` carries connections of the pod's
+/// interface `name`. Returns an error if no protocol carries them correctly, or if the host's netdev below the interface
+/// has another pnet id than the port. `id` is the port's pnet id.
+pub(super) fn fits(
+    input: SmcInput<'_>,
+    rail: usize,
+    id: &PnetId,
+    name: &str,
+) -> Result<Fit, SkipReason> {
+    let fit = fit_by_gids(input, rail, name);
     match base(input, name) {
-        Some(base) if base.name != carrier.id && fit != Err(SkipReason::NoIpv4) => {
+        Some(base) if base.name != *id && fit != Err(SkipReason::NoIpv4) => {
             Err(SkipReason::ParentsId {
                 netdev: base.netdev.clone().unwrap_or_default(),
                 id: base.name.clone(),
@@ -58,15 +64,16 @@ pub(super) fn base<'a>(input: SmcInput<'a>, name: &str) -> Option<&'a PnetEntry>
 /// Returns the protocol like [`fits`], but does not check the pnet id of the host's netdev. The protocol is SMC-Rv2 if
 /// SMC-Rv2 fits at least one address of the interface. If the kernel might use a foreign GID for an address, returns an
 /// error for the whole interface.
-fn fit_by_gids(input: SmcInput<'_>, carrier: &Carrier, name: &str) -> Result<Fit, SkipReason> {
+fn fit_by_gids(input: SmcInput<'_>, rail: usize, name: &str) -> Result<Fit, SkipReason> {
     let Some(gids) = input.gids else {
         return Ok(Fit::V2);
     };
     let pod = input.observed.pod.as_ref();
     let link = pod.and_then(|pod| pod.link(name));
-    let gids = gids.get(carrier.rail).and_then(Option::as_ref);
-    let gids = gids.ok_or_else(|| SkipReason::Unseen(carrier.device.clone()))?;
-    let rail = &input.attachment.rails[carrier.rail];
+    let gids = gids.get(rail).and_then(Option::as_ref);
+    let rail = &input.attachment.rails[rail];
+    let device = || rail.rdma.iter().map(|it| &*it.name).collect();
+    let gids = gids.ok_or_else(|| SkipReason::Unseen(device()))?;
     let view = View {
         gids,
         netdevs: &netdevs(input, rail),
@@ -155,13 +162,7 @@ pub fn misfits(input: SmcInput<'_>) -> Vec<(String, SkipReason)> {
         let Some(rail) = rails.iter().position(is_its) else {
             continue;
         };
-        let carrier = Carrier {
-            rail,
-            id: carried.pnet_id.clone(),
-            device: carried.rdma_device.clone(),
-            port: carried.port,
-        };
-        if let Err(reason) = fits(input, &carrier, &carried.interface) {
+        if let Err(reason) = fits(input, rail, &carried.pnet_id, &carried.interface) {
             misfits.push((carried.interface.clone(), reason));
         }
     }
@@ -197,11 +198,11 @@ pub fn without_other_pods(
 
 /// Returns the netdevs that can have GIDs on the RDMA port of `rail`: netdevs of the pod, netdevs of the host, and
 /// netdevs in records of other pods.
-fn netdevs(input: SmcInput<'_>, rail: &Rail) -> Vec<Netdev> {
+fn netdevs<'a>(input: SmcInput<'a>, rail: &Rail) -> Vec<Netdev<'a>> {
     let observed = input.observed;
-    let of = |link: &Link, owner, is_on_port| Netdev {
-        name: link.name.to_string(),
-        addresses: link.addresses.clone(),
+    let of = |link: &'a Link, owner, is_on_port| Netdev {
+        name: &link.name,
+        addresses: &link.addresses,
         vlan: is_vlan(observed, link),
         owner,
         is_on_port,
@@ -219,11 +220,11 @@ fn netdevs(input: SmcInput<'_>, rail: &Rail) -> Vec<Netdev> {
     };
     let is_other = |it: &&Attachment| it.netns_id != input.attachment.netns_id;
     let others = input.others.iter().filter(is_other).flat_map(|other| {
-        other.rails.iter().map(|rail| Netdev {
-            name: rail.pod_name.to_string(),
-            addresses: rail.assigned.addresses.clone(),
+        other.rails.iter().map(move |rail| Netdev {
+            name: &rail.pod_name,
+            addresses: &rail.assigned.addresses,
             vlan: false,
-            owner: Owner::Another(other.holder()),
+            owner: Owner::Another(other),
             is_on_port: is_on_device(rail),
         })
     });

@@ -3,7 +3,7 @@
 //! s, and others would use an address that does not belong to the pod.
 
 use super::reason::SkipReason;
-use attachments::Fit;
+use attachments::{Attachment, Fit};
 use rdma_netns::{Address, Gid, GidKind, GidTable};
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -19,29 +19,29 @@ pub(super) struct Source {
 }
 
 /// A netdev whose addresses can be GIDs of the RDMA port.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Netdev {
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Netdev<'a> {
     /// Name of the netdev in its namespace.
-    pub(super) name: String,
+    pub(super) name: &'a str,
     /// Addresses of the netdev.
-    pub(super) addresses: Vec<Address>,
+    pub(super) addresses: &'a [Address],
     /// True if the netdev is a VLAN.
     pub(super) vlan: bool,
     /// Owner of the netdev.
-    pub(super) owner: Owner,
+    pub(super) owner: Owner<'a>,
     /// True if the netdev certainly uses the RDMA port, even while it has no GID on the port.
     pub(super) is_on_port: bool,
 }
 
 /// Owner of a netdev.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Owner {
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Owner<'a> {
     /// The pod that has the connection.
     Pod,
     /// The host.
     Host,
-    /// Another pod. The text names it in messages.
-    Another(String),
+    /// Another pod. Messages name it by this attachment.
+    Another(&'a Attachment),
 }
 
 /// State on which the kernel's choice depends.
@@ -50,7 +50,7 @@ pub(super) struct View<'a> {
     /// GID table of the RDMA port, as the pod sees it.
     pub(super) gids: &'a GidTable,
     /// Known netdevs. The pod's netdevs are first.
-    pub(super) netdevs: &'a [Netdev],
+    pub(super) netdevs: &'a [Netdev<'a>],
     /// True if no other pod has the port. A GID of an unknown netdev then belongs to the pod.
     pub(super) alone: bool,
     /// True if the kernel has a user EID.
@@ -138,7 +138,7 @@ impl View<'_> {
             true => Ok(()),
             false if netdev.has_gid_of(address) => Err(SkipReason::OtherEnd {
                 address,
-                netdev: netdev.name.clone(),
+                netdev: netdev.name.to_owned(),
             }),
             false => Ok(()),
         }
@@ -147,7 +147,7 @@ impl View<'_> {
     /// Refuses the port if a netdev of another owner has an address from which the kernel may later make a GID that
     /// fits. The netdev may be down now, or its address may be only in a record.
     fn none_near(&self, source: Source) -> Result<(), SkipReason> {
-        let is_others = |it: &&Netdev| it.is_on_port && it.owner != Owner::Pod;
+        let is_others = |it: &&Netdev<'_>| it.is_on_port && it.owner != Owner::Pod;
         for netdev in self.netdevs.iter().filter(is_others) {
             if let Some(address) = netdev.reaching(source) {
                 return Err(SkipReason::Strange {
@@ -161,12 +161,12 @@ impl View<'_> {
     }
 
     /// Returns the netdev to which `gid` belongs. `None`: the netdev is unknown.
-    fn netdev(&self, gid: &Gid) -> Option<&Netdev> {
-        let is_its = |netdev: &&Netdev| {
+    fn netdev(&self, gid: &Gid) -> Option<&Netdev<'_>> {
+        let is_its = |netdev: &&Netdev<'_>| {
             let named = gid.netdev.as_ref().is_none_or(|name| *name == netdev.name);
             named && netdev.has_gid_of(gid.address())
         };
-        let by_name = |netdev: &&Netdev| gid.netdev.as_ref() == Some(&netdev.name);
+        let by_name = |netdev: &&Netdev<'_>| gid.netdev.as_deref() == Some(netdev.name);
         // no netdev may have the address of the GID that the driver derives from the port's hardware address
         let made = || {
             let is_made = !self.alone && gid.ip.is_unicast_link_local();
@@ -193,7 +193,7 @@ impl View<'_> {
     }
 }
 
-impl Netdev {
+impl Netdev<'_> {
     /// Returns true if one of the netdev's addresses makes a GID for `ip`. A point-to-point IPv4 address makes a GID
     /// for its other end (`inetaddr_event()`, `drivers/infiniband/core/roce_gid_mgmt.c`).
     fn has_gid_of(&self, ip: IpAddr) -> bool {
@@ -216,10 +216,10 @@ impl Netdev {
     }
 
     fn words(&self) -> String {
-        match &self.owner {
+        match self.owner {
             Owner::Pod => format!("{} of the pod", self.name),
             Owner::Host => format!("{} on the host", self.name),
-            Owner::Another(holder) => format!("{} of {holder}", self.name),
+            Owner::Another(other) => format!("{} of {}", self.name, other.holder()),
         }
     }
 }

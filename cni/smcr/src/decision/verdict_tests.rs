@@ -2,7 +2,8 @@
 use super::*;
 
 struct Case {
-    netdevs: Vec<Netdev>,
+    /// Netdevs, and their addresses.
+    netdevs: Vec<(Netdev<'static>, Vec<Address>)>,
     gids: Vec<Gid>,
     alone: bool,
     has_ueid: bool,
@@ -16,18 +17,23 @@ fn address(text: &str) -> Address {
     )
 }
 
-fn netdev(name: &str, addresses: &[&str], is_pods: bool) -> Netdev {
+fn netdev(
+    name: &'static str,
+    addresses: &[&str],
+    is_pods: bool,
+) -> (Netdev<'static>, Vec<Address>) {
     let owner = match is_pods {
         true => Owner::Pod,
         false => Owner::Host,
     };
-    Netdev {
-        name: name.to_owned(),
-        addresses: addresses.iter().map(|text| address(text)).collect(),
+    let netdev = Netdev {
+        name,
+        addresses: &[],
         vlan: false,
         owner,
         is_on_port: false,
-    }
+    };
+    (netdev, addresses.iter().map(|text| address(text)).collect())
 }
 
 fn gid(index: u32, ip: &str, kind: GidKind, netdev: &str) -> Gid {
@@ -57,18 +63,27 @@ impl Case {
         let IpAddr::V4(ip) = ip else {
             panic!("{source} is no IPv4 address")
         };
+        let vlan = false;
+        self.verdict(Source { ip, prefix, vlan })
+    }
+
+    fn verdict(&self, source: Source) -> Result<Fit, SkipReason> {
+        let netdevs = self.netdevs.iter();
+        let netdevs = netdevs.map(|(netdev, addresses)| Netdev {
+            addresses,
+            ..*netdev
+        });
         let gids = GidTable {
             size: 128,
             gids: self.gids.clone(),
         };
         let view = View {
             gids: &gids,
-            netdevs: &self.netdevs,
+            netdevs: &netdevs.collect::<Vec<_>>(),
             alone: self.alone,
             has_ueid: self.has_ueid,
         };
-        let vlan = false;
-        verdict(view, Source { ip, prefix, vlan })
+        verdict(view, source)
     }
 }
 
@@ -121,7 +136,7 @@ fn a_primary_of_another_subnet_has_no_gid() {
 #[test]
 fn any_address_of_the_netdev_lends_its_first_gid() {
     let mut case = moved();
-    case.netdevs[1].addresses.push(address("10.244.1.200/24"));
+    case.netdevs[1].1.push(address("10.244.1.200/24"));
     case.gids.push(v2(2, "10.244.1.200", "rdma0"));
     assert_eq!(case.of("10.244.1.5/24"), Ok(Fit::V2));
     // the source address itself need not be in the GID table
@@ -183,11 +198,11 @@ fn a_netdev_of_the_port_counts_before_it_has_its_gid() {
     let mut case = shared("10.9.0.1/24", "10.9.0.5/24");
     case.gids.remove(2);
     assert_eq!(case.of("10.9.0.5/24"), Ok(Fit::V2));
-    case.netdevs[1].is_on_port = true;
+    case.netdevs[1].0.is_on_port = true;
     let error = by_v2("10.9.0.1", "ens1 on the host");
     assert_eq!(case.of("10.9.0.5/24"), Err(error));
     // only connections by a VLAN use a VLAN's GIDs
-    case.netdevs[1].vlan = true;
+    case.netdevs[1].0.vlan = true;
     assert_eq!(case.of("10.9.0.5/24"), Ok(Fit::V2));
 }
 
@@ -199,7 +214,7 @@ fn a_parent_of_another_subnet_is_passed_over() {
     );
     // the GID is refused if the prefix of any address of the foreign netdev contains the source
     let mut case = shared("10.8.0.1/24", "10.9.0.5/24");
-    case.netdevs[1].addresses.push(address("10.9.0.2/16"));
+    case.netdevs[1].1.push(address("10.9.0.2/16"));
     let error = by_v2("10.8.0.1", "ens1 on the host");
     assert_eq!(case.of("10.9.0.5/24"), Err(error));
 }
@@ -211,7 +226,7 @@ fn v1_by_the_parents_gid_is_refused() {
     let error = by_v1("fe80::1", "ens1 on the host");
     assert_eq!(case.of("10.9.0.5/24"), Err(error.clone()));
     // the host has no IPv6 addresses, and a netdev of the pod has the parent's name
-    case.netdevs[1].addresses.pop();
+    case.netdevs[1].1.pop();
     case.netdevs.insert(0, netdev("ens1", &[], true));
     assert_eq!(case.of("10.9.0.5/24"), Err(error));
     // the GID table of the shared RDMA device has another pod's RoCE v1 GID instead of the parent's
@@ -250,29 +265,18 @@ fn order_is_not_counted_on() {
 
 #[test]
 fn a_vlan_is_not_predicted() {
-    let case = moved();
-    let gids = GidTable {
-        size: 128,
-        gids: case.gids,
-    };
-    let view = View {
-        gids: &gids,
-        netdevs: &case.netdevs,
-        alone: true,
-        has_ueid: true,
-    };
     let source = Source {
         ip: Ipv4Addr::new(10, 9, 0, 5),
         prefix: 24,
         vlan: true,
     };
-    assert_eq!(verdict(view, source), Err(SkipReason::Vlan));
+    assert_eq!(moved().verdict(source), Err(SkipReason::Vlan));
 }
 
 #[test]
 fn a_vlans_gids_are_for_vlans() {
     let mut case = moved();
-    case.netdevs[1].vlan = true;
+    case.netdevs[1].0.vlan = true;
     assert!(matches!(
         case.of("10.9.0.5/24"),
         Err(SkipReason::NoGid { .. })
@@ -283,7 +287,7 @@ fn a_vlans_gids_are_for_vlans() {
 fn the_other_end_of_a_link_makes_the_subnet() {
     let mut case = moved();
     let peer = "10.1.0.1".parse().ok();
-    case.netdevs[1].addresses[0].peer = peer;
+    case.netdevs[1].1[0].peer = peer;
     case.gids[1] = v2(1, "10.1.0.1", "rdma0");
     assert!(matches!(
         case.of("10.9.0.5/24"),
@@ -299,7 +303,7 @@ fn the_other_end_of_an_address_is_no_gid_for_peers() {
     let mut case = moved();
     let mut lent = address("10.9.0.5/32");
     lent.peer = "10.244.1.5".parse().ok();
-    case.netdevs[1].addresses.push(lent);
+    case.netdevs[1].1.push(lent);
     case.gids.push(v2(2, "10.244.1.5", "rdma0"));
     assert_eq!(case.of("10.244.1.5/24"), Ok(Fit::V2));
     // the GID belongs to the pod even if other pods use the port
