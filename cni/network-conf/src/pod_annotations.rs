@@ -3,7 +3,6 @@
 //! choices.
 
 use crate::{Conf, smc::ANNOTATIONS};
-use cni_protocol::ConfError;
 use conf_reader::{Field, Wrong, json, range};
 use serde::Deserialize;
 use serde_json::Value;
@@ -41,14 +40,14 @@ impl Choice {
         }
     }
 
-    fn wrong(self, value: &Value, expected: &str) -> ConfError {
+    fn wrong(self, value: &Value, expected: &str) -> Wrong {
         let mut shown = json(value);
         if let Some((end, _)) = shown.char_indices().nth(SHOWN) {
             shown.truncate(end);
             shown.push('…');
         }
         let place = format!("the pod's annotation {}", self.annotation());
-        Wrong::value(place, shown, expected).into()
+        Wrong::value(place, shown, expected)
     }
 }
 
@@ -85,7 +84,7 @@ impl Conf {
     ///
     /// # Errors
     /// A value is wrong.
-    pub fn chosen_by_pod(&self) -> Result<Option<Self>, ConfError> {
+    pub fn chosen_by_pod(&self) -> Result<Option<Self>, Wrong> {
         let annotations = &self.pod_annotations;
         let mtu = annotations.allowed(Choice::Mtu).map(mtu).transpose()?;
         let rails = annotations.allowed(Choice::Rails).map(rails).transpose()?;
@@ -100,14 +99,14 @@ impl Conf {
     }
 }
 
-fn mtu(value: &Value) -> Result<u32, ConfError> {
+fn mtu(value: &Value) -> Result<u32, Wrong> {
     let number = value.as_str().and_then(|text| text.parse().ok());
     let valid = number.filter(|mtu| (68..=65535).contains(mtu));
     valid.ok_or_else(|| Choice::Mtu.wrong(value, "must be a whole number from 68 to 65535"))
 }
 
 /// Parses a list such as `0-3,6`.
-fn rails(value: &Value) -> Result<BTreeSet<usize>, ConfError> {
+fn rails(value: &Value) -> Result<BTreeSet<usize>, Wrong> {
     let few = |text: &str| range(text.trim()).filter(|it| *it.end() < RAILS);
     // limits the work: a pod may have 256 KiB of annotations, and each range may name all rails
     let text = value.as_str();
@@ -127,6 +126,7 @@ fn rails(value: &Value) -> Result<BTreeSet<usize>, ConfError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cni_protocol::ConfError;
     use serde_json::json;
 
     fn conf(allowed: &Value, annotations: &Value) -> Result<Conf, ConfError> {
@@ -138,9 +138,8 @@ mod tests {
     }
 
     fn chosen(annotations: &Value) -> Result<Option<Conf>, ConfError> {
-        conf(&json!(["mtu", "rails"]), annotations)
-            .expect("a configuration")
-            .chosen_by_pod()
+        let conf = conf(&json!(["mtu", "rails"]), annotations).expect("a configuration");
+        Ok(conf.chosen_by_pod()?)
     }
 
     #[test]

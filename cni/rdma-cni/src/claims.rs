@@ -40,7 +40,7 @@ pub fn of_pod<'a>(conf: &'a Conf, choice: &Choice<'_>) -> Result<Cow<'a, Conf>, 
 ///
 /// # Errors
 /// The claims contradict each other.
-fn applied(conf: &Conf, choice: &Choice<'_>) -> Result<Option<Conf>, ConfError> {
+fn applied(conf: &Conf, choice: &Choice<'_>) -> Result<Option<Conf>, Wrong> {
     let Choice::Allocated(meanings) = choice else {
         return Ok(None);
     };
@@ -71,7 +71,7 @@ fn one_of<T: PartialEq + Serialize>(
     name: &str,
     all: &[&AttachmentParameters],
     value: impl Fn(&AttachmentParameters) -> Option<T>,
-) -> Result<Option<T>, ConfError> {
+) -> Result<Option<T>, Wrong> {
     let mut values = all.iter().filter_map(|it| value(it));
     let Some(first) = values.next() else {
         return Ok(None);
@@ -83,7 +83,7 @@ fn one_of<T: PartialEq + Serialize>(
             let values = format!("{} in one and {} in another", json!(first), json!(other));
             let must =
                 "must be the same in all claims of a pod, because a pod is attached only once";
-            Err(Wrong::value(place, values, must).into())
+            Err(Wrong::value(place, values, must))
         }
     }
 }
