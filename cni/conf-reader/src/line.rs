@@ -44,14 +44,14 @@ pub(crate) fn escaped(text: String) -> String {
     line
 }
 
-/// Joins the first `most` of `names` by commas. Counts the other names after `between`: with `" and "`, the result is
-/// as `a, b and 3 more`.
-pub fn elided(names: &[impl AsRef<str>], most: usize, between: &str) -> String {
+/// Joins the first `most` of `names` by `between`. Counts the other names after `last`: with `", "` and `" and "`, the
+/// result is as `a, b and 3 more`.
+pub fn elided(names: &[impl AsRef<str>], most: usize, between: &str, last: &str) -> String {
     let shown = names.iter().take(most).map(AsRef::as_ref);
-    let shown = shown.collect::<Vec<_>>().join(", ");
+    let shown = shown.collect::<Vec<_>>().join(between);
     match names.len().saturating_sub(most) {
         0 => shown,
-        more => format!("{shown}{between}{more} more"),
+        more => format!("{shown}{last}{more} more"),
     }
 }
 
@@ -85,6 +85,15 @@ mod tests {
         for (text, line) in cases {
             assert_eq!(one_line(text), line);
         }
+    }
+
+    #[test]
+    fn only_the_first_names_are_in_a_long_list() {
+        let names = ["a", "b", "c"];
+        assert_eq!(elided(&names, 2, ", ", " and "), "a, b and 1 more");
+        assert_eq!(elided(&names, 1, "; ", "; and "), "a; and 2 more");
+        assert_eq!(elided(&names, 3, "; ", "; and "), "a; b; c");
+        assert_eq!(elided(&names[..0], 3, ", ", ", "), "");
     }
 
     #[test]

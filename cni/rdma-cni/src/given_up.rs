@@ -102,7 +102,7 @@ pub fn routes(unkept: &[Route]) -> Option<String> {
 
 /// Returns the first names of `names`, and the number of the remaining names. Returns `None` if there are no names.
 pub fn some(names: &[String]) -> Option<String> {
-    (!names.is_empty()).then(|| elided(names, MAX_NAMED, ", "))
+    (!names.is_empty()).then(|| elided(names, MAX_NAMED, ", ", ", "))
 }
 
 fn destination(route: &Route) -> String {

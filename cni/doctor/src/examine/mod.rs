@@ -175,7 +175,7 @@ fn named(names: impl IntoIterator<Item: ToString>) -> Option<String> {
 /// Joins up to four names. Of more names, joins three and counts the others, as in `a, b, c and 3 more`.
 fn some(names: &[String]) -> String {
     let most = if names.len() > 4 { 3 } else { 4 };
-    elided(names, most, " and ")
+    elided(names, most, ", ", " and ")
 }
 
 /// Formats a number with its noun, such as `1 pod` or `2 pods`.

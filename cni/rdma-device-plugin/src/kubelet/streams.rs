@@ -225,7 +225,7 @@ fn difference(before: &[Device], now: &[Device]) -> String {
 
 /// Joins the ids. Names only the first few ids if there are many.
 pub fn some<S: AsRef<str>>(ids: &[S]) -> String {
-    elided(ids, 8, " and ")
+    elided(ids, 8, ", ", " and ")
 }
 
 #[cfg(test)]

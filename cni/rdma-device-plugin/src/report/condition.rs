@@ -2,7 +2,7 @@
 //! Condition of the node, and the time when the daemon must write it: pure functions. The status `True` means a
 //! problem, as in the conditions of node-problem-detector and in kubelet's `…Pressure`.
 
-use conf_reader::one_line;
+use conf_reader::{elided, one_line};
 use daemon_conf::Require;
 use node_state::node::Node;
 use offer::{Gone, Offer, OfferedDevice};
@@ -178,13 +178,9 @@ fn lacking(node: &Node) -> impl Iterator<Item = String> {
 
 /// Joins the first [`NAMED`] of `devices`, and adds the number of the other devices.
 fn listed(devices: &[String]) -> String {
-    let cut = |it: &String| it.chars().take(LONGEST).collect::<String>();
-    let mut listed: Vec<String> = devices.iter().take(NAMED).map(cut).collect();
-    let more = devices.len() - listed.len();
-    if more > 0 {
-        listed.push(format!("and {more} more"));
-    }
-    listed.join("; ")
+    let cut = |it: &String| it.chars().take(LONGEST).collect();
+    let devices: Vec<String> = devices.iter().map(cut).collect();
+    elided(&devices, NAMED, "; ", "; and ")
 }
 
 #[cfg(test)]

@@ -172,7 +172,12 @@ fn many_devices_and_long_reasons_are_cut() {
     let reason = "\u{e9}".repeat(1000);
     let unhealthy: Vec<(&str, &str)> = addresses.iter().map(|it| (*it, &*reason)).collect();
     let (_, _, message) = condition(&node(&json!(null), &addresses, &addresses, &unhealthy));
-    assert!(message.ends_with("; and 56 more"), "{message}");
+    let (_, named) = message.split_once(": ").expect("devices");
+    let named: Vec<&str> = named.split("; ").collect();
+    assert_eq!((named.len(), named[8]), (9, "and 56 more"), "{message}");
+    assert!(named[7].starts_with("0000:07:00.0 ("), "{message}");
+    let is_cut = |it: &&str| it.chars().count() == LONGEST;
+    assert!(named[..8].iter().all(is_cut), "{message}");
     assert!(message.chars().count() < 2000, "{}", message.len());
 }
 
