@@ -2,7 +2,7 @@
 //! IP addresses: their order, duplicate address detection, and their prefix routes.
 
 use crate::{
-    links::Netdev,
+    netdev::Netdev,
     world::{Refusal, World, refuse},
 };
 use nix::errno::Errno;

@@ -2,8 +2,8 @@
 //! Macvlan and ipvlan netdevs, and the properties that they inherit from their lower netdev.
 
 use crate::{
-    links::Netdev,
-    world::{HOST, Refusal, World, blank, refuse},
+    netdev::{Netdev, blank},
+    world::{HOST, Refusal, World, refuse},
 };
 use nix::errno::Errno;
 use rdma_netns::{

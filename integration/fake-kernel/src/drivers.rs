@@ -1,17 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Unbinding and binding of drivers, and udev's renames afterwards.
 
-use crate::world::{HOST, Refusal, World};
+use crate::{
+    netdev::Renaming,
+    world::{HOST, Refusal, World},
+};
 use nix::errno::Errno;
 use rdma_netns::{DeviceAddress, InterfaceName, VfSetting};
-
-/// A netdev that udev is about to rename.
-#[derive(Clone, Debug)]
-pub(crate) struct Renaming {
-    function: DeviceAddress,
-    /// Number of observations until udev renames the netdev.
-    left: u32,
-}
 
 impl World {
     /// Unbinds the driver of the function at `address`, and binds `driver`, which makes no netdev and no RDMA device.

@@ -3,66 +3,9 @@
 //! (`drivers/infiniband/core/roce_gid_mgmt.c`, `cache.c`). The namespaces of these netdevs do not matter, not even in
 //! exclusive mode. The RDMA device's namespace determines who sees the table.
 
-use crate::{hca::Hca, links::Netdev, world::World};
+use crate::{gid_table::Owner, hca::Hca, netdev::Netdev, world::World};
 use rdma_netns::{Address, Gid, GidKind, GidTable, NetnsId, RdmaMode};
-use std::{
-    collections::BTreeSet,
-    net::{IpAddr, Ipv6Addr},
-};
-
-/// An address with GIDs, and its netdev by [`Netdev::id`]. If two netdevs have the same address, each has its own GIDs.
-type Owner = (u64, IpAddr);
-
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Table {
-    places: Vec<Option<Place>>,
-    /// Addresses for which the table had no room. The kernel does not try them again.
-    missed: BTreeSet<Owner>,
-}
-
-/// An entry of a GID table.
-#[derive(Clone, Debug)]
-struct Place {
-    owner: Owner,
-    kind: GidKind,
-    /// Number of reads of the table that do not show the entry yet.
-    hidden: u32,
-}
-
-impl Table {
-    fn knows(&self, owner: &Owner) -> bool {
-        let mut taken = self.places.iter().flatten();
-        self.missed.contains(owner) || taken.any(|place| place.owner == *owner)
-    }
-
-    fn keep(&mut self, owners: &[Owner]) {
-        for place in &mut self.places {
-            if place.as_ref().is_some_and(|p| !owners.contains(&p.owner)) {
-                *place = None;
-            }
-        }
-        self.missed.retain(|owner| owners.contains(owner));
-    }
-
-    /// Adds a GID in the first free entry below `size` (`find_gid()`). If no entry is free, the address stays without a
-    /// GID: the kernel only logs this.
-    fn add(&mut self, owner: Owner, kind: GidKind, size: usize, hidden: u32) {
-        self.places.resize(size.max(self.places.len()), None);
-        let free = self.places[..size].iter_mut().find(|place| place.is_none());
-        match free {
-            Some(place) => {
-                *place = Some(Place {
-                    owner,
-                    kind,
-                    hidden,
-                });
-            }
-            None => {
-                self.missed.insert(owner);
-            }
-        }
-    }
-}
+use std::net::{IpAddr, Ipv6Addr};
 
 impl World {
     /// Returns the GID table of a port as `netns` sees it. `None`: the namespace sees no such device, or the device has

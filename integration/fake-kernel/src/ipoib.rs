@@ -3,12 +3,12 @@
 
 use crate::{
     hca::Hca,
-    links::Netdev,
-    world::{HOST, Refusal, World, blank},
+    netdev::{Netdev, blank},
+    world::{HOST, Refusal, World},
 };
 use nix::errno::Errno;
 use rdma_netns::{
-    Child, HardwareAddress, InterfaceName, Ipoib, IpoibMode, LinkFlag, LinkType, NetnsId, Pkey,
+    HardwareAddress, InterfaceName, Ipoib, IpoibMode, LinkFlag, LinkType, NetnsId, Pkey,
 };
 
 /// Largest MTU in datagram mode (`IPOIB_UD_MTU()`), with InfiniBand packets of 2 KiB.
@@ -169,19 +169,5 @@ impl World {
         for child in self.netdevs.iter_mut().filter(is_child) {
             child.link.mac.0[12..].copy_from_slice(&mac.0[12..]);
         }
-    }
-}
-
-impl Netdev {
-    /// Sets the IPoIB attributes, and for a netdev with a lower netdev also the child attributes.
-    pub(crate) fn set_ipoib(&mut self, ipoib: Ipoib) {
-        let Ipoib { pkey, mode, .. } = ipoib;
-        self.link.ipoib = Some(ipoib);
-        self.link.child = self.below.map(|_| Child::Ipoib { pkey, mode });
-    }
-
-    /// Returns true if the netdev is a child of an IPoIB netdev.
-    pub(crate) fn is_ipoib_child(&self) -> bool {
-        self.link.ipoib.is_some() && self.below.is_some()
     }
 }

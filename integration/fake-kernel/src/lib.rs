@@ -11,8 +11,9 @@
 //! | [`world`] | namespaces, their paths and their content |
 //! | `vfs` | settings of a virtual function, made through its physical function |
 //! | `drivers` | drivers that are bound again, and udev's names |
-//! | [`nic`], `bonds` | hardware to put into a world |
-//! | `links`, `children`, `ipoib`, `vlans`, `addresses`, `probe`, `routes`, `rules`, `hca`, `gids`, `smc` | the rules |
+//! | `netdev`, `hca`, `gid_table`, `smc_state` | the content of a world |
+//! | [`nic`], `plug`, `bonds` | hardware to put into a world |
+//! | `links`, `children`, `ipoib`, `vlans`, `addresses`, `probe`, `routes`, `rules`, `rdma`, `gids`, `smc` | the rules |
 //! | `death` | the end of a namespace, unplugging, reboot |
 //! | `observe`, `execute` | the observed state, and the execution of each change |
 //! | [`kernel`] | the implementation of the trait, and its faults |
@@ -28,17 +29,22 @@ mod children;
 mod death;
 mod drivers;
 mod execute;
+mod gid_table;
 mod gids;
 mod hca;
 mod ipoib;
 pub mod kernel;
 mod links;
+mod netdev;
 pub mod nic;
 mod observe;
+mod plug;
 mod probe;
+mod rdma;
 mod routes;
 mod rules;
 mod smc;
+mod smc_state;
 pub mod snapshot;
 mod vfs;
 mod vlans;
@@ -46,6 +52,6 @@ pub mod world;
 
 pub use kernel::{Died, FakeKernel, FakePod, Step, Verdict};
 pub use nic::Nic;
-pub use smc::Smc;
+pub use smc_state::Smc;
 pub use snapshot::Snapshot;
 pub use world::{Refusal, World};

@@ -4,6 +4,7 @@
 use crate::{
     children::is_routed,
     ipoib,
+    netdev::{IPV6_MIN_MTU, Netdev},
     world::{HOST, Refusal, World, refuse},
 };
 use nix::errno::Errno;
@@ -11,52 +12,10 @@ use rdma_netns::{
     Child, DeviceSettings, HardwareAddress, InterfaceName, IpoibMode, Link, LinkFlag, LinkType,
     MacvlanMode, NetnsId, link::Sysctls,
 };
-use std::{collections::BTreeMap, net::IpAddr};
-
-/// The smallest MTU that IPv6 works on (`IPV6_MIN_MTU`).
-pub(crate) const IPV6_MIN_MTU: u32 = 1280;
+use std::collections::BTreeMap;
 
 /// The index of the loopback netdev (`LOOPBACK_IFINDEX`).
 const LOOPBACK: u32 = 1;
-
-/// A netdev in any namespace.
-#[derive(Clone, Debug)]
-pub(crate) struct Netdev {
-    /// Number of the netdev, which no move changes.
-    pub(crate) id: u64,
-    pub(crate) netns: NetnsId,
-    pub(crate) link: Link,
-    /// Settings that rtnetlink does not report, and that no move resets.
-    pub(crate) settings: DeviceSettings,
-    /// The lower netdev, by [`Netdev::id`].
-    pub(crate) below: Option<u64>,
-    pub(crate) max_mtu: u32,
-    /// True if a cable is plugged in.
-    pub(crate) cable: bool,
-    /// True if the driver changes the hardware address only while the netdev is down.
-    pub(crate) mac_needs_down: bool,
-    /// Number of observations that each duplicate address detection still takes.
-    pub(crate) detecting: BTreeMap<IpAddr, u32>,
-}
-
-impl Netdev {
-    /// Returns true if the netdev belongs to hardware, so that no `ip link add` made it.
-    pub(crate) fn is_physical(&self) -> bool {
-        matches!(self.link.kind.as_deref(), None | Some("ipoib")) && !self.is_ipoib_child()
-    }
-
-    pub(crate) fn has_ipv6(&self) -> bool {
-        self.link.mtu >= IPV6_MIN_MTU && self.link.sysctls.get("ipv6/disable_ipv6") == Some(&0)
-    }
-
-    /// Removes the netdev's IPv6 state, as the kernel does when the netdev goes down, gets an MTU below 1280 or
-    /// `disable_ipv6` (`addrconf_ifdown()`, `net/ipv6/addrconf.c`).
-    fn lose_ipv6(&mut self) {
-        self.link.addresses.retain(|address| address.ip.is_ipv4());
-        self.link.routes.retain(|route| route.destination.is_ipv4());
-        self.detecting.clear();
-    }
-}
 
 impl World {
     /// Inserts a new netdev into `netns`, with the namespace's default settings.

@@ -2,7 +2,7 @@
 //! The observed state of a world, and the passing of time.
 
 use crate::{
-    links::Netdev,
+    netdev::Netdev,
     world::{HOST, World},
 };
 use rdma_netns::{

@@ -3,7 +3,7 @@
 
 use crate::{
     addresses::network,
-    links::Netdev,
+    netdev::Netdev,
     world::{Refusal, World, refuse},
 };
 use nix::errno::Errno;

@@ -2,16 +2,15 @@
 //! Namespaces, their paths, and the devices in them.
 
 use crate::{
-    drivers::Renaming,
     hca::{Hca, SubHca},
-    links::Netdev,
+    netdev::{Netdev, Renaming, blank},
     nic::Nic,
-    smc::{Settings, Smc},
+    smc_state::{Settings, Smc},
 };
 use nix::errno::Errno;
 use rdma_netns::{
-    Device, DeviceAddress, HardwareAddress, InterfaceName, Link, LinkSetting, LinkType, Neighbour,
-    NetnsId, RdmaMode, Rule, VfSetting, VfSettingKind, link::Sysctls,
+    Device, DeviceAddress, HardwareAddress, InterfaceName, Link, LinkType, Neighbour, NetnsId,
+    RdmaMode, Rule, VfSetting, VfSettingKind, link::Sysctls,
 };
 use std::{
     collections::BTreeMap,
@@ -349,46 +348,4 @@ impl World {
 fn untouched() -> Sysctls {
     let settings = UNTOUCHED.into_iter();
     settings.map(|(key, value)| (key.into(), value)).collect()
-}
-
-/// Returns a netdev that is down, without addresses, routes and sysctls.
-pub(crate) fn blank(name: InterfaceName) -> Link {
-    Link {
-        index: 0,
-        name,
-        mac: HardwareAddress::default(),
-        broadcast: Some(HardwareAddress(vec![0xff; 6])),
-        permanent_mac: None,
-        mtu: 1500,
-        max_mtu: None,
-        up: false,
-        carrier: false,
-        flags: vec![],
-        tx_queue_len: 1000,
-        settings: BTreeMap::from([
-            (LinkSetting::Mode, 0),
-            (LinkSetting::Group, 0),
-            (LinkSetting::GsoMaxSize, 65536),
-            (LinkSetting::GsoMaxSegments, 65535),
-            (LinkSetting::GroMaxSize, 65536),
-            (LinkSetting::GsoIpv4MaxSize, 65536),
-            (LinkSetting::GroIpv4MaxSize, 65536),
-            (LinkSetting::Xdp, 0),
-        ]),
-        alt_names: vec![],
-        alias: None,
-        kind: None,
-        link_type: LinkType::Ether,
-        parent: None,
-        port_name: None,
-        master: None,
-        lower: None,
-        origin: None,
-        child: None,
-        ipoib: None,
-        vf: None,
-        sysctls: Sysctls::default(),
-        addresses: vec![],
-        routes: vec![],
-    }
 }
