@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The command queue (`ERDMA_CMD_HDR_*`). The driver posts requests of up to 128 bytes. The function writes one entry
-//! for each request to the completion queue.
+//! The doorbells of the command queue (`ERDMA_CMD_HDR_*`). The driver posts requests of up to 128 bytes. The function
+//! writes one entry for each request to the completion queue.
 
 use super::{
-    completions,
+    command_queue::CommandQueue,
+    completions::{self, ENTRY},
     device::Device,
+    events::EventQueue,
     fields::{bits, le64},
     registers,
 };
-use super::{completions::ENTRY, events::EventQueue};
 
 /// Bytes of a request.
 pub const REQUEST: usize = 128;
@@ -17,42 +18,6 @@ const SLOT: u64 = 32;
 const SLOTS: u16 = 4;
 const QUEUE_TYPE: u32 = 2;
 const REFUSED: u32 = 1;
-
-/// The largest number of slots of a queue: ring positions have 16 bits.
-const MAX_DEPTH: u32 = 1 << 15;
-
-/// The command queue, with its completion queue and its event queue.
-#[derive(Debug)]
-pub struct CommandQueue {
-    requests: u64,
-    completions: u64,
-    depth: u32,
-    taken: u16,
-    completed: u32,
-    is_armed: bool,
-    events: EventQueue,
-}
-
-impl CommandQueue {
-    /// Creates a queue of `depth` slots of 32 bytes at `requests`, and a completion queue with as many entries. Returns
-    /// `None` if `depth` is not a power of two or is too large.
-    pub fn new(
-        requests: u64,
-        completions: u64,
-        depth: u32,
-        events: EventQueue,
-    ) -> Option<CommandQueue> {
-        (depth.is_power_of_two() && depth <= MAX_DEPTH).then_some(CommandQueue {
-            requests,
-            completions,
-            depth,
-            taken: 0,
-            completed: 0,
-            is_armed: false,
-            events,
-        })
-    }
-}
 
 impl Device {
     /// Handles the doorbell of the command queue: executes the commands before `position`.

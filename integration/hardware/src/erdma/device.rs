@@ -3,7 +3,7 @@
 
 use super::{
     Mac, Protocol,
-    commands::CommandQueue,
+    command_queue::CommandQueue,
     completions::{Completion, CompletionQueue, Status},
     events::{Asynchronous, EventQueue},
     faults::Link,

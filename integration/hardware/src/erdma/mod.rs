@@ -7,7 +7,7 @@
 //! | module | contents |
 //! |---|---|
 //! | [`registers`] | BAR 0: registers and doorbells |
-//! | [`commands`] | the command queue |
+//! | [`command_queue`], [`commands`] | the command queue; its doorbells and answers |
 //! | [`objects`] | the commands that make, change and destroy objects |
 //! | [`events`] | event queues |
 //! | [`completions`] | completion queues |
@@ -23,6 +23,7 @@
 //! | [`control`] | the control socket's orders |
 //! | [`port`] | a function of the fabric as a PCI function |
 
+pub mod command_queue;
 pub mod commands;
 pub mod completions;
 pub mod control;
