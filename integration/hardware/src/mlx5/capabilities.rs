@@ -2,9 +2,9 @@
 //! The capabilities of a function (`QUERY_HCA_CAP`, `SET_HCA_CAP`), by type and field.
 
 use super::{
-    commands::Status,
     fields::{Field, field, paste},
-    function::Place,
+    place::Place,
+    status::Status,
 };
 use std::collections::BTreeMap;
 

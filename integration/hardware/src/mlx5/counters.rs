@@ -2,10 +2,7 @@
 //! The counters of queue pairs (`query_q_counter_out`). A function has one set of counters, which all its queue
 //! pairs share.
 
-use super::{
-    fields::{field, paste},
-    function::Function,
-};
+use super::fields::{field, paste};
 
 /// `QUERY_Q_COUNTER`.
 pub(super) const QUERY: u16 = 0x773;
@@ -38,16 +35,16 @@ impl Default for Counters {
     }
 }
 
-impl Function {
+impl Counters {
     /// Adds `more` to the counter at the offset `at`.
     pub(super) fn count(&mut self, at: usize, more: u32) {
         let number = field(at * 8, 32);
-        let sum = number.get32(&self.counters.0).wrapping_add(more);
-        number.put(&mut self.counters.0, sum.into());
+        let sum = number.get32(&self.0).wrapping_add(more);
+        number.put(&mut self.0, sum.into());
     }
 
     /// The answer to `QUERY_Q_COUNTER` after its first 16 bytes.
-    pub(super) fn query_counters(&self, output: &mut [u8]) {
-        paste(output, AT, &self.counters.0[AT..]);
+    pub(super) fn query(&self, output: &mut [u8]) {
+        paste(output, AT, &self.0[AT..]);
     }
 }

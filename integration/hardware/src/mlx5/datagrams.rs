@@ -8,8 +8,9 @@ use super::{
     function::Function,
     infiniband::{self, FIRST_GROUP, MANAGER},
     pairs::{Completion, Kind, Syndrome},
+    queue_pair::Place,
     requests::{Address, Data, Header},
-    verbs::{Outcome, Place},
+    verbs::Outcome,
     vport::RoceAddress,
 };
 use crate::{
@@ -73,7 +74,7 @@ impl Fabric {
             extra: immediate.unwrap_or(PARTITION),
             sender: kind | if is_management { MANAGEMENT } else { number },
             lid: function.place.lid.unwrap_or_default(),
-            vlan: function.vlan(to.source),
+            vlan: function.vport.vlan(to.source),
             is_solicited: header.is_solicited,
             ..Completion::RECEIVED
         };
@@ -93,7 +94,7 @@ impl Fabric {
         let (position, number) = place;
         let sender = &self.functions()[position];
         if sender.place.lid.is_none() {
-            let there = self.find(&to.gid, to.mac, sender.vlan(to.source));
+            let there = self.find(&to.gid, to.mac, sender.vport.vlan(to.source));
             let there = there.filter(|it| self.is_connected(position, *it));
             let receiver = there.and_then(|there| Some((there, self.receiver(there, to, key)?)));
             return receiver.into_iter().collect();

@@ -2,13 +2,14 @@
 //! Ethernet: the requests of send queues (`struct mlx5_wqe_ctrl_seg`, `mlx5_wqe_eth_seg`), and received frames.
 
 use super::{
+    completion_queue::COMPLETION,
     execute::RESERVED_KEY,
     fields::{Field, field},
     frames,
     function::Function,
     keys::{self, Segment},
-    queues::{COMPLETION, SEGMENT, opcode},
     requests::{Header, opcode as request_opcode},
+    work_queue::{SEGMENT, opcode},
 };
 use crate::memory::Unmapped;
 

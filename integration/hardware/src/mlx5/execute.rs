@@ -2,11 +2,11 @@
 //! The commands (`MLX5_CMD_OP_*`).
 
 use super::{
-    commands::Status,
     counters,
     fields::{Field, field, numbers, paste},
     function::Function,
     infiniband::query_partition_keys,
+    status::Status,
 };
 
 const OPCODE: Field = field(0, 16);
@@ -56,7 +56,7 @@ impl Function {
             0x763 if lid.is_some() => self.modify_hca_context(input),
             0x764 if lid.is_some() => self.query_gid(input, output),
             0x765 => query_partition_keys(lid.is_none(), input, output),
-            0x770 => self.query_vport_counters(output),
+            0x770 => self.vport.query_counters(output),
             0x805 => self.access_register(input, output),
             0x806 | 0x807 => self.attach(input, opcode == 0x806)?,
             0x840 => self.set_lag(input, 8),
@@ -78,7 +78,7 @@ impl Function {
             }
         }
         if opcode == counters::QUERY {
-            self.query_counters(output);
+            self.counters.query(output);
         }
         let changed = self.queues_changed(opcode, input, output);
         if changed.is_err() {

@@ -5,9 +5,10 @@ use super::{
     Mac,
     administrator::Administrator,
     aggregation,
-    function::{self, Function},
+    function::Function,
     infiniband::{FIRST_GROUP, FIRST_LID},
-    verbs::Place,
+    place::Place,
+    queue_pair,
 };
 use std::{collections::BTreeSet, time::Duration};
 
@@ -37,14 +38,14 @@ pub struct Fabric {
     pub(super) administrator: Administrator,
     pub(super) now: Duration,
     /// The queue pairs that are in error, or whose next request waits.
-    pub(super) waiting: BTreeSet<Place>,
+    pub(super) waiting: BTreeSet<queue_pair::Place>,
 }
 
 impl Fabric {
     /// Creates the functions of `cards` on one fabric.
     pub fn new(layer: LinkLayer, cards: &[Card]) -> Fabric {
         let places = cards.iter().flat_map(|card| {
-            (1..).zip(&card.macs).map(|(port, mac)| function::Place {
+            (1..).zip(&card.macs).map(|(port, mac)| Place {
                 mac: *mac,
                 card: card.macs[0],
                 port,
@@ -55,7 +56,7 @@ impl Fabric {
         });
         let functions = places.zip(FIRST_LID..FIRST_GROUP).map(|(place, lid)| {
             let lid = (layer == LinkLayer::InfiniBand).then_some(lid);
-            Function::new(function::Place { lid, ..place })
+            Function::new(Place { lid, ..place })
         });
         Fabric {
             functions: functions.collect(),

@@ -2,39 +2,23 @@
 //! One function: a port of a card.
 
 use super::{
-    Mac,
     capabilities::Capabilities,
+    completion_queue::CompletionQueue,
     counters::Counters,
-    events::{Event, EventQueue, port_change},
+    event_queue::EventQueue,
     keys::Keys,
     objects::Objects,
-    pairs::QueuePair,
+    place::Place,
     ports::Ports,
-    queues::{CompletionQueue, WorkQueue},
+    queue_pair::QueuePair,
     registers::{self, Registers},
     vport::Vport,
+    work_queue::WorkQueue,
 };
 use crate::{interrupts::Vectors, memory::Memory};
 use std::{collections::BTreeMap, time::Instant};
 
 const FIRST_DOORBELL: u64 = registers::FIRST_PAGE as u64 * registers::PAGE;
-
-/// The place of a function on its card and in the fabric.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// The function's hardware address.
-    pub mac: Mac,
-    /// The hardware address of the first function of the card.
-    pub card: Mac,
-    /// The number of the function's port on the card, from 1 on.
-    pub port: u8,
-    /// The number of ports of the card.
-    pub ports: u8,
-    /// The LID of an InfiniBand port, or `None` for an Ethernet port.
-    pub lid: Option<u16>,
-    /// True if the function is virtual: the driver does not switch its port on or off.
-    pub is_virtual: bool,
-}
 
 /// The state of the port's cable and of the function's slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,21 +161,5 @@ impl Function {
             }
             _ => {}
         }
-    }
-
-    /// Changes a state on which the carrier depends. The driver gets an event if the carrier changes.
-    pub fn change_link(&mut self, change: impl FnOnce(&mut Function)) {
-        let before = self.has_carrier();
-        change(self);
-        let subtype = match self.has_carrier() {
-            now if now == before => return,
-            true => port_change::ACTIVE,
-            false => {
-                self.is_aggregated = false;
-                port_change::DOWN
-            }
-        };
-        // the upper 4 bits of byte 8 are the port's number
-        self.report(Event::Port, subtype, &[0, 0, 0, 0, 0, 0, 0, 0, 1 << 4]);
     }
 }

@@ -2,11 +2,12 @@
 //! The InfiniBand port of a function: its addresses, partitions, HCA vport context and management agent.
 
 use super::{
-    commands::Status,
     context,
     fields::{Field, field, paste},
-    function::{Function, Place},
-    pairs,
+    function::Function,
+    place::Place,
+    queue_pair,
+    status::Status,
     vport::guid,
 };
 
@@ -246,7 +247,7 @@ impl Function {
 
     /// Returns the partition key of a queue pair, or `None` if the queue pair does not exist or has no valid key.
     fn partition(&self, number: u32) -> Option<u16> {
-        self.objects.get(pairs::CREATE, number)?;
+        self.objects.get(queue_pair::CREATE, number)?;
         let index = self.pair(number, context::PARTITION) as usize;
         PARTITIONS.get(index).copied()
     }

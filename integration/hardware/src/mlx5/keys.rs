@@ -3,8 +3,8 @@
 //! pages.
 
 use super::{
-    commands::Status,
     fields::{Field, field, numbers},
+    status::Status,
 };
 use crate::{memory::Memory, transfer::Window};
 use std::collections::BTreeMap;

@@ -7,16 +7,18 @@
 //! | module | contents |
 //! |---|---|
 //! | [`registers`] | BAR 0: the initialization segment and doorbells |
-//! | [`commands`] | the command queue and its mailboxes |
+//! | [`commands`], [`status`] | the command queue and its mailboxes; the status of commands |
 //! | [`execute`] | the commands |
 //! | [`capabilities`] | the capabilities of a function |
 //! | [`objects`] | objects that commands make, change and destroy |
-//! | [`events`] | event queues |
-//! | [`queues`] | completion queues, send queues and receive queues |
+//! | [`pages`] | the guest memory of a queue |
+//! | [`event_queue`], [`events`] | event queues; the commands on them, and the events |
+//! | [`completion_queue`], [`work_queue`] | completion queues; send queues and receive queues |
+//! | [`queues`] | the commands on queues, keys and queue pairs |
 //! | [`ethernet`] | the requests of send queues, and received frames |
 //! | [`keys`] | memory keys |
 //! | [`context`] | the contexts of queue pairs |
-//! | [`pairs`] | the queues and completions of queue pairs |
+//! | [`queue_pair`], [`pairs`] | the queues of queue pairs; their requests and completions |
 //! | [`requests`] | the requests in queue pairs' send queues |
 //! | [`verbs`] | the order of execution, and the connections between queue pairs |
 //! | [`reliable`] | requests on reliable connections |
@@ -27,8 +29,9 @@
 //! | [`administrator`] | the subnet administrator: paths and multicast groups |
 //! | [`aggregation`] | the switch's side of a link aggregation |
 //! | [`vport`] | the virtual port: addresses, RoCE addresses, state, counters |
-//! | [`ports`] | the registers of the physical port |
-//! | [`function`] | one function |
+//! | [`ports`], [`port_registers`] | the registers of the physical port, and access to them |
+//! | [`carrier`] | the carrier of a function |
+//! | [`place`], [`function`] | the place of a function; one function |
 //! | [`fabric`] | all functions, and the switch between their ports |
 //! | [`control`] | the control socket's orders |
 //! | [`port`] | a function of the fabric as a PCI function |
@@ -37,12 +40,15 @@
 pub mod administrator;
 pub mod aggregation;
 pub mod capabilities;
+pub mod carrier;
 pub mod commands;
+pub mod completion_queue;
 pub mod context;
 pub mod control;
 pub mod counters;
 pub mod datagrams;
 pub mod ethernet;
+pub mod event_queue;
 pub mod events;
 pub mod execute;
 pub mod fabric;
@@ -52,15 +58,21 @@ pub mod function;
 pub mod infiniband;
 pub mod keys;
 pub mod objects;
+pub mod pages;
 pub mod pairs;
+pub mod place;
 pub mod port;
+pub mod port_registers;
 pub mod ports;
+pub mod queue_pair;
 pub mod queues;
 pub mod registers;
 pub mod reliable;
 pub mod requests;
+pub mod status;
 pub mod verbs;
 pub mod vport;
+pub mod work_queue;
 
 /// A hardware address.
 pub type Mac = [u8; 6];

@@ -3,12 +3,11 @@
 //! answer to a query contains the object's context at the same offset as this input.
 
 use super::{
-    commands::Status,
     context::{TRANSITIONS, Transition},
     fields::{Field, field, paste},
-    keys, pairs,
-    queues::{opcode::CREATE_RMP, work},
-    registers,
+    keys, queue_pair, registers,
+    status::Status,
+    work_queue::{opcode::CREATE_RMP, work},
 };
 use std::collections::BTreeMap;
 
@@ -70,8 +69,8 @@ pub const KINDS: &[Kind] = &[
     kind(0x400, 0x401, 0x402, 0x403), // completion queues
     // queue pairs
     Kind {
-        first: pairs::FIRST,
-        ..kind(pairs::CREATE, pairs::DESTROY, 0x50b, 0)
+        first: queue_pair::FIRST,
+        ..kind(queue_pair::CREATE, queue_pair::DESTROY, 0x50b, 0)
     },
     kind(0x710, 0x711, 0x713, 0), // DCT
     // shared receive queues, also those of XRC, XRQ and RMP, have distinct numbers: the driver keeps all of them in one
@@ -231,7 +230,7 @@ impl Objects {
     }
 
     fn transit(&mut self, input: &[u8], transition: &Transition) -> Result<(), Status> {
-        let pairs = self.made.entry(pairs::CREATE).or_default();
+        let pairs = self.made.entry(queue_pair::CREATE).or_default();
         let pair = pairs.get_mut(&ID.get32(input)).ok_or(Status::Resource)?;
         transition.apply(pair, input);
         Ok(())

@@ -6,9 +6,10 @@ use super::{
     counters::counter,
     fabric::Fabric,
     keys::{Extent, Refusal, Segment, rights},
-    pairs::{Completion, Kind, Syndrome, Wait},
+    pairs::{Completion, Kind, Syndrome},
+    queue_pair::{Place, Wait},
     requests::{Data, Header, Operation},
-    verbs::{Outcome, Place},
+    verbs::Outcome,
 };
 use crate::transfer::{Missing, Source, Window, copy};
 
@@ -60,7 +61,7 @@ impl Fabric {
             _ => None,
         };
         if let Some(counter) = counter {
-            self.function_mut(peer.0).count(counter, 1);
+            self.function_mut(peer.0).counters.count(counter, 1);
         }
         let done = match operation {
             Operation::Send { data, immediate } => {

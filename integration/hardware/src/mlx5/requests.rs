@@ -5,7 +5,7 @@ use super::{
     Mac,
     fields::{Field, field},
     keys::Segment,
-    queues::SEGMENT,
+    work_queue::SEGMENT,
 };
 
 /// Bytes of a block of a send queue.

@@ -11,13 +11,11 @@ use super::{
     counters::counter,
     fabric::Fabric,
     function::Function,
-    pairs::{self, Completion, Syndrome, Wait},
+    pairs::{Completion, Syndrome},
+    queue_pair::{self, Place, Wait},
     requests::{Header, Operation, operation},
 };
 use std::time::Duration;
-
-/// A queue pair: the position of its function in the fabric, and its number.
-pub(super) type Place = (usize, u32);
 
 /// The most requests of a queue pair that are executed before the fabric's lock is released.
 const BUDGET: usize = 64;
@@ -133,7 +131,7 @@ impl Fabric {
                     Wait::Answer => {
                         let function = self.function_mut(position);
                         let retries = function.pair(number, context::RETRIES) as u32;
-                        function.count(counter::TIMEOUTS, retries + 1);
+                        function.counters.count(counter::TIMEOUTS, retries + 1);
                         (Some(Syndrome::RetriesExceeded), 0)
                     }
                     Wait::Receive => (Some(Syndrome::ReceiveRetriesExceeded), 0),
@@ -166,9 +164,12 @@ impl Fabric {
                 pair.waits = Some((wait, now));
                 if wait == Wait::Receive {
                     self.function_mut(position)
+                        .counters
                         .count(counter::RECEIVE_RETRIES, 1);
                     if let Some((peer, _)) = self.peer(place) {
-                        self.function_mut(peer).count(counter::OUT_OF_BUFFER, 1);
+                        self.function_mut(peer)
+                            .counters
+                            .count(counter::OUT_OF_BUFFER, 1);
                     }
                 }
                 now
@@ -222,7 +223,7 @@ impl Fabric {
     pub(super) fn peer(&self, (position, number): Place) -> Option<Place> {
         let address = |position: usize, number| {
             let function = &self.functions()[position];
-            let context = function.objects.get(pairs::CREATE, number)?;
+            let context = function.objects.get(queue_pair::CREATE, number)?;
             let there = match function.place.lid {
                 Some(_) => {
                     let lid = context::LID.get(context) as u16;
@@ -232,7 +233,7 @@ impl Fabric {
                     let gid = context.get(context::GID..)?.first_chunk::<16>()?;
                     let [_, _, mac @ ..] = context::MAC.get(context).to_be_bytes();
                     let source = context::SOURCE.get(context) as usize;
-                    self.find(gid, mac, function.vlan(source))?
+                    self.find(gid, mac, function.vport.vlan(source))?
                 }
             };
             let service = context::SERVICE.get(context);

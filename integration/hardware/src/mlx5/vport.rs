@@ -3,9 +3,8 @@
 
 use super::{
     Mac,
-    commands::Status,
     fields::{Field, field, paste},
-    function::Function,
+    status::Status,
 };
 
 /// Number of entries of the table of RoCE addresses.
@@ -64,10 +63,8 @@ const UNICAST: u64 = 0;
 /// The largest number of addresses of a list.
 const MAX_LIST: usize = 1 << 12;
 
-const ADMIN_STATE: Field = field(0x78, 4);
-const STATE: Field = field(0x7c, 4);
-const STATE_UP: u64 = 1;
-const ADMIN_DOWN: u64 = 0;
+/// The administrative state of a port that the driver has switched off.
+pub(super) const ADMIN_DOWN: u64 = 0;
 const ADMIN_FOLLOWS: u64 = 2;
 
 /// `query_vport_counter_out`: packet counters, each followed by its octet counter.
@@ -90,7 +87,7 @@ const COUNTERS: usize = 0x210;
 pub struct Vport {
     context: [u8; CONTEXT],
     unicast: Vec<Mac>,
-    admin_state: u64,
+    pub(super) admin_state: u64,
     counters: [u8; COUNTERS],
     roce: Vec<[u8; ROCE_ADDRESS]>,
 }
@@ -158,6 +155,11 @@ impl Vport {
                 vlan,
             }
         })
+    }
+
+    /// The VLAN of the RoCE address at `index`.
+    pub fn vlan(&self, index: usize) -> Option<u16> {
+        self.roce_address(index)?.vlan
     }
 
     /// Returns true if the function accepts a frame to `target`.
@@ -251,34 +253,9 @@ impl Vport {
         paste(output, AT, entry.ok_or(Status::Index)?);
         Ok(())
     }
-}
-
-impl Function {
-    /// Returns true if frames pass: the link is up, and the driver has not switched the port off.
-    pub fn has_carrier(&self) -> bool {
-        self.link.is_up && self.ports.is_enabled() && self.vport.admin_state != ADMIN_DOWN
-    }
-
-    /// The VLAN of the RoCE address at `index`.
-    pub(super) fn vlan(&self, index: usize) -> Option<u16> {
-        self.vport.roce_address(index)?.vlan
-    }
-
-    /// `QUERY_VPORT_STATE`.
-    pub(super) fn query_vport_state(&self, output: &mut [u8]) {
-        ADMIN_STATE.put(output, self.vport.admin_state);
-        let state = if self.has_carrier() { STATE_UP } else { 0 };
-        STATE.put(output, state);
-    }
-
-    /// `MODIFY_VPORT_STATE`.
-    pub(super) fn modify_vport_state(&mut self, input: &[u8]) {
-        let admin_state = ADMIN_STATE.get(input);
-        self.change_link(|it| it.vport.admin_state = admin_state);
-    }
 
     /// `QUERY_VPORT_COUNTER`.
-    pub(super) fn query_vport_counters(&self, output: &mut [u8]) {
-        paste(output, AT, &self.vport.counters[AT..]);
+    pub fn query_counters(&self, output: &mut [u8]) {
+        paste(output, AT, &self.counters[AT..]);
     }
 }
