@@ -5,11 +5,13 @@
 //! |---|---|
 //! | [`device_manager`] | the stand-in's life (start, stop, kill, restart), and waits for its state |
 //! | [`plugins`] | registration, a client and a stream for each plugin |
-//! | [`allocation`] | allocation to a container, by the rules of kubelet's device manager |
+//! | [`allocation`] | a container's request, and its allocation |
+//! | `allocating` | allocation to a container, by the rules of kubelet's device manager |
 //! | [`claims`] | a DRA driver, found by its socket, and the claims that the driver prepares |
 //! | [`node`] | the stand-in with a daemon on this machine's own devices |
 //! | [`pod_resources`] | kubelet's pod-resources API, which the chain and the daemon call |
 
+mod allocating;
 pub mod allocation;
 pub mod claims;
 pub mod device_manager;

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Configuration of containerd (`man containerd-config.toml`, `docs/cri/config.md`).
 
-use super::{PAUSE, engine::Place, network::Network};
+use super::{
+    network::Network,
+    place::{PAUSE, Place},
+};
 use crate::lab::has_systemd;
 use std::{env, fs, path::Path, process::Command};
 

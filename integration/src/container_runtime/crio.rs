@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Configuration of CRI-O (`man crio.conf`). `conmon` and `skopeo` are Debian's.
 
-use super::{PAUSE, engine::Place, network::Network};
+use super::{
+    network::Network,
+    place::{PAUSE, Place},
+};
 use serde_json::Value;
 use std::{fs, path::Path, process::Command};
 

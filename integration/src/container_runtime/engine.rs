@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The program of a container runtime.
 
-use super::{containerd, crio, network::Network};
+use super::{containerd, crio, network::Network, place::Place};
 use std::{
     env,
     path::{Path, PathBuf},
@@ -24,31 +24,6 @@ pub enum Engine {
     Containerd2,
     /// CRI-O.
     Crio,
-}
-
-/// Files and directories of a runtime on a node.
-#[derive(Debug)]
-pub(super) struct Place {
-    /// Directory of the runtime's programs.
-    pub(super) programs: PathBuf,
-    /// Program that creates containers.
-    pub(super) runc: PathBuf,
-    /// Directory of the state that survives a boot.
-    pub(super) root: PathBuf,
-    /// Directory of the state that does not survive a boot.
-    pub(super) directory: PathBuf,
-    pub(super) cdi: PathBuf,
-}
-
-impl Place {
-    pub(super) fn socket(&self) -> PathBuf {
-        self.at("runtime.sock")
-    }
-
-    /// Returns the path of `below` in the runtime's directory.
-    pub(super) fn at(&self, below: &str) -> PathBuf {
-        self.directory.join(below)
-    }
 }
 
 impl Engine {
