@@ -38,15 +38,20 @@ fn unattached(conf: &Conf, offers: &[Offer]) -> Option<String> {
 
 /// Returns a warning if an offered device could use `/dev/infiniband/rdma_cm`, and this file is not in place.
 fn no_connection_manager(offers: &[Offer], inventory: &Inventory) -> Option<String> {
-    let manager = inventory.connection_manager.as_ref();
+    let (problem, remedy) = offer::manager_fault(inventory)?;
     let mut devices = offers.iter().flat_map(|it| &it.devices);
     let has_use = devices.any(|it| driver::limit(inventory, &it.address).is_none());
-    let is_there = manager.is_some_and(|it| it.is_in_place());
-    (has_use && !is_there).then(|| {
-        "there is no /dev/infiniband/rdma_cm on this node: programs that connect by rdma_cm fail in pods (in \
-         mode default of the eRDMA driver: all programs that connect); modprobe rdma_ucm, and for every boot add a \
-         line rdma_ucm to a .conf file below /etc/modules-load.d"
-            .to_owned()
+    let remedy = match inventory.connection_manager {
+        None => {
+            "modprobe rdma_ucm, and for every boot add a line rdma_ucm to a .conf file below /etc/modules-load.d"
+        }
+        Some(_) => remedy,
+    };
+    has_use.then(|| {
+        format!(
+            "{problem}: programs that connect by rdma_cm fail in pods (in mode default of the eRDMA driver: all \
+             programs that connect); {remedy}"
+        )
     })
 }
 

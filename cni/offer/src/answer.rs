@@ -3,7 +3,7 @@
 //! the permissions `rw`, as in sriov-network-device-plugin. k8s-rdma-shared-dev-plugin uses `rwm`. With `m`, a
 //! container could make device files, but only the runtime needs to make them.
 
-use crate::{Offer, OfferedDevice, OfferedId, select::hca_of};
+use crate::{Offer, OfferedDevice, OfferedId, manager::manager_fault, select::hca_of};
 use ::erdma::driver;
 use daemon_conf::Ids;
 use kubelet_api::device_plugin::{CdiDevice, ContainerAllocateResponse, DeviceSpec};
@@ -237,14 +237,16 @@ impl Offer {
             return None;
         }
         let manager = inventory.connection_manager.as_ref();
-        let manager = manager.filter(|manager| manager.is_in_place());
-        if manager.is_none() && !granted.is_empty() {
+        let Some((problem, _)) = manager_fault(inventory) else {
+            return manager;
+        };
+        if !granted.is_empty() {
             log::warn!(
-                "there is no /dev/infiniband/rdma_cm on this node: a container of {} starts without rdma_cm",
+                "{problem}: a container of {} starts without rdma_cm",
                 self.name
             );
         }
-        manager
+        None
     }
 
     /// Returns environment variables for libraries. A variable in the pod's specification overrides a variable of the
@@ -315,7 +317,7 @@ impl Offer {
                     variables.insert("SMCR_PNET".to_owned(), pnet);
                 } else if let Some(device) = granted.first() {
                     log::warn!(
-                        "the netdev of {} is not in the host's network namespace: a container of {} gets no SMCR_PNET",
+                        "{} has no netdev in the host's network namespace: a container of {} gets no SMCR_PNET",
                         device.address,
                         self.name
                     );

@@ -40,7 +40,7 @@ pub use answer::Allocation;
 pub use cdi::cdi_entries;
 pub use environment::Environment;
 pub use grant_check::{Cure, Stale, still_as_granted};
-pub use manager::connection_manager;
+pub use manager::{connection_manager, manager_fault};
 pub use prefer::Preference;
 pub use previous::{Gone, PreviousOffers, physical_functions};
 pub use select::selects;

@@ -10,18 +10,39 @@ use rdma_resources::{ContainerLimits, Sharing};
 /// Number of ids: one for the node's fabric watch, and one for its successor during an update.
 const IDS: u32 = 2;
 
+/// Returns the reason why no container can get `/dev/infiniband/rdma_cm`, and the remedy. Returns `None` if containers
+/// can get this file.
+pub fn manager_fault(inventory: &Inventory) -> Option<(String, &'static str)> {
+    const FILE: &str = "/dev/infiniband/rdma_cm";
+    let Some(manager) = &inventory.connection_manager else {
+        let problem = format!("there is no {FILE} on this node");
+        return Some((problem, "load the module rdma_ucm"));
+    };
+    let CharDevice { major, minor, .. } = manager;
+    match manager.node {
+        _ if manager.is_in_place() => None,
+        None => Some((
+            format!("there is no character device {FILE}, although the module rdma_ucm is loaded"),
+            "remove any file of this name, and reload the module rdma_ucm",
+        )),
+        Some((other, number)) => Some((
+            format!("{FILE} has the device number {other}:{number} instead of {major}:{minor}"),
+            "remove this file, and reload the module rdma_ucm",
+        )),
+    }
+}
+
 /// Returns the offer of the connection manager, or `None` if the configuration has no `fabric`.
 pub fn connection_manager(conf: &Conf, inventory: &Inventory) -> Option<Offer> {
     // `ok` hides no error: a test checks that the name is valid
     let name = ResourceName::new(CONNECTION_MANAGER).ok();
     let name = name.filter(|_| conf.fabric)?;
-    let manager = inventory.connection_manager.as_ref();
-    let is_there = manager.is_some_and(CharDevice::is_in_place);
+    let fault = manager_fault(inventory);
     let id = |number: u32| OfferedId {
         id: number.to_string(),
         devices: vec![],
         numa_nodes: vec![],
-        healthy: is_there,
+        healthy: fault.is_none(),
     };
     Some(Offer {
         name,
@@ -39,8 +60,6 @@ pub fn connection_manager(conf: &Conf, inventory: &Inventory) -> Option<Offer> {
         limits: ContainerLimits::default(),
         environment: Environment::default(),
         expected: 0,
-        short: (!is_there).then(|| {
-            "there is no /dev/infiniband/rdma_cm on this node: load the module rdma_ucm".to_owned()
-        }),
+        short: fault.map(|(problem, remedy)| format!("{problem}: {remedy}")),
     })
 }

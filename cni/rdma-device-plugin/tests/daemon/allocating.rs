@@ -3,6 +3,7 @@
 
 use crate::{FIRST, HCA, Running, SECOND, TWO, ids};
 use integration::{
+    Machine,
     kubelet::{
         Wish,
         pod_resources::{PodResourcesServer, pod},
@@ -287,6 +288,28 @@ fn the_log_says_whose_container_starts_and_whose_must_not() {
         SECOND.address,
         reason.message()
     ));
+}
+
+#[test]
+fn a_container_that_starts_with_less_is_logged() {
+    let machine = Machine::with(&[FIRST]);
+    // the file of rdma_cm is another device's, and the NIC has no netdev
+    machine.write("sys/class/misc/rdma_cm/dev", "10:59\n");
+    std::fs::remove_file(machine.path("sys/class/net/ens1")).expect("a netdev");
+    let conf = r#"{"resources":[{"name":"rdma/nic","kind":"perNic","count":1,"devices":[{"rdma":"mlx5_0"}]}]}"#;
+    let node = Running::on(machine, conf).listed("rdma/nic", 1);
+    let allocation = node
+        .kubelet
+        .allocate(&Wish::new("worker-0", "main", "rdma/nic", 1))
+        .expect("allocated");
+    assert_eq!(allocation.given.devices.len(), 1);
+    node.daemon.says(
+        "/dev/infiniband/rdma_cm has the device number 10:58 instead of 10:59: a container of rdma/nic starts without \
+         rdma_cm",
+    );
+    node.daemon.says(
+        "0000:3b:00.0 has no netdev in the host's network namespace: a container of rdma/nic gets no SMCR_PNET",
+    );
 }
 
 fn read_json(path: &Path) -> serde_json::Value {

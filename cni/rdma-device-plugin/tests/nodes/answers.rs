@@ -7,7 +7,7 @@ use offer::{
     Offer, PreviousOffers, Unhealthy, cdi_entries, connection_manager, offers, still_as_granted,
 };
 use rdma_device_plugin::device_info::files;
-use rdma_netns::Inventory;
+use rdma_netns::{CharDevice, Inventory};
 use rdma_resources::Grant;
 use serde_json::{Value, json};
 use std::{collections::BTreeSet, path::Path};
@@ -84,11 +84,35 @@ fn the_watch_gets_the_connection_manager_alone() {
     let grants: Vec<&Grant> = grants.iter().collect();
     assert_eq!(still_as_granted(&grants, &node), Ok(()));
     assert!(with.by_claims(&with.resources[0].name) && !with.by_claims(&offer.name));
-    node.connection_manager = None;
-    let offer = connection_manager(&with, &node).expect("offered");
-    assert!(offer.list().iter().all(|it| it.health == "Unhealthy"));
-    let refused = given(&offer, &["0"], &node).expect_err("there is none");
-    assert!(refused.ends_with("load the module rdma_ucm"), "{refused}");
+    // the file's device number while the module is loaded; `None`: the module is not loaded
+    let files = [
+        (
+            Some(None),
+            "there is no character device /dev/infiniband/rdma_cm, although the module rdma_ucm is loaded: remove any file of \
+             this name, and reload the module rdma_ucm",
+        ),
+        (
+            Some(Some((10, 9))),
+            "/dev/infiniband/rdma_cm has the device number 10:9 instead of 10:58: remove this file, and reload the \
+             module rdma_ucm",
+        ),
+        (
+            None,
+            "there is no /dev/infiniband/rdma_cm on this node: load the module rdma_ucm",
+        ),
+    ];
+    let manager = node.connection_manager.clone().expect("loaded");
+    for (file, why) in files {
+        let changed = |node| CharDevice {
+            node,
+            ..manager.clone()
+        };
+        node.connection_manager = file.map(changed);
+        let offer = connection_manager(&with, &node).expect("offered");
+        assert!(offer.list().iter().all(|it| it.health == "Unhealthy"));
+        let refused = given(&offer, &["0"], &node).expect_err("no container can get it");
+        assert!(refused.ends_with(&format!(": {why}")), "{refused}");
+    }
     let without = conf(r#"{"mode":"hca"}"#).expect("a configuration");
     assert_eq!(connection_manager(&without, &node), None);
 }

@@ -73,6 +73,16 @@ fn a_node_without_the_connection_manager() {
     assert_eq!(warned.len(), 1, "{warned:?}");
     assert!(warned[0].contains("modprobe rdma_ucm"), "{warned:?}");
     assert!(warned[0].contains("/etc/modules-load.d"), "{warned:?}");
+    // the module is loaded, and the file is another device's
+    let mut other = node("lacp-bonds");
+    let manager = other.connection_manager.as_mut().expect("rdma_cm");
+    manager.node = Some((10, 9));
+    let warned = warnings(r#"{"mode":"hca"}"#, &other);
+    assert_eq!(warned.len(), 1, "{warned:?}");
+    let start = "/dev/infiniband/rdma_cm has the device number 10:9 instead of ";
+    assert!(warned[0].starts_with(start), "{warned:?}");
+    let end = "; remove this file, and reload the module rdma_ucm";
+    assert!(warned[0].ends_with(end), "{warned:?}");
     // the daemon offers no device
     let mut none = node("no-rdma");
     none.connection_manager = None;
