@@ -15,6 +15,7 @@ use attachments::{
     Store,
     pods::{self, PodNetns, PodRails, PodSmc},
 };
+use daemon_conf::{Require, ResourceConf};
 use node_state::{
     erdma::Side,
     health::{nic_faults::Reports, nic_reports},
@@ -56,6 +57,8 @@ pub struct View {
     pub by_claims: Vec<Offer>,
     /// Devices that are gone from the node's bus, by the name of their resource.
     pub gone: BTreeMap<String, Vec<Gone>>,
+    /// Number in `require`, by the name of the resource. Leaves out resources without such a number.
+    pub required: BTreeMap<String, u32>,
     /// Hardware of the node.
     pub inventory: Arc<Inventory>,
     /// Unhealthy devices.
@@ -78,6 +81,7 @@ impl From<&Node> for View {
             offers: node.advertised().cloned().collect(),
             by_claims: node.by_claims().cloned().collect(),
             gone: node.gone.clone(),
+            required: node.conf.resources.iter().filter_map(required).collect(),
             inventory: node.inventory.clone(),
             unhealthy: node.unhealthy.clone(),
             switches: node.switches.clone(),
@@ -90,6 +94,13 @@ impl From<&Node> for View {
             ),
             notices: notices(&node.conf, &node.offers, &node.inventory),
         }
+    }
+}
+
+fn required(resource: &ResourceConf) -> Option<(String, u32)> {
+    match resource.require? {
+        Require::Number(number) => Some((resource.name.to_string(), number)),
+        Require::All => None,
     }
 }
 

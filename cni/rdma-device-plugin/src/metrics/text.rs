@@ -53,7 +53,9 @@ fn resources(snapshot: &Snapshot, scrape: &mut Scrape) {
     for (resource, gone) in &snapshot.node.gone {
         let is_offered = offers.iter().any(|it| it.name.as_str() == resource);
         if !is_offered && !gone.is_empty() {
-            of("devices_expected", expected, resource, gone.len() as u64);
+            let required = snapshot.node.required.get(resource).copied();
+            let count = required.map_or(gone.len() as u64, u64::from);
+            of("devices_expected", expected, resource, count);
             of("devices_present", present, resource, 0);
         }
     }

@@ -10,15 +10,18 @@ mod pictures;
 mod prometheus;
 mod site;
 
+use daemon_conf::Conf;
 use integration::{stopwatch::Stopwatch, wait};
-use offer::Gone;
+use node_state::{erdma::Side, node::Node};
+use offer::{Gone, Unhealthy};
+use rdma_device_plugin::metrics::View;
 use rdma_resources::{
     Grants, LimitedContainers, RdmaLimits, Sharing,
     grant::{Grant, GrantedDevice},
     limited::{self, LimitedContainer},
 };
 use site::{Kubelet, Site, address, container, offer, pod};
-use std::{fs, path::Path, time::Duration};
+use std::{fs, path::Path, sync::Arc, time::Duration};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn counters_of_an_exclusive_device_say_whose_they_are() {
@@ -111,6 +114,34 @@ async fn a_nic_that_fell_off_its_bus_is_not_healthy() {
         r#"rdma_device_plugin_devices_expected{resource="rdma/hca"} 1"#,
         r#"rdma_device_plugin_devices_present{resource="rdma/hca"} 0"#,
     ] {
+        assert!(text.lines().any(|it| it == line), "no {line} in:\n{text}");
+    }
+}
+
+/// The only device of a resource that requires two devices disappeared.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_resource_without_devices_is_still_expected_to_have_the_required_number() {
+    for (require, expected) in [("2", 2), ("all", 1)] {
+        let text = format!("resources: [{{name: rdma/hca, kind: shared, require: {require}}}]");
+        let parsed = Conf::parse(&text, Path::new("config")).expect("a configuration");
+        let gone = Gone {
+            address: address("0000:9d:00.0"),
+            rdma: None,
+        };
+        let mut site = Site::new(vec![]);
+        site.view = Some(View::from(&Node {
+            conf: parsed.conf.into(),
+            inventory: Arc::default(),
+            unhealthy: Unhealthy::new(),
+            offers: vec![],
+            manager: None,
+            gone: [("rdma/hca".to_owned(), vec![gone])].into(),
+            erdma: Side::default(),
+            switches: Arc::default(),
+        }));
+        let text = site.serve().await.metrics().await;
+        let line =
+            format!(r#"rdma_device_plugin_devices_expected{{resource="rdma/hca"}} {expected}"#);
         assert!(text.lines().any(|it| it == line), "no {line} in:\n{text}");
     }
 }
