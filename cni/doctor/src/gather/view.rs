@@ -127,9 +127,12 @@ impl View {
         if places.iter().any(|place| self.has(place)) {
             return None;
         }
-        let place = places[0].as_ref().display();
-        let why = format!("{NOT_MOUNTED}: this container does not have {place}");
-        self.misses(what, why);
+        let names = places.iter().map(|it| it.as_ref().display().to_string());
+        let why = match names.collect::<Vec<_>>().as_slice() {
+            [place] => format!("this container does not have {place}"),
+            places => format!("this container has none of {}", places.join(", ")),
+        };
+        self.misses(what, format!("{NOT_MOUNTED}: {why}"));
         Some(part)
     }
 
@@ -245,6 +248,23 @@ mod tests {
         assert_eq!(view.text("/a"), None);
         assert_eq!(view.unseen.len(), 1);
         assert_eq!(view.unseen[0].what, "/a");
+    }
+
+    #[test]
+    fn a_hidden_part_names_all_its_places() {
+        let root = tempfile::tempdir().expect("a directory");
+        fs::create_dir(root.path().join("c")).expect("a directory");
+        let mut view = View::new(root.path());
+        assert_eq!(view.lacks(Part::Boot, "c", &["/a", "/c"]), None);
+        for (places, why) in [
+            (&["/a"][..], "this container does not have /a"),
+            (&["/a", "/b"], "this container has none of /a, /b"),
+        ] {
+            assert_eq!(view.lacks(Part::Boot, "it", places), Some(Part::Boot));
+            let unseen = view.unseen.pop().expect("recorded");
+            assert_eq!(unseen.why, format!("{NOT_MOUNTED}: {why}"));
+            assert_eq!(view.unseen, []);
+        }
     }
 
     #[test]
