@@ -69,8 +69,8 @@ pub enum AskError {
         /// Time limit.
         limit: Duration,
     },
-    /// The client's runtime cannot start.
-    #[error("cannot start tokio for a request to kubelet: {0}")]
+    /// The client cannot make its event loop.
+    #[error("cannot make an event loop (epoll) for a request to kubelet: {0}")]
     Runtime(std::io::Error),
 }
 
@@ -314,6 +314,15 @@ mod tests {
             socket: "/kubelet.sock".into(),
             source: io::ErrorKind::NotFound.into(),
         }
+    }
+
+    #[test]
+    fn a_missing_event_loop_is_named_by_the_kernels_term() {
+        let full = io::Error::from_raw_os_error(24);
+        assert_eq!(
+            AskError::Runtime(full).to_string(),
+            "cannot make an event loop (epoll) for a request to kubelet: Too many open files (os error 24)"
+        );
     }
 
     #[test]

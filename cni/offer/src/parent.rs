@@ -46,7 +46,7 @@ impl Parent {
                 "it has no Ethernet netdev on the host, and parents requires {required}"
             )),
             [] => Self::Missing(format!(
-                "it has no netdev {required}, as parents requires; its netdevs are {}",
+                "none of its netdevs ({}) matches parents ({required})",
                 names(&mut candidates.iter())
             )),
             several => Self::Several(format!(

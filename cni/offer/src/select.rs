@@ -141,7 +141,7 @@ pub(super) fn nothing(resource: &ResourceConf) -> String {
     match resource.parents.as_slice() {
         [] => "no RDMA device of this node is selected".to_owned(),
         parents => format!(
-            "no selected RDMA device of this node has a netdev {}, as parents requires",
+            "no selected RDMA device of this node has a netdev that matches parents ({})",
             attached::required(parents)
         ),
     }

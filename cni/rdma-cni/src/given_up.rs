@@ -45,7 +45,9 @@ pub fn note(root: &Path, attachment: &Attachment, restored: &Restored) -> Vec<La
         });
         let before = note.lacks.clone();
         for lack in unkept(rail) {
-            if !note.lacks.contains(&lack) {
+            // an earlier version may have written another reason
+            let is_noted = note.lacks.iter().any(|it| it.attribute == lack.attribute);
+            if !is_noted {
                 note.lacks.push(lack);
             }
         }
@@ -115,9 +117,32 @@ fn unkept(rail: &Rail) -> impl Iterator<Item = Lack> {
     routes.map(|route| Lack {
         attribute: Attribute::UnkeptRoute(Box::new(route.clone())),
         why: format!(
-            "its route to {} has attributes that rdma-cni cannot record, such as several next hops, and is gone or \
-             different now: set it again",
+            "the route of {} to {} has attributes that rdma-cni cannot record, such as several next hops, and is gone \
+             or different now: set it again",
+            rail.name(),
             destination(route)
         ),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rdma_netns::InterfaceName;
+
+    /// A failed ADD joins the reasons of all its rails in one message.
+    #[test]
+    fn the_reason_for_a_lost_route_names_its_netdev() {
+        let mut rail = Rail::new(InterfaceName::try_from("eth1").expect("a name"));
+        let route = serde_json::json!({"destination": "10.8.0.0", "prefix": 16});
+        rail.unkept_routes = vec![serde_json::from_value(route).expect("a route")];
+        let whys: Vec<String> = unkept(&rail).map(|it| it.why).collect();
+        assert_eq!(
+            whys,
+            [
+                "the route of eth1 to 10.8.0.0/16 has attributes that rdma-cni cannot record, such as several next \
+                 hops, and is gone or different now: set it again"
+            ]
+        );
+    }
 }

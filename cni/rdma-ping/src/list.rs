@@ -67,8 +67,11 @@ impl List {
         if list.rails.len() > MOST_RAILS {
             return Err(format!("it has more than {MOST_RAILS} rails"));
         }
-        if netdevs.len() < list.rails.len() || !netdevs.iter().all(|it| is_netdev(it)) {
+        if !netdevs.iter().all(|it| is_netdev(it)) {
             return Err("the name of a netdev is invalid".to_owned());
+        }
+        if netdevs.len() < list.rails.len() {
+            return Err("two rails have the same netdev".to_owned());
         }
         for ListedRail {
             netdev, addresses, ..
@@ -133,7 +136,7 @@ mod tests {
             ),
             (
                 r#"{"name":"b","rails":[{"netdev":"a","addresses":[]},{"netdev":"a","addresses":[]}]}"#,
-                "the name of a netdev is invalid",
+                "two rails have the same netdev",
             ),
             (
                 r#"{"name":"b","rails":[{"netdev":"a","addresses":[],"mac":"x"}]}"#,

@@ -99,7 +99,7 @@ impl fmt::Display for Busy {
             )?,
             (None, _) => write!(
                 f,
-                "processes outside this pid namespace held the lock for {seconds} s"
+                "processes that /proc/locks did not show held the lock for {seconds} s"
             )?,
         }
         f.write_str("; try again")
@@ -167,6 +167,16 @@ mod tests {
                 "{observations:?}"
             );
         }
+    }
+
+    #[test]
+    fn an_unobserved_holder_is_not_said_to_be_elsewhere() {
+        let mut watch = Watch::begin(fs::metadata("/").unwrap(), Duration::ZERO);
+        watch.note(None);
+        assert_eq!(
+            watch.busy(Duration::from_secs(30)).to_string(),
+            "processes that /proc/locks did not show held the lock for 30 s; try again"
+        );
     }
 
     #[test]

@@ -18,7 +18,9 @@ impl Metrics {
         now: Instant,
     ) -> Result<String, String> {
         if offered.is_empty() {
-            return Ok("nothing to advertise: this node has no configured RDMA device, or claims allocate all\n".into());
+            return Ok(
+                "nothing to advertise: this node has no configured RDMA device, or dra serves all resources\n".into(),
+            );
         }
         if !kubelet_is_there {
             return Ok("kubelet's socket is missing; waiting for it\n".into());
@@ -106,7 +108,12 @@ mod tests {
         metrics.forgotten("rdma/vf");
         assert!(is_well(true, Instant::now()));
         assert!(!is_well(true, late + GRACE));
-        assert!(metrics.health(&[], true, late).is_ok());
+        assert_eq!(
+            metrics.health(&[], true, late).as_deref(),
+            Ok(
+                "nothing to advertise: this node has no configured RDMA device, or dra serves all resources\n"
+            )
+        );
     }
 
     #[test]

@@ -135,8 +135,7 @@ fn a_netdev_that_goes_takes_the_devices_ids_along_until_it_is_back() {
         vlans.retain(|it| it.name != "bond0.100")
     });
     let (offers, remarks) = of(&conf, &without, &before);
-    let missing =
-        "it has no netdev bond*.100, as parents requires; its netdevs are bond0, bond0.200";
+    let missing = "none of its netdevs (bond0, bond0.200) matches parents (bond*.100)";
     assert_eq!(
         seen(&offers)[..2],
         [
@@ -184,7 +183,7 @@ fn a_device_without_such_a_netdev_is_in_no_resource_unless_a_selector_names_it()
     assert_eq!(offers.len(), 1, "{remarks:?}");
     assert_eq!(
         remarks[0],
-        "resources[0]: no selected RDMA device of this node has a netdev bond*.100, as parents requires, so \
+        "resources[0]: no selected RDMA device of this node has a netdev that matches parents (bond*.100), so \
          rdma/tenant-a is not offered"
     );
     let named = conf(
@@ -193,9 +192,7 @@ fn a_device_without_such_a_netdev_is_in_no_resource_unless_a_selector_names_it()
     let (offers, _) = of(&named, &inventory, &PreviousOffers::default());
     assert_eq!(
         seen(&offers),
-        [
-            "rdma/a mlx5_bond_0 - it has no netdev bond0.100, as parents requires; its netdevs are bond0"
-        ]
+        ["rdma/a mlx5_bond_0 - none of its netdevs (bond0) matches parents (bond0.100)"]
     );
 }
 
