@@ -124,15 +124,17 @@ impl Parent {
         Ok(pool)
     }
 
-    /// Returns the parent's routes whose gateway a pod with an address of each of `pools` can reach. Such a gateway is
-    /// in a pool's prefix, or is link-local.
+    /// Returns the parent's routes that a pod with an address of each of `pools` can use: the destination has the family
+    /// of a pool, and the gateway is in a pool's prefix, or is link-local. The gateway of an IPv4 route can be an IPv6
+    /// address (RFC 8950).
     pub fn routes_for(&self, pools: &[Pool]) -> Vec<Value> {
         let usable = |route: &&GatewayRoute| {
-            pools.iter().any(|pool| {
-                let is_reachable = |range: &Range| range.subnet.contains(route.gateway);
-                Family::of(route.gateway) == pool.family()
-                    && (pool.ranges().iter().any(is_reachable) || is_link_local(route.gateway))
-            })
+            let has_family = |ip| pools.iter().any(|pool| Family::of(ip) == pool.family());
+            let mut ranges = pools.iter().flat_map(Pool::ranges);
+            has_family(route.destination.ip())
+                && has_family(route.gateway)
+                && (is_link_local(route.gateway)
+                    || ranges.any(|range| range.subnet.contains(route.gateway)))
         };
         let routes = self.routes.iter().filter(usable).map(|route| {
             json!({

@@ -60,6 +60,23 @@ fn the_callers_fields_are_used() {
     assert_eq!(node.leases(), [""; 0]);
 }
 
+/// An IPv4 route can have an IPv6 gateway (RFC 8950). A pod without an IPv4 address cannot use such a route.
+#[test]
+fn a_route_to_a_family_without_address_is_left_out() {
+    let routes = [
+        json!({"dst": "::/0", "gw": "fe80::1"}),
+        json!({"dst": "10.99.0.0/16", "gw": "fe80::1"}),
+    ];
+    for (family, expected) in [("ipv6", &routes[..1]), ("both", &routes)] {
+        let node = Node::new();
+        let addresses = ["2001:db8:1::10/64", "10.77.0.2/24"];
+        let mut conf = told(&node, json!({"family": family}), &addresses);
+        conf["masterRoutes"] = json!(routes);
+        let result = call("ADD", "a", &conf).result();
+        assert_eq!(result["routes"], json!(expected), "{family}");
+    }
+}
+
 #[test]
 fn rails_share_no_round_robin() {
     let node = Node::new();
