@@ -16,13 +16,16 @@ use std::{
 
 const POLL: Duration = Duration::from_micros(500);
 
+/// Largest output of a program, bytes. A CNI result has some kilobytes.
+const LARGEST: usize = 1024 * 1024;
+
 /// Runs `program` with `input` on its standard input. Returns its exit status and standard output. Kills the program at
 /// `deadline`. The kernel also kills the program when the calling thread ends. Otherwise an IPAM ADD could outlive the
 /// DEL of its pod, and would then lease an address to a deleted pod.
 ///
 /// # Errors
-/// `TimedOut`: the program did not end, or did not close standard output, before `deadline`. Other kinds: a system call
-/// fails.
+/// `TimedOut`: the program did not end, or did not close standard output, before `deadline`. `InvalidData`: the program
+/// wrote more than 1 MiB. Other kinds: a system call fails.
 pub fn until(
     deadline: Instant,
     mut program: Command,
@@ -65,7 +68,7 @@ fn wait(child: &mut Child, deadline: Instant) -> io::Result<ExitStatus> {
     }
 }
 
-/// Reads `stdout` to the end, at most until `deadline`.
+/// Reads `stdout` to the end, at most until `deadline`, and at most [`LARGEST`] bytes.
 fn read(stdout: Option<ChildStdout>, deadline: Instant) -> io::Result<Vec<u8>> {
     let mut output = vec![];
     let Some(mut stdout) = stdout else {
@@ -73,6 +76,10 @@ fn read(stdout: Option<ChildStdout>, deadline: Instant) -> io::Result<Vec<u8>> {
     };
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
+        // while a program keeps writing, poll() never reports a timeout
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
         let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
         let mut ready = [PollFd::new(stdout.as_fd(), PollFlags::POLLIN)];
         match poll(&mut ready, timeout) {
@@ -84,6 +91,11 @@ fn read(stdout: Option<ChildStdout>, deadline: Instant) -> io::Result<Vec<u8>> {
         let mut buffer = [0; 4096];
         match stdout.read(&mut buffer)? {
             0 => return Ok(output),
+            length if output.len() + length > LARGEST => {
+                let problem =
+                    "it wrote more than 1 MiB to standard output; correct or replace this program";
+                return Err(io::Error::new(io::ErrorKind::InvalidData, problem));
+            }
             length => output.extend_from_slice(&buffer[..length]),
         }
     }
@@ -152,6 +164,26 @@ mod tests {
         must_time_out("exec >&-; exec sleep 20", b"{}");
         must_time_out("exec sleep 20", &large());
         must_time_out("exec >&-; exec sleep 20", &large());
+    }
+
+    /// Output is ready at the deadline, as that of a program that never stops writing.
+    #[test]
+    fn output_after_the_deadline_is_not_read() {
+        let mut program = Command::new("/bin/sh");
+        program.args(["-c", "echo late"]).stdout(Stdio::piped());
+        let mut child = program.spawn().unwrap();
+        child.wait().unwrap();
+        let kind = read(child.stdout.take(), Instant::now()).unwrap_err();
+        assert_eq!(kind.kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[test]
+    fn one_that_writes_too_much_is_ended() {
+        let (ended, _) = run("exec head -c 64M /dev/zero", b"", PATIENCE);
+        let ended = ended.map(|(_, output)| output.len());
+        let error = ended.expect_err("it writes 64 MiB");
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+        assert!(error.to_string().contains("1 MiB"), "{error}");
     }
 
     /// The shell's child inherits standard input and outlives the shell.
