@@ -6,7 +6,8 @@
 //!
 //! `perNode` divides the part between the bounds into blocks of `perNode` addresses. The number of a node's block is
 //! the offset of the node's own address in the prefix. Two nodes have different addresses, so they have different
-//! blocks without a coordinator. A hash of the node's name could give one block to two nodes.
+//! blocks without a coordinator. A hash of the node's name could give one block to two nodes. An address with another
+//! prefix length does not count, because a virtual address (VRRP: `/32`) moves between nodes.
 
 use crate::{
     address::{Family, cidr, number, plain},
@@ -202,7 +203,11 @@ impl Bounds {
     /// # Errors
     /// A bound is outside the prefix, the end is before the start, the node's block does not fit, or one of `own` is
     /// within `rangeStart` and `rangeEnd` and not excluded.
-    pub fn cut(&self, range: &mut Range, own: &[IpAddr]) -> Result<Vec<(u128, u128)>, BoundsError> {
+    pub fn cut(
+        &self,
+        range: &mut Range,
+        own: &[IpNetwork],
+    ) -> Result<Vec<(u128, u128)>, BoundsError> {
         let prefix = range.subnet;
         if let Some(start) = self.start {
             range.start = place("rangeStart", start, prefix)?;
@@ -223,22 +228,23 @@ impl Bounds {
             let within = |(first, last): &(u128, u128)| (*first..=*last).contains(&number(*ip));
             excluded.iter().any(within)
         };
-        let mut inside = own.iter();
-        let inside = inside.find(|ip| range.contains(**ip) && !is_excluded(ip));
+        let mut inside = own.iter().map(IpNetwork::ip);
+        let inside = inside.find(|ip| range.contains(*ip) && !is_excluded(ip));
         let is_bounded = self.start.is_some() || self.end.is_some() || self.per_node.is_some();
         if let Some(ip) = inside.filter(|_| is_bounded) {
-            return Err(BoundsError::Own(*ip));
+            return Err(BoundsError::Own(ip));
         }
         // takes the lowest address, and not the first: each added IPv6 address changes the kernel's order
-        let lowest = own.iter().filter(|ip| prefix.contains(**ip)).min();
-        if let Some((size, own)) = self.per_node.zip(lowest) {
-            let node = number(*own) - number(prefix.network());
+        let in_prefix = own.iter().filter(|it| prefix.contains(it.ip()));
+        let lowest = in_prefix.min_by_key(|it| (it.prefix() != prefix.prefix(), it.ip()));
+        if let Some((size, own)) = self.per_node.zip(lowest.map(IpNetwork::ip)) {
+            let node = number(own) - number(prefix.network());
             let block = node.checked_mul(size.into());
             let start = block.and_then(|block| range.start.checked_add(block));
             let end = start.and_then(|start| start.checked_add(u128::from(size) - 1));
             let Some((start, end)) = start.zip(end).filter(|(_, end)| *end <= range.end) else {
                 return Err(BoundsError::Block {
-                    own: *own,
+                    own,
                     node,
                     size,
                     prefix,
@@ -361,6 +367,7 @@ mod tests {
             let prefix = cidr(&format!("10.1.0.64/{length}")).unwrap();
             let (first, size) = (number(prefix.network()), 1 << (32 - length));
             let own = Family::V4.address(first + size / 2);
+            let owned = IpNetwork::new(own, length).unwrap();
             for (start, end) in all(size).flat_map(|it| all(size).map(move |end| (it, end))) {
                 let bounds = Bounds {
                     start: Some(start),
@@ -374,7 +381,7 @@ mod tests {
                     continue;
                 };
                 let mut range = Range::of_prefix(prefix).unwrap();
-                let cut = bounds.cut(&mut range, &[own]);
+                let cut = bounds.cut(&mut range, &[owned]);
                 let said = format!("{start}..{end} of {prefix}: {cut:?}");
                 match places {
                     (Some(start), Some(end)) if start <= end => {
@@ -406,6 +413,7 @@ mod tests {
             };
             let mut range = Range::of_prefix(prefix).unwrap();
             let own = Family::V4.address(number(prefix.network()) + own);
+            let own = IpNetwork::new(own, prefix.prefix()).unwrap();
             let cut = bounds.cut(&mut range, &[own]);
             cut.map(|_| (range.start, range.end))
         };
@@ -432,7 +440,7 @@ mod tests {
     #[test]
     fn an_excluded_own_address_is_in_order() {
         let prefix = cidr("10.1.0.0/24").unwrap();
-        let own: IpAddr = "10.1.0.77".parse().unwrap();
+        let own = cidr("10.1.0.77/24").unwrap();
         for (element, numbers) in [
             ("+77", (77, 77)),
             ("+70..+80", (70, 80)),

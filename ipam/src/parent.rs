@@ -110,8 +110,7 @@ impl Parent {
             .collect();
         range.gateway = routers.first().copied();
         let first = range.family().address(range.start);
-        let own: Vec<IpAddr> = self.addresses.iter().map(IpNetwork::ip).collect();
-        let excluded = bounds.cut(&mut range, &own)?;
+        let excluded = bounds.cut(&mut range, &self.addresses)?;
         // without a gateway, excludes the first address, but leaves the range's size unchanged: stable addresses
         // depend on this size, which must not change with the routes
         let router_address = range.gateway.is_none().then_some(first);
@@ -153,7 +152,7 @@ fn is_link_local(ip: IpAddr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::address::cidr;
+    use crate::{address::cidr, bounds::Offset};
 
     fn parent(addresses: &[&str], routes: &[(&str, &str)]) -> Parent {
         let route = |(destination, gateway): &(&str, &str)| GatewayRoute {
@@ -229,6 +228,29 @@ mod tests {
             .pools(Some("net1"), &whole(&[Family::V6]), &requested)
             .unwrap();
         assert_eq!(pools[0].ranges()[0].subnet.to_string(), "2001:db8:2::/64");
+    }
+
+    /// A virtual address of prefix length 32 moves from a node to another node. The nodes' blocks stay disjoint.
+    #[test]
+    fn an_address_that_moves_between_nodes_moves_no_block() {
+        let bounds = Bounds {
+            start: Offset::parse("+32768"),
+            per_node: Some(64),
+            ..Bounds::none(Family::V4)
+        };
+        let pool = |addresses: &[&str]| {
+            let pools = parent(addresses, &[]).pools(None, std::slice::from_ref(&bounds), &[]);
+            pools.unwrap()[0].to_string()
+        };
+        let (one, other) = ("10.1.0.10/16", "10.1.0.11/16");
+        for (own, expected) in [
+            (one, "10.1.130.128-10.1.130.191 of 10.1.0.0/16"),
+            (other, "10.1.130.192-10.1.130.255 of 10.1.0.0/16"),
+        ] {
+            assert_eq!(pool(&[own]), expected);
+            assert_eq!(pool(&[own, "10.1.0.2/32"]), expected);
+            assert_eq!(pool(&["10.1.0.2/32", own]), expected);
+        }
     }
 
     #[test]

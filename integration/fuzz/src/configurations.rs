@@ -173,7 +173,7 @@ fn bounds(bounds: &Bounds) {
         let whole = Range::of_prefix(prefix).expect("a range");
         let own = bounds.family.address(whole.start + whole.size() / 2);
         let mut range = whole;
-        let excluded = match bounds.cut(&mut range, &[own]) {
+        let excluded = match bounds.cut(&mut range, &[own.into()]) {
             Ok(excluded) => excluded,
             Err(error) => {
                 assert_one_line(&error);
