@@ -189,10 +189,15 @@ fn name(file: &Field<'_>) -> Result<String, ConfError> {
         field: "name",
         expected,
     })?;
-    if !is_identifier(&name) || name.len() > MAX_IDENTIFIER {
+    if !is_network_name(&name) {
         return Err(file.at("name").wrong(expected).into());
     }
     Ok(name)
+}
+
+/// Returns true if the plugins accept `name` as a network's name.
+pub fn is_network_name(name: &str) -> bool {
+    is_identifier(name) && name.len() <= MAX_IDENTIFIER
 }
 
 fn log_settings(file: &Field<'_>) -> Result<Log, Wrong> {

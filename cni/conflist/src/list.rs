@@ -10,7 +10,9 @@ use crate::{
     members::{Members, span},
     style::Style,
 };
-use cni_protocol::{SpecVersion, environment::is_identifier, version::SUPPORTED};
+use cni_protocol::{
+    SpecVersion, conf::is_network_name, environment::MAX_IDENTIFIER, version::SUPPORTED,
+};
 use serde_json::{Map, Value, value::RawValue};
 use std::{fmt, ops::Range};
 
@@ -82,7 +84,9 @@ pub enum Refused {
         version: String,
     },
     /// The network's name is invalid.
-    #[error("name {name:?} is not valid; it must match [a-zA-Z0-9][a-zA-Z0-9_.-]*")]
+    #[error(
+        "name {name:?} is not valid; it must match [a-zA-Z0-9][a-zA-Z0-9_.-]*, with at most {MAX_IDENTIFIER} characters"
+    )]
     Name {
         /// The name in the list.
         name: String,
@@ -359,8 +363,8 @@ impl<'a> List<'a> {
     /// An object has a field twice, or the list's name or version is unusable.
     pub(crate) fn check(&self) -> Result<(), Refused> {
         self.unambiguous()?;
-        // the same rule as in libcni's `ValidateNetworkName`
-        if !is_identifier(&self.name) {
+        // libcni's `ValidateNetworkName` has no maximum length, but our plugin has one
+        if !is_network_name(&self.name) {
             return Err(Refused::Name {
                 name: self.name.clone(),
             });

@@ -7,6 +7,7 @@ use conflist::{
     list::Refused,
     single::{self, Single},
 };
+use network_conf::Conf;
 use serde_json::json;
 
 fn refused(text: &str) -> String {
@@ -87,6 +88,7 @@ fn a_text_that_no_runtime_takes_is_reported_in_a_sentence() {
 
 #[test]
 fn a_list_in_which_ours_would_not_work_is_left_alone() {
+    let long = format!("\"{}\"", "a".repeat(201));
     let cases = [
         (
             "\"1.0.0\"",
@@ -100,6 +102,7 @@ fn a_list_in_which_ours_would_not_work_is_left_alone() {
             "cniVersion is missing, which means 0.1.0;",
         ),
         ("\"n\"", "\"a b\"", "name \"a b\" is not valid;"),
+        ("\"n\"", &long, &format!("name {long} is not valid;")),
         (
             "\"n\"",
             "\"n\",\"name\":\"n\"",
@@ -118,6 +121,27 @@ fn a_list_in_which_ours_would_not_work_is_left_alone() {
             "{text}: {}",
             refused(&text)
         );
+    }
+}
+
+/// The daemon adds our entry only to a list whose name our plugin accepts.
+#[test]
+fn a_name_is_valid_as_in_our_plugin() {
+    for name in [
+        "a".repeat(200),
+        "a".repeat(201),
+        "_a".into(),
+        "a.b-c_d".into(),
+    ] {
+        let text = LIST.replace("\"n\"", &format!("{name:?}"));
+        let edited = List::parse(&text)
+            .expect("a list")
+            .with(&Entry::default(), false);
+        let mut entry = Entry::default().fields().clone();
+        entry.insert("cniVersion".into(), json!("1.0.0"));
+        entry.insert("name".into(), json!(name));
+        let read = Conf::parse(entry);
+        assert_eq!(edited.is_ok(), read.is_ok(), "{edited:?} {read:?}");
     }
 }
 
