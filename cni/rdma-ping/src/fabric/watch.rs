@@ -122,6 +122,8 @@ pub(super) struct Watch {
     /// Number of the present list.
     list: u64,
     peers: Vec<Arc<Peer>>,
+    /// Number of groups in the list with these `peers`.
+    listed: u32,
     rails: Vec<Watched>,
     /// Largest percentage of the cluster's rails that may be unreachable when a rail becomes unhealthy. 0: no rail
     /// becomes unhealthy.
@@ -147,6 +149,7 @@ impl Watch {
             wanted: 1,
             list: 0,
             peers: vec![],
+            listed: 1,
             rails: vec![],
         }
     }
@@ -200,10 +203,10 @@ impl Watch {
     pub(super) fn listed(&mut self, mut peers: Vec<Arc<Peer>>) -> bool {
         peers.retain(|it| it.hash != self.seed);
         let wanted = wanted_next(self.wanted, peers.len());
-        let is_enough = wanted <= self.wanted;
-        self.wanted = wanted;
+        let listed = std::mem::replace(&mut self.wanted, wanted);
+        let is_enough = wanted <= listed;
         if is_enough {
-            self.peers = peers;
+            (self.peers, self.listed) = (peers, listed);
             for index in 0..self.rails.len() {
                 self.rails[index].targets = self.targets(&self.rails[index].rail);
             }
@@ -329,7 +332,7 @@ impl Watch {
     pub(super) fn take_unreachable(&mut self, nodes: &[Arc<Peer>], now: Duration) {
         let unreachable = self.unreachable(nodes, now);
         let peers: usize = self.peers.iter().map(|it| it.rails.len()).sum();
-        if !self.has_room(unreachable, cluster(peers, self.wanted) + self.rails.len()) {
+        if !self.has_room(unreachable, cluster(peers, self.listed) + self.rails.len()) {
             return;
         }
         let listed = nodes.iter().filter(|it| it.hash == self.seed);

@@ -233,6 +233,46 @@ fn a_larger_share_of_unreachable_rails_changes_no_health() {
     }
 }
 
+/// A list of 16 groups has so many peers that the next list needs only 8 groups. The cluster has about 2080 rails, of
+/// which 208 may be unreachable.
+#[test]
+fn the_clusters_size_follows_from_the_groups_of_the_present_list() {
+    let peer = |hash: u64, rails| {
+        let node = format!("node-{hash}");
+        Arc::new(Peer {
+            node,
+            hash,
+            rails,
+            renewal: 0,
+        })
+    };
+    let peers = |number: u64| {
+        let address = |it| format!("10.0.1.{it}");
+        let peers = (100..100 + number).map(|it| peer(it, vec![rail(0, &[&address(it)])]));
+        peers.collect::<Vec<_>>()
+    };
+    for (unreachable, is_unhealthy) in [(200, true), (250, false)] {
+        let mut watch = Watch::new(7, 10, PATIENCE);
+        watch.has(vec![rail(0, &["10.0.0.1"])]);
+        for _ in 0..4 {
+            assert!(!watch.listed(peers(31)));
+        }
+        assert_eq!(watch.groups().len(), 16);
+        assert!(watch.listed(peers(130)));
+        assert_eq!(watch.groups().len(), 8);
+        lose(&mut watch, 0);
+        let fault = FabricRail {
+            is_unreachable: true,
+            ..rail(0, &[])
+        };
+        let mut nodes = listed(&watch);
+        nodes.push(peer(1000, vec![fault; unreachable]));
+        watch.take_unreachable(&nodes, NOW);
+        let state = &watch.states()[0];
+        assert_eq!(state.is_unhealthy, is_unhealthy, "{unreachable}");
+    }
+}
+
 /// The rails of a node that was switched off do not count among the unreachable rails. The cluster has 15 rails.
 #[test]
 fn unreachable_rails_that_are_not_renewed_do_not_count() {
