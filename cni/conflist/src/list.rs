@@ -96,6 +96,12 @@ pub enum Refused {
         "{TYPE} is the only plugin of the list, and a list without plugins is not valid; remove the file"
     )]
     Alone,
+    /// All plugins are in the network's own directory, and the runtime may not call this directory's plugins at DEL.
+    #[error(
+        "the list has no plugins, and {TYPE} in the network's own directory works only with containerd; move the \
+         network's plugins into the list"
+    )]
+    Bare,
     /// The network's own directory cannot have the entry, for this reason.
     #[error("{0}")]
     Directory(&'static str),
@@ -147,16 +153,14 @@ pub struct Ours {
 }
 
 impl<'a> List<'a> {
-    /// Parses `text` by the rules of libcni's `NetworkConfFromBytes`.
+    /// Parses `text` by the rules of libcni's `NetworkConfFromBytes`. Since version 1.3, libcni accepts a list without
+    /// `plugins`: all its plugins are then in the network's own directory.
     ///
     /// # Errors
     /// A runtime would refuse the list.
     pub fn parse(text: &'a str) -> Result<Self, Broken> {
         let syntax = |error: serde_json::Error| Broken::Syntax {
             problem: error.to_string(),
-        };
-        let missing = |field: &str| Broken::Missing {
-            field: field.to_owned(),
         };
         let members = Members::parse(text).map_err(syntax)?;
         // `Members` does not check numbers and strings, so the whole text is parsed once
@@ -168,13 +172,19 @@ impl<'a> List<'a> {
             Some(raw) => serde_json::from_str(raw.get())
                 .map_err(|_| wrong("cniVersions", "must be a list of strings"))?,
         };
-        let only_inlined = members.get("loadOnlyInlinedPlugins");
-        let plugins = members.get("plugins").ok_or_else(|| missing("plugins"))?;
-        let plugins: Vec<&RawValue> =
-            serde_json::from_str(plugins.get()).map_err(|_| wrong("plugins", "must be a list"))?;
-        if plugins.is_empty() {
-            return Err(wrong("plugins", "must have at least one plugin"));
-        }
+        let only_inlined = members.get("loadOnlyInlinedPlugins").is_some_and(is_true);
+        let plugins: Vec<&RawValue> = match members.get("plugins") {
+            None if only_inlined => return Err(missing("plugins")),
+            None => vec![],
+            Some(raw) => {
+                let plugins: Vec<_> = serde_json::from_str(raw.get())
+                    .map_err(|_| wrong("plugins", "must be a list"))?;
+                if plugins.is_empty() {
+                    return Err(wrong("plugins", "must have at least one plugin"));
+                }
+                plugins
+            }
+        };
         let mut twice = members.twice().map(|field| Refused::Twice {
             place: "the list".into(),
             field: field.to_owned(),
@@ -198,7 +208,7 @@ impl<'a> List<'a> {
             name,
             version,
             versions,
-            only_inlined: only_inlined.is_some_and(is_true),
+            only_inlined,
             twice,
             elements,
         })
@@ -322,7 +332,7 @@ impl<'a> List<'a> {
             return Ok(None);
         }
         self.check()?;
-        let last = self.elements.len() - 1;
+        let last = self.elements.len().checked_sub(1).ok_or(Refused::Bare)?;
         let at = self.span(last);
         // the new element has the same separator as the element before it
         let before = self.text[..at.start]
@@ -416,6 +426,12 @@ impl<'a> List<'a> {
             text.replace_range(range, new);
         }
         text
+    }
+}
+
+pub(crate) fn missing(field: &str) -> Broken {
+    Broken::Missing {
+        field: field.to_owned(),
     }
 }
 

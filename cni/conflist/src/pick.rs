@@ -14,7 +14,7 @@
 
 use crate::{
     Directory, File,
-    list::{Broken, List, Ours},
+    list::{Broken, List, Ours, missing},
     single::Single,
 };
 use serde_json::{Map, Value};
@@ -83,7 +83,7 @@ pub struct Picked {
     pub network: String,
     /// Version of the CNI specification with which the runtime calls the plugins. Empty: the file has no version.
     pub version: String,
-    /// Types of the plugins, in order.
+    /// Types of the plugins, in order. Empty: all plugins are in the network's own directory.
     pub types: Vec<String>,
     /// True if the file has one plugin's configuration instead of a list.
     pub single: bool,
@@ -140,9 +140,7 @@ pub fn pick(directory: &Directory, runtime: &Runtime) -> Pick {
             });
             continue;
         }
-        let picked = file.text.clone();
-        let picked = picked.and_then(|text| Picked::read(&name, &text));
-        let why = match (picked, runtime) {
+        let why = match (read(directory, file), runtime) {
             (Ok(picked), _) if runtime.network().is_some_and(|it| picked.network != it) => {
                 Skip::OtherNetwork(picked.network)
             }
@@ -161,6 +159,20 @@ pub fn pick(directory: &Directory, runtime: &Runtime) -> Pick {
     Pick { choice, skipped }
 }
 
+/// Parses `file` of `directory`.
+///
+/// # Errors
+/// The reason why no runtime would use the file.
+pub(crate) fn read(directory: &Directory, file: &File) -> Result<Picked, Broken> {
+    let text = file.text.as_ref().map_err(Clone::clone)?;
+    let picked = Picked::read(&file.name, text)?;
+    let is_bare = picked.types.is_empty();
+    if is_bare && directory.plugins_of(&picked.network).next().is_none() {
+        return Err(missing("plugins"));
+    }
+    Ok(picked)
+}
+
 /// Returns the list whose plugins Multus finally calls. Returns `picked` if it has no Multus with `clusterNetwork`, or
 /// if the list is not found. Multus reads the file of `clusterNetwork` at each call (`getNetDelegate` in
 /// `k8sclient.go`). A value that is a path names a file. A value that is a name can also mean an object of the cluster,
@@ -172,8 +184,9 @@ pub fn follow(directory: &Directory, picked: Picked) -> Picked {
     };
     let read = |file: &File| {
         let read = Picked::read(&file.name, file.text.as_deref().ok()?).ok();
-        // skip a single configuration: Multus would not read the list that this project makes from it
-        let read = read.filter(|it| !it.single)?;
+        // skip a single configuration: Multus would not read the list that this project makes from it. Also skip a list
+        // without plugins of its own
+        let read = read.filter(|it| !it.single && !it.types.is_empty())?;
         // Multus calls the plugins of this list with its own libcni, which does not read the network's directory
         Some(Picked {
             reads_directory: false,
@@ -191,7 +204,7 @@ pub fn follow(directory: &Directory, picked: Picked) -> Picked {
 }
 
 impl Picked {
-    /// Parses `text`, the content of the file named `file`.
+    /// Parses `text`, the content of the file named `file`, without regard to the network's own directory.
     ///
     /// # Errors
     /// The reason why no runtime would use the file.

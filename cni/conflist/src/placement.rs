@@ -7,9 +7,12 @@
 //! because it loads the network from this cache (`loadNetworkFromCache()`, ocicni 0.4.3). Therefore only recorded calls
 //! are evidence. Without evidence, the real entry stays in the list. Our file in the directory then has an entry that
 //! attaches nothing and records calls of ADD and DEL ([`DETECT`]).
+//!
+//! A list without `plugins` works only with a runtime that calls the directory's plugins at ADD. With containerd, such
+//! a list needs no evidence: the real entry is in the directory, whatever the configured place is.
 
 use crate::{
-    Change, Directory, Entry, Picked, TYPES,
+    Change, Directory, Entry, Picked, Runtime, TYPES,
     change::{Obstacle, refused},
     entry::DETECT,
     list::{List, Refused},
@@ -73,6 +76,14 @@ pub fn in_directory(directory: &Directory, picked: &Picked) -> impl Iterator<Ite
     })
 }
 
+/// Returns the types of the other plugins in the own directory of the picked network, in the order of the calls.
+pub fn others(directory: &Directory, picked: &Picked) -> Vec<String> {
+    let files = directory.plugins_of(&picked.network);
+    let texts = files.filter_map(|file| file.text.as_deref().ok());
+    let kinds = texts.filter_map(|text| Some(Single::parse(text).ok()?.kind().to_owned()));
+    kinds.filter(|it| !TYPES.contains(&it.as_str())).collect()
+}
+
 /// The entries that a network should have.
 pub(crate) enum Wanted {
     /// The entry is only in the list.
@@ -85,9 +96,11 @@ pub(crate) enum Wanted {
 
 impl Placement {
     /// Returns the entries that the network of `picked`, the list that the runtime uses, should have.
-    pub(crate) fn wanted(&self, picked: &Picked) -> Result<Wanted, Obstacle> {
+    pub(crate) fn wanted(&self, picked: &Picked, runtime: &Runtime) -> Result<Wanted, Obstacle> {
         let network = &picked.network;
         Ok(match self {
+            // a runtime that accepts such a list calls the directory's plugins at ADD, and containerd also at DEL
+            _ if picked.types.is_empty() && *runtime == Runtime::Containerd => Wanted::Directory,
             Self::List => Wanted::List,
             Self::Directory if picked.reads_directory => Wanted::Directory,
             Self::Directory => {

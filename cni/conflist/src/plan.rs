@@ -5,7 +5,7 @@ use crate::{
     Change, Directory, Entry, Obstacle,
     change::refused,
     list::{Broken, List},
-    pick::{Choice, Picked, Runtime, Skip, Skipped, follow, pick},
+    pick::{self, Choice, Picked, Runtime, Skip, Skipped, follow, pick},
     placement::{self, Placement, Wanted},
     programs::{self, Programs},
     single::{self, SUFFIX, Single},
@@ -66,7 +66,7 @@ pub fn attach(
         .collect();
     let put = picked.and_then(|picked| {
         changes.extend(placement::stale(&picked, placed));
-        put(directory, &picked, (entry, placement), placed)
+        put(directory, &picked, (entry, placement, runtime), placed)
     });
     let obstacle = put.map(|put| changes.extend(put)).err();
     Plan { changes, obstacle }
@@ -96,8 +96,11 @@ pub fn lacking(
     // first Multus' own list, then the list that Multus calls
     let last = in_use(directory, first.clone());
     [first, last].into_iter().find_map(|picked| {
-        let file = directory.file(&picked.file)?;
-        let programs = present.missing(programs::named(file.text.as_ref().ok()?));
+        let has_none = picked.types.is_empty();
+        let plugins = directory.plugins_of(&picked.network).filter(|_| has_none);
+        let files = directory.file(&picked.file).into_iter().chain(plugins);
+        let texts = files.filter_map(|file| file.text.as_deref().ok());
+        let programs = present.missing(texts.flat_map(programs::named).collect());
         let (file, dirs) = (picked.file, dirs.clone());
         (!programs.is_empty()).then_some(Obstacle::Elsewhere {
             file,
@@ -149,7 +152,7 @@ fn in_use(directory: &Directory, picked: Picked) -> Picked {
 fn put(
     directory: &Directory,
     picked: &Picked,
-    (entry, placement): (&Entry, &Placement),
+    (entry, placement, runtime): (&Entry, &Placement, &Runtime),
     placed: &BTreeSet<String>,
 ) -> Result<Vec<Change>, Obstacle> {
     let file = &picked.file;
@@ -160,7 +163,7 @@ fn put(
         return Ok(change.into_iter().collect());
     }
     let list = List::parse(text).map_err(|why| broken(file, why))?;
-    let wanted = placement.wanted(picked)?;
+    let wanted = placement.wanted(picked, runtime)?;
     let update = placed.contains(file);
     let mut changes = vec![];
     let mut in_directory = placement::in_directory(directory, picked);
@@ -240,8 +243,7 @@ fn nothing(others: &Directory, runtime: &Runtime, skipped: &[Skipped]) -> Obstac
         };
     }
     let broken = others.files().iter().find_map(|file| {
-        let read = file.text.as_ref().map_err(Clone::clone);
-        let why = read.and_then(|text| Picked::read(&file.name, text)).err()?;
+        let why = pick::read(others, file).err()?;
         Some(broken(&file.name, why))
     });
     broken.unwrap_or(Obstacle::Empty)

@@ -6,7 +6,7 @@
 
 use crate::{
     Entry, TYPES,
-    list::{Broken, List, Ours, Position, Refused, cluster_network, delegate, text_of},
+    list::{Broken, List, Ours, Position, Refused, cluster_network, delegate, missing, text_of},
     members::Members,
     style::newline_of,
 };
@@ -42,9 +42,7 @@ impl<'a> Single<'a> {
             text,
             name: text_of(members.get("name"), "name")?.unwrap_or_default(),
             version: text_of(members.get("cniVersion"), "cniVersion")?,
-            kind: kind.ok_or_else(|| Broken::Missing {
-                field: "type".into(),
-            })?,
+            kind: kind.ok_or_else(|| missing("type"))?,
             twice: members.twice().is_some(),
             configuration,
         })

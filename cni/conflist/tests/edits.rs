@@ -54,7 +54,10 @@ fn a_text_that_no_runtime_takes_is_reported_in_a_sentence() {
         ),
         ("{}", "name is missing"),
         ("{\"name\":1}", "name must be a string"),
-        ("{\"name\":\"n\"}", "plugins is missing"),
+        (
+            "{\"name\":\"n\",\"loadOnlyInlinedPlugins\":true}",
+            "plugins is missing",
+        ),
         ("{\"name\":\"n\",\"plugins\":{}}", "plugins must be a list"),
         (
             "{\"name\":\"n\",\"plugins\":[]}",

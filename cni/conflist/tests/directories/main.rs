@@ -4,6 +4,7 @@
 mod attaching;
 mod picking;
 mod programs;
+mod without_plugins;
 
 use conflist::{Directory, File, Programs, Runtime};
 use std::collections::BTreeSet;

@@ -70,12 +70,15 @@ pub(super) fn read(view: &mut View, paths: &Paths, runtimes: &[Runtime]) -> Opti
     }
     if let Choice::Picked(found) = choice {
         // `rdma-cni` can be in the list that Multus calls, or in the network's own directory (libcni 1.3)
-        let found = conflist::follow(&directory, found);
+        let mut found = conflist::follow(&directory, found);
         let mut in_directory = conflist::placement::in_directory(&directory, &found)
             .filter(|_| found.ours.is_none())
             .map(|it| (it.file, it.configuration))
             .collect::<Vec<_>>()
             .into_iter();
+        if found.types.is_empty() {
+            found.types = conflist::placement::others(&directory, &found);
+        }
         let found = picked(conf_dir, found);
         let handed = |ours| injected(ours, &found.network, &found.cni_version);
         chain.picked = Some(match in_directory.next() {
@@ -256,6 +259,34 @@ mod tests {
             (picked.plugins, picked.place),
             (vec!["flannel".to_owned(), "rdma-cni".to_owned()], Some(1))
         );
+    }
+
+    /// All plugins of the network are in its own directory.
+    #[test]
+    fn a_list_without_plugins_has_those_of_its_directory() {
+        let root = tempfile::tempdir().expect("a directory");
+        let net = root.path().join("net.d");
+        fs::create_dir_all(net.join("cbr0")).expect("made");
+        let list = r#"{"cniVersion":"1.0.0","name":"cbr0"}"#;
+        fs::write(net.join("10-flannel.conflist"), list).expect("written");
+        let ours = r#"{"type":"rdma-cni"}"#;
+        for (file, text, plugins, place) in [
+            (
+                "10-flannel.conf",
+                r#"{"type":"flannel"}"#,
+                &["flannel"][..],
+                None,
+            ),
+            ("99-rdma-cni.conf", ours, &["flannel", "rdma-cni"], Some(1)),
+        ] {
+            fs::write(net.join("cbr0").join(file), text).expect("written");
+            let mut view = View::new(root.path());
+            let found = read(&mut view, &at("/net.d"), &[]).expect("a chain");
+            assert_eq!(found.blocked, None);
+            let picked = found.picked.expect("a list");
+            assert_eq!(picked.plugins, plugins);
+            assert_eq!(picked.place, place);
+        }
     }
 
     /// The first target is outside the given root. The runtime may see the file there, so `doctor` does not judge the
