@@ -169,18 +169,12 @@ pub fn exclusive_route<'a>(
 /// Returns the changes that give `link` the configuration `given` and remove the earlier configurations in
 /// `superseded`.
 pub fn missing(link: &Link, given: &Given, superseded: &[Given]) -> Vec<Op> {
-    let mut ops = vec![];
-    for earlier in superseded {
-        let stale = earlier
-            .routes
-            .iter()
-            .filter(|it| !given.routes.contains(it));
-        ops.extend(remove_routes(link, stale));
-        let address = link.address(&earlier.address);
-        if address.is_some_and(|it| !it.same_as(&given.address)) {
-            ops.extend(remove_address(link, &earlier.address));
-        }
-    }
+    let mut stale = routes_of(superseded.iter());
+    stale.retain(|it| !given.routes.contains(it));
+    let superseded = superseded.iter().map(|earlier| &earlier.address);
+    let superseded = superseded.filter(|it| !it.same_as(&given.address));
+    let mut link = link.clone();
+    let mut ops = remove(&mut link, &stale, superseded);
     let mut set = |change| ops.push(Op::link(NetnsSide::Host, &link.name, change));
     for (key, value) in &given.settings {
         let present = link.sysctls.get(key);
@@ -207,38 +201,58 @@ pub fn missing(link: &Link, given: &Given, superseded: &[Given]) -> Vec<Op> {
     ops
 }
 
-/// Returns the operations that remove those of `routes` that `link` has.
-pub(super) fn remove_routes<'a>(link: &Link, routes: impl Iterator<Item = &'a Route>) -> Vec<Op> {
-    let present = routes.filter(|route| link.routes.contains(route));
-    let remove = |route: &Route| {
-        let change = LinkChange::RemoveRoute(route.clone());
+/// Returns the routes of `gifts`, each once.
+pub(super) fn routes_of<'a>(gifts: impl Iterator<Item = &'a Given>) -> Vec<&'a Route> {
+    let mut routes = vec![];
+    for route in gifts.flat_map(|given| &given.routes) {
+        if !routes.contains(&route) {
+            routes.push(route);
+        }
+    }
+    routes
+}
+
+/// Returns the operations that remove those of `routes`, and then those of `addresses`, that `link` has. Changes `link`
+/// to the state after these operations.
+pub(super) fn remove<'a>(
+    link: &mut Link,
+    routes: &[&Route],
+    addresses: impl Iterator<Item = &'a Address>,
+) -> Vec<Op> {
+    // remove the default route first, because it depends on the connected route
+    let present = routes.iter().rev().filter(|it| link.routes.contains(it));
+    let remove = |it: &&Route| {
+        let change = LinkChange::RemoveRoute((*it).clone());
         Op::link(NetnsSide::Host, &link.name, change)
     };
     let mut ops: Vec<Op> = present.map(remove).collect();
-    // remove the default route first, because it depends on the connected route
-    ops.reverse();
+    link.routes.retain(|it| !routes.contains(&it));
+    ops.extend(addresses.flat_map(|address| remove_address(link, address)));
     ops
 }
 
-/// Returns the operations that remove an address and repair the side effects. With an address, the kernel also removes:
+/// Returns the operations that remove an address, if `link` has it, and repair the side effects. Changes `link` to the
+/// state after these operations. With an address, the kernel also removes:
 ///
 /// - routes with this address as their source
 /// - later addresses of the same network, if `promote_secondaries` is not set (`__inet_del_ifa()`,
 ///   `net/ipv4/devinet.c`)
 ///
 /// The operations set the later addresses again, with the routes that have them as source.
-pub(super) fn remove_address(link: &Link, address: &Address) -> Vec<Op> {
+fn remove_address(link: &mut Link, address: &Address) -> Vec<Op> {
+    let is_it = |it: &Address| it.same_as(address);
+    let Some(position) = link.addresses.iter().position(is_it) else {
+        return vec![];
+    };
+    link.addresses.remove(position);
+    link.routes.retain(|it| it.source != Some(address.ip));
     let change = |change| Op::link(NetnsSide::Host, &link.name, change);
     let mut ops = vec![change(LinkChange::RemoveAddress(address.clone()))];
     let network = |it: &Address| match it.ip {
         IpAddr::V4(ip) => Ipv4Network::new(ip, it.prefix).ok().map(|it| it.network()),
         IpAddr::V6(_) => None,
     };
-    let after = link
-        .addresses
-        .iter()
-        .skip_while(|it| !it.same_as(address))
-        .skip(1);
+    let after = link.addresses[position..].iter();
     let others = after.filter(|it| it.prefix == address.prefix && network(it) == network(address));
     for other in others {
         ops.push(change(LinkChange::AddAddress(other.clone())));

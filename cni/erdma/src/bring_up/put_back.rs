@@ -4,7 +4,7 @@
 
 use super::{
     ownership::uppers,
-    plan::{remove_address, remove_routes},
+    plan::{remove, routes_of},
     record::Record,
 };
 use rdma_netns::{Address, Link, LinkChange, Namespace, NetnsSide, Op, Route};
@@ -20,15 +20,13 @@ pub struct PutBack {
 
 /// Plans the changes of `link` that restore the state in `record`, from before the bring-up.
 pub fn put_back(link: &Link, host: &Namespace, record: &Record) -> PutBack {
-    let mut back = PutBack::default();
-    let mut routes: Vec<&Route> = vec![];
-    for route in record.gifts().flat_map(|given| &given.routes) {
-        if !routes.contains(&route) {
-            routes.push(route);
-        }
-    }
-    back.ops.extend(remove_routes(link, routes.iter().copied()));
-    back.addresses(link, record);
+    let routes = routes_of(record.gifts());
+    let given = record.gifts().map(|given| &given.address);
+    let is_there = |it: &&Address| link.address(it).is_some_and(|there| is_as_given(there, it));
+    let mut back = PutBack {
+        ops: remove(&mut link.clone(), &routes, given.filter(is_there)),
+        left: vec![],
+    };
     let others = others(link, record, &routes);
     let is_ours_alone = others.is_empty();
     back.left.extend(others);
@@ -85,17 +83,6 @@ fn is_as_given(present: &Address, given: &Address) -> bool {
 impl PutBack {
     fn change(&mut self, link: &Link, change: LinkChange) {
         self.ops.push(Op::link(NetnsSide::Host, &link.name, change));
-    }
-
-    fn addresses(&mut self, link: &Link, record: &Record) {
-        let mut removed: Vec<&Address> = vec![];
-        for given in record.gifts().map(|given| &given.address) {
-            let present = link.address(given);
-            if present.is_some_and(|it| is_as_given(it, given)) && !removed.contains(&given) {
-                removed.push(given);
-                self.ops.extend(remove_address(link, given));
-            }
-        }
     }
 
     /// Sets the netdev down if it was down before the bring-up. If another program uses the netdev (`is_ours_alone` is

@@ -5,7 +5,7 @@ use crate::node::{
     NICS, Node, Process, by_hand, changes, furnished, hardware, make, metrics, name, words,
 };
 use erdma::bring_up::{Outcome, State};
-use fake_kernel::Verdict;
+use fake_kernel::{Verdict, world::HOST};
 use nix::errno::Errno;
 use rdma_netns::{Address, LinkChange, NetnsSide, Op};
 use std::{fs, time::Duration};
@@ -209,6 +209,18 @@ fn a_flushed_address_is_restored() {
         (changes(&outcomes), retries(&outcomes)),
         (vec![0, 0], vec![30, 30])
     );
+}
+
+#[test]
+fn a_nic_with_an_upper_netdev_of_others_gets_another_prefix() {
+    let node = Node::new();
+    node.settle(by_hand());
+    node.kernel
+        .with(|world| world.add_macvlan(HOST, "eth1", &name("macvlan0")));
+    let mut conf = by_hand();
+    conf.addresses[0].address = "10.0.0.6/20".parse().expect("an address");
+    assert_eq!(changes(&node.settle(conf.clone())), [5, 0]);
+    assert_eq!(changes(&node.settle(conf)), [0, 0]);
 }
 
 #[test]
