@@ -94,12 +94,7 @@ mod tests {
 
     fn remove(link: &str) -> RailPlan {
         let link = InterfaceName::try_from(link).expect("a name");
-        let at = NetnsSide::Pod;
-        Ok(vec![Op::Link {
-            at,
-            link,
-            change: LinkChange::Remove,
-        }])
+        Ok(vec![Op::link(NetnsSide::Pod, &link, LinkChange::Remove)])
     }
 
     fn planned(plans: &[RailPlan], links: &[(&str, u32)]) -> Vec<String> {

@@ -20,11 +20,7 @@ pub(super) fn is_busy(error: &OpError) -> bool {
         *error.op,
         Op::SetVf { .. }
             | Op::Link {
-                change: LinkChange::Mac(_),
-                ..
-            }
-            | Op::Link {
-                change: LinkChange::Up(true),
+                change: LinkChange::Mac(_) | LinkChange::Up(true),
                 ..
             }
     );
