@@ -19,9 +19,12 @@ use rdma_netns::{
 /// Records of other attachments, which a plan takes into account.
 #[derive(Debug, Default)]
 pub struct Others {
-    /// Records of this boot whose devices are not restored yet. A pod can have exchanged names of netdevs. If a netdev
-    /// of such a record has a name that this attachment needs, the plan renames that netdev.
+    /// Other records of this boot whose devices are not restored yet. A pod can have exchanged names of netdevs. If a
+    /// netdev of such a record has a name that this attachment needs, the plan renames that netdev.
     pub unrestored: Vec<Attachment>,
+    /// [Settled](attachments::settled) records of this boot. An RDMA device of one of these records is not a missing
+    /// RDMA device of this attachment.
+    pub settled: Vec<Attachment>,
     /// Other attachments of the same pod, whose rails stay.
     pub of_pod: Vec<Attachment>,
     /// True if netdevs of the pod that have an alias and are no rails stay in the pod, because they may belong to the
@@ -32,11 +35,21 @@ pub struct Others {
 impl Others {
     /// Returns true if plans with [`Others`] may differ from `plans`, which were made without them.
     pub fn are_needed(plans: &[RailPlan], attachment: &Attachment, observed: &Observed) -> bool {
-        let is_taken = |plan: &RailPlan| matches!(plan, Err(Obstacle::HostNameTaken { .. }));
+        let depends = |plan: &RailPlan| match plan {
+            Err(Obstacle::HostNameTaken { .. }) => true,
+            // an RDMA device that no observed namespace has can be another attachment's
+            Err(Obstacle::InAnotherNetns { .. }) => !observed.unpaired.is_empty(),
+            _ => false,
+        };
         let mut rails = attachment.rails.iter();
-        plans.iter().any(is_taken)
+        plans.iter().any(depends)
             || siblings(attachment, &[], observed).next().is_some()
             || rails.any(|it| port_resets(it, observed).next().is_some())
+    }
+
+    /// Returns the records of this boot whose devices are not restored.
+    fn with_devices(&self) -> impl Iterator<Item = &Attachment> {
+        self.unrestored.iter().chain(&self.settled)
     }
 }
 
@@ -176,7 +189,7 @@ fn rail_to_host(
     }
     let mut ops = vec![];
     if let Some(host_device) = &rail.rdma {
-        let located = locate::rdma(host_device, &others.unrestored, observed);
+        let located = locate::rdma(host_device, others.with_devices(), observed);
         if attachment.moves_rdma() {
             let sub_devices = sub_devices(host_device, &located, observed);
             if !sub_devices.is_empty() {

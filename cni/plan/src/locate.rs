@@ -295,9 +295,9 @@ pub fn rdma_anywhere<'a>(rail: &Rail, observed: &'a Observed) -> Option<&'a Rdma
 
 /// Finds the RDMA device that was recorded on the host as `host_device`. `others` are records of this boot whose
 /// devices are not restored.
-pub(super) fn rdma<'a>(
+pub(super) fn rdma<'a, 'b>(
     host_device: &RdmaDevice,
-    others: &[Attachment],
+    others: impl IntoIterator<Item = &'b Attachment>,
     observed: &'a Observed,
 ) -> Result<Located<'a, RdmaDevice>, Obstacle> {
     let seen = || {
@@ -315,9 +315,10 @@ pub(super) fn rdma<'a>(
         return Ok(Located::At(side, device));
     }
     let hardware = host_device.parent.as_ref();
+    let rails = others.into_iter().flat_map(|it| &it.rails);
+    let of_others: Vec<&RdmaDevice> = rails.filter_map(|rail| rail.rdma.as_ref()).collect();
     let is_anothers = |name: &String| {
-        let rails = others.iter().flat_map(|it| &it.rails);
-        let mut devices = rails.filter_map(|rail| rail.rdma.as_ref());
+        let mut devices = of_others.iter();
         devices.any(|it| it.name == *name && !is_it(it))
     };
     // the kernel reports no index of an RDMA device in another namespace. On a node with eRDMA functions, the recorded

@@ -7,9 +7,9 @@ use crate::{
 };
 use nix::errno::Errno;
 use rdma_netns::{
-    Conflict, DeviceAddress, DeviceSettings, GidTable, Kernel, Link, Neighbour, NetnsId,
+    Conflict, Device, DeviceAddress, DeviceSettings, GidTable, Kernel, Link, Neighbour, NetnsId,
     ObservationScope, ObserveError, Observed, Op, OpError, OpenPodError, Pkey, Pod, ProbeError,
-    Probed, Question, Vf, smc::SmcState,
+    Probed, Question, Vf, pairing::ERDMA, smc::SmcState,
 };
 use std::{
     collections::BTreeSet,
@@ -235,10 +235,17 @@ impl Kernel for FakeKernel {
             .devices
             .iter()
             .filter(|it| !it.rdma_functions.is_empty());
-        let by_driver: BTreeSet<_> = parentless
+        let mut by_driver: BTreeSet<_> = parentless
             .flat_map(|it| it.rdma_functions.iter().chain([&it.address]))
             .cloned()
             .collect();
+        // an RDMA device without a parent in any namespace is enough
+        let mut hcas = state.world.hcas.iter();
+        if hcas.any(|it| it.parentless || it.parent.is_none()) {
+            let is_erdmas = |it: &&Device| it.driver.as_deref() == Some(ERDMA);
+            let functions = observed.devices.iter().filter(is_erdmas);
+            by_driver.extend(functions.map(|it| it.address.clone()));
+        }
         for namespace in [Some(&mut observed.host), observed.pod.as_mut()] {
             for rdma in namespace.into_iter().flat_map(|it| &mut it.rdma) {
                 let is_asked = match (&state.scope, &rdma.parent) {

@@ -67,14 +67,16 @@ fn restore_once<K: Kernel>(
     }));
     let mut left = smcr::apply::take_away(node.smcr(), pod, attachment);
     let others = || {
-        let mut unrestored = node.store.on_this_boot(attachment)?;
-        // leave out living pods, so that the plan renames none of their netdevs
-        let settled = attachments::settled(node.kernel, &attachment.boot_id, &unrestored);
-        let mut settled = settled.into_iter();
-        unrestored.retain(|_| settled.next() == Some(false));
+        let all = node.store.on_this_boot(attachment)?;
+        // the plan renames no netdev of a living pod
+        let are_settled = attachments::settled(node.kernel, &attachment.boot_id, &all);
+        let mut are_settled = are_settled.into_iter();
+        let is_settled = |_: &Attachment| are_settled.next() != Some(false);
+        let (settled, unrestored) = all.into_iter().partition(is_settled);
         let of_pod = node.store.of_same_pod(attachment)?;
         Ok(Others {
             unrestored,
+            settled,
             of_pod,
             keeps_aliased: node.environment.command != Command::Del,
         })

@@ -3,7 +3,7 @@
 //! parent.
 
 use crate::node::{Node, host_change, settle};
-use fake_kernel::World;
+use fake_kernel::{World, world::HOST};
 use rdma_netns::{LinkChange, RdmaMode};
 use serde_json::{Value, json};
 
@@ -73,5 +73,31 @@ fn both_layouts_are_shared() {
         assert_eq!(result["rails"][1]["rdmaDevice"], "erdma_1", "{result}");
         node.del(&pod, &config).must_succeed();
         node.must_be(&before, "after DEL");
+    }
+}
+
+/// The driver of one NIC's RDMA function is unbound while another pod has an RDMA device of the same driver. DEL does
+/// not wait for the other pod.
+#[test]
+fn a_lost_device_is_not_looked_for_while_another_pod_has_one() {
+    for ends_first in [false, true] {
+        let node = node(RdmaMode::Exclusive, false);
+        let config = |link: &str| node.config(json!({"devices": [{"netdev": link}]}));
+        let [a, b] = ["a", "b"].map(|it| node.pod(it));
+        node.add(&a, &config("eth1")).must_succeed();
+        node.add(&b, &config("eth2")).must_succeed();
+        node.kernel.with(|world| {
+            world.bind("0000:00:11.0", None);
+            if ends_first {
+                world.unmount(&a.netns);
+            }
+        });
+        node.del(&a, &config("eth1")).must_succeed();
+        let is_home = |link| node.kernel.with(|world| world.link(HOST, link).is_some());
+        assert!(is_home("eth1"), "the netdev is home");
+        assert!(!is_home("eth2"), "the other pod keeps its netdev");
+        node.del(&b, &config("eth2")).must_succeed();
+        assert!(is_home("eth2"), "both netdevs are home");
+        assert!(node.records().is_empty());
     }
 }
