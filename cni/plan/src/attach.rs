@@ -111,6 +111,7 @@ fn move_rdma(
     };
     match locate::rdma(host_device, &[], observed)? {
         Located::At(NetnsSide::Pod, _) => Ok(false),
+        Located::At(NetnsSide::Host, _) if !locate::moves_rdma(attachment, observed) => Ok(false),
         Located::At(NetnsSide::Host, RdmaDevice { name, .. }) => {
             if let Some((_, sub_device)) = observed.sub_devices_of(name).next() {
                 return Err(Obstacle::HasSubDevice {

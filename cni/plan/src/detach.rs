@@ -190,7 +190,8 @@ fn rail_to_host(
     let mut ops = vec![];
     if let Some(host_device) = &rail.rdma {
         let located = locate::rdma(host_device, others.with_devices(), observed);
-        if attachment.moves_rdma() {
+        let moves_rdma = locate::moves_rdma(attachment, observed);
+        if moves_rdma {
             let sub_devices = sub_devices(host_device, &located, observed);
             if !sub_devices.is_empty() {
                 return Ok(sub_devices);
@@ -198,9 +199,9 @@ fn rail_to_host(
         }
         let (from, to) = (NetnsSide::Pod, NetnsSide::Host);
         match located {
-            Err(obstacle) if attachment.moves_rdma() => return Err(obstacle),
+            Err(obstacle) if moves_rdma => return Err(obstacle),
             Ok(Located::At(side, device)) => {
-                let moves = side == from && attachment.moves_rdma();
+                let moves = side == from && moves_rdma;
                 let device_name = || device.name.clone();
                 ops.extend(moves.then(|| Op::MoveRdma {
                     device: device_name(),

@@ -149,7 +149,8 @@ pub fn rebinds(
         return vec![];
     }
     let is_elsewhere = |rail: &Rail, host_link: &Link| {
-        let rdma = rail.rdma.as_ref().filter(|_| attachment.moves_rdma());
+        let moves_rdma = locate::moves_rdma(attachment, observed);
+        let rdma = rail.rdma.as_ref().filter(|_| moves_rdma);
         locate::link(rail, host_link, observed).is_err()
             || rdma.is_some_and(|it| locate::rdma(it, others, observed).is_err())
     };

@@ -4,7 +4,8 @@
 use super::Obstacle;
 use attachments::{Attachment, Rail, Shared, Sibling, Stage};
 use rdma_netns::{
-    Child, Device, Link, LinkType, Namespace, NetnsSide, Observed, Origin, RdmaDevice, pairing,
+    Child, Device, Link, LinkType, Namespace, NetnsSide, Observed, Origin, RdmaDevice, RdmaMode,
+    pairing,
 };
 
 /// Present place of a recorded device.
@@ -18,9 +19,7 @@ pub(super) enum Located<'a, T> {
 }
 
 /// Returns the observed namespaces, first the host's.
-pub(super) fn places(
-    observed: &Observed,
-) -> impl DoubleEndedIterator<Item = (NetnsSide, &Namespace)> {
+pub(super) fn places(observed: &Observed) -> impl Iterator<Item = (NetnsSide, &Namespace)> {
     let sides = [NetnsSide::Host, NetnsSide::Pod].into_iter();
     sides.filter_map(|side| Some((side, observed.at(side)?)))
 }
@@ -293,16 +292,31 @@ pub fn rdma_anywhere<'a>(rail: &Rail, observed: &'a Observed) -> Option<&'a Rdma
     }
 }
 
+/// Returns true if the attachment moves RDMA devices. Returns false if the kernel is in shared mode now, in which it
+/// moves none. The mode changes while pods run if ib_core is loaded again: then ib_core has its default mode, and makes
+/// all RDMA devices again on the host.
+pub(super) fn moves_rdma(attachment: &Attachment, observed: &Observed) -> bool {
+    attachment.moves_rdma() && !is_shared(observed)
+}
+
+fn is_shared(observed: &Observed) -> bool {
+    observed.rdma_mode == Some(RdmaMode::Shared)
+}
+
 /// Finds the RDMA device that was recorded on the host as `host_device`. `others` are records of this boot whose
-/// devices are not restored.
+/// devices are not restored. In shared mode the RDMA device is on the host, although the pod sees it too.
 pub(super) fn rdma<'a, 'b>(
     host_device: &RdmaDevice,
     others: impl IntoIterator<Item = &'b Attachment>,
     observed: &'a Observed,
 ) -> Result<Located<'a, RdmaDevice>, Obstacle> {
+    let mut places: Vec<_> = places(observed).collect();
+    if !is_shared(observed) {
+        places.reverse();
+    }
     let seen = || {
-        let places = places(observed).rev();
-        places.flat_map(|(side, it)| it.rdma.iter().map(move |it| (side, it)))
+        let places = places.iter();
+        places.flat_map(|(side, it)| it.rdma.iter().map(move |it| (*side, it)))
     };
     let is_it = |device: &RdmaDevice| {
         device.index == host_device.index && device.node_guid == host_device.node_guid

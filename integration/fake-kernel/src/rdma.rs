@@ -265,6 +265,18 @@ impl World {
         }
     }
 
+    /// Unloads and loads ib_core with the modules that make RDMA devices. The loaded ib_core has the default mode `mode`,
+    /// and all RDMA devices are made again on the host. Netdevs stay in their namespaces.
+    pub fn reload_rdma(&mut self, mode: RdmaMode) {
+        self.rdma_mode = Some(mode);
+        for position in 0..self.hcas.len() {
+            self.hcas[position].index = self.next_hca;
+            self.next_hca += 1;
+            self.relocate_rdma(position, HOST);
+        }
+        self.refresh_gids();
+    }
+
     /// Changes the mode. The kernel refuses a change while there are namespaces other than the host's
     /// (`rdma_compatdev_set()`).
     pub fn set_rdma_mode(&mut self, mode: RdmaMode) -> Result<(), Refusal> {

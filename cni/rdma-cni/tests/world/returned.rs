@@ -309,3 +309,39 @@ fn a_rail_is_not_left_to_others_while_another_is_awaited() {
     node.del(&pod, &config).must_succeed();
     node.must_be(&before, "both are home");
 }
+
+/// The RDMA stack is reloaded while a pod has a NIC, and begins in shared mode. In shared mode no RDMA device can be
+/// moved. The new RDMA device is on the host, and DEL restores the netdev.
+#[test]
+fn an_rdma_device_that_was_made_again_in_shared_mode_is_home() {
+    let reload = |node: &Node| {
+        node.kernel
+            .with(|world| world.reload_rdma(RdmaMode::Shared))
+    };
+    let expected = Node::new(RdmaMode::Exclusive);
+    reload(&expected);
+    let expected = expected.snapshot().without_numbers();
+    for dies in [false, true] {
+        let node = Node::new(RdmaMode::Exclusive);
+        let pod = node.pod("a");
+        let mut config = node.two_rails();
+        let result = node.add(&pod, &config).must_succeed();
+        reload(&node);
+        config["prevResult"] = result;
+        // the pod sees the new RDMA device too, which has other GIDs
+        let message = node.run("CHECK", Some(&pod), &config).must_fail(999);
+        assert!(!message.contains("is not in the pod"), "{message}");
+        if dies {
+            node.kernel.with(|world| world.unmount(&pod.netns));
+        }
+        node.kernel.begin();
+        node.del(&pod, &config).must_succeed();
+        let journal = node.kernel.journal();
+        let is_move = |op: &Op| matches!(op, Op::MoveRdma { .. });
+        assert!(!journal.iter().any(is_move), "{journal:?}");
+        node.kernel.with(|world| world.unmount(&pod.netns));
+        let differences = expected.differences(&node.snapshot().without_numbers());
+        assert_eq!(differences, [] as [&str; 0]);
+        assert!(node.records().is_empty());
+    }
+}
