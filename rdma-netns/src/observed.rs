@@ -26,6 +26,11 @@ pub struct Observed {
     /// list contains all such devices, or only [the relevant ones](crate::Kernel::limit_observation).
     #[serde(default)]
     pub devices: Vec<Device>,
+    /// Identities of [`Self::devices`]: the inodes of the devices' directories in sysfs. Binding a driver keeps the
+    /// directory. If the kernel removes a device, and then finds a device at the same address, the directory is new.
+    /// During one boot the kernel uses no inode again (`__kernfs_new_node()`, `fs/kernfs/dir.c`).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub inodes: BTreeMap<DeviceAddress, u64>,
     /// Names of RDMA devices without a parent in sysfs and without a known netdev in the observed namespaces: software
     /// RDMA devices, and RDMA devices in other namespaces.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

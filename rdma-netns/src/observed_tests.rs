@@ -159,6 +159,7 @@ fn an_rdma_device_without_a_parent_has_its_netdevs_function() {
             at: None,
             rdma_mode: Some(RdmaMode::Exclusive),
             devices: serde_json::from_value(devices).expect("devices"),
+            inodes: BTreeMap::new(),
             unpaired: vec!["erdma_0".to_owned(), "rxe0".to_owned()],
             vfs: BTreeMap::new(),
             device_settings: vec![],

@@ -4,6 +4,7 @@
 //! | module | owns |
 //! |---|---|
 //! | `record` | the rails, and their state on the host before the first change |
+//! | `shared` | a netdev of the host with pods' children |
 //! | `stage` | the owner of a rail's devices |
 //! | `spared` | netdevs that keep their default routers while a restore sets `forwarding` on a rail |
 //! | `allocated` | kubelet's allocation for a rail |
@@ -31,6 +32,7 @@ mod made_as;
 mod other_interface;
 pub mod pods;
 mod record;
+mod shared;
 mod smc;
 mod spared;
 mod stage;
@@ -43,7 +45,8 @@ pub use desired::DesiredLink;
 pub use living::settled;
 pub use made_as::is_orphaned_child;
 pub use other_interface::OtherInterface;
-pub use record::{Attachment, FORMAT, Key, Phase, Rail, RailGid, Shared, Sibling};
+pub use record::{Attachment, FORMAT, Key, Phase, Rail, RailGid, Sibling};
+pub use shared::Shared;
 pub use smc::{Carried, Fit, PlacedEntry, Smc, SmcStatus};
 pub use spared::Spared;
 pub use stage::Stage;

@@ -3,7 +3,7 @@
 
 use crate::{
     allocated::Allocated, desired::DesiredLink, made_as::made_as, other_interface::OtherInterface,
-    smc::Smc, spared::Spared, stage::Stage,
+    shared::Shared, smc::Smc, spared::Spared, stage::Stage,
 };
 use network_conf::{Conf, Dad, Ipv6, ResultIps, Routing};
 use rdma_netns::{
@@ -13,7 +13,7 @@ use rdma_netns::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fmt,
     net::{IpAddr, Ipv6Addr},
     path::{Path, PathBuf},
@@ -174,6 +174,10 @@ pub struct Rail {
     /// The driver of the function, if it must be bound again to adopt new GUIDs. ADD and the restore bind it again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub driver: Option<String>,
+    /// The [identities](Observed::inodes) of the rail's PCI functions and auxiliary devices at ADD. Records of earlier
+    /// versions have none.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub inodes: BTreeMap<DeviceAddress, u64>,
     /// True if the rail has an RDMA device and no netdev.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub bare: bool,
@@ -204,27 +208,6 @@ pub struct Rail {
     /// The GIDs of the rail's addresses. Empty until the kernel has made them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gids: Vec<RailGid>,
-}
-
-/// A netdev that stays on the host, and its child netdev that the pod gets.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Shared {
-    /// The netdev's name on the host.
-    pub parent: InterfaceName,
-    /// The netdev's index on the host.
-    pub parent_index: u32,
-    /// The netdev's MTU in bytes, which limits the child's MTU.
-    pub parent_mtu: u32,
-    /// The netdev's PCI function or auxiliary device. A bond has none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub device: Option<DeviceAddress>,
-    /// The kind of the pod's child netdev.
-    pub child: Child,
-    /// Name of an IPoIB child on the host, where `rdma-cni` makes it. The name is also the child's alias, by which
-    /// `rdma-cni` finds a child that the kernel returned to the host under another name.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub made_as: Option<InterfaceName>,
 }
 
 /// The RoCE v2 GID of an address, with its index. A program that sends from the address needs the index.
@@ -261,6 +244,9 @@ impl Attachment {
         mut rails: Vec<Rail>,
     ) -> Self {
         for (index, rail) in rails.iter_mut().enumerate() {
+            let devices = rail.devices().into_iter();
+            let known = devices.filter_map(|it| Some((it, observed.inodes.get(it)?)));
+            rail.inodes = known.map(|(it, inode)| (it.clone(), *inode)).collect();
             if rail.has_ipoib_child()
                 && let Some(shared) = &mut rail.shared
             {
@@ -358,9 +344,7 @@ impl Attachment {
 
     /// Returns the PCI functions and auxiliary devices of the attachment's netdevs and RDMA devices.
     pub fn devices(&self) -> BTreeSet<DeviceAddress> {
-        let rdma = |rail: &Rail| rail.rdma.as_ref()?.parent.clone();
-        let devices = |rail: &Rail| [rdma(rail), rail.device().cloned()];
-        self.rails.iter().flat_map(devices).flatten().collect()
+        self.rails.iter().flat_map(Rail::devices).cloned().collect()
     }
 
     /// Returns the virtual functions of the rails that have [`vf`](Rail::vf) settings.
@@ -378,29 +362,6 @@ impl Attachment {
     }
 }
 
-impl Shared {
-    /// Returns the description of `parent` and of its future `child`.
-    pub fn of(parent: &Link, child: Child) -> Self {
-        Self {
-            parent: parent.name.clone(),
-            parent_index: parent.index,
-            parent_mtu: parent.mtu,
-            device: parent.parent.clone(),
-            child,
-            made_as: None,
-        }
-    }
-
-    /// Returns true if `link`, a netdev of the host, is the parent. An equal index is not enough, because another
-    /// netdev can get the index of a deleted parent.
-    pub fn is_of(&self, link: &Link) -> bool {
-        let same = link.parent == self.device;
-        link.index == self.parent_index
-            && same
-            && (self.device.is_some() || link.name == self.parent)
-    }
-}
-
 impl Rail {
     /// Returns a rail that has only its name in the pod.
     pub fn new(pod_name: InterfaceName) -> Self {
@@ -413,6 +374,7 @@ impl Rail {
             shared: None,
             vf: vec![],
             driver: None,
+            inodes: BTreeMap::new(),
             bare: false,
             siblings: vec![],
             pod_index: None,
@@ -487,6 +449,12 @@ impl Rail {
         let shared = self.shared.as_ref();
         let parent = shared.and_then(|it| observed.host.link_by_index(it.parent_index));
         self.host_link.as_ref().or(parent)
+    }
+
+    /// Returns the PCI functions and auxiliary devices of the rail's netdev and RDMA device.
+    fn devices(&self) -> Vec<&DeviceAddress> {
+        let rdma = self.rdma.as_ref().and_then(|it| it.parent.as_ref());
+        rdma.into_iter().chain(self.device()).collect()
     }
 
     /// Returns the PCI function or auxiliary device of the moved or shared netdev.

@@ -109,7 +109,7 @@ fn move_rdma(
     let Some(host_device) = rail.rdma.as_ref().filter(|_| attachment.moves_rdma()) else {
         return Ok(false);
     };
-    match locate::rdma(host_device, &[], observed)? {
+    match locate::rdma(rail, host_device, &[], observed)? {
         Located::At(NetnsSide::Pod, _) => Ok(false),
         Located::At(NetnsSide::Host, _) if !locate::moves_rdma(attachment, observed) => Ok(false),
         Located::At(NetnsSide::Host, RdmaDevice { name, .. }) => {

@@ -189,7 +189,7 @@ fn rail_to_host(
     }
     let mut ops = vec![];
     if let Some(host_device) = &rail.rdma {
-        let located = locate::rdma(host_device, others.with_devices(), observed);
+        let located = locate::rdma(rail, host_device, others.with_devices(), observed);
         let moves_rdma = locate::moves_rdma(attachment, observed);
         if moves_rdma {
             let sub_devices = sub_devices(host_device, &located, observed);

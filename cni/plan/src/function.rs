@@ -152,7 +152,7 @@ pub fn rebinds(
         let moves_rdma = locate::moves_rdma(attachment, observed);
         let rdma = rail.rdma.as_ref().filter(|_| moves_rdma);
         locate::link(rail, host_link, observed).is_err()
-            || rdma.is_some_and(|it| locate::rdma(it, others, observed).is_err())
+            || rdma.is_some_and(|it| locate::rdma(rail, it, others, observed).is_err())
     };
     let rails = attachment.rails.iter().enumerate();
     let pods = rails.filter(|(_, rail)| rail.stage == Stage::Pod);

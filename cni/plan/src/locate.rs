@@ -4,8 +4,8 @@
 use super::Obstacle;
 use attachments::{Attachment, Rail, Shared, Sibling, Stage};
 use rdma_netns::{
-    Child, Device, Link, LinkType, Namespace, NetnsSide, Observed, Origin, RdmaDevice, RdmaMode,
-    pairing,
+    Child, Device, DeviceAddress, Link, LinkType, Namespace, NetnsSide, Observed, Origin,
+    RdmaDevice, RdmaMode, pairing,
 };
 
 /// Present place of a recorded device.
@@ -40,7 +40,7 @@ pub(super) fn link<'a>(
             Some(parent) => {
                 link.parent.as_ref() == Some(parent)
                     && !is_sibling(rail, *side, link)
-                    && !is_another(host_link, link, observed.device(parent))
+                    && !is_another(rail, host_link, link, observed)
             }
             None => is_virtual_host_link(rail, host_link, (*side, link), observed),
         })
@@ -63,7 +63,10 @@ pub(super) fn link<'a>(
     };
     match observed.device(parent).filter(|it| has_netdev_driver(it)) {
         None => Ok(Located::Gone),
-        Some(it) if it.has_netdev => Err(in_another_netns(&device)),
+        Some(it) if it.has_netdev => match is_replaced(rail, parent, observed) {
+            true => Ok(Located::Gone),
+            false => Err(in_another_netns(&device)),
+        },
         Some(_) => Err(Obstacle::NoNetdev {
             device,
             function: parent.clone(),
@@ -85,6 +88,8 @@ pub struct GoneRail<'a> {
     pub host_link: &'a Link,
     /// True if the netdev's function has a driver, which could make the netdev again.
     pub has_driver: bool,
+    /// True if the kernel removed the netdev's function, and found it or another function at its address.
+    is_replaced: bool,
 }
 
 impl GoneRail<'_> {
@@ -92,6 +97,11 @@ impl GoneRail<'_> {
     pub fn why(&self, has_pod: bool) -> String {
         let Link { name, parent, .. } = self.host_link;
         match parent {
+            Some(function) if self.is_replaced => {
+                format!(
+                    "{name} no longer exists: the kernel removed {function}, and found a device there again"
+                )
+            }
             Some(function) => {
                 format!("{name} no longer exists: {function} has no netdev in any namespace")
             }
@@ -123,6 +133,11 @@ pub fn gone<'a>(
             index,
             host_link,
             has_driver,
+            is_replaced: !has_driver
+                && host_link
+                    .parent
+                    .as_ref()
+                    .is_some_and(|it| is_replaced(rail, it, observed)),
         })
     })
 }
@@ -139,14 +154,23 @@ fn is_sibling(rail: &Rail, side: NetnsSide, link: &Link) -> bool {
     side == NetnsSide::Host && rail.siblings.iter().any(is_it)
 }
 
-/// Returns true if `link` is certainly not the netdev recorded as `host_link`, although both netdevs belong to the
-/// function `device`. A pod can have moved the recorded netdev to another namespace. `link` is another netdev in two
-/// cases:
+/// Returns true if the kernel removed the device of `rail` at `address` after ADD, and then found a device at the same
+/// address. The removal ended the netdevs and RDMA devices of the removed device in all namespaces.
+fn is_replaced(rail: &Rail, address: &DeviceAddress, observed: &Observed) -> bool {
+    let known = rail.inodes.get(address);
+    let inodes = known.zip(observed.inodes.get(address));
+    inodes.is_some_and(|(known, present)| known != present)
+}
+
+/// Returns true if `link` is certainly not the netdev recorded as `host_link`, although both netdevs belong to a
+/// function at the same address. A pod can have moved the recorded netdev to another namespace. `link` is another
+/// netdev in two cases:
 ///
 /// - It has another port.
-/// - Its index and its burnt-in address both differ. This case does not apply to virtual functions and sub-functions,
-///   because their driver changes the burnt-in address whenever it makes the netdev again.
-fn is_another(host_link: &Link, link: &Link, device: Option<&Device>) -> bool {
+/// - Its burnt-in address differs, and also its index or the function. This case does not apply to virtual functions
+///   and sub-functions, because their driver changes the burnt-in address whenever it makes the netdev again.
+fn is_another(rail: &Rail, host_link: &Link, link: &Link, observed: &Observed) -> bool {
+    let device = link.parent.as_ref().and_then(|it| observed.device(it));
     let ports = host_link.port_name.as_ref().zip(link.port_name.as_ref());
     let is_physical = |it: &Device| it.physical_function.is_none() && it.address.bus() == "pci";
     let burnt_in = |link: &Link| {
@@ -156,9 +180,10 @@ fn is_another(host_link: &Link, link: &Link, device: Option<&Device>) -> bool {
     };
     let addresses = burnt_in(host_link).zip(burnt_in(link));
     ports.is_some_and(|(own, other)| own != other)
-        || device.is_some_and(is_physical)
-            && link.index != host_link.index
-            && addresses.is_some_and(|(own, other)| own != other)
+        || device.is_some_and(|it| {
+            let is_replaced = || is_replaced(rail, &it.address, observed);
+            is_physical(it) && (link.index != host_link.index || is_replaced())
+        }) && addresses.is_some_and(|(own, other)| own != other)
 }
 
 /// Counts the properties that `link` and `host_link` have in common, to distinguish several netdevs of one PCI
@@ -278,7 +303,7 @@ pub(super) fn child_on_host<'a>(
 
 /// Returns the RDMA device of `rail` if it is on the host, under any name.
 pub fn rdma_on_host<'a>(rail: &Rail, observed: &'a Observed) -> Option<&'a RdmaDevice> {
-    match rdma(rail.rdma.as_ref()?, &[], observed) {
+    match rdma(rail, rail.rdma.as_ref()?, &[], observed) {
         Ok(Located::At(NetnsSide::Host, device)) => Some(device),
         _ => None,
     }
@@ -286,15 +311,15 @@ pub fn rdma_on_host<'a>(rail: &Rail, observed: &'a Observed) -> Option<&'a RdmaD
 
 /// Returns the RDMA device of `rail`, on the host or in the pod, under any name.
 pub fn rdma_anywhere<'a>(rail: &Rail, observed: &'a Observed) -> Option<&'a RdmaDevice> {
-    match rdma(rail.rdma.as_ref()?, &[], observed) {
+    match rdma(rail, rail.rdma.as_ref()?, &[], observed) {
         Ok(Located::At(_, device)) => Some(device),
         _ => None,
     }
 }
 
-/// Returns true if the attachment moves RDMA devices. Returns false if the kernel is in shared mode now, in which it
-/// moves none. The mode changes while pods run if ib_core is loaded again: then ib_core has its default mode, and makes
-/// all RDMA devices again on the host.
+/// Returns true if the attachment moves RDMA devices. Returns false if the kernel is in shared mode now, because in
+/// shared mode the kernel refuses such a move. The mode changes while pods run if ib_core is loaded again: ib_core then
+/// has its default mode, and all RDMA devices are made again on the host.
 pub(super) fn moves_rdma(attachment: &Attachment, observed: &Observed) -> bool {
     attachment.moves_rdma() && !is_shared(observed)
 }
@@ -303,9 +328,10 @@ fn is_shared(observed: &Observed) -> bool {
     observed.rdma_mode == Some(RdmaMode::Shared)
 }
 
-/// Finds the RDMA device that was recorded on the host as `host_device`. `others` are records of this boot whose
-/// devices are not restored. In shared mode the RDMA device is on the host, although the pod sees it too.
+/// Finds the RDMA device of `rail` that was recorded on the host as `host_device`. `others` are records of this boot
+/// whose devices are not restored. In shared mode the RDMA device is on the host, although the pod also sees the device.
 pub(super) fn rdma<'a, 'b>(
+    rail: &Rail,
     host_device: &RdmaDevice,
     others: impl IntoIterator<Item = &'b Attachment>,
     observed: &'a Observed,
@@ -344,7 +370,10 @@ pub(super) fn rdma<'a, 'b>(
     };
     let exists = hardware
         .and_then(|it| observed.device(it))
-        .is_some_and(|it| !it.rdma.is_empty() || observed.unpaired.iter().any(can_be_it));
+        .is_some_and(|it| {
+            !it.rdma.is_empty() && !is_replaced(rail, &it.address, observed)
+                || observed.unpaired.iter().any(can_be_it)
+        });
     match exists {
         true => Err(in_another_netns(&host_device.name)),
         false => Ok(Located::Gone),

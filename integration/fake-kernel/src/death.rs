@@ -64,6 +64,7 @@ impl World {
         self.functions
             .retain(|function| &*function.address != address);
         self.vfs.retain(|function, _| **function != *address);
+        self.inodes.retain(|function, _| **function != *address);
         self.nics.retain(|function, _| **function != *address);
         self.lose_devices_of(address);
     }

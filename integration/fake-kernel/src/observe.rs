@@ -31,6 +31,7 @@ impl World {
             at: Some(self.clock),
             rdma_mode: self.rdma_mode,
             devices: self.devices(),
+            inodes: self.inodes.clone(),
             api_servers: Vec::new(),
             device_settings: vec![],
             host: self.namespace(HOST),

@@ -35,6 +35,9 @@ impl World {
             let own = nic.guid.unwrap_or(FIRST_GUID + u64::from(self.next_hca));
             self.nics
                 .insert(function.address.clone(), nic.clone().with_guid(own));
+            let inode = self.inodes.entry(function.address.clone());
+            inode.or_insert(self.next_inode);
+            self.next_inode += 1;
             self.functions.push(function);
             self.functions.sort_by(|a, b| a.address.cmp(&b.address));
             let mut functions = self.functions.iter_mut();

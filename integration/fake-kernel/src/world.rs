@@ -100,6 +100,8 @@ pub struct World {
     pub(crate) clock: u64,
     pub(crate) boot: u32,
     pub(crate) functions: Vec<Device>,
+    /// Inodes of the functions' directories in sysfs.
+    pub(crate) inodes: BTreeMap<DeviceAddress, u64>,
     pub(crate) vfs: BTreeMap<DeviceAddress, Vec<VfSetting>>,
     /// The plugged NICs, by function.
     pub(crate) nics: BTreeMap<DeviceAddress, Nic>,
@@ -113,6 +115,7 @@ pub struct World {
     pub(crate) sub_devices: Vec<SubHca>,
     pub(crate) next_cookie: u64,
     pub(crate) next_netdev: u64,
+    pub(crate) next_inode: u64,
     pub(crate) next_hca: u32,
     pub(crate) next_queue_pair: u8,
     pub(crate) switched_on: Option<Box<World>>,
@@ -198,6 +201,7 @@ impl World {
             clock: 100,
             boot: 1,
             functions: vec![],
+            inodes: BTreeMap::new(),
             vfs: BTreeMap::new(),
             nics: BTreeMap::new(),
             names: BTreeMap::new(),
@@ -209,6 +213,7 @@ impl World {
             sub_devices: vec![],
             next_cookie: HOST.cookie + 1,
             next_netdev: 1,
+            next_inode: 1,
             next_hca: 0,
             next_queue_pair: 0x41,
             switched_on: None,

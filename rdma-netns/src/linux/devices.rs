@@ -18,6 +18,7 @@ use std::{
     ffi::{OsStr, OsString},
     fs::{self, File},
     io::{self, Read},
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::PoisonError,
 };
@@ -110,6 +111,15 @@ impl Linux {
         }
         Ok(those(&self.sysfs, &all, verbs, known))
     }
+}
+
+/// Returns the inodes of the devices' directories in sysfs ([`Observed::inodes`](crate::Observed::inodes)). Omits
+/// devices that no longer exist.
+pub(super) fn inodes(sysfs: &Path, devices: &[Device]) -> BTreeMap<DeviceAddress, u64> {
+    let addresses = devices.iter().map(|it| &it.address);
+    let inode = |it: &DeviceAddress| Some(fs::metadata(it.directory(sysfs)).ok()?.ino());
+    let inodes = addresses.filter_map(|it| Some((it.clone(), inode(it)?)));
+    inodes.collect()
 }
 
 /// Returns the PCI functions and auxiliary devices that have, or can have, netdevs or RDMA devices, by address. Does

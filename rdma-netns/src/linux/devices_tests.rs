@@ -369,3 +369,23 @@ fn an_observation_has_requested_and_visible_devices() {
     let expected = [verbs, ports, besides, sub_function];
     assert_eq!(found(Some(scope), &[]), expected);
 }
+
+#[test]
+fn a_function_that_is_found_again_has_another_identity() {
+    let sysfs = Sysfs::new();
+    let function = sysfs.path().join(sysfs.pci("0000:3b:00.0", PF, 1));
+    sysfs.pci("0000:3b:00.1", PF, 1);
+    let devices = sysfs.scan();
+    let before = inodes(sysfs.path(), &devices);
+    assert_eq!(before.len(), 2);
+    // binding a driver changes only the content of the directory
+    sysfs.link("bus/pci/devices/0000:3b:00.0/driver", "../driver");
+    assert_eq!(inodes(sysfs.path(), &devices), before);
+    fs::rename(&function, sysfs.path().join("removed")).expect("a directory");
+    assert_eq!(inodes(sysfs.path(), &devices).len(), 1);
+    fs::create_dir(&function).expect("a directory");
+    let after = inodes(sysfs.path(), &devices);
+    let [own, other] = ["0000:3b:00.0", "0000:3b:00.1"].map(address);
+    assert_ne!(after[&own], before[&own]);
+    assert_eq!(after[&other], before[&other]);
+}

@@ -303,6 +303,7 @@ impl Kernel for Linux {
             boot_id,
             at,
             rdma_mode,
+            inodes: devices::inodes(&self.sysfs, &devices),
             devices,
             unpaired: parentless.map(|it| it.device).collect(),
             api_servers: self.api_servers(),

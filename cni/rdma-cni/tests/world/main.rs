@@ -58,6 +58,7 @@ mod rdma_names;
 mod records;
 mod refusing;
 mod renumbered;
+mod replaced;
 mod returned;
 mod routing;
 mod share;
